@@ -26,7 +26,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first argument, or the model that `cargo xtask setup` fetched.
+/// Returns the first argument, or the model that `cargo xtask setup` fetched.
 fn model_path() -> anyhow::Result<std::path::PathBuf> {
     let named = std::env::args_os().nth(1);
     let downloaded = || {

@@ -1,4 +1,4 @@
-//! The house never holds more than it may, and loses no place.
+//! Admission never exceeds its bounds and loses no permit.
 
 use motet::UserId;
 use motet_sync::admission::{Admission, AdmissionError};
@@ -6,14 +6,14 @@ use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{Guarded, model, thread};
 
-/// Who is inside alone does not find the house as those left it who were.
+/// Bugs that let two requests in at a bound of one, or hide the writes of the previous request.
 const ADMISSION_BUGS: [InjectedBug; 3] = [
     InjectedBug::AdmissionInTwoSteps,
     InjectedBug::AdmissionEnterAcquire,
     InjectedBug::AdmissionLeaveRelease,
 ];
 
-/// There are no limits for single users here.
+/// These tests have no limits for single users.
 const USER: UserId = UserId(1);
 
 #[test]
@@ -27,7 +27,7 @@ fn bound_holds_for_concurrent_callers() {
                 thread::spawn(move || {
                     let permit = admission.enter(USER);
                     if permit.is_ok() {
-                        // Alone inside.
+                        // No other request is inside.
                         inside_state.write(inside_state.read() + 1);
                     }
                     permit.is_ok()
@@ -38,13 +38,17 @@ fn bound_holds_for_concurrent_callers() {
             .into_iter()
             .filter_map(|c| c.join().unwrap().then_some(()));
         let entered = entered.count();
-        assert!(entered >= 1, "a free place is given to somebody");
-        assert_eq!(inside_state.read(), entered, "each found what was left");
-        assert_eq!(admission.inside(), 0, "every place was given back");
+        assert!(entered >= 1, "a free permit is granted");
+        assert_eq!(
+            inside_state.read(),
+            entered,
+            "each request sees the writes of the one before"
+        );
+        assert_eq!(admission.inside(), 0, "every permit was released");
     });
 }
 
-/// One caller wants two places, another one, and there are two.
+/// One caller asks for two permits, another for one; there are two.
 #[test]
 fn group_gets_all_its_permits_or_none() {
     model(
@@ -59,7 +63,7 @@ fn group_gets_all_its_permits_or_none() {
                     let permits = admission.enter_all(USER, requests);
                     if let Ok(permits) = &permits {
                         assert_eq!(permits.len(), requests);
-                        // Together they would be three.
+                        // The group and the single request would be three.
                         inside_state.write(());
                     }
                     permits.is_ok()
@@ -68,13 +72,13 @@ fn group_gets_all_its_permits_or_none() {
             let group = thread::spawn(enter(2));
             let single = enter(1)();
             let group = group.join().unwrap();
-            assert!(group || single, "somebody is let in");
-            assert_eq!(admission.inside(), 0, "every place was given back");
+            assert!(group || single, "at least one request is admitted");
+            assert_eq!(admission.inside(), 0, "every permit was released");
         },
     );
 }
 
-/// Two prompts claim their tokens; one gets its slot, the other leaves.
+/// Two prompts claim their tokens; one gets its slot, the other is cancelled.
 #[test]
 fn token_bound_holds_and_no_token_is_lost() {
     model(
@@ -86,10 +90,10 @@ fn token_bound_holds_and_no_token_is_lost() {
             let claim = |starts: bool| {
                 let (admission, waiting) = (admission.clone(), waiting.clone());
                 move || {
-                    let mut permit = admission.enter(USER).expect("there is a place for both");
+                    let mut permit = admission.enter(USER).expect("there is a permit for both");
                     let claimed = permit.claim(2);
                     if claimed.is_ok() {
-                        // Alone.
+                        // No other prompt waits.
                         waiting.write(());
                         if starts {
                             permit.started();
@@ -104,14 +108,17 @@ fn token_bound_holds_and_no_token_is_lost() {
             for rejected in [starts, leaves].into_iter().filter_map(Result::err) {
                 assert_eq!(rejected, AdmissionError::Tokens { excess: 1 });
             }
-            assert!(starts.is_ok() || leaves.is_ok(), "somebody is let in");
-            assert_eq!(admission.waiting_tokens(), 0, "every token was given back");
-            assert_eq!(admission.inside(), 0, "and every place");
+            assert!(
+                starts.is_ok() || leaves.is_ok(),
+                "at least one request is admitted"
+            );
+            assert_eq!(admission.waiting_tokens(), 0, "every token was released");
+            assert_eq!(admission.inside(), 0, "every permit was released");
         },
     );
 }
 
-/// A drain shuts the gate and waits for nobody to be inside; a submit comes late.
+/// A drain shuts the gate and waits until no request is inside, while a late submit arrives.
 #[test]
 fn no_request_enters_after_the_gate_is_shut() {
     let finds = [
@@ -142,7 +149,7 @@ fn no_request_enters_after_the_gate_is_shut() {
 }
 
 #[test]
-#[cfg_attr(motet_loom, ignore = "nobody else is there")]
+#[cfg_attr(motet_loom, ignore = "single-threaded")]
 fn too_long_prompt_waits_alone() {
     let admission = Admission::new(3, 10);
     let mut long = admission.enter(USER).unwrap();

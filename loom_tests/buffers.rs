@@ -1,25 +1,25 @@
-//! Memory for copies: what is out and what is spare add up, whoever gives back last.
+//! Buffer pool: bytes in use and idle bytes add up, whatever the order of drops.
 
 use motet::storage::tiers::{BufferPool, PoolStats};
 use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{model, thread};
 
-/// A page is what a pool hands out at least.
+/// Smallest buffer of a pool: one page.
 const PAGE: usize = 4096;
 
 /// The pager frees a copy while a thread makes another.
 #[test]
 fn bytes_in_use_are_counted_once() {
     let finds = [InjectedBug::BufferTwoLocks, InjectedBug::LockOrdersNothing];
-    model("a buffer is given back while one is taken", &finds, || {
+    model("a buffer is dropped while one is taken", &finds, || {
         let pool = BufferPool::new(PAGE);
-        let copy = pool.take(1).expect("memory");
+        let copy = pool.take(1).expect("memory is available");
         let copies = {
             let pool = pool.clone();
             thread::spawn(move || {
-                let other = pool.take(1).expect("memory");
-                assert!(pool.stats().in_use_bytes >= PAGE, "it is out");
+                let other = pool.take(1).expect("memory is available");
+                assert!(pool.stats().in_use_bytes >= PAGE, "its bytes are in use");
                 drop(other);
             })
         };
@@ -29,6 +29,6 @@ fn bytes_in_use_are_counted_once() {
             in_use_bytes: 0,
             idle_bytes: PAGE,
         };
-        assert_eq!(pool.stats(), at_rest, "one page is kept");
+        assert_eq!(pool.stats(), at_rest, "one page stays idle");
     });
 }

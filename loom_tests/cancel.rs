@@ -1,5 +1,4 @@
-//! A caller that leaves and a scheduler that finishes: exactly one of them ends the
-//! sequence.
+//! A caller that cancels and a scheduler that finishes: exactly one of them ends the sequence.
 
 use motet_sync::cancel::CancelFlag;
 use motet_sync::primitives::inject::InjectedBug;
@@ -33,13 +32,13 @@ fn exactly_one_side_ends_a_sequence() {
             assert_eq!(
                 cancel_flag.is_cancelled(),
                 cancelled,
-                "and both see who it was"
+                "both sides see which one ended it"
             );
         },
     );
 }
 
-/// The stream is dropped while the sequence's own actor gives up as well.
+/// The stream is dropped while the sequence's own actor cancels as well.
 #[test]
 fn two_cancels_are_one() {
     let finds = [InjectedBug::CancelInTwoSteps];
@@ -59,11 +58,11 @@ fn two_cancels_are_one() {
     });
 }
 
-/// A scheduler that sees that the caller has left sees what it did before it left.
+/// A scheduler that sees a cancellation sees the caller's earlier writes.
 #[test]
 fn writes_before_a_cancel_are_seen() {
     let finds = [InjectedBug::CancelRelease, InjectedBug::CancelSeenAcquire];
-    model("a caller leaves against a look at the word", &finds, || {
+    model("a cancel against a read of the flag", &finds, || {
         let cancel_flag = CancelFlag::new();
         let done_before = Guarded::new(0);
         let caller = {
@@ -74,8 +73,8 @@ fn writes_before_a_cancel_are_seen() {
             })
         };
         if cancel_flag.is_cancelled() {
-            assert_eq!(done_before.read(), 7, "what came before");
+            assert_eq!(done_before.read(), 7, "earlier writes are visible");
         }
-        assert!(caller.join().unwrap(), "nobody else ends it");
+        assert!(caller.join().unwrap(), "no other side ends it");
     });
 }

@@ -1,11 +1,11 @@
-//! A sequence that pauses and a reader that catches up: whoever is last wakes it.
+//! A sequence that pauses and a reader that catches up: no wakeup is lost.
 
 use motet_sync::credits::Credits;
 use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{Guarded, model, mpsc, thread};
 
-/// The reader takes the last token that is to be had while the scheduler pauses.
+/// The reader reads the last available token while the scheduler pauses the sequence.
 #[test]
 fn no_wakeup_is_lost() {
     model(
@@ -20,14 +20,20 @@ fn no_wakeup_is_lost() {
             };
             let paused = credits.pause_if_full();
             let woken = reader.join().unwrap();
-            assert_eq!(paused, woken, "who paused is woken, and nobody else");
-            assert!(!credits.is_paused(), "nobody sleeps with nothing to read");
+            assert_eq!(
+                paused, woken,
+                "the sequence is woken if and only if it paused"
+            );
+            assert!(
+                !credits.is_paused(),
+                "no sequence is paused without unread tokens"
+            );
             assert_eq!(credits.unread(), 0);
         },
     );
 }
 
-/// Tokens that were under way come after the pause; the reader goes on reading.
+/// Late tokens arrive after the pause; the reader continues to read.
 #[test]
 fn late_tokens_are_distinguished_from_the_pause() {
     let finds = [InjectedBug::CreditsPauseInTwoSteps];
@@ -43,38 +49,39 @@ fn late_tokens_are_distinguished_from_the_pause() {
         credits.sent();
         let woken = reader.join().unwrap();
         let woken_times = usize::from(woken[0]) + usize::from(woken[1]);
-        match paused {
-            // The late token may have kept it above the mark, but not both reads.
-            true => assert_eq!(woken_times, 1, "a pause ends once"),
-            false => assert_eq!(woken_times, 0, "nobody is woken who did not pause"),
+        if paused {
+            // The late token may have kept the count above the mark for one read, not for both.
+            assert_eq!(woken_times, 1, "a pause ends once");
+        } else {
+            assert_eq!(woken_times, 0, "no sequence is woken without a pause");
         }
         assert_eq!(credits.unread(), 1);
         assert!(!credits.is_paused());
     });
 }
 
-/// There is one place for what is sent. The scheduler uses it again when it does not pause, or
-/// is woken.
+/// One buffer holds the token that was sent. The scheduler reuses it when the sequence does not
+/// pause, or is woken.
 #[test]
 fn read_buffer_is_free_for_the_next_token() {
     let finds = [
         InjectedBug::CreditsPauseInTwoSteps,
         InjectedBug::CreditsReadRelease,
     ];
-    model("a place for one token against its reader", &finds, || {
+    model("a buffer for one token against its reader", &finds, || {
         send_twice(false);
     });
 }
 
-/// As before, but the scheduler comes to it when the token was read: loom does not look at that
-/// by itself, since the reader has looked at the word as well by then.
+/// As before, but the scheduler comes after the read. Loom does not explore that order by
+/// itself, since the reader has read the state as well by then.
 #[test]
 fn buffer_read_earlier_is_free_for_the_next_token() {
     let finds = [
         InjectedBug::CreditsReadRelease,
         InjectedBug::CreditsPauseAcquire,
     ];
-    model("a place for one token after its reader", &finds, || {
+    model("a buffer for one token after its reader", &finds, || {
         send_twice(true);
     });
 }
@@ -87,7 +94,7 @@ fn send_twice(is_late: bool) {
     let reader = {
         let (credits, buffer) = (credits.clone(), buffer.clone());
         thread::spawn(move || {
-            sent.recv().expect("a token comes");
+            sent.recv().expect("a token is sent");
             let token = buffer.read();
             wake.send(credits.read()).ok();
             token
@@ -95,14 +102,14 @@ fn send_twice(is_late: bool) {
     };
     credits.sent();
     buffer.write(1);
-    send.send(()).expect("the reader listens");
+    send.send(()).expect("the reader is alive");
     if is_late {
         thread::yield_now();
     }
     if credits.pause_if_full() {
-        let wakes = woken.recv().expect("the reader lives");
-        assert!(wakes, "who paused is woken");
+        let wakes = woken.recv().expect("the reader is alive");
+        assert!(wakes, "a paused sequence is woken");
     }
     buffer.write(2);
-    assert_eq!(reader.join().unwrap(), 1, "the first");
+    assert_eq!(reader.join().unwrap(), 1, "the first token is read");
 }

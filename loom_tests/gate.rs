@@ -1,11 +1,11 @@
-//! What is shown through a gate is seen while it is shown, and by nobody later.
+//! A value published by a gate is read only while the gate is open.
 
 use motet_sync::gate::{Entrance, gate};
 use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{Arc, Guarded, model, thread};
 
-/// Whether something lives that is shown.
+/// Whether a published value is alive.
 type Lifetime = Arc<Guarded<bool>>;
 
 const GATE_BUGS: [InjectedBug; 5] = [
@@ -16,12 +16,15 @@ const GATE_BUGS: [InjectedBug; 5] = [
     InjectedBug::GateCloseAcquire,
 ];
 
-/// Comes in if the gate is open, and looks whether what is shown lives. Returns what it saw.
+/// Enters if the gate is open, checks that the published value is alive, and returns it.
 fn enter_and_check(entrance: &Entrance<u64>, lifetimes: &[Lifetime]) -> Option<u64> {
     let number = entrance.number(0)?;
     let inside = entrance.enter(number)?;
     let lifetime = &lifetimes[inside.shown() as usize];
-    assert!(lifetime.read(), "seen while it is shown");
+    assert!(
+        lifetime.read(),
+        "the value is alive while a thread is inside"
+    );
     Some(inside.shown())
 }
 
@@ -29,7 +32,7 @@ fn lifetimes() -> Vec<Lifetime> {
     (0..2).map(|_| Guarded::new(true)).collect()
 }
 
-/// One comes while something is shown, and then something else.
+/// A worker enters while one value is published, and then another.
 #[test]
 fn late_worker_finds_the_gate_closed() {
     model("a late worker against two loops", &GATE_BUGS, || {
@@ -52,7 +55,7 @@ fn late_worker_finds_the_gate_closed() {
     });
 }
 
-/// Two are inside at once.
+/// Two workers are inside at once.
 #[test]
 fn the_gate_closes_when_all_have_left() {
     model("two workers in one loop", &GATE_BUGS, || {

@@ -1,4 +1,4 @@
-//! Health is read while the scheduler writes: what is read was true at some moment.
+//! The heartbeat is read while the scheduler writes: each read state was true at some moment.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn working(since: u64) -> Pulse {
     Pulse::Working { since: at(since) }
 }
 
-/// A step lands while the next is under way: the device never looks idle.
+/// A step finishes while the next is in flight: the device never looks idle.
 #[test]
 fn a_device_with_work_never_looks_idle() {
     let finds = [
@@ -23,35 +23,39 @@ fn a_device_with_work_never_looks_idle() {
         InjectedBug::HeartbeatRelease,
         InjectedBug::HeartbeatAcquire,
     ];
-    model("a step lands against a look at health", &finds, || {
-        let heartbeat = Heartbeat::new();
-        heartbeat.work_sent(at(1));
-        heartbeat.work_sent(at(2));
-        let finished = Guarded::new(0);
-        let reader = {
-            let (heartbeat, finished) = (heartbeat.clone(), finished.clone());
-            thread::spawn(move || {
-                let seen = heartbeat.pulse();
-                if seen == working(7) {
-                    assert_eq!(finished.read(), 1, "what came before");
-                }
-                seen
-            })
-        };
-        finished.write(1);
-        heartbeat.work_finished(at(7), 1);
-        let seen = reader.join().unwrap();
-        assert!([working(1), working(7)].contains(&seen), "{seen:?}");
-        assert_eq!(heartbeat.pulse(), working(7));
-    });
+    model(
+        "a step finishes against a read of the heartbeat",
+        &finds,
+        || {
+            let heartbeat = Heartbeat::new();
+            heartbeat.work_sent(at(1));
+            heartbeat.work_sent(at(2));
+            let finished = Guarded::new(0);
+            let reader = {
+                let (heartbeat, finished) = (heartbeat.clone(), finished.clone());
+                thread::spawn(move || {
+                    let seen = heartbeat.pulse();
+                    if seen == working(7) {
+                        assert_eq!(finished.read(), 1, "earlier writes are visible");
+                    }
+                    seen
+                })
+            };
+            finished.write(1);
+            heartbeat.work_finished(at(7), 1);
+            let seen = reader.join().unwrap();
+            assert!([working(1), working(7)].contains(&seen), "{seen:?}");
+            assert_eq!(heartbeat.pulse(), working(7));
+        },
+    );
 }
 
-/// Work comes, lands, and the thread goes: whoever looks twice sees no earlier state the
+/// Work is sent and finished, and the thread ends: two reads never see an earlier state the
 /// second time.
 #[test]
 fn repeated_reads_never_go_back_in_time() {
     let finds = [InjectedBug::HeartbeatInTwoSteps];
-    model("a device's last step against two looks", &finds, || {
+    model("a device's last step against two reads", &finds, || {
         let heartbeat = Heartbeat::new();
         let reader = {
             let heartbeat = heartbeat.clone();

@@ -1,4 +1,4 @@
-//! Host memory keeps what it was told to keep when the bytes come, and nothing else.
+//! Host memory stores exactly the packed copies that are still awaited.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{model, thread};
 
-/// A byte a token, of a state that is one number.
+/// Packs a state of one number into one byte for each token.
 #[derive(Clone, Debug)]
 struct OneNumber;
 
@@ -44,7 +44,7 @@ fn job(copy: CopyId, task: Task) -> Job {
     Job { copy, label, task }
 }
 
-/// Two segments leave. The pager gives the first up while the copy thread packs both.
+/// Two segments are exported. The pager gives the first up while the copy worker packs both.
 #[test]
 fn copy_given_up_during_packing_is_not_stored() {
     const GIVEN_UP: CopyId = CopyId(1);
@@ -61,7 +61,7 @@ fn copy_given_up_during_packing_is_not_stored() {
         for copy in [GIVEN_UP, PACKED] {
             assert!(
                 copy_worker.run_job(job(copy, Task::Pack)).is_none(),
-                "it waits"
+                "the job waits for the export"
             );
         }
         let copies = thread::spawn(move || {
@@ -76,12 +76,12 @@ fn copy_given_up_during_packing_is_not_stored() {
         });
         host.forget(GIVEN_UP);
         let (mut copy_worker, [_, packed]) = copies.join().unwrap();
-        assert!(packed.expect("it is awaited").result.is_ok());
+        assert!(packed.expect("the copy is awaited").result.is_ok());
         let in_use = pool.stats().in_use_bytes;
-        assert_eq!(in_use, BufferPool::capacity_bytes(3), "one is kept");
+        assert_eq!(in_use, BufferPool::capacity_bytes(3), "one copy is stored");
         for (copy, detached_state) in [(GIVEN_UP, None), (PACKED, Some(8))] {
             let done = copy_worker.run_job(job(copy, Task::Unpack));
-            let result = done.expect("it is done at once").result;
+            let result = done.expect("the job ends at once").result;
             assert_eq!(result.is_ok(), detached_state.is_some(), "{copy}");
             assert_eq!(host_end.imports.take(copy), detached_state);
         }

@@ -1,4 +1,4 @@
-//! A segment is evicted only while nobody has a lease, and then nobody gets one.
+//! A segment is evicted only while it has no lease, and cannot be leased afterwards.
 
 use motet::SegmentId;
 use motet_sync::lease::LeaseCount;
@@ -6,7 +6,7 @@ use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{Guarded, model, thread};
 
-/// A reader leases and reads while the cache evicts and frees.
+/// A reader leases and reads the segment while the cache evicts and frees it.
 #[test]
 fn lease_and_eviction_exclude_each_other() {
     let finds = [
@@ -32,9 +32,9 @@ fn lease_and_eviction_exclude_each_other() {
             is_there.write(false);
         }
         let read = reader.join().unwrap();
-        assert!(evicted || read, "somebody gets the segment");
+        assert!(evicted || read, "one side gets the segment");
         if !evicted {
-            assert!(lease_count.try_evict(), "the last lease was given back");
+            assert!(lease_count.try_evict(), "the last lease was released");
         }
     });
 }
@@ -50,7 +50,7 @@ fn fork_races_with_the_last_drop_and_an_eviction() {
     ];
     model("fork against last drop against eviction", &finds, || {
         let lease_count = LeaseCount::new(SegmentId(1));
-        let first = lease_count.lease().expect("a fresh word is not evicted");
+        let first = lease_count.lease().expect("a new segment is not evicted");
         let is_there = Guarded::new(true);
         let forker = {
             let (lease_count, is_there) = (lease_count.clone(), is_there.clone());
@@ -74,7 +74,7 @@ fn fork_races_with_the_last_drop_and_an_eviction() {
         drop(first);
         forker.join().unwrap();
         let evicted = evicter.join().unwrap();
-        assert_eq!(lease_count.leases(), 0, "every lease was given back");
+        assert_eq!(lease_count.leases(), 0, "every lease was released");
         assert_ne!(
             evicted,
             lease_count.try_evict(),

@@ -1,7 +1,7 @@
-//! A worker that parks is woken for what comes, whichever of the two is first.
+//! A worker that parks is woken for new work, in whatever order the two happen.
 //!
-//! Loom takes sequentially consistent loads and stores for acquiring and releasing ones, but
-//! knows sequentially consistent fences: the handshake is written with these.
+//! Loom treats sequentially consistent loads and stores as acquire and release, but supports
+//! sequentially consistent fences: the handshake uses those.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{Arc, AtomicBool, Ordering, model, thread};
 
-/// Either the worker finds the loop before it parks, or whoever opens it sees that it parks.
+/// Either the worker finds the loop before it parks, or the opener sees that it parks.
 #[test]
 fn no_loop_is_missed_by_a_parked_worker() {
     let finds = [
@@ -24,7 +24,7 @@ fn no_loop_is_missed_by_a_parked_worker() {
         let worker = {
             let parking = parking.clone();
             thread::spawn(move || {
-                // Whether it has parked, in the end.
+                // Whether it has parked at any time.
                 let has_parked = Cell::new(false);
                 let find = || {
                     let found = entrance.number(0);
@@ -32,23 +32,26 @@ fn no_loop_is_missed_by_a_parked_worker() {
                     found
                 };
                 let number = parking.wait(0, find, || false);
-                let inside = entrance.enter(number.expect("it is not over"));
+                let inside = entrance.enter(number.expect("the pool has not ended"));
                 (has_parked.get(), inside.map(|inside| inside.shown()))
             })
         };
         let opened = opener.open(7_u64);
         let is_woken = parking.parked().next().is_some();
-        // One that sleeps through it is woken all the same: loom cannot end a thread that is
-        // parked for ever.
+        // A worker that missed the loop is unparked too: loom cannot end a thread that is
+        // parked forever.
         worker.thread().unpark();
         let (has_parked, seen) = worker.join().unwrap();
-        assert!(is_woken || !has_parked, "it would have slept through it");
+        assert!(
+            is_woken || !has_parked,
+            "a parked worker would miss the loop"
+        );
         assert_eq!(seen, Some(7));
         drop(opened);
     });
 }
 
-/// A pool's end unparks everybody, parked or not: it needs no fence.
+/// The end of a pool unparks all workers, parked or not: it needs no fence.
 #[test]
 fn a_worker_ends_when_its_pool_does() {
     model("a worker parks while its pool ends", &[], || {
@@ -62,7 +65,7 @@ fn a_worker_ends_when_its_pool_does() {
                 let ended = || is_finished.load(Ordering::Relaxed);
                 while let Some(number) = parking.wait(0, || entrance.number(seen), ended) {
                     seen = number;
-                    // It may be late.
+                    // The loop may have ended already.
                     drop(entrance.enter(number));
                 }
             })

@@ -1,4 +1,4 @@
-//! Parcels that the device is to take in: who was told of one finds it, and none is left.
+//! Transfer queue: every announced state is found, and none is left.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ const IMPORT_BUGS: [InjectedBug; 2] = [
     InjectedBug::LockOrdersNothing,
 ];
 
-/// Two sequences want the same copy, each a parcel of its own. The device takes the first
-/// in while the second is put there.
+/// Two sequences load the same copy, each with a detached state of its own. The device imports
+/// the first while the second is put into the queue.
 #[test]
 fn announced_import_is_found() {
     model(
-        "a parcel is put while another is taken",
+        "a state is put while another is taken",
         &IMPORT_BUGS,
         || {
             let (_device_end, host_end) = transfer_queue::<u32>();
@@ -31,24 +31,27 @@ fn announced_import_is_found() {
             let copies = thread::spawn(move || {
                 for detached_state in 0..2 {
                     imports.put(COPY, detached_state);
-                    sender.send(()).expect("the device listens");
+                    sender.send(()).expect("the device is alive");
                 }
             });
             for _ in 0..2 {
-                receiver.recv().expect("two are made");
-                assert!(host_end.imports.take(COPY).is_some(), "what was told of");
+                receiver.recv().expect("two states are put");
+                assert!(
+                    host_end.imports.take(COPY).is_some(),
+                    "an announced state is found"
+                );
             }
             copies.join().unwrap();
-            assert!(host_end.imports.is_empty(), "each is taken once");
+            assert!(host_end.imports.is_empty(), "each state is taken once");
         },
     );
 }
 
-/// As before, but one of the sequences has left: the pager throws its parcel away while
-/// the device takes the other's.
+/// As before, but one of the sequences has cancelled: the pager discards its state while the
+/// device takes the other's.
 #[test]
 fn discarded_state_belongs_to_no_other_sequence() {
-    model("a parcel is put while two are taken", &IMPORT_BUGS, || {
+    model("a state is put while two are taken", &IMPORT_BUGS, || {
         let (_device_end, host_end) = transfer_queue::<u32>();
         let [device_sender, pager_sender] = [mpsc::channel(), mpsc::channel()];
         let (device_sender, for_device) = device_sender;
@@ -57,37 +60,37 @@ fn discarded_state_belongs_to_no_other_sequence() {
             let imports = host_end.imports.clone();
             thread::spawn(move || {
                 imports.put(COPY, 0);
-                device_sender.send(()).expect("the device listens");
+                device_sender.send(()).expect("the device is alive");
                 imports.put(COPY, 1);
-                pager_sender.send(()).expect("the pager listens");
+                pager_sender.send(()).expect("the pager is alive");
             })
         };
         let device = {
             let imports = host_end.imports.clone();
             thread::spawn(move || {
-                for_device.recv().expect("it is made");
+                for_device.recv().expect("the state is put");
                 imports.take(COPY)
             })
         };
-        for_pager.recv().expect("it is made");
+        for_pager.recv().expect("the state is put");
         let discarded = host_end.imports.take(COPY);
         copies.join().unwrap();
         let taken = device.join().unwrap();
-        assert!(taken.is_some(), "what the device was told of");
-        assert!(discarded.is_some(), "what the pager was told of");
-        assert_ne!(taken, discarded, "a parcel each");
-        assert!(host_end.imports.is_empty(), "and none is left");
+        assert!(taken.is_some(), "the device finds the announced state");
+        assert!(discarded.is_some(), "the pager finds the announced state");
+        assert_ne!(taken, discarded, "each takes a state of its own");
+        assert!(host_end.imports.is_empty(), "no state is left");
     });
 }
 
-/// The device loses everything while one parcel waits for it and another is being made.
-/// The pager throws away what has come, and what comes; then it has another made.
+/// The device loses all state while one detached state waits and another is being unpacked. The
+/// pager discards both, and then has the copy unpacked again.
 #[test]
 fn state_from_before_a_reset_is_not_imported_after_it() {
     const BEFORE: u32 = 0;
     const AFTER: u32 = 1;
     model(
-        "a reset against a parcel that is being made",
+        "a reset against a state that is being unpacked",
         &IMPORT_BUGS,
         || {
             let (_device_end, host_end) = transfer_queue::<u32>();
@@ -98,37 +101,41 @@ fn state_from_before_a_reset_is_not_imported_after_it() {
                 let imports = host_end.imports.clone();
                 thread::spawn(move || {
                     imports.put(COPY, BEFORE);
-                    sender.send(()).expect("the pager listens");
-                    jobs.recv().expect("it is to be made again");
+                    sender.send(()).expect("the pager is alive");
+                    jobs.recv().expect("the pager has it unpacked again");
                     imports.put(COPY, AFTER);
-                    sender.send(()).expect("the pager listens");
+                    sender.send(()).expect("the pager is alive");
                 })
             };
-            // The device, which then says so.
+            // The device clears the queue, then reports the reset.
             let device = {
                 let imports = host_end.imports.clone();
                 thread::spawn(move || imports.clear())
             };
             device.join().unwrap();
             host_end.imports.clear();
-            done.recv().expect("it ends");
+            done.recv().expect("the job ends");
             let discarded = host_end.imports.take(COPY);
-            assert_ne!(discarded, Some(AFTER), "it is not made yet");
-            give.send(()).expect("the thread listens");
-            done.recv().expect("it ends");
-            assert_eq!(host_end.imports.take(COPY), Some(AFTER), "made since");
+            assert_ne!(discarded, Some(AFTER), "the new state is not unpacked yet");
+            give.send(()).expect("the worker is alive");
+            done.recv().expect("the job ends");
+            assert_eq!(
+                host_end.imports.take(COPY),
+                Some(AFTER),
+                "the state unpacked after the reset"
+            );
             copies.join().unwrap();
-            assert!(host_end.imports.is_empty(), "and nothing else is there");
+            assert!(host_end.imports.is_empty(), "no other state is left");
         },
     );
 }
 
-/// A device thread that was left behind comes back, and clears what it knows of, while
-/// another takes its place and is brought a parcel.
+/// An abandoned device thread returns and clears its states while a successor takes its place
+/// and receives a state.
 #[test]
 fn abandoned_thread_takes_no_import_of_its_successor() {
     model(
-        "a device thread comes back while another takes its place",
+        "an abandoned device thread returns while a successor takes its place",
         &[
             InjectedBug::TransferQueueClearInTwoSteps,
             InjectedBug::LockOrdersNothing,
@@ -144,54 +151,65 @@ fn abandoned_thread_takes_no_import_of_its_successor() {
             let second = prototype.successor();
             host_end.imports.put(COPY, 2);
             let taken = second.take(COPY);
-            assert_eq!(taken, Some(2), "what was brought for it");
-            assert_eq!(abandoned.join().unwrap(), None, "it had cleared its own");
-            assert!(host_end.imports.is_empty(), "and nothing else is there");
+            assert_eq!(taken, Some(2), "the successor's own state");
+            assert_eq!(
+                abandoned.join().unwrap(),
+                None,
+                "the abandoned thread had cleared its own"
+            );
+            assert!(host_end.imports.is_empty(), "no other state is left");
         },
     );
 }
 
-/// As before, but what comes back hands a segment over. What is on it was computed on a device
-/// that nobody listens to any more.
+/// As before, but the abandoned thread exports a segment, computed on a device that is no
+/// longer served.
 #[test]
 fn abandoned_thread_exports_nothing() {
     let finds = [
         InjectedBug::TransferQueueExportInTwoSteps,
         InjectedBug::LockOrdersNothing,
     ];
-    model("a device thread comes back and hands over", &finds, || {
+    model("an abandoned device thread exports", &finds, || {
         let (prototype, host_end) = transfer_queue();
         let first = prototype.successor();
         let abandoned = thread::spawn(move || first.export(COPY, Ok(Guarded::new(1))));
         let second = prototype.successor();
-        second.export(OTHER, Ok(Guarded::new(2))).expect("room");
-        abandoned.join().unwrap().expect("nobody waits for it");
-        assert!(host_end.exports.wait(), "it was rung");
+        second
+            .export(OTHER, Ok(Guarded::new(2)))
+            .expect("the queue has capacity");
+        abandoned
+            .join()
+            .unwrap()
+            .expect("a dropped export is no error");
+        assert!(host_end.exports.wait(), "a wakeup was sent");
         let NextExport::Ready(Export {
             copy,
             detached_state,
         }) = host_end.exports.next(NO_TIMEOUT, |_| true)
         else {
-            panic!("what the second has handed over")
+            panic!("expected the successor's export")
         };
-        let detached_state = detached_state.expect("a parcel");
+        let detached_state = detached_state.expect("the export succeeded");
         assert_eq!((copy, detached_state.read()), (OTHER, 2));
-        assert!(host_end.exports.is_empty(), "and nothing else is there");
+        assert!(host_end.exports.is_empty(), "no other state is left");
     });
 }
 
-/// The copy thread takes what the device hands over, and sleeps when there is nothing.
+/// The copy worker takes the device's exports, and sleeps when there are none.
 #[test]
 fn no_export_is_missed() {
     let finds = [InjectedBug::LockOrdersNothing];
-    model("two exports against who takes them", &finds, || {
+    model("two exports against the copy worker", &finds, || {
         let (prototype, host_end) = transfer_queue();
         let device = prototype.successor();
         let device = thread::spawn(move || {
             for copy in [COPY, OTHER] {
                 let detached_state = Guarded::new(0);
                 detached_state.write(copy.0);
-                device.export(copy, Ok(detached_state)).expect("room");
+                device
+                    .export(copy, Ok(detached_state))
+                    .expect("the queue has capacity");
             }
         });
         let mut taken = Vec::new();
@@ -204,14 +222,14 @@ fn no_export_is_missed() {
                     copy,
                     detached_state,
                 }) => {
-                    assert_eq!(detached_state.expect("a parcel").read(), copy.0);
+                    assert_eq!(detached_state.expect("the export succeeded").read(), copy.0);
                     taken.push(copy);
                 }
-                NextExport::NotComputed(_) => panic!("it was computed before"),
-                NextExport::Nothing => assert!(host_end.exports.wait(), "the device lives"),
+                NextExport::NotComputed(_) => panic!("the export was computed before"),
+                NextExport::Nothing => assert!(host_end.exports.wait(), "the device is alive"),
             }
         }
         device.join().unwrap();
-        assert_eq!(taken, [COPY, OTHER], "in order");
+        assert_eq!(taken, [COPY, OTHER], "exports come in order");
     });
 }

@@ -1,4 +1,4 @@
-//! No user has more of the house than it may, and none loses a place.
+//! No user exceeds its limits in the engine, and none loses a permit.
 
 use motet::UserId;
 use motet_sync::admission::users::{Counted, UserLimits, Users};
@@ -12,7 +12,7 @@ const USER_BUGS: [InjectedBug; 2] = [InjectedBug::UsersTwoLocks, InjectedBug::Lo
 const ADA: UserId = UserId(1);
 const BOB: UserId = UserId(2);
 
-/// Two requests of one user come while one of another's goes.
+/// Two requests of one user arrive while another user's request ends.
 #[test]
 fn user_limit_holds_for_concurrent_requests() {
     model(
@@ -24,13 +24,13 @@ fn user_limit_holds_for_concurrent_requests() {
                 tokens_max: 0,
             });
             let ada_state = Guarded::new(());
-            let others = users.enter_all(BOB, 1).expect("he has none");
+            let others = users.enter_all(BOB, 1).expect("Bob has no request yet");
             let enter = || {
                 let (users, ada_state) = (users.clone(), ada_state.clone());
                 move || {
                     let share = users.enter_all(ADA, 1);
                     if share.is_ok() {
-                        // One at a time.
+                        // The user's only request.
                         ada_state.write(());
                     }
                     share.map(drop)
@@ -47,14 +47,17 @@ fn user_limit_holds_for_concurrent_requests() {
             for rejection in [first, second].into_iter().filter_map(Result::err) {
                 assert_eq!(rejection, rejected);
             }
-            assert!(first.is_ok() || second.is_ok(), "somebody is let in");
-            assert!(users.is_empty(), "who has nothing inside is forgotten");
+            assert!(
+                first.is_ok() || second.is_ok(),
+                "at least one request is admitted"
+            );
+            assert!(users.is_empty(), "a user without requests is removed");
         },
     );
 }
 
-/// Two prompts of one user claim their tokens; one starts, one leaves. The house refuses
-/// neither, or the second.
+/// Two prompts of one user claim their tokens; one starts, one is cancelled. The engine's own
+/// bound rejects neither, or the second.
 #[test]
 fn requests_rejected_by_the_engine_do_not_count_for_the_user() {
     model(
@@ -68,7 +71,7 @@ fn requests_rejected_by_the_engine_do_not_count_for_the_user() {
             let claim = |starts: bool| {
                 let admission = admission.clone();
                 move || {
-                    let mut permit = admission.enter(ADA).expect("there is a place for both");
+                    let mut permit = admission.enter(ADA).expect("there is a permit for both");
                     let claimed = permit.claim(2);
                     if starts && claimed.is_ok() {
                         permit.started();
@@ -90,7 +93,10 @@ fn requests_rejected_by_the_engine_do_not_count_for_the_user() {
                     "{rejected:?}"
                 );
             }
-            assert!(starts.is_ok() || leaves.is_ok(), "somebody is let in");
+            assert!(
+                starts.is_ok() || leaves.is_ok(),
+                "at least one request is admitted"
+            );
             assert_eq!(admission.inside(), 0);
             assert_eq!(admission.waiting_tokens(), 0);
             assert!(admission.users().expect("there are limits").is_empty());
@@ -99,14 +105,14 @@ fn requests_rejected_by_the_engine_do_not_count_for_the_user() {
 }
 
 #[test]
-#[cfg_attr(motet_loom, ignore = "nobody else is there")]
+#[cfg_attr(motet_loom, ignore = "single-threaded")]
 fn user_limits_leave_capacity_for_others() {
     let admission = Admission::new(3, 100).with_user_limits(UserLimits {
         requests_max: 2,
         tokens_max: 10,
     });
     let mut long = admission.enter(ADA).unwrap();
-    assert_eq!(long.claim(50), Ok(()), "no other of hers waits");
+    assert_eq!(long.claim(50), Ok(()), "no other prompt of Ada waits");
     let mut second = admission.enter(ADA).unwrap();
     let too_many = AdmissionError::UserTokens {
         excess: 41,
@@ -119,10 +125,10 @@ fn user_limits_leave_capacity_for_others() {
         inside: 2,
     };
     assert_eq!(third, Err(full));
-    let mut other = admission.enter(BOB).expect("his share is his own");
+    let mut other = admission.enter(BOB).expect("Bob's share is separate");
     assert_eq!(other.claim(50), Ok(()));
     long.started();
-    // The house is what refuses now, and her share does not count it.
+    // The engine's bound rejects it now, and Ada's share does not count it.
     assert_eq!(second.claim(60), Err(AdmissionError::Tokens { excess: 10 }));
     let users = admission.users().unwrap();
     let ada_state = Counted {

@@ -1,4 +1,4 @@
-//! The world that models live in: loom's, or std's where they run once as plain tests.
+//! The types that models use: loom's, or std's where they run once as plain tests.
 
 use motet_sync::primitives::inject::InjectedBug;
 
@@ -19,11 +19,11 @@ pub(crate) use loom::{
 #[cfg(motet_loom)]
 use loom::cell::UnsafeCell;
 
-/// What a primitive protects. Loom notices each access that is not ordered after those before
-/// it, of which at least one writes.
+/// Data that a primitive protects. Loom detects each access that is not ordered after those
+/// before it, if one of them writes.
 pub(crate) struct Guarded<T>(UnsafeCell<T>);
 
-// SAFETY: that its users access it one after another is what the models check.
+// SAFETY: the models check that its users access it one after another.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 // SAFETY: it owns its value.
 unsafe impl<T: Send> Send for Guarded<T> {}
@@ -50,7 +50,7 @@ impl<T> std::fmt::Debug for Guarded<T> {
     }
 }
 
-/// std's, to be used as loom's is.
+/// std's cell with the interface of loom's.
 #[cfg(not(motet_loom))]
 struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -69,13 +69,13 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Runs the check once. `finds` are the mistakes that it must find where they are planted.
+/// Runs the check once. `finds` are the bugs that it must find when they are injected.
 #[cfg(not(motet_loom))]
 pub(crate) fn model(_name: &str, _finds: &[InjectedBug], check: impl Fn() + Send + Sync + 'static) {
     check();
 }
 
-/// Checks every interleaving, or that each mistake of `finds` is found where it is planted.
+/// Checks every interleaving, or that each bug of `finds` is found when it is injected.
 #[cfg(motet_loom)]
 pub(crate) fn model(
     name: &'static str,
@@ -106,8 +106,8 @@ pub(crate) fn model(
     }
 }
 
-/// Looks at interleavings, on a thread of its own, until one fails or there are no more, and
-/// says how many there were.
+/// Explores interleavings on a thread of its own until one fails or none is left. Returns their
+/// number and the result.
 #[cfg(motet_loom)]
 fn explore(
     bug: Option<InjectedBug>,
@@ -128,11 +128,11 @@ fn explore(
     (interleavings.load(Relaxed), explored)
 }
 
-/// Stack of a thread that runs whole cores: loom gives 32 KiB unless asked.
+/// Stack of a thread that runs whole cores; loom's default is 32 KiB.
 #[cfg(motet_loom)]
 const DEEP_STACK_WORDS: usize = 1 << 16;
 
-/// A thread that runs whole cores.
+/// Spawns a thread that runs whole cores.
 #[cfg(motet_loom)]
 pub(crate) fn spawn_deep<T: Send + 'static>(
     body: impl FnOnce() -> T + Send + 'static,

@@ -21,7 +21,7 @@ pub enum StartError {
          within `#[tokio::main]`, or on a runtime that was built with `enable_time()`"
     )]
     Runtime {
-        /// What was found.
+        /// The runtime that was found.
         found: &'static str,
     },
     /// A setting cannot work.
@@ -41,7 +41,7 @@ pub enum StartError {
         needed_bytes: usize,
         /// Bytes available; 0 where the device failed without saying.
         available_bytes: usize,
-        /// What the bytes are needed for.
+        /// The purpose of the bytes.
         worst: WorstCase,
         /// Where the numbers come from.
         why: String,
@@ -66,9 +66,9 @@ pub enum SubmitError {
     Field {
         /// The field, as [`Request`] spells it.
         field: &'static str,
-        /// What was found there.
+        /// The value that was found.
         found: String,
-        /// What is accepted.
+        /// The accepted values.
         expected: String,
     },
     /// The text could not be turned into tokens.
@@ -76,10 +76,10 @@ pub enum SubmitError {
     Text(#[from] TextError),
     /// The request's grammar does not compile within its limits.
     #[error(
-        "request field `grammar` is one that fails: {why}; expected a grammar that compiles within its bounds"
+        "request field `grammar` is invalid: {why}; expected a grammar that compiles within its bounds"
     )]
     Grammar {
-        /// What is wrong with the grammar, with quotes from it.
+        /// The compiler's message, with quotes from the grammar.
         why: Withheld,
     },
     /// The request's grammar exceeds a bound on the cost of compiling it. It was not compiled.
@@ -146,7 +146,7 @@ pub enum QueueLimit {
     UserRequests,
     /// Tokens of prompts of this user's that wait: `scheduler.user_queue_tokens_max`.
     UserTokens,
-    /// Texts that wait to be tokenized, of all users or of this one: `text.queue_max` and
+    /// Texts that wait to be tokenised, of all users or of this one: `text.queue_max` and
     /// `text.queue_bytes_max`. One user may occupy at most half of what the others leave free.
     Text,
     /// Grammars that wait to be compiled: `grammar.compilations_waiting_max`. One user may
@@ -192,7 +192,9 @@ pub enum FlushError {
 #[non_exhaustive]
 pub enum FollowError {
     /// The cache has as many subscribers as it may have.
-    #[error("{followers_max} follow the cache already; drop one of them first")]
+    #[error(
+        "the cache has {followers_max} subscribers to block events already; drop one of them first"
+    )]
     TooMany {
         /// The limit on subscribers.
         followers_max: usize,
@@ -262,12 +264,12 @@ impl QueueLimit {
 impl std::fmt::Display for QueueLimit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Requests => "as many requests are inside as there may be",
-            Self::Tokens => "as many prompt tokens wait as there may be",
-            Self::UserRequests => "as many of this user's requests are inside as may be",
-            Self::UserTokens => "as many prompt tokens of this user's wait as may",
-            Self::Text => "as many texts wait to be tokenised as may",
-            Self::Grammars => "as many grammars wait to be compiled as may",
+            Self::Requests => "the engine holds as many requests as it may",
+            Self::Tokens => "as many prompt tokens are waiting as allowed",
+            Self::UserRequests => "the engine holds as many requests of this user as it may",
+            Self::UserTokens => "as many prompt tokens of this user are waiting as allowed",
+            Self::Text => "as many texts are waiting to be tokenised as allowed",
+            Self::Grammars => "as many grammars are waiting to be compiled as allowed",
         })
     }
 }

@@ -1,12 +1,26 @@
-//! Many voices, one forward pass: an actor-based scheduler that lets many token
-//! sequences share one language model.
+//! Many voices, one forward pass: an actor-based engine that serves many token sequences from
+//! one language model.
 //!
-//! Motet is the batching core of a server. It batches the tokens of many sequences
-//! into each forward pass, computes what their prompts have in common once, and
-//! survives a failing device. It brings a backend for the Llama family on MLX
-//! (feature `mlx`; run on Linux x86-64's CPU only, so far) and an
-//! [oracle](model::oracle) to test with; other models plug in behind the
-//! [`Model`](model::Model) trait.
+//! Motet is the batching core of an LLM inference server, as a library:
+//!
+//! - **Continuous batching with chunked prefill.** Each step carries one token of every decoding
+//!   sequence and chunks of prompts. A budget in tokens and in time bounds the latency between
+//!   two tokens; two steps in flight keep throughput up.
+//! - **Prefix caching.** The KV cache is a prefix trie of shared segments: a common prefix is
+//!   computed once, and forks copy nothing.
+//! - **Eviction and KV cache offload.** Cold state moves to host memory and disk, and is loaded
+//!   again where that is faster than computing. Prompts can be pinned.
+//! - **Preemption and fairness.** Priority classes, and a fair share for each user within a
+//!   class. When memory runs short, a running sequence loses its slot and continues later.
+//! - **Structured output.** JSON schemas, regular expressions and Lark grammars.
+//! - **Fault tolerance.** The engine survives failed steps, panics and a failing device, and
+//!   callers receive each token exactly once.
+//!
+//! It has no speculative decoding, and one device per engine.
+//!
+//! Models plug in behind the [`Model`](model::Model) trait. There is a backend for the Llama
+//! family on MLX (feature `mlx`; run on Linux x86-64's CPU only, so far) and an
+//! [oracle](model::oracle) for tests.
 //!
 //! ```
 //! use motet::model::oracle::{Oracle, OracleConfig};
@@ -32,20 +46,23 @@
 //!
 //! # Map
 //!
-//! | room | what happens there |
+//! | module or type | content |
 //! |---|---|
-//! | [`Engine`], [`Request`], [`TokenStream`] | all that an embedder must know |
+//! | [`Engine`], [`Request`], [`TokenStream`] | the main types of an embedder: start, submit, stream |
+//! | [`request`] | requests, prompts, pieces and completions |
 //! | [`config`], [`error`] | settings with advice; errors that say what to do |
-//! //! | [`model`] | the trait that models implement; oracle, weights, MLX |
-//! | [`grammar`] | output that follows a JSON schema or a regular expression |
+//! | [`model`] | the trait that models implement; oracle, weights, MLX |
+//! | [`grammar`] | structured output: JSON schemas, regular expressions, Lark grammars |
 //! | [`text`] | tokenizer, chat template, detokenising, stop strings |
-//! | [`monitor`] | what happens, and how the house looks, for those who watch |
+//! | [`cache`], [`pager`], [`recovery`] | statistics and events of the prefix cache, of offload and of rebuilds |
+//! | [`monitor`] | events and snapshots of a running engine |
 //!
 //! # Guide
 //!
-//! `docs/embedding.md` goes from the lines of `Cargo.toml` to production: configuration,
+//! `docs/embedding.md` leads from the lines of `Cargo.toml` to production: configuration,
 //! grammars, forks, pins, shifts, tiers, metrics, each with code that the tests run.
-//! `docs/semantics.md` says what a caller may rely on, `docs/architecture.md` how it is made.
+//! `docs/semantics.md` lists the guarantees to callers, `docs/architecture.md` describes the
+//! design.
 
 mod actors;
 #[doc(hidden)]
@@ -64,7 +81,7 @@ pub mod storage;
 mod stream;
 mod telemetry;
 
-/// What is cached, as far as a caller meets it.
+/// Types of the prefix cache that callers use.
 pub mod cache {
     pub use motet_core::cache::{
         BlockEvent, BlockHash, CacheError, CacheStats, Miss, MissReason, Salt,
@@ -79,12 +96,12 @@ pub mod model {
     pub use motet_weights as weights;
 }
 
-/// What the pager tells.
+/// Statistics of the pager, which offloads state to host memory and disk.
 pub mod pager {
     pub use motet_core::pager::PagerStats;
 }
 
-/// What has failed is rebuilt, or given up.
+/// Faults after which the engine rebuilds a part, or gives up.
 pub mod recovery {
     pub use motet_core::recovery::Fault;
 }

@@ -35,7 +35,7 @@ pub struct TokenStream {
     pub(crate) credits: Credits,
     pub(crate) scheduler: WeakActorRef<Scheduler>,
     pub(crate) wakeup: Arc<Notify>,
-    /// What the sequence and its forks do when the context is full.
+    /// Behaviour of the sequence and its forks when the context is full.
     pub(crate) at_limit: ContextLimit,
     /// The stream of the sequence that this one replaces, held until this one's first output.
     pub(crate) replaced: Option<Box<TokenStream>>,
@@ -50,7 +50,7 @@ impl TokenStream {
         self.sequence
     }
 
-    /// Returns the number of prompt tokens, after template and tokenization; for a fork, the
+    /// Returns the number of prompt tokens, after template and tokenising; for a fork, the
     /// tokens that it appends.
     #[must_use]
     pub fn prompt_tokens(&self) -> usize {

@@ -294,7 +294,7 @@ async fn aborted_engine_ends_its_sequences_before_it_shuts_down() {
     let engine = engine(&oracle, small()).await;
     let request = Request::tokens([1, 2, 3]).output_tokens_max(400);
     let stream = engine.submit(request.clone()).await.unwrap();
-    engine.abort().await;
+    engine.shutdown(Shutdown::Abort).await;
     assert_eq!(stream.collect().await, Err(GenerateError::Shutdown));
     let late = engine.submit(request).await;
     assert!(matches!(late, Err(SubmitError::Draining)), "{late:?}");
@@ -344,18 +344,16 @@ async fn requests_in_setup_end_when_the_engine_is_aborted() {
     poll_once(&mut fork).await;
     poll_once(&mut many).await;
     poll_once(&mut best).await;
-    engine.abort().await;
+    engine.shutdown(Shutdown::Abort).await;
 
-    let mut streams = many.await.expect("there was room for all");
-    assert_eq!(streams.len(), 3);
-    streams.push(one.await.expect("there was room"));
-    streams.push(fork.await.expect("there was room"));
-    for stream in streams {
-        assert_eq!(stream.collect().await, Err(GenerateError::Shutdown));
+    let draining = |error: SubmitError| assert!(matches!(error, SubmitError::Draining), "{error}");
+    draining(many.await.expect_err("the engine has ended"));
+    draining(one.await.expect_err("the engine has ended"));
+    draining(fork.await.expect_err("the engine has ended"));
+    match best.await {
+        Err(BestOfError::Submit(error)) => draining(error),
+        other => panic!("{other:?}"),
     }
-    let best = best.await;
-    let ended = matches!(best, Err(BestOfError::Generate(GenerateError::Shutdown)));
-    assert!(ended, "{best:?}");
     assert_eq!(source.collect().await, Err(GenerateError::Shutdown));
     engine.drain().await;
     engine.shutdown(Shutdown::Abort).await;

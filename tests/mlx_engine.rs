@@ -1,5 +1,5 @@
-//! The whole engine on the real model: text in, text out, shared beginnings computed
-//! once, and the same answers together as alone.
+//! The whole engine on the real model: text in, text out, common prefixes computed once, and
+//! the same answers in a batch as alone.
 #![cfg(feature = "mlx")]
 
 #[path = "common/model.rs"]
@@ -73,7 +73,7 @@ fn missing_gpu_is_rejected_and_the_best_device_is_named() {
     let cpu = bytes(outline(Some(MlxDevice::Cpu)).expect("there is a processor"));
     let best = bytes(outline(None).expect("there is some device"));
     match outline(Some(MlxDevice::Gpu)) {
-        // Its state takes half as much.
+        // A cached token takes half as many bytes.
         Ok(gpu) => assert_eq!((bytes(gpu), 2 * best), (best, cpu)),
         Err(error) => {
             let message = error.to_string();
@@ -93,7 +93,7 @@ fn text_and_chat_template_give_the_reference_ids() {
     }
 }
 
-/// Both greedy outputs agree up to where the reference itself was undecided.
+/// Both greedy outputs agree up to the first near tie in the reference.
 fn check_greedy(case: &Reference, completion: &Completion) {
     for (at, (found, expected)) in completion.tokens.iter().zip(&case.greedy).enumerate() {
         if case.greedy_margin[at] <= MARGIN {
@@ -107,7 +107,7 @@ fn check_greedy(case: &Reference, completion: &Completion) {
 async fn together_and_warm_give_the_reference_tokens() {
     let engine = Engine::open(model()).unwrap().start().await.unwrap();
     let references = references();
-    // The second round finds every prompt in the cache.
+    // In the second round every prompt is in the cache.
     for round in ["cold", "warm"] {
         let mut streams = Vec::new();
         for case in &references {
@@ -127,12 +127,12 @@ async fn together_and_warm_give_the_reference_tokens() {
     engine.shutdown(Shutdown::Abort).await;
 }
 
-/// A budget that is not set follows from the machine's memory, and holds the worst case.
+/// A budget that is not set follows from the machine's memory, and fits the worst case.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_budget_is_chosen_from_the_machines_memory() {
     let engine = Engine::open(model()).unwrap().start().await.unwrap();
     let budget = engine.device_budget();
-    let left = budget.chosen_from.expect("Linux tells");
+    let left = budget.chosen_from.expect("Linux reports its free memory");
     let spec = engine.model();
     let worst = spec.tail_bytes(spec.context_tokens_max) + budget.scratch_bytes;
     assert_eq!(budget.proven_bytes, worst);
@@ -144,7 +144,7 @@ async fn a_budget_is_chosen_from_the_machines_memory() {
     engine.shutdown(Shutdown::Abort).await;
 }
 
-/// The budget is counted in the bytes of the type in which state is cached.
+/// The budget is counted in bytes of the type of cached state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn state_in_bf16_takes_half_of_the_budget() {
     let mut bytes = Vec::new();
@@ -160,7 +160,7 @@ async fn state_in_bf16_takes_half_of_the_budget() {
             let stream = engine.submit(request).await.unwrap();
             stream.collect().await.unwrap();
         }
-        // The cache hears of an end after the caller.
+        // The cache closes a sequence's slot after the caller sees its end.
         while engine.stats().running > 0 || engine.stats().cache.reserved_bytes > 0 {
             tokio::task::yield_now().await;
         }
@@ -191,11 +191,14 @@ async fn sixteen_users_compute_their_system_prompt_once_and_speak() {
     for stream in streams {
         let prompt_tokens = stream.prompt_tokens();
         let completion = stream.collect().await.unwrap();
-        assert!(!completion.text.trim().is_empty(), "the model speaks");
+        assert!(
+            !completion.text.trim().is_empty(),
+            "the answer is not empty"
+        );
         own += prompt_tokens + completion.tokens.len();
     }
-    // Each user's own tokens, and the shared beginning once instead of 16 times. The
-    // template ends the system message alone with a few tokens more than are shared.
+    // Each user's own tokens, and the common prefix once instead of 16 times. The template ends
+    // the system message alone with a few tokens more than are shared.
     let evaluated = engine.stats().evaluated_tokens as usize;
     let most = own - 15 * (shared - 8);
     assert!(

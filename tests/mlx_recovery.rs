@@ -1,5 +1,5 @@
-//! The real model, sixteen users, and a device thread that is killed again and again: each
-//! gets the tokens of the undisturbed run, each once. Prints the longest pause.
+//! The real model, sixteen users, and a device thread that is killed repeatedly. Each user gets
+//! every token of the undisturbed run exactly once. Prints the longest pause.
 #![cfg(feature = "mlx")]
 
 #[path = "common/model.rs"]
@@ -16,9 +16,9 @@ use motet::text::Message;
 use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
 
 const USERS: usize = 16;
-/// Tokens after which a live sequence is copied, where there is host memory.
+/// Tokens after which a running sequence is copied, if there is host memory.
 const BACKUP_TOKENS: usize = 8;
-/// What a reader has counted that has everything.
+/// The count of a reader whose stream has ended.
 const ALL: usize = usize::MAX;
 
 async fn engine(failpoints: &Failpoints, kills: u64, host_bytes_max: usize) -> Engine {
@@ -31,12 +31,12 @@ async fn engine(failpoints: &Failpoints, kills: u64, host_bytes_max: usize) -> E
     started.expect("the engine starts")
 }
 
-/// What a user gets, and the longest time between two tokens.
+/// One user's tokens, and the longest time between two tokens.
 async fn read(mut stream: TokenStream, count: Arc<AtomicUsize>) -> (Vec<TokenId>, Duration) {
     let (mut tokens, mut longest) = (Vec::new(), Duration::ZERO);
     let mut last: Option<Instant> = None;
     while let Some(piece) = stream.next().await {
-        tokens.extend(piece.expect("nobody fails").token);
+        tokens.extend(piece.expect("no sequence fails").token);
         let now = Instant::now();
         longest = longest.max(last.map_or(Duration::ZERO, |last| now - last));
         last = Some(now);
@@ -46,8 +46,8 @@ async fn read(mut stream: TokenStream, count: Arc<AtomicUsize>) -> (Vec<TokenId>
     (tokens, longest)
 }
 
-/// All users at once. The device thread is killed so often: each time that every user has had
-/// as many tokens since the last as lie between two copies, so that there are copies to bring.
+/// Runs all users at once and kills the device thread `kills` times. Between two kills every
+/// user gets as many tokens as lie between two copies, so that there are copies to load.
 async fn run(kills: u64, output_tokens: usize, host_bytes_max: usize) -> Run {
     let failpoints = Failpoints::default();
     let engine = engine(&failpoints, kills, host_bytes_max).await;
@@ -58,7 +58,10 @@ async fn run(kills: u64, output_tokens: usize, host_bytes_max: usize) -> Run {
         let request = Request::chat([system.clone(), question])
             .output_tokens_max(output_tokens)
             .ignore_end_tokens();
-        let stream = engine.submit(request).await.expect("there is room");
+        let stream = engine
+            .submit(request)
+            .await
+            .expect("the request is admitted");
         let count = Arc::new(AtomicUsize::new(0));
         readers.push(tokio::spawn(read(stream, Arc::clone(&count))));
         counts.push(count);
@@ -78,7 +81,10 @@ async fn run(kills: u64, output_tokens: usize, host_bytes_max: usize) -> Run {
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert!(before.iter().any(|now| *now != ALL), "the load goes on");
+        assert!(
+            before.iter().any(|now| *now != ALL),
+            "some users are still active"
+        );
         failpoints.device.arm(1);
         while engine.stats().rebuilds < kill {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -104,17 +110,17 @@ async fn run(kills: u64, output_tokens: usize, host_bytes_max: usize) -> Run {
     }
 }
 
-/// What came of all users.
+/// The results of all users.
 struct Run {
     outputs: Vec<Vec<TokenId>>,
     /// Tokens that were evaluated.
     evaluated: u64,
-    /// Copies that came back from host memory.
+    /// Copies that were loaded from host memory.
     brought: u64,
 }
 
-/// Without host memory all is computed again after each kill; with it, only what was not copied
-/// yet.
+/// Without host memory, everything is computed again after each kill. With it, only the tokens
+/// without a copy are.
 async fn check(kills: u64, output_tokens: usize) {
     let undisturbed = run(0, output_tokens, 0).await;
     let killed = run(kills, output_tokens, 0).await;

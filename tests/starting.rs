@@ -281,7 +281,7 @@ async fn aborted_engine_stops() {
     let request = Request::tokens([1, 2, 3]).output_tokens_max(400);
     let mut stream = engine.submit(request).await.expect("taken in");
     stream.next().await.expect("a token").expect("no error");
-    engine.abort().await;
+    engine.shutdown(Shutdown::Abort).await;
     until("the engine has stopped", || {
         engine.health().state == HealthState::Stopped
     })

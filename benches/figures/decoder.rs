@@ -13,12 +13,12 @@ use crate::Result;
 /// Longest span of an untimed prefill: keeps the scores of a long prompt small.
 const CHUNK_TOKENS: usize = 512;
 
-/// What the sequences of a batch have before their own prompts.
+/// Tokens of a batch's sequences before their own prompts.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Prefix {
     tokens: Vec<TokenId>,
-    /// Whether all have it in one sealed segment, or each a copy in its own tail.
+    /// Whether all have them in one sealed segment, or each a copy in its own tail.
     shared: bool,
 }
 
@@ -30,9 +30,9 @@ pub(crate) struct Batch<M: Model> {
 struct Slot<M: Model> {
     path: Vec<Rc<M::Segment>>,
     tail: M::Tail,
-    /// The last token drawn, which is the next to evaluate.
+    /// The last sampled token, which is evaluated next.
     last: TokenId,
-    /// Tokens drawn.
+    /// Number of sampled tokens.
     sampled_tokens: u64,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn loss<M: Model>(model: &mut M, text: &[TokenId]) -> Result<f64> {
 }
 
 impl<M: Model> Batch<M> {
-    /// Prefills all prompts and draws each sequence's first token.
+    /// Prefills all prompts and samples each sequence's first token.
     pub(crate) fn open(
         model: &mut M,
         prefix: Option<&Prefix>,
@@ -84,13 +84,12 @@ impl<M: Model> Batch<M> {
         Ok(Self { slots })
     }
 
-    /// The token that each sequence drew last.
+    /// Each sequence's last sampled token.
     pub(crate) fn last_tokens(&self) -> Vec<TokenId> {
         self.slots.iter().map(|slot| slot.last).collect()
     }
 
-    /// Runs decode steps of all sequences: the time they took, and the tokens of
-    /// each step.
+    /// Runs decode steps of all sequences. Returns their time, and the tokens of each step.
     pub(crate) fn run(&mut self, model: &mut M, steps: usize) -> Result<(f64, Vec<Vec<TokenId>>)> {
         let mut tokens = Vec::with_capacity(steps);
         let started = Instant::now();
@@ -141,7 +140,7 @@ impl<M: Model> Slot<M> {
         }
     }
 
-    /// Evaluates the tokens and draws the one that follows.
+    /// Evaluates the tokens and samples the next one.
     fn evaluate(&mut self, model: &mut M, tokens: &[TokenId]) -> Result<()> {
         let chunks = tokens.chunks(CHUNK_TOKENS);
         let last = chunks.len().checked_sub(1).ok_or("no tokens to evaluate")?;
@@ -176,7 +175,7 @@ fn open_on_prefix<M: Model>(model: &mut M, prefix: &Prefix, count: usize) -> Res
     }
     let copy = |_| {
         let mut tail = model.tail(&path, 0)?;
-        // Removes nothing: what was sealed is copied into the tail.
+        // Removes nothing: the sealed state is copied into the tail.
         model.remove(&path, 0, &mut tail, tokens..tokens)?;
         Ok(Slot::with_tail(Vec::new(), tail))
     };

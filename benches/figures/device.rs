@@ -1,4 +1,4 @@
-//! What a measurement needs of a device and the `Model` trait does not offer.
+//! Measurements of a device that the `Model` trait does not offer.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use motet::model::{FloatKind, Model};
 
 use crate::Result;
 
-/// Steps on the oracle are to take a while, and its context to hold every figure's.
+/// A context for every figure; steps on the oracle take a while.
 const ORACLE_CONTEXT_TOKENS: usize = 16_384;
 
 /// The device that a model runs on.
@@ -18,28 +18,28 @@ pub(crate) trait Device<M: Model> {
     /// Threads that a step computes on.
     fn threads(&self) -> usize;
 
-    /// The time of one f32 product of `[rows, inner]` and `[inner, columns]`: the best
-    /// of several.
+    /// The time of one f32 product of `[rows, inner]` and `[inner, columns]`: the best of
+    /// several.
     fn matmul_seconds(&self, rows: usize, inner: usize, columns: usize) -> Result<f64>;
 
-    /// What the device's own allocator has in use. What the model has beside it, as blocks
+    /// Memory in use by the device's own allocator. Other memory of the model, such as blocks
     /// of tails, is not counted.
     fn allocated(&self) -> Result<Allocated>;
 
-    /// Starts the count of peak bytes anew.
+    /// Resets the peak of bytes.
     fn forget_peak(&self) -> Result<()>;
 }
 
-/// What an allocator has in use.
+/// Memory in use by an allocator.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Allocated {
     /// Bytes in use now.
     pub(crate) active_bytes: usize,
-    /// Most bytes since the peak was forgotten.
+    /// Most bytes since the last reset of the peak.
     pub(crate) peak_bytes: usize,
 }
 
-/// Stands in for a device where MLX is not set up; it has nothing to measure.
+/// Replaces a device where MLX is not set up; it has nothing to measure.
 pub(crate) struct Oracle;
 
 impl Device<oracle::Oracle> for Oracle {
@@ -72,14 +72,14 @@ pub(crate) fn oracle() -> Result<oracle::Oracle> {
     Ok(oracle::Oracle::new(config)?)
 }
 
-/// How a model is run.
+/// Numeric mode of a model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mode {
-    /// As it is by default.
+    /// The default.
     Fast,
     /// With every sum in its sequence's order.
     Deterministic,
-    /// With state cached in this type.
+    /// With cached state of this type.
     Cached(FloatKind),
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn serve(_path: &Path, mode: Mode) -> Result<()> {
     Err(format!("built without MLX, for a model {mode}: build with `--features mlx`").into())
 }
 
-/// Prints what two steps under way are worth with this model on MLX.
+/// Prints the gain of two steps in flight with this model on MLX.
 #[cfg(feature = "mlx")]
 pub(crate) fn overlap(path: &Path) -> Result<()> {
     use motet::model::mlx::{MlxModel, MlxOptions};
@@ -137,14 +137,14 @@ pub(crate) fn overlap(path: &Path) -> Result<()> {
     crate::overlap::print(&mut model)
 }
 
-/// Prints what two steps under way are worth with the oracle, where MLX is not set up.
+/// Prints the gain of two steps in flight with the oracle, where MLX is not set up.
 #[cfg(not(feature = "mlx"))]
 pub(crate) fn overlap(_path: &Path) -> Result<()> {
     crate::overlap::print(&mut oracle()?)
 }
 
-/// Prints where a step's time goes with this model on MLX: composed of MLX's operations,
-/// and by this crate's kernels.
+/// Prints the times of a step's operations with this model on MLX: composed of MLX's
+/// operations, and by this crate's kernels.
 #[cfg(feature = "mlx")]
 pub(crate) fn profile(path: &Path, quick: bool) -> Result<()> {
     use motet::model::mlx::{MlxModel, MlxOptions, bridge};

@@ -1,5 +1,4 @@
-//! The model as a Hugging Face folder in f32, so that mlx-lm runs the very weights
-//! that Motet runs.
+//! The model as a Hugging Face folder in f32, so that mlx-lm runs the same weights as Motet.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,19 +1,19 @@
 //! Motet's side of `cargo xtask bench`.
 //!
-//! It measures what it is asked to, so that a comparison can let two sides take turns
-//! with both models loaded: one JSON request a line on standard input, one JSON answer
-//! a line on standard output. `xtask/bench/mlx_lm_peer.py` speaks the same lines for
-//! mlx-lm; figures, their goals and their statistics are xtask's.
+//! It measures on request, so that a comparison can alternate between two sides with both
+//! models loaded: one JSON request a line on standard input, one JSON answer a line on standard
+//! output. `xtask/bench/mlx_lm_peer.py` uses the same protocol for mlx-lm. Figures, their goals
+//! and their statistics belong to xtask.
 //!
-//! | file | idea |
+//! | file | content |
 //! |---|---|
 //! | `protocol.rs` | the requests, and the loop that answers them |
 //! | `decoder.rs` | prefill and decode through the `Model` trait, timed |
-//! | `device.rs` | what the trait does not offer: loading, a bare product, peak bytes |
+//! | `device.rs` | loading, a bare product, peak bytes: not part of the trait |
 //! | `system_prompt.rs` | an engine whose users share a system prompt |
 //! | `memory.rs` | how fast memory is read |
-//! | `overlap.rs` | one and two steps under way, compared |
-//! | `profile.rs`, `profile_table.rs` | where a step's time goes, operation by operation |
+//! | `overlap.rs` | one and two steps in flight, compared |
+//! | `profile.rs`, `profile_table.rs` | the time of a step, operation by operation |
 //! | `export.rs` | the model as a folder that mlx-lm reads |
 
 mod decoder;
@@ -37,14 +37,19 @@ use device::Mode;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const USAGE: &str = "\
-Motet's side of `cargo xtask bench`; run that instead, or
-    figures --serve [MODEL]           answer requests, on the oracle or on this model
-    figures --serve-deterministic MODEL  the same, with every sum in its sequence's order
-    figures --serve-cached KIND MODEL the same, with state cached in bf16 or f16
-    figures --overlap MODEL           compare one and two steps under way
-    figures --profile MODEL [--quick] show where a step's time goes
-    figures --export-hf MODEL FOLDER  write the model as f32 safetensors for mlx-lm";
+const USAGE: &str = "Motet's side of `cargo xtask bench`; run that instead, or
+    figures --serve \
+[MODEL]           answer requests, on the oracle or on this model
+    figures \
+--serve-deterministic MODEL  the same, with every sum in its sequence's order
+  \
+figures --serve-cached KIND MODEL the same, with state cached in bf16 or f16
+   \
+figures --overlap MODEL           compare one and two steps in flight
+    \
+figures --profile MODEL [--quick] show where a step's time goes
+    figures \
+--export-hf MODEL FOLDER  write the model as f32 safetensors for mlx-lm";
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -63,7 +68,7 @@ fn main() -> Result<()> {
         ["--profile", model] => device::profile(Path::new(model), false),
         ["--profile", model, "--quick"] => device::profile(Path::new(model), true),
         ["--export-hf", model, folder] => export::run(Path::new(model), Path::new(folder)),
-        // `cargo bench` and `cargo test --benches` come here with words of their own.
+        // `cargo bench` and `cargo test --benches` pass arguments of their own.
         _ => {
             println!("{USAGE}");
             Ok(())

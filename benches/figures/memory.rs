@@ -1,11 +1,11 @@
-//! How fast this machine reads memory: what no step can do without.
+//! The speed at which this machine reads memory, a lower bound for every step.
 
 use std::time::Instant;
 
 /// Numbers that are added up side by side, so that no addition waits for another.
 const LANES: usize = 64;
 
-/// Memory to read, each page of it touched.
+/// Memory to read; each page was touched.
 pub(crate) struct Memory {
     numbers: Vec<u64>,
 }
@@ -21,8 +21,8 @@ impl Memory {
         size_of_val(&self.numbers[..])
     }
 
-    /// The time in which `threads` threads read all of it once, each its own part from
-    /// beginning to end.
+    /// The time in which `threads` threads read all of it once, each its own part from start to
+    /// end.
     pub(crate) fn read_seconds(&self, threads: usize) -> f64 {
         let part = self.numbers.len().div_ceil(threads).max(1);
         let started = Instant::now();

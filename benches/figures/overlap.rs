@@ -1,5 +1,5 @@
-//! What two steps under way are worth: decode steps through the device's table, one
-//! and two at a time.
+//! The gain of two steps in flight: decode steps through the device's table, one and two at a
+//! time.
 
 use std::time::{Duration, Instant};
 
@@ -22,12 +22,12 @@ const ROUNDS: usize = 4;
 struct Run {
     tokens: Vec<TokenId>,
     wall: Duration,
-    /// The host builds and queues forward passes, or draws.
+    /// Time in which the host builds and queues forward passes, or samples.
     submit_time: Duration,
     sample_time: Duration,
-    /// From a landing to the end of the next launch, where that came later.
+    /// Times from a step's finish to the end of the next submit, if that came later.
     gaps: Duration,
-    /// Draws that came when their forward pass was over already: the device waited.
+    /// Samplings that came after the end of their forward pass: the device waited.
     late_samples: usize,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn print<M: Model>(model: &mut M) -> Result<()> {
     for round in 0..ROUNDS {
         let runs = [run(model, 1)?, run(model, 2)?];
         if runs[0].tokens != runs[1].tokens {
-            return Err("two steps under way change tokens".into());
+            return Err("two steps in flight change tokens".into());
         }
         for (depth, run) in (1..).zip(&runs) {
             let per_step = |time: Duration| time.as_secs_f64() * 1e3 / STEPS as f64;
@@ -57,7 +57,7 @@ pub(crate) fn print<M: Model>(model: &mut M) -> Result<()> {
     Ok(())
 }
 
-/// Prefills all sequences, then decodes with `depth` steps under way.
+/// Prefills all sequences, then decodes with `depth` steps in flight.
 fn run<M: Model>(model: &mut M, depth: usize) -> Result<Run> {
     let mut table = Table::new();
     table
@@ -89,7 +89,7 @@ fn run<M: Model>(model: &mut M, depth: usize) -> Result<Run> {
         sample(&mut run, &mut table, model);
     }
     run.wall = finished_at - started_at;
-    // Sequences go on for a step that nobody asks for.
+    // Sequences continue for a step that is not requested.
     table
         .finish(model)
         .map_err(|failure| format!("{failure:?}"))?;

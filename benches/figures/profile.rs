@@ -1,8 +1,8 @@
-//! Where a step's time goes, operation by operation: composed of MLX's operations, and by
-//! this crate's kernels.
+//! The time of a step, operation by operation: composed of MLX's operations, and by this
+//! crate's kernels.
 //!
-//! Both ways take turns, and of each way's steps the fastest is shown whole, so that its
-//! lines add up.
+//! Both ways take turns. The fastest step of each way is shown as a whole, so that its lines
+//! add up.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::decoder::{Batch, prefill};
 use crate::memory::Memory;
 use crate::profile_table::table;
 
-/// What is profiled, and how often.
+/// The profiled steps, and their number.
 #[derive(Clone, Copy)]
 pub(crate) struct ProfileSize {
     context_tokens: usize,
@@ -35,7 +35,7 @@ impl ProfileSize {
         memory_bytes: 1 << 30,
     };
 
-    /// Shows that it works, and nothing else.
+    /// Only shows that it works.
     pub(crate) const QUICK: Self = Self {
         context_tokens: 16,
         chunk_tokens: 32,
@@ -107,7 +107,7 @@ fn print_bandwidth(profile_size: ProfileSize) {
 /// The fastest of one way's steps.
 pub(crate) struct Profile {
     pub(crate) clocked: Duration,
-    /// The fastest that had no clocks in it.
+    /// The fastest step without clocks in it.
     pub(crate) plain: Duration,
     pub(crate) lines: Vec<Line>,
     /// Until the first operation, between two, and after the last.
@@ -122,7 +122,7 @@ pub(crate) struct Line {
     pub(crate) cost: Cost,
 }
 
-/// Lets both ways take turns, and keeps the fastest step of each.
+/// Alternates between both ways, and keeps the fastest step of each.
 fn fastest_of(
     profile_size: ProfileSize,
     mut step: impl FnMut(usize) -> Result<()>,
@@ -148,7 +148,7 @@ fn fastest(profiles: Vec<Profile>) -> Profile {
     Profile { plain, ..fastest }
 }
 
-/// The profile of one step, beside what the same took without clocks.
+/// The profile of one step, beside the time of the same step without clocks.
 fn clocked(plain: Duration, step: impl FnOnce() -> Result<()>) -> Result<Profile> {
     let started = Instant::now();
     let (done, timed) = record(step);
@@ -166,7 +166,7 @@ fn clocked(plain: Duration, step: impl FnOnce() -> Result<()>) -> Result<Profile
     })
 }
 
-/// Kinds of operations, in the order in which they first come.
+/// Kinds of operations, in the order of their first occurrence.
 fn lines(timed: &[Timed]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for timed in timed {

@@ -1,4 +1,4 @@
-//! A profile as a table, for people; it is Markdown, too.
+//! A profile as a Markdown table.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const HEADINGS: [&str; 11] = [
 
 type Row = [String; HEADINGS.len()];
 
-/// What both ways' steps took, a row for each kind of operation, and what is no operation.
+/// The times of both ways' steps: a row for each kind of operation, and for the remainder.
 pub(crate) fn table(profiles: &[Profile; 2]) -> String {
     let [before, after] = profiles;
     let mut rows = vec![HEADINGS.map(str::to_owned)];
@@ -74,7 +74,7 @@ fn operation(line: &Line, both: [Option<&Line>; 2], profiles: &[Profile; 2]) -> 
     )
 }
 
-/// What is no single operation.
+/// A row for time that no single operation takes.
 fn remainder(name: &str, took: [Duration; 2], profiles: &[Profile; 2]) -> Row {
     let [before, after] = [0, 1].map(|way| {
         let [ms, share] = whole(took[way], &profiles[way]);
@@ -119,7 +119,7 @@ fn name(op: Op) -> &'static str {
     }
 }
 
-/// The rows below each other, the first being headings.
+/// The rows below each other; the first are headings.
 fn aligned(rows: &[Row]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: Vec<usize> = (0..HEADINGS.len()).filter_map(width).collect();

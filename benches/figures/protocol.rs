@@ -14,11 +14,11 @@ use crate::device::{Allocated, Device};
 use crate::memory::Memory;
 use crate::system_prompt::{self, Load};
 
-/// What can be asked for. Times are in seconds.
+/// The requests. Times are in seconds.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {
-    /// What is measured, and its constants.
+    /// Asks for the measured model and its constants.
     Hello,
     /// The time of an f32 product of `[rows, inner]` and `[inner, columns]`.
     Matmul {
@@ -26,7 +26,8 @@ enum Request {
         inner: usize,
         columns: usize,
     },
-    /// The time in which so many bytes of memory are read so many times, by as many threads as a step has.
+    /// The time in which so many bytes of memory are read so many times, by as many threads as
+    /// a step has.
     ReadMemory { bytes: usize, times: usize },
     /// The time from a prompt to its first token.
     Prefill { prompt: Vec<TokenId> },
@@ -76,7 +77,7 @@ struct Host<'a, M: Model, D> {
     model: M,
     device: &'a D,
     batches: BTreeMap<String, Batch<M>>,
-    /// What was read last.
+    /// The memory of the last request.
     memory: Option<Memory>,
 }
 

@@ -1,7 +1,7 @@
 //! An engine whose users all send the same system prompt.
 //!
-//! It runs on the oracle, which counts each token that it evaluates: what is
-//! measured is the scheduler and the cache, and both are the same on every model.
+//! It runs on the oracle, which counts each token that it evaluates. The figure measures the
+//! scheduler and the cache, and both are the same on every model.
 
 use std::time::Duration;
 
@@ -15,21 +15,20 @@ use crate::Result;
 
 const VOCAB_SIZE: usize = 50_000;
 
-/// Long enough that requests arrive while a prefill is under way, as they do on a
-/// real device.
+/// Long enough that requests arrive during a prefill, as they do on a real device.
 const COST: StepCost = StepCost {
     base: Duration::from_millis(2),
     per_token: Duration::from_micros(20),
     per_cached_token: Duration::ZERO,
 };
 
-/// Who sends what.
+/// The load: users, and the tokens of their requests.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Load {
     users: usize,
     /// Length of the prompt that all share.
     system_tokens: usize,
-    /// Length of what each sends after it.
+    /// Length of each user's tokens after it.
     question_tokens: usize,
     output_tokens: usize,
 }
@@ -47,7 +46,7 @@ pub(crate) fn run(load: Load) -> Result<u64> {
         .enable_time()
         .build()?
         .block_on(serve_users(load, config))?;
-    // The last token that a user draws is not evaluated any more.
+    // A user's last sampled token is not evaluated any more.
     let own = load.users * (load.question_tokens + load.output_tokens - 1);
     Ok(counters.now().tokens_evaluated - own as u64)
 }

@@ -1,8 +1,8 @@
-//! A segment's way out of the device and back in, beside a plain copy of as many bytes.
+//! A segment's export and import, beside a plain copy of as many bytes.
 //!
-//! One thread each, into memory that has been used before: the copy threads' own pool
-//! keeps some, and so does a packer that needs it. The segment was computed and sealed
-//! as any other. To hand it over and to take it in is not measured: that moves handles.
+//! One thread each, into memory that has been used before: the copy workers' own pool keeps
+//! some, and so does a packer that needs it. The segment was computed and sealed as any other.
+//! Passing it through the transfer queue is not measured: that moves handles.
 
 use std::path::Path;
 use std::time::Instant;
@@ -22,10 +22,10 @@ use crate::report::{Report, median};
 
 /// Tokens of a step that computes the segment.
 const STEP_TOKENS: usize = 256;
-/// Copies of each kind in a round, of which the middle one counts.
+/// Copies of each kind in a round; the median counts.
 const REPEATS: usize = 7;
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     rounds: usize,
@@ -105,7 +105,7 @@ impl Measure {
                 let mut into = pool.take(bytes)?;
                 Ok(packer.pack(detached_state, &mut into)?)
             })?);
-            // Dropped untimed: the device does that, when it evicts.
+            // Dropped untimed: the device does that when it evicts.
             let mut imported = None;
             back.push(seconds(|| {
                 imported = Some(packer.unpack(segment.segment_size(), &packed)?);

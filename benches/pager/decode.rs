@@ -1,16 +1,15 @@
-//! Those who decode while segments leave the device and come back, beside those who
-//! decode while none does.
+//! Sequences that decode while segments are offloaded and loaded, beside sequences that decode
+//! without transfers.
 //!
-//! Two engines take turns with the same load: sequences that decode, and *visits*, which
-//! are prompts that begin with one of several prefixes, in turn, and get one token. One
-//! engine has room for all prefixes; in the other every visit has its prefix brought
-//! from the host, another one goes, and what was new leaves. So both compute the same,
-//! and only one moves bytes. No more can leave than is computed, which is slow beside a
-//! copy; what comes back has no such limit, so that is what moves here.
+//! Two engines take turns with the same load: sequences that decode, and *visits*. A visit is a
+//! prompt that begins with one of several prefixes, in turn, and gets one token. One engine has
+//! memory for all prefixes. In the other one every visit loads its prefix from the host,
+//! another prefix is evicted, and new state is offloaded. Both therefore compute the same, and
+//! only one moves bytes. Offloads are limited by the computed tokens, which are slow beside a
+//! copy. Loads have no such limit, so the measurement moves those.
 //!
-//! Beside that, as a measure of what remains to be contended for: the same decoding
-//! without visits, while a thread copies out and in without a pause, faster than any
-//! pager has to.
+//! The remaining contention is measured beside that: the same decoding without visits, while a
+//! thread copies out and in without a pause, faster than any pager needs to.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,33 +32,33 @@ use crate::harness::{ask, config, spec, start_with_packer, wait_until_idle};
 use crate::report::{Report, median, percentile};
 
 const DECODING: usize = 4;
-/// Visits of which most must have brought something, or nothing is measured.
+/// Most visits beyond this number must have loaded a prefix, or nothing is measured.
 const VISITS_MIN: usize = 8;
 /// Tokens of a decoding sequence's prompt.
 const DECODING_PROMPT_TOKENS: usize = 64;
-/// Tokens that all decode before it counts.
+/// Tokens that all decode before the measurement starts.
 const WARM_TOKENS: usize = 8;
-/// Tokens by which one who decodes may be ahead of another.
+/// Tokens by which one decoding sequence may be ahead of another.
 const AHEAD_TOKENS: usize = 32;
 /// Tokens of a visit after its prefix.
 const FRESH_TOKENS: usize = 16;
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     /// Pairs of turns.
     rounds: u64,
-    /// Tokens that each of those who decode gets in a turn.
+    /// Tokens of each decoding sequence in a turn.
     tokens: usize,
     /// Prefixes, and the tokens of each.
     prefixes: usize,
     prefix_tokens: usize,
-    /// A visit comes each time that so many tokens have been decoded.
+    /// Decoded tokens between two visits.
     visit_every_tokens: usize,
 }
 
-/// The gaps of those who decoded, in seconds.
+/// The gaps of the decoding sequences, in seconds.
 #[derive(Debug)]
 struct Turn {
     gaps: Vec<f64>,
@@ -70,7 +69,7 @@ struct Turn {
     copied_bytes: usize,
 }
 
-/// An engine and what visits begin with.
+/// An engine and the prefixes of visits.
 struct Side {
     engine: Engine,
     prefixes: Vec<Vec<TokenId>>,
@@ -110,7 +109,7 @@ impl Measure {
         WARM_TOKENS + AHEAD_TOKENS + self.tokens
     }
 
-    /// Room for whatever comes, and no pager.
+    /// Starts an engine with memory for everything, and no pager.
     async fn start_high_memory(
         self,
         model: Option<&Path>,
@@ -146,7 +145,7 @@ impl Measure {
         }
     }
 
-    /// Room for those who decode, and two prefixes; the rest is with the host.
+    /// Memory for the decoding sequences, and two prefixes; the rest is in host memory.
     fn low_memory(self, spec: &ModelSpec) -> EngineConfig {
         let prefix_bytes = self.prefix_bytes(spec);
         let device_bytes = self.decoding_bytes(spec) + 2 * prefix_bytes + prefix_bytes / 2;
@@ -158,7 +157,7 @@ impl Measure {
     fn copier<K: Packer>(self, packer: K) -> Result<Copier> {
         let segment_size = SegmentSize::whole(self.prefix_tokens);
         let mut bytes = vec![0; packer.packed_bytes(segment_size)];
-        // The copy thread makes and drops what it copies, as the pager's does.
+        // The copying thread allocates and drops its copies, as the pager's does.
         Ok(Box::new(move || {
             let detached_state = packer.unpack(segment_size, &bytes)?;
             packer.pack(&detached_state, &mut bytes)?;
@@ -199,9 +198,9 @@ impl Measure {
         }
         let loaded: u64 = paging.iter().map(|turn| turn.loaded).sum();
         let visits: usize = paging.iter().map(|turn| turn.visits).sum();
-        // A few visits of short prefixes, in a quick run, may be faster to compute.
+        // In a quick run, a few visits of short prefixes may be faster to compute.
         if visits >= VISITS_MIN && loaded < visits as u64 / 2 {
-            return Err(format!("{visits} visits had only {loaded} copies brought").into());
+            return Err(format!("{visits} visits loaded only {loaded} copies").into());
         }
         let offloaded: u64 = paging.iter().map(|turn| turn.offloaded).sum();
         let bytes =
@@ -211,7 +210,7 @@ impl Measure {
         report.remark(
             "paging",
             format!(
-                "{visits} visits, {loaded} copies brought, {offloaded} taken out; about {:.0} MB/s",
+                "{visits} visits, {loaded} copies loaded, {offloaded} offloaded; about {:.0} MB/s",
                 bytes / 1e6 / seconds(&paging)
             ),
         );
@@ -230,7 +229,7 @@ impl Measure {
 }
 
 impl Side {
-    /// All prefixes have been computed, and are where there is room for them.
+    /// Computes all prefixes, so that they are cached in the tiers that have memory for them.
     async fn new(measure: Measure, engine: Engine) -> Result<Self> {
         let mut numbers = ChaCha8Rng::seed_from_u64(7);
         let mut prefixes = Vec::new();
@@ -270,7 +269,7 @@ impl Side {
             if so_far >= until {
                 break;
             }
-            // Those that come late are made up for, so that both sides have as many.
+            // Late visits are made up for, so that both sides have as many.
             if visited && so_far >= next {
                 self.visit(measure).await?;
                 visits += 1;
@@ -322,7 +321,7 @@ impl Turn {
     }
 }
 
-/// A thread that copies when it is told to.
+/// A thread that copies on request.
 struct Beside {
     copier: Option<Copier>,
     goes_on: Arc<AtomicBool>,
@@ -341,7 +340,7 @@ impl Beside {
     fn start(&mut self) {
         self.goes_on.store(true, Ordering::Relaxed);
         let goes_on = Arc::clone(&self.goes_on);
-        let mut copier = self.copier.take().expect("it was given back");
+        let mut copier = self.copier.take().expect("it was returned");
         self.thread = Some(std::thread::spawn(move || {
             let mut bytes = 0;
             while goes_on.load(Ordering::Relaxed) {
@@ -354,7 +353,7 @@ impl Beside {
         }));
     }
 
-    /// Says how many bytes it has copied.
+    /// Returns how many bytes it has copied.
     fn stop(&mut self) -> Result<usize> {
         self.goes_on.store(false, Ordering::Relaxed);
         let thread = self.thread.take().expect("it was started");

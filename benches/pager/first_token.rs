@@ -1,9 +1,9 @@
-//! The time to the first token of a prompt that begins with what only the host, or only
-//! the disk, has; beside that of a prompt as long that is computed.
+//! The time to the first token of a prompt whose beginning only the host, or only the disk,
+//! has, beside that of a prompt of the same length that is computed.
 //!
-//! The device has room for one such prompt and a half, so that each pushes the one before
-//! out; it has been copied by then. What is asked for again is the whole former prompt and
-//! a few tokens more, as in a conversation.
+//! The device has memory for one and a half such prompts, so that each evicts the one before;
+//! it has been copied by then. The repeated request is the whole former prompt and a few tokens
+//! more, as in a conversation.
 
 use std::path::Path;
 
@@ -21,23 +21,23 @@ use crate::folder::Folder;
 use crate::harness::{FirstToken, ask, config, is_on_device, spec, wait_until_idle};
 use crate::report::{Report, median};
 
-/// Tokens after what was there before.
+/// Tokens after the former prompt.
 const FRESH_TOKENS: usize = 8;
-/// Tokens of a prompt that wakes a new engine up.
+/// Tokens of a prompt that warms up a new engine.
 const WAKING_TOKENS: usize = 64;
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     rounds: usize,
     prompt_tokens: usize,
 }
 
-/// Pairs of a prompt that was computed and one that was brought.
+/// Pairs of a computed prompt and a loaded one.
 #[derive(Debug, Default)]
 struct Pairs(Vec<(FirstToken, FirstToken)>);
 
-/// The prompt again, from the host.
+/// Measures the repeated prompt, loaded from the host.
 pub(crate) fn from_host(measure: Measure, model: Option<&Path>) -> Result<Report> {
     let spec = spec(model)?;
     let mut numbers = ChaCha8Rng::seed_from_u64(1);
@@ -57,12 +57,12 @@ pub(crate) fn from_host(measure: Measure, model: Option<&Path>) -> Result<Report
         }
         let loaded = engine.stats().pager.unpacked;
         engine.shutdown(Shutdown::Abort).await;
-        let how = format!("from host memory, {loaded} copies brought");
+        let how = format!("from host memory, {loaded} copies loaded");
         Ok(pairs.report(measure, &spec, &how))
     })
 }
 
-/// The prompt again after a restart, from the disk.
+/// Measures the repeated prompt after a restart, loaded from the disk.
 pub(crate) fn from_disk(measure: Measure, model: Option<&Path>) -> Result<Report> {
     let spec = spec(model)?;
     let folder = Folder::new()?;
@@ -97,11 +97,11 @@ pub(crate) fn from_disk(measure: Measure, model: Option<&Path>) -> Result<Report
         let read = engine.stats().pager.read;
         engine.shutdown(Shutdown::Abort).await;
         if read < measure.rounds as u64 {
-            return Err(format!("only {read} copies came from the disk").into());
+            return Err(format!("only {read} copies were read from the disk").into());
         }
         let from = match forgets {
-            true => "which the system was told to forget before",
-            false => "of which the system may hold some in memory: it cannot be told to forget",
+            true => "dropped from the system's page cache before",
+            false => "some possibly in the system's page cache, which cannot be dropped here",
         };
         let how = format!("after a restart, {read} copies read from files, {from}");
         Ok(pairs.report(measure, &spec, &how))
@@ -111,12 +111,12 @@ pub(crate) fn from_disk(measure: Measure, model: Option<&Path>) -> Result<Report
 impl Measure {
     fn config(self, spec: &ModelSpec) -> EngineConfig {
         let each = spec.tail_bytes(self.prompt_tokens + 2 * FRESH_TOKENS);
-        // Twice as many prompts as rounds, with what was appended to them.
+        // Twice as many prompts as rounds, with their appended tokens.
         let copies = each * (2 * self.rounds + 2) * 2;
         let mut config = config(spec, each + each / 2, copies);
-        // Whatever is there is copied before the next prompt comes.
+        // Everything is copied before the next prompt comes.
         config.pager.clean_part = 1.0;
-        // What is written at the end is not what is measured.
+        // Writes at the end are not measured.
         config.pager.flush_time = std::time::Duration::from_secs(60);
         config
     }
@@ -133,14 +133,14 @@ impl Measure {
         numbers: &mut ChaCha8Rng,
     ) -> Result<FirstToken> {
         if is_on_device(engine, former).await? {
-            return Err("the device still holds what is to come from elsewhere".into());
+            return Err("the device still holds a prefix that is to be loaded".into());
         }
         let tokens = [former, &prompt(numbers, FRESH_TOKENS)].concat();
         let asked = ask(engine, tokens).await?;
         match asked.cached_tokens >= self.prompt_tokens {
             true => Ok(asked),
             false => Err(format!(
-                "only {} of {} tokens were brought: {:?}",
+                "only {} of {} tokens were loaded: {:?}",
                 asked.cached_tokens,
                 self.prompt_tokens,
                 engine.stats().pager

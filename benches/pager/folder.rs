@@ -11,7 +11,7 @@ use crate::Result;
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// An empty one, beside the program: `/tmp` may be memory.
+    /// Creates an empty one, beside the program: `/tmp` may be memory.
     pub(crate) fn new() -> Result<Self> {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let program = std::env::current_exe()?;
@@ -26,9 +26,9 @@ impl Folder {
         &self.0
     }
 
-    /// Has the system forget what it keeps of the files in memory, so that they are read
-    /// from the disk. False where it cannot be asked to, which takes GNU's `dd`: it has
-    /// `posix_fadvise` called.
+    /// Removes the files from the system's page cache, so that they are read from the disk.
+    /// Returns false where that is impossible: it takes GNU's `dd`, which calls
+    /// `posix_fadvise`.
     pub(crate) fn forget_cached(&self) -> Result<bool> {
         for file in std::fs::read_dir(&self.0)? {
             let path = file?.path();
@@ -46,7 +46,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Somebody may have removed it.
+        // It may be removed already.
         std::fs::remove_dir_all(&self.0).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! Engines with so many bytes, and the moment when nothing moves in them.
+//! Engines with so many bytes, and waiting until they are idle.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use motet::{Engine, TokenId};
 use crate::Result;
 use crate::engine::{request, slow_oracle};
 
-/// How often one looks whether an engine rests, and how often it must be found so.
+/// How often an engine is polled, and for how long it must be idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const IDLE_POLLS: usize = 50;
-/// After so long one that does not rest is an error.
+/// An engine that is not idle after so long is an error.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Copies take whole pages, which only the oracle's small state makes a difference to.
+/// Copies take whole pages, which matters only for the oracle's small state.
 const PAGES_BYTES: usize = 1 << 20;
 
-/// What came of a prompt.
+/// The result of a prompt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FirstToken {
     /// From submit to the first token.
@@ -28,7 +28,7 @@ pub(crate) struct FirstToken {
     pub(crate) cached_tokens: usize,
 }
 
-/// What the model is.
+/// The model's specification.
 pub(crate) fn spec(model: Option<&Path>) -> Result<ModelSpec> {
     match model {
         None => Ok(Oracle::new(slow_oracle())?.spec().clone()),
@@ -39,15 +39,15 @@ pub(crate) fn spec(model: Option<&Path>) -> Result<ModelSpec> {
     }
 }
 
-/// Settings with so many device bytes for cached state, beside a step's scratch, and so
-/// many host bytes for copies, if any.
+/// Settings with so many device bytes for cached state, beside a step's scratch, and so many
+/// host bytes for copies, if any.
 pub(crate) fn config(spec: &ModelSpec, device_bytes: usize, host_bytes: usize) -> EngineConfig {
     let mut config = EngineConfig::default();
     config.scheduler.unread_tokens_max = 1 << 16;
     config.cache.full_sequences_min = 0;
     config.cache.device_bytes_max = device_bytes + config.scratch_bytes(spec);
     if host_bytes > 0 {
-        // Beside what is known of copies, and an eighth that is kept for the next.
+        // Beside the labels of copies, and an eighth that is kept for the next.
         let label_bytes = host_bytes / 16 + PAGES_BYTES;
         config.pager.label_bytes_max = Some(label_bytes);
         config.pager.host_bytes_max = host_bytes + PAGES_BYTES + label_bytes + label_bytes / 7;
@@ -55,8 +55,7 @@ pub(crate) fn config(spec: &ModelSpec, device_bytes: usize, host_bytes: usize) -
     config
 }
 
-/// An engine on this model, or on an oracle that is about as slow, and the model's
-/// packer.
+/// An engine on this model, or on an oracle of similar speed, and the model's packer.
 pub(crate) async fn start_with_packer<M, B>(
     build: B,
     config: EngineConfig,
@@ -68,7 +67,7 @@ where
     let (sender, packer) = std::sync::mpsc::channel();
     let build = move || {
         let model = build()?;
-        // Somebody waits for the first.
+        // Only the first packer is used.
         sender.send(model.packer()).ok();
         Ok(model)
     };
@@ -93,14 +92,14 @@ pub(crate) async fn ask(engine: &Engine, prompt: Vec<TokenId>) -> Result<FirstTo
     })
 }
 
-/// Waits until nobody runs and nothing moves; all copies are on the disk then, if
-/// `writes`.
+/// Waits until no sequence runs and no copy moves. If `writes`, all copies are on the disk
+/// then.
 pub(crate) async fn wait_until_idle(engine: &Engine, writes: bool) -> Result<()> {
     let started_at = Instant::now();
     let (mut before, mut idle_polls) = (None, 0);
     while idle_polls < IDLE_POLLS {
         if started_at.elapsed() > TIMEOUT {
-            return Err(format!("it does not come to rest: {:?}", engine.stats().pager).into());
+            return Err(format!("the engine does not become idle: {:?}", engine.stats().pager).into());
         }
         tokio::time::sleep(POLL_INTERVAL).await;
         let stats = engine.stats();
@@ -117,7 +116,7 @@ pub(crate) async fn wait_until_idle(engine: &Engine, writes: bool) -> Result<()>
     Ok(())
 }
 
-/// Whether the device holds anything that begins as the prompt does.
+/// Whether the device holds any prefix of the prompt.
 pub(crate) async fn is_on_device(engine: &Engine, prompt: &[TokenId]) -> Result<bool> {
     let tree = engine.cache_tree(None).await?;
     let mut tops = tree.nodes.iter().filter(|node| node.tokens_before == 0);

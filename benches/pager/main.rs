@@ -1,22 +1,22 @@
-//! What `cargo xtask bench pager` measures.
+//! The measurements of `cargo xtask bench pager`.
 //!
-//! It speaks as `benches/figures/` does: one JSON request a line on standard input, one
-//! JSON answer a line on standard output. Names of figures, their goals and medians are
-//! xtask's; here are loads, engines and clocks. Everything runs on a model on MLX, or
-//! without one on an oracle that is about as slow, which shows only that it can be
-//! measured: the oracle's state is a thousandth of a model's.
+//! The protocol is that of `benches/figures/`: one JSON request a line on standard input, one
+//! JSON answer a line on standard output. Names of figures, their goals and medians belong to
+//! xtask; loads, engines and clocks are here. Everything runs on a model on MLX. Without a
+//! model it runs on an oracle of similar speed, which only shows that the measurement works:
+//! the oracle's state is a thousandth of a model's.
 //!
-//! | file | idea |
+//! | file | content |
 //! |---|---|
-//! | `protocol.rs` | what can be asked for |
-//! | `harness.rs` | engines with so many bytes, and the moment when nothing moves in them |
-//! | `copy.rs` | a segment's way out and in, beside a plain copy of as many bytes |
-//! | `decode.rs` | those who decode while segments leave and come back |
-//! | `first_token.rs` | a prompt that begins with what only the host or the disk has |
+//! | `protocol.rs` | the requests |
+//! | `harness.rs` | engines with so many bytes, and waiting until they are idle |
+//! | `copy.rs` | a segment's export and import, beside a plain copy of as many bytes |
+//! | `decode.rs` | sequences that decode while segments are offloaded and loaded |
+//! | `first_token.rs` | a prompt whose beginning only the host or the disk has |
 //! | `folder.rs` | a folder for the disk tier, and the system's cache of its files |
 //! | `oversubscribed.rs` | users whose conversations take four times the device's bytes |
 //!
-//! What it shares with `benches/scheduler/` is taken from there.
+//! Parts shared with `benches/scheduler/` are taken from there.
 
 mod copy;
 mod decode;
@@ -42,9 +42,10 @@ use std::error::Error;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-const USAGE: &str = "\
-What `cargo xtask bench pager` measures; run that instead, or
-    pager --serve [MODEL]    answer requests on this model, on MLX; without one on an oracle";
+const USAGE: &str = "The measurements of `cargo xtask bench pager` measures; run that instead, or
+   \
+pager --serve [MODEL]    answer requests on this model, on MLX; without one on \
+an oracle";
 
 fn main() -> Result<()> {
     wire::run(USAGE, protocol::answer)

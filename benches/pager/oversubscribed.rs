@@ -1,11 +1,10 @@
-//! Many users with several turns each, whose conversations take four times the bytes
-//! that the device has for them: with host memory beside it, and without.
+//! Many users with several turns each, whose conversations take four times the device's bytes:
+//! with host memory beside it, and without.
 //!
-//! In each turn all users ask at once, and wait for one another before the next, as if
-//! all thought for as long. Everything is counted, the first turn too, in which there is
-//! nothing to be brought. Both sides take turns; each has an engine of its own with as
-//! many device bytes, and both must give the same tokens: where they do not, the whole
-//! measurement fails.
+//! In each turn all users ask at once, and wait for one another before the next, as if all
+//! paused for the same time. Everything is counted, including the first turn, in which nothing
+//! can be loaded. Both sides take turns. Each has an engine of its own with as many device
+//! bytes, and both must give the same tokens: otherwise the whole measurement fails.
 
 use std::path::Path;
 use std::time::Instant;
@@ -23,13 +22,13 @@ use crate::engine::{on_model, request, runtime};
 use crate::harness::{config, spec, wait_until_idle};
 use crate::report::{Report, median};
 
-/// How many times the device's bytes the conversations take in the end.
+/// Bytes of all conversations in the end ÷ the device's bytes.
 const OVERSUBSCRIBED: usize = 4;
-/// Tokens of a phrase that a conversation repeats. A model goes on with it with little
-/// doubt, so that rounding, which depends on what runs together, does not change tokens.
+/// Tokens of a phrase that a conversation repeats. A model continues it with high certainty, so
+/// that rounding, which depends on the batch, does not change tokens.
 const PHRASE_TOKENS: usize = 16;
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     /// Pairs of loads.
@@ -44,18 +43,18 @@ pub(crate) struct Measure {
     sequences_max: usize,
 }
 
-/// One load, served.
+/// The measurements of one load.
 #[derive(Debug)]
 struct Load {
     seconds: f64,
     prompt_tokens: usize,
     cached_tokens: usize,
     loaded: u64,
-    /// Seconds that the device worked, and that it waited while there was work.
+    /// Seconds in which the device worked, and in which it waited although there was work.
     busy: f64,
     idle: f64,
     steps: u64,
-    /// What each request was answered.
+    /// The answer to each request.
     answers: Vec<Vec<TokenId>>,
 }
 
@@ -73,7 +72,7 @@ pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
 }
 
 impl Measure {
-    /// What all conversations take in the end.
+    /// Bytes of all conversations in the end.
     fn working_bytes(self, spec: &ModelSpec) -> usize {
         let tokens = self.opening_tokens
             + self.turns * self.output_tokens
@@ -110,7 +109,7 @@ impl Measure {
         }
         let loaded: u64 = loads.iter().map(|load| load.loaded).sum();
         if loaded == 0 {
-            return Err("nothing was brought from host memory".into());
+            return Err("nothing was loaded from host memory".into());
         }
         let requests = (self.users * self.turns) as f64;
         let summary = |loads: &[Load]| {
@@ -130,7 +129,7 @@ impl Measure {
             "gain",
             format!(
                 "{} users, {} turns, {:.0} MB of conversations; with host memory {}, without {}; \
-                 {loaded} copies brought",
+                 {loaded} copies loaded",
                 self.users,
                 self.turns,
                 self.working_bytes(spec) as f64 / 1e6,
@@ -187,7 +186,7 @@ impl Measure {
     }
 }
 
-/// Requests whose tokens are not the same on both sides.
+/// Number of requests whose tokens differ between the sides.
 fn changed(own: &[Vec<TokenId>], other: &[Vec<TokenId>]) -> usize {
     let both = own.iter().zip(other);
     let same = both.filter(|(own, other)| own == other).count();

@@ -1,4 +1,4 @@
-//! What can be asked for, and who measures it.
+//! The requests, and their dispatch.
 
 use std::path::Path;
 
@@ -8,25 +8,25 @@ use serde_json::Value;
 use crate::report::Report;
 use crate::{Result, copy, decode, first_token, oversubscribed, wire};
 
-/// What can be asked for.
+/// The requests.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
-    /// What is measured.
+    /// Asks for the kind of measurements.
     Hello,
-    /// A segment's way out and in.
+    /// A segment's export and import.
     Copy(copy::Measure),
     /// Decoding beside paging.
     Decode(decode::Measure),
-    /// A prompt that begins with what only the host has.
+    /// A prompt whose beginning only the host has.
     FromHost(first_token::Measure),
     /// The same, and only the disk has it.
     FromDisk(first_token::Measure),
-    /// More conversations than the device has room for.
+    /// More conversations than fit on the device.
     Oversubscribed(oversubscribed::Measure),
 }
 
-/// Measures what is asked for.
+/// Measures the request.
 pub(crate) fn answer(request: Request, model: Option<&Path>) -> Result<Value> {
     let report: Report = match request {
         Request::Hello => return Ok(wire::hello()),

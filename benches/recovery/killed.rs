@@ -14,27 +14,27 @@ use crate::arrivals::prompt;
 use crate::engine::{TimedReader, slow_oracle, wait_for_tokens};
 use crate::{Result, harness};
 
-/// More kills than there will be.
+/// More kills than will occur.
 const KILLS_MAX: usize = 1 << 20;
 /// A device that is not killed after so long is an error.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Tokens that a caller may leave unread.
 const UNREAD_TOKENS: usize = 24;
-/// Tokens that all decode side by side before it counts.
+/// Tokens that all decode side by side before the measurement starts.
 const WARM_TOKENS: usize = 8;
-/// Tokens that each has had by then, if it is not ahead of others.
+/// Tokens of each sequence by then, if it is not ahead of others.
 pub(crate) const DECODED_TOKENS: usize = UNREAD_TOKENS + WARM_TOKENS;
 
-/// How a model is run.
+/// Numeric mode of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// As fast as can be.
+    /// As fast as possible.
     Fast,
     /// The same bits whatever else is in a step.
     Deterministic,
 }
 
-/// An engine, and what kills its device thread.
+/// An engine, and the failpoint of its device thread.
 pub(crate) struct Killable {
     pub(crate) engine: Engine,
     failpoints: Failpoints,
@@ -74,7 +74,7 @@ impl Killable {
         Ok(Self { engine, failpoints })
     }
 
-    /// Kills the device thread at its next outcome; when it has come to that.
+    /// Kills the device thread at its next outcome. Returns the time of the kill.
     pub(crate) async fn kill(&self) -> Result<Instant> {
         self.failpoints.device.arm(1);
         let started_at = Instant::now();
@@ -88,8 +88,9 @@ impl Killable {
     }
 }
 
-/// Has all of these decode side by side: none goes on before each has had `UNREAD_TOKENS`, for
-/// nobody reads until then. So prompts are not computed beside those who decode.
+/// Lets all of these decode side by side: none continues before each has had `UNREAD_TOKENS`,
+/// because no stream is read until then. Prompts are therefore not computed beside decoding
+/// sequences.
 pub(crate) async fn side_by_side(
     engine: &Engine,
     requests: Vec<Request>,
@@ -110,8 +111,8 @@ pub(crate) async fn side_by_side(
     Ok(timed_readers)
 }
 
-/// Settings with room for twice as many of these sequences as there are, and for their
-/// copies in host memory if that is wanted.
+/// Settings with memory for twice as many of these sequences as there are, and for their copies
+/// in host memory on request.
 pub(crate) fn config(
     spec: &ModelSpec,
     streams: usize,
@@ -133,7 +134,7 @@ pub(crate) fn prompts(
     (0..streams).map(|_| prompt(numbers, tokens)).collect()
 }
 
-/// How long it takes to load the model again, of which the files are open.
+/// Measures the time to load the model again from open files.
 pub(crate) struct Load(#[cfg(feature = "mlx")] Option<motet::model::weights::ModelFiles>);
 
 impl Load {
@@ -142,7 +143,7 @@ impl Load {
         {
             let files = model.map(motet::model::weights::ModelFiles::open);
             let load = Self(files.transpose()?);
-            // The first reads all once more, for the model's identity.
+            // The first load reads everything once more, for the model's identity.
             load.seconds()?;
             Ok(load)
         }
@@ -153,7 +154,8 @@ impl Load {
         }
     }
 
-    /// On a thread of its own, as a device thread does it; nothing for the oracle.
+    /// Seconds of a load on a thread of its own, as a device thread does it; nothing for the
+    /// oracle.
     pub(crate) fn seconds(&self) -> Result<f64> {
         #[cfg(feature = "mlx")]
         if let Some(files) = &self.0 {

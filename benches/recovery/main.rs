@@ -1,19 +1,19 @@
-//! What `cargo xtask bench recovery` measures.
+//! The measurements of `cargo xtask bench recovery`.
 //!
-//! It speaks as `benches/figures/` does: one JSON request a line on standard input, one
-//! JSON answer a line on standard output. Names of figures, their goals and medians are
-//! xtask's; here are loads, engines, kills and clocks. Everything runs on a model on MLX, or
-//! without one on an oracle that is about as slow, which shows only that it can be measured.
+//! The protocol is that of `benches/figures/`: one JSON request a line on standard input, one
+//! JSON answer a line on standard output. Names of figures, their goals and medians belong to
+//! xtask; loads, engines, kills and clocks are here. Everything runs on a model on MLX. Without
+//! a model it runs on an oracle of similar speed, which only shows that the measurement works.
 //!
-//! | file | idea |
+//! | file | content |
 //! |---|---|
-//! | `protocol.rs` | what can be asked for |
+//! | `protocol.rs` | the requests |
 //! | `killed.rs` | engines whose device thread can be killed |
-//! | `pause.rs` | the longest gap of live streams, and what it is made of |
-//! | `tokens.rs` | streams that are killed again and again, beside undisturbed ones |
+//! | `pause.rs` | the longest gap of live streams, and its parts |
+//! | `tokens.rs` | streams that are killed repeatedly, beside undisturbed ones |
 //! | `overhead.rs` | decoding with everything that a recovery needs, and without |
 //!
-//! What it shares with `benches/scheduler/` and `benches/pager/` is taken from there.
+//! Parts shared with `benches/scheduler/` and `benches/pager/` are taken from there.
 
 mod killed;
 mod overhead;
@@ -40,9 +40,10 @@ use std::error::Error;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-const USAGE: &str = "\
-What `cargo xtask bench recovery` measures; run that instead, or
-    recovery --serve [MODEL]    answer requests on this model, on MLX; without one on an oracle";
+const USAGE: &str = "The measurements of `cargo xtask bench recovery` measures; run that instead, \
+or
+    recovery --serve [MODEL]    answer requests on this model, on MLX; \
+without one on an oracle";
 
 fn main() -> Result<()> {
     wire::run(USAGE, protocol::answer)

@@ -1,8 +1,9 @@
 //! Decoding with everything that a recovery needs, and without.
 //!
-//! Two engines with the same host memory take turns with the same load. One can be made anew
-//! whatever fails: it keeps the history of each sequence, catches panics, and copies live
-//! sequences to host memory as they go. The other does none of it, and would break.
+//! Two engines with the same host memory take turns with the same load. One can be rebuilt
+//! after any failure: it keeps the history of each sequence, catches panics, and copies live
+//! sequences to host memory while they run. The other does none of it, and would not survive a
+//! failure.
 
 use std::path::Path;
 
@@ -17,7 +18,7 @@ use crate::harness::{spec, wait_until_idle};
 use crate::killed::{DECODED_TOKENS, Killable, Mode, config, prompts, side_by_side};
 use crate::report::{Report, median};
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     /// Pairs of turns.
@@ -33,7 +34,7 @@ pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
     runtime(2)?.block_on(async {
         let tokens = measure.prompt_tokens + DECODED_TOKENS + measure.tokens;
         let mut on = config(&spec, measure.streams, tokens, true);
-        // Nothing moves but for what is alive.
+        // Only copies of live sequences move.
         on.pager.clean_part = 0.0;
         let mut off = on.clone();
         off.pager.backup_tokens = 0;
@@ -54,7 +55,7 @@ impl Measure {
         self.turn(off, 0).await?;
         let packed = on.stats().pager.packed;
         for round in 0..self.rounds {
-            // Who goes first has the warmer caches, or the colder.
+            // The side that goes first has the warmer caches, or the colder.
             let (first, second) = match round % 2 {
                 0 => (on, off),
                 _ => (off, on),
@@ -119,7 +120,7 @@ impl Measure {
         for timed_reader in timed_readers {
             timed_reader.end().await?;
         }
-        // From when the last has begun until the first is over, all decode.
+        // All decode from the start of the last until the end of the first.
         let from = times.iter().map(|times| times[DECODED_TOKENS - 1]).max();
         let until = times.iter().map(|times| times[output_tokens - 1]).min();
         let (from, until) = from.zip(until).ok_or("no streams")?;
@@ -136,12 +137,12 @@ impl Measure {
     }
 }
 
-/// What all threads of this process have worked so far, as Linux counts it; elsewhere not known.
+/// Processor time of all threads of this process so far, as Linux counts it; unknown elsewhere.
 fn processor_seconds() -> f64 {
     /// Linux counts in hundredths of a second, whatever the machine.
     const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program, in parentheses, may hold anything.
+    // The name of the program, in parentheses, may hold any characters.
     let after_name = stat.rsplit(')').next().unwrap_or_default();
     let ticks = after_name.split_whitespace().skip(11).take(2);
     ticks

@@ -1,11 +1,10 @@
-//! The longest gap of live streams when the device thread is killed, and what it is made of.
+//! The longest gap of live streams when the device thread is killed, and its parts.
 //!
 //! Two engines take turns, one with host memory for copies and one without. In each round
-//! streams with prompts that have nothing in common decode, the device thread is killed, and
-//! the longest time between two tokens of any stream is taken. After that the engine without
+//! streams with prompts that have nothing in common decode, and the device thread is killed.
+//! The longest time between two tokens of any stream is measured. After that the engine without
 //! host memory computes as many prompts of as many tokens as had to be computed again, with
-//! nothing beside them: with the time to load the model, that is what a pause is compared
-//! with.
+//! nothing beside them. A pause is compared with that time plus the time to load the model.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,13 +20,13 @@ use crate::harness::{spec, wait_until_idle};
 use crate::killed::{DECODED_TOKENS, Killable, Load, Mode, config, prompts, side_by_side};
 use crate::report::{Report, median};
 
-/// Tokens that each stream gets after a kill before the round is over.
+/// Tokens of each stream after a kill that end the round.
 const AFTER_TOKENS: usize = 3;
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
-/// A stream that does not go on after so long is an error.
+/// A stream without a token for so long is an error.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     /// Kills of each engine.
@@ -36,7 +35,7 @@ pub(crate) struct Measure {
     prompt_tokens: usize,
 }
 
-/// What one kill cost, in seconds.
+/// The cost of one kill, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pause {
     /// The longest gap.
@@ -45,11 +44,11 @@ struct Pause {
     detect: f64,
     /// From then until another thread had the model.
     load: f64,
-    /// From then until the last copy was brought that was brought before any token came.
+    /// From then until the last copy was loaded that was loaded before any token came.
     restore: f64,
     /// From the later of these to the first token of any stream.
     first: f64,
-    /// From then until each had one.
+    /// From then until each stream had one.
     last: f64,
     /// Tokens that were evaluated beyond one for each token that came.
     recomputed: f64,
@@ -82,7 +81,7 @@ impl Measure {
         let mut report = Report::default();
         let (mut without, mut with) = (Vec::new(), Vec::new());
         let (mut loads, mut computed) = (Vec::new(), Vec::new());
-        // What is learned of the cost of steps counts for both.
+        // The learned cost of steps counts for both.
         self.compute(loaded, 1).await?;
         self.compute(paged, 1).await?;
         for round in 0..self.rounds {
@@ -100,7 +99,7 @@ impl Measure {
         }
         let copies: f64 = with.iter().map(|pause| pause.copies).sum();
         if copies == 0.0 {
-            return Err("nothing was brought from host memory".into());
+            return Err("nothing was loaded from host memory".into());
         }
         let contexts = self.streams * (self.prompt_tokens + DECODED_TOKENS);
         report.remark("loaded", Pause::summary(&without));
@@ -120,8 +119,8 @@ impl Measure {
         Ok(report)
     }
 
-    /// Seconds from submitting as many prompts as streams are killed, of as many tokens, until
-    /// the last has its first token.
+    /// Seconds from submitting as many prompts as streams are killed, with as many tokens,
+    /// until the last has its first token.
     async fn compute(self, killable: &Killable, seed: u64) -> Result<f64> {
         wait_until_idle(&killable.engine, false).await?;
         let mut numbers = ChaCha8Rng::seed_from_u64(1_000_000 + seed);
@@ -159,9 +158,9 @@ impl Measure {
                 tokens_since(timed_reader, *tokens_before, killed_at) >= AFTER_TOKENS
             })
         {
-            // One that is over goes on no more.
+            // A finished stream does not continue.
             if killed_at.elapsed() > TIMEOUT || engine.stats().finished > before.finished {
-                return Err(format!("a stream does not go on: {:?}", engine.stats()).into());
+                return Err(format!("a stream does not continue: {:?}", engine.stats()).into());
             }
             let stats = engine.stats();
             let now = killed_at.elapsed().as_secs_f64();
@@ -207,7 +206,7 @@ impl Measure {
     }
 }
 
-/// When what was seen first, in seconds since the kill.
+/// Times of first observations, in seconds since the kill.
 #[derive(Debug, Default)]
 struct Marks {
     detected: Option<f64>,
@@ -241,9 +240,9 @@ impl Pause {
         let of = |part: fn(&Self) -> f64| median(&pauses.iter().map(part).collect::<Vec<f64>>());
         let longest = pauses.iter().map(|pause| pause.gap).fold(0.0, f64::max);
         format!(
-            "{:.3} s (at most {longest:.3}): noticed after {:.4}, model there after {:.3} more, {} \
-             copies brought in {:.3}, first token after {:.3}, all have one after {:.3}; {} tokens \
-             computed again",
+            "{:.3} s (at most {longest:.3}): noticed after {:.4}, model loaded after {:.3} \
+             more, {} copies loaded in {:.3}, first token after {:.3}, all have one after \
+             {:.3}; {} tokens computed again",
             of(|pause| pause.gap),
             of(|pause| pause.detect),
             of(|pause| pause.load),
@@ -256,7 +255,7 @@ impl Pause {
     }
 }
 
-/// Tokens that came since then, of a stream that had so many before.
+/// Tokens since then, of a stream that had so many before.
 fn tokens_since(timed_reader: &TimedReader, tokens_before: usize, since: Instant) -> usize {
     let times = timed_reader.times();
     times[tokens_before.min(times.len())..]
@@ -265,7 +264,7 @@ fn tokens_since(timed_reader: &TimedReader, tokens_before: usize, since: Instant
         .count()
 }
 
-/// The longest time between two tokens, from the last of those that it had on.
+/// The longest time between two tokens, starting with the last of the tokens before.
 fn longest(times: &[Instant], tokens_before: usize) -> f64 {
     let pairs = times[tokens_before.saturating_sub(1)..].windows(2);
     pairs

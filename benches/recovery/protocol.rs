@@ -1,4 +1,4 @@
-//! What can be asked for, and who measures it.
+//! The requests, and their dispatch.
 
 use std::path::Path;
 
@@ -8,21 +8,21 @@ use serde_json::Value;
 use crate::report::Report;
 use crate::{Result, overhead, pause, tokens, wire};
 
-/// What can be asked for.
+/// The requests.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
-    /// What is measured.
+    /// Asks for the kind of measurements.
     Hello,
     /// The longest gap of live streams.
     Pause(pause::Measure),
-    /// What streams get that are killed again and again.
+    /// Tokens of streams that are killed repeatedly.
     Tokens(tokens::Measure),
     /// Decoding with everything that a recovery needs, and without.
     Overhead(overhead::Measure),
 }
 
-/// Measures what is asked for.
+/// Measures the request.
 pub(crate) fn answer(request: Request, model: Option<&Path>) -> Result<Value> {
     let report: Report = match request {
         Request::Hello => return Ok(wire::hello()),

@@ -1,6 +1,6 @@
-//! What streams get whose device thread is killed again and again, beside undisturbed ones.
+//! Tokens of streams whose device thread is killed repeatedly, beside undisturbed ones.
 //!
-//! The model runs deterministically, so that each stream must have the very tokens of the
+//! The model runs deterministically, so that each stream must have exactly the tokens of the
 //! undisturbed run, each once.
 
 use std::path::Path;
@@ -20,11 +20,11 @@ use crate::harness::spec;
 use crate::killed::{Killable, Mode, config, prompts};
 use crate::report::Report;
 
-/// What a reader has counted that has everything.
+/// The count of a reader that has everything.
 const ALL: usize = usize::MAX;
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     kills: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Measure {
     output_tokens: usize,
 }
 
-/// A stream that is read.
+/// A stream with its reader.
 struct Reader {
     count: Arc<AtomicUsize>,
     tokens: JoinHandle<Result<Vec<TokenId>>>,
@@ -75,8 +75,8 @@ pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
 }
 
 impl Measure {
-    /// All streams at once. The device thread is killed so often: each time that each stream
-    /// which goes on has had a token since the last.
+    /// Runs all streams at once. The device thread is killed so often: each time that each
+    /// unfinished stream has had a token since the last kill.
     async fn all(self, killable: &Killable, kills: usize) -> Result<Vec<Vec<TokenId>>> {
         let mut numbers = ChaCha8Rng::seed_from_u64(5);
         let mut readers = Vec::new();
@@ -96,7 +96,7 @@ impl Measure {
                 tokio::time::sleep(POLL_INTERVAL).await;
             }
             if before.iter().all(|now| *now == ALL) {
-                return Err(format!("all was over after {kill} of {kills} kills").into());
+                return Err(format!("all streams ended after {kill} of {kills} kills").into());
             }
             killable.kill().await?;
             while killable.engine.stats().rebuilds <= kill as u64 {

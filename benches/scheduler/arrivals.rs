@@ -1,4 +1,4 @@
-//! Who asks for what, and when: the same in every run of a seed.
+//! Requests and their arrival times: the same in every run of a seed.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 /// The vocabulary of all prompts made here; the first ids are special.
 const TOKENS: std::ops::Range<TokenId> = 300..20_000;
 
-/// One request, and when it comes.
+/// One request, and its arrival time.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
     pub(crate) at: Duration,
@@ -26,13 +26,13 @@ pub(crate) struct Kind {
     pub(crate) user: UserId,
     pub(crate) class: Priority,
     pub(crate) prompt_tokens: usize,
-    /// Mean; each is drawn between half of it and one and a half.
+    /// Mean; each length is between half of it and one and a half.
     pub(crate) output_tokens: usize,
 }
 
 impl Kind {
-    /// So many requests at random moments (a Poisson process), `interval` apart in the
-    /// mean; all at once if that is zero. No two prompts begin alike.
+    /// `count` requests at random moments (a Poisson process), `interval` apart in the mean;
+    /// all at once if that is zero. No two prompts begin alike.
     pub(crate) fn arrivals(self, count: usize, interval: Duration, seed: u64) -> Vec<Arrival> {
         let mut numbers = ChaCha8Rng::seed_from_u64(seed);
         let mut at = Duration::ZERO;
@@ -57,12 +57,12 @@ impl Kind {
     }
 }
 
-/// A prompt that nobody else has.
+/// A prompt that no other request has.
 pub(crate) fn prompt(numbers: &mut ChaCha8Rng, tokens: usize) -> Vec<TokenId> {
     (0..tokens).map(|_| numbers.random_range(TOKENS)).collect()
 }
 
-/// All of them, in the order in which they come.
+/// All of them, in the order of their arrival.
 pub(crate) fn merged(parts: impl IntoIterator<Item = Vec<Arrival>>) -> Vec<Arrival> {
     let mut all: Vec<Arrival> = parts.into_iter().flatten().collect();
     all.sort_by_key(|arrival| arrival.at);

@@ -1,8 +1,8 @@
-//! What a cache costs that finds nothing: no two prompts begin alike.
+//! The cost of a cache without hits: no two prompts begin alike.
 //!
-//! Without a cache what a sequence leaves behind is thrown away. Both sides run on the
-//! same device and take turns, with the machine's clock: sealing, splitting and evicting
-//! cost what they cost there.
+//! Without a cache a finished sequence's state is discarded. Both sides run on the same device
+//! and take turns, with the machine's clock: sealing, splitting and evicting have their real
+//! costs.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::fair::name;
 use crate::harness::{CoreHarness, Pace, SMALL_DEVICE};
 use crate::report::{Report, median};
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     /// Pairs of turns.
@@ -30,10 +30,10 @@ pub(crate) struct Measure {
     output_tokens: usize,
 }
 
-/// What one turn took.
+/// The duration of one turn.
 #[derive(Clone, Copy)]
 struct Turn {
-    /// The device's clock, and the host's work on top of it where that is virtual.
+    /// The device's clock, plus the host's work where that clock is virtual.
     seconds: f64,
     host_seconds: f64,
 }
@@ -105,7 +105,7 @@ impl Measure {
             ..SchedulerConfig::default()
         };
         let tokens = self.prompt_tokens + 2 * self.output_tokens;
-        // Room for those that run and two more: the cache is full soon.
+        // Memory for the running sequences and two more: the cache is full soon.
         let device_bytes_max = (scheduler.sequences_max + 2) * spec.tail_bytes(tokens)
             + spec.scratch_bytes_per_token * scheduler.step_tokens_max;
         let cache = CacheConfig {

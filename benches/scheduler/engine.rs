@@ -1,4 +1,4 @@
-//! A whole engine, on the oracle or on MLX, and a clerk for each caller.
+//! A whole engine, on the oracle or on MLX, and a timed reader for each caller.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -13,14 +13,14 @@ use tokio::task::JoinHandle;
 
 use crate::Result;
 
-/// What a measurement on MLX says where there is none.
+/// The error of a measurement on MLX where MLX is missing.
 #[cfg(not(feature = "mlx"))]
 pub(crate) const NO_MLX: &str = "built without MLX: build with `--features mlx`";
 
-/// How often one looks whether something has come about.
+/// How often a condition is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A runtime of so many workers; none is the caller's thread only.
+/// A runtime of so many workers; 0 uses the caller's thread only.
 pub(crate) fn runtime(workers: usize) -> Result<Runtime> {
     let mut builder = match workers {
         0 => Builder::new_current_thread(),
@@ -39,7 +39,7 @@ pub(crate) async fn on_oracle(oracle: OracleConfig, config: EngineConfig) -> Res
     Ok(Engine::builder(build).config(config).start().await?)
 }
 
-/// An engine on this model, or on an oracle that is about as slow.
+/// An engine on this model, or on an oracle of similar speed.
 pub(crate) async fn on_model(model: Option<&Path>, config: EngineConfig) -> Result<Engine> {
     let Some(path) = model else {
         return on_oracle(slow_oracle(), config).await;
@@ -47,8 +47,8 @@ pub(crate) async fn on_model(model: Option<&Path>, config: EngineConfig) -> Resu
     on_mlx(path, config).await
 }
 
-/// Costs about as much as SmolLM2-135M on two cores, so that what is meant for a model
-/// can be tried without one.
+/// Costs about as much as SmolLM2-135M on two cores, so that measurements of a model can be
+/// tried without one.
 pub(crate) fn slow_oracle() -> OracleConfig {
     OracleConfig {
         vocab_size: 50_000,
@@ -91,7 +91,7 @@ pub(crate) fn request(prompt: Vec<TokenId>, output_tokens: usize) -> Request {
         .ignore_end_tokens()
 }
 
-/// Reads a stream and writes down when each token came.
+/// Reads a stream and records the time of each token.
 #[derive(Debug)]
 pub(crate) struct TimedReader {
     token_times: Arc<Mutex<Vec<Instant>>>,
@@ -106,7 +106,7 @@ impl TimedReader {
             while let Some(piece) = stream.next().await {
                 if piece?.token.is_some() {
                     let now = Instant::now();
-                    own.lock().expect("nobody panics with it").push(now);
+                    own.lock().expect("no panic happens under the lock").push(now);
                 }
             }
             Ok(())
@@ -117,18 +117,18 @@ impl TimedReader {
         }
     }
 
-    /// When its tokens came so far.
+    /// Times of its tokens so far.
     pub(crate) fn times(&self) -> Vec<Instant> {
         self.token_times
             .lock()
-            .expect("nobody panics with it")
+            .expect("no panic happens under the lock")
             .clone()
     }
 
     fn tokens(&self) -> usize {
         self.token_times
             .lock()
-            .expect("nobody panics with it")
+            .expect("no panic happens under the lock")
             .len()
     }
 
@@ -145,7 +145,7 @@ impl TimedReader {
     }
 }
 
-/// Submits these requests, and has each stream read.
+/// Submits these requests, and reads each stream.
 pub(crate) async fn submit_all(
     engine: &Engine,
     requests: Vec<Request>,
@@ -173,7 +173,7 @@ pub(crate) async fn wait_for_tokens(timed_readers: &[TimedReader], tokens: usize
     .await
 }
 
-/// Waits until this is no longer so.
+/// Waits while a condition holds.
 async fn wait_while(is_so: impl Fn() -> Result<bool>) -> Result<()> {
     while is_so()? {
         tokio::time::sleep(POLL_INTERVAL).await;

@@ -1,10 +1,10 @@
-//! Two users, one greedy: the gap between what they have had, and what fairness costs.
+//! Two users, one greedy: the gap between their services, and the cost of fairness.
 //!
-//! The greedy user sends ten times the polite one's work in prompts eight times as long.
-//! While both have somebody who waits, what each has had since may differ by
-//! `2 max(w_p L_input, w_q M)` at most (Sheng et al., OSDI'24, theorem 4.2): `w_p` and
-//! `w_q` are the prices of a prompt token and an output token, `L_input` is the longest
-//! prompt, and `M` the most tokens in the running batch.
+//! The greedy user sends ten times the polite one's work in prompts eight times as long. While
+//! both have waiting requests, their services since then may differ by `2 max(w_p L_input, w_q
+//! M)` at most (Sheng et al., OSDI'24, theorem 4.2): `w_p` and `w_q` are the prices of a prompt
+//! token and an output token, `L_input` is the longest prompt, and `M` the most tokens in the
+//! running batch.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const OUTPUT_TOKENS: usize = 32;
 /// Sequences among which a step's base cost is shared, about.
 const BATCH: f64 = 32.0;
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     /// Loads, each another sample.
@@ -44,13 +44,13 @@ struct Load {
     step_tokens_max: usize,
     seed: u64,
     requests: usize,
-    /// The polite user's part of what the device can do.
+    /// The polite user's part of the device's capacity.
     part: f64,
-    /// Whether classes in which somebody waits long have turns.
+    /// Whether classes in which a request waits long have turns.
     ages: bool,
 }
 
-/// What one load has come to, on one device.
+/// The results of one load on one device.
 #[derive(Clone, Copy)]
 struct Sample {
     gap: f64,
@@ -127,10 +127,10 @@ pub(crate) fn name(cost: StepCost) -> String {
 impl Load {
     fn sample(self) -> Result<Sample> {
         let with_part = |part| Self { part, ..self };
-        // Both have more than the device can do.
+        // Both exceed the device's capacity.
         let fair = with_part(1.0).serve(true, true)?;
         let first_come = with_part(1.0).serve(true, false)?;
-        // The polite one has less than its share.
+        // The polite user has less than its share.
         let share = with_part(0.2);
         Ok(Sample {
             gap: gap_by_bound(&fair),
@@ -193,8 +193,7 @@ impl Load {
     }
 }
 
-/// The largest difference between what both have had since both had somebody who waits,
-/// ÷ the bound.
+/// The largest difference between both services since both had waiting requests, ÷ the bound.
 fn gap_by_bound(harness: &CoreHarness<Oracle>) -> f64 {
     let prices = SchedulerConfig::default();
     let (prompt, output) = (prices.prompt_token_service, prices.output_token_service);

@@ -1,9 +1,9 @@
-//! What the house costs for each sequence and step, from submit to the token in the
-//! caller's stream, on an oracle that costs next to nothing.
+//! The engine's cost for each sequence and step, from submit to the token in the caller's
+//! stream, on an oracle that costs next to nothing.
 //!
-//! The figure is the time on the clock. Beside it stand the processor's time of the
-//! runtime's workers and of the device thread, where the system tells it, and the time
-//! of the cores alone, which are driven in the virtual house with the same load.
+//! The figure is the time on the clock. Beside it stand the processor's time of the runtime's
+//! workers and of the device thread, where the system tells it. The time of the cores alone is
+//! measured in the virtual engine with the same load.
 
 use std::time::{Duration, Instant};
 
@@ -24,21 +24,21 @@ use crate::engine::{on_oracle, request, runtime};
 use crate::harness::{CoreHarness, Pace};
 use crate::report::{Report, median};
 
-/// The size of which the cost is the figure.
+/// The number of sequences whose cost is the figure.
 const SIZE: usize = 256;
 const PROMPT_TOKENS: usize = 16;
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Measure {
     rounds: usize,
     /// Sequences that run at once, from few to many; the growth is from first to last.
     sequences: Vec<usize>,
-    /// Tokens that each draws.
+    /// Tokens that each samples.
     tokens: usize,
 }
 
-/// What one turn has cost, in microseconds for each sequence and step.
+/// The cost of one turn, in microseconds for each sequence and step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     clock: f64,
@@ -88,7 +88,7 @@ impl Measure {
     fn turn(&self, sequences: usize, workers: usize) -> Result<Cost> {
         runtime(workers)?.block_on(async {
             let engine = on_oracle(oracle(), engine_config(sequences)).await?;
-            // Threads and allocators get going.
+            // Warms up threads and allocators.
             self.serve(&engine, sequences, 8, 1).await?;
             let before = ProcessorTime::now();
             let started_at = Instant::now();
@@ -139,8 +139,8 @@ impl Measure {
         Ok(())
     }
 
-    /// The cores' own cost of the same load, without actors, threads or callers: the
-    /// least of several runs, as it is reckoned by the clock.
+    /// The cores' own cost of the same load, without actors, threads or callers: the least of
+    /// several runs, by the clock.
     fn cores(&self, sequences: usize) -> Result<String> {
         let mut least = [Duration::MAX; 3];
         for _ in 0..self.rounds {
@@ -197,7 +197,7 @@ fn engine_config(sequences: usize) -> EngineConfig {
     }
 }
 
-/// What the threads of this process have run for.
+/// Processor time of the threads of this process.
 #[derive(Clone, Copy, Debug, Default)]
 struct ProcessorTime {
     workers: Duration,
@@ -205,7 +205,7 @@ struct ProcessorTime {
 }
 
 impl ProcessorTime {
-    /// Zero where the system does not tell (it does on Linux).
+    /// Zero where the system does not tell (Linux does).
     fn now() -> Self {
         let mut time = Self::default();
         let Ok(threads) = std::fs::read_dir("/proc/self/task") else {

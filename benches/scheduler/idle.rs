@@ -1,4 +1,4 @@
-//! How long the device waits while there is work: sequences that decode and nothing else.
+//! The time for which the device waits while there is work: sequences that only decode.
 
 use std::path::Path;
 
@@ -13,10 +13,10 @@ use crate::arrivals::prompt;
 use crate::engine::{on_model, request, runtime, submit_all, wait_for_tokens};
 use crate::report::Report;
 
-/// Tokens that all decode before it counts.
+/// Tokens that all decode before the measurement starts.
 const WARM_TOKENS: usize = 4;
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     rounds: u64,

@@ -1,8 +1,8 @@
-//! Many times more requests than can be served: goodput, refusals, memory.
+//! Many times more requests than can be served: goodput, rejections, memory.
 //!
-//! Requests come at random moments at a multiple of the rate at which they are served at
-//! best, whatever becomes of those before. The best is what callers get who send the next
-//! request when the one before is over; it is measured before and after.
+//! Requests arrive at random moments at a multiple of the best rate at which they can be
+//! served, whatever the outcome of those before. The best rate is that of callers that send the
+//! next request when the one before has finished; it is measured before and after.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,18 +30,18 @@ const COST: StepCost = StepCost {
     per_token: Duration::from_micros(20),
     per_cached_token: Duration::ZERO,
 };
-/// Parts in which goodput is counted.
+/// Windows in which goodput is counted.
 const WINDOWS: usize = 6;
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     seconds: f64,
-    /// Requests that come ÷ requests that are served at best.
+    /// Arriving requests ÷ requests that can be served at best.
     times: f64,
 }
 
-/// What has happened so far; callers count.
+/// Counters so far; callers update them.
 #[derive(Debug, Default)]
 struct Counts {
     /// Tokens of requests that were served in full.
@@ -52,13 +52,13 @@ struct Counts {
     served: AtomicUsize,
 }
 
-/// What overload has brought.
+/// The results of an overload.
 struct Overload {
     /// Good tokens in a second, by window.
     goodput: Vec<f64>,
     /// Resident bytes at the end of each window.
     resident: Vec<f64>,
-    /// Nanoseconds until each refusal; of one size, however many there are.
+    /// Nanoseconds until each rejection; of constant size, however many there are.
     rejections: Histogram<u64>,
     sent: usize,
 }
@@ -82,7 +82,7 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
         let inside_max = config.scheduler.sequences_max + config.scheduler.queue_max;
         let engine = Arc::new(on_oracle(oracle, config).await?);
         let counts = Arc::new(Counts::default());
-        // Threads, allocators and the cache get going.
+        // Warms up threads, allocators and the cache.
         let part = measure.seconds / 6.0;
         closed(&engine, &counts, inside_max, part).await;
         let mut best = closed(&engine, &counts, inside_max, part).await;
@@ -90,7 +90,7 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
         let overload = measure.overload(&engine, &counts, rate).await?;
         best.extend(closed(&engine, &counts, inside_max, part).await);
         engine.drain().await;
-        // Whoever reads the last streams counts them.
+        // The readers of the last streams count them.
         tokio::time::sleep(Duration::from_millis(100)).await;
         Ok(report(&overload, &best, rate, &counts))
     })
@@ -99,7 +99,7 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
 fn report(overload: &Overload, best: &[f64], rate: f64, counts: &Counts) -> Report {
     let mut report = Report::default();
     let best = median(best);
-    // While the first window fills, what is inside was not sent in it.
+    // While the first window fills, the requests inside were not sent in it.
     for goodput in overload.goodput.iter().skip(1) {
         report.sample("goodput", goodput / best);
     }
@@ -114,8 +114,8 @@ fn report(overload: &Overload, best: &[f64], rate: f64, counts: &Counts) -> Repo
     report.remark(
         "goodput",
         format!(
-            "{best:.0} tok/s at best; {rate:.0} requests a second came, {} in all, {rejected} were \
-             refused, {} served",
+            "{best:.0} tok/s at best; {rate:.0} requests a second came, {} in all, \
+             {rejected} were rejected, {} served",
             overload.sent,
             counts.served.load(Ordering::Relaxed),
         ),
@@ -123,7 +123,7 @@ fn report(overload: &Overload, best: &[f64], rate: f64, counts: &Counts) -> Repo
     report.remark(
         "reject_ms",
         format!(
-            "p50 {:.4} ms, p99 {:.4}, p99.9 {:.4}, of {rejected} refusals",
+            "p50 {:.4} ms, p99 {:.4}, p99.9 {:.4}, of {rejected} rejections",
             milliseconds(0.5),
             milliseconds(0.99),
             milliseconds(0.999),
@@ -133,7 +133,7 @@ fn report(overload: &Overload, best: &[f64], rate: f64, counts: &Counts) -> Repo
     report
 }
 
-/// Callers who always have a request inside: good tokens in a second, by window.
+/// Callers that always have a request inside: good tokens in a second, by window.
 async fn closed(
     engine: &Arc<Engine>,
     counts: &Arc<Counts>,
@@ -162,12 +162,12 @@ async fn closed(
         windows.push(counts.goodput(part).await);
     }
     tasks.join_all().await;
-    // While it fills, little is over.
+    // While it fills, few requests finish.
     windows.split_off(1)
 }
 
 impl Measure {
-    /// Sends requests at this rate, whatever becomes of them.
+    /// Sends requests at this rate, whatever their outcome.
     async fn overload(
         self,
         engine: &Arc<Engine>,
@@ -193,7 +193,7 @@ impl Measure {
     }
 }
 
-/// Sends requests until then: how many, and the nanoseconds of each refusal.
+/// Sends requests until then. Returns their number, and the nanoseconds of each rejection.
 async fn send(
     engine: &Arc<Engine>,
     counts: &Arc<Counts>,
@@ -231,7 +231,7 @@ fn any_request(numbers: &mut ChaCha8Rng) -> Request {
 }
 
 impl Counts {
-    /// Another caller's prompts.
+    /// Random numbers for another caller's prompts.
     fn numbers(&self) -> ChaCha8Rng {
         ChaCha8Rng::seed_from_u64(self.callers.fetch_add(1, Ordering::Relaxed))
     }
@@ -257,14 +257,14 @@ impl Counts {
         tokens as f64 / started_at.elapsed().as_secs_f64()
     }
 
-    /// Requests that were taken in and not served.
+    /// Requests that were admitted and not served.
     fn lost(&self) -> usize {
         let served = self.served.load(Ordering::Relaxed);
         self.admitted.load(Ordering::Relaxed) - served
     }
 }
 
-/// Bytes of this process in memory; 0 where the system does not tell (it does on Linux).
+/// Resident bytes of this process; 0 where the system does not tell (Linux does).
 fn resident_bytes() -> f64 {
     const PAGE_BYTES: f64 = 4096.0;
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();

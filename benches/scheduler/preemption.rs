@@ -1,4 +1,4 @@
-//! Less memory than the load wants: who gives way goes on later with the same tokens.
+//! Less memory than the load needs: a preempted sequence continues later with the same tokens.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::fair::name;
 use crate::harness::{CoreHarness, LARGE_DEVICE, Pace, SMALL_DEVICE};
 use crate::report::{Report, percentile};
 
-/// Memory that the load wants ÷ memory that there is.
+/// Memory that the load needs ÷ available memory.
 const OVERSUBSCRIPTION: f64 = 1.5;
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     /// Loads, each another sample.
@@ -73,8 +73,8 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
                 harness.steps.iter().map(|step| step.tokens).sum()
             };
             behind = format!(
-                "prompts of {prompt_tokens} tokens: {} times somebody gave way in {} requests, \
-                 {:.3} times the tokens evaluated, all tokens as alone; {:.3} of the throughput \
+                "prompts of {prompt_tokens} tokens: {} preemptions in {} requests, {:.3} times \
+                 the tokens evaluated, all tokens as in reference runs; {:.3} of the throughput \
                  with {fewer} at once, not {}",
                 pressed.scheduler.stats().preempted,
                 pressed.callers.all.len(),
@@ -95,7 +95,7 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
     Ok(report)
 }
 
-/// The most that all slots held at once.
+/// The most bytes that all slots held at once.
 fn most_bytes(harness: &CoreHarness<Oracle>) -> usize {
     let tokens = harness.steps.iter().map(|step| step.cached_tokens).max();
     tokens.unwrap_or_default() * OracleConfig::default().layer_bytes
@@ -131,7 +131,7 @@ impl Load {
             let expected =
                 config.reference_tokens(&caller.prompt, caller.output_tokens, Sampling::GREEDY);
             if caller.received != expected {
-                return Err(format!("request {number} has other tokens than alone").into());
+                return Err(format!("request {number} has other tokens than its reference run").into());
             }
         }
         Ok(harness)

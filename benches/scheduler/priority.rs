@@ -1,4 +1,4 @@
-//! An urgent class above a background that wants all it can get.
+//! An urgent class above a background that takes all remaining capacity.
 
 use std::time::Duration;
 
@@ -16,13 +16,12 @@ use crate::fair::name;
 use crate::harness::{CoreHarness, LARGE_DEVICE, Pace, SMALL_DEVICE, WaitSeconds};
 use crate::report::{Report, percentile};
 
-/// Background requests that are inside beyond those that can run: there is always one
-/// that waits.
+/// Background requests that are inside beyond those that can run, so that one always waits.
 const BACKGROUND_WAITING: usize = 8;
-/// The urgent class' part of what the device can do.
+/// The urgent class' part of the device's capacity.
 const URGENT_PART: f64 = 0.1;
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     /// Loads, each another sample.
@@ -60,8 +59,8 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
                 ratios.push(beside.token / alone.token);
                 if seed == 1 {
                     behind = format!(
-                        "prompts of {prompt_tokens} tokens: p99 {beside}, alone {alone}; \
-                         {preempted} times a background sequence gave way"
+                        "prompts of {prompt_tokens} tokens: p99 {beside}, alone {alone}; {preempted} \
+                         preemptions of background sequences"
                     );
                 }
             }
@@ -76,7 +75,7 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
 }
 
 impl Load {
-    /// The urgent class' p99 time to its first token, and how often somebody gave way.
+    /// The urgent class' p99 time to its first token, and the number of preemptions.
     fn wait(self, background_too: bool) -> Result<(WaitSeconds, u64)> {
         let urgent = Kind {
             user: UserId(1),

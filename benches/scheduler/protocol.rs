@@ -1,4 +1,4 @@
-//! What can be asked for, and who measures it.
+//! The requests, and their dispatch.
 
 use std::path::Path;
 
@@ -10,33 +10,33 @@ use crate::{
     Result, cache_off, fair, host, idle, overload, preemption, priority, stall, stall_virtual, wire,
 };
 
-/// What can be asked for.
+/// The requests.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
-    /// What is measured.
+    /// Asks for the kind of measurements.
     Hello,
-    /// The house's own cost for each sequence and step.
+    /// The engine's own cost for each sequence and step.
     Host(host::Measure),
     /// A polite user beside a greedy one.
     Fair(fair::Measure),
     /// An urgent class above a full background.
     Priority(priority::Measure),
-    /// Less memory than the load wants.
+    /// Less memory than the load needs.
     Preemption(preemption::Measure),
-    /// A cache that finds nothing.
+    /// A cache without hits.
     CacheOff(cache_off::Measure),
     /// Many times more than can be served.
     Overload(overload::Measure),
-    /// Long prompts beside those who decode.
+    /// Long prompts beside decoding sequences.
     Stall(stall::Measure),
-    /// The same in the virtual house.
+    /// The same in the virtual engine.
     StallVirtual(stall_virtual::Measure),
     /// How long the device waits.
     Idle(idle::Measure),
 }
 
-/// Measures what is asked for.
+/// Measures the request.
 pub(crate) fn answer(request: Request, model: Option<&Path>) -> Result<Value> {
     let report: Report = match request {
         Request::Hello => return Ok(wire::hello()),

@@ -1,4 +1,4 @@
-//! What an answer consists of: several figures may come of one run.
+//! The parts of an answer: one run may measure several figures.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ struct Measured {
 }
 
 impl Report {
-    /// One more measurement of a figure.
+    /// Adds a measurement of a figure.
     pub(crate) fn sample(&mut self, figure: &'static str, value: f64) {
         self.0.entry(figure).or_default().samples.push(value);
     }
 
-    /// What is behind a figure, for people.
+    /// Adds a remark about a figure, for readers.
     pub(crate) fn remark(&mut self, figure: &'static str, remark: impl Into<String>) {
         self.0
             .entry(figure)
@@ -38,7 +38,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     percentile(values, 0.5)
 }
 
-/// The value below which so large a part of all lies; 0 of none.
+/// The value below which this part of all values lies; 0 of none.
 pub(crate) fn percentile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);

@@ -1,7 +1,7 @@
-//! Long prompts beside those who decode: the longest gap, and what its bound costs.
+//! Long prompts beside decoding sequences: the longest gap, and the cost of bounding it.
 //!
-//! Two engines are loaded, one with the default bound on a step's time and one without
-//! a bound, and take turns.
+//! Two engines take turns under load, one with the default bound on a step's time and one
+//! without a bound.
 
 use std::path::Path;
 use std::time::Instant;
@@ -20,29 +20,29 @@ use crate::report::{Report, largest, median, percentile};
 const DECODING: usize = 4;
 /// Tokens of a decoding sequence's prompt.
 const DECODING_PROMPT_TOKENS: usize = 64;
-/// Tokens that they decode before the prompts come.
+/// Tokens that they decode before the prompts arrive.
 const WARM_TOKENS: usize = 32;
 const DEVICE_BYTES: usize = 4 << 30;
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     /// Pairs of turns.
     rounds: u64,
     /// Tokens of a long prompt; a short one has a quarter.
     prompt_tokens: usize,
-    /// Long prompts that come at once.
+    /// Long prompts that arrive at once.
     prompts: usize,
 }
 
-/// Prompts that came at once beside those who decode.
+/// Prompts that arrived at once beside decoding sequences.
 #[derive(Clone, Debug)]
 struct Stall {
     /// The median gap between two tokens before.
     before: f64,
-    /// Gaps from when the prompts came until each had its first token, in seconds.
+    /// Gaps from the arrival of the prompts until each had its first token, in seconds.
     gaps: Vec<f64>,
-    /// How long that took.
+    /// Duration of that period.
     seconds: f64,
 }
 
@@ -122,7 +122,7 @@ impl Measure {
         Ok(report)
     }
 
-    /// Lets prompts come while others decode.
+    /// Submits prompts while others decode.
     async fn stall(
         self,
         engine: &Engine,
@@ -144,7 +144,7 @@ impl Measure {
             stream.end().await?;
         }
         let seconds = came.elapsed().as_secs_f64();
-        // The gap that the last prompt has made is over.
+        // The gap that the last prompt has caused has ended.
         let so_far = decoding
             .iter()
             .map(|timed_reader| timed_reader.times().len())
@@ -175,7 +175,7 @@ impl Stall {
     }
 }
 
-/// The last gaps of each that ended at such a time, in seconds from `origin`.
+/// The last gaps of each sequence that ended at such a time, in seconds from `origin`.
 fn gaps(
     timed_readers: &[TimedReader],
     origin: Instant,

@@ -1,5 +1,5 @@
-//! The longest gap when long prompts come, in the virtual house: how well the scheduler
-//! foretells what a step takes, without a machine's noise.
+//! The longest gap when long prompts arrive, in the virtual engine: how well the scheduler
+//! predicts a step's time, without a machine's noise.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::harness::{CoreHarness, LARGE_DEVICE, Pace, SMALL_DEVICE};
 use crate::report::{Report, largest, median, percentile};
 
 const DECODING: usize = 4;
-/// Tokens that they decode before the prompts come, about.
+/// Tokens that they decode before the prompts arrive, about.
 const WARM_TOKENS: u32 = 64;
 
-/// How much to measure.
+/// The amount of work to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Measure {
     /// Loads, each another sample.
@@ -30,7 +30,7 @@ pub(crate) struct Measure {
     prompts: usize,
 }
 
-/// What came of one load.
+/// The results of one load.
 struct Stall {
     before: f64,
     gaps: Vec<f64>,

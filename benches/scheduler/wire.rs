@@ -1,4 +1,4 @@
-//! How a program of measurements is spoken to: one JSON request a line, one answer a line.
+//! The protocol of a measuring program: one JSON request a line, one answer a line.
 
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::Result;
 
-/// Answers requests, about the model that the command line names if it names one; without
-/// `--serve`, prints the usage.
+/// Answers requests, about the model that the command line names, if any. Without `--serve`,
+/// prints the usage.
 pub(crate) fn run<R: DeserializeOwned>(
     usage: &str,
     answer: impl Fn(R, Option<&Path>) -> Result<Value>,
@@ -19,7 +19,7 @@ pub(crate) fn run<R: DeserializeOwned>(
     let model = match words[..] {
         ["--serve"] => None,
         ["--serve", model] => Some(Path::new(model)),
-        // `cargo bench` and `cargo test --benches` come here with words of their own.
+        // `cargo bench` and `cargo test --benches` pass arguments of their own.
         _ => {
             println!("{usage}");
             return Ok(());
@@ -28,7 +28,7 @@ pub(crate) fn run<R: DeserializeOwned>(
     serve(|request| answer(request, model))
 }
 
-/// Who answers.
+/// The answer to `Hello`.
 pub(crate) fn hello() -> Value {
     json!({ "name": format!("motet {}", env!("CARGO_PKG_VERSION")) })
 }

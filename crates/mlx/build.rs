@@ -1,6 +1,6 @@
-//! Builds the C++ half of the MLX bridge where mlx-sys has built MLX and says with what
-//! headers, as on macOS. Where it has not, `cargo xtask setup` puts it into libmlxc, and what
-//! that was prepared for is compared with what this version needs.
+//! Builds the C++ half of the MLX bridge where mlx-sys has built MLX and reports its headers,
+//! as on macOS. Elsewhere `cargo xtask setup` puts the bridge into libmlxc, and this script
+//! checks that the prepared libraries fit this version.
 
 #[path = "build/prepared.rs"]
 mod prepared;
@@ -33,7 +33,7 @@ fn build_bridge(include: &std::ffi::OsStr) {
     println!("cargo::rustc-cfg=motet_bridge");
 }
 
-/// Fails the build where the prepared libraries are for another version.
+/// Fails the build if the prepared libraries are for another version.
 fn check_prepared() {
     let prepared = prepared::Prepared::read(|name| std::env::var(name).ok());
     if let Some(library) = prepared.library() {

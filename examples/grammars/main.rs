@@ -1,15 +1,15 @@
-//! What grammars cost: of the hostile corpus, and of a folder of schemas.
+//! Measures what grammars cost: those of the hostile corpus, and a folder of schemas.
 //!
 //! ```sh
 //! cargo run --example grammars -- corpus
 //! cargo run --example grammars -- schemas FOLDER
 //! ```
 //!
-//! `corpus` answers each hostile grammar in a process of its own, and prints the processor time and the memory that it
-//! took. `schemas` compiles every schema of a folder with the bounds off and on, says which bounds refuse what would
-//! compile, and times the masks along the valid instances. A file is a schema, or has it as `schema`, and instances as
-//! `tests`, each with `valid` and `data`, as in `maskbench/data` of JSONSchemaBench.
-//! Processor time and memory are read from `/proc`: figures are for Linux.
+//! `corpus` runs each hostile grammar in a process of its own, and prints its processor time and memory.
+//! `schemas` compiles every schema of a folder with the bounds off and on. It lists the bounds that reject schemas which
+//! would compile, and times the masks along the valid instances. A file is a schema; or it holds the schema as `schema`,
+//! and instances as `tests`, each with `valid` and `data`, as in `maskbench/data` of JSONSchemaBench.
+//! Processor time and memory are read from `/proc`, so the figures need Linux.
 
 #[path = "../../tests/hostile/grammars.rs"]
 mod hostile;
@@ -25,7 +25,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use motet::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool, Next};
 
-/// What grammars cost.
+/// Measures what grammars cost.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -34,9 +34,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Mode {
-    /// Answers each hostile grammar in a process of its own
+    /// Runs each hostile grammar in a process of its own
     Corpus,
-    /// Answers one of them in this process
+    /// Runs one of them in this process
     One { name: String },
     /// Compiles all schemas of a folder, and times masks
     Schemas { folder: std::path::PathBuf },
@@ -93,10 +93,10 @@ fn one(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What became of one grammar.
+/// The figures of one grammar.
 struct Answer {
     outcome: String,
-    /// The longest that a token took to be taken in, with the mask after it.
+    /// The longest time of one token: accepting it, and computing the mask after it.
     mask_max: Duration,
     /// The most work of one token, as motet counts it.
     work_max: u64,
@@ -118,7 +118,7 @@ fn answer(source: &GrammarSource, vocabulary: &GrammarVocabulary, pool: &Arc<Mas
     answer
 }
 
-/// Follows a grammar for a hundred tokens. How far it came.
+/// Follows a grammar for a hundred tokens. Returns a text that says how far it got.
 fn follow(grammar: &Grammar, answer: &mut Answer) -> String {
     let mut matcher = grammar.matcher();
     let mut choice: u64 = 7;
@@ -130,7 +130,7 @@ fn follow(grammar: &Grammar, answer: &mut Answer) -> String {
         answer.work_max = answer.work_max.max(matcher.take_work());
         let next = match next {
             Ok(Next::Mask(mask)) => mask,
-            Ok(Next::Finished) => return format!("compiled; over after {step} tokens"),
+            Ok(Next::Finished) => return format!("compiled; finished after {step} tokens"),
             Err(error) => return format!("compiled; after {step} tokens {error}"),
         };
         choice = choice
@@ -147,7 +147,7 @@ fn follow(grammar: &Grammar, answer: &mut Answer) -> String {
     "compiled; 100 tokens".into()
 }
 
-/// What this process has used of processors.
+/// The processor time of this process, in seconds.
 fn processor_seconds() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit(')').next().context("a name in brackets")?;
@@ -159,7 +159,7 @@ fn processor_seconds() -> Result<f64> {
     Ok((hundredths(11)? + hundredths(12)?) / 100.0)
 }
 
-/// The most that this process has had in memory.
+/// The peak resident memory of this process, in kilobytes.
 fn resident_kilobytes() -> Result<usize> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find(|line| line.starts_with("VmHWM"));

@@ -1,4 +1,4 @@
-//! A folder of schemas: which of them compile, and how long masks take.
+//! A folder of schemas: counts those that compile, and times their masks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -10,7 +10,7 @@ use motet::grammar::{
 };
 use serde_json::Value;
 
-/// As many tokens as SmolLM2 has.
+/// The vocabulary's size, that of SmolLM2.
 const TOKENS: usize = 49_152;
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 16;
@@ -107,7 +107,7 @@ impl Report {
         );
         let rejected: usize = self.rejected.values().map(Vec::len).sum();
         let part = 100.0 * rejected as f64 / self.compile.max(1) as f64;
-        println!("refused with the bounds on: {rejected}, {part:.2} %");
+        println!("rejected with the bounds on:  {rejected}, {part:.2} %");
         for (bound, lines) in &self.rejected {
             println!("  {bound}: {}", lines.len());
             lines.iter().for_each(|line| println!("    {line}"));
@@ -141,8 +141,8 @@ fn quantiles(what: &str, times: &mut [Duration]) {
     );
 }
 
-/// A vocabulary made of the folder's own texts, since no tokenizer's file is needed then: bytes, and the most frequent
-/// pieces: words with a space before them or without, numbers, runs of anything else.
+/// Makes a vocabulary from the folder's own texts, so that no tokenizer file is needed. It holds all bytes and the most
+/// frequent pieces: words with or without a space before them, numbers, runs of anything else.
 fn tokens(paths: &[std::path::PathBuf]) -> Result<Vec<Vec<u8>>> {
     let mut counts: HashMap<Vec<u8>, usize> = HashMap::new();
     for path in paths {
@@ -179,7 +179,7 @@ fn tokens(paths: &[std::path::PathBuf]) -> Result<Vec<Vec<u8>>> {
     Ok(tokens)
 }
 
-/// The longest token first.
+/// Encodes greedily: the longest token that matches comes first.
 fn encode(text: &[u8], ids: &HashMap<Vec<u8>, u32>) -> Vec<u32> {
     let mut tokens = Vec::new();
     let mut from = 0;

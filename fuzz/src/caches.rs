@@ -25,7 +25,7 @@ const KINDS: [&[LayerKind]; 4] = [
 const SEQUENCES: usize = 6;
 const MESSAGES_MAX: usize = 300;
 
-/// A sequence that the cache was asked to begin.
+/// A sequence that the cache was asked to open a slot for.
 struct Sequence {
     tokens: Vec<TokenId>,
     /// Set once it has a slot.
@@ -36,7 +36,7 @@ struct Live {
     computed: usize,
     granted: usize,
     checkpoints: Vec<usize>,
-    /// Tokens of it were removed: what the cache knows of it is not tracked any more.
+    /// Tokens of it were removed: the cache's knowledge of it is no longer tracked.
     moved: bool,
 }
 
@@ -47,8 +47,8 @@ struct Caches {
     pins: u64,
 }
 
-/// The core is consistent after any message that a scheduler may send, and empty when
-/// everybody has left.
+/// The core is consistent after any message that a scheduler may send, and empty after all
+/// sequences have ended.
 pub fn cache(input: &[u8]) {
     let mut input = FuzzInput(input);
     let mut caches = Caches::new(&mut input);
@@ -96,7 +96,7 @@ impl Caches {
 
     fn send(&mut self, message: Message) {
         self.now += Duration::from_millis(1);
-        // What is refused changes nothing.
+        // A failed message changes nothing.
         let effects = self.core.handle(self.now, message).unwrap_or_default();
         self.core.check_integrity();
         for effect in effects {
@@ -134,7 +134,7 @@ impl Caches {
 
     fn of(&mut self, sequence: SequenceId) -> &mut Sequence {
         let of = self.sequences.get_mut(&sequence);
-        of.expect("the cache speaks of who was begun")
+        of.expect("the cache answers for known sequences")
     }
 
     fn live(&mut self, sequence: SequenceId) -> &mut Live {
@@ -177,7 +177,7 @@ impl Caches {
                 }],
             }),
             15 if input.bit() => Some(Message::Lost {
-                // Some that are there, and some that never were.
+                // Some that exist, and some that never did.
                 segments: (0..2).map(|_| SegmentId(input.below(48) as u64)).collect(),
             }),
             _ if input.below(8) == 0 => {
@@ -208,7 +208,7 @@ impl Caches {
         Some(Message::OpenSlot(open_slot))
     }
 
-    /// Computes some tokens; says so, if somebody waits for that.
+    /// Computes some tokens, and reports them if a sequence waits for them.
     fn step(&mut self, sequence: SequenceId, input: &mut FuzzInput<'_>) -> Option<Message> {
         let live = self.sequences.get_mut(&sequence)?.live.as_mut()?;
         let next = live.checkpoints.iter().min().copied();
@@ -256,7 +256,7 @@ impl Caches {
         })
     }
 
-    /// Tokens of which it has the state, and those that the cache does not know.
+    /// Number of tokens whose state it has, and the tokens that the cache does not know.
     fn known(&self, sequence: SequenceId) -> Option<(usize, Vec<TokenId>)> {
         let sequence = self.sequences.get(&sequence)?;
         let live = sequence.live.as_ref().filter(|live| !live.moved)?;
@@ -265,12 +265,12 @@ impl Caches {
         Some((live.computed, generated.collect()))
     }
 
-    /// Everybody leaves, and nothing is held.
+    /// Ends all sequences, and checks that nothing is held.
     fn end(mut self) {
         let all: Vec<SequenceId> = self.sequences.keys().copied().collect();
         for sequence in all {
             self.sequences.remove(&sequence);
-            // Those who waited for it begin anew.
+            // Sequences that waited for it restart.
             self.send(Message::Discard { sequence });
         }
         for pin in 0..=self.pins {
@@ -279,12 +279,12 @@ impl Caches {
         }
         self.send(Message::Clear { salt: None });
         let stats = self.core.stats();
-        assert_eq!(stats.segments, 0, "nobody holds a segment");
-        assert_eq!(stats.reserved_bytes, 0, "nobody has a slot");
+        assert_eq!(stats.segments, 0, "no segment is leased");
+        assert_eq!(stats.reserved_bytes, 0, "no slot is open");
     }
 }
 
-/// Prompts that share beginnings often.
+/// Prompts that often share beginnings.
 fn prompt(input: &mut FuzzInput<'_>) -> Vec<TokenId> {
     let shared = input.below(24);
     let family = input.below(2) as TokenId;
@@ -300,7 +300,7 @@ fn salt(input: &mut FuzzInput<'_>) -> Salt {
     }
 }
 
-/// Room for about so many tokens, also where a state weighs the same for any number.
+/// Bytes for about so many tokens, also where a state has the same size for any number.
 fn budget(spec: &ModelSpec, tokens: usize) -> usize {
     spec.tail_bytes(tokens) + tokens / 8 * spec.segment_bytes(SegmentSize::whole(1))
 }

@@ -14,8 +14,8 @@ const IDENTITY: u64 = 0x1DE;
 const PLENTY_BYTES: usize = 1 << 24;
 const BYTES: usize = 41;
 
-/// A file as it is, or what happens to one that was stored: whatever is then believed is
-/// what was stored.
+/// A file as it is, or damage to a stored file: anything that is then accepted is what was
+/// stored.
 pub fn disk(input: &[u8]) {
     let mut input = FuzzInput(input);
     let folder = Scratch::new();
@@ -26,7 +26,7 @@ pub fn disk(input: &[u8]) {
     let stored = Arc::new(stored);
     let (mut tier, _) = open(&folder);
     tier.store(CopyId(1), &label, &stored)
-        .expect("there is room");
+        .expect("it fits");
     drop(tier);
     let segment = |entry: &std::fs::DirEntry| entry.path().extension().is_some();
     let files = std::fs::read_dir(folder.path()).expect("the folder is there");
@@ -41,7 +41,7 @@ pub fn disk(input: &[u8]) {
     let (mut tier, recovered) = open(&folder);
     for (copy, of) in &recovered.copies {
         if let Ok(loaded) = tier.load(*copy, of) {
-            assert_eq!(changed, whole, "a damaged file is believed");
+            assert_eq!(changed, whole, "a damaged file is accepted");
             assert!(
                 *of == label && loaded[..] == stored[..],
                 "it is what was stored"
@@ -49,12 +49,12 @@ pub fn disk(input: &[u8]) {
         }
     }
     let gone = recovered.copies.is_empty() && recovered.left.is_empty();
-    assert!(!gone || !file.exists(), "what is not believed is removed");
+    assert!(!gone || !file.exists(), "a rejected file is removed");
     let is_ours = changed
         .iter()
         .zip(b"motetseg")
         .all(|(one, ours)| one == ours);
-    assert!(is_ours || file.exists(), "what is not ours stays");
+    assert!(is_ours || file.exists(), "other files stay");
 }
 
 fn open(folder: &Scratch) -> (DiskTier, Recovered) {

@@ -1,6 +1,6 @@
 //! Bytes as numbers.
 
-/// Bytes that are read from the front. When there are no more, all is 0.
+/// Bytes that are read from the front. After the last one, all reads return 0.
 pub(crate) struct FuzzInput<'a>(pub(crate) &'a [u8]);
 
 impl FuzzInput<'_> {

@@ -1,18 +1,18 @@
-//! What is fuzzed: one function a target, which panics when it finds something.
+//! The fuzz targets: one function each, which panics when it finds a bug.
 //!
-//! Each takes any bytes. `fuzz_targets/` hands them what libFuzzer makes up (`cargo xtask
-//! fuzz`); `tests/fuzz` hands them the corpus and some thousand mutations of it, with a
-//! stable compiler.
+//! Each takes any bytes. `fuzz_targets/` passes them libFuzzer's inputs (`cargo xtask fuzz`).
+//! `tests/fuzz` passes them the corpus and some thousand mutations of it, with a stable
+//! compiler.
 //!
-//! | target | the bytes are | what is promised |
+//! | target | the bytes are | promise |
 //! |---|---|---|
 //! | [`cache`] | messages to the cache's core | it is consistent after each, and empty at the end |
-//! | [`pager`] | messages to the pager's core, and when its answers are heard | the same; what it says is true, and all comes to rest |
-//! | [`gguf`], [`safetensors`], [`config`] | a model's file | a typed error, or a model of which all can be read |
+//! | [`pager`] | messages to the pager's core, and when its events are delivered | the same; its events are true, and all work finishes |
+//! | [`gguf`], [`safetensors`], [`config`] | a model's file | a typed error, or a readable model |
 //! | [`tokenizer`] | a `tokenizer.json` | a typed error, or a tokenizer |
 //! | [`template`] | a chat template and a message | a typed error, or text |
-//! | [`text`] | text, tokens, a stop string | spelling it gives it back, in whatever pieces |
-//! | [`disk`] | a file of the disk tier, or what happens to one | it is removed, or what it holds is what was stored |
+//! | [`text`] | text, tokens, a stop string | decoding returns the same text, in any pieces |
+//! | [`disk`] | a file of the disk tier, or damage to one | it is removed, or it holds what was stored |
 //! | [`request`] | a request's fields | a typed error, or a stream |
 
 mod caches;

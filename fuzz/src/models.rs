@@ -8,7 +8,7 @@ use motet::model::weights::TokenizerSource;
 use super::read_whole;
 use super::scratch::Scratch;
 
-/// What `corpus/safetensors` is the weights of.
+/// The configuration for the weights in `corpus/safetensors`.
 const CONFIG: &str = r#"{
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 8,
     "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1,
@@ -16,7 +16,7 @@ const CONFIG: &str = r#"{
     "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
     "rope_scaling": null, "tie_word_embeddings": true, "attention_bias": false,
     "bos_token_id": 1, "eos_token_id": 2}"#;
-/// The weights of that.
+/// Weights for `CONFIG`.
 const WEIGHTS: &[u8] = include_bytes!("../corpus/safetensors/tiny");
 
 /// A GGUF file.

@@ -1,4 +1,4 @@
-//! The pager's copy threads and the dock, on paper: which bytes are where.
+//! Fakes of the pager's copy workers and the transfer queue: where each copy's bytes are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ pub(crate) struct Threads {
     host_bytes_max: usize,
     disk_bytes_max: usize,
     pub(crate) host: BTreeMap<CopyId, Arc<Label>>,
-    /// Files, those counted that are being written or removed.
+    /// Files, including those that are being written or removed.
     disk: BTreeMap<CopyId, Arc<Label>>,
-    /// What the device is to hand over, and whether it has.
+    /// Copies that the device exports, and whether it has exported them.
     packs: BTreeMap<CopyId, (Job, bool)>,
     memory: Option<Job>,
-    /// Its parcel lies at the dock already; the pager has not heard of it.
+    /// Its detached state is in the transfer queue; the pager is not notified yet.
     is_delivered: bool,
     disk_job: Option<Job>,
-    /// Parcels that wait for the device.
+    /// Detached states that wait for the device.
     pub(crate) detached_states: BTreeMap<CopyId, usize>,
-    /// Files whose removal has failed: nobody counts on their room.
+    /// Some files could not be removed: their bytes are not counted as free.
     stuck: bool,
 }
 
@@ -45,7 +45,7 @@ impl Threads {
         }
     }
 
-    /// A file of before, if it has room.
+    /// Adds a file from an earlier run, if it fits.
     pub(crate) fn find(&mut self, copy: CopyId, label: &Label) -> bool {
         let fits = self.disk_bytes() + file_bytes(label) <= self.disk_bytes_max;
         if fits {
@@ -63,11 +63,11 @@ impl Threads {
                 self.packs.insert(copy, (job, false));
                 return;
             }
-            Task::Unpack => assert!(host, "what is made a parcel of is in memory"),
-            Task::Read => assert!(disk && !host, "what is read is on the disk only"),
+            Task::Unpack => assert!(host, "an unpacked copy is in memory"),
+            Task::Read => assert!(disk && !host, "a copy that is read is on the disk only"),
             Task::Write => {
                 let is_duplicate = disk && !self.stuck;
-                assert!(host && !is_duplicate, "what is written is in memory only");
+                assert!(host && !is_duplicate, "a copy that is written is in memory only");
                 self.disk.insert(copy, label);
             }
             // It may be gone already.
@@ -81,7 +81,7 @@ impl Threads {
         *thread = Some(job);
     }
 
-    /// The device has handed a segment over, unless nobody waits for it any more.
+    /// The device has exported a segment; ignored if the copy is no longer needed.
     pub(crate) fn export(&mut self, copy: CopyId) {
         if let Some((_, is_out)) = self.packs.get_mut(&copy) {
             *is_out = true;
@@ -93,7 +93,7 @@ impl Threads {
         let stored = self.host.remove(&copy);
         assert!(
             packed.is_some() || stored.is_some(),
-            "what is given up was there"
+            "a discarded copy was there"
         );
     }
 
@@ -115,7 +115,8 @@ impl Threads {
         label.expect("a copy is somewhere")
     }
 
-    /// One of the threads goes on: something ends, well or not, or a parcel is made.
+    /// Advances one of the workers: a job ends, with success or failure, or a detached state is
+    /// made.
     pub(crate) fn advance(&mut self, input: &mut FuzzInput<'_>) -> Option<Done> {
         let took = Duration::from_micros(1 << input.below(10));
         let result = match input.below(8) {
@@ -134,12 +135,12 @@ impl Threads {
             }
             _ => self.memory.take()?,
         };
-        // What is made is made.
+        // A finished unpack cannot fail.
         let made = self.is_delivered && job.task == Task::Unpack;
         Some(self.ended(job, if made { Ok(()) } else { result }, took))
     }
 
-    /// The first thing that can end ends well.
+    /// Ends the first possible job successfully.
     pub(crate) fn end_one(&mut self) -> Option<Done> {
         let job = self.memory.take().or_else(|| self.disk_job.take());
         let job = job.or_else(|| self.take_pack())?;
@@ -166,7 +167,7 @@ impl Threads {
             (Task::Unpack, _) if std::mem::take(&mut self.is_delivered) => {}
             (Task::Unpack, Ok(())) => *self.detached_states.entry(copy).or_default() += 1,
             (Task::Remove, Ok(())) | (Task::Write, Err(_)) => drop(self.disk.remove(&copy)),
-            // What is damaged is removed by who has found it so.
+            // The worker that finds a damaged file removes it.
             (Task::Read, Err(error)) if error.is_lost => drop(self.disk.remove(&copy)),
             (Task::Remove, Err(_)) => self.stuck = true,
             _ => {}
@@ -184,7 +185,8 @@ impl Threads {
         self.disk.values().map(|label| file_bytes(label)).sum()
     }
 
-    /// Both tiers keep within their bytes, and host memory's are counted as they are.
+    /// Checks that both tiers stay within their budgets, and that host memory is counted
+    /// correctly.
     pub(crate) fn check(&self, stats: &PagerStats) {
         let reads = self.disk_job.iter().filter(|job| job.task == Task::Read);
         let comes = self.packs.values().map(|(job, _)| &job.label);
@@ -200,8 +202,8 @@ impl Threads {
     }
 
     pub(crate) fn check_end(&self) {
-        assert!(self.detached_states.is_empty(), "parcels wait for nobody");
-        assert!(self.stuck || self.disk.is_empty(), "files are of no copy");
+        assert!(self.detached_states.is_empty(), "detached states are left over");
+        assert!(self.stuck || self.disk.is_empty(), "files without a copy");
     }
 }
 

@@ -1,7 +1,7 @@
-//! Messages to the pager's core, as a cache and copy threads may send them.
+//! Messages to the pager's core, as a cache and copy workers may send them.
 //!
-//! What the pager says reaches the cache when the input says so, so that answers cross
-//! with what the cache has sent meanwhile. Copy threads are what `pager_threads.rs` says.
+//! The input decides when the pager's events reach the cache, so that they cross messages that
+//! the cache has sent meanwhile. `pager_threads.rs` fakes the copy workers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const SEQUENCES: usize = 5;
 /// As many as the cache offers at once.
 const OFFLOADS_MAX: usize = 8;
 const MESSAGES_MAX: usize = 400;
-/// So that copies take between one page and six.
+/// Copies then take between one page and six.
 const TOKEN_BYTES: usize = 700;
 const PAGE_BYTES: usize = 4096;
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -41,25 +41,24 @@ struct Pagers {
     spec: ModelSpec,
     now: Duration,
     threads: Threads,
-    /// What the pager has said and the cache has not heard.
+    /// Events from the pager that the cache has not received.
     events: Vec<PagerEvent>,
     cache: Cache,
     segments_made: u64,
-    /// The words of segments of which the pager has the lease, and of those it has given
-    /// back.
+    /// Lease counts of segments that the pager leases, or has leased and released.
     leased: BTreeMap<SegmentId, LeaseCount>,
     returned: Vec<LeaseCount>,
-    /// What each sequence has asked for last.
+    /// The last lookup of each sequence.
     last_lookups: BTreeMap<SequenceId, Lookup>,
 }
 
-/// What the cache knows of its dealings with the pager.
+/// The cache's knowledge of its transfers with the pager.
 #[derive(Default)]
 struct Cache {
-    /// Segments that are offered, and whether they are still on the device.
+    /// Offload candidates, and whether they are still on the device.
     offloading: BTreeMap<SegmentId, bool>,
     loads: BTreeMap<SequenceId, LoadState>,
-    /// Answers to a cancel or to what was spared that are still to come.
+    /// Pending confirmations of cancels and discards.
     unconfirmed: BTreeMap<SequenceId, usize>,
     resets_unconfirmed: usize,
 }
@@ -71,8 +70,8 @@ enum LoadState {
     Loading(Vec<CopyRange>),
 }
 
-/// The core is consistent after any message, tells nobody of state that is not theirs, keeps
-/// within its bytes, and comes to rest with nothing left over.
+/// The core is consistent after any message, sends each sequence only its own state, stays
+/// within its bytes, and finishes all work with nothing left over.
 pub fn pager(input: &[u8]) {
     let mut input = FuzzInput(input);
     let mut pagers = Pagers::new(&mut input);
@@ -93,7 +92,7 @@ impl Pagers {
         let disk_bytes_max = input.bit().then(|| PAGE_BYTES * (1 + input.below(16)));
         let config = PagerConfig {
             host_bytes_max,
-            // Of all that are found, at least.
+            // At least for all that are found.
             label_bytes_max: Some(Label::host_bytes(12) * (4 + input.below(16))),
             disk: disk_bytes_max.map(|bytes_max| DiskConfig {
                 folder: "never touched".into(),
@@ -151,7 +150,7 @@ impl Pagers {
                     resident,
                 });
             }
-            // A segment that is offered is cut or given up.
+            // An offload candidate is cut or discarded.
             18 => {
                 let mut offloading = self.cache.offloading.values_mut();
                 if let Some(on_device) = offloading.nth(input.below(OFFLOADS_MAX)) {
@@ -176,7 +175,7 @@ impl Pagers {
         }
         self.segments_made += 1;
         let lease_count = LeaseCount::new(SegmentId(self.segments_made));
-        let lease = lease_count.lease().expect("nobody evicts it");
+        let lease = lease_count.lease().expect("it is not evicted");
         self.cache.offloading.insert(lease_count.segment(), true);
         self.leased.insert(lease_count.segment(), lease_count);
         self.send(Message::OffloadCandidate(OffloadCandidate {
@@ -205,7 +204,8 @@ impl Pagers {
                 .bit()
                 .then(|| Duration::from_micros(1 << input.below(12))),
         };
-        // Who waits does not ask, nor who may be taken for one that has left.
+        // A waiting sequence makes no lookup, nor does one that may be taken for a cancelled
+        // one.
         let unconfirmed = self.cache.unconfirmed.contains_key(&sequence);
         if !unconfirmed && !self.cache.loads.contains_key(&sequence) {
             self.cache.loads.insert(sequence, LoadState::Asked);
@@ -240,7 +240,7 @@ impl Pagers {
         self.send(Message::Reset);
     }
 
-    /// Longer than a disk may take, or rests.
+    /// Longer than a disk may take, or pauses.
     fn wait(&mut self) {
         self.now += TIMEOUT * 20;
         self.send(Message::TimePassed);
@@ -262,19 +262,19 @@ impl Pagers {
         self.core.check_integrity();
         self.threads.check(&self.core.stats());
         for lease_count in self.leased.values() {
-            assert_eq!(lease_count.leases(), 1, "what is offered is leased");
+            assert_eq!(lease_count.leases(), 1, "an offload candidate is leased");
         }
         for lease_count in self.returned.drain(..) {
-            assert_eq!(lease_count.leases(), 0, "what is answered for is not");
+            assert_eq!(lease_count.leases(), 0, "an answered one is not");
         }
     }
 
-    /// What is said is true when it is said.
+    /// Checks that an event is true when it is sent.
     fn check_event(&mut self, event: &PagerEvent) {
         match event {
             PagerEvent::Offloaded { segment, copy } => {
                 self.return_lease(*segment);
-                assert!(self.threads.has(*copy), "a copy that is kept is somewhere");
+                assert!(self.threads.has(*copy), "an accepted copy is somewhere");
             }
             PagerEvent::Rejected { segment } => self.return_lease(*segment),
             PagerEvent::Lost { copy } => {
@@ -315,7 +315,7 @@ impl Pagers {
                     at = copy_range.end;
                 }
                 assert!(at > lookup.seen_tokens, "more than the device has");
-                assert!(self.spec.can_resume(&path), "it can go on from there");
+                assert!(self.spec.can_resume(&path), "it can continue from there");
             }
             _ => {}
         }
@@ -324,10 +324,10 @@ impl Pagers {
     fn return_lease(&mut self, segment: SegmentId) {
         let lease_count = self.leased.remove(&segment);
         self.returned
-            .push(lease_count.expect("an offer is answered once"));
+            .push(lease_count.expect("a candidate is answered once"));
     }
 
-    /// The cache hears the oldest of what was said.
+    /// Delivers the oldest event to the cache.
     fn deliver_event(&mut self) {
         if self.events.is_empty() {
             return;
@@ -349,14 +349,14 @@ impl Pagers {
             },
             PagerEvent::Offloaded { segment, .. } | PagerEvent::Rejected { segment } => {
                 let offloading = self.cache.offloading.remove(&segment);
-                assert!(offloading.is_some(), "an offer is answered once");
+                assert!(offloading.is_some(), "a candidate is answered once");
             }
             PagerEvent::Hit {
                 sequence,
                 copy_ranges,
             } => {
                 if let Some(load_state) = loads.get_mut(&sequence) {
-                    assert_eq!(*load_state, LoadState::Asked, "who has asked is answered");
+                    assert_eq!(*load_state, LoadState::Asked, "only a sequence that asked is answered");
                     *load_state = LoadState::Hit(copy_ranges);
                 }
             }
@@ -364,13 +364,13 @@ impl Pagers {
                 let load_state = loads.remove(&sequence);
                 assert!(
                     !matches!(load_state, Some(LoadState::Hit(_))),
-                    "who has not fetched is not told to do without"
+                    "a sequence without a load gets no miss"
                 );
             }
             PagerEvent::Loaded { sequence, copies } => self.loaded(sequence, copies),
             PagerEvent::Cancelled { sequence } => {
                 let unconfirmed = self.cache.unconfirmed.get_mut(&sequence);
-                let unconfirmed = unconfirmed.expect("only what was asked is answered");
+                let unconfirmed = unconfirmed.expect("only the current lookup is answered");
                 *unconfirmed -= 1;
                 if *unconfirmed == 0 {
                     self.cache.unconfirmed.remove(&sequence);
@@ -378,31 +378,31 @@ impl Pagers {
             }
             PagerEvent::Lost { .. } => {}
             PagerEvent::Reset | PagerEvent::Gone => {
-                unreachable!("nobody has reset it, and it is here")
+                unreachable!("it was not reset, and it is here")
             }
         }
     }
 
-    /// The device takes the parcels in, but for what it has got meanwhile.
+    /// The device imports the detached states, except those that it has got meanwhile.
     fn loaded(&mut self, sequence: SequenceId, copies: Vec<CopyId>) {
         let discarded = match self.cache.loads.remove(&sequence) {
             None => copies,
             Some(load_state) => {
                 let LoadState::Loading(copy_ranges) = load_state else {
-                    panic!("what arrives was fetched")
+                    panic!("a loaded copy was requested")
                 };
                 let loaded_copies: Vec<CopyId> = copy_ranges
                     .iter()
                     .map(|copy_range| copy_range.copy)
                     .collect();
-                assert_eq!(loaded_copies, copies, "what arrives is what was fetched");
+                assert_eq!(loaded_copies, copies, "the loaded copies are the requested ones");
                 for copy in &copies {
                     assert!(
                         self.threads.detached_states.contains_key(copy),
-                        "a parcel each"
+                        "one detached state each"
                     );
                 }
-                // One of five, so that both are met.
+                // One in five is discarded, so that both cases occur.
                 let (discarded, taken) = copies.into_iter().partition(|copy| copy.0 % 5 == 0);
                 let taken: Vec<CopyId> = taken;
                 for copy in taken {
@@ -418,14 +418,14 @@ impl Pagers {
         }
     }
 
-    /// Whatever is under way ends well; then all copies are given up.
+    /// Ends all work in flight successfully, then discards all copies.
     fn end(mut self) {
         self.run_until_idle();
-        assert!(self.cache.loads.is_empty(), "who asks is answered");
-        assert!(self.cache.unconfirmed.is_empty(), "and who cancels");
+        assert!(self.cache.loads.is_empty(), "each lookup is answered");
+        assert!(self.cache.unconfirmed.is_empty(), "and each cancel");
         assert!(
             self.cache.offloading.is_empty() && self.leased.is_empty(),
-            "offers are answered"
+            "candidates are answered"
         );
         assert!(self.core.is_idle(), "nothing moves");
         self.send(Message::Clear { salt: None });
@@ -459,7 +459,7 @@ impl Pagers {
     }
 }
 
-/// A segment or a prompt: tokens that begin alike often, and where the segment begins.
+/// A segment or a prompt: tokens that often share beginnings, and the start of the segment.
 fn label(input: &mut FuzzInput<'_>) -> (Label, Arc<[TokenId]>) {
     let shared = input.below(7);
     let mut tokens: Vec<TokenId> = (0..shared as TokenId).collect();

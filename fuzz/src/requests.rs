@@ -8,13 +8,13 @@ use tokio::runtime::Runtime;
 
 use super::input::FuzzInput;
 
-/// An engine, and what runs it.
+/// An engine, and its runtime.
 struct EngineHarness {
     runtime: Runtime,
     engine: Engine,
 }
 
-/// A request of any fields is refused with a reason, or has a stream.
+/// Any request is rejected with a reason, or has a stream.
 pub fn request(input: &[u8]) {
     thread_local!(static HARNESS: EngineHarness = EngineHarness::new());
     let request = any_request(&mut FuzzInput(input));
@@ -24,7 +24,7 @@ pub fn request(input: &[u8]) {
                 Ok(stream) => drop(stream),
                 Err(error) => assert!(!error.to_string().is_empty()),
             }
-            // The stream's end is heard of.
+            // The engine then learns that the stream was dropped.
             tokio::task::yield_now().await;
         });
     });
@@ -43,7 +43,7 @@ impl EngineHarness {
     }
 }
 
-/// Every field is set if a bit says so.
+/// Sets each field if a bit says so.
 fn any_request(input: &mut FuzzInput<'_>) -> Request {
     let prompt: Vec<u32> = (0..input.below(20)).map(|_| number(input) as u32).collect();
     let mut request = Request::tokens(prompt);
@@ -81,7 +81,7 @@ fn with_field(request: Request, field: u32, input: &mut FuzzInput<'_>) -> Reques
     }
 }
 
-/// Small ones and the largest, more often than others.
+/// A number that is often small or the largest.
 fn number(input: &mut FuzzInput<'_>) -> usize {
     match input.byte() {
         small @ 0..=199 => usize::from(small),

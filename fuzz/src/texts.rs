@@ -22,7 +22,7 @@ pub fn tokenizer(input: &[u8]) {
     }
 }
 
-/// A chat template, a zero, and what is said.
+/// A chat template, a zero, and a message.
 pub fn template(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let (source, user_text) = text.split_once('\0').unwrap_or((&text, "Hello."));
@@ -36,7 +36,7 @@ pub fn template(input: &[u8]) {
     }
 }
 
-/// The first bytes say in which pieces a stop string is looked for, the rest is text.
+/// The first bytes set the pieces in which a stop string is looked for; the rest is text.
 pub fn text(input: &[u8]) {
     static TOKENIZER: LazyLock<Tokenizer> =
         LazyLock::new(|| Tokenizer::from_gguf(&sentence_piece()).expect("a whole vocabulary"));
@@ -56,7 +56,7 @@ pub fn text(input: &[u8]) {
         spelled.push_str(detokenizer.push(token).expect("its own token"));
     }
     spelled.push_str(detokenizer.finish());
-    // Any bytes are tokens of somebody.
+    // Any bytes are valid tokens.
     let mut detokenizer = Detokenizer::new(&TOKENIZER, SpecialTokens::Keep);
     for byte in pieces.0 {
         let token = u32::from(*byte) * 2;
@@ -66,8 +66,7 @@ pub fn text(input: &[u8]) {
     stops(&spelled, stop_bytes, pieces);
 }
 
-/// What comes out of a matcher, in whatever pieces it goes in, is the text before the stop
-/// string.
+/// The output of a matcher, with its input in any pieces, is the text before the stop string.
 fn stops(text: &str, stop_chars: usize, mut pieces: FuzzInput<'_>) {
     let middle = text.chars().skip(text.chars().count() / 2);
     let stop: String = middle.take(stop_chars).collect();

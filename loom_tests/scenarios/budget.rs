@@ -1,5 +1,5 @@
-//! Places and tokens of the house: one caller takes some, a sequence gives some back, and a
-//! drain waits until all are.
+//! Permits and tokens of the engine: one caller takes some, a sequence releases some, and a
+//! drain waits until all are released.
 
 use motet::UserId;
 use motet_sync::admission::users::UserLimits;
@@ -10,7 +10,7 @@ use crate::world::{Guarded, model, mpsc, thread};
 
 const ADA: UserId = UserId(1);
 
-/// A sequence of hers starts and ends while she submits another and the engine drains.
+/// A sequence of Ada starts and ends while she submits another and the engine drains.
 #[test]
 fn permits_are_returned_before_a_drain_ends() {
     let finds = [
@@ -20,23 +20,23 @@ fn permits_are_returned_before_a_drain_ends() {
         InjectedBug::UsersTwoLocks,
         InjectedBug::LockOrdersNothing,
     ];
-    model("budget taken, given back, shut down", &finds, || {
+    model("permits taken, released, shut down", &finds, || {
         let admission = Admission::new(2, 3).with_user_limits(UserLimits {
             requests_max: 2,
             tokens_max: 3,
         });
         let is_open = Guarded::new(true);
-        // In the place of tokio's `Notify`, which loom does not see.
+        // Replaces tokio's `Notify`, which loom does not see.
         let (left_sender, left_receiver) = mpsc::channel();
-        let mut running = admission.enter(ADA).expect("it is empty");
-        running.claim(2).expect("nobody waits");
+        let mut running = admission.enter(ADA).expect("the engine is empty");
+        running.claim(2).expect("no other prompt waits");
         let sequence = {
             let (left_sender, is_open) = (left_sender.clone(), is_open.clone());
             thread::spawn(move || {
                 running.started();
                 assert!(is_open.read(), "inside a closed engine");
                 drop(running);
-                left_sender.send(()).expect("the drain listens");
+                left_sender.send(()).expect("the drain is alive");
             })
         };
         let caller = {
@@ -47,7 +47,7 @@ fn permits_are_returned_before_a_drain_ends() {
                     assert!(is_open.read(), "inside a closed engine");
                     claimed
                 });
-                left_sender.send(()).expect("the drain listens");
+                left_sender.send(()).expect("the drain is alive");
                 submitted
             })
         };
@@ -55,17 +55,17 @@ fn permits_are_returned_before_a_drain_ends() {
         while admission.inside() > 0 {
             left_receiver
                 .recv()
-                .expect("who is inside says when it has left");
+                .expect("each request reports when it is released");
         }
         is_open.write(false);
         sequence.join().unwrap();
         match caller.join().unwrap() {
             Ok(()) | Err(AdmissionError::Shut) => {}
-            // Her other prompt still waited.
+            // Ada's other prompt still waited.
             Err(AdmissionError::UserTokens { excess, waiting }) => {
                 assert_eq!((excess, waiting), (1, 2))
             }
-            Err(other) => panic!("{other:?}, with room for it"),
+            Err(other) => panic!("{other:?} within the bounds"),
         }
         assert_eq!((admission.inside(), admission.waiting_tokens()), (0, 0));
         assert!(admission.users().expect("there are limits").is_empty());

@@ -1,4 +1,4 @@
-//! The thread that owns the cache: its core, and a device on paper.
+//! The thread that owns the cache: its core and a fake device.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use motet_core::pager::{self, PagerEvent};
 
 use super::fake_device::{FakeDevice, Written};
 
-/// Room on the device for so many tokens.
+/// Capacity of the device in tokens.
 pub(super) const DEVICE_TOKENS: usize = 40;
 
-/// A sequence that the owner is asked about.
+/// A request to the owner about a sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ask {
     OpenSlot(&'static Prompt),
-    /// It is over, with its prompt computed.
+    /// The sequence has finished, with its prompt computed.
     Close(&'static Prompt),
 }
 
-/// A sequence's tokens: so many from the first, and how many its slot is granted.
+/// A sequence: `tokens` tokens from `first` on, and the grant of its slot.
 #[derive(Debug)]
 pub(super) struct Prompt {
     pub(super) name: u64,
@@ -33,29 +33,29 @@ pub(super) struct Prompt {
     pub(super) granted: usize,
 }
 
-/// What became of a sequence.
+/// The state of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SequenceState {
-    /// The cache was asked, and it waits.
+    /// The cache was asked to open a slot and has not answered.
     Deferred,
-    /// There was no room; it is to ask again when another has ended.
+    /// Memory was short; it asks again when another sequence has finished.
     Rejected,
     Live(SlotId),
     Finished,
 }
 
-/// The cache's core and what belongs to its thread.
+/// The cache's core and the other state of its thread.
 pub(super) struct CacheOwner {
     core: CacheCore,
     spec: ModelSpec,
     fake_device: FakeDevice,
     states: BTreeMap<u64, SequenceState>,
     prompts: BTreeMap<u64, &'static Prompt>,
-    /// Closes that came before their sequence had begun.
+    /// Closes that arrived before their sequence had a slot.
     closes: Vec<&'static Prompt>,
-    /// What the cache wants to hear when edits are carried out.
+    /// Fences that the cache wants confirmed when the edits before them are carried out.
     fences: Vec<u64>,
-    /// Segments that the pager was offered and has not answered for.
+    /// Offload candidates that the pager has not answered.
     pub(super) offloading: Vec<SegmentId>,
 }
 
@@ -70,7 +70,7 @@ impl Prompt {
 }
 
 impl CacheOwner {
-    /// An empty cache with a pager.
+    /// Creates an empty cache with a pager.
     pub(super) fn new() -> Self {
         let oracle = OracleConfig {
             tail_block_tokens: 4,
@@ -95,7 +95,7 @@ impl CacheOwner {
         }
     }
 
-    /// What the model is.
+    /// Returns the model's spec.
     pub(super) fn spec(&self) -> ModelSpec {
         self.spec.clone()
     }
@@ -104,7 +104,7 @@ impl CacheOwner {
         self.states.get(&prompt.name).copied()
     }
 
-    /// Does what it is asked. Returns what the pager is to be told.
+    /// Handles a request and returns messages for the pager.
     pub(super) fn ask(&mut self, ask: Ask) -> Vec<pager::Message> {
         match ask {
             Ask::OpenSlot(prompt) => {
@@ -121,12 +121,12 @@ impl CacheOwner {
                     self.closes.push(prompt);
                     Vec::new()
                 }
-                SequenceState::Finished => unreachable!("it is closed once"),
+                SequenceState::Finished => unreachable!("a sequence is closed once"),
             },
         }
     }
 
-    /// The pager has news.
+    /// Handles an event of the pager.
     pub(super) fn on_pager_event(&mut self, pager_event: PagerEvent) -> Vec<pager::Message> {
         if let PagerEvent::Offloaded { segment, .. } | PagerEvent::Rejected { segment } =
             pager_event
@@ -148,12 +148,12 @@ impl CacheOwner {
         outbox
     }
 
-    /// What the device hands over under this name, if it is to.
+    /// Removes the exported state with this name, if there is one.
     pub(super) fn take_export(&mut self, copy: CopyId) -> Option<(CopyId, Written)> {
         self.fake_device.exports.remove_entry(&copy)
     }
 
-    /// A parcel for the device has come.
+    /// Adds a detached state for the device.
     pub(super) fn add_import(&mut self, copy: CopyId, detached_state: Written) {
         self.fake_device
             .imports
@@ -162,13 +162,13 @@ impl CacheOwner {
             .push(detached_state);
     }
 
-    /// A parcel that has come is thrown away.
+    /// Discards a detached state that was added.
     pub(super) fn discard_import(&mut self, copy: CopyId) {
         let detached_state = self.fake_device.take_detached(copy);
-        assert!(detached_state.is_some(), "what is thrown away had come");
+        assert!(detached_state.is_some(), "only an added state is discarded");
     }
 
-    /// Whether those who wait could begin by now: they ask again.
+    /// Retries a rejected sequence, which may fit by now.
     pub(super) fn retry_rejected(&mut self) -> Vec<pager::Message> {
         let rejected = self
             .states
@@ -180,21 +180,24 @@ impl CacheOwner {
         }
     }
 
-    /// Evicts what nobody holds.
+    /// Evicts all segments without a lease.
     pub(super) fn clear(&mut self) -> Vec<pager::Message> {
         self.send(Message::Clear { salt: None })
     }
 
-    /// Nothing is held, by anybody.
+    /// Checks that no state is left.
     pub(super) fn check_empty(&self) {
         let stats = self.core.stats();
         assert_eq!((stats.segments, stats.reserved_bytes), (0, 0), "{stats:?}");
         assert_eq!(
             self.fake_device.held(),
             (0, 0),
-            "nothing is left on the device"
+            "no state is left on the device"
         );
-        assert!(self.fake_device.imports.is_empty(), "nor on its way to it");
+        assert!(
+            self.fake_device.imports.is_empty(),
+            "no state is on its way to the device"
+        );
     }
 
     fn close(&mut self, prompt: &'static Prompt, slot: SlotId) -> Vec<pager::Message> {
@@ -215,7 +218,7 @@ impl CacheOwner {
 
     fn send(&mut self, message: Message) -> Vec<pager::Message> {
         let effects = self.core.handle(Duration::ZERO, message);
-        for effect in effects.expect("the message makes sense") {
+        for effect in effects.expect("the message is valid") {
             self.follow(effect);
         }
         self.core.check_integrity();
@@ -223,7 +226,7 @@ impl CacheOwner {
         let on_device = self.fake_device.segment_bytes(&self.spec);
         assert_eq!(
             on_device, stats.sealed_bytes,
-            "what the cache says is there"
+            "the cache and the device agree on the sealed bytes"
         );
         let mut outbox = self.core.take_outbox();
         for message in &outbox {
@@ -231,11 +234,11 @@ impl CacheOwner {
                 self.offloading.push(candidate.lease.segment());
             }
         }
-        // The device has carried everything out.
+        // The device has carried all edits out.
         for number in std::mem::take(&mut self.fences) {
             outbox.extend(self.send(Message::FencePassed { number }));
         }
-        // Whoever has begun meanwhile, and was to be closed.
+        // Sequences that have got a slot meanwhile and were to be closed.
         for prompt in std::mem::take(&mut self.closes) {
             outbox.extend(self.ask(Ask::Close(prompt)));
         }
@@ -249,7 +252,7 @@ impl CacheOwner {
                 assert_eq!(
                     before,
                     Some(SequenceState::Deferred),
-                    "who asked begins, once"
+                    "a sequence that asked gets its slot once"
                 );
             }
             Effect::OutOfMemory { sequence } => {
@@ -259,18 +262,21 @@ impl CacheOwner {
                 let (states, prompts) = (&self.states, &self.prompts);
                 self.fake_device.edit(&edit, |slot| {
                     let has_it = |name: &&u64| states[*name] == SequenceState::Live(slot);
-                    let name = states.keys().find(has_it).expect("a slot is somebody's");
+                    let name = states
+                        .keys()
+                        .find(has_it)
+                        .expect("a slot belongs to a sequence");
                     (Salt::default(), prompts[name].list())
                 });
             }
             Effect::Fence { number } => self.fences.push(number),
             Effect::Deferred { .. } | Effect::Checkpoint { .. } => {}
-            other => unreachable!("nobody asked for {other:?}"),
+            other => unreachable!("unexpected effect {other:?}"),
         }
     }
 }
 
-/// Whatever is cached is offered, and there is room for it.
+/// Configuration of a pager with memory for all cached segments, which are all candidates.
 pub(super) fn pager_config() -> PagerConfig {
     PagerConfig {
         host_bytes_max: 1 << 20,

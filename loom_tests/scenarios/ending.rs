@@ -1,8 +1,8 @@
-//! A sequence ends: its caller leaves while the outcome of its last step comes.
+//! A sequence ends: its caller cancels while the outcome of its last step arrives.
 //!
-//! The scheduler's thread has both cores, the device's the real table and the oracle, the
-//! caller's reads a token and leaves. Between them are the word that settles who ended the
-//! sequence, and the credits.
+//! The scheduler's thread has both cores. The device's has the real table and the oracle. The
+//! caller's reads a token and cancels. They share the cancel flag of the sequence and its
+//! credits.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -29,21 +29,21 @@ const SEQUENCE: SequenceId = SequenceId(1);
 const PROMPT: [TokenId; 3] = [1, 2, 3];
 const OUTPUT_TOKENS: usize = 2;
 
-/// What the scheduler's thread hears of.
+/// A message to the scheduler's thread.
 enum ToScheduler {
     Outcome(Box<Outcome>),
     Stop,
     Resume,
 }
 
-/// What the caller gets.
+/// An item of the caller's stream.
 #[derive(Debug)]
 enum StreamItem {
     Token(TokenId),
     End,
 }
 
-/// The scheduler's thread: cores, and the way to the one sequence, as its shell has it.
+/// The scheduler's thread: the cores, and the sequence's handles as the actor has them.
 struct EngineCores {
     scheduler: SchedulerCore,
     cache: CacheCore,
@@ -53,7 +53,7 @@ struct EngineCores {
     cancel: CancelFlag,
     credits: Credits,
     is_paused: bool,
-    /// Whether it was the scheduler that ended it, once it is over.
+    /// Whether the scheduler ended the sequence, once it has ended.
     ended: Option<bool>,
 }
 
@@ -101,40 +101,52 @@ fn end_a_sequence() {
     let served = catch_unwind(AssertUnwindSafe(|| {
         cores.handle_event(Event::Submit(submission()));
         while cores.ended.is_none() || !cores.scheduler.is_idle() {
-            cores.on_message(received.recv().expect("there is more to come"));
+            cores.on_message(received.recv().expect("a message arrives"));
         }
     }));
     if served.is_err() {
-        // Nobody is to wait for what does not come.
+        // The caller must not wait for an end that never comes.
         cores.caller.send(StreamItem::End).ok();
     }
     let (token, left, unread) = caller_thread.join().unwrap();
     let served = served.and_then(|()| {
-        // What comes late changes nothing.
+        // Late messages change nothing.
         let late = std::iter::from_fn(|| received.try_recv().ok());
         catch_unwind(AssertUnwindSafe(|| {
             late.for_each(|late| cores.on_message(late))
         }))
     });
     while received.try_recv().is_ok() {}
-    cores.device.send(None).expect("the device lives");
+    cores.device.send(None).expect("the device is alive");
     let slots = device_thread.join().unwrap();
     let unread = std::iter::from_fn(|| unread.try_recv().ok());
     let ends = unread.filter(|stream_item| matches!(stream_item, StreamItem::End));
     let ends = ends.count();
-    // Not before the others have ended: loom cannot end them in the midst of something.
+    // Only after the other threads have ended: loom cannot stop a running thread.
     served.unwrap_or_else(|panic| resume_unwind(panic));
     let alone = oracle.reference_tokens(&PROMPT, 1, Sampling::GREEDY);
-    assert_eq!(token, Some(alone[0]), "what it read is what it gets alone");
-    let finished = cores.ended.expect("it is over");
-    assert_ne!(finished, left, "one side has ended it");
-    assert_eq!(cores.cancel.is_cancelled(), left, "and both know who");
-    assert_eq!(slots, 0, "its place on the device is free");
-    assert_eq!(cores.cache.stats().reserved_bytes, 0, "and its bytes");
-    assert_eq!(ends, 1, "the last word is said once");
+    assert_eq!(
+        token,
+        Some(alone[0]),
+        "the token equals that of the reference run"
+    );
+    let finished = cores.ended.expect("the sequence has ended");
+    assert_ne!(finished, left, "exactly one side has ended it");
+    assert_eq!(
+        cores.cancel.is_cancelled(),
+        left,
+        "both sides see which one ended it"
+    );
+    assert_eq!(slots, 0, "its slot on the device is free");
+    assert_eq!(
+        cores.cache.stats().reserved_bytes,
+        0,
+        "its bytes are released"
+    );
+    assert_eq!(ends, 1, "the stream ends once");
 }
 
-/// The device thread. Returns how many slots are left.
+/// Runs the device thread. Returns how many slots are left.
 fn serve(
     oracle: OracleConfig,
     works: &mpsc::Receiver<Option<Work>>,
@@ -142,7 +154,7 @@ fn serve(
 ) -> usize {
     let mut model = Oracle::new(oracle).expect("a valid oracle");
     let mut table = Table::new();
-    while let Some(work) = works.recv().expect("the scheduler lives") {
+    while let Some(work) = works.recv().expect("the scheduler is alive") {
         let outcome = Outcome {
             result: table.run_work(&mut model, work),
             busy: Duration::from_millis(1),
@@ -152,29 +164,34 @@ fn serve(
         };
         sender
             .send(ToScheduler::Outcome(Box::new(outcome)))
-            .expect("it listens");
+            .expect("the scheduler is alive");
     }
     let (_, slots) = table.held();
     slots
 }
 
-/// A caller who reads a token and drops its stream; and whether that ended the sequence.
+/// Runs a caller that reads one token and drops its stream. Returns the token, and whether the
+/// drop ended the sequence.
 fn read_one_and_leave(
     stream_items: &mpsc::Receiver<StreamItem>,
     cancel: &CancelFlag,
     credits: &Credits,
     sender: &mpsc::Sender<ToScheduler>,
 ) -> (Option<TokenId>, bool) {
-    let token = match stream_items.recv().expect("something comes") {
+    let token = match stream_items.recv().expect("an item arrives") {
         StreamItem::Token(token) => Some(token),
         StreamItem::End => None,
     };
     if token.is_some() && credits.read() {
-        sender.send(ToScheduler::Resume).expect("it listens");
+        sender
+            .send(ToScheduler::Resume)
+            .expect("the scheduler is alive");
     }
     let left = cancel.cancel();
     if left {
-        sender.send(ToScheduler::Stop).expect("it listens");
+        sender
+            .send(ToScheduler::Stop)
+            .expect("the scheduler is alive");
     }
     (token, left)
 }
@@ -192,7 +209,7 @@ impl EngineCores {
         }
     }
 
-    /// Feeds the core and carries out what follows, until it waits for another thread.
+    /// Handles an event and carries out its effects, until the core waits for another thread.
     fn handle_event(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -213,11 +230,11 @@ impl EngineCores {
             Effect::Cache(message) => {
                 return Some(Event::Cache(self.cache.handle(self.now, message)));
             }
-            Effect::Work(work) => self.device.send(Some(work)).expect("the device lives"),
+            Effect::Work(work) => self.device.send(Some(work)).expect("the device is alive"),
             Effect::Token(_, token, _) => {
                 assert_eq!(self.ended, None, "no token after the end");
                 self.credits.sent();
-                // A caller who has left does not listen.
+                // A caller that has cancelled does not receive.
                 self.caller.send(StreamItem::Token(token)).ok();
                 if self.credits.pause_if_full() && !self.is_paused {
                     self.is_paused = true;
@@ -227,11 +244,11 @@ impl EngineCores {
             Effect::Finished(..) => {
                 let finished = self.cancel.finish();
                 let before = self.ended.replace(finished);
-                assert_eq!(before, None, "it ends once");
+                assert_eq!(before, None, "the sequence ends once");
                 self.caller.send(StreamItem::End).ok();
             }
             Effect::Started { .. } => {}
-            other => unreachable!("nothing fails: {other:?}"),
+            other => unreachable!("unexpected effect {other:?}"),
         }
         None
     }

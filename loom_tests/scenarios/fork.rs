@@ -1,8 +1,8 @@
-//! A prefix that is forked while its last user gives it back and somebody large has it
-//! evicted.
+//! A prefix is forked while its last user releases it and a large sequence has it evicted.
 //!
-//! The pager was offered it and has no room: its lease ends on the pager's own thread, at
-//! any moment. Whoever begins holds it by the cache's lease, on the cache's thread.
+//! The prefix is an offload candidate, but the pager lacks memory: its lease ends on the
+//! pager's own thread, at any moment. A sequence that opens its slot holds the prefix by the
+//! cache's lease, on the cache's thread.
 
 use motet::config::PagerConfig;
 use motet_sync::primitives::inject::InjectedBug;

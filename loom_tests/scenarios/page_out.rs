@@ -1,5 +1,5 @@
-//! A segment is copied out under the pager's lease, while a newcomer leases it as well and
-//! another needs its room.
+//! A segment is copied out under the pager's lease, while a new sequence leases it as well and
+//! another needs its memory.
 
 use motet_sync::primitives::inject::InjectedBug;
 
@@ -10,7 +10,7 @@ use crate::world::model;
 #[test]
 fn exported_segment_stays_until_its_bytes_are_copied() {
     let finds = [InjectedBug::LeaseDropInTwoSteps];
-    model("page-out against new leases", &finds, || {
+    model("offload against new leases", &finds, || {
         run(pager_config());
     });
 }

@@ -1,5 +1,5 @@
-//! Three threads around cached segments: the cache's, the pager's, and that of a scheduler
-//! which asks for sequences.
+//! Three threads around cached segments: the cache's, the pager's, and that of a scheduler that
+//! opens and closes sequences.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,21 +15,22 @@ use super::cache_owner::{Ask, CacheOwner, DEVICE_TOKENS, Prompt, SequenceState};
 use super::fake_device::Written;
 use crate::world::{mpsc, spawn_deep, thread};
 
-/// What the cache's thread hears of.
+/// A message to the cache's thread.
 enum ToCache {
     Asked(Ask),
     PagerEvent(PagerEvent),
-    /// A copy has been made a parcel for the device, or that is thrown away.
+    /// A copy was unpacked into a detached state, or that state was discarded.
     Loaded(CopyId, Written),
     Discarded(CopyId),
-    /// All that the pager was sent before [`ToPager::Ping`] is done.
+    /// The pager has handled all messages sent before [`ToPager::Ping`].
     Pong,
 }
 
-/// What the pager's thread hears of.
+/// A message to the pager's thread.
 enum ToPager {
     Message(pager::Message),
-    /// The device has handed a segment over: what it is, and that its memory is not free.
+    /// The device has exported a segment: its content, and a token that lives while its memory
+    /// is in use.
     DetachedState(CopyId, Written, Token<()>),
     Ping,
     End,
@@ -48,7 +49,7 @@ static FORK: Prompt = Prompt {
     tokens: 20,
     granted: 20,
 };
-/// Needs all that there is.
+/// Needs all memory of the device.
 static LARGE: Prompt = Prompt {
     name: 3,
     first: 500,
@@ -63,8 +64,8 @@ static ASKS: [Ask; 4] = [
     Ask::Close(&LARGE),
 ];
 
-/// A prefix is cached, and offered to the pager. Then a scheduler asks for a fork of it, and
-/// in the end for somebody large, who needs all the room that there is.
+/// A prefix is cached and becomes an offload candidate. Then a scheduler asks for a fork of it,
+/// and finally for a large sequence that needs all memory.
 pub(super) fn run(config: PagerConfig) {
     let cache = spawn_deep(move || run_cache(config));
     cache.join().unwrap();
@@ -77,7 +78,7 @@ fn run_cache(config: PagerConfig) {
     assert_eq!(
         owner.offloading.len(),
         1,
-        "the prefix is cached, and offered"
+        "the prefix is cached and is an offload candidate"
     );
 
     let (sender, received) = mpsc::channel();
@@ -88,35 +89,38 @@ fn run_cache(config: PagerConfig) {
     };
     let scheduler = thread::spawn(move || {
         for ask in ASKS {
-            sender.send(ToCache::Asked(ask)).expect("the cache lives");
+            sender
+                .send(ToCache::Asked(ask))
+                .expect("the cache is alive");
         }
     });
     let served = catch_unwind(AssertUnwindSafe(|| {
         serve(&mut owner, messages_to_pager, &received, &to_pager);
     }));
-    to_pager.send(ToPager::End).expect("the pager lives");
+    to_pager.send(ToPager::End).expect("the pager is alive");
     scheduler.join().unwrap();
     pager.join().unwrap();
-    // The last word of the pager may be about nothing.
+    // A pong may be left unread.
     while let Ok(ToCache::Pong) = received.try_recv() {}
-    // Not before the others have ended: loom cannot end them in the midst of something.
+    // Only after the other threads have ended: loom cannot stop a running thread.
     served.unwrap_or_else(|panic| resume_unwind(panic));
     owner.clear();
     owner.check_empty();
 }
 
-/// The cache's thread, until who is large is over and the pager has answered for everything.
+/// Runs the cache's thread until the large sequence has finished and the pager has answered
+/// every candidate.
 fn serve(
     owner: &mut CacheOwner,
     mut messages_to_pager: Vec<pager::Message>,
     received: &mpsc::Receiver<ToCache>,
     to_pager: &mpsc::Sender<ToPager>,
 ) {
-    let send = |message| to_pager.send(message).expect("the pager lives");
-    // The memory of what was handed over.
+    let send = |message| to_pager.send(message).expect("the pager is alive");
+    // The device memory of exported segments.
     let memory = Token::new(());
     let (mut asked, mut large_has_started) = (0, false);
-    // Whether the pager was asked if it is done, and nothing has happened since.
+    // Whether a ping is unanswered, and whether nothing has happened since.
     let (mut pinged, mut quiet) = (false, false);
     loop {
         quiet &= messages_to_pager.is_empty();
@@ -131,7 +135,7 @@ fn serve(
             send(ToPager::Ping);
         }
         let mut exported = None;
-        match received.recv().expect("there is more to come") {
+        match received.recv().expect("a message arrives") {
             ToCache::Asked(ask) => {
                 asked += 1;
                 messages_to_pager = owner.ask(ask);
@@ -146,7 +150,7 @@ fn serve(
             ToCache::Loaded(copy, detached_state) => owner.add_import(copy, detached_state),
             ToCache::Discarded(copy) => owner.discard_import(copy),
             ToCache::Pong => {
-                assert!(!quiet, "nothing happens any more, and somebody waits");
+                assert!(!quiet, "no message is left and a sequence still waits");
                 pinged = false;
             }
         }
@@ -155,7 +159,11 @@ fn serve(
             Some(SequenceState::Live(_) | SequenceState::Finished)
         );
         if has_started && !std::mem::replace(&mut large_has_started, true) {
-            assert_eq!(Token::strong_count(&memory), 1, "what left has left");
+            assert_eq!(
+                Token::strong_count(&memory),
+                1,
+                "the memory of exported segments is free"
+            );
         }
         if let Some((copy, written)) = exported.and_then(|copy| owner.take_export(copy)) {
             send(ToPager::DetachedState(copy, written, Token::clone(&memory)));
@@ -163,7 +171,7 @@ fn serve(
     }
 }
 
-/// The pager's life: its core, and copies that are made at once.
+/// Runs the pager's thread: its core, and copies that are finished at once.
 fn keep_copies(
     spec: ModelSpec,
     config: PagerConfig,
@@ -172,21 +180,28 @@ fn keep_copies(
 ) {
     let sizes = |_| (100, Precision::Full);
     let mut core = PagerCore::new(spec, config, Box::new(sizes), Vec::new());
-    let send = |received| sender.send(received).expect("the cache lives");
-    // What is to be packed when the device hands it over, and what was.
+    let send = |received| sender.send(received).expect("the cache is alive");
+    // Pack jobs that wait for an export, and packed copies.
     let mut awaited: BTreeMap<CopyId, Job> = BTreeMap::new();
     let mut host: BTreeMap<CopyId, Written> = BTreeMap::new();
     loop {
-        let message = match messages.recv().expect("the cache lives") {
+        let message = match messages.recv().expect("the cache is alive") {
             ToPager::Message(message) => message,
             ToPager::DetachedState(copy, written, memory) => {
                 let job = awaited.remove(&copy);
-                // The device's memory is free before anybody hears of it.
+                // The device's memory is freed before the cache learns of it.
                 drop(memory);
                 let Some(job) = job else { continue };
                 let label = &job.label;
-                assert!(label.is_of(label.salt, &written.tokens), "what it says");
-                assert_eq!(label.end(), written.tokens.len(), "and no more");
+                assert!(
+                    label.is_of(label.salt, &written.tokens),
+                    "the label matches the state"
+                );
+                assert_eq!(
+                    label.end(),
+                    written.tokens.len(),
+                    "the label ends with the state"
+                );
                 host.insert(copy, written);
                 pager::Message::Done(done(&job))
             }

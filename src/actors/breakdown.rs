@@ -1,18 +1,18 @@
-//! Why an engine is broken: written once by the scheduler, read by anyone.
+//! The reason why an engine is broken. The scheduler writes it once; any thread may read it.
 
 use std::sync::{Arc, OnceLock};
 
-/// The reason, once there is one. Clones are the same.
+/// The reason, once there is one. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Breakdown(Arc<OnceLock<String>>);
 
 impl Breakdown {
-    /// The engine is broken. Only the first reason counts.
+    /// Marks the engine as broken. Only the first reason is kept.
     pub(crate) fn report(&self, reason: &str) {
         self.0.get_or_init(|| reason.to_owned());
     }
 
-    /// None while the engine is not broken.
+    /// Returns the reason; `None` while the engine is not broken.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }

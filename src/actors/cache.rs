@@ -1,16 +1,19 @@
-//! The cache's shell.
+//! The cache's actor.
 //!
-//! What can wake it: a [`Message`] from the scheduler, each answered by exactly one
-//! [`CacheAnswer`], in order; a [`Message::Paged`] from the pager, which is news for the
-//! scheduler if anything follows from it; an [`Inspect`] or a [`Follow`] from the engine, or
-//! a [`TakeTrieSnapshot`] for those who watch, who await the reply; and the clock, while the pager's
-//! mailbox was full.
+//! Events that can wake it:
 //!
-//! Who follows what is cached is told after each message, and misses what there is no room
-//! for: nobody here waits for a reader.
+//! - a [`Message`] from the scheduler, each answered by exactly one [`CacheAnswer`], in order;
+//! - a [`Message::Paged`] from the pager; its effects, if any, go to the scheduler in a
+//!   [`CacheAnswer`];
+//! - an [`Inspect`] or a [`Follow`] from the engine, or a [`TakeTrieSnapshot`] from the snapshot
+//!   task: the sender awaits the reply;
+//! - the clock, while the pager's mailbox was full.
 //!
-//! A core that panics begins anew, empty, and the scheduler hears [`CacheError::Lost`]: all
-//! sequences go on from their histories. The pager stays, and hears of a reset.
+//! Subscribers to block events are notified after each message. A subscriber with a full
+//! channel misses the batch: the cache never waits for a reader.
+//!
+//! A core that panics is rebuilt empty, and the scheduler receives [`CacheError::Lost`]: all
+//! sequences continue from their histories. The pager stays, and receives a reset.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -40,91 +43,92 @@ use motet_core::pager::{self, CopyView};
 use motet_core::recovery::{Breaker, Fault, Verdict};
 use motet_core::snapshot::TrieView;
 
-/// After so long a pager whose mailbox was full is told again.
+/// Time until a message to a pager with a full mailbox is sent again.
 const RETRY: Duration = Duration::from_millis(1);
-/// Who may follow what is cached at once. Each is told everything at first.
+/// Most subscribers to block events. The first batch of each lists all cached blocks.
 const FOLLOWERS_MAX: usize = 8;
 
-/// What the cache says to one message.
+/// The answer of the cache to one message.
 #[derive(Debug)]
 pub(crate) struct CacheAnswer {
     pub(crate) result: Result<Vec<Effect>, CacheError>,
     pub(crate) stats: CacheStats,
-    /// Whether the scheduler asked for it.
+    /// Whether it answers a message from the scheduler.
     pub(crate) is_reply: bool,
-    /// Where the core has panicked at it, the sequence that the message was about, if one.
+    /// The sequence that the message was about, if any, where the core panicked at the message.
     pub(crate) suspect: Option<SequenceId>,
 }
 
-/// The actor. Owns the core.
+/// The actor. It owns the core.
 pub(crate) struct CacheActor {
     core: CacheCore,
     answers: mpsc::Sender<CacheAnswer>,
-    /// Answers that did not fit, in order: news come beside what was asked for.
+    /// Answers that did not fit, in order: events from the pager come in addition to replies.
     answer_outbox: VecDeque<CacheAnswer>,
     pager: Option<ActorRef<PagerActor>>,
-    /// Messages that found the pager's mailbox full; as many as sequences can cause.
+    /// Messages that found the pager's mailbox full; at most as many as sequences can cause.
     pager_outbox: VecDeque<pager::Message>,
     followers: Vec<Follower>,
-    /// Callers who wait until nothing is being flushed.
+    /// Callers that wait until no flush is in progress.
     flushers: VecDeque<AwaitWritten>,
     simulation: Option<Simulation>,
-    /// Counts panics beside messages to the core, which the scheduler may not hear of.
+    /// Counts panics outside messages to the core, which the scheduler may not learn about.
     breaker: Breaker,
     failpoint: Failpoint,
     has_recovery: bool,
     started_at: Instant,
 }
 
-/// What the cache starts with.
+/// Arguments of the cache's start.
 pub(crate) struct CacheArgs {
     pub(crate) core: CacheCore,
     pub(crate) answers: mpsc::Sender<CacheAnswer>,
-    /// What it is part of, if that is a simulation: then the core checks itself.
+    /// The simulation that the cache is part of, if any: then the core checks its integrity.
     pub(crate) simulation: Option<Simulation>,
     pub(crate) breaker: Breaker,
     pub(crate) failpoint: Failpoint,
-    /// Without it a panic ends the actor, which only a measurement wants.
+    /// Whether a panic rebuilds the core. False only in measurements: then a panic ends the
+    /// actor.
     pub(crate) has_recovery: bool,
 }
 
-/// From now on there is a pager.
+/// Connects the cache to its pager.
 pub(crate) struct AttachPager(pub(crate) ActorRef<PagerActor>);
 
-/// Somebody wants to know which blocks are cached, from now on.
+/// A request for a subscription to block events.
 pub(crate) struct Follow {
     pub(crate) follower: mpsc::Sender<BlockBatch>,
-    /// Given back when it has been answered.
+    /// Released with the answer.
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
-/// A caller wants to know when what is being flushed is written.
+/// A caller's request for an answer once all that is being flushed has been written.
 pub(crate) struct AwaitFlushed {
-    /// Told whether there is more to flush.
+    /// Receives whether there is more to flush.
     pub(crate) reply: oneshot::Sender<bool>,
-    /// Given back when it has been heard.
+    /// Released when the message is handled.
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
-/// Who follows what is cached.
+/// A subscriber to block events.
 struct Follower {
     batches: mpsc::Sender<BlockBatch>,
-    /// Batches that were for it, those counted that it had no room for.
+    /// Batches sent to it so far, including those that found its channel full.
     batches_sent: u64,
 }
 
-/// Somebody wants to look at the trie.
+/// A request for a view of the trie.
 pub(crate) struct Inspect {
     pub(crate) salt: Salt,
-    /// Given back when it has been answered.
+    /// Released with the answer.
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
-/// Somebody watches what is cached.
+/// A request for the cache's part of a snapshot.
 pub(crate) struct TakeTrieSnapshot {
-    /// What the pager keeps.
+    /// The pager's copies.
     pub(crate) offloaded_copies: Vec<CopyView>,
-    /// Given back when it has been answered.
+    /// Released with the answer.
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
@@ -149,8 +153,9 @@ impl Actor for CacheActor {
         })
     }
 
-    /// Sends what did not fit until a mailbox signal is due. What the pager's mailbox had no
-    /// room for is tried again: the pager may have nothing to say that would wake us.
+    /// Sends the answers that did not fit until a mailbox signal is due. Messages to a full
+    /// pager mailbox are sent again after a while, since the pager may send nothing that wakes
+    /// the cache.
     async fn next(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
@@ -163,7 +168,7 @@ impl Actor for CacheActor {
                 biased;
                 permit = self.answers.reserve(), if !self.answer_outbox.is_empty() => {
                     match permit {
-                        Ok(permit) => permit.send(self.answer_outbox.pop_front().expect("some are unsent")),
+                        Ok(permit) => permit.send(self.answer_outbox.pop_front().expect("the outbox is not empty")),
                         Err(_) => return Ok(None),
                     }
                     continue;
@@ -177,8 +182,8 @@ impl Actor for CacheActor {
         }
     }
 
-    /// A panic beside a message to the core costs the core as well, and with one too many
-    /// the actor ends: then the engine is broken.
+    /// A panic outside a message to the core discards the core as well. After too many such
+    /// panics the actor ends, and the engine is broken.
     async fn on_panic(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
@@ -191,7 +196,7 @@ impl Actor for CacheActor {
         let lost = self.rebuild_core();
         self.notify_followers();
         let stats = self.core.stats();
-        // Where nobody is there, the next message says so.
+        // If the receiver is gone, handling the next message will notice.
         let _is_delivered = self.send(CacheAnswer {
             result: Err(lost),
             stats,
@@ -308,7 +313,7 @@ impl Follower {
         !self.batches.is_closed()
     }
 
-    /// Tells it, if it has room for that; else it sees by the number that it missed this.
+    /// Sends a batch if the channel has space; else the number of the next batch shows the gap.
     fn send_batch(&mut self, events: &Arc<[BlockEvent]>) {
         let batch = BlockBatch {
             number: self.batches_sent,
@@ -334,7 +339,7 @@ impl kameo::message::Message<TakeTrieSnapshot> for CacheActor {
 }
 
 impl CacheActor {
-    /// Feeds the core. A panic costs the core.
+    /// Passes a message to the core. A panic discards the core.
     fn handle_guarded(
         &mut self,
         message: Message,
@@ -354,7 +359,7 @@ impl CacheActor {
         })
     }
 
-    /// Tells those who follow what is cached how that has changed.
+    /// Sends the changed blocks to all subscribers.
     fn notify_followers(&mut self) {
         if self.followers.is_empty() {
             return;
@@ -371,14 +376,15 @@ impl CacheActor {
         }
     }
 
-    /// Throws the core's state away, and says what everybody is to know.
+    /// Discards the core's state, and returns the error for the scheduler.
     fn rebuild_core(&mut self) -> CacheError {
-        tracing::warn!("the cache has panicked: it begins anew");
+        tracing::warn!("the cache has panicked: it is rebuilt empty");
         self.core.reset();
         CacheError::Lost
     }
 
-    /// Sends an answer after those that are still to be sent. False when nobody is there.
+    /// Sends an answer after those that are still waiting. Returns false when the receiver is
+    /// gone.
     fn send(&mut self, answer: CacheAnswer) -> bool {
         if !self.answer_outbox.is_empty() {
             self.answer_outbox.push_back(answer);
@@ -394,7 +400,8 @@ impl CacheActor {
         }
     }
 
-    /// Goes on without a pager: nobody waits for it any more. False when nobody is there.
+    /// Continues without a pager, for which no sequence waits any more. Returns false when the
+    /// scheduler is gone.
     fn lose_pager(&mut self) -> bool {
         self.pager_outbox.clear();
         self.flushers.clear();
@@ -411,7 +418,7 @@ impl CacheActor {
         self.send(answer)
     }
 
-    /// False when there is no pager any more.
+    /// Sends pending messages to the pager. Returns false when the pager is gone.
     fn send_to_pager(&mut self) -> bool {
         self.pager_outbox.extend(self.core.take_outbox());
         let Some(pager) = &self.pager else {
@@ -420,7 +427,7 @@ impl CacheActor {
         while let Some(message) = self.pager_outbox.pop_front() {
             match pager.tell(message).try_send() {
                 Ok(()) => {}
-                // Tried again with the next message, or after a while.
+                // Sent again with the next message, or after a while.
                 Err(SendError::MailboxFull(message)) => {
                     if let Some(simulation) = &self.simulation {
                         simulation.fault_schedule.full("pager");
@@ -435,14 +442,14 @@ impl CacheActor {
         true
     }
 
-    /// Once nothing is being flushed, the pager says when it is written. It has heard of all
-    /// that was offered.
+    /// Passes flush requests on to the pager once no flush is in progress: then the pager has
+    /// received every offload candidate.
     fn forward_flushers(&mut self) {
         if self.flushers.is_empty() || self.core.is_flushing() || !self.pager_outbox.is_empty() {
             return;
         }
         let Some(pager) = &self.pager else {
-            // Without a pager nobody writes: those who wait hear so.
+            // Without a pager no write happens: the waiting callers see their channel closed.
             return self.flushers.clear();
         };
         let has_more = self.core.has_not_offloaded();
@@ -451,7 +458,7 @@ impl CacheActor {
                 has_more,
                 ..flusher
             };
-            // Tried again with the next message, or after a while.
+            // Sent again with the next message, or after a while.
             if let Err(SendError::MailboxFull(flusher)) = pager.tell(flusher).try_send() {
                 return self.flushers.push_front(flusher);
             }
@@ -459,11 +466,11 @@ impl CacheActor {
     }
 }
 
-/// What the trie looks like.
+/// A view of the trie.
 #[derive(kameo::Reply)]
 pub(crate) struct Inspected(pub(crate) TreeView);
 
-/// What of the cache counts.
+/// The cache's part of a snapshot.
 #[derive(kameo::Reply)]
 pub(crate) struct TrieSnapshot(pub(crate) TrieView);
 
@@ -475,7 +482,7 @@ mod tests {
     use motet_core::config::{CacheConfig, RecoveryConfig};
     use motet_model::oracle::OracleConfig;
 
-    /// Where there is no time, each of its waits panics.
+    /// Without a tokio timer every wait of the actor panics.
     #[test]
     fn actor_that_panics_at_every_wait_ends() {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
@@ -494,7 +501,7 @@ mod tests {
             while let Some(answer) = answers.recv().await {
                 assert!(matches!(answer.result, Err(CacheError::Lost)));
                 lost += 1;
-                assert!(lost <= recovery.rebuilds_max, "it goes on for ever");
+                assert!(lost <= recovery.rebuilds_max, "the actor never ends");
             }
             assert_eq!(lost, recovery.rebuilds_max);
         });

@@ -1,4 +1,4 @@
-//! The actors: thin shells that carry messages to the cores and effects away.
+//! The actors: they carry messages to the cores and the cores' effects away.
 //!
 //! ```text
 //!  Engine::submit ──Submit──▶ Scheduler ──Message──▶ Cache ──Message──▶ Pager ──Job──▶ copy threads
@@ -9,10 +9,10 @@
 //!        └──Piece──▶ the caller's TokenStream
 //! ```
 //!
-//! **Who may await whom.** Callers and sequences may await a send to the scheduler.
-//! The scheduler, the cache and the pager never await a send to anyone; what each does when a
-//! channel is full is written beside the channel. So the graph of waits has no
-//! cycle, and a slow caller holds up nobody but itself.
+//! **Acyclic waits.** Callers and sequences may await a send to the scheduler. The scheduler,
+//! the cache and the pager never await a send; the behaviour when a channel is full is
+//! documented beside the channel. The graph of waits therefore has no cycle, and a slow caller
+//! delays only itself.
 
 pub(crate) mod breakdown;
 pub(crate) mod cache;

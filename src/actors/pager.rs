@@ -1,19 +1,19 @@
-//! The pager's shell.
+//! The pager's actor.
 //!
-//! What can wake it, in the order in which it looks:
+//! Events that can wake it, in the order in which it checks them:
 //!
-//! | what | from | bound, and what happens when it is full |
+//! | event | from | bound, and the behaviour when it is full |
 //! |---|---|---|
-//! | `Done` | copy threads | [`DONE_MAX`]; a thread waits, which holds up nobody else |
-//! | `Message` | cache | the mailbox, [`PAGER_MAILBOX_MAX`]; the cache keeps what does not fit |
-//! | `AwaitWritten` | cache, for a caller who flushes | the mailbox; the cache keeps what does not fit |
-//! | `ListCopies` | those who watch | the mailbox; who finds it full sees no copies |
+//! | `Done` | copy workers | [`DONE_MAX`]; the copy worker waits, which delays no other part |
+//! | `Message` | cache | the mailbox, [`PAGER_MAILBOX_MAX`]; the cache keeps the rest |
+//! | `AwaitWritten` | cache, for a caller that flushes | the mailbox; the cache keeps the rest |
+//! | `ListCopies` | the snapshot task | the mailbox; a snapshot that finds it full lists no copies |
 //! | the clock | a disk that does not answer; a cache whose mailbox was full | one |
 //!
-//! A core that panics is thrown away, and another takes its place by the [`RecoveryLog`], which
-//! the shell keeps. The breaker is the pager's own, since nobody needs a pager: when it has
-//! panicked too often it ends, nobody waits for it any more, all goes on without, and what is
-//! on the disk is found at the next start.
+//! A core that panics is discarded and rebuilt from the [`RecoveryLog`], which the actor keeps.
+//! The pager has a breaker of its own, since the engine can work without a pager. After too
+//! many panics the pager ends: waiting sequences stop waiting for it, the engine continues
+//! without it, and the next start finds the copies on the disk.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -42,30 +42,30 @@ use motet_core::pager::{
 };
 use motet_core::recovery::{Breaker, Fault, Verdict};
 
-/// Jobs that may be done and not heard of.
+/// Jobs that may be finished and not yet handled.
 pub(crate) const DONE_MAX: usize = 64;
-/// Messages that the cache may have waiting for the pager.
+/// Messages from the cache that may wait for the pager.
 pub(crate) const PAGER_MAILBOX_MAX: usize = 1024;
-/// After so long a cache whose mailbox was full is told again.
+/// Time until a message to a cache with a full mailbox is sent again.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// The actor. Owns the core, and the way to the copy threads.
+/// The actor. It owns the core and the sender to the copy workers.
 pub(crate) struct PagerActor {
     core: PagerCore,
-    /// What cannot be made anew.
+    /// State that a rebuild needs and cannot recreate.
     recovery_log: RecoveryLog,
-    /// The last that anyone was told.
+    /// The latest statistics that were reported.
     stats: PagerStats,
     breaker: Breaker,
-    /// It has panicked too often, and ends.
+    /// The core has panicked too often, and the actor ends.
     is_given_up: bool,
     copy_workers: CopyWorkers,
     done: mpsc::Receiver<Done>,
-    /// Not kept alive by its pager.
+    /// Weak: the pager does not keep the cache alive.
     cache: WeakActorRef<CacheActor>,
-    /// News that found the cache's mailbox full; as many as sequences can cause.
+    /// Events that found the cache's mailbox full; at most as many as sequences can cause.
     outbox: VecDeque<PagerEvent>,
-    /// Callers who wait until nothing is being written.
+    /// Callers that wait until no write is in progress.
     flushers: Vec<AwaitWritten>,
     telemetry: Arc<Telemetry>,
     flush_time: Duration,
@@ -74,7 +74,7 @@ pub(crate) struct PagerActor {
     started_at: Instant,
 }
 
-/// What the pager starts with.
+/// Arguments of the pager's start.
 pub(crate) struct PagerArgs {
     pub(crate) core: PagerCore,
     pub(crate) recovery_log: RecoveryLog,
@@ -83,21 +83,21 @@ pub(crate) struct PagerArgs {
     pub(crate) done: mpsc::Receiver<Done>,
     pub(crate) cache: WeakActorRef<CacheActor>,
     pub(crate) telemetry: Arc<Telemetry>,
-    /// For so long what is in host memory is written to the disk at the end.
+    /// How long the final flush may write host memory to the disk.
     pub(crate) flush_time: Duration,
-    /// What it is part of, if that is a simulation: then the core checks itself.
+    /// The simulation that the pager is part of, if any: then the core checks its integrity.
     pub(crate) simulation: Option<Simulation>,
     pub(crate) failpoint: Failpoint,
 }
 
-/// A caller wants to know when everything that can be written is.
+/// A caller's request for an answer once everything that can be written has been written.
 pub(crate) struct AwaitWritten {
     pub(crate) reply: oneshot::Sender<bool>,
-    /// What it is told then: whether the cache has more to flush.
+    /// The answer: whether the cache has more to flush.
     pub(crate) has_more: bool,
 }
 
-/// Somebody watches what is kept.
+/// A request for the list of copies, for a snapshot.
 pub(crate) struct ListCopies {
     pub(crate) reply: oneshot::Sender<Vec<CopyView>>,
 }
@@ -126,7 +126,7 @@ impl Actor for PagerActor {
         })
     }
 
-    /// Serves the copy threads until a mailbox signal is due.
+    /// Handles finished jobs until a mailbox signal is due.
     async fn next(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
@@ -140,7 +140,7 @@ impl Actor for PagerActor {
                 biased;
                 done = self.done.recv() => match done {
                     Some(done) => self.handle_message(Message::Done(done)),
-                    // The copy threads are gone: nothing can be kept or brought.
+                    // The copy workers are gone: no state can be offloaded or loaded.
                     None => {
                         self.telemetry.pager_lost();
                         return Ok(None);
@@ -154,20 +154,21 @@ impl Actor for PagerActor {
         Ok(None)
     }
 
-    /// A panic beside the core costs the core as well.
+    /// A panic outside the core discards the core as well.
     async fn on_panic(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
         panic: PanicError,
     ) -> Result<ControlFlow<ActorStopReason>, Self::Error> {
         self.rebuild();
-        Ok(match self.is_given_up {
-            true => ControlFlow::Break(ActorStopReason::Panicked(panic)),
-            false => ControlFlow::Continue(()),
+        Ok(if self.is_given_up {
+            ControlFlow::Break(ActorStopReason::Panicked(panic))
+        } else {
+            ControlFlow::Continue(())
         })
     }
 
-    /// Writes what the disk does not have yet, for a while: the next start finds it.
+    /// Writes what the disk lacks, for at most `flush_time`, so that the next start finds it.
     async fn on_stop(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
@@ -209,13 +210,14 @@ impl kameo::message::Message<ListCopies> for PagerActor {
     type Reply = ();
 
     async fn handle(&mut self, request: ListCopies, _ctx: &mut Context<Self, Self::Reply>) {
-        // Who asked may have gone.
+        // The receiver may have gone.
         request.reply.send(self.core.hottest()).ok();
     }
 }
 
 impl Drop for PagerActor {
-    /// Whoever waits for it computes instead.
+    /// Tells the cache that the pager is gone: waiting sequences compute their prefixes
+    /// instead.
     fn drop(&mut self) {
         let (cache, runtime) = (self.cache.upgrade(), Handle::try_current());
         if let (Some(cache), Ok(runtime)) = (cache, runtime) {
@@ -226,7 +228,7 @@ impl Drop for PagerActor {
 }
 
 impl PagerActor {
-    /// Feeds the core and carries out what follows. A panic costs the core.
+    /// Passes the message to the core and applies its effects. A panic discards the core.
     fn handle_message(&mut self, message: Message) {
         if let Message::Done(done) = &message {
             self.telemetry.moved(done);
@@ -252,7 +254,7 @@ impl PagerActor {
             self.recovery_log.on_effect(&effect);
             match effect {
                 Effect::Notify(event) => self.outbox.push_back(event),
-                // Without the thread there is soon no pager.
+                // Without the copy worker the pager ends soon.
                 Effect::Do(job) => drop(self.copy_workers.run_job(job)),
                 Effect::Forget(copy) => self.copy_workers.forget(copy),
                 Effect::Discard(copy) => self.copy_workers.discard(copy),
@@ -271,20 +273,20 @@ impl PagerActor {
     fn answer_flushers(&mut self) {
         if !self.core.is_writing() {
             for flusher in self.flushers.drain(..) {
-                // Who asked may have gone.
+                // The receiver may have gone.
                 flusher.reply.send(flusher.has_more).ok();
             }
         }
     }
 
-    /// The core has panicked: another takes its place, or nobody.
+    /// Rebuilds the core after a panic, or gives up after too many.
     fn rebuild(&mut self) {
         loop {
             let now = self.started_at.elapsed();
             if self.breaker.failed(now, Fault::Pager) == Verdict::GiveUp {
                 return self.give_up();
             }
-            tracing::warn!("the pager has panicked: it is made anew");
+            tracing::warn!("the pager has panicked: it is rebuilt");
             self.telemetry.rebuilt(Fault::Pager);
             let rebuilt = catch_unwind(AssertUnwindSafe(|| {
                 self.core.rebuild(now, &self.recovery_log, self.stats)
@@ -295,12 +297,12 @@ impl PagerActor {
         }
     }
 
-    /// All goes on without a pager.
+    /// Ends the pager; the engine continues without it.
     fn give_up(&mut self) {
-        tracing::warn!("the pager has panicked too often: all goes on without it");
+        tracing::warn!("the pager has panicked too often: the engine continues without it");
         self.is_given_up = true;
         self.telemetry.pager_lost();
-        // Nobody else will throw away what lies at the dock.
+        // Discards the states in the transfer queue: no other part will.
         self.done.close();
         while let Ok(done) = self.done.try_recv() {
             self.recovery_log.on_message(&Message::Done(done));

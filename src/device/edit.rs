@@ -1,4 +1,4 @@
-//! Changes to what the device holds.
+//! Edits: changes to the slots and segments on the device.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,19 +10,19 @@ use motet_core::protocol::{Edit, ModelError};
 use motet_core::{CopyId, SegmentId, SlotId};
 use motet_model::{Model, Segment, Tail};
 
-/// What is lost with an edit that fails.
+/// The slot and the segments that a failed edit loses.
 pub(super) struct EditLosses {
-    /// The slot that it changes.
+    /// The slot that the edit changes.
     pub(super) slot: Option<SlotId>,
-    /// Whether the slot is given up in any case.
+    /// Whether the edit also closes the slot.
     pub(super) closes: bool,
-    /// Segments that it makes.
+    /// Segments that the edit creates.
     pub(super) made: SmallVec<[SegmentId; 2]>,
-    /// Segments that are gone afterwards in any case.
+    /// Segments that the edit consumes.
     pub(super) used_up: SmallVec<[SegmentId; 2]>,
 }
 
-/// What is lost with it when it fails.
+/// Returns what is lost if the edit fails.
 pub(super) fn edit_losses(edit: &Edit) -> EditLosses {
     let mut edit_losses = EditLosses {
         slot: changed_slot(edit),
@@ -63,7 +63,7 @@ pub(super) fn edit_losses(edit: &Edit) -> EditLosses {
     edit_losses
 }
 
-/// The slot that it changes, if it changes one and does not only close it.
+/// Returns the slot that the edit changes; an edit that only closes a slot changes none.
 pub(super) fn changed_slot(edit: &Edit) -> Option<SlotId> {
     match edit {
         Edit::Open { slot, .. }
@@ -82,7 +82,7 @@ pub(super) fn changed_slot(edit: &Edit) -> Option<SlotId> {
     }
 }
 
-/// Segments that must be there for it.
+/// Returns the segments that the edit needs.
 pub(super) fn required_segments(edit: &Edit) -> impl Iterator<Item = SegmentId> + '_ {
     let (path, others): (&[SegmentId], [Option<SegmentId>; 2]) = match edit {
         Edit::Open { path, .. } | Edit::ShareExisting { path, .. } => (path, [None, None]),
@@ -141,7 +141,10 @@ impl<M: Model> Table<M> {
                 self.segments.insert(lower, second);
             }
             Edit::ShareExisting { slot, tokens, path } => {
-                let slot = self.slots.get_mut(&slot).expect("an open slot adopts");
+                let slot = self
+                    .slots
+                    .get_mut(&slot)
+                    .expect("existing segments are shared with an open slot");
                 drop(model.seal(&mut slot.tail, tokens)?);
                 let held = path.iter().map(|id| Rc::clone(&self.segments[id]));
                 slot.path.extend(held);
@@ -171,7 +174,10 @@ impl<M: Model> Table<M> {
                 tokens,
                 segment,
             } => {
-                let slot = self.slots.remove(&slot).expect("an open slot retires");
+                let slot = self
+                    .slots
+                    .remove(&slot)
+                    .expect("an open slot is sealed in place");
                 let sealed = model.seal_in_place(slot.tail, tokens)?;
                 self.segments.insert(segment, Rc::new(sealed));
             }
@@ -185,7 +191,7 @@ impl<M: Model> Table<M> {
                 self.absent.segments.remove(&segment);
             }
             Edit::Export { segment, copy } => {
-                // Where it fails the segment stays, without a copy.
+                // If the export fails, the segment stays, without a copy.
                 let gone = || ModelError::Device(format!("{segment} is gone"));
                 let held = self.segments.get(&segment).ok_or_else(gone);
                 let detached_state = held.and_then(|held| model.export(held));
@@ -194,7 +200,7 @@ impl<M: Model> Table<M> {
             Edit::CopyOut { slot, tokens, copy } => {
                 let detached_state = match self.slots.get_mut(&slot) {
                     Some(slot) => model.copy_out(&mut slot.tail, tokens),
-                    // It was lost with a step.
+                    // The slot was lost with a step.
                     None => Err(ModelError::Device(format!("{slot} is gone"))),
                 };
                 let none = || ModelError::Device("no copy of a tail can be made".into());
@@ -214,7 +220,7 @@ impl<M: Model> Table<M> {
         Ok(())
     }
 
-    /// Takes in a part of what waits at the dock.
+    /// Imports a token range of a detached state in the transfer queue.
     fn import(
         &mut self,
         model: &mut M,
@@ -222,8 +228,8 @@ impl<M: Model> Table<M> {
         range: Range<usize>,
     ) -> Result<M::Segment, ModelError> {
         let detached_state = self.transfer_queue.take(copy);
-        let detached_state =
-            detached_state.ok_or_else(|| ModelError::Import(format!("{copy} has not come")))?;
+        let detached_state = detached_state
+            .ok_or_else(|| ModelError::Import(format!("{copy} is not in the transfer queue")))?;
         let mut imported = model.import(detached_state)?;
         if range.end < imported.tokens() {
             imported = model.split(&imported, range.end)?.0;
@@ -247,7 +253,7 @@ impl<M: Model> Table<M> {
         let retained_tokens: usize = tokens(&slot.path[..retained]);
         let all: usize = tokens(&slot.path) + slot.tail.tokens();
         if removed == (retained_tokens..all) {
-            // Back to the end of a segment, which every layer kind can.
+            // The cut is at the end of a segment, which every layer kind supports.
             drop(slot.tail);
             slot.path.truncate(retained);
             slot.tail = model.tail(&slot.path, 0)?;
@@ -261,10 +267,10 @@ impl<M: Model> Table<M> {
 
     fn take_segment(&mut self, segment: SegmentId) -> Rc<M::Segment> {
         let held = self.segments.remove(&segment);
-        held.expect("a segment is cut or merged while it is held")
+        held.expect("a segment is split or merged while it is on the device")
     }
 
-    /// Puts `new` where paths hold `old`, one after another.
+    /// Replaces `old` by `new` in all paths that hold the segments of `old` in a row.
     fn replace(&mut self, old: &[Rc<M::Segment>], new: &[Rc<M::Segment>]) {
         for slot in self.slots.values_mut() {
             let same = |held: &[Rc<M::Segment>]| {

@@ -1,8 +1,8 @@
 //! Device threads, one after another.
 //!
-//! A thread that has died is replaced, and so is one that does not answer: it cannot be
-//! ended from outside, so it is left behind with all that it holds. Should it come back,
-//! nobody listens to it any more, its dock serves another, and it ends.
+//! A thread that has died or does not answer is replaced. A thread that does not answer cannot
+//! be ended from outside, so it is abandoned with all that it holds. Should it continue later,
+//! its outcomes are dropped, its transfer queue belongs to another thread, and it ends.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,20 +20,18 @@ use crate::simulation::{Simulation, WorkerSender};
 use motet_core::protocol::{ModelError, ModelSpec, WORK_IN_FLIGHT_MAX};
 use motet_model::{DetachedState, Model};
 
-/// Loads the model again, on a new device thread. Clones share the thread that is waited
-/// for.
+/// Loads the model again on a new device thread. Clones share the current thread.
 #[derive(Clone)]
 pub struct Loader {
     load: Arc<dyn Fn() -> Loading + Send + Sync>,
-    /// Resolves when the last thread is gone.
+    /// Resolves when the latest thread is gone.
     last: Arc<Mutex<Option<Gone>>>,
 }
 
-/// Resolves when a thread is gone and everything that it held is freed.
+/// Resolves when a thread has ended and has freed everything that it held.
 type Gone = oneshot::Receiver<()>;
 
-/// A device thread on which the model is being loaded. Dropping it ends the thread once
-/// that is done.
+/// A device thread that is loading the model. Dropping it ends the thread after the load.
 #[derive(Debug)]
 pub struct Loading {
     device: Device,
@@ -41,17 +39,17 @@ pub struct Loading {
     gone: Gone,
 }
 
-/// What device threads are made with.
+/// Everything that device threads are started with.
 pub(super) struct DeviceFactory<M: Model, B> {
     pub(super) build: B,
-    /// Each thread has the dock of its own that follows it.
+    /// The transfer queue's device end; each thread gets a successor of it.
     pub(super) prototype: DeviceEnd<DetachedState<M>>,
     pub(super) failpoint: Failpoint,
-    /// The house that is simulated, if it is: then tasks take the threads' place.
+    /// The simulation, if any: then tasks replace the threads.
     pub(super) simulation: Option<Simulation>,
 }
 
-/// What a model that was loaded says of itself.
+/// Specification and packer of a loaded model.
 type ModelInfo<M> = oneshot::Receiver<(ModelSpec, <M as Model>::Packer)>;
 
 impl Loader {
@@ -71,53 +69,53 @@ impl Loader {
         }
     }
 
-    /// Starts another thread, and has it load the model. It serves the dock from now on.
+    /// Starts another thread that loads the model. The thread takes over the transfer queue.
     #[must_use]
     pub fn load(&self) -> Loading {
         (self.load)()
     }
 
-    /// Waits for a model that is being loaded. The thread that it is on is the last then.
+    /// Waits for a model that is being loaded. Its thread then becomes the latest one.
     ///
     /// # Errors
     ///
-    /// What the loading said; that it panicked; or that the model is not the one that was
-    /// loaded first.
+    /// The error of the load, a panic during the load, or an error that the model differs from
+    /// the first one.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: it can be waited for again.
+    /// Cancel safe: the wait can be repeated.
     pub async fn loaded(&self, loading: &mut Option<Loading>) -> Result<Device, ModelError> {
         let Some(waited_for) = loading else {
             return std::future::pending().await;
         };
         waited_for.ready().await.inspect_err(|_| *loading = None)?;
-        let loaded = loading.take().expect("it was waited for");
+        let loaded = loading.take().expect("the load was awaited above");
         *self.last() = Some(loaded.gone);
         Ok(loaded.device)
     }
 
-    /// Waits until the last thread is gone and everything that it held is freed.
+    /// Waits until the latest thread has ended and has freed everything that it held.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nobody to wait for.
+    /// Only the first call waits; dropping its future loses the wait.
     pub async fn gone(&self) {
         let last = self.last().take();
         if let Some(last) = last {
-            // The thread says that it is gone, or is gone without a word.
+            // The thread either sends a message at its end or drops the sender.
             last.await.ok();
         }
     }
 
     fn last(&self) -> std::sync::MutexGuard<'_, Option<Gone>> {
-        // Nothing but a move happens under this lock.
+        // Only moves happen under this lock.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Loading {
-    /// Starts a thread that builds a model; `expected` is what it must be.
+    /// Starts a thread that builds a model; the model's specification must equal `expected`.
     pub(super) fn start<M, B>(
         device_factory: &Arc<DeviceFactory<M, B>>,
         expected: Option<&ModelSpec>,
@@ -160,7 +158,7 @@ impl Loading {
                 if let Some(model) = build() {
                     serve(model, transfer_queue, work, outcome_sender, failpoint);
                 }
-                // Nobody may be waiting for the end any more.
+                // The receiver may be gone already.
                 gone_sender.send(()).ok();
             };
             let thread_builder = thread::Builder::new().name("motet-device".into());
@@ -186,7 +184,7 @@ impl Loading {
         (loading, description)
     }
 
-    /// Waits for the model, then gives out the device's end, and what resolves when its
+    /// Waits for the model, then returns the device, and a receiver that resolves when its
     /// thread is gone.
     pub(super) async fn wait(mut self) -> Result<(Device, Gone), ModelError> {
         self.ready().await?;
@@ -204,7 +202,8 @@ where
     M: Model,
     B: Fn() -> Result<M, ModelError>,
 {
-    /// A model, unless it could not be built, is another than expected, or nobody waits.
+    /// Builds the model. Returns `None` if the build failed, the model is not the expected one,
+    /// or the receiver is gone.
     fn build_on_thread(
         &self,
         expected: Option<ModelSpec>,
@@ -219,17 +218,17 @@ where
         });
         let model = built.and_then(|model| match expected {
             Some(expected) if expected != *model.spec() => Err(ModelError::Device(
-                "what was loaded again is not the model that was loaded first".into(),
+                "the reloaded model differs from the model that was loaded first".into(),
             )),
             _ => Ok(model),
         });
         match model {
             Ok(model) => {
-                // Who loads again knows.
+                // A reload has no receiver: the specification is known.
                 description
                     .send((model.spec().clone(), model.packer()))
                     .ok();
-                // Whoever started this may have given up waiting.
+                // The caller that started the load may have given up.
                 ready.send(Ok(())).is_ok().then_some(model)
             }
             Err(error) => {

@@ -1,17 +1,17 @@
-//! The device thread: the one place where plans meet arrays.
+//! The device thread, the only part that works with arrays.
 //!
-//! It owns the [`Model`] and every array that the model hands out, and keeps the
-//! only table that turns ids into arrays. Work comes in over a bounded channel and
-//! one outcome goes back for each; between the two nothing is awaited or locked.
+//! It owns the [`Model`] and every array that the model returns, and keeps the only table from
+//! ids to arrays. Work arrives over a bounded channel, and one outcome returns for each;
+//! between the two the thread awaits and locks nothing.
 //!
-//! Two works may be under way. The second is launched while the device computes the
-//! first, fed by tokens that the host has not seen yet; its own tokens are drawn when
-//! the first has landed, so that draws know all that came before. The device has the
-//! second's forward pass to compute meanwhile (SGLang's overlap schedule and vLLM's
-//! asynchronous one do likewise).
+//! Two works may be in flight. The second is submitted while the device computes the first. Its
+//! token sources are tokens that the host has not seen yet. Its own tokens are sampled when the
+//! first has finished, so that sampling knows all earlier tokens. Meanwhile the device computes
+//! the second's forward pass (SGLang's overlap scheduler and vLLM's asynchronous scheduling do
+//! likewise).
 //!
-//! **Invariant.** What the thread holds is a function of the work it was sent:
-//! edits are carried out in order, before the step that comes with them.
+//! **Invariant.** The thread's state is a function of the work that it received: edits are
+//! carried out in order, before the step that comes with them.
 
 mod edit;
 mod loader;
@@ -44,9 +44,9 @@ use motet_core::protocol::{ModelError, ModelSpec, Outcome, Work};
 use motet_model::{DetachedState, Model};
 use next_action::NextAction;
 
-/// The shortest time after which the thread looks whether a flight is ready.
+/// Shortest interval between two checks whether a step is ready.
 const POLL_INTERVAL_MIN: Duration = Duration::from_micros(20);
-/// And at most.
+/// Longest interval between two such checks.
 const POLL_INTERVAL_MAX: Duration = Duration::from_millis(1);
 
 /// The scheduler's end of the device thread. Dropping it ends the thread.
@@ -57,33 +57,34 @@ pub struct Device {
     pub outcomes: mpsc::Receiver<Outcome>,
 }
 
-/// A device thread that runs, and a model on it.
+/// A running device thread with a model.
 #[expect(
     missing_debug_implementations,
-    reason = "a packer need not say what it is"
+    reason = "a packer need not implement `Debug`"
 )]
 pub struct Started<M: Model> {
     /// The scheduler's end.
     pub device: Device,
-    /// Starts another thread in this one's place, and says when the last one is gone.
+    /// Starts another thread in place of this one, after the previous thread has ended.
     pub loader: Loader,
-    /// What the model is.
+    /// The model's specification.
     pub spec: ModelSpec,
-    /// Packs what the model hands over.
+    /// Packs states that the model has exported.
     pub packer: M::Packer,
-    /// The copy threads' end of the dock.
+    /// The copy workers' end of the transfer queue.
     pub host_end: HostEnd<DetachedState<M>>,
 }
 
 impl Device {
-    /// Starts the thread and builds the model on it. `failpoint` lets a test have threads die.
+    /// Starts the thread and builds the model on it. `failpoint` lets a test make threads
+    /// panic.
     ///
-    /// In a simulated house it is a task: what the model computes takes no time, and what
-    /// its work takes, fate says.
+    /// In a simulation the thread is a task: the model computes in no time, and the fault
+    /// schedule decides how long work takes.
     ///
     /// # Errors
     ///
-    /// What `build` said, or that it panicked.
+    /// The error of `build`, or its panic.
     ///
     /// # Cancel safety
     ///
@@ -103,7 +104,7 @@ impl Device {
         let (loading, model) = Loading::start(&device_factory, None);
         let (device, gone) = loading.wait().await?;
         let model = model.await;
-        let (spec, packer) = model.expect("a model that is ready has said what it is");
+        let (spec, packer) = model.expect("a loaded model has sent its specification");
         let loader = Loader::new(device_factory, spec.clone(), gone);
         Ok(Started {
             device,
@@ -114,19 +115,19 @@ impl Device {
         })
     }
 
-    /// Sends work; its outcome follows. False when the thread is gone.
+    /// Sends work; its outcome follows. Returns false when the thread is gone.
     ///
     /// # Panics
     ///
-    /// When more than [`WORK_IN_FLIGHT_MAX`] would be under way.
+    /// When more than [`WORK_IN_FLIGHT_MAX`] works would be in flight.
     #[must_use]
     pub fn send(&self, work: Work) -> bool {
-        let never_full = "the scheduler sends no more work than may be under way";
+        let never_full = "the scheduler sends no more than `WORK_IN_FLIGHT_MAX` works";
         self.work.send(work, never_full)
     }
 }
 
-/// Serves the scheduler until that ends it.
+/// Runs the device thread until the scheduler closes its channel.
 fn serve<M: Model>(
     model: M,
     transfer_queue: DeviceEnd<DetachedState<M>>,
@@ -146,7 +147,7 @@ fn serve<M: Model>(
     while thread.run_next_action() {}
 }
 
-/// The device thread's belongings.
+/// The state of the device thread.
 struct DeviceThread<M: Model> {
     model: M,
     table: Table<M>,
@@ -154,12 +155,12 @@ struct DeviceThread<M: Model> {
     outcomes: mpsc::Sender<Outcome>,
     failpoint: Failpoint,
     clock: Clock,
-    /// Whether work may still come.
+    /// Whether more work may arrive.
     may_receive: bool,
 }
 
 impl<M: Model> DeviceThread<M> {
-    /// False when the thread is to end.
+    /// Carries out the next action. Returns false when the thread is to end.
     fn run_next_action(&mut self) -> bool {
         match self.table.next_action(self.may_receive) {
             NextAction::End => return false,
@@ -177,15 +178,16 @@ impl<M: Model> DeviceThread<M> {
         true
     }
 
-    /// The next work, unless the oldest flight is ready first. Looks at the flight less
-    /// and less often: it is noticed late by no more than an eighth of its time, and
-    /// [`POLL_INTERVAL_MAX`].
+    /// Returns the next work, unless the oldest step is ready first. The interval between
+    /// checks grows with the time waited: a step is noticed late by at most an eighth of its
+    /// time, and by at most [`POLL_INTERVAL_MAX`].
     fn receive_until_ready(&mut self) -> Option<Work> {
         let started_at = Instant::now();
         loop {
-            let timeout = match self.table.is_ready(&self.model) {
-                true => Duration::ZERO,
-                false => (started_at.elapsed() / 8).clamp(POLL_INTERVAL_MIN, POLL_INTERVAL_MAX),
+            let timeout = if self.table.is_ready(&self.model) {
+                Duration::ZERO
+            } else {
+                (started_at.elapsed() / 8).clamp(POLL_INTERVAL_MIN, POLL_INTERVAL_MAX)
             };
             match self.work.recv_timeout(timeout) {
                 Ok(work) => return Some(work),
@@ -200,7 +202,8 @@ impl<M: Model> DeviceThread<M> {
     }
 
     fn submit(&mut self, work: Work) {
-        // A launch may wait for the device to take all of it, which then works already.
+        // Submission may block until the device has accepted all of it, and the device works
+        // meanwhile.
         self.clock.on_submit(self.table.in_flight());
         self.table.submit(&mut self.model, work);
     }
@@ -212,18 +215,19 @@ impl<M: Model> DeviceThread<M> {
     }
 }
 
-/// Tells the time that the device works from the time that it has nothing to do.
+/// Measures the time that the device works and the time that it is idle.
 #[derive(Debug, Default)]
 struct Clock {
-    /// Since when it works on what lands next; meaningless while nothing is under way.
+    /// Since when the device has worked on the next work to finish; meaningless while none is
+    /// in flight.
     since: Option<Instant>,
-    /// The gap before what lands next.
+    /// The idle gap before the next work to finish.
     gap: Duration,
     last_finished_at: Option<Instant>,
 }
 
 impl Clock {
-    /// Work is launched while so many are under way.
+    /// Records a submission while this many works are in flight.
     fn on_submit(&mut self, in_flight: usize) {
         if in_flight == 0 {
             let now = Instant::now();
@@ -247,7 +251,7 @@ impl Clock {
         }
     }
 
-    /// How long what landed took, and the gap before it.
+    /// Returns how long the finished work took, and the idle gap before it.
     fn on_finish(&mut self) -> (Duration, Duration) {
         let now = Instant::now();
         let since = self.since.replace(now).unwrap_or(now);

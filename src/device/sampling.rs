@@ -1,4 +1,4 @@
-//! What slots draw: the drawings that a step is given, and what comes of them.
+//! Sampling on the table: inputs for each step's sampler, and the sampled tokens.
 
 use super::table::{Last, Table};
 use motet_core::protocol::{GrammarError, OutputKind, PlannedSpan, SamplerStart, SpanOutput};
@@ -8,7 +8,7 @@ use motet_model::sampling::{SampleInputs, Sampler};
 impl<M: Model> Table<M> {
     pub(super) fn start(&mut self, sampler_starts: Vec<SamplerStart>) {
         for start in sampler_starts {
-            // A slot that is not there was lost with the step before.
+            // A slot that is absent was lost with the step before.
             if let Some(slot) = self.slots.get_mut(&start.slot) {
                 let SamplerStart {
                     spec,
@@ -22,8 +22,8 @@ impl<M: Model> Table<M> {
         }
     }
 
-    /// A drawing for each span that wants a token; plain where its drawer failed, in
-    /// which case the span and the reason are told too.
+    /// Returns sample inputs for each span that outputs a token. Where a sampler failed, its
+    /// inputs are plain, and the span's index and the error are returned too.
     pub(super) fn inputs(
         &mut self,
         spans: &[PlannedSpan],
@@ -49,7 +49,7 @@ impl<M: Model> Table<M> {
         (inputs, failed)
     }
 
-    /// Tells slots what they have drawn.
+    /// Passes the sampled tokens to their slots.
     pub(super) fn accept(
         &mut self,
         work_number: u64,

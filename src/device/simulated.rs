@@ -1,4 +1,4 @@
-//! The device as a task, which pretends to compute.
+//! The device as a task of a simulation.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::simulation::Simulation;
 use motet_core::protocol::{Outcome, Work};
 use motet_model::{DetachedState, Model};
 
-/// Serves the scheduler until that ends it, as the device thread does.
+/// Runs the device until the scheduler closes its channel, as the device thread does.
 pub(super) async fn serve<M: Model>(
     model: M,
     transfer_queue: DeviceEnd<DetachedState<M>>,
@@ -37,7 +37,7 @@ pub(super) async fn serve<M: Model>(
     }
 }
 
-/// The same belongings as the device thread's.
+/// The state of a simulated device; compare the device thread's.
 struct SimulatedDevice<M: Model> {
     model: M,
     table: Table<M>,
@@ -46,13 +46,13 @@ struct SimulatedDevice<M: Model> {
     failpoint: Failpoint,
     clock: Clock,
     may_receive: bool,
-    /// When what is under way is ready, oldest first.
+    /// When each work in flight is ready, oldest first.
     ready_at: VecDeque<Instant>,
     simulation: Simulation,
 }
 
 impl<M: Model> SimulatedDevice<M> {
-    /// False when the device is to end.
+    /// Carries out the next action. Returns false when the device is to end.
     async fn run_next_action(&mut self) -> bool {
         match self.table.next_action(self.may_receive) {
             NextAction::End => return false,
@@ -89,11 +89,12 @@ impl<M: Model> SimulatedDevice<M> {
         self.ready_at.push_back(begins + takes);
     }
 
-    /// When the oldest work is ready: at once, where it has failed before it landed.
+    /// Returns when the oldest work is ready: now, if it failed before it finished.
     fn ready_at(&self) -> Instant {
-        match self.table.is_finished() {
-            true => Instant::now(),
-            false => self.ready_at[0],
+        if self.table.is_finished() {
+            Instant::now()
+        } else {
+            self.ready_at[0]
         }
     }
 

@@ -1,4 +1,4 @@
-//! Which arrays the ids stand for, and which steps are under way.
+//! The table: the arrays behind the ids, and the steps in flight.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,42 +18,44 @@ use motet_core::{CopyId, SegmentId, SlotId, TokenId};
 use motet_model::sampling::Sampler;
 use motet_model::{DetachedState, Model, Span, TokenSource};
 
-/// Works in a row of which an edit may fail: then the device is not trusted any more.
+/// Most consecutive works with a failed edit. After that the device's state is not trusted any
+/// more.
 const FAILING_WORKS_MAX: u32 = 8;
 
 /// The device without its thread, so that simulations can drive it.
 ///
-/// Each work is launched, drawn and landed, in this order. Two may be under way: the
-/// second is launched when the first is drawn, and drawn when the first has landed.
+/// Each work is submitted, sampled and finished, in this order. Two may be in flight: the
+/// second is submitted when the first has been sampled, and sampled when the first has
+/// finished.
 pub struct Table<M: Model> {
     pub(super) segments: FxHashMap<SegmentId, Rc<M::Segment>>,
     pub(super) slots: FxHashMap<SlotId, DeviceSlot<M>>,
     in_flight: VecDeque<InFlight<M>>,
-    /// Work launched so far.
+    /// Works submitted so far.
     works_submitted: u64,
-    /// Resets so far, its own and those that its sender has asked for.
+    /// Resets so far: the table's own, and those that the sender of the work asked for.
     epoch: u64,
-    /// What the edits of the last work have cost, or of the one that has landed last.
+    /// Slots and segments lost to the edits of the latest work that was submitted or finished.
     lost: Lost,
-    /// Segments and slots that edits have lost, until they are dropped and closed.
+    /// Segments and slots lost to failed edits, until they are dropped and closed.
     pub(super) absent: Absent,
-    /// Works in a row of which an edit has failed.
+    /// Consecutive works with a failed edit.
     failing_works: u32,
-    /// Where segments leave and arrive.
+    /// The device end of the transfer queue, for exports and imports.
     pub(super) transfer_queue: DeviceEnd<DetachedState<M>>,
-    /// Copies of tails that steps under way may still make worthless.
+    /// Copies of tails that a failure of the steps in flight would invalidate.
     pending_exports: Vec<PendingExport<M>>,
 }
 
-/// A copy of a tail, which is handed over when what was launched before it has landed.
+/// A copy of a tail, exported when all work submitted before it has finished.
 struct PendingExport<M: Model> {
-    /// The last launch before it.
+    /// The number of the latest work submitted before it.
     after: u64,
     copy: CopyId,
     detached_state: DetachedState<M>,
 }
 
-/// What is not there, although whoever sends work believes so or did until lately.
+/// Segments and slots that are absent, although the sender of the work may not know it yet.
 #[derive(Default)]
 pub(super) struct Absent {
     pub(super) segments: FxHashSet<SegmentId>,
@@ -63,17 +65,17 @@ pub(super) struct Absent {
 pub(super) struct DeviceSlot<M: Model> {
     pub(super) path: Vec<Rc<M::Segment>>,
     pub(super) tail: M::Tail,
-    /// None where draws are plain.
+    /// `None` where sampling is plain.
     pub(super) sampler: Option<Sampler>,
     pub(super) last: Last,
 }
 
-/// What a slot's last span drew.
+/// The token that a slot's last span sampled.
 #[derive(Clone, Copy)]
 pub(super) enum Last {
     Nothing,
     Token(TokenId),
-    /// What span number `span` of launch number `submit` draws.
+    /// The token that span number `span` of work number `work_number` samples.
     InFlight {
         work_number: u64,
         span: usize,
@@ -84,29 +86,29 @@ struct InFlight<M: Model> {
     work_number: u64,
     sampler_starts: Vec<SamplerStart>,
     spans: Vec<PlannedSpan>,
-    /// Where in the step spans stood whose slots are absent, ascending.
+    /// Positions in the step of the spans with absent slots, ascending.
     skipped: Vec<usize>,
-    /// What its edits have cost.
+    /// Slots and segments lost to its edits.
     lost: Lost,
     stage: Stage<M>,
 }
 
 enum Stage<M: Model> {
     Submitted(M::InFlightStep),
-    /// Drawn; some spans' drawers failed, and this is why.
+    /// Sampled, with the spans whose samplers failed and the errors.
     Sampled(M::InFlightStep, Vec<(usize, GrammarError)>),
-    /// Without a flight: this is the answer.
+    /// Without a step on the device: the result.
     Finished(Result<Vec<SpanOutput>, Failure>),
 }
 
 impl<M: Model> Table<M> {
-    /// A device that holds nothing.
+    /// Creates a device without slots and segments.
     #[must_use]
     pub fn new() -> Self {
         Self::with_transfer_queue(transfer_queue().0)
     }
 
-    /// The same, where segments leave and arrive.
+    /// Creates the same, with a transfer queue for exports and imports.
     #[must_use]
     pub fn with_transfer_queue(transfer_queue: DeviceEnd<DetachedState<M>>) -> Self {
         Self {
@@ -123,26 +125,26 @@ impl<M: Model> Table<M> {
         }
     }
 
-    /// Segments and slots that it holds.
+    /// Returns the numbers of segments and slots.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         (self.segments.len(), self.slots.len())
     }
 
-    /// Work that is under way.
+    /// Returns the number of works in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Whether the work that was launched last is still to be drawn.
+    /// Whether the latest work is still to be sampled.
     #[must_use]
     pub fn needs_sampling(&self) -> bool {
         let last = self.in_flight.back();
         last.is_some_and(|work| matches!(work.stage, Stage::Submitted(_)))
     }
 
-    /// What comes next; `may_receive` is whether work may still come.
+    /// Returns the next action; `may_receive` is whether more work may arrive.
     pub(super) fn next_action(&self, may_receive: bool) -> NextAction {
         let mut progress = [Progress::Sampled; WORK_IN_FLIGHT_MAX];
         let in_flight = &mut progress[..self.in_flight()];
@@ -152,7 +154,7 @@ impl<M: Model> Table<M> {
         next_action(in_flight, may_receive)
     }
 
-    /// Whether the oldest work would land without waiting. True where there is none.
+    /// Whether the oldest work would finish without waiting. True where there is none.
     #[must_use]
     pub fn is_ready(&self, model: &M) -> bool {
         self.in_flight.front().is_none_or(|work| match &work.stage {
@@ -161,22 +163,22 @@ impl<M: Model> Table<M> {
         })
     }
 
-    /// Whether the oldest work is over, and has only to be answered for.
+    /// Whether the oldest work's result is known already.
     pub(super) fn is_finished(&self) -> bool {
         let oldest = self.in_flight.front();
         oldest.is_some_and(|work| matches!(work.stage, Stage::Finished(_)))
     }
 
-    /// Carries out edits, then sends the step to the device. What fails is told when the
-    /// work lands. A panic of the model is caught.
+    /// Carries out the edits, then submits the step to the device. Errors are returned when the
+    /// work finishes. A panic of the model is caught.
     ///
     /// # Panics
     ///
-    /// When [`WORK_IN_FLIGHT_MAX`] are under way, or the last is not drawn.
+    /// When [`WORK_IN_FLIGHT_MAX`] works are in flight, or the latest is not sampled.
     pub fn submit(&mut self, model: &mut M, mut work: Work) {
         assert!(
             self.in_flight.len() < WORK_IN_FLIGHT_MAX && !self.needs_sampling(),
-            "work is launched on top of one that is drawn"
+            "work is submitted after a sampled one, and at most `WORK_IN_FLIGHT_MAX` are in flight"
         );
         self.works_submitted += 1;
         self.lost = Lost::default();
@@ -210,27 +212,30 @@ impl<M: Model> Table<M> {
         });
     }
 
-    /// What the edits of the work have cost that has landed last, unless it was asked for.
+    /// Takes the slots and segments that were lost to the edits of the work that finished last.
     pub fn take_lost(&mut self) -> Lost {
         std::mem::take(&mut self.lost)
     }
 
-    /// Has the last work's tokens drawn, if that is to be done.
+    /// Samples the tokens of the latest work, if it is not sampled yet.
     ///
     /// # Panics
     ///
-    /// When the work before it has not landed.
+    /// When the work before it has not finished.
     pub fn sample(&mut self, model: &mut M) {
         if !self.needs_sampling() {
             return;
         }
         assert!(
             self.in_flight.len() == 1,
-            "work is drawn when the work before it has landed"
+            "work is sampled when the work before it has finished"
         );
-        let mut work = self.in_flight.pop_back().expect("some work is to be drawn");
+        let mut work = self
+            .in_flight
+            .pop_back()
+            .expect("some work is to be sampled");
         let Stage::Submitted(mut step) = work.stage else {
-            unreachable!("it is to be drawn")
+            unreachable!("the work needs sampling")
         };
         let sampler_starts = std::mem::take(&mut work.sampler_starts);
         let sampled = self.guarded(|table| {
@@ -249,17 +254,17 @@ impl<M: Model> Table<M> {
         self.in_flight.push_back(work);
     }
 
-    /// Waits for the oldest work and answers it: one readout per span.
+    /// Waits for the oldest work and returns one output for each span.
     ///
     /// # Errors
     ///
-    /// [`Failure`] says what is lost.
+    /// [`Failure`], which says what is lost.
     ///
     /// # Panics
     ///
-    /// When no work is under way, or the oldest is not drawn.
+    /// When no work is in flight, or the oldest is not sampled.
     pub fn finish(&mut self, model: &mut M) -> Result<Vec<SpanOutput>, Failure> {
-        let work = self.in_flight.pop_front().expect("some work is under way");
+        let work = self.in_flight.pop_front().expect("some work is in flight");
         let work_number = work.work_number;
         let result = self.finish_work(model, work);
         let succeeded = result.is_ok();
@@ -277,7 +282,7 @@ impl<M: Model> Table<M> {
     ) -> Result<Vec<SpanOutput>, Failure> {
         self.lost = work.lost;
         let result = match work.stage {
-            Stage::Submitted(_) => panic!("work is drawn before it lands"),
+            Stage::Submitted(_) => panic!("work is sampled before it finishes"),
             Stage::Finished(result) => {
                 return result.map(|outputs| with_skipped(outputs, &work.skipped));
             }
@@ -286,7 +291,7 @@ impl<M: Model> Table<M> {
                 assert_eq!(
                     span_outputs.len(),
                     work.spans.len(),
-                    "a step answers every span"
+                    "a step returns one output for each span"
                 );
                 table.accept(work.work_number, &work.spans, &span_outputs);
                 for (span, why) in failed {
@@ -297,7 +302,7 @@ impl<M: Model> Table<M> {
         };
         if result.is_err() {
             self.lose(&work.spans);
-            // What was launched on top of it may have read what it did not write.
+            // Work submitted after it may have read state that the failed step did not write.
             for mut later in std::mem::take(&mut self.in_flight) {
                 self.lose(&later.spans);
                 if !matches!(later.stage, Stage::Finished(Ok(_) | Err(Failure::Reset(_)))) {
@@ -309,7 +314,7 @@ impl<M: Model> Table<M> {
         result
     }
 
-    /// Launches, draws and lands one work while no other is under way.
+    /// Submits, samples and finishes one work while no other is in flight.
     ///
     /// # Errors
     ///
@@ -317,15 +322,15 @@ impl<M: Model> Table<M> {
     ///
     /// # Panics
     ///
-    /// When other work is under way.
+    /// When other work is in flight.
     pub fn run_work(&mut self, model: &mut M, work: Work) -> Result<Vec<SpanOutput>, Failure> {
-        assert!(self.in_flight.is_empty(), "no other work is under way");
+        assert!(self.in_flight.is_empty(), "no other work is in flight");
         self.submit(model, work);
         self.sample(model);
         self.finish(model)
     }
 
-    /// Catches a panic of the model, and drops everything when a reset follows.
+    /// Catches a panic of the model. Drops everything when the operation ends in a reset.
     fn guarded<T>(
         &mut self,
         operation: impl FnOnce(&mut Self) -> Result<T, Failure>,
@@ -342,8 +347,8 @@ impl<M: Model> Table<M> {
         result
     }
 
-    /// Hands a copy of a slot's tail over, when the steps under way have landed: one that fails
-    /// makes the tail worthless, and the copy with it.
+    /// Exports a copy of a slot's tail once the steps in flight have finished. A step that
+    /// fails invalidates the tail, and the copy with it.
     pub(super) fn export_when_finished(
         &mut self,
         copy: CopyId,
@@ -362,7 +367,8 @@ impl<M: Model> Table<M> {
         }
     }
 
-    /// This launch has landed, well or not.
+    /// Exports the copies that waited for this work, which has finished, with or without
+    /// success.
     fn export_finished(&mut self, work_number: u64, succeeded: bool) -> Result<(), ModelError> {
         let due = |pending: &mut PendingExport<M>| pending.after <= work_number || !succeeded;
         let due: Vec<PendingExport<M>> = self.pending_exports.extract_if(.., due).collect();
@@ -372,7 +378,7 @@ impl<M: Model> Table<M> {
             ..
         } in due
         {
-            let failed = || ModelError::Device("the step before it has failed".into());
+            let failed = || ModelError::Device("a step before the copy has failed".into());
             let detached_state = succeeded.then_some(detached_state).ok_or_else(failed);
             self.transfer_queue.export(copy, detached_state)?;
         }
@@ -389,8 +395,8 @@ impl<M: Model> Table<M> {
         self.failing_works = 0;
     }
 
-    /// Carries out edits. One that fails costs what it touched; all is lost where the device
-    /// cannot be trusted any more.
+    /// Carries out edits. A failed edit loses the slots and segments that it touches; an error
+    /// that is not confined to the edit resets the device.
     fn apply_edits(&mut self, model: &mut M, edits: Vec<Edit>) -> Result<(), Failure> {
         if edits.is_empty() {
             return Ok(());
@@ -398,9 +404,11 @@ impl<M: Model> Table<M> {
         let mut failed = None;
         for edit in edits {
             let edit_losses = edit_losses(&edit);
-            let edited = match self.lacks(&edit) {
-                true => Err(ModelError::Device("what it needs was lost".into())),
-                false => self.edit(model, edit),
+            let edited = if self.lacks(&edit) {
+                let why = "a slot or a segment that the edit needs was lost";
+                Err(ModelError::Device(why.into()))
+            } else {
+                self.edit(model, edit)
             };
             match edited {
                 Ok(()) => {}
@@ -416,23 +424,23 @@ impl<M: Model> Table<M> {
             return Ok(());
         };
         self.failing_works += 1;
-        match self.failing_works <= FAILING_WORKS_MAX {
-            true => Ok(()),
-            false => Err(Failure::Reset(format!(
-                "edits failed in {} works in a row: {reason}",
-                self.failing_works
-            ))),
+        if self.failing_works <= FAILING_WORKS_MAX {
+            return Ok(());
         }
+        Err(Failure::Reset(format!(
+            "edits failed in {} works in a row: {reason}",
+            self.failing_works
+        )))
     }
 
-    /// Whether what an edit begins with was lost.
+    /// Whether a slot or a segment that the edit needs was lost.
     fn lacks(&self, edit: &Edit) -> bool {
         let slot = changed_slot(edit);
         slot.is_some_and(|slot| self.absent.slots.contains(&slot))
             || required_segments(edit).any(|segment| self.absent.segments.contains(&segment))
     }
 
-    /// An edit has failed: what it was to change or to make is not there.
+    /// Marks the slots and segments as lost that a failed edit was to change or create.
     fn apply_losses(&mut self, edit_losses: EditLosses, reason: &str) {
         if self.lost.is_empty() {
             reason.clone_into(&mut self.lost.reason);
@@ -443,17 +451,17 @@ impl<M: Model> Table<M> {
         }
         if let Some(slot) = edit_losses.slot {
             self.slots.remove(&slot);
-            match edit_losses.closes {
-                true => drop(self.absent.slots.remove(&slot)),
-                false if self.absent.slots.insert(slot) => self.lost.slots.push(slot),
-                false => {}
+            if edit_losses.closes {
+                self.absent.slots.remove(&slot);
+            } else if self.absent.slots.insert(slot) {
+                self.lost.slots.push(slot);
             }
         }
         self.absent.segments.extend(&edit_losses.made);
         self.lost.segments.extend(edit_losses.made);
     }
 
-    /// Takes spans out of a step whose slots are absent. Says where they stood.
+    /// Removes spans with absent slots from a step. Returns their positions.
     fn skip_absent(&self, spans: &mut Vec<PlannedSpan>) -> Vec<usize> {
         if self.absent.slots.is_empty() {
             return Vec::new();
@@ -465,8 +473,8 @@ impl<M: Model> Table<M> {
         skipped
     }
 
-    /// Launches a step; none where there are no spans. Its slots are taken out of the
-    /// table meanwhile, so that a failed launch takes them along.
+    /// Submits a step; `None` where there are no spans. The slots are taken out of the table
+    /// meanwhile, so that a failed submission loses them.
     fn submit_spans(
         &mut self,
         model: &mut M,
@@ -478,7 +486,7 @@ impl<M: Model> Table<M> {
         let taken = planned.iter().map(|span| self.slots.remove(&span.slot));
         let taken: Vec<Option<DeviceSlot<M>>> = taken.collect();
         let slots: Option<Vec<DeviceSlot<M>>> = taken.into_iter().collect();
-        // Those that are not there were lost with the step before.
+        // Slots that are absent were lost with the step before.
         let mut slots = slots.ok_or(Failure::Dropped)?;
         let before = self.in_flight.back();
         let last_tokens: Vec<Last> = slots.iter().map(|slot| slot.last).collect();
@@ -502,7 +510,7 @@ impl<M: Model> Table<M> {
                 OutputKind::Nothing | OutputKind::Logits => Last::Nothing,
             };
             let twin = self.slots.insert(planned.slot, slot);
-            assert!(twin.is_none(), "a slot is stepped once");
+            assert!(twin.is_none(), "a slot has one span in a step");
         }
         Ok(Some(step))
     }
@@ -525,7 +533,7 @@ impl<M: Model> DeviceSlot<M> {
     }
 }
 
-/// Readouts with nothing where a span was left out.
+/// Inserts [`SpanOutput::Nothing`] where a span was skipped.
 fn with_skipped(mut span_outputs: Vec<SpanOutput>, skipped: &[usize]) -> Vec<SpanOutput> {
     for index in skipped {
         span_outputs.insert(*index, SpanOutput::Nothing);
@@ -533,8 +541,8 @@ fn with_skipped(mut span_outputs: Vec<SpanOutput>, skipped: &[usize]) -> Vec<Spa
     span_outputs
 }
 
-/// What a span is fed: the scheduler's tokens, or what its slot's last span drew, which
-/// may be under way still.
+/// Returns a span's token source: tokens from the scheduler, or the token that the slot's last
+/// span sampled, which may still be in flight.
 fn token_source<'a, M: Model>(
     token_source: &'a PlannedTokens,
     last: &'a Last,
@@ -546,18 +554,20 @@ fn token_source<'a, M: Model>(
         (PlannedTokens::Sampled, Last::InFlight { work_number, span }) => {
             let before = before.filter(|before| before.work_number == *work_number);
             match &before
-                .expect("what is under way is what was launched before")
+                .expect("the step in flight is the one submitted before")
                 .stage
             {
                 Stage::Sampled(step, _) => TokenSource::Sampled(step, *span),
-                Stage::Submitted(_) | Stage::Finished(_) => unreachable!("its slots would be lost"),
+                Stage::Submitted(_) | Stage::Finished(_) => {
+                    unreachable!("a failed step's slots are lost")
+                }
             }
         }
-        (PlannedTokens::Sampled, Last::Nothing) => panic!("the slot's last span drew nothing"),
+        (PlannedTokens::Sampled, Last::Nothing) => panic!("the slot's last span sampled a token"),
     }
 }
 
-/// What a panic said.
+/// Returns a panic's message.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()

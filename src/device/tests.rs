@@ -1,4 +1,4 @@
-//! The table on the oracle.
+//! Tests of the device table on the oracle.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn span(slot: SlotId, tokens: &[TokenId]) -> PlannedSpan {
     }
 }
 
-/// A span that draws a token: after these, or after what it drew last.
+/// A span that samples a token: after these tokens, or after the token that it sampled last.
 fn sampled_span(slot: SlotId, tokens: &[TokenId]) -> PlannedSpan {
     let token_sampling = TokenSampling {
         sampling: Sampling::GREEDY,
@@ -57,8 +57,8 @@ fn open(slot: SlotId) -> Edit {
     }
 }
 
-/// A table with two slots on segments 1 and 2, of two tokens each; the first has
-/// a tail of two more.
+/// A table with two slots on segments 1 and 2, with two tokens each; the first slot has a tail
+/// of two more.
 fn table(oracle: &mut Oracle) -> Table<Oracle> {
     let mut table = Table::new();
     let open = |slot, path| Edit::Open {
@@ -85,8 +85,8 @@ fn table(oracle: &mut Oracle) -> Table<Oracle> {
     table
 }
 
-/// Logits after `next`, when these tokens were evaluated and `removed` of them
-/// taken out again.
+/// Returns the logits after `next`, when these tokens were evaluated and `removed` of them
+/// removed again.
 fn expected_output(config: &OracleConfig, tokens: &[TokenId], removed: Range<usize>) -> SpanOutput {
     let mut reference_run = ReferenceRun::new(config);
     for &token in tokens {
@@ -178,8 +178,8 @@ fn edit_rejected_by_the_model_resets_the_device() {
     assert_eq!(table.held(), (0, 0));
 }
 
-/// The device refuses memory for one edit: what it was to change and to make is lost, and what
-/// would be made of that, and nothing else.
+/// The device has no memory for one edit: only the slots and segments of that edit, and of
+/// edits that need them, are lost.
 #[test]
 fn edit_without_memory_loses_only_its_own_slot_and_segments() {
     let third = SlotId(3);
@@ -199,7 +199,7 @@ fn edit_without_memory_loses_only_its_own_slot_and_segments() {
         path: path.iter().copied().map(SegmentId).collect(),
         expected_tokens: 0,
     };
-    // Edits of which the first is refused; slots and segments that are lost.
+    // Pairs of edits whose first fails, with the slots and segments that are lost.
     let cases: [(Vec<Edit>, &[SlotId], &[u64]); 5] = [
         (vec![opens(third, &[1])], &[third], &[]),
         (vec![seal(SLOT, 3)], &[SLOT], &[3]),
@@ -214,9 +214,9 @@ fn edit_without_memory_loses_only_its_own_slot_and_segments() {
         config.faults.fail_allocations(1);
         let spans = vec![span(SLOT, &[9]), span(TWIN, &[9])];
         let outputs = table.run_work(&mut oracle, work(edits, spans));
-        let outputs = outputs.expect("all else is as it was");
+        let outputs = outputs.expect("everything else is unchanged");
         let twin = expected_output(&config, &[1, 2, 3, 4], 4..4);
-        assert_eq!(outputs[1], twin, "others are served");
+        assert_eq!(outputs[1], twin, "other slots continue");
         let lost = table.take_lost();
         assert_eq!(lost.slots, slots);
         assert_eq!(
@@ -224,12 +224,13 @@ fn edit_without_memory_loses_only_its_own_slot_and_segments() {
             segments.iter().copied().map(SegmentId).collect::<Vec<_>>()
         );
         assert!(lost.reason.contains("the device failed"), "{}", lost.reason);
-        let own_output = match slots.contains(&SLOT) {
-            true => SpanOutput::Nothing,
-            false => expected_output(&config, &[1, 2, 3, 4, 5, 6], 6..6),
+        let own_output = if slots.contains(&SLOT) {
+            SpanOutput::Nothing
+        } else {
+            expected_output(&config, &[1, 2, 3, 4, 5, 6], 6..6)
         };
         assert_eq!(outputs[0], own_output);
-        // They are closed and dropped like others, and then nothing is left of them.
+        // They are closed and dropped like others, and then none is left.
         let mut gone: Vec<Edit> = slots
             .iter()
             .map(|slot| Edit::Close { slot: *slot })
@@ -269,7 +270,8 @@ fn repeated_edit_failures_reset_the_device() {
     assert!(table.take_lost().is_empty());
 }
 
-/// Each token feeds the next step, whether that is launched before or after it landed.
+/// Each sampled token is the next step's source, whether that step is submitted before or after
+/// the finish.
 #[test]
 fn sampled_token_is_the_next_input_of_its_slot() {
     for early in [true, false] {
@@ -310,7 +312,7 @@ fn sampled_token_is_the_next_input_of_its_slot() {
 
 type StepResult = Result<Vec<SpanOutput>, Failure>;
 
-/// Two steps are launched, and the first fails as `fault` says.
+/// Submits two steps; the first fails with `fault`.
 fn run_with_fault(fault: StepFault) -> (Vec<StepResult>, Table<Oracle>, Oracle) {
     let (config, mut oracle) = oracle();
     let mut table = Table::new();
@@ -343,14 +345,14 @@ fn step_submitted_on_a_failed_step_is_dropped() {
         let (results, table, _) = run_with_fault(fault);
         assert!(matches!(results[0], Err(Failure::Step(_))), "{results:?}");
         assert!(matches!(results[1], Err(Failure::Dropped)), "{results:?}");
-        assert!(results[2].is_ok(), "others go on: {results:?}");
-        // The third, and the one that the dropped work opened.
+        assert!(results[2].is_ok(), "other slots continue: {results:?}");
+        // The third slot, and the one that the dropped work opened.
         assert_eq!(table.held(), (0, 2));
     }
 }
 
-/// A copy of a slot's tail is asked for while a step with that slot is under way, which lands
-/// as `fault` says. What is handed over before the step has landed, and after.
+/// Copies a slot's tail out while a step with that slot is in flight; the step finishes with
+/// `fault`. Returns the exports before the step has finished, and after.
 fn copy_out_in_flight(fault: Option<StepFault>) -> (usize, NextExport<DetachedState<Oracle>>) {
     let (config, mut oracle) = oracle();
     let (prototype, host_end) = transfer_queue();
@@ -373,7 +375,7 @@ fn copy_out_in_flight(fault: Option<StepFault>) -> (usize, NextExport<DetachedSt
     assert_eq!(finished.is_err(), fault.is_some());
     let next = host_end.exports.next(Duration::MAX, |_| true);
     assert!(table.finish(&mut oracle).is_ok());
-    assert!(host_end.exports.is_empty(), "it is handed over once");
+    assert!(host_end.exports.is_empty(), "the copy is exported once");
     (early, next)
 }
 
@@ -408,7 +410,7 @@ fn work_of_the_old_epoch_is_dropped_after_a_reset() {
     table.run_work(&mut oracle, fresh).expect("a new start");
 }
 
-/// The step under way lands well; the next could not be launched.
+/// The step in flight finishes; the next cannot be submitted.
 #[test]
 fn failed_submit_keeps_the_step_in_flight() {
     for (fault, reset) in [(StepFault::Fail, false), (StepFault::Panic, true)] {
@@ -420,7 +422,7 @@ fn failed_submit_keeps_the_step_in_flight() {
         config.faults.next_steps(1, fault);
         table.submit(&mut oracle, work(vec![], vec![sampled_span(SLOT, &[])]));
         let expected_output = config.reference_tokens(&[3], 1, Sampling::GREEDY);
-        let first = table.finish(&mut oracle).expect("it was well");
+        let first = table.finish(&mut oracle).expect("the first step finishes");
         assert_eq!(first, [SpanOutput::Token(expected_output[0])]);
         let second = table.finish(&mut oracle).expect_err("it failed");
         assert_eq!(matches!(second, Failure::Reset(_)), reset, "{second:?}");
@@ -429,7 +431,7 @@ fn failed_submit_keeps_the_step_in_flight() {
     }
 }
 
-/// The whole thread: outcomes come in order, and their times add up.
+/// Runs the whole thread: outcomes arrive in order, and their times add up.
 #[tokio::test]
 async fn two_steps_in_flight() {
     let config = OracleConfig {
@@ -469,7 +471,7 @@ async fn two_steps_in_flight() {
     assert_eq!(config.counters.now().tails_alive, 0);
 }
 
-/// Work of a newer epoch finds a device that is empty, also while older work is under way.
+/// Work of a newer epoch finds an empty device, also while older work is in flight.
 #[test]
 fn a_newer_epoch_drops_everything_first() {
     let (config, mut oracle) = oracle();
@@ -480,14 +482,14 @@ fn a_newer_epoch_drops_everything_first() {
         work(vec![open(SLOT)], vec![sampled_span(SLOT, &[3, 1])]),
     );
     table.sample(&mut oracle);
-    // The same slot again: it would be an error to open it twice, were it still there.
+    // The same slot again: opening it twice would be an error, were it still open.
     let mut next_epoch = work(
         vec![open(TWIN)],
         vec![sampled_span(TWIN, &[3, 1, expected_output[0]])],
     );
     next_epoch.epoch = 3;
     table.submit(&mut oracle, next_epoch);
-    assert_eq!(table.held(), (0, 1), "the newcomer's slot only");
+    assert_eq!(table.held(), (0, 1), "only the new epoch's slot");
     let late = table.finish(&mut oracle).expect("a step");
     assert_eq!(late, [SpanOutput::Token(expected_output[0])]);
     table.sample(&mut oracle);
@@ -497,7 +499,7 @@ fn a_newer_epoch_drops_everything_first() {
     assert!(matches!(old, Err(Failure::Dropped)), "{old:?}");
 }
 
-/// A thread that has died, then one that hangs: each is followed by another.
+/// One thread dies, and then one hangs: each is replaced by another.
 #[tokio::test]
 async fn device_thread_can_be_replaced() {
     let config = OracleConfig::default();
@@ -533,7 +535,7 @@ async fn device_thread_can_be_replaced() {
     loader.gone().await;
 }
 
-/// What two slots draw in four steps, two at a time; `spec` is the first one's.
+/// Returns what two slots sample in four steps, two at a time; `spec` is the first slot's.
 fn run_with_sampler(spec: SamplingSpec) -> (OracleConfig, Vec<[SpanOutput; 2]>) {
     let (config, mut oracle) = oracle();
     let mut table = Table::new();
@@ -563,7 +565,7 @@ fn run_with_sampler(spec: SamplingSpec) -> (OracleConfig, Vec<[SpanOutput; 2]>) 
     (config, outputs)
 }
 
-/// A grammar that is over after two tokens, with no token to end on.
+/// A grammar that is complete after two tokens, without an end token.
 #[test]
 fn failed_sampler_fails_only_its_span() {
     let mut tokens = vec![Vec::new(); 1_000];

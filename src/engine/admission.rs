@@ -1,4 +1,4 @@
-//! A request becomes tokens that fit, or a typed refusal.
+//! Admission: a request becomes tokens that fit, or a typed error.
 
 use std::sync::Arc;
 
@@ -10,34 +10,34 @@ use motet_core::TokenId;
 use motet_core::cache::shift;
 use motet_core::protocol::ContextLimit;
 
-/// Outputs that shift their context are no longer than so many contexts: what runs
-/// longer has lost its end, and its place is wanted.
+/// Longest output of a shifting sequence, in contexts. A longer one is presumed endless, and
+/// its slot is needed.
 const SHIFTED_CONTEXTS_MAX: usize = 10;
 
-/// Restore points that one request may ask for: each costs everybody a step's pause.
+/// Most restore points of one request: each interrupts a step for all sequences.
 const RESTORE_POINTS_MAX: usize = 64;
 
-/// What a request asks for, in tokens that fit.
+/// An admitted request, in tokens that fit.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) tokens: Arc<[TokenId]>,
     pub(super) output_tokens_max: usize,
     pub(super) restore_points: Vec<usize>,
-    /// Tokens that were taken out of a prompt that was too long.
+    /// Tokens that were cut from a prompt that was too long.
     pub(super) truncated_tokens: usize,
 }
 
 impl Engine {
-    /// The request's tokens, if model and device could ever run them. The request is as it
-    /// was afterwards, unless the error gives it back.
+    /// Returns the request's tokens, if model and device can ever run them. The request is
+    /// unchanged afterwards, unless the error gives it back.
     pub(super) async fn admit(&self, request: &mut Request) -> Result<Admitted, SubmitError> {
         self.check_limit(request)?;
         if let Prompt::Tokens(tokens) = &request.prompt {
             self.check_fits(tokens.len(), request.at_context_limit)?;
         }
-        // A model that can resume after any token needs no restore point where the
-        // conversation's next prompt will differ from this one.
-        let with_conversation = !self.spec.resumes_anywhere();
+        // A model that can resume after any token needs no restore point at the end of the
+        // conversation so far.
+        let with_conversation = !self.inner.spec.resumes_anywhere();
         let mode = TokenizeMode::Prompt { with_conversation };
         let tokenized = self.tokenize_prompt(request, mode).await?;
         let mut tokens = tokenized.tokens;
@@ -59,7 +59,7 @@ impl Engine {
         })
     }
 
-    /// What a fork asks for; how much it continues, only the scheduler knows.
+    /// Returns a fork's tokens; only the scheduler knows how much the fork continues.
     pub(super) async fn admit_fork(
         &self,
         request: &mut Request,
@@ -88,7 +88,7 @@ impl Engine {
     }
 
     fn check_limit(&self, request: &Request) -> Result<(), SubmitError> {
-        let context = self.spec.context_tokens_max;
+        let context = self.inner.spec.context_tokens_max;
         match request.at_context_limit {
             ContextLimit::Shift { keep } if keep >= context => Err(field_error(
                 "at_context_limit.keep",
@@ -99,15 +99,15 @@ impl Engine {
         }
     }
 
-    /// Takes the middle out of a prompt that is too long, if its caller wants that: so many
-    /// tokens.
+    /// Cuts the middle out of a prompt that is too long, if the request allows it. Returns the
+    /// number of tokens cut.
     fn fit_prompt(
         &self,
         tokens: &mut Vec<TokenId>,
         at_limit: ContextLimit,
     ) -> Result<usize, SubmitError> {
         self.check_fits(tokens.len(), at_limit)?;
-        let context = self.spec.context_tokens_max;
+        let context = self.inner.spec.context_tokens_max;
         match at_limit {
             ContextLimit::Shift { keep } if tokens.len() >= context => {
                 let removed = shift::truncation(context, keep, tokens.len());
@@ -117,10 +117,10 @@ impl Engine {
         }
     }
 
-    /// Refuses a prompt that is too long: for the context where it is to stay whole, and
-    /// for `text.shift_contexts_max` contexts where it may lose its middle.
+    /// Rejects a prompt that is too long: for the context where it must stay whole, and for
+    /// `text.shift_contexts_max` contexts where the middle may be cut.
     fn check_fits(&self, tokens: usize, at_limit: ContextLimit) -> Result<(), SubmitError> {
-        let context = self.spec.context_tokens_max;
+        let context = self.inner.spec.context_tokens_max;
         let (fits, expected) = match at_limit {
             ContextLimit::Stop => (
                 tokens < context,
@@ -146,38 +146,39 @@ impl Engine {
         ))
     }
 
-    /// The longest output of any prompt.
+    /// Returns the longest output of any prompt.
     fn output_limit(&self, at_limit: ContextLimit) -> usize {
-        let context = self.spec.context_tokens_max;
+        let context = self.inner.spec.context_tokens_max;
         match at_limit {
             ContextLimit::Stop => context,
             ContextLimit::Shift { .. } => context.saturating_mul(SHIFTED_CONTEXTS_MAX),
         }
     }
 
-    /// The longest output that context and device have room for.
+    /// Returns the longest output that context and device allow.
     fn output_tokens_max(&self, prompt: usize, request: &Request) -> Result<usize, SubmitError> {
-        let context = self.spec.context_tokens_max;
+        let context = self.inner.spec.context_tokens_max;
         let limit = match request.at_context_limit {
             ContextLimit::Stop => context - prompt,
             ContextLimit::Shift { .. } => self.output_limit(request.at_context_limit),
         };
         let output_tokens_max = request.output_tokens_max.min(limit);
         let needed_bytes = self
+            .inner
             .spec
             .tail_bytes((prompt + output_tokens_max).min(context));
-        let budget_bytes = self.config.cache.device_bytes_max;
-        match needed_bytes <= budget_bytes {
-            true => Ok(output_tokens_max),
-            false => Err(SubmitError::TooLarge {
+        let budget_bytes = self.inner.config.cache.device_bytes_max;
+        if needed_bytes > budget_bytes {
+            return Err(SubmitError::TooLarge {
                 needed_bytes,
                 budget_bytes,
-            }),
+            });
         }
+        Ok(output_tokens_max)
     }
 }
 
-/// Offsets within a prompt, not too many.
+/// Checks that the offsets lie within the prompt and are not too many.
 fn checked_points(points: &[usize], tokens: usize) -> Result<Vec<usize>, SubmitError> {
     if points.len() > RESTORE_POINTS_MAX {
         return Err(field_error(

@@ -1,12 +1,14 @@
-//! Work that would hold the actors' threads up: on few threads, users in turn.
+//! Threads for work that would block the runtime's threads: few threads, shared fairly between
+//! users.
 //!
-//! | state of a piece of work | who holds it | its caller leaves |
+//! | state of a work item | owner | if its caller leaves |
 //! |---|---|---|
-//! | waits | [`FairQueue`] | it is taken out and costs nothing |
-//! | runs | a worker, and with it one of `threads` | it runs to its end; no other takes its thread |
-//! | is done | the channel to its caller | it is dropped |
+//! | waiting | [`FairQueue`] | it is removed and costs nothing |
+//! | running | a worker, on one of `threads` | it runs to its end; its thread is not replaced |
+//! | done | the channel to its caller | the result is dropped |
 //!
-//! [`FairQueue`] says what runs next and what is refused; it knows no thread and no clock.
+//! [`FairQueue`] decides which work runs next and which is rejected; it uses no thread and no
+//! clock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,23 +21,24 @@ use tokio::sync::oneshot;
 
 use motet_core::UserId;
 
-/// How much may wait.
+/// Limits on waiting work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkLimits {
-    /// Pieces of work.
+    /// Most work items.
     pub(crate) count_max: usize,
-    /// Their bytes together. One that is larger waits when it waits alone.
+    /// Most bytes of all items. A larger item is accepted only when no other waits.
     pub(crate) bytes_max: usize,
 }
 
-/// What waits, of each user in the order of its arrival. Users take turns.
+/// Waiting work, for each user in the order of its arrival. Users take turns.
 ///
-/// A user may have as much waiting as there is room left for others. One user alone takes
-/// half of the room, two take a third each, and there always is some for one more.
+/// A user may have at most as much waiting as stays free for others. One user alone takes at
+/// most half of the capacity, two take a third each, and some capacity always remains for one
+/// more.
 #[derive(Debug)]
 pub(crate) struct FairQueue<T> {
     limits: WorkLimits,
-    /// Users of whom something waits; whose turn is next comes first.
+    /// Users with waiting work; the next one to be served comes first.
     order: VecDeque<UserId>,
     users: FxHashMap<UserId, UserQueue<T>>,
     count: usize,
@@ -68,7 +71,7 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Lets work wait for its user's turn, and numbers it; none where there is no room.
+    /// Adds work for a user and returns its number; `None` where there is no capacity.
     pub(crate) fn push(&mut self, user: UserId, bytes: usize, work: T) -> Option<u64> {
         let (own, own_bytes) = self
             .users
@@ -100,18 +103,18 @@ impl<T> FairQueue<T> {
         Some(number)
     }
 
-    /// Takes out what is next.
+    /// Removes and returns the next work.
     pub(crate) fn next(&mut self) -> Option<T> {
         let user = *self.order.front()?;
         let next = self.take(user, 0)?;
-        // Its user's next turn comes after those of all others.
+        // The user's next turn comes after those of all others.
         if self.order.front() == Some(&user) {
             self.order.rotate_left(1);
         }
         Some(next)
     }
 
-    /// Takes out what is not wanted any more, if it still waits.
+    /// Removes work that is no longer needed, if it still waits.
     pub(crate) fn remove(&mut self, user: UserId, number: u64) -> Option<T> {
         let queue = self.users.get(&user)?;
         let mut waiting = queue.waiting.iter();
@@ -119,7 +122,7 @@ impl<T> FairQueue<T> {
         self.take(user, index)
     }
 
-    /// What waits.
+    /// Returns the number of waiting items.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
@@ -138,7 +141,7 @@ impl<T> FairQueue<T> {
     }
 }
 
-/// Threads that do work in turns. Clones are the same threads.
+/// Threads that run work, users in turn. Clones share the threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Blocking(Arc<Shared>);
 
@@ -151,28 +154,28 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     fair_queue: FairQueue<Work>,
-    /// Threads that work now.
+    /// Threads that run work now.
     working: usize,
-    /// How long work took lately, in the mean.
+    /// Recent mean duration of work.
     mean: Option<Duration>,
 }
 
 struct Work(Box<dyn FnOnce() + Send>);
 
-/// Why work was not done.
+/// Why work was not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockingError {
-    /// As much waits as may, of all users or of this one.
+    /// The limit on waiting work is reached, for all users or for this one.
     Full {
-        /// How long until about one more may wait; none while nothing is known.
+        /// Estimated time until capacity is free; `None` while no duration is known.
         retry_after: Option<Duration>,
     },
-    /// It panicked.
+    /// The work panicked.
     Panicked,
 }
 
 impl Blocking {
-    /// Needs a tokio runtime when it is used, not now. At least one thread.
+    /// Needs a tokio runtime when it is used, not at creation. `threads` is at least one.
     pub(crate) fn new(threads: usize, limits: WorkLimits) -> Self {
         Self(Arc::new(Shared {
             threads,
@@ -184,7 +187,7 @@ impl Blocking {
         }))
     }
 
-    /// Has work done that holds so many bytes while it waits.
+    /// Runs work that holds this many bytes while it waits.
     ///
     /// # Errors
     ///
@@ -192,8 +195,8 @@ impl Blocking {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future takes out what still waits. What runs goes on to its end, on its
-    /// thread.
+    /// Dropping the future removes work that still waits. Running work continues to its end, on
+    /// its thread.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         user: UserId,
@@ -201,7 +204,7 @@ impl Blocking {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, BlockingError> {
         let (sender, done) = oneshot::channel();
-        // A caller who has left does not hear what came of it.
+        // The result of a caller that has gone is dropped.
         let work = Work(Box::new(move || drop(sender.send(work()))));
         let _queued_work = self.push(user, bytes, work)?;
         done.await.map_err(|_| BlockingError::Panicked)
@@ -240,7 +243,7 @@ impl Blocking {
 }
 
 impl Shared {
-    /// A panic elsewhere leaves a state that is whole: work runs without the lock.
+    /// A panic elsewhere leaves the state whole: work runs without the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -249,12 +252,12 @@ impl Shared {
 /// One of the threads, while there is work.
 struct Worker {
     shared: Arc<Shared>,
-    /// It counts as one that works. Dropping it frees its place then.
+    /// Whether it counts as working. If so, its drop frees its place.
     is_counted: bool,
 }
 
 impl Worker {
-    /// One that is counted already.
+    /// Creates a worker that is counted already.
     fn new(shared: &Arc<Shared>) -> Self {
         Self {
             shared: Arc::clone(shared),
@@ -265,17 +268,17 @@ impl Worker {
     fn work(mut self) {
         while let Some(Work(work)) = self.next() {
             let began = Instant::now();
-            // Its caller hears of a panic: the channel closes.
+            // The caller notices a panic: the channel closes.
             catch_unwind(AssertUnwindSafe(work)).ok();
             let took = began.elapsed();
             let mut state = self.shared.lock();
-            // An eighth of the mean is of the last.
+            // The mean gives the last duration a weight of one eighth.
             state.mean = Some(state.mean.map_or(took, |mean| mean * 7 / 8 + took / 8));
         }
     }
 
-    /// What is next. Where there is nothing its place is free before anybody can push: what
-    /// is pushed then has a thread of its own.
+    /// Returns the next work. Where there is none, the worker's place is freed under the same
+    /// lock, so that work pushed later gets a thread of its own.
     fn next(&mut self) -> Option<Work> {
         let mut state = self.shared.lock();
         let next = state.fair_queue.next();
@@ -295,7 +298,7 @@ impl Drop for Worker {
     }
 }
 
-/// The place of work that waits, or waited.
+/// The place of a work item in the queue.
 #[derive(Debug)]
 struct QueuedWorkGuard {
     shared: Arc<Shared>,
@@ -306,7 +309,7 @@ struct QueuedWorkGuard {
 impl Drop for QueuedWorkGuard {
     fn drop(&mut self) {
         let removed = self.shared.lock().fair_queue.remove(self.user, self.number);
-        // What it holds is freed without the lock.
+        // The work is dropped without the lock.
         drop(removed);
     }
 }

@@ -1,5 +1,5 @@
-//! The device's memory at the start: how much of it is the engine's, and whether the worst
-//! case fits.
+//! The device's memory budget at the start: how much of it the engine uses, and whether the
+//! worst case fits.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,23 +20,23 @@ const GRAIN_BYTES: usize = 1 << 20;
 pub struct DeviceBudget {
     /// Bytes for cached state and a step's scratch: `cache.device_bytes_max`, set or chosen.
     pub bytes: usize,
-    /// Of these, bytes for the scratch of the largest step.
+    /// The part of them for the scratch memory of the largest step.
     pub scratch_bytes: usize,
-    /// Bytes that were taken and written to at the start, to show that they are there: the
-    /// scratch and `cache.full_sequences_min` sequences of the whole context.
+    /// Bytes that were allocated and written at the start, to prove that they are available:
+    /// the scratch memory and `cache.full_sequences_min` sequences of the whole context.
     pub proven_bytes: usize,
-    /// Bytes that the device had left when the budget was chosen from them. `None` where
-    /// `cache.device_bytes_max` was set, or the device cannot tell.
+    /// Free bytes on the device when the budget was chosen from them. `None` where
+    /// `cache.device_bytes_max` was set, or the device cannot report it.
     pub chosen_from: Option<usize>,
 }
 
-/// What was settled when the model was first loaded. Clones share it.
+/// The budget determined when the model was first loaded. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct BudgetCell(Arc<Mutex<Option<Result<DeviceBudget, StartError>>>>);
 
 impl BudgetCell {
-    /// The model, unless the settings cannot work with it. Only the first is asked: those
-    /// that are loaded after it are the same.
+    /// Returns the model, unless the settings cannot work with it. Only the first model is
+    /// checked: later loads yield the same model.
     pub(super) fn determine<M: Model>(
         &self,
         mut model: M,
@@ -49,7 +49,7 @@ impl BudgetCell {
         }
     }
 
-    /// The budget; none where no model was loaded.
+    /// Returns the budget; `None` where no model was loaded.
     pub(super) fn budget(&self) -> Result<Option<DeviceBudget>, StartError> {
         let mut budget_cell = self.lock();
         let budget = budget_cell.take().transpose()?;
@@ -58,13 +58,13 @@ impl BudgetCell {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Result<DeviceBudget, StartError>>> {
-        // What a model panics with is caught, and leaves nothing half done.
+        // A panic of the model is caught, and leaves no partial state here.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Judges the settings by the model that was loaded, chooses the budget where it is to be
-/// chosen, and has the model show that the worst case fits.
+/// Validates the settings against the loaded model, chooses the budget where it is not set, and
+/// makes the model prove that the worst case fits.
 fn determine<M: Model>(model: &mut M, config: &EngineConfig) -> Result<DeviceBudget, StartError> {
     config.validate_for(model.spec())?;
     let worst = config.worst_case(model.spec());
@@ -87,18 +87,19 @@ fn determine<M: Model>(model: &mut M, config: &EngineConfig) -> Result<DeviceBud
     })
 }
 
-/// Half of what the host has left beside the pager's copies, since other programs live there
-/// too; nine tenths of what a device of its own has left.
+/// Returns the budget: half of the host's free memory after the pager's copies, since other
+/// programs share it, or nine tenths of the free memory of a separate device.
 fn chosen_bytes(left: MemoryLeft, host_bytes_max: usize) -> usize {
-    let bytes = match left.is_host {
-        true => left.bytes.saturating_sub(host_bytes_max) / 2,
-        false => left.bytes / 10 * 9,
+    let bytes = if left.is_host {
+        left.bytes.saturating_sub(host_bytes_max) / 2
+    } else {
+        left.bytes / 10 * 9
     };
     bytes / GRAIN_BYTES * GRAIN_BYTES
 }
 
-/// Fails unless the device has the memory of the worst case, in its own words where it
-/// fails altogether.
+/// Fails unless the device has the memory of the worst case. The error contains the device's
+/// own message where the device fails.
 fn prove(
     worst: WorstCase,
     left: Option<MemoryLeft>,
@@ -112,12 +113,12 @@ fn prove(
         why,
     };
     if let Some(left) = left.filter(|left| left.bytes < needed) {
-        return Err(out_of_memory(left.bytes, "it says so itself".into()));
+        return Err(out_of_memory(left.bytes, "as the device reports".into()));
     }
     let reported = left.map_or(0, |left| left.bytes);
     match catch_unwind(AssertUnwindSafe(|| try_memory(needed))) {
         Ok(Ok(found)) if found >= needed => Ok(()),
-        Ok(Ok(found)) => Err(out_of_memory(found, "it gave no more".into())),
+        Ok(Ok(found)) => Err(out_of_memory(found, "it provided no more".into())),
         Ok(Err(error)) => Err(out_of_memory(reported, error.to_string())),
         Err(panic) => Err(out_of_memory(reported, panic_text(&*panic).into())),
     }
@@ -128,7 +129,7 @@ impl fmt::Display for DeviceBudget {
         let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
         write!(
             f,
-            "{:.0} MiB, of which {:.0} MiB are a step's scratch",
+            "{:.0} MiB, including {:.0} MiB of a step's scratch",
             mib(self.bytes),
             mib(self.scratch_bytes)
         )?;
@@ -187,7 +188,7 @@ mod tests {
     #[test]
     fn too_small_device_is_reported_with_both_numbers() {
         let check = |result: Result<(), (usize, usize, String)>, available, why: &str| {
-            let (needed, found, reported) = result.expect_err("it is too small");
+            let (needed, found, reported) = result.expect_err("the device is too small");
             assert_eq!((needed, found), (1000, available));
             let numbers = [1000, available, 100, 900].map(|number| number.to_string());
             assert!(
@@ -197,7 +198,7 @@ mod tests {
             assert!(reported.contains(why), "{reported}");
         };
         let untried = |_| panic!("there is no need to try");
-        check(proven(Some(999), untried), 999, "says so itself");
+        check(proven(Some(999), untried), 999, "as the device reports");
         check(proven(None, |_| Ok(640)), 640, "no more");
         let throws = |_| Err(ModelError::Device("bad_alloc".into()));
         check(proven(Some(2000), throws), 2000, "bad_alloc");

@@ -1,4 +1,4 @@
-//! The house is started.
+//! Start of the engine and its actors.
 
 use std::fmt;
 use std::panic::catch_unwind;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use kameo::actor::Spawn;
 use kameo::mailbox;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Mutex, Notify, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use super::blocking::{Blocking, WorkLimits};
 use super::budget::{BudgetCell, DeviceBudget};
 use super::sampling_setup::Grammars;
 use super::start_pager::PagerParts;
-use super::{BoxedFuture, Engine};
+use super::{BoxedFuture, Engine, Inner};
 use crate::actors::breakdown::Breakdown;
 use crate::actors::cache::{CacheActor, CacheArgs};
 use crate::actors::scheduler::{MAILBOX_MAX, PENDING_ANSWERS_MAX, Scheduler, SchedulerArgs};
@@ -35,12 +35,12 @@ use motet_sync::heartbeat::Heartbeat;
 use motet_sync::primitives::AtomicUsize;
 use motet_text::TextCodec;
 
-/// News of the pager that may wait for the cache; more wait in its shell.
+/// Events from the pager that may wait for the cache; further events wait in the pager's actor.
 const PAGED_MAX: usize = 256;
-/// Callers who may ask the cache something at once.
+/// Cache commands that may wait for the cache at once.
 const CACHE_COMMANDS_MAX: usize = 64;
 
-/// Sets an engine up. Made by [`Engine::builder`].
+/// Configures and starts an engine. Created by [`Engine::builder`].
 pub struct EngineBuilder {
     prepare: Prepare,
     outline: Option<ModelSpec>,
@@ -51,22 +51,22 @@ pub struct EngineBuilder {
     has_recovery: bool,
 }
 
-/// The part of a start that depends on the model's type. All else is compiled once, here,
-/// and not in each crate that starts an engine.
+/// The part of a start that depends on the model's type. The rest is compiled once in this
+/// crate, and not in each crate that starts an engine.
 type Prepare =
     Box<dyn FnOnce(Conditions) -> BoxedFuture<'static, Result<Prepared, StartError>> + Send>;
-/// Makes the model. The device thread is compiled once for each type of model, not for each
+/// Creates the model. The device thread is compiled once for each type of model, not for each
 /// closure.
 type Build<M> = Box<dyn Fn() -> Result<M, ModelError> + Send + Sync>;
 
-/// What a device and a pager are made under.
+/// The settings for a device and a pager.
 struct Conditions {
     config: EngineConfig,
     failpoint: Failpoint,
     simulation: Option<Simulation>,
 }
 
-/// A device thread with its model, and what its pager is made of.
+/// A device thread with its model, and the parts of its pager.
 struct Prepared {
     device: Device,
     loader: Loader,
@@ -84,7 +84,7 @@ async fn prepare<M: Model>(
         failpoint,
         simulation,
     } = conditions;
-    // The first model that is loaded is the one that is asked; those after it are the same.
+    // The budget is determined with the first loaded model; later loads yield the same model.
     let budget_cell = BudgetCell::default();
     let build = {
         let (budget_cell, config) = (budget_cell.clone(), config.clone());
@@ -98,7 +98,7 @@ async fn prepare<M: Model>(
         &config.pager,
         started.packer,
         started.host_end,
-        // The work that it follows may take as long, and it as long again.
+        // The work before an export may take the device timeout, and the export as long again.
         config.scheduler.device_timeout.saturating_mul(2),
         simulation.as_ref(),
     )?;
@@ -106,8 +106,8 @@ async fn prepare<M: Model>(
         device: started.device,
         loader: started.loader,
         spec: started.spec,
-        // A model that is ready was judged.
-        budget: budget.expect("the model was judged when it was loaded"),
+        // A model is ready only after its budget was determined.
+        budget: budget.expect("the budget was determined when the model was loaded"),
         pager,
     })
 }
@@ -130,15 +130,16 @@ impl EngineBuilder {
         }
     }
 
-    /// What the model will say of itself, where that is known before it is loaded: settings
-    /// are judged by it before anything is loaded. Nothing else follows from it.
+    /// Sets the model's specification, where it is known before the model is loaded. Settings
+    /// are then validated before the load. It has no other effect.
     #[must_use]
     pub fn outline(mut self, outline: ModelSpec) -> Self {
         self.outline = Some(outline);
         self
     }
 
-    /// Lets the engine speak text: without this it takes and gives tokens only.
+    /// Sets the tokenizer and chat template. Without them the engine accepts and returns tokens
+    /// only.
     #[must_use]
     pub fn text(mut self, text: TextCodec) -> Self {
         self.text = Some(text);
@@ -160,7 +161,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Lets a test make the actors and the device threads panic.
+    /// Sets failpoints, with which a test makes the actors and the device threads panic.
     #[doc(hidden)]
     #[must_use]
     pub fn failpoints(mut self, failpoints: Failpoints) -> Self {
@@ -168,8 +169,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Leaves out what an actor keeps for the case that its core panics: then it ends. For
-    /// measuring what that costs.
+    /// Turns off the records that an actor keeps to rebuild a panicked core; a panic then ends
+    /// the actor. Used to measure the cost of the records.
     #[doc(hidden)]
     #[must_use]
     pub fn without_recovery(mut self) -> Self {
@@ -181,13 +182,13 @@ impl EngineBuilder {
     ///
     /// # Errors
     ///
-    /// [`StartError`] when a setting cannot work, the model cannot be loaded, or there is
-    /// no tokio runtime with time around the future. Settings are judged first, as far as
-    /// that is possible before the model is loaded.
+    /// [`StartError`] when a setting is invalid, the model cannot be loaded, or the future runs
+    /// outside a tokio runtime with time enabled. Settings are validated before the load, as
+    /// far as possible.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives everything up once the model is loaded.
+    /// Dropping the future frees everything once the model is loaded.
     pub async fn start(self) -> Result<Engine, StartError> {
         self.start_boxed().await
     }
@@ -216,7 +217,7 @@ impl EngineBuilder {
         } = (self.prepare)(conditions).await?;
         spec.context_tokens_max = self.config.context_tokens_max(&spec);
         let mut config = self.config;
-        // What a step needs beside its cached state is not there for the cache.
+        // A step's scratch memory is not available to the cache.
         config.cache.device_bytes_max = budget.bytes - budget.scratch_bytes;
         let pinned = config.cache.pinned_bytes_max();
         config.cache.pinned_bytes_max = Some(pinned.min(config.cache.device_bytes_max));
@@ -243,7 +244,8 @@ impl EngineBuilder {
                 failpoint: self.failpoints.cache,
                 has_recovery: self.has_recovery,
             },
-            // Never full: what is asked, those who look, and kameo's own signals.
+            // Never full: commands, snapshots and views, and kameo's own signals are all
+            // bounded.
             mailbox::bounded(PENDING_ANSWERS_MAX + CACHE_COMMANDS_MAX + PAGED_MAX + 16),
         );
         let weak_cache = cache.downgrade();
@@ -309,7 +311,7 @@ impl EngineBuilder {
             },
             started_at,
         };
-        Ok(Engine {
+        let inner = Inner {
             scheduler,
             cache: weak_cache,
             admission,
@@ -329,8 +331,11 @@ impl EngineBuilder {
             cache_command_permits,
             loader,
             breakdown,
-            pager_gone,
+            pager_gone: Mutex::new(pager_gone),
             snapshots: snapshot_task.spawn(),
+        };
+        Ok(Engine {
+            inner: Arc::new(inner),
         })
     }
 }
@@ -343,19 +348,19 @@ impl fmt::Debug for EngineBuilder {
     }
 }
 
-/// Refuses to start where actors could not run: each of them would panic at its first wait.
+/// Fails where actors cannot run: each of them would panic at its first wait.
 fn check_runtime() -> Result<(), StartError> {
     if Handle::try_current().is_err() {
         return Err(StartError::Runtime { found: "none" });
     }
-    // tokio says whether there is time in no other way.
+    // tokio has no other way to query whether time is enabled.
     let has_time = catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok();
-    match has_time {
-        true => Ok(()),
-        false => Err(StartError::Runtime {
+    if !has_time {
+        return Err(StartError::Runtime {
             found: "one without time",
-        }),
+        });
     }
+    Ok(())
 }
 
 fn text_limits(config: &TextConfig) -> WorkLimits {

@@ -1,4 +1,4 @@
-//! What is kept: warm, pin, clear, flush, and a look at the trie.
+//! Cache control: warm, pin, clear and flush, and a view of the trie.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use motet_core::protocol::{ContextLimit, SegmentSize, Usage};
 use motet_sync::primitives::Ordering;
 
 impl Engine {
-    /// Computes a prompt's state, so that requests that begin with it start from the
-    /// cache, as far as there is room for it. Waits until that is done. The request's
-    /// output settings do not matter.
+    /// Computes a prompt's state and waits for it, so that requests that begin with the prompt
+    /// start from the cache, as far as memory allows. The request's output settings are
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// [`CacheCommandError`] when the request is refused or fails.
+    /// [`CacheCommandError`] when the request is rejected or fails.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the work; what was computed stays cached.
+    /// Dropping the future cancels the work; computed state stays cached.
     pub async fn warm(&self, request: Request) -> Result<Usage, CacheCommandError> {
         check_cached(&request)?;
-        // The prompt's state is whole once a token was drawn from it.
+        // The prompt's state is complete once a token was sampled from it.
         let request = Request {
             output_tokens_max: 1,
             output_tokens_min: 0,
@@ -43,19 +43,19 @@ impl Engine {
         Ok(completion.finish.usage)
     }
 
-    /// Computes the state of a request's prompt and keeps it: it is not evicted until
-    /// it is unpinned, or `time_to_live` has passed. Should the device lose it, it is
-    /// kept again once a request has computed it again.
+    /// Computes the state of a request's prompt and pins it: it is not evicted until it is
+    /// unpinned, or `time_to_live` has passed. If the device loses the state, it is pinned
+    /// again once a request has computed it again.
     ///
     /// # Errors
     ///
-    /// [`CacheCommandError`] when the request is refused or fails, or its prompt is more than
-    /// `cache.pinned_bytes_max` leaves.
+    /// [`CacheCommandError`] when the request is rejected or fails, or its prompt is larger
+    /// than the free part of `cache.pinned_bytes_max`.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the prompt cached, and perhaps pinned for its time
-    /// to live: give one.
+    /// Dropping the future leaves the prompt cached, and perhaps pinned until its time to live
+    /// has passed: set one.
     pub async fn pin(
         &self,
         mut request: Request,
@@ -63,8 +63,11 @@ impl Engine {
     ) -> Result<PinId, CacheCommandError> {
         check_cached(&request)?;
         let tokens = self.admit(&mut request).await?.tokens;
-        let bytes = self.spec.segment_bytes(SegmentSize::whole(tokens.len()));
-        let bytes_max = self.config.cache.pinned_bytes_max();
+        let bytes = self
+            .inner
+            .spec
+            .segment_bytes(SegmentSize::whole(tokens.len()));
+        let bytes_max = self.inner.config.cache.pinned_bytes_max();
         if bytes > bytes_max {
             return Err(CacheError::PinTooLarge { bytes, bytes_max }.into());
         }
@@ -75,7 +78,7 @@ impl Engine {
             ..request
         };
         let pin = Pin {
-            pin: PinId(self.pins_made.fetch_add(1, Ordering::Relaxed) as u64 + 1),
+            pin: PinId(self.inner.pins_made.fetch_add(1, Ordering::Relaxed) as u64 + 1),
             salt: salt(warm.cache_salt.as_deref()),
             tokens,
             time_to_live,
@@ -83,7 +86,7 @@ impl Engine {
         self.warm(warm.clone()).await?;
         let first = self.run_cache_command(Message::Pin(pin.clone())).await;
         if let Err(CacheCommandError::Cache(CacheError::NotCached { .. })) = first {
-            // Another has taken its room between the two: once more.
+            // The state was evicted between the two commands: compute it once more.
             self.warm(warm).await?;
             self.run_cache_command(Message::Pin(pin.clone())).await?;
         } else {
@@ -92,7 +95,7 @@ impl Engine {
         Ok(pin.pin)
     }
 
-    /// Gives a pinned prompt up to eviction, like any other.
+    /// Removes a pin, so that the prompt can be evicted like any other.
     ///
     /// # Errors
     ///
@@ -100,13 +103,13 @@ impl Engine {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the pin or not.
+    /// Dropping the future leaves it open whether the pin is removed.
     pub async fn unpin(&self, pin: PinId) -> Result<(), CacheCommandError> {
         self.run_cache_command(Message::Unpin { pin }).await
     }
 
-    /// Evicts everything that no live sequence and no pin holds, cached for the requests
-    /// of a `cache_salt`, or for those without one.
+    /// Evicts all segments of one `cache_salt`, or of requests without a salt, except those in
+    /// use by live sequences or pins.
     ///
     /// # Errors
     ///
@@ -114,13 +117,13 @@ impl Engine {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the cache cleared or not.
+    /// Dropping the future leaves it open whether the cache is cleared.
     pub async fn clear_cache(&self, cache_salt: Option<&str>) -> Result<(), CacheCommandError> {
         let salt = Some(salt(cache_salt));
         self.run_cache_command(Message::Clear { salt }).await
     }
 
-    /// Evicts everything that no live sequence and no pin holds, whosever it is.
+    /// Evicts all segments of every salt, except those in use by live sequences or pins.
     ///
     /// # Errors
     ///
@@ -128,28 +131,28 @@ impl Engine {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the cache cleared or not.
+    /// Dropping the future leaves it open whether the caches are cleared.
     pub async fn clear_all_caches(&self) -> Result<(), CacheCommandError> {
         self.run_cache_command(Message::Clear { salt: None }).await
     }
 
-    /// Copies to the disk what is cached and not there yet, pinned or not, and waits until it
-    /// is written: the next start on the same folder finds it. First goes what is kept most
-    /// dearly and was used last. What sequences have computed that are not over yet is not
-    /// among it, and neither is what the disk tier has no room for. Without a disk tier there
-    /// is nothing to do. [`shutdown`](Engine::shutdown) does this too.
+    /// Copies the cached segments that are not on the disk yet to the disk tier, pinned or not,
+    /// and waits until they are written: the next start on the same folder finds them. Segments
+    /// with the highest retention go first, and among them those used last. The flush excludes
+    /// state of sequences that have not finished, and segments that the disk tier has no space
+    /// for. Without a disk tier it does nothing. [`shutdown`](Engine::shutdown) flushes too.
     ///
     /// # Errors
     ///
-    /// [`FlushError`] when that takes longer than `pager.flush_time`, or the engine has
+    /// [`FlushError`] when the flush takes longer than `pager.flush_time`, or the engine has
     /// stopped.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future stops the waiting; part of it may be written, and goes on being
-    /// written.
+    /// Dropping the future stops the waiting; a part may be written, and writes in progress
+    /// continue.
     pub async fn flush(&self) -> Result<(), FlushError> {
-        let pager = &self.config.pager;
+        let pager = &self.inner.config.pager;
         if pager.disk.is_none() {
             return Ok(());
         }
@@ -159,17 +162,17 @@ impl Engine {
         }))
     }
 
-    /// Flushes as much at a time as host memory has room for until it is written.
+    /// Flushes in rounds, each at most as large as a quarter of host memory.
     async fn flush_all(&self) -> Result<(), FlushError> {
         let mut flush = Flush {
-            bytes_max: self.config.pager.host_bytes_max / 4,
+            bytes_max: self.inner.config.pager.host_bytes_max / 4,
             retries: true,
         };
         loop {
             let asked = self.run_cache_command(Message::Flush(flush)).await;
             asked.map_err(|_| FlushError::Stopped)?;
             let permit = self.cache_command_permit().await;
-            let cache = self.cache.upgrade().ok_or(FlushError::Stopped)?;
+            let cache = self.inner.cache.upgrade().ok_or(FlushError::Stopped)?;
             let (reply, answer) = oneshot::channel();
             let asked = cache.tell(AwaitFlushed { reply, permit }).send().await;
             asked.map_err(|_| FlushError::Stopped)?;
@@ -182,8 +185,8 @@ impl Engine {
         }
     }
 
-    /// What is cached for the requests of a `cache_salt`, or for those without one: the
-    /// trie as data, for pictures and for people.
+    /// Returns a view of the trie for one `cache_salt`, or for requests without a salt, for
+    /// display and inspection.
     ///
     /// # Errors
     ///
@@ -191,13 +194,17 @@ impl Engine {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: it only looks.
+    /// Cancel safe: it only reads.
     pub async fn cache_tree(
         &self,
         cache_salt: Option<&str>,
     ) -> Result<TreeView, CacheCommandError> {
         let permit = self.cache_command_permit().await;
-        let cache = self.cache.upgrade().ok_or(CacheCommandError::Stopped)?;
+        let cache = self
+            .inner
+            .cache
+            .upgrade()
+            .ok_or(CacheCommandError::Stopped)?;
         let inspect = Inspect {
             salt: salt(cache_salt),
             permit,
@@ -208,24 +215,24 @@ impl Engine {
             .map_err(|_| CacheCommandError::Stopped)
     }
 
-    /// Waits until few enough ask. The turn goes with the question: one whose caller has
-    /// gone counts until it is answered.
+    /// Waits for a permit to send to the cache. The permit travels with the message: a message
+    /// whose caller has gone counts until it is answered.
     pub(super) async fn cache_command_permit(&self) -> OwnedSemaphorePermit {
-        let permits = Arc::clone(&self.cache_command_permits);
+        let permits = Arc::clone(&self.inner.cache_command_permits);
         permits
             .acquire_owned()
             .await
             .expect("the semaphore is never closed")
     }
 
-    /// Has the cache do something. Where that fails meanwhile, it is asked again.
+    /// Sends a command to the cache, and repeats it once if the cache was lost meanwhile.
     async fn run_cache_command(&self, message: Message) -> Result<(), CacheCommandError> {
         match self.send_cache_command(message.clone()).await {
             Err(CacheCommandError::Cache(CacheError::Lost)) => {}
             answered => return answered,
         }
         match self.send_cache_command(message).await {
-            // It had done so before it failed.
+            // The command was carried out before the cache was lost.
             Err(CacheCommandError::Cache(
                 CacheError::PinnedTwice(_) | CacheError::UnknownPin(_),
             )) => Ok(()),
@@ -241,14 +248,14 @@ impl Engine {
             reply,
             permit,
         };
-        let asked = self.scheduler.tell(cache_command).send().await;
+        let asked = self.inner.scheduler.tell(cache_command).send().await;
         asked.map_err(|_| CacheCommandError::Stopped)?;
         answer.await.map_err(|_| CacheCommandError::Stopped)??;
         Ok(())
     }
 }
 
-/// What is to be kept must be cached.
+/// Fails for a request that does not use the cache.
 fn check_cached(request: &Request) -> Result<(), SubmitError> {
     match request.cache {
         CacheUse::Shared => Ok(()),
@@ -260,7 +267,7 @@ fn check_cached(request: &Request) -> Result<(), SubmitError> {
     }
 }
 
-/// The salt of this name, or that of all who name none.
+/// Returns the salt of this name, or the common salt of requests without one.
 pub(super) fn salt(name: Option<&str>) -> Salt {
     name.map(Salt::new).unwrap_or_default()
 }

@@ -1,104 +1,110 @@
-//! Health, told at once: from words that are shared, by asking nobody.
+//! Health, read from shared atomics without waiting for any actor.
 
 use tokio::time::Instant;
 
 use super::Engine;
 use motet_sync::heartbeat::Pulse;
 
-/// How an engine is, at one moment.
+/// The health of an engine at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// What may be expected of it.
+    /// The engine's state.
     pub state: HealthState,
     /// Sequences with a slot on the device.
     pub running: usize,
-    /// Sequences that wait for one.
+    /// Sequences that wait for a slot.
     pub waiting: usize,
-    /// Sequences that wait for their reader.
+    /// Sequences that are paused until their stream is read.
     pub paused: usize,
-    /// The pager's disk does not answer, or has failed and not worked since. All else goes
-    /// on: what is there is computed again.
+    /// Whether the pager's disk does not answer, or has not worked since its last failure. The
+    /// engine continues: state on the disk is computed again.
     pub disk_degraded: bool,
-    /// The pager has panicked too often. All else goes on: what it kept is computed again.
+    /// Whether the pager has ended after too many panics. The engine continues: the state that
+    /// it kept is computed again.
     pub pager_lost: bool,
 }
 
-/// What may be expected of an engine.
+/// The state of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HealthState {
-    /// It has nothing to do.
+    /// The engine is idle.
     Ready,
-    /// It is at work.
+    /// The engine has requests.
     Busy,
-    /// It lets those inside finish, and takes no new requests.
+    /// The engine lets the requests inside finish, and rejects new ones.
     Draining,
-    /// It was drained or aborted, and nothing is inside any more: it can be shut down.
+    /// The engine was drained or aborted, and no request is inside any more: it can be shut
+    /// down.
     Stopped,
-    /// The device thread has died, or been at one piece of work for longer than
-    /// `scheduler.device_timeout`: the model is loaded again on another. Those inside wait,
-    /// and go on then; new requests are taken in.
+    /// The device thread has died, or has worked on one step for longer than
+    /// `scheduler.device_timeout`. The model is loaded again on a new thread. Requests inside
+    /// wait and continue afterwards; new requests are accepted.
     Recovering {
-        /// When it failed; of one that does not answer, when it came to that work.
+        /// When the device failed; for a device that does not answer, when it started that
+        /// work.
         since: Instant,
     },
-    /// Too much has failed: all that was inside has ended, and nothing is taken in. Start
-    /// another engine.
+    /// The engine has failed too often: all requests inside have failed, and new ones are
+    /// rejected. Start another engine.
     Broken {
-        /// What failed last.
+        /// The last failure.
         reason: String,
     },
-    /// An actor is gone: start another engine.
+    /// An actor has ended: start another engine.
     Dead,
 }
 
 impl Engine {
-    /// How the engine is. Never waits, whatever is stuck.
+    /// Returns the engine's health. Never waits, even if an actor or the device is stuck.
     #[must_use]
     pub fn health(&self) -> Health {
-        let (running, waiting, paused) = self.telemetry.sequences();
+        let (running, waiting, paused) = self.inner.telemetry.sequences();
         Health {
             state: self.health_state(),
             running,
             waiting,
             paused,
-            disk_degraded: self.telemetry.disk_degraded(),
-            pager_lost: self.telemetry.is_pager_lost(),
+            disk_degraded: self.inner.telemetry.disk_degraded(),
+            pager_lost: self.inner.telemetry.is_pager_lost(),
         }
     }
 
     fn health_state(&self) -> HealthState {
-        if let Some(reason) = self.breakdown.reason() {
+        if let Some(reason) = self.inner.breakdown.reason() {
             let reason = reason.to_owned();
             return HealthState::Broken { reason };
         }
-        if !self.scheduler.is_alive() {
+        if !self.inner.scheduler.is_alive() {
             return HealthState::Dead;
         }
-        let timeout = self.config.scheduler.device_timeout;
-        let is_idle = match self.heartbeat.pulse() {
+        let timeout = self.inner.config.scheduler.device_timeout;
+        let is_idle = match self.inner.heartbeat.pulse() {
             Pulse::Gone => return HealthState::Dead,
             Pulse::Recovering { since } => {
-                let since = self.started_at + since;
+                let since = self.inner.started_at + since;
                 return HealthState::Recovering { since };
             }
             Pulse::Working { since } => {
-                let since = self.started_at + since;
+                let since = self.inner.started_at + since;
                 if since.elapsed() > timeout {
                     return HealthState::Recovering { since };
                 }
                 false
             }
-            Pulse::Idle => self.admission.inside() == 0,
+            Pulse::Idle => self.inner.admission.inside() == 0,
         };
-        match is_idle {
-            _ if self.admission.is_shut() => match self.admission.inside() {
+        if self.inner.admission.is_shut() {
+            return match self.inner.admission.inside() {
                 0 => HealthState::Stopped,
                 _ => HealthState::Draining,
-            },
-            true => HealthState::Ready,
-            false => HealthState::Busy,
+            };
+        }
+        if is_idle {
+            HealthState::Ready
+        } else {
+            HealthState::Busy
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the cache holds, told to those who want to know as it changes.
+//! Changes of the cached blocks, sent to subscribers as they happen.
 
 use std::sync::Arc;
 
@@ -9,28 +9,29 @@ use crate::actors::cache::Follow;
 use crate::error::FollowError;
 use motet_core::cache::BlockEvent;
 
-/// Batches that may wait for a reader; those beyond are lost to it. There is about one for
-/// each sequence that ends.
+/// Batches that may wait for a reader; further batches are lost to it. About one batch is sent
+/// for each sequence that ends.
 const UNREAD_MAX: usize = 1024;
 
-/// The changes of what is cached, from [`Engine::follow_blocks`] on. Dropping it ends that.
+/// A subscription to changes of the cached blocks, from [`Engine::follow_blocks`]. Dropping it
+/// ends the subscription.
 #[derive(Debug)]
 pub struct BlockEvents {
     batches: mpsc::Receiver<BlockBatch>,
 }
 
-/// Changes that came at once.
+/// Changes that happened together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockBatch {
-    /// Batches before it since it was asked for. Where one is left out, the reader was too
-    /// slow for it.
+    /// Number of batches before it in this subscription. A gap means that the reader was too
+    /// slow for a batch.
     pub number: u64,
     /// The changes, in order.
     pub events: Arc<[BlockEvent]>,
 }
 
 impl BlockEvents {
-    /// The next changes; none when the engine has ended.
+    /// Returns the next changes; `None` when the engine has ended.
     ///
     /// # Cancel safety
     ///
@@ -41,29 +42,29 @@ impl BlockEvents {
 }
 
 impl Engine {
-    /// Tells what is cached on the device, of all salts, in blocks of `cache.block_tokens`
-    /// tokens: first all that is there, then what comes and goes. It is what routers need
-    /// which choose among engines by prefix. A model that cannot resume after any token
-    /// may be able to use less than that.
+    /// Subscribes to the blocks cached on the device, for all salts, in blocks of
+    /// `cache.block_tokens` tokens. The first batch lists all cached blocks; later batches list
+    /// the changes. Routers that choose an engine by prefix need this. A model that cannot
+    /// resume after any token may be able to reuse less than the blocks suggest.
     ///
-    /// Nobody waits for a reader. Who is slow misses batches, as their numbers say, and
-    /// may ask again, to be told all that is there. While nobody follows, nothing is
-    /// computed for it.
+    /// The engine never waits for a reader. A slow reader misses batches, as their numbers
+    /// show, and may subscribe again to receive all blocks. Without subscribers nothing is
+    /// computed.
     ///
-    /// The events hold tokens, which is what users have said, and those of all tenants:
-    /// keep them as you keep that, or leave out what has a [`Salt`](motet_core::cache::Salt).
+    /// The events contain tokens, and so the text of all tenants' requests: protect them like
+    /// the requests, or leave out blocks with a [`Salt`](motet_core::cache::Salt).
     ///
     /// # Errors
     ///
-    /// [`FollowError`] when the engine has stopped, or too many follow it.
+    /// [`FollowError`] when the engine has stopped, or has too many subscribers.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future ends the following.
+    /// Dropping the future ends the subscription.
     pub async fn follow_blocks(&self) -> Result<BlockEvents, FollowError> {
         let (follower, batches) = mpsc::channel(UNREAD_MAX);
         let permit = self.cache_command_permit().await;
-        let cache = self.cache.upgrade().ok_or(FollowError::Stopped)?;
+        let cache = self.inner.cache.upgrade().ok_or(FollowError::Stopped)?;
         let asked = cache.ask(Follow { follower, permit }).send().await;
         match asked {
             Ok(()) => Ok(BlockEvents { batches }),

@@ -1,18 +1,20 @@
-//! The engine: starts the house, takes requests in, lets them out.
+//! The engine: starts and supervises the actors, and admits requests.
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
-//! | `builder.rs` | the house is started |
-//! | `admission.rs` | a request becomes tokens that fit, or a typed refusal |
-//! | `tokenize_prompt.rs` | its prompt becomes tokens, beside the actors where it is long |
-//! | `blocking.rs` | threads for what takes long, users in turn |
-//! | `sampling_setup.rs` | what its draws want, and its grammar compiled |
-//! | `sequence_setup.rs` | its place in the house, its sequence, the way to its caller |
+//! | `builder.rs` | start of the engine and its actors |
+//! | `budget.rs` | the device's memory budget, and the proof that the worst case fits |
+//! | `start_pager.rs` | start of the pager, where there is one |
+//! | `admission.rs` | a request becomes tokens that fit, or a typed error |
+//! | `tokenize_prompt.rs` | prompts become tokens; long prompts on blocking threads |
+//! | `blocking.rs` | threads for long work, shared fairly between users |
+//! | `sampling_setup.rs` | sampling settings, and compilation of grammars |
+//! | `sequence_setup.rs` | admission guard, sequence actor and stream of a request |
 //! | `multi_output.rs` | several outputs of one request |
-//! | `health.rs` | how the engine is, told at once |
-//! | `cache_command.rs` | what is kept: warm, pin, clear, flush, and a look at the trie |
-//! | `kv_events.rs` | what is cached, told as it changes |
-//! | `snapshots.rs` | events and snapshots for those who watch |
+//! | `health.rs` | health, without waiting |
+//! | `cache_control.rs` | warm, pin, clear and flush the cache, and a view of the trie |
+//! | `kv_events.rs` | changes of the cached blocks, as they happen |
+//! | `snapshots.rs` | events and snapshots for monitoring |
 
 mod admission;
 mod blocking;
@@ -32,7 +34,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use kameo::actor::{ActorRef, WeakActorRef};
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Mutex, Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 
 use crate::actors::breakdown::Breakdown;
@@ -61,28 +63,34 @@ pub use builder::EngineBuilder;
 pub use health::{Health, HealthState};
 pub use kv_events::{BlockBatch, BlockEvents};
 
-/// A future that is compiled where it is made. An `async fn` is compiled where it is awaited:
-/// in each dependent crate, with the actors and grammars behind it.
+/// A future that is compiled in this crate. An `async fn` is compiled where it is awaited: in
+/// each dependent crate, with the actors and grammars behind it.
 type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// One model, shared by many sequences. The only thing an embedder must know.
+/// One model, shared by many sequences: the main handle for an embedder.
 ///
-/// Cheap to share behind an [`Arc`](std::sync::Arc); every method takes `&self`
-/// but [`shutdown`](Engine::shutdown). Needs a tokio runtime with time enabled.
-#[derive(Debug)]
+/// A handle: clones are cheap and share one engine, which ends when the last of them is dropped
+/// or one of them [shuts it down](Engine::shutdown). Needs a tokio runtime with time enabled.
+#[derive(Clone, Debug)]
 pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+/// The actors' addresses, and the state that all clones of an engine share.
+#[derive(Debug)]
+struct Inner {
     scheduler: ActorRef<Scheduler>,
     cache: WeakActorRef<CacheActor>,
     admission: Admission<UserId>,
     guard_released: Arc<Notify>,
     telemetry: Arc<Telemetry>,
     heartbeat: Heartbeat,
-    /// Rung by streams that find the scheduler's mailbox full.
+    /// Notified by streams that find the scheduler's mailbox full.
     wakeup: Arc<Notify>,
-    /// The engine's time counts from here.
+    /// The origin of the engine's clock.
     started_at: Instant,
     text: Option<TextCodec>,
-    /// Where long texts are rendered and tokenised.
+    /// Threads that render and tokenise long texts.
     blocking: Blocking,
     grammars: Arc<Grammars>,
     spec: ModelSpec,
@@ -90,21 +98,22 @@ pub struct Engine {
     config: EngineConfig,
     sequences_made: AtomicUsize,
     pins_made: AtomicUsize,
-    /// Who may ask the cache something at once; the others wait for their turn.
+    /// Permits for messages to the cache; further senders wait.
     cache_command_permits: Arc<Semaphore>,
-    /// Says when the device thread is gone.
+    /// Resolves when the device thread is gone.
     loader: Loader,
     breakdown: Breakdown,
-    pager_gone: Option<oneshot::Receiver<()>>,
+    /// Resolves when the pager has ended. Locked by a shutdown for as long as it takes.
+    pager_gone: Mutex<Option<oneshot::Receiver<()>>>,
     snapshots: SnapshotHandle,
 }
 
 /// How an engine is shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shutdown {
-    /// All sequences finish first, as in [`Engine::drain`]. Takes as long as they do: a
-    /// caller who reads nothing, and whom no `scheduler.unread_timeout` cuts off, holds
-    /// it up.
+    /// All sequences finish first, as in [`Engine::drain`]. This takes as long as they do: a
+    /// caller that does not read delays it, unless `scheduler.unread_timeout` fails the
+    /// sequence.
     Finish,
     /// All sequences end now; their callers get
     /// [`GenerateError::Shutdown`](motet_core::protocol::GenerateError::Shutdown).
@@ -112,9 +121,9 @@ pub enum Shutdown {
 }
 
 impl Engine {
-    /// Sets up an engine for the model that `build` makes. `build` runs on the
-    /// device thread, where the model will live, and again on another should that one fail:
-    /// it must make the same model each time.
+    /// Sets up an engine for the model that `build` creates. `build` runs on the device thread,
+    /// where the model stays, and again on a new thread should that one fail. It must create
+    /// the same model each time.
     pub fn builder<M, B>(build: B) -> EngineBuilder
     where
         M: Model,
@@ -123,44 +132,43 @@ impl Engine {
         EngineBuilder::new(build)
     }
 
-    /// Takes a request in. Its tokens come through the returned stream.
+    /// Submits a request. Its tokens arrive through the returned stream.
     ///
     /// # Errors
     ///
-    /// [`SubmitError`] when a field makes no sense, more than one output is wanted (see
-    /// [`submit_many`](Engine::submit_many)), the request could never fit,
-    /// or there is no place for it now. A text that cannot fit is refused by its length,
-    /// before it is rendered or tokenised.
+    /// [`SubmitError`] when a field is invalid, the request asks for more than one output (see
+    /// [`submit_many`](Engine::submit_many)), the request can never fit, or the queue is full.
+    /// A text that cannot fit is rejected by its length, before it is rendered or tokenised.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future before it is ready withdraws the request.
+    /// Dropping the future before it is ready cancels the request.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, SubmitError> {
         let submitted = self.submit_boxed(request).await;
-        submitted.inspect_err(|error| self.telemetry.rejected(error))
+        submitted.inspect_err(|error| self.inner.telemetry.rejected(error))
     }
 
-    /// Continues a sequence that is not over, beside it: the new sequence begins with
-    /// the first `at` tokens of `source`, prompt and output (all that it has when the
-    /// scheduler hears of it, if none), then the tokens of `request.prompt`, which may
-    /// be none: `Request::tokens([])`. Text is tokenised as the continuation that it
-    /// is. Cached state is shared, not copied.
+    /// Continues a sequence that has not finished, in parallel: the new sequence starts with
+    /// the first `at` tokens of `source`, prompt and output. `None` means all tokens that the
+    /// source has when the scheduler handles the fork. The tokens of `request.prompt` follow;
+    /// they may be empty: `Request::tokens([])`. Text is tokenised as a continuation. Cached
+    /// state is shared, not copied.
     ///
-    /// It has the source's `cache`, `cache_salt` and `at_context_limit`; all else is as
-    /// `request` says, its restore points counted from what it appends. Its
-    /// [`Usage`](motet_core::protocol::Usage) counts what it continues as prompt;
-    /// [`TokenStream::prompt_tokens`] counts what it appends.
+    /// The fork inherits the source's `cache`, `cache_salt` and `at_context_limit`; `request`
+    /// decides the rest, with restore points counted from the appended tokens. Its
+    /// [`Usage`](motet_core::protocol::Usage) counts the source's tokens as prompt;
+    /// [`TokenStream::prompt_tokens`] counts the appended tokens.
     ///
     /// # Errors
     ///
-    /// [`SubmitError`] as for [`submit`](Engine::submit), and when the source is
-    /// another engine's or a conversation is appended. The stream fails with
-    /// [`GenerateError`](motet_core::protocol::GenerateError) when the source is over or has
-    /// fewer than `at` tokens.
+    /// [`SubmitError`] as for [`submit`](Engine::submit), and when the source belongs to
+    /// another engine or a conversation is appended. The stream fails with
+    /// [`GenerateError`](motet_core::protocol::GenerateError) when the source has finished or
+    /// has fewer than `at` tokens.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future before it is ready withdraws the request.
+    /// Dropping the future before it is ready cancels the request.
     pub async fn fork(
         &self,
         source: &TokenStream,
@@ -168,13 +176,13 @@ impl Engine {
         request: Request,
     ) -> Result<TokenStream, SubmitError> {
         let submitted = self.submit_fork_boxed(source, at, request).await;
-        submitted.inspect_err(|error| self.telemetry.rejected(error))
+        submitted.inspect_err(|error| self.inner.telemetry.rejected(error))
     }
 
-    /// Ends a sequence and continues it from an earlier token: the new sequence begins with the
-    /// first `at` tokens of `source`, prompt and output, then the tokens of `request.prompt`.
-    /// It is a [fork](Engine::fork) in all else, but that it goes on in the slot of `source`
-    /// where it can: what was computed after `at` is given up, and nothing is copied.
+    /// Ends a sequence and continues it from an earlier token: the new sequence starts with the
+    /// first `at` tokens of `source`, prompt and output, followed by the tokens of
+    /// `request.prompt`. Otherwise it is a [fork](Engine::fork), except that it continues in
+    /// the slot of `source` where possible: state after `at` is dropped, and nothing is copied.
     ///
     /// # Errors
     ///
@@ -182,7 +190,7 @@ impl Engine {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the source, and withdraws the request.
+    /// Dropping the future cancels the source and the request.
     pub async fn rewind(
         &self,
         source: TokenStream,
@@ -190,110 +198,113 @@ impl Engine {
         request: Request,
     ) -> Result<TokenStream, SubmitError> {
         let submitted = self.submit_fork(&source, Some(at), request, true).await;
-        let submitted = submitted.inspect_err(|error| self.telemetry.rejected(error));
+        let submitted = submitted.inspect_err(|error| self.inner.telemetry.rejected(error));
         let mut stream = submitted?;
-        // Its end would be heard before the new sequence is.
+        // If the source were dropped here, its end would be handled before the new sequence's
+        // start.
         stream.replaced = Some(Box::new(source));
         Ok(stream)
     }
 
-    /// What the engine is doing, and has done.
+    /// Returns statistics: current levels, and sums since the start.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
-        self.telemetry.stats()
+        self.inner.telemetry.stats()
     }
 
-    /// What the model is. Its `context_tokens_max` is what sequences may have here, if
-    /// [`EngineConfig::context_tokens_max`] is less.
+    /// Returns the model's specification. Its `context_tokens_max` is the limit in this engine,
+    /// which [`EngineConfig::context_tokens_max`] may lower.
     #[must_use]
     pub fn model(&self) -> &ModelSpec {
-        &self.spec
+        &self.inner.spec
     }
 
-    /// The settings that it runs with. What a step needs of `cache.device_bytes_max` is
-    /// taken off.
+    /// Returns the engine's settings. `cache.device_bytes_max` excludes the scratch memory of a
+    /// step.
     #[must_use]
     pub fn config(&self) -> &EngineConfig {
-        &self.config
+        &self.inner.config
     }
 
-    /// The device memory that it runs with: as it was set, or as it was chosen at the start.
+    /// Returns the device memory that the engine uses: as configured, or as chosen at the
+    /// start.
     #[must_use]
     pub fn device_budget(&self) -> DeviceBudget {
-        self.budget
+        self.inner.budget
     }
 
-    /// The tokenizer and chat template, if the engine has them.
+    /// Returns the tokenizer and chat template, if the engine has them.
     #[must_use]
     pub fn text(&self) -> Option<&TextCodec> {
-        self.text.as_ref()
+        self.inner.text.as_ref()
     }
 
-    /// Takes no new requests and waits until all inside have ended.
+    /// Closes admission and waits until all requests inside have ended.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future stops the waiting; the engine stays closed to new
-    /// requests.
+    /// Dropping the future stops the waiting; admission stays closed.
     pub async fn drain(&self) {
-        self.admission.shut();
+        self.inner.admission.shut();
         loop {
-            let mut guard_released = std::pin::pin!(self.guard_released.notified());
+            let mut guard_released = std::pin::pin!(self.inner.guard_released.notified());
             guard_released.as_mut().enable();
-            if self.admission.inside() == 0 {
+            if self.inner.admission.inside() == 0 {
                 return;
             }
             guard_released.await;
         }
     }
 
-    /// Takes no new requests and ends those inside: their callers get
-    /// [`GenerateError::Shutdown`](motet_core::protocol::GenerateError::Shutdown). For whoever shares
-    /// the engine with tasks that hold it until their streams end, and cannot
-    /// [shut it down](Engine::shutdown) before.
+    /// Closes admission, ends or finishes the requests inside, and [flushes](Engine::flush) the
+    /// state that they computed to the disk tier, if there is one. Then waits until the device
+    /// has freed everything, for at most `scheduler.device_timeout`.
+    ///
+    /// All clones of the engine are shut down with it. A second call waits for the first; with
+    /// [`Shutdown::Abort`] it cuts a first one with [`Shutdown::Finish`] short.
     ///
     /// # Cancel safety
     ///
-    /// Once it was polled, dropping the future leaves the engine closed to new requests;
-    /// those inside may go on.
-    pub async fn abort(&self) {
-        self.admission.shut();
-        // A scheduler that is gone has nothing left to end.
-        self.scheduler.tell(Abort).send().await.ok();
-    }
-
-    /// Takes no new requests, ends or finishes those inside, [flushes](Engine::flush) what
-    /// they have computed to the disk tier, if there is one, and waits until the device has
-    /// freed everything, for `scheduler.device_timeout` at most.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves the shutdown to go on by itself once all sequences
-    /// have ended; before that, they go on while they have callers.
-    pub async fn shutdown(self, how: Shutdown) {
+    /// Once the future has been polled, dropping it leaves the engine closed to new requests;
+    /// requests inside may continue. Call it again to complete the shutdown, or drop all clones.
+    pub async fn shutdown(&self, how: Shutdown) {
         if how == Shutdown::Finish {
             self.drain().await;
         }
         self.abort().await;
-        if let Err(error) = self.flush().await {
-            tracing::warn!("not all that was cached is on the disk: {error}");
+        let mut pager_gone = self.inner.pager_gone.lock().await;
+        if self.inner.scheduler.is_alive()
+            && let Err(error) = self.flush().await
+        {
+            tracing::warn!("the cache was not completely written to the disk: {error}");
         }
-        drop(self.scheduler);
-        // A device that does not answer is not waited for.
-        let timeout = self.config.scheduler.device_timeout;
-        tokio::time::timeout(timeout, self.loader.gone()).await.ok();
-        // Where there is a disk it writes what is not there yet.
-        if let Some(gone) = self.pager_gone {
-            let pager = &self.config.pager;
+        // A scheduler that has ended needs no stopping.
+        self.inner.scheduler.stop_gracefully().await.ok();
+        // A device that does not answer is not awaited any longer.
+        let timeout = self.inner.config.scheduler.device_timeout;
+        tokio::time::timeout(timeout, self.inner.loader.gone())
+            .await
+            .ok();
+        // The pager ends after it has written the rest to its disk.
+        if let Some(gone) = pager_gone.as_mut() {
+            let pager = &self.inner.config.pager;
             let timeout = pager.flush_time.saturating_add(pager.disk_timeout);
-            // A disk that does not answer is not waited for.
+            // A disk that does not answer is not awaited any longer.
             tokio::time::timeout(timeout, gone).await.ok();
+            *pager_gone = None;
         }
     }
 
-    /// Whether anything can be taken in at all.
+    /// Closes admission and ends the requests inside.
+    async fn abort(&self) {
+        self.inner.admission.shut();
+        // A scheduler that is gone has no sequences left.
+        self.inner.scheduler.tell(Abort).send().await.ok();
+    }
+
+    /// Fails if the engine is broken.
     fn check_not_broken(&self) -> Result<(), SubmitError> {
-        match self.breakdown.reason() {
+        match self.inner.breakdown.reason() {
             None => Ok(()),
             Some(reason) => Err(SubmitError::Broken {
                 reason: reason.to_owned(),
@@ -329,7 +340,7 @@ impl Engine {
         let sequence_setup =
             self.sequence_setup(&request, admitted, sampling_spec, admission_guard)?;
         let (submit, stream) = sequence_setup.into_parts();
-        match self.scheduler.tell(submit).send().await {
+        match self.inner.scheduler.tell(submit).send().await {
             Ok(()) => Ok(stream),
             Err(_) => Err(SubmitError::Draining),
         }
@@ -348,7 +359,7 @@ impl Engine {
             Err(error) => return Err(self.admission_error(error, request)),
         };
         self.check_single_output(&request)?;
-        if source.scheduler.id() != self.scheduler.id() {
+        if source.scheduler.id() != self.inner.scheduler.id() {
             return Err(field_error(
                 "source",
                 "a stream of another engine",
@@ -381,7 +392,7 @@ impl Engine {
             cancel: submit.cancel,
             credits: submit.credits,
         };
-        match self.scheduler.tell(fork).send().await {
+        match self.inner.scheduler.tell(fork).send().await {
             Ok(()) => Ok(stream),
             Err(_) => Err(SubmitError::Draining),
         }

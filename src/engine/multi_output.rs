@@ -14,29 +14,29 @@ use crate::stream::TokenStream;
 use motet_core::protocol::GenerateError;
 
 impl Engine {
-    /// Takes a request in that wants several outputs: [`Request::n`], or
-    /// [`Request::best_of`] of them. The prompt is computed once; its state is shared,
-    /// not copied. They draw with the request's seed and those that follow it, so the
-    /// first is what [`submit`](Engine::submit) would give; greedy ones are all alike.
+    /// Submits a request for several outputs: [`Request::n`], or [`Request::best_of`] of them.
+    /// The prompt is computed once; its state is shared, not copied. The outputs use the
+    /// request's seed and the seeds that follow it. The first output therefore equals that of
+    /// [`submit`](Engine::submit); greedy outputs are all equal.
     ///
     /// # Errors
     ///
-    /// As for [`submit`](Engine::submit), for all of them or for none.
+    /// As for [`submit`](Engine::submit); either all outputs are accepted or none.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future before it is ready withdraws the request.
+    /// Dropping the future before it is ready cancels the request.
     pub async fn submit_many(&self, request: Request) -> Result<Vec<TokenStream>, SubmitError> {
         let submitted = self.submit_outputs_boxed(request).await;
-        submitted.inspect_err(|error| self.telemetry.rejected(error))
+        submitted.inspect_err(|error| self.inner.telemetry.rejected(error))
     }
 
-    /// Computes [`Request::best_of`] outputs and gives the [`Request::n`] whose tokens
-    /// have the highest mean log probability, the best first.
+    /// Computes [`Request::best_of`] outputs and returns the [`Request::n`] whose tokens have
+    /// the highest mean log probability, the best first.
     ///
     /// # Errors
     ///
-    /// [`BestOfError`] when the request is not taken in, or any of its sequences fails.
+    /// [`BestOfError`] when the request is rejected, or any of its sequences fails.
     ///
     /// # Cancel safety
     ///
@@ -67,10 +67,10 @@ impl Engine {
 
     async fn submit_outputs(&self, mut request: Request) -> Result<Vec<TokenStream>, SubmitError> {
         self.check_not_broken()?;
-        // How many there are must make sense before places are asked for.
+        // The number of outputs must be valid before admission.
         self.check_request(&request)?;
         let outputs = request.outputs();
-        let scheduler = &self.config.scheduler;
+        let scheduler = &self.inner.config.scheduler;
         let user_max = scheduler.user_requests_max.unwrap_or(usize::MAX);
         let inside_max = scheduler.inside_max().min(user_max);
         if outputs > inside_max {
@@ -93,7 +93,7 @@ impl Engine {
         let mut first = admission_guards
             .next()
             .expect("at least one output is wanted");
-        // The others wait for no prompt of their own.
+        // The other outputs have no prompt of their own to wait for.
         if let Err(error) = first.claim(admitted.tokens.len()) {
             return Err(self.admission_error(error, request));
         }
@@ -124,6 +124,7 @@ impl Engine {
             streams.push(stream);
         }
         match self
+            .inner
             .scheduler
             .tell(SubmitMany { first, forks })
             .send()
@@ -135,8 +136,8 @@ impl Engine {
     }
 }
 
-/// Reads all streams at once, so that none pauses for another to be read. Those that are
-/// left are dropped with the future, and when one fails.
+/// Reads all streams at once, so that none pauses while another is read. The remaining streams
+/// are dropped with the future, and when one fails.
 async fn collect_all(streams: Vec<TokenStream>) -> Result<Vec<Completion>, GenerateError> {
     let mut readers = JoinSet::new();
     for (index, stream) in streams.into_iter().enumerate() {
@@ -150,8 +151,8 @@ async fn collect_all(streams: Vec<TokenStream>) -> Result<Vec<Completion>, Gener
     Ok(completions.into_values().collect())
 }
 
-/// The `n` best, the best first; of equals the earlier. One without a token to judge by
-/// is the worst.
+/// Returns the `n` best, the best first; equal ones in their order. An output without log
+/// probabilities ranks last.
 fn best(mut completions: Vec<Completion>, n: usize) -> Vec<Completion> {
     let score = |completion: &Completion| completion.mean_logprob().unwrap_or(f64::NEG_INFINITY);
     completions.sort_by(|a, b| score(b).total_cmp(&score(a)));

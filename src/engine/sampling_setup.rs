@@ -1,13 +1,13 @@
-//! What a request wants of its draws, and its grammar compiled.
+//! Sampling setup of a request: its settings, and its compiled grammar.
 //!
 //! ```text
-//!  request ─▶ Blocking ──▶ thread: judged, compiled, first mask ─▶ Grammar
-//!             users in turn   is held until the work is finished
+//!  request ─▶ Blocking ──▶ thread: checked, compiled, first mask ─▶ Grammar
+//!             users in turn   held until the work has finished
 //! ```
 //!
-//! A caller waits for its user's turn, and from then on for `grammar.compile_time_max` at
-//! most. No stage of the work can be stopped, and none needs to be: a grammar that passes the
-//! judgement compiles soon. The thread stays taken until the work is over.
+//! A caller waits for its user's turn, and then for at most `grammar.compile_time_max`. No
+//! stage of the work can be interrupted, and none needs to be: a grammar that passes the cost
+//! check compiles soon. The thread stays occupied until the work has finished.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -25,9 +25,9 @@ use motet_text::TextCodec;
 use motet_text::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
 
 /// Threads that compute masks. One mask takes less than a step on most models, and each
-/// sequence wants one a step.
+/// sequence needs one per step.
 const MASK_THREADS: usize = 2;
-/// What compiling grammars needs, made when the first request brings one.
+/// The shared parts of grammar compilation, created when the first request brings a grammar.
 #[derive(Debug)]
 pub(super) struct Grammars {
     limits: GrammarLimits,
@@ -40,7 +40,7 @@ impl Grammars {
     pub(super) fn new(limits: GrammarLimits) -> Self {
         let waiting = WorkLimits {
             count_max: limits.compilations_waiting_max,
-            // None waits that is longer, so that the count is what fills up.
+            // No source is longer, so that the count is the limit that is reached.
             bytes_max: limits
                 .compilations_waiting_max
                 .saturating_mul(GrammarSource::SCHEMA_BYTES_MAX),
@@ -53,8 +53,9 @@ impl Grammars {
         }
     }
 
-    /// Takes up to tens of milliseconds for most. The first makes the vocabulary, which takes a fifth of a second;
-    /// all use it, so that `on_start` comes after it. Ends early where nobody wants it any more.
+    /// Compiles a grammar, in up to tens of milliseconds for most. The first call builds the
+    /// vocabulary, which takes a fifth of a second; all calls share it, so `on_start` runs
+    /// after it. Ends early when `still_needed` returns false.
     fn compile(
         &self,
         source: &GrammarSource,
@@ -82,9 +83,9 @@ impl Grammars {
         Grammar::compile_while(source, vocabulary, pool, still_needed)
     }
 
-    /// Compiles when the user's turn has come, on a thread for blocking work. A source that is
-    /// too long is refused at once: it does not wait, and is not copied. Where as much waits
-    /// as may, the error is how long until about one more may, if that is known.
+    /// Compiles a grammar in its user's turn, on a thread for blocking work. A source that is
+    /// too long is rejected at once: it does not wait, and is not copied. The outer error means
+    /// a full queue; it contains the estimated time until capacity is free, if known.
     async fn compile_queued(
         self: &Arc<Self>,
         user: UserId,
@@ -96,7 +97,7 @@ impl Grammars {
         }
         let kind = source.kind();
         let limit = self.limits.compile_time_max;
-        // It goes when the caller leaves or its time is over.
+        // Dropped when the caller leaves or its time has passed.
         let caller = Arc::new(());
         let still_needed: Weak<()> = Arc::downgrade(&caller);
         let (on_start, started) = oneshot::channel();
@@ -124,7 +125,7 @@ fn constraint(grammar: Grammar) -> Arc<dyn TokenConstraint> {
     Arc::new(grammar)
 }
 
-/// What came of a compilation, as its caller is told it.
+/// Converts the result of a compilation into the caller's result.
 fn caller_result(
     kind: &'static str,
     compiled: Result<Result<Grammar, GrammarError>, BlockingError>,
@@ -132,17 +133,18 @@ fn caller_result(
     match compiled {
         Ok(compiled) => Ok(compiled),
         Err(BlockingError::Full { retry_after }) => Err(retry_after),
-        // llguidance panics where it has not thought of something.
+        // llguidance panics on some unexpected grammars.
         Err(BlockingError::Panicked) => Ok(Err(GrammarError::Compile {
             kind,
-            what: "the compiler of grammars panicked".into(),
+            what: "the grammar compiler panicked".into(),
         })),
     }
 }
 
 impl Engine {
-    /// What the request's draws want beyond what its sampling says of each alone; none
-    /// if that is nothing.
+    /// Returns the settings that the request's `Sampling` alone does not cover (bias, minimum
+    /// length, log probabilities, grammar) or that need a history (penalties); `None` if there
+    /// are none.
     pub(super) async fn sampling_spec(
         &self,
         request: &mut Request,
@@ -158,15 +160,15 @@ impl Engine {
         Ok(is_needed.then(|| Arc::new(spec)))
     }
 
-    /// Compiles the request's grammar, off the threads that others wait for.
+    /// Compiles the request's grammar, off the runtime's threads.
     async fn grammar(&self, request: &mut Request) -> Result<Option<Grammar>, SubmitError> {
         let Some(source) = &request.grammar else {
             return Ok(None);
         };
-        let text = self.text.clone();
+        let text = self.inner.text.clone();
         let text = text.ok_or(SubmitError::NoTokenizer { field: "grammar" })?;
         let user = user_id(request.user.as_deref());
-        let compiled = match self.grammars.compile_queued(user, source, text).await {
+        let compiled = match self.inner.grammars.compile_queued(user, source, text).await {
             Ok(compiled) => compiled,
             Err(retry_after) => {
                 let request = std::mem::replace(request, Request::tokens([]));

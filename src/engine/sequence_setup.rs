@@ -1,4 +1,4 @@
-//! A request is taken in: its place in the house, its sequence, the way to its caller.
+//! Setup of an admitted request: its admission guard, its sequence actor and its stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,16 +26,16 @@ use motet_sync::credits::Credits;
 use motet_sync::primitives::Ordering;
 use motet_text::TextOutput;
 
-/// News to a sequence that are no tokens, and kameo's own signals.
+/// Events to a sequence that carry no token, and kameo's own signals.
 const OTHER_EVENTS_MAX: usize = 16;
-/// How long a caller is asked to wait at least when the queue is full.
+/// Shortest time after which a rejected caller is asked to retry when the queue is full.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(10);
-/// The same, at most.
+/// Longest such time.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// The same, while nothing is known of how long sequences take.
+/// Such a time while the duration of sequences is unknown.
 const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
 
-/// A sequence that is about to be submitted, and the way to it.
+/// A sequence that is about to be submitted, with its actor and its stream.
 pub(super) struct SequenceSetup {
     pub(super) submission: Submission,
     actor: ActorRef<Sequence>,
@@ -43,7 +43,7 @@ pub(super) struct SequenceSetup {
 }
 
 impl SequenceSetup {
-    /// What the scheduler is told, and what the caller gets.
+    /// Returns the message for the scheduler and the stream for the caller.
     pub(super) fn into_parts(self) -> (Submit, TokenStream) {
         let submit = Submit {
             submission: self.submission,
@@ -56,37 +56,40 @@ impl SequenceSetup {
 }
 
 impl Engine {
-    /// A place in the house for a request.
+    /// Admits a request, or fails at a limit.
     pub(super) fn admission_guard(
         &self,
         request: &Request,
     ) -> Result<AdmissionGuard, AdmissionError> {
-        let permit = self.admission.enter(user_id(request.user.as_deref()))?;
+        let permit = self
+            .inner
+            .admission
+            .enter(user_id(request.user.as_deref()))?;
         Ok(AdmissionGuard::new(
             permit,
-            Arc::clone(&self.guard_released),
+            Arc::clone(&self.inner.guard_released),
         ))
     }
 
-    /// Places in the house for all of its outputs, or for none of them.
+    /// Admits all outputs of a request, or none.
     pub(super) fn admission_guards(
         &self,
         request: &Request,
     ) -> Result<Vec<AdmissionGuard>, AdmissionError> {
         let user = user_id(request.user.as_deref());
-        let permits = self.admission.enter_all(user, request.outputs())?;
+        let permits = self.inner.admission.enter_all(user, request.outputs())?;
         let admission_guard =
-            |permit| AdmissionGuard::new(permit, Arc::clone(&self.guard_released));
+            |permit| AdmissionGuard::new(permit, Arc::clone(&self.inner.guard_released));
         Ok(permits.into_iter().map(admission_guard).collect())
     }
 
-    /// Checks what needs no tokens: it costs next to nothing.
+    /// Checks everything that needs no tokens; this is cheap.
     pub(super) fn check_request(&self, request: &Request) -> Result<(), SubmitError> {
         request.validate(Instant::now())?;
-        request.validate_tokens(self.spec.vocab_size)
+        request.validate_tokens(self.inner.spec.vocab_size)
     }
 
-    /// The same, for a request that is one sequence.
+    /// Checks the same, for a request with one output.
     pub(super) fn check_single_output(&self, request: &Request) -> Result<(), SubmitError> {
         self.check_request(request)?;
         for (field, outputs) in [("n", request.n), ("best_of", request.outputs())] {
@@ -98,7 +101,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the sequence of an admitted request, and the way to its caller.
+    /// Creates the sequence actor and the stream of an admitted request.
     pub(super) fn sequence_setup(
         &self,
         request: &Request,
@@ -107,13 +110,14 @@ impl Engine {
         admission_guard: AdmissionGuard,
     ) -> Result<SequenceSetup, SubmitError> {
         let text = self.text_output(request)?;
-        let number = self.sequences_made.fetch_add(1, Ordering::Relaxed);
+        let number = self.inner.sequences_made.fetch_add(1, Ordering::Relaxed);
         let sequence = SequenceId(number as u64 + 1);
         let cancel = CancelFlag::new();
-        let credits = Credits::new(self.config.scheduler.unread_tokens_max);
-        let prefill_pieces_max = match request.report_prefill_progress {
-            true => PREFILL_PIECES_MAX,
-            false => 0,
+        let credits = Credits::new(self.inner.config.scheduler.unread_tokens_max);
+        let prefill_pieces_max = if request.report_prefill_progress {
+            PREFILL_PIECES_MAX
+        } else {
+            0
         };
         let pieces_max = self.pieces_max(admitted.output_tokens_max) + prefill_pieces_max;
         let (sender, output) = mpsc::channel(pieces_max);
@@ -124,8 +128,8 @@ impl Engine {
             output,
             cancel: cancel.clone(),
             credits: credits.clone(),
-            scheduler: self.scheduler.downgrade(),
-            wakeup: self.wakeup.clone(),
+            scheduler: self.inner.scheduler.downgrade(),
+            wakeup: self.inner.wakeup.clone(),
             at_limit: request.at_context_limit,
             replaced: None,
             finish: None,
@@ -138,15 +142,15 @@ impl Engine {
             report_prefill_progress: request.report_prefill_progress,
             text,
             output: sender,
-            scheduler: self.scheduler.clone(),
+            scheduler: self.inner.scheduler.clone(),
             cancel,
             credits,
-            telemetry: Arc::clone(&self.telemetry),
+            telemetry: Arc::clone(&self.inner.telemetry),
             submitted_at: Instant::now(),
             admission_guard,
         };
-        // All that credits let pass, so that no news waits for other news to come: the
-        // start, the end, and kameo's own signals are beside that.
+        // As many events as credits allow, so that no event waits in the scheduler. The start,
+        // the end, and kameo's own signals come in addition.
         let events_max = pieces_max + OTHER_EVENTS_MAX;
         let actor = Sequence::spawn_with_mailbox(arguments, mailbox::bounded(events_max));
         Ok(SequenceSetup {
@@ -156,36 +160,41 @@ impl Engine {
         })
     }
 
-    /// The refusal as its caller is told it, who gets the request back.
+    /// Returns the error for the caller, with the request and an estimate for the retry.
     pub(super) fn admission_error(&self, error: AdmissionError, request: Request) -> SubmitError {
         let (what, estimate) = match error {
             AdmissionError::Shut => return SubmitError::Draining,
             AdmissionError::Requests => {
                 let ends = request.outputs() as u32;
-                let interval = self.telemetry.finish_interval();
+                let interval = self.inner.telemetry.finish_interval();
                 let estimate = interval.map(|interval| interval.saturating_mul(ends));
                 (QueueLimit::Requests, estimate)
             }
-            AdmissionError::Tokens { excess } => {
-                (QueueLimit::Tokens, self.telemetry.prefill_time(excess))
-            }
-            // Others are served as well: its own end as much less often as they are fewer.
+            AdmissionError::Tokens { excess } => (
+                QueueLimit::Tokens,
+                self.inner.telemetry.prefill_time(excess),
+            ),
+            // Other users are served as well: this user's sequences end less often, in
+            // proportion.
             AdmissionError::UserRequests { excess, inside } => {
-                let ends = scaled(excess, self.admission.inside(), inside);
-                let interval = self.telemetry.finish_interval();
+                let ends = scaled(excess, self.inner.admission.inside(), inside);
+                let interval = self.inner.telemetry.finish_interval();
                 let ends = u32::try_from(ends).unwrap_or(u32::MAX);
                 let estimate = interval.map(|interval| interval.saturating_mul(ends));
                 (QueueLimit::UserRequests, estimate)
             }
             AdmissionError::UserTokens { excess, waiting } => {
-                let tokens = scaled(excess, self.admission.waiting_tokens(), waiting);
-                (QueueLimit::UserTokens, self.telemetry.prefill_time(tokens))
+                let tokens = scaled(excess, self.inner.admission.waiting_tokens(), waiting);
+                (
+                    QueueLimit::UserTokens,
+                    self.inner.telemetry.prefill_time(tokens),
+                )
             }
         };
         self.queue_full(what, estimate, request)
     }
 
-    /// Something is full; when there is room again may be known.
+    /// Returns the error for a full queue, with an estimate of when capacity is free.
     pub(super) fn queue_full(
         &self,
         what: QueueLimit,
@@ -201,9 +210,9 @@ impl Engine {
         }
     }
 
-    /// The text side of its output, if the engine speaks text.
+    /// Creates the text output, if the engine has a tokenizer.
     fn text_output(&self, request: &Request) -> Result<Option<TextOutput>, SubmitError> {
-        match &self.text {
+        match &self.inner.text {
             Some(text) => Ok(Some(TextOutput::new(text, &request.stop_strings)?)),
             None if request.stop_strings.is_empty() => Ok(None),
             None => Err(SubmitError::NoTokenizer {
@@ -212,11 +221,11 @@ impl Engine {
         }
     }
 
-    /// Pieces that may wait for a caller: as many tokens as a sequence may be ahead of
-    /// its reader, those that were under way when it paused, the text held back, and how
-    /// it ended.
+    /// Returns the number of pieces that may wait for a caller: the tokens that a sequence may
+    /// be ahead of its reader, the tokens in flight when it paused, the held-back text, and the
+    /// end.
     fn pieces_max(&self, output_tokens_max: usize) -> usize {
-        let ahead_max = self.config.scheduler.unread_tokens_max + WORK_IN_FLIGHT_MAX + 1;
+        let ahead_max = self.inner.config.scheduler.unread_tokens_max + WORK_IN_FLIGHT_MAX + 1;
         ahead_max.min(output_tokens_max) + 2
     }
 
@@ -227,13 +236,13 @@ impl Engine {
         admitted: Admitted,
         sampling_spec: Option<Arc<SamplingSpec>>,
     ) -> Submission {
-        let since_start = |at: Instant| at.saturating_duration_since(self.started_at);
+        let since_start = |at: Instant| at.saturating_duration_since(self.inner.started_at);
         Submission {
             sequence,
             prompt: admitted.tokens,
             output_tokens_max: admitted.output_tokens_max,
             sampling: request.sampling,
-            // Each output has a walk through the grammar of its own.
+            // Each output has a grammar walk of its own.
             sampling_spec: sampling_spec.map(|spec| spec.for_one_sequence()),
             end_tokens: self.end_tokens(request),
             user: user_id(request.user.as_deref()),
@@ -252,17 +261,19 @@ impl Engine {
         }
     }
 
-    /// Tokens that end the output: the model's, unless they are ignored, and its own.
+    /// Returns the tokens that end the output: the model's, unless they are ignored, and the
+    /// request's own.
     pub(super) fn end_tokens(&self, request: &Request) -> Arc<[TokenId]> {
-        let models: &[TokenId] = match request.ignore_end_tokens {
-            true => &[],
-            false => &self.spec.end_tokens,
+        let models: &[TokenId] = if request.ignore_end_tokens {
+            &[]
+        } else {
+            &self.inner.spec.end_tokens
         };
         [models, &request.stop_tokens].concat().into()
     }
 }
 
-/// How much the house gets done while a user who has `own` of `all` gets `amount` done.
+/// Returns how much all users complete while a user with `own` of `all` completes `amount`.
 fn scaled(amount: usize, all: usize, own: usize) -> usize {
     amount.saturating_mul(all.max(own)) / own.max(1)
 }
@@ -277,12 +288,12 @@ mod tests {
 
     #[test]
     fn user_limits_scale_the_wait_by_the_share_of_others() {
-        assert_eq!(scaled(2, 10, 5), 4, "half of what is there is its own");
+        assert_eq!(scaled(2, 10, 5), 4, "half of all is the user's own");
         assert_eq!(scaled(2, 5, 5), 2);
         assert_eq!(
             scaled(1, 3, 0),
             3,
-            "all of its own may have ended meanwhile"
+            "all of the user's own may have ended meanwhile"
         );
         assert_eq!(scaled(usize::MAX, 2, 1), usize::MAX);
     }

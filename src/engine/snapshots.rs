@@ -1,11 +1,12 @@
-//! Events and snapshots, for those who watch.
+//! Events and snapshots, for monitoring.
 
 use super::Engine;
 use crate::monitor::{Events, Snapshots};
 
 impl Engine {
-    /// What happens in the engine from now on: its steps, and who starts and ends. Bounded:
-    /// whoever is slow misses the oldest. See [`monitor`](crate::monitor) for what is not told.
+    /// Subscribes to the engine's events from now on: its steps, and the starts and ends of
+    /// sequences. Bounded: a slow subscriber misses the oldest events. See
+    /// [`monitor`](crate::monitor) for what events leave out.
     ///
     /// ```
     /// # use motet::model::oracle::{Oracle, OracleConfig};
@@ -27,12 +28,13 @@ impl Engine {
     /// ```
     #[must_use]
     pub fn events(&self) -> Events {
-        self.telemetry.events()
+        self.inner.telemetry.events()
     }
 
-    /// How the engine looks, twice a second from now on: who is inside, what is cached
-    /// where, and the sums of [`stats`](Engine::stats). However many watch, it is looked at
-    /// once. See [`monitor`](crate::monitor) for what is not told.
+    /// Subscribes to snapshots, twice a second from now on: the sequences in the engine, the
+    /// cached segments with their tiers, and the sums of [`stats`](Engine::stats). All
+    /// subscribers share one snapshot. See [`monitor`](crate::monitor) for what snapshots leave
+    /// out.
     ///
     /// ```
     /// # use motet::model::oracle::{Oracle, OracleConfig};
@@ -43,13 +45,13 @@ impl Engine {
     /// # let engine = Engine::builder(oracle).start().await?;
     /// engine.warm(Request::tokens([1, 2, 3])).await?;
     /// let mut snapshots = engine.snapshots();
-    /// let seen = snapshots.next().await.expect("the engine is there");
+    /// let seen = snapshots.next().await.expect("the engine is running");
     /// assert_eq!(seen.trie.nodes[0].tokens, 3);
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
     pub fn snapshots(&self) -> Snapshots {
-        self.snapshots.subscribe()
+        self.inner.snapshots.subscribe()
     }
 }

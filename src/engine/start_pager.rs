@@ -1,4 +1,4 @@
-//! The pager is started, where there is to be one.
+//! Start of the pager, where there is one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +24,13 @@ use motet_core::protocol::{ModelSpec, SegmentSize};
 use motet_core::recovery::Breaker;
 use motet_model::{DetachedState, Model, Packer};
 
-/// Host memory that waits for the next copy, at most, as a part of all.
+/// Most host memory kept for the next copy, as a fraction of the whole (one part in this many).
 const IDLE_BUFFERS_DIVISOR: usize = 8;
 
-/// Copies that a former run has left.
+/// Copies from an earlier run.
 type FoundCopies = Vec<(CopyId, Label)>;
 
-/// What a pager is made of.
+/// The parts of a pager.
 pub(super) struct PagerParts {
     core: PagerCore,
     recovery_log: RecoveryLog,
@@ -43,7 +43,7 @@ pub(super) struct PagerParts {
 }
 
 impl PagerParts {
-    /// None where there is to be no pager.
+    /// Creates the parts; `None` where the settings have no pager.
     pub(super) fn new<M: Model>(
         spec: &ModelSpec,
         config: &PagerConfig,
@@ -55,10 +55,10 @@ impl PagerParts {
         if config.host_bytes_max == 0 {
             return Ok(None);
         }
-        // Memory that waits for the next copy is host memory, too.
+        // Memory kept for the next copy counts as host memory too.
         let idle_bytes = config.host_bytes_max / IDLE_BUFFERS_DIVISOR;
         let pool = BufferPool::new(idle_bytes);
-        // What is known of copies is, too.
+        // Labels of copies count too.
         let label_bytes = config.label_bytes_max();
         let mut config = PagerConfig {
             host_bytes_max: config.host_bytes_max - idle_bytes - label_bytes,
@@ -98,13 +98,13 @@ impl PagerParts {
         }))
     }
 
-    /// Whether copies of a former run were found.
+    /// Whether copies from an earlier run were found.
     pub(super) fn found(&self) -> bool {
         self.found
     }
 
-    /// Starts the pager, for this cache, and says where it is. The receiver resolves when it
-    /// and its threads are gone.
+    /// Starts the pager for this cache and returns its reference. The receiver resolves when
+    /// the pager and its threads are gone.
     pub(super) async fn attach(
         self,
         cache: &ActorRef<CacheActor>,
@@ -113,7 +113,7 @@ impl PagerParts {
         recovery: &RecoveryConfig,
         failpoint: Failpoint,
     ) -> (WeakActorRef<PagerActor>, oneshot::Receiver<()>) {
-        // What a former run has left is there from the beginning.
+        // Copies from an earlier run count from the start.
         telemetry.pager(self.core.stats());
         let mailbox_max = Simulation::mailbox_max(self.simulation.as_ref(), PAGER_MAILBOX_MAX);
         let args = PagerArgs {
@@ -130,14 +130,14 @@ impl PagerParts {
         };
         let pager = PagerActor::spawn_with_mailbox(args, mailbox::bounded(mailbox_max));
         let weak_pager = pager.downgrade();
-        // A cache that has just been started is there.
+        // A cache that has just been started is alive.
         cache.tell(AttachPager(pager)).send().await.ok();
         (weak_pager, self.gone)
     }
 }
 
-/// The disk, if there is to be one, and what is there. What was left there takes of its
-/// bytes in `config`.
+/// Opens the disk tier, if there is one, and returns the copies on it. Files that were left in
+/// place reduce the disk's bytes in `config`.
 fn open_disk(
     spec: &ModelSpec,
     config: &mut PagerConfig,
@@ -154,17 +154,17 @@ fn open_disk(
     };
     let (tier, found) = DiskTier::open(&disk.folder, limits, identity, pool, CopyId(1))?;
     if let Some(exposed) = &found.exposed {
-        tracing::warn!("what users have said may be read by others: {exposed}");
+        tracing::warn!("users' prompts and outputs may be readable by others: {exposed}");
     }
     for (path, why) in &found.removed {
         tracing::warn!("removed: {}: {why}", path.display());
     }
     for (path, why) in &found.left {
-        tracing::warn!("not taken over, and left there: {}: {why}", path.display());
+        tracing::warn!("not imported, and left in place: {}: {why}", path.display());
     }
     if found.left_bytes > 0 {
         tracing::warn!(
-            "{} of the {} bytes of the disk tier are taken by what was left in {}",
+            "{} of the {} bytes of the disk tier are occupied by files left in {}",
             found.left_bytes,
             disk.bytes_max,
             disk.folder.display()
@@ -174,23 +174,24 @@ fn open_disk(
     Ok((Some(tier), found.copies))
 }
 
-/// The identity of copies of this model's state, kept with this precision.
+/// Returns the identity of copies of this model's state at this precision.
 fn identity(model: u64, precision: Precision) -> u64 {
     match precision {
         Precision::Full => model,
-        // Some of what is written then has lost bits, which nobody wants who asks for all.
+        // Copies written with eight bits have lost bits: a run with full precision must not use
+        // them.
         Precision::Eight => model.rotate_left(1) ^ 0x9E37_79B9_7F4A_7C15,
     }
 }
 
-/// What copies take.
+/// Returns the function that computes the sizes of copies.
 fn sizes<K: Packer>(packer: K, precision: Precision) -> Result<Sizes, StartError> {
     let has_floats = packer.floats(SegmentSize::whole(1)).is_some();
     if precision == Precision::Eight && !has_floats {
         return Err(StartError::Config(ConfigError {
             field: "pager.precision",
             found: "eight bits".into(),
-            expected: "full precision: each bit of this model's state counts".into(),
+            expected: "full precision: this model's state cannot be rounded".into(),
         }));
     }
     Ok(Box::new(move |segment_size| {

@@ -1,8 +1,8 @@
-//! A prompt becomes tokens, or is refused for its length before that costs anything.
+//! Prompts become tokens, or are rejected for their length at no cost.
 //!
-//! What a few kB of text cost is nothing beside a step; more is rendered and tokenised on
-//! the threads of [`Blocking`](super::blocking::Blocking). A text is refused by its bytes,
-//! by those that its template writes, and by its tokens, in that order.
+//! A few kB of text cost little beside a step; longer text is rendered and tokenised on the
+//! threads of [`Blocking`](super::blocking::Blocking). A text is checked by its bytes, by the
+//! bytes that its template writes, and by its tokens, in that order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,26 +19,26 @@ use motet_core::cache::trie::common_prefix;
 use motet_core::protocol::ContextLimit;
 use motet_text::{Chat, TextCodec, TextError, TextLimits};
 
-/// Text of at most so many bytes is tokenised where it is submitted: that takes as long as
-/// a few messages between actors.
+/// Text of at most this many bytes is tokenised inline: this takes as long as a few messages
+/// between actors.
 const INLINE_BYTES_MAX: usize = 4 << 10;
-/// Tokens that are spelled where they come, likewise.
+/// Likewise, tokens that are detokenised inline.
 const INLINE_TOKENS_MAX: usize = 16 << 10;
-/// What a message costs beside its text, as bytes of text.
+/// Cost of a message beside its text, in bytes of text.
 const MESSAGE_BYTES: usize = 64;
-/// Bytes of a conversation for each that its template may write. A template may leave text
-/// out, earlier thinking most of all, so that a conversation may be longer than what is
-/// written of it. What may be written is reckoned by the longest token, which is many times
-/// as long as the tokens of usual text, so that hardly any conversation that fits is near it.
+/// Bytes of a conversation for each byte that its template may write. A template may leave text
+/// out, earlier reasoning above all, so a conversation may be longer than its rendered text.
+/// The limit of the rendered text assumes the longest token, many times as long as the usual
+/// one, so a conversation that fits is rarely near the limit.
 const CHAT_BYTES_FACTOR: usize = 4;
 
-/// What a prompt is spelled for.
+/// The purpose of tokenising a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenizeMode {
-    /// It is begun as the model wants it, or ends where the assistant is to speak. Whether
-    /// the point before that is wanted too.
+    /// A prompt: it starts as the model expects, or ends where the assistant's turn starts.
+    /// `with_conversation` is whether the position before that turn is needed.
     Prompt { with_conversation: bool },
-    /// It goes on after other tokens, or ends with its last message.
+    /// A continuation of other tokens, or a conversation that ends with its last message.
     Continuation,
 }
 
@@ -46,25 +46,26 @@ pub(super) enum TokenizeMode {
 #[derive(Debug)]
 pub(super) struct TokenizedPrompt {
     pub(super) tokens: Vec<TokenId>,
-    /// Where the next prompt of a conversation differs from this one, if that was wanted.
+    /// Where the next prompt of the conversation differs from this one, if requested.
     pub(super) conversation: Option<usize>,
 }
 
 impl Engine {
-    /// The tokens of text as this engine's requests have them, for those who count or show
-    /// them: of a prompt as [`submit`](Engine::submit) reads it, or, without `as_prompt`,
-    /// of text that goes on after other tokens and of a conversation that does not ask
-    /// the assistant to speak. Long texts wait for their `user`'s turn on the threads that
-    /// [`TextConfig`](motet_core::config::TextConfig) sets up.
+    /// Tokenises text as this engine's requests do, to count or show the tokens. With
+    /// `as_prompt` the result is that of [`submit`](Engine::submit). Without it, the text
+    /// continues other tokens, and a conversation ends before the assistant's turn. Long texts
+    /// wait for their `user`'s turn on the threads that
+    /// [`TextConfig`](motet_core::config::TextConfig) configures.
     ///
     /// # Errors
     ///
-    /// [`SubmitError`] when the text could not fit into the model's context, when its
-    /// template refuses it, or when too much text waits.
+    /// [`SubmitError`] when the text cannot fit into the model's context, when its template
+    /// rejects it, or when too much text is waiting.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up what waits; a text that is being tokenised is, to its end.
+    /// Dropping the future removes a text that waits; a text that is being tokenised runs to
+    /// its end.
     pub async fn tokenize(
         &self,
         prompt: Prompt,
@@ -83,26 +84,26 @@ impl Engine {
         Ok(self.tokenize_prompt(&mut request, mode).await?.tokens)
     }
 
-    /// The text of tokens, special ones spelled out; of at most as many as a prompt may
-    /// have. Many wait for their `user`'s turn as texts do.
+    /// Returns the text of tokens, with special tokens written out. The number of tokens is
+    /// limited as for a prompt. Long inputs wait for their `user`'s turn as texts do.
     ///
     /// # Errors
     ///
-    /// [`SubmitError`] when there are too many tokens, one is none of the model's, or too
-    /// much text waits.
+    /// [`SubmitError`] when there are too many tokens, a token is not in the vocabulary, or too
+    /// much text is waiting.
     ///
     /// # Cancel safety
     ///
-    /// As of [`tokenize`](Engine::tokenize).
+    /// As for [`tokenize`](Engine::tokenize).
     pub async fn detokenize(
         &self,
         tokens: Vec<TokenId>,
         user: Option<&str>,
     ) -> Result<String, SubmitError> {
-        let text = self.text.as_ref();
+        let text = self.inner.text.as_ref();
         let text = text.ok_or(SubmitError::NoTokenizer { field: "prompt" })?;
-        let contexts = self.config.text.shift_contexts_max;
-        let tokens_max = self.spec.context_tokens_max.saturating_mul(contexts);
+        let contexts = self.inner.config.text.shift_contexts_max;
+        let tokens_max = self.inner.spec.context_tokens_max.saturating_mul(contexts);
         if tokens.len() > tokens_max {
             return Err(field_error(
                 "prompt",
@@ -127,7 +128,8 @@ impl Engine {
         Ok(decoded?)
     }
 
-    /// The tokens of a request's prompt, all of the model's vocabulary; they may be none.
+    /// Returns the tokens of a request's prompt, all in the model's vocabulary; they may be
+    /// empty.
     pub(super) async fn tokenize_prompt(
         &self,
         request: &mut Request,
@@ -145,7 +147,7 @@ impl Engine {
             Prompt::Text(_) => "prompt.text",
             Prompt::Chat(_) => "prompt.chat",
         };
-        let text = self.text.clone();
+        let text = self.inner.text.clone();
         let text = text.ok_or(SubmitError::NoTokenizer { field })?;
         let contexts = self.contexts(request.at_context_limit);
         let text_limits = self.text_limits(&text, contexts);
@@ -154,7 +156,7 @@ impl Engine {
         let tokenized = if bytes <= INLINE_BYTES_MAX {
             tokenize_prompt(&text, &request.prompt, mode, text_limits)
         } else {
-            // The prompt comes back, to be given back if the request is refused.
+            // The prompt returns with the result, so that a rejected request can be given back.
             let prompt = std::mem::replace(&mut request.prompt, Prompt::Tokens(Vec::new()));
             let prompt = Arc::new(prompt);
             let shared = Arc::clone(&prompt);
@@ -188,7 +190,7 @@ impl Engine {
         self.check_vocabulary(tokenized)
     }
 
-    /// Has work done on the threads for it, in its user's turn. `what` does it.
+    /// Runs work on the blocking threads, in its user's turn. `what` names the part for errors.
     async fn run_blocking<T: Send + 'static>(
         &self,
         request: &mut Request,
@@ -197,7 +199,7 @@ impl Engine {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, SubmitError> {
         let user = user_id(request.user.as_deref());
-        match self.blocking.run(user, bytes, work).await {
+        match self.inner.blocking.run(user, bytes, work).await {
             Ok(done) => Ok(done),
             Err(BlockingError::Full { retry_after }) => {
                 let request = std::mem::replace(request, Request::tokens([]));
@@ -209,23 +211,23 @@ impl Engine {
         }
     }
 
-    /// Contexts of text that a prompt may have.
+    /// Returns how many contexts of text a prompt may have.
     pub(super) fn contexts(&self, at_limit: ContextLimit) -> usize {
         match at_limit {
             ContextLimit::Stop => 1,
-            ContextLimit::Shift { .. } => self.config.text.shift_contexts_max,
+            ContextLimit::Shift { .. } => self.inner.config.text.shift_contexts_max,
         }
     }
 
     fn text_limits(&self, text: &TextCodec, contexts: usize) -> TextLimits {
-        let tokens_max = self.spec.context_tokens_max.saturating_mul(contexts);
+        let tokens_max = self.inner.spec.context_tokens_max.saturating_mul(contexts);
         TextLimits {
             bytes_max: tokens_max.saturating_mul(text.tokenizer().token_bytes_max()),
             tokens_max,
         }
     }
 
-    /// Refuses what cannot fit, before it is copied, rendered or tokenised.
+    /// Rejects a prompt that cannot fit, before it is copied, rendered or tokenised.
     fn check_length(
         &self,
         prompt: &Prompt,
@@ -236,7 +238,7 @@ impl Engine {
             Prompt::Text(text) if text.len() > text_limits.bytes_max => {
                 ("prompt.text", format!("{} bytes long", text.len()))
             }
-            // Each message is a token at least in any template that shows it.
+            // Each message is at least one token in any template that shows it.
             Prompt::Chat(chat) if chat.messages.is_empty() => {
                 let (found, expected) = ("no message at all", "at least one message");
                 return Err(field_error("prompt.chat", found, expected));
@@ -269,7 +271,7 @@ impl Engine {
         Err(field_error(field, found, self.bytes_allowed(contexts)))
     }
 
-    /// The error of a text that does not fit, as its caller is told it.
+    /// Converts the error of a text that does not fit into the caller's error.
     fn too_long(&self, error: TextError, field: &'static str, contexts: usize) -> SubmitError {
         match error {
             TextError::TooLong { bytes_max } => field_error(
@@ -287,9 +289,9 @@ impl Engine {
     }
 
     fn bytes_allowed(&self, contexts: usize) -> String {
-        let text = self.text.as_ref();
+        let text = self.inner.text.as_ref();
         let token_bytes = text.map_or(1, |text| text.tokenizer().token_bytes_max());
-        let tokens = self.spec.context_tokens_max.saturating_mul(contexts);
+        let tokens = self.inner.spec.context_tokens_max.saturating_mul(contexts);
         format!(
             "at most {} bytes: {token_bytes} for each token of {}",
             tokens.saturating_mul(token_bytes),
@@ -298,7 +300,7 @@ impl Engine {
     }
 
     pub(super) fn contexts_named(&self, contexts: usize) -> String {
-        let context = self.spec.context_tokens_max;
+        let context = self.inner.spec.context_tokens_max;
         if contexts == 1 {
             format!("the model's context of {context} tokens")
         } else {
@@ -306,9 +308,9 @@ impl Engine {
         }
     }
 
-    /// Tokens of the model's vocabulary only.
+    /// Checks that all tokens are in the model's vocabulary.
     fn check_vocabulary(&self, tokenized: TokenizedPrompt) -> Result<TokenizedPrompt, SubmitError> {
-        let vocab_size = self.spec.vocab_size;
+        let vocab_size = self.inner.spec.vocab_size;
         let is_unknown = |token: &TokenId| *token as usize >= vocab_size;
         match tokenized.tokens.iter().position(is_unknown) {
             None => Ok(tokenized),
@@ -321,7 +323,7 @@ impl Engine {
     }
 }
 
-/// Renders and tokenises.
+/// Renders and tokenises a prompt.
 fn tokenize_prompt(
     text: &TextCodec,
     prompt: &Prompt,
@@ -360,7 +362,7 @@ fn tokenize_prompt(
     })
 }
 
-/// Bytes that a prompt's text holds, about.
+/// Returns the approximate bytes of a prompt's text.
 fn prompt_bytes(prompt: &Prompt) -> usize {
     match prompt {
         Prompt::Tokens(_) => 0,
@@ -376,8 +378,8 @@ fn prompt_bytes(prompt: &Prompt) -> usize {
     }
 }
 
-/// Bytes of a conversation's strings, the names within values among them, and one for each
-/// value: as JSON it is no shorter.
+/// Returns the bytes of a conversation's strings, including member names, plus one for each
+/// value: a lower bound of its length as JSON.
 fn chat_bytes(chat: &Chat) -> usize {
     let members = |members: &BTreeMap<String, Value>| {
         let members = members.iter();
@@ -428,10 +430,13 @@ mod tests {
     #[tokio::test]
     async fn error_names_the_part_that_panicked() {
         let load = || Ok(Oracle::new(OracleConfig::default()).expect("a valid oracle"));
-        let engine = Engine::builder(load).start().await.expect("it starts");
+        let engine = Engine::builder(load)
+            .start()
+            .await
+            .expect("the engine starts");
         let mut request = Request::tokens([1]);
         let done = engine.run_blocking(&mut request, 9, "detokenizer", || panic!("injected"));
-        let error = done.await.map(|()| "done").expect_err("it panics");
+        let error = done.await.map(|()| "done").expect_err("the work panics");
         assert_eq!(
             error.to_string(),
             "the detokenizer panicked on 9 bytes; that is a defect of it"

@@ -1,4 +1,4 @@
-//! What happens in an engine, as it happens.
+//! Events of an engine, as they happen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,21 @@ use motet_core::SequenceId;
 use motet_core::cache::Miss;
 use motet_core::protocol::FinishReason;
 
-/// Events that may wait for one watcher; beyond, it misses the oldest. At a thousand steps a
-/// second that is most of a second.
+/// Events that may wait for one subscriber; beyond that it misses the oldest. At a thousand
+/// steps a second the bound covers most of a second.
 pub const EVENTS_MAX: usize = 1024;
-/// Spans of a step that an event tells; of the others, how many there are.
+/// Most spans that a step's event lists; the others are only counted.
 pub const SPANS_MAX: usize = 64;
 
-/// Something that has happened in an engine. Cheap to clone.
+/// An event of an engine. Cheap to clone.
 ///
-/// A step tells what the device has done, all else what a sequence's caller is told: so the
-/// step that has brought a sequence's first token may be told before or after that.
+/// A step reports what the device did; every other event reports what a sequence's caller
+/// receives. The two are not ordered: the step with a sequence's first token may be reported
+/// before or after [`FirstToken`](Self::FirstToken).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum EngineEvent {
-    /// A step has landed.
+    /// A step has finished.
     Step(Arc<StepView>),
     /// A sequence has its first slot.
     #[non_exhaustive]
@@ -32,11 +33,12 @@ pub enum EngineEvent {
         sequence: SequenceId,
         /// Tokens of its prompt.
         prompt_tokens: usize,
-        /// Of these, tokens whose state was in the cache.
+        /// Prompt tokens whose state was in the cache.
         cached_tokens: usize,
-        /// Why no more of them were, where more had been computed, or was being computed.
+        /// Why the cache served no more of the prompt, where more had been computed or was
+        /// being computed.
         miss: Option<Miss>,
-        /// Time since its submit.
+        /// Time since its submission.
         waited: Duration,
     },
     /// A sequence has its first token.
@@ -44,53 +46,53 @@ pub enum EngineEvent {
     FirstToken {
         /// The sequence.
         sequence: SequenceId,
-        /// Time since its submit.
+        /// Time since its submission.
         since_submit: Duration,
     },
-    /// A sequence has lost its slot for want of memory, and goes on later.
+    /// A sequence was preempted: it lost its slot and continues later.
     #[non_exhaustive]
     Preempted {
         /// The sequence.
         sequence: SequenceId,
     },
-    /// A sequence continues another.
+    /// A sequence was forked from another.
     #[non_exhaustive]
     Forked {
         /// The new sequence.
         sequence: SequenceId,
-        /// The other.
+        /// The sequence that it continues.
         source: SequenceId,
-        /// How many of the other's tokens it begins with.
+        /// Tokens that it takes over from the source.
         at: usize,
     },
-    /// A sequence's context was full, and it has forgotten some of its oldest tokens.
+    /// A sequence's full context was shifted: some of its oldest tokens were dropped.
     #[non_exhaustive]
     Shifted {
         /// The sequence.
         sequence: SequenceId,
-        /// Tokens that it has forgotten now.
+        /// Tokens that were dropped.
         tokens: usize,
     },
-    /// What was cached was evicted from the device, or cleared.
+    /// Segments were evicted from the device, or cleared.
     #[non_exhaustive]
     Evicted {
-        /// Segments.
+        /// Number of segments.
         segments: u64,
-        /// Their tokens.
+        /// Number of their tokens.
         tokens: u64,
     },
-    /// A sequence is over.
+    /// A sequence has finished.
     #[non_exhaustive]
     Finished {
         /// The sequence.
         sequence: SequenceId,
         /// Why it ended.
         reason: FinishReason,
-        /// Tokens that it generated.
+        /// Tokens generated.
         output_tokens: usize,
-        /// Time since its submit.
+        /// Time since its submission.
         since_submit: Duration,
-        /// Time from its first token to its last, if it has two.
+        /// Time from its first token to its last, if it has two or more.
         decoded: Option<Duration>,
     },
     /// A sequence has ended in an error.
@@ -105,31 +107,31 @@ pub enum EngineEvent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StepView {
-    /// Steps since the engine's start, this one counted.
+    /// Steps since the engine's start, including this one.
     pub number: u64,
-    /// When it landed, since the engine's start.
+    /// When the step finished, since the engine's start.
     pub finished_at: Duration,
     /// How long the device worked on it.
     pub busy: Duration,
-    /// What each sequence had in it, [`SPANS_MAX`] at most.
+    /// The part of each sequence in the step, at most [`SPANS_MAX`].
     pub spans: Vec<SpanView>,
-    /// Spans beyond these.
+    /// Number of spans beyond those listed.
     pub spans_left_out: usize,
-    /// Sequences that had one token in it: they decoded, or came to the end of a prompt.
+    /// Sequences with one token in the step: a decode, or the last token of a prompt.
     pub decode_tokens: usize,
     /// Tokens of all longer spans.
     pub prefill_tokens: usize,
-    /// Whether it failed.
+    /// Whether the step failed.
     pub failed: bool,
 }
 
-/// One sequence's part in a step.
+/// One sequence's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpanView {
     /// The sequence.
     pub sequence: SequenceId,
-    /// Tokens that were evaluated: one to decode, more of a prompt.
+    /// Tokens evaluated: one for a decode, more for a prompt.
     pub tokens: usize,
 }
 
@@ -139,8 +141,8 @@ impl SpanView {
     }
 }
 
-/// A subscription to what happens in an engine, from [`Engine::events`](crate::Engine::events)
-/// on. Whoever is slow misses the oldest events, and holds nobody up.
+/// A subscription to the events of an engine, from [`Engine::events`](crate::Engine::events). A
+/// slow subscriber misses the oldest events and delays nothing.
 #[derive(Debug)]
 pub struct Events {
     receiver: broadcast::Receiver<EngineEvent>,
@@ -155,11 +157,11 @@ impl Events {
         }
     }
 
-    /// What happens next; none once the engine is gone.
+    /// Returns the next event; `None` once the engine has stopped.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: no event is lost by it.
+    /// Cancel safe: no event is lost.
     pub async fn next(&mut self) -> Option<EngineEvent> {
         loop {
             match self.receiver.recv().await {
@@ -170,8 +172,8 @@ impl Events {
         }
     }
 
-    /// What has happened and was not taken yet, oldest first; none where nothing has. To
-    /// look now and then costs the engine less than to wait: nobody is woken.
+    /// Returns the oldest event that was not received yet; `None` where there is none. Polling
+    /// from time to time costs the engine less than waiting: no task is woken.
     pub fn try_next(&mut self) -> Option<EngineEvent> {
         loop {
             match self.receiver.try_recv() {
@@ -182,7 +184,7 @@ impl Events {
         }
     }
 
-    /// Events that this subscription has missed so far, for being slow.
+    /// Returns the number of events that this subscription was too slow for, so far.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed

@@ -1,19 +1,19 @@
-//! Watching an engine at work: [events](Events) as they happen, and [snapshots](Watch) twice
-//! a second.
+//! Monitoring of an engine: [events](Events) as they happen, and [snapshots](Snapshots) twice a
+//! second.
 //!
-//! Both are bounded and lossy. While nobody watches, nothing is computed for it. A watcher
-//! that is slow misses what it did not take, and holds nobody up: not the scheduler, not
-//! other watchers. However many watch, the house is looked at once, every
-//! [`SNAPSHOT_INTERVAL`] at most, and each look costs a bounded time.
+//! Both are bounded and lossy. Without a subscriber nothing is computed. A slow subscriber
+//! misses events or snapshots and delays neither the scheduler nor other subscribers. All
+//! subscribers share one snapshot, taken at most every [`SNAPSHOT_INTERVAL`], in bounded time.
 //!
-//! Neither holds a token, a text, a salt or a user's name: shapes, counts, bytes and times.
-//! They are of all tenants together: for the operator, not for those who are served.
+//! Neither contains a token, a text, a salt or a user's name: only shapes, counts, bytes and
+//! times. They cover all tenants together: they are meant for the operator, not for the
+//! tenants.
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
-//! | `event.rs` | what happens, and the subscription to it |
-//! | `snapshot.rs` | how the house looks at one moment |
-//! | `snapshot_task.rs` | the task that looks, while somebody watches |
+//! | `event.rs` | the events, and the subscription to them |
+//! | `snapshot.rs` | the state of an engine at one moment |
+//! | `snapshot_task.rs` | the task that takes snapshots while there are subscribers |
 
 mod event;
 mod snapshot;

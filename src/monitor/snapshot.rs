@@ -1,28 +1,28 @@
-//! How the house looks at one moment.
+//! The state of an engine at one moment.
 
 use std::time::Duration;
 
 use crate::telemetry::EngineStats;
 use motet_core::snapshot::{SchedulerSnapshot, TrieView};
 
-/// How an engine looks at one moment. Its parts are looked at one after another: they may be
-/// some milliseconds apart.
+/// The state of an engine at one moment. Its parts are read one after another and may be some
+/// milliseconds apart.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Snapshot {
     /// Time since the engine's start.
     pub at: Duration,
-    /// Sums.
+    /// Sums since the engine's start, and levels.
     pub stats: EngineStats,
-    /// Who is inside.
+    /// The sequences in the engine.
     pub scheduler: SchedulerSnapshot,
-    /// What is cached.
+    /// The cached segments.
     pub trie: TrieView,
-    /// What there may be of everything.
+    /// The budget of each tier.
     pub budgets: Budgets,
 }
 
-/// Bytes that there may be in each tier.
+/// The budget of each tier, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Budgets {

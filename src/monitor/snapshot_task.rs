@@ -1,4 +1,4 @@
-//! The task that looks at the house while somebody watches.
+//! The task that takes snapshots while there are subscribers.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,22 +14,22 @@ use crate::actors::pager::{ListCopies, PagerActor};
 use crate::actors::scheduler::{Scheduler, TakeSchedulerSnapshot};
 use crate::telemetry::Telemetry;
 
-/// Time between two snapshots, at least.
+/// Shortest time between two snapshots.
 pub const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(500);
 
 type SnapshotSender = watch::Sender<Option<Arc<Snapshot>>>;
 
-/// A subscription to snapshots: see [`Engine::snapshots`](crate::Engine::snapshots). Whoever is slow
-/// gets the latest, and misses those between.
+/// A subscription to snapshots: see [`Engine::snapshots`](crate::Engine::snapshots). A slow
+/// subscriber gets the latest snapshot and misses those before it.
 #[derive(Clone, Debug)]
 pub struct Snapshots {
-    /// None where nobody looks any more.
+    /// `None` where the snapshot task has ended.
     snapshots: Option<watch::Receiver<Option<Arc<Snapshot>>>>,
 }
 
 impl Snapshots {
-    /// The next snapshot, or the last if that was not taken yet; none once the engine is
-    /// gone.
+    /// Waits for the next snapshot, or returns the latest if it was not received yet; `None`
+    /// once the engine has stopped.
     ///
     /// # Cancel safety
     ///
@@ -41,12 +41,12 @@ impl Snapshots {
     }
 }
 
-/// The engine's end of it.
+/// The engine's handle to the snapshot task.
 #[derive(Debug)]
 pub(crate) struct SnapshotHandle {
-    /// Gone when the tower is.
+    /// Dropped by the task when it ends.
     snapshots: Weak<SnapshotSender>,
-    /// Rung when somebody begins to watch; that it was rung once is enough.
+    /// Wakes the task when a subscriber is added; one pending wakeup is enough.
     wakeup: mpsc::Sender<()>,
 }
 
@@ -56,19 +56,19 @@ impl SnapshotHandle {
         let subscription = Snapshots {
             snapshots: snapshots.map(|snapshots| snapshots.subscribe()),
         };
-        // A bell that is rung already will be heard, and a tower that is gone needs none.
+        // A wakeup that is pending already is enough, and a task that has ended needs none.
         self.wakeup.try_send(()).ok();
         subscription
     }
 }
 
-/// From where all is seen. It keeps nobody alive.
+/// The snapshot task. It keeps no actor alive.
 pub(crate) struct SnapshotTask {
     pub(crate) scheduler: WeakActorRef<Scheduler>,
     pub(crate) cache: WeakActorRef<CacheActor>,
     pub(crate) pager: Option<WeakActorRef<PagerActor>>,
     pub(crate) telemetry: Arc<Telemetry>,
-    /// Turns to ask the cache something.
+    /// Permits for messages to the cache.
     pub(crate) permits: Arc<Semaphore>,
     pub(crate) budgets: Budgets,
     pub(crate) started_at: Instant,
@@ -78,7 +78,8 @@ pub(crate) struct SnapshotTask {
 struct Gone;
 
 impl SnapshotTask {
-    /// Looks from now on, while somebody watches, until the engine is gone.
+    /// Starts the task: it takes snapshots while there are subscribers, until the engine is
+    /// gone.
     pub(crate) fn spawn(self) -> SnapshotHandle {
         let snapshots = Arc::new(SnapshotSender::new(None));
         let (wakeup, wakeups) = mpsc::channel(1);
@@ -103,7 +104,7 @@ impl SnapshotTask {
         }
     }
 
-    /// One look. None where the scheduler has no time for it.
+    /// Takes one snapshot; `None` where the scheduler's mailbox is full or does not answer.
     async fn take_snapshot(&self) -> Result<Option<Snapshot>, Gone> {
         let (reply, scheduler) = oneshot::channel();
         let asked = {
@@ -139,7 +140,7 @@ impl SnapshotTask {
         }))
     }
 
-    /// What the pager keeps, as far as it has time to say.
+    /// Returns the pager's copies; empty where the pager's mailbox is full.
     async fn copies(&self) -> Vec<motet_core::pager::CopyView> {
         let (reply, copies) = oneshot::channel();
         let pager = self.pager.as_ref().and_then(WeakActorRef::upgrade);

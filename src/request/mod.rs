@@ -1,11 +1,11 @@
-//! What a caller asks for, and what it gets.
+//! A caller's request and its output.
 //!
-//! | file | what is there |
+//! | file | content |
 //! |---|---|
-//! | `build.rs` | a request is put together |
-//! | `debug.rs` | what it shows of itself where it is printed |
-//! | `validate.rs` | what can be judged of it without a model |
-//! | `output.rs` | pieces, ends and whole outputs |
+//! | `build.rs` | constructors and setters of a request |
+//! | `debug.rs` | `Debug` output without a request's content |
+//! | `validate.rs` | checks that need no model |
+//! | `output.rs` | pieces and whole outputs |
 
 mod build;
 mod debug;
@@ -43,92 +43,96 @@ pub(crate) use validate::field_error;
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct Request {
-    /// What to continue.
+    /// The prompt to continue.
     pub prompt: Prompt,
-    /// Most tokens to generate; at least 1. Clipped to what the context leaves.
+    /// Most tokens to generate; at least 1. Clipped to the space left in the context.
     pub output_tokens_max: usize,
-    /// Tokens before which no end token and no stop token is drawn; at most
-    /// `output_tokens_max`. Stop strings end the output all the same.
+    /// Number of tokens before which no end token and no stop token is sampled; at most
+    /// `output_tokens_max`. Stop strings still end the output earlier.
     pub output_tokens_min: usize,
-    /// How tokens are drawn.
+    /// How tokens are sampled.
     pub sampling: Sampling,
-    /// Added to the logits of these tokens before all else; finite, or negative
-    /// infinity, which rules the token out.
+    /// Added to the logits of these tokens before any other change; finite, or negative
+    /// infinity, which excludes the token.
     pub logit_bias: BTreeMap<TokenId, f32>,
-    /// Whether to tell the log probability of each token, and of so many of the
-    /// likeliest beside it; at most [`LOGPROBS_MAX`](Request::LOGPROBS_MAX).
+    /// Whether to return the log probability of each token, and of this many of the likeliest
+    /// alternatives; at most [`LOGPROBS_MAX`](Request::LOGPROBS_MAX).
     pub logprobs: Option<usize>,
     /// The output ends before the first of these that appears in its text.
     pub stop_strings: Vec<String>,
     /// The output ends before the first of these tokens.
     pub stop_tokens: Vec<TokenId>,
-    /// Whether to go on past the model's own end tokens, for measurements.
+    /// Whether to continue past the model's own end tokens, for measurements.
     pub ignore_end_tokens: bool,
-    /// What the output is to follow, to its end. Needs an engine with a tokenizer, and
-    /// end tokens that are not ignored.
+    /// The grammar that the whole output follows. Needs an engine with a tokenizer, and end
+    /// tokens that are not ignored.
     pub grammar: Option<GrammarSource>,
-    /// Outputs wanted, of [`Engine::submit_many`](crate::Engine::submit_many) and
+    /// Number of outputs of [`Engine::submit_many`](crate::Engine::submit_many) and
     /// [`Engine::best_of`](crate::Engine::best_of); at least 1, at most
-    /// [`N_MAX`](Request::N_MAX). They differ by their seeds: the request's, and those
+    /// [`N_MAX`](Request::N_MAX). They differ by their seeds: the request's seed, and the seeds
     /// that follow it.
     pub n: usize,
-    /// Outputs to choose the `n` from; at least `n`, and `n` if none.
+    /// Number of outputs to choose the `n` from; at least `n`. `None` means `n`.
     pub best_of: Option<usize>,
-    /// Whose it is. Users of a class are served fairly, and each may be limited
-    /// ([`user_requests_max`](motet_core::config::SchedulerConfig::user_requests_max)); requests
-    /// without a user are one user's.
+    /// The user that the request belongs to. Users of one priority class are served fairly, and
+    /// each may be limited
+    /// ([`user_requests_max`](motet_core::config::SchedulerConfig::user_requests_max)).
+    /// Requests without a user belong to one common user.
     pub user: Option<String>,
-    /// What its user's share is worth beside that of others; from 0.001 to 1000.
+    /// The weight of its user's share, relative to other users; from 0.001 to 1000.
     pub weight: f64,
-    /// Its class. As salt and user, it is for a server to set: a client that may choose it
-    /// freely takes the slots of all who ask for less.
+    /// The priority class. Like salt and user, it is for a server to set: a client that may
+    /// choose it freely takes the slots of all lower classes.
     pub priority: Priority,
-    /// When it must have started; else it fails. Time is tokio's, as everywhere in the
-    /// engine: the system's, unless a test pauses it.
+    /// Deadline for its start; a request that has not started by then fails. Time is tokio's,
+    /// as everywhere in the engine: the system's, unless a test pauses it.
     pub start_by: Option<Instant>,
-    /// When it must be over; else it ends with what there is. Fails before it has cost
-    /// anything if that cannot be done.
+    /// Deadline for its end; the output ends then with the tokens generated so far. A request
+    /// that cannot meet the deadline fails before it has cost anything.
     pub finish_by: Option<Instant>,
-    /// What happens when the model's context is full.
+    /// Behaviour when the model's context is full.
     pub at_context_limit: ContextLimit,
-    /// Whether the request uses what is cached, and what it computes is cached for others.
+    /// Whether the request uses cached state, and whether the state that it computes is cached
+    /// for others.
     pub cache: CacheUse,
-    /// With whom the request shares cached state: only with requests of the same
-    /// salt, and those without one with each other. A server gives each tenant a
-    /// salt of its own.
+    /// Separates caches: the request shares cached state only with requests of the same salt.
+    /// Requests without a salt share with each other. A server gives each tenant a salt of its
+    /// own.
     pub cache_salt: Option<String>,
-    /// How dearly its cached state is kept, beside that of others: state of a higher
-    /// number is evicted only when none of a lower number is left.
+    /// How strongly its cached state is protected from eviction: state with a higher number is
+    /// evicted only when no state with a lower number is left.
     pub retention: u8,
-    /// Offsets in the prompt's tokens where a later prompt is likely to branch off, so
-    /// that it can be resumed there. Of use for models that cannot resume after any
-    /// token (sliding windows, recurrent layers); chats have theirs by themselves.
+    /// Offsets in the prompt's tokens where a later prompt is likely to diverge; the sequence
+    /// can be resumed there. Useful for models that cannot resume after any token (sliding
+    /// windows, recurrent layers). Chats get restore points of their own.
     pub restore_points: Vec<usize>,
-    /// Whether the stream tells how far the prompt is computed, in pieces without a token:
-    /// at most eighteen, see [`Piece::prefill`].
+    /// Whether the stream reports how far the prompt is computed, in pieces without a token: at
+    /// most eighteen, see [`Piece::prefill`].
     pub report_prefill_progress: bool,
 }
 
 /// Whether a request uses the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CacheUse {
-    /// It begins with what is cached of its prompt, and what it computes may serve others.
+    /// The sequence starts from the cached prefix of its prompt, and its state may serve
+    /// others.
     #[default]
     Shared,
-    /// It begins with nothing, and what it computes is gone with it: for measurements, and for
-    /// what must leave no trace. Its forks, and the outputs of one request, share among
-    /// themselves while they live. A sequence that gives way computes everything again.
+    /// The sequence starts without cached state, and its own state is dropped when it ends: for
+    /// measurements, and for requests that must leave no trace. Its forks, and the outputs of
+    /// one request, share state among themselves while they live. A preempted sequence computes
+    /// everything again.
     Off,
 }
 
-/// What to continue.
+/// The prompt to continue.
 #[derive(Clone, PartialEq)]
 pub enum Prompt {
-    /// Tokens as they are.
+    /// Token ids.
     Tokens(Vec<TokenId>),
-    /// Text, tokenised as the model's tokenizer does by default.
+    /// Text, tokenised with the defaults of the model's tokenizer.
     Text(String),
-    /// A conversation, put into the model's chat template, up to where the
-    /// assistant is to speak.
+    /// A conversation, rendered with the model's chat template up to the start of the
+    /// assistant's turn.
     Chat(Chat),
 }

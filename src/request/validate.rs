@@ -34,14 +34,16 @@ impl Request {
     /// Checks that every token id in the request is in the vocabulary.
     pub(crate) fn validate_tokens(&self, vocab_size: usize) -> Result<(), SubmitError> {
         let known = |token: &TokenId| (*token as usize) < vocab_size;
-        let check = |field, all_known| match all_known {
-            true => Ok(()),
+        let check = |field, all_known| {
+            if all_known {
+                return Ok(());
+            }
             // The token id itself stays out of logs.
-            false => Err(field_error(
+            Err(field_error(
                 field,
                 "a token id beyond the vocabulary",
                 format!("token ids below {vocab_size}"),
-            )),
+            ))
         };
         check("stop_tokens", self.stop_tokens.iter().all(known))?;
         check("logit_bias", self.logit_bias.keys().all(known))

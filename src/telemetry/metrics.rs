@@ -1,8 +1,8 @@
-//! The handles of all metrics. Names follow vLLM's where it has one; `docs/metrics.md`
+//! The handles of all metrics. Names follow vLLM's where vLLM has the metric; `docs/metrics.md`
 //! lists them, and a test compares that list with this file.
 //!
-//! Every series is registered at start, so that a counter of what never happened reads
-//! 0 and is not missing.
+//! Every series is registered at start, so that the counter of an event that never happened
+//! reads 0 instead of being absent.
 
 use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
@@ -15,7 +15,7 @@ use motet_core::pager::{Done, Task};
 use motet_core::protocol::{FinishReason, GenerateError};
 use motet_core::recovery::Fault;
 
-/// The handles.
+/// The handles of all metrics.
 pub(super) struct Metrics {
     pub(super) running: Gauge,
     pub(super) waiting: Gauge,
@@ -33,7 +33,7 @@ pub(super) struct Metrics {
     pub(super) cache_hits: Counter,
     /// By [`MissReason::ALL`].
     misses: [Counter; MissReason::ALL.len()],
-    /// The same.
+    /// By [`MissReason::ALL`].
     missed_tokens: [Counter; MissReason::ALL.len()],
     pub(super) evicted_segments: Counter,
     pub(super) evicted_tokens: Counter,
@@ -73,7 +73,7 @@ pub(super) struct Metrics {
     pub(super) inter_token_seconds: Histogram,
 }
 
-/// What is told of one kind of movement.
+/// The metrics of one copy task.
 struct Moves {
     done: Counter,
     failed: Counter,
@@ -82,7 +82,7 @@ struct Moves {
 }
 
 impl Metrics {
-    /// Describes and registers everything with the recorder of this moment.
+    /// Describes and registers every metric with the current recorder.
     #[rustfmt::skip] // a table
     pub(super) fn new() -> Self {
         let count = |name, about| { describe_counter!(name, Unit::Count, about); counter!(name) };
@@ -100,10 +100,10 @@ impl Metrics {
         let step_tokens = |kind| histogram!(STEP_TOKENS, "kind" => kind);
         Self {
             running: level("motet_num_requests_running", Unit::Count, "sequences with a slot"),
-            waiting: level("motet_num_requests_waiting", Unit::Count, "sequences without one"),
-            paused: level("motet_num_requests_paused", Unit::Count, "sequences that wait for their reader"),
-            preemptions: count("motet_num_preemptions_total", "times that a sequence lost its slot to another"),
-            finished: counts("motet_request_success_total", "sequences that ended as they should",
+            waiting: level("motet_num_requests_waiting", Unit::Count, "sequences that wait for a slot"),
+            paused: level("motet_num_requests_paused", Unit::Count, "sequences paused until their stream is read"),
+            preemptions: count("motet_num_preemptions_total", "times that a sequence was preempted"),
+            finished: counts("motet_request_success_total", "sequences that finished without an error",
                 "finished_reason", FinishReason::ALL.map(FinishReason::label)),
             failed: counts("motet_request_failed_total", "sequences that ended in an error",
                 "reason", GenerateError::LABELS),
@@ -112,16 +112,16 @@ impl Metrics {
             prompt_tokens: count("motet_prompt_tokens_total", "prompt tokens computed"),
             generation_tokens: count("motet_generation_tokens_total", "tokens generated"),
             cache_queries: count("motet_prefix_cache_queries_total", "prompt tokens looked up in the cache"),
-            cache_hits: count("motet_prefix_cache_hits_total", "prompt tokens found there"),
-            misses: counts("motet_prefix_cache_misses_total", "sequences that began with less than might have been reused",
+            cache_hits: count("motet_prefix_cache_hits_total", "prompt tokens found in the cache"),
+            misses: counts("motet_prefix_cache_misses_total", "sequences that reused less of the cache than they might have",
                 "reason", MissReason::ALL.map(MissReason::label)),
-            missed_tokens: counts("motet_prefix_cache_missed_tokens_total", "tokens that they might have reused beyond",
+            missed_tokens: counts("motet_prefix_cache_missed_tokens_total", "tokens that these sequences might have reused in addition",
                 "reason", MissReason::ALL.map(MissReason::label)),
             evicted_segments: count("motet_prefix_cache_evicted_segments_total", "segments evicted from the device, or cleared"),
-            evicted_tokens: count("motet_prefix_cache_evicted_tokens_total", "their tokens"),
-            forks: count("motet_forks_total", "sequences that continued another"),
-            shifts: count("motet_context_shifts_total", "times that a full context was shifted"),
-            shifted_tokens: count("motet_context_shifted_tokens_total", "tokens that were forgotten by it"),
+            evicted_tokens: count("motet_prefix_cache_evicted_tokens_total", "tokens of segments evicted from the device, or cleared"),
+            forks: count("motet_forks_total", "sequences forked from another"),
+            shifts: count("motet_context_shifts_total", "shifts of a full context"),
+            shifted_tokens: count("motet_context_shifted_tokens_total", "tokens dropped by context shifts"),
             sealed_bytes: bytes("sealed"),
             reserved_bytes: bytes("reserved"),
             protected_bytes: bytes("protected"),
@@ -135,16 +135,16 @@ impl Metrics {
             prefetches: count("motet_pager_prefetched_total", "copies prefetched from the disk"),
             offloads_rejected: count("motet_pager_rejected_total", "offload candidates rejected for lack of memory"),
             computed_instead: count("motet_pager_computed_instead_total", "sequences whose prefix was faster to compute than to load"),
-            disk_degraded: level("motet_pager_disk_degraded", Unit::Count, "1 while the disk does not answer, or has failed and not worked since"),
+            disk_degraded: level("motet_pager_disk_degraded", Unit::Count, "1 while the disk does not answer, or has not worked since its last failure"),
             decode_tokens: step_tokens("decode"),
             prefill_tokens: step_tokens("prefill"),
             step_seconds: seconds("motet_step_seconds", "time that the device worked on a step"),
-            device_idle_seconds: seconds("motet_device_idle_seconds", "time between two steps while there was work"),
-            device_alive: level("motet_device_alive", Unit::Count, "1 while there is a device thread"),
-            edits_failed: count("motet_edits_failed_total", "works of which an edit failed, which cost the sequences that it touched"),
+            device_idle_seconds: seconds("motet_device_idle_seconds", "time that the device was idle while there was work"),
+            device_alive: level("motet_device_alive", Unit::Count, "1 while the device thread is alive"),
+            edits_failed: count("motet_edits_failed_total", "submitted works with a failed edit; the sequences that it touched restart"),
             rebuilds: counts("motet_rebuilds_total", "parts that failed and were rebuilt",
                 "reason", Fault::ALL.map(Fault::label)),
-            broken: level("motet_broken", Unit::Count, "1 once too much has failed"),
+            broken: level("motet_broken", Unit::Count, "1 once the engine has failed too often"),
             pager_lost: level("motet_pager_lost", Unit::Count, "1 once the pager is gone"),
             queue_seconds: seconds("motet_request_queue_time_seconds", "from submit to the slot"),
             prefill_seconds: seconds("motet_request_prefill_time_seconds", "from the slot to the first token"),
@@ -155,7 +155,7 @@ impl Metrics {
         }
     }
 
-    /// A copy thread has done a job, or not.
+    /// Counts a job that a copy worker has finished, or failed to.
     pub(super) fn moved(&self, done: &Done) {
         let index = Task::ALL.iter().position(|known| *known == done.task);
         let moves = &self.moves[index.expect("every task is listed")];
@@ -207,10 +207,10 @@ const STEP_TOKENS: &str = "motet_step_tokens";
 fn moves() -> [Moves; Task::ALL.len()] {
     let (done, failed) = ("motet_pager_moves_total", "motet_pager_failures_total");
     let (seconds, bytes) = ("motet_pager_move_seconds", "motet_pager_move_bytes");
-    describe_counter!(done, Unit::Count, "copies that were moved");
-    describe_counter!(failed, Unit::Count, "movements that failed");
-    describe_histogram!(seconds, Unit::Seconds, "time that a movement takes");
-    describe_histogram!(bytes, Unit::Bytes, "bytes that a movement moves");
+    describe_counter!(done, Unit::Count, "copy jobs that succeeded");
+    describe_counter!(failed, Unit::Count, "copy jobs that failed");
+    describe_histogram!(seconds, Unit::Seconds, "time that a copy job takes");
+    describe_histogram!(bytes, Unit::Bytes, "bytes that a copy job moves");
     Task::ALL.map(|task| Moves {
         done: counter!(done, "task" => task.label()),
         failed: counter!(failed, "task" => task.label()),
@@ -219,7 +219,7 @@ fn moves() -> [Moves; Task::ALL.len()] {
     })
 }
 
-/// One counter for each value of a label.
+/// Registers one counter for each value of a label.
 fn counts<const N: usize>(
     name: &'static str,
     about: &'static str,

@@ -1,10 +1,10 @@
-//! What the engine tells of itself: sums and levels for [`Engine::stats`]; most of them, with
-//! labels and distributions, through the `metrics` facade. `docs/metrics.md` compares the two.
+//! Statistics of the engine: sums and levels for [`Engine::stats`]; most of them, with labels
+//! and distributions, also through the `metrics` facade. `docs/metrics.md` compares the two.
 //!
-//! Whoever listens to [events](crate::monitor::Events) hears of each as it happens.
+//! Subscribers of [events](crate::monitor::Events) receive each event as it happens.
 //!
-//! Handles are looked up once, at start, and kept. What changes with every event is an
-//! atomic; what changes with a step or a request is behind one lock, held for a few
+//! Handles are looked up once at start and kept. Values that change with every token are
+//! atomics; values that change with a step or a request are behind one lock, held for a few
 //! stores. No token or text of a request ever appears here.
 //!
 //! [`Engine::stats`]: crate::Engine::stats
@@ -34,75 +34,76 @@ use motet_core::scheduler::SchedulerStats;
 use motet_sync::primitives::{AtomicUsize, Ordering};
 use prefill::PrefillRate;
 
-/// A picture of the engine at one moment. Sums run from the engine's start.
+/// Statistics of an engine at one moment. Sums run from the engine's start.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct EngineStats {
     /// Sequences with a slot on the device.
     pub running: usize,
-    /// Sequences that wait for one.
+    /// Sequences that wait for a slot.
     pub waiting: usize,
-    /// Of these, sequences whose beginning another computes just now.
+    /// The part of them that waits for a prefix that another sequence is computing.
     pub awaiting_prefix: usize,
-    /// Sequences that wait for their reader.
+    /// Sequences that are paused until their stream is read.
     pub paused: usize,
-    /// Times that a sequence lost its slot: to a higher class, to a user who has had less, or for
-    /// want of memory.
+    /// Preemptions: a sequence lost its slot to a higher class, to a user with less service, or
+    /// for lack of memory.
     pub preempted: u64,
-    /// Sequences that continued another.
+    /// Sequences that were forked from another.
     pub forked: u64,
-    /// Times that a full context was shifted.
+    /// Context shifts.
     pub shifted: u64,
-    /// Requests that were not taken in.
+    /// Requests that were rejected.
     pub rejected: u64,
-    /// Sequences that ended as they should.
+    /// Sequences that finished without an error.
     pub finished: u64,
     /// Sequences that ended in an error.
     pub failed: u64,
     /// Prompt tokens of all sequences that started.
     pub prompt_tokens: u64,
-    /// Of these, tokens whose state was in the cache.
+    /// The part of them whose state came from the cache.
     pub cached_tokens: u64,
-    /// Tokens that the device evaluated, prompt and output, failed steps included.
+    /// Tokens that the device evaluated, prompt and output, including those of failed steps.
     pub evaluated_tokens: u64,
     /// Tokens generated.
     pub output_tokens: u64,
     /// Forward passes.
     pub steps: u64,
-    /// How many steps had this many sequences; index 0 is for one sequence.
+    /// Number of steps by the number of their sequences; index 0 is for one sequence.
     pub steps_by_sequences: Vec<u64>,
     /// Time that the device worked.
     pub device_busy: Duration,
-    /// Time that it had nothing to do while there was work.
+    /// Time that the device was idle while there was work.
     pub device_idle: Duration,
-    /// The device's own count of bytes.
+    /// The device's memory, as it reports it.
     pub device_memory: DeviceMemory,
-    /// Whether there is a device thread.
+    /// Whether the device thread is alive.
     pub device_alive: bool,
-    /// Times that the device thread, the scheduler, the cache or the pager was made anew.
+    /// Rebuilds of the device thread, the scheduler, the cache or the pager.
     pub rebuilds: u64,
-    /// What is cached.
+    /// Statistics of the cache.
     pub cache: CacheStats,
-    /// What is kept beside the device.
+    /// Statistics of the pager.
     pub pager: PagerStats,
-    /// Mean time between two sequences' ends lately; zero before the second.
+    /// Recent mean time between the ends of two sequences; zero before the second.
     pub finish_interval: Duration,
 }
 
 impl EngineStats {
-    /// The share of time that the device had nothing to do while there was work; 0
-    /// before the first step.
+    /// Returns the share of time that the device was idle while there was work; 0 before the
+    /// first step.
     #[must_use]
     pub fn device_idle_share(&self) -> f64 {
         let whole = (self.device_busy + self.device_idle).as_secs_f64();
-        match whole > 0.0 {
-            true => self.device_idle.as_secs_f64() / whole,
-            false => 0.0,
+        if whole > 0.0 {
+            self.device_idle.as_secs_f64() / whole
+        } else {
+            0.0
         }
     }
 }
 
-/// Where everyone reports to.
+/// Collects the statistics of all parts of the engine.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     metrics: Metrics,
@@ -117,10 +118,10 @@ pub(crate) struct Telemetry {
     events: broadcast::Sender<EngineEvent>,
 }
 
-/// What changes with a step or a request.
+/// Values that change with a step or a request.
 #[derive(Debug)]
 struct Sums {
-    /// Without what is counted in atomics.
+    /// Without the values that are counted in atomics.
     stats: EngineStats,
     last_finish: Option<Instant>,
     prefill: PrefillRate,
@@ -164,19 +165,20 @@ impl Telemetry {
         }
     }
 
-    /// Sequences that run, wait, and are paused: at once, whoever is stuck.
+    /// Returns how many sequences are running, waiting and paused. Reads atomics only, so it
+    /// never blocks.
     pub(crate) fn sequences(&self) -> (usize, usize, usize) {
         let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         (load(&self.running), load(&self.waiting), load(&self.paused))
     }
 
-    /// Mean time between two sequences' ends lately; none before the second.
+    /// Recent mean time between the ends of two sequences; `None` before the second.
     pub(crate) fn finish_interval(&self) -> Option<Duration> {
         let interval = self.sums().stats.finish_interval;
         (!interval.is_zero()).then_some(interval)
     }
 
-    /// How long so many prompt tokens take to compute, as of late.
+    /// Returns how long this many prompt tokens take to compute, at the recent rate.
     pub(crate) fn prefill_time(&self, tokens: usize) -> Option<Duration> {
         self.sums().prefill.time(tokens)
     }
@@ -192,32 +194,32 @@ impl Telemetry {
         self.metrics.paused.set(now.paused as f64);
     }
 
-    /// What happens from now on.
+    /// Subscribes to events from now on.
     pub(crate) fn events(&self) -> Events {
         Events::new(self.events.subscribe())
     }
 
-    /// Whether anybody listens to what happens.
+    /// Whether events have a subscriber.
     pub(crate) fn is_watched(&self) -> bool {
         self.events.receiver_count() > 0
     }
 
-    /// Tells those who listen, if any.
+    /// Sends an event to the subscribers, if any.
     pub(crate) fn emit(&self, event: impl FnOnce() -> EngineEvent) {
         if self.is_watched() {
-            // Who listened may just have gone.
+            // The last subscriber may just have gone.
             self.events.send(event()).ok();
         }
     }
 
-    /// A sequence has lost its slot to another.
+    /// Counts a sequence that was preempted.
     pub(crate) fn preempted(&self, sequence: SequenceId) {
         self.metrics.preemptions.increment(1);
         self.sums().stats.preempted += 1;
         self.emit(|| EngineEvent::Preempted { sequence });
     }
 
-    /// A sequence continues another.
+    /// Counts a sequence that was forked from another.
     pub(crate) fn forked(&self, sequence: SequenceId, source: SequenceId, at: usize) {
         self.metrics.forks.increment(1);
         self.sums().stats.forked += 1;
@@ -228,7 +230,7 @@ impl Telemetry {
         });
     }
 
-    /// A sequence has forgotten so many tokens.
+    /// Counts a context shift and the tokens that it dropped.
     pub(crate) fn shifted(&self, sequence: SequenceId, tokens: usize) {
         self.metrics.shifts.increment(1);
         self.metrics.shifted_tokens.increment(tokens as u64);
@@ -255,7 +257,7 @@ impl Telemetry {
         }
     }
 
-    /// What the pager keeps.
+    /// Stores the pager's statistics.
     pub(crate) fn pager(&self, now: PagerStats) {
         let metrics = &self.metrics;
         metrics.host_bytes.set(now.host_bytes as f64);
@@ -275,19 +277,19 @@ impl Telemetry {
         self.sums().stats.pager = now;
     }
 
-    /// Whether the pager's disk is out of use.
+    /// Whether the pager has stopped using its disk.
     pub(crate) fn disk_degraded(&self) -> bool {
         self.disk_degraded.load(Ordering::Relaxed) > 0
     }
 
-    /// A copy was moved, or not.
+    /// Counts a copy job that succeeded or failed.
     pub(crate) fn moved(&self, done: &Done) {
         self.metrics.moved(done);
     }
 
-    /// Work goes to the device.
+    /// Counts work that is sent to the device.
     pub(crate) fn work(&self, work: &Work) {
-        // A span of one token decodes, or ends a prompt: it costs the same.
+        // A span of one token decodes or ends a prompt: the cost is the same.
         let tokens = work.spans.iter().map(|span| span.token_source.tokens());
         let prefill: usize = tokens.clone().filter(|tokens| *tokens > 1).sum();
         let all: usize = tokens.sum();
@@ -310,7 +312,7 @@ impl Telemetry {
         self.metrics.prompt_tokens.increment(prefill as u64);
     }
 
-    /// Sequences have new tokens.
+    /// Counts tokens that were sampled.
     pub(crate) fn sampled(&self, tokens: usize) {
         if tokens > 0 {
             self.metrics.generation_tokens.increment(tokens as u64);
@@ -318,7 +320,7 @@ impl Telemetry {
         }
     }
 
-    /// The device has answered.
+    /// Counts an outcome from the device.
     pub(crate) fn outcome(&self, outcome: &Outcome) {
         self.metrics.step_seconds.record(outcome.busy);
         let mut sums = self.sums();
@@ -327,7 +329,9 @@ impl Telemetry {
         sums.prefill.finished(outcome.busy);
         drop(sums);
         if let Err(Failure::Reset(reason)) = &outcome.result {
-            tracing::error!("the device is not trusted any more and begins empty: {reason}");
+            tracing::error!(
+                "the device's state is no longer trusted; the device restarts empty: {reason}"
+            );
         }
         if !outcome.lost.is_empty() {
             self.metrics.edits_failed.increment(1);
@@ -336,18 +340,18 @@ impl Telemetry {
             tracing::warn!(
                 slots,
                 segments,
-                "an edit failed; those it touched begin again: {reason}"
+                "an edit failed; the sequences that it touched restart: {reason}"
             );
         }
     }
 
-    /// The device had nothing to do for so long, while there was work.
+    /// Counts time that the device was idle while there was work.
     pub(crate) fn device_idle(&self, gap: Duration) {
         self.metrics.device_idle_seconds.record(gap);
         self.sums().stats.device_idle += gap;
     }
 
-    /// There is a device thread, or none. Either way nothing is under way.
+    /// Records whether a device thread is alive. In either case no work is in flight.
     pub(crate) fn device_alive(&self, is_alive: bool) {
         self.metrics.device_alive.set(f64::from(u8::from(is_alive)));
         let mut sums = self.sums();
@@ -355,18 +359,18 @@ impl Telemetry {
         sums.prefill.lost();
     }
 
-    /// Something has failed and is made anew.
+    /// Counts a failed part that is rebuilt.
     pub(crate) fn rebuilt(&self, fault: Fault) {
         self.metrics.rebuilt(fault);
         self.sums().stats.rebuilds += 1;
     }
 
-    /// Too much has failed.
+    /// Records that the engine has failed too often.
     pub(crate) fn broken(&self) {
         self.metrics.broken.set(1.0);
     }
 
-    /// The pager is gone: the engine goes on without.
+    /// Records that the pager is gone; the engine continues without it.
     pub(crate) fn pager_lost(&self) {
         self.metrics.pager_lost.set(1.0);
         self.pager_lost.store(1, Ordering::Relaxed);
@@ -382,7 +386,7 @@ impl Telemetry {
         self.sums().stats.rejected += 1;
     }
 
-    /// A sequence has got its slot.
+    /// Counts a sequence that got its first slot.
     pub(crate) fn started(
         &self,
         sequence: SequenceId,
@@ -427,7 +431,8 @@ impl Telemetry {
         self.metrics.inter_token_seconds.record(since_last);
     }
 
-    /// A sequence is over; `decoded` is the time from its first token to its last.
+    /// Counts a sequence that has finished; `decoded` is the time from its first token to its
+    /// last.
     pub(crate) fn finished(
         &self,
         sequence: SequenceId,

@@ -11,7 +11,7 @@ use ::metrics::{
 use super::*;
 use motet_core::protocol::Withheld;
 
-/// What the recorder learns about a metric.
+/// A metric's description, as the recorder receives it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Described {
     kind: String,

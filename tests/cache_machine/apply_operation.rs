@@ -1,4 +1,4 @@
-//! Operations, carried out.
+//! Carries out operations.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::operation::{Operation, SequenceRequest, family_token};
 use crate::setup::CONTEXT_TOKENS;
 use crate::system::{Phase, SEQUENCES_MAX, Sequence, System, salt};
 
-/// Of all, the one that a number stands for.
+/// The element that a number stands for.
 pub(crate) fn pick<T: Copy>(all: &[T], choice: usize) -> Option<T> {
     all.get(choice.checked_rem(all.len())?).copied()
 }
@@ -86,7 +86,7 @@ impl System {
             Operation::Panic { mask } => self.fault(mask, 1, StepFault::Panic, "panic"),
             Operation::FailAllocation => {
                 self.oracle.faults.fail_allocations(1);
-                self.note("refuse memory");
+                self.note("deny memory");
             }
             Operation::Pin {
                 of,
@@ -174,7 +174,7 @@ impl System {
         });
     }
 
-    /// Only the end of a sequence merges: then restore points are looked at.
+    /// Nodes merge only when a sequence ends: restore points are checked then.
     fn close_and_check(&mut self, id: SequenceId) {
         let before = [self.restore_points(0), self.restore_points(1)];
         self.close(id);
@@ -204,7 +204,7 @@ impl System {
             .collect();
         for id in queued {
             self.open_slot(id);
-            self.note("begin again");
+            self.note("start again");
         }
     }
 
@@ -217,7 +217,7 @@ impl System {
         self.oracle.faults.next_steps(1, fault);
         let done = self.work(spans);
         assert!(!done, "a step fails when told to");
-        // Memory may have been refused first; then the step was none.
+        // The failed allocation may have been elsewhere; then the step did not happen.
         self.oracle.faults.clear();
         self.note(kind);
     }
@@ -244,7 +244,7 @@ impl System {
         let cached = self.cache.core().can_resume(&salt(of), &list, list.len());
         assert!(
             cached || !self.is_predictable(),
-            "all that was published is cached"
+            "everything published is cached"
         );
         if bytes > bytes_max {
             let expected = CacheError::PinTooLarge { bytes, bytes_max };
@@ -264,7 +264,7 @@ impl System {
             Ok(()) => {
                 assert!(
                     all.is_none_or(|all| all <= bytes_max),
-                    "pins keep to their bytes"
+                    "pins stay within their budget"
                 );
                 let pin_of = NaivePin {
                     salt: of,
@@ -278,7 +278,7 @@ impl System {
             Err(error) => {
                 assert!(
                     before == self.snapshot(),
-                    "a refusal ({error}) leaves the core unchanged"
+                    "an error ({error}) leaves the core unchanged"
                 );
                 if let CacheError::PinTooLarge { bytes, .. } = error {
                     assert!(bytes > bytes_max && all.is_none_or(|all| all == bytes));
@@ -286,7 +286,7 @@ impl System {
                 }
                 let out_of_memory = matches!(error, CacheError::OutOfMemory { .. });
                 assert!(out_of_memory && !self.setup.has_ample_memory(), "{error}");
-                self.note_consequence("no room to pin");
+                self.note_consequence("no memory to pin");
             }
         }
     }
@@ -300,7 +300,7 @@ impl System {
         }
     }
 
-    /// Time passes. The cache notices with the next message, whatever it says.
+    /// Time passes. The cache notices with its next message, whatever that is.
     fn pass(&mut self, ms: u64) {
         self.note("pass");
         let pins = self.naive.pins.len();
@@ -309,7 +309,7 @@ impl System {
             sequence: SequenceId(u64::MAX),
             computed: 0,
         };
-        self.send(no_sequence).expect("nobody may reach nothing");
+        self.send(no_sequence).expect("a report without progress is valid");
         if self.naive.pins.len() < pins {
             self.note_consequence("a pin expires");
         }
@@ -324,7 +324,7 @@ impl System {
         }
     }
 
-    /// Something as long as the context comes, and goes before it has run.
+    /// A sequence as long as the context is submitted, and cancelled before it has run.
     fn press(&mut self, of: usize, family: usize) {
         let tokens = (0..CONTEXT_TOKENS).map(|at| 1 - family_token(family, at));
         let sequence = self.new_sequence(of, tokens.collect(), 0);

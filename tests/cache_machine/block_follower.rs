@@ -1,11 +1,11 @@
-//! What a router knows of the cache that hears nothing but which blocks come and go.
+//! A router's knowledge of the cache, from the events of stored and removed blocks only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use motet::TokenId;
 use motet::cache::{BlockEvent, BlockHash, Salt};
 
-/// The blocks that are there, as far as was told.
+/// The stored blocks, as far as events told.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct BlockFollower {
     blocks: BTreeMap<BlockHash, Block>,
@@ -39,13 +39,13 @@ impl BlockFollower {
                         tokens: tokens.to_vec(),
                     };
                     let before = self.blocks.insert(hash, block);
-                    assert_eq!(before, None, "what is stored was not there");
+                    assert_eq!(before, None, "a stored block was not there before");
                 }
             }
             BlockEvent::Removed { salt, hashes } => {
                 for hash in hashes {
                     let gone = self.blocks.remove(&hash);
-                    let gone = gone.expect("what is removed was there");
+                    let gone = gone.expect("a removed block was there before");
                     assert_eq!(gone.salt, salt, "salts never mix");
                 }
             }
@@ -54,7 +54,7 @@ impl BlockFollower {
         }
     }
 
-    /// All beginnings of sequences of this salt that are cached in whole blocks.
+    /// All prefixes in whole blocks that are cached for this salt.
     pub(crate) fn prefixes(&self, salt: &Salt) -> BTreeSet<Vec<TokenId>> {
         let of_salt = self.blocks.values().filter(|block| block.salt == *salt);
         of_salt.map(|block| self.spelled(block)).collect()
@@ -63,7 +63,7 @@ impl BlockFollower {
     fn spelled(&self, block: &Block) -> Vec<TokenId> {
         let above = block.parent.map_or_else(Vec::new, |parent| {
             let parent = self.blocks.get(&parent);
-            self.spelled(parent.expect("a block follows one that is there"))
+            self.spelled(parent.expect("a block follows a stored one"))
         });
         [above, block.tokens.clone()].concat()
     }

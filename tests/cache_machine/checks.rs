@@ -1,4 +1,4 @@
-//! What must be true after each operation, and at the end.
+//! Invariants after each operation, and at the end.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(crate) fn spelled(view: &TreeView) -> Vec<(Vec<TokenId>, &NodeView)> {
     for node in &view.nodes {
         let above = node.parent.map_or(&[][..], |parent| &all[parent].0);
         let tokens = [above, &node.tokens].concat();
-        assert_eq!(node.tokens_before, above.len(), "ends add up");
+        assert_eq!(node.tokens_before, above.len(), "end counts are consistent");
         all.push((tokens, node));
     }
     all
@@ -37,7 +37,7 @@ impl System {
         }
     }
 
-    /// The trie of a salt, the device and the naive model agree.
+    /// Checks that the trie of a salt, the device and the naive model agree.
     fn check_tree(&self, of: usize) {
         let view = self.cache.core().tree(&salt(of));
         let nodes = spelled(&view);
@@ -58,26 +58,26 @@ impl System {
             .collect();
         on_device.sort();
         in_trie.sort();
-        assert_eq!(in_trie, on_device, "the trie holds what the device holds");
+        assert_eq!(in_trie, on_device, "the trie and the device agree");
         for (tokens, node) in &nodes {
             let part = parts.iter().find(|part| part.spelled() == *tokens);
-            let part = part.expect("the trie holds what the device holds");
+            let part = part.expect("the trie and the device agree");
             let bytes = self.spec.segment_bytes(part.segment_size());
             assert_eq!(node.bytes, bytes, "a node weighs what its segment weighs");
             assert!(
                 self.naive.may_be_cached(of, tokens),
-                "only what was published is cached: {tokens:?}"
+                "only published tokens are cached: {tokens:?}"
             );
             let pins = self.naive.held_pins(of);
             let pins = pins.filter(|held| held.starts_with(tokens)).count();
             assert_eq!(node.pins, pins, "pins hold their prefixes, and no others");
             let slots = self.reference_device.paths(of);
             let slots = slots.filter(|path| path.starts_with(tokens)).count();
-            assert_eq!(node.ref_count, pins + slots, "who uses a node holds it");
+            assert_eq!(node.ref_count, pins + slots, "a sequence leases the nodes that it uses");
             assert_eq!(
                 node.resumable,
                 self.reference_device.resumes_after(part),
-                "a node is resumable where the past is held"
+                "a node is resumable if its past is held"
             );
         }
         for pinned in self.naive.held_pins(of) {
@@ -86,7 +86,7 @@ impl System {
         }
     }
 
-    /// Who hears of blocks only knows the whole blocks of the trie.
+    /// Checks that a follower of block events knows exactly the whole blocks of the trie.
     fn check_block_follower(&self, of: usize) {
         let view = self.cache.core().tree(&salt(of));
         let whole = |(tokens, node): (Vec<TokenId>, &NodeView)| {
@@ -97,19 +97,19 @@ impl System {
         let nodes = spelled(&view).into_iter();
         let blocks: BTreeSet<_> = nodes.flat_map(whole).collect();
         let known = self.block_follower.prefixes(&salt(of));
-        assert_eq!(known, blocks, "who follows knows the trie's whole blocks");
+        assert_eq!(known, blocks, "a follower knows the trie's whole blocks");
     }
 
-    /// Who comes late is told the same.
+    /// Checks that a late follower gets the same blocks.
     fn check_late_follower(&mut self) {
         let mut late = BlockFollower::default();
         for event in self.cache.follow_blocks() {
             late.apply(event, BLOCK_TOKENS);
         }
-        assert_eq!(late, self.block_follower, "who comes late knows the same");
+        assert_eq!(late, self.block_follower, "a late follower knows the same");
     }
 
-    /// The restore points of a salt: where their nodes end.
+    /// The restore points of a salt: the ends of their nodes.
     pub(crate) fn restore_points(&self, of: usize) -> Vec<Vec<TokenId>> {
         let view = self.cache.core().tree(&salt(of));
         let nodes = spelled(&view).into_iter();
@@ -117,7 +117,7 @@ impl System {
         asked.map(|(tokens, _)| tokens).collect()
     }
 
-    /// What was a restore point is one while anything below it is cached.
+    /// Checks that a restore point stays while anything below it is cached.
     pub(crate) fn check_restore_points(&self, of: usize, before: &[Vec<TokenId>]) {
         let view = self.cache.core().tree(&salt(of));
         let nodes = spelled(&view);
@@ -137,29 +137,29 @@ impl System {
         assert_eq!(
             stats.segments,
             self.reference_device.segments.len(),
-            "segments add up"
+            "segment counts agree"
         );
-        assert_eq!(stats.pins, self.naive.pins.len(), "pins add up");
+        assert_eq!(stats.pins, self.naive.pins.len(), "pinned bytes agree");
         let (_, sealed_bytes) = self.reference_device.sealed();
         assert_eq!(
             stats.sealed_bytes, sealed_bytes,
-            "sealed bytes are those of the segments that exist"
+            "sealed bytes are those of the existing segments"
         );
         let budget = self.setup.cache(&self.spec).device_bytes_max;
         assert!(
             stats.sealed_bytes + stats.reserved_bytes <= budget,
-            "the cache keeps within its bytes"
+            "the cache stays within its budget"
         );
         if self.is_predictable() {
             assert_eq!(
                 stats.cached_tokens,
                 self.naive.tokens(),
-                "all that was published is cached"
+                "everything published is cached"
             );
         }
     }
 
-    /// Each slot belongs to a running sequence, and holds what that has computed.
+    /// Checks that each slot belongs to a running sequence, and holds its computed tokens.
     fn check_slots(&self) {
         let running = self.sequences.values().filter(|s| s.slot().is_some());
         assert_eq!(
@@ -171,7 +171,7 @@ impl System {
             if let Phase::Deferred { leader, .. } = sequence.phase {
                 let leader = leader.and_then(|leader| self.sequences.get(&leader));
                 let runs = leader.is_some_and(|leader| leader.slot().is_some());
-                assert!(runs, "{id} waits for one who runs");
+                assert!(runs, "{id} waits for a running sequence");
             }
             let Some(slot) = sequence.slot() else {
                 continue;
@@ -180,18 +180,18 @@ impl System {
                 .reference_device
                 .slots
                 .get(&slot)
-                .expect("who runs has a slot");
+                .expect("a running sequence has a slot");
             let holds = [&slot.spelled()[..], &slot.tail].concat();
             assert_eq!(
                 holds,
                 sequence.tokens[..sequence.computed],
-                "a slot holds what its sequence has computed"
+                "a slot holds the computed tokens of its sequence"
             );
             assert_eq!(slot.salt, sequence.salt, "salts never mix");
         }
     }
 
-    /// The device holds what the edits say, and no more than it may.
+    /// Checks that the device matches the edits, and is within its budget.
     fn check_device(&self) {
         let (segments, slots) = (
             self.reference_device.segments.len(),
@@ -200,7 +200,7 @@ impl System {
         assert_eq!(
             self.table.held(),
             (segments, slots),
-            "the device holds what it was told to"
+            "the device holds exactly what the edits say"
         );
         let counts = self.oracle.counters.now();
         let (alive, sealed_bytes) = self.reference_device.sealed();
@@ -212,7 +212,7 @@ impl System {
         );
         assert_eq!(
             counts.bytes_alive, bytes,
-            "bytes are what the device counts"
+            "bytes agree with the device's count"
         );
         let budget = self.setup.cache(&self.spec).device_bytes_max;
         assert!(

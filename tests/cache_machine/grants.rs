@@ -1,4 +1,4 @@
-//! What sequences are granted, and what is cached of those that are to begin.
+//! Grants of sequences, and cached prefixes of sequences that are to start.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use motet_core::cache::{Effect, Message, PROBES_MAX, ProbePrefix};
 use crate::apply_operation::pick;
 use crate::system::{Phase, Sequence, System, salt};
 
-/// What a newcomer may count on, as far as can be seen before it begins.
+/// The cached prefix that a new sequence may count on, as far as a probe can tell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Promise {
     resident: usize,
-    /// Whether all of that must be its own.
+    /// Whether all of it must be available to the sequence.
     is_firm: bool,
 }
 
@@ -34,32 +34,32 @@ impl System {
                 },
             ] => {
                 let expected = (id, tokens_max.max(granted));
-                assert_eq!((sequence, now), expected, "what was asked for is granted");
+                assert_eq!((sequence, now), expected, "the requested tokens are granted");
                 self.sequences.get_mut(&id).expect("it runs").tokens_max = now;
                 if now > granted {
                     self.note("grow");
                 } else {
-                    assert!(before == self.snapshot(), "what one has costs nothing");
-                    self.note("grow to what it has");
+                    assert!(before == self.snapshot(), "a grant that the slot has costs nothing");
+                    self.note("extend to its own grant");
                 }
                 if self.cache.core().stats().evicted_segments > evicted {
-                    self.note_consequence("growth evicts");
+                    self.note_consequence("extending evicts");
                 }
             }
             [Effect::GrantDenied { sequence }] => {
-                assert_eq!(sequence, id, "who asks is answered");
-                assert!(before == self.snapshot(), "who may not grow costs nothing");
+                assert_eq!(sequence, id, "a request is answered");
+                assert!(before == self.snapshot(), "a denied grant costs nothing");
                 assert!(
                     tokens_max > granted && self.bytes_if_extended(id, tokens_max) > self.budget(),
-                    "who may not grow does not fit, even beside nothing that may go"
+                    "a denied grant does not fit, even with everything else evicted"
                 );
-                self.note_consequence("no room to grow");
+                self.note_consequence("no memory to extend");
             }
-            ref others => panic!("who asks is answered: {others:?}"),
+            ref others => panic!("a request is answered: {others:?}"),
         }
     }
 
-    /// A sequence that has no slot asks for a larger one.
+    /// A sequence without a slot asks for a larger one.
     pub(crate) fn extend_grant_without_slot(&mut self, choice: usize, tokens_max: usize) {
         let unknown_sequence = SequenceId(self.sequences_made + 1);
         let id = self.any_waiting(choice).unwrap_or(unknown_sequence);
@@ -67,9 +67,9 @@ impl System {
         assert_eq!(self.request_grant(id, tokens_max), [], "{id} has no slot");
         assert!(
             before == self.snapshot(),
-            "who is not live changes nothing by growing"
+            "extending without a slot changes nothing"
         );
-        self.note("grow what is not live");
+        self.note("extend without a slot");
     }
 
     fn request_grant(&mut self, sequence: SequenceId, tokens_max: usize) -> Vec<Effect> {
@@ -77,14 +77,14 @@ impl System {
             sequence,
             tokens_max,
         };
-        self.send(message).expect("anybody may ask to grow");
+        self.send(message).expect("any sequence may ask for a larger grant");
         std::mem::take(&mut self.answers)
     }
 
-    /// The bytes that would be in use if a slot were granted so many tokens, and all
-    /// were evicted that nobody holds.
+    /// Bytes in use if a slot were granted so many tokens, and all segments without a lease
+    /// were evicted.
     fn bytes_if_extended(&self, id: SequenceId, tokens_max: usize) -> usize {
-        // Who has its own segment of what others have holds theirs too.
+        // A sequence with its own copy of a shared segment still leases the shared one too.
         let lasting = self.reference_device.lasting_bytes(|part| {
             let mut pins = self.naive.held_pins(part.salt);
             let mut paths = self.reference_device.paths(part.salt);
@@ -100,8 +100,8 @@ impl System {
         self.setup.cache(&self.spec).device_bytes_max
     }
 
-    /// What a slot that is granted so many tokens must have reserved: room for all that
-    /// is not in its path, or will not be once it has shifted.
+    /// Bytes that a slot with a grant of so many tokens must have reserved: enough for all
+    /// tokens that are not in its path, or will not be once it has shifted.
     fn reservation(&self, of: &Sequence, tokens_max: usize) -> usize {
         let slot = &self.reference_device.slots[&of.slot().expect("it runs")];
         let path = slot.spelled();
@@ -118,8 +118,8 @@ impl System {
         self.spec.tail_bytes(tokens_max.saturating_sub(sealed))
     }
 
-    /// All that is granted is reserved; no more, unless a slot will shift: a cut of its
-    /// path may have left that with more than it needs.
+    /// Checks that exactly the grants are reserved. A slot that will shift may have more: a cut
+    /// of its path may have left it with more than it needs.
     pub(crate) fn check_grants(&self) {
         let running = || self.sequences.values().filter(|of| of.slot().is_some());
         let granted = running().map(|of| self.reservation(of, of.tokens_max));
@@ -128,12 +128,12 @@ impl System {
         let shifts = running().any(|of| of.sent_keep.is_some());
         assert!(
             granted == reserved || shifts && granted < reserved,
-            "what is granted is reserved, and nothing else: {granted} of {reserved} bytes"
+            "exactly the grants are reserved: {granted} of {reserved} bytes"
         );
-        assert_eq!(self.answers, [], "nobody is answered who has not asked");
+        assert_eq!(self.answers, [], "a sequence without a request gets no answer");
     }
 
-    /// Looks at several sequences, one after the other.
+    /// Probes several sequences, one after the other.
     pub(crate) fn probe_many(&mut self, first: usize, probes: usize) {
         let ids: Vec<SequenceId> = self.sequences.keys().copied().collect();
         let ids = (first..first + probes).filter_map(|choice| pick(&ids, choice));
@@ -143,15 +143,15 @@ impl System {
         assert_eq!(resident.len(), probes.min(PROBES_MAX).min(ids.len()));
         assert!(
             before == self.snapshot(),
-            "nothing changes by being looked at"
+            "a probe changes nothing"
         );
         if !ids.is_empty() {
             self.note("look");
         }
     }
 
-    /// How much of each is cached: all that it can resume after, and no less than was
-    /// published.
+    /// Probes how much of each is cached: no more than it can resume after, and no less than
+    /// was published.
     fn probe(&mut self, ids: &[SequenceId]) -> Vec<usize> {
         let probes = ids.iter().map(|id| ProbePrefix {
             sequence: *id,
@@ -161,11 +161,11 @@ impl System {
         let message = Message::ProbePrefix {
             sequences: probes.collect(),
         };
-        self.send(message).expect("anybody may look");
+        self.send(message).expect("any sequence may be probed");
         let answers = std::mem::take(&mut self.answers);
         let seen = answers.into_iter().zip(ids).map(|(answer, id)| {
             let Effect::CachedPrefix { sequence, tokens } = answer else {
-                panic!("who looks is told what is there: {answer:?}");
+                panic!("a probe is answered: {answer:?}");
             };
             assert_eq!(sequence, *id, "answers come in order");
             self.check_resident(&self.sequences[id], tokens);
@@ -181,25 +181,25 @@ impl System {
         assert_eq!(
             resident,
             most.unwrap_or(0),
-            "what can be resumed after is resident, and no more"
+            "exactly the resumable tokens are resident"
         );
         let reusable = &of.tokens[..of.tokens.len().saturating_sub(1)];
         assert!(
             self.naive.may_be_cached(of.salt, &reusable[..resident]),
-            "what is resident was published under this salt"
+            "resident tokens were published under this salt"
         );
         if self.is_predictable() {
             let expected = self.naive.cached_tokens(of.salt, reusable);
-            assert_eq!(resident, expected, "all that was published is resident");
+            assert_eq!(resident, expected, "everything published is resident");
         }
     }
 
-    /// Looks at a sequence that is about to begin.
+    /// Probes a sequence that is about to start.
     pub(crate) fn probe_before(&mut self, id: SequenceId) -> Promise {
         let resident = self.probe(&[id])[0];
         let of = &self.sequences[&id];
-        // A path that ends inside a segment takes a cut, for which there may be no room;
-        // and who would be alone may have to do without what is cached.
+        // A path that ends inside a segment needs a cut, for which the memory may be missing. A
+        // sequence that would be alone may have to ignore the cached prefix.
         let seen = &of.tokens[..resident];
         let mut parts = self.reference_device.segments.values();
         let whole = parts.any(|part| part.salt == of.salt && part.spelled() == seen);
@@ -211,18 +211,18 @@ impl System {
         }
     }
 
-    /// Nothing has happened between the look and the beginning.
+    /// Checks the promise: nothing has happened between the probe and the start.
     pub(crate) fn check_promise(&self, id: SequenceId, promise: Promise) {
         let of = &self.sequences[&id];
         match of.phase {
             Phase::Running(_) => assert!(
                 of.computed == promise.resident
                     || of.computed < promise.resident && !promise.is_firm,
-                "who begins finds what was seen: {} tokens, and not {promise:?}",
+                "a sequence starts as probed: {} tokens, and not {promise:?}",
                 of.computed
             ),
             Phase::Deferred { at, .. } => {
-                assert!(at > promise.resident, "one waits for more than is there");
+                assert!(at > promise.resident, "a sequence waits for more tokens than are there");
             }
             Phase::Queued | Phase::Asked => {}
         }

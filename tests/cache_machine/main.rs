@@ -1,22 +1,22 @@
 //! The cache's core and the device's table against a naive model, in random order.
 //!
-//! | file | what is there |
+//! | file | content |
 //! |---|---|
 //! | `setup.rs` | the model's shape and the cache's settings |
-//! | `operation.rs` | what can happen, as data that shrinks |
+//! | `operation.rs` | the operations, as data that shrinks |
 //! | `system.rs`, `steps.rs` | the system under test, and how it runs |
-//! | `apply_operation.rs`, `moves.rs`, `mistakes.rs` | operations, carried out |
-//! | `grants.rs` | what sequences are granted, and what is cached of those to come |
-//! | `naive.rs`, `reference_device.rs` | plain token lists: what may be cached; what the device holds |
-//! | `block_follower.rs` | what is cached, as who follows its blocks knows it |
-//! | `checks.rs` | what must be true after each operation |
+//! | `apply_operation.rs`, `moves.rs`, `mistakes.rs` | carrying operations out |
+//! | `grants.rs` | grants of sequences, and cached prefixes of later ones |
+//! | `naive.rs`, `reference_device.rs` | plain token lists: the allowed content of the cache; the device's content |
+//! | `block_follower.rs` | the cached blocks, as a follower of block events knows them |
+//! | `checks.rs` | invariants after each operation |
 //! | `mutant.rs`, `injected.rs` | bugs, and that each is noticed |
 //!
-//! Whether a sequence gets a slot depends on bytes, of which a naive model knows
-//! nothing. So the reference machine only draws operations, which name sequences by
-//! number; the naive model stands beside the system and is told of the answers.
+//! Whether a sequence gets a slot depends on bytes, and a naive model knows none. The reference
+//! machine therefore only generates operations, which name sequences by number. The naive model
+//! stands beside the system and receives its answers.
 //!
-//! `PROPTEST_CASES` and `MOTET_SEED` vary how many histories there are, and which.
+//! `PROPTEST_CASES` and `MOTET_SEED` vary the number of histories and their seeds.
 
 mod apply_operation;
 mod block_follower;
@@ -44,21 +44,21 @@ use operation::{Operation, any_operation};
 use setup::{Setup, any_setup};
 use system::{System, Tally};
 
-/// Histories, and operations that each asks for at most.
+/// Histories, and the most operations of each.
 const HISTORIES: u32 = 800;
 const OPERATIONS_MAX: usize = 400;
 
-/// Fewer of any kind, in a hundred thousand operations, would prove little.
+/// Least number of operations of each kind; fewer in a hundred thousand would prove little.
 const OF_EACH_MIN: usize = 40;
 
-/// Kinds of operations, and of what comes of them.
+/// Kinds of operations, and of their consequences.
 const KINDS: (usize, usize) = (36, 21);
 
-/// Operations that were carried out, and what came of them, of all histories that
-/// ended well and had no planted bug.
+/// Operations that were carried out, and their consequences, in all histories that succeeded
+/// without an injected bug.
 static TALLIES: Mutex<[Tally; 2]> = Mutex::new([Tally::new(), Tally::new()]);
 
-/// Draws operations.
+/// Generates operations.
 #[derive(Debug)]
 struct Histories;
 
@@ -106,7 +106,7 @@ impl StateMachineTest for CacheMachine {
         if setup.injected.is_some() {
             return;
         }
-        let mut tallies = TALLIES.lock().expect("nobody panics while counting");
+        let mut tallies = TALLIES.lock().expect("counting does not panic");
         for (tally, seen) in tallies.iter_mut().zip(seen) {
             for (kind, count) in seen {
                 *tally.entry(kind).or_insert(0) += count;
@@ -125,12 +125,12 @@ fn config(cases: u32) -> Config {
     }
 }
 
-/// A number that the environment sets.
+/// A number from the environment.
 fn number<N: std::str::FromStr>(name: &str) -> Option<N> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Panics that the oracle was told to are no news.
+/// Hides the output of panics that were injected into the oracle.
 fn hush_injected_panics() {
     static HUSHED: Once = Once::new();
     HUSHED.call_once(|| {
@@ -158,7 +158,7 @@ fn any_history_agrees_with_the_naive_model() {
     if let Err(failure) = outcome {
         panic!("{failure}");
     }
-    let [operations, consequences] = &*TALLIES.lock().expect("nobody panics while counting");
+    let [operations, consequences] = &*TALLIES.lock().expect("counting does not panic");
     let operation_count: usize = operations.values().sum();
     let took = started.elapsed();
     println!("{operation_count} operations in {took:.1?}: {operations:#?}, {consequences:#?}");

@@ -1,4 +1,4 @@
-//! Messages that make no sense or cannot be met: each has its own error, and none
+//! Messages that make no sense or cannot be carried out: each has its own error, and none
 //! changes anything.
 
 use std::ops::Range;
@@ -60,7 +60,7 @@ impl System {
         }
     }
 
-    /// Of a sequence that has not begun, is over, or is not live yet.
+    /// Messages about a sequence that has not started, has finished, or is not live yet.
     fn unknown(
         &mut self,
         choice: usize,
@@ -152,7 +152,7 @@ impl System {
             removed,
         };
         assert_eq!(self.expect_error(message), CacheError::CannotMove);
-        self.note("remove what cannot be moved");
+        self.note("remove before state that cannot move");
     }
 
     fn open_slot_twice(&mut self, choice: usize) {
@@ -167,7 +167,7 @@ impl System {
             return;
         }
         assert_eq!(self.expect_error(message), CacheError::AlreadyOpen(id));
-        self.note("begin twice");
+        self.note("open twice");
     }
 
     fn pin_too_large(&mut self, by: usize) {
@@ -175,7 +175,7 @@ impl System {
         let bytes_max = config
             .pinned_bytes_max
             .unwrap_or(config.device_bytes_max / 2);
-        // What models of windows or states weigh stops growing with the tokens.
+        // The size of window or recurrent state stops growing with the tokens.
         let tokens = bytes_max / 8 + 1 + by;
         let bytes = self.naive.pinned_bytes(&self.spec, tokens);
         if bytes <= bytes_max {
@@ -187,7 +187,7 @@ impl System {
     }
 
     fn pin_not_cached(&mut self, by: usize) {
-        // No prompt is as long: of which kind the model is does not matter.
+        // Longer than any prompt, so that the kind of model does not matter.
         let tokens = vec![(by % 2) as TokenId; CONTEXT_TOKENS + 1];
         let config = self.setup.cache(&self.spec);
         let bytes_max = config
@@ -202,14 +202,14 @@ impl System {
             cached_tokens,
         } = error
         else {
-            panic!("what is not cached is named: {error}");
+            panic!("the missing tokens are named: {error}");
         };
         assert_eq!(asked, tokens.len());
         assert!(self.naive.may_be_cached(0, &tokens[..cached_tokens]));
         if self.is_predictable() {
             assert_eq!(cached_tokens, self.naive.cached_tokens(0, &tokens));
         }
-        self.note("pin of what is not cached");
+        self.note("pin of tokens that are not cached");
     }
 
     fn pin_twice(&mut self, choice: usize) {

@@ -1,4 +1,4 @@
-//! Tokens are taken out of slots: truncation, removal, shift.
+//! Removes tokens from slots: truncation, removal, shift.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ impl System {
         }
     }
 
-    /// Takes tokens out of a slot. False if the model or the room does not allow it.
+    /// Removes tokens from a slot. Returns false if the model or the memory does not allow it.
     fn remove(&mut self, id: SequenceId, removed: Range<usize>) -> bool {
         let sequence = &self.sequences[&id];
         let shifts = removed.end < sequence.computed;
@@ -62,9 +62,9 @@ impl System {
             assert!(out_of_memory && !self.setup.has_ample_memory(), "{error}");
             assert!(
                 before == self.snapshot(),
-                "a refusal ({error}) leaves the core unchanged"
+                "an error ({error}) leaves the core unchanged"
             );
-            self.note_consequence("no room to remove");
+            self.note_consequence("no memory to remove");
             return false;
         }
         let sequence = self.sequences.get_mut(&id).expect("it is alive");
@@ -79,7 +79,7 @@ impl System {
         true
     }
 
-    /// Runs a sequence until its slot is full, and makes room as a scheduler does.
+    /// Runs a sequence until its slot is full, and shifts it as a scheduler does.
     pub(crate) fn shift(&mut self, sequence: usize, fill: TokenId) {
         let Some(id) = self.any_running(sequence) else {
             return;
@@ -105,7 +105,7 @@ impl System {
         if self.remove(id, removed.clone()) || self.spec.resumes_anywhere() && self.spec.can_shift {
             return;
         }
-        // It begins anew with the tokens that stay.
+        // It restarts with the remaining tokens.
         let of = &self.sequences[&id];
         let mut tokens = of.tokens.clone();
         tokens.drain(removed);

@@ -1,5 +1,5 @@
-//! The cache core behind a layer that can make one kind of mistake, as a core with
-//! that bug would: so that a check that cannot fail is noticed.
+//! The cache core behind a layer that can make one kind of mistake, as a core with that bug
+//! would. It shows that each check can fail.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use motet_core::protocol::Edit;
 
 use crate::setup::Setup;
 
-/// A bug, made every other time that there is an occasion.
+/// A bug, made at every other opportunity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Injected {
-    /// In what the core says.
+    /// In the core's effects and answers.
     Core(Bug),
-    /// Between the core and the device, where only the device's state can tell.
+    /// Between the core and the device: only the device's state shows it.
     Device(Bug),
 }
 
@@ -43,45 +43,45 @@ pub(crate) enum Bug {
     SegmentLeak,
     /// Edits come in the wrong order.
     EditsSwapped,
-    /// One cached token more is reported than there is.
+    /// One cached token too many is reported.
     Overcounted,
-    /// The newcomer is never told that it has begun.
+    /// The sequence never gets the event that its slot is open.
     LostSlotOpened,
-    /// What was shifted passes for exact.
+    /// Shifted state passes for exact.
     ShiftPublished,
-    /// A pin is let go of early.
+    /// A pin is released early.
     PinReleased,
-    /// A pin that is over is held on to.
+    /// A removed pin is kept.
     PinLeak,
-    /// One salt for all.
+    /// All sequences have the same salt.
     SaltMixed,
-    /// Segments weigh less than they do.
+    /// Segments report too few bytes.
     BytesMiscounted,
     /// Every layer passes for full attention.
     KindMistaken,
-    /// An error costs what is cached.
+    /// An error discards cached state.
     ChangedByError,
-    /// A message that cannot be met is none.
+    /// A message that cannot be carried out is ignored.
     ErrorSwallowed,
-    /// A sequence that is given up keeps its slot.
+    /// A discarded sequence keeps its slot.
     LostDiscard,
-    /// A slot may grow, and no room is reserved for it.
+    /// A slot may grow without reserved memory.
     UnreservedGrant,
-    /// A slot may not grow, whatever room there is.
+    /// A slot may not grow, although there is memory.
     DeniedGrant,
-    /// What nobody holds is evicted for a slot that may not grow all the same.
+    /// Segments without a lease are evicted for a slot that may not grow after all.
     DeniedGrantEvicts,
-    /// All tokens of a sequence that is looked at pass for cached.
+    /// A probe reports all tokens of a sequence as cached.
     ProbeCountsAll,
-    /// A sequence that is looked at uses what is cached.
+    /// A probe counts as a use of the cached prefix.
     ProbeUses,
-    /// Nobody is told of blocks that come.
+    /// No event for stored blocks.
     LostStoredEvent,
-    /// Nobody is told of blocks that go.
+    /// No event for removed blocks.
     LostRemovedEvent,
 }
 
-/// The core, and what is wrong with it.
+/// The core and its injected bug.
 #[derive(Debug)]
 pub(crate) struct Mutant {
     core: CacheCore,
@@ -156,7 +156,7 @@ impl Mutant {
         self.core.follow_blocks()
     }
 
-    /// What was told of blocks since this was asked last.
+    /// Block events since the last call.
     pub(crate) fn block_events(&mut self) -> Vec<BlockEvent> {
         let mut events = self.core.take_block_events();
         events.retain(|event| match event {
@@ -190,7 +190,7 @@ impl Mutant {
         if self.injected == Some(Injected::Core(Bug::PinReleased))
             && let Some((pin, _)) = self.pinned.take_if(due)
         {
-            // It may be over already.
+            // It may be removed already.
             self.core.handle(now, Message::Unpin { pin }).ok();
         }
     }
@@ -217,7 +217,7 @@ impl Mutant {
         Some(message)
     }
 
-    /// What is answered for nothing that was done.
+    /// Effects that answer a message without handling it.
     fn fabricated_effects(&mut self, message: &Message) -> Option<Vec<Effect>> {
         match *message {
             Message::ExtendGrant {
@@ -242,17 +242,17 @@ impl Mutant {
         }
     }
 
-    /// Begins and ends, as far as the core knows, a sequence that somebody looks at.
+    /// Opens and discards, as far as the core knows, a sequence that is only probed.
     fn use_what_is_cached(&mut self, now: Duration, probe: &ProbePrefix) {
         let sequence = SequenceId(u64::MAX);
         let open_slot = OpenSlot {
             salt: probe.salt.clone(),
             ..OpenSlot::new(sequence, Arc::clone(&probe.tokens), 0)
         };
-        // One without tokens is none.
+        // A sequence without tokens is no sequence.
         self.core.handle(now, Message::OpenSlot(open_slot)).ok();
         let discard = self.core.handle(now, Message::Discard { sequence });
-        discard.expect("anybody may be discarded");
+        discard.expect("any sequence may be discarded");
     }
 
     fn distorted(&mut self, now: Duration, mut effects: Vec<Effect>) -> Vec<Effect> {
@@ -275,7 +275,7 @@ impl Mutant {
         effects.retain(|effect| {
             !(matches!(effect, Effect::SlotOpened { .. }) && self.is_injected(Bug::LostSlotOpened))
         });
-        // Edits are distorted in their places among the other effects.
+        // Edits are changed in their places among the other effects.
         let is_edit = |effect: &Effect| matches!(effect, Effect::Edit(_));
         if !effects.iter().any(is_edit) {
             return effects;
@@ -285,11 +285,11 @@ impl Mutant {
             .into_iter()
             .map(|effect| match effect {
                 Effect::Edit(edit) => edit,
-                other => panic!("{other:?} is no edit"),
+                other => panic!("{other:?} is not an edit"),
             })
             .collect();
         self.distort(bug, &mut edits);
-        // Nobody minds edits before news.
+        // Edits may come before other effects.
         edits.into_iter().map(Effect::Edit).chain(others).collect()
     }
 
@@ -311,7 +311,7 @@ impl Mutant {
         }
     }
 
-    /// Keeps account of the segments that have a name.
+    /// Records the segments that have a name.
     fn remember(&mut self, edit: &Edit) {
         let (gone, new): (Vec<SegmentId>, Vec<SegmentId>) = match edit {
             Edit::Seal { segment, .. } | Edit::SealInPlace { segment, .. } => {

@@ -1,4 +1,4 @@
-//! The naive model: plain token lists, and which pins hold them.
+//! The naive model: plain token lists, and the pins that hold them.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -7,11 +7,11 @@ use std::time::Duration;
 use motet::model::{ModelSpec, SegmentSize};
 use motet::{PinId, TokenId};
 
-/// What may be cached, as plain lists. Where models resume after any token and there
-/// is room for everything, it is also all that must be.
+/// The allowed content of the cache, as plain lists. If models resume after any token and
+/// memory suffices for everything, it is also the required content.
 #[derive(Debug, Default)]
 pub(crate) struct Naive {
-    /// Per salt: what was published. Each stands for all its prefixes.
+    /// Published token lists by salt. Each stands for all its prefixes.
     published: [Vec<Vec<TokenId>>; 2],
     pub(crate) pins: BTreeMap<PinId, NaivePin>,
 }
@@ -21,7 +21,7 @@ pub(crate) struct NaivePin {
     pub(crate) salt: usize,
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) expires_at: Option<Duration>,
-    /// Whether its prefix went with the device and is not back.
+    /// Whether its prefix was lost with the device and is not back.
     pub(crate) lost: bool,
 }
 
@@ -40,13 +40,13 @@ impl Naive {
         prefix.is_empty() || published.iter().any(|list| list.starts_with(prefix))
     }
 
-    /// The longest beginning of `tokens` that was published.
+    /// Length of the longest prefix of `tokens` that was published.
     pub(crate) fn cached_tokens(&self, salt: usize, tokens: &[TokenId]) -> usize {
         let shared = |list: &Vec<TokenId>| common_prefix(list, tokens);
         self.published[salt].iter().map(shared).max().unwrap_or(0)
     }
 
-    /// Distinct prefixes of all that was published.
+    /// Number of distinct prefixes of all published lists.
     pub(crate) fn tokens(&self) -> usize {
         let of_salt = |lists: &Vec<Vec<TokenId>>| {
             let mut sorted = lists.clone();
@@ -62,7 +62,7 @@ impl Naive {
         self.published.iter().map(of_salt).sum()
     }
 
-    /// Everything of a salt is gone but what `held` says, and pins.
+    /// Removes everything of a salt except `held` and pinned prefixes.
     pub(crate) fn clear(&mut self, salt: usize, held: &[Vec<TokenId>]) {
         self.published[salt].clear();
         for list in held {
@@ -93,13 +93,13 @@ impl Naive {
         self.pins.values().filter(held).map(|pin| &pin.tokens)
     }
 
-    /// What a prefix weighs at least.
+    /// Least bytes of a prefix.
     pub(crate) fn pinned_bytes(&self, spec: &ModelSpec, tokens: usize) -> usize {
         spec.segment_bytes(SegmentSize::whole(tokens))
     }
 
-    /// What all pins weigh with another, of a model that uses full attention only;
-    /// none where what is held is not known.
+    /// Bytes of all pins together with another one, for a model with full attention only;
+    /// `None` if the pinned prefixes are not known.
     pub(crate) fn all_pinned_bytes(
         &self,
         spec: &ModelSpec,
@@ -117,7 +117,7 @@ impl Naive {
         Some(prefixes.len() * spec.segment_bytes(SegmentSize::whole(1)))
     }
 
-    /// A list to pin a part of.
+    /// A list of which a prefix is to be pinned.
     pub(crate) fn any_list(&self, choice: usize) -> Option<(usize, &Vec<TokenId>)> {
         let lists = |salt: usize| self.published[salt].iter().map(move |list| (salt, list));
         let all: Vec<_> = lists(0).chain(lists(1)).collect();

@@ -1,45 +1,45 @@
-//! What can happen, as data that shrinks. Sequences and pins are named by numbers
-//! that are taken modulo those there are, so that any part of a history is one.
+//! Possible operations, as data that shrinks. Sequences and pins are named by numbers modulo
+//! the number that exists, so that any part of a history is a history.
 
 use motet::TokenId;
 use proptest::prelude::*;
 
-/// One thing that happens to the cache or the device.
+/// One operation on the cache or the device.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
     OpenSlot(SequenceRequest),
-    /// Those of the running sequences whose bit is set evaluate up to `chunk` tokens.
+    /// The running sequences whose bit is set evaluate up to `chunk` tokens.
     Step {
         mask: u8,
         chunk: usize,
-        /// Checkpoints that are reached now are reported before the next step only.
+        /// Checkpoints that are reached now are reported only before the next step.
         late: bool,
         fill: TokenId,
     },
-    /// A newcomer goes on from the first tokens of another: from all, if `at` is none.
+    /// A new sequence continues from the first tokens of another: from all, if `at` is none.
     Fork {
         source: usize,
         at: Option<usize>,
         appended: Vec<TokenId>,
         headroom: usize,
     },
-    /// A sequence asks for a slot of so many tokens: one that runs, or one that does not.
+    /// A sequence asks for a slot of so many tokens: a running one, or one that is not running.
     ExtendGrant {
         sequence: usize,
         tokens_max: usize,
         runs: bool,
     },
-    /// Somebody looks how much is cached of so many sequences, whatever they do.
+    /// Probes how much is cached of so many sequences, in any state.
     ProbePrefix {
         first: usize,
         probes: usize,
     },
-    /// The end of a sequence is taken back.
+    /// The end of a sequence is truncated.
     Truncate {
         sequence: usize,
         to: usize,
     },
-    /// Tokens in the middle are taken out.
+    /// Tokens in the middle are removed.
     Remove {
         sequence: usize,
         start: usize,
@@ -50,16 +50,16 @@ pub(crate) enum Operation {
         sequence: usize,
         fill: TokenId,
     },
-    /// A sequence that waits, or for which there was no room, is given up.
+    /// A sequence that waits, or that did not fit, is cancelled.
     Cancel {
         sequence: usize,
     },
     Close {
         sequence: usize,
     },
-    /// Those for which there was no room begin again.
+    /// Sequences that did not fit are retried.
     Retry,
-    /// All sequences end but one, what nobody holds is cleared, and it ends too.
+    /// All sequences end but one, all state without a lease is cleared, and then it ends too.
     CloseAllButOne {
         last: usize,
     },
@@ -89,12 +89,12 @@ pub(crate) enum Operation {
     Clear {
         salt: Option<usize>,
     },
-    /// Something large comes and goes.
+    /// A large sequence is submitted and cancelled.
     Press {
         salt: usize,
         family: usize,
     },
-    /// A message that makes no sense or cannot be met.
+    /// A message that makes no sense or cannot be carried out.
     Mistake {
         mistake: Mistake,
         sequence: usize,
@@ -102,22 +102,22 @@ pub(crate) enum Operation {
     },
 }
 
-/// A sequence that is to begin.
+/// A sequence that is to start.
 #[derive(Clone, Debug)]
 pub(crate) struct SequenceRequest {
     pub(crate) family: usize,
     pub(crate) shared: usize,
     pub(crate) own: Vec<TokenId>,
     pub(crate) salt: usize,
-    /// Tokens that its slot is granted beyond the prompt, at first.
+    /// Tokens beyond the prompt in its slot's first grant.
     pub(crate) headroom: usize,
     pub(crate) keep: Option<usize>,
-    /// 0 is where its own tokens begin.
+    /// 0 is the start of its own tokens.
     pub(crate) restore_point: Option<usize>,
     pub(crate) priority: u8,
 }
 
-/// What a [`Operation::Mistake`] gets wrong.
+/// The error in an [`Operation::Mistake`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mistake {
     ShareUnknown,
@@ -134,7 +134,7 @@ pub(crate) enum Mistake {
 }
 
 impl SequenceRequest {
-    /// Of a family that shares its beginning, and then its own.
+    /// A beginning that a family shares, followed by own tokens.
     pub(crate) fn prompt(&self) -> Vec<TokenId> {
         let shared = (0..self.shared).map(|at| family_token(self.family, at));
         shared.chain(self.own.iter().copied()).collect()
@@ -151,7 +151,7 @@ pub(crate) fn family_token(family: usize, at: usize) -> TokenId {
     bits[family % 3] >> (at % 16) & 1
 }
 
-/// Any operation, the usual ones more often.
+/// Any operation; the usual ones are more frequent.
 pub(crate) fn any_operation() -> BoxedStrategy<Operation> {
     use Operation::*;
     let any_sequence = || 0usize..8;

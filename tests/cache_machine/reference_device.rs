@@ -1,5 +1,5 @@
-//! The device in plain tokens: what each segment and slot stands for, as the edits
-//! have it. The oracle cannot tell equal state apart; this can, by salt and history.
+//! The device in plain tokens: the tokens of each segment and slot, according to the edits. The
+//! oracle cannot tell equal states apart; this can, by salt and history.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -9,7 +9,7 @@ use motet::model::{ModelSpec, SegmentSize};
 use motet::{SegmentId, SlotId, TokenId};
 use motet_core::protocol::Edit;
 
-/// A device that holds token lists in the place of arrays.
+/// A device that holds token lists instead of arrays.
 #[derive(Debug)]
 pub(crate) struct ReferenceDevice {
     spec: ModelSpec,
@@ -20,7 +20,7 @@ pub(crate) struct ReferenceDevice {
     slots_ever: BTreeSet<SlotId>,
 }
 
-/// What a segment stands for.
+/// The tokens of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReferenceSegment {
     pub(crate) salt: usize,
@@ -35,7 +35,7 @@ pub(crate) struct ReferenceSlot {
     pub(crate) salt: usize,
     pub(crate) path: Vec<Rc<ReferenceSegment>>,
     pub(crate) tail: Vec<TokenId>,
-    /// Tokens whose state is what it would be without a shift.
+    /// Tokens whose state is the same as without a shift.
     exact_tokens: usize,
 }
 
@@ -65,7 +65,7 @@ impl ReferenceSlot {
         assert_eq!(
             part.before,
             self.spelled(),
-            "a segment follows what it was computed after"
+            "a segment follows the tokens that it was computed after"
         );
         self.path.push(part);
     }
@@ -94,12 +94,12 @@ impl ReferenceDevice {
         slot.tail.extend(tokens);
     }
 
-    /// Carries out an edit. `salt` is that of the sequence whose slot is opened.
+    /// Carries out an edit. `salt` belongs to the sequence whose slot is opened.
     pub(crate) fn edit(&mut self, edit: &Edit, salt: Option<usize>) {
         match edit {
             Edit::Open { slot, path, .. } => {
                 let mut opened = ReferenceSlot {
-                    salt: salt.expect("a slot that is opened belongs to a sequence that begins"),
+                    salt: salt.expect("a slot that is opened belongs to a sequence that starts"),
                     path: Vec::new(),
                     tail: Vec::new(),
                     exact_tokens: usize::MAX,
@@ -111,7 +111,7 @@ impl ReferenceDevice {
                     opened.path.iter().map(|part| part.segment_size()).collect();
                 assert!(
                     self.spec.can_resume(&segment_sizes),
-                    "a path can be gone on from: {segment_sizes:?}"
+                    "a sequence can continue from the path: {segment_sizes:?}"
                 );
                 self.slots.insert(*slot, opened);
                 assert!(self.slots_ever.insert(*slot), "{slot} is used once");
@@ -161,8 +161,8 @@ impl ReferenceDevice {
         }
     }
 
-    /// Whether a slot can go back to its first `at` tokens, whatever its layers are: a
-    /// segment ends there where it can be gone on from, and all are the trie's.
+    /// Whether a slot can return to its first `at` tokens, whatever its layers are: a segment
+    /// ends there from which a sequence can continue, and all segments belong to the trie.
     pub(crate) fn rewinds(&self, slot: SlotId, at: usize) -> bool {
         let path = &self.slots[&slot].path;
         let is_shared =
@@ -182,11 +182,11 @@ impl ReferenceDevice {
 
     fn share_existing(&mut self, slot: SlotId, tokens: usize, path: &[SegmentId]) {
         let parts: Vec<_> = path.iter().map(|segment| self.held(*segment)).collect();
-        let slot = self.slots.get_mut(&slot).expect("an open slot adopts");
-        assert!(tokens <= slot.tail.len(), "a slot gives up what it has");
+        let slot = self.slots.get_mut(&slot).expect("the slot that shares is open");
+        assert!(tokens <= slot.tail.len(), "a slot has the tokens that it replaces");
         let given_up: Vec<_> = slot.tail.drain(..tokens).collect();
         let shared: Vec<_> = parts.iter().flat_map(|part| part.tokens.clone()).collect();
-        assert_eq!(given_up, shared, "what is adopted is what is given up");
+        assert_eq!(given_up, shared, "the shared tokens are the replaced ones");
         for part in parts {
             slot.extend(part);
         }
@@ -198,7 +198,7 @@ impl ReferenceDevice {
         let retained_tokens = slot.spelled().len();
         assert!(
             retained_tokens <= removed.start,
-            "what is kept is not removed"
+            "kept tokens are not removed"
         );
         let moved = unsealed.iter().flat_map(|part| part.tokens.iter());
         let mut tail: Vec<_> = moved.chain(&slot.tail).copied().collect();
@@ -216,12 +216,12 @@ impl ReferenceDevice {
         let slot = self.slots.get_mut(&slot).expect("an open slot is sealed");
         assert!(
             0 < tokens && tokens <= slot.tail.len(),
-            "a slot seals what it has"
+            "a slot has the tokens that it seals"
         );
         let before = slot.spelled();
         assert!(
             before.len() + tokens <= slot.exact_tokens,
-            "only what is exact is sealed"
+            "only exact tokens are sealed"
         );
         let part = Rc::new(ReferenceSegment {
             salt: slot.salt,
@@ -234,16 +234,16 @@ impl ReferenceDevice {
     }
 
     fn seal_in_place(&mut self, slot: SlotId, tokens: &Range<usize>, segment: SegmentId) {
-        let closed_slot = self.slots.remove(&slot).expect("an open slot retires");
+        let closed_slot = self.slots.remove(&slot).expect("the slot that is sealed in place is open");
         assert!(
             tokens.start < tokens.end && tokens.end <= closed_slot.tail.len(),
-            "a slot seals what it has"
+            "a slot has the tokens that it seals"
         );
         let mut before = closed_slot.spelled();
         before.extend(&closed_slot.tail[..tokens.start]);
         assert!(
             before.len() + tokens.len() <= closed_slot.exact_tokens,
-            "only what is exact is sealed"
+            "only exact tokens are sealed"
         );
         let part = ReferenceSegment {
             salt: closed_slot.salt,
@@ -280,14 +280,14 @@ impl ReferenceDevice {
         let (upper, lower) = (self.take(upper), self.take(lower));
         assert!(
             self.spec.resumes_anywhere() || !self.resumes_after(&upper),
-            "what can be gone on from is not merged away"
+            "a resumable end is not merged away"
         );
         assert_eq!(upper.salt, lower.salt, "salts never mix");
         assert_eq!(upper.spelled(), lower.before, "the lower follows the upper");
         assert!(
             self.spec
                 .can_merge(upper.segment_size(), lower.segment_size()),
-            "what is merged holds what the whole needs"
+            "the merged segments hold the state of the whole"
         );
         let whole = Rc::new(ReferenceSegment {
             salt: upper.salt,
@@ -301,12 +301,12 @@ impl ReferenceDevice {
 
     fn held(&self, segment: SegmentId) -> Rc<ReferenceSegment> {
         let held = self.segments.get(&segment);
-        Rc::clone(held.unwrap_or_else(|| panic!("{segment} is named while it is held")))
+        Rc::clone(held.unwrap_or_else(|| panic!("{segment} is named while it exists")))
     }
 
     fn take(&mut self, segment: SegmentId) -> Rc<ReferenceSegment> {
         let held = self.segments.remove(&segment);
-        held.unwrap_or_else(|| panic!("{segment} is named while it is held"))
+        held.unwrap_or_else(|| panic!("{segment} is named while it exists"))
     }
 
     fn name(&mut self, segment: SegmentId, part: Rc<ReferenceSegment>) {
@@ -329,14 +329,14 @@ impl ReferenceDevice {
         self.weigh(self.segments.values())
     }
 
-    /// The bytes of the segments that nobody may evict: those that are part of a path,
-    /// and those that are `retained` besides.
+    /// Bytes of the segments that cannot be evicted: those that are part of a path, and the
+    /// `retained` ones.
     pub(crate) fn lasting_bytes(&self, retained: impl Fn(&ReferenceSegment) -> bool) -> usize {
         self.weigh(self.segments.values().filter(|part| retained(part)))
             .1
     }
 
-    /// How many distinct segments these are and those of all paths, and their bytes.
+    /// The number of distinct segments among these and in all paths, and their bytes.
     fn weigh<'a>(
         &'a self,
         named: impl Iterator<Item = &'a Rc<ReferenceSegment>>,
@@ -357,8 +357,8 @@ impl ReferenceDevice {
         tails.map(|tokens| self.spec.tail_bytes(tokens)).sum()
     }
 
-    /// Whether a sequence could go on from the end of a part, as the model's own rule
-    /// has it.
+    /// Whether a sequence could continue from the end of a part, according to the model's own
+    /// rule.
     pub(crate) fn resumes_after(&self, end: &ReferenceSegment) -> bool {
         let spelled = end.spelled();
         let mut above: Vec<&ReferenceSegment> =

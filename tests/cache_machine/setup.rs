@@ -1,4 +1,4 @@
-//! What a history starts with: a model's shape, the cache's settings, a planted bug.
+//! The start of a history: a model's shape, the cache's settings, an injected bug.
 
 use motet::config::{CacheConfig, SlotChoice};
 use motet::model::oracle::OracleConfig;
@@ -7,9 +7,9 @@ use proptest::prelude::*;
 
 use crate::mutant::Injected;
 
-/// Longest sequence, in tokens. Short, so that histories come to their ends.
+/// Longest sequence, in tokens. Short, so that sequences reach their ends.
 pub(crate) const CONTEXT_TOKENS: usize = 32;
-/// Tokens of the blocks that are followed.
+/// Tokens per block in block events.
 pub(crate) const BLOCK_TOKENS: usize = 3;
 
 const KINDS: [&[LayerKind]; 5] = [
@@ -24,12 +24,12 @@ const KINDS: [&[LayerKind]; 5] = [
     &[LayerKind::Window { tokens: 4 }],
 ];
 
-/// What a history starts with.
+/// The configuration of a history.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) layers: &'static [LayerKind],
     pub(crate) can_shift: bool,
-    /// Room for about so many tokens; none is room for everything.
+    /// Memory for about so many tokens; `None` is memory for everything.
     pub(crate) budget_tokens: Option<usize>,
     pub(crate) share_tokens_min: usize,
     pub(crate) merge_tokens_max: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Setup {
     pub(crate) slot_choice: SlotChoice,
     pub(crate) tail_block_tokens: usize,
     pub(crate) pinned_tokens_max: Option<usize>,
-    /// Operations that edits wait for before the device carries them out.
+    /// Operations for which edits are queued before the device carries them out.
     pub(crate) edits_wait: usize,
     pub(crate) injected: Option<Injected>,
 }
@@ -73,14 +73,14 @@ impl Setup {
         }
     }
 
-    /// Whether nothing is ever refused or evicted for want of room.
+    /// Whether memory suffices for everything, so that nothing is rejected or evicted.
     pub(crate) fn has_ample_memory(&self) -> bool {
         self.budget_tokens.is_none()
     }
 }
 
-/// Any setup without a planted bug. Full attention is half of them: only there can
-/// everything happen.
+/// Any setup without an injected bug. Half of them have full attention only: all operations are
+/// possible only there.
 pub(crate) fn any_setup() -> impl Strategy<Value = Setup> {
     let layers =
         prop_oneof![4 => Just(0usize), 1 => Just(1), 1 => Just(2), 1 => Just(3), 1 => Just(4)];

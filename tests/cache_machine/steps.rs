@@ -1,4 +1,4 @@
-//! Sequences run and end, and the device works.
+//! Runs and ends sequences, and carries out the device's work.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ impl System {
     /// Reports all checkpoints that were reached.
     pub(crate) fn report(&mut self) {
         for rounds in 0.. {
-            assert!(rounds < 100, "reports come to an end");
+            assert!(rounds < 100, "reports end");
             let due = |sequence: &Sequence| {
                 let first = sequence.checkpoints.first();
                 sequence.slot().is_some() && first.is_some_and(|at| *at <= sequence.computed)
@@ -33,7 +33,7 @@ impl System {
         }
     }
 
-    /// Tells the naive model what a report may publish.
+    /// Records in the naive model what a report may publish.
     fn publish_reached(&mut self, leader: SequenceId) {
         let waits = |sequence: &Sequence| match sequence.phase {
             Phase::Deferred { leader: of, at } if of == Some(leader) => Some(at),
@@ -53,9 +53,9 @@ impl System {
         }
     }
 
-    /// Ends a sequence. What it computed is published.
+    /// Ends a sequence. Its computed tokens are published.
     pub(crate) fn close(&mut self, id: SequenceId) {
-        let sequence = self.sequences.remove(&id).expect("who is closed is alive");
+        let sequence = self.sequences.remove(&id).expect("a closed sequence was alive");
         let message = Message::Close {
             sequence: id,
             computed: sequence.computed,
@@ -70,7 +70,7 @@ impl System {
         self.find_lost_pins();
     }
 
-    /// Ends a sequence whose tail is lost; it begins again if its tokens say all.
+    /// Discards a sequence whose tail is lost. It restarts if its tokens are all known.
     pub(crate) fn discard(&mut self, id: SequenceId) {
         self.requeue(id);
         self.send(Message::Discard { sequence: id })
@@ -78,14 +78,14 @@ impl System {
     }
 
     fn requeue(&mut self, id: SequenceId) {
-        let sequence = self.sequences.get_mut(&id).expect("who is queued is alive");
+        let sequence = self.sequences.get_mut(&id).expect("a queued sequence is alive");
         sequence.phase = Phase::Queued;
         if sequence.exact != usize::MAX || sequence.tokens.is_empty() {
             self.sequences.remove(&id);
         }
     }
 
-    /// Carries out what edits wait, and evaluates spans. `true` if that was done.
+    /// Carries out the queued edits, and evaluates spans. Returns whether both succeeded.
     pub(crate) fn work(&mut self, spans: Vec<PlannedSpan>) -> bool {
         let edits = std::mem::take(&mut self.pending);
         let edits = self.cache.delivered(edits);
@@ -103,7 +103,7 @@ impl System {
         let result = self.table.run_work(&mut self.model, work);
         let lost = self.table.take_lost();
         if !lost.is_empty() {
-            // As an owner does that cares for nothing else.
+            // As an owner does that tracks nothing else.
             check_injected(&lost.reason);
             self.resets += 1;
             let restart = Work {
@@ -129,7 +129,7 @@ impl System {
                 }
                 false
             }
-            Err(Failure::Dropped) => panic!("no step was under way that could have failed"),
+            Err(Failure::Dropped) => panic!("no step was in flight that could have failed"),
             Err(Failure::Reset(reason)) => {
                 self.resets += 1;
                 check_injected(&reason);
@@ -139,7 +139,7 @@ impl System {
         }
     }
 
-    /// The device has lost everything; sequences begin again when there is time.
+    /// The device has lost everything; sequences restart later.
     fn reset(&mut self) {
         self.note_consequence("the device is reset");
         self.reference_device.reset();
@@ -150,7 +150,7 @@ impl System {
     }
 
     fn evaluated(&mut self, id: SequenceId, span: PlannedSpan, span_output: SpanOutput) {
-        let sequence = self.sequences.get_mut(&id).expect("who runs is alive");
+        let sequence = self.sequences.get_mut(&id).expect("a running sequence is alive");
         let mut expected = Vec::new();
         let PlannedTokens::Known(tokens) = span.token_source else {
             panic!("all tokens were known");
@@ -160,9 +160,9 @@ impl System {
             sequence.reference_run.push_logits(&mut expected);
         }
         let SpanOutput::Logits(logits) = span_output else {
-            panic!("logits were wanted");
+            panic!("logits were requested");
         };
-        assert_eq!(logits, expected, "{id} gets what it gets alone");
+        assert_eq!(logits, expected, "{id} gets the logits of its reference run");
         sequence.computed += tokens.len();
         self.reference_device.evaluated(span.slot, &tokens);
         let last = &logits[logits.len() - 2..];
@@ -171,7 +171,7 @@ impl System {
         }
     }
 
-    /// Those that run and whose bit is set, and the tokens that each evaluates next.
+    /// The running sequences whose bit is set, and the tokens that each evaluates next.
     pub(crate) fn plan(&mut self, mask: u8, chunk: usize, fill: TokenId) -> Vec<PlannedSpan> {
         let mut spans = Vec::new();
         let running = self.sequences.values_mut().filter(|s| s.slot().is_some());
@@ -200,7 +200,7 @@ impl System {
         spans
     }
 
-    /// Pins that were lost with the device are held again when their prefix is back.
+    /// Marks pins that were lost with the device as held again, once their prefix is back.
     fn find_lost_pins(&mut self) {
         let mut lost: Vec<_> = self
             .naive
@@ -209,7 +209,7 @@ impl System {
             .filter(|(_, pin)| pin.lost)
             .map(|(id, pin)| (std::cmp::Reverse(pin.tokens.len()), *id))
             .collect();
-        // From the longest: who is held below is held above.
+        // Longest first: a pin that holds a prefix also holds all shorter ones.
         lost.sort();
         for (_, id) in lost {
             let pin = &self.naive.pins[&id];
@@ -235,7 +235,7 @@ impl System {
     }
 }
 
-/// The device fails only when told to.
+/// Checks that the device failed because a failure was injected.
 fn check_injected(reason: &str) {
     assert!(reason.contains("(injected)"), "the device fails: {reason}");
 }

@@ -1,5 +1,5 @@
-//! The system under test: the cache's core and the device's table, driven by the
-//! smallest scheduler that there can be.
+//! The system under test: the cache's core and the device's table, driven by a minimal
+//! scheduler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::naive::Naive;
 use crate::reference_device::ReferenceDevice;
 use crate::setup::{BLOCK_TOKENS, CONTEXT_TOKENS, Setup};
 
-/// Live sequences at most.
+/// Most live sequences.
 pub(crate) const SEQUENCES_MAX: usize = 8;
 
-/// How often each kind of operation was carried out, refused requests included.
+/// How often each kind of operation was carried out, including rejected requests.
 pub(crate) type Tally = BTreeMap<&'static str, usize>;
 
 pub(crate) struct System {
@@ -38,7 +38,7 @@ pub(crate) struct System {
     pub(crate) sequences: BTreeMap<SequenceId, Sequence>,
     pub(crate) sequences_made: u64,
     pub(crate) pins_made: u64,
-    /// Answers of the cache that nobody has looked at.
+    /// Answers of the cache that were not read yet.
     pub(crate) answers: Vec<Effect>,
     /// Edits that the device has not carried out.
     pub(crate) pending: Vec<Edit>,
@@ -47,7 +47,7 @@ pub(crate) struct System {
     pub(crate) now: Duration,
     pub(crate) operations: usize,
     pub(crate) tally: Tally,
-    /// What came of them.
+    /// Their consequences.
     pub(crate) consequences: Tally,
 }
 
@@ -55,15 +55,15 @@ pub(crate) struct System {
 pub(crate) struct Sequence {
     pub(crate) salt: usize,
     pub(crate) tokens: Vec<TokenId>,
-    /// Of its tokens, those that the cache was told of.
+    /// Tokens that were reported to the cache.
     pub(crate) known: usize,
     pub(crate) computed: usize,
     /// Tokens up to which it may be published.
     pub(crate) exact: usize,
-    /// Tokens that its slot was granted, or is to be granted at its start.
+    /// Tokens in its slot's grant, or in the grant that it will start with.
     pub(crate) tokens_max: usize,
     pub(crate) keep: Option<usize>,
-    /// What of `keep` the cache was told.
+    /// The value of `keep` that the cache was sent.
     pub(crate) sent_keep: Option<usize>,
     pub(crate) restore_points: Vec<usize>,
     pub(crate) priority: u8,
@@ -76,7 +76,7 @@ pub(crate) struct Sequence {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// There was no room, or its state was lost.
+    /// It did not fit, or its state was lost.
     Queued,
     /// The cache has been asked.
     Asked,
@@ -87,7 +87,7 @@ pub(crate) enum Phase {
     Running(SlotId),
 }
 
-/// What can be seen of the core.
+/// The observable state of the core.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Snapshot {
     core: String,
@@ -114,7 +114,7 @@ impl Sequence {
         self.tokens[self.known..].to_vec()
     }
 
-    /// Tokens of it that may be published.
+    /// Its tokens that may be published.
     pub(crate) fn publishable(&self) -> &[TokenId] {
         &self.tokens[..self.computed.min(self.exact)]
     }
@@ -184,16 +184,16 @@ impl System {
         Ok(())
     }
 
-    /// Sends what must be refused. The core must be as it was.
+    /// Sends a message that must fail. The core must not change.
     pub(crate) fn expect_error(&mut self, message: Message) -> CacheError {
         let before = self.snapshot();
         let text = format!("{message:?}");
         let Err(error) = self.send(message) else {
-            panic!("a mistake is refused: {text}");
+            panic!("a mistake is rejected: {text}");
         };
         assert!(
             before == self.snapshot(),
-            "a refusal ({error}) leaves the core unchanged"
+            "an error ({error}) leaves the core unchanged"
         );
         error
     }
@@ -203,7 +203,7 @@ impl System {
         for effect in &effects {
             if let Effect::SlotOpened { sequence, slot, .. } = effect {
                 let pending_sequence = self.sequences.get(sequence);
-                owners.insert(*slot, pending_sequence.expect("who begins is alive").salt);
+                owners.insert(*slot, pending_sequence.expect("a starting sequence is alive").salt);
             }
         }
         let mut waits = None;
@@ -231,11 +231,11 @@ impl System {
                         at: tokens,
                     };
                     waits = Some(sequence);
-                    self.note_consequence("a newcomer waits");
+                    self.note_consequence("a new sequence waits");
                 }
                 Effect::OutOfMemory { sequence } => self.out_of_memory(sequence),
                 Effect::Fence { .. } => unreachable!("this cache has no pager"),
-                Effect::Lost { .. } => unreachable!("what is lost is reset"),
+                Effect::Lost { .. } => unreachable!("a lost device is reset"),
                 Effect::GrantExtended { .. }
                 | Effect::GrantDenied { .. }
                 | Effect::CachedPrefix { .. } => {
@@ -252,12 +252,12 @@ impl System {
         }
     }
 
-    /// A sequence that the cache has been asked for, and answers for now.
+    /// A sequence that the cache now answers for.
     fn answered(&mut self, sequence: SequenceId) -> &mut Sequence {
         let pending_sequence = self
             .sequences
             .get_mut(&sequence)
-            .expect("who begins is alive");
+            .expect("a starting sequence is alive");
         let asked = matches!(
             pending_sequence.phase,
             Phase::Asked | Phase::Deferred { .. }
@@ -285,7 +285,7 @@ impl System {
         pending_sequence.reference_run = reference_run;
         pending_sequence.phase = Phase::Running(slot);
         pending_sequence.computed = cached_tokens;
-        // What a later grant, or what follows the prompt, brings within reach is none.
+        // Restore points beyond the first grant, or beyond the prompt, are not made.
         pending_sequence.asked = pending_sequence.restore_points.clone();
         let granted = pending_sequence.known.min(pending_sequence.tokens_max);
         pending_sequence.asked.retain(|at| *at <= granted);
@@ -294,16 +294,16 @@ impl System {
         assert_eq!(spelled, cached, "cached tokens are those of the path");
         assert!(
             self.naive.may_be_cached(of, &cached),
-            "what is cached was published under this salt"
+            "cached tokens were published under this salt"
         );
         if self.is_predictable() {
             let expected = self.naive.cached_tokens(of, &reusable);
-            assert_eq!(cached_tokens, expected, "all that is cached is used");
+            assert_eq!(cached_tokens, expected, "all cached tokens are used");
         }
     }
 
     fn out_of_memory(&mut self, sequence: SequenceId) {
-        self.note_consequence("no room to begin");
+        self.note_consequence("no memory to start");
         let alone = self.reference_device.slots.is_empty() && self.naive.pins.is_empty();
         let budget = self.setup.cache(&self.spec).device_bytes_max;
         let spec = self.spec.clone();
@@ -311,11 +311,11 @@ impl System {
         let pending_sequence = self.answered(sequence);
         pending_sequence.phase = Phase::Queued;
         let fits = spec.tail_bytes(pending_sequence.tokens_max) <= budget;
-        assert!(!(alone && fits), "who is alone and fits has room");
-        assert!(!ample_memory, "there is room for everything");
+        assert!(!(alone && fits), "a sequence that is alone and fits gets a slot");
+        assert!(!ample_memory, "everything fits");
     }
 
-    /// The newcomer waits for the leader to have computed `at` tokens.
+    /// The new sequence waits until the leader has computed `at` tokens.
     fn follow(&mut self, sequence: SequenceId, leader: SequenceId, at: usize) {
         let of = &self.sequences[&leader];
         assert!(of.slot().is_some(), "a leader runs");
@@ -323,12 +323,12 @@ impl System {
         assert_eq!(of.salt, pending_sequence.salt, "salts never mix");
         assert!(
             at < pending_sequence.tokens.len(),
-            "one waits for a part of its prompt"
+            "a sequence waits for a part of its prompt"
         );
         assert_eq!(
             of.tokens.get(..at),
             Some(&pending_sequence.tokens[..at]),
-            "one waits for what is its own prompt's"
+            "a sequence waits for tokens of its own prompt"
         );
         let phase = Phase::Deferred {
             leader: Some(leader),
@@ -337,7 +337,7 @@ impl System {
         self.answered(sequence).phase = phase;
     }
 
-    /// A new sequence, which the cache has not heard of.
+    /// Adds a sequence that the cache does not know yet.
     pub(crate) fn add_sequence(&mut self, sequence: Sequence) -> SequenceId {
         self.sequences_made += 1;
         let id = SequenceId(self.sequences_made);
@@ -369,10 +369,10 @@ impl System {
         }
     }
 
-    /// Begins a sequence that is queued, with all tokens that it has.
+    /// Opens a slot for a queued sequence, with all its tokens.
     pub(crate) fn open_slot(&mut self, id: SequenceId) {
-        let sequence = self.sequences.get_mut(&id).expect("who begins is alive");
-        assert_eq!(sequence.phase, Phase::Queued, "who begins is queued");
+        let sequence = self.sequences.get_mut(&id).expect("a starting sequence is alive");
+        assert_eq!(sequence.phase, Phase::Queued, "a starting sequence is queued");
         sequence.phase = Phase::Asked;
         sequence.sent_keep = sequence.keep.filter(|keep| *keep < sequence.tokens_max);
         sequence.known = sequence.tokens.len();
@@ -385,7 +385,7 @@ impl System {
         assert_ne!(
             self.sequences[&id].phase,
             Phase::Asked,
-            "a newcomer is answered"
+            "a new sequence gets an answer"
         );
         self.check_promise(id, promised);
     }
@@ -410,12 +410,12 @@ fn name_of(edit: &Edit) -> &'static str {
     match edit {
         Edit::Open { .. } => "edit: open",
         Edit::Seal { .. } => "edit: seal",
-        Edit::ShareExisting { .. } => "edit: adopt",
+        Edit::ShareExisting { .. } => "edit: share existing",
         Edit::Split { .. } => "edit: split",
         Edit::Merge { .. } => "edit: merge",
         Edit::Replace { .. } => "edit: replace",
         Edit::Remove { .. } => "edit: remove",
-        Edit::SealInPlace { .. } => "edit: retire",
+        Edit::SealInPlace { .. } => "edit: seal in place",
         Edit::Close { .. } => "edit: close",
         Edit::Drop { .. } => "edit: drop",
         Edit::Export { .. } => "edit: export",

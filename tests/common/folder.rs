@@ -1,12 +1,12 @@
-//! A place for files that is gone when the test is.
+//! A folder for files that is removed with the test.
 
 use std::path::PathBuf;
 
-/// A path where nothing is; what comes to be there is removed in the end.
+/// An unused path; the files created there are removed on drop.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    /// `name` is used once at a time in all tests.
+    /// `name` may be in use once at a time among all tests.
     pub(crate) fn new(name: &str) -> Self {
         let folder = format!("motet-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(folder);

@@ -1,6 +1,6 @@
-//! What tests of a whole engine begin with.
+//! Setup for tests of a whole engine.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 pub(crate) mod folder;
 
@@ -23,7 +23,7 @@ pub(crate) async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engin
         .expect("the engine starts")
 }
 
-/// An oracle whose steps take long enough for a caller to come in between two of them.
+/// An oracle whose steps take long enough for a caller to act between two of them.
 pub(crate) fn slow_oracle(layers: &[LayerKind]) -> OracleConfig {
     OracleConfig {
         context_tokens_max: 128,
@@ -46,7 +46,7 @@ pub(crate) async fn read(stream: &mut TokenStream, count: usize) -> Vec<TokenId>
     tokens
 }
 
-/// Room for four sequences, and steps of 32 tokens.
+/// Memory for four sequences, and steps of 32 tokens.
 pub(crate) fn small() -> EngineConfig {
     let mut config = EngineConfig::default();
     config.scheduler.sequences_max = 4;
@@ -77,7 +77,7 @@ pub(crate) fn byte_vocabulary() -> GgufVocabulary {
     }
 }
 
-/// Waits until `done`, a while at most.
+/// Waits until `done` returns true, up to a time limit.
 pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(Duration::from_secs(10), async {
         while !done() {

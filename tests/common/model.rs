@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Its file: what `MOTET_MODEL` names, or SmolLM2 as set-up has fetched it.
+/// Its file: the path in `MOTET_MODEL`, or SmolLM2 as downloaded by the set-up.
 pub(crate) fn model() -> PathBuf {
     let named = std::env::var_os("MOTET_MODEL").map(PathBuf::from);
     let downloaded = || {

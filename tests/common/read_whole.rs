@@ -1,4 +1,4 @@
-//! A model's files, as somebody who trusts them would use them.
+//! A model's files, used as a trusting caller would use them.
 
 use std::hint::black_box;
 use std::path::Path;

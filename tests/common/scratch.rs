@@ -1,9 +1,9 @@
-//! A folder for files that is gone when the test is.
+//! A folder for files that is removed with the test.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder that is gone when this is dropped.
+/// A folder that is removed on drop.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {

@@ -72,7 +72,7 @@ impl Check {
 
     /// Expects Motet's result to be equal to the expectation.
     pub(crate) fn same<T: PartialEq + Debug>(&self, what: &str, motet: T, expected: T) {
-        assert_eq!(motet, expected, "{what}: Motet's, and what is expected");
+        assert_eq!(motet, expected, "{what}: Motet's value, and the expected one");
     }
 
     /// Expects that Motet differs on purpose and returns `instead`.
@@ -85,9 +85,9 @@ impl Check {
     ) {
         assert_eq!(
             motet, instead,
-            "{what}: Motet's, and what it does on purpose"
+            "{what}: Motet's value, and its deliberate difference"
         );
-        assert_ne!(motet, expected, "{what}: Motet does not differ any more");
+        assert_ne!(motet, expected, "{what}: Motet no longer differs");
         self.differ(&format!(
             "{what}: {motet:?}, where {expected:?} is expected"
         ));
@@ -111,7 +111,7 @@ impl Check {
     pub(crate) fn theirs<T: PartialEq + Debug>(&self, what: &str, theirs: T, expected: T) {
         assert_eq!(
             theirs, expected,
-            "{what}: ollama's rule, and what is expected"
+            "{what}: the value of ollama's rule, and the expected one"
         );
     }
 
@@ -127,7 +127,7 @@ impl Check {
         let listed = listed.any(|unsupported| unsupported.field == field);
         assert!(
             listed,
-            "the field `{field}` is not known here, and not listed as unsupported"
+            "the field `{field}` is unknown, and not listed as unsupported"
         );
         self.outcome = Outcome::Unsupported;
     }
@@ -138,7 +138,7 @@ impl Check {
         assert_eq!(
             fact.text(),
             words,
-            "what is expected is said in other words"
+            "the expectation has another wording"
         );
     }
 
@@ -153,7 +153,7 @@ impl Check {
     fn differ(&mut self, what: &str) {
         assert!(
             self.difference.is_some(),
-            "{what}; this differs, and the case is not listed as a difference"
+            "{what}; Motet differs, and the case is not listed as a difference"
         );
         self.outcome = Outcome::Differs;
     }

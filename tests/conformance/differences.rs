@@ -10,12 +10,12 @@ const WINDOW: &str = "a window of W tokens counts the token itself, as models' c
 const TEXT_ONLY: &str = "Motet caches token ids and nothing else: there are no pictures and no \
      embeddings in a prompt, and no key for them";
 const POSITIONS: &str = "positions are places in a sequence's own token list and have no gaps";
-const RING: &str = "restore points are evicted when their bytes are wanted, and not by count";
+const RING: &str = "restore points are evicted when their bytes are needed, and not by count";
 const OWN_POINTS: &str = "models that cannot resume after any token are also sealed before the \
      last token of a prompt, since the same prompt is likely to come again";
-const COMPACT: &str = "segments are sealed as compact copies: nothing is lazy, and nothing that \
-     was counted as free turns out to be held";
-const NO_MASKS: &str = "attention is causal; callers bring no masks of their own";
+const COMPACT: &str = "segments are sealed as compact copies: nothing is lazy, and no bytes counted as \
+     free turn out to be in use";
+const NO_MASKS: &str = "attention is causal; callers cannot pass masks";
 const PARTIAL: &str = "full attention resumes within an edge for every request, and a window \
      where enough of it is left; state is also sealed before the last token of a prompt";
 
@@ -24,77 +24,77 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         suite: "input_cache.find_slot",
         case: "Evict",
         reason: "there are no numbered slots, so none is the first",
-        instead: "without anything in common, `Longest` lets go whom `Best` lets go: the end \
-                  that is last in the order of eviction",
+        instead: "without a common prefix, `Longest` evicts the same slot as `Best`: the first in \
+                  the order of eviction",
     },
     Difference {
         suite: "input_cache.shift_discard.same_batch",
         case: "Same Batch",
         reason: NO_GROUPS,
-        instead: "half of what is not kept is discarded, wherever the cut falls",
+        instead: "half of the tokens that are not kept is discarded, wherever the cut is",
     },
     Difference {
         suite: "input_cache.shift_discard.same_batch",
         case: "Overlapping Same Batch",
         reason: NO_GROUPS,
-        instead: "half of what is not kept is discarded, wherever the cut falls",
+        instead: "half of the tokens that are not kept is discarded, wherever the cut is",
     },
     Difference {
         suite: "input_cache.load_slot",
         case: "No available slots",
-        reason: "slots are made as they are needed; what is limited is bytes",
-        instead: "the newcomer waits for the live sequence to compute what both share, and \
-                  begins on it; one that does not fit is told that there is no room",
+        reason: "slots are made as they are needed; only their bytes are limited",
+        instead: "the new sequence waits for the live one to compute their common prefix, and \
+                  starts on it; one that does not fit gets an out-of-memory error",
     },
     Difference {
         suite: "prompt.context_shift_limit",
         case: "keep is clamped below context",
         reason: "bad input gets a typed error",
-        instead: "`keep` of the context's length or more is refused; one less has the limit \
-                  that is expected",
+        instead: "`keep` of the context's length or more is rejected; one less has the expected \
+                  limit",
     },
     Difference {
         suite: "prompt.context_shift_limit",
         case: "negative keep is treated as zero",
         reason: "`keep` is a number of tokens, which is never negative",
-        instead: "0 has the limit that is expected",
+        instead: "0 has the expected limit",
     },
     Difference {
         suite: "prompt.bounded_num_predict",
         case: "open ended gets finite budget",
-        reason: "every request says how long its output may get",
-        instead: "the largest number gets the bound that is expected: ten contexts",
+        reason: "every request has a limit for its output",
+        instead: "the largest number gets the expected bound: ten contexts",
     },
     Difference {
         suite: "prompt.bounded_num_predict",
         case: "unknown context unchanged",
-        reason: "every model says how long its context is",
-        instead: "a model without a context is refused, and no output is without bound",
+        reason: "every model has a known context length",
+        instead: "a model without a context is rejected, and every output has a bound",
     },
     Difference {
         suite: "prompt.truncate_runner_era",
         case: "basic",
         reason: OLDER_RULE,
-        instead: "half of what is not kept is discarded besides what is too much",
+        instead: "half of the tokens that are not kept is discarded, besides the excess",
     },
     Difference {
         suite: "prompt.truncate_runner_era",
         case: "negative keep",
         reason: OLDER_RULE,
-        instead: "half of what is not kept is discarded besides what is too much",
+        instead: "half of the tokens that are not kept is discarded, besides the excess",
     },
     Difference {
         suite: "kvcache.causal",
         case: "SWA window 1",
         reason: WINDOW,
-        instead: "a window of one token sees itself; one of W + 1 sees what is expected of W",
+        instead: "a window of one token sees itself; one of W + 1 sees the expectation for W",
     },
     Difference {
         suite: "kvcache.causal",
         case: "SWA with extra memory",
         reason: WINDOW,
-        instead: "a window of one token sees itself; one of W + 1 sees what is expected of W; \
-                  no other tokens are retained",
+        instead: "a window of one token sees itself; one of W + 1 sees the expectation for W; no \
+                  other tokens are retained",
     },
     Difference {
         suite: "kvcache.causal",
@@ -107,47 +107,47 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         suite: "kvcache.causal",
         case: "Copy prefix",
         reason: POSITIONS,
-        instead: "the copy goes on at the next position, and sees what is expected",
+        instead: "the copy continues at the next position, and sees the expected tokens",
     },
     Difference {
         suite: "kvcache.causal",
         case: "CanResume SWA window 4 memory 5",
         reason: "a window layer keeps its window and no more; it resumes where state was sealed",
-        instead: "resumes before the prompt's last token by itself, where the caller asks for \
-                  it, and from nothing",
+        instead: "by default it resumes before the prompt's last token; also at requested \
+                  offsets, and from nothing",
     },
     Difference {
         suite: "kvcache.defrag_historic",
         case: "Defrag",
         reason: POSITIONS,
-        instead: "three tokens more fit the same room without any defragmenting, at the next \
-                  positions, and see what is expected",
+        instead: "three more tokens fit in the same memory without defragmenting, at the next \
+                  positions, and see the expected tokens",
     },
     Difference {
         suite: "kvcache.recurrent_checkpoint_store",
         case: "BestIndex",
         reason: RING,
-        instead: "what a full ring has forgotten is still found",
+        instead: "entries that a full ring has forgotten are still found",
     },
     Difference {
         suite: "kvcache.recurrent_checkpoint_store",
         case: "RingBufferWrapAround",
         reason: RING,
-        instead: "the first is still there beside the last",
+        instead: "the first is still there, with the last",
     },
     Difference {
         suite: "kvcache.recurrent_restore",
         case: "Remove middle shifts checkpoints and clears pending restore",
-        reason: "recurrent state was computed from what is removed; renumbered, it would claim \
-                 to be that of other tokens",
-        instead: "refuses to move; the sequence begins anew at its last restore point before \
-                  what is removed",
+        reason: "recurrent state was computed from the removed tokens; renumbered, it would \
+                 claim to be that of other tokens",
+        instead: "the removal fails; the sequence restarts at its last restore point before the \
+                  removed tokens",
     },
     Difference {
         suite: "trie.split_merge_snapshots",
         case: "Merge Basic",
         reason: "a key means the tokens down to a node's end, for as long as it is valid",
-        instead: "of two merged nodes the upper's key is gone, and the lower's goes on",
+        instead: "when two nodes merge, the upper's key is gone, and the lower's stays valid",
     },
     Difference {
         suite: "trie.byte_accounting",
@@ -159,8 +159,8 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         suite: "trie.byte_accounting",
         case: "SwapDetachesHook",
         reason: COMPACT,
-        instead: "bytes are counted from the moment a segment is made, and those of what was \
-                  replaced no longer",
+        instead: "bytes are counted from the moment a segment is made, and those of a replaced \
+                  segment no longer",
     },
     Difference {
         suite: "prefix_cache.scenarios_head",
@@ -179,8 +179,8 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     Difference {
         suite: "prefix_cache.scenarios_head",
         case: "TestLRUOnlyUpdatesUsedNodes",
-        reason: "a path is needed as long as its end: only leaves are evicted, and by the time \
-                 an inner node has become one, its time of use is that of what hung below it",
+        reason: "a path is needed as long as its end: only leaves are evicted, and an inner node \
+                 that becomes a leaf has the time of use of its last child",
         instead: "a use counts for the whole path, and for no other; within a window, B starts \
                   from the 3 tokens that it shares",
     },
@@ -207,9 +207,9 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     Difference {
         suite: "prefix_cache.long_scenarios",
         case: "TestScenarioCancelledPrefills",
-        reason: "prompts are known by tokens, and not by pairs of tokens as drafts that look \
-                 ahead need it; what a cancelled prefill has computed is sealed where it ended",
-        instead: "all 18 tokens are known to the probe, and it starts from them",
+        reason: "prompts are keyed by tokens, and not by pairs of tokens as look-ahead drafts \
+                 need it; the computed part of a cancelled prefill is sealed at its end",
+        instead: "the probe finds all 18 tokens, and starts from them",
     },
     Difference {
         suite: "mlx.snapshots.rotating",
@@ -222,7 +222,7 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         suite: "mlx.snapshots.recurrent",
         case: "GetLazyInit",
         reason: "no model with recurrent layers runs on MLX here; the oracle has them",
-        instead: "an empty tail of constant size; what it is made of is the model's own matter",
+        instead: "an empty tail of constant size; its content is the model's own matter",
     },
     Difference {
         suite: "mlx.attention_masks",
@@ -240,7 +240,7 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         suite: "mlx.attention_masks",
         case: "MLAParity",
         reason: "Motet runs the Llama family, whose values are its own",
-        instead: "models with latent attention are refused by name",
+        instead: "models with latent attention are rejected by name",
     },
 ];
 

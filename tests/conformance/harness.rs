@@ -103,7 +103,7 @@ impl CacheHarness {
     ) -> SlotOpened {
         let (sequence, effects) = self.try_open_slot(tokens, settings);
         self.opened(sequence)
-            .unwrap_or_else(|| panic!("{sequence} does not begin: {effects:?}"))
+            .unwrap_or_else(|| panic!("no slot for {sequence}: {effects:?}"))
     }
 
     /// Asks for a slot and returns the cache's answer.
@@ -118,7 +118,7 @@ impl CacheHarness {
         settings(&mut open_slot);
         self.prompts.insert(sequence, Arc::clone(&open_slot.tokens));
         let effects = self.handle(Message::OpenSlot(open_slot));
-        (sequence, effects.expect("a newcomer may always ask"))
+        (sequence, effects.expect("a sequence may always ask for a slot"))
     }
 
     /// The answer with which a live sequence's slot was opened.
@@ -190,7 +190,7 @@ impl CacheHarness {
         let later = live.checkpoints.split_off(&(computed + 1));
         if !std::mem::replace(&mut live.checkpoints, later).is_empty() {
             let reached = Message::Reached { sequence, computed };
-            self.handle(reached).expect("a live sequence gets on");
+            self.handle(reached).expect("a live sequence advances");
         }
     }
 
@@ -266,7 +266,7 @@ impl CacheHarness {
     pub(crate) fn resumable(&self, tokens: &[TokenId]) -> usize {
         let mut ends = (0..=tokens.len()).rev();
         ends.find(|at| self.can_resume(tokens, *at))
-            .expect("everything starts from nothing")
+            .expect("every sequence can start without cached tokens")
     }
 
     /// The cached nodes, parents before their children.
@@ -284,7 +284,7 @@ impl CacheHarness {
     pub(crate) fn discard(&mut self, sequence: SequenceId) {
         self.live.remove(&sequence).expect("a live sequence");
         let gone = self.handle(Message::Discard { sequence });
-        gone.expect("a live sequence leaves");
+        gone.expect("a live sequence can be discarded");
     }
 
     /// Device bytes of a tail of so many tokens.
@@ -294,7 +294,7 @@ impl CacheHarness {
 
     /// Checks that only the trie holds state, on either side.
     pub(crate) fn check_no_leak(&self) {
-        assert!(self.live.is_empty(), "all sequences are over");
+        assert!(self.live.is_empty(), "all sequences have finished");
         let (stats, counts) = (self.core.stats(), self.oracle.counters.now());
         assert_eq!(self.table.held(), (stats.segments, 0));
         assert_eq!(counts.segments_alive, stats.segments);
@@ -325,12 +325,12 @@ impl CacheHarness {
                 | Effect::CachedPrefix { .. }
                 | Effect::Lost { .. }
                 | Effect::Fence { .. } => {
-                    panic!("nobody has asked: {effect:?}")
+                    panic!("no such request: {effect:?}")
                 }
             }
         }
         let done = self.table.run_work(&mut self.model, work);
-        done.expect("the device can do what the cache asks");
+        done.expect("the device can apply the cache's edits");
         Ok(effects)
     }
 

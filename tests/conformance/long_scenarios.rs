@@ -138,12 +138,12 @@ fn conversation(check: &mut Check, case: &Fact<'_>) {
             assert_eq!(opened.cached, matched, "{turn:?}");
         }
         let theirs = derived.map_or(0, |derived| derived.get("cached").number());
-        assert!(opened.cached >= theirs, "{turn:?}: {opened:?}, never worse");
+        assert!(opened.cached >= theirs, "{turn:?}: {opened:?}, Motet is never worse");
         check.same("coverage", scenario.covers(), expect.get("coverage").flag());
     }
     let evicted = scenario.harness.core.stats().evicted_segments;
     check.same(
-        "nothing was given up",
+        "no computed token was dropped",
         evicted == 0,
         expect.get("free_all_never").flag(),
     );
@@ -202,10 +202,10 @@ fn inspect(
     let words = probe.text().split(' ');
     let mut numbers = words.filter_map(|word| word.parse::<usize>().ok());
     let (Some(first), Some(fresh)) = (numbers.next(), numbers.next()) else {
-        panic!("`{}` says of how many tokens it is", probe.text());
+        panic!("`{}` contains a number of tokens", probe.text());
     };
     check.prose(probe, &format!("first {first} tokens + {fresh} fresh"));
-    assert!(first <= reached, "what was not computed is not known");
+    assert!(first <= reached, "tokens that were not computed are unknown");
     let other = [&prompt[..first], &scenario.fresh(fresh)].concat();
     let matched = scenario.harness.matched(&other);
     let cached = scenario.harness.resumable(&other);

@@ -22,7 +22,7 @@ impl CacheHarness {
         self.discard_all(fillers);
     }
 
-    /// Opens filler sequences until the sealed state has at most so many bytes, and not one
+    /// Opens filler sequences until so many bytes remain for the sealed state, and not one
     /// token more, then discards them. Returns whether the cache evicted that much, and the
     /// device stayed within its budget.
     pub(crate) fn evict_until(&mut self, sealed_bytes: usize) -> bool {
@@ -52,7 +52,7 @@ impl CacheHarness {
         let tokens = (free / self.tail_bytes(1)).clamp(1, 8);
         self.try_open_slot(&[1], |open_slot| {
             open_slot.tokens_max = tokens;
-            open_slot.salt = Salt::new("a crowd");
+            open_slot.salt = Salt::new("fillers");
         })
     }
 

@@ -166,7 +166,7 @@ fn output_bound(check: &mut Check, case: &Fact<'_>) {
         return;
     }
     let most = usize::try_from(asked).unwrap_or_else(|_| {
-        check.lacks("an output that never ends");
+        check.lacks("an endless output");
         usize::MAX
     });
     let shifting = |request: Request| request.shift(0).output_tokens_max(most);
@@ -197,16 +197,16 @@ fn truncate(check: &mut Check, case: &Fact<'_>) {
         check.prose(&error, "prompt_too_long_400");
         match result {
             Err(SubmitError::Field { field, .. }) => assert_eq!(field, "prompt"),
-            other => panic!("a prompt that is too long is refused: {other:?}"),
+            other => panic!("a prompt that is too long is rejected: {other:?}"),
         }
         return;
     }
     let truncation = |len| shift::truncation(context, keep, len).expect("`keep` is in the context");
     assert!(
         truncation(context - 1).is_empty(),
-        "it leaves room for a token"
+        "it leaves space for a token"
     );
-    assert!(!truncation(context).is_empty(), "it leaves no room");
+    assert!(!truncation(context).is_empty(), "it leaves no space");
     let gone = truncation(len);
     let remaining = [&prompt[..gone.start], &prompt[gone.end..]].concat();
     check.same(
@@ -215,13 +215,13 @@ fn truncate(check: &mut Check, case: &Fact<'_>) {
         expect.get("truncated").flag(),
     );
     if let Some(tokens) = expect.maybe("tokens") {
-        check.same("what is left", remaining.clone(), tokens.tokens());
+        check.same("the remaining tokens", remaining.clone(), tokens.tokens());
     }
     let usage = result.expect("it fits").finish.usage;
     assert_eq!(
         usage.prompt_tokens,
         remaining.len(),
-        "the engine truncates alike"
+        "the engine truncates in the same way"
     );
 }
 
@@ -246,7 +246,7 @@ fn truncate_to_context(check: &mut Check, case: &Fact<'_>) {
         resume_at,
     );
     let new_len = expect.get("new_len").number();
-    check.instead("what is left", len - gone.len(), context - half, new_len);
+    check.instead("the remaining tokens", len - gone.len(), context - half, new_len);
     // The tokens that the older rule leaves, less those that a shift then discards at once.
     assert_eq!(
         (gone.end - half, len - gone.len() + half),

@@ -128,7 +128,7 @@ impl Era {
             }
             let mut known = ENVIRONMENTS.iter();
             let found = known.any(|(known, _)| *known == plain);
-            assert!(found, "environment {name} is not known here");
+            assert!(found, "the environment {name} is unknown");
         }
         let known = ENVIRONMENTS.iter().copied();
         let there: Vec<Environment> = known
@@ -258,5 +258,5 @@ pub(crate) fn without_lookahead(fact: &Fact<'_>) -> usize {
         .strip_suffix("+lookahead")
         .or_else(|| text.strip_suffix("-lookahead"));
     let number = number.and_then(|number| number.parse().ok());
-    number.unwrap_or_else(|| panic!("`{text}` is no number of tokens"))
+    number.unwrap_or_else(|| panic!("`{text}` is not a number of tokens"))
 }

@@ -77,7 +77,7 @@ impl Ring {
         // The first free entry, or else the oldest.
         let entries = self.entries.iter().enumerate();
         let ring_index = entries.min_by_key(|(_, entry)| **entry);
-        let (ring_index, _) = ring_index.expect("a ring has room");
+        let (ring_index, _) = ring_index.expect("a ring has capacity");
         self.entries[ring_index] = Some(position);
         ring_index
     }
@@ -163,7 +163,7 @@ fn ring(check: &mut Check, case: &Fact<'_>) {
                 ring.prune_after(op.get("pos").number(), &later);
             }
             "state" => state(check, &ring, &op.get("expect")),
-            other => panic!("`{other}` is no operation"),
+            other => panic!("`{other}` is not an operation"),
         }
     }
     ring.harness.core.check_integrity();
@@ -191,7 +191,7 @@ fn state(check: &mut Check, ring: &Ring, expect: &Fact<'_>) {
                 check.same_or_instead("first", restorable[0], recorded[0], expected);
                 assert!(restorable.contains(&expected), "{expected} is there too");
             }
-            _ => panic!("the field `{field}` of a state is not known here"),
+            _ => panic!("the field `{field}` of a state is unknown"),
         }
     }
 }
@@ -229,7 +229,7 @@ fn incomplete(check: &mut Check, case: &Fact<'_>) {
     assert!(incomplete, "the state of some layer is missing");
     let removed = case.get("remove").items();
     let from = removed[0].number();
-    assert!(removed[1].is_null(), "all that follows is removed");
+    assert!(removed[1].is_null(), "all later tokens are removed");
     let checkpoints = case.get("checkpoints").numbers();
     assert!(
         checkpoints.contains(&(from - 1)),
@@ -295,7 +295,7 @@ fn remove_middle(check: &mut Check, case: &Fact<'_>) {
     });
     let expected = expect.get("pending_restore").number_or_null();
     check.same("still to restore", waits, expected);
-    let opened = ring.harness.opened(sequence).expect("it has begun");
+    let opened = ring.harness.opened(sequence).expect("it has a slot");
     assert_eq!(opened.cached.checked_sub(1), restorable.last().copied());
     let rest = ring.tokens[opened.cached..].to_vec();
     ring.harness.evaluate(sequence, &rest);

@@ -143,10 +143,10 @@ fn compare(
                 let at = expected.number();
                 assert!(
                     ends.contains(&at),
-                    "{what}: sealed at {ends:?}, and not at {at}"
+                    "{what}: sealed at {ends:?}, not at {at}"
                 );
             }
-            _ => panic!("the field `{field}` of request {label} is not known here"),
+            _ => panic!("the field `{field}` of request {label} is unknown"),
         }
     }
 }
@@ -184,7 +184,7 @@ fn compare_by_label(
     if let Some(remaining) = expect.maybe(&format!("{label}_remaining")) {
         let (before, left) = request.inputs.split_at(result.cached);
         let left: Vec<String> = left.iter().map(TokenId::to_string).collect();
-        let boundary = before.last().expect("it starts from something");
+        let boundary = before.last().expect("it starts from cached tokens");
         let words = format!(
             "[{}] with the boundary token {boundary} re-evaluated too when look-ahead is on",
             left.join(",")
@@ -216,7 +216,7 @@ fn last_use(check: &mut Check, words: &Fact<'_>, harness: &mut CacheHarness, req
     let theirs = "the frontier and the restore landing node; traversed intermediate nodes \
                   keep their old last-used";
     check.prose(words, theirs);
-    check.lacks("times of use that are later below than above");
+    check.lacks("use times that are later below than above");
     let path = &requests.last().expect("requests").live;
     for node in harness.nodes() {
         let used = path.starts_with(&node.spelt);
@@ -351,7 +351,7 @@ fn evict(
         let budget = own + is_retained * smallest.expect("others");
         let fits = harness.evict_until(budget);
         let evicted = harness.core.stats().evicted_segments;
-        assert!(evicted > 0, "something had to go");
+        assert!(evicted > 0, "a snapshot had to be evicted");
         let system = common_prefix(&last.inputs, &before[0].inputs);
         let resumed = harness.resumable(&before[0].inputs[..system]);
         inspect(path.len() + 1, fits, system, resumed);

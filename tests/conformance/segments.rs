@@ -30,7 +30,7 @@ pub(crate) fn rows(
     }];
     match oracle.step(&mut spans).expect("a step").pop() {
         Some(SpanOutput::Logits(logits)) => logits,
-        other => panic!("logits were wanted: {other:?}"),
+        other => panic!("expected logits: {other:?}"),
     }
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn sealed(
 pub(crate) fn packed(oracle: &mut Oracle, segment: &OracleSegment) -> Vec<u8> {
     let packer = oracle.packer();
     let mut bytes = vec![0; packer.packed_bytes(segment.segment_size())];
-    let detached_state = oracle.export(segment).expect("a parcel");
+    let detached_state = oracle.export(segment).expect("a detached state");
     packer.pack(&detached_state, &mut bytes).expect("room");
     bytes
 }

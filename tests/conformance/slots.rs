@@ -46,7 +46,7 @@ const UNRELATED: [TokenId; 2] = [900, 901];
 
 /// A salt that no other sequence has.
 fn unrelated() -> Salt {
-    Salt::new("a stranger")
+    Salt::new("an unrelated prompt")
 }
 
 struct OldSlot {
@@ -118,7 +118,7 @@ fn replaced_slot(
         let empty = slots.iter().find(|slot| slot.inputs.is_empty());
         match empty {
             Some(empty) if !unrelated => empty.id,
-            _ => slots.iter().find(lost).expect("somebody gave way").id,
+            _ => slots.iter().find(lost).expect("a slot was evicted").id,
         }
     })
 }
@@ -126,14 +126,14 @@ fn replaced_slot(
 fn find(check: &mut Check, case: &Fact<'_>) {
     let (slots, prompt) = (old_slots(case), case.get("prompt").tokens());
     let free = slots.iter().all(|slot| !slot.in_use);
-    assert!(free, "a slot that is `in_use` is not known here");
+    assert!(free, "a slot that is `in_use` is unsupported");
     // One token always remains to evaluate.
     let candidate = [&prompt[..], &[NEXT]].concat();
     for (name, expect) in case.get("expect").fields() {
         let policy = match name {
             "longest" => SlotChoice::Longest,
             "best" => SlotChoice::Best,
-            _ => panic!("the field `expect.{name}` is not known here"),
+            _ => panic!("the field `expect.{name}` is unknown"),
         };
         let mut harness = harness(&slots, policy);
         let opened = harness.open_slot(&candidate, &[]);
@@ -233,7 +233,7 @@ fn load(check: &mut Check, case: &Fact<'_>) {
         assert_eq!(
             in_use,
             slots.len(),
-            "some slots `in_use` are not known here"
+            "slots of which only some are `in_use` are unsupported"
         );
         return load_beside(check, case, &slots, &prompt);
     }
@@ -274,7 +274,7 @@ fn load_beside(check: &mut Check, case: &Fact<'_>, slots: &[OldSlot], prompt: &[
     // State that only a live sequence has is sealed for the new one.
     let mut leaders = effects.iter().filter_map(|effect| match effect {
         Effect::Deferred { tokens, .. } => {
-            assert_eq!(*tokens, shared, "it waits for all that both share");
+            assert_eq!(*tokens, shared, "it waits for the whole common prefix");
             None
         }
         Effect::Checkpoint { sequence, at } if *at == shared => Some(*sequence),
@@ -285,8 +285,8 @@ fn load_beside(check: &mut Check, case: &Fact<'_>, slots: &[OldSlot], prompt: &[
         harness.reach(leader);
     }
     let opened = harness.opened(candidate);
-    let opened = opened.unwrap_or_else(|| panic!("it does not begin: {effects:?}"));
-    assert_eq!(opened.cached, shared, "what both share is computed once");
+    let opened = opened.unwrap_or_else(|| panic!("it gets no slot: {effects:?}"));
+    assert_eq!(opened.cached, shared, "the common prefix is computed once");
     harness.evaluate(candidate, &prompt[opened.cached..]);
     let most = harness.oracle.context_tokens_max * 1000;
     let (_, effects) = harness.try_open_slot(&UNRELATED, |open_slot| open_slot.tokens_max = most);
@@ -362,10 +362,10 @@ fn reprocess(check: &mut Check, case: &Fact<'_>) {
     let stays = [&inputs[..keep], &inputs[keep + discard..]].concat();
     if let Some(derived) = case.maybe("derived") {
         let derived = derived.get("inputs_to_reprocess").tokens();
-        check.same("what stays", stays.clone(), derived);
+        check.same("the remaining tokens", stays.clone(), derived);
     }
     let reopened = harness.open_slot(&stays, &[]);
-    assert_eq!(reopened.cached, keep, "what is kept is still cached");
+    assert_eq!(reopened.cached, keep, "the kept tokens are still cached");
     harness.evaluate(reopened.sequence, &stays[reopened.cached..]);
 }
 

@@ -74,7 +74,7 @@ fn need_base(check: &mut Check, case: &Fact<'_>) {
     let mut harness = CacheHarness::new(&[Full]);
     harness.converse(&tokens, &[from]);
     harness.evict_one();
-    assert_eq!(harness.matched(&tokens), from, "what follows goes first");
+    assert_eq!(harness.matched(&tokens), from, "the last segment is evicted first");
 }
 
 fn data_survives(check: &mut Check, case: &Fact<'_>) {

@@ -151,7 +151,7 @@ fn single_token(check: &mut Check, case: &Fact<'_>) {
     let schedule = case.get("schedule").text();
     let after = schedule.strip_prefix("before+").map(str::parse::<usize>);
     let Some(Ok(after)) = after else {
-        panic!("`{schedule}` is no `before+N`");
+        panic!("`{schedule}` is not of the form `before+N`");
     };
     drafted(case, after, |mut harness, tokens, window, before| {
         let at = before + after;
@@ -199,7 +199,7 @@ fn exact_offset(check: &mut Check, case: &Fact<'_>) {
             let at = at.parse().expect("an offset");
             check.same(field, harness.can_resume(&tokens, at), expected.flag());
         } else {
-            assert_eq!(field, "offset_after", "a field that is not known here");
+            assert_eq!(field, "offset_after", "an unknown field");
             let cached = rewind_to(&mut harness, &tokens, advance);
             check.same(field, cached, expected.number());
         }

@@ -104,7 +104,7 @@ fn unsupported_cases_follow_from_their_fields() {
     let all_used = UNSUPPORTED
         .iter()
         .all(|listed| fields.contains(&listed.field));
-    assert!(all_used, "what is listed as unsupported is there");
+    assert!(all_used, "each field listed as unsupported occurs");
 }
 
 #[test]
@@ -119,18 +119,18 @@ fn unknown_names_are_errors() {
     let (suite, case) = (&own[0].name, &own[0].cases[0].name);
     assert_eq!(complaints(&|_| {}), "");
     let unknown = complaints(&|suite| suite.name = "new".into());
-    assert_eq!(unknown, "new: the suite is not known here");
+    assert_eq!(unknown, "new: the suite is unknown");
     let location = format!("{suite}, {case}: ");
     let field = complaints(&|suite| suite.cases[0].facts["new"] = json!(1));
     assert!(field.starts_with(&location), "{field}");
     assert!(
-        field.ends_with("the field `new` is not known here"),
+        field.ends_with("the field `new` is unknown"),
         "{field}"
     );
     let shape = complaints(&|suite| suite.cases[0].facts = json!({"new": 1}));
     assert!(shape.starts_with(&location), "{shape}");
     assert!(
-        shape.contains(r#"its fields ["new"] are those of no shape"#),
+        shape.contains(r#"its fields ["new"] match no known shape"#),
         "{shape}"
     );
     assert!(known("new").is_none());

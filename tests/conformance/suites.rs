@@ -77,7 +77,7 @@ pub(crate) fn run(suites: &[Suite]) -> Report {
     let mut report = Report::default();
     for suite in suites {
         if known(&suite.name).is_none() {
-            let complaint = format!("{}: the suite is not known here", suite.name);
+            let complaint = format!("{}: the suite is unknown", suite.name);
             report.complaints.push(complaint);
             continue;
         }
@@ -114,7 +114,7 @@ pub(crate) fn run_case(suite: &Suite, case: &Case) -> Result<Outcome, String> {
         if outcome != Outcome::Unsupported
             && let Some(field) = fact.unseen(known.beside)
         {
-            panic!("the field `{field}` is not known here");
+            panic!("the field `{field}` is unknown");
         }
         outcome
     })
@@ -127,8 +127,7 @@ impl Known {
         let Some((_, run)) = shape else {
             let shapes: Vec<_> = self.shapes.iter().map(|(fields, _)| fields).collect();
             panic!(
-                "its fields {:?} are those of no shape that is known here: each has all of one of \
-                 {shapes:?}",
+                "its fields {:?} match no known shape; expected all fields of one of {shapes:?}",
                 case.names()
             );
         };

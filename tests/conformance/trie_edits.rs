@@ -74,7 +74,7 @@ fn split(check: &mut Check, case: &Fact<'_>) {
 fn merge(check: &mut Check, case: &Fact<'_>) {
     let mut named = Named::of(&case.get("tree"));
     let upper = named.key(&case.get("merge"));
-    let lower = named.trie.merges(upper).expect("the two can be one");
+    let lower = named.trie.merges(upper).expect("the two can merge");
     let bytes = named.trie.node(upper).bytes() + named.trie.node(lower).bytes();
     let sealed = named.sealed(bytes);
     named.trie.merge(upper, sealed);
@@ -163,7 +163,7 @@ fn remove_leaf(check: &mut Check, case: &Fact<'_>) {
     let expect = case.get("expect");
     let expected = expect.get("shared_children").items();
     let expected: Vec<NodeKey> = expected.iter().map(|name| named.key(name)).collect();
-    check.same("what is left", named.children(shared), expected);
+    check.same("the remaining tokens", named.children(shared), expected);
     let detached = !named.trie.contains(leaf);
     check.same(
         "the leaf is gone",
@@ -191,7 +191,7 @@ fn kinds(layers: &Fact<'_>) -> Vec<Option<LayerKind>> {
         (!layer.is_null()).then(|| match layer.text() {
             "rewindable" | "kv" => LayerKind::Full,
             "recurrent" | "rec" => LayerKind::Recurrent,
-            other => panic!("`{other}` is no kind of layer"),
+            other => panic!("`{other}` is not a kind of layer"),
         })
     };
     layers.items().iter().map(kind).collect()
@@ -240,7 +240,7 @@ fn merge_layers(check: &mut Check, case: &Fact<'_>) {
                     assert_eq!(layers, all_of_them.collect::<Vec<_>>(), "{field}");
                     check.same("all state", present, expected.flag());
                 }
-                None => panic!("the field `expect.{field}` is not known here"),
+                None => panic!("the field `expect.{field}` is unknown"),
             },
         }
     }
@@ -297,7 +297,7 @@ impl<'a> Step<'a> {
                 _ => None,
             }
         };
-        known().unwrap_or_else(|| panic!("`{text}` is no step that is known here"))
+        known().unwrap_or_else(|| panic!("`{text}` is not a known step"))
     }
 }
 

@@ -95,7 +95,7 @@ impl Named {
         let [upper, lower] = [upper, lower].map(|part| self.sealed(part.tokens));
         self.trie
             .split(node, at, upper, lower)
-            .expect("nobody reads it")
+            .expect("it has no lease")
     }
 
     pub(crate) fn sealed(&mut self, bytes: usize) -> Sealed {
@@ -110,7 +110,7 @@ impl Named {
     pub(crate) fn key(&self, name: &Fact<'_>) -> NodeKey {
         let name = name.text();
         let key = self.keys.get(name).copied();
-        key.unwrap_or_else(|| panic!("there is no node `{name}`"))
+        key.unwrap_or_else(|| panic!("no node `{name}`"))
     }
 
     /// All named nodes.
@@ -190,7 +190,7 @@ fn split_append(check: &mut Check, case: &Fact<'_>) {
                     named.keys.insert(new.text().to_owned(), child);
                 }
             }
-            other => panic!("`{other}` is no operation"),
+            other => panic!("`{other}` is not an operation"),
         }
         is_sound &= holds(|| named.trie.check_integrity());
     }
@@ -219,7 +219,7 @@ fn split_append(check: &mut Check, case: &Fact<'_>) {
                 let tokens = named.trie.node(shared()).edge().to_vec();
                 check.same("above the cut", tokens, expected.tokens());
             }
-            _ => panic!("the field `expect.{field}` is not known here"),
+            _ => panic!("the field `expect.{field}` is unknown"),
         }
     }
     assert!(is_sound, "the trie is sound after each step");

@@ -132,7 +132,7 @@ impl Replay {
             "batch" => self.batch(check, step),
             "remove" => self.remove(step),
             "copy_prefix" => self.copy_prefix(step),
-            other => panic!("`{other}` is no operation"),
+            other => panic!("`{other}` is not an operation"),
         }
     }
 
@@ -181,7 +181,7 @@ impl Replay {
             let mut expected = visible_keys(&history, &expected);
             motet.sort_unstable();
             expected.sort_unstable();
-            check.same("what is seen", motet, expected);
+            check.same("the visible tokens", motet, expected);
         }
     }
 
@@ -197,7 +197,7 @@ impl Replay {
             assert_eq!(
                 opened.cached,
                 keys.len(),
-                "what was copied need not be evaluated"
+                "copied tokens need not be evaluated"
             );
             let replayed = ReplayedSequence {
                 sequence: opened.sequence,
@@ -240,7 +240,7 @@ impl Replay {
         }
         for node in self.harness.nodes() {
             let known = exact.iter().any(|keys| keys.starts_with(&node.spelt));
-            assert!(known, "state that has moved is nobody else's: {node:?}");
+            assert!(known, "moved state is not shared: {node:?}");
         }
         self.harness.check_no_leak();
     }
@@ -382,8 +382,8 @@ fn can_resume(check: &mut Check, case: &Fact<'_>) {
     let expected_offsets: Vec<usize> = expected.keys().copied().filter(|at| held(*at)).collect();
     let mut asked = resumes(&expected_offsets);
     if let Some(from_nothing) = asked.get_mut(&0) {
-        assert!(*from_nothing, "all starts from nothing");
+        assert!(*from_nothing, "it starts without cached tokens");
         *from_nothing = expected[&0];
     }
-    check.same("where it is asked for", asked, expected);
+    check.same("at the requested offset", asked, expected);
 }

@@ -70,7 +70,7 @@ impl Ring {
 
     /// Returns to the first `offset` ids. A window's state cannot be undone: the sequence ends.
     /// Another one starts from as much of it as it can, and evaluates the rest again. Returns
-    /// whether nothing was cached.
+    /// whether there was no rest.
     fn rewind(&mut self, offset: usize, next: &[TokenId]) -> bool {
         let retained = self.ids()[..offset].to_vec();
         self.harness.close(self.live.sequence);
@@ -106,12 +106,12 @@ fn contents(check: &mut Check, case: &Fact<'_>) {
             check.same("offset", ring.ids().len(), offset.number());
         }
         if let Some(buffer) = step.maybe("expect_buffer") {
-            check.same("what is seen", seen.clone(), buffer.tokens());
+            check.same("the visible tokens", seen.clone(), buffer.tokens());
         }
         if let Some(set) = step.maybe("expect_set") {
             let mut expected = set.tokens();
             expected.sort_unstable();
-            check.same("what is seen", seen, expected);
+            check.same("the visible tokens", seen, expected);
         }
     }
 }
@@ -122,8 +122,8 @@ fn masks(check: &mut Check, case: &Fact<'_>) {
         let is_own = mask.starts_with("array [") || mask.starts_with("causal + relax ");
         match mask {
             "none" | "causal" => {}
-            _ if is_own => check.lacks("masks that a caller brings"),
-            _ => panic!("`{mask}` is no mask that is known here"),
+            _ if is_own => check.lacks("masks of a caller"),
+            _ => panic!("`{mask}` is not a known mask"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The house: cores, device, and everybody who is told something.
+//! The harness: cores, device, callers, and the messages between them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use motet_core::protocol::{Edit, Failure, Outcome, WORK_IN_FLIGHT_MAX, Work};
 use motet_core::scheduler::{Effect, Event, Fork, SchedulerCore, Submission};
 use rand::{Rng, RngExt};
 
-/// How a sequence ended, and what it was told.
+/// A sequence's outcome, and the tokens that its caller received.
 #[derive(Debug, Default)]
 pub(crate) struct Caller {
     pub(crate) prompt: Vec<TokenId>,
@@ -27,7 +27,7 @@ pub(crate) struct Caller {
     pub(crate) at_limit: ContextLimit,
     pub(crate) salt: Salt,
     pub(crate) class: Priority,
-    /// One of a few, unless it is given.
+    /// One of a few users, unless it is given.
     pub(crate) user: Option<UserId>,
     pub(crate) start_by: Option<Duration>,
     pub(crate) finish_by: Option<Duration>,
@@ -35,7 +35,7 @@ pub(crate) struct Caller {
     pub(crate) end: Option<Result<FinishReason, String>>,
 }
 
-/// What the cache says to the scheduler.
+/// Messages from the cache to the scheduler.
 pub(crate) enum Answer {
     Asked(Result<Vec<cache::Effect>, CacheError>),
     CacheEffects(Vec<cache::Effect>),
@@ -48,22 +48,22 @@ pub(crate) struct CoreHarness {
     pub(crate) scheduler: SchedulerCore,
     pub(crate) cache: CacheCore,
     pub(crate) pager_harness: Option<PagerHarness>,
-    /// On the way to the cache, to the scheduler, to the device.
+    /// Messages in flight to the cache, to the scheduler, to the device.
     pub(crate) messages: VecDeque<cache::Message>,
     pub(crate) answers: VecDeque<Answer>,
     pub(crate) work: VecDeque<Work>,
-    /// Whether the device takes new work before it lands what is under way.
+    /// Whether the device accepts new work before it finishes the work in flight.
     pub(crate) eager: bool,
     pub(crate) most_under_way: usize,
     pub(crate) callers: BTreeMap<SequenceId, Caller>,
-    /// Work that the device could not carry out.
+    /// Errors of works that the device could not carry out.
     pub(crate) failures: Vec<String>,
-    /// What the cache takes for the time.
+    /// The time that is passed to the cache.
     pub(crate) now: Duration,
     pub(crate) pins_made: u64,
-    /// Questions to the cache without an answer so far.
+    /// Cache commands without an answer so far.
     pub(crate) pending_commands: BTreeSet<u64>,
-    /// Whoever was inside when all were told to end.
+    /// Sequences that were inside when all were aborted.
     pub(crate) aborted: BTreeSet<SequenceId>,
     pub(crate) forks: usize,
     pub(crate) shifts: usize,
@@ -71,7 +71,7 @@ pub(crate) struct CoreHarness {
     pub(crate) scheduler_config: SchedulerConfig,
     /// Tokens after which a live sequence is copied; 0 is never.
     pub(crate) backup_tokens: usize,
-    /// Where devices, one after another, hand over and take in.
+    /// The transfer queue at which one device after another exports and imports.
     pub(crate) transfer_queue: Option<DeviceEnd<DetachedState<Oracle>>>,
     pub(crate) losses: Losses,
 }
@@ -141,7 +141,7 @@ impl CoreHarness {
         }
     }
 
-    /// The same house with a pager.
+    /// The same harness with a pager.
     pub(crate) fn with_pager(mut self, config: &PagerConfig) -> Self {
         let (pager_harness, transfer_queue) = PagerHarness::new(&self.model, config);
         self.table = Self::empty_table(Some(&transfer_queue));
@@ -153,14 +153,14 @@ impl CoreHarness {
         self
     }
 
-    /// A scheduler that knows of nothing.
+    /// A scheduler without state.
     pub(crate) fn fresh_scheduler(&self) -> SchedulerCore {
         let config = self.scheduler_config.clone();
         let core = SchedulerCore::new(self.model.spec().clone(), config);
         core.with_backups(self.backup_tokens)
     }
 
-    /// Ways on which things may be under way.
+    /// Number of channels that may have messages in flight.
     pub(crate) fn channels(&self) -> u32 {
         3 + self.pager_harness.as_ref().map_or(0, |_| PAGER_CHANNELS)
     }
@@ -179,7 +179,7 @@ impl CoreHarness {
         })
     }
 
-    /// The name of the sequence that is submitted next.
+    /// The id of the sequence that is submitted next.
     pub(crate) fn next_sequence(&self) -> SequenceId {
         SequenceId(self.callers.len() as u64 + 1)
     }
@@ -328,7 +328,7 @@ impl CoreHarness {
         assert!(before.is_none(), "a sequence ends once");
     }
 
-    /// Delivers the oldest message on one of the ways. False when it is empty.
+    /// Delivers the oldest message of a channel. Returns false if it is empty.
     pub(crate) fn deliver(&mut self, channel: u32) -> bool {
         match channel {
             0 => {
@@ -339,7 +339,7 @@ impl CoreHarness {
                     (&self.pager_harness, &mut message)
                     && begin.sequence.0 % 4 > 0
                 {
-                    // Steps take no time here: as if they did, most often.
+                    // Steps take no time here. Most are reported with a duration.
                     begin.token_time = Some(Duration::from_millis(1));
                 }
                 self.now += Duration::from_millis(1);
@@ -370,7 +370,7 @@ impl CoreHarness {
                     return false;
                 };
                 let cache_effects = self.send_to_cache(cache::Message::Paged(sent));
-                let cache_effects = cache_effects.expect("news of the pager make sense");
+                let cache_effects = cache_effects.expect("events of the pager are valid");
                 if !cache_effects.is_empty() {
                     self.answers.push_back(Answer::CacheEffects(cache_effects));
                 }
@@ -380,7 +380,7 @@ impl CoreHarness {
                 let pager_harness = self
                     .pager_harness
                     .as_mut()
-                    .expect("these ways are the pager's");
+                    .expect("these channels are the pager's");
                 return pager_harness.deliver(channel - 3, now);
             }
         }
@@ -401,7 +401,7 @@ impl CoreHarness {
         answer
     }
 
-    /// The device does one thing, if there is one to do: launches, draws or lands.
+    /// Lets the device do one thing, if there is one to do: submit, sample or finish.
     pub(crate) fn device(&mut self) -> bool {
         let in_flight = self.table.in_flight();
         self.eager = !self.eager;
@@ -462,7 +462,7 @@ impl CoreHarness {
         }
         assert!(
             self.scheduler.is_idle(),
-            "nothing is left to do: {:?}",
+            "no event is left: {:?}",
             self.scheduler
         );
     }
@@ -479,7 +479,7 @@ impl CoreHarness {
             .min()
     }
 
-    /// What a caller gets that has the device for itself.
+    /// The output of a reference run of this caller.
     pub(crate) fn expected_output(&self, caller: &Caller) -> Vec<TokenId> {
         let (prompt, tokens) = (&caller.prompt, caller.output_tokens_max);
         match caller.at_limit {
@@ -498,7 +498,7 @@ impl CoreHarness {
         }
     }
 
-    /// Everybody got what it gets alone, and nothing leaked.
+    /// Checks that every caller got the output of its reference run, and that nothing leaked.
     pub(crate) fn check_end(&self) {
         for (sequence, caller) in &self.callers {
             let mut expected_output = self.expected_output(caller);
@@ -509,11 +509,11 @@ impl CoreHarness {
                 Ok(FinishReason::Cancelled | FinishReason::Deadline) | Err(_) => {
                     assert!(
                         expected_output.starts_with(&caller.sent),
-                        "{sequence}: as alone, so far"
+                        "{sequence}: as in its reference run, so far"
                     );
                 }
                 Ok(reason) => {
-                    assert_eq!(caller.sent, expected_output, "{sequence}: as alone");
+                    assert_eq!(caller.sent, expected_output, "{sequence}: as in its reference run");
                     let expected = match end {
                         Some(_) => FinishReason::EndToken,
                         None => FinishReason::Length,
@@ -539,7 +539,7 @@ impl CoreHarness {
         }
     }
 
-    /// The device never held more than it has.
+    /// Checks that the device never exceeded its budget.
     pub(crate) fn check_peak(&self, budget_tokens: usize) {
         let peak = self.oracle.counters.now().bytes_peak;
         let budget = budget_bytes(self.model.spec(), budget_tokens);
@@ -549,16 +549,16 @@ impl CoreHarness {
         );
     }
 
-    /// Whatever is cached can go when nobody is there: nothing leases it any more.
+    /// Checks that everything cached can be evicted when no sequence is left: no lease remains.
     pub(crate) fn check_empty(&mut self) {
         for caller in self.callers.values().filter(|c| c.salt.is_private()) {
             let left = self.cache.tree(&caller.salt).nodes;
-            assert!(left.is_empty(), "what nobody may use is gone");
+            assert!(left.is_empty(), "unreachable segments are gone");
         }
         let later = self.now + Duration::from_secs(60);
         let clear = cache::Message::Clear { salt: None };
         self.cache.handle(later, clear).expect("it can be cleared");
-        assert_eq!(self.cache.stats().segments, 0, "nobody leases a segment");
+        assert_eq!(self.cache.stats().segments, 0, "no segment is leased");
     }
 }
 
@@ -589,7 +589,7 @@ pub(crate) fn submission(
     }
 }
 
-/// Room for about so many tokens, also where a state weighs the same for any number.
+/// Bytes for about so many tokens, also where a state has the same size for any number.
 pub(crate) fn budget_bytes(spec: &ModelSpec, tokens: usize) -> usize {
     spec.tail_bytes(tokens) + tokens / 8 * spec.segment_bytes(motet::model::SegmentSize::whole(1))
 }

@@ -1,4 +1,4 @@
-//! Random histories: whatever may happen to the house, in any order.
+//! Random histories: any operations and faults of the engine, in any order.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) const KINDS: [&[LayerKind]; 5] = [
     ],
 ];
 
-/// Prompts that share beginnings often.
+/// Prompts that often share beginnings.
 pub(crate) fn prompt(rng: &mut impl Rng) -> Vec<TokenId> {
     let family = rng.random_range(1..4);
     let shared = [0, 7, 20, 33][rng.random_range(0..4)];
@@ -51,7 +51,7 @@ pub(crate) fn sampling(rng: &mut impl Rng) -> Sampling {
     }
 }
 
-/// A prompt that goes on from what somebody said, and was told.
+/// A prompt that continues another sequence's prompt and output.
 fn continue_conversation(
     harness: &CoreHarness,
     rng: &mut impl Rng,
@@ -68,7 +68,7 @@ fn continue_conversation(
     Some((before.salt.clone(), prompt))
 }
 
-/// A request of any kind: some go on when their context is full.
+/// A request of any kind: some continue when their context is full.
 pub(crate) fn submit_any(harness: &mut CoreHarness, rng: &mut impl Rng) {
     let shifts = rng.random_bool(0.3);
     let again = harness.pager_harness.is_some() && rng.random_bool(0.5);
@@ -85,7 +85,7 @@ pub(crate) fn submit_any(harness: &mut CoreHarness, rng: &mut impl Rng) {
         output_tokens_max: rng.random_range(1..if shifts { 90 } else { 12 }),
         sampling: sampling(rng),
         at_limit: match shifts {
-            // As much as may be kept leaves room for one token at a time.
+            // At most, it keeps so much that one token at a time fits.
             true => ContextLimit::Shift {
                 keep: match rng.random_bool(0.1) {
                     true => harness.oracle.context_tokens_max - 1,
@@ -115,7 +115,7 @@ pub(crate) fn any_salt(rng: &mut impl Rng) -> Salt {
     }
 }
 
-/// Forks a live sequence, if there is one, somewhere in what it has.
+/// Forks a live sequence, if there is one, at a random offset.
 pub(crate) fn fork_any(harness: &mut CoreHarness, rng: &mut impl Rng) {
     let live = harness.callers.iter().filter(|(_, c)| c.end.is_none());
     let live: Vec<SequenceId> = live.map(|(sequence, _)| *sequence).collect();
@@ -165,7 +165,7 @@ pub(crate) fn keep_any(harness: &mut CoreHarness, rng: &mut impl Rng) {
     harness.cache_command(message);
 }
 
-/// One random history of the whole house, at its end.
+/// Runs one random history of the whole engine to its end.
 pub(crate) fn history(seed: u64, faults: bool) -> CoreHarness {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let budget_tokens = [70, 150, 2_000][rng.random_range(0..3)];
@@ -176,8 +176,8 @@ pub(crate) fn history(seed: u64, faults: bool) -> CoreHarness {
     harness
 }
 
-/// One in which the device, the cache and the scheduler are lost as well, with a pager or
-/// without.
+/// A history with losses of the device, the cache and the scheduler as well, with or without a
+/// pager.
 pub(crate) fn history_of_losses(seed: u64, seen: &mut Seen) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let folder = Folder::new(&format!("core-histories-losses-{seed}"));
@@ -192,7 +192,7 @@ pub(crate) fn history_of_losses(seed: u64, seen: &mut Seen) {
     seen.add(&harness);
 }
 
-/// A history of a house with a pager, whose disk is found again by a second one.
+/// A history with a pager, whose disk tier is then opened by a second pager.
 pub(crate) fn paged_history(seed: u64, faults: bool, seen: &mut Seen) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let folder = Folder::new(&format!("core-histories-{seed}-{faults}"));
@@ -204,7 +204,7 @@ pub(crate) fn paged_history(seed: u64, faults: bool, seen: &mut Seen) {
         live(&mut harness, &mut rng, faults, false);
         harness.check_peak(budget_tokens);
         harness.check_empty();
-        // There was room for each alone: nobody is sent away for what the pager leases.
+        // Each sequence alone fits in memory: none is rejected because of the pager's leases.
         let ends = harness
             .callers
             .values()
@@ -288,7 +288,7 @@ fn live(harness: &mut CoreHarness, rng: &mut ChaCha8Rng, faults: bool, losses: b
     );
 }
 
-/// What many histories have seen.
+/// Counts over many histories.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) histories: usize,
@@ -296,15 +296,15 @@ pub(crate) struct Seen {
     pub(crate) forks: usize,
     pub(crate) shifts: usize,
     pub(crate) failures: usize,
-    /// Works of which an edit failed.
+    /// Works with a failed edit.
     pub(crate) edits_failed: usize,
     pub(crate) preempted: usize,
     pub(crate) overlapped: usize,
     /// Devices, caches, schedulers and pagers that were lost.
     pub(crate) lost: [usize; 4],
-    /// Pagers that panicked and were made anew.
+    /// Pagers that panicked and were rebuilt.
     pub(crate) pagers_rebuilt: usize,
-    /// Copies made, brought, read and written, and what failed, of the pager's.
+    /// The pager's copies that were packed, loaded, read and written, and failures.
     pub(crate) packed: u64,
     pub(crate) unpacked: u64,
     pub(crate) read: u64,

@@ -1,5 +1,4 @@
-//! What a house can lose and go on without: its device, its cache, its scheduler, its
-//! pager.
+//! Losses that the engine survives: its device, its cache, its scheduler, its pager.
 
 use motet::cache::CacheError;
 use motet::device::{DeviceEnd, ImportQueue, Table};
@@ -12,31 +11,32 @@ use std::collections::BTreeSet;
 
 use crate::harness::{Answer, CoreHarness, submission};
 
-/// What has been lost so far, and what must be known to go on.
+/// Losses so far, and the state that is needed to continue.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     pub(crate) devices: usize,
     pub(crate) caches: usize,
     pub(crate) schedulers: usize,
     pub(crate) pagers: usize,
-    /// Works of which an edit failed, and which cost that alone.
+    /// Works in which an edit failed, without any other loss.
     pub(crate) edits: usize,
-    /// There is no device until it is found.
+    /// There is no device until a new one is found.
     pub(crate) device_away: bool,
     /// The cache panics at the next message.
     pub(crate) cache_fails: bool,
-    /// The scheduler panics at the next event that nobody says again.
+    /// The scheduler panics at the next event that is not repeated.
     pub(crate) scheduler_fails: bool,
     /// The epoch of the last work.
     pub(crate) epoch: u64,
-    /// What a pager has brought that is gone: taken in or not, nobody throws it away.
+    /// Imports of a pager that is gone. Whether they were imported or not, no part discards
+    /// them.
     pub(crate) stranded: Option<ImportQueue<DetachedState<Oracle>>>,
     pub(crate) started: BTreeSet<SequenceId>,
     pub(crate) paused: BTreeSet<SequenceId>,
 }
 
 impl CoreHarness {
-    /// Another device, which holds nothing, at the same dock.
+    /// Another, empty device at the same transfer queue.
     pub(crate) fn empty_table(
         transfer_queue: Option<&DeviceEnd<DetachedState<Oracle>>>,
     ) -> Table<Oracle> {
@@ -45,7 +45,7 @@ impl CoreHarness {
         })
     }
 
-    /// The device is gone, with all that was sent to it.
+    /// Loses the device, with all work that was sent to it.
     pub(crate) fn lose_device(&mut self) {
         if self.losses.device_away {
             return;
@@ -58,23 +58,23 @@ impl CoreHarness {
         self.handle_event(Event::DeviceLost("lost".into()));
     }
 
-    /// There is another.
+    /// Adds a new device.
     pub(crate) fn find_device(&mut self) {
         if std::mem::take(&mut self.losses.device_away) {
             self.handle_event(Event::DeviceFound);
         }
     }
 
-    /// The cache has changed when it fails, and nobody has heard of it.
+    /// Loses the cache after it has handled the message, before its effects are delivered.
     pub(crate) fn lose_cache(&mut self, message: motet_core::cache::Message) -> Answer {
         self.losses.caches += 1;
         let _lost_effects = self.send_to_cache(message);
         let reset = self.send_to_cache(motet_core::cache::Message::Reset);
-        reset.expect("it can always begin anew");
+        reset.expect("it can always restart");
         Answer::Asked(Err(CacheError::Lost))
     }
 
-    /// The pager is gone, with its leases and all that was on the way to it and from it.
+    /// Loses the pager, with its leases and all messages to it and from it.
     pub(crate) fn lose_pager(&mut self) {
         let Some(pager_harness) = self.pager_harness.take() else {
             return;
@@ -85,12 +85,12 @@ impl CoreHarness {
         let gone = motet_core::cache::Message::Paged(motet_core::pager::PagerEvent::Gone);
         let cache_effects = self
             .send_to_cache(gone)
-            .expect("it can always go on without");
+            .expect("it can always continue without a pager");
         self.answers.push_back(Answer::CacheEffects(cache_effects));
     }
 
-    /// The scheduler has changed when it fails, and nobody has heard of it: another takes
-    /// its place, and is told what everybody knows.
+    /// Loses the scheduler after it has handled the event, before its effects are delivered.
+    /// Another one replaces it, and receives the state that the other parts know.
     pub(crate) fn lose_scheduler(&mut self, event: Event) {
         self.losses.schedulers += 1;
         let _lost_effects = self.scheduler.handle(self.now, event);
@@ -102,7 +102,7 @@ impl CoreHarness {
             device_away: self.losses.device_away,
         };
         self.scheduler = self.fresh_scheduler();
-        // Who asked asks again.
+        // The callers repeat their commands.
         self.pending_commands.clear();
         self.handle_event(Event::Rebuilt(left));
         let live = self.callers.iter().filter(|(_, c)| c.end.is_none());

@@ -1,6 +1,6 @@
-//! The scheduler's and the cache's cores with the oracle as device, without threads
-//! or actors: messages are delivered in a random order, everything is checked after
-//! each, and every sequence must get exactly the tokens that it gets alone.
+//! The scheduler's and the cache's cores with the oracle as device, without threads or actors.
+//! Messages are delivered in a random order, all invariants are checked after each one, and
+//! every sequence must get exactly the tokens of its reference run.
 
 #[path = "../common/folder.rs"]
 mod folder;
@@ -75,7 +75,7 @@ fn state_survives_failing_devices_and_disks() {
     );
 }
 
-/// So many histories, or `MOTET_HISTORIES`, or only number `MOTET_HISTORY`.
+/// The range of `many` histories, of `MOTET_HISTORIES`, or only number `MOTET_HISTORY`.
 fn histories(many: u64) -> std::ops::Range<u64> {
     let number = |name: &str| {
         std::env::var(name)
@@ -88,7 +88,7 @@ fn histories(many: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// An oracle that panics was told to.
+/// Hides the output of panics that were injected into the oracle.
 fn be_quiet_about_oracles() {
     std::panic::set_hook(Box::new(|info| {
         let is_oracle = |at: &std::panic::Location<'_>| at.file().contains("oracle");
@@ -145,8 +145,8 @@ fn sixteen_equal_prefixes_are_computed_once() {
         harness.check_end();
         let sent: usize = harness.callers.values().map(|c| c.sent.len()).sum();
         let evaluated = harness.oracle.counters.now().tokens_evaluated as usize;
-        // Two users may share the token after the common beginning.
-        // An end is seen one step late.
+        // Two users may share the token after the common beginning. An end is noticed one step
+        // late.
         let most = shared.len() + 16 * 3 + sent + 16;
         assert!(
             evaluated <= most,
@@ -155,8 +155,8 @@ fn sixteen_equal_prefixes_are_computed_once() {
     }
 }
 
-/// Who comes while another's step is under way comes too late for a state that is not
-/// kept. Then one of them computes what all share, and not each.
+/// A sequence that arrives during another's step is too late for a state that is not kept. One
+/// of them then computes the common beginning, and not each.
 #[test]
 fn late_arrivals_compute_a_common_prefix_once() {
     for kinds in KINDS {
@@ -187,8 +187,8 @@ fn late_arrivals_compute_a_common_prefix_once() {
     }
 }
 
-/// While a sequence that begins alike lives on, those who come one after another find
-/// the common beginning, once one of them has computed it.
+/// While a sequence with the same beginning stays live, later sequences find the common
+/// beginning once one of them has computed it.
 #[test]
 fn live_sequence_does_not_prevent_sharing() {
     for kinds in KINDS {
@@ -243,7 +243,7 @@ fn small_sequences_do_not_overtake_a_large_one() {
     });
     let mut later = Vec::new();
     while harness.callers[&large].end.is_none() {
-        assert!(later.len() < 2_000, "the large one comes to its turn");
+        assert!(later.len() < 2_000, "the large one has its turn");
         later.push(small(&mut harness, &mut rng));
         for _ in 0..10 {
             let channel = rng.random_range(0..3);
@@ -253,7 +253,7 @@ fn small_sequences_do_not_overtake_a_large_one() {
     let overtook = later.iter().filter(|s| harness.callers[s].end.is_some());
     assert!(
         overtook.count() <= 8,
-        "at most those that were asked beside it"
+        "at most those that asked with it"
     );
     harness.run_until_idle(&mut rng);
     harness.check_end();

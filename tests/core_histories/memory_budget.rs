@@ -1,4 +1,4 @@
-//! Room on the device that is another's, or that a copy is to come into.
+//! Device memory that another part leases, or that is reserved for a copy.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use motet_core::cache::{CacheCore, Effect, Message, OpenSlot, Pin};
 use motet_core::pager::{self, CopyRange, PagerEvent};
 use motet_core::protocol::Edit;
 
-/// What the pager reads cannot go, and without that there is no room to cut what is to be
-/// pinned: that is known before anything is evicted for it.
+/// The segment that the pager reads cannot be evicted, and without its memory the prefix to pin
+/// cannot be cut. The cache knows that before it evicts anything for it.
 #[test]
 fn pin_without_memory_evicts_nothing() {
     let spec = spec();
@@ -23,7 +23,7 @@ fn pin_without_memory_evicts_nothing() {
     };
     let mut cache = CacheCore::new(spec, config).with_pager(&offload_all(), false);
     let mut offloads = Vec::new();
-    // The first is what the pager reads, the second is to be pinned in part.
+    // The pager reads the first, and a part of the second is to be pinned.
     for (name, tokens) in [(1, 12), (2, 8), (3, 4)] {
         let prompt: Vec<TokenId> = (0..tokens).map(|token| 100 * name + token).collect();
         offloads.extend(leave(&mut cache, SequenceId(u64::from(name)), prompt));
@@ -47,23 +47,23 @@ fn pin_without_memory_evicts_nothing() {
         "{rejected:?}"
     );
     assert_eq!(cache.stats(), before, "nothing was evicted");
-    // When the pager has done with it there is room, at its cost.
+    // After the pager has released it, its memory is used.
     drop(offloads);
-    cache.handle(Duration::ZERO, pin(2)).expect("there is room");
+    cache.handle(Duration::ZERO, pin(2)).expect("it fits");
     cache.check_integrity();
     assert!(cache.stats().evicted_segments > 0);
 }
 
-/// What comes is on the device already when its place in the trie is cut: where both halves
-/// of a large node do not fit beside it, nothing is cut.
+/// The copy is on the device already when its place in the trie is cut. If both halves of a
+/// large node do not fit beside it, nothing is cut.
 #[test]
 fn loaded_copy_counts_while_a_node_is_split_for_it() {
-    assert!(!is_cut_for_a_copy(84), "40 + 40 tokens, and 8 that come");
-    assert!(is_cut_for_a_copy(140), "there is room for all of them");
+    assert!(!is_cut_for_a_copy(84), "40 + 40 tokens, and 8 of the copy");
+    assert!(is_cut_for_a_copy(140), "all of them fit");
 }
 
-/// Whether a node of 40 tokens is cut for a copy of 8 that has come, of which four are new,
-/// on a device of so many tokens.
+/// Whether a node of 40 tokens is cut for a loaded copy of 8 tokens, four of them new, on a
+/// device of so many tokens.
 fn is_cut_for_a_copy(budget_tokens: usize) -> bool {
     let spec = spec();
     let config = CacheConfig {
@@ -75,7 +75,7 @@ fn is_cut_for_a_copy(budget_tokens: usize) -> bool {
     let large: Vec<TokenId> = (0..40).collect();
     let offloads = leave(&mut cache, SequenceId(1), large);
     let [pager::Message::OffloadCandidate(candidate)] = &offloads[..] else {
-        panic!("all is offered: {offloads:?}");
+        panic!("everything is an offload candidate: {offloads:?}");
     };
     let offloaded = PagerEvent::Offloaded {
         segment: candidate.lease.segment(),
@@ -86,7 +86,7 @@ fn is_cut_for_a_copy(budget_tokens: usize) -> bool {
     let prompt: Vec<TokenId> = (0..4).chain(100..120).collect();
     let mut send = |message| {
         let effects = cache.handle(Duration::ZERO, message);
-        let effects = effects.expect("the message makes sense");
+        let effects = effects.expect("the message is valid");
         cache.check_integrity();
         (effects, cache.take_outbox())
     };
@@ -113,7 +113,7 @@ fn is_cut_for_a_copy(budget_tokens: usize) -> bool {
     };
     let (effects, _) = send(Message::Paged(found));
     let [Effect::Fence { number }] = effects[..] else {
-        panic!("there is room for it beside the large one: {effects:?}");
+        panic!("it fits beside the large one: {effects:?}");
     };
     let (_, asked) = send(Message::FencePassed { number });
     assert!(
@@ -129,8 +129,8 @@ fn is_cut_for_a_copy(budget_tokens: usize) -> bool {
     effects.iter().any(is_cut)
 }
 
-/// What is held cannot be dropped: where the rest is too little to be free in good time, it is
-/// offered.
+/// Leased segments cannot be dropped. If too little of the rest would be free in good time, it
+/// is offered for offload.
 #[test]
 fn leased_segments_do_not_count_as_clean() {
     let spec = spec();
@@ -151,15 +151,15 @@ fn leased_segments_do_not_count_as_clean() {
     );
     let more = [first, vec![50, 51]].concat();
     let begin = Message::OpenSlot(OpenSlot::new(SequenceId(2), more, 1));
-    cache.handle(Duration::ZERO, begin).expect("there is room");
+    cache.handle(Duration::ZERO, begin).expect("it fits");
     let offloads = leave(&mut cache, SequenceId(3), (300..308).collect());
     assert!(
         matches!(offloads[..], [pager::Message::OffloadCandidate(_)]),
-        "less than half is free, and 16 tokens are held: {offloads:?}"
+        "less than half is free, and 16 tokens are leased: {offloads:?}"
     );
 }
 
-/// A model of which a tail weighs what its tokens weigh.
+/// A model whose tail has the size of its tokens.
 fn spec() -> ModelSpec {
     let oracle = OracleConfig {
         tail_block_tokens: 1,
@@ -168,7 +168,7 @@ fn spec() -> ModelSpec {
     oracle.spec()
 }
 
-/// A pager that is offered everything.
+/// A pager that accepts every offload candidate.
 fn offload_all() -> PagerConfig {
     PagerConfig {
         clean_part: 1.0,
@@ -176,7 +176,7 @@ fn offload_all() -> PagerConfig {
     }
 }
 
-/// A sequence comes, is computed and goes; what the pager is told.
+/// Runs a sequence to its end and returns the messages to the pager.
 fn leave(cache: &mut CacheCore, sequence: SequenceId, prompt: Vec<TokenId>) -> Vec<pager::Message> {
     let close = Message::Close {
         sequence,
@@ -185,7 +185,7 @@ fn leave(cache: &mut CacheCore, sequence: SequenceId, prompt: Vec<TokenId>) -> V
     };
     for message in [Message::OpenSlot(OpenSlot::new(sequence, prompt, 1)), close] {
         let answer = cache.handle(Duration::ZERO, message);
-        answer.expect("there is room");
+        answer.expect("it fits");
     }
     cache.take_outbox()
 }

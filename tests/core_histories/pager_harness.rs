@@ -1,5 +1,5 @@
-//! The pager's part of the house: its core, the copy threads' work, and all that is on its
-//! way between them. Each thing happens when a history says so.
+//! The pager's part of the harness: its core, the copy workers' jobs, and the messages between
+//! them. The history decides when each event happens.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -19,18 +19,17 @@ use motet_core::pager::{
 };
 use rand::{Rng, RngExt};
 
-/// Ways on which something of the pager's is under way: to the core, to the cache, to
-/// either copy thread, and back from them.
+/// Channels of the pager: to the core, to the cache, to either copy worker, and back from them.
 pub(crate) const PAGER_CHANNELS: u32 = 5;
 
 pub(crate) struct PagerHarness {
     pub(crate) core: PagerCore,
     recovery_log: RecoveryLog,
-    /// What was last told of the core.
+    /// The core's latest statistics.
     stats: PagerStats,
     /// The core panics at the next message.
     pub(crate) fails: bool,
-    /// Cores that have.
+    /// Number of cores that were lost.
     pub(crate) lost: usize,
     pub(crate) config: PagerConfig,
     memory: MemoryCopyWorker<<Oracle as Model>::Packer>,
@@ -39,13 +38,13 @@ pub(crate) struct PagerHarness {
     pool: BufferPool,
     exports: ExportQueue<DetachedState<Oracle>>,
     pub(crate) imports: ImportQueue<DetachedState<Oracle>>,
-    /// On the way to the pager, and to the cache.
+    /// Messages in flight to the pager, and to the cache.
     pub(crate) messages: VecDeque<Message>,
     pub(crate) sent: VecDeque<PagerEvent>,
     memory_jobs: VecDeque<Job>,
     disk_jobs: VecDeque<Job>,
     done: VecDeque<Done>,
-    /// Jobs that are to be lost to a disk that fails.
+    /// Jobs that still fail because of a faulty disk.
     pub(crate) disk_faults: usize,
     /// Whether copies were found on the disk.
     pub(crate) found: bool,
@@ -58,9 +57,9 @@ pub(crate) fn any_tiers(rng: &mut impl Rng, folder: &Path) -> PagerConfig {
     let clean = below(3);
     let host_bytes_max = pages(&mut below);
     PagerConfig {
-        // Those that live are copied as they go, or not.
+        // Live sequences are copied as they grow, or not.
         backup_tokens: [5, 0, 17][clean],
-        // Of what is known of a few copies, or mostly of all.
+        // Enough for the labels of a few copies, or mostly of all.
         label_bytes_max: Some(if clean == 0 { 8 << 10 } else { 1 << 22 }),
         host_bytes_max,
         disk: (below(3) > 0).then(|| DiskConfig {
@@ -74,13 +73,13 @@ pub(crate) fn any_tiers(rng: &mut impl Rng, folder: &Path) -> PagerConfig {
 }
 
 impl PagerHarness {
-    /// A pager for this model, and the device's end of the dock.
+    /// A pager for this model, and the device end of its transfer queue.
     pub(crate) fn new(
         model: &Oracle,
         config: &PagerConfig,
     ) -> (Self, DeviceEnd<DetachedState<Oracle>>) {
         let (transfer_queue, host_end) = transfer_queue();
-        // Memory that waits to be used again would hide what is taken.
+        // Pooled memory would hide what is in use.
         let pool = BufferPool::new(0);
         let opened = config.disk.as_ref().map(|disk| {
             let (identity, pool) = (model.spec().identity, pool.clone());
@@ -93,7 +92,7 @@ impl PagerHarness {
         let host = Host::new(config.host_bytes_max);
         let (disk, found) = match opened {
             Some((tier, found)) => {
-                // What was on a disk that failed for a while may be there a second time.
+                // A copy on a disk that failed for a while may exist twice.
                 let whole = |error: &TierError| {
                     matches!(
                         error,
@@ -141,8 +140,8 @@ impl PagerHarness {
         (pages, transfer_queue)
     }
 
-    /// The oldest thing on one of the ways goes on, but for news to the cache. False when
-    /// there is none.
+    /// Delivers the oldest message of a channel, except for events to the cache. Returns false
+    /// if there is none.
     pub(crate) fn deliver(&mut self, channel: u32, now: Duration) -> bool {
         match channel {
             0 => match self.messages.pop_front() {
@@ -159,15 +158,15 @@ impl PagerHarness {
         true
     }
 
-    /// Tells the core the time, if it waits for it.
+    /// Passes the time to the core, if it waits for it.
     pub(crate) fn tick(&mut self, now: Duration) {
         if self.core.wakes_at().is_some_and(|at| at <= now) {
             self.handle_message(now, Message::TimePassed);
         }
     }
 
-    /// The core has changed when it fails, and nobody has heard of it: another takes its
-    /// place.
+    /// Handles a message. A core that fails has changed, and its effects are lost: another one
+    /// replaces it.
     fn handle_message(&mut self, now: Duration, message: Message) {
         self.recovery_log.on_message(&message);
         let mut effects = self.core.handle(now, message);
@@ -180,7 +179,7 @@ impl PagerHarness {
             match effect {
                 Effect::Notify(sent) => self.sent.push_back(sent),
                 Effect::Do(job) => match job.task.copy_queue() {
-                    // What leaves is known at once, as it is to the copy threads.
+                    // The copy workers know of an export at once, as the core does.
                     CopyQueue::Memory if job.task == Task::Pack => drop(self.memory.run_job(job)),
                     CopyQueue::Memory => self.memory_jobs.push_back(job),
                     CopyQueue::Disk => self.disk_jobs.push_back(job),
@@ -194,7 +193,7 @@ impl PagerHarness {
         self.check();
     }
 
-    /// The thread between device and host: what was asked for goes before what leaves.
+    /// The worker between device and host: loads go before offloads.
     fn copy_memory(&mut self) -> bool {
         if let Some(job) = self.memory_jobs.pop_front() {
             let done = self.memory.run_job(job);
@@ -234,13 +233,13 @@ impl PagerHarness {
     }
 
     fn end(&mut self, done: Option<Done>) {
-        // So that what is worth bringing does not depend on this machine.
+        // A fixed time makes the decision to load independent of this machine.
         let took = Duration::from_micros(10);
         self.done.extend(done.map(|done| Done { took, ..done }));
         self.check();
     }
 
-    /// What must be true after each thing that happens.
+    /// Checks the invariants after each event.
     fn check(&self) {
         self.core.check_integrity();
         let in_use = self.pool.stats().in_use_bytes;
@@ -252,7 +251,7 @@ impl PagerHarness {
         let known = self.core.stats().label_bytes;
         assert!(
             known <= self.config.label_bytes_max(),
-            "{known} bytes of what is known"
+            "{known} bytes of labels"
         );
         if let Some(disk) = &self.config.disk {
             let files = std::fs::read_dir(&disk.folder).expect("a folder");
@@ -262,15 +261,15 @@ impl PagerHarness {
         }
     }
 
-    /// Nothing moves, nobody waits, and nothing was left lying about.
+    /// Checks that nothing is in flight, no sequence waits, and no copy is left over.
     pub(crate) fn check_end(&self) {
         assert!(self.core.is_idle(), "the pager has nothing to do");
         assert!(
             self.exports.is_empty() && self.imports.is_empty(),
-            "parcels at the dock"
+            "detached states in the transfer queue"
         );
         let stats = self.core.stats();
         let in_use = self.pool.stats().in_use_bytes;
-        assert_eq!(in_use, stats.host_bytes, "host memory is that of copies");
+        assert_eq!(in_use, stats.host_bytes, "host memory holds only copies");
     }
 }

@@ -1,4 +1,4 @@
-//! Classes that are saturated: which requests start, keep their slots and go on.
+//! Saturated classes: which requests start, keep their slots and continue.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use rand_chacha::ChaCha8Rng;
 use crate::harness::{Caller, CoreHarness};
 
 const AGEING: Duration = Duration::from_millis(100);
-/// Messages within which what a test waits for happens.
+/// Messages within which the event that a test waits for happens.
 const MESSAGES_MAX: usize = 100_000;
 
-/// A house, and which sequences have started in it.
+/// A harness, and the sequences that have started in it.
 struct Load {
     harness: CoreHarness,
     starts: Vec<SequenceId>,
@@ -29,7 +29,7 @@ struct Load {
 }
 
 impl Load {
-    /// So many slots, and memory for so many tokens.
+    /// Creates a load with so many slots, and memory for so many tokens.
     fn new(sequences_max: usize, budget_tokens: usize) -> Self {
         Self::with_context(sequences_max, budget_tokens, 512)
     }
@@ -51,7 +51,7 @@ impl Load {
         let oracle = OracleConfig {
             vocab_size: 50,
             context_tokens_max,
-            // Outputs are as long as they may be.
+            // Outputs have their full length.
             end_tokens: vec![],
             tail_block_tokens: 4,
             ..OracleConfig::with_layers(&[LayerKind::Full])
@@ -85,7 +85,7 @@ impl Load {
         })
     }
 
-    /// Delivers one message. Time passes where nothing else is left to do.
+    /// Delivers one message. Time passes only if nothing else is left to do.
     fn deliver(&mut self) {
         let harness = &self.harness;
         let has_started = |name: &SequenceId| self.starts.contains(name);
@@ -129,7 +129,7 @@ impl Load {
         self.starts.contains(&name)
     }
 
-    /// Starts of others since this one started last.
+    /// Starts of other sequences since the last start of this one.
     fn starts_since(&self, name: SequenceId) -> usize {
         let others = self.starts.iter().rev().take_while(|start| **start != name);
         others.count()
@@ -143,8 +143,8 @@ impl Load {
     }
 }
 
-/// Urgent requests saturate one slot. The background request has turns, generates its tokens
-/// in each, and ends.
+/// Urgent requests saturate one slot. The background request has turns, generates its tokens in
+/// each, and finishes.
 #[test]
 fn a_request_that_starts_by_age_keeps_its_slot_until_it_has_generated_tokens() {
     let mut load = Load::new(1, 2_000);
@@ -156,11 +156,11 @@ fn a_request_that_starts_by_age_keeps_its_slot_until_it_has_generated_tokens() {
             load.starts.iter().filter(|name| **name == patient).count() == turn
         });
         let preempted = load.harness.preempted;
-        load.run_until("it gives its slot away", |load| {
+        load.run_until("it frees its slot", |load| {
             load.harness.preempted > preempted
         });
         let sent = load.sent(patient);
-        // One more may be under way when the turn ends.
+        // One more may be in flight when the turn ends.
         let most = turn * (TURN_TOKENS + 2);
         assert!(
             (turn * TURN_TOKENS..=most).contains(&sent),
@@ -172,8 +172,8 @@ fn a_request_that_starts_by_age_keeps_its_slot_until_it_has_generated_tokens() {
     load.check_end();
 }
 
-/// A higher class that is not saturated, but comes each time that the background request
-/// has started: that is no turn of its class, and it has turns none the less.
+/// A higher class is not saturated, but its requests arrive each time the background request
+/// has started. Those starts are not turns of its class, and it still has turns.
 #[test]
 fn class_progresses_though_urgent_requests_follow_each_start() {
     let mut load = Load::new(1, 2_000);
@@ -192,7 +192,7 @@ fn class_progresses_though_urgent_requests_follow_each_start() {
     panic!("it has {} tokens", load.sent(patient));
 }
 
-/// One user's background requests are the oldest, for good. The normal ones have their turns.
+/// One user's background requests are always the oldest. The normal ones have their turns.
 #[test]
 fn the_oldest_requests_of_a_greedy_user_do_not_take_the_turns_of_another_class() {
     let mut load = Load::new(2, 2_000);
@@ -216,7 +216,7 @@ fn the_oldest_requests_of_a_greedy_user_do_not_take_the_turns_of_another_class()
     load.check_end();
 }
 
-/// In the turns of a class the user goes first who has had least, not the oldest request.
+/// In the turns of a class, the user with the least service goes first, not the oldest request.
 #[test]
 fn a_greedy_user_does_not_take_all_turns_of_its_class() {
     let mut load = Load::new(1, 2_000);
@@ -248,11 +248,11 @@ fn no_lower_class_starts_while_a_higher_one_waits_behind_its_own_prompts() {
     load.run_until("the background request starts", |load| {
         load.has_started(background)
     });
-    assert!(load.has_started(third), "after all that is urgent");
+    assert!(load.has_started(third), "after all urgent requests");
     load.check_end();
 }
 
-/// An engine with one slot: a turn whose prompt takes many steps is paid back.
+/// An engine with one slot: a turn whose prompt takes many steps is repaid.
 #[test]
 fn a_turn_takes_no_more_than_an_eighth_of_the_steps() {
     let mut load = Load::new(1, 4_000);
@@ -279,13 +279,14 @@ fn a_turn_takes_no_more_than_an_eighth_of_the_steps() {
     let [others, turns] = steps;
     assert!(turns > 100, "{turns} steps in turns, {others} beside them");
     let share = (others + turns) / AGED_TURN as usize;
-    // The first is not paid back before it comes, and the last not after it.
+    // The first turn is not repaid before it comes, and the last not after it.
     let longest = 300 / load.harness.scheduler_config.step_tokens_max + 1 + TURN_TOKENS;
     assert!(turns <= share + 2 * longest, "{turns} of {others}");
 }
 
-/// There is no room for the large background request until most of what is urgent has ended.
-/// In its turn all others wait for it; before, they took what it needed again and again.
+/// The large background request does not fit until most of the urgent requests have finished.
+/// In its turn all others wait for it; before, they took the memory that it needed again and
+/// again.
 #[test]
 fn large_request_gets_memory_in_its_turn() {
     let mut load = Load::new(8, 100);
@@ -296,14 +297,14 @@ fn large_request_gets_memory_in_its_turn() {
     let before = load.starts.len();
     load.run_until("it ends", |load| load.is_finished(large));
     let starts = load.starts.len() - before;
-    assert!(starts < 40, "{starts} starts before it had room and ended");
+    assert!(starts < 40, "{starts} starts before it fit and ended");
     load.urgent_waiting = 0;
     load.check_end();
 }
 
-/// An urgent output holds the memory that the large background request needs, for nearly two
-/// thousand steps. The others wait for the large one for a bounded number of steps at a time,
-/// for an eighth of all steps, and another background request is not held up by it.
+/// For nearly two thousand steps, an urgent output holds the memory that the large background
+/// request needs. The others wait for the large one for a bounded number of steps at a time and
+/// for an eighth of all steps. It does not hold up another background request.
 #[test]
 fn a_turn_that_finds_no_memory_is_given_up() {
     let mut load = Load::with_context(3, 2_000, 2_048);
@@ -341,13 +342,13 @@ fn a_turn_that_finds_no_memory_is_given_up() {
     let share = steps / u64::from(AGED_TURN) + 2 * TURN_WAIT_STEPS_MAX as u64;
     assert!(held <= share, "{held} of {steps}");
     assert!(load.is_finished(small), "it has had a turn");
-    assert!(!load.is_finished(large), "it had no room");
+    assert!(!load.is_finished(large), "it did not fit");
     load.run_until("the large one ends", |load| load.is_finished(large));
     load.urgent_waiting = 0;
     load.check_end();
 }
 
-/// Two urgent prompts fill the next steps. While their masks are awaited they are in no step,
+/// Two urgent prompts fill the next steps. While they wait for their masks they are in no step,
 /// so the third starts.
 #[test]
 fn prompts_that_wait_for_their_masks_hold_no_other_back() {
@@ -367,13 +368,13 @@ fn prompts_that_wait_for_their_masks_hold_no_other_back() {
     assert!(begins, "at once");
     load.run_until("it ends", |load| load.is_finished(third));
     for name in first {
-        assert!(!load.is_finished(name), "its gate is shut");
+        assert!(!load.is_finished(name), "its gate is closed");
         load.harness.handle_event(Event::Mask(name, MaskGate::Open));
     }
     load.check_end();
 }
 
-/// A step fails in the middle of a turn: the sequence goes on with it before all others.
+/// A step fails in the middle of a turn: the sequence resumes its turn before all others.
 #[test]
 fn a_turn_outlives_a_failed_step() {
     let mut load = Load::new(1, 2_000);
@@ -386,7 +387,7 @@ fn a_turn_outlives_a_failed_step() {
     load.run_until("the next starts", |load| load.starts.len() > starts);
     assert_eq!(load.starts.last(), Some(&patient));
     let preempted = load.harness.preempted;
-    load.run_until("it gives its slot away", |load| {
+    load.run_until("it frees its slot", |load| {
         load.harness.preempted > preempted
     });
     assert!(load.sent(patient) >= TURN_TOKENS);
@@ -394,7 +395,7 @@ fn a_turn_outlives_a_failed_step() {
     load.check_end();
 }
 
-/// A sequence whose caller does not read has no use for its turn.
+/// A sequence whose caller does not read cannot use its turn.
 #[test]
 fn a_turn_ends_when_its_caller_does_not_read() {
     let mut load = Load::new(1, 2_000);

@@ -1,4 +1,4 @@
-//! What the simulation has found in the cores, each in a history as short as it can be.
+//! Failures that the simulation has found in the cores, each as a shortest history.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::harness::{Caller, CoreHarness};
 
 const FULL: &[LayerKind] = &[LayerKind::Full];
 
-/// A house with room for so many tokens, and so many slots.
+/// A harness with memory for so many tokens, and so many slots.
 fn harness(budget_tokens: usize, sequences_max: usize) -> CoreHarness {
     let mut harness = CoreHarness::with_context(FULL, budget_tokens, 256);
     let config = SchedulerConfig {
@@ -29,7 +29,7 @@ fn harness(budget_tokens: usize, sequences_max: usize) -> CoreHarness {
     harness
 }
 
-/// Delivers all that is under way. Time does not pass, and nobody does anything.
+/// Delivers all messages in flight. Time does not pass, and callers do nothing.
 fn deliver_all(harness: &mut CoreHarness) {
     let channels = harness.channels();
     for _ in 0..10_000 {
@@ -46,7 +46,7 @@ fn check_end(mut harness: CoreHarness) {
     harness.check_empty();
 }
 
-/// Nothing else happened after the pause, and the slot stayed with who did not use it.
+/// No event followed the pause, and the paused sequence kept its slot without using it.
 #[test]
 fn queued_sequence_takes_the_slot_of_a_paused_one() {
     let mut harness = harness(400, 1);
@@ -65,9 +65,9 @@ fn queued_sequence_takes_the_slot_of_a_paused_one() {
     check_end(harness);
 }
 
-/// A device to which the next step is there before it has landed one: what was launched on
-/// top of a step that failed was dropped, what was launched on top of that as well, and so
-/// on, in turns, since each had been lost by the time the next was planned.
+/// The device gets the next step before it has finished the previous one. A step submitted
+/// behind a failed step was dropped, the step submitted behind that one as well, and so on:
+/// each had been lost by the time the next was planned.
 #[test]
 fn no_step_is_submitted_on_top_of_one_that_may_be_dropped() {
     let mut harness = harness(400, 4);
@@ -79,7 +79,7 @@ fn no_step_is_submitted_on_top_of_one_that_may_be_dropped() {
     harness.oracle.faults.next_steps(1, StepFault::Fail);
     while harness.failures.is_empty() {
         while harness.deliver(0) || harness.deliver(1) {}
-        // It launches wherever it can.
+        // It submits wherever it can.
         harness.eager = false;
         assert!(harness.deliver(2), "a step fails");
     }
@@ -87,23 +87,23 @@ fn no_step_is_submitted_on_top_of_one_that_may_be_dropped() {
     assert_eq!(
         harness.table.in_flight(),
         1,
-        "one was launched on top of it"
+        "one was submitted behind it"
     );
     assert!(
         harness.work.is_empty(),
-        "nothing is launched on top of that"
+        "nothing is submitted behind that"
     );
     deliver_all(&mut harness);
     for (sequence, caller) in &harness.callers {
-        assert!(caller.end.is_some(), "{sequence} gets on");
+        assert!(caller.end.is_some(), "{sequence} advances");
     }
     assert_eq!(harness.failures.len(), 1);
     check_end(harness);
 }
 
-/// An urgent one needs nearly all of the room, which two small ones have. The second of
-/// them began in the room that the first had made for the urgent one, and the other way
-/// round, for ever.
+/// An urgent request needs nearly all of the memory, which two small ones hold. The second
+/// small one started in the memory that the first had freed for the urgent one, and vice versa,
+/// forever.
 #[test]
 fn small_sequence_does_not_take_memory_freed_for_a_large_one() {
     let mut harness = harness(50, 3);
@@ -129,12 +129,13 @@ fn small_sequence_does_not_take_memory_freed_for_a_large_one() {
         }
     }
     deliver_all(&mut harness);
-    assert!(harness.preempted < 20, "{} gave way", harness.preempted);
+    assert!(harness.preempted < 20, "{} were preempted", harness.preempted);
     check_end(harness);
 }
 
-/// Another computes what a newcomer begins with, and there is no room to share it: then
-/// the newcomer waits for it no more, also not once the pager has said that it has nothing.
+/// Another sequence computes the beginning of a new one, and there is no memory to share it.
+/// The new sequence then stops waiting for it, even if the pager has answered before that it
+/// has no copy.
 #[test]
 fn pager_miss_does_not_restart_the_wait_for_a_leader() {
     let (leader, pending_sequence) = (SequenceId(1), SequenceId(2));
@@ -150,7 +151,7 @@ fn pager_miss_does_not_restart_the_wait_for_a_leader() {
     let mut send = |message: Message| {
         let effects = cache
             .handle(Duration::ZERO, message)
-            .expect("it makes sense");
+            .expect("it is valid");
         cache.check_integrity();
         (effects, cache.take_outbox())
     };
@@ -175,7 +176,7 @@ fn pager_miss_does_not_restart_the_wait_for_a_leader() {
         Effect::Checkpoint { sequence, at } if *sequence == leader => Some(*at),
         _ => None,
     });
-    assert_eq!(at, Some(19), "it waits for what the leader computes");
+    assert_eq!(at, Some(19), "it waits for the leader's tokens");
     let (_, asked) = send(Message::Reached {
         sequence: leader,
         computed: 24,
@@ -188,5 +189,5 @@ fn pager_miss_does_not_restart_the_wait_for_a_leader() {
     let out_of_memory = Effect::OutOfMemory {
         sequence: pending_sequence,
     };
-    assert_eq!(answered, [out_of_memory], "it may come again");
+    assert_eq!(answered, [out_of_memory], "it may be submitted again");
 }

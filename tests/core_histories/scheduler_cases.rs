@@ -1,4 +1,5 @@
-//! What the simulation has found in the scheduler's core, said to it alone, word for word.
+//! Failures that the simulation has found in the scheduler's core, as exact lists of its
+//! events.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -59,7 +60,7 @@ fn outcome(result: Result<Vec<SpanOutput>, Failure>) -> Event {
     })
 }
 
-/// A scheduler takes over from one that has failed, with so much work under way.
+/// A rebuilt scheduler replaces a failed one, with so much work in flight.
 fn rebuild(core: &mut SchedulerCore, in_flight: usize) -> Vec<Effect> {
     let left = Predecessor {
         epoch: 1,
@@ -73,8 +74,8 @@ fn rebuild(core: &mut SchedulerCore, in_flight: usize) -> Vec<Effect> {
     effects
 }
 
-/// The device had not heard of the epoch when what had come from the pager was handed over,
-/// and dropped it with all else when it did.
+/// When the detached states from the pager were submitted, the device did not know the epoch
+/// yet. It dropped them with all else when the epoch arrived.
 #[test]
 fn fence_waits_until_the_device_knows_the_epoch() {
     let mut core = scheduler();
@@ -88,23 +89,23 @@ fn fence_waits_until_the_device_knows_the_epoch() {
         Event::CacheEffects(vec![cache::Effect::Fence { number: 7 }]),
     );
     assert!(!has_fence(&effects), "nothing was sent yet");
-    // What is under way is of the old epoch.
+    // The work in flight belongs to the old epoch.
     let effects = handle(&mut core, step_finished(Vec::new()));
     assert!(!has_fence(&effects));
     let epochs = effects.iter().filter_map(|effect| match effect {
         Effect::Work(work) => Some(work.epoch),
         _ => None,
     });
-    assert_eq!(epochs.collect::<Vec<_>>(), [2], "it is told");
+    assert_eq!(epochs.collect::<Vec<_>>(), [2], "it gets the event");
     assert!(!has_fence(&handle(&mut core, step_finished(Vec::new()))));
     assert!(
         has_fence(&handle(&mut core, step_finished(Vec::new()))),
-        "it has heard"
+        "it got the event"
     );
 }
 
-/// What it was to import from the pager was thrown away when the cache was lost, so it failed,
-/// and that was put down to those in it: who may not be tried again failed with it.
+/// The state to import from the pager was discarded when the cache was lost, so the step
+/// failed. That was blamed on the sequences in it: those without another retry failed with it.
 #[test]
 fn work_sent_before_the_cache_was_lost_blames_no_sequence() {
     let mut core = scheduler_that_tries_again(0);
@@ -122,7 +123,7 @@ fn work_sent_before_the_cache_was_lost_blames_no_sequence() {
             .any(|effect| matches!(effect, Effect::Work(_)))
     );
     handle(&mut core, Event::CacheLost(None));
-    let failure = Failure::Reset("copy-1 has not come".into());
+    let failure = Failure::Reset("copy-1 has not been loaded".into());
     let effects = handle(&mut core, outcome(Err(failure)));
     assert!(
         !effects
@@ -132,7 +133,8 @@ fn work_sent_before_the_cache_was_lost_blames_no_sequence() {
     );
 }
 
-/// It was told of the pause after it could start: others waited for what it would compute.
+/// The pause arrived after the sequence could start: others waited for state that it would
+/// compute.
 #[test]
 fn paused_sequence_stays_paused_in_a_rebuilt_scheduler() {
     let mut core = scheduler();
@@ -151,8 +153,8 @@ fn paused_sequence_stays_paused_in_a_rebuilt_scheduler() {
     assert!(begins(&handle(&mut core, Event::Resume(FIRST))));
 }
 
-/// Alone on the device, it had no room to grow beside what was cached of it, and failed. It
-/// fits where all that it holds is one tail; only if it does not, it fails.
+/// Alone on the device, the sequence could not grow beside its own cached state, and failed. It
+/// fits if all of its state is in one tail; it fails only if it does not fit then.
 #[test]
 fn sequence_without_memory_retries_without_the_cache_before_it_fails() {
     let mut core = scheduler();
@@ -189,8 +191,8 @@ fn sequence_without_memory_retries_without_the_cache_before_it_fails() {
     assert_eq!(end, Some(GenerateError::OutOfMemory));
 }
 
-/// Masks that are dear are waited for by nobody but their own sequence: it is in a step only once its mask is there,
-/// and in one step at a time. Another goes on meanwhile.
+/// Only its own sequence waits for an expensive mask: it is in a step only once its mask is
+/// there, and in one step at a time. Another continues meanwhile.
 #[test]
 fn sequence_without_its_mask_is_in_no_step() {
     let mut core = scheduler();
@@ -206,7 +208,7 @@ fn sequence_without_its_mask_is_in_no_step() {
         };
         handle(core, Event::Cache(Ok(vec![opened])))
     };
-    /// The slots of each step that is sent.
+    /// The slots of each submitted step.
     fn steps(effects: &[Effect]) -> Vec<Vec<u64>> {
         let work = effects.iter().filter_map(|effect| match effect {
             Effect::Work(work) => Some(work.spans.iter().map(|span| span.slot.0).collect()),
@@ -214,7 +216,7 @@ fn sequence_without_its_mask_is_in_no_step() {
         });
         work.collect()
     }
-    // Its prompt, and the step after it, are under way.
+    // Its prompt, and the step after it, are in flight.
     begin(&mut core, first(), 1);
     handle(&mut core, Event::Mask(FIRST, MaskGate::Shut));
     let caller = Caller {
@@ -238,7 +240,7 @@ fn sequence_without_its_mask_is_in_no_step() {
         let tokens = step.iter().map(|_| SpanOutput::Token(9)).collect();
         let mut sent = steps(&handle(&mut core, step_finished(tokens)));
         if round == 6 {
-            // A mask for an output that it does not have any more is none.
+            // A mask for an output that the sequence no longer has is ignored.
             sent.extend(steps(&handle(
                 &mut core,
                 Event::Mask(FIRST, MaskGate::ReadyAt(sampled + 1)),

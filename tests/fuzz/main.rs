@@ -1,7 +1,7 @@
-//! The fuzz targets without a fuzzer: the corpus that is kept, and mutations of it.
+//! The fuzz targets without a fuzzer: the stored corpus, and mutations of it.
 //!
-//! Nothing guides these mutations; `cargo xtask fuzz` finds what they do not. What it has
-//! found is part of the corpus.
+//! These mutations are not guided; `cargo xtask fuzz` finds more. Its findings are part of the
+//! corpus.
 
 #[allow(unreachable_pub, reason = "it is a crate of its own as well")]
 #[path = "../../fuzz/src/lib.rs"]
@@ -27,7 +27,7 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     paths.into_iter().map(read).collect()
 }
 
-/// One of them changed in a few places, or beside another, or nothing that is known.
+/// A corpus entry with a few changes, or followed by another one, or random bytes.
 fn mutation(corpus: &[Vec<u8>], rng: &mut impl Rng) -> Vec<u8> {
     let any = |rng: &mut dyn FnMut(usize) -> usize| corpus[rng(corpus.len())].clone();
     let mut below = |most: usize| rng.random_range(0..most);

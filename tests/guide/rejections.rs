@@ -18,8 +18,8 @@ fn status(error: &SubmitError) -> (u16, Option<Duration>) {
 
 #[tokio::test]
 async fn full_engine_returns_retry_after() {
-    use motet::Request;
     use motet::model::oracle::OracleConfig;
+    use motet::{Request, Shutdown};
 
     let mut config = crate::common::small();
     config.scheduler.sequences_max = 1;
@@ -35,7 +35,7 @@ async fn full_engine_returns_retry_after() {
     let full = engine.submit(long.clone()).await.expect_err("it is full");
     let (number, retry_after) = status(&full);
     assert!(number == 429 && retry_after.is_some(), "{full}");
-    engine.abort().await;
+    engine.shutdown(Shutdown::Abort).await;
     let late = engine.submit(long).await.expect_err("it ends");
     assert_eq!(status(&late), (503, None));
 }

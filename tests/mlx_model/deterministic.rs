@@ -1,4 +1,4 @@
-//! Logits that are the same to the last bit, however they came to be.
+//! Batch invariance: logits are the same to the last bit, however they were computed.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use crate::harness::{Slot, one_at_a_time, rows, step};
 use crate::naive::{Shape, Tiny};
 use crate::tiny::{PLAIN, tokens};
 
-/// With widths that the kernels work with.
+/// With widths that the kernels support.
 const WHOLE: Shape = Shape {
     hidden: 48,
     inner: 80,
@@ -29,17 +29,17 @@ fn options() -> MlxOptions {
 }
 
 fn load(tiny: &Tiny, options: MlxOptions) -> Result<MlxModel, ModelError> {
-    let files = ModelFiles::open(tiny.folder()).expect("a whole model");
+    let files = ModelFiles::open(tiny.folder()).expect("a complete model");
     MlxModel::load(&files, options)
 }
 
-/// A sequence, and the logits that each of its tokens has when it runs alone.
+/// A sequence, and the reference logits of each of its tokens, from a run alone.
 struct Sequence {
     tokens: Vec<u32>,
     logits: Vec<Vec<f32>>,
 }
 
-/// Sequences that begin with the same tokens, each up to where it leaves the first.
+/// Sequences that begin with the same tokens, each up to where it diverges from the first.
 fn sequences(model: &mut MlxModel, tokens_max: usize, rng: &mut ChaCha8Rng) -> Vec<Sequence> {
     let first = tokens(0, rng.random_range(tokens_max / 2..=tokens_max));
     let mut sequence = |index: usize| {
@@ -52,9 +52,9 @@ fn sequences(model: &mut MlxModel, tokens_max: usize, rng: &mut ChaCha8Rng) -> V
     (1..4).map(&mut sequence).collect()
 }
 
-/// Runs sequences in steps drawn at random: in chunks of any size, beside any others, from
-/// segments that were sealed, split, merged, packed and shared. Returns how many of the
-/// rows' logits differ from those alone, and how many rows there were.
+/// Runs sequences in random steps: with any chunking, beside any other sequences, and from
+/// segments that were sealed, split, merged, packed and shared. Returns how many rows' logits
+/// differ from those of a run alone, and the number of rows.
 fn run(model: &mut MlxModel, tokens_max: usize, seed: u64) -> (usize, usize) {
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
     let sequences = sequences(model, tokens_max, rng);
@@ -94,7 +94,7 @@ fn run(model: &mut MlxModel, tokens_max: usize, seed: u64) -> (usize, usize) {
     (different, all)
 }
 
-/// A slot for some sequence, on what any other has sealed of the same tokens.
+/// A slot for some sequence, on segments that other slots have sealed of the same tokens.
 fn start_slot(
     model: &mut MlxModel,
     sequences: &[Sequence],
@@ -117,7 +117,7 @@ fn start_slot(
     (index, Slot::new(model, &path))
 }
 
-/// Whether all that a window can still see is kept.
+/// Whether everything that a window can still see is retained.
 fn is_whole(path: &[Rc<MlxSegment>]) -> bool {
     let mut after = 0;
     path.iter().rev().all(|segment| {
@@ -127,7 +127,7 @@ fn is_whole(path: &[Rc<MlxSegment>]) -> bool {
     })
 }
 
-/// Seals, splits, merges or moves some of a slot's state, or leaves it.
+/// Seals, splits, merges or moves some of a slot's state, or leaves it as it is.
 fn change_path(model: &mut MlxModel, slot: &mut Slot, rng: &mut ChaCha8Rng) {
     let held = slot.tail.tokens();
     match rng.random_range(0..6) {
@@ -151,11 +151,11 @@ fn change_path(model: &mut MlxModel, slot: &mut Slot, rng: &mut ChaCha8Rng) {
             let Some(last) = slot.path.pop() else { return };
             let packer = model.packer();
             let mut bytes = vec![0; packer.packed_bytes(last.segment_size())];
-            let detached_state = model.export(&last).expect("a parcel");
+            let detached_state = model.export(&last).expect("a detached state");
             packer.pack(&detached_state, &mut bytes).expect("room");
             let detached_state = packer
                 .unpack(last.segment_size(), &bytes)
-                .expect("a parcel");
+                .expect("a detached state");
             slot.path
                 .push(Rc::new(model.import(detached_state).expect("a segment")));
         }
@@ -170,18 +170,22 @@ fn logits_are_the_same_to_the_last_bit_in_any_schedule() {
     let mut model = load(&tiny, options()).expect("a model");
     for seed in 0..12 {
         let (different, rows) = run(&mut model, 700, seed);
-        assert_eq!(different, 0, "of {rows} rows, seed {seed}");
+        assert_eq!(different, 0, "rows that differ, of {rows}, seed {seed}");
     }
-    // If this did not tell them apart, neither did it above.
+    // Without determinism the schedules must make a difference; otherwise the check above
+    // proves nothing.
     let fast = MlxOptions {
         deterministic: false,
         ..options()
     };
     let (different, _) = run(&mut load(&tiny, fast).expect("a model"), 700, 0);
-    assert!(different > 0, "schedules do not matter anyway");
+    assert!(
+        different > 0,
+        "the logits do not depend on schedules even without `deterministic`"
+    );
 }
 
-/// Each number that is cached is rounded by itself.
+/// Each cached number is rounded independently.
 #[test]
 fn half_precision_state_does_not_change_bits() {
     let _serial = one_at_a_time();
@@ -202,7 +206,7 @@ fn half_precision_state_does_not_change_bits() {
 #[test]
 fn sliding_window_does_not_change_bits() {
     let _serial = one_at_a_time();
-    // Less than the kernel has in a chunk of keys, and more.
+    // Windows below and above the size of the kernel's chunk of keys.
     for (window, tokens_max) in [(90, 700), (900, 1_800)] {
         let windowed = Shape {
             window: Some(window),

@@ -1,4 +1,4 @@
-//! Driving a model by hand: one sequence at a time, or a batch of them.
+//! Steps a model by hand: one sequence at a time, or a batch of them.
 
 use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,8 +8,8 @@ use motet::model::mlx::{MlxModel, MlxSegment, MlxTail};
 use motet::model::sampling::{Sampling, TokenSampling};
 use motet::model::{Model, OutputKind, Segment, SegmentSize, Span, SpanOutput, Tail, TokenSource};
 
-/// Tests that load a model run one after another: MLX's counters of memory belong
-/// to the process, and two steps at once would share its cores.
+/// Tests that load a model run one after another: MLX's memory counters belong to the process,
+/// and two steps at once would share its cores.
 pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
     static SERIAL: Mutex<()> = Mutex::new(());
     SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
@@ -33,7 +33,7 @@ impl Slot {
         self.path.iter().map(|s| s.tokens()).sum::<usize>() + self.tail.tokens()
     }
 
-    /// Evaluates `tokens` alone.
+    /// Evaluates `tokens` in a step without other slots.
     pub(crate) fn step(
         &mut self,
         model: &mut MlxModel,
@@ -89,7 +89,7 @@ pub(crate) fn sampled(sampling: Sampling, index: u64) -> OutputKind {
 pub(crate) fn token(span_output: SpanOutput) -> TokenId {
     match span_output {
         SpanOutput::Token(token) => token,
-        other => panic!("wanted a token, got {other:?}"),
+        other => panic!("expected a token, got {other:?}"),
     }
 }
 
@@ -100,16 +100,16 @@ pub(crate) fn rows(span_output: SpanOutput, count: usize) -> Vec<Vec<f32>> {
             assert_eq!(logits.len(), count * width);
             logits.chunks(width).map(<[f32]>::to_vec).collect()
         }
-        other => panic!("wanted logits, got {other:?}"),
+        other => panic!("expected logits, got {other:?}"),
     }
 }
 
 pub(crate) fn argmax(logits: &[f32]) -> TokenId {
     let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
-    best.expect("a vocabulary") as TokenId
+    best.expect("the vocabulary is not empty") as TokenId
 }
 
-/// How far the best logit is above the next.
+/// Margin between the best logit and the next.
 pub(crate) fn margin(logits: &[f32]) -> f32 {
     let mut sorted = logits.to_vec();
     sorted.sort_by(|a, b| b.total_cmp(a));
@@ -124,9 +124,12 @@ pub(crate) fn assert_close(found: &[Vec<f32>], expected: &[Vec<f32>], tolerance:
         .flatten()
         .zip(expected.iter().flatten())
         .map(|(found, expected)| (found - expected).abs())
-        .fold(0.0, |worst: f32, error| match error.is_nan() {
-            true => f32::INFINITY,
-            false => worst.max(error),
+        .fold(0.0, |worst: f32, error| {
+            if error.is_nan() {
+                f32::INFINITY
+            } else {
+                worst.max(error)
+            }
         });
     assert!(worst <= tolerance, "{what}: logits differ by {worst}");
 }

@@ -1,6 +1,6 @@
-//! The MLX backend against a reference implementation's recorded outputs
-//! (`smollm2`), against a naive one in double precision (`tiny`, `state`), and
-//! against itself: however state was cut, moved and shared, the logits are the same.
+//! The MLX backend compared with three references: recorded outputs of a reference
+//! implementation (`smollm2`), a naive one in double precision (`tiny`, `state`), and itself.
+//! Logits are the same however state was cut, moved and shared.
 
 #![cfg(feature = "mlx")]
 

@@ -1,5 +1,5 @@
-//! A Llama in double precision, as plainly as it can be written, and random
-//! weights for it in a folder that the library opens.
+//! A Llama in double precision, written as simply as possible, and random weights for it in a
+//! folder that the library can open.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub(crate) const VOCAB: usize = 97;
 const THETA: f64 = 10_000.0;
 const EPS: f64 = 1e-5;
 
-/// What varies between tiny models.
+/// Properties that vary between tiny models.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) layers: usize,
@@ -39,14 +39,14 @@ pub(crate) enum Scaling {
     Llama3,
 }
 
-/// A tiny model: its weights, and its folder for as long as this lives.
+/// A tiny model: its weights, and its folder, which lives as long as this value.
 pub(crate) struct Tiny {
     shape: Shape,
     weights: BTreeMap<String, Vec<f32>>,
     folder: PathBuf,
 }
 
-/// One sequence, with the keys and values of all that it holds.
+/// One sequence, with the keys and values of all its tokens.
 pub(crate) struct NaiveSlot<'a> {
     tiny: &'a Tiny,
     layers: Vec<NaiveLayer>,
@@ -54,7 +54,7 @@ pub(crate) struct NaiveSlot<'a> {
 
 #[derive(Default)]
 struct NaiveLayer {
-    /// Turned to their positions.
+    /// Rotated to their positions.
     keys: Vec<Vec<f64>>,
     values: Vec<Vec<f64>>,
 }
@@ -148,8 +148,7 @@ impl Tiny {
         add(x, &project("o", &attended));
     }
 
-    /// Every head of `x` turned by as much as there is between positions so many
-    /// tokens apart.
+    /// Rotates every head of `x` by the angle of a distance of `tokens` positions.
     fn turned(&self, x: &[f64], tokens: i64) -> Vec<f64> {
         let half = self.shape.head_dim / 2;
         let mut turned = x.to_vec();
@@ -164,8 +163,8 @@ impl Tiny {
         turned
     }
 
-    /// As Transformers writes it (`modeling_rope_utils.py`), with the numbers in
-    /// [`config`].
+    /// The frequencies as Transformers computes them (`modeling_rope_utils.py`), with the
+    /// numbers in [`config`].
     fn scaled(&self, frequency: f64) -> f64 {
         match self.shape.scaling {
             Scaling::None => frequency,
@@ -212,7 +211,7 @@ impl<'a> NaiveSlot<'a> {
         }
     }
 
-    /// Logits after `token`, which comes next.
+    /// Logits after `token`, the sequence's next one.
     pub(crate) fn evaluate(&mut self, token: u32) -> Vec<f64> {
         let tiny = self.tiny;
         let embedding = tiny.weight("model.embed_tokens");
@@ -221,14 +220,15 @@ impl<'a> NaiveSlot<'a> {
             tiny.attention(layer, cache, &mut x);
             tiny.mlp(layer, &mut x);
         }
-        let head = match tiny.shape.tied {
-            true => embedding,
-            false => tiny.weight("lm_head"),
+        let head = if tiny.shape.tied {
+            embedding
+        } else {
+            tiny.weight("lm_head")
         };
         product(head, None, &norm(&x, tiny.weight("model.norm")))
     }
 
-    /// Takes tokens out; what follows is turned to its new positions.
+    /// Removes tokens. The keys that follow are rotated to their new positions.
     pub(crate) fn remove(&mut self, removed: Range<usize>) {
         for NaiveLayer { keys, values } in &mut self.layers {
             keys.drain(removed.clone());
@@ -242,7 +242,7 @@ impl<'a> NaiveSlot<'a> {
 
 impl Drop for Tiny {
     fn drop(&mut self) {
-        // Left behind where it cannot be removed: it is the temporary folder's.
+        // If it cannot be removed, it stays behind in the temporary folder.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,4 +1,5 @@
-//! What is said of a step's operations while it is recorded.
+//! The operations of a step that `profile::record`
+//! returns.
 
 use motet::model::OutputKind;
 use motet::model::mlx::profile::{Op, Timed, record};
@@ -9,7 +10,7 @@ use crate::tiny::{PLAIN, WINDOWED, both, tokens};
 
 const F32_BYTES: usize = size_of::<f32>();
 
-/// The operations of one step that wants a token.
+/// The operations of one step that samples a token.
 fn expected_ops(layers: usize) -> Vec<Op> {
     let layer = [
         Op::PackedProduct,
@@ -78,7 +79,7 @@ fn every_operation_is_recorded_once_and_in_order() {
     check(WINDOWED);
 }
 
-/// Products of other widths than the kernel's stand between kernels.
+/// Products of widths that the kernel does not support run between kernels.
 #[test]
 fn composed_operations_among_kernels_are_recorded() {
     assert_ne!(PLAIN.hidden % 16, 0);

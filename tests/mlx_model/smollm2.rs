@@ -14,7 +14,7 @@ use crate::harness::{
     Slot, argmax, assert_close, greedy, margin, one_at_a_time, rows, step, token,
 };
 
-/// Where the reference's best token is this much ahead, ours must be the same.
+/// Margin of the reference's best token above which the best token must be the same.
 const MARGIN: f64 = 0.01;
 
 struct Case {
@@ -64,11 +64,11 @@ fn load(options: MlxOptions) -> MlxModel {
     let Some(path) = path.filter(|path| path.exists()) else {
         panic!("the model is not there: run `cargo xtask setup --model smollm2-135m-instruct`");
     };
-    let files = ModelFiles::open(&path).expect("a whole model");
+    let files = ModelFiles::open(&path).expect("a complete model");
     MlxModel::load(&files, options).expect("a model")
 }
 
-/// One load for all: it takes longer than what is checked.
+/// One load for all checks, because loading takes longer than the checks.
 #[test]
 fn smollm2() {
     let _serial = one_at_a_time();
@@ -115,7 +115,8 @@ fn smollm2_deterministic() {
     }
 }
 
-/// State cached in 16 bits: half of the bytes, and the same text expected to within 0.2 %.
+/// State cached in 16 bits: half of the bytes, and the loss on the same text changes by less
+/// than 0.2 %.
 fn halves_are_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
     let bytes = |model: &MlxModel| model.spec().segment_bytes(SegmentSize::whole(1));
     let whole = mean_loss(model, cases);
@@ -134,12 +135,12 @@ fn halves_are_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
             100.0 * change
         );
         assert!(change.abs() < 0.002, "{kind}: {found}, not {whole}");
-        assert!(change != 0.0, "nothing was kept in {kind}");
+        assert!(change != 0.0, "no state was cached in {kind}");
     }
 }
 
-/// The mean negative log-likelihood of the cases' texts as one, most of which is evaluated in
-/// chunks over segments and the rest token by token.
+/// The mean negative log-likelihood of the cases' texts as one. Most of it is evaluated in
+/// chunks over segments, and the rest token by token.
 fn mean_loss(model: &mut MlxModel, cases: &[Case]) -> f64 {
     let text = |case: &Case| [&case.ids[..], &case.greedy].concat();
     let ids: Vec<TokenId> = cases.iter().flat_map(text).collect();
@@ -187,8 +188,8 @@ fn negative_log(logits: &[f32], token: TokenId) -> f64 {
     logits.iter().map(|x| at(*x).exp()).sum::<f64>().ln()
 }
 
-/// All cases in one batch. Feeds the reference's tokens, so that one near tie does
-/// not end the check.
+/// All cases in one batch. The reference's tokens are the inputs, so that one near tie does not
+/// end the check.
 fn greedy_tokens_are_the_reference(model: &mut MlxModel, cases: &[Case]) {
     let mut slots: Vec<Slot> = cases.iter().map(|_| Slot::new(model, &[])).collect();
     let mut inputs: Vec<Vec<TokenId>> = cases.iter().map(|case| case.ids.clone()).collect();
@@ -203,7 +204,7 @@ fn greedy_tokens_are_the_reference(model: &mut MlxModel, cases: &[Case]) {
     }
 }
 
-/// What each slot says after its share of `inputs`, all in one step.
+/// Each slot's logits after its share of `inputs`, all in one step.
 fn next_tokens(model: &mut MlxModel, slots: &mut [Slot], inputs: &[Vec<TokenId>]) -> Vec<TokenId> {
     let spans = slots.iter_mut().zip(inputs);
     let mut spans: Vec<_> = spans
@@ -212,8 +213,8 @@ fn next_tokens(model: &mut MlxModel, slots: &mut [Slot], inputs: &[Vec<TokenId>]
     step(model, &mut spans).into_iter().map(token).collect()
 }
 
-/// Sixteen prompts, greedy: what each says alone, it says in a batch of all, and
-/// in a batch of all over sealed prefixes, up to its first near tie.
+/// Sixteen prompts, greedy. Each gives the same tokens alone, in a batch of all, and in a batch
+/// of all over sealed prefixes, up to its first near tie.
 fn batched_equals_single_and_warm_equals_cold(model: &mut MlxModel, cases: &[Case]) {
     const OUTPUT: usize = 6;
     let prompts: Vec<Vec<TokenId>> = (0..16)
@@ -261,7 +262,7 @@ fn batched_equals_single_and_warm_equals_cold(model: &mut MlxModel, cases: &[Cas
     );
 }
 
-/// What slots say in one batch, each after the rest of its prompt.
+/// Greedy outputs of slots in one batch, each after the rest of its prompt.
 fn together(
     model: &mut MlxModel,
     mut slots: Vec<Slot>,
@@ -301,7 +302,7 @@ fn assert_same(reference_tokens: &[Vec<(TokenId, f32)>], found: &[Vec<TokenId>],
     }
 }
 
-/// Sealed, split, copied out and in, merged: the logits after it stay.
+/// Sealing, splitting, exporting, importing and merging do not change the logits that follow.
 fn moved_state_gives_the_same_logits(model: &mut MlxModel, ids: &[TokenId]) {
     const TOLERANCE: f32 = 1e-4;
     let (before, after) = ids.split_at(100);
@@ -312,10 +313,10 @@ fn moved_state_gives_the_same_logits(model: &mut MlxModel, ids: &[TokenId]) {
     let (head, rest) = model.split(&slot.path[0], 33).expect("split");
     let packer = model.packer();
     let mut bytes = vec![0; packer.packed_bytes(rest.segment_size())];
-    let detached_state = model.export(&rest).expect("a parcel");
+    let detached_state = model.export(&rest).expect("a detached state");
     packer.pack(&detached_state, &mut bytes).expect("room");
     let detached_state = packer.unpack(rest.segment_size(), &bytes);
-    let rest = model.import(detached_state.expect("as many as asked for"));
+    let rest = model.import(detached_state.expect("the detached state is unpacked"));
     let rest = rest.expect("a segment");
     let whole = model.merge(&head, &rest).expect("merged");
     let mut merged = Slot::new(model, &[Rc::new(whole)]);
@@ -329,9 +330,9 @@ fn moved_state_gives_the_same_logits(model: &mut MlxModel, ids: &[TokenId]) {
     }
 }
 
-/// Tokens taken out of the middle of a text: the rest is still taken for a text,
-/// however it was laid out. With keys that were not turned the loss is 1.0 in place
-/// of 0.2.
+/// Removes tokens from the middle of a text. The model still predicts the rest as text, for
+/// each layout of segments. With keys that were not rotated, the loss would be 1.0 instead of
+/// 0.2.
 fn a_shift_is_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
     const LAST: usize = 60;
     let ids: Vec<TokenId> = cases.iter().flat_map(|case| case.ids.clone()).collect();
@@ -360,12 +361,12 @@ fn a_shift_is_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
     let shifted = loss(&plain);
     assert!(
         shifted < cold + 0.1,
-        "{shifted} shifted, {cold} computed anew"
+        "{shifted} shifted, {cold} computed again"
     );
 }
 
-/// How logits after a prefix that was kept in eight bits differ from those after the
-/// prefix as it was, row by row.
+/// How logits after a prefix that was stored in eight bits differ from those after the exact
+/// prefix, row by row.
 #[derive(Debug, Default)]
 struct Difference {
     prefix_tokens: usize,
@@ -373,7 +374,7 @@ struct Difference {
     logits: usize,
     largest: f32,
     sum: f64,
-    /// Rows with another best token, and the most that it was ahead in one of them.
+    /// Rows with another best token, and the largest margin lost in one of them.
     other_best: usize,
     margin_lost: f32,
     /// Negative log-likelihoods of the tokens that follow, after either prefix.
@@ -381,8 +382,8 @@ struct Difference {
     eight_loss: f64,
 }
 
-/// Prefixes of some hundred tokens, handed over, kept in eight bits and taken in again:
-/// the rest of the text is expected as before, and what is clearly ahead stays ahead.
+/// Prefixes of some hundred tokens, exported, stored in eight bits and imported. The likelihood
+/// of the rest of the text stays the same, and clear best tokens stay the best.
 fn eight_bits_are_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
     const LAST: usize = 64;
     let mut all = Difference::default();
@@ -410,7 +411,10 @@ fn eight_bits_are_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
         (all.eight_loss - all.exact_loss).abs() < 0.01 * all.exact_loss,
         "{all}"
     );
-    assert!(all.largest > 0.01, "nothing was kept in eight bits: {all}");
+    assert!(
+        all.largest > 0.01,
+        "no state was stored in eight bits: {all}"
+    );
 }
 
 impl Difference {
@@ -420,7 +424,7 @@ impl Difference {
         self.logits += exact.len();
         self.largest = differences.clone().fold(self.largest, f32::max);
         self.sum += differences.map(f64::from).sum::<f64>();
-        assert!(self.sum.is_finite(), "logits are numbers");
+        assert!(self.sum.is_finite(), "all logits are finite");
         if argmax(eight) != argmax(exact) {
             self.other_best += 1;
             self.margin_lost = self.margin_lost.max(margin(exact));
@@ -447,10 +451,10 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// The segment as it comes back from where eight bits are kept of each number.
+/// The segment after a round trip through a store that keeps eight bits of each number.
 fn in_eight_bits(model: &mut MlxModel, segment: &MlxSegment) -> MlxSegment {
     let (packer, segment_size) = (model.packer(), segment.segment_size());
-    let detached_state = model.export(segment).expect("a parcel");
+    let detached_state = model.export(segment).expect("a detached state");
     let mut full = vec![0; packer.packed_bytes(segment_size)];
     packer.pack(&detached_state, &mut full).expect("room");
     let floats = EightBits(packer.floats(segment_size).expect("keys and values"));
@@ -458,7 +462,11 @@ fn in_eight_bits(model: &mut MlxModel, segment: &MlxSegment) -> MlxSegment {
     let mut eight = vec![0; eight_bytes];
     floats.encode(&full, &mut eight).expect("finite numbers");
     full.fill(0);
-    floats.decode(&eight, &mut full).expect("as many bytes");
-    let detached_state = packer.unpack(segment_size, &full).expect("as many bytes");
+    floats
+        .decode(&eight, &mut full)
+        .expect("the buffer has the packed size");
+    let detached_state = packer
+        .unpack(segment_size, &full)
+        .expect("the buffer has the packed size");
     model.import(detached_state).expect("a segment")
 }

@@ -1,5 +1,5 @@
-//! Cached state of tiny models: however it was cut, merged, moved and shifted, what
-//! comes of it is what the naive implementation says.
+//! Cached state of tiny models. However it is cut, merged, moved and shifted, the logits match
+//! the naive implementation.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -39,20 +39,20 @@ fn the_backend_conforms() {
 fn packed(model: &mut MlxModel, segment: &MlxSegment) -> Vec<u8> {
     let packer = model.packer();
     let mut bytes = vec![0; packer.packed_bytes(segment.segment_size())];
-    let detached_state = model.export(segment).expect("a parcel");
+    let detached_state = model.export(segment).expect("a detached state");
     packer.pack(&detached_state, &mut bytes).expect("room");
     bytes
 }
 
 fn unpacked(model: &mut MlxModel, segment_size: SegmentSize, bytes: &[u8]) -> MlxSegment {
     let detached_state = model.packer().unpack(segment_size, bytes);
-    let segment = model.import(detached_state.expect("as many as asked for"));
+    let segment = model.import(detached_state.expect("the detached state is unpacked"));
     let segment = segment.expect("a segment");
     assert_eq!(segment.segment_size(), segment_size);
     segment
 }
 
-/// Runs `tokens` after the state that `cut` makes of the first `at` of them.
+/// Evaluates `tokens` after the state that `cut` makes of the first `at` of them.
 fn check_cut(shape: Shape, at: usize, cut: impl Fn(&mut MlxModel, Slot) -> Slot) {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(shape, 5);
@@ -130,7 +130,7 @@ fn sealed_state_becomes_private_again() {
             slot.seal(model, 20);
             model
                 .remove(&slot.path, retained, &mut slot.tail, 40..40)
-                .expect("made private");
+                .expect("the tail owns its tokens");
             slot.path.truncate(retained);
             assert_eq!(slot.tokens(), 40);
             slot
@@ -138,7 +138,7 @@ fn sealed_state_becomes_private_again() {
     }
 }
 
-/// Buffers that are full must not be shared by what is made of them.
+/// Tails made from segments must not share full buffers with them.
 #[test]
 fn a_full_block_is_sealed_and_made_private() {
     let _serial = one_at_a_time();
@@ -156,7 +156,7 @@ fn a_full_block_is_sealed_and_made_private() {
         let mut copies = [(); 2].map(|()| {
             let mut slot = Slot::new(&mut model, &origin.path);
             let removed = model.remove(&slot.path, 0, &mut slot.tail, 256..256);
-            removed.expect("made private");
+            removed.expect("the tail owns its tokens");
             slot.path.clear();
             slot
         });
@@ -168,8 +168,7 @@ fn a_full_block_is_sealed_and_made_private() {
     }
 }
 
-/// Whatever was sealed, what comes after a removal is what the naive cache gives
-/// whose keys were turned.
+/// For every way of sealing, logits after a removal match a naive cache with rotated keys.
 #[test]
 fn removed_tokens_are_as_if_turned_by_hand() {
     let _serial = one_at_a_time();
@@ -206,7 +205,7 @@ fn check_removal(
         end += tokens;
         retained += usize::from(end <= removed.start);
     }
-    // Twice: what was turned can be turned again.
+    // Twice, because rotated keys can be rotated again.
     for (removed, after) in [removed.clone(), 1..3].into_iter().zip(after.chunks(10)) {
         naive.remove(removed.clone());
         let what = format!("{removed:?} of {sealed:?}");
@@ -222,8 +221,8 @@ fn check_removal(
     }
 }
 
-/// Keys of a first layer depend on token and position only, so that with one layer
-/// a shift gives what the shorter text would, however far along.
+/// Keys of a first layer depend on token and position only. With one layer, a shift therefore
+/// gives the same logits as the shorter text, over any distance.
 #[test]
 fn a_shift_of_one_layer_is_exact() {
     let _serial = one_at_a_time();
@@ -244,7 +243,7 @@ fn a_shift_of_one_layer_is_exact() {
     }
 }
 
-/// A removal makes one layer's buffers after another.
+/// A removal rebuilds one layer's buffers after another.
 #[test]
 fn a_removal_holds_one_layer_twice() {
     let _serial = one_at_a_time();
@@ -295,7 +294,8 @@ fn packed_state_round_trips() {
     }
 }
 
-/// Half of the bytes, wherever they are counted, and no number that was cached has more bits.
+/// Cached state takes half of the bytes in every count, and each cached number has at most 16
+/// significant bits.
 #[test]
 fn halves_take_half_of_the_bytes() {
     let _serial = one_at_a_time();
@@ -308,7 +308,7 @@ fn halves_take_half_of_the_bytes() {
     }
 }
 
-/// Bytes of the spec, of a tail, of a segment, packed, and of the model's own memory.
+/// Bytes of the spec, of a tail, of a segment, of a packed segment, and of the model's memory.
 fn counted_bytes(model: &mut MlxModel, kind: FloatKind) -> [usize; 6] {
     let segment_size = SegmentSize::whole(640);
     let outline = model.spec().clone();
@@ -327,12 +327,13 @@ fn counted_bytes(model: &mut MlxModel, kind: FloatKind) -> [usize; 6] {
         tail,
         slot.path[0].bytes(),
         bytes.len(),
-        // A pool's blocks are whole pages, and lines between its arrays.
+        // A pool's blocks are whole pages, with cache lines between their arrays.
         held.next_multiple_of(1 << 16) & !((1 << 17) - 1),
     ]
 }
 
-/// What is packed is what attention read: rounded once, in the kind that the packer tells.
+/// Packed numbers are those that attention read: rounded once, to the type that the packer
+/// reports.
 #[test]
 fn half_precision_state_is_packed_in_half_precision() {
     let _serial = one_at_a_time();
@@ -359,7 +360,7 @@ fn half_precision_state_is_packed_in_half_precision() {
         let of_f16 = |[a, b, ..]: [u8; 4]| half::f16::from_le_bytes([a, b]).to_f32();
         let halves = numbers(&bf16, 2).into_iter().map(of_bf16);
         let halves = halves.zip(numbers(&f16, 2).into_iter().map(of_f16));
-        // The first layer's keys and values do not follow from what was cached before.
+        // The first layer's keys and values do not depend on earlier cached state.
         let first_layer = 2 * PLAIN.kv_heads * 40 * PLAIN.head_dim;
         for (whole, (bf16, f16)) in whole.zip(halves).take(first_layer) {
             assert_eq!(bf16, half::bf16::from_f32(whole).to_f32(), "{whole}");
@@ -378,7 +379,7 @@ fn packed_numbers_are_planes_of_heads() {
         let segment_size = slot.path[0].segment_size();
         let packer = model.packer();
         let floats = packer.floats(segment_size).expect("numbers");
-        // Of a window of 7 the last 3 tokens are kept, since 4 are beyond.
+        // With a window of 7 and a lag of 4 tokens, the last 3 tokens are retained.
         let (rows, channels) = (3, WINDOWED.head_dim);
         assert_eq!((floats.rows, floats.channels), (rows, channels));
         let planes = 2 * WINDOWED.layers * WINDOWED.kv_heads;
@@ -428,11 +429,11 @@ fn other_weights_have_another_identity() {
     }
 }
 
-/// State that other means have computed has other last bits.
+/// State that was computed in another way has other last bits, so its identity differs.
 #[test]
 fn attention_backend_and_options_are_in_the_identity() {
     let _serial = one_at_a_time();
-    // Of widths that the kernels work with.
+    // With widths that the kernels support.
     let whole = Shape {
         hidden: 48,
         inner: 80,
@@ -445,7 +446,7 @@ fn attention_backend_and_options_are_in_the_identity() {
             ..MlxOptions::default()
         };
         change(&mut options);
-        let files = ModelFiles::open(tiny.folder()).expect("a whole model");
+        let files = ModelFiles::open(tiny.folder()).expect("a complete model");
         let model = MlxModel::load(&files, options).expect("a model");
         model.spec().identity
     };
@@ -461,7 +462,7 @@ fn attention_backend_and_options_are_in_the_identity() {
     });
     assert!(!halves.contains(&plain));
     assert_ne!(halves[0], halves[1]);
-    // What changes no bit is not in it.
+    // Options that change no bit are not part of the identity.
     assert_eq!(
         identity(|options| options.cache_dtype = Some(FloatKind::F32)),
         plain
@@ -470,11 +471,11 @@ fn attention_backend_and_options_are_in_the_identity() {
     assert_eq!(identity(|options| options.idle_bytes_max = 0), plain);
 }
 
-/// A step is under way, then a seal behind it; another thread packs what was sealed.
+/// A step is in flight with a seal queued behind it, and another thread packs the sealed state.
 #[test]
 fn state_in_flight_is_packed_once_computed() {
     let _serial = one_at_a_time();
-    // Of one head alone MLX would find the sealed rows where they are.
+    // With one head, MLX would return the sealed rows as a view of the buffer.
     let shape = Shape {
         window: None,
         ..WINDOWED
@@ -503,19 +504,19 @@ fn state_in_flight_is_packed_once_computed() {
             let mut in_flight = model.submit(&mut spans).expect("launched");
             model
                 .sample(&mut in_flight, Vec::new())
-                .expect("nothing to draw");
+                .expect("the step samples nothing");
             sealed.seal(&mut model, 20);
             let segment = sealed.path.remove(0);
-            let detached_state = model.export(&segment).expect("a parcel");
+            let detached_state = model.export(&segment).expect("a detached state");
             sender
                 .send((detached_state, segment.bytes()))
-                .expect("the copier lives");
+                .expect("the copying thread is running");
             model.finish(in_flight).expect("landed");
             segments.push(segment);
         }
         drop(sender);
         let copies = copier.join().expect("no panic").expect("packed");
-        // By now nothing is under way.
+        // No step is in flight any more.
         let later = |segment: &Rc<MlxSegment>| packed(&mut model, segment);
         let expected: Vec<_> = segments.iter().map(later).collect();
         assert!(
@@ -525,8 +526,7 @@ fn state_in_flight_is_packed_once_computed() {
     }
 }
 
-/// What came in counts as the device's memory until its last array is gone, on whichever
-/// thread that is.
+/// Imported state counts as the device's memory until its last array is dropped, on any thread.
 #[test]
 fn imported_state_is_counted_and_released() {
     let _serial = one_at_a_time();
@@ -540,7 +540,7 @@ fn imported_state_is_counted_and_released() {
         let before = model.memory().active_bytes;
         let detached_state = packer
             .unpack(segment_size, &bytes)
-            .expect("as many as asked for");
+            .expect("the detached state is unpacked");
         let held = model.memory().active_bytes - before;
         let whole = segment.bytes();
         assert!(
@@ -548,12 +548,12 @@ fn imported_state_is_counted_and_released() {
             "{held} of {whole}"
         );
         let back = model.import(detached_state).expect("a segment");
-        let detached_state = model.export(&back).expect("a parcel");
+        let detached_state = model.export(&back).expect("a detached state");
         drop(back);
         assert_eq!(model.memory().active_bytes - before, held);
         assert!(model.memory().peak_bytes >= before + held);
         let dropped = std::thread::spawn(move || drop(detached_state)).join();
-        dropped.expect("it may be dropped anywhere");
+        dropped.expect("a segment may be dropped on any thread");
         assert_eq!(model.memory().active_bytes, before);
     }
 }
@@ -582,12 +582,12 @@ fn cuts_out_of_range_are_rejected() {
 }
 
 /// The next device thread takes over the weights of the one before it, unless they may be
-/// spoiled. Bytes are counted: what is read anew takes as much again.
+/// corrupted. The test counts bytes: weights that are read again take as much memory again.
 #[test]
 fn weights_are_reused_and_not_read_again() {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(PLAIN, 8);
-    let files = ModelFiles::open(tiny.folder()).expect("a whole model");
+    let files = ModelFiles::open(tiny.folder()).expect("a complete model");
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),
         ..MlxOptions::default()
@@ -610,12 +610,12 @@ fn weights_are_reused_and_not_read_again() {
     assert_eq!(logits(&mut first), reference_logits);
     let (mut second, reused) = load(&reference);
     assert!(reused * 4 < whole, "{reused} of {whole} bytes");
-    // The thread that the first was on is gone by then.
+    // The thread of the first model has ended by then.
     drop(first);
     assert_eq!(logits(&mut second), reference_logits);
     let (third, reused) = load(&reference);
     assert!(reused * 4 < whole, "{reused} of {whole} bytes");
-    // It has not come as far as to a step: that may have been the weights' fault.
+    // The model has not finished a step, which may be the fault of the weights.
     drop(third);
     let (mut fourth, read) = load(&reference);
     assert!(read * 2 > whole, "{read} of {whole} bytes");

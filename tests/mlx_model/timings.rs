@@ -1,6 +1,6 @@
-//! What it costs to copy state out and in, beside a plain copy of as many bytes. Prints
-//! the least of many times; run it in release:
-//! `cargo test --release --features mlx --test mlx_model -- --ignored --nocapture`.
+//! Cost of exporting and importing state, compared with a plain copy of the same size. Prints
+//! the minimum of many times; run it in release: `cargo test --release --features mlx --test
+//! mlx_model -- --ignored --nocapture`.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::harness::{Slot, one_at_a_time};
 use crate::naive::{Shape, Tiny};
 use crate::tiny::{PLAIN, tokens};
 
-/// As much state as SmolLM2 135M has, and hardly more.
+/// The state size of SmolLM2 135M, with few other weights.
 const SMOLLM2_STATE: Shape = Shape {
     layers: 30,
     heads: 3,
@@ -21,28 +21,28 @@ const SMOLLM2_STATE: Shape = Shape {
     ..PLAIN
 };
 
-/// What a call returns, and how many microseconds it took.
+/// The result of a call, and its duration in microseconds.
 fn timed<T>(call: impl FnOnce() -> T) -> (T, f64) {
     let start = Instant::now();
     let made = call();
     (made, start.elapsed().as_secs_f64() * 1e6)
 }
 
-/// Microseconds of the fastest of many calls. What they return is dropped untimed.
+/// Microseconds of the fastest of many calls. Dropping their results is not timed.
 fn fastest<T>(mut call: impl FnMut() -> T) -> f64 {
     let times = (0..30).map(|_| timed(&mut call).1);
     times.fold(f64::MAX, f64::min)
 }
 
-/// Ways to take state in.
+/// Places for imported state.
 const WAYS: [(&str, usize, bool); 3] = [
-    ("memory kept warm", 256 << 20, true),
+    ("memory from the pool", 256 << 20, true),
     ("memory from the system", 0, true),
     ("memory of MLX's own", 0, false),
 ];
 
 fn load(tiny: &Tiny, idle_bytes_max: usize, kernels: bool) -> MlxModel {
-    let files = ModelFiles::open(tiny.folder()).expect("a whole model");
+    let files = ModelFiles::open(tiny.folder()).expect("a complete model");
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),
         idle_bytes_max,
@@ -66,11 +66,12 @@ fn copies_out_and_in() {
                 slot.step(&mut model, chunk, OutputKind::Nothing);
             }
             let segment = model.seal(&mut slot.tail, count).expect("sealed");
-            let (detached_state, just_sealed) = timed(|| model.export(&segment).expect("a parcel"));
+            let (detached_state, just_sealed) =
+                timed(|| model.export(&segment).expect("a detached state"));
             let packer = model.packer();
             let mut bytes = vec![1; packer.packed_bytes(segment.segment_size())];
             packer.pack(&detached_state, &mut bytes).expect("room");
-            let export_us = fastest(|| model.export(&segment).expect("a parcel"));
+            let export_us = fastest(|| model.export(&segment).expect("a detached state"));
             let mut other = vec![2; bytes.len()];
             let plain = fastest(|| other.copy_from_slice(&bytes));
             let out = fastest(|| packer.pack(&detached_state, &mut bytes));

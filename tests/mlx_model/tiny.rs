@@ -11,7 +11,7 @@ use crate::harness::{Slot, argmax, assert_close, greedy, one_at_a_time, rows, st
 use crate::naive::{Scaling, Shape, Tiny, VOCAB};
 
 pub(crate) const TOLERANCE: f32 = 1e-4;
-/// Where what is cached is rounded to 8 significant bits, and to 11.
+/// Tolerances where cached numbers are rounded to 8 and to 11 significant bits.
 pub(crate) const BF16_TOLERANCE: f32 = 0.03;
 pub(crate) const F16_TOLERANCE: f32 = 0.004;
 
@@ -36,13 +36,13 @@ pub(crate) const WINDOWED: Shape = Shape {
     ..PLAIN
 };
 
-/// With the crate's own kernels, where they are to be had, and without.
+/// With the crate's own kernels, where they are available, and without.
 pub(crate) fn both(tiny: &Tiny) -> [MlxModel; 2] {
     [true, false].map(|kernels| load(tiny, kernels))
 }
 
-/// Those of [`both`], with state cached in each kind of numbers, and how far their logits may be
-/// from the naive ones.
+/// The models of [`both`], with state cached in each type of numbers, and the tolerance of
+/// their logits against the naive ones.
 pub(crate) fn models_of_every_cache_kind(tiny: &Tiny) -> Vec<(MlxModel, f32)> {
     let kinds = [
         (FloatKind::F32, TOLERANCE),
@@ -61,7 +61,7 @@ pub(crate) fn load(tiny: &Tiny, kernels: bool) -> MlxModel {
 }
 
 pub(crate) fn load_cached(tiny: &Tiny, kernels: bool, kind: FloatKind) -> MlxModel {
-    let files = ModelFiles::open(tiny.folder()).expect("a whole model");
+    let files = ModelFiles::open(tiny.folder()).expect("a complete model");
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),
         kernels,
@@ -118,7 +118,7 @@ fn grouped_queries_and_sizes_of_heads() {
     }
 }
 
-/// Whose attention is composed of MLX's operations beside all other kernels.
+/// Models whose attention is composed of MLX's operations while the other kernels are used.
 #[test]
 fn unsupported_heads_are_composed() {
     for (heads, kv_heads, head_dim) in [(2, 1, 24), (3, 3, 20), (4, 2, 8)] {
@@ -150,7 +150,7 @@ fn odd_heads_with_windows_shorter_than_a_chunk() {
     }
 }
 
-/// The last token that a context has room for, by both ways of computing it.
+/// The last token that fits into a context, with and without kernels.
 #[test]
 fn a_context_is_filled_to_its_last_token() {
     let _serial = one_at_a_time();
@@ -211,7 +211,7 @@ fn a_tail_outgrows_its_block() {
     check(PLAIN, &[200, 55, 1, 1, 40]);
 }
 
-/// A window's tail drops what no token can see any more, and must not miss it.
+/// A window's tail drops state that no later token sees, without changing the logits.
 #[test]
 fn a_windowed_tail_stays_small() {
     let _serial = one_at_a_time();
@@ -236,16 +236,16 @@ fn a_windowed_tail_stays_small() {
         assert_eq!(
             slot.tail.bytes(),
             spec.segment_bytes(SegmentSize::whole(1)) * spec.tail_block_tokens,
-            "one block"
+            "the tail holds at most one block"
         );
         assert!(
             slot.tail.bytes() <= spec.tail_bytes(600),
-            "no more than reserved"
+            "the tail holds at most its reservation"
         );
     }
 }
 
-/// Whatever else is in the batch, each span gets its own answer.
+/// Each span gets its own logits whatever else is in the batch.
 #[test]
 fn mixed_batch_across_shared_and_private_segments() {
     let _serial = one_at_a_time();
@@ -271,7 +271,7 @@ fn mixed_batch(tiny: &Tiny, model: &mut MlxModel, tolerance: f32) {
     first.step(model, &prefix, OutputKind::Nothing);
     first.seal(model, 30);
     first.seal(model, 60);
-    // Three on the whole prefix, one on its first part, one on nothing.
+    // Three spans on the whole prefix, one on its first part, one on nothing.
     let paths = [
         &first.path[..],
         &[],
@@ -437,8 +437,8 @@ fn bad_spans_are_errors() {
     assert_eq!(model.step(&mut []).expect("nothing to do"), []);
 }
 
-/// A decode step writes its rows into the tail's buffers: were one of them
-/// copied, the peak would show it.
+/// A decode step writes its rows into the tail's buffers. A copy of one of them would show in
+/// the peak.
 #[test]
 fn tails_are_written_in_place() {
     check_in_place(|model, slot| {
@@ -448,8 +448,8 @@ fn tails_are_written_in_place() {
     });
 }
 
-/// The same with two steps under way: the next one is launched while kernels of the one
-/// before are still to write to the same buffers.
+/// The same with two steps in flight: the next one is submitted while kernels of the previous
+/// one still have to write to the same buffers.
 #[test]
 fn tails_of_two_steps_in_flight_are_written_in_place() {
     check_in_place(|model, slot| {
@@ -460,25 +460,29 @@ fn tails_of_two_steps_in_flight_are_written_in_place() {
                 tail: &mut slot.tail,
                 output_kind: greedy(),
             }];
-            model.submit(&mut spans).expect("a launch")
+            model.submit(&mut spans).expect("a submitted step")
         };
         let plain = || match greedy() {
             OutputKind::Token(token_sampling) => vec![SampleInputs::plain(token_sampling)],
-            OutputKind::Nothing | OutputKind::Logits => unreachable!("a token is wanted"),
+            OutputKind::Nothing | OutputKind::Logits => unreachable!("a token is requested"),
         };
         let mut in_flight = submit(model, TokenSource::Known(&[5]));
-        model.sample(&mut in_flight, plain()).expect("a draw");
+        model
+            .sample(&mut in_flight, plain())
+            .expect("the step is sampled");
         for _ in 0..20 {
             let mut next = submit(model, TokenSource::Sampled(&in_flight, 0));
-            model.finish(in_flight).expect("a landing");
-            model.sample(&mut next, plain()).expect("a draw");
+            model.finish(in_flight).expect("the step finishes");
+            model
+                .sample(&mut next, plain())
+                .expect("the step is sampled");
             in_flight = next;
         }
-        model.finish(in_flight).expect("a landing");
+        model.finish(in_flight).expect("the step finishes");
     });
 }
 
-/// Whether `decode` needs much less memory than one of its slot's buffers takes.
+/// Checks that `decode` needs much less memory than one of its slot's buffers.
 fn check_in_place(decode: impl Fn(&mut MlxModel, &mut Slot)) {
     let _serial = one_at_a_time();
     let shape = Shape {

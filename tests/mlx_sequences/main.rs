@@ -1,10 +1,11 @@
-//! What sequences do to each other on the MLX backend, through the whole engine: forks, shifts,
+//! Interactions between sequences on the MLX backend, through the whole engine: forks, shifts,
 //! preemption, pins, eviction, the pager, cancellation and sliding windows.
 //!
-//! On SmolLM2 the truth is the model driven by hand, one sequence alone, on a thread of its own
-//! (`reference_output.rs`). Model and engines are deterministic, so tokens must be equal. On a tiny random
-//! Mistral the truth is the naive model in double precision (`mistral.rs`). Each test also looks
-//! at the counters: that what it is about has happened.
+//! On SmolLM2 the reference is the model stepped by hand with one sequence, on a separate
+//! thread (`reference_output.rs`). Model and engines are deterministic, so tokens must be
+//! equal. On a tiny random Mistral the reference is the naive model in double precision
+//! (`mistral.rs`). Each test also checks counters, to make sure that the tested case has
+//! occurred.
 
 #![cfg(feature = "mlx")]
 
@@ -12,13 +13,13 @@ mod cancel;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../mlx_model/harness.rs"]
-#[allow(dead_code, reason = "each test takes what it needs")]
+#[allow(dead_code, reason = "not every test uses every item")]
 mod harness;
 mod mistral;
 #[path = "../common/model.rs"]
 mod model;
 #[path = "../mlx_model/naive.rs"]
-#[allow(dead_code, reason = "each test takes what it needs")]
+#[allow(dead_code, reason = "not every test uses every item")]
 mod naive;
 mod paging;
 mod preemption;

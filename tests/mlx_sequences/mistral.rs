@@ -1,5 +1,5 @@
-//! A tiny random Mistral, whose window is much shorter than the prompts. The truth is the naive
-//! model in double precision, which keeps all keys and looks at a window of them.
+//! A tiny random Mistral, whose window is much shorter than the prompts. The reference is the
+//! naive model in double precision, which keeps all keys and looks at a window of them.
 
 use motet::config::EngineConfig;
 use motet::model::ModelSpec;
@@ -28,13 +28,13 @@ const MISTRAL: Shape = Shape {
     scaling: Scaling::None,
 };
 
-/// How far the best logit must be ahead of the next: single precision errs by less.
+/// Minimum margin of the best logit over the next; the error of single precision is smaller.
 const MARGIN: f64 = 1e-5;
 
-/// The model, and what it says alone.
+/// The model, and its reference outputs.
 pub(crate) struct Mistral {
     tiny: Tiny,
-    /// The same weights, and every layer sees everything.
+    /// The same weights in a model whose layers see all tokens.
     unbounded: Tiny,
 }
 
@@ -62,10 +62,10 @@ impl Mistral {
     }
 
     fn files(&self) -> ModelFiles {
-        ModelFiles::open(self.tiny.folder()).expect("a whole model")
+        ModelFiles::open(self.tiny.folder()).expect("a complete model")
     }
 
-    /// The likeliest tokens after a prompt.
+    /// The greedy output after a prompt.
     pub(crate) fn reference_output(
         &self,
         prompt: &[TokenId],
@@ -74,14 +74,18 @@ impl Mistral {
         generate(&self.tiny, prompt, output_tokens, None)
     }
 
-    /// Panics if the model says the same where windows are not bounded: then its tokens would
-    /// not show whether windows are what they should be.
+    /// Panics if the model without windows has the same output. Tokens would then not show
+    /// whether windows are correct.
     pub(crate) fn check_window_matters(&self, prompt: &[TokenId], output: &[TokenId]) {
         let unbounded = generate(&self.unbounded, prompt, output.len(), None);
-        assert_ne!(output, unbounded, "take other tokens");
+        assert_ne!(
+            output, unbounded,
+            "choose other tokens: the window makes no difference"
+        );
     }
 
-    /// The same where the context is full before the end: what stays is computed anew.
+    /// Like [`reference_output`](Self::reference_output), where the context becomes full before
+    /// the end. Remaining tokens are computed again.
     pub(crate) fn shifted_reference_output(
         &self,
         prompt: &[TokenId],
@@ -126,7 +130,10 @@ fn likeliest(logits: &[f64]) -> TokenId {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
     let ahead = logits[order[0]] - logits[order[1]];
-    assert!(ahead > MARGIN, "{ahead} ahead: take other tokens");
+    assert!(
+        ahead > MARGIN,
+        "a margin of {ahead} is too small: choose other tokens"
+    );
     order[0] as TokenId
 }
 
@@ -136,7 +143,7 @@ pub(crate) fn tokens(seed: usize, count: usize) -> Vec<TokenId> {
     (0..count).map(|index| mix(index) as TokenId).collect()
 }
 
-/// Contexts of 256 tokens, so many sequences, and steps of so many tokens.
+/// Contexts of 256 tokens, and the given numbers of sequences and of tokens in a step.
 pub(crate) fn config(sequences_max: usize, step_tokens: usize) -> EngineConfig {
     let mut config = EngineConfig {
         context_tokens_max: Some(256),
@@ -147,8 +154,8 @@ pub(crate) fn config(sequences_max: usize, step_tokens: usize) -> EngineConfig {
     config
 }
 
-/// The printable characters and the line's end as tokens, and a template whose way of asking the
-/// assistant to speak is not how it spells what the assistant has said.
+/// A codec of the printable characters and the newline. Its template's generation prompt
+/// differs from how it renders past assistant messages.
 fn codec() -> TextCodec {
     let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
     alphabet.retain(|letter| letter.is_ascii_graphic() || ['Ġ', 'Ċ'].contains(letter));

@@ -1,4 +1,4 @@
-//! State leaves the device, comes back from host memory or the disk, and is what it was.
+//! State leaves the device, is loaded from host memory or the disk, and is unchanged.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::setup::{config, end, engine, letter, request, run, until, words};
 
 const USERS: usize = 4;
 
-/// Host memory for all, and nothing that is given up since a busy disk takes its time.
+/// Host memory for all copies, and no copy that is dropped because a busy disk is slow.
 fn paged(device_tokens: usize) -> EngineConfig {
     let mut config = config(2, 64, device_tokens);
     config.pager.host_bytes_max = 96 << 20;
@@ -22,7 +22,7 @@ fn paged(device_tokens: usize) -> EngineConfig {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conversations_come_back_from_host_memory_to_the_bit() {
-    // One sequence that runs, beside one cached letter at most.
+    // One running sequence beside at most one cached letter.
     let mut config = paged(256);
     config.pager.clean_part = 1.0;
     let engine = engine(config).await;
@@ -33,10 +33,13 @@ async fn conversations_come_back_from_host_memory_to_the_bit() {
         assert_eq!(output.tokens, reference_output(talk, 4));
         talk.extend(output.tokens);
     }
-    until("all is copied", || engine.stats().pager.copies >= USERS).await;
+    until("all letters are copied", || {
+        engine.stats().pager.copies >= USERS
+    })
+    .await;
     let before = engine.stats();
     assert!(before.cache.evicted_segments > 0, "the device is too small");
-    assert_eq!(before.pager.unpacked, 0, "nothing was wanted so far");
+    assert_eq!(before.pager.unpacked, 0, "nothing has been loaded yet");
     let mut found = Vec::new();
     for talk in &mut talks {
         let known = talk.len() - 1;
@@ -45,8 +48,11 @@ async fn conversations_come_back_from_host_memory_to_the_bit() {
         assert_eq!(output.tokens, reference_output(talk, 6));
         found.push(output.finish.usage.cached_tokens == known);
     }
-    assert_eq!(found, [true; USERS], "nothing was computed again");
-    // Each but perhaps the last was evicted, and came from its copy.
+    assert_eq!(
+        found, [true; USERS],
+        "every letter was loaded from its copy"
+    );
+    // Each letter except perhaps the last was evicted, and was loaded from its copy.
     let pager = engine.stats().pager;
     assert!(pager.host_hits as usize >= USERS - 1, "{pager:?}");
     assert!(pager.unpacked as usize >= USERS - 1, "{pager:?}");
@@ -57,7 +63,7 @@ async fn conversations_come_back_from_host_memory_to_the_bit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_goes_on_from_the_disk_with_the_same_tokens() {
     let folder = Folder::new("mlx-sequences-restart");
-    // Of each copy all but its last tokens is wanted: to cut one takes thrice its bytes.
+    // Each copy is needed without its last tokens; cutting one takes three times its bytes.
     let mut config = paged(512);
     config.pager.disk = Some(DiskConfig {
         folder: folder.0.clone(),
@@ -80,7 +86,7 @@ async fn a_restart_goes_on_from_the_disk_with_the_same_tokens() {
         assert_eq!(output.tokens, reference_output(prompt, 6));
     }
     let stats = second.stats();
-    // Of each prompt its last token, and what was generated.
+    // The last token of each prompt, and the generated tokens.
     assert_eq!(stats.evaluated_tokens as usize, USERS * 6);
     let pager = stats.pager;
     assert!(pager.read as usize >= USERS, "{pager:?}");

@@ -1,4 +1,4 @@
-//! A sequence that loses its slot goes on with the same tokens, from what it had computed.
+//! A preempted sequence continues with the same tokens, from its computed state.
 
 use motet::request::Priority;
 
@@ -9,7 +9,7 @@ use crate::setup::{config, end, engine, letter, read, request, run, submit};
 async fn urgent_request_preempts_and_nothing_is_computed_twice() {
     const OUTPUT: usize = 40;
     let mut config = config(1, 64, 3 * 192);
-    // The patient sequence cannot end before the urgent one has come.
+    // The patient sequence cannot end before the urgent one starts.
     config.scheduler.unread_tokens_max = 12;
     let engine = engine(config).await;
     let mut events = engine.events();
@@ -22,9 +22,15 @@ async fn urgent_request_preempts_and_nothing_is_computed_twice() {
     assert_eq!(output.tokens, reference_output(&urgent, 6));
     assert!(
         stream.finish().is_none(),
-        "the patient sequence is not over"
+        "the patient sequence has not finished"
     );
-    received.extend(stream.collect().await.expect("it ends well").tokens);
+    received.extend(
+        stream
+            .collect()
+            .await
+            .expect("the sequence finishes")
+            .tokens,
+    );
     assert_eq!(received, reference_output(&patient, OUTPUT));
     let stats = engine.stats();
     assert_eq!(stats.preempted, 1);
@@ -35,7 +41,7 @@ async fn urgent_request_preempts_and_nothing_is_computed_twice() {
         }
     }
     assert_eq!(preempted, [name]);
-    // What it had computed was in the cache when it got a slot again.
+    // Its computed state was in the cache when it got a slot again.
     let needed = patient.len() + OUTPUT - 1 + urgent.len() + 5;
     let evaluated = stats.evaluated_tokens as usize;
     assert!(
@@ -48,7 +54,7 @@ async fn urgent_request_preempts_and_nothing_is_computed_twice() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn preemption_under_memory_pressure_keeps_every_output() {
     const OUTPUT: usize = 72;
-    // Less than three whole sequences of 112 tokens.
+    // Capacity for less than three whole sequences of 112 tokens.
     let engine = engine(config(4, 64, 320)).await;
     let budget = engine.config().cache.device_bytes_max;
     let mut streams = Vec::new();
@@ -58,12 +64,15 @@ async fn preemption_under_memory_pressure_keeps_every_output() {
         streams.push((submit(&engine, request).await, prompt));
     }
     for (stream, prompt) in streams {
-        let output = stream.collect().await.expect("it ends well");
+        let output = stream.collect().await.expect("the sequence finishes");
         assert_eq!(output.tokens, reference_output(&prompt, OUTPUT));
     }
     let stats = engine.stats();
     assert!(stats.preempted > 0, "{stats:?}");
-    assert!(stats.steps_by_sequences.len() > 1, "several ran at once");
+    assert!(
+        stats.steps_by_sequences.len() > 1,
+        "several sequences ran at once"
+    );
     let cache = stats.cache;
     assert!(
         cache.sealed_bytes + cache.reserved_bytes <= budget,

@@ -1,5 +1,5 @@
-//! What SmolLM2 says of a prompt alone: the model driven by hand, without engine, scheduler or
-//! cache. One model for all tests, on a thread of its own.
+//! Reference outputs of SmolLM2 for single prompts: the model stepped by hand, without engine,
+//! scheduler or cache. All tests share one model on its own thread.
 
 use std::collections::BTreeMap;
 use std::sync::{OnceLock, mpsc};
@@ -12,7 +12,7 @@ use motet::model::{Model, Tail};
 use crate::harness::{Slot, sampled, token};
 use crate::setup::{files, options};
 
-/// When a context is full, and what stays of it.
+/// The context size, and how many of its first tokens are kept when it is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Shift {
     pub(crate) context_tokens: usize,
@@ -28,18 +28,18 @@ struct Question {
 }
 
 impl Shift {
-    /// Tokens that go when the context is full: half of what is not kept.
+    /// Tokens that are discarded when the context is full: half of those that are not kept.
     pub(crate) fn discarded_tokens(self) -> usize {
         (self.context_tokens - self.keep) / 2
     }
 }
 
-/// The likeliest tokens after a prompt.
+/// The greedy output after a prompt.
 pub(crate) fn reference_output(prompt: &[TokenId], output_tokens: usize) -> Vec<TokenId> {
     ask(prompt, output_tokens, Sampling::GREEDY, None)
 }
 
-/// Tokens drawn after a prompt.
+/// The output sampled after a prompt.
 pub(crate) fn sampled_reference_output(
     prompt: &[TokenId],
     output_tokens: usize,
@@ -48,7 +48,7 @@ pub(crate) fn sampled_reference_output(
     ask(prompt, output_tokens, sampling, None)
 }
 
-/// The likeliest tokens after a prompt, where the context is full before the end.
+/// The greedy output after a prompt, where the context becomes full before the end.
 pub(crate) fn shifted_reference_output(
     prompt: &[TokenId],
     output_tokens: usize,
@@ -77,8 +77,10 @@ fn ask(
         shift,
         answer,
     };
-    questions.send(question).expect("the thread is there");
-    answered.recv().expect("the thread answers")
+    questions
+        .send(question)
+        .expect("the reference thread is running");
+    answered.recv().expect("the reference thread answers")
 }
 
 fn answer_all(questions: mpsc::Receiver<Question>) {
@@ -97,7 +99,7 @@ fn answer_all(questions: mpsc::Receiver<Question>) {
             known.insert(key, output.clone());
         }
         output.truncate(question.output_tokens);
-        // A test that has failed does not wait for its answer.
+        // A failed test no longer waits for its answer.
         question.answer.send(output).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! What is pinned or held stays, and everything else goes when room is needed.
+//! Pinned state and state in use stay, and everything else is evicted when memory is needed.
 
 use motet::Engine;
 use motet::config::EvictionPolicy;
@@ -7,7 +7,8 @@ use motet::request::{Miss, MissReason};
 use crate::reference_output::reference_output;
 use crate::setup::{config, end, engine, letter, read, request, run, submit};
 
-/// Tokens of a letter that were in the cache, and why not more. The answer is as alone.
+/// Tokens of a letter that were in the cache, and why not more. Checks that the answer equals
+/// the reference.
 async fn cached(engine: &Engine, number: usize) -> (usize, Option<Miss>) {
     let prompt = letter(number);
     let output = run(engine, request(&prompt, 4)).await;
@@ -20,7 +21,7 @@ async fn cached(engine: &Engine, number: usize) -> (usize, Option<Miss>) {
     (usage.cached_tokens, usage.miss)
 }
 
-/// More letters than the device has room for, one after the other.
+/// More letters than fit on the device, one after another.
 async fn fill(engine: &Engine) {
     for number in 1..5 {
         cached(engine, number).await;
@@ -30,7 +31,7 @@ async fn fill(engine: &Engine) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pins_and_live_sequences_survive_eviction() {
     const OUTPUT: usize = 24;
-    // A pin, one cached letter and the sequence that runs; or two that run.
+    // Memory for a pin, one cached letter and the running sequence, or for two running ones.
     let mut config = config(2, 64, 320);
     config.cache.eviction = EvictionPolicy::Lru;
     config.scheduler.unread_tokens_max = 4;
@@ -43,26 +44,30 @@ async fn pins_and_live_sequences_survive_eviction() {
     assert!(before > 0, "the device is too small for five letters");
     assert_eq!(cached(&engine, 0).await, (pinned.len() - 1, None));
     let (found, miss) = cached(&engine, 1).await;
-    assert_eq!(found, 0, "a letter that nothing holds is gone");
+    assert_eq!(found, 0, "an unpinned letter is evicted");
     assert_eq!(miss.map(|miss| miss.reason), Some(MissReason::Evicted));
 
-    engine.unpin(pin).await.expect("it is pinned");
+    engine.unpin(pin).await.expect("the pin exists");
     assert_eq!(engine.stats().cache.pins, 0);
     fill(&engine).await;
     let (found, miss) = cached(&engine, 0).await;
-    assert_eq!(found, 0, "what was unpinned goes like all else");
+    assert_eq!(found, 0, "a letter is evicted after it is unpinned");
     assert_eq!(miss.map(|miss| miss.reason), Some(MissReason::Evicted));
 
-    // One that is paused with its slot, while others come and go.
+    // A sequence that is paused with its slot, while others start and finish.
     let held = letter(5);
     let mut live = submit(&engine, request(&held, OUTPUT)).await;
     let mut received = read(&mut live, 2).await;
     let before = engine.stats().cache.evicted_segments;
     fill(&engine).await;
     assert!(engine.stats().cache.evicted_segments > before);
-    assert_eq!(cached(&engine, 5).await.0, held.len() - 1, "it is held");
-    received.extend(live.collect().await.expect("it ends well").tokens);
+    assert_eq!(
+        cached(&engine, 5).await.0,
+        held.len() - 1,
+        "the paused sequence's prefix stays"
+    );
+    received.extend(live.collect().await.expect("the sequence finishes").tokens);
     assert_eq!(received, reference_output(&held, OUTPUT));
-    assert_eq!(engine.stats().preempted, 0, "there was room for both");
+    assert_eq!(engine.stats().preempted, 0, "both sequences fit");
     end(engine).await;
 }

@@ -30,10 +30,10 @@ const NAMES: [&str; 12] = [
 const TOWNS: [&str; 5] = ["Dover", "Bergen", "Lisbon", "Salem", "Genoa"];
 const ANIMALS: [&str; 7] = ["goat", "mule", "pig", "horse", "cow", "dog", "goose"];
 
-/// Opened once for all engines, so that the weights are hashed once.
+/// Opened once for all engines, so that the weights are hashed only once.
 pub(crate) fn files() -> &'static ModelFiles {
     static FILES: OnceLock<ModelFiles> = OnceLock::new();
-    FILES.get_or_init(|| ModelFiles::open(&model()).expect("a whole model"))
+    FILES.get_or_init(|| ModelFiles::open(&model()).expect("a complete model"))
 }
 
 pub(crate) fn options() -> MlxOptions {
@@ -55,8 +55,8 @@ pub(crate) async fn engine(config: EngineConfig) -> Engine {
     started.expect("the engine starts")
 }
 
-/// A device for so many sequences, in steps of so many tokens; contexts of 192 tokens, and room
-/// for the tails of `device_tokens`.
+/// A device for the given number of sequences and tokens in a step. Contexts have 192 tokens,
+/// and the memory fits the tails of `device_tokens` tokens.
 pub(crate) fn config(
     sequences_max: usize,
     step_tokens: usize,
@@ -73,12 +73,13 @@ pub(crate) fn config(
     config
 }
 
-/// The tokens of a text that goes on after others.
+/// The tokens of a text that continues another.
 pub(crate) fn words(text: &str) -> Vec<TokenId> {
     codec().encode_continuation(text).expect("any text")
 }
 
-/// A letter of some 90 tokens: those of other numbers below 12 begin with another token.
+/// A letter of some 90 tokens. Letters with different numbers below 12 begin with different
+/// tokens.
 pub(crate) fn letter(number: usize) -> Vec<TokenId> {
     let name = NAMES[number % NAMES.len()];
     let town = TOWNS[number % TOWNS.len()];
@@ -106,7 +107,7 @@ fn codec() -> &'static TextCodec {
     CODEC.get_or_init(|| text_of(files()).expect("a tokenizer"))
 }
 
-/// So many tokens after this prompt.
+/// A request for this many tokens after this prompt.
 pub(crate) fn request(prompt: &[TokenId], output_tokens: usize) -> Request {
     Request::tokens(prompt)
         .output_tokens_max(output_tokens)
@@ -114,25 +115,32 @@ pub(crate) fn request(prompt: &[TokenId], output_tokens: usize) -> Request {
 }
 
 pub(crate) async fn submit(engine: &Engine, request: Request) -> TokenStream {
-    engine.submit(request).await.expect("it is taken in")
+    engine
+        .submit(request)
+        .await
+        .expect("the request is admitted")
 }
 
 pub(crate) async fn run(engine: &Engine, request: Request) -> Completion {
     let stream = submit(engine, request).await;
-    stream.collect().await.expect("it ends well")
+    stream.collect().await.expect("the sequence finishes")
 }
 
-/// Reads so many tokens of a stream.
+/// Reads this many tokens of a stream.
 pub(crate) async fn read(stream: &mut TokenStream, count: usize) -> Vec<TokenId> {
     let mut tokens = Vec::new();
     while tokens.len() < count {
-        let piece = stream.next().await.expect("more to come").expect("a piece");
+        let piece = stream
+            .next()
+            .await
+            .expect("the stream continues")
+            .expect("a piece");
         tokens.extend(piece.token);
     }
     tokens
 }
 
-/// Waits until `done`; a real model on a busy machine takes its time.
+/// Waits until `done`. A real model on a busy machine takes its time.
 pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(Duration::from_secs(100), async {
         while !done() {
@@ -142,7 +150,8 @@ pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
     waited.await.unwrap_or_else(|_| panic!("{what}"));
 }
 
-/// Ends an engine whose sequences are over: all that is cached can go, and nothing is held.
+/// Shuts down an engine whose sequences have finished. Checks that everything cached can be
+/// evicted and nothing is in use.
 pub(crate) async fn end(engine: Engine) {
     engine.drain().await;
     until("all slots are closed", || {
@@ -153,7 +162,7 @@ pub(crate) async fn end(engine: Engine) {
     engine
         .clear_all_caches()
         .await
-        .expect("the engine is whole");
+        .expect("the engine is consistent");
     let cache = engine.stats().cache;
     assert_eq!((cache.segments, cache.sealed_bytes), (0, 0), "{cache:?}");
     assert_eq!((cache.protected_bytes, cache.pins), (0, 0), "{cache:?}");

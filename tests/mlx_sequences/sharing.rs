@@ -1,4 +1,4 @@
-//! Forks, several outputs, and contexts that are full.
+//! Forks, several outputs, and full contexts.
 
 use motet::model::sampling::Sampling;
 use motet::request::FinishReason;
@@ -12,7 +12,7 @@ use crate::setup::{config, end, engine, letter, letters, read, request, run, sub
 async fn forks_go_on_from_any_token_of_a_live_sequence_and_share_its_state() {
     const OUTPUT: usize = 32;
     let mut config = config(8, 64, 8 * 192);
-    // The source pauses before its end until it is read.
+    // The source pauses before its end until its output is read.
     config.scheduler.unread_tokens_max = 12;
     let engine = engine(config).await;
     let prompt = letter(1);
@@ -26,17 +26,17 @@ async fn forks_go_on_from_any_token_of_a_live_sequence_and_share_its_state() {
     for (at, appended) in [Some(within), Some(after), None].into_iter().zip(&appended) {
         let more = request(appended, 8);
         let fork = engine.fork(&source, at, more).await;
-        forks.push((at, appended, fork.expect("it is taken in")));
+        forks.push((at, appended, fork.expect("the fork is admitted")));
     }
     let mut computed = 0;
     for (at, appended, fork) in forks {
-        let fork = fork.collect().await.expect("it ends well");
+        let fork = fork.collect().await.expect("the sequence finishes");
         let usage = fork.finish.usage;
         let begins = usage.prompt_tokens - appended.len();
         assert_eq!(begins, at.unwrap_or(begins));
         assert!(
             begins >= after || begins == within,
-            "{begins}: what was read is known"
+            "{begins}: the fork position is known"
         );
         let continued = [&whole[..begins], appended].concat();
         assert_eq!(
@@ -44,7 +44,8 @@ async fn forks_go_on_from_any_token_of_a_live_sequence_and_share_its_state() {
             reference_output(&continued, 8),
             "forked at {at:?}"
         );
-        // Its last token is always computed, and the source's last may not be yet.
+        // A fork always computes its last token, and the source may not have computed its last
+        // yet.
         let shared = begins.min(continued.len() - 1);
         let least = if at.is_none() { shared - 1 } else { shared };
         assert!(
@@ -53,15 +54,21 @@ async fn forks_go_on_from_any_token_of_a_live_sequence_and_share_its_state() {
         );
         computed += usage.prompt_tokens - usage.cached_tokens + 7;
     }
-    received.extend(source.collect().await.expect("it ends well").tokens);
+    received.extend(
+        source
+            .collect()
+            .await
+            .expect("the sequence finishes")
+            .tokens,
+    );
     assert_eq!(
         received,
         whole[prompt.len()..],
-        "the source notices nothing"
+        "the source's output is unchanged"
     );
     let stats = engine.stats();
     assert_eq!((stats.forked, stats.preempted), (3, 0));
-    // Nothing that was shared was computed again, for the source neither.
+    // No shared token was computed again, by the source neither.
     let own = prompt.len() + OUTPUT - 1;
     assert_eq!(stats.evaluated_tokens as usize, own + computed);
     end(engine).await;
@@ -75,10 +82,14 @@ async fn several_outputs_share_one_prompt_and_match_their_references() {
     let streams = engine
         .submit_many(sampling_request)
         .await
-        .expect("they are taken in");
+        .expect("the outputs are admitted");
     let mut outputs = Vec::new();
     for (seed, stream) in (7..).zip(streams) {
-        let output = stream.collect().await.expect("it ends well").tokens;
+        let output = stream
+            .collect()
+            .await
+            .expect("the sequence finishes")
+            .tokens;
         let sampling = Sampling {
             temperature: 0.9,
             seed,
@@ -93,7 +104,7 @@ async fn several_outputs_share_one_prompt_and_match_their_references() {
     }
     outputs.sort();
     outputs.dedup();
-    assert!(outputs.len() > 1, "seeds draw different tokens");
+    assert!(outputs.len() > 1, "different seeds give different tokens");
     let stats = engine.stats();
     assert_eq!(stats.forked, 3);
     // Each output's own tokens, and perhaps the prompt's last token once more.
@@ -116,7 +127,7 @@ async fn full_contexts_shift_and_shifted_state_stays_private() {
     let prompt = letter(3)[..64].to_vec();
     let expected = shifted_reference_output(&prompt, OUTPUT, shift);
     let shifting = request(&prompt, OUTPUT).shift(shift.keep);
-    // Two that share their prompt, and a neighbour that does not shift.
+    // Two sequences with a common prompt, and a neighbour that does not shift.
     let one = submit(&engine, shifting.clone()).await;
     let other = submit(&engine, shifting).await;
     let near = letter(4)[..40].to_vec();
@@ -126,7 +137,7 @@ async fn full_contexts_shift_and_shifted_state_stays_private() {
     assert_eq!(shifts, 2, "the context is full twice");
     let mut shared = 0;
     for stream in [one, other] {
-        let output = stream.collect().await.expect("it ends well");
+        let output = stream.collect().await.expect("the sequence finishes");
         assert_eq!(output.tokens, expected);
         assert_eq!(output.finish.reason, FinishReason::Length);
         let usage = output.finish.usage;
@@ -134,12 +145,13 @@ async fn full_contexts_shift_and_shifted_state_stays_private() {
         shared += usage.cached_tokens;
     }
     assert_eq!(shared, prompt.len() - 1, "the prompt was computed once");
-    let neighbour = neighbour.collect().await.expect("it ends well");
+    let neighbour = neighbour.collect().await.expect("the sequence finishes");
     assert_eq!(neighbour.tokens, reference_output(&near, 20));
     assert_eq!(neighbour.finish.usage.shifted_tokens, 0);
     assert_eq!(engine.stats().shifted as usize, 2 * shifts);
 
-    // What stood in their slots at the end: its state is not that of these tokens.
+    // The tokens left in the slots at the end. Their state was computed before tokens were
+    // removed, so only the kept prefix is cached.
     let all = [&prompt[..], &expected[..OUTPUT - 1]].concat();
     let left = shift.keep + shifts * shift.discarded_tokens();
     let moved = [&all[..shift.keep], &all[left..]].concat();

@@ -1,5 +1,5 @@
-//! Sliding windows with the whole cache: what sequences share, forks, eviction, preemption,
-//! shifts and the disk.
+//! Sliding windows with the whole cache: shared prefixes, forks, eviction, preemption, shifts
+//! and the disk.
 
 use motet::TokenId;
 use motet::config::DiskConfig;
@@ -24,7 +24,7 @@ async fn shared_prefix_longer_than_the_window_is_computed_once() {
     }
     let (mut from_cache, mut outputs) = (0, Vec::new());
     for (stream, prompt) in streams {
-        let output = stream.collect().await.expect("it ends well");
+        let output = stream.collect().await.expect("the sequence finishes");
         assert_eq!(output.tokens, mistral.reference_output(&prompt, OUTPUT));
         mistral.check_window_matters(&prompt, &output.tokens);
         from_cache += output.finish.usage.cached_tokens;
@@ -32,7 +32,7 @@ async fn shared_prefix_longer_than_the_window_is_computed_once() {
     }
     outputs.sort();
     outputs.dedup();
-    assert_eq!(outputs.len(), 8, "each says something of its own");
+    assert_eq!(outputs.len(), 8, "each output is different");
     assert_eq!(from_cache, 7 * system.len());
     let own = 8 * (10 + OUTPUT - 1);
     assert_eq!(engine.stats().evaluated_tokens as usize, system.len() + own);
@@ -42,7 +42,10 @@ async fn shared_prefix_longer_than_the_window_is_computed_once() {
         .iter()
         .map(|group| group.bytes)
         .sum();
-    let tree = engine.cache_tree(None).await.expect("it is whole");
+    let tree = engine
+        .cache_tree(None)
+        .await
+        .expect("the cache is consistent");
     let long = tree.nodes.iter().filter(|node| node.tokens.len() >= WINDOW);
     let bytes: Vec<usize> = long.map(|node| node.bytes).collect();
     assert_eq!(bytes, [WINDOW * token_bytes; 9], "a window of each range");
@@ -60,12 +63,12 @@ async fn forks_resume_from_a_retained_window() {
     let whole = [&prompt[..], &mistral.reference_output(&prompt, OUTPUT)].concat();
     let mut source = submit(&engine, request(&prompt, OUTPUT)).await;
     let mut received = read(&mut source, 40).await;
-    // In the prompt, where no window is kept, and at the prompt's end.
+    // Within the prompt, where no window is retained, and at the prompt's end.
     for (at, cached) in [(30, 0), (85, 59), (60, 59)] {
         let appended = tokens(at, 5);
         let fork = engine.fork(&source, Some(at), request(&appended, 30)).await;
-        let fork = fork.expect("it is taken in").collect().await;
-        let fork = fork.expect("it ends well");
+        let fork = fork.expect("the fork is admitted").collect().await;
+        let fork = fork.expect("the sequence finishes");
         let continued = [&whole[..at], &appended].concat();
         assert_eq!(
             fork.tokens,
@@ -74,21 +77,27 @@ async fn forks_resume_from_a_retained_window() {
         );
         assert_eq!(fork.finish.usage.cached_tokens, cached, "forked at {at}");
     }
-    // All of it: the window is there.
+    // The whole prefix is cached, because its window is retained.
     let before = engine.stats().evaluated_tokens;
     let latest = engine.fork(&source, None, request(&[7, 8, 9], 12)).await;
-    let latest = latest.expect("it is taken in").collect().await;
-    let latest = latest.expect("it ends well");
+    let latest = latest.expect("the fork is admitted").collect().await;
+    let latest = latest.expect("the sequence finishes");
     let usage = latest.finish.usage;
     let continued = [&whole[..usage.prompt_tokens - 3], &[7, 8, 9]].concat();
     assert_eq!(latest.tokens, mistral.reference_output(&continued, 12));
     assert!(usage.prompt_tokens - usage.cached_tokens <= 4, "{usage:?}");
     assert!(engine.stats().evaluated_tokens - before < 30);
-    received.extend(source.collect().await.expect("it ends well").tokens);
+    received.extend(
+        source
+            .collect()
+            .await
+            .expect("the sequence finishes")
+            .tokens,
+    );
     assert_eq!(
         received,
         whole[prompt.len()..],
-        "the source notices nothing"
+        "the source's output is unchanged"
     );
     assert_eq!(engine.stats().forked, 4);
     end(engine).await;
@@ -113,11 +122,11 @@ async fn windows_are_evicted_and_sequences_are_preempted() {
             streams.push((submit(&engine, request).await, prompt));
         }
         for (stream, prompt) in streams {
-            let output = stream.collect().await.expect("it ends well");
+            let output = stream.collect().await.expect("the sequence finishes");
             assert_eq!(output.tokens, mistral.reference_output(&prompt, OUTPUT));
             mistral.check_window_matters(&prompt, &output.tokens);
         }
-        // One after the other: more than the device has room for.
+        // One after another: more sequences than fit on the device.
         for user in 0..40 {
             let prompt = tokens(1000 * round + user, 90);
             let output = run(&engine, request(&prompt, 2)).await;
@@ -155,7 +164,7 @@ async fn full_context_recomputes_the_remaining_tokens() {
     let shifts = (60 + OUTPUT - 1 - shift.context_tokens).div_ceil(shift.discarded_tokens());
     assert!(shifts > 2);
     for (stream, prompt) in streams {
-        let output = stream.collect().await.expect("it ends well");
+        let output = stream.collect().await.expect("the sequence finishes");
         assert_eq!(
             output.tokens,
             mistral.shifted_reference_output(&prompt, OUTPUT, shift)
@@ -187,7 +196,7 @@ async fn windows_come_back_from_the_disk_after_a_restart() {
     assert_eq!(output.tokens, mistral.reference_output(&prompt, 40));
     first.shutdown(motet::Shutdown::Finish).await;
     let second = mistral.engine(config).await;
-    // What it said belongs to the conversation now.
+    // The answer becomes part of the conversation.
     let talk = [&prompt[..], &output.tokens, &tokens(7, 9)].concat();
     let output = run(&second, request(&talk, 40)).await;
     assert_eq!(output.tokens, mistral.reference_output(&talk, 40));

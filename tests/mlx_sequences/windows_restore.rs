@@ -1,6 +1,6 @@
-//! Where sequences of a model with sliding windows can resume: before a prompt's last token,
-//! where another prompt branched off, where the caller says, in intervals, and where a
-//! conversation will go on.
+//! Restore points of a model with sliding windows: before a prompt's last token, where another
+//! prompt branched off, where the caller asks for one, at intervals, and where a conversation
+//! will continue.
 
 use motet::text::{Chat, Message};
 use motet::{Engine, Request, TokenId};
@@ -10,7 +10,8 @@ use crate::setup::{end, request, run};
 
 const OUTPUT: usize = 24;
 
-/// Tokens of the request's prompt that were in the cache. The answer is as alone.
+/// Tokens of the request's prompt that were in the cache. Checks that the answer equals the
+/// reference.
 async fn cached(engine: &Engine, mistral: &Mistral, request: Request, prompt: &[TokenId]) -> usize {
     let output = run(
         engine,
@@ -42,14 +43,18 @@ async fn a_prompt_can_be_resumed_at_its_restore_points_only() {
         async |prompt: &[TokenId]| cached(&engine, &mistral, request(prompt, OUTPUT), prompt).await;
     assert_eq!(ask(&prompt).await, 0);
     assert_eq!(ask(&prompt).await, 119, "before its last token");
-    assert_eq!(ask(&branch(70, 1)).await, 0, "no window was kept there");
-    assert_eq!(ask(&branch(70, 2)).await, 70, "where one branched off");
+    assert_eq!(ask(&branch(70, 1)).await, 0, "no window was retained there");
+    assert_eq!(
+        ask(&branch(70, 2)).await,
+        70,
+        "where another prompt branched off"
+    );
     assert_eq!(ask(&branch(90, 3)).await, 70);
     let asked = [&tokens(9, 80)[..], &tokens(5, 30)].concat();
     let first = request(&asked, OUTPUT).restore_point(80);
     assert_eq!(cached(&engine, &mistral, first, &asked).await, 0);
     let other = [&asked[..80], &tokens(11, 20)].concat();
-    assert_eq!(ask(&other).await, 80, "where the caller said");
+    assert_eq!(ask(&other).await, 80, "where the caller asked for one");
     end(engine).await;
 }
 
@@ -64,13 +69,17 @@ async fn a_prompt_can_be_resumed_at_every_interval() {
         cached(&engine, &mistral, request(&prompt, OUTPUT), &prompt).await,
         0
     );
-    let tree = engine.cache_tree(None).await.expect("it is whole");
+    let tree = engine
+        .cache_tree(None)
+        .await
+        .expect("the cache is consistent");
     let resumable = tree.nodes.iter().filter(|node| node.resumable);
     let ends: Vec<usize> = resumable
         .map(|node| node.tokens_before + node.tokens.len())
         .collect();
     assert_eq!(ends, [50, 100, 119, 120 + OUTPUT - 1]);
-    // Nearly at a point is not enough. Within the window before one all is kept since the last.
+    // A position near a restore point is not enough. Within the window before a point, all
+    // state since the last one is retained.
     let branches = [(49, 0), (60, 50), (99, 50), (110, 110)];
     for (number, (shared, expected)) in branches.iter().enumerate() {
         let prompt = branch(*shared, number);
@@ -91,7 +100,7 @@ async fn conversation_resumes_before_the_generation_prompt() {
     let mut known = 0;
     for turn in 0..3 {
         let chat = Chat::from(messages.clone());
-        let codec = engine.text().expect("it has a tokenizer");
+        let codec = engine.text().expect("the engine has a tokenizer");
         let prompt = codec.encode_chat(&chat).expect("plain text");
         let so_far = codec.encode_conversation(&chat).expect("plain text");
         assert!(so_far.len() < prompt.len() && prompt.starts_with(&so_far));
@@ -101,9 +110,9 @@ async fn conversation_resumes_before_the_generation_prompt() {
         messages.push(Message::assistant(format!("At {turn}, by the wall.")));
         messages.push(Message::user(format!("And what grows in bed {turn}?")));
     }
-    // The same tokens, of which nobody has said that they are a conversation.
+    // The same tokens, without being marked as a conversation.
     let plain = Chat::from(messages[..2].to_vec());
-    let codec = engine.text().expect("it has a tokenizer");
+    let codec = engine.text().expect("the engine has a tokenizer");
     let first = codec.encode_chat(&plain).expect("plain text");
     let second = codec
         .encode_chat(&messages[..4].to_vec().into())

@@ -1,10 +1,9 @@
-//! The cache's core, with or without the pager's, a device on paper, and three sequences of
-//! which two begin alike and the third is the first once more, of the same tenant or not.
+//! The cache's core, with or without the pager's, a fake device, and three sequences. Two have
+//! a common beginning, and the third repeats the first, with the same salt or another.
 //!
-//! After each message: both cores' own checks; every path spells its sequence's tokens, of
-//! its own salt; what a slot holds it was granted; the device holds what the cache says, and
-//! no more bytes than there are. And from wherever an order has led, all comes to rest with
-//! nothing held.
+//! Invariants after each message: both cores' own checks pass. Every path spells its sequence's
+//! tokens, of its own salt. Each slot stays within its grant. The device holds what the cache
+//! says, within its bytes. From every state, all work finishes with nothing held.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
@@ -29,14 +28,14 @@ const SHARED: usize = 20;
 const STEP_TOKENS: usize = 12;
 /// Tokens that a sequence generates at most.
 const OUTPUT_TOKENS: usize = 2;
-/// Room on the device for about two sequences.
+/// Device memory for about two sequences, in tokens.
 const DEVICE_TOKENS: usize = 60;
 const PAGE: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Setup {
     pub(crate) paged: bool,
-    /// The third sequence is another tenant's.
+    /// The third sequence has another salt.
     pub(crate) salted: bool,
     pub(crate) eviction: EvictionPolicy,
 }
@@ -64,19 +63,19 @@ pub(crate) const SETUPS: [Setup; 4] = [
     },
 ];
 
-/// From here every order is tried.
+/// The explorer tries every order from these beginnings.
 pub(crate) const BEGINNINGS: [&[Act]; 4] = [
     &[],
-    // One sequence has left what it computed.
+    // One sequence has left its computed tokens in the cache.
     &[Act::OpenSlot(0), Act::Step(0), Act::Step(0), Act::Close(0)],
-    // One computes what another waits for.
+    // One computes tokens that another waits for.
     &[
         Act::OpenSlot(0),
         Act::Step(0),
         Act::OpenSlot(1),
         Act::OpenSlot(2),
     ],
-    // What one has left is in host memory only, and comes back.
+    // The tokens of a finished sequence are in host memory only, and are loaded.
     &[
         Act::OpenSlot(0),
         Act::Step(0),
@@ -96,11 +95,11 @@ pub(crate) const BEGINNINGS: [&[Act]; 4] = [
     ],
 ];
 
-/// One thing that may happen.
+/// One possible event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     OpenSlot(usize),
-    /// It is part of a step, or says that it has got where somebody waits for it.
+    /// The sequence is part of a step, or reports that it has reached an awaited offset.
     Step(usize),
     ExtendGrant(usize),
     Share(usize),
@@ -110,16 +109,16 @@ pub(crate) enum Act {
     Unpin,
     Clear,
     Reset,
-    /// The oldest message on its way to the pager, or to the cache, gets there.
+    /// Delivers the oldest message to the pager, or to the cache.
     ToPager,
     ToCache,
-    /// The cache hears that the device has room for what is to come.
+    /// The cache learns that the device has memory for the import.
     FencePassed,
-    /// This job ends, well or not.
+    /// This job ends, with success or failure.
     End(usize, bool),
 }
 
-/// How far a sequence is.
+/// Progress of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
@@ -177,7 +176,7 @@ impl World for CacheWorld {
         let pager = PagerConfig {
             host_bytes_max: 2 * PAGE,
             label_bytes_max: Some(1 << 20),
-            // Whatever is cached is offered.
+            // Everything cached is an offload candidate.
             clean_part: 1.0,
             ..PagerConfig::default()
         };
@@ -292,7 +291,7 @@ impl World for CacheWorld {
                 let pinned = self.core.handle(Duration::ZERO, Message::Pin(pin));
                 self.pinned = pinned.is_ok();
                 self.follow(pinned.unwrap_or_default());
-                // What was evicted for a pin that then found no room is said with the next.
+                // Evictions for a pin that then did not fit are reported with the next message.
                 let no_sequences = Vec::new();
                 self.send(Message::ProbePrefix {
                     sequences: no_sequences,
@@ -313,7 +312,7 @@ impl World for CacheWorld {
                     .pager_side()
                     .to_pager
                     .pop_front()
-                    .expect("one is on its way");
+                    .expect("a message is in flight");
                 self.send_to_pager(message);
             }
             Act::ToCache => {
@@ -321,7 +320,7 @@ impl World for CacheWorld {
                     .pager_side()
                     .to_cache
                     .pop_front()
-                    .expect("one is on its way");
+                    .expect("a message is in flight");
                 self.send(Message::Paged(pager_event));
             }
             Act::FencePassed => {
@@ -348,7 +347,7 @@ impl World for CacheWorld {
             text,
             "{core:?} {phases:?} {fake_device:?} {pinned:?} {pager_side:?}"
         )
-        .expect("memory takes all");
+        .expect("writing to memory cannot fail");
     }
 
     fn come_to_rest(mut self) {
@@ -370,8 +369,8 @@ impl World for CacheWorld {
             (0, 0),
             "nothing is left on the device"
         );
-        // No byte is lost: one who needs all of them begins, and ends. Whoever has left last,
-        // as a rule, is another, whose unanswered questions its own would hide.
+        // No byte is lost: a sequence that needs all of them runs and ends. As a rule it
+        // differs from the last one, whose unanswered lookups its own would hide.
         let last = SEQUENCES - 1;
         self.phases[last] = Phase::Deferred;
         let begin = OpenSlot {
@@ -384,7 +383,7 @@ impl World for CacheWorld {
 }
 
 impl CacheWorld {
-    /// Everybody goes on to the end, and what is on its way gets there.
+    /// Runs all sequences to their ends, and delivers all messages.
     fn run_to_rest(&mut self) {
         for _ in 0..200 {
             let possible = self.possible();
@@ -403,26 +402,26 @@ impl CacheWorld {
             self.happen(*act);
         }
         let idle = self.phases.iter().all(|phase| *phase == Phase::Idle);
-        assert!(idle, "everybody begins and ends: {:?}", self.phases);
+        assert!(idle, "every sequence runs and ends: {:?}", self.phases);
         if let Some(pager_side) = &self.pager_side {
             let quiet = pager_side.to_pager.is_empty() && pager_side.to_cache.is_empty();
             assert!(
                 quiet && pager_side.core.is_idle(),
-                "all comes to rest: {pager_side:?}"
+                "all work finishes: {pager_side:?}"
             );
             assert!(
                 pager_side.jobs.is_empty(),
-                "jobs come to an end: {pager_side:?}"
+                "jobs end: {pager_side:?}"
             );
             assert!(self.fake_device.imports.is_empty() && self.fake_device.exports.is_empty());
             assert_eq!(pager_side.core.stats().host_copies, pager_side.host.len());
         }
     }
 
-    /// Tells the cache, which finds sense in it.
+    /// Sends a valid message to the cache.
     fn send(&mut self, message: Message) {
         let effects = self.core.handle(Duration::ZERO, message);
-        self.follow(effects.expect("the message makes sense"));
+        self.follow(effects.expect("the message is valid"));
     }
 
     fn follow(&mut self, effects: Vec<Effect>) {
@@ -432,7 +431,7 @@ impl CacheWorld {
         let for_pager = self.core.take_outbox();
         match &mut self.pager_side {
             Some(pager_side) => pager_side.to_pager.extend(for_pager),
-            None => assert!(for_pager.is_empty(), "nobody is there to be told"),
+            None => assert!(for_pager.is_empty(), "there is no such sequence"),
         }
     }
 
@@ -448,7 +447,7 @@ impl CacheWorld {
                 assert_eq!(
                     self.phases[number],
                     Phase::Deferred,
-                    "who asked begins, once"
+                    "a sequence that asked gets its slot, once"
                 );
                 let whole = tokens(number);
                 assert!(cached_tokens < whole.len(), "one token is left to compute");
@@ -465,7 +464,7 @@ impl CacheWorld {
             }
             Effect::OutOfMemory { sequence } => {
                 let phase = &mut self.phases[number(sequence)];
-                assert_eq!(*phase, Phase::Deferred, "who asked is refused, once");
+                assert_eq!(*phase, Phase::Deferred, "a sequence that asked is rejected, once");
                 *phase = Phase::Idle;
             }
             Effect::GrantExtended {
@@ -475,7 +474,7 @@ impl CacheWorld {
                 let live = self.live(number(sequence));
                 assert!(
                     std::mem::take(&mut live.grows),
-                    "who asked is granted, once"
+                    "a sequence that asked gets its grant, once"
                 );
                 live.granted = live.granted.max(tokens_max);
             }
@@ -483,7 +482,7 @@ impl CacheWorld {
                 let live = self.live(number(sequence));
                 assert!(
                     std::mem::take(&mut live.grows),
-                    "who asked is refused, once"
+                    "a sequence that asked is rejected, once"
                 );
             }
             Effect::Checkpoint { sequence, at } => {
@@ -494,12 +493,12 @@ impl CacheWorld {
                 self.fake_device.edit(&edit, |slot| {
                     let has_it = |phase: &Phase| matches!(phase, Phase::Live(l) if l.slot == slot);
                     let number = phases.iter().position(has_it);
-                    let number = number.expect("a slot is somebody's");
+                    let number = number.expect("each slot has an owner");
                     (salt(setup, number), history(number))
                 });
             }
             Effect::Fence { number } => self.pager_side().fences.push_back(number),
-            Effect::CachedPrefix { .. } => unreachable!("nobody looks"),
+            Effect::CachedPrefix { .. } => unreachable!("no probe is pending"),
             Effect::Lost { .. } => unreachable!("nothing is lost"),
         }
     }
@@ -519,7 +518,7 @@ impl CacheWorld {
         salt(self.setup, number)
     }
 
-    /// How many tokens its next step computes; none if it only says where it is.
+    /// Number of tokens that its next step computes; `None` if it only reports its offset.
     fn next_step(&self, number: usize, live: &Live) -> Option<usize> {
         let checkpoint = live.checkpoints.iter().min();
         if checkpoint.is_some_and(|at| *at <= live.computed) {
@@ -537,7 +536,7 @@ impl CacheWorld {
 
     fn step(&mut self, number: usize) {
         let live = self.live(number).clone();
-        match self.next_step(number, &live).expect("it can go on") {
+        match self.next_step(number, &live).expect("it can continue") {
             0 => {
                 let computed = live.computed;
                 self.live(number).checkpoints.retain(|at| *at > computed);
@@ -553,7 +552,7 @@ impl CacheWorld {
         }
     }
 
-    /// What leaves the device is packed when that has handed it over.
+    /// An export is packed only after the device has exported it.
     fn can_end(&self, job: &Job) -> bool {
         job.task != Task::Pack || self.fake_device.exports.contains_key(&job.copy)
     }
@@ -564,13 +563,13 @@ impl CacheWorld {
         match job.task {
             Task::Pack => {
                 let written = self.fake_device.exports.remove(&job.copy);
-                let written = written.expect("it was handed over");
+                let written = written.expect("it was exported");
                 if well {
                     let label = &job.label;
                     assert!(
                         label.is_of(label.salt, &written.tokens)
                             && label.end() == written.tokens.len(),
-                        "a copy is what it says"
+                        "a copy holds the tokens of its label"
                     );
                     pager_side.host.insert(job.copy, written);
                 }
@@ -610,7 +609,7 @@ impl CacheWorld {
                 pager::Effect::Do(job) => pager_side.jobs.push(job),
                 pager::Effect::Forget(copy) => {
                     pager_side.host.remove(&copy);
-                    // What was to be packed is not, and nobody hears of it.
+                    // The export is not packed, and no part is notified.
                     self.fake_device.exports.remove(&copy);
                     let leaves = |job: &Job| job.copy == copy && job.task == Task::Pack;
                     pager_side.jobs.retain(|job| !leaves(job));
@@ -634,15 +633,15 @@ impl CacheWorld {
         let sealed = self.fake_device.segment_bytes(&self.spec);
         assert_eq!(
             sealed, stats.sealed_bytes,
-            "the device holds what the cache says"
+            "the device and the cache agree"
         );
         for (number, phase) in self.phases.iter().enumerate() {
             let Phase::Live(live) = phase else { continue };
             let (_, held) = self
                 .fake_device
                 .read(live.slot, &self.salt(number), &history(number));
-            assert_eq!(held, live.computed, "a slot holds what was computed");
-            assert!(held <= live.granted, "and no more than it was granted");
+            assert_eq!(held, live.computed, "a slot holds the computed tokens");
+            assert!(held <= live.granted, "and stays within its grant");
         }
     }
 }
@@ -662,7 +661,7 @@ fn salt(setup: Setup, number: usize) -> Salt {
     }
 }
 
-/// A sequence's prompt. The third is the first once more.
+/// A sequence's prompt. The third repeats the first.
 fn tokens(number: usize) -> Arc<[TokenId]> {
     let own: &[TokenId] = match number {
         1 => &[40, 41, 42, 43, 44, 45],
@@ -671,14 +670,14 @@ fn tokens(number: usize) -> Arc<[TokenId]> {
     (1..=SHARED as TokenId).chain(own.iter().copied()).collect()
 }
 
-/// Its prompt, and all that it generates.
+/// Its prompt, and all tokens that it generates.
 fn history(number: usize) -> Vec<TokenId> {
     let own = 50 + 10 * number as TokenId;
     let output = own..own + OUTPUT_TOKENS as TokenId;
     tokens(number).iter().copied().chain(output).collect()
 }
 
-/// What the cache is told of beyond the prompt.
+/// Generated tokens that are reported to the cache.
 fn generated(number: usize, computed: usize) -> Vec<TokenId> {
     let prompt = tokens(number).len();
     history(number)[prompt..computed.max(prompt)].to_vec()

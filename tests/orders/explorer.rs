@@ -1,11 +1,11 @@
 //! Every order of a few messages, breadth first, each state once.
 //!
-//! A world is a core, or several, and as much of their surroundings as they can tell. From
-//! each state that was found, all that can happen happens; what that leads to is a new state
-//! unless one with the same [fingerprint](crate::fingerprint) was seen before (explicit-state
-//! model checking with hash compaction: Holzmann 1998; two different states of a million are
-//! taken for one with a chance of about 10⁻⁷). Worlds check themselves after each thing that
-//! happens, and from every new state all must come to rest.
+//! A world is a core, or several, with as much of their environment as they can observe. From
+//! each state, the explorer applies all possible events. A resulting state is new unless one
+//! with the same [fingerprint](crate::fingerprint) was seen before (explicit-state model
+//! checking with hash compaction: Holzmann 1998; in a million states, two different ones
+//! collide with a probability of about 10⁻⁷). A world checks itself after each event, and from
+//! every new state all work must finish.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -15,59 +15,59 @@ use rustc_hash::FxHashSet;
 
 use crate::fingerprint::fingerprint;
 
-/// Something in which things happen, one after the other.
+/// A system in which events happen one after the other.
 pub(crate) trait World: Sized {
-    /// One thing that may happen.
+    /// One possible event.
     type Act: Copy + Debug + PartialEq;
-    /// What the world is like at first.
+    /// The initial configuration of the world.
     type Setup: Copy + Debug;
 
     fn new(setup: Self::Setup) -> Self;
 
-    /// What may happen next.
+    /// The events that may happen next.
     fn possible(&self) -> Vec<Self::Act>;
 
-    /// Lets it happen, and panics unless all that must be true then is.
+    /// Applies the event, and panics unless all invariants hold then.
     fn happen(&mut self, act: Self::Act);
 
-    /// The state, as text: all of it that makes a difference.
+    /// Writes the state as text: all of it that makes a difference.
     fn describe(&self, text: &mut String);
 
-    /// Whatever is under way ends, and nothing is left over, or this panics.
+    /// Finishes all work in flight. Panics if anything is left over.
     fn come_to_rest(self);
 }
 
-/// What was explored.
+/// Extent of an exploration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Explored {
     /// Distinct states.
     pub(crate) states: usize,
-    /// Times that something has happened in one of them.
+    /// Events that were applied in one of them.
     pub(crate) steps: usize,
-    /// All states within so many messages were seen, and all that can happen in them.
+    /// All states within so many messages were seen, with all their possible events.
     pub(crate) depth: usize,
 }
 
-/// An order of messages that is not survived.
+/// An order of messages that breaks an invariant.
 #[derive(Debug)]
 pub(crate) struct Violation {
-    /// What has happened.
+    /// The events.
     pub(crate) order: String,
-    /// What was found wrong.
+    /// The violation.
     pub(crate) what: String,
 }
 
-/// How a state was reached.
+/// The event that led to a state, and its predecessor.
 struct Reached<Act> {
     from: From,
-    /// By what; nothing for a beginning.
+    /// The event; `None` for a beginning.
     by: Option<Act>,
 }
 
-/// From where a state was reached.
+/// The predecessor of a state.
 #[derive(Clone, Copy, Debug)]
 enum From {
-    /// It is what a beginning leads to.
+    /// The end of a beginning.
     Beginning(u32),
     /// Another state.
     State(u32),
@@ -81,8 +81,8 @@ struct Explorer<W: World> {
     text: String,
 }
 
-/// Explores all that can follow these beginnings, until so many states were seen. What
-/// cannot happen in a beginning is left out of it.
+/// Explores all states that can follow these beginnings, until so many states were seen. Events
+/// that are impossible in a beginning are left out of it.
 pub(crate) fn explore<W: World>(
     setup: W::Setup,
     beginnings: &[&[W::Act]],
@@ -108,7 +108,7 @@ pub(crate) fn explore<W: World>(
     explorer.run(states_max)
 }
 
-/// Lets this order happen, and what is under way then come to rest.
+/// Applies this order of events, and finishes the work in flight.
 pub(crate) fn replay<W: World>(setup: W::Setup, order: &[W::Act]) {
     world_after::<W>(setup, order).come_to_rest();
 }
@@ -148,7 +148,7 @@ impl<W: World> Explorer<W> {
         Ok(explored)
     }
 
-    /// Lets one thing happen in a state, and looks whether what follows is a new one.
+    /// Applies one event in a state, and queues the resulting state if it is new.
     fn arrive(&mut self, from: From, by: Option<W::Act>) -> Result<(), Violation> {
         let mut order = self.order(from);
         order.extend(by);
@@ -168,7 +168,7 @@ impl<W: World> Explorer<W> {
         Ok(())
     }
 
-    /// All that has happened on the way to a state.
+    /// All events on the way to a state.
     fn order(&self, mut from: From) -> Vec<W::Act> {
         let mut order = Vec::new();
         loop {
@@ -198,5 +198,5 @@ impl<W: World> Explorer<W> {
 fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "a panic without a word".into())
+    text.unwrap_or_else(|| "a panic without a message".into())
 }

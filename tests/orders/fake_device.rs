@@ -1,4 +1,4 @@
-//! A device on paper: of every segment the tokens that it is the state of.
+//! A fake device: for every segment, the tokens whose state it holds.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use motet::model::{ModelSpec, SegmentSize};
 use motet::{CopyId, SegmentId, SlotId, TokenId};
 use motet_core::protocol::Edit;
 
-/// A segment: with whom it is shared, all tokens to its end, and how many are before it.
+/// A segment: its salt, all tokens to its end, and the number of tokens before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(crate) salt: Salt,
@@ -25,13 +25,13 @@ pub(crate) struct FakeSlot {
 pub(crate) struct FakeDevice {
     segments: BTreeMap<SegmentId, Written>,
     slots: BTreeMap<SlotId, FakeSlot>,
-    /// What was handed over, and what waits to be taken in, one for each time.
+    /// Exported states, and states that wait for import, one per transfer.
     pub(crate) exports: BTreeMap<CopyId, Written>,
     pub(crate) imports: BTreeMap<CopyId, Vec<Written>>,
 }
 
 impl FakeDevice {
-    /// Tokens of a slot's path, and in all. `whole` and `salt` are its sequence's.
+    /// Tokens of a slot's path, and tokens in all. `whole` and `salt` belong to its sequence.
     pub(crate) fn read(&self, slot: SlotId, salt: &Salt, whole: &[TokenId]) -> (usize, usize) {
         let slot = &self.slots[&slot];
         let mut at = 0;
@@ -40,7 +40,7 @@ impl FakeDevice {
             assert_eq!(&written.salt, salt, "salts never mix");
             assert_eq!(
                 written.start, at,
-                "a segment follows what it was computed after"
+                "a segment follows the tokens that it was computed after"
             );
             at = written.tokens.len();
             assert!(
@@ -51,9 +51,9 @@ impl FakeDevice {
         (at, at + slot.tail)
     }
 
-    /// A step has computed so many more tokens.
+    /// Adds so many computed tokens to a slot.
     pub(crate) fn compute(&mut self, slot: SlotId, tokens: usize) {
-        let slot = self.slots.get_mut(&slot).expect("who computes has a slot");
+        let slot = self.slots.get_mut(&slot).expect("a sequence that computes has a slot");
         slot.tail += tokens;
     }
 
@@ -67,7 +67,7 @@ impl FakeDevice {
         self.segments.values().map(bytes).sum()
     }
 
-    /// Everything is lost, but for what is on its way.
+    /// Loses everything except the transfers in flight.
     pub(crate) fn reset(&mut self) {
         self.segments.clear();
         self.slots.clear();
@@ -80,10 +80,10 @@ impl FakeDevice {
 
     fn take(&mut self, segment: SegmentId) -> Written {
         let written = self.segments.remove(&segment);
-        written.expect("what is named is there")
+        written.expect("a named segment exists")
     }
 
-    /// In every path one takes the place of others that follow each other.
+    /// Replaces consecutive segments by one in every path.
     fn replace(&mut self, old: &[SegmentId], new: &[SegmentId]) {
         for slot in self.slots.values_mut() {
             let at = slot.path.windows(old.len()).position(|part| part == old);
@@ -93,7 +93,7 @@ impl FakeDevice {
         }
     }
 
-    /// Carries out an edit. `of` says what the tail of a slot is the state of.
+    /// Carries out an edit. `of` returns the tokens whose state the tail of a slot holds.
     pub(crate) fn edit(&mut self, edit: &Edit, of: impl Fn(SlotId) -> (Salt, Vec<TokenId>)) {
         match edit {
             Edit::Open { slot, path, .. } => {
@@ -110,7 +110,7 @@ impl FakeDevice {
             } => {
                 let (salt, whole) = of(*slot);
                 let (start, end) = self.read(*slot, &salt, &whole);
-                assert!(start + tokens <= end, "what is sealed was computed");
+                assert!(start + tokens <= end, "sealed tokens were computed");
                 let written = Written {
                     salt,
                     tokens: whole[..start + tokens].to_vec(),
@@ -122,7 +122,7 @@ impl FakeDevice {
                 slot.path.push(*segment);
             }
             Edit::ShareExisting { slot, tokens, path } => {
-                let slot = self.slots.get_mut(slot).expect("an open slot adopts");
+                let slot = self.slots.get_mut(slot).expect("the slot that shares is open");
                 slot.tail -= tokens;
                 slot.path.extend(path);
             }
@@ -165,7 +165,7 @@ impl FakeDevice {
             } => {
                 let (salt, whole) = of(*slot);
                 let (path, end) = self.read(*slot, &salt, &whole);
-                assert!(path + tokens.end <= end, "what is sealed was computed");
+                assert!(path + tokens.end <= end, "sealed tokens were computed");
                 let written = Written {
                     salt,
                     tokens: whole[..path + tokens.end].to_vec(),
@@ -176,12 +176,12 @@ impl FakeDevice {
             }
             Edit::Close { slot } => {
                 let closed = self.slots.remove(slot);
-                assert!(closed.is_some(), "what is closed was open");
+                assert!(closed.is_some(), "a closed slot was open");
             }
             Edit::Drop { segment } => {
                 self.take(*segment);
                 let held = self.slots.values().any(|slot| slot.path.contains(segment));
-                assert!(!held, "what is held is not evicted");
+                assert!(!held, "a leased segment is not evicted");
             }
             Edit::Export { segment, copy } => {
                 let written = self.segments[segment].clone();
@@ -190,7 +190,7 @@ impl FakeDevice {
             Edit::CopyOut { slot, tokens, copy } => {
                 let (salt, whole) = of(*slot);
                 let (path, end) = self.read(*slot, &salt, &whole);
-                assert!(path + tokens.end <= end, "what is copied was computed");
+                assert!(path + tokens.end <= end, "copied tokens were computed");
                 let written = Written {
                     salt,
                     tokens: whole[..path + tokens.end].to_vec(),
@@ -203,7 +203,7 @@ impl FakeDevice {
                 range,
                 segment,
             } => {
-                let whole = self.take_detached(*copy).expect("a parcel waits");
+                let whole = self.take_detached(*copy).expect("a detached state waits");
                 let written = Written {
                     salt: whole.salt,
                     tokens: whole.tokens[..whole.start + range.end].to_vec(),
@@ -211,11 +211,11 @@ impl FakeDevice {
                 };
                 self.name(*segment, written);
             }
-            other => panic!("nobody here asks for {other:?}"),
+            other => panic!("unexpected edit: {other:?}"),
         }
     }
 
-    /// A parcel of this copy, if one waits.
+    /// A detached state of this copy, if one waits.
     pub(crate) fn take_detached(&mut self, copy: CopyId) -> Option<Written> {
         let detached_states = self.imports.get_mut(&copy)?;
         let detached_state = detached_states.pop();

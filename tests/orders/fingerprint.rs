@@ -1,18 +1,18 @@
-//! A state's fingerprint: a hash of its description in which names and clocks are told by
-//! their order alone.
+//! A state's fingerprint: a hash of its description in which names and clock values are
+//! replaced by their ranks.
 //!
-//! Whether a segment is the third or the thirtieth that was made makes no difference, nor at
-//! what time something was begun, but which of two is the older does. So each number that is
-//! a name, a tick or a time is replaced by its rank among those of its kind. Sums that are
-//! only shown are left out.
+//! It does not matter whether a segment is the third or the thirtieth, nor at what time an
+//! operation started; only the order of two matters. Each number that is a name, a logical time
+//! or a time is therefore replaced by its rank among those of its kind. Sums that are only
+//! displayed are left out.
 
 use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
-/// What is written before numbers that are names, never used twice.
+/// Text before numbers that are names, never used twice.
 const NAMES: [&str; 6] = ["seg", "slot", "copy", "pin", "NodeKey", "SequenceKey"];
-/// Fields whose numbers are ticks of one count, each list a count of its own.
+/// Fields with logical times of one counter; each list is a counter of its own.
 const COUNTERS: [&[&str]; 3] = [
     &["last_use", "tick", "use_count", "order", "unwritten"],
     &[
@@ -25,7 +25,7 @@ const COUNTERS: [&[&str]; 3] = [
     ],
     &["fence", "fences", "fences"],
 ];
-/// Fields that make no difference to what is to come, or none here.
+/// Fields that make no difference for later events, or none here.
 const LEFT_OUT: [&str; 21] = [
     "evicted_segments",
     "asked_tokens",
@@ -49,17 +49,17 @@ const LEFT_OUT: [&str; 21] = [
     "spec",
     "config",
 ];
-/// The kind of durations, after those of names and ticks.
+/// The kind of durations, after those of names and counters.
 const TIMES: usize = NAMES.len() + COUNTERS.len();
 
 enum Part {
-    /// The hash of what stands for itself.
+    /// The hash of literal text.
     Text(u64),
-    /// A number that is told by its rank.
+    /// A number that is replaced by its rank.
     Ranked { kind: usize, value: u128 },
 }
 
-/// The fingerprint of what `{:?}` says of a state.
+/// The fingerprint of a state's `{:?}` text.
 pub(crate) fn fingerprint(text: &str) -> u64 {
     let parts = Reader::new(text).read();
     let mut values: Vec<Vec<u128>> = vec![Vec::new(); TIMES + 1];
@@ -89,9 +89,9 @@ struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
     parts: Vec<Part>,
-    /// The field that is being read, and how many brackets are open in it.
+    /// The current field, and the number of open brackets in it.
     field: &'a [u8],
-    /// The word that the next bracket belongs to.
+    /// The word before the next bracket.
     word: &'a [u8],
 }
 
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
         self.text(from, from + self.word.len());
     }
 
-    /// Goes on behind the value that begins here.
+    /// Skips the value that starts here.
     fn skip_value(&mut self) {
         let mut open = 0;
         while let Some(byte) = self.bytes.get(self.at) {

@@ -1,13 +1,13 @@
-//! The cores through every order of a few messages.
+//! The cores under every order of a few messages.
 //!
-//! `MOTET_ORDERS_STATES` explores so many states of each of nine setups, instead of what
-//! takes some seconds: 120000 are a million in all, and take minutes.
+//! `MOTET_ORDERS_STATES` sets the number of states that are explored in each of nine setups.
+//! The default takes some seconds; 120000 are a million in all, and take minutes.
 
 mod cache;
 mod explorer;
 mod fake_device;
 mod fingerprint;
-#[allow(dead_code, reason = "another test's, of which a part serves")]
+#[allow(dead_code, reason = "shared with another test; only a part is used")]
 #[path = "../core_histories/harness.rs"]
 mod harness;
 #[allow(dead_code, reason = "the harness may lose something")]
@@ -30,7 +30,7 @@ use scheduler::SchedulerWorld;
 
 thread_local!(static HUSH: Cell<bool> = const { Cell::new(false) });
 
-/// Panics that are expected need not be heard of.
+/// Hides the output of expected panics.
 fn hush_expected_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -43,13 +43,13 @@ fn hush_expected_panics() {
     });
 }
 
-/// So many states of each setup, unless the environment says otherwise.
+/// Number of states to explore in each setup: `MOTET_ORDERS_STATES`, or else `few`.
 fn states_max(few: usize) -> usize {
     let many = std::env::var("MOTET_ORDERS_STATES");
     many.ok().and_then(|many| many.parse().ok()).unwrap_or(few)
 }
 
-/// Explores all that can follow these beginnings, and says how much that was.
+/// Explores all states that can follow these beginnings, and prints their number.
 #[track_caller]
 fn survives<W: World>(name: &str, setups: &[W::Setup], beginnings: &[&[W::Act]], few: usize) {
     hush_expected_panics();
@@ -87,12 +87,12 @@ fn the_scheduler_survives_every_order() {
     );
 }
 
-/// Orders that were not survived once.
+/// Orders that once broke an invariant.
 #[test]
 fn past_violations_are_survived() {
     use cache::Act::*;
     let setup = cache::SETUPS[3];
-    // What was being copied out and was held counted twice once it was cleared.
+    // A leased segment that was being exported was counted twice after a clear.
     explorer::replay::<CacheWorld>(
         setup,
         &[
@@ -107,13 +107,13 @@ fn past_violations_are_survived() {
             Clear,
         ],
     );
-    // Bytes that were reserved for what would not come stayed so when the word of that
+    // Bytes reserved for a load that was cancelled stayed reserved when its confirmation
     // crossed a cancel.
     let crossed = [cache::BEGINNINGS[3], &[End(0, false), Discard(0)]].concat();
     explorer::replay::<CacheWorld>(cache::SETUPS[2], &crossed);
 }
 
-/// Each mistake is found by one of the explorers, and nothing is found without one.
+/// One of the explorers finds each injected bug, and none reports a violation without one.
 #[cfg(motet_injected)]
 #[test]
 fn each_injected_bug_is_found() {

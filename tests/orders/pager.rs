@@ -1,11 +1,11 @@
-//! The pager's core, and as much of a cache, a device and copy threads as it can tell: the
-//! life of a copy (on the device, leaving, in host memory, returning, on the disk, gone; held
-//! and wanted meanwhile).
+//! The pager's core, with as much of a cache, a device and copy workers as it can observe: the
+//! life of a copy (on the device, exported, in host memory, loaded, on the disk, discarded;
+//! leased and looked up meanwhile).
 //!
-//! After each message: the core's own check, budgets, and what is written here of who is
-//! told what. What is wanted or moves is not given up; no job is of a copy that is not
-//! where the job takes it from; and from wherever an order has led, all comes to rest,
-//! with every question answered and nothing left over.
+//! Invariants after each message: the core's own check passes. The budgets hold. Every part
+//! gets the messages recorded here. A copy that is looked up or moving is not discarded. Each
+//! job takes its copy from where it is. From every state, all work finishes, with every lookup
+//! answered and nothing left over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -32,10 +32,10 @@ const SEGMENTS: [(&[TokenId], usize); 3] = [
     (&[1, 2, 3, 4, 9, 9, 9, 9], 4),
 ];
 const SEGMENT_TOKENS: usize = 4;
-/// From here every order is tried.
+/// The explorer tries every order from these beginnings.
 pub(crate) const BEGINNINGS: [&[Act]; 6] = [
     &[],
-    // One copy in host memory, and in the last of these on the disk only.
+    // One copy in host memory; in the last of these, on the disk only.
     &[Act::OffloadCandidate(0), Act::End(0, true)],
     &[
         Act::OffloadCandidate(0),
@@ -61,7 +61,7 @@ pub(crate) const BEGINNINGS: [&[Act]; 6] = [
         Act::End(0, true),
         Act::End(0, true),
     ],
-    // A parcel is made.
+    // A detached state is being made.
     &[
         Act::OffloadCandidate(0),
         Act::End(0, true),
@@ -80,19 +80,19 @@ const PAGE: usize = 4096;
 const TIER_BYTES: usize = 2 * PAGE;
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// One thing that may happen.
+/// One possible event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// This segment is offered.
+    /// This segment becomes an offload candidate.
     OffloadCandidate(usize),
-    /// This sequence begins; the second wants another end than the first.
+    /// This sequence is looked up; the second needs another end than the first.
     Lookup(usize),
     Load(usize),
     Cancel(usize),
-    /// A parcel that is being made lies where the device takes it in; the pager has not
-    /// heard of it.
+    /// The detached state in progress reaches the transfer queue; the pager is not notified
+    /// yet.
     Make,
-    /// The job that has been out longest but so many ends, well or not.
+    /// A job ends, with success or failure; it is selected by its age among the pending jobs.
     End(usize, bool),
     Reset,
     Clear,
@@ -100,7 +100,7 @@ pub(crate) enum Act {
     Wait,
 }
 
-/// How far a sequence is.
+/// Progress of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum LoadState {
     Asked,
@@ -111,21 +111,21 @@ enum LoadState {
 pub(crate) struct PagerWorld {
     core: PagerCore,
     now: Duration,
-    /// Who leases each segment on the device; its name is new after a reset.
+    /// Lease counts of each segment on the device; its name is new after a reset.
     lease_counts: Vec<LeaseCount>,
     segments_made: u64,
-    /// Segments that are offered and not answered for, and whether they were asked for.
+    /// Offload candidates without an answer, and whether the pager asked for them.
     offloading: BTreeMap<SegmentId, bool>,
     loads: BTreeMap<SequenceId, LoadState>,
-    /// Jobs that are out, oldest first.
+    /// Pending jobs, oldest first.
     jobs: Vec<Job>,
     host: BTreeSet<CopyId>,
     disk: BTreeSet<CopyId>,
-    /// Copies that were leaving a device that has lost everything.
+    /// Copies that a device was exporting when it lost everything.
     lost: BTreeSet<CopyId>,
-    /// Parcels that wait for the device.
+    /// Detached states that wait for the device.
     detached_states: BTreeMap<CopyId, usize>,
-    /// One of them was put there by the job that is out.
+    /// The pending job has put one of them there.
     is_unpack_finished: bool,
     order: Vec<Act>,
 }
@@ -135,7 +135,7 @@ pub(crate) struct PagerWorld {
 pub(crate) enum Tiers {
     Host,
     HostAndDisk,
-    /// Both, and two of three copies are as many as may be known of.
+    /// Both, and labels for two of three copies only.
     FewLabels,
 }
 
@@ -198,7 +198,7 @@ impl World for PagerWorld {
         acts.extend((unpacks && !self.is_unpack_finished).then_some(Act::Make));
         for (at, job) in self.jobs.iter().enumerate() {
             acts.push(Act::End(at, true));
-            // What is made is made.
+            // A finished unpack cannot fail.
             let fails = job.task != Task::Unpack || !self.is_unpack_finished;
             acts.extend(fails.then_some(Act::End(at, false)));
         }
@@ -255,9 +255,9 @@ impl World for PagerWorld {
                 self.send(Message::Reset);
                 assert!(
                     self.detached_states.is_empty(),
-                    "{self}: nothing waits for what is no more"
+                    "{self}: nothing waits for a discarded copy"
                 );
-                // What is being packed just now is heard of all the same.
+                // A pack in progress is reported in any case.
                 let packs = self.jobs.iter().filter(|job| job.task == Task::Pack);
                 self.lost.extend(packs.map(|job| job.copy));
             }
@@ -290,7 +290,7 @@ impl World for PagerWorld {
             text,
             "{core:?} now: {now:?}, {lease_counts:?} {offloading:?} {loads:?} {jobs:?} {places:?}"
         )
-        .expect("memory takes all");
+        .expect("writing to memory cannot fail");
     }
 
     fn come_to_rest(mut self) {
@@ -313,11 +313,11 @@ impl World for PagerWorld {
                 break;
             }
         }
-        assert!(self.jobs.is_empty(), "{self}: jobs come to an end");
-        assert!(self.loads.is_empty(), "{self}: {:?} never hear", self.loads);
+        assert!(self.jobs.is_empty(), "{self}: jobs end");
+        assert!(self.loads.is_empty(), "{self}: {:?} get no answer", self.loads);
         assert!(
             self.offloading.is_empty(),
-            "{self}: {:?} are not answered for",
+            "{self}: {:?} have no answer",
             self.offloading
         );
         assert!(
@@ -329,12 +329,12 @@ impl World for PagerWorld {
         assert_eq!(
             stats.host_copies,
             self.host.len(),
-            "{self}: what is in host memory"
+            "{self}: copies in host memory"
         );
         assert_eq!(
             stats.disk_copies,
             self.disk.len(),
-            "{self}: what is on the disk"
+            "{self}: copies on the disk"
         );
         let all = self.host.union(&self.disk).count();
         assert_eq!(stats.copies, all, "{self}: a copy is somewhere");
@@ -378,7 +378,7 @@ impl PagerWorld {
             Task::Unpack if well => *self.detached_states.entry(copy).or_default() += 1,
             _ => {}
         }
-        // What could not be read is gone from the disk.
+        // A copy that could not be read is gone from the disk.
         if job.task == Task::Read && !well {
             self.disk.remove(&copy);
         }
@@ -450,7 +450,7 @@ impl PagerWorld {
             .iter()
             .any(|job| job.copy == copy && job.task == Task::Pack);
         let gone = self.host.remove(&copy);
-        assert!(gone || leaves, "{self}: what is forgotten was there");
+        assert!(gone || leaves, "{self}: a removed copy was there");
         let is_waited_for = self
             .loads
             .values()
@@ -458,7 +458,7 @@ impl PagerWorld {
         let fails = matches!(self.order.last(), Some(Act::End(_, false)));
         assert!(
             !is_waited_for || fails,
-            "{self}: {copy} is wanted, and given up"
+            "{self}: {copy} is looked up, and discarded"
         );
         let moves = self
             .jobs
@@ -467,7 +467,7 @@ impl PagerWorld {
         let resets = self.order.last() == Some(&Act::Reset);
         assert!(
             !moves || fails || resets,
-            "{self}: {copy} moves, and is given up"
+            "{self}: {copy} moves, and is discarded"
         );
     }
 
@@ -475,12 +475,12 @@ impl PagerWorld {
         match pager_event {
             PagerEvent::Export { segment, .. } => {
                 let asked = self.offloading.get_mut(&segment);
-                let asked = asked.unwrap_or_else(|| panic!("a segment that was offered"));
+                let asked = asked.unwrap_or_else(|| panic!("an offload candidate"));
                 assert!(!std::mem::replace(asked, true), "it is asked for once");
             }
             PagerEvent::Offloaded { segment, .. } | PagerEvent::Rejected { segment } => {
                 let answered = self.offloading.remove(&segment);
-                assert!(answered.is_some(), "{self}: an offer is answered once");
+                assert!(answered.is_some(), "{self}: a candidate is answered once");
             }
             PagerEvent::Hit {
                 sequence,
@@ -490,29 +490,30 @@ impl PagerWorld {
                 assert_eq!(
                     before,
                     Some(LoadState::Asked),
-                    "{self}: who asked is answered"
+                    "{self}: each lookup is answered"
                 );
             }
             PagerEvent::Miss { sequence, .. } | PagerEvent::Retry { sequence } => {
                 let before = self.loads.remove(&sequence);
-                // Those who joined one that a reset has ended are told, and do not mind.
+                // Sequences that joined a load ended by a reset are notified as well, and
+                // ignore it.
                 let resets = self.order.last() == Some(&Act::Reset);
                 let waits = matches!(before, Some(LoadState::Asked | LoadState::Loading(_)));
-                assert!(waits || resets, "{self}: {before:?} is told to do without");
+                assert!(waits || resets, "{self}: {before:?} gets a miss");
             }
             PagerEvent::Loaded { sequence, .. } => {
                 let Some(LoadState::Loading(copy_ranges)) = self.loads.remove(&sequence) else {
-                    panic!("{self}: what arrives is fetched")
+                    panic!("{self}: a loaded copy was requested")
                 };
                 for copy_range in copy_ranges {
                     assert!(
                         self.detached_states.contains_key(&copy_range.copy),
-                        "{self}: a parcel each"
+                        "{self}: one detached state each"
                     );
                     self.take_detached(copy_range.copy);
                 }
             }
-            // Its file may be waiting for its turn to go.
+            // The removal of its file may be queued.
             PagerEvent::Lost { .. } | PagerEvent::Cancelled { .. } => {}
             PagerEvent::Reset => assert_eq!(self.order.last(), Some(&Act::Reset)),
             PagerEvent::Gone => unreachable!("it is here"),
@@ -526,7 +527,7 @@ impl PagerWorld {
             stats.host_bytes <= TIER_BYTES && stats.disk_bytes <= TIER_BYTES,
             "{self}"
         );
-        // A segment is leased exactly as long as its bytes are to come.
+        // A segment is leased exactly as long as its bytes are pending.
         for lease_count in &self.lease_counts {
             let leaves = self.offloading.get(&lease_count.segment()) == Some(&true);
             assert_eq!(lease_count.leases() > 0, leaves, "{self}: {lease_count:?}");

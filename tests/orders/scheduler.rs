@@ -1,9 +1,10 @@
-//! The scheduler's core and the cache's, with the oracle as device: three callers of whom
-//! two begin alike, a fork, faults of the device.
+//! The scheduler's core and the cache's, with the oracle as device: three callers, two of them
+//! with a common beginning, a fork, and faults of the device.
 //!
-//! After each message the cores' own checks and those of `tests/harness`: no token after the
-//! end, one end for each, two works at a time. And from wherever an order has led, everybody
-//! comes to an end with the tokens that it gets alone, each once, and nothing is left over.
+//! After each message the cores' own checks and those of `tests/core_histories` run: no token
+//! after the end, one end for each sequence, at most two works at a time. From every state,
+//! each sequence ends with the tokens of its reference run, each once, and nothing is left
+//! over.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -31,9 +32,9 @@ const PIN: PinId = PinId(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Setup {
     layers: &'static [LayerKind],
-    /// Room on the device for so many tokens.
+    /// Device memory for so many tokens.
     budget_tokens: usize,
-    /// The third caller goes on when its context is full, and computes much.
+    /// The third caller continues when its context is full, and computes much.
     shifts: bool,
 }
 
@@ -43,7 +44,7 @@ pub(crate) const SETUPS: [Setup; 3] = [
         budget_tokens: 400,
         shifts: false,
     },
-    // Somebody has to give way.
+    // A sequence must be preempted.
     Setup {
         layers: &[LayerKind::Full],
         budget_tokens: 36,
@@ -56,10 +57,10 @@ pub(crate) const SETUPS: [Setup; 3] = [
     },
 ];
 
-/// From here every order is tried.
+/// The explorer tries every order from these beginnings.
 pub(crate) const BEGINNINGS: [&[Act]; 4] = [
     &[],
-    // Two are there, and a step is under way.
+    // Two sequences run, and a step is in flight.
     &[
         Act::Submit(0),
         Act::Submit(1),
@@ -67,7 +68,7 @@ pub(crate) const BEGINNINGS: [&[Act]; 4] = [
         Act::ToScheduler,
         Act::Device(true),
     ],
-    // The model is to panic while the cache is asked for somebody else.
+    // The model will panic while the cache is asked for another sequence.
     &[
         Act::Panic,
         Act::Submit(0),
@@ -76,7 +77,7 @@ pub(crate) const BEGINNINGS: [&[Act]; 4] = [
         Act::Device(true),
         Act::Submit(1),
     ],
-    // One has left what it computed.
+    // One has left its computed tokens in the cache.
     &[
         Act::Submit(0),
         Act::ToCache,
@@ -92,7 +93,7 @@ pub(crate) const BEGINNINGS: [&[Act]; 4] = [
     ],
 ];
 
-/// One thing that may happen.
+/// One possible event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Submit(usize),
@@ -103,15 +104,15 @@ pub(crate) enum Act {
     Resume(usize),
     Pin,
     Clear,
-    /// The oldest message to the cache, or its oldest answer, gets there.
+    /// Delivers the oldest message to the cache, or its oldest answer.
     ToCache,
     ToScheduler,
-    /// The device does one thing; where it can, it launches before it lands.
+    /// The device does one thing; if it can, it submits before it finishes.
     Device(bool),
-    /// The next step that is launched fails, or the model panics.
+    /// The next submitted step fails, or the model panics.
     Fail,
     Panic,
-    /// Time passes until the scheduler wants to be called.
+    /// Time passes until the scheduler's next deadline.
     TimePassed,
     Abort,
 }
@@ -119,7 +120,7 @@ pub(crate) enum Act {
 pub(crate) struct SchedulerWorld {
     harness: CoreHarness,
     setup: Setup,
-    /// The names of those who came.
+    /// Ids of the sequences submitted so far.
     names: BTreeMap<usize, SequenceId>,
     paused: [bool; CALLERS],
     forked: bool,
@@ -189,7 +190,7 @@ impl World for SchedulerWorld {
         if !harness.work.is_empty() || in_flight > 0 {
             acts.push(Act::Device(true));
         }
-        // Else there is one thing that it can do.
+        // Otherwise the device can do only one thing.
         if !harness.work.is_empty() && (1..WORK_IN_FLIGHT_MAX).contains(&in_flight) {
             acts.push(Act::Device(false));
         }
@@ -236,7 +237,7 @@ impl World for SchedulerWorld {
             Act::ToScheduler => assert!(harness.deliver(1)),
             Act::Device(submits) => {
                 let in_flight = harness.table.in_flight();
-                // It is turned when it is asked.
+                // Its order is set for each call.
                 harness.eager = !submits;
                 harness.deliver(2);
                 self.armed &= harness.table.in_flight() <= in_flight;
@@ -289,13 +290,13 @@ impl World for SchedulerWorld {
             self.names,
             self.paused
         )
-        .expect("memory takes all");
+        .expect("writing to memory cannot fail");
         for answer in &harness.answers {
             match answer {
                 Answer::Asked(answer) => write!(text, "{answer:?}"),
                 Answer::CacheEffects(cache_effects) => write!(text, "{cache_effects:?}"),
             }
-            .expect("memory takes all");
+            .expect("writing to memory cannot fail");
         }
     }
 
@@ -312,7 +313,7 @@ impl World for SchedulerWorld {
         self.harness.run_until_idle(&mut rng);
         assert!(
             self.harness.pending_commands.is_empty(),
-            "questions are answered"
+            "commands are answered"
         );
         self.harness.check_end();
         self.harness.check_peak(self.setup.budget_tokens);
@@ -327,7 +328,7 @@ impl SchedulerWorld {
     }
 }
 
-/// The second begins like the first, the third is in a hurry or needs much room.
+/// The second has the same beginning as the first; the third is urgent, or needs much memory.
 fn prompt(number: usize) -> Vec<TokenId> {
     let (shared, own): (TokenId, &[TokenId]) = match number {
         0 => (10, &[]),

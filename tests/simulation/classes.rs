@@ -1,13 +1,14 @@
-//! A watch over classes: it follows the scheduler's own events and effects, and panics when
+//! A check of priority classes. It follows the scheduler's own events and effects, and panics
+//! when
 //!
-//! * a class in which a request is aged has no token for too long;
-//! * a sequence starts, and more of the higher classes wait than there are free slots, unless
-//!   its class is aged and has the eighth start, or its turn may be going on;
+//! * a class with an aged request has no token for too long;
+//! * a sequence starts while more sequences of higher classes wait than there are free slots,
+//!   unless its class is aged and this is its eighth start, or its turn may be in progress;
 //! * a sequence loses its slot in its turn.
 //!
-//! Nothing tells that a sequence is about to give its slot up. At most one does at a time, so
-//! there may be one more free slot than the watch knows of. A turn is known only by a start
-//! that nothing else allows.
+//! No event announces that a sequence is about to free its slot. At most one does at a time, so
+//! there may be one more free slot than the check knows of. The check recognizes a turn only by
+//! a start that no other rule allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,34 +26,35 @@ use crate::record::Record;
 
 pub(crate) const CLASSES: [Priority; 3] =
     [Priority::Background, Priority::Normal, Priority::Urgent];
-/// Tokens that each class has got, as they are counted.
+/// Counters of the tokens that each class has got.
 pub(crate) const TOKENS: [&str; 3] = [
     "class: background tokens",
     "class: normal tokens",
     "class: urgent tokens",
 ];
-/// Starts of lower classes while more of a higher one wait than there are free slots.
+/// Counters of starts of lower classes while more of a higher one wait than there are free
+/// slots.
 pub(crate) const TURNS: [&str; 2] = ["class: background turns", "class: normal turns"];
 
-/// The longest prompt of those who saturate, in tokens.
+/// The longest prompt in a saturated class, in tokens.
 pub(crate) const PROMPT_TOKENS_MAX: usize = 16;
-/// Their longest output.
+/// The longest output in a saturated class, in tokens.
 pub(crate) const OUTPUT_TOKENS_MAX: usize = 20;
-/// The least time of a step.
+/// The shortest time of a step.
 const STEP: Duration = Duration::from_millis(2);
 
 pub(crate) struct ClassWatch(Mutex<Inner>);
 
 struct Inner {
-    /// Which classes always have more requests than there are slots.
+    /// The classes that always have more requests than there are slots.
     saturates: [bool; 3],
     sequences_max: usize,
     ageing: Duration,
-    /// Steps within which a class in which a request is aged has a token.
+    /// Steps within which a class with an aged request has a token.
     steps_max: u64,
     sequences: BTreeMap<SequenceId, TrackedSequence>,
-    /// Sequences that have asked for a slot and have not given it up, those included that
-    /// are over and part of a step under way.
+    /// Sequences that have asked for a slot and have not freed it, including finished ones that
+    /// are part of a step in flight.
     slots: BTreeSet<SequenceId>,
     /// Starts of other classes since the last turn.
     starts_since: [u32; 3],
@@ -61,17 +63,17 @@ struct Inner {
     steps_without_token: [u64; 3],
 }
 
-/// A sequence that is not over.
+/// A sequence that has not finished.
 struct TrackedSequence {
     class: Priority,
     stage: Stage,
     paused: bool,
     queued_for: Duration,
-    /// Tokens that it is still to get before it can lose its slot.
+    /// Tokens that it still gets before it can lose its slot.
     protected_tokens: usize,
-    /// Steps without a slot since then. After so many it may have given its turn up.
+    /// Steps without a slot since then. After so many it may have given up its turn.
     waited_steps: usize,
-    /// Tokens for which it may be in a turn, as far as the watch can tell.
+    /// Tokens for which it may be in a turn, as far as the check can tell.
     turn_tokens_max: usize,
 }
 
@@ -106,18 +108,18 @@ impl TrackedSequence {
 }
 
 impl ClassWatch {
-    /// One seed of seven for each choice of classes that are saturated.
+    /// One seed in seven for each choice of saturated classes.
     pub(crate) fn new(seed: u64, config: &SchedulerConfig) -> Self {
         let choice = 1 + seed % 7;
         let ageing = config.ageing.expect("classes age");
         let context = PROMPT_TOKENS_MAX + OUTPUT_TOKENS_MAX;
-        // What is computed again includes the output.
+        // The tokens to compute again include the output.
         let chunks = context.div_ceil(config.prefill_tokens_min);
         let prefill = chunks * (config.prefill_wait_steps_max + config.sequences_max);
         let turn = TURN_WAIT_STEPS_MAX + prefill + TURN_TOKENS;
         let life = prefill + OUTPUT_TOKENS_MAX;
         let aged = ageing.div_duration_f64(STEP) as usize;
-        // Two turns are paid back, and for the eighth start a slot becomes free.
+        // Two turns are repaid, and a slot becomes free for the eighth start.
         let steps = aged + 2 * AGED_TURN as usize * turn + (AGED_TURN as usize + 1) * life;
         Self(Mutex::new(Inner {
             saturates: [0, 1, 2].map(|class| choice >> class & 1 == 1),
@@ -136,13 +138,13 @@ impl ClassWatch {
         self.inner().saturates[class as usize]
     }
 
-    /// Whether it has seen enough: each class has had twice the longest time to starve.
+    /// Whether it has run long enough: twice the longest time in which any class could starve.
     pub(crate) fn is_done(&self) -> bool {
         let inner = self.inner();
         inner.steps > 2 * inner.steps_max
     }
 
-    /// The scheduler is about to take this in.
+    /// Records an event before the scheduler handles it.
     pub(crate) fn event(&self, event: &Event) {
         let mut inner = self.inner();
         match event {
@@ -184,7 +186,7 @@ impl ClassWatch {
         }
     }
 
-    /// This is what has followed.
+    /// Checks the effects that followed.
     pub(crate) fn effects(&self, effects: &[Effect], record: &Record) {
         let mut inner = self.inner();
         for effect in effects {
@@ -206,7 +208,8 @@ impl ClassWatch {
         }
     }
 
-    /// A panic while it is held is what the test is about.
+    /// Locks the state. A panic under the lock is what the test looks for, so poison is
+    /// ignored.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -240,7 +243,8 @@ impl Inner {
         let free = self.sequences_max.saturating_sub(self.slots.len());
         let since = self.starts_since[class as usize];
         let may_be_turn = class < Priority::Urgent && since + 1 >= AGED_TURN && self.is_aged(class);
-        // Each of fewer may have a free slot of its own, and one more may become free.
+        // While at most `free` of them wait, each may have a free slot of its own, and one more
+        // may become free.
         let is_turn = above > free && !may_be_in_turn;
         assert!(
             !is_turn || may_be_turn,
@@ -248,7 +252,7 @@ impl Inner {
              slots, after {since} starts of others"
         );
         self.count_start(class);
-        let tracked = self.sequences.get_mut(&sequence).expect("it is not over");
+        let tracked = self.sequences.get_mut(&sequence).expect("it has not finished");
         tracked.queued_for = tracked.waited();
         tracked.stage = Stage::Asked;
         if may_be_turn {
@@ -269,7 +273,7 @@ impl Inner {
         }
     }
 
-    /// The cache had no room: that was no start.
+    /// Undoes a start for which the cache had no memory.
     fn start_failed(&mut self, sequence: SequenceId) {
         self.slots.remove(&sequence);
         let Some(tracked) = self.sequences.get_mut(&sequence) else {

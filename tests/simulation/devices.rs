@@ -1,30 +1,30 @@
-//! The devices of one seed, one after another, and what each of them holds.
+//! The devices of one seed, one after another, and their counters.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use motet::model::oracle::{OracleCounters, OracleCounts};
 
-/// All devices that there were. Clones are the same ones.
+/// All devices of an engine so far. Clones share them.
 ///
-/// One that does not answer is left behind with all that it holds until it comes back: so
-/// each has counts of its own.
+/// A device that does not respond is abandoned with all that it holds until it responds again,
+/// so each device has its own counters.
 #[derive(Clone, Default)]
 pub(crate) struct Devices(Arc<Mutex<Vec<OracleCounters>>>);
 
 impl Devices {
-    /// Another device takes the place of those before it.
+    /// Adds a device, which replaces the previous one.
     pub(crate) fn another(&self) -> OracleCounters {
         let counters = OracleCounters::default();
         self.all().push(counters.clone());
         counters
     }
 
-    /// The one that is at work.
+    /// Counts of the current device.
     pub(crate) fn last(&self) -> OracleCounts {
         self.all().last().expect("there is a device").now()
     }
 
-    /// Segments, tails and bytes that are alive on any of them.
+    /// Live segments, tails and bytes on all of them.
     pub(crate) fn alive(&self) -> [usize; 3] {
         self.all().iter().fold([0; 3], |[a, b, c], device| {
             let counts = device.now();
@@ -36,7 +36,7 @@ impl Devices {
         })
     }
 
-    /// Steps that were begun on all of them.
+    /// Steps that were started on all of them.
     pub(crate) fn steps(&self) -> u64 {
         self.all().iter().map(|device| device.now().steps).sum()
     }

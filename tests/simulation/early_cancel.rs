@@ -1,4 +1,4 @@
-//! A caller that leaves before the scheduler has heard of it.
+//! A caller that leaves before the scheduler has received its request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use motet_core::protocol::Work;
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
-/// Nothing goes wrong, but mailboxes hold one message.
+/// No faults, but mailboxes hold one message.
 struct OneMessage;
 
 impl FaultSchedule for OneMessage {
@@ -33,8 +33,8 @@ impl FaultSchedule for OneMessage {
     fn message(&self, _core: &'static str, _message: &dyn fmt::Debug) {}
 }
 
-/// Its own request was what filled the mailbox: nobody was known who had rung, and the
-/// sequence went on until somebody would read it (seed 524).
+/// The caller's own request filled the mailbox. The scheduler did not know which caller had
+/// woken it, and the sequence continued until its stream would be read (seed 524).
 #[test]
 fn sequence_cancelled_before_the_scheduler_knows_it_is_stopped() {
     let runtime = Builder::new_current_thread()
@@ -54,13 +54,13 @@ fn sequence_cancelled_before_the_scheduler_knows_it_is_stopped() {
             .await
             .expect("the engine starts");
         let request = Request::tokens([1, 2, 3]).output_tokens_max(1_000);
-        drop(engine.submit(request).await.expect("there is room"));
+        drop(engine.submit(request).await.expect("it is admitted"));
         tokio::time::sleep(Duration::from_secs(60)).await;
         let stats = engine.stats();
         assert_eq!((stats.running, stats.waiting, stats.paused), (0, 0, 0));
         assert!(
             stats.output_tokens < 8,
-            "{} were drawn",
+            "{} were sampled",
             stats.output_tokens
         );
         engine.shutdown(Shutdown::Finish).await;

@@ -1,4 +1,4 @@
-//! What a caller must be told: what it is told when it has the device for itself.
+//! The output that a caller must get: the output of a reference run.
 
 use motet::TokenId;
 use motet::error::GenerateError;
@@ -6,12 +6,12 @@ use motet::model::oracle::{OracleConfig, ShiftRule};
 use motet::model::sampling::Sampling;
 use motet::request::{ContextLimit, FinishReason};
 
-/// What one stream must be.
+/// The expected output of one stream.
 pub(crate) struct ExpectedOutput {
     pub(crate) prompt: Vec<TokenId>,
     pub(crate) tokens: Vec<TokenId>,
     end: FinishReason,
-    /// Tokens that have come.
+    /// Tokens received so far.
     pub(crate) received: usize,
     pub(crate) has_deadline: bool,
     pub(crate) is_fork: bool,
@@ -58,7 +58,7 @@ impl ExpectedOutput {
         }
     }
 
-    /// A token has come: it is the next, and the right one.
+    /// Checks that a received token is the next expected one.
     pub(crate) fn received(&mut self, token: TokenId) {
         let expected = self.tokens.get(self.received).copied();
         assert_eq!(
@@ -71,7 +71,7 @@ impl ExpectedOutput {
         self.received += 1;
     }
 
-    /// The stream has ended well.
+    /// Checks a stream that has ended without an error.
     pub(crate) fn finished(&self, reason: FinishReason) {
         if reason == FinishReason::Deadline {
             assert!(self.has_deadline, "no deadline was set");
@@ -81,19 +81,19 @@ impl ExpectedOutput {
         assert_eq!(self.received, self.tokens.len(), "an output is whole");
     }
 
-    /// Whether a token is in the prompt, or drawn up to the next.
+    /// Whether a token is in the prompt, or among the sampled tokens up to the next.
     pub(crate) fn may_hold(&self, token: TokenId) -> bool {
         let sampled = &self.tokens[..self.tokens.len().min(self.received + 1)];
         self.prompt.contains(&token) || sampled.contains(&token)
     }
 
-    /// What has come so far, prompt included.
+    /// The prompt and all tokens received so far.
     pub(crate) fn known(&self) -> Vec<TokenId> {
         [&self.prompt[..], &self.tokens[..self.received]].concat()
     }
 }
 
-/// Whether a fault of this kind may have ended it.
+/// The label of an error, by the kind of fault that may cause it.
 pub(crate) fn label(error: &GenerateError) -> &'static str {
     match error {
         GenerateError::Device { .. } => "end: failed on the device",

@@ -1,5 +1,4 @@
-//! Panics of one engine's parts: asked for when a seed says so, and counted when they
-//! have happened.
+//! Panics in one engine's parts: armed by the seed, and counted once they have happened.
 
 use std::sync::Mutex;
 
@@ -8,11 +7,11 @@ use motet::failpoint::{Failpoint, Failpoints};
 use crate::plan::Fault;
 use crate::record::Record;
 
-/// The fuses of an engine.
+/// The failpoints of an engine.
 pub(crate) struct ArmedFailpoints {
     failpoints: Failpoints,
     record: Record,
-    /// What has been lit and has not been seen to go off.
+    /// Failpoints that are armed and have not been seen to trip.
     armed: Mutex<Vec<Fault>>,
 }
 
@@ -25,12 +24,12 @@ impl ArmedFailpoints {
         }
     }
 
-    /// What the engine burns.
+    /// The failpoints for the engine.
     pub(crate) fn failpoints(&self) -> Failpoints {
         self.failpoints.clone()
     }
 
-    /// Which part panics when a core of this name does.
+    /// The part that panics when a core of this name does.
     pub(crate) fn of(core: &str) -> Fault {
         match core {
             "scheduler" => Fault::SchedulerPanics,
@@ -40,7 +39,7 @@ impl ArmedFailpoints {
         }
     }
 
-    /// The part panics at so many messages from now.
+    /// Makes the part panic so many messages from now.
     pub(crate) fn arm(&self, fault: Fault, messages: u64) {
         let mut armed = self.armed.lock().expect("a list is whole");
         if !armed.contains(&fault) {
@@ -49,7 +48,7 @@ impl ArmedFailpoints {
         }
     }
 
-    /// Counts those that have gone off since this was asked last. Says whether one of them
+    /// Counts the failpoints that have tripped since the last call. Returns whether one of them
     /// was the device's.
     pub(crate) fn take_tripped(&self) -> bool {
         let mut armed = self.armed.lock().expect("a list is whole");

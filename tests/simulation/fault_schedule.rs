@@ -1,4 +1,4 @@
-//! How long things take, and which of them fail.
+//! Durations and failures of operations.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,13 +21,13 @@ use crate::failpoints::ArmedFailpoints;
 use crate::plan::{Fault, Plan};
 use crate::record::Record;
 
-/// Messages that cores may take in while no time passes.
+/// Messages that cores may handle while no time passes.
 const AT_ONCE_MAX: u64 = 20_000;
 
-/// Times in a row that a model may not be loaded again.
+/// Most consecutive failures to load a model again.
 const RELOADS_FAIL_MAX: u32 = 3;
 
-/// The fate that a plan's seed holds for one engine.
+/// The fault schedule of a plan's seed for one engine.
 pub(crate) struct SeededFaults {
     plan: Arc<Plan>,
     record: Record,
@@ -41,10 +41,10 @@ pub(crate) struct SeededFaults {
     folder: PathBuf,
 }
 
-/// How the model was loaded so far.
+/// Loads of the model so far.
 struct Builds {
     rng: ChaCha8Rng,
-    /// Whether the first time goes well.
+    /// Whether the first load succeeds.
     first_loads: bool,
     made: u32,
     failed_in_a_row: u32,
@@ -76,16 +76,16 @@ impl SeededFaults {
         }
     }
 
-    /// What the engine burns.
+    /// The failpoints for the engine.
     pub(crate) fn failpoints(&self) -> Failpoints {
         self.matches.failpoints()
     }
 
-    /// The engine's model, or another in its place.
+    /// The engine's model, or its replacement.
     pub(crate) fn model(&self) -> Result<Oracle, ModelError> {
         self.check_failpoints();
         let died = self.device_died.swap(false, Ordering::Relaxed);
-        let mut builds = self.builds.lock().expect("it is left before a panic");
+        let mut builds = self.builds.lock().expect("it is dropped before a panic");
         builds.made += 1;
         let fault = match builds.made {
             1 => Fault::ModelDoesNotLoad,
@@ -132,13 +132,13 @@ impl SeededFaults {
         self.record.log(format_args!("{}", fault.label()));
     }
 
-    /// Whether this is to happen now. What the oracle counts is not counted here.
+    /// Whether this fault occurs now. The oracle counts its own faults.
     fn is_due(&self, rng: &mut ChaCha8Rng, fault: Fault) -> bool {
         let rate = self.plan.rate(fault);
         rate > 0.0 && rng.random_bool(rate)
     }
 
-    /// Whether this happens now.
+    /// Whether this fault occurs now; counts it.
     fn strike(&self, rng: &mut ChaCha8Rng, fault: Fault) -> bool {
         let strike = self.is_due(rng, fault);
         if strike {
@@ -161,11 +161,11 @@ impl SeededFaults {
         }
     }
 
-    /// How much longer the device takes.
+    /// Additional time that the device takes.
     fn stall_time(&self, rng: &mut ChaCha8Rng) -> Duration {
         let timeout = self.plan.config.scheduler.device_timeout;
         if self.is_due(rng, Fault::DeviceStuck) {
-            // Counted when another takes its place: the engine may end before.
+            // Counted when another device replaces it: the engine may end before.
             return timeout + millis(rng, 1_000..=60_000);
         }
         match self.strike(rng, Fault::DeviceStalls) {
@@ -174,7 +174,7 @@ impl SeededFaults {
         }
     }
 
-    /// Turns a bit of some file over.
+    /// Flips a bit of some file.
     fn damage(&self, rng: &mut ChaCha8Rng) {
         let Ok(files) = std::fs::read_dir(&self.folder) else {
             return;
@@ -204,7 +204,7 @@ impl FaultSchedule for SeededFaults {
         self.plan.check_device(&self.devices.last());
         assert!(
             self.devices.steps() < self.plan.works_max,
-            "work comes to an end"
+            "works are bounded"
         );
         let tokens: usize = work
             .spans
@@ -285,7 +285,7 @@ impl FaultSchedule for SeededFaults {
 
     fn message(&self, core: &'static str, message: &dyn fmt::Debug) {
         let at_once = self.record.message(core, message);
-        assert!(at_once < AT_ONCE_MAX, "actors do not talk in circles");
+        assert!(at_once < AT_ONCE_MAX, "messages without a passing of time are bounded");
         self.check_failpoints();
         let fault = ArmedFailpoints::of(core);
         if self.plan.rate(fault) > 0.0 {
@@ -297,7 +297,7 @@ impl FaultSchedule for SeededFaults {
     }
 }
 
-/// Between these milliseconds.
+/// A duration in this range of milliseconds.
 pub(crate) fn millis(rng: &mut impl Rng, range: std::ops::RangeInclusive<u64>) -> Duration {
     Duration::from_millis(rng.random_range(range))
 }

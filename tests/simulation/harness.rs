@@ -1,5 +1,4 @@
-//! One seed from beginning to end: a house, everybody who comes, and what must be so when
-//! all have gone.
+//! One seed from start to end: an engine, its users, and the checks after all users have left.
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -24,36 +23,36 @@ use crate::plan::{Fault, POISON, Plan};
 use crate::record::{History, Record};
 use crate::user;
 
-/// Within this time everybody has what there is for them.
+/// Every user has been served within this time.
 const SERVED_WITHIN: Duration = Duration::from_secs(6 * 3_600);
-/// Who asks the engine itself has an answer within this time.
+/// A call to the engine itself is answered within this time.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(3_600);
-/// And when they have gone, all that they used is free.
+/// After all users have left, all memory is free within this time.
 const RELEASED_WITHIN: Duration = Duration::from_secs(600);
-/// An engine that is shut down does not wait for disks like these.
+/// An engine that is shut down does not wait for disks with these faults.
 const SLOW_DISKS: [Fault; 2] = [Fault::DiskStalls, Fault::CopySlow];
 
-/// What those see who come.
+/// The engine as its users see it.
 pub(crate) struct SimulationHarness {
     pub(crate) plan: Arc<Plan>,
     pub(crate) record: Record,
     pub(crate) devices: Devices,
     engine: RefCell<Option<Rc<Engine>>>,
-    /// The fate of that engine.
+    /// The fault schedule of that engine.
     seeded_faults: RefCell<Option<Arc<SeededFaults>>>,
-    /// Users wait so many times less than in most houses.
+    /// Factor by which users' waits are shorter than in most runs.
     speedup: u32,
-    /// Whether the house is simulated: if not, there are threads and no faults.
+    /// Whether the engine is simulated. If not, there are threads and no faults.
     is_simulated: bool,
-    /// Whether everybody has gone.
+    /// Whether all users have left.
     is_finished: Cell<bool>,
-    /// Whether sequences were ended by a shutdown.
+    /// Whether a shutdown ended sequences.
     pub(crate) was_aborted: Cell<bool>,
     folder: PathBuf,
 }
 
 impl SimulationHarness {
-    /// Nobody has come yet, and there is no engine.
+    /// Creates the harness without users and without an engine.
     pub(crate) fn new(plan: Plan, record: &Record, folder: PathBuf) -> Self {
         Self {
             plan: Arc::new(plan),
@@ -69,7 +68,7 @@ impl SimulationHarness {
         }
     }
 
-    /// The same, with threads and a clock that goes by itself, whose users hurry.
+    /// The same with threads and a real clock, and with shorter waits of the users.
     pub(crate) fn real(plan: Plan, record: &Record, folder: PathBuf) -> Self {
         Self {
             speedup: 30,
@@ -78,7 +77,7 @@ impl SimulationHarness {
         }
     }
 
-    /// How long somebody waits who would wait for between these milliseconds.
+    /// A duration in this range of milliseconds, divided by `speedup`.
     pub(crate) fn pause(
         &self,
         rng: &mut ChaCha8Rng,
@@ -87,17 +86,17 @@ impl SimulationHarness {
         millis(rng, range) / self.speedup
     }
 
-    /// The engine, unless there is none just now.
+    /// The engine, unless there is none at the moment.
     pub(crate) fn engine(&self) -> Option<Rc<Engine>> {
         self.engine.borrow().clone()
     }
 }
 
-/// Runs a seed. The disk is in this folder, where nothing is.
+/// Runs a seed. The disk tier is in this folder, which does not exist yet.
 ///
 /// # Panics
 ///
-/// When something is not as it must be.
+/// If any check fails.
 pub(crate) fn run(seed: u64, folder: PathBuf, record_lines: bool) -> History {
     on_paused_clock(record_lines, async |record: Record| {
         let plan = Plan::of(seed, &folder);
@@ -107,7 +106,7 @@ pub(crate) fn run(seed: u64, folder: PathBuf, record_lines: bool) -> History {
     })
 }
 
-/// Runs what leaves a record, on a paused clock.
+/// Runs `live`, which writes a record, on a paused clock.
 pub(crate) fn on_paused_clock(record_lines: bool, live: impl AsyncFnOnce(Record)) -> History {
     let runtime = Builder::new_current_thread()
         .enable_time()
@@ -135,7 +134,7 @@ async fn live(harness: &Rc<SimulationHarness>) {
         plan.config.recovery,
         plan.config.pager.host_bytes_max,
         plan.config.pager.clean_part,
-        // Not its folder: that is another each time.
+        // The folder is left out: it differs in each run.
         plan.config.pager.disk.as_ref().map(|disk| disk.bytes_max)
     ));
     let are_small = u64::from(plan.mailbox_max().is_some());
@@ -154,15 +153,15 @@ async fn live(harness: &Rc<SimulationHarness>) {
     let chaos = tokio::task::spawn_local(chaos(Rc::clone(harness)));
     let served = timeout(SERVED_WITHIN, async {
         while let Some(ended) = users.join_next().await {
-            ended.expect("a user does not panic");
+            ended.expect("users do not panic");
         }
     });
     if served.await.is_err() {
         let stats = harness.engine().map(|engine| engine.stats());
-        panic!("somebody still waits: {stats:?}");
+        panic!("a user still waits: {stats:?}");
     }
     harness.is_finished.set(true);
-    chaos.await.expect("chaos comes to an end");
+    chaos.await.expect("chaos ends");
     close(harness, Shutdown::Finish).await;
 }
 
@@ -201,7 +200,7 @@ pub(crate) async fn open(harness: &SimulationHarness, generation: u64) {
                 record.log(format_args!("not open: {error}"));
                 sleep(millis(&mut rng, 10..=1_000)).await;
             }
-            // The disk did not answer the engine before, and is not done with it yet.
+            // The disk did not respond to the previous engine, and still works for it.
             Err(StartError::Disk(TierError::Locked { .. })) if plan.has_any(&SLOW_DISKS) => {
                 record.count("rejected: folder in use", 1);
                 sleep(Duration::from_secs(1)).await;
@@ -211,7 +210,7 @@ pub(crate) async fn open(harness: &SimulationHarness, generation: u64) {
     }
 }
 
-/// Ends the engine, once nobody is just asking it something, and looks for what is left.
+/// Ends the engine once no call to it is pending, and checks that nothing is left.
 pub(crate) async fn close(harness: &SimulationHarness, how: Shutdown) {
     let engine = harness.engine.borrow_mut().take();
     let mut engine = engine.expect("an engine that is open");
@@ -227,15 +226,15 @@ pub(crate) async fn close(harness: &SimulationHarness, how: Shutdown) {
             sleep(Duration::from_millis(50)).await;
         }
     });
-    let engine = answered.await.expect("whoever asks is answered");
+    let engine = answered.await.expect("every call is answered");
     let started_at = Instant::now();
     harness.record.log(format_args!("close: {how:?}"));
     let done = timeout(Duration::from_secs(600), engine.shutdown(how)).await;
     assert!(done.is_ok(), "a shutdown ends");
     let took = started_at.elapsed();
     harness.record.log(format_args!("closed after {took:?}"));
-    // The actors that have stopped are dropped when they are next looked at, and so are
-    // copies that were under way when a disk was not waited for.
+    // A stopped actor is dropped when it is next polled. Copies that were in flight when a disk
+    // was not waited for are dropped then too.
     let free = timeout(RELEASED_WITHIN, async {
         while Handle::current().metrics().num_alive_tasks() > 0 || !nothing_is_alive(harness) {
             sleep(Duration::from_millis(10)).await;
@@ -244,7 +243,7 @@ pub(crate) async fn close(harness: &SimulationHarness, how: Shutdown) {
     if free.await.is_err() {
         let tasks = Handle::current().metrics().num_alive_tasks();
         let alive = harness.devices.alive();
-        panic!("something is left: {tasks} tasks; segments, tails, bytes: {alive:?}");
+        panic!("left over: {tasks} tasks; segments, tails, bytes: {alive:?}");
     }
     if let Some(seeded_faults) = harness.seeded_faults.borrow_mut().take() {
         seeded_faults.check_failpoints();
@@ -257,13 +256,13 @@ fn is_broken(harness: &SimulationHarness, engine: &Engine) -> bool {
         return false;
     };
     let opens = harness.plan.rate(Fault::BreakerOpens) > 0.0;
-    assert!(opens, "nothing fails that often: {reason}");
+    assert!(opens, "failures are bounded: {reason}");
     harness.record.count(Fault::BreakerOpens.label(), 1);
     harness.record.log(format_args!("broken: {reason}"));
     true
 }
 
-/// The oracle knows which of the faults that it was asked for have struck.
+/// Counts the faults that the oracle was asked for and that have occurred.
 pub(crate) fn count_oracles_faults(harness: &SimulationHarness) {
     let counts = harness.plan.oracle.faults.counts();
     for (fault, times) in [
@@ -282,12 +281,12 @@ fn nothing_is_alive(harness: &SimulationHarness) -> bool {
     harness.devices.alive() == [0; 3]
 }
 
-/// Nobody is there: then everything that is cached can go, since nobody holds it.
+/// Without users, everything that is cached can be evicted, because no lease is left.
 async fn is_free(harness: &SimulationHarness, engine: &Engine) {
     let free = timeout(RELEASED_WITHIN, async {
         loop {
             match engine.clear_all_caches().await {
-                // Asked again it has failed again.
+                // The second attempt has failed too.
                 Ok(()) | Err(CacheCommandError::Cache(CacheError::Lost)) => {}
                 Err(CacheCommandError::Stopped) if is_broken(harness, engine) => return,
                 Err(error) => panic!("it answers: {error}"),
@@ -306,14 +305,14 @@ async fn is_free(harness: &SimulationHarness, engine: &Engine) {
     });
     if free.await.is_err() {
         let counts = harness.devices.last();
-        panic!("somebody holds something: {:?}, {counts:?}", engine.stats());
+        panic!("something is still leased: {:?}, {counts:?}", engine.stats());
     }
     harness
         .record
         .log(format_args!("free: {:?}", engine.stats()));
 }
 
-/// What happens to the whole house, now and then.
+/// Occasional faults of the whole engine.
 async fn chaos(harness: Rc<SimulationHarness>) {
     let mut rng = harness.plan.rng(3_000_000);
     let mut generation = 0;
@@ -362,7 +361,7 @@ async fn chaos(harness: Rc<SimulationHarness>) {
     }
 }
 
-/// No tier holds more than it may.
+/// Checks that no tier exceeds its budget.
 pub(crate) fn budgets_hold(harness: &SimulationHarness) {
     let Some(engine) = harness.engine() else {
         return;

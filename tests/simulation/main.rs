@@ -1,7 +1,7 @@
-//! The whole house, simulated: real actors and cores on a paused clock, the oracle as
-//! device, virtual users and faults, all drawn from a seed.
+//! A simulation of the whole engine: real actors and cores on a paused clock, the oracle as
+//! device, virtual users and faults, all derived from a seed.
 //!
-//! `cargo xtask simulate` runs many seeds, or one again with its history.
+//! `cargo xtask simulate` runs many seeds, or repeats one and prints its history.
 
 mod classes;
 mod devices;
@@ -34,23 +34,23 @@ use soak::{Length, SoakReport};
 
 /// Seeds of the sample that is part of all tests.
 const SAMPLE: u64 = 200;
-/// The same where classes are saturated.
+/// The same for saturated classes.
 const SATURATED_SAMPLE: u64 = 40;
 
-/// A planted mistake is found by one of so many seeds.
+/// One of so many seeds finds an injected bug.
 #[cfg(motet_injected)]
 const INJECTED_SEEDS_MAX: u64 = 1_000;
 
-/// What a seed is a history of.
+/// The kind of history that a seed generates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Everything that callers do, and all faults.
+    /// All operations of callers, and all faults.
     Mixed,
-    /// Classes that are saturated, in turn and together.
+    /// Saturated classes, in turn and together.
     Saturated,
 }
 
-/// Runs a seed. On failure, why.
+/// Runs a seed. Returns its history, and the reasons for a failure.
 fn run(kind: Kind, seed: u64, keeps_lines: bool) -> (History, Vec<String>) {
     static RUNS: AtomicU64 = AtomicU64::new(0);
     panics::watch();
@@ -67,8 +67,8 @@ fn run(kind: Kind, seed: u64, keeps_lines: bool) -> (History, Vec<String>) {
     (history, panics)
 }
 
-/// Runs seeds on as many threads as there are cores. Each one that fails is run again for
-/// its history.
+/// Runs seeds on as many threads as there are cores. A failed seed is run again to print its
+/// history.
 fn run_all(kind: Kind, first: u64, seeds: u64) -> Counts {
     let next = AtomicU64::new(first);
     let (sums, failed) = (Mutex::new(Counts::new()), Mutex::new(Vec::new()));
@@ -119,12 +119,12 @@ fn show(seed: u64, history: &History, panics: &[String]) {
 
 fn print(counts: &Counts) {
     let mut counts = counts.clone();
-    println!("{:<42} {:>12}", "what went wrong", "times");
+    println!("{:<42} {:>12}", "failures", "times");
     for fault in Fault::ALL {
         let times = counts.remove(fault.label()).unwrap_or_default();
         println!("{:<42} {times:>12}", fault.label());
     }
-    println!("{:<42} {:>12}", "what happened beside that", "times");
+    println!("{:<42} {:>12}", "other counts", "times");
     for (what, times) in &counts {
         println!("{what:<42} {times:>12}");
     }
@@ -163,8 +163,8 @@ fn seed_determines_the_history() {
     }
 }
 
-/// Each class progresses while any others are saturated, and no lower one starts before a
-/// higher one but in its turn.
+/// Each class progresses while any others are saturated, and a lower class starts before a
+/// higher one only in its turn.
 #[test]
 #[cfg_attr(motet_injected, ignore = "there is a mistake in it")]
 fn every_class_progresses_under_saturation() {
@@ -176,8 +176,8 @@ fn every_class_progresses_under_saturation() {
     }
 }
 
-/// What `cargo xtask simulate` runs: `MOTET_SEEDS` seeds from `MOTET_SEED_FROM` on, or
-/// only `MOTET_SEED`, whose history is printed. `MOTET_SATURATED` saturates classes.
+/// The test of `cargo xtask simulate`: it runs `MOTET_SEEDS` seeds from `MOTET_SEED_FROM` on,
+/// or only `MOTET_SEED`, whose history is printed. `MOTET_SATURATED` saturates classes.
 #[test]
 #[ignore = "run by `cargo xtask simulate`"]
 fn simulate() {
@@ -203,7 +203,7 @@ fn simulate() {
     );
 }
 
-/// A run of one house for a long time, in this folder; on failure, why.
+/// Runs one engine for a long time, in this folder. Panics with the reasons for a failure.
 fn soak(name: &str, run: impl FnOnce(std::path::PathBuf) -> SoakReport) -> SoakReport {
     panics::watch();
     let folder = Folder::new(&format!("soak-{name}"));
@@ -212,7 +212,7 @@ fn soak(name: &str, run: impl FnOnce(std::path::PathBuf) -> SoakReport) -> SoakR
     let (panics, _) = panics::take();
     assert!(panics.is_empty(), "{panics:?}");
     let report = ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    assert_eq!(report.left, [0; 4], "all that was used comes back");
+    assert_eq!(report.left, [0; 4], "everything is released");
     report
 }
 
@@ -240,8 +240,8 @@ fn long_run_with_threads_releases_everything() {
     assert_eq!(report.rebuilds, 0, "something has panicked");
 }
 
-/// What `cargo xtask soak` runs: `MOTET_SOAK_MINUTES` of simulated time, or
-/// `MOTET_SOAK_REAL_MINUTES` that pass.
+/// The test of `cargo xtask soak`: `MOTET_SOAK_MINUTES` of simulated time, or
+/// `MOTET_SOAK_REAL_MINUTES` of real time.
 #[test]
 #[ignore = "run by `cargo xtask soak`"]
 fn soak_for_long() {
@@ -265,8 +265,8 @@ fn soak_for_long() {
     );
 }
 
-/// A simulation that cannot fail proves nothing: `MOTET_PLANTED` names a mistake, which
-/// one of these seeds must find.
+/// A simulation that cannot fail proves nothing. `MOTET_INJECTED` names a bug, which one of
+/// these seeds must find.
 #[test]
 #[cfg(motet_injected)]
 fn the_injected_mistake_is_found() {

@@ -1,4 +1,4 @@
-//! Panics, wherever they are: an actor's would be caught, and seem to be its end only.
+//! Remembers panics anywhere: a panic in an actor would be caught and would look like its end.
 
 use std::cell::RefCell;
 use std::sync::Once;
@@ -14,7 +14,7 @@ struct PanicLog {
     panics: Vec<String>,
 }
 
-/// From now on panics of this thread are remembered, but for those that were asked for.
+/// Remembers panics of this thread from now on, except requested ones.
 pub(crate) fn watch() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
@@ -39,12 +39,12 @@ pub(crate) fn watch() {
     });
 }
 
-/// Panics are part of this record.
+/// Makes panics a part of this record.
 pub(crate) fn remember(record: &Record) {
     PANIC_LOG.with_borrow_mut(|panic_log| panic_log.record = Some(record.clone()));
 }
 
-/// What was seen, which is then forgotten; and the record that it is part of.
+/// Returns and clears the panics, and the record that they are part of.
 pub(crate) fn take() -> (Vec<String>, Option<Record>) {
     PANIC_LOG.with_borrow_mut(|panic_log| {
         (

@@ -1,5 +1,5 @@
-//! What a seed decides before anything happens: the model, the settings, how many come,
-//! and what may go wrong.
+//! Decisions that a seed makes in advance: the model, the settings, the number of users, and
+//! the possible faults.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,14 +14,14 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::classes::ClassWatch;
 
-/// One seed of so many is without faults: then nobody may fail.
+/// One seed in so many has no faults: no request may fail then.
 const FAULT_FREE_ONE_IN: u64 = 8;
 /// The token that fails steps where one does.
 pub(crate) const POISON: TokenId = 49;
-/// Host memory and disk are given out in these.
+/// Host memory and disk are allocated in units of this size.
 const PAGE_BYTES: usize = 4096;
 
-/// What can go wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     StepFails,
@@ -55,13 +55,13 @@ pub(crate) struct Plan {
     pub(crate) oracle: OracleConfig,
     pub(crate) config: EngineConfig,
     pub(crate) users: u64,
-    /// Work that may be sent to devices. More is going round in circles.
+    /// Works that may be sent to devices. More of them indicate an endless loop.
     pub(crate) works_max: u64,
-    /// Whether requests may be pinned: then others may find no room.
+    /// Whether requests may be pinned: others may then run out of memory.
     pub(crate) pins: bool,
-    /// Sees that no class starves, where classes are saturated.
+    /// Checks that no class starves, where classes are saturated.
     pub(crate) classes: Option<ClassWatch>,
-    /// How likely each is, whenever it could happen.
+    /// Probability of each fault at each opportunity.
     faults: BTreeMap<Fault, f64>,
 }
 
@@ -123,16 +123,16 @@ impl Fault {
         }
     }
 
-    /// How likely a seed has it.
+    /// The probability that a seed has it.
     fn odds(self) -> f64 {
         match self {
-            // What goes on after other faults would not be seen.
+            // It would hide the effects of other faults.
             Self::BreakerOpens => 0.05,
             _ => 0.3,
         }
     }
 
-    /// How likely it is in a seed that has it.
+    /// The probability of an occurrence in a seed that has it.
     fn rates(self) -> [f64; 2] {
         match self {
             Self::StepFails | Self::FinishFails | Self::ModelPanics => [0.01, 0.1],
@@ -143,7 +143,7 @@ impl Fault {
             Self::DiskStalls | Self::FileDamaged => [0.02, 0.2],
             Self::ClockJumps => [0.05, 0.3],
             Self::ModelDoesNotLoad | Self::ModelDoesNotReload => [0.5, 0.5],
-            // From the beginning.
+            // From the start.
             Self::Poison | Self::MailboxesSmall | Self::BreakerOpens => [1.0, 1.0],
             Self::Drained | Self::Aborted => [0.03, 0.1],
         }
@@ -151,7 +151,7 @@ impl Fault {
 }
 
 impl Plan {
-    /// The plan of this seed, whose disk, if there is one, is this folder.
+    /// The plan of this seed, with its disk tier, if any, in this folder.
     pub(crate) fn of(seed: u64, folder: &Path) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let oracle = oracle(&mut rng);
@@ -178,8 +178,7 @@ impl Plan {
         plan
     }
 
-    /// One house for a long time: whatever may go wrong without ending it does so now and
-    /// then.
+    /// One engine for a long time: every fault that does not end it occurs now and then.
     pub(crate) fn long(folder: &Path) -> Self {
         let mut plan = Self::long_and_calm(folder);
         plan.config.scheduler.device_timeout = Duration::from_secs(10);
@@ -190,7 +189,7 @@ impl Plan {
             Fault::Aborted,
             Fault::Poison,
             Fault::MailboxesSmall,
-            // Nothing but chaos makes it.
+            // Only `chaos` causes it.
             Fault::ClockJumps,
         ];
         let goes_on = |fault: &Fault| !ends.contains(fault);
@@ -215,7 +214,7 @@ impl Plan {
         config.scheduler.queue_max = 200;
         config.scheduler.queue_tokens_max = 20_000;
         config.scheduler.step_tokens_max = 64;
-        // A machine that stands still for a while is no reason to fail anybody.
+        // A machine that stalls for a while must not fail any request.
         config.scheduler.device_timeout = Duration::from_secs(3_600);
         config.scheduler.unread_timeout = None;
         config.recovery.rebuilds_max = 1_000;
@@ -223,8 +222,8 @@ impl Plan {
         let spec = oracle.spec();
         let whole = spec.tail_bytes(spec.context_tokens_max);
         config.cache.device_bytes_max = 6 * whole;
-        // For 100 copies, for what is known of them and of those on the disk, and for memory
-        // that is kept for the next.
+        // Enough for 100 copies, for their labels and those of the copies on the disk, and for
+        // memory that is kept for the next copies.
         config.pager.host_bytes_max = 160 * PAGE_BYTES;
         config.pager.label_bytes_max = Some(40 * PAGE_BYTES);
         config.pager.disk = Some(DiskConfig {
@@ -243,7 +242,7 @@ impl Plan {
         }
     }
 
-    /// Classes are saturated, in turn and together, and nothing goes wrong.
+    /// A plan with saturated classes, in turn and together, and without faults.
     pub(crate) fn saturated(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let oracle = oracle(&mut rng);
@@ -280,21 +279,21 @@ impl Plan {
         }
     }
 
-    /// What the mailboxes of scheduler and pager hold, if that is little.
+    /// Capacity of the mailboxes of scheduler and pager, if it is small.
     pub(crate) fn mailbox_max(&self) -> Option<usize> {
         let are_small = self.rate(Fault::MailboxesSmall) > 0.0;
         are_small.then(|| 1 + self.seed as usize % 4)
     }
 
-    /// How likely it is.
+    /// Its probability at each opportunity.
     pub(crate) fn rate(&self, fault: Fault) -> f64 {
         self.faults.get(&fault).copied().unwrap_or_default()
     }
 
-    /// Asserts that the device that is at work holds no more than it may.
+    /// Asserts that the current device is within its budget.
     pub(crate) fn check_device(&self, counts: &OracleCounts) {
         let spec = self.oracle.spec();
-        // What comes is there before the device has dropped what it takes the place of.
+        // A replacement is there before the device has dropped the replaced state.
         let arriving = match self.config.pager.host_bytes_max {
             0 => 0,
             _ => 2 * spec.tail_bytes(spec.context_tokens_max),
@@ -307,12 +306,12 @@ impl Plan {
         );
     }
 
-    /// Whether any of these may happen.
+    /// Whether any of these faults may occur.
     pub(crate) fn has_any(&self, faults: &[Fault]) -> bool {
         faults.iter().any(|fault| self.rate(*fault) > 0.0)
     }
 
-    /// Random numbers for one part of the seed, which no other part disturbs.
+    /// Random numbers for one part of the seed, independent of all other parts.
     pub(crate) fn rng(&self, part: u64) -> ChaCha8Rng {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(part + 1);
@@ -361,7 +360,7 @@ fn config(rng: &mut ChaCha8Rng, oracle: &OracleConfig, folder: &Path) -> EngineC
     scheduler.ageing = rng.random_bool(0.7).then(|| Duration::from_secs(3));
     scheduler.locality_service = [0.0, 64.0, 2_048.0][rng.random_range(0..3)];
     scheduler.step_retries_max = rng.random_range(0..=3);
-    // More than ever happen. Who fails while no time passes comes to an end by it.
+    // More than ever happen. A part that fails while no time passes is ended by this bound.
     config.recovery.rebuilds_max = 1_000;
     config.recovery.rebuilds_window = Duration::from_secs(60);
     let cache = &mut config.cache;
@@ -379,7 +378,7 @@ fn config(rng: &mut ChaCha8Rng, oracle: &OracleConfig, folder: &Path) -> EngineC
     let pager = &mut config.pager;
     if rng.random_bool(0.7) {
         pager.host_bytes_max = rng.random_range(2..=200) * PAGE_BYTES;
-        // Of a few copies, or of all that there may be.
+        // Enough for the labels of a few copies, or of all possible ones.
         let labels = [2, 100][rng.random_range(0..2)] * PAGE_BYTES;
         pager.host_bytes_max += labels + labels / 3 + pager.host_bytes_max / 8 + 1;
         pager.label_bytes_max = Some(labels);

@@ -1,4 +1,4 @@
-//! How a caller reads its stream, and what it checks of it.
+//! A caller that reads its stream and checks it.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::expected::{self, ExpectedOutput};
 use crate::harness::SimulationHarness;
 use crate::plan::{Fault, POISON};
 
-/// A reader who waits gets the next token, or an end, within this time.
+/// A waiting reader gets the next token, or an end, within this time.
 const NEXT_TOKEN_WITHIN: Duration = Duration::from_secs(3_600);
 
-/// What makes cores panic, at somebody's message by chance.
+/// Faults that make cores panic, at a random message.
 const PANICS: [Fault; 3] = [
     Fault::SchedulerPanics,
     Fault::CachePanics,
     Fault::PagerPanics,
 ];
 
-/// Whoever is in a step may be failed by these, again and again.
+/// These faults may fail any sequence in a step, repeatedly.
 const FAILS_STEPS: [Fault; 7] = [
     Fault::StepFails,
     Fault::FinishFails,
@@ -30,11 +30,11 @@ const FAILS_STEPS: [Fault; 7] = [
     Fault::DeviceOutOfMemory,
     Fault::DeviceStuck,
     Fault::DeviceDies,
-    // Then a device seems to be stuck.
+    // The device then seems to be stuck.
     Fault::ClockJumps,
 ];
 
-/// How somebody reads.
+/// A reader's speed.
 #[derive(Clone, Copy, Debug)]
 enum Habit {
     Prompt,
@@ -42,11 +42,11 @@ enum Habit {
     Slow,
     /// Sleeps once, long.
     Stalls,
-    /// Goes at some point.
+    /// Leaves at some point.
     Leaves,
 }
 
-/// Reads until the end, or until its caller has enough. True when the stream ended well.
+/// Reads until the end, or until its caller has enough. Returns true if the stream ended well.
 pub(crate) async fn read(
     harness: &SimulationHarness,
     stream: &mut TokenStream,
@@ -101,8 +101,8 @@ pub(crate) async fn read(
             None => break,
         }
     }
-    let finish = stream.finish().expect("a stream that ended well says how");
-    harness.record.log(format_args!("{name} ends: {finish:?}"));
+    let finish = stream.finish().expect("a stream that ended well has a finish reason");
+    harness.record.log(format_args!("{name} finishes: {finish:?}"));
     harness.record.count("end: well", 1);
     expected.finished(finish.reason);
     let usage = finish.usage;
@@ -117,7 +117,7 @@ pub(crate) async fn read(
     true
 }
 
-/// A stream may fail only for a reason that there is.
+/// Checks that a stream failed for a possible reason.
 pub(crate) fn failed(
     harness: &SimulationHarness,
     name: motet::SequenceId,
@@ -130,7 +130,7 @@ pub(crate) fn failed(
     let may_be = match error {
         GenerateError::Device { attempts, .. } => {
             let retries_max = plan.config.scheduler.step_retries_max;
-            // Tried alone, only who is poisoned fails.
+            // A retry alone fails only the poisoned sequence.
             let poisoned =
                 plan.rate(Fault::Poison) > 0.0 && (retries_max == 0 || expected.may_hold(POISON));
             *attempts > retries_max && (poisoned || plan.has_any(&FAILS_STEPS))

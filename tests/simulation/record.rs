@@ -1,5 +1,4 @@
-//! What happened, in order: a digest of all of it, the lines themselves if somebody wants
-//! to read them, and counts.
+//! A history in order: a digest of all of it, optionally its lines, and counts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::time::Instant;
 
-/// Of those who talk in circles so much is written down.
+/// Lines that are kept while no time passes; an endless loop would write more.
 const LINES_AT_ONCE_MAX: u64 = 1_000;
 /// Messages may be long.
 const LINE_CHARS_MAX: usize = 400;
@@ -15,7 +14,7 @@ const LINE_CHARS_MAX: usize = 400;
 /// Counts by name.
 pub(crate) type Counts = BTreeMap<&'static str, u64>;
 
-/// A history under way. Clones are the same one.
+/// A history in progress. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Record(Arc<Mutex<Inner>>);
 
@@ -24,11 +23,11 @@ struct Inner {
     digest: u64,
     lines: Option<Vec<String>>,
     counts: Counts,
-    /// Messages since the clock stood elsewhere, and where it stands.
+    /// Messages since the clock last moved, and its time.
     at_once: (u64, Instant),
 }
 
-/// A history that has ended.
+/// A finished history.
 #[derive(Debug)]
 pub(crate) struct History {
     /// FNV-1a of all lines.
@@ -38,7 +37,7 @@ pub(crate) struct History {
 }
 
 impl Record {
-    /// Begins now. Lines are kept only if they are wanted.
+    /// Starts a record. Lines are kept only on request.
     pub(crate) fn new(keeps_lines: bool) -> Self {
         Self(Arc::new(Mutex::new(Inner {
             started_at: Instant::now(),
@@ -49,7 +48,7 @@ impl Record {
         })))
     }
 
-    /// Something has happened.
+    /// Records a line.
     pub(crate) fn log(&self, what: fmt::Arguments<'_>) {
         let mut inner = self.inner();
         let line = format!("{:>12.6} {what}", inner.started_at.elapsed().as_secs_f64());
@@ -61,8 +60,8 @@ impl Record {
         }
     }
 
-    /// A core takes in a message: the how manieth while the clock stands still. What it
-    /// says is for those who read, and not part of the digest.
+    /// Records that a core handles a message, and returns the number of messages since the
+    /// clock last moved. The message's text is for readers, and not part of the digest.
     pub(crate) fn message(&self, core: &str, message: &dyn fmt::Debug) -> u64 {
         self.count("messages", 1);
         let mut inner = self.inner();
@@ -87,7 +86,7 @@ impl Record {
         at_once
     }
 
-    /// Something of this kind has happened, so many times.
+    /// Counts so many occurrences of this kind.
     pub(crate) fn count(&self, what: &'static str, times: u64) {
         *self.inner().counts.entry(what).or_default() += times;
     }
@@ -102,7 +101,7 @@ impl Record {
         }
     }
 
-    /// A panic elsewhere leaves a record that is whole.
+    /// Locks the state. A panic elsewhere leaves the record consistent, so poison is ignored.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0
             .lock()

@@ -1,5 +1,5 @@
-//! Classes that are saturated, in turn and together: each of them always has more requests
-//! than there are slots. Every class progresses, those with few requests as well.
+//! Saturated classes, in turn and together: each of them always has more requests than there
+//! are slots. Every class progresses, including those with few requests.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -23,14 +23,14 @@ use crate::record::{History, Record};
 const FEW: u64 = 2;
 /// Users of each class.
 const USERS: u64 = 3;
-/// Within this time all have seen enough.
+/// The check of classes is done within this time.
 const FINISHED_WITHIN: Duration = Duration::from_secs(3_600);
 
 /// Runs a seed.
 ///
 /// # Panics
 ///
-/// When a class starves, and so on.
+/// If a class starves, or another check fails.
 pub(crate) fn run(seed: u64, folder: PathBuf, record_lines: bool) -> History {
     on_paused_clock(record_lines, async |record: Record| {
         let harness = Rc::new(SimulationHarness::new(
@@ -64,7 +64,7 @@ async fn live(harness: &Rc<SimulationHarness>) {
     });
     if served.await.is_err() {
         let stats = harness.engine().map(|engine| engine.stats());
-        panic!("not all is seen: {stats:?}");
+        panic!("not every class was seen long enough: {stats:?}");
     }
     close(harness, Shutdown::Finish).await;
 }
@@ -73,7 +73,7 @@ fn watch(harness: &SimulationHarness) -> &ClassWatch {
     harness.plan.classes.as_ref().expect("classes are watched")
 }
 
-/// A caller that asks again as soon as it has its answer, or now and then.
+/// A caller that submits its next request as soon as it has an answer, or now and then.
 async fn call(harness: Rc<SimulationHarness>, class: Priority, number: u64) {
     let mut rng = harness.plan.rng(number);
     let sampling = Sampling::GREEDY;
@@ -92,7 +92,7 @@ async fn call(harness: Rc<SimulationHarness>, class: Priority, number: u64) {
         let engine = harness.engine().expect("it is open");
         let stream = engine.submit(request).await;
         drop(engine);
-        let mut stream = stream.expect("there is room in the queue");
+        let mut stream = stream.expect("the queue has capacity");
         harness.record.count("sequences", 1);
         let mut expected = ExpectedOutput::new(
             &harness.plan.oracle,

@@ -1,4 +1,4 @@
-//! One house for a long time: what it uses must not grow, and all of it comes back.
+//! One engine for a long time: its memory must not grow, and all of it is freed in the end.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -16,33 +16,33 @@ use crate::record::{Counts, Record};
 use crate::{heap, user};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// When time is up, those who are still there have gone within this.
+/// Visits that are in progress at the end of the run finish within this time.
 const VISITS_END_WITHIN: Duration = Duration::from_secs(3_600);
-/// Samples of which a slope is told.
+/// Samples from which the slope is computed.
 const SAMPLES: u32 = 120;
 
-/// How long, and for whom.
+/// Duration of a soak, and its number of users.
 pub(crate) struct Length {
     pub(crate) time: Duration,
     pub(crate) users: u64,
 }
 
-/// What was seen.
+/// Result of a soak.
 pub(crate) struct SoakReport {
     samples: Vec<Sample>,
     pub(crate) counts: Counts,
     /// Tasks, segments, tails and bytes in the end.
     pub(crate) left: [usize; 4],
-    /// Times that something was made anew.
+    /// Number of rebuilds.
     pub(crate) rebuilds: u64,
 }
 
-/// What is used at one moment.
+/// Memory use at one moment.
 struct Sample {
     minutes: f64,
-    /// What is allocated.
+    /// Allocated bytes.
     held_bytes: usize,
-    /// What the process has in memory, where that can be told.
+    /// Resident bytes of the process, where the system tells them.
     process_bytes: Option<usize>,
     device_bytes: usize,
     tasks: usize,
@@ -60,7 +60,7 @@ pub(crate) fn simulated(length: &Length, folder: PathBuf) -> SoakReport {
     })
 }
 
-/// Without faults, with threads and a clock that goes by itself.
+/// Without faults, with threads and a real clock.
 pub(crate) fn real(length: &Length, folder: PathBuf) -> SoakReport {
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
@@ -110,10 +110,10 @@ async fn live(harness: &Rc<SimulationHarness>, length: &Length) -> SoakReport {
     is_finished.set(true);
     let gone = timeout(VISITS_END_WITHIN, async {
         while let Some(ended) = users.join_next().await {
-            ended.expect("a user does not panic");
+            ended.expect("users do not panic");
         }
     });
-    gone.await.expect("everybody is served");
+    gone.await.expect("every user is served");
     let rebuilds = harness.engine().map(|engine| engine.stats().rebuilds);
     harness::close(harness, Shutdown::Finish).await;
     harness::count_oracles_faults(harness);
@@ -142,7 +142,7 @@ impl Sample {
 }
 
 impl SoakReport {
-    /// Prints how each of them has grown.
+    /// Prints the growth of each of them.
     pub(crate) fn print(&self) {
         println!(
             "{:<34} {:>12} {:>12} {:>14} {:>14}",
@@ -157,7 +157,7 @@ impl SoakReport {
         println!(
             "in the end: {tasks} tasks, {segments} segments, {tails} tails, {bytes} bytes on devices"
         );
-        println!("made anew: {} times", self.rebuilds);
+        println!("rebuilt: {} times", self.rebuilds);
     }
 
     fn print_line(&self, what: &str, of: impl Fn(&Sample) -> Option<usize>) {
@@ -167,7 +167,7 @@ impl SoakReport {
         });
         let points: Vec<(f64, f64)> = points.collect();
         let (Some(first), Some(last)) = (points.first(), points.last()) else {
-            return println!("{what:<34} not told by this system");
+            return println!("{what:<34} unknown on this system");
         };
         println!(
             "{what:<34} {:>12} {:>12} {:>14.1} {:>14.1}",
@@ -179,7 +179,7 @@ impl SoakReport {
     }
 }
 
-/// By how much the second number grows with the first, by least squares.
+/// Growth of the second number with the first, by least squares.
 fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let (x, y) = points.iter().fold((0.0, 0.0), |sum, point| {
@@ -192,7 +192,7 @@ fn slope(points: &[(f64, f64)]) -> f64 {
     above / below
 }
 
-/// What this process has in memory, where that can be told.
+/// Resident bytes of this process, where the system tells them.
 fn process_bytes() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;

@@ -1,7 +1,7 @@
-//! Exports that a device never computes, as one hands them over that hangs.
+//! Exports that a device never computes, as a hanging device exports them.
 //!
-//! Whoever copies asks whether they are computed, and never waits: what others want from host
-//! memory comes meanwhile, and what a device that is left behind owes is forgotten with it.
+//! A copy worker polls whether exports are computed, and never waits. It meanwhile serves other
+//! loads from host memory. Exports that an abandoned device owes are dropped with it.
 
 use std::fmt;
 use std::future::Future;
@@ -23,12 +23,12 @@ use tokio::task::LocalSet;
 /// Tokens of each prompt.
 const PROMPT: TokenId = 60;
 const OUTPUT: usize = 4;
-/// Longer than anything here takes, in virtual time.
+/// Longer than any operation here takes, in virtual time.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Nothing goes wrong, but for a device that hangs when it is told to.
+/// No faults, except a device that hangs on request.
 struct StallingDevice {
-    /// The next work of the device lasts for ever.
+    /// Makes the device's next work last forever.
     next: AtomicBool,
 }
 
@@ -50,7 +50,7 @@ impl FaultSchedule for StallingDevice {
     fn message(&self, _core: &'static str, _message: &dyn fmt::Debug) {}
 }
 
-/// An engine on one thread whose clock is paused, and all that a test does to it.
+/// An engine on one thread with a paused clock, and the operations of a test on it.
 struct EngineHarness {
     engine: Engine,
     oracle: OracleConfig,
@@ -58,7 +58,7 @@ struct EngineHarness {
 }
 
 impl EngineHarness {
-    /// Room on the device for so many prompts, and in host memory for all.
+    /// Starts with device memory for so many prompts, and host memory for all.
     async fn start(prompts: usize) -> Self {
         let oracle = OracleConfig {
             context_tokens_max: 128,
@@ -91,8 +91,8 @@ impl EngineHarness {
         }
     }
 
-    /// A caller with prompt number `number`, who gets what it gets alone. How many tokens of
-    /// the prompt were not computed for it.
+    /// A caller with prompt number `number`, which gets the output of a reference run. Returns
+    /// the number of prompt tokens that were not computed for it.
     async fn ask(&self, number: TokenId) -> usize {
         self.ask_of(number, PROMPT).await
     }
@@ -101,9 +101,9 @@ impl EngineHarness {
     async fn ask_of(&self, number: TokenId, tokens: TokenId) -> usize {
         let prompt: Vec<TokenId> = (0..tokens).map(|at| (number * 7 + at) % 900).collect();
         let request = Request::tokens(prompt.clone()).output_tokens_max(OUTPUT);
-        let stream = self.engine.submit(request).await.expect("there is room");
+        let stream = self.engine.submit(request).await.expect("it is admitted");
         let output = tokio::time::timeout(TIMEOUT, stream.collect()).await;
-        let output = output.expect("nobody waits for ever");
+        let output = output.expect("every call ends");
         let output = output.expect("an output");
         let expected = self
             .oracle
@@ -112,12 +112,13 @@ impl EngineHarness {
         output.finish.usage.cached_tokens
     }
 
-    /// Time in which what can be copied is.
+    /// Waits until everything that can be copied is copied.
     async fn wait_for_copies(&self) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 
-    /// Ends it: nothing is left, and nobody has waited for what was not computed.
+    /// Shuts it down: nothing is left, and no sequence has waited for an export that was never
+    /// computed.
     async fn end(self) {
         self.engine.shutdown(Shutdown::Finish).await;
         assert_eq!(self.oracle.faults.counts().exports_waited_for, 0);
@@ -133,8 +134,8 @@ fn simulate<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
     LocalSet::new().block_on(&runtime, async { test().await });
 }
 
-/// The device has handed a segment over that it never computes. Another's prompt is in host
-/// memory, and comes from there.
+/// The device has exported a segment that it never computes. Another prompt is in host memory,
+/// and is loaded from there.
 #[test]
 fn host_copies_load_while_exports_stall() {
     simulate(|| async {
@@ -155,7 +156,7 @@ fn host_copies_load_while_exports_stall() {
         let after = harness.engine.stats();
         assert!(after.pager.host_hits > before.pager.host_hits);
         assert_eq!(after.rebuilds, 0);
-        // The export is packed when it is computed after all.
+        // The export is packed when it is computed in the end.
         harness.oracle.faults.compute_exports();
         harness.wait_for_copies().await;
         harness.wait_for_copies().await;
@@ -165,8 +166,8 @@ fn host_copies_load_while_exports_stall() {
     });
 }
 
-/// Nothing runs that would show that the device hangs, and all of it is leased for exports that
-/// it owes. Those who need the room get it when the exports are given up.
+/// No step runs that would show that the device hangs, and all its state is leased for exports
+/// that it owes. Sequences that need the memory get it when the exports are cancelled.
 #[test]
 fn budget_of_stalled_exports_is_released() {
     simulate(|| async {
@@ -177,18 +178,18 @@ fn budget_of_stalled_exports_is_released() {
         let counts = harness.oracle.faults.counts();
         assert_eq!(counts.exports_stalled, 1, "{counts:?}");
         let stats = harness.engine.stats();
-        assert_eq!(stats.pager.rejected, 0, "it is waited for: {stats:?}");
-        // This one needs all the room that there is.
+        assert_eq!(stats.pager.rejected, 0, "the export is pending: {stats:?}");
+        // This prompt needs all of the memory.
         harness.ask_of(50, 120).await;
         let stats = harness.engine.stats();
-        assert_eq!(stats.pager.rejected, 1, "and given up: {stats:?}");
+        assert_eq!(stats.pager.rejected, 1, "and cancelled: {stats:?}");
         assert_eq!(stats.rebuilds, 0, "{stats:?}");
         harness.end().await;
     });
 }
 
-/// One device after another hangs, with exports that it owes. Those who wait for host memory
-/// meanwhile are served by the next one, and no device fails for want of room at the dock.
+/// One device after another hangs, with pending exports. The next device serves the sequences
+/// that wait for host memory meanwhile, and no device fails because its transfer queue is full.
 #[test]
 fn stalled_exports_do_not_delay_other_requests() {
     simulate(|| async {
@@ -206,17 +207,17 @@ fn stalled_exports_do_not_delay_other_requests() {
                 number += 1;
             }
             harness.wait_for_copies().await;
-            assert!(stalled() > before, "something was handed over");
+            assert!(stalled() > before, "a segment was exported");
             harness.stalling_device.next.store(true, Ordering::Relaxed);
             rounds += 1;
-            // Both are inside while the device hangs, and go on with the next.
+            // Both are running while the device hangs, and continue on the next one.
             let (first, second) = tokio::join!(harness.ask(0), harness.ask(number));
             assert!(first > PROMPT as usize / 2, "{first} tokens came");
-            assert_eq!(second, 0, "nobody has computed it before");
+            assert_eq!(second, 0, "it was not computed before");
             number += 1;
             let stats = harness.engine.stats();
             assert_eq!(stats.rebuilds, rounds, "each device hung once");
-            // One that could not hand over would have lost everything.
+            // A device that could not export would have lost everything.
             harness.wait_for_copies().await;
             let cached = harness.ask(number - 1).await;
             assert!(cached > PROMPT as usize / 2, "{cached} tokens were kept");

@@ -1,4 +1,4 @@
-//! Those who come: what each asks for, and how often.
+//! Users: their requests, and how often they come.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::harness::SimulationHarness;
 use crate::plan::Fault;
 use crate::reader::{failed, read};
 
-/// So often somebody comes again who was sent away.
+/// Attempts of a user whose request is rejected.
 const TRIES_MAX: usize = 40;
 
-/// What somebody asks for.
+/// A user's planned request.
 struct PlannedRequest {
     request: Request,
     prompt: Vec<TokenId>,
@@ -52,7 +52,7 @@ pub(crate) async fn visit(harness: Rc<SimulationHarness>, number: u64) {
     }
 }
 
-/// A prompt that begins like some others.
+/// A prompt with the same beginning as some others.
 fn opening(rng: &mut ChaCha8Rng) -> Vec<TokenId> {
     let shared = [0, 9, 30, 60][rng.random_range(0..4)];
     let mut prompt: Vec<TokenId> = (0..shared).map(|at| 1 + at * 7 % 48).collect();
@@ -120,7 +120,7 @@ fn planned(
 }
 
 impl PlannedRequest {
-    /// What output number `index` must be.
+    /// The expected output number `index`.
     fn expected(&self, harness: &SimulationHarness, index: u64) -> ExpectedOutput {
         let sampling = Sampling {
             seed: self.sampling.seed.wrapping_add(index),
@@ -138,8 +138,7 @@ impl PlannedRequest {
     }
 }
 
-/// Asks until it is let in, or gives up. `ask` gives the request back that it could not
-/// place.
+/// Submits until the request is admitted, or gives up. `ask` returns a rejected request.
 async fn admitted<T>(
     harness: &SimulationHarness,
     request: Request,
@@ -166,7 +165,7 @@ async fn admitted<T>(
                 harness.record.log(format_args!("full of {what}"));
                 assert_eq!(
                     *returned, original,
-                    "a refused request comes back as it was"
+                    "a rejected request is returned unchanged"
                 );
                 request = *returned;
                 sleep(retry_after).await;
@@ -181,7 +180,7 @@ async fn admitted<T>(
             }
             Err(SubmitError::Broken { reason }) => {
                 let opens = harness.plan.rate(Fault::BreakerOpens) > 0.0;
-                assert!(opens, "nothing fails that often: {reason}");
+                assert!(opens, "failures are bounded: {reason}");
                 harness.record.count("rejected: engine broken", 1);
                 request = original;
                 sleep(harness.pause(rng, 10..=2_000)).await;
@@ -206,7 +205,7 @@ async fn submit(
     let stream = admitted(harness, request, rng, async |engine, request| {
         if hasty {
             harness.record.count("behaviour: cancels at once", 1);
-            // Looked at once, and dropped unless that was enough.
+            // Polled once, and dropped unless that was enough.
             let submit = timeout(Duration::ZERO, engine.submit(request)).await;
             return match submit {
                 Ok(submitted) => submitted.map(Some),
@@ -225,7 +224,7 @@ async fn submit(
     Some(stream)
 }
 
-/// One turn of a conversation: what is known of it afterwards.
+/// Runs one turn of a conversation, and returns all tokens known afterwards.
 async fn converse(
     harness: &SimulationHarness,
     planned: PlannedRequest,
@@ -279,7 +278,7 @@ async fn submit_outputs(
     harness.record.count("behaviour: wants several outputs", 1);
     for (index, mut stream) in (0..).zip(streams) {
         let mut expected = planned.expected(harness, index);
-        // Those that are read later have waited.
+        // Outputs that are read later have waited.
         expected.is_slow = index > 0;
         // They continue the first, which may have failed before they could.
         expected.is_fork = index > 0;
@@ -330,7 +329,7 @@ async fn fork(harness: &SimulationHarness, planned: PlannedRequest, rng: &mut Ch
     drop(engine);
     let mut other = match forked {
         Ok(other) => other,
-        // The engine is another since, or full.
+        // The engine was replaced since, or is full.
         Err(
             SubmitError::QueueFull { .. }
             | SubmitError::Draining
@@ -363,7 +362,7 @@ async fn fork(harness: &SimulationHarness, planned: PlannedRequest, rng: &mut Ch
     }
 }
 
-/// Warms, pins, clears or looks at what is cached.
+/// Warms, pins, clears or inspects the cache.
 async fn use_cache_commands(harness: &SimulationHarness, request: Request, rng: &mut ChaCha8Rng) {
     let Some(engine) = harness.engine() else {
         return;
@@ -412,7 +411,7 @@ async fn pin(
     let pin = engine.pin(request, time_to_live).await?;
     sleep(harness.pause(rng, 0..=5_000)).await;
     match engine.unpin(pin).await {
-        // It has expired, or the engine is going.
+        // It has expired, or the engine is stopping.
         Err(CacheCommandError::Cache(_) | CacheCommandError::Stopped) => Ok(()),
         done => done,
     }

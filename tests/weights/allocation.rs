@@ -1,5 +1,5 @@
-//! An allocator that remembers the largest request of each thread, so that tests
-//! can tell that a hostile header made nobody ask for gigabytes.
+//! An allocator that remembers the largest request of each thread. Tests use it to show that a
+//! hostile header causes no allocation of gigabytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,8 +13,8 @@ thread_local! {
 #[global_allocator]
 static ALLOCATOR: Watched = Watched;
 
-// SAFETY: every call is passed on to the system's allocator as it came; the cell
-// beside it is a plain number without a destructor, which allocates nothing.
+// SAFETY: every call is passed on unchanged to the system's allocator. The cell beside it is a
+// plain number without a destructor, which allocates nothing.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
@@ -44,8 +44,8 @@ fn note(bytes: usize) {
     LARGEST_BYTES.with(|largest| largest.set(largest.get().max(bytes)));
 }
 
-/// Runs `work` and returns what it gives with the bytes of the largest single
-/// allocation that this thread asked for meanwhile.
+/// Runs `work` and returns its result with the bytes of the largest single allocation that this
+/// thread requested meanwhile.
 pub(crate) fn largest_during<T>(work: impl FnOnce() -> T) -> (T, usize) {
     LARGEST_BYTES.with(|largest| largest.set(0));
     let result = work();

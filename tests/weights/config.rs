@@ -1,4 +1,4 @@
-//! What configurations say, and what is said of those that make no sense.
+//! Values of configurations, and errors for invalid ones.
 
 use motet::TokenId;
 use motet::model::ModelError;
@@ -9,8 +9,8 @@ use crate::folder;
 use crate::gguf::{GgufFile, GgufTensor, Value};
 use crate::tiny::{HEAD_DIM, HEADS, Scratch, Tiny};
 
-/// The configuration of a folder whose config.json has those fields changed;
-/// `"absent"` takes one out.
+/// The configuration of a folder whose config.json has those fields changed. `"absent"` removes
+/// a field.
 fn folder_config(changes: &Json) -> Result<LlamaConfig, ModelError> {
     let tiny = Tiny::of(Format::F32);
     let folder = folder::whole(tiny);
@@ -33,7 +33,7 @@ fn gguf_config(file: &GgufFile) -> Result<LlamaConfig, ModelError> {
     ModelFiles::open(&path).map(|files| files.config().clone())
 }
 
-/// Compares an error's text, which must name the file, but for its folder.
+/// Compares an error's text, which must name the file, ignoring the file's folder.
 fn check(result: Result<LlamaConfig, ModelError>, file: &str, expected: &str) {
     let error = result.expect_err(expected).to_string();
     let (folder, rest) = error.split_once(file).expect("the error names the file");
@@ -80,7 +80,7 @@ fn folders_with_invalid_fields_are_errors() {
     );
     check_folder(
         json!({"head_dim": 7}),
-        ": field `head_dim`: found 7; expected an even number, as rotary embeddings turn pairs",
+        ": field `head_dim`: found 7; expected an even number, since rotary embeddings rotate pairs",
     );
     check_folder(
         json!({"head_dim": "absent", "num_attention_heads": 5, "num_key_value_heads": 5}),
@@ -155,7 +155,7 @@ fn folders_of_unsupported_models_are_errors() {
 
 #[test]
 fn folders_are_read_with_transformers_defaults() {
-    let config = |changes| folder_config(&changes).expect("it makes sense");
+    let config = |changes| folder_config(&changes).expect("the configuration is valid");
     let absent = config(json!({
         "rms_norm_eps": "absent", "rope_theta": "absent", "rope_scaling": "absent",
         "attention_bias": "absent", "bos_token_id": "absent", "eos_token_id": "absent",
@@ -315,7 +315,7 @@ fn gguf_files_with_invalid_fields_are_errors() {
 #[test]
 fn gguf_files_are_read_with_llama_cpp_defaults() {
     let file = GgufFile::of(Tiny::of(Format::Q8_0));
-    let config = |file: &GgufFile| gguf_config(file).expect("it makes sense");
+    let config = |file: &GgufFile| gguf_config(file).expect("the configuration is valid");
     let token = |id| Some(Value::U32(id));
     assert_eq!(config(&file).end_tokens, [2]);
     let turns = file.clone().with("tokenizer.ggml.eot_token_id", token(5));
@@ -344,7 +344,7 @@ fn gguf_files_are_read_with_llama_cpp_defaults() {
     );
 }
 
-/// What llama.cpp's converter writes for Llama 3.1, computed as it does.
+/// The divisors that llama.cpp's converter writes for Llama 3.1, computed in the same way.
 fn llama3_divisors(theta: f32, factor: f32) -> Vec<f32> {
     (0..HEAD_DIM / 2)
         .map(|index| {

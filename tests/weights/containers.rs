@@ -1,4 +1,4 @@
-//! Every tensor, in every format, out of both containers.
+//! Every tensor, in every format, from both containers.
 
 use std::path::Path;
 
@@ -20,10 +20,12 @@ const FORMATS: [Format; 6] = [
 
 /// Opens the files and compares every tensor with the naive reading.
 fn check(path: &Path, expected: &[TinyTensor]) -> ModelFiles {
-    let files = ModelFiles::open(path).expect("the tiny model is whole");
+    let files = ModelFiles::open(path).expect("the tiny model is complete");
     assert_eq!(files.tensor_names().count(), expected.len());
     for expected in expected {
-        let tensor = files.tensor(&expected.name).expect("it was written");
+        let tensor = files
+            .tensor(&expected.name)
+            .expect("the tensor was written");
         assert_eq!(tensor.name, expected.name);
         assert_eq!(tensor.shape, expected.shape);
         assert_eq!(tensor.format, expected.format);
@@ -121,14 +123,14 @@ fn both_containers_give_the_same_configuration() {
     let tiny = Tiny::of(Format::F32);
     let scratch = Scratch::new();
     let gguf = scratch.write("tiny.gguf", GgufFile::of(tiny).write().0);
-    let gguf = ModelFiles::open(&gguf).expect("the tiny model is whole");
+    let gguf = ModelFiles::open(&gguf).expect("the tiny model is complete");
     let folder = folder::whole(tiny);
-    let folder = ModelFiles::open(folder.path()).expect("the tiny model is whole");
+    let folder = ModelFiles::open(folder.path()).expect("the tiny model is complete");
     let mut named = folder.config().clone();
     assert!(named.name.starts_with("motet-scratch-"));
     named.name = "Tiny".to_owned();
     assert_eq!(*gguf.config(), named);
-    // Names apart, they are the same model.
+    // Apart from the names, they are the same model.
     assert_eq!(gguf.identity(), folder.identity());
 }
 
@@ -137,7 +139,9 @@ fn identities_distinguish_models() {
     let identity = |file: &GgufFile| {
         let scratch = Scratch::new();
         let path = scratch.write("tiny.gguf", file.write().0);
-        ModelFiles::open(&path).expect("it is whole").identity()
+        ModelFiles::open(&path)
+            .expect("the model is complete")
+            .identity()
     };
     let file = GgufFile::of(Tiny::of(Format::Q8_0));
     assert_eq!(identity(&file), identity(&file.clone()));
@@ -151,11 +155,15 @@ fn identities_distinguish_models() {
     }
 }
 
-/// What a fine-tune, a merge or an adapter changes may be anywhere: here the last bit of one
-/// tensor after another.
+/// A fine-tune, a merge or an adapter may change any number. Here the last bit of one tensor
+/// after another changes.
 #[test]
 fn one_bit_of_any_tensor_is_another_model() {
-    let identity = |path: &Path| ModelFiles::open(path).expect("it is whole").identity();
+    let identity = |path: &Path| {
+        ModelFiles::open(path)
+            .expect("the model is complete")
+            .identity()
+    };
     let file = GgufFile::of(Tiny::of(Format::Q8_0));
     let scratch = Scratch::new();
     let of_gguf = |file: &GgufFile| identity(&scratch.write("tiny.gguf", file.write().0));
@@ -165,7 +173,7 @@ fn one_bit_of_any_tensor_is_another_model() {
         *other.tensors[tensor].bytes.last_mut().expect("a number") ^= 1;
         let name = &file.tensors[tensor].name;
         let found = of_gguf(&other);
-        assert!(!known.contains(&found), "{name}: another identity");
+        assert!(!known.contains(&found), "{name}: the identity changes");
         known.push(found);
     }
     assert!(known.len() > 12, "{} tensors", known.len());
@@ -183,7 +191,7 @@ fn one_bit_of_any_tensor_is_another_model() {
             folder.write(&file, folder::safetensors(tensors));
         }
         let found = identity(folder.path());
-        assert!(!known.contains(&found), "{name}: another identity");
+        assert!(!known.contains(&found), "{name}: the identity changes");
         known.push(found);
     }
 }
@@ -195,10 +203,10 @@ fn scales_too_large_for_a_half_precision_bias_have_no_affine_form() {
     file.tensor("blk.0.attn_v.weight").bytes[..2].copy_from_slice(&scale);
     let scratch = Scratch::new();
     let path = scratch.write("tiny.gguf", file.write().0);
-    let files = ModelFiles::open(&path).expect("it is whole");
+    let files = ModelFiles::open(&path).expect("the model is complete");
     let tensor = |part: &str| {
         let name = format!("model.layers.0.self_attn.{part}.weight");
-        files.tensor(&name).expect("it was written")
+        files.tensor(&name).expect("the tensor was written")
     };
     assert!(tensor("v_proj").to_affine().is_none());
     assert!(tensor("v_proj").to_f32()[0].is_finite());
@@ -209,7 +217,7 @@ fn scales_too_large_for_a_half_precision_bias_have_no_affine_form() {
 fn tensor_unknown_to_the_architecture_is_missing() {
     let tiny = Tiny::of(Format::F32);
     let folder = folder::whole(tiny);
-    let files = ModelFiles::open(folder.path()).expect("it is whole");
+    let files = ModelFiles::open(folder.path()).expect("the model is complete");
     assert_eq!(
         files
             .tensor("model.embed_tokens.weight")

@@ -64,7 +64,7 @@ pub(crate) fn safetensors(tensors: &[TinyTensor]) -> Vec<u8> {
             Format::F32 => Dtype::F32,
             Format::F16 => Dtype::F16,
             Format::BF16 => Dtype::BF16,
-            quantised => panic!("safetensors have no {quantised:?}"),
+            quantised => panic!("safetensors has no format {quantised:?}"),
         };
         let view = TensorView::new(dtype, tensor.shape.clone(), &tensor.bytes);
         (&tensor.name, view.expect("bytes fit their shape"))

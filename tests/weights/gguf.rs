@@ -1,4 +1,4 @@
-//! A writer of GGUF files, as llama.cpp's converter would write them.
+//! A writer of GGUF files in the form of llama.cpp's converter.
 
 use motet::model::weights::Format;
 
@@ -17,7 +17,7 @@ pub(crate) enum Value {
     I32s(Vec<i32>),
     F32s(Vec<f32>),
     Texts(Vec<String>),
-    /// A type's number and its bytes, whatever they be.
+    /// A type's number and arbitrary bytes.
     Raw(u32, Vec<u8>),
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn array(kind: u32, count: usize, elements: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &count, elements].concat()
 }
 
-/// A GGUF file in the making. Everything may be changed before it is written.
+/// A GGUF file being built. Everything may be changed before it is written.
 #[derive(Clone)]
 pub(crate) struct GgufFile {
     pub version: u32,
@@ -77,7 +77,7 @@ pub(crate) struct GgufFile {
 #[derive(Clone)]
 pub(crate) struct GgufTensor {
     pub name: String,
-    /// Innermost first, as the format has it.
+    /// Innermost first, as in the format.
     pub dimensions: Vec<u64>,
     pub kind: u32,
     pub bytes: Vec<u8>,
@@ -93,7 +93,7 @@ impl GgufFile {
         }
     }
 
-    /// The file with that field set, or without it.
+    /// The file with that field set or removed.
     pub(crate) fn with(mut self, name: &str, value: Option<Value>) -> Self {
         self.fields.retain(|(field, _)| field != name);
         self.fields
@@ -106,7 +106,7 @@ impl GgufFile {
         tensor.expect("the tiny model has it")
     }
 
-    /// The file's bytes, and how many of them are its header.
+    /// The file's bytes, and the length of its header.
     pub(crate) fn write(&self) -> (Vec<u8>, usize) {
         let mut out = b"GGUF".to_vec();
         out.extend(self.version.to_le_bytes());

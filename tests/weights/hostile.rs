@@ -1,5 +1,5 @@
-//! Files that are missing, cut short, changed or made up: always a typed error,
-//! never a panic, and no more memory than the file's size accounts for.
+//! Files that are missing, cut short, changed or invented. Each gives a typed error, never a
+//! panic, and takes no more memory than the file's size accounts for.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -15,17 +15,17 @@ use crate::gguf::{GgufFile, Value, array};
 use crate::tiny::{Scratch, Tiny};
 use crate::{folder, read_whole};
 
-/// The tiny files have less than 64 KiB; nothing needs more than this of them.
+/// Maximum bytes of one allocation. The tiny files have less than 64 KiB.
 const ALLOCATION_BYTES_MAX: usize = 1 << 20;
 
-/// Opens the model and, if that works, uses all of it, within little memory.
+/// Opens the model and, if that works, reads all of it, with bounded allocations.
 fn use_all(path: &Path) -> Result<(), ModelError> {
     let (result, largest) = largest_during(|| read_whole::use_all(path).map(drop));
     assert!(largest < ALLOCATION_BYTES_MAX, "{largest} bytes at once");
     result
 }
 
-/// A file that is changed in place and put right again.
+/// A file that is changed in place and restored.
 struct Victim {
     file: File,
     bytes: Vec<u8>,
@@ -33,10 +33,10 @@ struct Victim {
 
 impl Victim {
     fn new(path: &Path) -> Self {
-        let bytes = std::fs::read(path).expect("it was just written");
+        let bytes = std::fs::read(path).expect("the file was just written");
         let file = OpenOptions::new().write(true).open(path);
         Self {
-            file: file.expect("it was just written"),
+            file: file.expect("the file was just written"),
             bytes,
         }
     }
@@ -60,15 +60,15 @@ impl Victim {
     }
 }
 
-/// Cuts the file of a model everywhere in its header and at some places behind,
-/// and changes every byte of the header in four ways.
+/// Cuts the file of a model at every byte of its header and at some offsets after it, and
+/// changes every byte of the header in four ways.
 fn check_mutations(path: &Path, file: &Path, header: usize) {
-    use_all(path).expect("the tiny model is whole");
+    use_all(path).expect("the tiny model is complete");
     let mut victim = Victim::new(file);
     for at in 0..header {
         let byte = victim.bytes[at];
         for changed in [byte ^ 0xff, byte ^ 1, byte ^ 0x80, 0] {
-            // Ok or a typed error: both will do.
+            // Either Ok or a typed error is correct.
             victim.with(path, at, &[changed]).ok();
         }
     }
@@ -77,7 +77,7 @@ fn check_mutations(path: &Path, file: &Path, header: usize) {
     let behind = (header..whole).rev().step_by(97);
     for length in behind.chain((0..header).rev()) {
         victim.file.set_len(length as u64).expect("a scratch file");
-        let error = use_all(path).expect_err("it is cut short");
+        let error = use_all(path).expect_err("the file is cut short");
         assert!(matches!(error, ModelError::Damaged { .. }), "{error}");
     }
 }
@@ -94,7 +94,7 @@ fn gguf_file_truncated_or_changed_anywhere() {
 fn safetensors_file_truncated_or_changed_anywhere() {
     let folder = folder::whole(Tiny::of(Format::BF16));
     let file = folder.path().join("model.safetensors");
-    let bytes = std::fs::read(&file).expect("it was just written");
+    let bytes = std::fs::read(&file).expect("the file was just written");
     let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
     check_mutations(folder.path(), &file, 8 + length as usize);
 }
@@ -109,13 +109,13 @@ fn json_files_truncated_or_changed_anywhere() {
         "model.safetensors.index.json",
     ] {
         let file = folder.path().join(name);
-        let whole = std::fs::read(&file).expect("it was just written");
+        let whole = std::fs::read(&file).expect("the file was just written");
         check_mutations(folder.path(), &file, whole.len());
         std::fs::write(&file, whole).expect("a scratch file");
     }
 }
 
-/// Numbers that have overflowed somebody's arithmetic before.
+/// Numbers that commonly cause arithmetic overflow.
 fn wild_bytes() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(any::<u8>(), 1..16),
@@ -169,7 +169,7 @@ fn safetensors_headers_made_to_overflow() {
             let folder = folder::whole(Tiny::of(Format::F32));
             let bytes = [&length.to_le_bytes()[..], header.as_bytes()].concat();
             folder.write("model.safetensors", bytes);
-            let error = use_all(folder.path()).expect_err("it is no model");
+            let error = use_all(folder.path()).expect_err("the folder is not a model");
             let missing = matches!(error, ModelError::TensorMissing { .. });
             assert!(
                 missing || matches!(error, ModelError::Damaged { .. }),
@@ -179,9 +179,9 @@ fn safetensors_headers_made_to_overflow() {
     }
 }
 
-/// What opening that path says, from the file's name on.
+/// The error of opening that path, from the file's name on.
 fn complaint(path: &Path, name: &str) -> String {
-    let error = use_all(path).expect_err("something is wrong").to_string();
+    let error = use_all(path).expect_err("the model is invalid").to_string();
     let start = error.find(name).expect("the error names the file");
     error[start..].to_owned()
 }
@@ -206,7 +206,7 @@ fn missing_files_are_errors() {
     );
     let folder = folder::sharded(tiny, 2);
     let shard = "model-00002-of-00002.safetensors";
-    std::fs::remove_file(folder.path().join(shard)).expect("it was written");
+    std::fs::remove_file(folder.path().join(shard)).expect("the shard was written");
     assert_eq!(
         complaint(folder.path(), shard),
         format!("{shard} does not exist: expected a shard that model.safetensors.index.json names")

@@ -1,7 +1,7 @@
-//! Model files: both containers, all formats, and what strangers may put in them.
+//! Model files: both containers, all formats, and hostile contents.
 //!
-//! The models here are made by the tests: two layers, random weights. With
-//! `MOTET_MODEL` naming a real file or folder, that is read too.
+//! The tests generate the models: two layers, random weights. If `MOTET_MODEL` names a real
+//! file or folder, that is read as well.
 
 mod allocation;
 mod config;

@@ -6,7 +6,7 @@ use motet::model::weights::{Format, GgufMetadata, ModelFiles, TokenizerSource};
 use crate::gguf::{GgufFile, Value, array};
 use crate::tiny::{Scratch, Tiny, VOCAB};
 
-/// Opens a file that has `fields` besides those of the tiny model.
+/// Opens a file that has `fields` in addition to those of the tiny model.
 fn with_metadata(fields: &[(&str, Value)], check: impl FnOnce(&GgufMetadata)) {
     let mut file = GgufFile::of(Tiny::of(Format::Q4_0));
     for (name, value) in fields {
@@ -14,7 +14,7 @@ fn with_metadata(fields: &[(&str, Value)], check: impl FnOnce(&GgufMetadata)) {
     }
     let scratch = Scratch::new();
     let path = scratch.write("tiny.gguf", file.write().0);
-    let files = ModelFiles::open(&path).expect("the tiny model is whole");
+    let files = ModelFiles::open(&path).expect("the tiny model is complete");
     let TokenizerSource::Gguf(metadata) = files.tokenizer_source() else {
         panic!("a GGUF file has metadata");
     };
@@ -40,7 +40,7 @@ fn values_come_back_as_they_were_written() {
         ("a.empty", Value::Texts(vec![])),
     ];
     with_metadata(&fields, |metadata| {
-        let ok = "it was written so";
+        let ok = "the field was written with this type";
         assert_eq!(metadata.get_u32("a.u8").expect(ok), Some(200));
         assert_eq!(metadata.get_u64("a.u64").expect(ok), Some(1 << 40));
         assert_eq!(metadata.get_f32("a.f32").expect(ok), Some(0.25));

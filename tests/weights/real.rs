@@ -1,4 +1,4 @@
-//! A real model, when `MOTET_MODEL` names its file or folder.
+//! A real model, if `MOTET_MODEL` names its file or folder.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -15,7 +15,9 @@ fn a_real_model_is_read_whole() {
     let opened = started.elapsed();
     let mut elements = 0;
     for name in files.tensor_names() {
-        let tensor = files.tensor(name).expect("checked when it was opened");
+        let tensor = files
+            .tensor(name)
+            .expect("the tensor was checked when the files were opened");
         let values = tensor.to_f32();
         elements += values.len();
         let largest = values

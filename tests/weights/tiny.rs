@@ -1,4 +1,4 @@
-//! A tiny Llama with random weights, and the naive reading of every format.
+//! A tiny Llama with random weights, and a naive reader for every format.
 
 use half::{bf16, f16};
 use motet::model::weights::Format;
@@ -13,7 +13,7 @@ pub(crate) const INNER: usize = 64;
 pub(crate) const LAYERS: usize = 2;
 pub(crate) const HEADS: usize = 4;
 pub(crate) const KV_HEADS: usize = 2;
-/// `HEADS * HEAD_DIM` is not `HIDDEN`, on purpose.
+/// `HEADS * HEAD_DIM` differs from `HIDDEN` on purpose.
 pub(crate) const HEAD_DIM: usize = 16;
 
 /// A tensor as it is stored, with rows in Hugging Face's order.
@@ -28,7 +28,7 @@ pub(crate) struct TinyTensor {
     pub rope_heads: Option<usize>,
 }
 
-/// What the model is to be like.
+/// Properties of the tiny model.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiny {
     pub format: Format,
@@ -45,7 +45,7 @@ impl Tiny {
         }
     }
 
-    /// All tensors, the same for the same `self`.
+    /// All tensors; equal for equal `self`.
     pub(crate) fn tensors(self) -> Vec<TinyTensor> {
         let mut random = ChaCha8Rng::seed_from_u64(7);
         let mut tensors = Vec::new();
@@ -121,7 +121,7 @@ impl Tiny {
     }
 }
 
-/// Elements and bytes of a block, once more and independently.
+/// Elements and bytes of a block, defined again and independently.
 pub(crate) fn block(format: Format) -> (usize, usize) {
     match format {
         Format::F32 => (1, 4),
@@ -132,13 +132,13 @@ pub(crate) fn block(format: Format) -> (usize, usize) {
     }
 }
 
-/// Random bits, of which every number and scale is between an eighth and a half, of
-/// either sign: cheaper than drawing numbers, which counts in debug builds.
+/// Random bits in which every number and scale is between an eighth and a half, of either sign.
+/// This is faster than generating numbers, which matters in debug builds.
 fn random_bytes(random: &mut impl Rng, format: Format, elements: usize) -> Vec<u8> {
     let (block_elements, stride) = block(format);
     let mut bytes = vec![0; elements / block_elements * stride];
     random.fill_bytes(&mut bytes);
-    // The last byte of a number has its sign and most of its exponent.
+    // The last byte of a number holds its sign and most of its exponent.
     let (lasts, mask, exponent): (&[usize], _, _) = match format {
         Format::F32 => (&[3], 0x80, 0x3e),
         Format::BF16 => (&[1], 0x80, 0x3e),

@@ -83,7 +83,7 @@ enum Command {
     Coverage(coverage::Arguments),
     /// Try whether tests notice mistakes in the cores
     Mutants(mutants::Arguments),
-    /// Run OpenAI's client, LangChain, schemathesis and a crowd that leaves against the server
+    /// Run OpenAI's client, LangChain, schemathesis and streams that disconnect against the server
     Clients(clients::Arguments),
     /// Compare what two servers behind a router find in their caches with what one finds
     ScaleOut,

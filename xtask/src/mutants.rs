@@ -20,7 +20,7 @@ const CORES: [&str; 3] = [
     "crates/core/src/pager/**",
 ];
 /// What is there for tests and readers only.
-const NOT_MUTATED: &str = "check_integrity|/check.rs|impl Debug|impl fmt::Debug";
+const NOT_MUTATED: &str = "check_integrity|/integrity.rs|impl Debug|impl fmt::Debug";
 const QUICK: [&str; 4] = [
     "--lib",
     "--test=core_histories",
@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     /// Which part of all mistakes, K/N: every N-th, from number K on
     #[arg(long, default_value = "0/40", value_name = "K/N")]
     shard: String,
-    /// Only in files that match, as `crates/core/src/cache/room.rs` or `crates/core/src/pager/**`
+    /// Only in files that match, as `crates/core/src/cache/budget.rs` or `crates/core/src/pager/**`
     #[arg(long, value_name = "GLOB")]
     file: Option<String>,
 }

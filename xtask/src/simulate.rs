@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     /// Saturate classes, in turn and together, without faults
     #[arg(long)]
     saturated: bool,
-    /// Instead, build the library with each planted mistake and see that it is found
+    /// Instead, build the library with each injected mistake and see that it is found
     #[arg(long, conflicts_with_all = ["seeds", "from", "seed", "saturated"])]
     injected: bool,
 }

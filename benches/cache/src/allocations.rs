@@ -3,24 +3,24 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 
-/// The system's allocator, which counts while it is asked to. Otherwise it costs one
-/// branch, so that times are those of the system's.
+/// The system's allocator, which counts on request. Otherwise it costs one branch, so that
+/// times are those of the system's.
 pub(crate) struct Counting;
 
 static COUNTS: AtomicBool = AtomicBool::new(false);
 static BYTES: AtomicIsize = AtomicIsize::new(0);
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-/// What was allocated.
+/// Allocated memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allocated {
-    /// Bytes asked for and not given back: without the allocator's own rounding.
+    /// Bytes requested and not freed, without the allocator's own rounding.
     pub(crate) bytes: isize,
-    /// Calls for memory.
+    /// Allocation calls.
     pub(crate) allocations: usize,
 }
 
-/// What `work` allocates. Nobody else may allocate meanwhile.
+/// Counts the allocations of `work`. No other thread may allocate meanwhile.
 pub(crate) fn count<T>(work: impl FnOnce() -> T) -> (T, Allocated) {
     BYTES.store(0, Ordering::Relaxed);
     ALLOCATIONS.store(0, Ordering::Relaxed);
@@ -41,7 +41,7 @@ fn note(allocations: usize, bytes: isize) {
     }
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(1, layout.size() as isize);

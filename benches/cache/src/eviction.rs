@@ -11,16 +11,16 @@ use crate::harness::Texts;
 use crate::protocol::Measured;
 use crate::rounds::{Turn, median, ratios, take_turns, time};
 
-/// Tokens of a node: few, so that what grows with the nodes weighs most.
+/// Tokens of a node: few, so that costs that grow with the nodes weigh most.
 const EDGE_TOKENS: usize = 16;
-/// Turns after which a conversation is over.
+/// Turns after which a conversation is finished.
 const TURNS_MAX: usize = 8;
-/// Conversations that are under way at once, however many past ones are cached.
+/// Conversations in progress at once, however many past ones are cached.
 const ACTIVE_CONVERSATIONS: usize = 100;
-/// Nodes for each conversation, where any past one may be taken up again.
+/// Nodes for each conversation, if any past one may be continued.
 const NODES_PER_CONVERSATION: usize = 4;
 
-/// How large the tries are.
+/// The sizes of the tries.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Load {
@@ -31,28 +31,28 @@ pub(crate) struct Load {
     operations: usize,
 }
 
-/// How the nodes hang together.
+/// The shape of the trie.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
-    /// All below one root.
+    /// All nodes below one root.
     Flat,
-    /// Conversations of several turns, of which so many are under way.
+    /// Conversations of several turns, with a fixed number in progress.
     Conversations,
-    /// The same, but any past conversation is as likely to be taken up again as any
-    /// other: each insertion goes to memory that nobody has looked at for long.
+    /// The same, but any past conversation is equally likely to be continued: each insertion
+    /// accesses memory that was not accessed for long.
     Scattered,
 }
 
-/// The shapes that are measured, and whether the figure counts them.
+/// The measured shapes, and whether the figure counts them.
 const SHAPES: [(Shape, bool); 3] = [
     (Shape::Flat, true),
     (Shape::Conversations, true),
-    // What grows here is the time of a cache miss, not the number of steps.
+    // The growth here is that of a cache miss's time, not of the number of steps.
     (Shape::Scattered, false),
 ];
 
-/// Time of an insertion and an eviction in the largest trie ÷ in the smallest; of the
-/// shapes that count, the one that grows more.
+/// Time of an insertion and an eviction in the largest trie ÷ in the smallest. The shape with
+/// the largest growth counts.
 pub(crate) fn measure(load: &Load) -> Result<Measured> {
     let (mut worst, mut remarks) = (Vec::new(), Vec::new());
     for (shape, counts) in SHAPES {
@@ -99,14 +99,14 @@ struct Forest {
     root: NodeKey,
     shape: Shape,
     texts: Texts,
-    /// Where conversations end, and after how many turns.
+    /// Ends of conversations, and their numbers of turns.
     ends: Vec<(NodeKey, usize)>,
     edge: [u32; EDGE_TOKENS],
     inserted: u32,
 }
 
 impl Forest {
-    /// A trie that has reached its steady state.
+    /// Creates a trie in its steady state.
     fn new(nodes: usize, shape: Shape) -> Self {
         let mut trie = Trie::new(CacheConfig::default().eviction.policy());
         let root = trie.root_or_new(&Salt::default());
@@ -135,12 +135,12 @@ impl Forest {
 
     fn replace_one(&mut self) {
         self.insert();
-        self.trie.evict().expect("nobody holds anything");
+        self.trie.evict().expect("nothing is leased");
     }
 
     fn insert(&mut self) {
         self.inserted += 1;
-        // No two edges begin alike, so any may hang below any node.
+        // No two edges begin alike, so each may be below any node.
         self.edge[0] = self.inserted;
         let sealed = Sealed {
             segment: SegmentId(self.inserted.into()),

@@ -1,4 +1,4 @@
-//! Cores and texts to measure on.
+//! Cores and texts for measurements.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use motet_core::{SequenceId, TokenId};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Ids are drawn from a vocabulary of this size.
+/// Ids come from a vocabulary of this size.
 const VOCAB_SIZE: u32 = 50_000;
 /// Device bytes of one token's state: keys and values of SmolLM2-135M in f32.
 const TOKEN_BYTES: usize = 46_080;
@@ -28,7 +28,7 @@ impl Texts {
             .collect()
     }
 
-    /// `beginning`, and so many tokens of its own.
+    /// `beginning`, followed by so many tokens of its own.
     pub(crate) fn after(&mut self, beginning: &[TokenId], tokens: usize) -> Vec<TokenId> {
         [beginning, &self.next(tokens)].concat()
     }
@@ -46,7 +46,7 @@ pub(crate) struct CacheHarness {
 }
 
 impl CacheHarness {
-    /// An empty core of the default configuration, with room for everything.
+    /// Creates an empty core with the default configuration and enough memory for everything.
     pub(crate) fn new() -> Self {
         let config = CacheConfig {
             device_bytes_max: 1 << 50,
@@ -58,7 +58,7 @@ impl CacheHarness {
         }
     }
 
-    /// A sequence begins and stays.
+    /// Opens a slot that stays open.
     pub(crate) fn open_slot(&mut self, tokens: &[TokenId]) -> SequenceId {
         self.sequences += 1;
         let sequence = SequenceId(self.sequences);
@@ -67,7 +67,7 @@ impl CacheHarness {
         sequence
     }
 
-    /// A sequence begins, computes its tokens and ends; they are cached.
+    /// Runs a sequence to its end: its computed tokens are cached.
     pub(crate) fn converse(&mut self, tokens: &[TokenId]) {
         let sequence = self.open_slot(tokens);
         self.send(Message::Close {
@@ -77,14 +77,14 @@ impl CacheHarness {
         });
     }
 
-    /// An id that nobody has.
+    /// An unused id.
     pub(crate) fn next_sequence(&self) -> SequenceId {
         SequenceId(self.sequences + 1)
     }
 
     fn send(&mut self, message: Message) -> Vec<Effect> {
         let effects = self.core.handle(Duration::ZERO, message);
-        effects.expect("the message makes sense")
+        effects.expect("the message is valid")
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the cache's bookkeeping weighs.
+//! Host bytes of the cache's bookkeeping.
 
 use serde::Deserialize;
 
@@ -10,18 +10,18 @@ use crate::protocol::Measured;
 const TOKEN_BYTES_MAX: usize = 8;
 const NODE_BYTES_MAX: usize = 200;
 
-/// Conversations that were held, and are over.
+/// Finished conversations.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Load {
     conversations: usize,
     /// Length of each.
     tokens: usize,
-    /// Of these, tokens that all begin with.
+    /// Tokens of each that all conversations share.
     shared_tokens: usize,
 }
 
-/// Host bytes per cached token. Counted, so one sample says all.
+/// Host bytes per cached token. The count is exact, so one sample suffices.
 pub(crate) fn measure(load: &Load) -> Measured {
     let mut texts = Texts::new();
     let beginning = texts.next(load.shared_tokens);

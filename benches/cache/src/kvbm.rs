@@ -1,4 +1,4 @@
-//! kvbm-logical, Dynamo's block manager: what is measured of it.
+//! Measurements of kvbm-logical, Dynamo's block manager.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::rounds::time;
 
 /// Tokens of a block.
 pub(crate) const BLOCK_TOKENS: usize = 16;
-/// Matches whose blocks are kept until all have been timed.
+/// Matched blocks that are kept until all have been timed.
 const MATCHES_HELD_MAX: usize = 16;
 
 #[derive(Clone, Debug)]
@@ -22,20 +22,20 @@ struct Device;
 /// A block manager that holds the blocks of some texts.
 pub(crate) struct Kvbm {
     manager: BlockManager<Device>,
-    /// What keeps blocks active.
+    /// Keeps blocks active.
     held: Vec<ImmutableBlock<Device>>,
 }
 
 impl Kvbm {
-    /// Set up as its own documentation and its own benchmark do: counts how often blocks
-    /// are used, and evicts the least recently used.
+    /// Set up as its own documentation and its own benchmark do: it counts how often blocks are
+    /// used, and evicts the least recently used.
     pub(crate) fn new(blocks: usize) -> Result<Self> {
         let tracker = FrequencyTrackingCapacity::Medium.create_tracker();
         let registry = BlockRegistry::builder().frequency_tracker(tracker).build();
         Self::of(registry, blocks)
     }
 
-    /// The same without the counts, which no policy of its own then has.
+    /// The same without the counts, which none of its own policies lacks.
     pub(crate) fn without_frequencies(blocks: usize) -> Result<Self> {
         Self::of(BlockRegistry::builder().build(), blocks)
     }
@@ -71,7 +71,7 @@ impl Kvbm {
         Ok(())
     }
 
-    /// Seconds to match these hashes; what is matched is let go outside of that time.
+    /// Seconds to match these hashes. The matched blocks are released outside of that time.
     pub(crate) fn match_seconds(&self, hashes: &[SequenceHash], operations: usize) -> f64 {
         let mut taken = Duration::ZERO;
         let mut remaining = operations;
@@ -89,7 +89,7 @@ impl Kvbm {
         taken.as_secs_f64() / operations as f64
     }
 
-    /// Seconds to match these hashes and to let go of what is matched.
+    /// Seconds to match these hashes and to release the matched blocks.
     pub(crate) fn match_and_drop_seconds(&self, hashes: &[SequenceHash], operations: usize) -> f64 {
         time(operations, || {
             let matched = self.manager.match_blocks(black_box(hashes));
@@ -98,7 +98,7 @@ impl Kvbm {
     }
 }
 
-/// The hashes by which the text's whole blocks are known.
+/// The hashes of the text's whole blocks.
 pub(crate) fn hashes(text: &[u32]) -> Vec<SequenceHash> {
     let sequence = sequence(text);
     let blocks = sequence.blocks().iter();

@@ -1,19 +1,18 @@
 //! The cache's figures of `cargo xtask bench`.
 //!
-//! A program like `benches/figures/`: one JSON request a line on standard input, one
-//! JSON answer a line on standard output, and each answer carries all samples of one
-//! figure. It is a package of its own so that what it is compared with, kvbm-logical,
-//! stays out of everybody else's dependencies.
+//! A program like `benches/figures/`: one JSON request a line on standard input, one JSON
+//! answer a line on standard output, and each answer carries all samples of one figure. It is a
+//! package of its own so that kvbm-logical, its peer, stays out of all other dependencies.
 //!
-//! | file | idea |
+//! | file | content |
 //! |---|---|
 //! | `protocol.rs` | the requests, and the loop that answers them |
-//! | `matching.rs` | how fast a long path is found |
-//! | `session.rs`, `kvbm.rs` | match, begin and close; kvbm-logical's match beside it |
+//! | `matching.rs` | the speed of matching a long path |
+//! | `session.rs`, `kvbm.rs` | match, open and close; kvbm-logical's match beside it |
 //! | `eviction.rs` | insertion and eviction, from a thousand nodes to a million |
-//! | `host_bytes.rs`, `allocations.rs` | what bookkeeping weighs, by a counting allocator |
+//! | `host_bytes.rs`, `allocations.rs` | bytes of bookkeeping, by a counting allocator |
 //! | `harness.rs` | cores, tries and texts to measure on |
-//! | `rounds.rs` | taking turns, medians |
+//! | `rounds.rs` | interleaved measurements, medians |
 
 mod allocations;
 mod eviction;

@@ -1,4 +1,4 @@
-//! How fast a long path is found.
+//! The speed of matching a long path.
 
 use std::hint::black_box;
 
@@ -12,7 +12,7 @@ use crate::harness::Texts;
 use crate::protocol::Measured;
 use crate::rounds::{Turn, median, take_turns, time};
 
-/// What is matched.
+/// The path to match.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Load {

@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 
 use crate::{Result, eviction, host_bytes, matching, session};
 
-/// What can be asked for.
+/// The requests.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {
-    /// What is measured.
+    /// Asks for the kind of measurements.
     Hello,
     /// GB/s at which the tokens of a long path are matched.
     Match(matching::Load),
-    /// Match, begin and close ÷ kvbm-logical's match.
+    /// Match, open and close ÷ kvbm-logical's match.
     Session(session::Load),
     /// Time per insertion and eviction in a large trie ÷ in a small one.
     EvictGrowth(eviction::Load),
@@ -23,12 +23,12 @@ enum Request {
     HostBytes(host_bytes::Load),
 }
 
-/// A figure, measured.
+/// The measurements of a figure.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Measured {
     /// One for each round.
     pub(crate) samples: Vec<f64>,
-    /// For people: the absolute numbers behind it.
+    /// The absolute numbers behind it, for readers.
     pub(crate) remarks: Vec<String>,
 }
 

@@ -1,12 +1,12 @@
-//! Taking turns, and medians.
+//! Interleaved measurements, and medians.
 
 use std::time::Instant;
 
-/// Something to be timed: carries out so many operations and returns the seconds of one.
+/// A timed subject: it carries out so many operations and returns the seconds of one.
 pub(crate) type Turn<'a> = Box<dyn FnMut(usize) -> f64 + 'a>;
 
-/// Lets all take turns, `rounds` times after one that does not count. Returns for each
-/// the seconds of one operation, round by round.
+/// Runs all subjects in turn, `rounds` times after a warm-up round that does not count. Returns
+/// the seconds of one operation for each, round by round.
 pub(crate) fn take_turns(
     turns: &mut [Turn<'_>],
     rounds: usize,

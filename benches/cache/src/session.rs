@@ -1,4 +1,4 @@
-//! Match, begin and close of a cached prompt, beside kvbm-logical's match of its blocks.
+//! Match, open and close of a cached prompt, beside kvbm-logical's match of its blocks.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use crate::kvbm::{self, BLOCK_TOKENS, Kvbm};
 use crate::protocol::Measured;
 use crate::rounds::{Turn, median, ratios, take_turns, time};
 
-/// Tokens that a live sequence has after what it shares.
+/// Tokens of a live sequence after its shared ones.
 const OWN_TOKENS: usize = 32;
 
-/// What both sides hold, and how often they are asked.
+/// The content of both sides, and the number of operations.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Load {
     /// Blocks of 16 tokens that are matched.
     blocks: usize,
-    /// Sequences that are alive meanwhile.
+    /// Sequences that are live meanwhile.
     live: usize,
-    /// Conversations that are cached besides.
+    /// Other conversations that are cached.
     conversations: usize,
     /// Tokens of each.
     conversation_tokens: usize,
     /// Numbers of nodes that the prompt is cached in; the slowest counts.
     nodes: Vec<usize>,
-    /// More such numbers, which are measured beside and do not count.
+    /// More such numbers, which are also measured and do not count.
     nodes_beside: Vec<usize>,
     rounds: usize,
     /// Sessions, and matches, in each round.
     operations: usize,
 }
 
-/// A core that has the prompt cached, and the session that is timed.
+/// A core that has the prompt cached, and the timed session.
 struct Sessions {
     name: String,
     harness: CacheHarness,
@@ -46,7 +46,7 @@ struct Sessions {
     cached_tokens: usize,
 }
 
-/// Times of sessions ÷ times of kvbm-logical's match, which takes turns with them. Of
+/// Times of sessions ÷ times of kvbm-logical's match, which takes turns with them. Among
 /// several ways to cache the prompt, the slowest counts; kvbm is set up as its own
 /// documentation and benchmark do.
 pub(crate) fn measure(load: &Load) -> Result<Measured> {
@@ -83,8 +83,8 @@ pub(crate) fn measure(load: &Load) -> Result<Measured> {
     Ok(report(2 * load.nodes.len(), &names, &allocated, &seconds))
 }
 
-/// The first four are kvbm's: matching, the same without counting uses and then with
-/// letting go, hashing. The others are ours, of which the first `counted` count.
+/// The first four are kvbm's: matching, the same without use counts, the same with releasing,
+/// and hashing. The others are ours; the first `counted` of them count.
 fn report(counted: usize, names: &[String], allocated: &[usize], seconds: &[Vec<f64>]) -> Measured {
     let (theirs, ours) = seconds.split_at(4);
     let micros = |seconds: &[f64]| median(seconds) * 1e6;
@@ -93,9 +93,9 @@ fn report(counted: usize, names: &[String], allocated: &[usize], seconds: &[Vec<
         .max_by(|a, b| median(a).total_cmp(&median(b)))
         .expect("there are sessions");
     let mut remarks = vec![format!(
-        "kvbm-logical: {:.2} µs to match ({:.2} without counting uses, {:.2} so and with letting \
-         go), {:.2} µs to hash the tokens, which every request needs: the session takes {:.3} of \
-         match and hash, {:.3} of the match without counting",
+        "kvbm-logical: {:.2} µs to match ({:.2} without counting uses, {:.2} so and with \
+         releasing), {:.2} µs to hash the tokens, which every request needs: the session \
+         takes {:.3} of match and hash, {:.3} of the match without counting",
         micros(&theirs[0]),
         micros(&theirs[1]),
         micros(&theirs[2]),
@@ -125,8 +125,7 @@ fn report(counted: usize, names: &[String], allocated: &[usize], seconds: &[Vec<
 }
 
 impl Sessions {
-    /// `alike`: the sequences that are alive have begun with the same tokens, as users
-    /// of one system prompt do.
+    /// `alike`: the live sequences have the same beginning, as users of one system prompt do.
     fn new(load: &Load, nodes: usize, alike: bool) -> Result<Self> {
         let prompt = prompt(load);
         let mut texts = Texts::new();
@@ -161,7 +160,7 @@ impl Sessions {
         Ok(sessions)
     }
 
-    /// A session finds all that is cached, and leaves the cache as it was.
+    /// Checks that a session finds all that is cached, and leaves the cache unchanged.
     fn check(&mut self) -> Result<()> {
         let before = self.harness.core.stats();
         let sequence = self.harness.next_sequence();
@@ -205,7 +204,7 @@ impl Sessions {
 
     fn send(&mut self, message: Message) -> Vec<Effect> {
         let effects = self.harness.core.handle(Duration::ZERO, message);
-        effects.expect("the message makes sense")
+        effects.expect("the message is valid")
     }
 }
 
@@ -213,7 +212,7 @@ fn prompt(load: &Load) -> Vec<TokenId> {
     Texts::new().next(load.blocks * BLOCK_TOKENS)
 }
 
-/// kvbm with the same texts as a core has: the prompt active, the conversations not.
+/// kvbm with the texts of a core: the prompt active, the conversations not.
 fn populated(load: &Load, frequencies: bool) -> Result<Kvbm> {
     let mut texts = Texts::new();
     let blocks = load.blocks + load.conversations * (load.conversation_tokens / BLOCK_TOKENS + 1);

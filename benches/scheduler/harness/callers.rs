@@ -1,4 +1,4 @@
-//! Those who ask, and what they were told when.
+//! Callers, and the times of their tokens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::index;
 use crate::arrivals::Arrival;
 use crate::report::percentile;
 
-/// One request, and what became of it.
+/// One request and its outcome.
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) user: UserId,
@@ -22,7 +22,7 @@ pub(crate) struct Caller {
     pub(crate) prompt: Arc<[TokenId]>,
     pub(crate) output_tokens: usize,
     pub(crate) came_at: Duration,
-    /// When each of its tokens came.
+    /// Times of its tokens.
     pub(crate) token_times: Vec<Duration>,
     pub(crate) ended_at: Option<Duration>,
     pub(crate) received: Vec<TokenId>,
@@ -39,11 +39,11 @@ pub(crate) struct WaitSeconds {
     pub(crate) slot: f64,
 }
 
-/// All of them, in the order in which they came.
+/// All of them, in the order of their arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
     pub(crate) all: Vec<Caller>,
-    /// How many of each user's wait for their first slot.
+    /// Requests of each user that wait for their first slot.
     pub(crate) waiting: BTreeMap<UserId, usize>,
 }
 
@@ -53,7 +53,7 @@ impl Caller {
         Some((*self.token_times.first()? - self.came_at).as_secs_f64())
     }
 
-    /// Of these, seconds until it had a slot.
+    /// Seconds from then until it had a slot.
     fn slot_seconds(&self) -> Option<f64> {
         Some((self.started_at? - self.came_at).as_secs_f64())
     }
@@ -78,7 +78,7 @@ impl Callers {
             class: arrival.class,
             prompt: Arc::clone(&prompt),
             output_tokens: arrival.output_tokens,
-            // It may have come while a step was launched.
+            // It may have arrived while a step was submitted.
             came_at: arrival.at.min(now),
             token_times: Vec::new(),
             ended_at: None,
@@ -138,8 +138,8 @@ impl Callers {
         }
     }
 
-    /// The p99 of the seconds until the first token of those that `selected` names, and of
-    /// the seconds until they had a slot.
+    /// The p99 of the seconds until the first token of the `selected` callers, and of the
+    /// seconds until they had a slot.
     pub(crate) fn waits(&self, selected: impl Fn(&Caller) -> bool) -> WaitSeconds {
         let selected: Vec<&Caller> = self.all.iter().filter(|caller| selected(caller)).collect();
         let p99 = |of: fn(&Caller) -> Option<f64>| {
@@ -157,7 +157,7 @@ impl Callers {
         self.all.iter().map(Caller::tokens).sum()
     }
 
-    /// Why the first that failed has failed.
+    /// The error of the first caller that failed.
     pub(crate) fn failed(&self) -> Option<&str> {
         self.all.iter().find_map(|caller| caller.error.as_deref())
     }

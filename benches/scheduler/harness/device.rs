@@ -1,4 +1,4 @@
-//! The device: the table that the device thread has, and a clock.
+//! The device: the device thread's table, and a clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,44 +14,44 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Callers, index};
 
-/// A real device takes now more, now less time: by so large a part at most.
+/// A real device's times vary: by at most this part.
 const JITTER: f64 = 0.05;
 
-/// A decode step of SmolLM2-135M in f32 on two cores, as docs/performance.md has it: 16 ms
-/// alone, 43 ms at batch 16, and 770 tokens of a prompt in a second.
+/// A decode step of SmolLM2-135M in f32 on two cores, as in docs/performance.md: 16 ms alone,
+/// 43 ms at batch 16, and 770 tokens of a prompt in a second.
 pub(crate) const SMALL_DEVICE: StepCost = StepCost {
     base: 15e-3,
     per_token: 1.4e-3,
     per_attended: 3e-7,
 };
 
-/// A device on which a batch costs little more than one: 20,000 tokens of a prompt in a
-/// second, 20 ms for a step.
+/// A device on which a batch costs little more than one: 20,000 tokens of a prompt in a second,
+/// 20 ms for a step.
 pub(crate) const LARGE_DEVICE: StepCost = StepCost {
     base: 20e-3,
     per_token: 5e-5,
     per_attended: 1e-8,
 };
 
-/// How long works take.
+/// The duration of works.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// As long as this says.
+    /// This cost, on a virtual clock.
     Virtual(StepCost),
-    /// As long as they do: the clock is the machine's, since this moment.
+    /// Their real duration: the clock is the machine's, since this moment.
     #[cfg(feature = "mlx")]
     Real(Instant),
 }
 
-/// What a step had to do.
+/// The work of a step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Step {
-    /// What it evaluated of prompts and of outputs for each user, lost work that was
-    /// done again not counted.
+    /// Evaluated tokens of prompts and of outputs for each user, without lost work that was
+    /// done again.
     pub(crate) evaluated: BTreeMap<UserId, Evaluated>,
     /// Tokens that all sequences with a slot have cached, this step's included.
     pub(crate) cached_tokens: usize,
-    /// Users who have somebody that waits.
+    /// Users with waiting requests.
     pub(crate) backlogged: Vec<UserId>,
     /// Tokens that it evaluated.
     pub(crate) tokens: usize,
@@ -68,7 +68,7 @@ pub(super) struct VirtualDevice<M: Model> {
     table: Table<M>,
     pace: Pace,
     slots: BTreeMap<SlotId, Slot>,
-    /// How much of each caller's tokens was evaluated before.
+    /// Tokens of each caller that were evaluated before.
     evaluated: BTreeMap<usize, usize>,
     in_flight: VecDeque<InFlightWork>,
     finished_at: Duration,
@@ -103,7 +103,7 @@ impl<M: Model> VirtualDevice<M> {
         }
     }
 
-    /// Learns from the cache which slot is whose.
+    /// Learns the owner of each slot from the cache.
     pub(super) fn track_slots(&mut self, answers: &[cache::Effect]) {
         for answer in answers {
             if let cache::Effect::SlotOpened {
@@ -124,7 +124,7 @@ impl<M: Model> VirtualDevice<M> {
         }
     }
 
-    /// When the oldest work lands.
+    /// The time at which the oldest work finishes.
     pub(super) fn finishes_at(&self, now: Duration) -> Option<Duration> {
         let first = self.in_flight.front()?;
         match self.pace {
@@ -137,7 +137,7 @@ impl<M: Model> VirtualDevice<M> {
         }
     }
 
-    /// Takes work in. None where it is no step.
+    /// Submits work. Returns nothing for work without a step.
     pub(super) fn submit(
         &mut self,
         model: &mut M,
@@ -173,9 +173,9 @@ impl<M: Model> VirtualDevice<M> {
         (load.tokens > 0).then_some(step)
     }
 
-    /// Lands the oldest work.
+    /// Finishes the oldest work.
     pub(super) fn finish(&mut self, model: &mut M, now: &mut Duration) -> Outcome {
-        let work = self.in_flight.pop_front().expect("some work is under way");
+        let work = self.in_flight.pop_front().expect("some work is in flight");
         let started_at = Instant::now();
         let result = self.table.finish(model);
         self.table.sample(model);
@@ -192,7 +192,7 @@ impl<M: Model> VirtualDevice<M> {
         }
     }
 
-    /// The machine's clock, if it is that.
+    /// The machine's clock, if that is used; otherwise `now`.
     fn time(&self, now: Duration) -> Duration {
         match self.pace {
             Pace::Virtual(_) => now,
@@ -213,12 +213,12 @@ impl<M: Model> VirtualDevice<M> {
             let slot = self
                 .slots
                 .get_mut(&span.slot)
-                .expect("steps name slots that begun");
+                .expect("steps name open slots");
             let tokens = span.token_source.tokens();
             load = load.and(StepLoad::span(tokens, slot.tokens));
             let caller = &callers.all[slot.caller];
             let before = self.evaluated.entry(slot.caller).or_default();
-            // What was in the cache when it began was evaluated by others.
+            // Other sequences evaluated the tokens that were cached when it started.
             let from = (*before).max(slot.tokens);
             slot.tokens += tokens;
             let to = from.max(slot.tokens);

@@ -1,8 +1,8 @@
-//! The virtual house: the cores and the device's table without actors or threads.
+//! The virtual engine: the cores and the device's table without actors or threads.
 //!
-//! Messages between the cores take no time. Works take the time that a cost says, one
-//! after the other, two under way at once, as on the device thread; or, on a real
-//! model, the time they take.
+//! Messages between the cores take no time. Works take the time of a cost model, one after the
+//! other, two in flight at once, as on the device thread. On a real model they take their real
+//! time.
 
 mod callers;
 mod device;
@@ -28,15 +28,15 @@ pub(crate) struct CoreHarness<M: Model> {
     pub(crate) callers: Callers,
     device: VirtualDevice<M>,
     now: Duration,
-    /// Whether what sequences leave behind is kept.
+    /// Whether the state of finished sequences is kept.
     retains: bool,
-    /// What each step had to do.
+    /// The work of each step.
     pub(crate) steps: Vec<Step>,
     /// The cores' own time.
     cores: CoreTime,
 }
 
-/// Time that the host has spent, by part.
+/// The host's time, by part.
 #[derive(Clone, Copy, Debug, Default)]
 struct CoreTime {
     scheduler: Duration,
@@ -62,31 +62,31 @@ impl<M: Model> CoreHarness<M> {
         }
     }
 
-    /// Keeps nothing of what sequences leave behind: there is no cache.
+    /// Keeps no state of finished sequences: there is no cache.
     pub(crate) fn without_cache(mut self) -> Self {
         self.retains = false;
         self
     }
 
-    /// The time in the house.
+    /// The time of the virtual engine.
     pub(crate) fn now(&self) -> Duration {
         self.now
     }
 
-    /// Time that the host has spent in the scheduler's core, in the cache's, and with the
-    /// device's table and the model.
+    /// The host's time in the scheduler's core, in the cache's, and with the device's table and
+    /// the model.
     pub(crate) fn host_time(&self) -> [Duration; 3] {
         [self.cores.scheduler, self.cores.cache, self.device.host]
     }
 
-    /// Serves these requests, which are in order, until all are over.
+    /// Serves these requests, which are in order, until all have finished.
     pub(crate) fn serve(&mut self, model: &mut M, arrivals: Vec<Arrival>) {
         let mut arrivals: VecDeque<Arrival> = arrivals.into();
         while self.handle_next(model, &mut arrivals) {}
     }
 
-    /// The same, while `inside` more are always inside: whenever one of them is over the
-    /// next comes, until the last of `arrivals` has come.
+    /// The same, while `inside` more are always inside: whenever one of them finishes the next
+    /// arrives, until the last of `arrivals` has arrived.
     pub(crate) fn serve_beside(
         &mut self,
         model: &mut M,
@@ -112,7 +112,7 @@ impl<M: Model> CoreHarness<M> {
         }
     }
 
-    /// Lets the next thing happen. False when nothing is left to happen.
+    /// Handles the next event. Returns false when none is left.
     fn handle_next(&mut self, model: &mut M, arrivals: &mut VecDeque<Arrival>) -> bool {
         let next_arrival_at = arrivals.front().map(|arrival| arrival.at);
         let finishes_at = self.device.finishes_at(self.now);
@@ -142,7 +142,8 @@ impl<M: Model> CoreHarness<M> {
         self.handle_event(model, Event::Submit(submission));
     }
 
-    /// Tells the scheduler, and everybody else what follows, until nothing does.
+    /// Passes an event to the scheduler, and its effects to the other parts, until none is
+    /// left.
     fn handle_event(&mut self, model: &mut M, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -172,7 +173,7 @@ impl<M: Model> CoreHarness<M> {
         }
     }
 
-    /// Without a cache, what is closed is thrown away.
+    /// Without a cache, a close becomes a discard.
     fn discard_unless_cached(&self, message: cache::Message) -> cache::Message {
         match message {
             cache::Message::Close { sequence, .. } if !self.retains => {

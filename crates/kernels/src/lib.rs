@@ -1,4 +1,4 @@
-//! CPU kernels in Rust, for what MLX's CPU backend does one number at a time.
+//! CPU kernels in Rust, for operations that MLX's CPU backend computes one number at a time.
 //!
 //! Each kernel is a plain function over slices, written once over the vector
 //! operations in `simd` and spread over threads by `pool`. The crate `motet-mlx` puts them
@@ -18,7 +18,7 @@ pub use attend::{AttendPlan, Attention, Heads, Order, PartRange, Rotary, SpanRan
 pub use sample::sample_rows;
 pub use simd::InstructionSet;
 
-/// Threads that kernels run on, the one that evaluates included.
+/// Threads that kernels run on, including the one that evaluates.
 #[must_use]
 pub fn threads() -> usize {
     pool::Pool::global().threads()

@@ -1,9 +1,9 @@
 //! Projections: matrix products with weights as checkpoints store them.
 //!
-//! With few rows a product is as fast as its weights arrive from memory. BLAS
-//! libraries are made for many: at 1 to 16 rows OpenBLAS was measured to read
-//! weights at a third of the memory's speed or less. Here every weight is read
-//! once, in order, and fetched ahead. At some 100 rows the two are equal.
+//! With few rows, a product is as fast as its weights arrive from memory. BLAS libraries are
+//! made for many rows: at 1 to 16 rows OpenBLAS was measured to read weights at a third of the
+//! memory's speed or less. Here every weight is read once, in order, and prefetched. At some
+//! 100 rows the two are equal.
 
 use std::ops::Range;
 
@@ -12,21 +12,20 @@ use super::products::{SUMS_MAX, along, along_fewer, sums};
 use super::simd::{Job, Simd, dispatch};
 use super::split::Split;
 
-/// Least numbers of the weights that one thread takes at a time.
+/// Minimum numbers of the weights that one thread takes at a time.
 const CHUNK: usize = 32 << 10;
 
-/// Chunks for each thread: enough to even out, few enough that each is long: what
-/// follows is fetched ahead within a chunk only.
+/// Chunks for each thread: enough to even out, few enough that each is long. Prefetching works
+/// only within a chunk.
 const CHUNKS_PER_THREAD: usize = 4;
 
-/// Rows of the weights that are gone through with all rows of the input before the
-/// next: they stay in the second level of cache meanwhile.
+/// Rows of the weights that are multiplied with all rows of the input before the next ones.
+/// They stay in the second level of cache meanwhile.
 const GROUP: usize = 16;
 
-/// Each row of `output` (`[rows, n]`) becomes the dot products of that row of
-/// `input` (`[rows, width]`) with all `n` rows of `weight` (`[n, width]`), plus
-/// `bias` (`[n]`). A row's result is the same to the last bit whatever the other
-/// rows are, and however many.
+/// Each row of `output` (`[rows, n]`) becomes the dot products of that row of `input` (`[rows,
+/// width]`) with all `n` rows of `weight` (`[n, width]`), plus `bias` (`[n]`). A row's result
+/// is the same to the last bit regardless of the other rows and their number.
 ///
 /// # Panics
 ///
@@ -62,14 +61,14 @@ pub fn linear(
     });
 }
 
-/// Some rows of the weights: some columns of the output.
+/// Some rows of the weights, which are some columns of the output.
 struct Part<'a> {
     input: &'a [f32],
     weight: &'a [f32],
     width: usize,
     bias: Option<&'a [f32]>,
     output: &'a Split<'a, f32>,
-    /// The first of its columns, and all columns.
+    /// The first of its columns, and the number of all columns.
     first: usize,
     n: usize,
 }
@@ -114,8 +113,8 @@ impl Part<'_> {
         if rows.is_empty() {
             return;
         }
-        // The weights of the next tile are fetched meanwhile, a share with each pass
-        // over this one.
+        // The weights of the next tile are prefetched meanwhile, a share with each pass over
+        // this tile.
         let share = R.div_ceil(rows.len() / M);
         let mut column = columns.start;
         while column + R <= columns.end {
@@ -147,7 +146,7 @@ impl Part<'_> {
     ) {
         for m in 0..M {
             let from = (row + m) * self.n + self.first + column;
-            // SAFETY: this part alone computes these columns.
+            // SAFETY: only this part computes these columns.
             let output = unsafe { self.output.part(from..from + R) };
             for (r, output) in output.iter_mut().enumerate() {
                 *output = products[r * M + m] + self.bias.map_or(0.0, |bias| bias[column + r]);

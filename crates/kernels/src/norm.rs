@@ -4,7 +4,7 @@
 use super::pool::Pool;
 use super::simd::{Job, Simd, dispatch};
 
-/// Numbers that one thread takes at a time: enough that the hand-over does not count.
+/// Numbers that one thread takes at a time, enough that the cost of dispatching is negligible.
 const CHUNK: usize = 32 << 10;
 
 /// How a row is normalised.
@@ -12,13 +12,13 @@ const CHUNK: usize = 32 << 10;
 pub struct Norm<'a> {
     /// Numbers in a row.
     pub width: usize,
-    /// Factor of each number; none is all ones.
+    /// Factor of each number; `None` means all ones.
     pub weight: Option<&'a [f32]>,
     /// Added to the mean square.
     pub epsilon: f32,
 }
 
-/// Each row of `input`, normalised, into `output`.
+/// Writes each row of `input`, normalised, to `output`.
 ///
 /// # Panics
 ///
@@ -35,7 +35,7 @@ pub fn rms_norm(pool: &Pool, norm: Norm<'_>, input: &[f32], output: &mut [f32]) 
     });
 }
 
-/// Each row of `input + delta` into `sum`, and that row normalised into `output`.
+/// Writes each row of `input + delta` to `sum`, and that row normalised to `output`.
 ///
 /// # Panics
 ///
@@ -138,7 +138,7 @@ impl Job for Added<'_> {
     }
 }
 
-/// What each number of a row is multiplied with.
+/// The factor of each number in a row.
 #[inline(always)]
 fn factor<S: Simd>(simd: S, norm: Norm<'_>, squares: [S::Vector; 4]) -> f32 {
     let [a, b, c, d] = squares;

@@ -1,11 +1,11 @@
-//! A few threads that wait for short parallel loops.
+//! Worker threads that wait for short parallel loops.
 //!
-//! A kernel lasts tens of microseconds, which a thread's start would double. So
-//! the workers live as long as the process, spin for a moment after each loop in
-//! case another follows, and then park. The calling thread takes part and never
-//! waits for a worker that has not come: whoever is late finds the loop closed.
-//! That also makes the pool a good neighbour to the threads of a BLAS: where
-//! those keep the other cores busy, the caller simply does more itself.
+//! A kernel lasts tens of microseconds, and starting a thread would double that. The workers
+//! therefore live as long as the process, spin for a moment after each loop in case another
+//! follows, and then park. The calling thread takes part and never waits for a worker that has
+//! not joined: late workers find the loop closed. This also lets the pool share the machine
+//! with the threads of a BLAS: where those keep the other cores busy, the caller does more of
+//! the work itself.
 //!
 //! One loop runs at a time; a second caller works alone.
 
@@ -19,9 +19,8 @@ use super::split::Split;
 use motet_sync::gate::{Entrance, Opened, Opener, gate};
 use motet_sync::parking::Parking;
 
-/// How long a worker spins before it parks. Longer than the gaps between the
-/// loops of one kernel, shorter than the matrix products between two kernels,
-/// whose threads want the core.
+/// Time that a worker spins before it parks. Longer than the gaps between the loops of one
+/// kernel, shorter than the matrix products between two kernels, whose threads need the core.
 const SPIN: Duration = Duration::from_micros(20);
 
 /// Threads for parallel loops.
@@ -35,14 +34,14 @@ pub struct Pool {
 
 #[derive(Debug)]
 struct Shared {
-    /// Where workers join the loop.
+    /// The gate through which workers join the loop.
     entrance: Entrance<Body>,
-    /// Next index that nobody has taken.
+    /// The next index to take.
     next: AtomicUsize,
     panicked: AtomicBool,
-    /// The pool is being dropped.
+    /// Set when the pool is being dropped.
     ended: AtomicBool,
-    /// Which workers must be woken.
+    /// Parked workers that must be woken.
     parking: Parking,
 }
 
@@ -61,15 +60,15 @@ impl std::fmt::Debug for Body {
     }
 }
 
-// SAFETY: what it points to is `Sync` and outlives the loop, and it is used within the loop
-// only.
+// SAFETY: it points to a `Sync` value that outlives the loop, and it is used only within the
+// loop.
 unsafe impl Sync for Body {}
 // SAFETY: as above.
 unsafe impl Send for Body {}
 
 impl Pool {
-    /// The pool of this process: as many threads, callers included, as OpenBLAS
-    /// was told to use (`OPENBLAS_NUM_THREADS`), or else as there are cores.
+    /// The pool of this process. It has as many threads, callers included, as
+    /// `OPENBLAS_NUM_THREADS` sets, or else one for each core.
     pub fn global() -> &'static Pool {
         static GLOBAL: OnceLock<Pool> = OnceLock::new();
         GLOBAL.get_or_init(|| {
@@ -96,7 +95,7 @@ impl Pool {
                 .name(format!("motet-kernel-{index}"))
                 .spawn(move || shared.work(index))
         };
-        // A machine that refuses a thread still computes, with fewer.
+        // If the machine refuses a thread, the pool works with fewer.
         let workers = (0..workers).map_while(|index| spawn(index).ok()).collect();
         Pool {
             shared,
@@ -105,7 +104,7 @@ impl Pool {
         }
     }
 
-    /// Threads that take part, the calling one included.
+    /// Number of threads that take part, the calling one included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -114,7 +113,7 @@ impl Pool {
     ///
     /// # Panics
     ///
-    /// When a call panicked; all others have ended by then.
+    /// When a call panicked. All other calls have ended by then.
     pub fn run(&self, count: usize, body: impl Fn(usize) + Sync) {
         let loop_lock = match self.loop_lock.try_lock() {
             Ok(loop_lock) => Some(loop_lock),
@@ -128,7 +127,7 @@ impl Pool {
         };
         let opened = self.open(&mut loop_lock, count, &body);
         let own = catch_unwind(AssertUnwindSafe(|| self.shared.run_indices(&body, count)));
-        // After a panic of our own there may be indices left: nobody needs them.
+        // After a panic on this thread, indices may be left that are no longer needed.
         self.shared
             .next
             .fetch_add(usize::MAX / 2, Ordering::Relaxed);
@@ -147,7 +146,7 @@ impl Pool {
     ///
     /// # Panics
     ///
-    /// When they have not, or when a call panicked.
+    /// When the numbers of chunks differ, or when a call panicked.
     pub fn for_each_chunk<T: Send, const N: usize>(
         &self,
         slices: [&mut [T]; N],
@@ -197,8 +196,8 @@ impl Pool {
     }
 }
 
-/// As many threads as somebody told, or else as there are cores; neither none nor more
-/// than any step has use for.
+/// The requested number of threads, or else the number of cores. At least one, and at most as
+/// many as any step can use.
 fn thread_count(requested: Option<&str>, cores: usize) -> usize {
     let requested = requested.and_then(|requested| requested.parse().ok());
     requested.unwrap_or(cores).clamp(1, 64)
@@ -225,7 +224,7 @@ impl Shared {
         }
     }
 
-    /// A worker's life.
+    /// The main loop of a worker thread.
     fn work(&self, index: usize) {
         let mut seen = 0;
         while let Some(number) = self.wait(index, seen) {
@@ -234,20 +233,21 @@ impl Shared {
                 continue;
             };
             let body = inside.shown();
-            // SAFETY: inside the gate, so the loop's caller still waits for us.
+            // SAFETY: inside the gate, so the loop's caller still waits for this worker.
             let run = unsafe { &*body.run };
             let outcome = catch_unwind(AssertUnwindSafe(|| self.run_indices(run, body.count)));
             if let Err(panic) = outcome {
                 self.panicked.store(true, Ordering::Relaxed);
-                // Its drop might panic again, and then nobody would leave the gate.
+                // Dropping the payload might panic again, and then this worker would never
+                // leave the gate.
                 std::mem::forget(panic);
             }
             drop(inside);
         }
     }
 
-    /// Waits for a loop after loop number `seen`; returns its number, or nothing
-    /// when there will be no more.
+    /// Waits for a loop after loop number `seen`. Returns its number, or `None` when there will
+    /// be no more.
     fn wait(&self, index: usize, seen: u64) -> Option<u64> {
         let fresh = || self.entrance.number(seen);
         let start = Instant::now();
@@ -287,7 +287,7 @@ mod tests {
             for count in [0, 1, 2, 7, 1000] {
                 check(&pool, count);
             }
-            // Back to back, spun for and parked for.
+            // Loops that follow at once, after spinning, and after parking.
             for round in 0..2000 {
                 check(&pool, 1 + round % 5);
                 if round % 500 == 0 {
@@ -355,7 +355,7 @@ mod tests {
         let pool = Pool::new(3);
         for bad in 0..64 {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                pool.run(64, |index| assert_ne!(index, bad, "planted"));
+                pool.run(64, |index| assert_ne!(index, bad, "injected"));
             }));
             assert!(outcome.is_err(), "index {bad}");
             check(&pool, 64);

@@ -7,7 +7,7 @@ pub(super) const fn line<N>() -> usize {
     64 / size_of::<N>()
 }
 
-/// Most sums that [`along`] keeps in registers.
+/// Maximum sums that [`along`] keeps in registers.
 pub(super) const SUMS_MAX: usize = 16;
 
 /// Sums that [`along`] keeps in registers: its `R * M`.
@@ -15,13 +15,13 @@ pub(super) const fn sums<S: Simd>() -> usize {
     if S::LANES == 8 { 8 } else { SUMS_MAX }
 }
 
-/// Dot products of `R` rows with `M` others, by vectors that run along the rows;
-/// the product of row `r` with the other row `m` goes to `r * M + m`. Nothing is
-/// rearranged, so this is best where one side has a few rows only.
+/// Dot products of `R` rows with `M` others, by vectors that run along the rows. The product of
+/// row `r` with the other row `m` goes to `r * M + m`. Nothing is rearranged, so this is best
+/// where one side has only a few rows.
 ///
-/// Meanwhile `ahead`, some rows that will be needed next, is fetched into the
-/// second level of cache: a core that waits for memory with its own loads was
-/// measured to get half of what it can.
+/// Meanwhile the rows in `ahead`, which will be needed next, are prefetched into the second
+/// level of cache. A core that waits for memory with its own loads was measured to get half of
+/// the bandwidth that it can reach.
 ///
 /// # Panics
 ///
@@ -60,7 +60,8 @@ pub(super) fn along<S: Simd, N: Number, const R: usize, const M: usize>(
     summed(simd, &sums[..R * M])
 }
 
-/// [`along`] for less than a tile of rows, with one other: the same to the last bit.
+/// [`along`] for less than a tile of rows and one other row. Results are the same to the last
+/// bit.
 ///
 /// # Panics
 ///
@@ -85,7 +86,7 @@ pub(super) fn along_fewer<S: Simd, N: Number>(
     summed(simd, &sums)
 }
 
-/// The sums of vectors.
+/// Sums the lanes of each vector.
 #[inline(always)]
 fn summed<S: Simd>(simd: S, sums: &[S::Vector]) -> [f32; SUMS_MAX] {
     let mut products = [0.0; SUMS_MAX];
@@ -96,10 +97,9 @@ fn summed<S: Simd>(simd: S, sums: &[S::Vector]) -> [f32; SUMS_MAX] {
     products
 }
 
-/// Dot products of rows with `NQ * LANES` others, which lie side by side in
-/// columns: `columns` is `[dim, 2 * LANES]`, `rows` is `[n, dim]`, `products`
-/// becomes `[n, 2 * LANES]`. Best where there are many on both sides: nothing is
-/// summed up across a vector.
+/// Dot products of rows with `NQ * LANES` others, which lie side by side in columns: `columns`
+/// is `[dim, 2 * LANES]`, `rows` is `[n, dim]`, `products` becomes `[n, 2 * LANES]`. Best where
+/// there are many rows on both sides, because nothing is summed across a vector.
 ///
 /// # Panics
 ///

@@ -1,10 +1,10 @@
-//! Drawing tokens: greedy, or by top-k, temperature, top-p and min-p, and log
+//! Sampling of tokens: greedy, or by top-k, temperature, top-p and min-p, with log
 //! probabilities.
 //!
-//! What is drawn is what [`sampling`](motet_model::sampling) says. Here its passes over
-//! whole rows run on vectors, with the operations that every instruction set rounds alike
-//! and sums in the order that it asks for, so that a token is the same to the last bit
-//! everywhere. Rows are spread over threads; each is drawn from by itself.
+//! The results are those of [`sampling`](motet_model::sampling). Here its passes over whole
+//! rows run on vectors, with operations that every instruction set rounds alike, and with sums
+//! in the order that it prescribes. A token is therefore the same to the last bit on every
+//! machine. Rows are spread over threads and sampled independently.
 
 use std::cell::RefCell;
 use std::f32::consts::LOG2_E;
@@ -15,12 +15,12 @@ use motet_model::sampling::rows::exponential::{COEFFICIENTS, LN_2_HIGH, LN_2_LOW
 use motet_model::sampling::rows::{BLOCK, LANES, RUN, RowOperations, RowReader, finish};
 use motet_model::sampling::{SampleInputs, Sampled};
 
-/// What each of `rows_to_sample` draws from its row of `logits` (`[rows, vocab]`): the very tokens
-/// and log probabilities of [`SampleInputs::from_logits`].
+/// Samples each of `rows_to_sample` from its row of `logits` (`[rows, vocab]`). Returns exactly
+/// the tokens and log probabilities of [`SampleInputs::from_logits`].
 ///
 /// # Panics
 ///
-/// When there is no such row, or it is empty.
+/// When a row does not exist or is empty.
 #[must_use]
 pub fn sample_rows(
     logits: &[f32],
@@ -37,7 +37,7 @@ fn sample_rows_on(
     rows_to_sample: &[(u32, SampleInputs)],
 ) -> Vec<Sampled> {
     thread_local! {
-        /// Holds two rows of the largest vocabulary that the thread has drawn from.
+        /// Holds two rows of the largest vocabulary that the thread has sampled from.
         static READER: RefCell<RowReader<Vectors>> =
             RefCell::new(RowReader::new(Vectors(InstructionSet::best())));
     }
@@ -49,7 +49,7 @@ fn sample_rows_on(
     });
     let sampled = sampled.into_iter();
     sampled
-        .map(|sampled| sampled.expect("each was drawn"))
+        .map(|sampled| sampled.expect("every row was sampled"))
         .collect()
 }
 
@@ -82,10 +82,10 @@ impl RowOperations for Vectors {
     }
 }
 
-/// Vectors that hold [`LANES`] numbers, on the machine with the shortest.
+/// Maximum number of vectors that hold [`LANES`] numbers.
 const PARTS_MAX: usize = 4;
 
-/// Vectors that hold [`LANES`] numbers.
+/// Vectors that together hold [`LANES`] numbers.
 const fn parts<S: Simd>() -> usize {
     assert!(LANES.is_multiple_of(S::LANES) && LANES <= PARTS_MAX * S::LANES);
     LANES / S::LANES
@@ -107,7 +107,7 @@ impl Job for Maxima<'_> {
             for numbers in whole {
                 for (part, largest) in largest[..parts::<S>()].iter_mut().enumerate() {
                     let numbers = simd.load_part(&numbers[part * S::LANES..]);
-                    // Unlike `max`, passes over what is not a number everywhere.
+                    // Unlike `max`, this ignores NaN on every instruction set.
                     *largest = simd.select_ge(numbers, *largest, numbers, *largest);
                 }
             }
@@ -142,12 +142,12 @@ impl Job for Weigh<'_> {
     }
 }
 
-/// [`exp`](motet_model::sampling::rows::exp), step by step: what a fused
-/// multiplication would give is not the same on a machine that has none.
+/// [`exp`](motet_model::sampling::rows::exp), step by step: a fused multiplication would give
+/// another result than on a machine without one.
 #[inline(always)]
 fn exp<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     let above = simd.splat(NOTHING.next_up());
-    // What is beyond takes no part, but has no exponent either.
+    // Numbers out of range take no part, but would have an invalid exponent.
     let within = simd.min(simd.splat(0.0), simd.max(simd.splat(NOTHING), x));
     let round = simd.splat(ROUND);
     let n = simd.mul(within, simd.splat(LOG2_E));
@@ -207,7 +207,7 @@ mod tests {
         numbers.iter().map(|number| number.to_bits()).collect()
     }
 
-    /// Logits of a few levels and of many, some ruled out, and what is not a number.
+    /// Logits of a few levels and of many, some excluded, and some NaN.
     fn logits() -> impl Strategy<Value = Vec<f32>> {
         let logit = prop_oneof![
             12 => -40.0_f32..40.0,
@@ -221,7 +221,7 @@ mod tests {
                 let times = (i / part.len()) as f32;
                 part[i % part.len()] + (0.7 * times).sin()
             });
-            // A row's length is any number.
+            // Rows of any length.
             let logits: Vec<f32> = logits.collect();
             logits[drop.min(logits.len() - 1)..].to_vec()
         })
@@ -298,7 +298,7 @@ mod tests {
         };
         let mut sampler = Sampler::new(Arc::new(spec), sampling, &[0, 3, 3], &[]);
         let sample_inputs = sampler.sample_inputs(TokenSampling { sampling, index });
-        sample_inputs.expect("there is no grammar")
+        sample_inputs.expect("sampling without a grammar succeeds")
     }
 
     proptest! {
@@ -313,7 +313,8 @@ mod tests {
             check_row_operations(&logits, temperature, threshold);
         }
 
-        /// Whoever does the passes, on however many threads, and whatever else is drawn.
+        /// Tokens do not depend on the instruction set, the number of threads or the other
+        /// rows.
         #[test]
         fn sampled_tokens_match_the_definition(
             logits in logits(),
@@ -330,7 +331,7 @@ mod tests {
                 .map(|(sampling, logprobs, index, row)| (*row, sample_inputs(*sampling, *logprobs, *index)))
                 .collect();
             let from = |(row, sample_inputs): &(u32, SampleInputs)| sample_inputs.from_logits(&rows[*row as usize]);
-            // Bits, for log probabilities of what is not a number.
+            // Compared as text, because log probabilities may be NaN.
             let seen = |sampled: &[Sampled]| format!("{sampled:?}");
             let expected: Vec<Sampled> = rows_to_sample.iter().map(from).collect();
             for threads in [1, 3] {

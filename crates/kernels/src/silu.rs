@@ -3,11 +3,11 @@
 use super::pool::Pool;
 use super::simd::{Job, Simd, dispatch};
 
-/// Numbers that one thread takes at a time: enough that the hand-over does not count.
+/// Numbers that one thread takes at a time, enough that the cost of dispatching is negligible.
 const CHUNK: usize = 16 << 10;
 
-/// `silu(gate) * up` of each row, where a row of `gate_up` is `gate | up`, each
-/// of `width` numbers, and a row of `output` has `width`.
+/// `silu(gate) * up` of each row. A row of `gate_up` is `gate | up`, each of `width` numbers,
+/// and a row of `output` has `width`.
 ///
 /// # Panics
 ///

@@ -11,7 +11,7 @@ pub(crate) struct Split<'a, T> {
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it stands for a `&mut [T]`, which other threads may use when `T: Send`.
+// SAFETY: it represents a `&mut [T]`, which other threads may use when `T: Send`.
 unsafe impl<T: Send> Sync for Split<'_, T> {}
 
 impl<'a, T> Split<'a, T> {

@@ -1,13 +1,13 @@
-//! Whether the libraries that a set-up prepared are the ones that this version needs.
+//! Whether the prepared MLX libraries are the ones that this version needs.
 //!
 //! `cargo xtask setup` writes a cargo configuration that stands in for mlx-sys' build script.
-//! Cargo hands what that says beside its own keys to the build scripts of crates that depend
-//! on mlx-sys, as `DEP_MLX_*`. A configuration written by hand says nothing of this, and
-//! nothing is asked of it.
+//! Cargo passes the configuration's additional keys to the build scripts of crates that depend
+//! on mlx-sys, as `DEP_MLX_*`. A configuration written by hand lacks these keys, and then
+//! nothing is checked.
 
 use std::path::{Path, PathBuf};
 
-/// The mlx-sys that `Cargo.toml` pins: bindings and mlx-c go with this one alone.
+/// The mlx-sys that `Cargo.toml` pins: bindings and mlx-c fit only this version.
 pub(crate) const MLX_SYS: &str = "0.7.0";
 
 /// The libraries' main file.
@@ -24,14 +24,14 @@ pub(crate) struct Needed<'a> {
     pub(crate) mlx_sys: &'a str,
 }
 
-/// The record of a set-up; `None` where it says nothing.
+/// The record of a set-up; `None` where it has no entry.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared {
     motet: Option<String>,
     bridge: Option<String>,
     mlx_sys: Option<String>,
     libraries: Option<PathBuf>,
-    /// The command that prepares them again.
+    /// The command that prepares the libraries again.
     command: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl Prepared {
         self.libraries.as_ref().map(|folder| folder.join(LIBRARY))
     }
 
-    /// Why the libraries cannot be used, on one line, with the command that mends it.
+    /// Why the libraries cannot be used, on one line, with the command that fixes it.
     pub(crate) fn mismatch(
         &self,
         needed: &Needed<'_>,

@@ -155,14 +155,13 @@ impl Packer for MlxPacker {
 impl MlxDetachedState {
     /// The arrays of `segment`, which may still be being computed.
     pub(super) fn of(segment: &MlxSegment) -> Result<Self, Exception> {
-        let computed = match segment.arrays().all(bridge::is_available) {
-            true => None,
-            false => {
-                let zero = Array::from_f32(0.0);
-                let last = zero.add(&zero)?;
-                transforms::async_eval(segment.arrays().chain([&last]))?;
-                Some(last)
-            }
+        let computed = if segment.arrays().all(bridge::is_available) {
+            None
+        } else {
+            let zero = Array::from_f32(0.0);
+            let last = zero.add(&zero)?;
+            transforms::async_eval(segment.arrays().chain([&last]))?;
+            Some(last)
         };
         let contiguous = segment.arrays().all(memory::is_row_contiguous);
         assert!(contiguous, "sealed state is row-contiguous");

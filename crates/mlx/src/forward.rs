@@ -118,11 +118,10 @@ impl Queue {
 
 /// The output rows of `[rows, ..]`.
 fn output_rows(batch: &Batch, rows: Array) -> Result<Array, Exception> {
-    match batch.output_rows.len() == batch.rows() {
-        true => Ok(rows),
-        false => {
-            let indices = Array::from_slice(&batch.output_rows, &[batch.output_rows.len() as i32]);
-            take_axis(rows, indices, 0)
-        }
+    if batch.output_rows.len() == batch.rows() {
+        Ok(rows)
+    } else {
+        let indices = Array::from_slice(&batch.output_rows, &[batch.output_rows.len() as i32]);
+        take_axis(rows, indices, 0)
     }
 }

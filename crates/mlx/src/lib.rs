@@ -180,9 +180,10 @@ impl MlxModel {
         if options.deterministic {
             can_be_deterministic(files.config(), &shape, device, kernels.is_some())?;
         }
-        let order = match options.deterministic {
-            true => Order::PerSequence,
-            false => Order::PerStep,
+        let order = if options.deterministic {
+            Order::PerSequence
+        } else {
+            Order::PerStep
         };
         let backend = match &kernels {
             Some(stream) if shape.cached.in_words => {
@@ -273,9 +274,10 @@ impl MlxModel {
             .iter_mut()
             .map(|span| (&mut *span.tail, span.tokens.count()));
         let mut tails = TailWrites::take_buffers(&self.shape, appending, self.pooled_memory())?;
-        let logits = match spans.is_empty() {
-            true => None,
-            false => self.network.forward(batch, &mut tails, eager)?,
+        let logits = if spans.is_empty() {
+            None
+        } else {
+            self.network.forward(batch, &mut tails, eager)?
         };
         let pending = tails.commit(spans.iter_mut().map(|span| &mut *span.tail));
         let steps_in_flight = Rc::clone(&self.steps_in_flight);

@@ -48,9 +48,10 @@ impl MergedMatrix {
             .collect::<Result<Vec<_>, _>>()?;
         let columns = *tensors[0].shape.last().expect("a matrix has two axes");
         let rows = tensors.iter().map(|tensor| tensor.shape[0]).sum();
-        let affine: Option<Vec<_>> = match keep_quantised {
-            true => tensors.iter().map(|tensor| tensor.to_affine()).collect(),
-            false => None,
+        let affine: Option<Vec<_>> = if keep_quantised {
+            tensors.iter().map(|tensor| tensor.to_affine()).collect()
+        } else {
+            None
         };
         let elements = affine.and_then(merge_affine).unwrap_or_else(|| {
             let mut elements = Vec::with_capacity(rows * columns);

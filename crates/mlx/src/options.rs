@@ -11,15 +11,16 @@ use motet_model::FloatKind;
 pub struct MlxOptions {
     /// The device; `None` takes the GPU if MLX was built for one, else the CPU.
     pub device: Option<MlxDevice>,
-    /// Most bytes of freed memory that MLX keeps for its next arrays, in this
-    /// whole process. It needs about what one step's activations take, which the
-    /// next step asks for again; beyond that it would sit on the memory of freed
-    /// segments, which the byte budgets count as free.
+    /// Maximum bytes of freed memory that MLX keeps for its next arrays, in this whole process.
+    /// It needs about as much as one step's activations, which the next step allocates again.
+    /// With more, it would hold on to the memory of freed segments, which the byte budgets
+    /// count as free.
     pub cache_bytes_max: usize,
-    /// Most bytes of memory that this model keeps when segments and tails are freed, for
-    /// the next ones; beside the byte budgets, too. It needs about what begins or comes in
-    /// at a time, which would otherwise wait for the system to clear fresh memory. Without
-    /// `kernels` it is MLX that keeps it, as above.
+    /// Maximum bytes of memory that this model keeps, when segments and tails are freed, for
+    /// the next ones. These come on top of the byte budgets. It needs about as much as slots
+    /// that are opened and segments that are imported take at a time, which would otherwise
+    /// wait for the system to clear new memory. Without `kernels` MLX keeps such memory, under
+    /// `cache_bytes_max`.
     pub idle_bytes_max: usize,
     /// Whether to use this crate's own CPU kernels where they are available, instead of
     /// composing the same from MLX's operations.

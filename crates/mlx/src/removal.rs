@@ -1,5 +1,5 @@
-//! Tokens taken out of a slot: what was sealed becomes the tail's own, and keys
-//! that follow are turned to their new positions.
+//! Removal of tokens from a slot: the tail takes over the sealed state after the cut, and the
+//! keys that follow are rotated to their new positions.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::tail::{self, MlxTail};
 use crate::error::MlxError;
 use motet_model::{Segment, Tail};
 
-/// A removal from a slot whose layers are all of full attention.
+/// A removal from a slot whose layers all have full attention.
 #[derive(Debug)]
 pub(super) struct Removal<'a> {
     pub(super) rotary: &'a Rotary,
@@ -27,8 +27,8 @@ pub(super) struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    /// Makes `tail` hold the segments' tokens and its own, but for the removed ones.
-    /// One layer after another is made and its old buffers freed.
+    /// Makes `tail` hold the segments' tokens and its own, without the removed ones. Each layer
+    /// is rebuilt and its old buffers freed before the next.
     pub(super) fn apply(&self, tail: &mut MlxTail) -> Result<(), MlxError> {
         let sealed = self.unsealed.iter().map(|segment| segment.tokens());
         let held = sealed.sum::<usize>() + tail.tokens();
@@ -64,7 +64,8 @@ impl Removal<'_> {
         turned.view_dtype(self.cached.array_dtype())
     }
 
-    /// One layer's buffers, evaluated. `own` is what the tail holds of it.
+    /// Rebuilds one layer's buffers and evaluates them. `own` is the tail's state of that
+    /// layer.
     fn layer(
         &self,
         layer: usize,

@@ -1,18 +1,19 @@
 //! Weights that outlive the thread that loaded them.
 //!
-//! A device thread that has died is replaced by another, which needs the same weights. They are
-//! the largest thing that a model holds, the slowest to load, and no step changes them. So a
-//! copy of their handles is kept beside the threads, and the next thread takes them over.
+//! A new device thread that replaces a dead one needs the same weights. They are the largest
+//! part of a model and the slowest to load, and no step changes them. A copy of their handles
+//! is therefore kept outside the threads, and the next thread takes them over.
 //!
-//! An array of MLX's may be used by another thread than the one that made it if nothing changes
-//! it any more. Weights are evaluated when they are loaded, and have no link to the stream that
-//! evaluated them then; MLX's notes on that have come to rest, since all were seen to be
-//! available. MLX writes into an input's memory only where nobody else holds the input, and what
-//! is kept here holds it.
+//! An MLX array may be used by another thread than the one that made it if nothing changes it
+//! any more. Weights are evaluated when they are loaded, and have no link to the stream that
+//! evaluated them. MLX no longer updates its record of their evaluation, since all were found
+//! to be available. MLX writes into an input's memory only where nothing else holds the input,
+//! and these handles hold it.
 //!
-//! What killed the thread may have written where it should not. So weights are believed only if
-//! their bytes have the digest that they had when they were loaded, and only if a step has landed
-//! with them since they were taken over last. Otherwise they are read from their files again.
+//! Whatever killed the thread may have written to the weights by mistake. They are reused on
+//! two conditions: their bytes have the digest from when they were loaded, and a step has
+//! finished with them since they were last taken over. Otherwise they are read from their files
+//! again.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,30 +24,29 @@ use mlx_rs::{Array, Dtype};
 use super::bridge::{self, memory};
 use super::weights::Weights;
 
-/// Threads that weights are looked through on, at most: beyond these memory is what they wait
-/// for.
+/// Maximum threads that compute the digest. Beyond these, memory bandwidth is the limit.
 const THREADS_MAX: usize = 8;
-/// Bytes that are digested at a time.
+/// Bytes per digested chunk.
 const CHUNK_BYTES: usize = 1 << 20;
 /// An odd number without a pattern (Knuth's multiplier of linear congruences, MMIX).
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
 const LANES: usize = 8;
 
-/// Where the weights of one model are kept for its next device thread. Clones share them. They
-/// are freed with the last clone, and with the last model that has them.
+/// Storage for the weights of one model, for its next device thread. Clones share them. They
+/// are freed with the last clone and the last model that uses them.
 #[derive(Clone, Default)]
 pub struct RetainedWeights(Arc<Mutex<Option<RetainedEntry>>>);
 
 struct RetainedEntry {
     weights: Weights,
-    /// What they were loaded as.
+    /// The form in which they were loaded.
     form: Form,
     digest: u64,
-    /// Whether a step has landed since they were loaded or taken over last.
+    /// Whether a step has finished since they were loaded or last taken over.
     is_proven: bool,
 }
 
-/// What weights are loaded as: those of another form are of no use.
+/// The form in which weights are loaded. Weights of another form cannot be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
     /// The files' [identity](motet_weights::ModelFiles::identity).
@@ -56,13 +56,13 @@ pub(super) struct Form {
 }
 
 impl RetainedWeights {
-    /// Whether there are weights for the next thread.
+    /// Whether there are no weights for the next thread.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.locked().is_none()
     }
 
-    /// Lets a test find the weights changed.
+    /// Makes the weights fail their check, for tests.
     #[doc(hidden)]
     pub fn corrupt(&self) {
         if let Some(retained) = &mut *self.locked() {
@@ -70,8 +70,7 @@ impl RetainedWeights {
         }
     }
 
-    /// The weights that are kept, if they are of this form and can be believed. Others are
-    /// dropped.
+    /// The retained weights, if they have this form and pass their check. Others are dropped.
     pub(super) fn reuse(&self, form: Form) -> Option<Weights> {
         let mut locked = self.locked();
         let retained = locked.as_mut()?;
@@ -88,7 +87,7 @@ impl RetainedWeights {
         None
     }
 
-    /// Keeps weights that were just loaded, if all can be shared.
+    /// Retains weights that were just loaded, if all can be shared.
     pub(super) fn store(&self, weights: &Weights, form: Form) {
         let all_at_rest = weights.arrays().into_iter().all(bridge::is_available);
         let digest = digest(weights).filter(|_| all_at_rest);
@@ -102,7 +101,7 @@ impl RetainedWeights {
         drop(before);
     }
 
-    /// A step has landed with them.
+    /// Records that a step has finished with the weights.
     pub(super) fn mark_proven(&self) {
         if let Some(retained) = &mut *self.locked() {
             retained.is_proven = true;
@@ -110,7 +109,7 @@ impl RetainedWeights {
     }
 
     fn locked(&self) -> MutexGuard<'_, Option<RetainedEntry>> {
-        // Nothing panics between two changes that belong together.
+        // No code panics between two changes that belong together.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -122,16 +121,16 @@ impl fmt::Debug for RetainedWeights {
     }
 }
 
-/// A digest of all bytes; none where some do not lie side by side. It finds what was overwritten
-/// by mistake, not what somebody forged.
+/// A digest of all bytes. None where some array is not row-contiguous. It finds accidental
+/// overwrites, not forgery.
 fn digest(weights: &Weights) -> Option<u64> {
     let arrays = weights.arrays();
     if !arrays.iter().all(|array| memory::is_row_contiguous(array)) {
         return None;
     }
     let all = arrays.into_iter().map(|array: &Array| {
-        // SAFETY: they were evaluated when they were loaded, and are side by side; nothing
-        // writes to weights.
+        // SAFETY: the arrays were evaluated when they were loaded and are row-contiguous.
+        // Nothing writes to weights.
         unsafe { memory::bytes(array) }
     });
     let chunks: Vec<&[u8]> = all.flat_map(|bytes| bytes.chunks(CHUNK_BYTES)).collect();
@@ -152,12 +151,12 @@ fn digest_chunks(chunks: &[&[u8]]) -> u64 {
             .collect();
         let own = digest_share(0);
         let others = others.into_iter();
-        let others = others.map(|other| other.join().expect("adding up does not panic"));
+        let others = others.map(|other| other.join().expect("digest threads do not panic"));
         others.fold(own, u64::wrapping_add)
     })
 }
 
-/// Depends on each bit and on where it stands.
+/// Depends on each bit and on its position.
 fn digest_bytes(bytes: &[u8], chunk_index: u64) -> u64 {
     let mut lanes = [chunk_index ^ MULTIPLIER; LANES];
     let (words, rest) = bytes.as_chunks::<8>();

@@ -7,15 +7,15 @@ use super::ops;
 use super::shape::Shape;
 use motet_weights::{LlamaConfig, RopeScaling};
 
-/// How far each pair of a head turns from one position to the next.
+/// The rotation of each pair of a head from one position to the next.
 #[derive(Debug)]
 pub(super) struct Rotary {
     radians_per_token: Vec<f32>,
-    /// As MLX wants it.
+    /// The frequencies as MLX expects them.
     tokens_per_radian: Array,
 }
 
-/// The turning of one step's rows.
+/// The rotation of one step's rows.
 #[derive(Debug)]
 pub(super) struct Rotation<'a> {
     rotary: &'a Rotary,
@@ -48,20 +48,20 @@ impl Rotary {
         }
     }
 
-    /// Keys `[kv_heads, tokens, head_dim]` that move `tokens` tokens towards the
-    /// start, turned back by as many.
+    /// Rotates keys `[kv_heads, tokens, head_dim]`, which move `tokens` tokens towards the
+    /// start, back by as many positions.
     ///
-    /// Turns add up, so that this is what turning to the new position would have
-    /// given, but for rounding: an angle in single precision is known to 2^-24 of
-    /// itself (1e-4 radians at position 2,000), and a key in half precision is
-    /// rounded once more each time that it is moved (to 2^-9 of itself in bfloat16,
-    /// 2^-12 in float16).
+    /// Rotations add up, so the result equals a rotation to the new position, except for
+    /// rounding: an angle in single precision is known to 2^-24 of itself (1e-4 radians at
+    /// position 2,000), and a key in half precision is rounded once more each time that it is
+    /// moved (to 2^-9 of itself in bfloat16, 2^-12 in float16).
     pub(super) fn turned_back(&self, keys: &Array, tokens: usize) -> Result<Array, Exception> {
         let dims = [keys.dim(0), keys.dim(1), keys.dim(2)];
         let back = Array::from_slice(&[-(tokens as i32)], &[1]);
-        // One position along the axis that the kernel counts up, so all turn alike.
+        // One position along the axis that the kernel counts up, so all keys get the same
+        // rotation.
         let alike = keys.reshape(&[1, dims[0] * dims[1], 1, dims[2]])?;
-        // Not every device would round once only.
+        // Not every device would round only once.
         let alike = alike.as_dtype(Dtype::Float32)?;
         fast::rope_dynamic(
             alike,
@@ -85,8 +85,7 @@ impl Rotary {
 }
 
 impl Rotation<'_> {
-    /// The queries and keys of `packed`, turned:
-    /// `[rows, turned heads * head_dim]`.
+    /// The queries and keys of `packed`, rotated: `[rows, rotated heads * head_dim]`.
     pub(super) fn apply(&self, shape: &Shape, packed: &Array) -> Result<Array, Exception> {
         let (rows, heads, dim) = (packed.dim(0), shape.rotated_heads(), shape.head_dim);
         // The kernel counts positions up along the last axis but one.
@@ -116,7 +115,7 @@ fn scaled(radians_per_token: f64, scaling: RopeScaling) -> f64 {
         } => {
             let turns = original_context_tokens as f64 * radians_per_token / std::f64::consts::TAU;
             let (low, high) = (f64::from(low_freq_factor), f64::from(high_freq_factor));
-            // How much of the original frequency is kept.
+            // Share of the original frequency that is kept.
             let retained = ((turns - low) / (high - low)).clamp(0.0, 1.0);
             radians_per_token * (retained + (1.0 - retained) / f64::from(factor))
         }
@@ -140,15 +139,16 @@ mod tests {
         }
     }
 
-    /// `keys` turned back in double precision.
+    /// `keys` rotated back, in double precision.
     fn turned_by_hand(rotary: &Rotary, keys: &[f32], tokens: usize) -> Vec<f64> {
         let heads = keys.chunks(16).flat_map(|head| {
             let turned = |pair: usize, second: bool| {
                 let angle = -(tokens as f64) * f64::from(rotary.radians_per_token[pair]);
                 let (x, y) = (f64::from(head[pair]), f64::from(head[pair + 8]));
-                match second {
-                    false => x * angle.cos() - y * angle.sin(),
-                    true => y * angle.cos() + x * angle.sin(),
+                if second {
+                    y * angle.cos() + x * angle.sin()
+                } else {
+                    x * angle.cos() - y * angle.sin()
                 }
             };
             (0..16).map(move |i| turned(i % 8, i >= 8))

@@ -1,9 +1,9 @@
-//! Drawing tokens on the device, all rows of a step in one graph.
+//! Sampling tokens on the device, all rows of a step in one graph.
 //!
-//! Follows [`sampling`](motet_model::sampling) to the letter: on the CPU by its
-//! own code over a kernel's passes; elsewhere composed of operations. Rows pay for what they
-//! ask only: a greedy row for the place of its maximum, a row without top-k
-//! and top-p for no sorting, a row with top-k for sorting that many.
+//! Gives exactly the results of [`sampling`](motet_model::sampling): on the CPU by its own code
+//! over a kernel's passes; elsewhere composed of operations. Each row costs only what its
+//! settings need: a greedy row an argmax, a row without top-k and top-p no sorting, a row with
+//! top-k a sort of that many logits.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,29 +18,29 @@ use crate::error::MlxError;
 use motet_core::protocol::{Sampling, SpanOutput, TokenLogprobs, TokenSampling};
 use motet_model::sampling::{SampleInputs, Sampled, logprobs_of};
 
-/// Tokens of all draws, still on the device.
+/// Tokens of all samples, still on the device.
 #[derive(Debug)]
 pub(super) struct Tokens {
     /// `[samples]`, unsigned 32-bit.
     pub(super) tokens: Array,
-    /// Where in `tokens` each draw's token is.
+    /// Index in `tokens` of each sample's token.
     pub(super) token_indices: Vec<usize>,
     logprobs: Logprobs,
 }
 
-/// How likely tokens were, of draws that want to know.
+/// Log probabilities of the samples that request them.
 #[derive(Debug)]
 enum Logprobs {
     NotRequested,
-    /// The kernel notes them, in the order of the draws.
+    /// The kernel records them, in the order of the samples.
     Noted(Arc<Mutex<Vec<Option<TokenLogprobs>>>>),
-    /// The host reckons them from the logits: each draw's row, and how many alternatives
-    /// it wants.
+    /// The host computes them from the logits: each sample's row, and how many alternatives it
+    /// requests.
     FromLogits(Array, Vec<(u32, Option<usize>)>),
 }
 
 impl Tokens {
-    /// Waits for the tokens and reads them, in the order of the draws.
+    /// Waits for the tokens and reads them, in the order of the samples.
     pub(super) fn read(self) -> Result<Vec<SpanOutput>, MlxError> {
         let tokens = self.tokens.try_as_slice::<u32>()?;
         let tokens: Vec<u32> = self
@@ -75,11 +75,11 @@ impl Made for Tokens {
 }
 
 fn lock<T>(noted: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while the lock is held.
+    // No code panics while the lock is held.
     noted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a row must pay for.
+/// The passes that a row needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Cost {
     Greedy,
@@ -105,8 +105,8 @@ impl Cost {
     }
 }
 
-/// Draws one token for each of `samples`, from the given rows of `logits`, by this
-/// crate's kernel where there is a stream for it. `samples` is not empty.
+/// Samples one token for each of `samples`, from the given rows of `logits`, by this crate's
+/// kernel if there is a stream for it. `samples` is not empty.
 pub(super) fn sample_tokens(
     logits: &Array,
     samples: Vec<(u32, SampleInputs)>,
@@ -116,14 +116,13 @@ pub(super) fn sample_tokens(
         .iter()
         .any(|(_, sample_inputs)| sample_inputs.logprobs().is_some());
     let Some(stream) = kernels else {
-        let logprobs = match needs_logprobs {
-            false => Logprobs::NotRequested,
-            true => {
-                let rows = samples
-                    .iter()
-                    .map(|(row, sample_inputs)| (*row, sample_inputs.logprobs()));
-                Logprobs::FromLogits(logits.clone(), rows.collect())
-            }
+        let logprobs = if needs_logprobs {
+            let rows = samples
+                .iter()
+                .map(|(row, sample_inputs)| (*row, sample_inputs.logprobs()));
+            Logprobs::FromLogits(logits.clone(), rows.collect())
+        } else {
+            Logprobs::NotRequested
         };
         let (tokens, token_indices) = composed(logits, &samples)?;
         return Ok(Tokens {
@@ -146,8 +145,8 @@ pub(super) fn sample_tokens(
     })
 }
 
-/// [`SampleInputs::from_logits`] in the graph. Token ids pass through single precision,
-/// which has every whole number up to 2^24, more than any vocabulary.
+/// [`SampleInputs::from_logits`] in the graph. Token ids pass through single precision, which
+/// represents every whole number up to 2^24, more than any vocabulary.
 struct SampleTokens {
     samples: Vec<(u32, SampleInputs)>,
     noted: Option<Arc<Mutex<Vec<Option<TokenLogprobs>>>>>,
@@ -170,7 +169,7 @@ impl Kernel for SampleTokens {
     }
 }
 
-/// The tokens, and where each draw's is among them.
+/// The tokens, and the index of each sample's token among them.
 fn composed(
     logits: &Array,
     inputs: &[(u32, SampleInputs)],
@@ -199,8 +198,8 @@ fn composed(
     Ok((concatenate(tokens, 0)?, token_indices))
 }
 
-/// Logits with the rows of draws that change them below the rest, and each draw with the
-/// row that is its own then.
+/// The logits followed by adjusted copies of rows, for samples that change their row. Each
+/// sample comes with the row that it then uses.
 fn adjusted(
     logits: &Array,
     inputs: &[(u32, SampleInputs)],
@@ -227,7 +226,7 @@ fn adjusted(
     Ok((concatenate(parts, 0)?, samples))
 }
 
-/// The group's rows of `logits`; `logits` itself when that is all of it in order.
+/// The group's rows of `logits`, or `logits` itself when they are all of it in order.
 fn rows(logits: &Array, group: &[(u32, TokenSampling)]) -> Result<Array, Exception> {
     let rows: Vec<u32> = group.iter().map(|(row, _)| *row).collect();
     if rows.len() == logits.dim(0) as usize && rows.is_sorted() {
@@ -236,7 +235,7 @@ fn rows(logits: &Array, group: &[(u32, TokenSampling)]) -> Result<Array, Excepti
     take_axis(logits, Array::from_slice(&rows, &[rows.len() as i32]), 0)
 }
 
-/// Parameters of rows that draw together, `[rows, 1]` each.
+/// Parameters of rows that are sampled together, `[rows, 1]` each.
 struct Group {
     temperature: Array,
     top_k: Array,
@@ -263,7 +262,7 @@ impl Group {
                 .map(|(_, token_sampling)| top_k(token_sampling))
                 .max()
                 .unwrap_or(0) as usize,
-            // No limit lets through what rounding would not.
+            // Without a limit, rounding must not exclude any token.
             top_p: column(|token_sampling| match token_sampling.sampling.top_p {
                 limit if limit < 1.0 => limit,
                 _ => f32::INFINITY,
@@ -302,8 +301,8 @@ impl Group {
         logits.subtract(top)?.divide(&self.temperature)?.exp()
     }
 
-    /// The least weight that takes part, `[rows, 1]`, from weights among which are
-    /// all that may.
+    /// The least weight that takes part, `[rows, 1]`. `weights` includes all that may take
+    /// part.
     fn threshold(&self, weights: &Array, top_k: Option<&Array>) -> Result<Array, Exception> {
         let nothing = Array::from_f32(0.0);
         let mut ranked = ops::sort_axis(weights.negative()?, -1)?.negative()?;
@@ -335,8 +334,8 @@ mod tests {
     use motet_core::protocol::SamplingSpec;
     use motet_model::sampling::{Sampler, sample_row, weights};
 
-    /// Every token must be one that takes part, and its share of the distribution
-    /// must hold the uniform number, up to rounding.
+    /// Checks that every sampled token takes part, and that its share of the distribution holds
+    /// the uniform number, up to rounding.
     fn check(logits: &[Vec<f32>], samplings: &[Sampling], index: u64) {
         let samples: Vec<(u32, TokenSampling)> = (0..)
             .zip(samplings)
@@ -350,7 +349,7 @@ mod tests {
         let inputs =
             inputs.map(|(row, token_sampling)| (*row, SampleInputs::plain(*token_sampling)));
         let sampled = with_stream(&cpu, || sample_tokens(&array, inputs.collect(), None));
-        let sampled = sampled.expect("a graph");
+        let sampled = sampled.expect("the graph is built");
         let tokens = sampled.tokens.try_as_slice::<u32>().expect("tokens");
         for ((row, token_sampling), token_index) in samples.iter().zip(&sampled.token_indices) {
             let logits = &logits[*row as usize];
@@ -406,7 +405,7 @@ mod tests {
             check(&logits, &samplings, index);
         }
 
-        /// Few levels, so that filters end among equals.
+        /// Few levels, so that filters end among equal logits.
         #[test]
         fn equal_logits_pass_filters_together(
             logits in prop::collection::vec(prop::collection::vec(0i8..3, 40), 5),
@@ -451,7 +450,7 @@ mod tests {
         }
     }
 
-    /// Changed rows beside plain ones, and probabilities, composed and by the host.
+    /// Adjusted rows beside plain ones, and log probabilities, composed and on the host.
     #[test]
     fn adjusted_logits_and_logprobs_match_the_host() {
         let logits =
@@ -494,7 +493,10 @@ mod tests {
         let kernels = crate::bridge::available().then_some(&cpu);
         for kernels in [None, kernels] {
             let sampled = with_stream(&cpu, || sample_tokens(&array, inputs.clone(), kernels));
-            let found = sampled.expect("a graph").read().expect("tokens");
+            let found = sampled
+                .expect("the graph is built")
+                .read()
+                .expect("the tokens are computed");
             assert_eq!(found, expected);
         }
     }

@@ -8,18 +8,19 @@ use super::state::State;
 use motet_core::protocol::SegmentSize;
 use motet_model::Segment;
 
-/// Keys and values of one contiguous token range, all layers.
+/// Keys and values of one contiguous token range, for all layers.
 pub struct MlxSegment {
     segment_size: SegmentSize,
-    /// Tokens whose state is kept, the range's last: all of them unless the model
+    /// Tokens whose state is retained, the last ones of the range: all of them unless the model
     /// has a sliding window.
     retained: usize,
-    /// None where no token's state is kept.
+    /// Empty where no token's state is retained.
     layers: Vec<State>,
 }
 
 impl MlxSegment {
-    /// From each layer's state of the kept tokens, compact. Nothing is evaluated.
+    /// A segment of each layer's state of the retained tokens, row-contiguous. Nothing is
+    /// evaluated.
     pub(super) fn new(shape: &Shape, segment_size: SegmentSize, layers: Vec<State>) -> Self {
         Self {
             segment_size,
@@ -36,12 +37,12 @@ impl MlxSegment {
         &self.layers[layer]
     }
 
-    /// Layers that there is state of: none where no token's is kept.
+    /// Number of layers with state: 0 where no token's state is retained.
     pub(super) fn layers(&self) -> usize {
         self.layers.len()
     }
 
-    /// Tokens `from..to` of those whose state is kept, as a segment of this extent.
+    /// Tokens `from..to` of the retained ones, as a segment of this size.
     pub(super) fn part(
         &self,
         shape: &Shape,
@@ -58,11 +59,12 @@ impl MlxSegment {
         ))
     }
 
-    /// What this and `lower`, which follows it, keep for one segment in their place.
+    /// The state that this segment and `lower`, which follows it, retain for one segment in
+    /// their place.
     pub(super) fn merged(&self, shape: &Shape, lower: &Self) -> Result<Self, Exception> {
         let segment_size = self.segment_size.merged(lower.segment_size);
-        // What the lower one keeps, one in their place would; so if it keeps nothing,
-        // there is nothing to keep.
+        // A merged segment retains at least what the lower one retains. If that is nothing,
+        // there is nothing to merge.
         let taken = shape.retained(segment_size) - lower.retained;
         if taken == 0 {
             return lower.part(shape, segment_size, 0, lower.retained);
@@ -79,7 +81,7 @@ impl MlxSegment {
         ))
     }
 
-    /// The state of every layer that there is state of.
+    /// The state of every layer that has any.
     pub(super) fn states(&self) -> impl Iterator<Item = &State> {
         self.layers.iter()
     }

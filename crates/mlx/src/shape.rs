@@ -1,4 +1,4 @@
-//! The model's numbers as MLX counts them.
+//! The model's sizes in the types that MLX uses.
 
 use mlx_rs::Dtype;
 
@@ -6,8 +6,8 @@ use motet_core::protocol::SegmentSize;
 use motet_model::FloatKind;
 use motet_weights::LlamaConfig;
 
-/// Sizes of everything in a layer. Signed 32-bit where they go into shapes of
-/// arrays; the files' sizes are bounded well below that.
+/// Sizes of everything in a layer. Sizes that go into array shapes are signed 32-bit; the sizes
+/// in the files are bounded well below that.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Shape {
     pub(super) layers: usize,
@@ -16,23 +16,23 @@ pub(super) struct Shape {
     pub(super) head_dim: i32,
     pub(super) vocab: usize,
     pub(super) norm_eps: f32,
-    /// Tokens that a token sees, itself included; `None` is all.
+    /// Tokens that a token sees, itself included; `None` means all.
     pub(super) window: Option<usize>,
     pub(super) cached: Cached,
 }
 
-/// How keys and values are kept.
+/// The format of cached keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cached {
     pub(super) kind: FloatKind,
     /// Whether each number of an array is an `f32` that holds the bits of as many cached
-    /// numbers as go into it: this crate's kernels are handed arrays of `f32` only. Nothing
-    /// but those kernels may compute with such an array; others move its bits.
+    /// numbers as fit into it, because this crate's kernels take arrays of `f32` only. Only
+    /// those kernels may compute with such an array; other operations only move its bits.
     pub(super) in_words: bool,
 }
 
 impl Cached {
-    /// In arrays of that kind.
+    /// The format of arrays whose numbers are of this kind, unpacked.
     pub(super) fn as_it_is(kind: FloatKind) -> Self {
         Self {
             kind,
@@ -40,7 +40,7 @@ impl Cached {
         }
     }
 
-    /// MLX's name of the kind.
+    /// The kind as an MLX type.
     pub(super) fn dtype(self) -> Dtype {
         match self.kind {
             FloatKind::F32 => Dtype::Float32,
@@ -49,7 +49,7 @@ impl Cached {
         }
     }
 
-    /// The type of the arrays that keep the numbers.
+    /// The type of the arrays that hold the numbers.
     pub(super) fn array_dtype(self) -> Dtype {
         if self.in_words {
             Dtype::Float32
@@ -78,7 +78,7 @@ impl Shape {
         self.heads / self.kv_heads
     }
 
-    /// Heads whose rows the rotary embedding turns: queries and keys.
+    /// Heads whose rows are rotated: queries and keys.
     pub(super) fn rotated_heads(&self) -> i32 {
         self.heads + self.kv_heads
     }
@@ -88,7 +88,7 @@ impl Shape {
         self.heads + 2 * self.kv_heads
     }
 
-    /// What attention's scores are multiplied with.
+    /// The factor of attention's scores.
     pub(super) fn scale(&self) -> f32 {
         (self.head_dim as f32).sqrt().recip()
     }
@@ -99,7 +99,7 @@ impl Shape {
         (position + 1).saturating_sub(window)
     }
 
-    /// The heads as this crate's kernel wants them.
+    /// The heads in the form that this crate's kernel takes.
     pub(super) fn kernel_heads(&self) -> motet_kernels::Heads {
         motet_kernels::Heads {
             query: self.heads as usize,
@@ -113,7 +113,7 @@ impl Shape {
         (2 * self.kv_heads * self.head_dim) as usize
     }
 
-    /// Most bytes that one layer makes of one row before the next layer's begin.
+    /// Maximum bytes that one layer allocates for one row before the next layer begins.
     pub(super) fn layer_bytes_per_row(&self, config: &LlamaConfig) -> usize {
         let attention = (self.packed_heads() + self.heads) * self.head_dim;
         let numbers = attention as usize + 6 * config.hidden_size + 3 * config.intermediate_size;
@@ -127,13 +127,14 @@ impl Shape {
 
     /// Numbers of a cached array for one head of one token.
     pub(super) fn cached_width(&self) -> i32 {
-        match self.cached.in_words {
-            true => self.head_dim * self.cached.kind.bytes() as i32 / size_of::<f32>() as i32,
-            false => self.head_dim,
+        if self.cached.in_words {
+            self.head_dim * self.cached.kind.bytes() as i32 / size_of::<f32>() as i32
+        } else {
+            self.head_dim
         }
     }
 
-    /// Tokens whose state a segment of this extent keeps: its last ones.
+    /// Tokens whose state a segment of this size retains: its last ones.
     pub(super) fn retained(&self, segment_size: SegmentSize) -> usize {
         self.window.map_or(segment_size.tokens, |window| {
             segment_size.window_tokens(window)

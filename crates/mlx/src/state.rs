@@ -6,8 +6,8 @@ use mlx_rs::ops::{concatenate, zeros_dtype};
 
 use super::ops;
 
-/// Keys, turned to their positions, and values: `[kv_heads, tokens, head_dim]`
-/// each, in buffers of their own.
+/// Keys, rotated to their positions, and values: `[kv_heads, tokens, head_dim]` each, in
+/// separate buffers.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) keys: Array,
@@ -15,7 +15,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The same done to keys and values.
+    /// Applies one change to both keys and values.
     pub(super) fn map(
         &self,
         change: impl Fn(&Array) -> Result<Array, Exception>,
@@ -26,7 +26,7 @@ impl State {
         })
     }
 
-    /// The same arrays once more.
+    /// Another handle to the same arrays.
     pub(super) fn shared(&self) -> State {
         State {
             keys: self.keys.clone(),
@@ -39,7 +39,7 @@ impl State {
         self.map(|array| ops::tokens(array, from, to))
     }
 
-    /// Tokens `from..to` at the start of larger buffers of their own.
+    /// Tokens `from..to` at the start of new, larger buffers.
     pub(super) fn moved(
         &self,
         from: usize,
@@ -53,12 +53,12 @@ impl State {
         })
     }
 
-    /// Tokens `from..to`, compact: never a view that pins a larger buffer.
+    /// Tokens `from..to`, row-contiguous: never a view that keeps a larger buffer alive.
     pub(super) fn compact(&self, from: usize, to: usize) -> Result<State, Exception> {
         self.map(|array| ops::tokens(array, from, to)?.contiguous())
     }
 
-    /// The tokens of these, one after another, in buffers of their own.
+    /// The tokens of `parts`, one after another, in new buffers.
     pub(super) fn joined(parts: &[&State]) -> Result<State, Exception> {
         let join = |array: fn(&State) -> &Array| {
             let arrays: Vec<&Array> = parts.iter().map(|part| array(part)).collect();
@@ -70,7 +70,7 @@ impl State {
         })
     }
 
-    /// Tokens that there is room for.
+    /// Capacity in tokens.
     pub(super) fn capacity(&self) -> usize {
         self.keys.dim(1) as usize
     }

@@ -1,14 +1,13 @@
 //! Tails: buffers that are written in place.
 //!
-//! They have room for what a tail is expected to grow to, from the first token on, and
-//! beyond that grow by blocks.
+//! From the first token on, a tail's buffers have capacity for the length that it is expected
+//! to reach. Beyond that they grow by blocks.
 //!
-//! A step takes the buffers out of its tails, puts them through the graph, and
-//! gives back what the graph makes of them. This crate's kernels write into them when
-//! they run. MLX's own operations do so where nothing else holds a buffer when they are
-//! evaluated ("donation"), which is why such a graph is evaluated only when the step
-//! before it has landed: a buffer that is held is copied as a whole, layer by layer, in
-//! every step.
+//! A step takes the buffers out of its tails, passes them through the graph, and puts the
+//! graph's results back. This crate's kernels write into the buffers when they run. MLX's own
+//! operations do so where nothing else holds a buffer when they are evaluated ("donation").
+//! Such a graph is therefore evaluated only after the previous step has finished: a buffer that
+//! another step holds is copied as a whole, layer by layer, in every step.
 
 use std::ops::Range;
 use std::thread;
@@ -27,59 +26,59 @@ use super::state::State;
 use motet_core::protocol::{SegmentSize, tail_capacity};
 use motet_model::Tail;
 
-/// Buffers hold a multiple of this many tokens. Few: many users' replies are short, and
-/// what their tails do not use is lost to the cache; a block more costs one copy.
+/// Buffer capacities are multiples of this many tokens. It is small because many users' replies
+/// are short, and the cache loses the memory that their tails do not use. An additional block
+/// costs one copy.
 pub(super) const BLOCK_TOKENS: usize = 32;
 
-/// How often it is looked whether a copy has been made.
+/// Interval at which an unfinished copy is polled.
 const WATCH: Duration = Duration::from_micros(50);
 
 /// The growing end of a slot.
 pub struct MlxTail {
-    /// Keys and values of each layer, with room to grow. None before the first
-    /// token.
+    /// Keys and values of each layer, with capacity to grow. Empty before the first token.
     layers: Vec<State>,
-    /// What they lie in; none where that is memory of MLX's own.
+    /// The block that holds them. None where MLX owns the memory.
     block: Option<KvBlock>,
-    /// Computed when the last copy of some of it has been made.
+    /// An array that is computed when the last copy from this tail is done.
     copying: Option<Array>,
     /// Tokens since the path's end.
     tokens: usize,
-    /// Tokens whose state the buffers hold, from their start: the last ones.
+    /// Tokens whose state the buffers hold, from the buffers' start: the tail's last ones.
     held: usize,
     capacity: usize,
-    /// Tokens that it is expected to grow to.
+    /// Tokens that the tail is expected to grow to.
     expected_tokens: usize,
     bytes_per_token: usize,
 }
 
-/// Where tails have their buffers from when this crate's kernels write to them, and the
-/// stream that those run on.
+/// Memory for tail buffers when this crate's kernels write to them, and the stream that the
+/// kernels run on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PooledMemory<'a> {
     pub(super) pool: &'a Pool,
     pub(super) stream: &'a Stream,
 }
 
-/// The buffers of a step's tails, on their way through it.
+/// The buffers of a step's tails while the step is built.
 #[derive(Debug)]
 pub(super) struct TailWrites {
     shape: Shape,
     spans: Vec<TailWrite>,
     /// Each layer's buffers after the step, one for each tail.
     written: Vec<Vec<State>>,
-    /// What must be evaluated so that the last of them is written: all are then.
+    /// Arrays whose evaluation implies that all buffers are written.
     pending: Vec<Array>,
 }
 
-/// One tail's part in a step.
+/// One tail's writes in a step.
 #[derive(Debug)]
 struct TailWrite {
     /// Tokens that the step adds.
     added: usize,
-    /// Of the held tokens, the first that stays.
+    /// The first of the held tokens that stays.
     first: usize,
-    /// Held tokens that stay: all from there on.
+    /// Number of held tokens that stay, from `first` on.
     stay: usize,
     capacity: usize,
     layers: std::vec::IntoIter<State>,
@@ -94,14 +93,13 @@ impl MlxTail {
             tokens: 0,
             held: 0,
             capacity: 0,
-            // What is beyond a window goes when the buffers are full.
+            // With a window, tokens outside it are dropped when the buffers are full.
             expected_tokens: shape.window.map_or(expected_tokens, |_| 0),
             bytes_per_token: shape.bytes_per_token(),
         }
     }
 
-    /// A tail of `tokens` tokens in the place of this one, the last `held` of which are in
-    /// `layers`.
+    /// A tail of `tokens` tokens to replace this one. `layers` hold the last `held` of them.
     pub(super) fn with_layers(&self, tokens: usize, held: usize, layers: Vec<State>) -> Self {
         Self {
             capacity: layers.first().map_or(0, State::capacity),
@@ -120,16 +118,17 @@ impl MlxTail {
         self.held
     }
 
-    /// Tokens that will still be held when `added` more are appended, before them.
+    /// Held tokens that remain in front when `added` more are appended.
     pub(super) fn staying(&self, shape: &Shape, added: usize) -> usize {
-        match self.held + added <= self.capacity {
-            true => self.held,
-            false => shape.retained(SegmentSize::whole(self.held)),
+        if self.held + added <= self.capacity {
+            self.held
+        } else {
+            shape.retained(SegmentSize::whole(self.held))
         }
     }
 
-    /// The state of the last `retained` of its tokens but `after`, compact: what remains of
-    /// it. A layer's old and new buffers exist at once, no more.
+    /// Consumes the tail and returns the state of the `retained` tokens before its last `after`
+    /// ones, row-contiguous. At most one layer's old and new buffers exist at once.
     pub(super) fn into_last(
         mut self,
         retained: usize,
@@ -154,14 +153,16 @@ impl MlxTail {
         compact.collect()
     }
 
-    /// The same of the last of all its tokens; it is empty then, and goes on.
+    /// Returns the state of the last `retained` tokens in the same form. The tail is empty
+    /// afterwards and can be used on.
     pub(super) fn take(&mut self, retained: usize) -> Result<Vec<State>, Exception> {
         let mut rest = self.with_layers(0, 0, Vec::new());
         rest.expected_tokens = self.expected_tokens.saturating_sub(self.tokens);
         std::mem::replace(self, rest).into_last(retained, 0)
     }
 
-    /// Copies the state of `retained` tokens before the last `left`, which stay, by hand.
+    /// Copies the state of `retained` tokens before the last `left` on the host. The last
+    /// `left` stay in the tail.
     pub(super) fn seal_by_copy(
         &mut self,
         shape: &Shape,
@@ -186,14 +187,14 @@ impl MlxTail {
         let capacity = capacity_for((rest.len() + 1).max(self.expected_tokens));
         self.capacity = capacity.min(block.capacity());
         self.layers.clear();
-        // SAFETY: as above, and its arrays are gone.
+        // SAFETY: as above, and the block's arrays are gone.
         unsafe { block.repack(rest.clone(), self.capacity) };
         self.layers = block.states()?;
         (self.tokens, self.held) = (left, rest.len());
         Ok(sealed)
     }
 
-    /// The same on the device.
+    /// Like [`seal_by_copy`](Self::seal_by_copy), on the device.
     pub(super) fn seal_by_graph(
         &mut self,
         retained: usize,
@@ -217,8 +218,8 @@ impl MlxTail {
         Ok(compact)
     }
 
-    /// Lets go of all but the first `tokens` tokens, all of which are held. False,
-    /// and nothing done, where their buffers would be larger than they need be.
+    /// Drops all tokens after the first `tokens`, all of which are held. Returns false and does
+    /// nothing where the buffers would stay larger than necessary.
     pub(super) fn truncate(&mut self, tokens: usize) -> Result<bool, Exception> {
         let capacity = capacity_for((tokens + 1).max(self.expected_tokens));
         if tokens == 0 || capacity > self.capacity {
@@ -239,9 +240,9 @@ impl MlxTail {
         Ok(true)
     }
 
-    /// A copy of the state of some of its tokens, and what is computed when it has been made:
-    /// when what was launched before has run. None in MLX's memory. Steps go on beside it, for
-    /// they append.
+    /// A copy of the state of some tokens, and an array that is computed when the copy is done,
+    /// which is after all previously submitted work. None in MLX's memory. Steps may continue
+    /// meanwhile, because they only append.
     pub(super) fn copy_out(
         &mut self,
         shape: &Shape,
@@ -254,14 +255,14 @@ impl MlxTail {
         }
         let block = KvBlock::new(memory.pool, shape, tokens.len(), Pages::Large)?;
         let layers = block.states()?;
-        // SAFETY: nobody uses the new block's arrays before this has run, and nobody writes to
-        // them after that.
+        // SAFETY: nothing uses the new block's arrays before this has run, and nothing writes
+        // to them afterwards.
         let moved = unsafe { kv_block::move_rows(&self.layers, tokens, &layers, memory.stream)? };
         self.copying = Some(moved.clone());
         Ok(Some((layers, moved)))
     }
 
-    /// Waits until the last copy of it has been made: its memory is about to be moved by hand.
+    /// Waits until the last copy from this tail is done, before the host moves its memory.
     fn await_copy(&mut self) {
         if let Some(moved) = self.copying.take() {
             while !bridge::is_available(&moved) {
@@ -270,26 +271,26 @@ impl MlxTail {
         }
     }
 
-    /// Layers that there are buffers of: none before the first token.
+    /// Number of layers with buffers: 0 before the first token.
     pub(super) fn layers(&self) -> usize {
         self.layers.len()
     }
 
-    /// Takes the buffers out, layer after layer. The tail is unusable from now on.
+    /// Takes the buffers out, layer after layer. The tail is unusable afterwards.
     pub(super) fn take_layers(&mut self) -> std::vec::IntoIter<State> {
         self.block = None;
         std::mem::take(&mut self.layers).into_iter()
     }
 
-    /// Where the state of the last `retained` tokens but `after` lies.
+    /// Index range in the buffers of the last `retained` tokens before the last `after`.
     fn before(&self, retained: usize, after: usize) -> Range<usize> {
         // Held tokens are the last ones.
         let end = self.held.saturating_sub(after);
         end - retained..end
     }
 
-    /// Makes sure that there is room for `added` more tokens, in memory of this crate's
-    /// own. Those that stay are moved when what is under way has run.
+    /// Makes sure that there is capacity for `added` more tokens, in memory of this crate's
+    /// own. Tokens that stay are moved after the work in flight has run.
     fn ensure_capacity(
         &mut self,
         shape: &Shape,
@@ -305,8 +306,8 @@ impl MlxTail {
         let layers = block.states()?;
         if stay > 0 {
             let rows = self.held - stay..self.held;
-            // SAFETY: the new block's arrays are used by steps on this stream only, and by
-            // the host when they have landed.
+            // SAFETY: the new block's arrays are used only by steps on this stream, and by the
+            // host after those have finished.
             unsafe { kv_block::move_rows(&self.layers, rows, &layers, memory.stream)? };
         }
         (self.layers, self.block) = (layers, Some(block));
@@ -317,9 +318,10 @@ impl MlxTail {
     fn take_buffers(&mut self, shape: &Shape, added: usize) -> TailWrite {
         let stay = self.staying(shape, added);
         let layers = std::mem::take(&mut self.layers);
-        let capacity = match stay + added <= self.capacity {
-            true => self.capacity,
-            false => capacity_for((stay + added).max(self.expected_tokens)),
+        let capacity = if stay + added <= self.capacity {
+            self.capacity
+        } else {
+            capacity_for((stay + added).max(self.expected_tokens))
         };
         self.capacity = 0;
         TailWrite {
@@ -333,7 +335,7 @@ impl MlxTail {
 }
 
 impl TailWrites {
-    /// Takes the buffers out of `tails`, with the tokens that each is to get. Until
+    /// Takes the buffers out of `tails`, each given with the number of tokens to append. Until
     /// [`commit`](Self::commit) the tails are unusable.
     pub(super) fn take_buffers<'a>(
         shape: &Shape,
@@ -354,7 +356,7 @@ impl TailWrites {
         })
     }
 
-    /// The next layer's buffers, with room for what is to be written.
+    /// The next layer's buffers, with capacity for the new tokens.
     fn next_buffers(&mut self) -> Result<Vec<State>, Exception> {
         let shape = self.shape;
         let spans = self.spans.iter_mut();
@@ -382,19 +384,19 @@ impl TailWrites {
             .collect::<Result<_, Exception>>()?;
         self.pending = written.iter().flat_map(State::arrays).cloned().collect();
         self.written.push(written);
-        Ok(self.written.last().expect("just pushed"))
+        Ok(self.written.last().expect("a layer was just pushed"))
     }
 
-    /// Has a kernel write the next layer's state of all rows to the tails' buffers, and
-    /// returns what else it makes.
+    /// Lets a kernel write the next layer's state of all rows to the tails' buffers, and
+    /// returns the kernel's other outputs.
     pub(super) fn write_in_place(
         &mut self,
         kernel: impl FnOnce(&[(Buffer, Buffer)]) -> Result<Array, Exception>,
     ) -> Result<Array, Exception> {
         let buffers = self.next_buffers()?.into_iter().map(|state| {
-            // SAFETY: a tail's buffers were made for it alone. What else uses them is
-            // evaluated on the model's one stream; views of them are of rows that were
-            // written before, and which are written again only when they are cut off.
+            // SAFETY: a tail's buffers were made for it alone. All other users are evaluated on
+            // the model's one stream. Views of the buffers are of rows that were written
+            // before, and such rows are written again only after they were cut off.
             unsafe { (Buffer::new(state.keys), Buffer::new(state.values)) }
         });
         let buffers: Vec<(Buffer, Buffer)> = buffers.collect();
@@ -408,8 +410,7 @@ impl TailWrites {
         Ok(made)
     }
 
-    /// Gives the buffers back. Returns what is to be evaluated so that all state is
-    /// written to them.
+    /// Puts the buffers back. Returns the arrays whose evaluation writes all state to them.
     pub(super) fn commit<'a>(self, tails: impl Iterator<Item = &'a mut MlxTail>) -> Vec<Array> {
         let mut layers: Vec<Vec<State>> = self.spans.iter().map(|_| Vec::new()).collect();
         for written in self.written {
@@ -438,9 +439,10 @@ impl TailWrite {
                 values: zeros_dtype(&empty, dtype)?,
             });
         };
-        match state.capacity() == capacity && first == 0 {
-            true => Ok(state),
-            false => state.moved(first, first + stay, capacity),
+        if state.capacity() == capacity && first == 0 {
+            Ok(state)
+        } else {
+            state.moved(first, first + stay, capacity)
         }
     }
 }

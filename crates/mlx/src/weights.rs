@@ -1,8 +1,8 @@
 //! Weights on the device.
 //!
-//! On the CPU everything is dequantised to single precision at load: MLX's other
-//! formats have slow paths there. On a GPU quantised matrices stay as they are
-//! and plain ones become bfloat16.
+//! On the CPU everything is dequantised to single precision at load, because MLX's other
+//! formats have slow paths there. On a GPU quantised matrices stay as they are and plain ones
+//! become bfloat16.
 
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::take_axis;
@@ -23,7 +23,7 @@ pub(super) struct Weights {
     /// Weight of the norm before the output head. Not folded in, because the head
     /// may be the embedding.
     pub(super) norm: Array,
-    /// None when it is the embedding.
+    /// None when the head is the embedding.
     pub(super) head: Option<Matrix>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Layer {
 /// A matrix `[out, in]` and a bias.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix {
-    /// What its product is.
+    /// The operation that its product is.
     product: Op,
     form: Form,
     bias: Option<Array>,
@@ -71,7 +71,7 @@ impl Weights {
     ///
     /// # Errors
     ///
-    /// What [`ModelFiles::tensor`] answers, and [`ModelError::Device`].
+    /// The errors of [`ModelFiles::tensor`], and [`ModelError::Device`].
     pub(super) fn load(
         files: &ModelFiles,
         dtype: Dtype,
@@ -82,11 +82,10 @@ impl Weights {
             dtype,
             keep_quantised,
         };
-        let head = match files.config().tied_embeddings {
-            true => None,
-            false => {
-                Some(loader.matrix(Op::HeadProduct, loader.merged_matrix(&["lm_head.weight"])?)?)
-            }
+        let head = if files.config().tied_embeddings {
+            None
+        } else {
+            Some(loader.matrix(Op::HeadProduct, loader.merged_matrix(&["lm_head.weight"])?)?)
         };
         Ok(Self {
             embedding: loader.matrix(
@@ -101,8 +100,8 @@ impl Weights {
         })
     }
 
-    /// The weight of the norm before layer `index`, or before the output head where
-    /// there is none; none where it is folded into the matrix behind it.
+    /// The weight of the norm before layer `index`, or before the output head after the last
+    /// layer. None where it is folded into the matrix after the norm.
     pub(super) fn norm_before(&self, index: usize) -> Option<&Array> {
         match self.layers.get(index) {
             Some(layer) => layer.attention_norm.as_ref(),
@@ -110,7 +109,7 @@ impl Weights {
         }
     }
 
-    /// All arrays, but for those that are views of others.
+    /// All arrays except views of others.
     pub(super) fn arrays(&self) -> Vec<&Array> {
         let matrices = [&self.embedding].into_iter().chain(&self.head);
         let mut all: Vec<&Array> = matrices.flat_map(Matrix::own_arrays).collect();
@@ -190,7 +189,7 @@ impl Matrix {
     }
 }
 
-/// What all parts of loading need.
+/// The inputs that all parts of loading share.
 struct Loader<'a> {
     files: &'a ModelFiles,
     dtype: Dtype,
@@ -229,8 +228,8 @@ impl Loader<'_> {
         })
     }
 
-    /// Matrices with the weight of the norm before them folded in, or beside them
-    /// where that cannot be.
+    /// Loads matrices after a norm, with the norm's weight folded in. Where that is not
+    /// possible, the weight is returned as well.
     fn behind_norm(
         &self,
         names: &[String],
@@ -239,9 +238,10 @@ impl Loader<'_> {
         let mut merged_matrix = MergedMatrix::read(self.files, names, self.keep_quantised)?;
         let norm = self.files.tensor(norm)?.to_f32();
         let folded = merged_matrix.scale_columns(&norm);
-        let beside = match folded {
-            true => None,
-            false => Some(self.vector(&norm)?),
+        let beside = if folded {
+            None
+        } else {
+            Some(self.vector(&norm)?)
         };
         Ok((merged_matrix, beside))
     }
@@ -310,7 +310,7 @@ impl Matrix {
         Self { bias, ..self }
     }
 
-    /// Numbers that it makes of a row.
+    /// Length of an output row.
     fn out(&self) -> usize {
         match &self.form {
             Form::Plain { matrix, .. } => matrix.dim(0) as usize,
@@ -325,7 +325,7 @@ impl Matrix {
         }
     }
 
-    /// Its arrays, but for those that are views of others.
+    /// Its arrays except views of others.
     fn own_arrays(&self) -> Vec<&Array> {
         let mut own = match &self.form {
             Form::Plain { matrix, .. } => vec![matrix],

@@ -1,8 +1,8 @@
-//! What every [`Model`] must do, as checks that run on any implementation.
+//! Checks of the [`Model`] contract that run on any implementation.
 //!
-//! The truth is one prefill of each prompt, alone and without a cache; every
-//! other way to the same rows must give the same logits. Run it in the tests of
-//! each model with a comparison that is as strict as the model allows.
+//! The reference is one prefill of each prompt, alone and without a cache. Every other way to the
+//! same rows must give the same logits. Run the checks in the tests of each model, with a
+//! comparison that is as strict as the model allows.
 //!
 //! ```
 //! use motet_model::conformance;
@@ -28,21 +28,20 @@ use checker::{Checker, Slot};
 use motet_core::TokenId;
 use motet_core::protocol::{OutputKind, Sampling, SpanOutput, TokenSampling};
 
-/// Fewest tokens of a prompt that leave every check something to cut.
+/// Shortest prompt, in tokens: every check needs something to cut.
 const PROMPT_TOKENS_MIN: usize = 6;
 
-/// Checks that `model` keeps the contract of [`Model`], and that its logits
-/// depend on a sequence's tokens only: not on the batch, the chunks, the cuts, what
-/// was shared or merged, nor on a way through host memory.
+/// Checks that `model` keeps the contract of [`Model`], and that its logits depend on a
+/// sequence's tokens only. They must not depend on the batch, the chunks, the cuts, on sharing or
+/// merging, nor on a copy through host memory.
 ///
-/// What comes of a shift is compared with the same shift of state that lay
-/// otherwise; whether keys turn by the right angle is for a model's own tests.
+/// The result of a shift is compared with the same shift of state that was laid out otherwise.
+/// Whether keys turn by the right angle is for a model's own tests.
 ///
-/// `prompts` are at least two, of at least six tokens each, that differ early on;
-/// some lengths should be beyond a window and off the multiples of the tail's
-/// block. The model must hold all their state and that of as many again, each
-/// longer by half of the first prompt. `same` compares one row of logits: what
-/// was found, then the truth.
+/// There are at least two `prompts`, of at least six tokens each, that differ early on. Some
+/// lengths should be beyond a window, and no multiples of the tail's block. The model must hold
+/// the state of all prompts and of as many more, each longer by half of the first prompt. `same`
+/// compares one row of logits: the found row, then the expected one.
 ///
 /// # Panics
 ///
@@ -128,8 +127,8 @@ impl<M: Model> Checker<'_, M> {
         }
     }
 
-    /// Given prompts have segments of their own, the family shares one, and two
-    /// slots share a deeper path: all in the same steps.
+    /// The given prompts have segments of their own, the family shares one, and two slots share a
+    /// deeper path. All of them run in the same steps.
     fn shared(&mut self) {
         let half = self.prompts[0].len() / 2;
         let first = self.segment(0, half);

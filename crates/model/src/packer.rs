@@ -3,33 +3,33 @@
 use super::Model;
 use motet_core::protocol::{ModelError, SegmentSize};
 
-/// What `M` hands over and takes in.
+/// Detached state that `M` exports and imports.
 pub type DetachedState<M> = <<M as Model>::Packer as Packer>::DetachedState;
 
-/// Packs a model's parcels as plain bytes and unpacks them, on any thread.
+/// Packs a model's detached state as plain bytes and unpacks it, on any thread.
 ///
-/// Only the device thread may use a [`Model`]; what moves bytes to and from the host
-/// works beside it, and has one of these instead. Bytes carry no description of their
-/// own: the pager, which keeps them, knows their [`SegmentSize`] and of which model they are
+/// Only the device thread may use a [`Model`]; the copy workers beside it use a packer. Packed
+/// bytes carry no description of their own. The pager, which keeps them, knows their
+/// [`SegmentSize`] and the model they belong to
 /// ([`ModelSpec::identity`](motet_core::protocol::ModelSpec::identity)).
 pub trait Packer: Clone + Send + 'static {
-    /// A segment's state, detached from the model: it holds its device memory by
-    /// itself, whatever becomes of the segment that it came from or goes into.
+    /// A segment's state, detached from the model. It holds its device memory by itself, whatever
+    /// happens to the segment that it came from or goes into.
     type DetachedState: Send + 'static;
 
-    /// Bytes of a packed parcel of this extent; saturates.
+    /// Bytes of packed state of this segment size; saturates.
     fn packed_bytes(&self, segment_size: SegmentSize) -> usize;
 
-    /// Whether the device has computed the parcel: then packing it waits for nothing. Never
-    /// waits itself. A model whose parcels are computed when they are handed over need not
-    /// say more.
+    /// Whether the device has computed the state: then packing it does not wait. Never waits
+    /// itself. The default is for models whose detached state is already computed when it is
+    /// exported.
     fn is_computed(&self, detached_state: &Self::DetachedState) -> bool {
         let _ = detached_state;
         true
     }
 
-    /// Copies the parcel's bytes into `into`, layer after layer. Waits until the device
-    /// has computed them, for ever if it hangs: a caller that cannot afford that asks
+    /// Copies the state's bytes into `into`, layer after layer. Waits until the device has
+    /// computed them, for ever if the device hangs. A caller that cannot wait calls
     /// [`is_computed`](Packer::is_computed) first.
     ///
     /// # Errors
@@ -38,26 +38,25 @@ pub trait Packer: Clone + Send + 'static {
     ///
     /// # Panics
     ///
-    /// Unless `into` has as many bytes as the parcel packs into.
+    /// Unless `into` has as many bytes as the state packs into.
     fn pack(&self, detached_state: &Self::DetachedState, into: &mut [u8])
     -> Result<(), ModelError>;
 
-    /// The inverse of [`pack`](Packer::pack), for [`Model::import`]. The caller
-    /// vouches for the bytes: only their number is looked at.
+    /// The inverse of [`pack`](Packer::pack), for [`Model::import`]. The caller vouches for the
+    /// bytes: only their number is checked.
     ///
     /// # Errors
     ///
-    /// [`ModelError::Import`] unless there are as many bytes as the extent calls for,
-    /// which is of at least one token; [`ModelError::Device`] when the device refuses
-    /// the memory.
+    /// [`ModelError::Import`] unless there are as many bytes as the segment size calls for and it
+    /// has at least one token; [`ModelError::Device`] when the device refuses the memory.
     fn unpack(
         &self,
         segment_size: SegmentSize,
         bytes: &[u8],
     ) -> Result<Self::DetachedState, ModelError>;
 
-    /// What the bytes of a packed parcel are, where they are numbers that could be kept
-    /// at a lower precision; `None` where each bit counts, and where there are none.
+    /// Layout of the packed bytes, if they are numbers that could be kept at a lower precision.
+    /// `None` if each bit counts, or if there are none.
     fn floats(&self, segment_size: SegmentSize) -> Option<Floats>;
 }
 

@@ -1,11 +1,10 @@
-//! What may be asked of cached state: the checks that every model makes before it
-//! changes anything.
+//! Preconditions on cached state: the checks that every model makes before it changes anything.
 
 use std::ops::Range;
 
 use motet_core::protocol::{LayerKind, ModelError, ModelSpec, SegmentSize};
 
-/// Whether the first `at` of a tail's `tokens` tokens can be sealed.
+/// Checks that the first `at` of a tail's `tokens` tokens can be sealed.
 ///
 /// # Errors
 ///
@@ -21,11 +20,11 @@ pub fn seal(tokens: usize, at: usize) -> Result<(), ModelError> {
     Err(ModelError::Cut { tokens, at, why })
 }
 
-/// Whether a segment can be made of `part` of a tail of `tokens` tokens that is given up.
+/// Checks that a segment can be made of `part` of a tail of `tokens` tokens that ends.
 ///
 /// # Errors
 ///
-/// [`ModelError::Cut`] unless `part` is a range within them and not empty.
+/// [`ModelError::Cut`] unless `part` is a range within the tail and not empty.
 pub fn seal_in_place(tokens: usize, part: &Range<usize>) -> Result<(), ModelError> {
     seal(tokens, part.end)?;
     if part.start < part.end {
@@ -38,7 +37,7 @@ pub fn seal_in_place(tokens: usize, part: &Range<usize>) -> Result<(), ModelErro
     })
 }
 
-/// Whether a segment of `tokens` tokens can be split after `at`.
+/// Checks that a segment of `tokens` tokens can be split after `at`.
 ///
 /// # Errors
 ///
@@ -51,7 +50,7 @@ pub fn split(tokens: usize, at: usize) -> Result<(), ModelError> {
     Err(ModelError::Cut { tokens, at, why })
 }
 
-/// Whether two segments of these extents can become one.
+/// Checks that two segments of these sizes can be merged.
 ///
 /// # Errors
 ///
@@ -67,13 +66,13 @@ pub fn merge(spec: &ModelSpec, upper: SegmentSize, lower: SegmentSize) -> Result
     })
 }
 
-/// Whether a segment of `segment_size`, which packs into `expected` bytes, can be unpacked
+/// Checks that a segment of `segment_size`, which packs into `expected` bytes, can be unpacked
 /// from `found` bytes.
 ///
 /// # Errors
 ///
-/// [`ModelError::Import`] unless the numbers are equal, and those of the extent are
-/// such as a context has.
+/// [`ModelError::Import`] unless the numbers are equal and the segment size is possible for a
+/// context.
 pub fn unpack(segment_size: SegmentSize, expected: usize, found: usize) -> Result<(), ModelError> {
     let SegmentSize { tokens, state_lag } = segment_size;
     let why = if tokens == 0 {
@@ -90,15 +89,15 @@ pub fn unpack(segment_size: SegmentSize, expected: usize, found: usize) -> Resul
     Err(ModelError::Import(why))
 }
 
-/// More than any context holds, and less than what the sizes of arrays are counted with.
+/// More than any context holds, and less than array sizes are counted with.
 const UNPACKED_TOKENS_MAX: usize = i32::MAX as usize;
 
-/// Whether tokens can be removed from a slot, as [`Model::remove`] says. `path` are
-/// the tokens of each segment.
+/// Checks that tokens can be removed from a slot, as [`Model::remove`] says. `path` has the
+/// number of tokens of each segment.
 ///
 /// # Errors
 ///
-/// [`ModelError::Remove`] says which rule forbids it.
+/// [`ModelError::Remove`] names the rule that forbids it.
 ///
 /// [`Model::remove`]: super::Model::remove
 pub fn remove(

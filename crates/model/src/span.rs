@@ -1,4 +1,4 @@
-//! What a step is asked, span by span, and what it answers.
+//! Inputs and outputs of a step, span by span.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,8 +8,7 @@ use super::sampling::Sampled;
 use motet_core::TokenId;
 use motet_core::protocol::{OutputKind, SpanOutput};
 
-/// The tokens of one sequence in one step: one for decode, many for a prefill
-/// chunk.
+/// The tokens of one sequence in one step: one for decode, many for a prefill chunk.
 ///
 /// The position of the first token is the number of tokens that the path and the
 /// tail hold.
@@ -17,33 +16,33 @@ use motet_core::protocol::{OutputKind, SpanOutput};
 pub struct Span<'a, M: Model> {
     /// Tokens to evaluate; at least one.
     pub tokens: TokenSource<'a, M>,
-    /// Sealed segments before the tail, oldest first. Two spans that share a
-    /// segment hold the same `Rc`.
+    /// Sealed segments before the tail, oldest first. Two spans that share a segment hold the
+    /// same `Rc`.
     pub path: &'a [Rc<M::Segment>],
     /// The slot's tail; the span's state is appended to it.
     pub tail: &'a mut M::Tail,
-    /// What the caller wants back.
+    /// The output that the caller asks for.
     pub output_kind: OutputKind,
 }
 
-/// Where the tokens of a span come from.
+/// Source of the tokens of a span.
 #[derive(Debug)]
 pub enum TokenSource<'a, M: Model> {
-    /// The host.
+    /// Tokens that the host knows.
     Known(&'a [TokenId]),
-    /// The one token that span number `.1` of the flight draws. The flight has been
-    /// drawn and need not have landed: the token may still be on the device only.
+    /// The one token that is sampled for span number `.1` of the in-flight step. That step has
+    /// been sampled and need not have finished: the token may still be on the device only.
     Sampled(&'a M::InFlightStep, usize),
 }
 
 impl<'a, M: Model> TokenSource<'a, M> {
-    /// How many tokens these are.
+    /// Number of tokens.
     #[must_use]
     pub fn count(&self) -> usize {
         self.known().map_or(1, <[TokenId]>::len)
     }
 
-    /// The tokens, where the host knows them.
+    /// The tokens, if the host knows them.
     #[must_use]
     pub fn known(&self) -> Option<&'a [TokenId]> {
         match *self {

@@ -1,8 +1,8 @@
-//! Who ended a sequence: its caller by leaving, or the scheduler by finishing.
+//! Cancel flag: whether the caller or the scheduler ended a sequence first.
 //!
-//! Both may try at the same moment, from different threads; exactly one wins.
-//! When the caller wins, the scheduler stops the sequence at the next step
-//! boundary; when the scheduler wins, a later drop of the stream is no news.
+//! Both may try at the same moment, from different threads; exactly one wins. If the caller
+//! wins, the scheduler stops the sequence at the next step boundary. If the scheduler wins, a
+//! later drop of the stream has no effect.
 
 use crate::primitives::inject::{InjectedBug, injected, ordering};
 use crate::primitives::{Arc, AtomicU8, Ordering};
@@ -11,30 +11,29 @@ const LIVE: u8 = 0;
 const CANCELLED: u8 = 1;
 const FINISHED: u8 = 2;
 
-/// The word that a caller's stream and the scheduler share. Clones are the same
-/// word.
+/// The flag that a caller's stream and the scheduler share. Clones share one flag.
 #[derive(Clone, Debug)]
 pub struct CancelFlag(Arc<AtomicU8>);
 
 impl CancelFlag {
-    /// The word of a sequence that nobody has ended.
+    /// Creates the flag of a sequence that has not ended.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(AtomicU8::new(LIVE)))
     }
 
-    /// The caller leaves. True when that ended the sequence.
+    /// Ends the sequence for the caller. Returns true if this call ended it.
     pub fn cancel(&self) -> bool {
         self.end(CANCELLED)
     }
 
-    /// The scheduler is done. True when that ended the sequence; false when the
-    /// caller had left before.
+    /// Ends the sequence for the scheduler. Returns true if this call ended it, false if the
+    /// caller had cancelled before.
     pub fn finish(&self) -> bool {
         self.end(FINISHED)
     }
 
-    /// Whether the caller left first. What it did before is seen then.
+    /// Whether the caller cancelled first. If so, the caller's earlier writes are visible.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         let order = ordering(

@@ -1,18 +1,18 @@
-//! How far a sequence is ahead of its reader, and whether it waits for it.
+//! Credits: how far a sequence is ahead of its reader, and whether it is paused.
 //!
-//! The scheduler counts a token when it sends it, the caller's stream when it reads it.
-//! A sequence that is too far ahead pauses; the read that takes it down to half of that
-//! wakes it. Count and pause are one word, so no wake-up is lost: whoever reads down to
-//! the mark either finds the pause and ends it, or comes before it, and then the count
-//! is too small to pause.
+//! The scheduler counts a token when it sends it, the caller's stream when it reads it. A
+//! sequence that is too far ahead pauses; the read that reaches half of the limit resumes it.
+//! Count and pause flag are one atomic, so no wakeup is lost. A read that reaches the mark
+//! either finds the pause and ends it, or comes before the pause, and then the count is too
+//! small to pause.
 
 use crate::primitives::inject::{InjectedBug, injected, ordering};
 use crate::primitives::{Arc, AtomicUsize, Ordering};
 
-/// Set while the sequence is paused; the rest of the word counts unread tokens.
+/// Set while the sequence is paused; the other bits count unread tokens.
 const PAUSED: usize = 1 << (usize::BITS - 1);
 
-/// The word that the scheduler and a caller's stream share. Clones are the same word.
+/// The state that the scheduler and a caller's stream share. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Credits {
     state: Arc<AtomicUsize>,
@@ -20,16 +20,16 @@ pub struct Credits {
 }
 
 impl Credits {
-    /// The word of a sequence that may be `unread_max` tokens ahead of its reader.
+    /// Creates the credits of a sequence that may be `unread_max` tokens ahead of its reader.
     ///
     /// # Panics
     ///
-    /// When `unread_max` is 0, or half the address space.
+    /// If `unread_max` is 0, or at least half the address space.
     #[must_use]
     pub fn new(unread_max: usize) -> Self {
         assert!(
             (1..PAUSED).contains(&unread_max),
-            "a sequence may be at least one token ahead"
+            "unread_max is {unread_max}; expected at least 1"
         );
         Self {
             state: Arc::new(AtomicUsize::new(0)),
@@ -37,13 +37,13 @@ impl Credits {
         }
     }
 
-    /// The scheduler has sent a token. Comes before the token itself.
+    /// Counts a token sent by the scheduler. Call it before the token is sent.
     pub fn sent(&self) {
         self.state.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Pauses the sequence if it is as far ahead as it may be. True while it is paused.
-    /// Otherwise what the reader did before it read is seen.
+    /// Pauses the sequence if it is as far ahead as it may be. Returns true while it is paused.
+    /// If it returns false, the reader's writes before its reads are visible.
     #[must_use]
     pub fn pause_if_full(&self) -> bool {
         let order = ordering(
@@ -75,8 +75,8 @@ impl Credits {
         }
     }
 
-    /// The caller has read a token. True when that ended a pause: then the scheduler is
-    /// to be told.
+    /// Counts a token read by the caller. Returns true if this ended a pause: the caller must
+    /// then notify the scheduler.
     #[must_use]
     pub fn read(&self) -> bool {
         let mut seen = self.state.load(Ordering::Acquire);
@@ -85,10 +85,7 @@ impl Credits {
             debug_assert!(unread > 0, "a token is sent before it is read");
             let unread_left = unread - 1;
             let resumes = seen & PAUSED != 0 && unread_left <= self.unread_max / 2;
-            let next = match resumes {
-                true => unread_left,
-                false => seen - 1,
-            };
+            let next = if resumes { unread_left } else { seen - 1 };
             let order = ordering(
                 InjectedBug::CreditsReadRelease,
                 Ordering::AcqRel,
@@ -110,7 +107,7 @@ impl Credits {
         self.state.load(Ordering::Acquire) & PAUSED != 0
     }
 
-    /// Tokens that were sent and not read.
+    /// Returns the number of tokens sent and not read.
     #[must_use]
     pub fn unread(&self) -> usize {
         self.state.load(Ordering::Acquire) & !PAUSED

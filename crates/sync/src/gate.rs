@@ -1,25 +1,26 @@
-//! A value that one thread shows to others for a while, which may look at it if they come in
-//! time.
+//! A value that one thread publishes to others for a while; they may enter and read it while
+//! the gate is open.
 //!
-//! Whoever shows it never waits for those who have not come: the gate is closed without them,
-//! and they find it closed. It waits for those inside only. One word counts both the times
-//! that the gate was opened and those inside, so that each comes in once a time.
+//! The opener never waits for threads that have not entered: it closes the gate without them,
+//! and they find it closed. It waits only for threads that are inside. One atomic counts the
+//! openings and the threads inside, so each worker enters at most once for each opening.
 
 use std::fmt;
 
 use crate::primitives::inject::{InjectedBug, injected, ordering};
 use crate::primitives::{Arc, AtomicU64, Ordering, UnsafeCell, spin_loop, yield_now};
 
-/// The gate is open: others may come in.
+/// The gate is open: threads may enter.
 const OPEN: u64 = 1 << 31;
-/// One of the others inside.
+/// One thread inside.
 const ONE: u64 = 1;
-/// Low half of the word: `OPEN`, and how many are inside. The high half counts the times.
+/// Low half of the state: `OPEN`, and the number of threads inside. The high half counts the
+/// openings.
 const LOW: u64 = (1 << 32) - 1;
-/// Spins between two times that the core is offered to others.
+/// Number of spins between two yields.
 const SPINS: u32 = 1 << 10;
 
-/// Both ends of a gate, which is closed.
+/// Creates a closed gate and returns its two ends.
 #[must_use]
 pub fn gate<T: Copy>() -> (Opener<T>, Entrance<T>) {
     let gate = Arc::new(Gate {
@@ -29,19 +30,19 @@ pub fn gate<T: Copy>() -> (Opener<T>, Entrance<T>) {
     (Opener(Arc::clone(&gate)), Entrance(gate))
 }
 
-/// The end of whoever opens it: there is one.
+/// The end that opens the gate; there is one.
 #[derive(Debug)]
 pub struct Opener<T: Copy>(Arc<Gate<T>>);
 
-/// The end of those who come in.
+/// The end of the threads that enter.
 #[derive(Debug)]
 pub struct Entrance<T: Copy>(Arc<Gate<T>>);
 
-/// The gate is open. Dropping this closes it, and returns when nobody is inside.
+/// The open gate. Dropping it closes the gate and waits until no thread is inside.
 #[derive(Debug)]
 pub struct Opened<'a, T: Copy>(&'a Gate<T>);
 
-/// Somebody is inside, until this is dropped.
+/// Proof that a thread is inside, until it is dropped.
 #[derive(Debug)]
 pub struct Inside<'a, T: Copy> {
     gate: &'a Gate<T>,
@@ -53,22 +54,23 @@ struct Gate<T> {
     shown: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: `shown` is written by the one opener only, while the gate is closed and nobody is
-// inside; it is read inside only, by who came in with an acquiring exchange after the
-// releasing store that opened the gate, and left with a releasing one before it was closed.
+// SAFETY: only the one opener writes `shown`, while the gate is closed and no thread is
+// inside. Threads read it only inside: they enter with an acquiring exchange after the
+// releasing store that opened the gate, and leave with a releasing subtraction before the
+// gate is closed.
 unsafe impl<T: Send + Sync> Sync for Gate<T> {}
-// SAFETY: it owns what it shows.
+// SAFETY: it owns the value that it shows.
 unsafe impl<T: Send> Send for Gate<T> {}
 
 impl<T: Copy> Opener<T> {
-    /// Shows `value` to whoever comes in time.
+    /// Opens the gate and publishes `value` to threads that enter in time.
     ///
-    /// A worker that [parks](super::parking) is woken by whoever opens.
+    /// The opener must wake workers that are [parked](super::parking).
     pub fn open(&mut self, value: T) -> Opened<'_, T> {
         let gate = &*self.0;
-        // One that was forgotten instead of dropped is still open.
+        // An `Opened` that was leaked with `mem::forget` is still open.
         gate.close();
-        // SAFETY: this is the one opener, the gate is closed and nobody is inside.
+        // SAFETY: this is the one opener, the gate is closed and no thread is inside.
         gate.shown.with_mut(|shown| unsafe { *shown = Some(value) });
         let times = gate.state.load(Ordering::Relaxed) & !LOW;
         let opened = times.wrapping_add(LOW + 1) | OPEN;
@@ -83,8 +85,8 @@ impl<T: Copy> Opener<T> {
 }
 
 impl<T: Copy> Entrance<T> {
-    /// The number of this time, if the gate is open and it is another than `seen`. It orders
-    /// nothing: coming in does.
+    /// Returns the number of this opening, if the gate is open and the number differs from
+    /// `seen`. This orders no memory; `enter` does.
     #[must_use]
     pub fn number(&self, seen: u64) -> Option<u64> {
         let state = self.0.state.load(Ordering::Relaxed);
@@ -92,7 +94,7 @@ impl<T: Copy> Entrance<T> {
         (number != seen && state & OPEN != 0).then_some(number)
     }
 
-    /// Comes in at this time, unless it is over.
+    /// Enters the gate at this opening. Returns `None` if the opening has ended.
     #[must_use]
     pub fn enter(&self, number: u64) -> Option<Inside<'_, T>> {
         let gate = &*self.0;
@@ -102,7 +104,7 @@ impl<T: Copy> Entrance<T> {
                 return None;
             }
             if injected(InjectedBug::GateInTwoSteps) {
-                // Looks, and then goes in, in two steps.
+                // Checks and enters in two steps.
                 gate.state.fetch_add(ONE, Ordering::Acquire);
                 break;
             }
@@ -120,9 +122,9 @@ impl<T: Copy> Entrance<T> {
                 Err(now) => state = now,
             }
         }
-        // SAFETY: inside the gate nobody writes it.
+        // SAFETY: no thread writes it while one is inside the gate.
         let shown = gate.shown.with(|shown| unsafe { *shown });
-        let shown = shown.expect("an open gate shows something");
+        let shown = shown.expect("an open gate holds a value");
         Some(Inside { gate, shown })
     }
 }
@@ -134,7 +136,7 @@ impl<T: Copy> Clone for Entrance<T> {
 }
 
 impl<T: Copy> Inside<'_, T> {
-    /// What is shown.
+    /// Returns the published value.
     #[must_use]
     pub fn shown(&self) -> T {
         self.shown
@@ -142,7 +144,7 @@ impl<T: Copy> Inside<'_, T> {
 }
 
 impl<T> Gate<T> {
-    /// Closes it, and waits until nobody is inside.
+    /// Closes the gate and waits until no thread is inside.
     fn close(&self) {
         self.state.fetch_and(!OPEN, Ordering::Relaxed);
         let mut waited = 0_u32;

@@ -1,84 +1,85 @@
-//! Since when the device has been at the work that it is at: how health is told without
-//! asking anyone who might be stuck.
+//! Heartbeat: since when the device has been busy with its current work. Health checks read it
+//! without asking an actor that might be stuck.
 //!
-//! The scheduler writes it when it sends work and when an outcome comes; anyone reads
-//! it. One writer and one word, each change of which is one store: who reads finds what
-//! was true at some moment, and never an earlier one than before. Time is the engine's,
-//! since it was started.
+//! The scheduler writes it when it sends work and when an outcome arrives; any thread may read
+//! it. There is one writer and one atomic, and each change is one store. A reader finds a state
+//! that was true at some moment, and never an earlier one than before. Times are the engine's,
+//! counted from its start.
 
 use std::time::Duration;
 
 use crate::primitives::inject::{InjectedBug, injected, ordering};
 use crate::primitives::{Arc, AtomicU64, Ordering};
 
-/// Nothing is under way.
+/// No work is in flight.
 const IDLE: u64 = 0;
-/// The device thread is gone, for good.
+/// The device thread has ended for good.
 const GONE: u64 = u64::MAX;
-/// Set while there is no device, but will be; the rest of the word is since when.
+/// Set while the device is being replaced; the other bits hold the start time of that.
 const RECOVERING: u64 = 1 << 63;
 
-/// The word. Clones are the same word.
+/// The heartbeat. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Heartbeat(Arc<AtomicU64>);
 
-/// What the device is doing.
+/// The state of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pulse {
-    /// Nothing.
+    /// No work is in flight.
     Idle,
-    /// It has been at one piece of work since then, to the millisecond.
+    /// It has been busy with one piece of work since then, to the millisecond.
     Working {
         /// The engine's time.
         since: Duration,
     },
-    /// It is being replaced, since then.
+    /// It has been in replacement since then.
     Recovering {
         /// The engine's time.
         since: Duration,
     },
-    /// Its thread is gone, for good.
+    /// Its thread has ended for good.
     Gone,
 }
 
 impl Heartbeat {
-    /// The word of a device that has nothing to do.
+    /// Creates the heartbeat of an idle device.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(AtomicU64::new(IDLE)))
     }
 
-    /// Work goes to the device. If it has some already, it comes to this later.
+    /// Records that work was sent. If the device is busy already, its start time stays.
     pub fn work_sent(&self, now: Duration) {
         if self.0.load(Ordering::Relaxed) == IDLE {
             self.beat(stamp(now));
         }
     }
 
-    /// An outcome has come; so much work is still under way.
+    /// Records an outcome; `in_flight` pieces of work are left.
     pub fn work_finished(&self, now: Duration, in_flight: usize) {
         let state = match in_flight {
             0 => IDLE,
             _ => stamp(now),
         };
         if injected(InjectedBug::HeartbeatInTwoSteps) {
-            // Idle for a moment, whatever is still under way.
+            // Idle for a moment, even with work in flight.
             self.beat(IDLE);
         }
         self.beat(state);
     }
 
-    /// The device is being replaced.
+    /// Records that the device is being replaced.
     pub fn recovering(&self, now: Duration) {
         self.beat(RECOVERING | stamp(now));
     }
 
-    /// The device thread is gone, for good.
+    /// The device thread has ended for good.
     pub fn gone(&self) {
         self.beat(GONE);
     }
 
-    /// What the device is doing. What the scheduler did before it said so is seen.
+    /// Returns the state of the device. Writes of the scheduler before its last beat are
+    /// visible.
     #[must_use]
     pub fn pulse(&self) -> Pulse {
         let order = ordering(
@@ -108,7 +109,7 @@ impl Heartbeat {
     }
 }
 
-/// The time of a stamp.
+/// Returns the time of a stamp.
 fn since(stamp: u64) -> Duration {
     Duration::from_millis(stamp - 1)
 }
@@ -119,7 +120,7 @@ impl Default for Heartbeat {
     }
 }
 
-/// A time as the word holds it: never [`IDLE`], and right for 250 million years.
+/// Returns a time as the atomic stores it: never [`IDLE`], and correct for 250 million years.
 fn stamp(now: Duration) -> u64 {
     let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     millis.saturating_add(1).min(RECOVERING - 2)

@@ -1,46 +1,47 @@
-//! Mistakes that the checkers of whole systems must find, so that a checker that cannot
+//! Injected bugs that the checkers of whole systems must find, so that a checker that cannot
 //! fail is noticed.
 //!
-//! With `--cfg motet_injected` a test [plants](inject) one of them for its own thread, or
-//! `MOTET_PLANTED` [names](Bug::NAMED) one for a whole program; without it there are none,
-//! and `is_injected` is `false` before the compiler is done.
-//! (The primitives in `shared` have others, for loom: `sync/inject.rs`.)
+//! With `--cfg motet_injected` a test [injects](inject) one of them for its own thread, or
+//! `MOTET_INJECTED` [names](Bug::NAMED) one for a whole program. Without that cfg there are
+//! none: `is_injected` is a constant `false`. (The primitives have other bugs, for loom:
+//! `primitives/inject.rs`.)
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 
-/// A mistake of a core.
+/// A bug of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bug {
-    /// The cache does not give up what a sequence held.
+    /// The cache does not release the leases of a sequence.
     LostRelease,
-    /// The cache lets a slot grow, and reserves no room for it.
+    /// The cache extends a grant without reserving memory for it.
     DoubleGrant,
-    /// The cache may evict what it is about to cut.
+    /// The cache may evict a segment that it is about to split.
     HeldEvicted,
-    /// The pager takes a parcel of before a reset for one of after it.
+    /// The pager takes a detached state from before a reset for one from after it.
     StaleDetachedState,
-    /// The pager does not say when what was on its way to who has left is gone.
+    /// The pager never confirms that state in transit to a cancelled sequence was discarded.
     UnconfirmedCancel,
-    /// The scheduler forgets the last token of a sequence that begins anew.
+    /// The scheduler forgets the last token of a sequence that it rebuilds.
     TokenTwice,
-    /// The scheduler does not say that a sequence has got where another waits for it.
+    /// The scheduler does not report that a sequence has reached a checkpoint that another
+    /// sequence waits for.
     LostCheckpoint,
-    /// The scheduler takes an answer of before a reset for one of after it.
+    /// The scheduler takes an answer from before a reset for one from after it.
     StaleAnswer,
-    /// A segment whose copy fails stays leased.
+    /// A segment stays leased after its copy has failed.
     LostLease,
-    /// A sequence that begins again says its last token again.
+    /// A restarted sequence sends its last token twice.
     TokenAgain,
-    /// A segment is evicted though somebody leases it.
+    /// A segment is evicted while it is leased.
     LeasedEvicted,
-    /// A sequence that has started in the turn of its class may lose its slot at once.
+    /// A sequence that was started in the turn of its class may lose its slot at once.
     TurnTaken,
 }
 
 impl Bug {
-    /// Those that every order of messages must show.
+    /// Bugs that the test of all message orders must find.
     pub const OF_CORES: [Self; 8] = [
         Self::LostRelease,
         Self::DoubleGrant,
@@ -51,7 +52,7 @@ impl Bug {
         Self::LostCheckpoint,
         Self::StaleAnswer,
     ];
-    /// Those that a simulation of the whole house must show, by their names.
+    /// Bugs that the simulation of the whole engine must find, by name.
     pub const NAMED: [(&str, Self); 4] = [
         ("lost_lease", Self::LostLease),
         ("token_again", Self::TokenAgain),
@@ -59,7 +60,7 @@ impl Bug {
         ("turn_taken", Self::TurnTaken),
     ];
 
-    /// What `MOTET_PLANTED` names.
+    /// Returns the bug that `MOTET_INJECTED` names.
     fn named() -> Option<Self> {
         static NAMED: OnceLock<Option<Bug>> = OnceLock::new();
         *NAMED.get_or_init(|| {
@@ -72,12 +73,12 @@ impl Bug {
 
 thread_local!(static INJECTED: Cell<Option<Bug>> = const { Cell::new(None) });
 
-/// From now on this thread's cores make this mistake, or none.
+/// Sets the bug of this thread's cores, or none.
 pub fn inject(bug: Option<Bug>) {
     INJECTED.set(bug);
 }
 
-/// Whether the cores of this thread make this mistake.
+/// Whether the cores of this thread have this bug.
 #[inline]
 pub fn is_injected(bug: Bug) -> bool {
     cfg!(motet_injected) && (INJECTED.get() == Some(bug) || Bug::named() == Some(bug))

@@ -1,10 +1,10 @@
-//! Who still uses a segment: a count of handles that an eviction must beat.
+//! Leases: a count of the handles that use a segment. An eviction succeeds only if it is zero.
 //!
-//! `S` names segments.
+//! `S` is the type of segment names.
 //!
-//! The word is the number of live [`Lease`]s, or `EVICTED`. A lease is RAII: an
-//! actor that dies drops its leases with it. A segment is evicted only by winning
-//! a compare-and-swap from "no leases", after which no lease can be taken.
+//! The atomic holds the number of live [`Lease`]s, or `EVICTED`. A lease is RAII: an actor that
+//! dies drops its leases. An eviction is a compare-and-swap from "no leases"; after it no lease
+//! can be taken.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::primitives::{Arc, AtomicUsize, Ordering};
 
 const EVICTED: usize = usize::MAX;
 
-/// The word that all leases of one segment share. Its owner is the cache.
+/// The count that all leases of one segment share. The cache owns it.
 #[derive(Clone)]
 pub struct LeaseCount<S>(Arc<Inner<S>>);
 
@@ -24,7 +24,7 @@ struct Inner<S> {
 }
 
 impl<S: Copy> LeaseCount<S> {
-    /// The word of a segment that nobody uses yet.
+    /// Creates the count of a segment without leases.
     #[must_use]
     pub fn new(segment: S) -> Self {
         Self(Arc::new(Inner {
@@ -33,13 +33,13 @@ impl<S: Copy> LeaseCount<S> {
         }))
     }
 
-    /// The segment.
+    /// Returns the segment.
     #[must_use]
     pub fn segment(&self) -> S {
         self.0.segment
     }
 
-    /// Leases alive at some moment during this call; 0 once evicted.
+    /// Returns the number of leases alive at some moment during this call; 0 once evicted.
     #[must_use]
     pub fn leases(&self) -> usize {
         match self.0.leases.load(Ordering::Acquire) {
@@ -56,10 +56,7 @@ impl<S: Copy> LeaseCount<S> {
             if seen == EVICTED {
                 return None;
             }
-            assert!(
-                seen < EVICTED - 1,
-                "a segment has fewer leases than addresses"
-            );
+            assert!(seen < EVICTED - 1, "lease count overflows");
             match self.0.leases.compare_exchange_weak(
                 seen,
                 seen + 1,
@@ -74,11 +71,11 @@ impl<S: Copy> LeaseCount<S> {
         }
     }
 
-    /// Evicts the segment if nobody holds a lease. True once, for the winner.
+    /// Evicts the segment if it has no lease. Returns true once, for the winner.
     #[must_use]
     pub fn try_evict(&self) -> bool {
         if injected(InjectedBug::LeaseEvictInTwoSteps) {
-            // Looks before it leaps, but not in one step: a lease slips between.
+            // Checks and evicts in two steps: a lease may be taken between them.
             let free = self.0.leases.load(Ordering::Acquire) == 0;
             if free {
                 self.0.leases.store(EVICTED, Ordering::Release);
@@ -104,7 +101,7 @@ impl<S: Copy + fmt::Debug> fmt::Debug for LeaseCount<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "LeaseWord({:?}, {} leases)",
+            "LeaseCount({:?}, {} leases)",
             self.segment(),
             self.leases()
         )
@@ -115,7 +112,7 @@ impl<S: Copy + fmt::Debug> fmt::Debug for LeaseCount<S> {
 pub struct Lease<S>(Arc<Inner<S>>);
 
 impl<S: Copy> Lease<S> {
-    /// The segment.
+    /// Returns the segment.
     #[must_use]
     pub fn segment(&self) -> S {
         self.0.segment
@@ -123,13 +120,10 @@ impl<S: Copy> Lease<S> {
 }
 
 impl<S> Clone for Lease<S> {
-    /// Another lease of the same segment: it cannot be evicted meanwhile.
+    /// Takes another lease of the same segment, which cannot be evicted meanwhile.
     fn clone(&self) -> Self {
         let before = self.0.leases.fetch_add(1, Ordering::Relaxed);
-        assert!(
-            before < EVICTED - 1,
-            "a segment has fewer leases than addresses"
-        );
+        assert!(before < EVICTED - 1, "lease count overflows");
         Self(Arc::clone(&self.0))
     }
 }
@@ -137,7 +131,7 @@ impl<S> Clone for Lease<S> {
 impl<S> Drop for Lease<S> {
     fn drop(&mut self) {
         if injected(InjectedBug::LeaseDropInTwoSteps) {
-            // Counts down, but not in one step: another's drop between is not counted.
+            // Counts down in two steps: a drop of another thread between them is lost.
             let before = self.0.leases.load(Ordering::Acquire);
             self.0.leases.store(before - 1, Ordering::Release);
             return;
@@ -151,7 +145,7 @@ impl<S> Drop for Lease<S> {
         // While a panic unwinds, a second one would abort the process and hide the first.
         debug_assert!(
             before != 0 && before != EVICTED || std::thread::panicking(),
-            "a lease is given back once, and before eviction"
+            "a lease is released once, and before eviction"
         );
     }
 }

@@ -1,23 +1,22 @@
-//! The few words that several threads share, one primitive a file.
+//! The state that several threads share, one primitive in each file.
 //!
-//! Everything else in Motet has one owner and hears of the world by messages.
-//! Each file here is model-checked by the module of the same name in `loom_tests/`, which
-//! also proves that the check can fail: with `--cfg motet_injected_bug` it is repeated with
-//! each of several mistakes, some in two steps where there should be one, some in the order
-//! of memory, and loom must find each. So are the two shelves on which the pager's
-//! bytes change hands, each behind a lock: the dock, and
-//! host memory.
+//! Everything else in Motet has one owner and receives messages. Each primitive is
+//! model-checked by the module of the same name in `loom_tests/`. These checks also prove that
+//! they can fail: with `--cfg motet_injected_bug` each is repeated with injected bugs, and loom
+//! must find every one. Some bugs do in two steps what must be one; others weaken a memory
+//! ordering. The two lock-guarded states of the pager, the transfer queue and host memory, are
+//! checked in the same way.
 //!
-//! | primitive | shared by | settles |
+//! | primitive | shared by | answers |
 //! |---|---|---|
-//! | [`admission`] | callers, sequences | how many requests and waiting prompt tokens are in the house |
-//! | [`cancel`] | a caller's stream, the scheduler | who ended a sequence first |
-//! | [`credits`] | the scheduler, a caller's stream | how far a sequence is ahead of its reader, and who ends its pause |
-//! | [`gate`] | who runs a kernel, its workers | who may still take part in a loop |
-//! | [`heartbeat`] | the scheduler, who asks for health | since when the device has been at its work |
+//! | [`admission`] | callers, sequences | how many requests and waiting prompt tokens the engine holds |
+//! | [`cancel`] | a caller's stream, the scheduler | whether the caller or the scheduler ended a sequence |
+//! | [`credits`] | the scheduler, a caller's stream | how far a sequence is ahead of its reader, and which side ends its pause |
+//! | [`gate`] | the thread that runs a kernel, its workers | which workers may still take part in a loop |
+//! | [`heartbeat`] | the scheduler, health checks | since when the device has been busy with its work |
 //! | [`lease`] | the cache, the pager | whether a segment may be evicted |
-//! | [`parking`] | a thread that sleeps, who wakes it | whether it must be woken |
-//! | [`users`] | callers, sequences | how much of the house each user has |
+//! | [`parking`] | a sleeping thread, threads that wake it | whether it must be woken |
+//! | [`admission::users`] | callers, sequences | the requests and tokens of each user |
 
 pub mod admission;
 pub mod cancel;

@@ -1,23 +1,23 @@
-//! Threads that sleep until there is something for them, and are woken only if they sleep.
+//! Parking: threads that sleep until there is work for them, and are woken only if they sleep.
 //!
-//! To wake a thread costs a call of the system, also where it is awake. So each thread says
-//! before it parks that it will, and whoever has something for it wakes those that have said
-//! so. Both write one word and then read the other's. A fence between the two, on both sides,
-//! is what makes that safe: either the waker sees that the thread parks, or the thread sees
-//! what there is. Acquiring and releasing alone would let both read the older value
-//! (Dekker's pattern), and a thread would sleep through what it is needed for.
+//! Waking a thread costs a system call, even if it is awake. Therefore each thread announces
+//! before it parks, and a waker wakes only the announced threads. Each side writes its own
+//! atomic and then reads the other's. A sequentially consistent fence between the two, on both
+//! sides, makes this safe: either the waker sees that the thread parks, or the thread sees the
+//! work. Acquire and release alone would let both read the older value (Dekker's pattern), and
+//! the thread would miss the work.
 
 use crate::primitives::inject::{InjectedBug, full_fence};
 use crate::primitives::{AtomicBool, Ordering, park};
 
-/// Which of so many threads are parked, or about to be.
+/// The threads that are parked, or about to park.
 #[derive(Debug)]
 pub struct Parking {
     parked: Vec<AtomicBool>,
 }
 
 impl Parking {
-    /// For so many threads, of which none is parked.
+    /// Creates the state for `threads` threads, none of them parked.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         Self {
@@ -25,10 +25,11 @@ impl Parking {
         }
     }
 
-    /// Parks this thread, which is the one of this number, until `find` finds something. None
-    /// once `is_finished`: whoever says so unparks all threads afterwards, parked or not.
+    /// Parks this thread, number `thread`, until `find` finds something. Returns `None` once
+    /// `is_finished` is true; the thread that sets it must unpark all threads afterwards,
+    /// parked or not.
     ///
-    /// Neither `find` nor `is_finished` need order memory.
+    /// `find` and `is_finished` need not order memory.
     pub fn wait<T>(
         &self,
         thread: usize,
@@ -53,7 +54,7 @@ impl Parking {
         }
     }
 
-    /// The threads that must be unparked so that they find what this thread has stored before.
+    /// Returns the threads that must be unparked to find what this thread has stored before.
     /// The others find it by themselves.
     pub fn parked(&self) -> impl Iterator<Item = usize> + '_ {
         full_fence(InjectedBug::ParkingWakerFence);

@@ -1,15 +1,14 @@
-//! The only door to shared memory: std in the product, loom in model checks.
+//! The only access to shared memory: std in the product, loom in model checks.
 //!
-//! Every primitive that more than one thread touches (see [`crate`]) is
-//! written over these names, so that `--cfg motet_loom` swaps the whole world
-//! beneath it and loom can try every interleaving. No other file knows that loom
-//! exists.
+//! Every primitive that more than one thread uses (see [`crate`]) is written over these names.
+//! `--cfg motet_loom` replaces all of them, so that loom can try every interleaving. No other
+//! file mentions loom.
 //!
-//! | file | what is there |
+//! | file | contents |
 //! |---|---|
-//! | `inject.rs` | mistakes that model checks must find, each by its name |
-//! | `wakeup.rs` | a channel that says that there is something, and no more |
-//! | `checked.rs` | loom's world only: a mutex whose value loom watches as well |
+//! | `inject.rs` | injected bugs that model checks must find |
+//! | `wakeup.rs` | a wakeup channel without payload |
+//! | `checked.rs` | model checks only: a mutex whose value loom watches too |
 
 #[cfg(motet_loom)]
 mod checked;
@@ -41,14 +40,14 @@ pub use loom::{
 
 pub use wakeup::{WakeupReceiver, WakeupSender, wakeup};
 
-/// std's, to be used as loom's is, which notices whoever reads what another writes.
+/// std's cell with the interface of loom's, which detects unsynchronised accesses.
 #[cfg(not(motet_loom))]
 #[derive(Debug)]
 pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(motet_loom))]
 impl<T> UnsafeCell<T> {
-    /// A cell with this value.
+    /// Creates a cell with this value.
     pub fn new(value: T) -> Self {
         Self(std::cell::UnsafeCell::new(value))
     }

@@ -1,10 +1,9 @@
-//! MLX's affine group quantisation, made from ggml's blocks without loss.
+//! MLX's affine group quantisation, converted from ggml's blocks without loss.
 //!
-//! Both cut rows into groups of 32 elements with a half-precision scale. MLX
-//! keeps unsigned quants in 32-bit words, consecutive elements in consecutive
-//! bits from the lowest up, and scales and biases in arrays of their own:
-//! `w = scale * q + bias`. MLX's own GGUF loader does the same
-//! (`mlx/io/gguf_quants.cpp`).
+//! Both cut rows into groups of 32 elements with a half-precision scale. MLX stores unsigned
+//! quants in 32-bit words, consecutive elements in consecutive bits from the lowest up, and
+//! keeps scales and biases in separate arrays: `w = scale * q + bias`. MLX's own GGUF loader
+//! does the same conversion (`mlx/io/gguf_quants.cpp`).
 
 use half::f16;
 
@@ -13,7 +12,7 @@ use super::tensor::{BLOCK, Format, Tensor, half_at};
 /// A tensor in MLX's affine group quantisation: `w = scale * q + bias`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AffineQuantised {
-    /// Shape of the tensor that this stands for: `[.., in]`, row-major.
+    /// Shape of the represented tensor: `[.., in]`, row-major.
     pub shape: Vec<usize>,
     /// Bits of one quant: 8 or 4.
     pub bits: usize,
@@ -29,9 +28,9 @@ pub struct AffineQuantised {
 
 impl Tensor<'_> {
     /// The tensor in MLX's affine quantisation, with the same values as
-    /// [`to_f32`](Tensor::to_f32) gives up to rounding. `None` for formats that
-    /// are not quantised, and where a bias would be too large for half precision
-    /// (a scale above 511 in Q8_0, which no trained weight has).
+    /// [`to_f32`](Tensor::to_f32) up to rounding. `None` for formats that are not quantised,
+    /// and where a bias would be too large for half precision (a scale above 511 in Q8_0, which
+    /// no trained weight has).
     #[must_use]
     pub fn to_affine(&self) -> Option<AffineQuantised> {
         let (bits, unpack): (_, fn(&[u8]) -> Group) = match self.format {
@@ -72,7 +71,7 @@ struct Group {
     words: [u32; 8],
 }
 
-/// Signed quants become unsigned by adding 128, which is flipping the top bit.
+/// Signed quants become unsigned by adding 128, which flips the top bit.
 fn q8_0(block: &[u8]) -> Group {
     let scale = half_at(block, 0);
     let mut words = [0; 8];

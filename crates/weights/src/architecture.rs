@@ -1,8 +1,8 @@
-//! What a Llama is made of: every tensor, its shape, and its two names.
+//! The tensors of a Llama: every tensor with its shape and its two names.
 
 use super::config::LlamaConfig;
 
-/// Whose names a directory uses.
+/// The naming scheme of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
     HuggingFace,
@@ -18,7 +18,7 @@ pub(super) struct Needed {
     pub(super) gguf_name: String,
     /// Row-major, outermost first.
     pub(super) shape: Vec<usize>,
-    /// Number of heads, where rows belong to heads that rotary embeddings turn.
+    /// Number of heads, if the rows belong to heads that are rotated.
     pub(super) rope_heads: Option<usize>,
 }
 
@@ -32,7 +32,7 @@ impl Needed {
         }
     }
 
-    /// The name that a directory of that `naming` has it under.
+    /// The tensor's name in a directory with that `naming`.
     pub(super) fn spelled(&self, naming: Naming) -> &str {
         match naming {
             Naming::HuggingFace => &self.name,
@@ -41,8 +41,8 @@ impl Needed {
     }
 }
 
-/// Every tensor of the model. Lazily, so that a configuration that claims
-/// thousands of layers costs nothing before the first one that is missing.
+/// Every tensor of the model. The iterator is lazy: a configuration that claims thousands of
+/// layers costs nothing before the first missing tensor.
 pub(super) fn needed(config: &LlamaConfig) -> impl Iterator<Item = Needed> {
     let table = vec![config.vocab_size, config.hidden_size];
     let head = (!config.tied_embeddings)

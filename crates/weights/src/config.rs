@@ -1,30 +1,29 @@
-//! The configuration that every container's own is translated into.
+//! The configuration that each container's own configuration is translated into.
 
 use super::ModelError;
 use super::fields::Fields;
 use super::fingerprint::Fingerprint;
 use motet_core::TokenId;
 
-/// Most rows or columns that a matrix may claim to have.
+/// Maximum rows or columns of a matrix.
 pub(super) const DIMENSION_MAX: usize = 1 << 24;
-/// Most heads, and most dimensions of a head.
+/// Maximum heads, and maximum dimensions of a head.
 pub(super) const HEADS_MAX: usize = 1 << 12;
-/// Most layers that a model may claim to have.
+/// Maximum layers.
 pub(super) const LAYERS_MAX: usize = 1 << 12;
-/// Longest context that a model may claim to have, in tokens.
+/// Maximum context, in tokens.
 pub(super) const CONTEXT_TOKENS_MAX: usize = 1 << 30;
 
-/// The base of rotary embeddings where a file has none: Transformers' default and
-/// llama.cpp's.
+/// The base of rotary embeddings where a file sets none: the default of Transformers and
+/// llama.cpp.
 pub(super) const ROPE_THETA_DEFAULT: f32 = 10_000.0;
 
-/// Shape and constants of a Llama-family model, the same whichever container
-/// they came from.
+/// Shape and constants of a Llama-family model, in the same form for both containers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
     /// `llama` or `mistral`. GGUF files call both `llama`.
     pub architecture: String,
-    /// A name for people: the folder's name, or what the GGUF file says.
+    /// A human-readable name: the folder's name, or the one in the GGUF file.
     pub name: String,
     /// Rows of the embedding; token ids are `0..vocab_size`.
     pub vocab_size: usize,
@@ -47,14 +46,13 @@ pub struct LlamaConfig {
     pub rms_norm_eps: f32,
     /// Base of the rotary embeddings' frequencies.
     pub rope_theta: f32,
-    /// How those frequencies were changed for a longer context, if they were.
+    /// Scaling of those frequencies for a longer context, if any.
     pub rope_scaling: Option<RopeScaling>,
-    /// Whether the output head is the embedding, so that there is no
-    /// `lm_head.weight`.
+    /// Whether the output head is the embedding. There is no `lm_head.weight` then.
     pub tied_embeddings: bool,
     /// Whether the query, key, value and output projections have biases.
     pub attention_bias: bool,
-    /// Mistral's window: a token sees that many tokens, itself included.
+    /// Mistral's window: a token sees this many tokens, itself included.
     pub sliding_window: Option<usize>,
     /// Tokens that end an answer, in the file's order.
     pub end_tokens: Vec<TokenId>,
@@ -71,8 +69,8 @@ pub enum RopeScaling {
         /// At least 1 in practice; above 0.
         factor: f32,
     },
-    /// Llama 3.1's: low frequencies are divided by `factor`, high ones kept, and
-    /// those between blended (the Llama 3 herd of models, 2024).
+    /// Llama 3.1's scaling: low frequencies are divided by `factor`, high ones kept, and
+    /// frequencies in between are blended (the Llama 3 herd of models, 2024).
     Llama3 {
         /// Divides frequencies whose wavelength is above
         /// `original_context_tokens / low_freq_factor`.
@@ -87,7 +85,7 @@ pub enum RopeScaling {
     },
 }
 
-/// How a container spells the fields that [`LlamaConfig::check`] may complain of.
+/// The names that a container gives the fields that [`LlamaConfig::check`] checks.
 pub(super) struct Spelling {
     pub(super) kv_heads: &'static str,
     pub(super) head_dim: &'static str,
@@ -96,7 +94,7 @@ pub(super) struct Spelling {
 }
 
 impl LlamaConfig {
-    /// What fields say about each other.
+    /// Checks conditions between several fields.
     pub(super) fn check(
         &self,
         fields: &impl Fields,
@@ -113,7 +111,7 @@ impl LlamaConfig {
             return Err(fields.wrong(
                 spelling.head_dim,
                 format!("found {}", self.head_dim),
-                "an even number, as rotary embeddings turn pairs",
+                "an even number, since rotary embeddings rotate pairs",
             ));
         }
         let begin = self.begin_token.map(|token| (spelling.begin_token, token));
@@ -133,7 +131,7 @@ impl LlamaConfig {
         Ok(())
     }
 
-    /// Everything that the model's arithmetic depends on.
+    /// Adds everything that the model's arithmetic depends on to the fingerprint.
     pub(super) fn describe(&self, fingerprint: &mut Fingerprint) {
         fingerprint.bytes(self.architecture.as_bytes());
         for count in [

@@ -1,15 +1,15 @@
-//! Reading named fields with errors that name them: the same for JSON objects
-//! and GGUF metadata.
+//! Reading of named fields, with errors that name them, for JSON objects and GGUF metadata
+//! alike.
 
 use std::path::Path;
 
 use super::ModelError;
 use motet_core::TokenId;
 
-/// Named, typed fields of a file. A field that is absent (or `null`) is `None`;
-/// one of another type is a [`ModelError::Field`].
+/// Named, typed fields of a file. An absent (or `null`) field is `None`; a field of another
+/// type is a [`ModelError::Field`].
 pub(super) trait Fields {
-    /// The file they are in.
+    /// The file that contains them.
     fn path(&self) -> &Path;
 
     /// The field's name in errors.
@@ -29,7 +29,7 @@ pub(super) trait Fields {
     /// True or false.
     fn flag(&self, name: &str) -> Result<Option<bool>, ModelError>;
 
-    /// The error of a field that makes no sense.
+    /// The error of a field with an invalid value.
     fn wrong(
         &self,
         name: &str,
@@ -44,7 +44,7 @@ pub(super) trait Fields {
         }
     }
 
-    /// `found`, or the error of a field that is missing.
+    /// `found`, or the error for a missing field.
     fn required<T>(
         &self,
         name: &str,
@@ -69,7 +69,7 @@ pub(super) trait Fields {
         }
     }
 
-    /// [`count`](Self::count) of a field that must be there.
+    /// Like [`count`](Self::count), for a required field.
     fn count_required(&self, name: &str, max: usize) -> Result<usize, ModelError> {
         let found = self.count(name, max)?;
         self.required(name, found, "a whole number, 1 or more")
@@ -88,13 +88,13 @@ pub(super) trait Fields {
         }
     }
 
-    /// [`positive`](Self::positive) of a field that must be there.
+    /// Like [`positive`](Self::positive), for a required field.
     fn positive_required(&self, name: &str) -> Result<f32, ModelError> {
         let found = self.positive(name)?;
         self.required(name, found, "a finite number above 0")
     }
 
-    /// A token's id; whether the vocabulary has it is another question.
+    /// A token's id. Not checked against the vocabulary.
     fn token(&self, name: &str) -> Result<Option<TokenId>, ModelError> {
         let Some(found) = self.integer(name)? else {
             return Ok(None);

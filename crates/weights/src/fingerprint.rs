@@ -1,4 +1,5 @@
-//! What tells models apart: SHA-256, cut to 64 bits, of all that a model computes with.
+//! The fingerprint that identifies a model: SHA-256, cut to 64 bits, of everything that it
+//! computes with.
 
 use std::thread;
 
@@ -6,9 +7,9 @@ use sha2::{Digest, Sha256};
 
 use super::ModelFiles;
 
-/// Threads that weights are hashed on, at most: beyond these memory is what they wait for.
+/// Maximum threads that hash weights. Beyond these, memory bandwidth is the limit.
 const THREADS_MAX: usize = 8;
-/// Weights of so many bytes are worth a thread.
+/// Minimum bytes of weights for each thread.
 const THREAD_BYTES: usize = 4 << 20;
 
 pub(super) struct Fingerprint(Sha256);
@@ -18,8 +19,7 @@ impl Fingerprint {
         Self(Sha256::new())
     }
 
-    /// Takes in a string of bytes; its length counts, so that two strings cannot
-    /// pass for one.
+    /// Adds a string of bytes with its length, so that two strings never hash like one.
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.update(bytes);
@@ -31,7 +31,7 @@ impl Fingerprint {
 
     pub(super) fn finish(self) -> u64 {
         let digest = self.0.finalize();
-        let first = digest.first_chunk().expect("it has 32 bytes");
+        let first = digest.first_chunk().expect("a digest has 32 bytes");
         u64::from_le_bytes(*first)
     }
 }
@@ -48,7 +48,7 @@ pub(super) fn tensor_digests(files: &ModelFiles) -> Vec<[u8; 32]> {
     let all_bytes: usize = by_bytes.iter().map(|(bytes, ..)| bytes).sum();
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = (all_bytes / THREAD_BYTES).clamp(1, cores.min(THREADS_MAX));
-    // Large ones first, in turn: each thread has about as much to do.
+    // Distributes tensors by size, the largest first, so that threads have about equal work.
     let of_thread = |thread: usize| -> Vec<(usize, [u8; 32])> {
         let own = by_bytes.iter().skip(thread).step_by(threads);
         own.map(|(_, name, index)| (*index, tensor_digest(files, name)))
@@ -70,8 +70,11 @@ pub(super) fn tensor_digests(files: &ModelFiles) -> Vec<[u8; 32]> {
     digests
 }
 
-/// As it is computed with: in both containers the rows are in the same order.
+/// The digest of the tensor in the form used for computing: rows are in the same order for both
+/// containers.
 fn tensor_digest(files: &ModelFiles, name: &str) -> [u8; 32] {
-    let tensor = files.tensor(name).expect("the name is one of its own");
+    let tensor = files
+        .tensor(name)
+        .expect("the files contain every tensor that they name");
     Sha256::digest(tensor.bytes()).into()
 }

@@ -1,22 +1,20 @@
-//! The files of one Llama-family model (Llama, SmolLM2, Mistral), opened and
-//! checked before any of it is put to use.
+//! The files of one Llama-family model (Llama, SmolLM2, Mistral), opened and checked before
+//! use.
 //!
-//! Two containers are read, and look the same from outside: a Hugging Face
-//! folder (`config.json` beside safetensors, whole or sharded) and one GGUF file
-//! (llama.cpp's format, versions 2 and 3). Tensors go by their Hugging Face names
-//! and shapes in both; the order in which llama.cpp keeps the rows of the query
-//! and key projections is undone on the way out.
+//! Two containers are supported behind one interface: a Hugging Face folder (`config.json`
+//! beside safetensors, whole or sharded) and one GGUF file (llama.cpp's format, versions 2 and
+//! 3). Tensors have their Hugging Face names and shapes in both. llama.cpp stores the rows of
+//! the query and key projections in another order, which is undone when a tensor is read.
 //!
-//! Files come from strangers. Whatever they hold, the outcome is a model whose
-//! every tensor is there, or a [`ModelError`] that names the file, the field or
-//! tensor, and what was expected: no panic, and no allocation that the size of
-//! the files does not bound.
+//! Files are untrusted input. Opening them gives either a model with all its tensors, or a
+//! [`ModelError`] that names the file, the field or tensor, and what was expected. There is no
+//! panic, and every allocation is bounded by the size of the files.
 //!
 //! ```text
 //! huggingface/  config.json, generation_config.json, shards ─┐
 //!                                                            ├─ config + directory
 //! gguf/         header, metadata, tensor table ──────────────┘          │
-//!                                                    architecture: what must be there
+//!                                                    architecture: required tensors
 //!                                                                       │
 //!                                        ModelFiles ── tensor() ── to_f32 │ to_affine
 //! ```
@@ -53,11 +51,10 @@ use tensor::Formats;
 
 /// The opened, checked files of one model.
 ///
-/// The files stay memory-mapped for as long as this lives, so opening reads
-/// little more than headers and a tensor's bytes are read when they are asked
-/// for. Leave the files alone meanwhile: what another process writes to them
-/// shows up in the weights, and shortening one ends this process with a bus
-/// error, as with every memory-mapped file.
+/// The files stay memory-mapped for the lifetime of this value. Opening reads little more than
+/// headers, and a tensor's bytes are read on request. The files must not change meanwhile:
+/// another process's writes show up in the weights, and shortening a file ends this process
+/// with a bus error, as with every memory-mapped file.
 ///
 /// It is `Sync`: several threads may convert tensors at the same time.
 ///
@@ -82,11 +79,11 @@ pub struct ModelFiles {
     identity: OnceLock<u64>,
 }
 
-/// Where the model's tokenizer and chat template are to be found.
+/// The place of the model's tokenizer and chat template.
 #[derive(Clone, Copy, Debug)]
 pub enum TokenizerSource<'a> {
-    /// In `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja` of
-    /// a folder; none of them has been looked for yet.
+    /// In `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja` of a folder.
+    /// Their existence has not been checked.
     HuggingFace {
         /// The model's folder.
         folder: &'a Path,
@@ -101,34 +98,32 @@ enum Origin {
     Gguf(GgufMetadata),
 }
 
-/// A tensor that the architecture needs and the files have.
+/// A required tensor, located in the files.
 #[derive(Debug)]
 struct LocatedTensor {
     stored: Stored,
     format: Format,
-    /// Heads whose rows are in llama.cpp's RoPE order and have to be put back.
+    /// Number of heads whose rows are in llama.cpp's RoPE order and must be reordered.
     interleaved_heads: Option<usize>,
 }
 
 impl ModelFiles {
-    /// Opens a Hugging Face folder or a GGUF file, reads its configuration, and
-    /// checks that every tensor of the architecture is there, whole, of the
-    /// right shape and in a [`Format`].
+    /// Opens a Hugging Face folder or a GGUF file and reads its configuration. Checks that
+    /// every tensor of the architecture is present and complete, has the right shape and is in
+    /// a [`Format`].
     ///
     /// # Errors
     ///
-    /// * [`Missing`](ModelError::Missing): the path, or a file that the folder
-    ///   must have, does not exist.
+    /// * [`Missing`](ModelError::Missing): the path, or a required file of the folder, does not
+    ///   exist.
     /// * [`Io`](ModelError::Io): the system cannot read or map a file.
-    /// * [`Damaged`](ModelError::Damaged): a file is cut short or not of its
-    ///   format.
-    /// * [`Field`](ModelError::Field): a field of the configuration is missing,
-    ///   of the wrong type, implausible, or asks for what is not supported.
+    /// * [`Damaged`](ModelError::Damaged): a file is cut short or not of its format.
+    /// * [`Field`](ModelError::Field): a field of the configuration is missing, of the wrong
+    ///   type, implausible, or asks for something unsupported.
     /// * [`Architecture`](ModelError::Architecture): not a Llama or Mistral.
     /// * [`TensorMissing`](ModelError::TensorMissing),
-    ///   [`TensorShape`](ModelError::TensorShape),
-    ///   [`Quantisation`](ModelError::Quantisation): a tensor is not there, or
-    ///   not as the configuration calls for.
+    ///   [`TensorShape`](ModelError::TensorShape), [`Quantisation`](ModelError::Quantisation):
+    ///   a tensor is missing, or differs from what the configuration requires.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         let (config, mut directory, origin) = if path.is_dir() {
             let (config, directory) = huggingface::open(path)?;
@@ -153,7 +148,7 @@ impl ModelFiles {
         })
     }
 
-    /// The folder or file, as it was given to [`open`](Self::open).
+    /// The folder or file, as passed to [`open`](Self::open).
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -165,14 +160,14 @@ impl ModelFiles {
         &self.config
     }
 
-    /// The tensor of that Hugging Face name, for example
+    /// The tensor with this Hugging Face name, for example
     /// `model.layers.0.self_attn.q_proj.weight`. A model with
     /// [`tied_embeddings`](LlamaConfig::tied_embeddings) has no `lm_head.weight`.
     ///
     /// # Errors
     ///
-    /// [`ModelError::TensorMissing`] when the architecture has no such tensor;
-    /// those that it has were all checked when the files were opened.
+    /// [`ModelError::TensorMissing`] when the architecture has no such tensor. All tensors of
+    /// the architecture were checked when the files were opened.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, ModelError> {
         let Some((name, located)) = self.tensors.get_key_value(name) else {
             return Err(ModelError::TensorMissing {
@@ -195,7 +190,7 @@ impl ModelFiles {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Where to read the tokenizer from.
+    /// The place of the tokenizer.
     #[must_use]
     pub fn tokenizer_source(&self) -> TokenizerSource<'_> {
         match &self.origin {
@@ -204,18 +199,18 @@ impl ModelFiles {
         }
     }
 
-    /// What tells this model from others by what it computes: SHA-256, cut to 64 bits, over
-    /// the numbers of the configuration and, of every tensor in alphabetical order, its
-    /// name, shape, format and all of its bytes.
+    /// Identifies the model by what it computes: SHA-256, cut to 64 bits, over the numbers of
+    /// the configuration and, for every tensor in alphabetical order, its name, shape, format
+    /// and all of its bytes.
     ///
-    /// It is the same in every run, on every machine and in both containers. It differs
-    /// between two quantisations of one model, because their cached state differs, and
-    /// between a model and one that was trained further or merged, whichever numbers that
-    /// has changed. The tokenizer is no part of it: state is of tokens, not of texts.
+    /// The value is the same in every run, on every machine and in both containers. It differs
+    /// between two quantisations of one model, because their cached state differs. It also
+    /// differs between a model and one that was trained further or merged, whichever numbers
+    /// changed. The tokenizer is not part of it: state belongs to tokens, not to texts.
     ///
     /// The first call reads all weights, on up to eight threads: SmolLM2-135M's 98 MB take
-    /// about 55 ms on one, where the processor has instructions for SHA-256. Later calls
-    /// remember.
+    /// about 55 ms on one, where the processor has instructions for SHA-256. Later calls return
+    /// the stored value.
     #[must_use]
     pub fn identity(&self) -> u64 {
         *self.identity.get_or_init(|| {
@@ -235,7 +230,7 @@ impl ModelFiles {
     }
 }
 
-/// Takes what the architecture needs out of what the files have.
+/// Takes a required tensor out of the files' directory and checks it.
 fn locate_tensor(
     path: &Path,
     needed: Needed,
@@ -250,7 +245,8 @@ fn locate_tensor(
             expected: needed.shape.clone(),
         });
     };
-    // Blocks of a vector would cross the single elements that a bias's rows are.
+    // Quantisation blocks of a vector would span several of a bias's rows, which have one
+    // element each.
     let formats = match needed.shape.len() {
         1 => Formats::UNQUANTISED,
         _ => Formats::ALL,

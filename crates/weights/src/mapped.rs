@@ -1,4 +1,4 @@
-//! Read-only memory-mapped files: the one place where this module is `unsafe`.
+//! Read-only memory-mapped files: the only `unsafe` code of this crate.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ impl MappedFile {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Missing`] naming what was `expected`, or [`ModelError::Io`].
+    /// [`ModelError::Missing`] with `expected` in its text, or [`ModelError::Io`].
     pub(super) fn open(path: &Path, expected: &'static str) -> Result<Self, ModelError> {
         let file = File::open(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => ModelError::Missing {
@@ -30,10 +30,10 @@ impl MappedFile {
             _ => io_error(path, source),
         })?;
         #[expect(unsafe_code, reason = "the crate's one use: a map of a file")]
-        // SAFETY: the mapping is read-only, and its bytes are only ever read as
-        // plain `u8`s, of which every pattern is valid. What remains is that
-        // another process changes or shortens the file meanwhile; no program can
-        // rule that out, so `ModelFiles` documents that it must not happen.
+        // SAFETY: the mapping is read-only, and its bytes are only read as plain `u8`s, for
+        // which every bit pattern is valid. The remaining risk is that another process changes
+        // or shortens the file meanwhile. No program can exclude that, so `ModelFiles`
+        // documents that it must not happen.
         let bytes = unsafe { Mmap::map(&file) }.map_err(|source| io_error(path, source))?;
         Ok(Self {
             path: path.to_owned(),
@@ -49,7 +49,7 @@ impl MappedFile {
         &self.bytes
     }
 
-    /// The error of a file that is not what it should be.
+    /// The error of a file with invalid contents.
     pub(super) fn damaged(
         &self,
         what: impl Into<String>,

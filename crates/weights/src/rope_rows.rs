@@ -1,17 +1,16 @@
 //! The row order of query and key projections.
 //!
-//! Rotary embeddings turn pairs of a head's dimensions. Hugging Face pairs
-//! dimension `i` with `i + head_dim / 2` (half-split); llama.cpp pairs `2 i` with
-//! `2 i + 1` (interleaved, as in Su et al. 2021), and its converter permutes the
-//! rows of both projections to match. Quantisation blocks run along rows, so the
-//! way back moves rows as whole runs of bytes, whatever their format.
+//! Rotary embeddings rotate pairs of a head's dimensions. Hugging Face pairs dimension `i` with
+//! `i + head_dim / 2` (half-split). llama.cpp pairs `2 i` with `2 i + 1` (interleaved, as in Su
+//! et al. 2021), and its converter permutes the rows of both projections to match. Quantisation
+//! blocks run along rows, so the inverse moves rows as whole runs of bytes, in any format.
 
-/// `bytes`, which holds `rows` rows of `heads` heads in llama.cpp's interleaved
-/// order, in Hugging Face's half-split order.
+/// Reorders `bytes`, which holds `rows` rows of `heads` heads, from llama.cpp's interleaved
+/// order to Hugging Face's half-split order.
 ///
 /// # Panics
 ///
-/// Unless every head has the same even number of rows, and every row the same
+/// When heads do not all have the same even number of rows, or rows do not all have the same
 /// number of bytes.
 pub(super) fn to_half_split(bytes: &[u8], rows: usize, heads: usize) -> Vec<u8> {
     let half = rows / heads / 2;

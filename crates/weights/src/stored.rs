@@ -1,4 +1,4 @@
-//! What a file says of a tensor, before anybody asked for it.
+//! Tensors as listed by a file, before any is read.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,10 +17,10 @@ pub(super) struct Stored {
     pub(super) file: Arc<MappedFile>,
     /// Row-major, outermost first.
     pub(super) shape: Vec<usize>,
-    /// Or the file's own name of a format that is not supported.
+    /// Or the file's own name of an unsupported format.
     pub(super) format: Result<Format, String>,
-    /// Within the file, which was checked to reach that far; exactly what `shape`
-    /// takes in `format`, and empty where that is not supported.
+    /// Range within the file, which was checked to reach that far. It has exactly the bytes
+    /// that `shape` takes in `format`, and is empty where the format is not supported.
     pub(super) range: Range<usize>,
 }
 
@@ -29,8 +29,8 @@ impl Stored {
         &self.file.bytes()[self.range.clone()]
     }
 
-    /// Checks that the tensor, which its file calls `name`, has that shape and is
-    /// stored in one of those formats.
+    /// Checks that the tensor, called `name` in its file, has that shape and is stored in one
+    /// of those formats.
     pub(super) fn check(
         &self,
         name: &str,

@@ -55,7 +55,7 @@ impl Format {
     }
 }
 
-/// Formats that are allowed somewhere, and their names for an error.
+/// The formats that are allowed for some tensor, and their names in an error.
 pub(super) struct Formats {
     pub(super) allowed: &'static [Format],
     pub(super) names: &'static str,
@@ -73,7 +73,7 @@ impl Formats {
         ],
         names: "F32, F16, BF16, Q8_0, Q4_0, Q4_1",
     };
-    /// Those that store every element by itself.
+    /// Formats that store every element separately.
     pub(super) const UNQUANTISED: Formats = Formats {
         allowed: &[Format::F32, Format::F16, Format::BF16],
         names: "F32, F16, BF16",
@@ -101,7 +101,11 @@ impl<'a> Tensor<'a> {
     ) -> Self {
         let (elements, stride) = format.block();
         let blocks = shape.iter().product::<usize>() / elements;
-        assert_eq!(bytes.len(), blocks * stride, "checked against the file");
+        assert_eq!(
+            bytes.len(),
+            blocks * stride,
+            "the bytes match the shape, as checked when the file was opened"
+        );
         Self {
             name,
             shape,
@@ -116,15 +120,15 @@ impl<'a> Tensor<'a> {
         self.shape.iter().product()
     }
 
-    /// The elements as stored: row after row, in [`format`](Self::format). The
-    /// bytes are not aligned to anything.
+    /// The elements as stored: row after row, in [`format`](Self::format). The bytes have no
+    /// particular alignment.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// All elements in single precision, row-major; quantised ones as
-    /// [`Format`] says. Takes `4 * elements()` bytes.
+    /// All elements in single precision, row-major. Quantised elements are converted by the
+    /// formula of their [`Format`]. Takes `4 * elements()` bytes.
     #[must_use]
     pub fn to_f32(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.elements()];
@@ -145,7 +149,7 @@ impl<'a> Tensor<'a> {
     }
 }
 
-/// The half-precision number at `at` of a block.
+/// The half-precision number at offset `at` of a block.
 pub(super) fn half_at(block: &[u8], at: usize) -> f16 {
     f16::from_le_bytes([block[at], block[at + 1]])
 }
@@ -162,8 +166,8 @@ fn widen_bf16(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Through an aligned buffer, because `half` converts whole slices with the
-/// CPU's own instructions and single numbers by a call each.
+/// Uses an aligned buffer, because `half` converts whole slices with the CPU's own
+/// instructions, and single numbers by a call each.
 fn widen_f16(bytes: &[u8], out: &mut [f32]) {
     let mut aligned = [f16::ZERO; 512];
     for (bytes, out) in bytes

@@ -1,4 +1,4 @@
-//! Lets a model continue a few words, from a crate outside Motet's workspace.
+//! Completes a prompt with a model, from a crate outside Motet's workspace.
 //!
 //! ```sh
 //! cargo xtask setup --for FOLDER   # once, in Motet's checkout; FOLDER is this crate's

@@ -12,27 +12,27 @@ use crate::arrivals::Arrivals;
 use crate::byte_size::ByteSize;
 use crate::mix::{Kind, Mix};
 
-/// Many users talk to one engine, or to one server, at once; measures what that is
-/// like.
+/// Lets many users talk to one engine or one server at once, and measures latency
+/// and throughput.
 ///
-/// All users share a system prompt (a hotel's concierge) and ask it questions in
-/// several turns, each turn with the whole conversation so far. The same seed
+/// All users share a system prompt (a hotel's concierge) and ask questions in
+/// several turns. Each turn sends the whole conversation so far. The same seed
 /// gives the same load.
 #[derive(Debug, Parser)]
 #[command(name = "load_generator", max_term_width = 80)]
 pub(crate) struct Arguments {
     /// A GGUF file or a Hugging Face folder
     ///
-    /// Without it: the environment's MOTET_MODEL, or else
-    /// smollm2-135m-instruct.gguf in MOTET_MODEL_DIR, which is where
+    /// The default is the environment's MOTET_MODEL, or else
+    /// smollm2-135m-instruct.gguf in MOTET_MODEL_DIR, where
     /// `cargo xtask setup --model smollm2-135m-instruct` puts it.
     #[arg(long, value_name = "PATH", conflicts_with = "oracle")]
     pub(crate) model: Option<PathBuf>,
 
     /// Run on a simulated device: for machines without MLX
     ///
-    /// The oracle's tokens are hashes of what came before, not language; a step
-    /// takes 2 ms and 50 µs for each token.
+    /// The oracle's tokens are hashes of the tokens before them, not language. A step
+    /// takes 2 ms, and 50 µs for each token.
     #[arg(long)]
     pub(crate) oracle: bool,
 
@@ -53,16 +53,16 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,
 
-    /// Users whose conversation is shown, so that you see that the model talks sense
+    /// Number of users whose conversation is shown, to check that the model talks sense
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Output")]
     pub(crate) show: usize,
 
-    /// The table only: no progress bars, no conversation
+    /// Print the table only: no progress bars, no conversation
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
 }
 
-/// Whom to ask instead of an engine in this process.
+/// The server that is asked instead of an engine in this process.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct ServerSettings {
@@ -72,7 +72,7 @@ pub(crate) struct ServerSettings {
                                 "step_tokens_max", "cache_bytes_max", "host_bytes_max", "disk"])]
     pub(crate) url: Option<String>,
 
-    /// The key that the server wants, if it wants one
+    /// The API key, if the server needs one
     #[arg(
         long,
         value_name = "KEY",
@@ -81,11 +81,11 @@ pub(crate) struct ServerSettings {
     )]
     pub(crate) api_key: Option<String>,
 
-    /// What the server calls the model; the first that it lists, if not given
+    /// The model's name on the server; the default is the first that it lists
     #[arg(long, value_name = "NAME", requires = "url")]
     pub(crate) model_name: Option<String>,
 
-    /// Give a request up when the server has said nothing for so long
+    /// Give a request up when the server has sent nothing for this time
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) timeout_seconds: u64,
 }
@@ -94,38 +94,39 @@ pub(crate) struct ServerSettings {
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "Trace")]
 pub(crate) struct TraceSettings {
-    /// Replay the requests of a trace, each at its time, instead of users who talk
+    /// Replay the requests of a trace, each at its time, instead of simulated users
     ///
-    /// Read are: JSON lines with `timestamp`, `input_length`, `output_length` and
-    /// `hash_ids`, one for 512 tokens (Mooncake); JSON lines, or a folder of such
-    /// files, with `timestamp`, `input` and `output` (agents); a .csv file with
-    /// TIMESTAMP, ContextTokens and GeneratedTokens (Azure). Where a trace has no
-    /// text, words are made up, three for four tokens, and equal for equal blocks.
+    /// Three forms are read. JSON lines with `timestamp`, `input_length`,
+    /// `output_length` and `hash_ids`, one for 512 tokens (Mooncake). JSON lines, or
+    /// a folder of such files, with `timestamp`, `input` and `output` (agents). A
+    /// .csv file with TIMESTAMP, ContextTokens and GeneratedTokens (Azure). For a
+    /// trace without text, words are made up: three for four tokens, and equal words
+    /// for equal blocks.
     #[arg(long, value_name = "PATH")]
     #[arg(conflicts_with_all = ["users", "turns", "system_words", "unique_words", "mix", "fresh",
                                 "arrivals", "think_ms"])]
     pub(crate) trace: Option<PathBuf>,
 
-    /// Only so many requests, from the first
+    /// Replay only this many requests, from the first on
     #[arg(long, value_name = "N", requires = "trace", value_parser = at_least_one)]
     pub(crate) trace_requests: Option<usize>,
 
-    /// Let time pass so many times as fast
+    /// Let time pass this many times as fast
     #[arg(long, value_name = "TIMES", default_value_t = 1.0, value_parser = above_zero)]
     pub(crate) trace_speed: f64,
 
     /// Multiply lengths by this, for models with a shorter context
     ///
-    /// Prompts of which the trace has the text keep their length.
+    /// Prompts whose text is in the trace keep their length.
     #[arg(long, value_name = "TIMES", default_value_t = 1.0, value_parser = above_zero)]
     pub(crate) trace_scale: f64,
 }
 
-/// What the users do.
+/// The users' behaviour.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "Load")]
 pub(crate) struct Load {
-    /// Users
+    /// Number of users
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
     pub(crate) users: usize,
 
@@ -137,36 +138,36 @@ pub(crate) struct Load {
     #[arg(long, value_name = "TOKENS", default_value_t = 48, value_parser = at_least_one)]
     pub(crate) reply_tokens: usize,
 
-    /// Length of the system prompt that all users share, in words; 0 is none
+    /// Length of the shared system prompt in words; 0 means no system prompt
     ///
     /// The text has 400 words; a longer prompt repeats it.
     #[arg(long, value_name = "WORDS", default_value_t = 400)]
     pub(crate) system_words: usize,
 
-    /// Begin the system prompt with the seed, so that a server which has seen this load
-    /// with another one finds nothing of it in its cache
+    /// Begin the system prompt with the seed, so that a server finds nothing of this load
+    /// in its cache after a run with another seed
     #[arg(long)]
     pub(crate) fresh: bool,
 
-    /// Share nothing instead: one turn, and for each user a prompt of its own of
-    /// so many words
+    /// Share nothing instead: each user has one turn, with a prompt of its own of
+    /// this many words
     #[arg(long, value_name = "WORDS", value_parser = at_least_one)]
     #[arg(conflicts_with_all = ["turns", "system_words", "fresh"])]
     pub(crate) unique_words: Option<usize>,
 
     /// Users of several kinds, for example chatty=8,long=4,batch=4
     ///
-    /// chatty: asks the concierge in several turns, as all users do without this.
+    /// chatty: asks the concierge in several turns, as all users do without this option.
     /// long: brings a text of its own, and asks about it in several turns. batch:
-    /// asks as many things, each on its own.
+    /// asks the same number of questions, each without the conversation before it.
     #[arg(long, value_name = "KINDS", conflicts_with_all = ["users", "unique_words"])]
     pub(crate) mix: Option<Mix>,
 
-    /// Words of what a long-prompt user brings
+    /// Length of a long user's text, in words
     #[arg(long, value_name = "WORDS", default_value_t = 1_000, value_parser = at_least_one)]
     pub(crate) long_words: usize,
 
-    /// Words of what a batch user asks
+    /// Length of a batch user's question, in words
     #[arg(long, value_name = "WORDS", default_value_t = 60, value_parser = at_least_one)]
     pub(crate) batch_words: usize,
 
@@ -176,8 +177,8 @@ pub(crate) struct Load {
     /// When requests come: `closed` or `poisson:RATE`
     ///
     /// closed: each user asks again when the last answer is complete.
-    /// poisson:RATE: at random times, RATE requests a second in the mean, dealt to
-    /// the users in turn; who still waits for an answer then asks right after it.
+    /// poisson:RATE: requests come at random times, RATE a second in the mean, and go
+    /// to the users in turn. A user that still waits for an answer asks right after it.
     #[arg(long, value_name = "HOW", default_value_t = Arrivals::Closed)]
     pub(crate) arrivals: Arrivals,
 
@@ -185,28 +186,28 @@ pub(crate) struct Load {
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub(crate) think_ms: u64,
 
-    /// Fixes who asks what and when, and all draws
+    /// Seed of all questions, times and samples
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// Temperature at which tokens are drawn; 0 takes the likeliest
+    /// Sampling temperature; 0 takes the likeliest token
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     pub(crate) temperature: f32,
 
-    /// Go on past the model's end tokens, so that each reply has full length
+    /// Continue past the model's end tokens, so that each reply has full length
     ///
-    /// Servers other than Motet's and vLLM's may not know how; see --ban-tokens.
+    /// Servers other than Motet's and vLLM's may not support this; see --ban-tokens.
     #[arg(long)]
     pub(crate) ignore_end: bool,
 
-    /// Tokens that are never drawn, for example the model's end tokens
+    /// Tokens that are never sampled, for example the model's end tokens
     ///
-    /// Makes replies equally long on any server that knows `logit_bias`.
+    /// This makes replies equally long on any server that supports `logit_bias`.
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub(crate) ban_tokens: Vec<TokenId>,
 }
 
-/// How the engine is set up.
+/// Settings of the engine.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineSettings {
@@ -214,7 +215,7 @@ pub(crate) struct EngineSettings {
     #[arg(long, value_name = "N", default_value_t = SchedulerConfig::default().sequences_max)]
     pub(crate) sequences_max: usize,
 
-    /// Requests that may wait; more are refused, and tried again when told to
+    /// Requests that may wait; further ones are rejected, and retried after the given time
     #[arg(long, value_name = "N", default_value_t = SchedulerConfig::default().queue_max)]
     pub(crate) queue_max: usize,
 
@@ -228,21 +229,21 @@ pub(crate) struct EngineSettings {
     #[arg(default_value_t = ByteSize(CacheConfig::DEVICE_BYTES))]
     pub(crate) cache_bytes_max: ByteSize,
 
-    /// Host memory for what the device has no room for; without it nothing is kept there
+    /// Host memory for offloaded state; without it nothing is offloaded
     #[arg(long = "host-bytes", value_name = "SIZE")]
     pub(crate) host_bytes_max: Option<ByteSize>,
 
-    /// A folder for what host memory has no room for, and for the next run
+    /// A folder for state that does not fit in host memory, and for the next run
     #[arg(long = "disk", value_name = "FOLDER", requires = "host_bytes_max")]
     pub(crate) disk: Option<PathBuf>,
 
-    /// What that folder may hold
+    /// Most bytes that the folder may hold
     #[arg(long = "disk-bytes", value_name = "SIZE", default_value_t = ByteSize(8 << 30))]
     pub(crate) disk_bytes_max: ByteSize,
 }
 
 impl Load {
-    /// Questions that each user asks.
+    /// The number of questions that each user asks.
     pub(crate) fn turns(&self) -> usize {
         match self.unique_words {
             Some(_) => 1,
@@ -250,7 +251,7 @@ impl Load {
         }
     }
 
-    /// Users of each kind.
+    /// The number of users of each kind.
     pub(crate) fn mix(&self) -> Mix {
         let alike = || Mix::only(Kind::Chatty, self.users);
         self.mix.clone().unwrap_or_else(alike)
@@ -258,7 +259,7 @@ impl Load {
 }
 
 impl ServerSettings {
-    /// How long a server may say nothing.
+    /// The longest time in which a server may send nothing.
     pub(crate) fn silence_max(&self) -> Duration {
         Duration::from_secs(self.timeout_seconds)
     }

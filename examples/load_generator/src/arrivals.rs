@@ -1,4 +1,4 @@
-//! When requests come.
+//! Arrival times of requests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use rand::{Rng, RngExt};
 
-/// When requests come.
+/// Arrival times of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Arrivals {
-    /// Each user asks again once the last answer is complete.
+    /// Each user asks again once its last answer is complete.
     Closed,
-    /// At random times, independent of each other and of the answers.
+    /// Requests come at random times, independent of each other and of the answers.
     Poisson {
         /// Mean requests a second, of all users together.
         per_second: f64,
@@ -19,7 +19,7 @@ pub(crate) enum Arrivals {
 }
 
 impl Arrivals {
-    /// When each of `requests` requests is due after the start, in order.
+    /// Returns the due times of `requests` requests after the start, in order.
     pub(crate) fn times(self, requests: usize, random: &mut impl Rng) -> Vec<Duration> {
         let mut due = 0.0;
         let next = || match self {

@@ -1,4 +1,4 @@
-//! Bytes as people write them.
+//! Byte sizes with units, such as `512MiB`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,7 +23,7 @@ impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || format!("`{text}` is no size; expected for example 512MiB or 2GiB");
+        let expected = || format!("`{text}` is not a size; expected for example  512MiB or 2GiB");
         let digits = text
             .find(|c: char| !c.is_ascii_digit() && c != '.')
             .unwrap_or(text.len());
@@ -38,7 +38,7 @@ impl FromStr for ByteSize {
             .ok_or_else(expected)?;
         let number: f64 = number.parse().map_err(|_| expected())?;
         let bytes = number * *unit_bytes as f64;
-        // Above 2^53 a double no longer counts bytes, nor has any device so many.
+        // Above 2^53 an `f64` is not exact to a byte; no device has that much memory.
         match (1.0..9e15).contains(&bytes) {
             true => Ok(Self(bytes as usize)),
             false => Err(expected()),

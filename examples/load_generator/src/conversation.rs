@@ -1,32 +1,32 @@
-//! A conversation so far, as the model is to see it.
+//! A conversation so far, in the form that the model gets.
 
 use motet::TokenId;
 use motet::request::Prompt;
 use motet::text::Message;
 
-/// Vocabulary of the oracle: enough to keep words apart, and few enough to sort
-/// for each token that is drawn at a temperature.
+/// Vocabulary size of the oracle: large enough to keep words apart, and small enough to
+/// sort for each token that is sampled at a temperature.
 pub(crate) const ORACLE_VOCAB_SIZE: usize = 4_096;
 /// The oracle's end token.
 pub(crate) const ORACLE_END: TokenId = 0;
-/// Where a speaker's part begins, as in a chat template.
+/// Tokens that begin a speaker's part, as in a chat template.
 const SYSTEM: TokenId = 1;
 const USER: TokenId = 2;
 const ASSISTANT: TokenId = 3;
 /// The first token that stands for words.
 const WORDS: TokenId = 4;
 
-/// A conversation so far, as the model is to see it.
+/// A conversation so far, in the form that the model gets.
 #[derive(Clone, Debug)]
 pub(crate) enum Conversation {
     /// For a model with a tokenizer and a chat template.
     Chat(Vec<Message>),
-    /// For the oracle, which has neither: a token for each word.
+    /// For the oracle, which has neither. Each word is one token.
     Tokens(Vec<TokenId>),
 }
 
 impl Conversation {
-    /// A conversation in which nobody has spoken yet.
+    /// Creates a conversation that holds only the system prompt.
     pub(crate) fn new(is_text: bool, system_prompt: &str) -> Self {
         let mut conversation = match is_text {
             true => Conversation::Chat(Vec::new()),
@@ -41,7 +41,7 @@ impl Conversation {
         conversation
     }
 
-    /// The user speaks.
+    /// Appends a question of the user.
     pub(crate) fn ask(&mut self, question: &str) {
         match self {
             Conversation::Chat(messages) => messages.push(Message::user(question)),
@@ -52,7 +52,7 @@ impl Conversation {
         }
     }
 
-    /// All is forgotten but the system prompt.
+    /// Drops everything except the system prompt.
     pub(crate) fn forget(&mut self) {
         match self {
             Conversation::Chat(messages) => messages.retain(|message| message.role == "system"),
@@ -63,7 +63,7 @@ impl Conversation {
         }
     }
 
-    /// What the model is to continue.
+    /// The prompt for the model's next reply.
     pub(crate) fn prompt(&self) -> Prompt {
         match self {
             Conversation::Chat(messages) => Prompt::Chat(messages.clone().into()),
@@ -71,7 +71,7 @@ impl Conversation {
         }
     }
 
-    /// The model has spoken.
+    /// Appends a reply of the model.
     pub(crate) fn answer(&mut self, reply_text: &str, reply_tokens: &[TokenId]) {
         match self {
             Conversation::Chat(messages) => messages.push(Message::assistant(reply_text)),
@@ -102,12 +102,12 @@ mod tests {
         let mut conversation = Conversation::new(false, "You are a stone.");
         conversation.ask("How old are you?");
         let Prompt::Tokens(first) = conversation.prompt() else {
-            panic!("tokens were asked for");
+            panic!("expected a prompt of tokens");
         };
         conversation.answer("", &[7, 8, 9]);
         conversation.ask("Why?");
         let Prompt::Tokens(second) = conversation.prompt() else {
-            panic!("tokens were asked for");
+            panic!("expected a prompt of tokens");
         };
         assert_eq!(first.len(), 1 + 4 + 1 + 4 + 1);
         assert_eq!(second[..first.len()], first);
@@ -138,7 +138,7 @@ mod tests {
         conversation.ask("Hello?");
         conversation.answer("Hello.", &[1]);
         let Prompt::Chat(chat) = conversation.prompt() else {
-            panic!("chat was asked for");
+            panic!("expected a prompt of messages");
         };
         let turns: Vec<_> = chat
             .messages

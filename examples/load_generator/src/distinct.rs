@@ -1,8 +1,8 @@
-//! How many tokens had to be computed at least.
+//! The smallest number of tokens that had to be computed.
 
 use motet::TokenId;
 
-/// What sequences have in common, if equal prefixes count once.
+/// Token counts of many sequences, in which equal prefixes count once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Distinct {
     /// Tokens of the sequences' prefix trie.

@@ -1,4 +1,4 @@
-//! All users at once, until the last has left or somebody presses CTRL-C.
+//! Runs all users at once, until the last has finished or CTRL-C is pressed.
 
 use std::process;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use crate::progress::Progress;
 use crate::script::Script;
 use crate::user::{self, Stop, Visit};
 
-/// How often the engine's figures are looked at.
+/// The interval at which the engine's figures are read.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-/// How long the engine may take to give back what the last sequence held.
+/// The longest time that the engine may take to free the last sequence's state.
 const IDLE_WAIT_MAX: Duration = Duration::from_secs(2);
-/// The device has settled when its bytes have not changed for so long.
+/// The device counts as idle when its bytes have not changed for this time.
 const STABLE_TIME_MIN: Duration = Duration::from_millis(20);
 
-/// What all users met, and what the engine says of it.
+/// The results of all users, and the engine's figures.
 #[derive(Debug)]
 pub(crate) struct LoadRun {
     /// In the order of the users.
@@ -30,21 +30,21 @@ pub(crate) struct LoadRun {
     pub(crate) interrupted: bool,
     /// Requests of all users.
     pub(crate) planned: usize,
-    /// How late this program was, each time that it looked.
+    /// This program's delay at each sample of the engine's figures.
     pub(crate) late: Vec<Duration>,
-    /// Of an engine in this process.
+    /// The figures of an engine in this process; `None` for a server.
     pub(crate) engine: Option<EngineReport>,
 }
 
-/// What an engine says of the run.
+/// An engine's figures of the run.
 #[derive(Debug)]
 pub(crate) struct EngineReport {
     pub(crate) stats: EngineStats,
-    /// Most bytes of cached state that were seen, live sequences included.
+    /// The most bytes of cached state in any sample, live sequences included.
     pub(crate) cached_bytes_max: usize,
 }
 
-/// Plays all scripts. An engine takes no requests afterwards.
+/// Plays all scripts. The engine accepts no requests afterwards.
 pub(crate) async fn run(
     load_target: &LoadTarget,
     scripts: Vec<Script>,
@@ -133,7 +133,7 @@ fn cached_bytes(stats: &EngineStats) -> usize {
     stats.cache.sealed_bytes + stats.cache.reserved_bytes
 }
 
-/// The engine's figures once nothing runs any more.
+/// Returns the engine's figures once no sequence runs.
 async fn stats_when_idle(engine: &Engine) -> EngineStats {
     let started_at = Instant::now();
     let (mut stable_since, mut bytes) = (started_at, None);

@@ -1,4 +1,4 @@
-//! Whom the users talk to.
+//! The engine or the server that the users talk to.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use crate::progress::Progress;
 use crate::server::{Client, Settings};
 use crate::start;
 
-/// Whom the users talk to.
+/// The engine or the server that the users talk to.
 #[derive(Clone, Debug)]
 pub(crate) enum LoadTarget {
-    /// In this process.
+    /// An engine in this process.
     Engine(Arc<Engine>),
-    /// At a URL.
+    /// A server at a URL.
     Server(Box<Client>),
 }
 
 impl LoadTarget {
-    /// The engine or server that the arguments name, and the seconds until it was there.
+    /// Returns the engine or server that the arguments name, and its start-up time in seconds.
     pub(crate) async fn find(arguments: &Arguments, progress: &Progress) -> Result<(Self, f64)> {
         let Some(url) = &arguments.server.url else {
             let started = start::engine(arguments, progress).await?;
@@ -38,7 +38,7 @@ impl LoadTarget {
         Ok((Self::Server(Box::new(client)), 0.0))
     }
 
-    /// The engine, where it is in this process.
+    /// The engine, if it is in this process.
     pub(crate) fn engine(&self) -> Option<&Engine> {
         match self {
             Self::Engine(engine) => Some(engine),
@@ -46,7 +46,7 @@ impl LoadTarget {
         }
     }
 
-    /// What the model is called.
+    /// The model's name.
     pub(crate) fn model(&self) -> &str {
         match self {
             Self::Engine(engine) => &engine.model().name,
@@ -54,12 +54,12 @@ impl LoadTarget {
         }
     }
 
-    /// Whether it takes chats, rather than the oracle's tokens.
+    /// Whether it accepts chats rather than the oracle's tokens.
     pub(crate) fn takes_text(&self) -> bool {
         self.engine().is_none_or(|engine| engine.text().is_some())
     }
 
-    /// Ends the engine; servers go on.
+    /// Shuts an engine down; a server continues.
     pub(crate) async fn shut_down(self) {
         if let Self::Engine(engine) = self
             && let Some(engine) = Arc::into_inner(engine)

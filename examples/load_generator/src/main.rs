@@ -1,5 +1,5 @@
-//! Many users talk to one engine, or to one server, at once, and what that was like is
-//! measured.
+//! Lets many users talk to one engine or one server at once, and measures latency and
+//! throughput.
 //!
 //! ```sh
 //! cargo xtask setup --model smollm2-135m-instruct   # once
@@ -8,20 +8,20 @@
 //! cargo run --release --package motet-load-generator -- --url http://127.0.0.1:8080
 //! ```
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
 //! | `arguments.rs` | the command line |
-//! | `texts.rs` | what the users say, and the system prompt |
+//! | `texts.rs` | the users' questions, and the system prompt |
 //! | `mix.rs` | kinds of users |
-//! | `script.rs`, `traced.rs` | who says what, and when: fixed before anything runs, by the seed or a trace |
-//! | `load_target.rs` | whom the users talk to: an engine in this process, or a server |
-//! | `server/` | an OpenAI-compatible server, as one of its clients knows it |
+//! | `script.rs`, `traced.rs` | each user's questions and their times, fixed before the run by the seed or a trace |
+//! | `load_target.rs` | the engine in this process, or the server, that the users talk to |
+//! | `server/` | a client of an OpenAI-compatible server |
 //! | `start.rs`, `model_path.rs` | the engine: a model on MLX, or the oracle |
 //! | `conversation.rs` | a conversation as chat messages, or as tokens for the oracle |
-//! | `user.rs` | one user: asks, waits, takes the time |
-//! | `load_run.rs` | all users at once, and the end by CTRL-C |
-//! | `progress.rs` | the bars while it runs |
-//! | `distinct.rs` | how many tokens had to be computed at least |
+//! | `user.rs` | one user: asks, waits, measures the time |
+//! | `load_run.rs` | runs all users at once, and ends at CTRL-C |
+//! | `progress.rs` | progress bars during the run |
+//! | `distinct.rs` | the smallest number of tokens that had to be computed |
 //! | `report/` | the figures; as a table, as JSON, as HTML with plots; conversations |
 
 mod arguments;
@@ -58,7 +58,7 @@ use load_target::LoadTarget;
 use progress::Progress;
 use report::Report;
 
-/// What a shell gives a program that CTRL-C ended.
+/// The exit status that shells report for a program that CTRL-C ended.
 const EXIT_INTERRUPTED: u8 = 130;
 
 #[tokio::main]
@@ -76,7 +76,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> Result<Report> {
-    // A path that cannot be written is better known before the run.
+    // A path that cannot be written is an error before the run, not after it.
     let json = arguments.json.as_deref().map(create).transpose()?;
     let html = arguments.report.as_deref().map(create).transpose()?;
     let progress = Progress::new(arguments.quiet);
@@ -85,7 +85,7 @@ async fn run(arguments: &Arguments) -> Result<Report> {
         None => script::write(&arguments.load),
     };
     let (load_target, load_seconds) = LoadTarget::find(arguments, &progress).await?;
-    // Only now: while the model is loaded, CTRL-C ends the program at once.
+    // The handler starts only now: while the model loads, CTRL-C ends the program at once.
     let stop = load_run::stop_at_ctrl_c();
     let load_run = load_run::run(&load_target, scripts, &progress, stop).await;
     let report = Report::new(arguments, &load_target, load_seconds, &load_run)?;
@@ -117,7 +117,7 @@ fn create(path: &Path) -> Result<(File, &Path)> {
     Ok((file, path))
 }
 
-/// The command that is to run the same load again, without its secret.
+/// The command that runs the same load again, with the API key blanked out.
 fn command_line(words: impl Iterator<Item = String>) -> String {
     let mut shown = Vec::new();
     let mut hides_next = false;
@@ -132,7 +132,7 @@ fn command_line(words: impl Iterator<Item = String>) -> String {
     shown.join(" ")
 }
 
-/// Prints to standard output. A reader that has gone, such as `head`, is no error.
+/// Prints to standard output. A closed pipe, such as that of `head`, is not an error.
 fn show(text: &str) -> Result<()> {
     let mut output = io::stdout().lock();
     match output

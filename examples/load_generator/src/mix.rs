@@ -1,11 +1,11 @@
-//! Kinds of users, and how many there are of each.
+//! Kinds of users, and the number of users of each kind.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
 
-/// What a user is like.
+/// The kind of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
@@ -13,7 +13,7 @@ pub(crate) enum Kind {
     Chatty,
     /// Brings a document of its own, and asks about it.
     Long,
-    /// Asks one thing after another, each on its own.
+    /// Asks one question after another, each without the conversation before it.
     Batch,
     /// One request of a trace.
     Trace,
@@ -30,12 +30,12 @@ impl Kind {
     }
 }
 
-/// Users of each kind.
+/// The number of users of each kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mix(Vec<(Kind, usize)>);
 
 impl Mix {
-    /// All of one kind.
+    /// All users are of one kind.
     pub(crate) fn only(kind: Kind, users: usize) -> Self {
         Self(vec![(kind, users)])
     }
@@ -59,7 +59,8 @@ impl FromStr for Mix {
             let (name, users) = part.split_once('=').ok_or_else(expected)?;
             let kinds = [Kind::Chatty, Kind::Long, Kind::Batch].into_iter();
             let kind = kinds.into_iter().find(|kind| kind.name() == name.trim());
-            let kind = kind.ok_or_else(|| format!("no user is `{name}`; {}", expected()))?;
+            let kind =
+                kind.ok_or_else(|| format!("there is no kind of user `{name}`; {}", expected()))?;
             if parts.iter().any(|(named, _)| *named == kind) {
                 return Err(format!("`{name}` is named twice"));
             }

@@ -1,4 +1,4 @@
-//! Where the model is.
+//! The path of the model.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ const ADVICE: &str = "Fetch the default model (98 MB) with\n  \
                       cargo xtask setup --model smollm2-135m-instruct\n\
                       or name another one with --model PATH, or pass --oracle for a simulated one";
 
-/// The model that was named, or else the one that the environment names, or else
-/// the one that set-up fetches.
+/// Finds the model that the command line names, or else the one that the environment
+/// names, or else the one that `cargo xtask setup` fetches.
 pub(crate) fn find(
     named: Option<&Path>,
     environment: impl Fn(&str) -> Option<OsString>,

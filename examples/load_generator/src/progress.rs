@@ -1,4 +1,4 @@
-//! What moves while it runs: on standard error, and only if that is a terminal.
+//! Progress bars on standard error, shown only if that is a terminal.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use motet::EngineStats;
 
 use crate::byte_size::ByteSize;
 
-/// How often a spinner turns.
+/// The interval at which a spinner turns.
 const SPIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where the bars are drawn, if anywhere.
+/// The place where the bars are drawn, if they are drawn.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bars: MultiProgress,
@@ -34,7 +34,7 @@ impl Progress {
         Self { bars }
     }
 
-    /// Turns until it is finished or dropped.
+    /// A spinner that turns until it is finished or dropped.
     pub(crate) fn spinner(&self, what: &'static str) -> ProgressBar {
         let spinner = self.bars.add(ProgressBar::new_spinner());
         spinner.set_message(what);
@@ -42,7 +42,7 @@ impl Progress {
         spinner
     }
 
-    /// The bars of a run of so many requests and at most so many reply tokens.
+    /// The bars of a run of this many requests and at most this many reply tokens.
     pub(crate) fn run(&self, requests: usize, reply_tokens: usize) -> RunBars {
         let bar = |length: usize, template: &str| {
             let style = ProgressStyle::with_template(template).expect("a template that parses");
@@ -67,18 +67,18 @@ impl Progress {
 }
 
 impl RunBars {
-    /// A reply has one more token.
+    /// Counts one more token of a reply.
     pub(crate) fn token(&self) {
         self.tokens.inc(1);
     }
 
-    /// A turn is over, with so many tokens less than it could have had.
+    /// Counts a finished turn, which left `tokens_unused` tokens of its reply unused.
     pub(crate) fn turn_finished(&self, tokens_unused: usize) {
         self.requests.inc(1);
         self.tokens.dec_length(tokens_unused as u64);
     }
 
-    /// The engine's figures now.
+    /// Shows the engine's current figures.
     pub(crate) fn show_stats(&self, stats: &EngineStats) {
         let prompt_tokens = stats.prompt_tokens.max(1) as f64;
         self.engine.set_message(format!(
@@ -90,7 +90,7 @@ impl RunBars {
         ));
     }
 
-    /// Takes the bars away.
+    /// Removes the bars.
     pub(crate) fn clear(&self) {
         for bar in [&self.requests, &self.tokens, &self.engine] {
             bar.finish_and_clear();
@@ -99,5 +99,5 @@ impl RunBars {
 }
 
 fn rate(state: &ProgressState, output: &mut dyn Write) {
-    write!(output, "{:.0} a second", state.per_sec()).expect("what the bar writes to takes it");
+    write!(output, "{:.0} a second", state.per_sec()).expect("writing to the bar does not fail");
 }

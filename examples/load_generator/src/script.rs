@@ -1,4 +1,4 @@
-//! Who says what, and when: fixed by the seed before anything runs.
+//! Each user's questions and their times, fixed by the seed before the run.
 
 use std::time::Duration;
 
@@ -11,41 +11,41 @@ use crate::arguments::Load;
 use crate::mix::Kind;
 use crate::texts;
 
-/// All that one user is going to do.
+/// The plan of one user.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Script {
-    /// What the user is like.
+    /// The user's kind.
     pub(crate) kind: Kind,
-    /// What the model is told before the conversation; empty is nothing.
+    /// The system prompt; empty means none.
     pub(crate) system_prompt: String,
-    /// What the user says, turn by turn.
+    /// The user's turns.
     pub(crate) turns: Vec<Cue>,
-    /// Whether a question comes with the conversation before it.
+    /// Whether a question is sent with the conversation before it.
     pub(crate) remembers: bool,
-    /// How long the user thinks after an answer.
+    /// The user's pause after an answer.
     pub(crate) think: Duration,
-    /// Longest reply.
+    /// Longest reply, in tokens.
     pub(crate) reply_tokens_max: usize,
-    /// At which temperature tokens are drawn.
+    /// Sampling temperature.
     pub(crate) temperature: f32,
-    /// Whether replies go on past the model's end tokens.
+    /// Whether replies continue past the model's end tokens.
     pub(crate) ignore_end: bool,
-    /// Tokens that are never drawn.
+    /// Tokens that are never sampled.
     pub(crate) banned: Vec<TokenId>,
 }
 
 /// One turn of a user.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cue {
-    /// What the user says.
+    /// The user's question.
     pub(crate) question: String,
-    /// When it is due, after the start of the run. It waits for the answer before.
+    /// The due time after the start of the run. The turn also waits for the answer before it.
     pub(crate) due: Duration,
-    /// Seed of the reply's draws.
+    /// Sampling seed of the reply.
     pub(crate) seed: u64,
 }
 
-/// The scripts of all users.
+/// Returns the scripts of all users.
 pub(crate) fn write(load: &Load) -> Vec<Script> {
     let mut random = ChaCha8Rng::seed_from_u64(load.seed);
     let kinds = load.mix().kinds();
@@ -88,13 +88,13 @@ fn system_prompt(load: &Load) -> String {
     }
 }
 
-/// The seed of a reply's draws.
+/// The sampling seed of a reply.
 pub(crate) fn seed_of(seed: u64, number: usize) -> u64 {
     seed.wrapping_add(number as u64)
         .wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// What each user asks, turn by turn.
+/// The questions of each user, turn by turn.
 fn questions(load: &Load, kinds: &[Kind], random: &mut ChaCha8Rng) -> Vec<Vec<String>> {
     if let Some(words) = load.unique_words {
         return unique_questions(kinds.len(), words, random);
@@ -125,10 +125,10 @@ fn questions(load: &Load, kinds: &[Kind], random: &mut ChaCha8Rng) -> Vec<Vec<St
         .collect()
 }
 
-/// The questions of users who talk to the concierge: the conversations, then
-/// follow-ups at random. The first user has the first conversation, which is the one
-/// that is shown; the others' order is random. Users beyond the conversations' number
-/// say who they are, so that no two ask the same.
+/// The questions of users that talk to the concierge: the conversations, then random
+/// follow-ups. The first user has the first conversation, which is the one that is shown.
+/// The order of the others is random. Users beyond the number of conversations introduce
+/// themselves, so that no two ask the same.
 fn shared_questions(users: usize, turns: usize, random: &mut ChaCha8Rng) -> Vec<Vec<String>> {
     let mut conversations = texts::conversations();
     conversations[1..].shuffle(random);
@@ -152,8 +152,7 @@ fn shared_questions(users: usize, turns: usize, random: &mut ChaCha8Rng) -> Vec<
         .collect()
 }
 
-/// For each user one prompt of exactly `words` words that begins with a word of
-/// its own.
+/// One prompt for each user, of exactly `words` words. Its first word is unique.
 fn unique_questions(users: usize, words: usize, random: &mut ChaCha8Rng) -> Vec<Vec<String>> {
     (1..=users)
         .map(|user| {

@@ -15,8 +15,8 @@ use crate::arguments::Arguments;
 use crate::conversation::{ORACLE_END, ORACLE_VOCAB_SIZE};
 use crate::progress::Progress;
 
-/// The oracle as a device: what a step takes, and what a token's state weighs
-/// (keys and values of a model of 135 million parameters, in f32).
+/// The oracle's costs: the time of a step, and the bytes of a token's state (keys and
+/// values of a model of 135 million parameters, in f32).
 const ORACLE_COST: StepCost = StepCost {
     base: Duration::from_millis(2),
     per_token: Duration::from_micros(50),
@@ -24,17 +24,17 @@ const ORACLE_COST: StepCost = StepCost {
 };
 const ORACLE_TOKEN_BYTES: usize = 46_080;
 const ORACLE_CONTEXT_TOKENS_MAX: usize = 32_768;
-/// How many of the oracle's tokens end a reply: one in so many.
+/// One in this many of the oracle's tokens ends a reply.
 const ORACLE_END_ONE_IN: u64 = 200;
 
-/// A running engine, and how long it took to get there.
+/// A running engine, and the time that its start took.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) engine: Engine,
     pub(crate) load_time: Duration,
 }
 
-/// Loads what the arguments ask for.
+/// Starts the engine that the arguments ask for.
 pub(crate) async fn engine(arguments: &Arguments, progress: &Progress) -> Result<Started> {
     let started_at = Instant::now();
     let loading = progress.spinner("loading the model");
@@ -50,7 +50,7 @@ pub(crate) async fn engine(arguments: &Arguments, progress: &Progress) -> Result
     })
 }
 
-/// The oracle, at this speed.
+/// Starts an engine on the oracle with these costs.
 pub(crate) async fn oracle(config: EngineConfig, cost: StepCost) -> Result<Engine> {
     let oracle = OracleConfig {
         vocab_size: ORACLE_VOCAB_SIZE,

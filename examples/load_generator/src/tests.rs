@@ -1,5 +1,5 @@
 //! Small loads on the oracle in this process, from the command line to the report. Time
-//! is paused: who sleeps wakes as soon as nobody has anything else to do.
+//! is paused: a sleeping task wakes as soon as no other task is ready.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::report::{self, Computed, Report, Steps};
 use crate::user::Stop;
 use crate::{load_run, script, start};
 
-/// Runs this command line on an oracle that is as fast as it can be.
+/// Runs a command line on an oracle whose steps take no time.
 async fn run(words: &str, stop: Stop) -> Report {
     run_at_cost(words, stop, StepCost::default()).await
 }
@@ -38,18 +38,18 @@ async fn run_at_cost(words: &str, stop: Stop, cost: StepCost) -> Report {
         .as_ref()
         .expect("an engine was watched")
         .stats;
-    assert_eq!(stats.running, 0, "nobody is left");
-    assert_eq!(stats.cache.reserved_bytes, 0, "nothing is held");
+    assert_eq!(stats.running, 0, "no sequence runs");
+    assert_eq!(stats.cache.reserved_bytes, 0, "no bytes are reserved");
     let report = Report::new(&arguments, &load_target, 0.0, &load_run).expect("a report");
     load_target.shut_down().await;
     check_consistent(&report);
     let page = report::page(&report, &load_run, "load_generator");
     assert_eq!(page.matches("<figure>").count(), 5);
-    assert!(!page.contains("http"), "it needs nobody else");
+    assert!(!page.contains("http"), "the page is self-contained");
     report
 }
 
-/// What is true of every report.
+/// Checks the invariants of every report.
 fn check_consistent(report: &Report) {
     let (requests, tokens) = (&report.requests, &report.tokens);
     let ended = requests.finished + requests.failed + requests.interrupted;
@@ -66,18 +66,22 @@ fn check_consistent(report: &Report) {
         assert!(line.chars().count() <= 80, "{line}");
         assert_eq!(line.trim_end(), line);
     }
-    serde_json::to_string(report).expect("JSON knows all of it");
+    serde_json::to_string(report).expect("a report is valid JSON");
 }
 
 fn computed(report: &Report) -> &Computed {
-    report.tokens.computed.as_ref().expect("an engine tells")
+    report
+        .tokens
+        .computed
+        .as_ref()
+        .expect("an engine reports it")
 }
 
 fn steps(report: &Report) -> &Steps {
-    report.steps.as_ref().expect("an engine tells")
+    report.steps.as_ref().expect("an engine reports it")
 }
 
-/// Nobody presses CTRL-C; keep the sender.
+/// A stop signal that is never sent. Keep the sender.
 fn no_stop() -> (watch::Sender<bool>, Stop) {
     let (sender, receiver) = watch::channel(false);
     (sender, Stop(receiver))
@@ -104,15 +108,15 @@ async fn every_load_is_served_to_its_end() {
         let report = run(words, stop).await;
         assert_eq!(report.requests.finished, requests, "{words}");
         assert!(!report.interrupted);
-        // Not a token less than there must be; and with room for all, hardly more
+        // No token less than the distinct ones. As all state fits, hardly more
         let tokens = computed(&report);
         assert!(tokens.evaluated >= tokens.distinct as u64, "{words}");
         // (an end is seen one step late).
         let most = 1.05 * tokens.distinct as f64 + requests as f64;
         assert!(tokens.evaluated as f64 <= most, "{words}: {tokens:?}");
-        // What is left is each distinct token's state, once, and here and there that of
-        // an end token, which the next turn begins with in most chat templates.
-        let memory = report.memory.as_ref().expect("an engine tells");
+        // The cache holds each distinct token's state once. It may also hold the state of
+        // an end token, with which the next turn begins in most chat templates.
+        let memory = report.memory.as_ref().expect("an engine reports it");
         assert!(memory.cached_bytes >= memory.needed_bytes, "{words}");
         assert!(memory.held_by_needed <= 1.1, "{words}: {memory:?}");
         assert!(memory.held_by_needed <= memory.held_max_by_needed);
@@ -161,7 +165,7 @@ async fn errors_are_reported_once_each_with_their_number() {
     assert!(table.contains("5 failed: request field `sampling.temperature`"));
 }
 
-// Not paused: the device is to get somewhere in its own time.
+// Time is not paused here, so that the device makes progress in real time.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_run_reports_what_it_has() {
     let (sender, stop) = no_stop();

@@ -1,20 +1,20 @@
-//! What the users say, and the system prompt. All of it was written for this
-//! example. Most facts that the questions are after are in the system prompt, in
-//! words that even a model of 135 million parameters finds there.
+//! The users' questions, and the system prompt. All texts were written for this example.
+//! The system prompt answers most questions, in words simple enough for a model of 135
+//! million parameters.
 
 use rand::Rng;
 use rand::seq::SliceRandom;
 
 const SYSTEM_PROMPT: &str = include_str!("data/system_prompt.txt");
-/// Conversations, parted by empty lines; a line is what the user says in a turn.
+/// Conversations, separated by empty lines; each line is one question of the user.
 const CONVERSATIONS: &str = include_str!("data/conversations.txt");
-/// What users say when their conversation has come to its end, one a line.
+/// Questions for users whose conversation has ended, one per line.
 const FOLLOW_UPS: &str = include_str!("data/follow_ups.txt");
-/// Sentences that fit together in any order, one a line.
+/// Sentences that fit together in any order, one per line.
 const DIARY: &str = include_str!("data/diary.txt");
 
-/// The first `words` words of the system prompt, its paragraphs kept. It repeats
-/// itself beyond its end.
+/// The first `words` words of the system prompt, with its paragraphs kept. The text is
+/// repeated past its end.
 pub(crate) fn system_prompt(words: usize) -> String {
     let mut text = String::new();
     let mut left = words;
@@ -29,7 +29,7 @@ pub(crate) fn system_prompt(words: usize) -> String {
     text
 }
 
-/// The conversations, each the user's part in it.
+/// The user's part of each conversation.
 pub(crate) fn conversations() -> Vec<Vec<&'static str>> {
     CONVERSATIONS
         .split("\n\n")
@@ -37,7 +37,7 @@ pub(crate) fn conversations() -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// What users say when their conversation has come to its end.
+/// Questions for users whose conversation has ended.
 pub(crate) fn follow_ups() -> Vec<&'static str> {
     FOLLOW_UPS.lines().collect()
 }

@@ -1,7 +1,7 @@
-//! Who says what, and when, as a trace has it.
+//! Users' questions and their times, read from a trace.
 //!
-//! Texts are said as they are. Of blocks and lengths, words stand for the tokens:
-//! equal blocks are equal words, and what is not shared begins with a word of its own.
+//! Texts are sent unchanged. For blocks and lengths, made-up words stand for the tokens:
+//! equal blocks have equal words, and a part that is not shared begins with a unique word.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::mix::Kind;
 use crate::script::{Cue, Script, seed_of};
 use crate::texts;
 
-/// English has about so many words for a token.
+/// Words per token in English, about.
 const WORDS_PER_TOKEN: f64 = 0.75;
 
-/// A script for each request of the trace, if there is one.
+/// Returns a script for each request of the trace, or `None` if no trace is given.
 pub(crate) fn read(load: &Load) -> Result<Option<Vec<Script>>, TraceError> {
     let Some(path) = &load.trace.trace else {
         return Ok(None);
@@ -69,7 +69,7 @@ fn question(settings: &TraceSettings, seed: u64, number: usize, prompt: &Prompt)
     }
 }
 
-/// So many words, always the same for a number, and others for another.
+/// Returns `words` words that depend only on the seed and the number.
 fn babble(seed: u64, number: u64, words: usize) -> String {
     let mut random = ChaCha8Rng::seed_from_u64(seed_of(seed, number as usize));
     texts::babble(&format!("{number}."), words, &mut random)

@@ -1,4 +1,4 @@
-//! One user: asks, waits for the answer, takes the time, asks again.
+//! One user: asks, waits for the answer, measures the time, asks again.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use crate::progress::RunBars;
 use crate::script::{Cue, Script};
 use crate::server::{Answer, AskError, Client, Question, ServerError};
 
-/// How often in a row a server may be too busy for a request.
+/// Number of times in a row that a server may reject a request as too busy.
 const REJECTIONS_MAX: u64 = 100;
 
-/// All that happened to one user.
+/// The results of one user.
 #[derive(Debug)]
 pub(crate) struct Visit {
     pub(crate) kind: Kind,
@@ -26,61 +26,61 @@ pub(crate) struct Visit {
     pub(crate) turns: Vec<Turn>,
 }
 
-/// One question and what came of it. Times run from the first try to submit it,
-/// so that a refusal counts as waiting.
+/// One question and its result. Times are measured from the first try to submit it, so
+/// that a rejection counts as waiting.
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(crate) prompt: Prompt,
-    /// When it was first tried, after the start of the run.
+    /// Time of the first try, after the start of the run.
     pub(crate) asked_at: Duration,
-    /// The reply's tokens, where the engine tells them.
+    /// The reply's tokens, if the engine reports them.
     pub(crate) reply_tokens: Vec<TokenId>,
     pub(crate) reply_text: String,
-    /// How many tokens the reply has.
+    /// Number of tokens of the reply.
     pub(crate) output_tokens: usize,
-    /// How many the prompt has, and how many of these were cached, where that is told.
+    /// Number of tokens of the prompt, and of those that were cached, if they are reported.
     pub(crate) prompt_tokens: Option<usize>,
     pub(crate) cached_tokens: Option<usize>,
-    /// When the queue was full, after the start of the run.
+    /// Times at which the queue was full, after the start of the run.
     pub(crate) rejected_at: Vec<Duration>,
     pub(crate) first_token: Option<Duration>,
-    /// Times between two tokens; of a server, between two pieces of text.
+    /// Times between two tokens; for a server, between two pieces of text.
     pub(crate) gaps: Vec<Duration>,
     pub(crate) whole: Duration,
     pub(crate) ending: Ending,
 }
 
-/// How a turn ended.
+/// The ending of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Finished(Completeness),
     Failed(String),
-    /// The run was ended before the reply was complete.
+    /// The run was interrupted before the reply was complete.
     Interrupted,
 }
 
-/// What is known of a reply that ended by itself.
+/// Whether a finished reply has all its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completeness {
-    /// It has all the tokens that it may have.
+    /// The reply has as many tokens as it may have.
     Full,
     Other,
 }
 
-/// Tells users that the run is to end.
+/// The signal that ends the run.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(pub(crate) watch::Receiver<bool>);
 
 impl Stop {
-    /// Whether the run is to end.
+    /// Whether the run must end.
     pub(crate) fn is_pressed(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until the run is to end.
+    /// Waits until the run must end.
     async fn pressed(&mut self) {
         if self.0.wait_for(|pressed| *pressed).await.is_err() {
-            // Nobody is left who could end it.
+            // The sender is gone, so the signal can never come.
             std::future::pending().await
         }
     }
@@ -114,7 +114,7 @@ pub(crate) async fn visit(
         let mut turn = Turn::new(visit.conversation.prompt(), start);
         let ending = tokio::select! {
             biased;
-            // What is dropped here is the reply's stream, and that cancels it.
+            // This drops the reply's stream, which cancels the request.
             () = stop.pressed() => Ending::Interrupted,
             ending = turn.play(load_target, script, cue, start, bars) => ending,
         };
@@ -149,7 +149,7 @@ fn request(script: &Script, cue: &Cue, prompt: &Prompt) -> Request {
     request
 }
 
-/// When the last token came, and when the one before.
+/// The times of the last token and of the one before it.
 #[derive(Debug)]
 struct Clock {
     asked_at: Instant,
@@ -174,7 +174,7 @@ impl Turn {
         }
     }
 
-    /// Asks and listens to the end.
+    /// Sends a question and reads the reply to its end.
     async fn play(
         &mut self,
         load_target: &LoadTarget,
@@ -198,8 +198,8 @@ impl Turn {
             }
             LoadTarget::Server(client) => match self.ask(client, script, cue, start).await {
                 Ok(answer) => {
-                    let record_chunk = self.read_answer(answer, &mut clock, bars).await;
-                    record_chunk.map_err(|error| error.to_string())
+                    let read = self.read_answer(answer, &mut clock, bars).await;
+                    read.map_err(|error| error.to_string())
                 }
                 Err(error) => Err(error.to_string()),
             },
@@ -247,7 +247,7 @@ impl Turn {
                 self.record_chunk(clock, bars);
             }
         }
-        let finish = stream.finish().ok_or("the stream ended without a word")?;
+        let finish = stream.finish().ok_or("the stream ended without a finish")?;
         self.prompt_tokens = Some(finish.usage.prompt_tokens);
         self.cached_tokens = Some(finish.usage.cached_tokens);
         Ok(match finish.reason {
@@ -295,12 +295,12 @@ impl Turn {
         clock: &mut Clock,
         bars: &RunBars,
     ) -> Result<Completeness, ServerError> {
-        while let Some(record_chunk) = answer.next().await? {
-            if !record_chunk.text.is_empty() {
-                self.reply_text.push_str(&record_chunk.text);
+        while let Some(chunk) = answer.next().await? {
+            if !chunk.text.is_empty() {
+                self.reply_text.push_str(&chunk.text);
                 self.record_chunk(clock, bars);
             }
-            if let Some(cost) = record_chunk.cost {
+            if let Some(cost) = chunk.cost {
                 self.output_tokens = cost.output_tokens;
                 self.prompt_tokens = Some(cost.prompt_tokens);
                 self.cached_tokens = cost.cached_tokens;
@@ -309,7 +309,7 @@ impl Turn {
         Ok(Completeness::Other)
     }
 
-    /// One more token has come.
+    /// Records one more token.
     fn record_chunk(&mut self, clock: &mut Clock, bars: &RunBars) {
         let now = Instant::now();
         match self.first_token {

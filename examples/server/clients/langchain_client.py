@@ -25,10 +25,10 @@ def voice(**fields):
 
 
 def chat():
-    said = voice().invoke(question)
-    assert said.content == voice().invoke(question).content
-    assert said.response_metadata["finish_reason"] in ("stop", "length")
-    usage = said.usage_metadata
+    reply = voice().invoke(question)
+    assert reply.content == voice().invoke(question).content
+    assert reply.response_metadata["finish_reason"] in ("stop", "length")
+    usage = reply.usage_metadata
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     again = voice().invoke(question)
     assert again.usage_metadata["input_token_details"]["cache_read"] > 0
@@ -55,16 +55,16 @@ def tools():
         AIMessage(content="", tool_calls=[call]),
         ToolMessage(content="noon", tool_call_id="c1"),
     ]
-    said = voice().bind_tools([clock]).invoke(conversation)
-    assert said.response_metadata["finish_reason"] in ("stop", "length")
+    reply = voice().bind_tools([clock]).invoke(conversation)
+    assert reply.response_metadata["finish_reason"] in ("stop", "length")
     without = voice().invoke(conversation)
-    assert said.usage_metadata["input_tokens"] > without.usage_metadata["input_tokens"]
+    assert reply.usage_metadata["input_tokens"] > without.usage_metadata["input_tokens"]
 
 
 def logprobs():
-    said = voice(logprobs=True, top_logprobs=2).invoke(question)
-    tokens = said.response_metadata["logprobs"]["content"]
-    assert len(tokens) == said.usage_metadata["output_tokens"]
+    reply = voice(logprobs=True, top_logprobs=2).invoke(question)
+    tokens = reply.response_metadata["logprobs"]["content"]
+    assert len(tokens) == reply.usage_metadata["output_tokens"]
     assert all(len(token["top_logprobs"]) == 2 for token in tokens)
 
 

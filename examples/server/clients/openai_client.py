@@ -38,8 +38,8 @@ def streaming():
             messages=question, stream=True, stream_options={"include_usage": True}, **greedy
         )
     )
-    said = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
-    assert said == whole.choices[0].message.content, (said, whole)
+    reply = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+    assert reply == whole.choices[0].message.content, (reply, whole)
     assert parts[0].choices[0].delta.role == "assistant"
     assert parts[-1].usage.completion_tokens == whole.usage.completion_tokens
     ends = [part.choices[0].finish_reason for part in parts if part.choices]

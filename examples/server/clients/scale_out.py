@@ -83,7 +83,7 @@ class Follower:
         self.subscriber.connect(address)
 
     def follow(self):
-        """Hears all that has come, and has what it missed told again."""
+        """Hears all that has come, and has what it missed sent again."""
         while self.subscriber.poll(500):
             _topic, number, payload = self.subscriber.recv_multipart()
             number = int.from_bytes(number, "big")
@@ -91,19 +91,19 @@ class Follower:
                 self.gaps += 1
                 self.catch_up()
             if number == self.batches:
-                self.hear(payload)
+                self.apply(payload)
 
     def catch_up(self):
         self.replay.send_multipart((b"", self.batches.to_bytes(8, "big")))
         while True:
-            assert self.replay.poll(10_000), "nothing is told again"
+            assert self.replay.poll(10_000), "nothing is sent again"
             _empty, number, payload = self.replay.recv_multipart()
             if not payload:
                 return
-            assert int.from_bytes(number, "big") == self.batches, "told out of order"
-            self.hear(payload)
+            assert int.from_bytes(number, "big") == self.batches, "sent out of order"
+            self.apply(payload)
 
-    def hear(self, payload):
+    def apply(self, payload):
         self.batches += 1
         for event in self.decoder.decode(payload).events:
             match event:
@@ -125,15 +125,15 @@ class Server:
         arguments += ["--kv-events", "tcp://127.0.0.1:0", "--kv-events-block-size"]
         arguments += [str(BLOCK_TOKENS), "--kv-events-replay", "tcp://127.0.0.1:0"]
         self.process = subprocess.Popen([server_program, *arguments], stderr=subprocess.PIPE)
-        said = {}
-        while "address" not in said:
+        reply = {}
+        while "address" not in reply:
             line = self.process.stderr.readline()
             assert line, "the server ended before it served"
-            said.update(json.loads(line))
+            reply.update(json.loads(line))
         # Read on, or the server would wait for a reader one day.
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
-        self.address = said["address"]
-        self.follower = Follower(said["kv_events"], said["kv_events_replay"])
+        self.address = reply["address"]
+        self.follower = Follower(reply["kv_events"], reply["kv_events_replay"])
 
     def held(self):
         """The part of its prompt tokens that it found in its cache, by its own metrics."""
@@ -204,11 +204,11 @@ def load(address):
             headers = {"Content-Type": "application/json"}
             connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
             answer = connection.getresponse()
-            said = json.loads(answer.read())
-            assert answer.status == 200, said
+            reply = json.loads(answer.read())
+            assert answer.status == 200, reply
             with lock:
-                tokens += said["usage"]["prompt_tokens"]
-                cached += said["usage"]["prompt_tokens_details"]["cached_tokens"]
+                tokens += reply["usage"]["prompt_tokens"]
+                cached += reply["usage"]["prompt_tokens_details"]["cached_tokens"]
 
     for _turn in range(TURNS):
         for talk in talks:

@@ -2,7 +2,7 @@
 
 Whoever stays is to hear what it hears alone. When all are gone, the server PID is to hold
 nothing of them: no sequence, no bytes, no descriptor; and its memory is not to have grown once
-the crowd was whole.
+all streams had started.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ streams, seconds = int(streams), float(seconds)
 
 LEAVES = 0.1
 # Memory is compared where there was time for it to settle.
-SECONDS_TO_SETTLE = 60
+STABLE_SECONDS_MIN = 60
 MEMORY_GROWTH_MAX = 1.05
-PATIENCE_SECONDS = 60
-drawn = random.Random(1)
+TIMEOUT_SECONDS = 60
+rng = random.Random(1)
 
 
 def request(number):
@@ -73,23 +73,23 @@ async def lines(reader):
             yield line.decode()
 
 
-class Crowd:
+class StreamChurn:
     def __init__(self, alone):
-        self.alone = alone
+        self.expected = alone
         self.left = self.stayed = self.tokens = 0
 
     async def one(self, until):
         while time.monotonic() < until:
-            number = drawn.randrange(len(REQUESTS))
+            number = rng.randrange(len(REQUESTS))
             leaves_after = None
-            if drawn.random() < LEAVES:
-                leaves_after = drawn.randrange(REQUESTS[number]["max_tokens"] // 2)
+            if rng.random() < LEAVES:
+                leaves_after = rng.randrange(REQUESTS[number]["max_tokens"] // 2)
             await self.stream(number, leaves_after)
 
     async def stream(self, number, leaves_after):
         body = {**REQUESTS[number], "stream": True}
         reader, writer, _ = await send("/v1/completions", body)
-        said, events, end = "", 0, None
+        text, events, end = "", 0, None
         async for line in lines(reader):
             if events == leaves_after:
                 self.left += 1
@@ -100,10 +100,10 @@ class Crowd:
             events += 1
             end = line.removeprefix("data: ")
             if end != "[DONE]":
-                said += json.loads(end)["choices"][0]["text"]
+                text += json.loads(end)["choices"][0]["text"]
         writer.close()
         assert end == "[DONE]", end
-        assert said == self.alone[number], (number, said, self.alone[number])
+        assert text == self.expected[number], (number, text, self.expected[number])
         self.stayed += 1
         self.tokens += REQUESTS[number]["max_tokens"]
 
@@ -118,16 +118,16 @@ def resident_mib():
 
 
 async def gauges():
-    wanted = re.compile(
+    pattern = re.compile(
         r'^(motet_num_requests_\w+|motet_cache_bytes\{.*kind="(?:reserved|protected)".*\}) (\S+)$',
         re.MULTILINE,
     )
-    return {name: float(value) for name, value in wanted.findall(await whole("/metrics"))}
+    return {name: float(value) for name, value in pattern.findall(await whole("/metrics"))}
 
 
-async def settled():
+async def gauges_when_idle():
     """What is left when the last have gone; they may take a moment."""
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + TIMEOUT_SECONDS
     while True:
         left = await gauges()
         assert len(left) >= 5, left
@@ -147,18 +147,18 @@ async def main():
     for asked in REQUESTS:
         answer = json.loads(await whole("/v1/completions", {**asked, "cache_salt": "alone"}))
         alone.append(answer["choices"][0]["text"])
-    await settled()
+    await gauges_when_idle()
     descriptors_before = descriptors()
 
-    crowd, samples = Crowd(alone), []
+    churn, samples = StreamChurn(alone), []
     watching = asyncio.create_task(watch(samples))
     until = time.monotonic() + seconds
-    async with asyncio.TaskGroup() as everybody:
+    async with asyncio.TaskGroup() as tasks:
         for _ in range(streams):
-            everybody.create_task(crowd.one(until))
+            tasks.create_task(churn.one(until))
     watching.cancel()
-    left = await settled()
-    closing = time.monotonic() + PATIENCE_SECONDS
+    left = await gauges_when_idle()
+    closing = time.monotonic() + TIMEOUT_SECONDS
     # A connection to ask by is open while it asks.
     while descriptors() > descriptors_before and time.monotonic() < closing:
         await asyncio.sleep(0.05)
@@ -168,15 +168,15 @@ async def main():
     early = statistics.median(memory[quarter : 2 * quarter] or memory)
     late = statistics.median(memory[-quarter:])
     most = max(count for _, count in samples)
-    print(f"streams whole and as alone: {crowd.stayed}, of {crowd.tokens} tokens")
-    print(f"streams that were left: {crowd.left}")
+    print(f"streams whole and as alone: {churn.stayed}, of {churn.tokens} tokens")
+    print(f"streams that were left: {churn.left}")
     print(f"descriptors: {descriptors_before} before, {most} at most, {descriptors()} after")
     print(f"resident MiB: {early:.1f} in the second quarter, {late:.1f} in the last")
     print("left in the engine:", json.dumps(left))
-    assert crowd.stayed > 0 and crowd.left > 0
+    assert churn.stayed > 0 and churn.left > 0
     assert not any(left.values()), "something is held"
     assert descriptors() <= descriptors_before, "descriptors are left"
-    if seconds >= SECONDS_TO_SETTLE:
+    if seconds >= STABLE_SECONDS_MIN:
         assert late <= early * MEMORY_GROWTH_MAX, "memory grows"
 
 

@@ -5,7 +5,7 @@ const KEY = "motet-key";
 
 /**
  * Calls `on.frame` with each frame, `on.state` with "live", "paused" or "lost" and why, and
- * `on.wantsKey` when the server wants another key than it was given.
+ * `on.needsKey` when the server wants another key than it was given.
  */
 export function feed(on) {
   let abort = null;
@@ -26,7 +26,7 @@ export function feed(on) {
         locked = true;
         const why = key || response.status === 403 ? await reason(response) : "";
         sessionStorage.removeItem(KEY);
-        on.wantsKey(why);
+        on.needsKey(why);
         return;
       }
       if (!response.ok) throw new Error(await reason(response));
@@ -51,8 +51,8 @@ export function feed(on) {
   document.addEventListener("visibilitychange", open);
   open();
   return {
-    pause(wanted) {
-      paused = wanted;
+    pause(isPaused) {
+      paused = isPaused;
       if (paused) on.state("paused", "");
       open();
     },

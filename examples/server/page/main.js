@@ -31,7 +31,7 @@ const source = feed({
     if (state === "paused") say(find("state"), "paused");
     if (state !== "live") find("lamp").classList.remove("lit");
   },
-  wantsKey(why) {
+  needsKey(why) {
     say(find("state"), "waits for a key");
     if (why) say(find("key-note"), why);
     form.hidden = false;

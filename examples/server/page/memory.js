@@ -61,8 +61,8 @@ export function memory() {
       const sums = [
         ["finished", stats.finished],
         ["failed", stats.failed],
-        ["refused", stats.rejected],
-        ["gave way", stats.preempted],
+        ["rejected", stats.rejected],
+        ["preempted", stats.preempted],
         ["evicted", stats.device.evicted],
         ["steps", stats.steps],
         ["output", stats.output_tokens],

@@ -17,7 +17,7 @@ export function score() {
   const lines = new Map();
 
   /** Gives each sequence a line for as long as it is to be seen; one after another may share it. */
-  function seat(most) {
+  function assignLines(most) {
     const spans = new Map();
     columns.forEach((step, i) => {
       for (const [sequence] of step.spans) spans.set(sequence, { first: spans.get(sequence)?.first ?? i, last: i });
@@ -37,9 +37,9 @@ export function score() {
   function draw() {
     const { pen, width, height } = canvas(target);
     const most = Math.floor((height - LANE - 10) / LINE);
-    const room = Math.floor((width - GUTTER) / COLUMN);
-    columns = columns.slice(-room);
-    seat(most);
+    const columnsMax = Math.floor((width - GUTTER) / COLUMN);
+    columns = columns.slice(-columnsMax);
+    assignLines(most);
     const [ink, soft, accent, staff] = ["ink", "soft", "accent", "staff"].map(colour);
     staves(pen, width, most, staff);
     names(pen, soft);
@@ -68,12 +68,12 @@ export function score() {
     for (let line = 0; line < most; line += 1) pen.fillRect(GUTTER, line * LINE + 5.5, width - GUTTER, 1);
   }
 
-  /** Who sings on each line, if it was heard in the last steps. */
+  /** Who sings on each line, if it ran in the last steps. */
   function names(pen, soft) {
-    const heard = new Set(columns.slice(-30).flatMap((step) => step.spans.map(([sequence]) => sequence)));
+    const recent = new Set(columns.slice(-30).flatMap((step) => step.spans.map(([sequence]) => sequence)));
     const singers = new Map();
-    // Of those that share a line the youngest is heard last.
-    for (const [sequence, line] of lines) if (heard.has(sequence)) singers.set(line, Math.max(sequence, singers.get(line) ?? 0));
+    // Of those that share a line the youngest ran last.
+    for (const [sequence, line] of lines) if (recent.has(sequence)) singers.set(line, Math.max(sequence, singers.get(line) ?? 0));
     pen.fillStyle = soft;
     pen.font = "10px system-ui, sans-serif";
     pen.textBaseline = "middle";

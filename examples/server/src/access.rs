@@ -3,7 +3,7 @@
 //! | check | against |
 //! |---|---|
 //! | `Host` is one that this server knows | a foreign name that is made to lead here (DNS rebinding) |
-//! | `Origin` and `Sec-Load-Site` are this server's own | pages of other sites that send requests here |
+//! | `Origin` and `Sec-Fetch-Site` are this server's own | pages of other sites that send requests here |
 //! | the operator's key, or a server for this machine only | a tenant who looks at the load of the others |
 //!
 //! A request without `Host` is let in: every browser sends one.

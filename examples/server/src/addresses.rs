@@ -82,7 +82,7 @@ impl Addresses {
             .ok()?;
         let answer = self.rejection();
         Some(async move {
-            let rejection_permits = async {
+            let answering = async {
                 socket.write_all(answer.as_bytes()).await?;
                 socket.shutdown().await?;
                 // A socket that is closed with something unread takes its answer back.
@@ -91,7 +91,7 @@ impl Addresses {
                 std::io::Result::Ok(())
             };
             // A client that has left, or says no end of things, is no concern.
-            timeout(REJECTION_TIMEOUT, rejection_permits).await.ok();
+            timeout(REJECTION_TIMEOUT, answering).await.ok();
             drop(permit);
         })
     }

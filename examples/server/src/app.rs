@@ -12,7 +12,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
-use motet::{Engine, UserId};
+use motet::{Engine, Shutdown, UserId};
 
 use crate::arguments::Conduct;
 use crate::body::BodyReceiver;
@@ -97,7 +97,7 @@ impl App {
 
     /// Takes in nothing more and ends those inside: each is told so.
     pub(crate) async fn abort(&self) {
-        self.engine.abort().await;
+        self.engine.shutdown(Shutdown::Abort).await;
     }
 
     /// A name that nothing else has.

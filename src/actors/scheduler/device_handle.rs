@@ -1,4 +1,4 @@
-//! The scheduler's end of the device: a thread that answers, or one that is on its way.
+//! The scheduler's handle to the device: a running thread, or one that is being started.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::device::{Device, Loader, Loading};
 use motet_core::protocol::{ModelError, Outcome, Work};
 
-/// Where the device is.
+/// The device and its state.
 pub(super) struct DeviceHandle {
     loader: Loader,
     state: State,
@@ -15,23 +15,23 @@ pub(super) struct DeviceHandle {
 
 enum State {
     Running(Device),
-    /// Another thread loads the model.
+    /// A new thread loads the model.
     Loading(Option<Loading>),
-    /// Another is started then.
+    /// A new thread is started at this time.
     Delayed(Instant),
-    /// There is none, and none will be.
+    /// There is no thread, and none will be started.
     Gone,
 }
 
-/// What the device says, or is said of it.
+/// An event of the device.
 pub(super) enum DeviceEvent {
-    /// It has answered.
+    /// The device has answered.
     Outcome(Outcome),
-    /// Its thread is gone.
+    /// The device thread has ended.
     Dead,
-    /// The model was loaded again, or not.
+    /// The model was loaded again, or failed to.
     Loaded(Result<(), ModelError>),
-    /// It is time to load it.
+    /// The model is to be loaded again now.
     ReloadDue,
 }
 
@@ -43,7 +43,8 @@ impl DeviceHandle {
         }
     }
 
-    /// What is next. Cancel safe. Never resolves where there is no device, and none will be.
+    /// Waits for the next event. Cancel safe. Never resolves where there is no device and none
+    /// will be started.
     pub(super) async fn next_event(&mut self) -> DeviceEvent {
         match &mut self.state {
             State::Running(device) => {
@@ -66,11 +67,11 @@ impl DeviceHandle {
         matches!(self.state, State::Running(_))
     }
 
-    /// Sends work. A thread that is gone says so by closing its outcomes.
+    /// Sends work. The end of the thread shows when its outcomes close.
     ///
     /// # Panics
     ///
-    /// When there is no thread.
+    /// When no device thread is running.
     pub(super) fn send(&self, work: Work) {
         let State::Running(device) = &self.state else {
             panic!("no work is planned while there is no device")
@@ -78,12 +79,12 @@ impl DeviceHandle {
         let _is_there = device.send(work);
     }
 
-    /// Leaves the thread behind. What it still says is heard by nobody.
+    /// Abandons the thread. Its later outcomes are dropped.
     pub(super) fn abandon(&mut self) {
         self.state = State::Gone;
     }
 
-    /// Starts another thread, after so long.
+    /// Starts another thread after this delay.
     pub(super) fn load(&mut self, after: Duration) {
         self.state = match after {
             Duration::ZERO => State::Loading(Some(self.loader.load())),

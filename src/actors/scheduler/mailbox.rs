@@ -1,4 +1,4 @@
-//! What callers and sequences tell the scheduler.
+//! Messages from callers and sequences to the scheduler.
 
 use kameo::actor::ActorRef;
 use kameo::message::{Context, Message};
@@ -15,7 +15,7 @@ use motet_core::snapshot::SchedulerSnapshot;
 use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;
 
-/// A new sequence, and the way to it.
+/// A new sequence, with its actor.
 pub(crate) struct Submit {
     pub(crate) submission: Submission,
     pub(crate) actor: ActorRef<Sequence>,
@@ -23,7 +23,7 @@ pub(crate) struct Submit {
     pub(crate) credits: Credits,
 }
 
-/// A new sequence that continues another, and the way to it.
+/// A new sequence that continues another, with its actor.
 pub(crate) struct Fork {
     pub(crate) fork: scheduler::Fork,
     pub(crate) actor: ActorRef<Sequence>,
@@ -31,40 +31,40 @@ pub(crate) struct Fork {
     pub(crate) credits: Credits,
 }
 
-/// New sequences that begin alike, all or none: the first as it is, the others as forks
-/// of it at the end of its prompt.
+/// New sequences with the same prompt, all or none: the first as submitted, the others as forks
+/// of the first at the end of its prompt.
 pub(crate) struct SubmitMany {
     pub(crate) first: Submit,
-    /// Their prompts are empty.
+    /// Submissions with empty prompts.
     pub(crate) forks: Vec<Submit>,
 }
 
-/// A caller's question to the cache.
+/// A caller's command for the cache.
 pub(crate) struct CacheCommand {
     pub(crate) message: cache::Message,
     pub(crate) reply: oneshot::Sender<Result<(), CacheError>>,
-    /// The caller's turn to ask, given back with the answer.
+    /// The caller's permit to send commands, released with the answer.
     pub(crate) permit: Option<OwnedSemaphorePermit>,
 }
 
-/// A sequence is to stop.
+/// Stops a sequence.
 pub(crate) struct Stop(pub(crate) SequenceId);
 
-/// A sequence's caller has caught up: it goes on if it was paused.
+/// Resumes a sequence, if it was paused: its caller has caught up.
 pub(crate) struct Resume(pub(crate) SequenceId);
 
-/// A caller wants to know where its sequence stands in the queue.
+/// A request for a sequence's position in the queue.
 pub(crate) struct AskQueuePosition {
     pub(crate) sequence: SequenceId,
     pub(crate) reply: oneshot::Sender<Option<QueuePosition>>,
 }
 
-/// Somebody watches who is inside.
+/// A request for the scheduler's part of a snapshot.
 pub(crate) struct TakeSchedulerSnapshot {
     pub(crate) reply: oneshot::Sender<SchedulerSnapshot>,
 }
 
-/// All sequences end now.
+/// Ends all sequences now.
 pub(crate) struct Abort;
 
 impl Message<Submit> for Scheduler {
@@ -110,7 +110,7 @@ impl Message<AskQueuePosition> for Scheduler {
     type Reply = ();
 
     async fn handle(&mut self, ask: AskQueuePosition, _ctx: &mut Context<Self, Self::Reply>) {
-        // Who asked may have gone.
+        // The receiver may have gone.
         ask.reply.send(self.core.queue_position(ask.sequence)).ok();
     }
 }
@@ -123,7 +123,7 @@ impl Message<TakeSchedulerSnapshot> for Scheduler {
         request: TakeSchedulerSnapshot,
         _ctx: &mut Context<Self, Self::Reply>,
     ) {
-        // Who asked may have gone.
+        // The receiver may have gone.
         request.reply.send(self.core.snapshot()).ok();
     }
 }
@@ -189,14 +189,14 @@ impl Scheduler {
         self.stop_if_cancelled(sequence);
     }
 
-    /// It passed the gate before that was shut, and was being taken in while all others were
-    /// ended. It ends as they did.
+    /// Fails a sequence that was admitted before the engine closed its admission, and that
+    /// arrived after all others were aborted.
     fn end_aborted(&mut self, sequence: SequenceId) {
         self.end_sequence(sequence, SequenceEvent::Failed(GenerateError::Shutdown));
     }
 
-    /// Its caller may have left before this was heard of it, and have rung the doorbell for
-    /// somebody whom nobody knew.
+    /// Stops a sequence whose caller has already gone. Its wakeup may have come before this
+    /// handle existed.
     fn stop_if_cancelled(&mut self, sequence: SequenceId) {
         let handle = self.handles.get(&sequence);
         if handle.is_some_and(|handle| handle.cancel.is_cancelled()) {

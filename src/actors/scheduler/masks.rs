@@ -1,4 +1,4 @@
-//! Which sequences no step waits for, because their masks are dear.
+//! Mask gates: a step does not wait for a sequence whose grammar mask is slow to compute.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -11,7 +11,7 @@ use motet_core::SequenceId;
 use motet_core::protocol::ConstraintWalk;
 use motet_core::scheduler::{Event, MaskGate};
 
-/// Wakes the scheduler, from whatever thread has computed a mask.
+/// Wakes the scheduler, from any thread that has computed a mask.
 struct NotifyWaker(Arc<Notify>);
 
 impl Wake for NotifyWaker {
@@ -21,7 +21,7 @@ impl Wake for NotifyWaker {
 }
 
 impl SequenceHandle {
-    /// Its walk through its grammar, if it has one.
+    /// Returns the sequence's walk through its grammar, if it has one.
     pub(super) fn walk(&self) -> Option<Arc<dyn ConstraintWalk>> {
         let submission = match &self.start {
             Start::Submitted(submission) => submission,
@@ -37,7 +37,8 @@ impl SequenceHandle {
 }
 
 impl Scheduler {
-    /// Has the sequence's mask computed for its whole output; the gate opens when it is there.
+    /// Starts the computation of the sequence's mask for its whole output. The gate opens when
+    /// the mask is ready.
     pub(super) fn await_mask(&mut self, sequence: SequenceId) {
         let Some(handle) = self.handles.get(&sequence) else {
             return;
@@ -49,7 +50,7 @@ impl Scheduler {
         self.check_mask(sequence);
     }
 
-    /// Looks at all sequences that have masks.
+    /// Checks all sequences that have masks.
     pub(super) fn check_masks(&mut self) {
         let has_walk = self
             .handles
@@ -62,7 +63,8 @@ impl Scheduler {
         }
     }
 
-    /// Shuts the gate of a sequence that has become slow, and opens it when its mask is there.
+    /// Shuts the gate of a sequence whose mask has become slow, and opens it when the mask is
+    /// ready.
     fn check_mask(&mut self, sequence: SequenceId) {
         let walk = self.handles.get(&sequence).and_then(SequenceHandle::walk);
         let Some(state) = walk.map(|walk| walk.state()) else {
@@ -83,7 +85,7 @@ impl Scheduler {
         self.handle_event(Event::Mask(sequence, gate));
     }
 
-    /// Has the walk of a new sequence say when a mask is there that is waited for.
+    /// Makes a new sequence's walk wake the scheduler when an awaited mask is ready.
     pub(super) fn register_mask_waker(&self, handle: &SequenceHandle) {
         if let Some(walk) = handle.walk() {
             walk.wake(Waker::from(Arc::new(NotifyWaker(Arc::clone(&self.wakeup)))));

@@ -1,31 +1,32 @@
-//! The scheduler's shell.
+//! The scheduler's actor.
 //!
-//! What can wake it (a closed list), in the order in which it looks:
+//! Events that can wake it (a closed list), in the order in which it checks them:
 //!
-//! | what | from | bound, and what happens when it is full |
+//! | event | from | bound, and the behaviour when it is full |
 //! |---|---|---|
-//! | `CacheAnswer` | cache | [`PENDING_ANSWERS_MAX`]; never full: no more messages are out than answers fit |
-//! | `Outcome`, or that it is gone | device thread | one per work under way; never full |
-//! | that the model is loaded, or not | another device thread | one |
-//! | the doorbell | streams and sequences that found the mailbox full | one ring; what there is to see stands in their words |
+//! | `CacheAnswer` | cache | [`PENDING_ANSWERS_MAX`]; never full: no more messages are sent than answers fit |
+//! | `Outcome`, or the end of the thread | device thread | one per work in flight; never full |
+//! | the result of loading the model | a new device thread | one |
+//! | a wakeup | streams and sequences that found the mailbox full; computed masks | one pending wakeup; the scheduler then scans the flags |
 //! | `Submit` | `Engine::submit` | the mailbox, [`MAILBOX_MAX`]; the caller awaits |
 //! | `Fork` | `Engine::fork` | the mailbox; the caller awaits |
 //! | `CacheCommand` | `Engine::pin`, `unpin`, `clear_cache`, `clear_all_caches` | the mailbox; the caller awaits the answer |
-//! | `Stop` | sequences, dropped streams | the mailbox; sequences await, a dropped stream that finds it full rings the doorbell |
+//! | `Stop` | sequences, dropped streams | the mailbox; sequences await, a dropped stream that finds it full sends a wakeup |
 //! | `SubmitMany` | `Engine::submit_many` | the mailbox; the caller awaits |
-//! | `Resume` | streams that were read | the mailbox; who finds it full rings the doorbell |
+//! | `Resume` | streams that were read | the mailbox; a stream that finds it full sends a wakeup |
 //! | `AskQueuePosition` | `TokenStream::queue_position` | the mailbox; the caller awaits the answer |
-//! | `TakeSchedulerSnapshot` | those who watch | the mailbox; who finds it full tries again later |
+//! | `TakeSchedulerSnapshot` | the snapshot task | the mailbox; a task that finds it full tries again later |
 //! | `Abort` | `Engine::shutdown` | the mailbox; the caller awaits |
-//! | the clock | deadlines, the moment to plan the next step, and a device that does not answer | one; set anew each time |
+//! | the clock | deadlines, the time to plan the next step, and a device that does not answer | one timer, set again at each turn |
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
-//! | `mailbox.rs` | what callers and sequences tell it |
-//! | `handle.rs` | the way to a sequence, and what its caller knows |
-//! | `device_handle.rs` | the near end of the device |
-//! | `supervision.rs` | what fails is made anew, or given up |
-//! | `step_events.rs` | steps as they are told to those who watch |
+//! | `mailbox.rs` | messages from callers and sequences |
+//! | `masks.rs` | sequences whose grammar masks are slow to compute |
+//! | `sequence_handle.rs` | the handle of a sequence, with the history that its caller has |
+//! | `device_handle.rs` | the scheduler's end of the device |
+//! | `supervision.rs` | failed parts are rebuilt, or the engine gives up |
+//! | `step_events.rs` | events about steps, for subscribers |
 
 mod device_handle;
 mod mailbox;
@@ -69,53 +70,55 @@ use motet_sync::heartbeat::Heartbeat;
 use sequence_handle::SequenceHandle;
 use step_events::StepEvents;
 
-/// Messages that callers and sequences may have waiting for the scheduler.
+/// Messages from callers and sequences that may wait for the scheduler.
 pub(crate) const MAILBOX_MAX: usize = 1024;
 
-/// Messages that the cache may have to answer at once. More wait in the shell.
+/// Messages that the cache may have to answer at once. Further messages wait in the actor.
 pub(crate) const PENDING_ANSWERS_MAX: usize = 256;
 
-/// The actor. Owns the core, the device's near end and the way to each sequence.
+/// The actor. It owns the core, the device handle and a handle for each sequence.
 pub(crate) struct Scheduler {
     core: SchedulerCore,
-    /// What a core is made of.
+    /// Needed to create another core.
     spec: ModelSpec,
     config: SchedulerConfig,
     device: DeviceHandle,
-    /// What is told of them to those who watch.
+    /// Steps in flight, for the events about them.
     steps: StepEvents,
-    /// The epoch of the last work that was sent.
+    /// The epoch of the latest work that was sent.
     epoch: u64,
     /// Work that the device has not answered.
     in_flight: usize,
     cache: ActorRef<CacheActor>,
     answers: mpsc::Receiver<CacheAnswer>,
     pending_answers: usize,
-    /// Messages to the cache beyond [`PENDING_ANSWERS_MAX`]; as many as sequences can cause.
+    /// Messages to the cache beyond [`PENDING_ANSWERS_MAX`]; at most as many as sequences can
+    /// cause.
     cache_outbox: VecDeque<cache::Message>,
     handles: FxHashMap<SequenceId, SequenceHandle>,
     /// Sequences whose callers do not read.
     paused: BTreeSet<SequenceId>,
-    /// Sequences for whose masks no step waits.
+    /// Sequences that steps do not wait for, since their masks are slow to compute.
     gated: BTreeSet<SequenceId>,
-    /// Rung by those who found the mailbox full.
+    /// Notified by senders that found the mailbox full, and by computed masks.
     wakeup: Arc<Notify>,
-    /// Callers who await the cache's answer, and the pin that each wants; as many as
-    /// the engine lets ask at once.
+    /// Callers that await the cache's answer, each with the pin that it creates, if any. The
+    /// engine bounds how many may wait at once.
     cache_commands: BTreeMap<u64, PendingCommand>,
     last_command_id: u64,
-    /// All sequences are to end.
+    /// Whether all sequences are to end.
     is_aborted: bool,
-    /// The sequence that the event which is being handled is about, if one.
+    /// The sequence that the current event is about, if any.
     at: Option<SequenceId>,
-    /// Who failed last since cores panicked at it: they may once more, at what was under way.
+    /// The sequence failed most recently for panicking a core. Messages about it may still be
+    /// in flight, so further panics about it are expected.
     culprit: Option<SequenceId>,
     breaker: Breaker,
     breakdown: Breakdown,
     failpoint: Failpoint,
-    /// Whether what a core that takes this one's place needs is kept.
+    /// Whether the state is recorded that a rebuilt core needs.
     has_recovery: bool,
-    /// Tokens after which a live sequence is to be copied; 0 is never.
+    /// Tokens after which a live sequence is backed up; 0 means never.
     backup_tokens: usize,
     telemetry: Arc<Telemetry>,
     heartbeat: Heartbeat,
@@ -123,38 +126,40 @@ pub(crate) struct Scheduler {
     started_at: Instant,
 }
 
-/// What the scheduler starts with.
+/// Arguments of the scheduler's start.
 pub(crate) struct SchedulerArgs {
     pub(crate) spec: ModelSpec,
     pub(crate) config: SchedulerConfig,
     pub(crate) device: Device,
     pub(crate) loader: Loader,
     pub(crate) breaker: Breaker,
-    /// Told when the engine is broken.
+    /// Receives the reason when the engine is broken.
     pub(crate) breakdown: Breakdown,
     pub(crate) failpoint: Failpoint,
-    /// Without it a panic ends the actor, which only a measurement wants.
+    /// Whether a panic rebuilds the core. False only in measurements: then a panic ends the
+    /// actor.
     pub(crate) has_recovery: bool,
-    /// See [`PagerConfig::backup_tokens`](motet_core::config::PagerConfig::backup_tokens); 0 where
-    /// there is no pager.
+    /// See [`PagerConfig::backup_tokens`](motet_core::config::PagerConfig::backup_tokens); 0
+    /// without a pager.
     pub(crate) backup_tokens: usize,
     pub(crate) cache: ActorRef<CacheActor>,
     pub(crate) answers: mpsc::Receiver<CacheAnswer>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) heartbeat: Heartbeat,
     pub(crate) wakeup: Arc<Notify>,
-    /// What it is part of, if that is a simulation: then the core checks itself.
+    /// The simulation that the scheduler is part of, if any: then the core checks its
+    /// integrity.
     pub(crate) simulation: Option<Simulation>,
-    /// When the engine was started: its time counts from here.
+    /// The engine's start, the origin of its clock.
     pub(crate) started_at: Instant,
 }
 
-/// A caller's question that the cache has not answered.
+/// A cache command that the cache has not answered.
 struct PendingCommand {
     reply: oneshot::Sender<Result<(), CacheError>>,
-    /// The pin that the caller wants, if any.
+    /// The pin that the command creates, if any.
     pin: Option<PinId>,
-    /// Held until it is answered.
+    /// Released with the answer.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -197,7 +202,7 @@ impl Actor for Scheduler {
         })
     }
 
-    /// Serves answers and outcomes until a mailbox signal is due.
+    /// Handles answers and outcomes until a mailbox signal is due.
     async fn next(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
@@ -222,7 +227,7 @@ impl Actor for Scheduler {
         }
     }
 
-    /// A panic beside the core costs the core as well. Of a broken engine the actor ends.
+    /// A panic outside the core discards the core as well. On a broken engine the actor ends.
     async fn on_panic(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
@@ -237,7 +242,7 @@ impl Actor for Scheduler {
 }
 
 impl Scheduler {
-    /// Feeds the core and carries out what follows.
+    /// Passes an event to the core and applies its effects.
     fn advance(&mut self, event: Event) {
         if let Some(simulation) = &self.simulation {
             simulation.fault_schedule.message("scheduler", &event);
@@ -252,7 +257,7 @@ impl Scheduler {
         if self.has_recovery {
             self.failpoint.trip(self.at);
         }
-        // Before anyone is told of an end, so that the sums include it.
+        // Reported before any sequence's end, so that the sums include the end.
         self.telemetry.scheduler(self.core.stats());
         let (mut unwanted, mut full, mut awaits_mask) = (Vec::new(), Vec::new(), Vec::new());
         let is_token = |effect: &&Effect| matches!(effect, Effect::Token(..));
@@ -313,7 +318,7 @@ impl Scheduler {
                         .remove(&command_id)
                         .expect("a command id is used once");
                     if let (Err(Ok(())), Some(pin)) = (pending.reply.send(result), pending.pin) {
-                        // Nobody waits any more who knows the pin's name.
+                        // The caller is gone, and no other part knows the pin's id.
                         unwanted.push(pin);
                     }
                 }
@@ -328,7 +333,7 @@ impl Scheduler {
         self.at = None;
         self.send_to_cache();
         for sequence in full {
-            // Its last token may have been one too many, too.
+            // The last token may have reached the limit as well.
             if self.handles.contains_key(&sequence) {
                 self.paused.insert(sequence);
                 self.handle_event(Event::Pause(sequence));
@@ -348,7 +353,8 @@ impl Scheduler {
         }
     }
 
-    /// Brings a token to a sequence. True when its caller has as many to read as may be.
+    /// Sends a token to its sequence. Returns true when the caller's unread tokens reach the
+    /// limit.
     fn token(
         &mut self,
         sequence: SequenceId,
@@ -364,7 +370,7 @@ impl Scheduler {
     }
 
     fn stop(&mut self, sequence: SequenceId) {
-        // One that is over already needs no stopping.
+        // A sequence that has finished needs no stop.
         if let Some(handle) = self.handles.get_mut(&sequence) {
             handle.is_stopping = true;
             self.handle_event(Event::Stop(sequence));
@@ -377,7 +383,7 @@ impl Scheduler {
         }
     }
 
-    /// Looks for those who could not say that they have left, or have read.
+    /// Scans the flags of streams and sequences that found the mailbox full.
     fn check_flags(&mut self) {
         let handles = self.handles.iter();
         let cancelled = handles.filter(|(_, handle)| handle.cancel.is_cancelled());
@@ -422,7 +428,8 @@ impl Scheduler {
             match self.cache.tell(message).try_send() {
                 Ok(()) => self.pending_answers += 1,
                 Err(SendError::MailboxFull(message)) => {
-                    // Its mailbox also holds kameo's own signals; an answer is due.
+                    // The mailbox also holds kameo's own signals. An answer is due, and the
+                    // message is sent then.
                     self.cache_outbox.push_front(message);
                     return;
                 }
@@ -431,7 +438,7 @@ impl Scheduler {
         }
     }
 
-    /// Brings the last news to a sequence and forgets the way to it.
+    /// Sends the last event to a sequence and drops its handle.
     fn end_sequence(&mut self, sequence: SequenceId, sequence_event: SequenceEvent) {
         let Some(mut handle) = self.handles.remove(&sequence) else {
             return;
@@ -442,7 +449,7 @@ impl Scheduler {
         handle.outbox.push(sequence_event);
         let batch = std::mem::take(&mut handle.outbox);
         if let Err(SendError::MailboxFull(batch)) = handle.actor.tell(batch).try_send() {
-            // Rare, and the last word to this sequence: a task of its own waits.
+            // Rare, and the last event for this sequence: a task of its own waits.
             tokio::spawn(async move { handle.actor.tell(batch).send().await.ok() });
         }
     }

@@ -1,4 +1,4 @@
-//! The way to one sequence and its caller, and what both know of it.
+//! The handle of one sequence, with the history that its caller has.
 
 use kameo::actor::ActorRef;
 use kameo::error::SendError;
@@ -10,30 +10,30 @@ use motet_core::scheduler::{self, Event, History, Submission};
 use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;
 
-/// The way to one sequence. What its caller was told stands here as well: it is all that a
-/// scheduler which takes the place of another needs.
+/// The handle of one sequence. It also holds everything that its caller has received: a rebuilt
+/// scheduler needs nothing else.
 pub(super) struct SequenceHandle {
     pub(super) actor: ActorRef<Sequence>,
     pub(super) cancel: CancelFlag,
     pub(super) credits: Credits,
-    /// News that found the mailbox full; delivered with the next.
+    /// Events that found the mailbox full; delivered with the next.
     pub(super) outbox: Batch,
     pub(super) start: Start,
-    /// Its tokens so far.
+    /// Tokens generated so far.
     pub(super) sent_tokens: Vec<TokenId>,
-    /// Whether it has had a slot.
+    /// Whether the sequence has had a slot.
     pub(super) started: bool,
-    /// Whether it is to stop.
+    /// Whether the sequence is to stop.
     pub(super) is_stopping: bool,
-    /// How often a core has panicked at it and at no other since its last token.
+    /// Panics blamed on this sequence alone since its last token.
     pub(super) panics_blamed: u32,
 }
 
-/// What a sequence begins with.
+/// The tokens that a sequence starts with.
 pub(super) enum Start {
-    /// This.
+    /// Those of the submission.
     Submitted(Submission),
-    /// What another has had until then: not known yet.
+    /// Those of a source sequence at the fork, not known yet.
     Forked(scheduler::Fork),
 }
 
@@ -57,7 +57,7 @@ impl SequenceHandle {
         }
     }
 
-    /// Brings a token to the sequence. Where it `is_recorded` no books it cannot begin anew.
+    /// Sends a token to the sequence. Unless `is_recorded`, the sequence cannot be restored.
     pub(super) fn token(
         &mut self,
         token: TokenId,
@@ -73,11 +73,11 @@ impl SequenceHandle {
         self.deliver(sequence_event, wakeup);
     }
 
-    /// Brings news to the sequence. A full mailbox keeps it for the next time; a
-    /// sequence that is gone is stopped.
+    /// Sends an event to the sequence. If its mailbox is full, the event waits for the next
+    /// one. A sequence that is gone is cancelled.
     pub(super) fn deliver(&mut self, sequence_event: SequenceEvent, wakeup: &Notify) {
         match (self.outbox.last_mut(), &sequence_event) {
-            // The later tells all that the earlier did.
+            // The later report includes the earlier.
             (Some(last @ SequenceEvent::Prefilled(_)), SequenceEvent::Prefilled(_)) => {
                 *last = sequence_event
             }
@@ -94,7 +94,8 @@ impl SequenceHandle {
         }
     }
 
-    /// What its caller knows of it; what it continues, where that is not known yet.
+    /// Returns the event that restores the sequence: its history, or the fork where that is not
+    /// known yet.
     pub(super) fn restore_event(&self, paused: bool) -> Event {
         match &self.start {
             Start::Forked(fork) => Event::Fork(fork.clone()),

@@ -1,4 +1,4 @@
-//! Steps as they are told to those who watch.
+//! Events about steps, for subscribers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use crate::monitor::{EngineEvent, SPANS_MAX, SpanView, StepView};
 use motet_core::protocol::{Outcome, Work};
 use motet_core::{SequenceId, SlotId};
 
-/// Steps under way that will be told when they land.
+/// Steps in flight that are reported when they finish.
 #[derive(Debug, Default)]
 pub(super) struct StepEvents {
     made: u64,
-    /// One for each work under way: none for one of no spans, or launched while nobody
-    /// watched.
+    /// One entry for each work in flight; `None` for work without spans, and for work submitted
+    /// while there was no subscriber.
     in_flight: VecDeque<Option<StepView>>,
 }
 
 impl StepEvents {
-    /// What is under way will not land.
+    /// Forgets the steps in flight: they will not finish.
     pub(super) fn forget(&mut self) {
         self.in_flight.clear();
     }
 }
 
 impl Scheduler {
-    /// Work goes to the device.
+    /// Records work that is sent to the device.
     pub(super) fn record_submit(&mut self, work: &Work) {
         let is_step = !work.spans.is_empty();
         self.steps.made += u64::from(is_step);
@@ -35,7 +35,7 @@ impl Scheduler {
         self.steps.in_flight.push_back(step);
     }
 
-    /// The oldest work has come back.
+    /// Reports the oldest work, which has finished.
     pub(super) fn record_finish(&mut self, outcome: &Outcome) {
         let Some(mut step) = self.steps.in_flight.pop_front().flatten() else {
             return;

@@ -1,9 +1,9 @@
-//! What fails is made anew: the device thread, the cache, the scheduler's own core.
+//! Supervision: failed parts are rebuilt, namely the device thread, the cache and the
+//! scheduler's own core.
 //!
-//! The actor itself stays, with its mailbox and the ways to all sequences, so that nothing
-//! which was sent to it is lost; whatever it knew beside that is thrown away. kameo's own
-//! restart would make it forget the ways, and replay what is queued on a state that never
-//! knew of it.
+//! The actor itself stays, with its mailbox and the handles of all sequences, so that no
+//! message is lost; all other state is discarded. kameo's own restart would drop the handles,
+//! and would replay the mailbox on a state without them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,14 +18,14 @@ use motet_core::recovery::{Fault, Verdict};
 use motet_core::scheduler::{Event, Predecessor, SchedulerCore};
 use motet_sync::heartbeat::Pulse;
 
-/// Whose fault a panic is.
+/// The likely cause of a panic.
 #[derive(Debug, PartialEq, Eq)]
 enum Blame {
-    /// The core's own, as far as can be told.
+    /// The core itself, as far as known.
     Unknown,
-    /// Perhaps that of one sequence, which is tried again.
+    /// Perhaps one sequence, which is retried.
     Suspected,
-    /// This sequence's, which fails.
+    /// This sequence, which fails.
     Identified(SequenceId, GenerateError),
 }
 
@@ -39,7 +39,8 @@ impl Blame {
 }
 
 impl Scheduler {
-    /// Feeds the core and carries out what follows. A panic of either costs the core.
+    /// Passes an event to the core and applies its effects. A panic in either discards the
+    /// core.
     pub(super) fn handle_event(&mut self, event: Event) {
         if self.breakdown.reason().is_some() {
             return self.fail_all_sequences();
@@ -100,12 +101,12 @@ impl Scheduler {
         self.record_finish(&outcome);
         let idle_before = self.core.stats().device_idle;
         self.handle_event(Event::Outcome(outcome));
-        // Another core has seen nothing.
+        // A rebuilt core counts idle time from zero.
         let idle = self.core.stats().device_idle.saturating_sub(idle_before);
         self.telemetry.device_idle(idle);
     }
 
-    /// When the device is given up if it has not answered.
+    /// Returns when an unanswered device is given up.
     pub(super) fn device_deadline(&self) -> Option<tokio::time::Instant> {
         let Pulse::Working { since } = self.heartbeat.pulse() else {
             return None;
@@ -114,7 +115,7 @@ impl Scheduler {
         self.started_at.checked_add(at)
     }
 
-    /// Time has passed.
+    /// Handles a timer: a device that did not answer in time, or the core's own timers.
     pub(super) fn on_clock(&mut self) {
         let now = tokio::time::Instant::now();
         match self.device_deadline() {
@@ -123,7 +124,7 @@ impl Scheduler {
         }
     }
 
-    /// The device thread has died, or is left behind; another is started.
+    /// Abandons a device thread that has died or does not answer, and starts another.
     fn lose_device(&mut self, fault: Fault) {
         let reason = match fault {
             Fault::DeviceStuck => "the device did not answer",
@@ -149,7 +150,7 @@ impl Scheduler {
         }
     }
 
-    /// The core has panicked: another takes its place.
+    /// Rebuilds the core after a panic.
     pub(super) fn rebuild(&mut self) {
         loop {
             let at = self.at.take();
@@ -167,7 +168,7 @@ impl Scheduler {
                     self.end_sequence(culprit, SequenceEvent::Failed(error))
                 }
             }
-            tracing::warn!("the scheduler has panicked: it is made anew");
+            tracing::warn!("the scheduler has panicked: it is rebuilt");
             self.telemetry.rebuilt(Fault::Scheduler);
             let rebuilt = catch_unwind(AssertUnwindSafe(|| self.restore_sequences()));
             if rebuilt.is_ok() {
@@ -176,17 +177,18 @@ impl Scheduler {
         }
     }
 
-    /// A core has panicked at something that is about this sequence alone, if about one. It is
-    /// tried again, and is to fail when that has happened too often: such a panic is the
-    /// sequence's fault rather than the core's, and the breaker does not hear of it. Who has
-    /// left is not to blame, but for the last that was found to be.
+    /// Decides the blame for a panic at an event about one sequence. The sequence is retried,
+    /// and fails after too many such panics: they are the sequence's fault rather than the
+    /// core's, and the breaker does not count them. A sequence that has already ended is not
+    /// blamed, unless it is the most recent culprit.
     fn suspect(&mut self, sequence: Option<SequenceId>, fault: Fault) -> Blame {
         let handle =
             sequence.and_then(|sequence| Some((sequence, self.handles.get_mut(&sequence)?)));
         let Some((sequence, handle)) = handle else {
-            return match sequence.is_some() && sequence == self.culprit {
-                true => Blame::Suspected,
-                false => Blame::Unknown,
+            return if sequence.is_some() && sequence == self.culprit {
+                Blame::Suspected
+            } else {
+                Blame::Unknown
             };
         };
         handle.panics_blamed += 1;
@@ -206,7 +208,7 @@ impl Scheduler {
         SchedulerCore::new(self.spec.clone(), self.config.clone()).with_backups(self.backup_tokens)
     }
 
-    /// A fresh core is told of all sequences, as their callers know them.
+    /// Creates a new core and restores all sequences to it, as far as their callers know them.
     fn restore_sequences(&mut self) {
         let predecessor = Predecessor {
             epoch: self.epoch,
@@ -217,11 +219,11 @@ impl Scheduler {
         self.core = self.new_core();
         self.cache_outbox.clear();
         for pending in std::mem::take(&mut self.cache_commands).into_values() {
-            // Who asked may have gone; who has not asks again.
+            // The caller may have gone; if not, it tries again.
             pending.reply.send(Err(CacheError::Lost)).ok();
         }
         self.advance(Event::Rebuilt(predecessor));
-        // Forks that are not known yet come last, when there is what they continue.
+        // Forks that have not started come last, after the sequences that they continue.
         let is_fork = |handle: &SequenceHandle| matches!(handle.start, Start::Forked(_));
         let all = self.handles.iter();
         let mut sequences: Vec<(bool, SequenceId)> = all
@@ -235,7 +237,7 @@ impl Scheduler {
                 self.record_start(sequence);
             }
         }
-        // What was being handled when the core panicked may have been this.
+        // The event that the core panicked at may have been a stop.
         let stopping = self.handles.iter().filter(|(_, handle)| handle.is_stopping);
         let mut stopping: Vec<SequenceId> = stopping.map(|(sequence, _)| *sequence).collect();
         stopping.sort_unstable();
@@ -247,7 +249,7 @@ impl Scheduler {
         }
     }
 
-    /// Notes what a fork begins with, which stands in the core from then on.
+    /// Records the tokens that a fork starts with, which the core knows from then on.
     pub(super) fn record_start(&mut self, sequence: SequenceId) {
         let submission = self.core.submission(sequence);
         if let (Some(handle), Some(submission)) = (self.handles.get_mut(&sequence), submission) {
@@ -255,7 +257,7 @@ impl Scheduler {
         }
     }
 
-    /// Everything ends, for good.
+    /// Ends everything, for good.
     pub(super) fn give_up(&mut self, reason: &str) {
         tracing::error!("{reason}: the engine is broken");
         self.breakdown.report(reason);
@@ -268,12 +270,12 @@ impl Scheduler {
         self.core = self.new_core();
         self.telemetry.scheduler(self.core.stats());
         self.cache_outbox.clear();
-        // Whoever asked hears that nobody will answer.
+        // Waiting callers see their channel closed.
         self.cache_commands.clear();
         self.fail_all_sequences();
     }
 
-    /// Tells all who are inside that the engine is broken.
+    /// Fails all sequences: the engine is broken.
     fn fail_all_sequences(&mut self) {
         let reason = self.breakdown.reason().unwrap_or_default().to_owned();
         let mut sequences: Vec<SequenceId> = self.handles.keys().copied().collect();

@@ -1,9 +1,9 @@
-//! Log probabilities whose tokens' text is held back.
+//! Log probabilities of tokens whose text is held back.
 //!
-//! A token's log probabilities become certain with its text: as soon as the reader may
-//! see the first byte of it. A token that completes no text of its own (it ends within a
-//! character) goes with the text that follows. What a stop string takes is dropped: as
-//! many log probabilities as tokens whose whole text is gone.
+//! A token's log probabilities become certain with its text: as soon as the reader may see the
+//! first byte of the text. A token that completes no text of its own (it ends within a
+//! character) goes with the text that follows. Log probabilities of tokens whose whole text a
+//! stop string removes are dropped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,14 +20,16 @@ pub(super) struct HeldLogprobs {
 }
 
 impl HeldLogprobs {
-    /// Takes in those of the next token, which has completed so many bytes of text.
+    /// Adds the log probabilities of the next token, which has completed this many bytes of
+    /// text.
     pub(super) fn push(&mut self, logprobs: Option<Arc<TokenLogprobs>>, completed_bytes: usize) {
         let begins = self.completed_bytes;
         self.completed_bytes += completed_bytes;
         self.held.extend(logprobs.map(|some| (begins, some)));
     }
 
-    /// So many more bytes are visible: gives out what has become certain.
+    /// Marks this many more bytes as visible, and returns the log probabilities that became
+    /// certain.
     pub(super) fn show(&mut self, bytes: usize) -> Vec<TokenLogprobs> {
         self.visible_bytes += bytes;
         let visible_bytes = self.visible_bytes;
@@ -41,7 +43,7 @@ impl HeldLogprobs {
         visible
     }
 
-    /// Nothing is held back any more: gives out the rest.
+    /// Returns the rest: no text is held back any more.
     pub(super) fn show_all(&mut self) -> Vec<TokenLogprobs> {
         let rest = self.held.drain(..);
         rest.map(|(_, logprobs)| Arc::unwrap_or_clone(logprobs))
@@ -54,7 +56,7 @@ mod tests {
     use super::*;
     use motet_text::StopStrings;
 
-    /// How many log probabilities each piece of text lets out, then the end.
+    /// Checks how many log probabilities each piece of text releases, and then the end.
     fn check(pieces: &[&str], stop: &str, expected: &[usize]) {
         let mut stops = StopStrings::new([stop]).unwrap().matcher();
         let mut held = HeldLogprobs::default();
@@ -87,13 +89,13 @@ mod tests {
         check(&["Hello", " world", "END"], "END", &[1, 1, 0]);
         let stopped = ["Text", " ", "with", " ", "stop", " ", "word"];
         check(&stopped, "stop word", &[1, 1, 1, 1, 0, 0, 0]);
-        // It was not the stop string after all.
+        // The text turns out not to be the stop string.
         check(&["a", "st", "op", "x"], "stopped", &[1, 0, 0, 3, 0]);
         // Held back until the end.
         check(&["a", "st"], "stop", &[1, 0, 1]);
-        // A token of which the stop string takes a part was seen.
+        // The stop string takes a part of a token whose beginning was visible.
         check(&["ab", "cd"], "bcd", &[1, 0]);
-        // A token within a character goes with the rest of it.
+        // A token within a character goes with the rest of the character.
         check(&["a", "", "é"], "x", &[1, 0, 2, 0]);
     }
 }

@@ -1,8 +1,8 @@
-//! One request's actor: turns tokens into text and brings both to its caller.
+//! One request's actor: turns tokens into text and sends both to the caller.
 //!
-//! What can wake it: news from the scheduler, in batches. It never waits for its caller:
-//! its output channel holds as much as the scheduler lets a sequence be ahead of its
-//! reader, what was under way when it paused, and the end.
+//! Only events from the scheduler, in batches, can wake it. It never waits for its caller. The
+//! output channel holds the tokens that a sequence may be ahead of its reader, the tokens in
+//! flight when it paused, and the end.
 
 mod held;
 
@@ -31,34 +31,36 @@ use motet_text::{ReleasedText, TextOutput};
 
 type Permit = admission::Permit<UserId>;
 
-/// Pieces that tell how far a prompt is computed: at its start, at its end, and in between.
+/// Most pieces that report how far a prompt is computed: at its start, at its end, and in
+/// between.
 pub(crate) const PREFILL_PIECES_MAX: usize = 18;
 
-/// News in order; nearly always one.
+/// Events in order; nearly always one.
 pub(crate) type Batch = SmallVec<[SequenceEvent; 1]>;
 
-/// What the scheduler tells a sequence.
+/// An event from the scheduler to a sequence.
 #[derive(Debug)]
 pub(crate) enum SequenceEvent {
-    /// It has a slot; of so many prompt tokens, so many were in the cache.
+    /// The sequence has its first slot; `cached_tokens` of its `prompt_tokens` were in the
+    /// cache.
     Started {
         prompt_tokens: usize,
         cached_tokens: usize,
         miss: Option<Miss>,
     },
-    /// So many tokens of its prompt are computed.
+    /// This many tokens of the prompt are computed.
     Prefilled(usize),
-    /// So many of its tokens are forgotten by now.
+    /// This many tokens of the sequence have been dropped by context shifts so far.
     Shifted(usize),
-    /// A new token, and how likely it was if the request wants to know.
+    /// A new token, with its log probabilities if the request asks for them.
     Token(TokenId, Option<Arc<TokenLogprobs>>),
-    /// There will be no more.
+    /// The sequence has finished; no more tokens follow.
     Finished(FinishReason),
-    /// There will be no more, and not by anyone's wish.
+    /// The sequence has failed; no more tokens follow.
     Failed(GenerateError),
 }
 
-/// What a sequence sends to its caller.
+/// An item for the caller's stream.
 #[derive(Debug)]
 pub(crate) enum Output {
     Piece(Piece),
@@ -66,31 +68,31 @@ pub(crate) enum Output {
     Failed(GenerateError),
 }
 
-/// The actor. Owns the text side of one request.
+/// The actor. It owns the text side of one request.
 pub(crate) struct Sequence {
     args: SequenceArgs,
     usage: Usage,
     held: HeldLogprobs,
     started_at: Option<Instant>,
-    /// From how many computed tokens of its prompt on its caller is told again.
+    /// Computed prompt tokens from which the caller gets the next progress report.
     next_progress_at: usize,
     first_token_at: Option<Instant>,
     last_token_at: Option<Instant>,
-    /// Room in the channel for the last word; none once that is said, or if the caller
-    /// had left before it began.
+    /// A reserved place in the channel for the last item. `None` once that is sent, and if the
+    /// caller had gone before the actor started.
     end: Option<mpsc::OwnedPermit<Output>>,
     done: bool,
 }
 
-/// What a sequence starts with.
+/// Arguments of a sequence's start.
 pub(crate) struct SequenceArgs {
     pub(crate) id: SequenceId,
     pub(crate) prompt_tokens: usize,
-    /// Tokens that were taken out of the prompt, which was too long.
+    /// Tokens that were cut from a prompt that was too long.
     pub(crate) truncated_tokens: usize,
-    /// Whether its caller wants to know how far its prompt is computed.
+    /// Whether the caller asked for progress reports of the prompt.
     pub(crate) report_prefill_progress: bool,
-    /// None on an engine without a tokenizer.
+    /// `None` on an engine without a tokenizer.
     pub(crate) text: Option<TextOutput>,
     pub(crate) output: mpsc::Sender<Output>,
     pub(crate) scheduler: ActorRef<Scheduler>,
@@ -98,11 +100,11 @@ pub(crate) struct SequenceArgs {
     pub(crate) credits: Credits,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) submitted_at: Instant,
-    /// Its place in the house; given back when the actor is gone.
+    /// Its permit to be inside the engine; released with the actor.
     pub(crate) admission_guard: AdmissionGuard,
 }
 
-/// A request's place in the house; its drop may be what a drain waits for.
+/// A request's permit to be inside the engine; a drain may wait for its drop.
 #[derive(Debug)]
 pub(crate) struct AdmissionGuard {
     permit: Option<Permit>,
@@ -110,7 +112,7 @@ pub(crate) struct AdmissionGuard {
 }
 
 impl AdmissionGuard {
-    /// The holder of a permit, who says so on `guard_released` when it goes.
+    /// Wraps a permit; the drop notifies `guard_released`.
     pub(crate) fn new(permit: Permit, guard_released: Arc<Notify>) -> Self {
         Self {
             permit: Some(permit),
@@ -118,12 +120,12 @@ impl AdmissionGuard {
         }
     }
 
-    /// Claims the tokens of its prompt, which now wait.
+    /// Reserves the tokens of the prompt, which now wait.
     pub(crate) fn claim(&mut self, tokens: usize) -> Result<(), AdmissionError> {
         self.permit().claim(tokens)
     }
 
-    /// Its prompt waits no more.
+    /// The prompt's tokens no longer count as waiting.
     fn started(&mut self) {
         self.permit().started();
     }
@@ -170,7 +172,7 @@ impl Message<Batch> for Sequence {
     async fn handle(&mut self, batch: Batch, _ctx: &mut Context<Self, Self::Reply>) {
         for event in batch {
             match event {
-                // Its caller has what it wanted; this is a late token or the end.
+                // The caller has its whole output; this is a late token or the end.
                 _ if self.done => {}
                 SequenceEvent::Started {
                     prompt_tokens,
@@ -195,7 +197,7 @@ impl Sequence {
         self.args.admission_guard.started();
         self.usage.prompt_tokens = prompt_tokens;
         self.usage.cached_tokens = cached_tokens;
-        // What others have said is not for its caller to know.
+        // A caller must not learn that another salt's sequences computed the same prefix.
         self.usage.miss = miss.filter(|miss| miss.reason != MissReason::OtherSalt);
         let now = Instant::now();
         self.started_at = Some(now);
@@ -204,17 +206,18 @@ impl Sequence {
         telemetry.started(self.args.id, &self.usage, miss, waited);
     }
 
-    /// Tells its caller how far its prompt is computed, in [`PREFILL_PIECES_MAX`] pieces at
-    /// most, if it wants to know.
+    /// Reports to the caller how far its prompt is computed, if requested, in at most
+    /// [`PREFILL_PIECES_MAX`] pieces.
     fn prefilled(&mut self, computed_tokens: usize) {
         let all = self.usage.prompt_tokens;
         if !self.args.report_prefill_progress || computed_tokens < self.next_progress_at {
             return;
         }
         let steps = PREFILL_PIECES_MAX - 2;
-        self.next_progress_at = match computed_tokens < all {
-            true => (computed_tokens + all.div_ceil(steps)).min(all),
-            false => usize::MAX,
+        self.next_progress_at = if computed_tokens < all {
+            (computed_tokens + all.div_ceil(steps)).min(all)
+        } else {
+            usize::MAX
         };
         let prefill = Prefill {
             computed_tokens,
@@ -225,11 +228,11 @@ impl Sequence {
             prefill: Some(prefill),
             ..Piece::default()
         });
-        assert!(sent, "the channel has room for the progress of a prompt");
+        assert!(sent, "the channel holds the progress of a prompt");
     }
 
     fn shifted(&mut self, discarded_tokens: usize) {
-        // What is computed anew is shifted again.
+        // Recomputed tokens are shifted again; they count once.
         let newly_shifted = discarded_tokens.saturating_sub(self.usage.shifted_tokens);
         if newly_shifted > 0 {
             self.usage.shifted_tokens = discarded_tokens;
@@ -275,7 +278,7 @@ impl Sequence {
         }
     }
 
-    /// The last word: what was held back, then the end.
+    /// Sends the text that was held back, then the end.
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.args.text.as_mut().map(TextOutput::finish);
         let text = rest.unwrap_or_default();
@@ -286,7 +289,7 @@ impl Sequence {
                 logprobs,
                 ..Piece::default()
             });
-            assert!(sent, "the channel has room for what is held back");
+            assert!(sent, "the channel holds the text that was held back");
         }
         self.end(reason);
     }
@@ -316,9 +319,9 @@ impl Sequence {
         self.done = true;
     }
 
-    /// Tells the scheduler that no more tokens are wanted.
+    /// Tells the scheduler to stop the sequence.
     async fn stop(&self) {
-        // A scheduler that is gone has stopped everything.
+        // A scheduler that is gone has stopped all sequences.
         self.args
             .scheduler
             .tell(Stop(self.args.id))
@@ -327,13 +330,14 @@ impl Sequence {
             .ok();
     }
 
-    /// False when there is no room: the scheduler went on though the reader did not.
+    /// Returns false when the channel is full: the scheduler continued though the reader did
+    /// not read.
     #[must_use]
     fn send(&self, piece: Piece) -> bool {
         match self.args.output.try_send(Output::Piece(piece)) {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Closed(_)) => {
-                // The caller has left; the scheduler sees the word at its next step.
+                // The caller has gone; the scheduler reads the cancel flag at its next step.
                 self.args.cancel.cancel();
                 true
             }

@@ -18,7 +18,9 @@ fn user(name: &str) -> UserId {
 fn users_alternate_and_each_keeps_its_order() {
     let mut fair_queue = fair_queue(100, 100);
     for work in ["a1", "a2", "a3", "b1", "c1", "c2"] {
-        fair_queue.push(user(&work[..1]), 1, work).expect("room");
+        fair_queue
+            .push(user(&work[..1]), 1, work)
+            .expect("capacity");
     }
     let order: Vec<_> = std::iter::from_fn(|| fair_queue.next()).collect();
     assert_eq!(order, ["a1", "b1", "c1", "a2", "c2", "a3"]);
@@ -35,8 +37,12 @@ fn user_takes_at_most_half_of_the_free_capacity() {
         let pushed = (0..number).map_while(|_| fair_queue.push(user(name), 1, "work"));
         pushed.count()
     };
-    assert_eq!(fill("greedy", 10), 3, "half of it");
-    assert_eq!(fill("other", 10), 2, "what is left has room for a third");
+    assert_eq!(fill("greedy", 10), 3, "half of the capacity");
+    assert_eq!(
+        fill("other", 10),
+        2,
+        "the rest still holds work of a third user"
+    );
     assert_eq!(fill("third", 10), 1);
 }
 
@@ -45,17 +51,17 @@ fn bytes_are_bounded_except_for_a_single_work() {
     let mut fair_queue = fair_queue(10, 100);
     let large = fair_queue
         .push(user("a"), 1_000, "large")
-        .expect("it is alone");
+        .expect("no other work waits");
     assert_eq!(fair_queue.push(user("b"), 1, "small"), None);
     assert_eq!(fair_queue.remove(user("a"), large), Some("large"));
     assert_eq!(fair_queue.remove(user("a"), large), None, "once only");
-    fair_queue.push(user("a"), 50, "half").expect("room");
+    fair_queue.push(user("a"), 50, "half").expect("capacity");
     assert_eq!(
         fair_queue.push(user("a"), 1, "more"),
         None,
-        "the rest is for others"
+        "the rest is reserved for others"
     );
-    fair_queue.push(user("b"), 25, "quarter").expect("room");
+    fair_queue.push(user("b"), 25, "quarter").expect("capacity");
     assert_eq!(fair_queue.next(), Some("half"));
     assert_eq!(fair_queue.bytes, 25);
 }
@@ -100,7 +106,7 @@ async fn cancelled_work_is_not_run_and_a_panic_is_reported() {
     cancelled.abort();
     assert!(cancelled.await.expect_err("aborted").is_cancelled());
     assert_eq!(blocking.waiting(), 1);
-    open.send(()).expect("the first waits");
+    open.send(()).expect("the first work waits");
     assert_eq!(first.await.expect("no panic"), Ok(1));
     assert_eq!(remaining.await.expect("no panic"), Ok(0));
     assert_eq!(done.load(Ordering::SeqCst), 1);
@@ -118,7 +124,7 @@ fn queue_without_capacity_takes_a_single_work() {
     assert_eq!(fair_queue.next(), Some("alone"));
 }
 
-/// Time goes on by itself only while no thread works, so that it shows that none does.
+/// The clock advances only while no thread works, so a timeout shows that none does.
 #[tokio::test(start_paused = true)]
 async fn work_pushed_while_the_last_thread_ends_gets_a_thread() {
     let limits = WorkLimits {
@@ -128,8 +134,8 @@ async fn work_pushed_while_the_last_thread_ends_gets_a_thread() {
     let blocking = Blocking::new(1, limits);
     blocking.0.lock().working = 1;
     let mut last = Worker::new(&blocking.0);
-    assert!(last.next().is_none(), "nothing is left for it");
-    // It is not dropped yet.
+    assert!(last.next().is_none(), "no work is left");
+    // The worker is not dropped yet.
     let done = tokio::time::timeout(Duration::from_secs(1), blocking.run(user("a"), 1, || 7));
     assert_eq!(done.await, Ok(Ok(7)));
     drop(last);

@@ -8,7 +8,7 @@ use super::*;
 use motet_core::UserId;
 use motet_text::{GgufVocabulary, Tokenizer};
 
-/// Tokens that spell a byte each, and an end.
+/// A codec with a token for each byte, and an end token.
 fn codec() -> TextCodec {
     let printable = |byte: &u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let moved = (256..).zip((0..=255).filter(|byte| !printable(byte)));
@@ -46,30 +46,30 @@ fn source() -> GrammarSource {
 }
 
 fn user() -> UserId {
-    UserId::of("somebody")
+    UserId::of("user")
 }
 
 async fn is_pending<T>(mut future: Pin<&mut impl Future<Output = T>>) -> bool {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
 }
 
-/// Keeps whatever compiles from going on, until what it returns is dropped.
+/// Blocks all compilation until the returned sender is dropped.
 fn block_mask_pool(grammars: &Arc<Grammars>) -> mpsc::Sender<()> {
     let (release, released) = mpsc::channel::<()>();
     let (entered, is_entered) = mpsc::channel();
     let held = Arc::clone(grammars);
     std::thread::spawn(move || {
         held.pool.get_or_init(|| {
-            entered.send(()).expect("it is waited for");
+            entered.send(()).expect("the caller waits");
             released.recv().ok();
             MaskPool::start(1).map_err(|error| error.to_string())
         });
     });
-    is_entered.recv().expect("it is entered");
+    is_entered.recv().expect("the pool is being created");
     release
 }
 
-/// Compiles what is wanted next, and says whether it has begun.
+/// Queues the next work, and returns whether it has started.
 fn next(grammars: &Arc<Grammars>) -> (Arc<AtomicBool>, impl Future<Output = ()>) {
     let wait_until_started = Arc::new(AtomicBool::new(false));
     let threads = grammars.threads.clone();
@@ -78,11 +78,11 @@ fn next(grammars: &Arc<Grammars>) -> (Arc<AtomicBool>, impl Future<Output = ()>)
         move || wait_until_started.store(true, Ordering::SeqCst)
     };
     (wait_until_started, async move {
-        threads.run(user(), 0, work).await.expect("its turn comes");
+        threads.run(user(), 0, work).await.expect("the work runs");
     })
 }
 
-/// Waits until the work in front is on its thread.
+/// Waits until the first work is on its thread.
 async fn wait_until_started(grammars: &Grammars) {
     while grammars.threads.waiting() > 0 {
         tokio::task::yield_now().await;
@@ -130,10 +130,13 @@ async fn compilation_has_a_time_limit_and_keeps_its_thread_after_it() {
 #[test]
 fn cancelled_request_is_not_compiled() {
     let grammars = grammars(Duration::from_secs(600));
-    let on_start = || unreachable!("nothing begins");
+    let on_start = || unreachable!("no compilation starts");
     let compiled = grammars.compile(&source(), &codec(), on_start, || false);
     assert_eq!(compiled.err(), Some(GrammarError::Unwanted));
-    assert!(grammars.vocabulary.get().is_none(), "nothing was begun");
+    assert!(
+        grammars.vocabulary.get().is_none(),
+        "the vocabulary was not built"
+    );
     assert!(
         grammars
             .compile(&source(), &codec(), || (), || true)
@@ -144,7 +147,12 @@ fn cancelled_request_is_not_compiled() {
 #[test]
 fn compile_time_starts_after_the_vocabulary_is_built() {
     let grammars = grammars(Duration::from_secs(600));
-    let on_start = || assert!(grammars.vocabulary.get().is_some(), "it is all requests'");
+    let on_start = || {
+        assert!(
+            grammars.vocabulary.get().is_some(),
+            "the vocabulary is built first"
+        )
+    };
     assert!(
         grammars
             .compile(&source(), &codec(), on_start, || true)
@@ -179,11 +187,11 @@ async fn oversized_source_is_rejected_at_once() {
             Poll::Ready(Ok(Err(GrammarError::TooDear { bound, .. }))) => {
                 assert_eq!((bound.limit, bound.found), (limit as u64, 1 << 20));
             }
-            other => panic!("expected a refusal at once, got {other:?}"),
+            other => panic!("expected a rejection at once, got {other:?}"),
         }
     }
     drop(release);
-    assert!(first.await.expect("it is done").is_ok());
+    assert!(first.await.expect("the compilation is done").is_ok());
 }
 
 #[tokio::test]
@@ -192,10 +200,10 @@ async fn compiler_panic_is_reported() {
     let work = || -> Result<Grammar, GrammarError> { panic!("injected") };
     let done = grammars.threads.run(user(), 0, work).await;
     let error = caller_result(source().kind(), done)
-        .expect("it is told")
+        .expect("the caller gets the error")
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "regular expression does not compile: the compiler of grammars panicked"
+        "regular expression does not compile: the grammar compiler panicked"
     );
 }

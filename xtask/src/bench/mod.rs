@@ -8,11 +8,11 @@
 //!  figures ── workbench ──┬─ side: benches/figures/, ours
 //!  (table)     (prepares) ├─ side: xtask/bench/mlx_lm_peer.py, mlx-lm
 //!     │                   ├─ side: benches/cache/, the cache core and kvbm-logical
-//!     │                   ├─ side: benches/scheduler/, a virtual harness and whole engines
+//!     │                   ├─ side: benches/scheduler/, a virtual engine and whole engines
 //!     │                   ├─ side: benches/pager/, engines with little room
 //!     │                   ├─ side: benches/recovery/, engines whose device is killed
-//!     │                   ├─ serving: motet-server, mlx_lm.server and llama-server, finished HTTP
-//!     │                   ├─ hostile: motet-server beside clients that output_kind to stall it
+//!     │                   ├─ serving: motet-server, mlx_lm.server and llama-server, over HTTP
+//!     │                   ├─ hostile: motet-server beside clients that want to stall it
 //!     │                   └─ examples: load_generator, trace_replay
 //!     └─ turns, statistics ── report: table and target/motet/bench.json
 //! ```

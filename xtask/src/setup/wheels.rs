@@ -173,9 +173,12 @@ fn watch(pip: &mut Command, scratch: &Path, expected: u64, task: &mut ui::Task) 
             let pip_log = fs::read_to_string(&pip_log).unwrap_or_default();
             bail!("pip failed ({status}):\n{}", pip_log.trim_end());
         }
-        let download_folder = size_below(scratch).min(expected);
-        let percent = download_folder * 100 / expected.max(1);
-        task.progress(&format!("{percent} % ({})", ui::megabytes(download_folder)));
+        let downloaded_bytes = size_below(scratch).min(expected);
+        let percent = downloaded_bytes * 100 / expected.max(1);
+        task.progress(&format!(
+            "{percent} % ({})",
+            ui::megabytes(downloaded_bytes)
+        ));
         thread::sleep(POLL);
     }
 }

@@ -42,9 +42,9 @@ impl CacheCore {
         } else if shifts && !self.spec.can_shift {
             return Err(CacheError::CannotMove);
         }
-        // Computed tokens are within the grant. A full context therefore needs
-        // no more than the slot's grant. That grant is then the whole context, however small
-        // it was at first.
+        // Computed tokens are within the grant. The shift of a full context therefore needs no
+        // more than the slot's grant. That grant is then the whole context, however small it
+        // was at first.
         let more = self
             .reservation(end, slot.tokens_max, slot.keep)
             .saturating_sub(slot.reserved_bytes);

@@ -397,7 +397,10 @@ impl PagerCore {
     }
 
     fn start_write(&mut self, name: CopyId, effects: &mut Vec<Effect>) -> bool {
-        let copy = self.copies.get(name).expect("the catalog holds every unwritten copy");
+        let copy = self
+            .copies
+            .get(name)
+            .expect("the catalog holds every unwritten copy");
         let bytes = copy.disk_bytes();
         if !self.free_disk_bytes(name, bytes, effects) {
             return false;

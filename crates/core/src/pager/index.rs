@@ -55,7 +55,10 @@ impl Index {
 
     pub(super) fn remove(&mut self, label: &Label, copy: CopyId) {
         let key = key(label);
-        let bucket = self.by_start.get_mut(&key).expect("the index holds every complete copy");
+        let bucket = self
+            .by_start
+            .get_mut(&key)
+            .expect("the index holds every complete copy");
         bucket.retain(|entry| entry.copy != copy);
         if bucket.is_empty() {
             self.by_start.remove(&key);

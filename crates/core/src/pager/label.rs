@@ -195,9 +195,9 @@ mod tests {
             PrefixDigest::of(SaltDigest([6; 32]), &tokens[..9]),
             digests[9]
         );
-        // The value is that of
-        // `(printf 'motet tokens of one salt so far\0'; head -c 32 /dev/zero | tr '\0' '\5'; printf '\0\0\0\0\1\0\0\0') | sha256sum`.
-        // It must be stable, since files outlive processes.
+        // The value is that of `(printf 'motet tokens of one salt so far\0'; head -c 32 /dev/zero |
+        // tr '\0' '\5'; printf '\0\0\0\0\1\0\0\0') | sha256sum`. It must be stable, since files
+        // outlive processes.
         assert_eq!(digests[2].0[..4], [0x23, 0xE3, 0x74, 0x0D]);
     }
 

@@ -216,7 +216,10 @@ impl PagerCore {
     pub(super) fn prefetch(&mut self, salt: SaltDigest, tokens: &[TokenId], resident: usize) {
         let whole = !self.spec.resumes_anywhere();
         for one in self.index.chain(salt, tokens, resident, whole) {
-            let copy = self.copies.get(one.copy).expect("the index holds only copies of the catalog");
+            let copy = self
+                .copies
+                .get(one.copy)
+                .expect("the index holds only copies of the catalog");
             let away = copy.host == Presence::Absent && self.is_available(one.copy, copy);
             if away
                 && self.prefetches.len() < PREFETCHES_MAX
@@ -248,7 +251,10 @@ impl PagerCore {
         // All copies of one load must fit in host memory together.
         let mut host_bytes = self.copies.host.bytes_max;
         let copy_ranges = chain.iter().map_while(|one| {
-            let copy = self.copies.get(one.copy).expect("the index holds only copies of the catalog");
+            let copy = self
+                .copies
+                .get(one.copy)
+                .expect("the index holds only copies of the catalog");
             host_bytes = host_bytes.checked_sub(copy.bytes)?;
             self.is_available(one.copy, copy).then_some(CopyRange {
                 copy: one.copy,
@@ -415,7 +421,9 @@ mod tests {
             core.handle(
                 Duration::ZERO,
                 Message::OffloadCandidate(OffloadCandidate {
-                    lease: lease_count.lease().expect("the segment is not being evicted"),
+                    lease: lease_count
+                        .lease()
+                        .expect("the segment is not being evicted"),
                     salt: SALT,
                     tokens: Arc::from(&TOKENS[..range.end]),
                     segment_size: SegmentSize::whole(range.len()),

@@ -179,7 +179,9 @@ mod tests {
         assert_eq!(core.stats().disk_copies, 1);
         let lease_count = LeaseCount::new(SegmentId(1));
         let candidate = OffloadCandidate {
-            lease: lease_count.lease().expect("the segment is not being evicted"),
+            lease: lease_count
+                .lease()
+                .expect("the segment is not being evicted"),
             salt: SALT,
             tokens: TOKENS.iter().map(|token| token + 100).collect(),
             segment_size: SegmentSize::whole(TOKENS.len()),

@@ -1,4 +1,4 @@
-//! Output that must follow something, such as a grammar.
+//! Constraints on an output, such as a grammar.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -9,18 +9,19 @@ use crate::TokenId;
 
 /// A rule that the output of a request must follow, such as a compiled grammar.
 pub trait TokenConstraint: Debug + Send + Sync {
-    /// The same constraint for one sequence, whose walk lasts as long as the sequence,
-    /// whatever slots it has.
+    /// Returns the same constraint for one sequence. Its walk lasts as long as the sequence, in
+    /// whatever slots it runs.
     fn for_one_sequence(&self) -> Arc<dyn TokenConstraint>;
 
-    /// The walk of the sequence that the constraint is for; none if it is for no sequence.
+    /// Returns the walk of the sequence that the constraint is for, or `None` if it is for no
+    /// sequence.
     fn sequence_walk(&self) -> Option<Arc<dyn ConstraintWalk>>;
 
-    /// A number that clones of the constraint have in common, and no other constraint has while
-    /// it lives.
+    /// Returns a number that clones of the constraint share. No other constraint has it while
+    /// this one lives.
     fn identity(&self) -> usize;
 
-    /// A walk of an output that has these tokens already.
+    /// Returns a walk for an output with these tokens.
     fn walk(&self, output: &[TokenId]) -> Arc<dyn ConstraintWalk>;
 }
 
@@ -30,56 +31,55 @@ impl PartialEq for dyn TokenConstraint {
     }
 }
 
-/// Follows one output through its constraint, a step ahead of its draws.
+/// Follows one output through its constraint, a step ahead of the sampling.
 pub trait ConstraintWalk: Debug + Send + Sync {
-    /// Goes on with the walk of an output that has these tokens. Does not wait. A sampler that
-    /// attached before is not listened to any more.
+    /// Attaches a sampler to the walk of an output with these tokens. Does not wait. Calls of a
+    /// sampler that attached before are ignored from now on.
     fn attach(&self, output: &[TokenId]) -> Attached;
 
-    /// Takes the next token of the output. Does not wait.
+    /// Appends the next token of the output. Does not wait.
     fn accept(&self, attached: Attached, token: TokenId);
 
-    /// The tokens that may come next; waits for them.
+    /// Waits for the tokens that may come next, and returns them.
     ///
     /// # Errors
     ///
-    /// [`GrammarError`] when the output cannot go on; from then on always.
-    /// [`GrammarError::Unwanted`] when another sampler is attached.
+    /// [`GrammarError`] if the output cannot continue, and in all later calls.
+    /// [`GrammarError::Unwanted`] if another sampler is attached.
     fn next_tokens(&self, attached: Attached) -> Result<Next, GrammarError>;
 
-    /// Goes on with the walk of an output that has these tokens, before a sampler does. The
-    /// waker is woken when the mask is there, if it is not there yet.
+    /// Prepares the walk of an output with these tokens before a sampler attaches. If the mask
+    /// is not ready yet, the waker is woken when it is.
     fn await_mask(&self, output: &[TokenId]);
 
-    /// Wakes this waker whenever a mask arrives for which no step waits.
+    /// Wakes this waker whenever a mask becomes ready that no step waits for.
     fn wake(&self, waker: Waker);
 
-    /// How far the walk is.
+    /// Returns the state of the walk.
     fn state(&self) -> WalkState;
 }
 
-/// What may come next.
+/// The tokens that may come next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
-    /// One of these tokens. They are end tokens only where the grammar allows nothing
-    /// else.
+    /// One of these tokens. End tokens are among them only if the grammar allows nothing else.
     Mask(Arc<TokenMask>),
-    /// Nothing: the grammar is complete, and there is no end token to say so; or the
-    /// output has ended.
+    /// None: the grammar is complete and the model has no end token to sample, or the output
+    /// has ended.
     Finished,
 }
 
-/// A drawer's leave to go on with a walk, until another has it.
+/// A sampler's permission to advance a walk; it ends when another sampler attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached(pub u64);
 
-/// What a step must know of a walk.
+/// The state of a walk, for planning steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkState {
-    /// Its masks take so much work that no step waits for them.
+    /// Its masks take so long that no step waits for them.
     pub is_slow: bool,
-    /// What may come next is known.
+    /// The mask of the next token is ready.
     pub is_ready: bool,
-    /// Tokens that the output has.
+    /// Number of tokens of the output.
     pub tokens: usize,
 }

@@ -1,13 +1,13 @@
-//! Changes to what the device holds.
+//! Edits of the state on the device.
 
 use std::ops::Range;
 
 use crate::{CopyId, SegmentId, SlotId};
 
-/// A change to what the device holds.
+/// An edit of the state on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// A new slot on a path of sealed segments, with an empty tail.
+    /// Opens a new slot on a path of sealed segments, with an empty tail.
     Open {
         /// The slot.
         slot: SlotId,
@@ -16,107 +16,105 @@ pub enum Edit {
         /// Tokens that its tail is expected to grow to.
         expected_tokens: usize,
     },
-    /// The first tokens of a slot's tail become a segment at the end of its path.
+    /// Seals the first tokens of a slot's tail into a segment at the end of its path.
     Seal {
         /// The slot.
         slot: SlotId,
-        /// How many tokens.
+        /// Number of tokens.
         tokens: usize,
-        /// The segment's name.
+        /// Name of the new segment.
         segment: SegmentId,
     },
-    /// The first tokens of a slot's tail are given up for sealed segments that hold the
-    /// same, at the end of its path.
+    /// Replaces the first tokens of a slot's tail by sealed segments that hold the same tokens,
+    /// at the end of its path.
     ShareExisting {
         /// The slot.
         slot: SlotId,
-        /// How many tokens.
+        /// Number of tokens.
         tokens: usize,
         /// The segments, in order.
         path: Vec<SegmentId>,
     },
-    /// A segment becomes two, in every path that it is part of.
+    /// Splits a segment into two, in every path that contains it.
     Split {
-        /// The segment, which is gone afterwards.
+        /// The segment, which no longer exists afterwards.
         segment: SegmentId,
         /// Tokens in the upper part.
         at: usize,
-        /// The upper part's name.
+        /// Name of the upper part.
         upper: SegmentId,
-        /// The lower part's name.
+        /// Name of the lower part.
         lower: SegmentId,
     },
-    /// Two segments become one, in every path that `lower` follows `upper` in.
+    /// Merges two segments into one, in every path where `lower` follows `upper`.
     Merge {
-        /// The upper part, which is gone afterwards.
+        /// The upper part, which no longer exists afterwards.
         upper: SegmentId,
-        /// The lower part, which is gone afterwards.
+        /// The lower part, which no longer exists afterwards.
         lower: SegmentId,
-        /// The whole's name.
+        /// Name of the merged segment.
         segment: SegmentId,
     },
-    /// A segment gives way to another of the same tokens, in every path that it is part
-    /// of.
+    /// Replaces a segment by another with the same tokens, in every path that contains it.
     Replace {
-        /// The segment, which is gone afterwards.
+        /// The segment, which no longer exists afterwards.
         segment: SegmentId,
-        /// The other, which holds all that it does.
+        /// The other segment, which holds at least the same state.
         by: SegmentId,
     },
-    /// Tokens are taken out of a slot, and what follows them moves in: see
-    /// `Model::remove`.
+    /// Removes tokens from a slot; the tokens after them move up. See `Model::remove`.
     Remove {
         /// The slot.
         slot: SlotId,
-        /// Segments at the start of its path that stay; what the others held is the
-        /// tail's from now on.
+        /// Number of segments at the start of its path that stay. The state of the others moves
+        /// to the tail.
         retained: usize,
-        /// The tokens, as offsets in the slot.
+        /// The tokens to remove, as offsets in the slot.
         removed: Range<usize>,
     },
-    /// The slot is given up, and some of its tail's tokens become a segment, in the tail's
-    /// own memory.
+    /// Closes the slot and seals a range of its tail in place: the segment keeps the tail's
+    /// memory.
     SealInPlace {
         /// The slot.
         slot: SlotId,
         /// The tokens, as offsets in its tail.
         tokens: Range<usize>,
-        /// The segment's name.
+        /// Name of the new segment.
         segment: SegmentId,
     },
-    /// The slot and its tail are given up.
+    /// Closes the slot and drops its tail.
     Close {
         /// The slot.
         slot: SlotId,
     },
-    /// The segment is given up; paths that it is part of keep it until they close.
+    /// Drops the segment; paths that contain it keep it until they close.
     Drop {
         /// The segment.
         segment: SegmentId,
     },
-    /// The segment's state is handed over at the dock. It stays.
+    /// Exports the segment's state to the transfer queue. The segment stays.
     Export {
         /// The segment.
         segment: SegmentId,
-        /// The name under which it is handed over.
+        /// Name of the exported state.
         copy: CopyId,
     },
-    /// A copy of some of a slot's tail is handed over at the dock. The tail stays.
+    /// Exports a copy of a range of a slot's tail to the transfer queue. The tail stays.
     CopyOut {
         /// The slot.
         slot: SlotId,
-        /// The tokens, as offsets in its tail; all were computed by steps that have landed.
+        /// The tokens, as offsets in its tail; all were computed by finished steps.
         tokens: Range<usize>,
-        /// The name under which it is handed over.
+        /// Name of the exported state.
         copy: CopyId,
     },
-    /// What waits at the dock is taken in.
+    /// Imports a detached state from the transfer queue.
     Import {
-        /// The name under which it waits.
+        /// Name of the detached state.
         copy: CopyId,
-        /// Which of its tokens; the others are given up.
+        /// Range of its tokens to import; the others are discarded.
         range: Range<usize>,
-        /// The segment's name.
+        /// Name of the new segment.
         segment: SegmentId,
     },
 }

@@ -1,88 +1,89 @@
-//! Why a sequence ended without its output.
+//! Errors that end a sequence without its output.
 
 use std::time::Duration;
 
 use super::Withheld;
 use crate::SequenceId;
 
-/// Why a sequence that was taken in ended without its output.
+/// The error of an admitted sequence that ended without its output.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerateError {
-    /// The device failed on this sequence each time it was tried.
+    /// The device failed at each attempt to run this sequence.
     #[error("the device failed on this sequence {attempts} times: {reason}")]
     Device {
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
-        /// What the device said last.
+        /// Message of the last failure.
         reason: String,
     },
-    /// A part of the engine panicked each time it was at this sequence, and at no other. All
-    /// others go on.
-    #[error("the {part} panicked at this sequence {attempts} times")]
+    /// A part of the engine panicked at each attempt to handle this sequence, and for no other
+    /// sequence. All other sequences continue.
+    #[error("the {part} panicked on this sequence {attempts} times")]
     Panicked {
-        /// What panicked.
+        /// The part that panicked.
         part: &'static str,
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
     },
-    /// The cached state does not fit on the device, even alone beside what is pinned.
-    #[error("the sequence's cached state does not fit on the device beside what is pinned")]
+    /// The cached state does not fit on the device beside the pinned segments, even if no other
+    /// sequence runs.
+    #[error("the sequence's cached state does not fit on the device beside the pinned segments")]
     OutOfMemory,
-    /// The sequence to fork is not inside: it has ended, or never was.
-    #[error("cannot fork {0}: it has ended, or never was")]
+    /// The engine has no such sequence to fork: it has ended, or never existed.
+    #[error("cannot fork {0}: it has ended or never existed")]
     ForkSource(SequenceId),
-    /// The fork was to begin beyond what its source has.
+    /// The fork point is past the last token of the source.
     #[error("cannot fork {source_sequence} after {at} tokens: it has {tokens}")]
     ForkPastEnd {
         /// The source.
         source_sequence: SequenceId,
-        /// Where the fork was to begin.
+        /// The requested fork point, in tokens.
         at: usize,
-        /// Tokens of the source, prompt and output.
+        /// Tokens of the source, prompt and output together.
         tokens: usize,
     },
-    /// What the fork would continue leaves no room in the model's context, or is empty.
-    #[error("cannot continue {tokens} tokens: they are none, or fill the model's context")]
+    /// The prefix that the fork would continue is empty or fills the model's context.
+    #[error("cannot fork after {tokens} tokens: the prefix is empty or fills the model's context")]
     ForkFull {
-        /// Tokens that it would continue.
+        /// Tokens of the prefix.
         tokens: usize,
     },
-    /// A deadline of the request passed, or cannot be met. Nothing was spent on it if it
-    /// had not started.
+    /// A deadline of the request passed or cannot be met. A sequence that had not started cost
+    /// nothing.
     #[error("`{deadline}` cannot be met: {needed:?} are needed, and {left:?} are left")]
     DeadlineMissed {
-        /// Which one.
+        /// The deadline.
         deadline: Deadline,
-        /// How long it would have taken from then on, as far as could be told.
+        /// Estimated time that the sequence would still have needed.
         needed: Duration,
-        /// How long there was; zero once it passed.
+        /// Time that was left; zero once the deadline has passed.
         left: Duration,
     },
-    /// Its caller did not read for too long: `scheduler.unread_timeout`.
-    #[error("nobody read for {waited:?} while {unread} tokens were to be read")]
+    /// The caller did not read for longer than `scheduler.unread_timeout`.
+    #[error("the caller did not read for {waited:?} while {unread} tokens were unread")]
     SlowReader {
-        /// Tokens that were sent and not read.
+        /// Number of tokens sent and not read.
         unread: usize,
-        /// How long the sequence had paused for it.
+        /// Time that the sequence had been paused for.
         waited: Duration,
     },
-    /// The request's grammar could not go on.
+    /// The output could not continue by the request's grammar.
     #[error("the grammar failed: {0}")]
     Grammar(Withheld),
     /// A token could not be turned into text.
     #[error("a token could not be turned into text: {0}")]
     Text(String),
-    /// The engine was shut down before the sequence was done.
+    /// The engine was shut down before the sequence finished.
     #[error("the engine was shut down")]
     Shutdown,
-    /// The engine has failed too often, and was given up: start another.
+    /// The engine has failed too often and has stopped: start another.
     #[error("the engine is broken: {reason}")]
     Broken {
-        /// What failed last.
+        /// Description of the last failure.
         reason: String,
     },
-    /// The sequence's actor is gone.
+    /// The sequence's actor has ended.
     #[error("the sequence was lost inside the engine")]
     Lost,
 }
@@ -98,7 +99,7 @@ pub enum Deadline {
 }
 
 impl GenerateError {
-    /// Its name in metrics.
+    /// Value of the metric label of this error.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Device { .. } => "device",
@@ -115,7 +116,7 @@ impl GenerateError {
         }
     }
 
-    /// All names of failures in metrics.
+    /// All values of the metric label.
     pub const LABELS: [&str; 11] = [
         "device",
         "panic",

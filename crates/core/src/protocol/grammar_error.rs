@@ -1,98 +1,98 @@
-//! Everything that can go wrong with a grammar.
+//! Errors of grammars.
 
 use std::time::Duration;
 
 use crate::protocol::GrammarBound;
 
-/// Why a grammar could not be made, or a sequence could not follow it.
+/// The error of a grammar that could not be compiled, or that a sequence could not follow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrammarError {
-    /// The source is no grammar, or one that nothing can follow.
+    /// The source is not a grammar, or no output can follow it.
     #[error("{kind} does not compile: {what}")]
     Compile {
-        /// What the source was meant to be: `JSON schema`, `regular expression`, ...
+        /// Expected kind of source: `JSON schema`, `regular expression`, ...
         kind: &'static str,
-        /// What is wrong with it.
+        /// Description of the problem.
         what: String,
     },
-    /// The source, or what compiling it takes, is out of bounds.
+    /// The source, or the work to compile it, exceeds a bound.
     #[error("{kind} is too large: {what}")]
     TooLarge {
-        /// What the source was meant to be.
+        /// Expected kind of source.
         kind: &'static str,
-        /// Which bound it passes.
+        /// The bound that it exceeds.
         what: String,
     },
-    /// The source passes a bound on what compiling it may cost. Nothing was spent on it.
-    #[error("{kind} is too dear: {bound}")]
+    /// The source exceeds a bound on the cost of compiling it. It was not compiled.
+    #[error("{kind} is too costly: {bound}")]
     TooDear {
-        /// What the source was meant to be.
+        /// Expected kind of source.
         kind: &'static str,
-        /// Which bound.
+        /// The bound.
         bound: GrammarBound,
     },
     /// Compiling it took longer than `grammar.compile_time_max`.
     #[error("{kind} took longer than {limit:?} to compile")]
     TooSlow {
-        /// What the source was meant to be.
+        /// Expected kind of source.
         kind: &'static str,
         /// The limit.
         limit: Duration,
     },
-    /// The caller that wanted it compiled has left.
-    #[error("the grammar is not wanted any more")]
+    /// The caller that needed the grammar has cancelled.
+    #[error("the grammar is no longer needed")]
     Unwanted,
-    /// The lexer's states of this output take more bytes than they may.
+    /// The lexer's states of this output exceed their byte limit.
     #[error(
         "the grammar's states take {found} bytes; expected at most {limit}, which is {setting}"
     )]
     Memory {
-        /// Which setting.
+        /// Name of the setting.
         setting: &'static str,
-        /// What it leaves this output.
+        /// Bytes that the setting leaves to this output.
         limit: usize,
-        /// What they take.
+        /// Bytes that the states take.
         found: usize,
     },
-    /// The engine has no tokenizer, so that nobody knows what a token spells.
+    /// The engine has no tokenizer, so the text of tokens is unknown.
     #[error(
         "output cannot follow a grammar without a tokenizer; expected an engine with a text codec"
     )]
     NoTokenizer,
-    /// The vocabulary cannot be put into a trie.
+    /// The vocabulary cannot be stored in a trie.
     #[error("vocabulary: {what}; expected {expected}")]
     Vocabulary {
-        /// What was found.
+        /// The value found.
         what: String,
-        /// What is allowed.
+        /// The values allowed.
         expected: String,
     },
-    /// The sequence cannot go on: a mask passed its bound, or no token spells what the
-    /// grammar asks for next.
-    #[error("output cannot go on by its grammar: {what}")]
+    /// The sequence cannot continue: a mask exceeded its bound, or no token spells the text
+    /// that the grammar requires next.
+    #[error("output cannot continue by its grammar: {what}")]
     Failed {
-        /// What went wrong.
+        /// Description of the problem.
         what: String,
     },
-    /// The grammar allows nothing but what the request rules out by its biases.
+    /// The grammar allows only tokens that the request forbids by its biases.
     #[error(
         "the grammar allows only tokens that the request forbids; expected fewer biases of minus infinity"
     )]
     NothingLeft,
-    /// The grammar allows nothing more, and the model has no end token to draw.
+    /// The grammar allows no more tokens, and the model has no end token to sample.
     #[error("the grammar is complete and allows no more tokens")]
     Finished,
-    /// The system has no thread for its masks.
+    /// The operating system could not start a thread for the masks.
     #[error("no thread for the grammar's masks: {why}")]
     NoThread {
-        /// What it said.
+        /// Error of the operating system.
         why: String,
     },
-    /// The parser panicked, which is a defect of it.
-    #[error("the parser of grammars panicked")]
+    /// The parser panicked, which is a defect of the parser.
+    #[error("the grammar parser panicked")]
     Panicked,
-    /// The thread that computed the mask is gone.
+    /// The thread that computes the masks has ended.
     #[error("the thread that computes the grammar's masks ended")]
     PoolEnded,
 }

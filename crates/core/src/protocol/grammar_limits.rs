@@ -1,66 +1,72 @@
-//! What a request's grammar may cost.
+//! Bounds on the cost of a request's grammar.
 
 use std::time::Duration;
 
 use crate::config::ConfigError;
 
-/// What a request's grammar may cost, before it is compiled, while it is, and while an output follows it.
+/// Bounds on the cost of a request's grammar: before compilation, during it, and while an
+/// output follows the grammar.
 ///
-/// The bounds on a source are judged before anything is compiled, in time proportional to the source and to the
-/// bounds. The defaults pass all but a few in a thousand of the schemas that people write: see docs/performance.md.
+/// The bounds on a source are checked before anything is compiled, in time proportional to the
+/// source and to the bounds. The defaults accept all but a few in a thousand of the schemas
+/// that people write: see docs/performance.md.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrammarLimits {
     /// Whether a request may set llguidance's own options: `x-guidance` in a schema, `%json` and `%llguidance` in a
     /// Lark text. They change whitespace, separators and leniency. Allow them to callers that you trust.
     pub options_allowed: bool,
-    /// How deep the values of a schema lie inside each other.
+    /// Depth of nesting of the values of a schema.
     pub depth_max: usize,
-    /// Values of `enum`s in a schema, together.
+    /// Total number of `enum` values in a schema.
     pub enum_values_max: usize,
-    /// Patterns in a schema, together: `pattern` and the keys of `patternProperties`.
+    /// Total number of patterns in a schema: `pattern` and the keys of `patternProperties`.
     pub patterns_max: usize,
-    /// Pairs of `patternProperties` in a schema that are compared, those counted that `allOf` and the like bring
-    /// together. Each pair costs up to a millisecond.
+    /// Pairs of `patternProperties` in a schema that are compared, including pairs that `allOf`
+    /// and similar keywords combine. Each pair costs up to a millisecond.
     pub pattern_pairs_max: usize,
     /// Patterns that one string must match together, and expressions that a Lark text intersects or negates.
     pub intersected_patterns_max: usize,
     /// Members of one object of a schema.
     pub members_max: usize,
-    /// Intersections of schemas that `allOf`, and what stands beside `anyOf`, `oneOf` and `$ref`, expand to.
+    /// Schema intersections that result from `allOf`, and from keywords beside `anyOf`, `oneOf`
+    /// and `$ref`.
     pub intersections_max: usize,
-    /// Schemas that these intersections copy, and that a schema expands to.
-    /// Twenty comparisons of the options of a `oneOf`, key by key, count as one.
+    /// Schemas that these intersections copy and that a schema expands to. Twenty comparisons
+    /// of the options of a `oneOf`, key by key, count as one.
     pub expansion_max: usize,
-    /// The largest `multipleOf`, as an integer of its decimal digits; of several that meet, their product.
+    /// The largest `multipleOf`, as an integer of its decimal digits; if several apply to one
+    /// value, their product.
     pub multiple_of_max: usize,
-    /// Compilations at once. Each takes a core for as long as it lasts.
+    /// Concurrent compilations. Each occupies a core while it lasts.
     pub compilations_max: usize,
-    /// Requests whose grammars wait for a compilation, at least 1. A full queue refuses at once.
+    /// Requests whose grammars wait for a compilation; at least 1. A full queue rejects further
+    /// requests at once.
     pub compilations_waiting_max: usize,
-    /// How long a compilation may take once its turn has come. The request ends then; the bounds above keep what is
-    /// left of the work short.
+    /// Longest compilation, from its start. The request ends then; the bounds above keep the
+    /// rest of the work short.
     pub compile_time_max: Duration,
-    /// Bytes that the lexer's states of one output may take. At least 1 MiB.
+    /// Bytes that the lexer's states of one output may take; at least 1 MiB.
     pub sequence_bytes_max: usize,
-    /// Bytes that the lexers' states of all outputs may take together. Past it an output ends that has more than an
-    /// equal part of it.
+    /// Bytes that the lexers' states of all outputs may take together. When they exceed it, an
+    /// output ends that uses more than an equal share.
     pub bytes_max: usize,
 }
 
-/// A bound that a grammar passes.
+/// A bound that a grammar exceeds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bound} is {found}; expected at most {limit}")]
 pub struct GrammarBound {
-    /// The setting, as [`GrammarLimits`] spells it, or the constant of `GrammarSource`.
+    /// Name of the setting in [`GrammarLimits`], or of the constant of `GrammarSource`.
     pub bound: &'static str,
-    /// What it is set to.
+    /// Value of the bound.
     pub limit: u64,
-    /// What the grammar has, or more: counting ends where a bound is passed.
+    /// The grammar's value, or more: counting stops where a bound is exceeded.
     pub found: u64,
 }
 
 impl GrammarLimits {
-    /// No bound but those on bytes of sources, for sources that are trusted and for measurements.
+    /// Limits without bounds other than those on the bytes of sources, for trusted sources and
+    /// for measurements.
     #[must_use]
     pub fn unbounded() -> Self {
         Self {
@@ -78,7 +84,7 @@ impl GrammarLimits {
         }
     }
 
-    /// Whether nothing of a source is bounded but its bytes, so that nothing is judged.
+    /// Whether only the bytes of a source are bounded, so that nothing else is checked.
     pub fn is_unbounded(&self) -> bool {
         let unbounded = Self {
             compilations_max: self.compilations_max,
@@ -91,11 +97,11 @@ impl GrammarLimits {
         *self == unbounded
     }
 
-    /// Checks that the settings make sense.
+    /// Checks the settings.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] names the first field that does not.
+    /// [`ConfigError`] names the first invalid field.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let check = |field, found: usize, least: usize| {
             if found >= least {
@@ -143,7 +149,7 @@ impl GrammarLimits {
     }
 }
 
-/// Below this hardly any grammar works.
+/// With fewer bytes hardly any grammar works.
 const SEQUENCE_BYTES_LEAST: usize = 1 << 20;
 
 impl Default for GrammarLimits {
@@ -179,7 +185,10 @@ mod tests {
             let mut limits = GrammarLimits::default();
             assert_eq!(limits.validate(), Ok(()));
             change(&mut limits);
-            let error = limits.validate().expect_err("refused").to_string();
+            let error = limits
+                .validate()
+                .expect_err("invalid limits are rejected")
+                .to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
         };
         check(|l| l.depth_max = 0, &["grammar.depth_max", "0", "1"]);
@@ -208,7 +217,10 @@ mod tests {
             bytes_max: usize::MAX,
             ..GrammarLimits::unbounded()
         };
-        assert!(limits.is_unbounded(), "nothing of a source is bounded");
+        assert!(
+            limits.is_unbounded(),
+            "only the bytes of a source are bounded"
+        );
         limits.patterns_max = 200;
         assert!(!limits.is_unbounded());
         let limits = GrammarLimits {

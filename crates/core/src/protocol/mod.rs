@@ -1,15 +1,15 @@
-//! What the scheduler, the cache, the pager, the device thread and the model say to each other.
+//! The protocol between the scheduler, the cache, the pager, the device thread and the model.
 //!
-//! | file | what is there |
+//! | file | contents |
 //! |---|---|
 //! | `work.rs`, `edit.rs` | messages to the device thread, and its answers |
-//! | `span.rs` | what a step is asked for a span, and what it gives back |
-//! | `spec.rs` | what a model is, in numbers |
-//! | `sampling.rs` | how tokens are drawn |
-//! | `constraint.rs`, `token_mask.rs` | what an output must follow |
-//! | `grammar_limits.rs`, `grammar_error.rs` | what a grammar may cost, and why one fails |
-//! | `request.rs` | what the scheduler must know of a request, and how it ends |
-//! | `error.rs`, `model_error.rs`, `withheld.rs` | why a sequence or a model fails |
+//! | `span.rs` | output kinds of spans, and their outputs |
+//! | `spec.rs` | the numbers that describe a model |
+//! | `sampling.rs` | sampling parameters |
+//! | `constraint.rs`, `token_mask.rs` | constraints on an output, such as a grammar |
+//! | `grammar_limits.rs`, `grammar_error.rs` | bounds on the cost of a grammar, and its errors |
+//! | `request.rs` | parameters of a request for the scheduler, and its finish |
+//! | `error.rs`, `model_error.rs`, `withheld.rs` | errors of sequences and models |
 
 mod constraint;
 mod edit;

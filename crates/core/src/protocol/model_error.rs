@@ -1,20 +1,20 @@
-//! Everything that can go wrong with a model, from its files to its device.
+//! Errors of models, from loading their files to running them on the device.
 
 use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::CopyId;
 
-/// Why a model could not be loaded or run.
+/// The error of a model that could not be loaded or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// The model's file or folder, or a file it needs, is not there.
+    /// The model's file or folder, or a file that it needs, does not exist.
     #[error("{path} does not exist: expected {expected}", path = path.display())]
     Missing {
-        /// What was looked for.
+        /// The path that was searched.
         path: PathBuf,
-        /// What ought to be there.
+        /// The expected file or folder.
         expected: &'static str,
     },
     /// A file could not be read.
@@ -22,40 +22,39 @@ pub enum ModelError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A file ends before its own header says it should, or its header is not
-    /// of its format.
+    /// A file is shorter than its header says, or its header does not match the format.
     #[error("{path} is damaged: {what}; expected {expected}", path = path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// The value found.
         what: String,
-        /// What a whole file has there.
+        /// The value in an undamaged file.
         expected: String,
     },
-    /// A field of `config.json` or of GGUF metadata is missing or makes no sense.
+    /// A field of `config.json` or of GGUF metadata is missing or invalid.
     #[error("{path}: field `{field}`: {what}; expected {expected}", path = path.display())]
     Field {
         /// The file.
         path: PathBuf,
         /// The field's name as the file spells it.
         field: String,
-        /// What was found.
+        /// The value found.
         what: String,
-        /// What was expected.
+        /// The value expected.
         expected: String,
     },
-    /// The architecture is none that this backend implements.
+    /// The backend does not implement the architecture.
     #[error("{path}: architecture `{found}` is not supported; expected one of {known}", path = path.display())]
     Architecture {
         /// The file that names it.
         path: PathBuf,
-        /// What it names.
+        /// The architecture that it names.
         found: String,
-        /// What is supported, comma-separated.
+        /// Supported values, comma-separated.
         known: &'static str,
     },
     /// A tensor is stored in a format that is not supported.
@@ -65,9 +64,9 @@ pub enum ModelError {
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// How it is stored.
+        /// Format in which it is stored.
         found: String,
-        /// What is supported, comma-separated.
+        /// Supported values, comma-separated.
         known: &'static str,
     },
     /// A tensor that the architecture needs is in none of the model's files.
@@ -77,89 +76,89 @@ pub enum ModelError {
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The shape it ought to have.
+        /// Expected shape.
         expected: Vec<usize>,
     },
-    /// A tensor has another shape than the configuration calls for.
+    /// The shape of a tensor differs from the one that the configuration requires.
     #[error("{path}: tensor `{tensor}` has shape {found:?}; expected {expected:?}", path = path.display())]
     TensorShape {
         /// The file.
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The shape it has.
+        /// Shape that it has.
         found: Vec<usize>,
-        /// The shape it ought to have.
+        /// Expected shape.
         expected: Vec<usize>,
     },
-    /// Cached state cannot be cut there.
-    #[error("cannot cut {tokens} tokens of cached state after {at}: {why}")]
+    /// Cached state cannot be split at this position.
+    #[error("cannot split {tokens} tokens of cached state after {at}: {why}")]
     Cut {
         /// Tokens that the state holds.
         tokens: usize,
-        /// Where it was to be cut.
+        /// Tokens before the requested split.
         at: usize,
-        /// Which rule forbids it.
+        /// The rule that forbids it.
         why: &'static str,
     },
-    /// Two segments cannot become one.
+    /// Two segments cannot be merged.
     #[error("cannot merge segments of {upper} and {lower} tokens: {why}")]
     Merge {
         /// Tokens of the upper one.
         upper: usize,
         /// Tokens of the lower one.
         lower: usize,
-        /// Which rule forbids it.
+        /// The rule that forbids it.
         why: &'static str,
     },
-    /// Tokens cannot be taken out of a slot.
+    /// Tokens cannot be removed from a slot.
     #[error("cannot remove tokens {}..{} of {tokens}: {why}", removed.start, removed.end)]
     Remove {
-        /// The offsets that were to be removed.
+        /// Offsets of the tokens to remove.
         removed: Range<usize>,
         /// Tokens that the slot holds.
         tokens: usize,
-        /// Which rule forbids it.
+        /// The rule that forbids it.
         why: &'static str,
     },
-    /// Bytes are not a packed segment of this model.
+    /// The bytes are not a packed segment of this model.
     #[error("not a packed segment of this model: {0}")]
     Import(String),
-    /// What leaves the device is not packed: as many parcels wait at the dock as may.
-    #[error("no room at the dock for {copy}: {waiting} parcels wait there")]
+    /// An export is rejected: the transfer queue holds as many detached states as it may.
+    #[error("cannot export {copy}: the transfer queue is full with {waiting} detached states")]
     TransferQueueFull {
-        /// The copy that it was to become.
+        /// The copy that the exported state was to become.
         copy: CopyId,
-        /// Parcels that wait.
+        /// Detached states in the queue.
         waiting: usize,
     },
-    /// Logits cannot be made not to depend on what else runs.
+    /// The backend cannot make logits independent of the other sequences in a step.
     #[error("cannot run deterministically: {found}; expected {expected}")]
     NotDeterministic {
-        /// What stands in the way.
+        /// The setting or property that prevents it.
         found: String,
-        /// What it takes.
+        /// The setting or property that is required.
         expected: &'static str,
     },
-    /// An option of the backend cannot be met by the model or its device.
+    /// The model or its device cannot satisfy an option of the backend.
     #[error("option `{field}` is {found}; expected {expected}")]
     Option {
-        /// The option, as the backend spells it.
+        /// Name of the option in the backend.
         field: &'static str,
-        /// What it was set to, and where.
+        /// Value of the option, and where it was set.
         found: String,
-        /// What would work.
+        /// Values that would work.
         expected: &'static str,
     },
-    /// The device failed: out of memory, a kernel error, an injected fault.
+    /// The device failed: out of memory, a kernel error, or an injected fault.
     #[error("the device failed: {0}")]
     Device(String),
 }
 
 impl ModelError {
-    /// Whether a device that said this of an edit can be trusted with all that the edit did not
-    /// touch: it had no memory, say. Else what is asked of it makes no sense to it, so that the
-    /// two do not agree on what it holds.
+    /// Whether the error leaves all state that the edit did not touch intact, for example
+    /// because memory was short. If false, the device and the cache disagree on the state that
+    /// the device holds.
     pub fn is_confined_to_edit(&self) -> bool {
         matches!(self, Self::Device(_) | Self::Import(_))
     }

@@ -1,66 +1,66 @@
-//! What the scheduler must know of a request, and how it ends.
+//! Parameters of a request for the scheduler, and its finish.
 
 use std::time::Duration;
 
 use crate::cache::Miss;
 
-/// The class of a request. A higher class starts before a lower one and may take its
-/// place; a class in which a request waits long has turns
-/// ([`ageing`](crate::config::SchedulerConfig::ageing)), and keeps its place in them.
+/// The priority class of a request. A higher class starts before a lower one and may preempt
+/// it. A class in which a request waits long gets turns
+/// ([`ageing`](crate::config::SchedulerConfig::ageing)) and keeps its slot during them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Work that nobody waits for: batch jobs.
+    /// Work that no person waits for: batch jobs.
     Background,
     /// Most requests.
     #[default]
     Normal,
-    /// Somebody waits at the screen.
+    /// Interactive requests: a person waits for the output.
     Urgent,
 }
 
-/// What happens when prompt and output fill the model's context.
+/// Behaviour when prompt and output fill the model's context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ContextLimit {
     /// The output ends, with [`FinishReason::Length`].
     #[default]
     Stop,
-    /// The oldest tokens after the first `keep` are forgotten, half of what is not
-    /// kept at once, and the output goes on. What follows the gap was computed when
-    /// the gap was not there: an approximation, which no other request is given.
-    /// A prompt that is too long for the context loses its middle in the same way.
+    /// The oldest tokens after the first `keep` are removed, half of the others at once, and
+    /// the output continues. The tokens after the gap were computed with the removed tokens:
+    /// their state is an approximation, and it is not shared with other requests. A prompt that
+    /// is too long for the context loses its middle in the same way.
     Shift {
-        /// Tokens at the beginning that stay, such as a system prompt; less than the
-        /// model's context.
+        /// Number of first tokens that stay, such as a system prompt; less than the model's
+        /// context.
         keep: usize,
     },
 }
 
-/// Why a sequence ended.
+/// The reason why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FinishReason {
-    /// The model drew one of its end tokens (which is not part of the output), or the
-    /// output is all that its grammar allows.
+    /// The model sampled one of its end tokens (which is not part of the output), or the output
+    /// is complete by its grammar.
     EndToken,
-    /// The output is as long as it may be.
+    /// The output has reached its maximum length.
     Length,
     /// A stop string appeared.
     StopString,
-    /// The model drew a stop token of the request, which is not part of the output.
+    /// The model sampled a stop token of the request, which is not part of the output.
     StopToken,
-    /// The request's `finish_by` passed; what there is of the output is whole so far.
+    /// The request's `finish_by` passed; the output is valid as far as it goes.
     Deadline,
-    /// The caller left.
+    /// The caller cancelled.
     Cancelled,
 }
 
-/// How a sequence ended, and what it cost.
+/// The finish of a sequence: reason and usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finish {
-    /// Why it ended.
+    /// Reason of the end.
     pub reason: FinishReason,
-    /// What it cost.
+    /// Tokens that it used.
     pub usage: Usage,
 }
 
@@ -70,37 +70,37 @@ pub struct Finish {
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Of these, tokens whose state was in the cache.
+    /// Tokens of the prompt whose state was in the cache.
     pub cached_tokens: usize,
-    /// Why no more of them were, where more had been computed, or was being computed.
+    /// Reason why no more tokens were cached, if more had been computed or were being computed.
     pub miss: Option<Miss>,
-    /// Tokens that were taken out of the prompt, which was too long for the context, before
-    /// `prompt_tokens` were counted.
+    /// Tokens removed from a prompt that was too long for the context; `prompt_tokens` does not
+    /// count them.
     pub truncated_tokens: usize,
-    /// Tokens, of the prompt or generated, that were forgotten when the context was full.
+    /// Tokens of prompt and output that were removed when the context was full.
     pub shifted_tokens: usize,
-    /// Tokens generated.
+    /// Generated tokens.
     pub output_tokens: usize,
 }
 
-/// Where a sequence stands in the queue.
+/// The position of a sequence in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueuePosition {
-    /// Sequences that would start before it, as things stand; 0 is next.
+    /// Number of sequences that would start before it, as of now; 0 is next.
     pub position: usize,
-    /// How long until it starts, as things stand; none while nothing is known of how
-    /// long sequences take.
+    /// Estimated time until it starts, as of now; `None` until the durations of sequences are
+    /// known.
     pub estimated_start: Option<Duration>,
 }
 
 impl Priority {
-    /// Classes.
+    /// Number of classes.
     pub const COUNT: usize = Self::Urgent as usize + 1;
 }
 
 impl Finish {
-    /// The end of a sequence.
+    /// Creates the finish of a sequence.
     #[must_use]
     pub fn new(reason: FinishReason, usage: Usage) -> Self {
         Self { reason, usage }
@@ -118,7 +118,7 @@ impl FinishReason {
         Self::Cancelled,
     ];
 
-    /// Its name in metrics.
+    /// Value of the metric label of this reason.
     pub fn label(self) -> &'static str {
         match self {
             Self::EndToken => "end_token",

@@ -1,4 +1,4 @@
-//! How a request wants its tokens drawn, and how likely they were.
+//! Sampling parameters of a request, and log probabilities.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -6,73 +6,71 @@ use std::sync::Arc;
 use super::TokenConstraint;
 use crate::TokenId;
 
-/// How a request wants its tokens drawn, as far as that is numbers; what is more is in
-/// a [`SamplingSpec`]. [`Sampling::GREEDY`] is the default.
+/// The numeric sampling parameters of a request; [`SamplingSpec`] has the others. The default
+/// is [`Sampling::GREEDY`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 takes the most likely token (greedy). Finite, >= 0.
     pub temperature: f32,
-    /// Only tokens at least as likely as the `top_k`-th most likely take part; 0
-    /// is no limit.
+    /// Keeps only tokens at least as likely as the `top_k`-th most likely; 0 is no limit.
     pub top_k: u32,
-    /// Only tokens at least as likely as the least likely one of the smallest set
-    /// whose probability reaches `top_p` take part; in (0, 1], 1 is no limit.
+    /// Keeps only tokens at least as likely as the least likely one of the smallest set whose
+    /// probability reaches `top_p`; in (0, 1], 1 is no limit.
     pub top_p: f32,
-    /// Only tokens at least `min_p` times as likely as the likeliest take part;
-    /// in [0, 1], 0 is no limit.
+    /// Keeps only tokens at least `min_p` times as likely as the likeliest; in [0, 1], 0 is no
+    /// limit.
     pub min_p: f32,
     /// Seed of this request's random numbers.
     pub seed: u64,
-    /// Divides the positive logits of tokens in the history and multiplies the
-    /// negative ones (CTRL, Keskar et al. 2019); finite, > 0, 1 is off. Above 1 it
-    /// makes repetition less likely; 1.1 is much.
+    /// Divides the positive logits of tokens in the history and multiplies the negative ones
+    /// (CTRL, Keskar et al. 2019); finite, > 0, 1 is off. Values above 1 make repetition less
+    /// likely; 1.1 is a strong setting.
     pub repetition_penalty: f32,
     /// Subtracted from the logits of tokens in the history, as OpenAI defines it;
     /// finite, 0 is off, usually in [-2, 2].
     pub presence_penalty: f32,
-    /// Subtracted from the logits of tokens for each time that they are in the
-    /// history, as OpenAI defines it; finite, 0 is off, usually in [-2, 2].
+    /// Subtracted from the logits of tokens for each of their occurrences in the history, as
+    /// OpenAI defines it; finite, 0 is off, usually in [-2, 2].
     pub frequency_penalty: f32,
-    /// The last so many tokens are the history that the three penalties look at; 0 is
-    /// none of them, `u32::MAX` all. 64 is the default of llama.cpp and ollama; OpenAI
-    /// and vLLM look at all.
+    /// Number of last tokens that form the history of the three penalties; 0 is none,
+    /// `u32::MAX` all. The default of llama.cpp and ollama is 64; OpenAI and vLLM use all
+    /// tokens.
     pub penalty_window: u32,
     /// Whether the prompt is part of the history, as in llama.cpp and ollama, or only
     /// the output, as for OpenAI's two penalties.
     pub penalize_prompt: bool,
 }
 
-/// What a request wants of its draws that is more than numbers. The default wants
-/// nothing.
+/// The sampling settings of a request that are not single numbers. The default sets nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SamplingSpec {
-    /// Added to the raw logits of these tokens, each at most once: finite, or minus
-    /// infinity for a token that is never to be drawn. OpenAI's scale is -100 to 100.
+    /// Added to the raw logits of these tokens, each token at most once: finite, or minus
+    /// infinity to forbid the token. OpenAI's scale is -100 to 100.
     pub bias: Vec<(TokenId, f32)>,
-    /// Until the output has so many tokens, none of `end_tokens` is drawn; 0 is no such
-    /// limit. Where a grammar allows nothing but the end, the end comes all the same.
+    /// Minimum length of the output: none of `end_tokens` is sampled before; 0 is no minimum.
+    /// If a grammar allows only the end, the output ends all the same.
     pub output_tokens_min: usize,
-    /// What ends the output: the model's own end tokens and the request's stop tokens.
+    /// Tokens that end the output: the model's own end tokens and the request's stop tokens.
     pub end_tokens: Vec<TokenId>,
-    /// `Some(k)` wants the log probability of each drawn token, and those of the `k`
-    /// most likely ones; at most [`LOGPROBS_MAX`](Self::LOGPROBS_MAX).
+    /// `Some(k)` returns the log probability of each sampled token, and those of the `k` most
+    /// likely ones; at most [`LOGPROBS_MAX`](Self::LOGPROBS_MAX).
     pub logprobs: Option<usize>,
-    /// What the output is to follow.
+    /// The grammar that the output must follow.
     pub grammar: Option<Arc<dyn TokenConstraint>>,
 }
 
-/// One draw: how, and which of the sequence's output tokens it is.
+/// Sampling parameters of one token, and its index in the output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenSampling {
-    /// How to draw.
+    /// The sampling parameters.
     pub sampling: Sampling,
     /// Index of the token within the sequence's output, from 0.
     pub index: u64,
 }
 
 impl TokenSampling {
-    /// The uniform number in `[0, 1)` that decides this draw: 24 bits of
-    /// SplitMix64 (Steele et al. 2014) over seed and index.
+    /// Returns the uniform number in `[0, 1)` that decides this sample: 24 bits of SplitMix64
+    /// (Steele et al. 2014) over seed and index.
     #[must_use]
     pub fn uniform(&self) -> f32 {
         let mut z = self.sampling.seed.wrapping_add(
@@ -87,31 +85,31 @@ impl TokenSampling {
     }
 }
 
-/// Log probabilities, by the raw logits: before biases, penalties, temperature and
-/// filters, as OpenAI and vLLM give them.
+/// Log probabilities from the raw logits: before biases, penalties, temperature and filters, as
+/// OpenAI and vLLM return them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
     /// Natural logarithm of the token's probability.
     pub logprob: f32,
-    /// The most likely tokens and theirs, the likeliest first, and of equals the one
-    /// with the lower id.
+    /// The most likely tokens with their log probabilities, the likeliest first; equals are
+    /// ordered by token id.
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// A setting that makes no sense.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}` is {found}; expected {expected}")]
 pub struct SamplingError {
     /// The field.
     pub field: &'static str,
-    /// What it is.
+    /// The value found.
     pub found: String,
-    /// What it may be.
+    /// The values allowed.
     pub expected: String,
 }
 
 impl Sampling {
-    /// Always the most likely token.
+    /// Always takes the most likely token.
     pub const GREEDY: Sampling = Sampling {
         temperature: 0.0,
         top_k: 0,
@@ -131,7 +129,7 @@ impl Sampling {
         self.temperature == 0.0 || self.top_k == 1
     }
 
-    /// Whether what is drawn depends on the tokens before it, beyond their logits.
+    /// Whether sampling depends on earlier tokens other than through their logits.
     #[must_use]
     pub fn has_penalties(&self) -> bool {
         let is_on = self.repetition_penalty != 1.0
@@ -144,7 +142,7 @@ impl Sampling {
     ///
     /// # Errors
     ///
-    /// [`SamplingError`] naming the field, what it is, and what it may be.
+    /// [`SamplingError`] names the field, its value, and the values allowed.
     pub fn validate(&self) -> Result<(), SamplingError> {
         let finite = |field, number: f32| {
             let expected = "a finite number";
@@ -187,11 +185,11 @@ impl Default for Sampling {
 }
 
 impl SamplingSpec {
-    /// Most alternatives whose log probabilities are given for a token, as at OpenAI.
+    /// Upper bound on the alternatives whose log probabilities are returned for a token, as at
+    /// OpenAI.
     pub const LOGPROBS_MAX: usize = 20;
 
-    /// Whether it wants anything at all; otherwise draws are plain,
-    /// unless there are penalties.
+    /// Whether no field is set. Sampling is then plain, unless there are penalties.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bias.is_empty()
@@ -200,7 +198,7 @@ impl SamplingSpec {
             && self.grammar.is_none()
     }
 
-    /// The same, for one sequence: where there is a grammar, it has a walk of its own.
+    /// Returns the same settings for one sequence; a grammar gets a walk of its own.
     pub fn for_one_sequence(self: &Arc<Self>) -> Arc<Self> {
         match &self.grammar {
             None => Arc::clone(self),
@@ -211,11 +209,11 @@ impl SamplingSpec {
         }
     }
 
-    /// Checks every field, for a model with so many tokens.
+    /// Checks every field, for a model with `vocab_size` tokens.
     ///
     /// # Errors
     ///
-    /// [`SamplingError`] naming the field.
+    /// [`SamplingError`] names the field.
     pub fn validate(&self, vocab_size: usize) -> Result<(), SamplingError> {
         let is_token = |token: &TokenId| (*token as usize) < vocab_size;
         let ids = format!("ids below {vocab_size}");
@@ -232,7 +230,7 @@ impl SamplingSpec {
         tokens.sort_unstable();
         if let Some(twice) = tokens.windows(2).find(|pair| pair[0] == pair[1]) {
             let found = format!("two biases of token {}", twice[0]);
-            return SamplingError::unless(false, "bias", found, "one a token");
+            return SamplingError::unless(false, "bias", found, "one bias for each token");
         }
         let banned = self.bias.iter().filter(|(_, bias)| !bias.is_finite());
         let mut banned: Vec<TokenId> = banned.map(|(token, _)| *token).collect();
@@ -245,7 +243,7 @@ impl SamplingSpec {
             banned.len() < vocab_size,
             "bias",
             "minus infinity for every token that does not end the output",
-            "a token that can be drawn",
+            "at least one token that can be sampled",
         )?;
         let top = self.logprobs.unwrap_or(0);
         let expected = format!("at most {}", Self::LOGPROBS_MAX);
@@ -254,24 +252,25 @@ impl SamplingSpec {
 }
 
 impl SamplingError {
-    /// An error for this field, unless all is well.
+    /// Returns an error for this field unless `ok` is true.
     ///
     /// # Errors
     ///
-    /// [`SamplingError`] where `ok` is false.
+    /// [`SamplingError`] if `ok` is false.
     pub fn unless(
         ok: bool,
         field: &'static str,
         found: impl Display,
         expected: &str,
     ) -> Result<(), SamplingError> {
-        match ok {
-            true => Ok(()),
-            false => Err(SamplingError {
+        if ok {
+            Ok(())
+        } else {
+            Err(SamplingError {
                 field,
                 found: found.to_string(),
                 expected: expected.to_owned(),
-            }),
+            })
         }
     }
 }

@@ -1,42 +1,41 @@
-//! What is wanted of a span, and what a step gives back for it.
+//! Output kinds of spans, and span outputs.
 
 use std::sync::Arc;
 
 use super::{GrammarError, TokenLogprobs, TokenSampling};
 use crate::TokenId;
 
-/// What a span wants of a step.
+/// The output that a step must produce for a span.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OutputKind {
-    /// Nothing: a prefill chunk before the prompt's last.
+    /// No output: a prefill chunk before the prompt's last.
     Nothing,
-    /// One token drawn from the logits of the last row. This is what is known of the
-    /// draw when the step is launched; the rest comes with its
-    /// `SampleInputs`.
+    /// One token sampled from the logits of the last row. These parameters are known when the
+    /// step is submitted; the others come with its `SampleInputs`.
     Token(TokenSampling),
     /// The logits of every row, on the host. For evaluation and tests; costs
     /// `rows * vocabulary * 4` bytes.
     Logits,
 }
 
-/// What a step gives back for one span.
+/// The output of one span.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SpanOutput {
-    /// Nothing was wanted.
+    /// No output was requested.
     Nothing,
-    /// The drawn token.
+    /// The sampled token.
     Token(TokenId),
-    /// The drawn token, and how likely it and others were.
+    /// The sampled token, with log probabilities.
     Scored(TokenId, Arc<TokenLogprobs>),
     /// Logits, row-major `[span tokens, vocabulary]`.
     Logits(Vec<f32>),
-    /// What was to be drawn could not be said, and why. The step went well otherwise.
-    /// No model answers so: it is the device's table that builds the drawings.
+    /// The token could not be sampled, and why. The rest of the step succeeded. No model
+    /// returns this: the device's table, which builds the sample inputs, does.
     Failed(GrammarError),
 }
 
 impl SpanOutput {
-    /// The drawn token, if there is one.
+    /// Returns the sampled token, if there is one.
     #[must_use]
     pub fn token(&self) -> Option<TokenId> {
         match self {

@@ -1,22 +1,22 @@
-//! What a model is, in numbers that the control plane can reckon with.
+//! The numbers that describe a model to the scheduler and the cache.
 
 use crate::TokenId;
 
-/// How a layer remembers the past.
+/// The kind of state that a layer keeps of past tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LayerKind {
-    /// Full attention: keys and values of every token; can be cut anywhere.
+    /// Full attention: keys and values of every token; can be split after any token.
     Full,
     /// Sliding window: the last `tokens` tokens, the present one included.
     Window {
         /// Width of the window; at least 1.
         tokens: usize,
     },
-    /// Recurrent: one state, restorable only at the offset where it was taken.
+    /// Recurrent: one state, which can be restored only at the offset where it was taken.
     Recurrent,
 }
 
-/// Layers of one kind, and what their state weighs.
+/// Layers of one kind, and the bytes of their state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerGroup {
     /// The kind of all layers in this group.
@@ -28,31 +28,31 @@ pub struct LayerGroup {
     pub bytes: usize,
 }
 
-/// How large a segment is, and how much of the past it holds.
+/// The size of a segment, and how much past state it holds.
 ///
-/// Keys and values of full attention are cut after any token. Window and recurrent
-/// layers have the state of one offset only, that at which it was taken: of a cut
-/// segment the lower part keeps it, and the upper part is left with what of a window
-/// lies in its own range.
+/// Keys and values of full attention can be split after any token. Window and recurrent layers
+/// have state for one offset only, the one at which it was taken. When a segment is split, the
+/// lower part keeps that state. The upper part keeps the window state that lies in its own
+/// range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SegmentSize {
     /// Tokens in its range.
     pub tokens: usize,
-    /// Tokens between its end and the offset at which its state was taken: 0 unless
-    /// it is the upper part of a cut.
+    /// Tokens between its end and the offset at which its state was taken: 0 unless it is the
+    /// upper part of a split.
     pub state_lag: usize,
 }
 
-/// What a model is: its vocabulary, its context, its layers.
+/// The description of a model: its vocabulary, its context, its layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
-    /// A name for people, for example `SmolLM2 135M Instruct`.
+    /// Display name, for example `SmolLM2 135M Instruct`.
     pub name: String,
     /// Token ids are `0..vocab_size`.
     pub vocab_size: usize,
-    /// Tells models apart whose cached state means something else: by their weights,
-    /// the type of their numbers, their kinds of layers and their positions. The same in
-    /// every run. Packed state of another identity is of no use.
+    /// Identifies models with interchangeable cached state: computed from their weights, number
+    /// types, layer kinds and positions, and the same in every run. Packed state of another
+    /// identity cannot be used.
     pub identity: u64,
     /// Longest sequence, prompt and output together, in tokens.
     pub context_tokens_max: usize,
@@ -64,25 +64,26 @@ pub struct ModelSpec {
     pub tail_block_tokens: usize,
     /// Whether the state of full attention can be moved to other positions.
     pub can_shift: bool,
-    /// Device bytes that a step needs for each of its tokens, at most, beside weights
+    /// Upper bound on the device bytes that a step needs for each of its tokens, beside weights
     /// and cached state.
     pub scratch_bytes_per_token: usize,
-    /// Tokens of the largest step whose launch does not wait for the step before it. A
-    /// larger one is launched when that has landed, so that nobody's tokens wait for it.
+    /// Tokens of the largest step that is submitted before the step ahead of it has finished. A
+    /// larger step is submitted only afterwards, so that it does not delay tokens of the step
+    /// ahead.
     pub overlap_tokens_max: usize,
 }
 
-/// Device bytes, as the device counts them.
+/// Bytes in use on the device, as the device counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// In use now.
+    /// Bytes in use now.
     pub active_bytes: usize,
-    /// Most in use at any time so far.
+    /// Largest number of bytes in use so far.
     pub peak_bytes: usize,
 }
 
 impl SegmentSize {
-    /// A segment that ends where its state was taken.
+    /// Creates the size of a segment whose state was taken at its end.
     #[must_use]
     pub fn whole(tokens: usize) -> Self {
         Self {
@@ -91,14 +92,17 @@ impl SegmentSize {
         }
     }
 
-    /// The parts of a segment that is cut after `at` tokens.
+    /// Returns the sizes of the two parts of a segment that is split after `at` tokens.
     ///
     /// # Panics
     ///
     /// Unless `0 < at < self.tokens`.
     #[must_use]
     pub fn cut(self, at: usize) -> (Self, Self) {
-        assert!(0 < at && at < self.tokens, "a segment is cut inside");
+        assert!(
+            0 < at && at < self.tokens,
+            "a segment is split inside its range"
+        );
         let rest = self.tokens - at;
         let upper = Self {
             tokens: at,
@@ -111,8 +115,8 @@ impl SegmentSize {
         (upper, lower)
     }
 
-    /// The extent of this segment and of `lower`, which follows it, as one: the
-    /// inverse of [`cut`](Self::cut) where both come from the same.
+    /// Returns the size of this segment merged with `lower`, which follows it. Inverse of
+    /// [`cut`](Self::cut) if both come from the same segment.
     #[must_use]
     pub fn merged(self, lower: Self) -> Self {
         Self {
@@ -121,7 +125,7 @@ impl SegmentSize {
         }
     }
 
-    /// Tokens of a window of `window` tokens that it holds: its last ones.
+    /// Returns how many tokens of a window of `window` tokens it holds: its last ones.
     #[must_use]
     pub fn window_tokens(self, window: usize) -> usize {
         self.tokens.min(window.saturating_sub(self.state_lag))
@@ -144,11 +148,10 @@ impl ModelSpec {
             .all(|group| group.kind == LayerKind::Full)
     }
 
-    /// Whether a new tail on a path of such segments, oldest first, has all the
-    /// past that it needs. Each window layer must find the last W tokens, or all
-    /// where there are fewer: held by the segments at the path's end, of which all
-    /// but the uppermost that it needs hold all their tokens. Each recurrent layer
-    /// must find its state in the last segment.
+    /// Whether a new tail on a path of such segments, oldest first, finds all past state that
+    /// it needs. Each window layer needs the last W tokens, or all if there are fewer. The
+    /// segments at the path's end must hold them; all of these but the uppermost must hold all
+    /// their tokens. Each recurrent layer needs its state in the last segment.
     #[must_use]
     pub fn can_resume(&self, path: &[SegmentSize]) -> bool {
         self.layer_groups.iter().all(|group| match group.kind {
@@ -160,9 +163,9 @@ impl ModelSpec {
         })
     }
 
-    /// Whether `upper` and `lower`, which follows it, hold all that one segment in
-    /// their place has to hold. Full attention's state always does, any state does
-    /// where `upper.state_lag <= lower.tokens + lower.state_lag`.
+    /// Whether `upper` and `lower`, which follows it, hold all state that one merged segment
+    /// must hold. Full attention always does; every kind does if
+    /// `upper.state_lag <= lower.tokens + lower.state_lag`.
     #[must_use]
     pub fn can_merge(&self, upper: SegmentSize, lower: SegmentSize) -> bool {
         self.layer_groups.iter().all(|group| match group.kind {
@@ -174,7 +177,7 @@ impl ModelSpec {
         })
     }
 
-    /// Device bytes of a sealed segment.
+    /// Returns the device bytes of a sealed segment.
     #[must_use]
     pub fn segment_bytes(&self, segment_size: SegmentSize) -> usize {
         self.layer_groups
@@ -191,8 +194,8 @@ impl ModelSpec {
             .sum()
     }
 
-    /// Most device bytes of a tail on its way to `tokens` tokens, room to grow
-    /// included. Window layers count in full: how much more than the window they
+    /// Returns an upper bound on the device bytes of a tail that grows to `tokens` tokens,
+    /// spare capacity included. Window layers count in full: how much more than the window they
     /// hold at times depends on the step's chunks.
     #[must_use]
     pub fn tail_bytes(&self, tokens: usize) -> usize {
@@ -217,9 +220,9 @@ fn covers_window(path: &[SegmentSize], window: usize) -> bool {
     })
 }
 
-/// Tokens that a tail of `tokens` tokens has room for: whole blocks, and beyond
-/// eight blocks an eighth of the next power of two at a time, so that the copies of
-/// a long tail's growth cost a constant share of each token.
+/// Returns the capacity of a tail of `tokens` tokens: whole blocks, and above eight blocks
+/// multiples of an eighth of the next power of two. The copies made when a long tail grows then
+/// cost a constant share of each token.
 #[must_use]
 pub fn tail_capacity(tokens: usize, block_tokens: usize) -> usize {
     let blocks = tokens.div_ceil(block_tokens);
@@ -228,7 +231,7 @@ pub fn tail_capacity(tokens: usize, block_tokens: usize) -> usize {
 }
 
 impl ModelSpec {
-    /// A model of one layer of each kind, whose state weighs a byte each: for tests.
+    /// Returns a model with one layer of each kind, with one byte of state each; for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn with_layer_kinds(kinds: &[LayerKind]) -> Self {
@@ -282,7 +285,7 @@ mod tests {
         check(window, &[(1, 0)], true);
         check(window, &[(9, 0)], true);
         check(window, &[(9, 1)], false);
-        // All that there is lies in the window, and is held.
+        // All tokens of the path lie in the window and are held.
         check(window, &[(3, 1)], true);
         check(window, &[(3, 2)], false);
         check(window, &[(9, 3), (3, 0)], true);
@@ -326,7 +329,7 @@ mod tests {
         check(window, (9, 1), (1, 0), true);
         check(window, (9, 2), (1, 0), false);
         check(window, (9, 2), (1, 1), true);
-        // Below the window that is still seen, the upper part need hold nothing.
+        // The window ends below the upper part, which need hold nothing.
         check(window, (9, 9), (4, 0), true);
         check(window, (9, 9), (3, 1), true);
         check(window, (9, 9), (3, 0), false);

@@ -1,11 +1,11 @@
-//! Which tokens may come next.
+//! Masks of the tokens that may come next.
 
 use std::fmt;
 
 use crate::TokenId;
 
-/// A set of tokens, one bit each. Tokens beyond its length are not in it, such as
-/// those with which a model pads its vocabulary.
+/// A set of tokens, one bit each. Tokens beyond its length are not in the set, such as those
+/// that pad a model's vocabulary.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenMask {
     /// Token `t` is bit `t % 32` of word `t / 32`; bits beyond the length are 0.
@@ -16,11 +16,11 @@ pub struct TokenMask {
 const BITS: usize = u32::BITS as usize;
 
 impl TokenMask {
-    /// The mask of these tokens among `0..len`.
+    /// Creates the mask of these tokens among `0..len`.
     ///
     /// # Panics
     ///
-    /// When a token is not below `len`.
+    /// If a token is not below `len`.
     #[must_use]
     pub fn of(tokens: &[TokenId], len: usize) -> Self {
         let mut words = vec![0; len.div_ceil(BITS)];
@@ -31,7 +31,7 @@ impl TokenMask {
         Self { words, len }
     }
 
-    /// The mask of these bits, of which those beyond `len` do not count.
+    /// Creates the mask of these bits; bits from `len` on are ignored.
     pub fn from_words(mut words: Vec<u32>, len: usize) -> Self {
         words.resize(len.div_ceil(BITS), 0);
         if let Some(last) = words.last_mut()
@@ -42,7 +42,7 @@ impl TokenMask {
         Self { words, len }
     }
 
-    /// Tokens it speaks of are below this.
+    /// Returns the length of the mask: all its tokens are below.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.len
@@ -55,7 +55,7 @@ impl TokenMask {
         word >> (token as usize % BITS) & 1 == 1
     }
 
-    /// How many tokens may come next.
+    /// Returns the number of tokens that may come next.
     #[must_use]
     pub fn count(&self) -> usize {
         self.words
@@ -64,7 +64,7 @@ impl TokenMask {
             .sum()
     }
 
-    /// The tokens that may come next, ascending.
+    /// Returns the tokens that may come next, ascending.
     pub fn tokens(&self) -> impl Iterator<Item = TokenId> {
         let words = self.words.iter().enumerate();
         words.flat_map(|(index, word)| {
@@ -73,7 +73,7 @@ impl TokenMask {
         })
     }
 
-    /// The bits, for a device: token `t` is bit `t % 32` of word `t / 32`.
+    /// Returns the bits, for a device: token `t` is bit `t % 32` of word `t / 32`.
     #[must_use]
     pub fn words(&self) -> &[u32] {
         &self.words

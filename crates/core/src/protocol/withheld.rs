@@ -1,15 +1,14 @@
-//! Words that may quote a request: errors carry them, and show them to nobody who does not
-//! ask.
+//! Error text that may quote a request, hidden from logs.
 
 use std::fmt;
 
-/// Words that may quote a request's text or tokens. Errors end up in logs: neither `Debug`
-/// nor `Display` says more than how long they are.
+/// Text that may quote a request's prompt or output. Errors end up in logs, so `Debug` and
+/// `Display` show only its length.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Withheld(String);
 
 impl Withheld {
-    /// The words, for whoever may know what the request says: its caller.
+    /// Returns the text. Show it only to the caller of the request.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

@@ -1,4 +1,4 @@
-//! What goes to the device thread and what comes back.
+//! Messages to the device thread, and their outcomes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,63 +8,62 @@ use crate::protocol::{
 };
 use crate::{SegmentId, SlotId, TokenId};
 
-/// Work that may be under way at once: one step that the device runs, and one that
-/// waits on the device for it. The scheduler keeps to it.
+/// Upper bound on the work in flight: one step that the device runs, and one that is queued on
+/// the device behind it. The scheduler observes it.
 pub const WORK_IN_FLIGHT_MAX: usize = 2;
 
 /// One message to the device.
 ///
-/// Edits that name a slot, other than to close it, come only while the slot is in no
-/// step under way; all others may come at any time.
+/// Edits that name a slot, other than to close it, are sent only while the slot is in no step
+/// in flight; all others may be sent at any time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Work {
-    /// How often the sender has begun anew: for each [`Failure::Reset`] that it heard of,
-    /// and when it has lost track of what the device holds. Work of an older epoch than
-    /// the device's is not carried out, since it names what is gone. Before work of a newer
-    /// one the device drops every slot and every segment.
+    /// The epoch of the sender. It is increased for each [`Failure::Reset`] that the sender
+    /// receives, and when the sender has lost track of the device's state. Work of an older
+    /// epoch than the device's is not carried out, since it names state that no longer exists.
+    /// Before work of a newer epoch the device drops every slot and every segment.
     pub epoch: u64,
-    /// Changes to carry out first.
+    /// Edits to carry out first.
     pub edits: Vec<Edit>,
-    /// Slots that from this work's draws on are drawn for as more than their
-    /// [`TokenSampling`](crate::protocol::TokenSampling)s say.
+    /// Samplers to start: these slots need more for sampling than their
+    /// [`TokenSampling`](crate::protocol::TokenSampling)s hold, from this work on.
     pub sampler_starts: Vec<SamplerStart>,
-    /// The spans of the step; none is no step. A slot is in it once at most.
+    /// The spans of the step; without spans there is no step. Each slot is in at most one span.
     pub spans: Vec<PlannedSpan>,
 }
 
-/// What a slot's drawer is made of, on the device thread. It lives as long as the slot.
+/// The inputs of a slot's sampler on the device thread. The sampler lives as long as the slot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplerStart {
     /// The slot.
     pub slot: SlotId,
-    /// What its request wants beyond `sampling`.
+    /// The request's settings beyond `sampling`.
     pub spec: Arc<SamplingSpec>,
-    /// How its tokens are drawn.
+    /// The numeric sampling parameters.
     pub sampling: Sampling,
-    /// Its prompt.
+    /// Prompt of the sequence.
     pub prompt: Arc<[TokenId]>,
-    /// All that it has drawn before this work.
+    /// Tokens sampled before this work.
     pub output: Vec<TokenId>,
 }
 
 /// One sequence's part of a planned step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedSpan {
-    /// Where the sequence's state is.
+    /// The slot that holds the sequence's state.
     pub slot: SlotId,
-    /// What to evaluate.
+    /// The tokens to evaluate.
     pub token_source: PlannedTokens,
-    /// What is wanted of it.
+    /// The output to produce.
     pub output_kind: OutputKind,
 }
 
-/// What a span evaluates.
+/// The token source of a span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlannedTokens {
     /// Tokens that the scheduler knows; at least one.
     Known(Vec<TokenId>),
-    /// The token that the slot's last span draws, or drew. The step of that span may be
-    /// under way still.
+    /// The token sampled by the slot's last span. The step of that span may be in flight still.
     Sampled,
 }
 
@@ -77,7 +76,7 @@ impl Lost {
 }
 
 impl PlannedTokens {
-    /// How many tokens these are.
+    /// Returns the number of tokens.
     #[must_use]
     pub fn tokens(&self) -> usize {
         match self {
@@ -87,50 +86,49 @@ impl PlannedTokens {
     }
 }
 
-/// The device's answer to one [`Work`]; answers come in the order of the work.
+/// The outcome of one [`Work`]; outcomes come in the order of the work.
 #[derive(Debug)]
 pub struct Outcome {
-    /// One readout per span, or why there is none.
+    /// One output per span, or the reason why there is none.
     pub result: Result<Vec<SpanOutput>, Failure>,
-    /// How long the device worked: from the launch, or the landing before it if that
-    /// came later, to the landing.
+    /// Time that the device worked: from the submission, or the finish of the previous step if
+    /// that was later, to the finish of this step.
     pub busy: Duration,
-    /// How long the device had nothing to do before: from the landing before it to the
-    /// launch. Zero if it was launched while a step was under way. Whether there was work
-    /// meanwhile is for the scheduler to say.
+    /// Time that the device was idle before: from the finish of the previous step to the
+    /// submission. Zero if the step was submitted while another was in flight. The scheduler
+    /// decides whether there was work meanwhile.
     pub gap: Duration,
-    /// The device's own count of bytes.
+    /// Bytes in use, as the device counts them.
     pub memory: DeviceMemory,
-    /// What its edits have cost that failed: all else is as it was.
+    /// State lost by edits that failed; all other state is unchanged.
     pub lost: Lost,
 }
 
-/// What edits have cost that failed on a device that can be trusted still.
+/// State lost by edits that failed, on a device that can still be trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Slots that are gone, and their tails. They are closed as others are; until then they
-    /// have no part in a step, which answers [`SpanOutput::Nothing`] for them.
+    /// Slots that are lost, with their tails. They must be closed like others. Until then a
+    /// step skips them and returns [`SpanOutput::Nothing`] for them.
     pub slots: Vec<SlotId>,
-    /// Segments that are not there. They are dropped as others are; until then what is to be
-    /// made of them is not there either.
+    /// Segments that are lost. They must be dropped like others. Until then segments derived
+    /// from them are lost as well.
     pub segments: Vec<SegmentId>,
-    /// What the device said of the first.
+    /// Message of the first failure.
     pub reason: String,
 }
 
-/// What a failed [`Work`] has cost.
+/// The failure of a [`Work`], by its consequences.
 #[derive(Debug)]
 pub enum Failure {
-    /// The step failed. The tails of its slots are lost, all else is as it was.
+    /// The step failed. The tails of its slots are lost; all other state is unchanged.
     Step(ModelError),
-    /// The step before it failed, and this was launched on top of it or needs a slot
-    /// that was lost with it. Nobody of this step is to blame, and the tails of its
-    /// slots are lost. Its edits were carried out, unless it is of an old
-    /// [epoch](Work::epoch).
+    /// The previous step failed, and this one was submitted on top of it or needs a slot that
+    /// was lost with it. No sequence of this step caused the failure; the tails of its slots
+    /// are lost. Its edits were carried out, unless it is of an old [epoch](Work::epoch).
     Dropped,
-    /// An edit made no sense, edits failed again and again, or the model panicked: the device
-    /// cannot be trusted. It has dropped every slot and
-    /// every segment and goes on empty: what was launched on top of it, and what comes
-    /// until the sender counts up [its epoch](Work::epoch), is [`Failure::Dropped`].
+    /// An edit was invalid, edits failed repeatedly, or the model panicked: the device cannot
+    /// be trusted. It has dropped every slot and every segment and continues empty. Work
+    /// submitted on top of it, and all work until the sender increases [its
+    /// epoch](Work::epoch), is [`Failure::Dropped`].
     Reset(String),
 }

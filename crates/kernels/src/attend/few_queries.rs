@@ -1,4 +1,4 @@
-//! Attention of a few queries: keys are read row by row, as they lie in memory.
+//! Attention of a few queries: keys are read row by row, in memory order.
 
 use super::super::products::{along, along_fewer, line, sums};
 use super::super::simd::{Number, Simd};
@@ -7,15 +7,15 @@ use super::item::{KvSlice, Work};
 use super::scratch::Scratch;
 use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
 
-/// Most queries that this is the faster kernel for. Each costs its own pass over
-/// the block in the first level of cache; beyond half a vector of them the other
-/// kernel's idle lanes cost less.
+/// Maximum queries for which this kernel is the faster one. Each query costs its own pass over
+/// the block in the first level of cache. Beyond half a vector of queries, the idle lanes of
+/// the other kernel cost less.
 pub(super) const fn most<S: Simd>() -> usize {
     S::LANES / 2
 }
 
-/// Computes an item. What a query gets does not depend on the other queries, nor on
-/// how its blocks are cut into pieces, as long as all values are finite.
+/// Computes an item. A query's result depends neither on the other queries nor on how its
+/// blocks are cut into slices, as long as all values are finite.
 #[inline(always)]
 pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut Scratch) {
     let dim = work.dim();
@@ -63,7 +63,7 @@ pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut 
                 query: BLOCK,
             };
             weigh(simd, weights, layout, kv_slice.values, dim, factors, values);
-            // What was computed before is as large as it should be now.
+            // Earlier results already have the scale that they need now.
             factors.fill(1.0);
         }
     }
@@ -73,8 +73,8 @@ pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut 
     }
 }
 
-/// The scores of each query, `BLOCK` apart, from where the piece lies in its block.
-/// Fetches the `next` piece meanwhile.
+/// The scores of each query, `BLOCK` apart, starting at the slice's offset in its block.
+/// Prefetches the `next` slice meanwhile.
 #[inline(always)]
 fn score<S: Simd, N: Number>(
     simd: S,
@@ -91,8 +91,8 @@ fn score<S: Simd, N: Number>(
     let pass_count = (fours.len() / 4 + ones.len()) / dim;
     for first in (0..whole).step_by(tile) {
         let keys = &kv_slice.keys[first * dim..(first + tile) * dim];
-        // The same keys and values of the next piece: those that the first and the
-        // second pass fetch ahead.
+        // The corresponding keys and values of the next slice, which the first and the second
+        // pass prefetch.
         let range = first * dim..first * dim + keys.len();
         let [mut ahead, mut after] = next.map_or([&[][..]; 2], |next| {
             [next.keys, next.values].map(|all| all.get(range.clone()).unwrap_or_default())
@@ -137,8 +137,8 @@ fn score<S: Simd, N: Number>(
     }
 }
 
-/// The scores of four queries with a tile of keys, `BLOCK` apart: what each query would get
-/// alone, with fewer reads.
+/// The scores of four queries with a tile of keys, `BLOCK` apart: the same results as for each
+/// query alone, with fewer reads.
 #[inline(always)]
 fn score_four<S: Simd, N: Number>(
     simd: S,
@@ -165,7 +165,7 @@ fn score_four<S: Simd, N: Number>(
     }
 }
 
-/// Asks for numbers that will be needed.
+/// Prefetches numbers that will be needed.
 #[inline(always)]
 fn prefetch_numbers<S: Simd, N: Number>(simd: S, numbers: &[N]) {
     for line in numbers.chunks(line::<N>()) {
@@ -173,7 +173,7 @@ fn prefetch_numbers<S: Simd, N: Number>(simd: S, numbers: &[N]) {
     }
 }
 
-/// Hides from each query what it does not see of the block at a position.
+/// Hides from each query the keys that it does not see in the block at a position.
 #[inline(always)]
 fn apply_mask<S: Simd, N: Number>(
     simd: S,
@@ -198,8 +198,8 @@ fn apply_mask<S: Simd, N: Number>(
     }
 }
 
-/// Turns scores into weights. Returns the largest score so far, the factor for
-/// what was computed before, and the sum of the weights.
+/// Turns scores into weights. Returns the largest score up to now, the factor for earlier
+/// results, and the sum of the weights.
 #[inline(always)]
 fn softmax_weights<S: Simd>(simd: S, scores: &mut [f32], largest: f32) -> (f32, f32, f32) {
     let mut peak = simd.splat(largest);
@@ -213,7 +213,7 @@ fn softmax_weights<S: Simd>(simd: S, scores: &mut [f32], largest: f32) -> (f32, 
     for scores in scores.chunks_exact_mut(S::LANES) {
         let score = simd.load_part(scores);
         let weight = simd.exp2(simd.sub(score, peak));
-        // Exactly, so that it is the same whether what is hidden is there.
+        // Exactly zero, so that the result is the same with and without the hidden keys.
         let weight = simd.select_ge(lowest, score, nothing, weight);
         sum = simd.add(sum, weight);
         simd.store_part(scores, weight);

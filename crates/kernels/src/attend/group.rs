@@ -1,4 +1,4 @@
-//! Which rows of a step see which cached tokens, gathered over all spans.
+//! The cached tokens that each row of a step sees, grouped over all spans.
 
 use std::ops::Range;
 
@@ -6,11 +6,11 @@ use rustc_hash::FxHashMap;
 
 use super::shape::{PartRange, SpanRange};
 
-/// Keys that are scored before their values are weighed: what fits into the first
-/// level of cache with the rest.
+/// Keys that are scored before their values are weighted: as many as fit into the first level
+/// of cache with the rest.
 pub(super) const BLOCK: usize = 64;
 
-/// Keys in a chunk where chunks follow from positions: whole blocks.
+/// Keys in a chunk where chunk boundaries follow from positions: whole blocks.
 pub(super) const CHUNK: usize = 8 * BLOCK;
 
 /// Rows that see the same parts.
@@ -19,12 +19,12 @@ pub(super) struct Group {
     /// Row of the step, and position, of each stacked row.
     pub(super) rows: Vec<(usize, usize)>,
     pub(super) parts: Vec<Part>,
-    /// The keys, counted through all parts, that any row sees.
+    /// The range of keys, counted through all parts, that any row sees.
     pub(super) keys: Range<usize>,
-    /// What of `keys` each item goes through.
+    /// The subranges of `keys` that single items go through.
     pub(super) chunks: Vec<Range<usize>>,
-    /// No other group works for its rows and there is one chunk: items write
-    /// their results to the output.
+    /// Whether items write their results to the output: no other group works for its rows, and
+    /// there is one chunk.
     pub(super) direct: bool,
     /// Index of its first partial result.
     pub(super) partial: usize,
@@ -33,7 +33,7 @@ pub(super) struct Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Part {
     pub(super) source: Source,
-    /// The first token of the source that is part of it.
+    /// The first token of the source that belongs to the part.
     pub(super) first: usize,
     /// That token's position.
     pub(super) start: usize,
@@ -47,17 +47,17 @@ pub(super) enum Source {
     Tail(usize),
 }
 
-/// See [`gather`].
+/// The result of [`gather`].
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// Where each segment of the step lies.
+    /// The range of each segment of the step.
     pub(super) segments: Vec<PartRange>,
-    /// Spans, and the parts that exactly they see.
+    /// Groups of spans, each with the parts that exactly those spans see.
     pub(super) groups: Vec<(Vec<usize>, Vec<Part>)>,
 }
 
-/// Gathers the spans that share each segment. Neighbouring segments of the same
-/// spans, and all that one span has to itself, make one group.
+/// Gathers the spans that share each segment. Neighbouring segments of the same spans make one
+/// group, and so does everything that only one span sees.
 ///
 /// # Panics
 ///
@@ -75,7 +75,7 @@ pub(super) fn gather(spans: &[SpanRange]) -> Gathered {
             if sharing.len() == 1 {
                 own.push(part);
             } else if sharing[0] == index {
-                // The first of those who share it makes the group for all.
+                // The first of the spans that share it creates the group for all.
                 gathered.add(first, sharing, &[part]);
             }
         }
@@ -85,8 +85,8 @@ pub(super) fn gather(spans: &[SpanRange]) -> Gathered {
     gathered
 }
 
-/// Gathers the spans that share each chunk: all of a chunk's keys, or none, so that
-/// nothing of a row's order depends on who else is there.
+/// Gathers the spans that share each chunk: all of a chunk's keys or none, so that a row's
+/// order of summation does not depend on the other spans of the step.
 ///
 /// # Panics
 ///
@@ -108,7 +108,7 @@ pub(super) fn gather_chunks(spans: &[SpanRange]) -> Gathered {
             if sharing[0] == index {
                 gathered.add(first, sharing, chunk);
             } else {
-                // What comes after another group's chunk is no part of one from before it.
+                // Chunks after another group's chunk do not extend a group from before it.
                 first = gathered.groups.len();
             }
         }
@@ -116,7 +116,7 @@ pub(super) fn gather_chunks(spans: &[SpanRange]) -> Gathered {
     gathered
 }
 
-/// What a span sees, cut wherever a position is a multiple of [`CHUNK`].
+/// The keys that a span sees, cut wherever a position is a multiple of [`CHUNK`].
 fn chunks((index, span): (usize, &SpanRange)) -> Vec<Vec<Part>> {
     let mut chunks: Vec<(usize, Vec<Part>)> = Vec::new();
     let path = span.path.iter().map(Part::from_path_range);
@@ -161,8 +161,8 @@ impl Part {
 }
 
 impl Gathered {
-    /// Adds what spans see next to the last of the groups from `first` on, if that is
-    /// theirs, or to a new one.
+    /// Appends `seen` to the last of the groups from `first` on if that group has the same
+    /// spans. Otherwise creates a new group.
     fn add(&mut self, first: usize, sharing: &[usize], seen: &[Part]) {
         match self.groups[first..].last_mut() {
             Some((last, parts)) if last == sharing => parts.extend(seen),
@@ -170,7 +170,7 @@ impl Gathered {
         }
     }
 
-    /// The spans that have each segment in their path; notes where it lies.
+    /// The spans that have each segment in their path. Records each segment's range.
     fn members(&mut self, spans: &[SpanRange]) -> Vec<Vec<usize>> {
         let mut members: Vec<Vec<usize>> = Vec::new();
         for (index, span) in spans.iter().enumerate() {
@@ -178,7 +178,7 @@ impl Gathered {
                 assert!(range.tokens > 0, "a part has tokens");
                 for segment in members.len()..=range.segment {
                     members.push(Vec::new());
-                    // Until one is found that has it.
+                    // A placeholder until a span with this segment is found.
                     let (start, tokens) = (0, 0);
                     self.segments.push(PartRange {
                         segment,
@@ -190,7 +190,7 @@ impl Gathered {
                 if members[range.segment].is_empty() {
                     *known = *range;
                 }
-                assert_eq!(known, range, "spans share a segment as it is");
+                assert_eq!(known, range, "spans share a segment at one position");
                 members[range.segment].push(index);
             }
         }
@@ -210,8 +210,7 @@ impl Group {
         }
     }
 
-    /// Finds the keys that any row sees: what has left every row's window is at
-    /// the front.
+    /// Finds the keys that any row sees. Keys outside every row's window are at the front.
     pub(super) fn find_visible_keys(&mut self, window: Option<usize>) {
         let earliest = self.rows.iter().map(|row| row.1).min();
         let earliest = earliest.expect("a span has rows");
@@ -221,7 +220,7 @@ impl Group {
         self.keys = self.parts.iter().map(hidden).sum::<usize>()..total;
     }
 
-    /// Cuts the keys into so many chunks of whole blocks, or fewer.
+    /// Cuts the keys into `chunks` chunks of whole blocks, or fewer.
     pub(super) fn cut(&mut self, chunks_max: usize) {
         let length = self.keys.len().div_ceil(chunks_max).next_multiple_of(BLOCK);
         let end = self.keys.end;
@@ -230,8 +229,8 @@ impl Group {
         self.direct &= self.chunks.len() == 1;
     }
 
-    /// Cuts the keys wherever a position is a multiple of [`CHUNK`], so that what a chunk
-    /// has of a row's keys follows from their positions alone.
+    /// Cuts the keys wherever a position is a multiple of [`CHUNK`], so that the keys of a row
+    /// in a chunk follow from their positions alone.
     pub(super) fn cut_by_position(&mut self) {
         let mut chunks: Vec<(usize, Range<usize>)> = Vec::new();
         let mut from = 0;

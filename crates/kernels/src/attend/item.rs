@@ -1,4 +1,4 @@
-//! One item of a plan: which keys it goes through and where its results go.
+//! One item of a plan: the keys that it goes through and the place for its results.
 
 use std::ops::Range;
 
@@ -10,19 +10,19 @@ use super::plan::{AttendPlan, Item, Order};
 use super::scratch::{self, Scratch};
 use super::{Cache, few_queries, many_queries};
 
-/// Plans cheaper than this are not worth another thread.
+/// Plans with a lower cost than this do not use another thread.
 const SINGLE_THREAD_BELOW: usize = 8 << 10;
 
 /// All keys and values of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caches<'a, N> {
     pub(super) segments: &'a [Cache<'a, N>],
-    /// One for each span, the step's rows included.
+    /// One tail for each span, the step's rows included.
     pub(super) tails: &'a [Cache<'a, N>],
 }
 
-/// Computes all items of `plan`: into `output` where nothing is to be merged, into
-/// `partials` elsewhere. `queries` are rotated and scaled.
+/// Computes all items of `plan`: into `output` where no merge is necessary, into `partials`
+/// elsewhere. `queries` are rotated and scaled.
 pub(super) fn run<N: Number>(
     pool: &Pool,
     plan: &AttendPlan,
@@ -74,7 +74,7 @@ impl<N: Number> Job for Compute<'_, N> {
     }
 }
 
-/// An item and all that it reads and writes.
+/// An item and everything that it reads and writes.
 #[derive(Clone, Copy)]
 pub(super) struct Work<'a, N> {
     plan: &'a AttendPlan,
@@ -86,26 +86,27 @@ pub(super) struct Work<'a, N> {
     output: &'a Split<'a, f32>,
 }
 
-/// Neighbouring keys with their values, `dim` numbers each: a block, or a part of one.
+/// Neighbouring keys with their values, `dim` numbers each: a block or a part of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KvSlice<'a, N> {
     pub(super) keys: &'a [N],
     pub(super) values: &'a [N],
-    /// Position of the first.
+    /// Position of the first key.
     pub(super) position: usize,
     pub(super) tokens: usize,
-    /// Position at which its block begins; in the order of a step its own.
+    /// Position at which its block begins. In [`Order::PerStep`](super::plan::Order::PerStep),
+    /// where it begins itself.
     pub(super) block: usize,
 }
 
 impl<N: Number> KvSlice<'_, N> {
-    /// Where in its block it ends.
+    /// End offset in its block.
     #[inline(always)]
     pub(super) fn end(&self) -> usize {
         self.position + self.tokens - self.block
     }
 
-    /// Those of its tokens that lie in a range of positions.
+    /// The keys and values whose positions lie in a range.
     #[inline(always)]
     pub(super) fn within(&self, positions: &Range<usize>, dim: usize) -> Self {
         let from = positions
@@ -126,7 +127,7 @@ impl<N: Number> KvSlice<'_, N> {
         }
     }
 
-    /// The same in `f32`: where they are, or in `scratch`.
+    /// The slice in `f32`: in place if it is `f32` already, otherwise in `scratch`.
     #[inline(always)]
     pub(super) fn widened<'a, S: Simd>(
         &'a self,
@@ -146,14 +147,14 @@ impl<N: Number> KvSlice<'_, N> {
 /// The positions that some queries see.
 #[derive(Clone, Debug)]
 pub(super) struct VisibleRange {
-    /// What at least one of them sees.
+    /// Positions that at least one of them sees.
     pub(super) any: Range<usize>,
-    /// What all of them see.
+    /// Positions that all of them see.
     pub(super) all: Range<usize>,
 }
 
 impl VisibleRange {
-    /// Whether some query does not see some of the piece.
+    /// Whether some query does not see part of the slice.
     #[inline(always)]
     pub(super) fn is_partial<N>(&self, kv_slice: &KvSlice<'_, N>) -> bool {
         kv_slice.position < self.all.start || kv_slice.position + kv_slice.tokens > self.all.end
@@ -174,7 +175,7 @@ impl<'a, N: Number> Work<'a, N> {
         (row, position, self.item.kv_head * per_kv + query % per_kv)
     }
 
-    /// Where a query's numbers lie among all queries, and its result's in the output.
+    /// Offset of a query among all queries, and of its result in the output.
     #[inline(always)]
     fn range(&self, query: usize) -> Range<usize> {
         let (row, _, head) = self.locate(query);
@@ -196,7 +197,7 @@ impl<'a, N: Number> Work<'a, N> {
         (position + 1).saturating_sub(window)..position + 1
     }
 
-    /// What some queries see.
+    /// The positions that a range of queries sees.
     #[inline(always)]
     pub(super) fn visible_range(&self, queries: Range<usize>) -> VisibleRange {
         let first = self.visible_positions(queries.start);
@@ -214,7 +215,7 @@ impl<'a, N: Number> Work<'a, N> {
         visible_range
     }
 
-    /// The item's keys and values, piece by piece. Blocks have at most [`BLOCK`] tokens.
+    /// The item's keys and values, slice by slice. Blocks have at most [`BLOCK`] tokens.
     #[inline(always)]
     pub(super) fn kv_slices(&self) -> KvSlices<'a, N> {
         KvSlices {
@@ -225,8 +226,8 @@ impl<'a, N: Number> Work<'a, N> {
         }
     }
 
-    /// Hands in a query's result: the largest score, the sum of weights relative
-    /// to it, and the values so weighed.
+    /// Stores a query's result: the largest score, the sum of weights relative to it, and the
+    /// weighted sum of the values.
     #[inline(always)]
     pub(super) fn finish<S: Simd>(
         &self,
@@ -237,7 +238,7 @@ impl<'a, N: Number> Work<'a, N> {
         values: &[f32],
     ) {
         if self.group.direct {
-            // SAFETY: one item alone computes this query.
+            // SAFETY: only one item computes this query.
             let output = unsafe { self.output.part(self.range(query)) };
             let factor = simd.splat(1.0 / total);
             for (from, to) in values.chunks(S::LANES).zip(output.chunks_mut(S::LANES)) {
@@ -247,7 +248,7 @@ impl<'a, N: Number> Work<'a, N> {
             let len = self.plan.partial_len();
             let Item { kv_head, chunk, .. } = *self.item;
             let from = self.plan.partial(self.group, kv_head, chunk, query) * len;
-            // SAFETY: one item alone computes this query from this chunk of keys.
+            // SAFETY: only one item computes this query from this chunk of keys.
             let partial = unsafe { self.partials.part(from..from + len) };
             partial[0] = largest;
             partial[1] = total;
@@ -260,7 +261,7 @@ impl<'a, N: Number> Work<'a, N> {
 #[derive(Clone)]
 pub(super) struct KvSlices<'a, N> {
     work: Work<'a, N>,
-    /// Keys still to come, counted through all parts of the group.
+    /// Remaining keys, counted through all parts of the group.
     left: Range<usize>,
     part: usize,
     /// Keys in the parts before `part`.

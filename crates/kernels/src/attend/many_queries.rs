@@ -1,4 +1,4 @@
-//! Attention of many queries: they lie side by side in the lanes of a vector.
+//! Attention of many queries: the queries lie side by side in the lanes of a vector.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut 
     let width = 2 * S::LANES;
     let tiles = work.item.queries.len().div_ceil(width);
     let lanes = tiles * width;
-    // What is kept in fewer bits is read by every tile, and made wide once.
+    // Keys and values in fewer bits are read by every tile, so they are widened once.
     let wide = if N::IS_F32 { 0 } else { BLOCK * dim };
     let [
         queries,
@@ -84,7 +84,7 @@ pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut 
     }
 }
 
-/// Lays a tile's queries out as `[dim, width]`, and what each lane sees. Lanes
+/// Lays a tile's queries out as `[dim, width]`, with the positions that each lane sees. Lanes
 /// without a query see everything, so that their numbers stay finite.
 #[inline(always)]
 fn lay_out<N: Number>(
@@ -126,8 +126,8 @@ struct Tile<'a> {
 }
 
 impl Tile<'_> {
-    /// Takes a block in. `NQ` vectors hold queries; `scores` is scratch for
-    /// `[BLOCK, width]`, `factors` for `[width]`.
+    /// Processes one block. `NQ` vectors hold queries; `scores` is scratch for `[BLOCK,
+    /// width]`, `factors` for `[width]`.
     #[inline(always)]
     fn attend<S: Simd, const NQ: usize>(
         &mut self,
@@ -179,7 +179,7 @@ impl Tile<'_> {
         );
     }
 
-    /// Hides from each lane what it does not see.
+    /// Hides from each lane the keys that it does not see.
     #[inline(always)]
     fn apply_mask<S: Simd, const NQ: usize>(
         &self,
@@ -207,8 +207,7 @@ impl Tile<'_> {
         }
     }
 
-    /// Turns scores into weights, and notes for each lane the factor for what was
-    /// computed before.
+    /// Turns scores into weights, and records for each lane the factor for earlier results.
     #[inline(always)]
     fn softmax_weights<S: Simd, const NQ: usize>(
         &mut self,

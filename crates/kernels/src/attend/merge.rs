@@ -1,11 +1,11 @@
-//! Partial results of a row into one, by log-sum-exp.
+//! Merging of a row's partial results by log-sum-exp.
 
 use super::super::pool::Pool;
 use super::super::simd::{Job, Simd, dispatch_on};
 use super::plan::{AttendPlan, Span};
 use super::softmax::LOWEST;
 
-/// Fewer numbers than this are not worth another thread.
+/// Fewer numbers than this do not use another thread.
 const SINGLE_THREAD_BELOW: usize = 64 << 10;
 
 /// Merges the partial results of every row that has any into `output`.
@@ -92,7 +92,7 @@ impl Job for Merge<'_, '_> {
     }
 }
 
-/// The softmax of what has been merged so far.
+/// The softmax of the parts merged up to now.
 struct Merged {
     largest: f32,
     total: f32,

@@ -10,17 +10,16 @@
 //!    Dao et al. 2022). Rows of all spans that share segments are stacked, so that
 //!    shared keys are read once (as in Hydragen and ChunkAttention). Pairs that the
 //!    mask hides are not computed, except where a block of keys crosses its edge.
-//! 3. `merge`: where several items worked for a row, their results are merged by
-//!    log-sum-exp.
+//! 3. `merge`: where several items worked for a row, their results are merged by log-sum-exp.
 //!
-//! Two inner kernels do the products. `few_queries`: one to `LANES / 2` queries, keys
-//! are read row by row as they lie; this is decoding, and limited by memory.
-//! `many_queries`: queries side by side in the lanes of a vector, a key's numbers
-//! broadcast, so that nothing of the keys is ever transposed and the softmax needs
-//! no horizontal operation.
+//! Two inner kernels compute the products. `few_queries` serves one to `LANES / 2` queries and
+//! reads keys row by row in memory order. This is decoding, and limited by memory.
+//! `many_queries` holds queries side by side in the lanes of a vector and broadcasts a key's
+//! numbers. Keys are never transposed, and the softmax needs no horizontal operation.
 //!
-//! In the [order of a sequence](Order::PerSequence) the first does all: each of its queries
-//! gets the same to the last bit whatever the others are and wherever the keys lie.
+//! In the [order of a sequence](Order::PerSequence) `few_queries` computes everything: each
+//! query's result is the same to the last bit whatever the other queries are and wherever the
+//! keys lie.
 
 mod few_queries;
 mod group;
@@ -48,7 +47,7 @@ pub struct Cache<'a, N> {
     pub keys: &'a [N],
     /// Values.
     pub values: &'a [N],
-    /// Tokens that there is room for.
+    /// Capacity in tokens.
     pub capacity: usize,
 }
 
@@ -59,7 +58,7 @@ pub struct CacheMut<'a, N> {
     pub keys: &'a mut [N],
     /// Values.
     pub values: &'a mut [N],
-    /// Tokens that there is room for.
+    /// Capacity in tokens.
     pub capacity: usize,
 }
 

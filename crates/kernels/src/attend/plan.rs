@@ -1,4 +1,4 @@
-//! What attention has to compute in a step, cut into items of similar cost.
+//! The attention of a step, cut into items of similar cost.
 //!
 //! A plan depends on the shapes of a step only, so one plan serves all layers of
 //! a kind.
@@ -23,22 +23,22 @@ pub struct AttendPlan {
     pub(super) angles: Vec<f32>,
     pub(super) set: InstructionSet,
     pub(super) order: Order,
-    /// Where each segment lies, and how many tokens it must hold.
+    /// The range of each segment, and how many tokens it must hold.
     segments: Vec<PartRange>,
     partials: usize,
     /// Rough [cost] of all items.
     pub(super) cost: usize,
 }
 
-/// What the order of a row's sums follows from.
+/// The inputs that determine the order of a row's sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// From all that is in the step, whatever is the fastest: last bits may differ from
-    /// step to step.
+    /// Everything in the step, in whatever order is the fastest: last bits may differ from step
+    /// to step.
     PerStep,
-    /// From the row's own position alone: the same to the last bit whatever else is in the
-    /// step, however the rows before came to be, and wherever their keys and values lie.
-    /// Keys that rows share are read once in whole chunks only.
+    /// The row's own position alone. Results are the same to the last bit whatever else is in
+    /// the step, however the earlier rows were computed, and wherever their keys and values
+    /// lie. Shared keys are read once only in whole chunks.
     PerSequence,
 }
 
@@ -47,7 +47,8 @@ pub(super) struct Span {
     pub(super) first_row: usize,
     pub(super) rows: usize,
     pub(super) tail_tokens: usize,
-    /// The groups that its rows belong to, and which of their rows is its first.
+    /// The groups that its rows belong to, each with the index of the span's first row in the
+    /// group.
     pub(super) groups: Vec<(usize, usize)>,
 }
 
@@ -61,19 +62,19 @@ pub(super) struct Item {
     pub(super) queries: Range<usize>,
 }
 
-/// Tiles, of two vectors of queries each, that an item has at most.
+/// Maximum tiles of an item, of two vectors of queries each.
 const TILES_MAX: usize = 4;
 
-/// Queries that an item has at most in the [order of a sequence](Order::PerSequence).
+/// Maximum queries of an item in the [order of a sequence](Order::PerSequence).
 const ORDERED_QUERIES_MAX: usize = 32;
 
 /// Items for each thread: enough to even out, few enough to merge cheaply.
 const ITEMS_PER_THREAD: usize = 6;
 
-/// Least cost of an item, so that handing it over does not count.
+/// Minimum cost of an item, so that the cost of dispatching it is negligible.
 const COST_MIN: usize = 4096;
 
-/// What reading a key and its value costs beside the work for each query.
+/// Cost of reading a key and its value, in units of the work for one query.
 const KEY_COST: usize = 8;
 
 impl AttendPlan {
@@ -89,7 +90,7 @@ impl AttendPlan {
         AttendPlan::for_machine(attention, spans, order, InstructionSet::best(), threads)
     }
 
-    /// Plans a step for a certain machine.
+    /// Plans a step for a given instruction set and number of threads.
     pub(super) fn for_machine(
         attention: Attention,
         spans: &[SpanRange],
@@ -123,19 +124,19 @@ impl AttendPlan {
         plan
     }
 
-    /// Segments that the step needs.
+    /// Number of segments that the step needs.
     #[must_use]
     pub fn segments(&self) -> usize {
         self.segments.len()
     }
 
-    /// Rows of all spans.
+    /// Number of rows in all spans.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The attention that was planned for.
+    /// The attention of the plan.
     #[must_use]
     pub fn attention(&self) -> &Attention {
         &self.attention
@@ -147,7 +148,7 @@ impl AttendPlan {
         self.segments[index].tokens
     }
 
-    /// Tokens that each span's tail must have room for.
+    /// Capacity in tokens that each span's tail must have.
     pub fn tail_tokens(&self) -> impl ExactSizeIterator<Item = usize> {
         self.spans.iter().map(|span| span.tail_tokens + span.rows)
     }
@@ -156,8 +157,8 @@ impl AttendPlan {
         self.rows * self.attention.heads.query * self.attention.heads.dim
     }
 
-    /// Numbers in one query's partial result: the largest score, the sum of
-    /// weights, the weighed values.
+    /// Numbers in one query's partial result: the largest score, the sum of weights, the
+    /// weighted values.
     pub(super) fn partial_len(&self) -> usize {
         self.attention.heads.dim + 2
     }
@@ -237,17 +238,17 @@ impl AttendPlan {
             self.groups.push(Group::new(rows, parts));
         }
         for span in &mut self.spans {
-            // As they lie in the sequence, whoever's turn it was to make them.
+            // In sequence order, regardless of which span created each group.
             let start = |&(group, _): &(usize, usize)| self.groups[group].parts[0].start;
             span.groups.sort_by_key(start);
             if let [(only, _)] = span.groups[..] {
-                // For now: there may still be several chunks.
+                // Provisional: there may still be several chunks.
                 self.groups[only].direct = true;
             }
         }
     }
 
-    /// Cuts the groups into items, so that threads can share them evenly.
+    /// Cuts the groups into items that threads can share evenly.
     fn add_items(&mut self, threads: usize) {
         let per_kv = self.attention.heads.per_kv();
         let kv_heads = self.attention.heads.kv;
@@ -294,8 +295,8 @@ impl AttendPlan {
     }
 }
 
-/// Cuts a group's keys so that no item costs much more than `target`. Returns how many
-/// queries an item has at most.
+/// Cuts a group's keys so that no item costs much more than `target`. Returns the maximum
+/// queries of an item.
 fn cut_evenly(
     group: &mut Group,
     queries: usize,
@@ -304,7 +305,7 @@ fn cut_evenly(
     threads: usize,
 ) -> usize {
     let keys = group.keys.len();
-    // Smaller blocks of queries before more chunks of keys: those need no merge.
+    // Smaller blocks of queries come before more chunks of keys, because they need no merge.
     let fits = |tiles: &usize| cost(keys, tiles * tile) <= target;
     let block = (1..=TILES_MAX).rev().find(fits).unwrap_or(1) * tile;
     let chunks_max = if threads == 1 {
@@ -319,8 +320,7 @@ fn cut_evenly(
     block
 }
 
-/// Rough cost of some queries over some keys, in multiply-adds of one query head
-/// with one key.
+/// Rough cost of some queries over some keys, in multiply-adds of one query head with one key.
 fn cost(keys: usize, queries: usize) -> usize {
     keys * (queries + KEY_COST)
 }

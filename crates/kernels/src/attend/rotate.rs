@@ -9,7 +9,7 @@ use super::shape::Heads;
 /// Rows that one thread takes at a time.
 const ROWS: usize = 32;
 
-/// Fewer numbers than this are not worth another thread.
+/// Fewer numbers than this do not use another thread.
 const SINGLE_THREAD_BELOW: usize = 32 << 10;
 
 /// Rotates and scales the queries of `packed` into `queries`
@@ -35,7 +35,7 @@ pub(super) fn rotate<N: Number>(
     }
 }
 
-/// Some rows of a span, and where they go.
+/// Some rows, and where their queries, or keys and values, are written.
 enum Rows<'a, N> {
     Queries {
         first_row: usize,
@@ -102,7 +102,7 @@ impl<N: Number> Job for Rotate<'_, '_, N> {
         let angles = |row: usize| self.plan.angles[2 * pairs * row..][..2 * pairs].split_at(pairs);
         match self.rows {
             Rows::Queries { first_row, to } => {
-                // Scores come out in powers of two, which are cheaper to take.
+                // Scores then are exponents of two, which are cheaper to evaluate.
                 let scale = attention.scale * std::f32::consts::LOG2_E;
                 for (row, to) in to.chunks_exact_mut(query * dim).enumerate() {
                     let row = *first_row + row;
@@ -167,7 +167,7 @@ fn rotate_head<S: Simd, N: Number>(
     }
 }
 
-/// Keeps numbers as they are.
+/// Converts numbers to the cached type and stores them.
 #[inline(always)]
 fn copy_head<S: Simd, N: Number>(simd: S, from: &[f32], to: &mut [N]) {
     for (x, to) in from.chunks(S::LANES).zip(to.chunks_mut(S::LANES)) {
@@ -175,7 +175,7 @@ fn copy_head<S: Simd, N: Number>(simd: S, from: &[f32], to: &mut [N]) {
     }
 }
 
-/// Stores as many lanes as `to` has room for.
+/// Stores as many lanes as fit into `to`.
 #[inline(always)]
 fn store_part<S: Simd, N: Number>(simd: S, to: &mut [N], v: S::Vector) {
     if to.len() >= S::LANES {

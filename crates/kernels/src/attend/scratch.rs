@@ -1,8 +1,8 @@
-//! Memory that a thread keeps from call to call.
+//! Scratch memory that a thread keeps between calls.
 
 use std::cell::RefCell;
 
-/// Numbers that are allocated once and taken again and again.
+/// Numbers that are allocated once and reused.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     numbers: Vec<f32>,
@@ -12,7 +12,7 @@ pub(super) struct Scratch {
 const LINE: usize = 16;
 
 impl Scratch {
-    /// Slices of arbitrary numbers, each from the start of a cache line.
+    /// Slices of arbitrary numbers, each aligned to a cache line.
     #[inline(always)]
     pub(super) fn take<const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [f32]; N] {
         let padded = lengths.map(|length| length.next_multiple_of(LINE));

@@ -1,4 +1,4 @@
-//! The shapes of attention: of a layer kind, and of one step.
+//! The shapes of attention: for a layer kind, and for one step.
 
 use motet_model::FloatKind;
 
@@ -9,11 +9,11 @@ pub struct Attention {
     pub heads: Heads,
     /// Factor of the scores, usually `dim^-0.5`.
     pub scale: f32,
-    /// Sliding window: each row sees this many tokens, itself included. None is all.
+    /// Sliding window: each row sees this many tokens, itself included. None means all.
     pub window: Option<usize>,
     /// Rotary embedding of queries and keys.
     pub rotary: Rotary,
-    /// What cached keys and values are kept in. All is computed in `f32`.
+    /// The type of cached keys and values. All computation is in `f32`.
     pub cached: FloatKind,
 }
 
@@ -43,7 +43,7 @@ pub struct Rotary {
 /// One span of a step.
 #[derive(Clone, Debug)]
 pub struct SpanRange {
-    /// Rows of the span; they follow the rows of the spans before.
+    /// Rows of the span. They follow the rows of the spans before.
     pub rows: usize,
     /// Sealed segments that come before the tail.
     pub path: Vec<PartRange>,
@@ -51,11 +51,11 @@ pub struct SpanRange {
     pub tail: TailRange,
 }
 
-/// Where a segment lies in a span's sequence.
+/// A segment's range in a span's sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartRange {
-    /// Index among the segments of the step. Spans that share it have it at the
-    /// same position.
+    /// Index among the segments of the step. Spans that share the segment have it at the same
+    /// position.
     pub segment: usize,
     /// Position of its first cached token.
     pub start: usize,
@@ -63,7 +63,7 @@ pub struct PartRange {
     pub tokens: usize,
 }
 
-/// Where a tail lies in a span's sequence.
+/// A tail's range in a span's sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailRange {
     /// Position of its first cached token.
@@ -73,7 +73,7 @@ pub struct TailRange {
 }
 
 impl Heads {
-    /// Whether attention can be computed for such heads.
+    /// Whether attention supports such heads.
     #[must_use]
     pub fn supported(&self) -> bool {
         self.kv > 0
@@ -93,8 +93,8 @@ impl Heads {
     }
 }
 
-/// Cosines, then sines, of each row's angles. Angles are `f32` products, as in
-/// the models' own code: far from the start their rounding is part of the model.
+/// Cosines, then sines, of each row's angles. Angles are `f32` products, as in the models' own
+/// code: far from the start their rounding is part of the model.
 pub(super) fn angles(rotary: &Rotary, spans: &[SpanRange]) -> Vec<f32> {
     let frequencies = &rotary.inverse_frequencies;
     let rows = spans.iter().map(|span| span.rows).sum::<usize>();

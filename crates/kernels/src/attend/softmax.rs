@@ -2,15 +2,15 @@
 
 use super::super::simd::{Number, Simd};
 
-/// Stands for "no score yet": lower than every score, and yet a number, so that
-/// differences from it are numbers.
+/// Initial value of the largest score: lower than every score, but finite, so that differences
+/// are numbers.
 pub(super) const LOWEST: f32 = -1e30;
 
-/// What a row that is hidden gets for a score; its weight is nothing where few are at it,
-/// and 2^-126 at most where many are.
+/// The score of a hidden key. Its weight is zero in the kernel for few queries, and at most
+/// 2^-126 in the one for many.
 pub(super) const HIDDEN: f32 = f32::NEG_INFINITY;
 
-/// Where weight `(key, query)` lies among the weights of a block.
+/// Index of weight `(key, query)` among the weights of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) key: usize,
@@ -52,8 +52,8 @@ pub(super) fn weigh<S: Simd, N: Number>(
                 factors: factors[query..].as_ptr(),
                 values: values[query * dim + column..].as_mut_ptr(),
             };
-            // SAFETY: with `query + MR <= queries` and `column + NV * LANES <= dim`
-            // the checks above cover all that a tile touches.
+            // SAFETY: with `query + MR <= queries` and `column + NV * LANES <= dim` the checks
+            // above cover everything that a tile touches.
             column += S::LANES
                 * unsafe {
                     match (left, vectors, S::REGISTERS) {
@@ -92,7 +92,7 @@ impl<N: Number> Tile<N> {
     ///
     /// # Safety
     ///
-    /// The pointers are valid for that many, for all keys.
+    /// The pointers are valid for that many numbers, for all keys.
     #[inline(always)]
     unsafe fn run<S: Simd, const MR: usize, const NV: usize>(self, simd: S) -> usize {
         let mut sums = [[simd.splat(0.0); NV]; MR];

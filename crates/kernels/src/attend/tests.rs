@@ -16,7 +16,7 @@ const ORDERS: [Order; 2] = [Order::PerStep, Order::PerSequence];
 /// A type in which keys and values are kept.
 trait CachedNumber: Number + PartialEq {
     const KIND: FloatKind;
-    /// What rounding may change of a number, as a part of it.
+    /// Relative error that rounding may cause in a number.
     const ROUNDING: f32;
     fn of(x: f32) -> Self;
     fn wide(self) -> f32;
@@ -115,7 +115,7 @@ impl<N: CachedNumber> Buffer<N> {
     }
 }
 
-/// Numbers without pattern, from -1 to 1.
+/// Numbers without a pattern, from -1 to 1.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut next = || {
@@ -243,7 +243,7 @@ impl<N: CachedNumber> Case<N> {
         tails
     }
 
-    /// The output from the definition, one row after another, where tails are these.
+    /// The output from the definition, one row after another, for the given tails.
     fn attended(&self, tails: &[Buffer<N>]) -> Vec<f64> {
         let heads = self.attention.heads;
         let [segments, tails] = [&self.segments[..], tails].map(|all| {
@@ -307,7 +307,7 @@ impl<N: CachedNumber> Case<N> {
 
     fn check(&self) {
         let appended = self.appended();
-        // What is kept follows from the instruction set at most.
+        // Cached numbers depend on nothing but the instruction set.
         let mut known: Option<(Vec<Buffer<N>>, Vec<f64>)> = None;
         for &set in InstructionSet::available() {
             for (order, threads) in ORDERS
@@ -317,10 +317,13 @@ impl<N: CachedNumber> Case<N> {
                 let (output, tails) = self.run(order, set, threads);
                 let is_known = |known: &(Vec<Buffer<N>>, Vec<f64>)| known.0 == tails;
                 if !known.as_ref().is_some_and(is_known) {
-                    // Of what was kept: a number between two may be rounded to either.
+                    // Computed from the cached numbers, since a number between two may be
+                    // rounded to either.
                     known = Some((tails.clone(), self.attended(&tails)));
                 }
-                let (_, expected) = known.as_ref().expect("just made");
+                let (_, expected) = known
+                    .as_ref()
+                    .expect("the expected output was just computed");
                 for (index, (y, expected)) in output.iter().zip(expected).enumerate() {
                     let error = (f64::from(*y) - expected).abs();
                     assert!(
@@ -345,7 +348,7 @@ impl<N: CachedNumber> Case<N> {
     }
 }
 
-/// Whatever keys and values are kept in, each output is what it ought to be.
+/// Every type of cached keys and values gives the expected output.
 fn check(attention: Attention, lengths: &[usize], spans: &[(&[usize], usize, usize)]) {
     Case::<f32>::new(attention.clone(), lengths, spans).check();
     Case::<bf16>::new(attention.clone(), lengths, spans).check();
@@ -383,7 +386,7 @@ fn every_head_size_and_ratio() {
 
 #[test]
 fn shared_prefixes_and_private_tails() {
-    // A trie: 0 is everyone's, 1 and 2 some spans', 3 one span's.
+    // A trie: segment 0 belongs to all spans, 1 and 2 to some, 3 to one.
     let spans: &[(&[usize], usize, usize)] = &[
         (&[0, 1], 3, 1),
         (&[0, 1], 90, 1),
@@ -404,7 +407,7 @@ fn windows_hide_older_tokens() {
             (&[0, 1], 30, 40),
             (&[0, 2], 17, 1),
             (&[], 0, 33),
-            // Few enough rows to be read along, each with a window of its own.
+            // Few enough rows for the kernel of few queries, each with its own window.
             (&[3], 1, 2),
             (&[], 70, 2),
         ];
@@ -444,7 +447,7 @@ fn large_scores_do_not_overflow() {
     check::<f16>();
 }
 
-/// Keys and values beyond the range of half precision are kept as its largest numbers.
+/// Keys and values beyond the range of half precision are clamped to its largest numbers.
 #[test]
 fn values_too_large_for_f16_stay_finite() {
     for &set in InstructionSet::available() {
@@ -506,7 +509,7 @@ proptest! {
     }
 }
 
-/// A sequence, evaluated all at once and in the [order of a sequence](Order::PerSequence).
+/// A sequence, evaluated in one step in the [order of a sequence](Order::PerSequence).
 struct Whole<N> {
     case: Case<N>,
     set: InstructionSet,
@@ -532,7 +535,7 @@ impl<N: CachedNumber> Whole<N> {
         self.case.attention.heads
     }
 
-    /// Some of its keys and values, in a buffer with room for more.
+    /// Some of its keys and values, in a buffer with capacity for more.
     fn part(&self, tokens: Range<usize>, extra_tokens: usize) -> Buffer<N> {
         let Heads { kv, dim, .. } = self.heads();
         let mut part = Buffer::new(self.heads(), tokens.len() + extra_tokens, 1);
@@ -546,9 +549,10 @@ impl<N: CachedNumber> Whole<N> {
         part
     }
 
-    /// A step of several ranges of its rows, each a span by itself, as of so many sequences
-    /// that have begun alike and are not equally far. Segments end at `cuts`; a span lists
-    /// those that it is past and that its first row still sees. Returns what each gets.
+    /// A step of several ranges of its rows, each as a separate span: sequences with a common
+    /// beginning that have come to different positions. Segments end at `cuts`. A span lists
+    /// the segments that it is past and that its first row still sees. Returns each range's
+    /// output.
     fn rerun(&self, cuts: &[usize], ranges: &[Range<usize>], threads: usize) -> Vec<Vec<f32>> {
         let starts = [0].iter().chain(cuts);
         let path: Vec<Range<usize>> = starts.zip(cuts).map(|(from, to)| *from..*to).collect();
@@ -594,7 +598,8 @@ impl<N: CachedNumber> Whole<N> {
         ranges.iter().map(of_span).collect()
     }
 
-    /// Each range gets to the last bit what it got when all was evaluated at once.
+    /// Each range gets the same output to the last bit as in one evaluation of the whole
+    /// sequence.
     fn check(&self, cuts: &[usize], ranges: &[Range<usize>], threads: usize) {
         let row_len = self.heads().query * self.heads().dim;
         for (rows, output) in ranges.iter().zip(self.rerun(cuts, ranges, threads)) {
@@ -634,7 +639,7 @@ proptest! {
     }
 }
 
-/// The one that is further on has lost sight of what the other begins with.
+/// The sequence that is further on no longer sees the beginning of the other.
 #[test]
 fn spans_with_different_visible_starts_keep_their_order() {
     for (window, cuts) in [
@@ -656,8 +661,8 @@ fn check_visible_starts<N: CachedNumber>(window: usize, cuts: &[usize]) {
     whole.check(cuts, &[c, b, a, d], 1);
 }
 
-/// Two that have begun alike: what they share goes through the kernel once, but for the
-/// chunk in which they part.
+/// Two sequences with a common beginning: the kernel reads the shared keys once, except for the
+/// chunk in which the sequences diverge.
 #[test]
 fn whole_shared_chunks_form_one_group() {
     let spans: &[(&[usize], usize, usize)] = &[(&[0, 1], 5, 1), (&[0, 1], 9, 2)];

@@ -14,7 +14,7 @@ pub(super) unsafe fn run<J: Job>(job: J) -> J::Output {
     job.run(Avx2(()))
 }
 
-/// The proof that the machine has AVX2, FMA and F16C.
+/// Proof that the machine has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(());
 
@@ -162,7 +162,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn sum_each(self, vectors: &[__m256]) -> __m256 {
         let &[a, b, c, d, e, f, g, h] = vectors else {
-            panic!("one vector a lane")
+            panic!("expected as many vectors as lanes")
         };
         intrinsic!({
             // Per 128-bit lane: partial sums of a, b, c, d, and of e, f, g, h.

@@ -14,7 +14,7 @@ pub(super) unsafe fn run<J: Job>(job: J) -> J::Output {
     job.run(Avx512(()))
 }
 
-/// The proof that the machine has AVX-512F.
+/// Proof that the machine has AVX-512F.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(());
 
@@ -150,11 +150,11 @@ impl Simd for Avx512 {
         intrinsic!(_mm512_reduce_max_ps(v))
     }
 
-    /// Four rounds, each of which halves the number of vectors and adds what the
-    /// next one needs side by side.
+    /// Four rounds. Each halves the number of vectors and places side by side the numbers that
+    /// the next round adds.
     #[inline(always)]
     fn sum_each(self, vectors: &[__m512]) -> __m512 {
-        let v: &[__m512; 16] = vectors.try_into().expect("one vector a lane");
+        let v: &[__m512; 16] = vectors.try_into().expect("as many vectors as lanes");
         intrinsic!({
             let mut fours = [_mm512_setzero_ps(); 4];
             for (i, four) in fours.iter_mut().enumerate() {

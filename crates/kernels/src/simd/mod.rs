@@ -1,10 +1,9 @@
-//! One vocabulary of vector operations over AVX-512, AVX2, NEON (never run) and plain Rust.
+//! One set of vector operations over AVX-512, AVX2, NEON (never run) and plain Rust.
 //!
-//! A kernel is written once, as a [`Job`] that is generic over [`Simd`];
-//! [`dispatch`] picks the widest instruction set that the machine has and runs
-//! the job compiled for it. (The pattern is that of the crate `pulp`.) For the
-//! compiler to keep everything in registers, `Job::run` and whatever it calls
-//! with a `Simd` value must be `#[inline(always)]`.
+//! A kernel is written once, as a [`Job`] that is generic over [`Simd`]. [`dispatch`] picks the
+//! widest instruction set of the machine and runs the job compiled for it. (The pattern is that
+//! of the crate `pulp`.) For the compiler to keep everything in registers, `Job::run` and every
+//! function that it calls with a `Simd` value must be `#[inline(always)]`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -22,17 +21,17 @@ pub use number::Number;
 
 /// Vectors of `f32` of one instruction set.
 ///
-/// A value of the implementing type is the proof that the machine has the
-/// instructions, so only [`dispatch_on`] makes one.
+/// A value of the implementing type proves that the machine has the instructions, so only
+/// [`dispatch_on`] makes one.
 pub trait Simd: Copy {
     /// One vector.
     type Vector: Copy;
     /// Numbers in a vector.
     const LANES: usize;
-    /// Vector registers that there are to work with.
+    /// Number of vector registers available to a kernel.
     const REGISTERS: usize;
 
-    /// All lanes `x`.
+    /// A vector with `x` in all lanes.
     fn splat(self, x: f32) -> Self::Vector;
     /// `[0, 1, 2, ...]`.
     fn iota(self) -> Self::Vector;
@@ -52,9 +51,9 @@ pub trait Simd: Copy {
     fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a * b + c`.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// The larger of each pair; where `b` is not a number, `b`.
+    /// The larger of each pair; `b` where `b` is NaN.
     fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// The smaller of each pair; where `b` is not a number, `b`.
+    /// The smaller of each pair; `b` where `b` is NaN.
     fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `then` where `a >= b`, `otherwise` elsewhere.
     fn select_ge(
@@ -76,10 +75,10 @@ pub trait Simd: Copy {
     ///
     /// # Panics
     ///
-    /// When there are not so many.
+    /// When the number of vectors is not `LANES`.
     fn sum_each(self, vectors: &[Self::Vector]) -> Self::Vector;
 
-    /// Numbers whose upper halves these are.
+    /// Loads numbers from their upper halves.
     ///
     /// # Safety
     /// `from` is readable for `LANES` halves.
@@ -89,7 +88,7 @@ pub trait Simd: Copy {
         unsafe { load_each(self, from, number::from_bf16) }
     }
 
-    /// Stores the upper halves of the nearest such numbers, ties to even.
+    /// Stores the upper halves of the nearest representable numbers, ties to even.
     ///
     /// # Safety
     /// `to` is writable for `LANES` halves.
@@ -99,7 +98,7 @@ pub trait Simd: Copy {
         unsafe { store_each(self, to, v, number::to_bf16) }
     }
 
-    /// IEEE 754 halves.
+    /// Loads IEEE 754 halves.
     ///
     /// # Safety
     /// `from` is readable for `LANES` halves.
@@ -120,8 +119,8 @@ pub trait Simd: Copy {
         unsafe { store_each(self, to, v, half) }
     }
 
-    /// Asks for the cache line at `at`, which need not exist, in the second level of
-    /// cache. There it may: requests for the first level are few and block loads.
+    /// Prefetches the cache line at `at`, which need not exist, into the second level of cache.
+    /// Requests for the first level are few and block loads, so they are not used.
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
         let _ = at;
@@ -140,7 +139,7 @@ pub trait Simd: Copy {
         unsafe { self.load(whole.as_ptr()) }
     }
 
-    /// Stores as many lanes as `to` has room for.
+    /// Stores as many lanes as fit into `to`.
     #[inline(always)]
     fn store_part(self, to: &mut [f32], v: Self::Vector) {
         if to.len() >= Self::LANES {
@@ -169,14 +168,14 @@ pub trait Simd: Copy {
         let highest = self.splat(127.0 * LN_2);
         let x = self.min(highest, self.max(lowest, x));
         let whole = self.round(self.mul(x, self.splat(LOG2_E)));
-        // ln 2 in two parts (Cody and Waite 1980), so that nothing of x is lost.
+        // ln 2 in two parts (Cody and Waite 1980), so that no bits of x are lost.
         let rest = self.mul_add(whole, self.splat(-0.693_359_4), x);
         let rest = self.mul_add(whole, self.splat(2.121_944_4e-4), rest);
         self.scale(polynomial(self, &EXP, rest), whole)
     }
 }
 
-/// One half after another, as the compiler sees fit.
+/// Converts half after half; the compiler may vectorise it.
 ///
 /// # Safety
 ///
@@ -192,7 +191,7 @@ unsafe fn load_each<S: Simd>(simd: S, from: *const u16, read: impl Fn(u16) -> f3
     unsafe { simd.load(whole.as_ptr()) }
 }
 
-/// One number after another, as the compiler sees fit.
+/// Converts number after number; the compiler may vectorise it.
 ///
 /// # Safety
 ///
@@ -208,7 +207,7 @@ unsafe fn store_each<S: Simd>(simd: S, to: *mut u16, v: S::Vector, keep: impl Fn
     }
 }
 
-/// Most lanes of any implementation.
+/// Maximum lanes of any implementation.
 pub const LANES_MAX: usize = 16;
 
 /// Coefficients of 2^x for |x| <= 1/2, highest power first (Cephes' `exp2f`).
@@ -245,7 +244,7 @@ fn polynomial<S: Simd>(simd: S, coefficients: &[f32], x: S::Vector) -> S::Vector
 
 /// Work that is compiled once per instruction set.
 pub trait Job {
-    /// What it yields.
+    /// The result of the work.
     type Output;
     /// Does the work. Implementations are `#[inline(always)]`.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
@@ -260,12 +259,12 @@ pub enum InstructionSet {
     Avx2,
     /// AArch64: 4 lanes.
     Neon,
-    /// Whatever the compiler makes of plain loops.
+    /// Plain loops, as the compiler vectorises them.
     Portable,
 }
 
 impl InstructionSet {
-    /// Those that this machine has, the widest first.
+    /// The instruction sets of this machine, the widest first.
     #[must_use]
     pub fn available() -> &'static [InstructionSet] {
         static AVAILABLE: OnceLock<Vec<InstructionSet>> = OnceLock::new();
@@ -291,7 +290,7 @@ impl InstructionSet {
         })
     }
 
-    /// The widest that this machine has.
+    /// The widest instruction set of this machine.
     #[must_use]
     pub fn best() -> InstructionSet {
         InstructionSet::available()[0]

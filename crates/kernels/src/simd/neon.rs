@@ -14,7 +14,7 @@ pub(super) unsafe fn run<J: Job>(job: J) -> J::Output {
     job.run(Neon(()))
 }
 
-/// The proof that the machine has NEON.
+/// Proof that the machine has NEON.
 #[derive(Clone, Copy)]
 pub(super) struct Neon(());
 
@@ -125,7 +125,7 @@ impl Simd for Neon {
     #[inline(always)]
     fn sum_each(self, vectors: &[float32x4_t]) -> float32x4_t {
         let &[a, b, c, d] = vectors else {
-            panic!("one vector a lane")
+            panic!("expected as many vectors as lanes")
         };
         intrinsic!(vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)))
     }

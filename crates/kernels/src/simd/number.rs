@@ -1,4 +1,4 @@
-//! Types in which numbers are kept. Kernels compute in `f32`.
+//! Types of cached numbers. Kernels compute in `f32`.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -8,30 +8,31 @@ use super::Simd;
 /// The largest finite number of IEEE 754 half precision.
 const F16_MAX: f32 = 65_504.0;
 
-/// A type in which cached numbers are kept.
+/// A type of cached numbers.
 pub trait Number: Pod + Send + Sync + std::fmt::Debug {
     /// Whether it is `f32` itself, which needs no conversion.
     const IS_F32: bool;
 
-    /// `LANES` numbers.
+    /// Loads `LANES` numbers.
     ///
     /// # Safety
     ///
     /// `from` is readable for `LANES` numbers.
     unsafe fn load<S: Simd>(simd: S, from: *const Self) -> S::Vector;
 
-    /// Keeps the nearest numbers of the type, ties to even.
+    /// Stores the nearest numbers of the type, ties to even.
     ///
     /// # Safety
     ///
     /// `to` is writable for `LANES` numbers.
     unsafe fn store<S: Simd>(simd: S, to: *mut Self, v: S::Vector);
 
-    /// The numbers in `f32`: themselves where they are, or in `scratch`.
+    /// The numbers as `f32`: in place if they are `f32` already, otherwise converted into
+    /// `scratch`.
     ///
     /// # Panics
     ///
-    /// Unless there are whole vectors of numbers, and room for them.
+    /// When the numbers do not fill whole vectors, or `scratch` is too short.
     fn widened<'a, S: Simd>(simd: S, numbers: &'a [Self], scratch: &'a mut [f32]) -> &'a [f32];
 }
 
@@ -61,13 +62,13 @@ impl Number for bf16 {
 
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, from: *const bf16) -> S::Vector {
-        // SAFETY: the caller's promise; it is a `u16` by its layout.
+        // SAFETY: the caller's promise; the type has the layout of `u16`.
         unsafe { simd.load_bf16(from.cast()) }
     }
 
     #[inline(always)]
     unsafe fn store<S: Simd>(simd: S, to: *mut bf16, v: S::Vector) {
-        // SAFETY: the caller's promise; it is a `u16` by its layout.
+        // SAFETY: the caller's promise; the type has the layout of `u16`.
         unsafe { simd.store_bf16(to.cast(), v) }
     }
 
@@ -82,17 +83,17 @@ impl Number for f16 {
 
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, from: *const f16) -> S::Vector {
-        // SAFETY: the caller's promise; it is a `u16` by its layout.
+        // SAFETY: the caller's promise; the type has the layout of `u16`.
         unsafe { simd.load_f16(from.cast()) }
     }
 
-    /// What is beyond the type's range becomes its largest number: an infinity among keys
-    /// would make a whole sequence's output nothing.
+    /// Numbers beyond the type's range become its largest number. An infinity among the keys
+    /// would make a sequence's whole output NaN.
     #[inline(always)]
     unsafe fn store<S: Simd>(simd: S, to: *mut f16, v: S::Vector) {
-        // In this order what is not a number stays so.
+        // In this order NaN stays NaN.
         let v = simd.min(simd.splat(F16_MAX), simd.max(simd.splat(-F16_MAX), v));
-        // SAFETY: the caller's promise; it is a `u16` by its layout.
+        // SAFETY: the caller's promise; the type has the layout of `u16`.
         unsafe { simd.store_f16(to.cast(), v) }
     }
 
@@ -116,24 +117,24 @@ fn widen<'a, S: Simd, N: Number>(simd: S, numbers: &[N], scratch: &'a mut [f32])
     &scratch[..count]
 }
 
-/// The number whose upper half this is.
+/// The number with this upper half and a lower half of zero.
 #[inline(always)]
 pub(super) fn from_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// The upper half of the nearest such number, ties to even.
+/// The upper half of the nearest representable number, ties to even.
 #[inline(always)]
 pub(super) fn to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
     let odd = (bits >> 16) & 1;
     let rounded = bits.wrapping_add(0x7FFF + odd) >> 16;
-    // Rounding could make an infinity, or nothing at all, of what is not a number.
+    // Rounding could turn a NaN into an infinity or into zero.
     let quiet = (bits >> 16) | 0x40;
     (if x.is_nan() { quiet } else { rounded }) as u16
 }
 
-/// An IEEE 754 half, exactly.
+/// Converts an IEEE 754 half exactly.
 #[inline(always)]
 pub(super) fn from_f16(bits: u16) -> f32 {
     let bits = u32::from(bits);
@@ -154,7 +155,7 @@ mod tests {
     use super::super::{InstructionSet, Job, LANES_MAX, dispatch_on};
     use super::*;
 
-    /// Keeps numbers and reads them again; they are padded to whole vectors.
+    /// Stores numbers and loads them again; they are padded to whole vectors.
     struct RoundTrip<'a, N>(&'a [f32], std::marker::PhantomData<N>);
 
     impl<N: Number> Job for RoundTrip<'_, N> {
@@ -165,7 +166,7 @@ mod tests {
             let mut stored = vec![N::zeroed(); self.0.len()];
             let mut loaded = vec![0.0; self.0.len()];
             for at in (0..self.0.len()).step_by(S::LANES) {
-                // SAFETY: there are whole vectors of all.
+                // SAFETY: all slices hold whole vectors.
                 unsafe {
                     N::store(simd, stored.as_mut_ptr().add(at), simd.load(&self.0[at]));
                 }
@@ -181,7 +182,7 @@ mod tests {
         dispatch_on(set, RoundTrip(numbers, std::marker::PhantomData))
     }
 
-    /// Numbers of all magnitudes, ties between two halves, and both signs.
+    /// Numbers of all magnitudes and both signs, with ties between two halves.
     fn numbers() -> Vec<f32> {
         let mut state = 1_u32;
         let mut any = || {
@@ -190,7 +191,7 @@ mod tests {
         };
         let any = (0..100_000).map(|_| any()).filter(|x| x.is_finite());
         let near = (0..50_000).map(|i| (i as f32 - 25_000.0) * 1.000_1e-3);
-        // Halfway between neighbours of bfloat16 and of half precision.
+        // Halfway between neighbours in bfloat16 and in half precision.
         let ties = (0..4_096).flat_map(|i| [1.0 + i as f32 / 256.0, 1.0 + i as f32 / 2_048.0]);
         let small = (0..4_096).map(|i| i as f32 * 2.0_f32.powi(-25));
         let large = [65_504.0, 65_519.0, 65_520.0, 1e5, f32::MAX];
@@ -234,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Every half there is.
+    /// Every half.
     #[test]
     fn all_halves_are_read_exactly() {
         struct Widen<'a, N>(&'a [N]);
@@ -277,7 +278,7 @@ mod tests {
             assert!(loaded.iter().all(|x| x.is_nan()), "{set:?}");
             let (_, loaded) = round_trip::<f16>(set, &numbers);
             assert!(loaded.iter().all(|x| x.is_nan()), "{set:?}");
-            // All of whose set bits would be cut off.
+            // A NaN whose set bits would all be cut off.
             let numbers = [f32::from_bits(0x7F80_0001); LANES_MAX];
             let (_, loaded) = round_trip::<bf16>(set, &numbers);
             assert!(loaded.iter().all(|x| x.is_nan()), "{set:?}");

@@ -1,4 +1,4 @@
-//! [`Simd`] in plain Rust, for machines that no other implementation knows.
+//! [`Simd`] in plain Rust, for machines without a specific implementation.
 
 use super::{Job, Simd};
 
@@ -66,7 +66,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn mul_add(self, a: Lanes, b: Lanes, c: Lanes) -> Lanes {
-        // Not `f32::mul_add`, which is a library call where there is no such instruction.
+        // Not `f32::mul_add`, which is a library call on machines without such an instruction.
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
 
@@ -87,14 +87,14 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn round(self, v: Lanes) -> Lanes {
-        // Adding 1.5 * 2^23 leaves no room for a fraction.
+        // Adding 1.5 * 2^23 leaves no bits for a fraction.
         const SHIFT: f32 = 12_582_912.0;
         std::array::from_fn(|i| (v[i] + SHIFT) - SHIFT)
     }
 
     #[inline(always)]
     fn scale(self, v: Lanes, n: Lanes) -> Lanes {
-        // `as` saturates and takes NaN to 0: always an exponent.
+        // `as` saturates and takes NaN to 0, so the result is always a valid exponent.
         std::array::from_fn(|i| v[i] * f32::from_bits(((n[i] as i32 + 127) as u32) << 23))
     }
 
@@ -110,7 +110,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn sum_each(self, vectors: &[Lanes]) -> Lanes {
-        assert_eq!(vectors.len(), Self::LANES, "one vector a lane");
+        assert_eq!(vectors.len(), Self::LANES, "as many vectors as lanes");
         std::array::from_fn(|i| self.sum(vectors[i]))
     }
 }

@@ -123,10 +123,10 @@ fn mask(shape: &Shape, rows: Range<usize>, keys: Range<usize>) -> Array {
     for row in rows {
         let seen = shape.first_seen(row)..row + 1;
         for _ in 0..heads {
-            mask.extend(keys.clone().map(|key| match seen.contains(&key) {
-                true => 0.0,
-                false => UNSEEN,
-            }));
+            mask.extend(
+                keys.clone()
+                    .map(|key| if seen.contains(&key) { 0.0 } else { UNSEEN }),
+            );
         }
     }
     Array::from_slice(&mask, &dims)

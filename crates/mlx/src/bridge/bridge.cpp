@@ -1,12 +1,12 @@
 // An MLX primitive whose CPU evaluation is a call of a Rust function, and arrays over
 // memory that Rust owns.
 //
-// This is all of the bridge that must be C++: a primitive derives from an MLX class,
-// and preparing its outputs uses methods of MLX's array. The Rust half, which gives it
-// a safe face and says what the pieces mean, is in bridge.rs; the two change
-// together, and motet_bridge_version() is how they make sure of each other.
+// The bridge contains only the code that must be C++: a primitive derives from an MLX class,
+// and preparing its outputs uses methods of MLX's array. The Rust half, in bridge.rs, gives it
+// a safe interface and documents it. The two change together, and motet_bridge_version() lets
+// each check the other.
 //
-// Rust functions come in as pointers, so nothing here has to be found in the program.
+// Rust functions are passed in as pointers, so this file looks up nothing in the program.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -36,8 +36,8 @@ struct motet_view {
 
 struct motet_kernel {
   void* context;
-  // `views` are the inputs, then the in-place arrays, then the outputs. Returns 0, or
-  // writes why not into `error`. Called on the stream's thread.
+  // `views` are the inputs, then the in-place arrays, then the outputs. Returns 0, or writes
+  // the reason of a failure into `error`. Called on the stream's thread.
   int (*run)(void* context, const motet_view* views, char* error, size_t error_len);
   // Called exactly once, after the last call of `run`.
   void (*drop)(void* context);
@@ -65,7 +65,7 @@ class Kernel {
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
-  // MLX keeps what a task throws and rethrows it where the stream is waited for.
+  // MLX keeps an exception that a task throws, and rethrows it where the stream is waited for.
   void run(const std::vector<motet_view>& views) const {
     char error[ERROR_LEN] = "";
     if (raw_.run(raw_.context, views.data(), error, ERROR_LEN) != 0) {
@@ -129,7 +129,7 @@ void allocate(mx::array& a) {
 
 class RustKernel : public mx::Primitive {
  public:
-  // The last `in_place` inputs are the kernel's to change.
+  // The kernel changes the last `in_place` inputs.
   RustKernel(mx::Stream stream, std::shared_ptr<Kernel> kernel, size_t in_place)
       : mx::Primitive(stream), kernel_(std::move(kernel)), in_place_(in_place) {}
 
@@ -137,8 +137,8 @@ class RustKernel : public mx::Primitive {
     auto call = std::make_shared<Call>(kernel_, inputs.size() + outputs.size());
     const size_t plain = inputs.size() - in_place_;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      // MLX takes an in-place array for an input like any other and keeps it alive until
-      // the kernel has run. That nobody minds the change is the Rust half's promise.
+      // MLX treats an in-place array as an ordinary input and keeps it alive until the kernel
+      // has run. The Rust half promises that the change is harmless.
       if (i >= plain && !inputs[i].flags().row_contiguous) {
         throw std::runtime_error("[RustKernel] an in-place array is not row-contiguous");
       }
@@ -164,8 +164,8 @@ class RustKernel : public mx::Primitive {
   size_t in_place_;
 };
 
-// Whether MLX's CPU allocator lays its buffers out as `motet_bridge_adopt` does: their
-// number of bytes, then the bytes. With a GPU's allocator a buffer is something else.
+// Whether MLX's CPU allocator lays its buffers out as `motet_bridge_adopt` does: their number
+// of bytes, then the bytes. A GPU's allocator has buffers of another form.
 bool buffers_are_plain() {
   auto buffer = mx::allocator::malloc(ALIGNMENT);
   const auto start = static_cast<size_t*>(buffer.ptr());
@@ -201,25 +201,25 @@ extern "C" int motet_bridge_version(void) {
 #define MOTET_MLX_SYS ""
 #endif
 
-// The version of mlx-sys whose mlx-c this library was built from, where set-up has built
-// it; empty where mlx-sys itself has.
+// The version of mlx-sys whose mlx-c this library was built from, if `cargo xtask setup` has
+// built it. Empty if mlx-sys itself has.
 extern "C" const char* motet_bridge_mlx_sys(void) {
   return MOTET_MLX_SYS;
 }
 
-// Lets MLX have so many more tasks (of ten operations each) queued before it makes
-// whoever evaluates wait, in this whole process. MLX's own limit of ten is about a
-// quarter of a forward pass, and cannot be set: it counts tasks that are not done, so
-// some are said to be.
+// Raises the number of tasks (of ten operations each) that MLX queues, in this whole process,
+// before it blocks the evaluating thread. MLX's own limit of ten is about a quarter of a
+// forward pass, and cannot be set. MLX counts unfinished tasks, so this reports some of them as
+// finished.
 extern "C" void motet_bridge_queue_more(mlx_stream stream, int tasks) {
   for (int i = 0; i < tasks; ++i) {
     mx::scheduler::notify_task_completion(mlx_stream_get_(stream));
   }
 }
 
-// Puts a kernel into the graph: `outputs` gets `shapes_len` new arrays. Owns the
-// kernel's context from here on, also when it fails. Returns 0, or writes why not into
-// `error`, of at least 512 bytes.
+// Puts a kernel into the graph: `outputs` gets `shapes_len` new arrays. Takes ownership of the
+// kernel's context, also on failure. Returns 0, or writes the reason of a failure into `error`,
+// of at least 512 bytes.
 extern "C" int motet_bridge_apply(
     const motet_kernel* kernel,
     const mlx_array* inputs,
@@ -261,10 +261,10 @@ extern "C" int motet_bridge_can_adopt(void) {
   return buffers_are_plain();
 }
 
-// Makes an array of the numbers at `data`, where they are. The eight bytes before them
-// get what MLX's allocator has there. The memory is `owner`'s, whom `drop` frees, once,
-// when no array is left that uses it: also when this fails. Returns 0, or writes why not
-// into `error`, of at least 512 bytes.
+// Makes an array of the numbers at `data`, without a copy. The eight bytes before them get the
+// header of MLX's allocator. The memory belongs to `owner`. `drop` frees `owner` exactly once,
+// when no array uses the memory any more, also if this call fails. Returns 0, or writes the
+// reason of a failure into `error`, of at least 512 bytes.
 extern "C" int motet_bridge_adopt(
     float* data,
     const motet_shape* shape,

@@ -1,10 +1,10 @@
-//! Where a step's time goes, operation by operation.
+//! Time of each operation in a step.
 //!
-//! [`record`] clocks what a model does within. An operation that is one of this crate's
-//! [kernels](motet_kernels) has its clock inside, on the thread that computes it, so that
-//! the step runs as it always does. One that is composed of MLX's operations has nobody to
-//! hold a clock: it is evaluated alone and waited for, which costs some microseconds each
-//! time and keeps the device from working while the graph is built.
+//! [`record`] times the operations that a model runs. An operation that is one of this crate's
+//! [kernels](motet_kernels) is timed inside, on the thread that computes it, so the step runs
+//! as it always does. An operation that is composed of MLX's operations has no such place: it
+//! is evaluated alone and waited for. That costs some microseconds each time and keeps the
+//! device idle while the graph is built.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use mlx_rs::{Array, transforms};
 
 use super::{Kernel, View, ViewMut};
 
-/// What a step is made of.
+/// The operations of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Op {
@@ -27,9 +27,9 @@ pub enum Op {
     PackedProduct,
     /// Rotary embedding, the append to the tails, and attention of all spans.
     Attention,
-    /// The product behind attention.
+    /// The product after attention.
     OutputProduct,
-    /// What a block made, added to its input, and the sum normalised.
+    /// A block's output added to its input, and the sum normalised.
     AddNorm,
     /// The product to both halves of the MLP.
     GateUpProduct,
@@ -39,24 +39,24 @@ pub enum Op {
     DownProduct,
     /// The product to logits.
     HeadProduct,
-    /// Drawing tokens from logits.
+    /// Sampling tokens from logits.
     Sample,
 }
 
-/// One operation of a step.
+/// One timed operation of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Timed {
-    /// Which.
+    /// The operation.
     pub op: Op,
-    /// When it began to be computed.
+    /// Start of its computation.
     pub started: Instant,
-    /// When it was done.
+    /// End of its computation.
     pub ended: Instant,
-    /// What it needs.
+    /// Its memory traffic and arithmetic.
     pub cost: Cost,
 }
 
-/// What an operation needs, whoever computes it.
+/// Memory traffic and arithmetic of an operation, for any implementation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes of weights, cached state and activations that it must read, each once.
@@ -65,8 +65,9 @@ pub struct Cost {
     pub flops: usize,
 }
 
-/// Runs `work` and says what the models of this thread computed within, in order. Steps are
-/// to be landed within it: what has not run by its end is missing.
+/// Runs `work` and returns the operations that the models of this thread computed meanwhile, in
+/// order. Steps should finish within `work`: operations that have not run by its end are
+/// missing.
 pub fn record<T>(work: impl FnOnce() -> T) -> (T, Vec<Timed>) {
     let recording = Recording::default();
     let log = Arc::clone(&recording.log);
@@ -77,12 +78,12 @@ pub fn record<T>(work: impl FnOnce() -> T) -> (T, Vec<Timed>) {
     (made, timed)
 }
 
-/// Arrays that an operation makes.
+/// The arrays that an operation makes.
 pub(crate) trait Made {
     fn arrays(&self) -> Vec<&Array>;
 }
 
-/// Builds one operation, which reads `inputs`; clocks it where a recording is under way.
+/// Builds one operation, which reads `inputs`, and times it if a recording is active.
 pub(crate) fn op<T: Made>(
     op: Op,
     inputs: &[&Array],
@@ -91,7 +92,7 @@ pub(crate) fn op<T: Made>(
     op_beside(op, inputs, Cost::default, build)
 }
 
-/// As [`op`], for an operation that costs more than to read its inputs.
+/// Like [`op`], for an operation with costs beyond reading its inputs.
 pub(crate) fn op_beside<T: Made>(
     op: Op,
     inputs: &[&Array],
@@ -114,7 +115,7 @@ pub(crate) fn op_beside<T: Made>(
     Ok(made)
 }
 
-/// `kernel`, with a clock where it is the one of an operation that is recorded.
+/// Adds a clock to `kernel` if it belongs to an operation that is being recorded.
 pub(crate) fn clocked(kernel: Box<dyn Kernel>) -> Box<dyn Kernel> {
     match with_recording(|recording| recording.unclaimed.take()).flatten() {
         Some(clock) => Box::new(Clocked { kernel, clock }),
@@ -141,7 +142,7 @@ thread_local! {
 #[derive(Default)]
 struct Recording {
     log: Arc<Mutex<Vec<Timed>>>,
-    /// Of the operation that is being built, until a kernel takes it.
+    /// The clock of the operation that is being built, until a kernel takes it.
     unclaimed: Option<Clock>,
 }
 
@@ -155,7 +156,7 @@ impl Recording {
     }
 }
 
-/// Puts back the recording that another one was made within.
+/// Restores the enclosing recording when it is dropped.
 struct Restored(Option<Recording>);
 
 impl Drop for Restored {
@@ -190,11 +191,11 @@ impl Clock {
 }
 
 fn lock(log: &Mutex<Vec<Timed>>) -> MutexGuard<'_, Vec<Timed>> {
-    // Nothing panics while the lock is held.
+    // No code panics while the lock is held.
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A kernel with a clock of its own.
+/// A kernel with its own clock.
 struct Clocked {
     kernel: Box<dyn Kernel>,
     clock: Clock,

@@ -1,4 +1,4 @@
-//! Attention in a graph, beside MLX's own operations, over several steps.
+//! Attention in a graph, compared with MLX's own operations over several steps.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn zeroed_cache(tokens: usize) -> Array {
 }
 
 fn tail(tokens: usize) -> (Buffer, Buffer) {
-    // SAFETY: each is fresh, and read when the kernel was waited for.
+    // SAFETY: each array is new, and is read after the kernel was waited for.
     unsafe {
         (
             Buffer::new(zeroed_cache(tokens)),
@@ -61,7 +61,7 @@ fn tail(tokens: usize) -> (Buffer, Buffer) {
     }
 }
 
-/// One sequence as MLX's own operations see it: its keys and values so far.
+/// One sequence computed by MLX's own operations: its keys and values up to now.
 struct Composed {
     keys: Vec<Array>,
     values: Vec<Array>,
@@ -78,7 +78,8 @@ impl Composed {
         }
     }
 
-    /// Takes rows of the packed projection in; `[rows, query heads * dim]`.
+    /// Appends rows of the packed projection and returns their attention, `[rows, query heads *
+    /// dim]`.
     fn step(&mut self, packed: &Array) -> Array {
         let rows = packed.dim(0);
         let dim = HEADS.dim as i32;

@@ -1,4 +1,4 @@
-//! The bridge itself: arrays changed in place, failures, and what is left behind.
+//! The bridge itself: arrays changed in place, failures, and leaks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use motet_mlx::kernel_ops as kernels;
 
 use super::{numbers, stream};
 
-/// Adds 1 to every in-place number; outputs their sum before. Counts how many live.
+/// Adds 1 to every in-place number and outputs their sum from before. Counts live instances.
 struct Increment {
     living: Arc<AtomicUsize>,
     panics: bool,
@@ -33,7 +33,7 @@ impl Drop for Increment {
 
 impl Kernel for Increment {
     fn run(&self, _: &[View<'_>], in_place: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
-        assert!(!self.panics, "planted panic");
+        assert!(!self.panics, "injected panic");
         outputs[0].data[0] = in_place.iter().flat_map(|view| view.data.iter()).sum();
         in_place
             .iter_mut()
@@ -48,7 +48,7 @@ fn address(buffer: &Buffer) -> *const f32 {
 
 fn buffer(array: Array) -> Buffer {
     array.eval().unwrap();
-    // SAFETY: it is fresh, and read when the last kernel was waited for.
+    // SAFETY: the array is new, and is read after the last kernel was waited for.
     unsafe { Buffer::new(array) }
 }
 
@@ -75,8 +75,8 @@ fn buffers_stay_where_they_are() {
     assert!(read(&buffers[1]).iter().all(|x| *x == 1000.0));
 }
 
-/// Kernels change a buffer one after another, however many are under way, and what is
-/// evaluated between them sees what was before it.
+/// Kernels change a buffer one after another, even if several are in flight. Operations that
+/// are evaluated between them see the results of the earlier ones.
 #[test]
 fn kernels_under_way_take_turns() {
     let Some(stream) = stream() else { return };
@@ -123,7 +123,7 @@ fn a_panic_becomes_an_error_and_the_stream_lives_on() {
         let buffer = buffer(numbers(&[4], 0.0, 1));
         let kernel = Increment::new(&living, panics);
         let outputs = bridge::apply_in_place(kernel, &[], &[&buffer], &[&[1]], &stream).unwrap();
-        // Behind an operation of MLX's own, as in a model.
+        // After an operation of MLX's own, as in a model.
         let after = &outputs[0] + Array::from_f32(1.0);
         match (panics, after.eval()) {
             (false, outcome) => {
@@ -132,7 +132,7 @@ fn a_panic_becomes_an_error_and_the_stream_lives_on() {
             }
             (true, outcome) => {
                 let message = outcome.unwrap_err().what().to_owned();
-                assert!(message.contains("planted panic"), "{message}");
+                assert!(message.contains("injected panic"), "{message}");
             }
         }
         drop((outputs, after));
@@ -140,7 +140,8 @@ fn a_panic_becomes_an_error_and_the_stream_lives_on() {
     }
 }
 
-/// Whoever waits first may hear of somebody else's panic; the count tells everyone.
+/// The first thread that waits may receive the panic of another evaluation's kernel; the
+/// failure count shows it to all.
 #[test]
 fn failures_under_way_are_counted_and_drained() {
     let Some(_) = stream() else { return };
@@ -150,7 +151,7 @@ fn failures_under_way_are_counted_and_drained() {
         let kernel = Increment::new(&living, panics);
         let buffer = buffer(numbers(&[4], 0.0, 1));
         let outputs = bridge::apply_in_place(kernel, &[], &[&buffer], &[&[1]], &stream).unwrap();
-        // It may say already that one before it has failed.
+        // The error may already report that an earlier kernel has failed.
         let _result = mlx_rs::transforms::async_eval(&outputs);
         outputs
     };
@@ -159,10 +160,12 @@ fn failures_under_way_are_counted_and_drained() {
     bridge::drain(&stream);
     let after = bridge::failures(&stream).unwrap();
     assert_eq!(after.count, before.count + 2);
-    assert!(after.last.contains("planted panic"), "{after:?}");
+    assert!(after.last.contains("injected panic"), "{after:?}");
     drop(under_way);
     for _ in 0..10 {
-        run(false)[0].eval().expect("what failed is forgotten");
+        run(false)[0]
+            .eval()
+            .expect("the earlier failure is cleared");
     }
     assert_eq!(bridge::failures(&stream).unwrap(), after);
 }
@@ -179,7 +182,7 @@ fn nothing_leaks_when_nothing_is_evaluated() {
     drop(outputs);
     assert_eq!(living.load(Ordering::SeqCst), 0);
     assert_eq!(read(&array), [0.0; 4]);
-    // Nor when the operation is refused.
+    // The kernel is dropped as well when the operation is rejected.
     let whole = Array::from_slice(&[1_i32], &[1]);
     let kernel = Increment::new(&living, false);
     assert!(bridge::apply(kernel, &[&whole], &[&[1]], &stream).is_err());
@@ -205,8 +208,8 @@ fn memory_stays_flat_across_many_steps() {
             active.push(mlx_rs::memory::active_memory().unwrap());
         }
     }
-    // Other tests of this process allocate at the same time, but nowhere near the
-    // 196 KB that a copy of the tail would add each round.
+    // Other tests of this process allocate at the same time, but far less than the 196 KB that
+    // a copy of the tail would add each round.
     let grown = active.last().unwrap().saturating_sub(active[0]);
     assert!(grown < 16 << 20, "{active:?}");
 }

@@ -1,4 +1,4 @@
-//! The Rust kernels in MLX graphs, beside the same computation from MLX's own operations.
+//! The Rust kernels in MLX graphs, compared with the same computation by MLX's own operations.
 
 mod attention;
 mod in_place;
@@ -9,12 +9,12 @@ use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, Stream, fast, ops};
 use motet_mlx::{bridge, kernel_ops as kernels};
 
-/// Where the bridge is missing there is nothing to test.
+/// Whether the bridge is available. Without it there is nothing to test.
 fn stream() -> Option<Stream> {
     bridge::available().then(Stream::cpu)
 }
 
-/// Numbers without pattern, from -`range` to `range`.
+/// Numbers without a pattern, from -`range` to `range`.
 fn numbers(shape: &[i32], range: f32, seed: u64) -> Array {
     let count = shape.iter().product::<i32>();
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -1,4 +1,4 @@
-//! Arrays over memory of Rust's own.
+//! Arrays over memory that Rust owns.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
@@ -12,23 +12,23 @@ use super::stream;
 const SHAPE: [i32; 2] = [3, 40];
 const NUMBERS: usize = 120;
 
-/// An array over a vector, and a way to see whether that still lives.
+/// An array over a vector, and a weak reference that shows whether the vector is alive.
 fn wrapped() -> (Array, Weak<Vec<f32>>) {
     let header = HEADER_BYTES / size_of::<f32>();
     let before = std::iter::repeat_n(-1.0, header);
     let mut numbers: Vec<f32> = before.chain((0..NUMBERS).map(|i| i as f32)).collect();
-    // Vectors of this size begin where every number does.
+    // Vectors of this size begin at an address that is aligned for every number.
     assert_eq!(numbers.as_ptr().addr() % HEADER_BYTES, 0);
     let data = NonNull::from(&mut numbers[header]);
     let owner = Arc::new(numbers);
     let alive = Arc::downgrade(&owner);
-    // SAFETY: the vector holds the header and the numbers, and only its owner has it.
+    // SAFETY: the vector holds the header and the numbers, and only its owner uses it.
     let array = unsafe { memory::wrap(data, &SHAPE, owner) };
     (array.unwrap(), alive)
 }
 
-/// The stream of what is computed here, where memory can be adopted. It may hold an
-/// array for a moment after what became of it is there.
+/// The stream for these tests, if memory can be wrapped. It may hold an array for a moment
+/// after its result is available.
 fn wrapping_stream() -> Option<Stream> {
     stream().filter(|_| memory::can_wrap())
 }
@@ -61,7 +61,7 @@ fn wrapped_memory_is_used_in_place_and_freed_once() {
     assert_eq!(alive.strong_count(), 0, "nothing is left");
 }
 
-/// MLX may write a result to the memory of an input that nobody else has.
+/// MLX may write a result to the memory of an input that nothing else holds.
 #[test]
 fn donated_memory_lives_as_long_as_the_result() {
     let Some(stream) = wrapping_stream() else {
@@ -94,7 +94,7 @@ fn bytes_are_copied_wherever_they_begin() {
         for (dtype, shape) in [(Dtype::Float32, [3, 4]), (Dtype::Bfloat16, [3, 8])] {
             let array = memory::copied(from, &shape, dtype);
             assert_eq!((array.shape(), array.dtype()), (&shape[..], dtype));
-            // SAFETY: it is fresh, and nobody changes it.
+            // SAFETY: the array is new, and nothing changes it.
             assert_eq!(unsafe { memory::bytes(&array) }, from);
         }
     }

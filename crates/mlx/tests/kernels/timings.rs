@@ -1,4 +1,4 @@
-//! What the kernels save. Prints the least of many times; run it in release:
+//! Speed of the kernels against MLX. Prints the minimum of many times; run it in release:
 //! `cargo test --release --package motet-mlx --test kernels -- --ignored --nocapture`.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use motet_model::sampling::{
 
 use super::{numbers, stream};
 
-/// What a call leaves, to be waited for and dropped.
+/// The results of a call, to be waited for and dropped.
 trait Outcome {
     fn wait(self);
 }
@@ -46,7 +46,7 @@ fn fastest(mut build: impl FnMut() -> Vec<Array>) -> f64 {
     times.fold(f64::MAX, f64::min)
 }
 
-/// The same of two that take turns.
+/// [`fastest`] for two operations that take turns.
 fn fastest_of_both<T: Outcome>(
     mut one: impl FnMut() -> T,
     mut other: impl FnMut() -> T,
@@ -89,8 +89,8 @@ fn elementwise() {
     }
 }
 
-/// Products of SmolLM2 135M: what each is, its columns, the rows of its weights, and how
-/// many of them take turns, so that they come from memory as in a model.
+/// Products of SmolLM2 135M: name, columns, rows of the weights, and how many matrices take
+/// turns, so that weights come from memory as in a model.
 const PRODUCTS: [(&str, i32, i32, u64); 5] = [
     ("packed QKV", 576, 960, 30),
     ("output", 576, 576, 40),
@@ -279,7 +279,7 @@ fn attend(rows: usize, before: usize, order: Order, cached: FloatKind, stream: &
         let cached_array = numbers(&cache, 1.0, seed).as_dtype(dtype).unwrap();
         cached_array.view::<f32>().unwrap().contiguous().unwrap()
     };
-    // SAFETY: each is fresh, and nobody reads it.
+    // SAFETY: each array is new, and nothing reads it.
     let tail = unsafe {
         let buffer = |seed| Buffer::new(cached_array(seed));
         [(buffer(4), buffer(5))]

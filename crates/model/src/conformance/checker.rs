@@ -1,4 +1,4 @@
-//! The means of the checks: slots by hand, and steps compared with the truth.
+//! Helpers of the checks: slots built by hand, and steps compared with the reference.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use crate::{Model, Segment, Span, Tail, TokenSource};
 use motet_core::TokenId;
 use motet_core::protocol::{ModelError, OutputKind, SegmentSize, SpanOutput};
 
-/// A model under check, and the truth about its prompts.
+/// A model under check, and the reference results of its prompts.
 pub(super) struct Checker<'a, M: Model> {
     pub(super) model: &'a mut M,
     pub(super) same: &'a dyn Fn(&[f32], &[f32]) -> bool,
@@ -19,7 +19,7 @@ pub(super) struct Checker<'a, M: Model> {
     name: &'static str,
 }
 
-/// A slot by hand, on its way through one prompt.
+/// A slot built by hand, on its way through one prompt.
 pub(super) struct Slot<M: Model> {
     pub(super) prompt: usize,
     pub(super) path: Vec<Rc<M::Segment>>,
@@ -83,7 +83,7 @@ impl<'a, M: Model> Checker<'a, M> {
         Slot { prompt, path, tail }
     }
 
-    /// Finishes the prompt on `path`, where that is resumable.
+    /// Finishes the prompt on `path`, if `path` is resumable.
     pub(super) fn resume(&mut self, prompt: usize, path: &[Rc<M::Segment>]) {
         let segment_sizes: Vec<SegmentSize> =
             path.iter().map(|segment| segment.segment_size()).collect();
@@ -140,8 +140,8 @@ impl<'a, M: Model> Checker<'a, M> {
         }
     }
 
-    /// One step: evaluates up to so many more tokens of each slot's prompt and
-    /// compares their logits with the truth.
+    /// Runs one step: evaluates up to so many more tokens of each slot's prompt and compares
+    /// their logits with the reference.
     fn advance_all(&mut self, batch: &mut [(&mut Slot<M>, usize)]) {
         let prompts = Rc::clone(&self.prompts);
         let mut spans: Vec<(&mut Slot<M>, &[TokenId])> = Vec::new();
@@ -170,7 +170,7 @@ impl<'a, M: Model> Checker<'a, M> {
         }
     }
 
-    /// One step that reads all logits.
+    /// Runs one step that returns all logits.
     pub(super) fn step(&mut self, spans: &mut [(&mut Slot<M>, &[TokenId])]) -> Vec<Vec<f32>> {
         let span_outputs = self.step_for(spans, &OutputKind::Logits);
         let mut logits = Vec::new();

@@ -8,17 +8,17 @@ use super::cuts::cuts;
 use crate::{DetachedState, Model, Packer, Segment, Span, TokenSource};
 use motet_core::protocol::{ModelError, OutputKind, SegmentSize};
 
-/// How often state is packed and unpacked beside a model that steps.
+/// Number of times that state is packed and unpacked beside a model that steps.
 const ROUNDS: usize = 20;
 
-/// A segment's state and what it packed into.
+/// A segment's state and the bytes it packed into.
 struct Copied<M: Model> {
     detached_state: DetachedState<M>,
     bytes: Vec<u8>,
 }
 
 impl<M: Model> Checker<'_, M> {
-    /// Whole segments, and the parts of cut ones: what comes back is what went.
+    /// Whole segments, and the parts of cut ones, come back as they left.
     pub(super) fn copied(&mut self) {
         for prompt in 0..self.given {
             let segment = self.segment(prompt, self.prompts[prompt].len() - 1);
@@ -36,7 +36,7 @@ impl<M: Model> Checker<'_, M> {
         }
     }
 
-    /// What comes back of a segment.
+    /// The segment after a round trip through packed bytes.
     fn round_tripped(&mut self, segment: &M::Segment) -> Rc<M::Segment> {
         let detached_state = self.model.export(segment);
         let detached_state = self.done(detached_state);
@@ -49,7 +49,7 @@ impl<M: Model> Checker<'_, M> {
         copy
     }
 
-    /// A parcel outlives its segment, whatever is computed and freed meanwhile.
+    /// Detached state outlives its segment, whatever is computed and freed meanwhile.
     pub(super) fn copied_after_drop(&mut self) {
         let cached = self.prompts[0].len() - 1;
         let segment = self.segment(0, cached);
@@ -69,8 +69,8 @@ impl<M: Model> Checker<'_, M> {
         self.resume(0, &[copy]);
     }
 
-    /// Parts of a tail are copied while a step goes on with it, and the tail is sealed before
-    /// anybody has looked at them. A model that cannot do so says so.
+    /// Parts of a tail are copied while a step goes on with it. The tail is sealed before the
+    /// copies are read. A model without such copies returns `None`.
     pub(super) fn copied_from_tail(&mut self) {
         if !self.model.spec().resumes_anywhere() {
             return;
@@ -107,7 +107,7 @@ impl<M: Model> Checker<'_, M> {
         }
     }
 
-    /// Bytes that are too few or too many, and extents that are none.
+    /// Rejects too few or too many bytes, and invalid segment sizes.
     pub(super) fn invalid_copies(&mut self) {
         let segment = self.segment(0, self.prompts[0].len() - 1);
         let segment_size = segment.segment_size();
@@ -139,8 +139,8 @@ impl<M: Model> Checker<'_, M> {
         }
     }
 
-    /// State is handed over while steps are under way, just sealed or part of them, and
-    /// packed and unpacked on another thread meanwhile.
+    /// State is exported while steps are in flight. It was sealed just before, or is part of
+    /// those steps. Another thread packs and unpacks it meanwhile.
     pub(super) fn copied_during_a_step(&mut self) {
         let half = self.prompts[0].len() / 2;
         let shared = self.segment(0, half);
@@ -184,7 +184,7 @@ impl<M: Model> Checker<'_, M> {
         self.finish_prompt(&mut other);
     }
 
-    /// A step of the rest of the slot's prompt, from token `from` on.
+    /// Submits a step of the rest of the slot's prompt, from token `from` on.
     fn submitted_alone(&mut self, slot: &mut Slot<M>, from: usize) -> M::InFlightStep {
         let prompts = Rc::clone(&self.prompts);
         let mut spans = [Span {

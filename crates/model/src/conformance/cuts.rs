@@ -22,7 +22,7 @@ impl<M: Model> Checker<'_, M> {
         }
     }
 
-    /// The tail goes on after each seal, which leaves it some tokens.
+    /// The tail grows on after each seal, which leaves it some tokens.
     fn sealed_while_growing(&mut self, prompt: usize) {
         let mut slot = self.cold_slot(prompt);
         while self.remaining(&slot) > 3 {
@@ -43,8 +43,8 @@ impl<M: Model> Checker<'_, M> {
         self.finish_prompt(&mut slot);
     }
 
-    /// A slot that ends leaves the same segments as one that goes on, whatever of its tail
-    /// was sealed before.
+    /// A slot that ends leaves the same segments as one that goes on, whatever was sealed from
+    /// its tail before.
     pub(super) fn sealed_in_place(&mut self) {
         for prompt in 0..self.given {
             let cached = self.prompts[prompt].len() - 1;
@@ -113,7 +113,7 @@ impl<M: Model> Checker<'_, M> {
                 let whole = self.whole(&upper, &lower);
                 self.resume(prompt, &[whole]);
                 if at > 1 {
-                    // Of three parts, the lower two first.
+                    // Merge the lower two of three parts first.
                     let [first, second] = self.halves(&upper, at / 2);
                     let rest = self.whole(&second, &lower);
                     self.resume(prompt, &[Rc::clone(&first), Rc::clone(&rest)]);
@@ -128,8 +128,8 @@ impl<M: Model> Checker<'_, M> {
         }
     }
 
-    /// The upper part of a cut, and `more` tokens that were computed after it by
-    /// another slot: they may hold too little of a window together.
+    /// Merges the upper part of a cut with `more` tokens that another slot computed after it.
+    /// Together they may hold too little of a window.
     fn merged_with_another(&mut self, prompt: usize, upper: &M::Segment, more: usize) {
         let mut slot = self.cold_slot(prompt);
         for tokens in [upper.tokens(), more] {
@@ -196,7 +196,7 @@ impl<M: Model> Checker<'_, M> {
     }
 }
 
-/// Offsets within cached state of `tokens` tokens to cut it at.
+/// Offsets at which cached state of `tokens` tokens is cut.
 pub(super) fn cuts(tokens: usize) -> Vec<usize> {
     let mut cuts = vec![1, 2, tokens / 2, tokens - 2, tokens - 1];
     cuts.sort_unstable();

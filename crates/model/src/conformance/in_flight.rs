@@ -1,5 +1,5 @@
-//! Checks of steps under way: two at once, edits meanwhile, and flights that nobody
-//! lets land.
+//! Checks of steps in flight: two at once, edits meanwhile, and steps that are dropped before
+//! they finish.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use crate::{Model, Span, Tail, TokenSource};
 use motet_core::TokenId;
 use motet_core::protocol::{OutputKind, Sampling, SpanOutput, TokenSampling};
 
-/// Tokens that each sequence decodes.
+/// Number of tokens that each sequence decodes.
 const DECODED: usize = 4;
 
 const GREEDY: TokenSampling = TokenSampling {
@@ -18,8 +18,8 @@ const GREEDY: TokenSampling = TokenSampling {
 };
 
 impl<M: Model> Checker<'_, M> {
-    /// Every prompt decodes a few tokens, each step launched before the one that feeds
-    /// it has landed. The order of the spans changes from step to step.
+    /// Every prompt decodes a few tokens. Each step is submitted before the step that samples its
+    /// input has finished. The order of the spans changes from step to step.
     pub(super) fn overlapped(&mut self) {
         let mut slots: Vec<Slot<M>> = (0..self.prompts.len()).map(|p| self.cold_slot(p)).collect();
         let mut sampled: Vec<Vec<TokenId>> = vec![Vec::new(); slots.len()];
@@ -43,8 +43,8 @@ impl<M: Model> Checker<'_, M> {
         }
     }
 
-    /// Launches a step of all slots in this order: of their prompts, or of what the
-    /// flight before has drawn for them.
+    /// Submits a step of all slots in this order. The tokens are the prompts, or those that the
+    /// previous step sampled.
     fn submitted(
         &mut self,
         slots: &mut [Slot<M>],
@@ -109,7 +109,7 @@ impl<M: Model> Checker<'_, M> {
         }
     }
 
-    /// The tokens are the likeliest after the slot's prompt and each other, and the slot
+    /// The sampled tokens are the likeliest after the slot's prompt and each other. The slot
     /// holds all but the last of them.
     fn expect_decoded(&mut self, slot: &mut Slot<M>, sampled: &[TokenId]) {
         let prompt = Rc::clone(&self.prompts)[slot.prompt].clone();
@@ -126,8 +126,8 @@ impl<M: Model> Checker<'_, M> {
         self.expect_row(&found, rows[all.len() - 1]);
     }
 
-    /// While two slots are in a step, the segment that they share is split, another slot
-    /// is sealed, and one more comes and goes.
+    /// While two slots are in a step, the segment that they share is split, another slot is
+    /// sealed, and one more slot is created and dropped.
     pub(super) fn edited_during_a_step(&mut self) {
         let tokens = self.prompts[0].len();
         let half = tokens / 2;
@@ -173,8 +173,8 @@ impl<M: Model> Checker<'_, M> {
         self.resume(0, &path);
     }
 
-    /// Two steps, the second fed by the first, are dropped before they have landed, and
-    /// their slots too. Others go on.
+    /// Two steps, the second on tokens of the first, are dropped before they finish, and their
+    /// slots too. Other slots go on.
     pub(super) fn dropped(&mut self) {
         let mut surviving_slot = self.cold_slot(1);
         self.advance(&mut surviving_slot, 2);
@@ -198,7 +198,7 @@ impl<M: Model> Checker<'_, M> {
         self.finish_prompt(&mut surviving_slot);
     }
 
-    /// Compares rows with what they ought to be.
+    /// Compares a row with the expected one.
     fn expect_row(&self, found: &[f32], expected: &[f32]) {
         let rows = found
             .chunks(self.row_len())

@@ -10,7 +10,7 @@ use motet_core::TokenId;
 use motet_core::protocol::ModelError;
 
 impl<M: Model> Checker<'_, M> {
-    /// What is left of a slot whose end was removed is as if that had never been.
+    /// After its end is removed, a slot is as if the removed tokens had never been.
     pub(super) fn truncated(&mut self) {
         if !self.model.spec().resumes_anywhere() {
             return;
@@ -31,8 +31,8 @@ impl<M: Model> Checker<'_, M> {
         }
     }
 
-    /// The same removal gives the same however the slot was laid out, at once or in
-    /// two steps, and sealed thereafter or not.
+    /// The same removal gives the same state whatever the slot's layout, in one step or in two,
+    /// and sealed afterwards or not.
     pub(super) fn shifted(&mut self) {
         let spec = self.model.spec();
         if !spec.resumes_anywhere() || !spec.can_shift {
@@ -143,7 +143,7 @@ impl<M: Model> Checker<'_, M> {
         self.expect(is_shorter, "the tail holds what was left");
     }
 
-    /// Logits of tokens that come next, in two steps.
+    /// Logits of the following tokens, in two steps.
     fn continued_logits(&mut self, slot: &mut Slot<M>) -> Vec<f32> {
         let prompts = Rc::clone(&self.prompts);
         let next: &[TokenId] = &prompts[(slot.prompt + 1) % self.given][..4];
@@ -154,8 +154,8 @@ impl<M: Model> Checker<'_, M> {
     }
 }
 
-/// Where a slot of `tokens` tokens may be sealed: all of it in the tail, parts of
-/// it, and nothing.
+/// Offsets at which a slot of `tokens` tokens may be sealed: none (all of it in the tail), some,
+/// and all of it.
 fn layouts(tokens: usize) -> [Vec<usize>; 3] {
     [
         vec![],
@@ -164,8 +164,8 @@ fn layouts(tokens: usize) -> [Vec<usize>; 3] {
     ]
 }
 
-/// How many segments may stay when tokens from offset `from` on are removed: none,
-/// and all that can.
+/// Possible numbers of segments that stay when tokens from offset `from` on are removed: none,
+/// and as many as can.
 fn retained_counts(layout: &[usize], from: usize) -> Vec<usize> {
     let most = layout.iter().filter(|end| **end <= from).count();
     let mut retained = vec![0, most];

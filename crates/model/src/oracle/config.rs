@@ -1,4 +1,4 @@
-//! What an oracle is to be: its shape, its speed, its faults.
+//! Configuration of an oracle: its shape, its speed, its faults.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::vocabulary::Vocabulary;
 use motet_core::TokenId;
 use motet_core::protocol::{LayerGroup, LayerKind, ModelSpec};
 
-/// What an oracle is to be. The default is one layer of full attention over a
-/// thousand tokens, which never ends, costs nothing and verifies all it reads.
+/// Configuration of an [`Oracle`](super::Oracle). The default is one layer of full attention over
+/// a thousand tokens, which never ends a sequence, takes no time and verifies every read.
 #[derive(Clone, Debug)]
 pub struct OracleConfig {
     /// Token ids are `0..vocab_size`. Two makes collisions of prefixes likely;
@@ -22,64 +22,63 @@ pub struct OracleConfig {
     pub layers: Vec<LayerKind>,
     /// Tokens that end a sequence; fewer than the vocabulary has.
     pub end_tokens: Vec<TokenId>,
-    /// One row in so many, by hash, produces an end token and nothing else; 0
-    /// is never. End tokens are produced in no other way.
+    /// One row in so many, by hash, produces an end token and nothing else; 0 means never. End
+    /// tokens are produced in no other way.
     pub end_one_in: u64,
-    /// Device bytes that each layer reports per cached token, or per state of a
-    /// recurrent layer. Eight is what it really holds; more makes small budgets
-    /// bite sooner.
+    /// Device bytes that each layer reports per cached token, or per state of a recurrent layer.
+    /// Eight is what it really holds. Larger values make small budgets run out sooner.
     pub layer_bytes: usize,
-    /// Bytes of memory that the pretended device has left when the model is loaded; `None`
-    /// has any number, and does not tell.
+    /// Bytes of memory that the simulated device has left when the model is loaded. `None` means
+    /// no limit, and the device does not report one.
     pub device_bytes: Option<usize>,
-    /// Bytes that it claims a step needs beside cached state, for each of its tokens.
+    /// Reported scratch bytes per token of a step, beside cached state.
     pub scratch_bytes_per_token: usize,
-    /// Tails report room for whole blocks of this many tokens; at least 1.
+    /// Tails report capacity in whole blocks of this many tokens; at least 1.
     pub tail_block_tokens: usize,
-    /// Whether it claims that full attention's state can be moved to other positions.
+    /// Whether the model reports that full attention's state can be moved to other positions.
     pub can_shift: bool,
-    /// How long a step takes on the device that the oracle pretends to run on, from
-    /// its launch or the end of the step before it.
+    /// Duration of a step on the simulated device, from its submission or the end of the step
+    /// before it.
     pub cost: StepCost,
-    /// Re-reads every cached entry at every step, in time linear in the context.
-    /// Turn it off to measure a scheduler: folds that were taken when the
-    /// entries were written are then trusted.
+    /// Whether every step reads every cached entry again, in time linear in the context. Turn it
+    /// off to measure a scheduler: the folds that were taken when the entries were written are
+    /// then trusted.
     pub verify: bool,
-    /// Stands for the weights: oracles of different seeds give different tokens
-    /// and have another identity.
+    /// Stands for the weights: oracles with different seeds give different tokens and have
+    /// different identities.
     pub seed: u64,
-    /// How the oracle is told to fail. Keep a clone.
+    /// Handle to inject failures. Keep a clone.
     pub faults: Faults,
-    /// What the oracle counts. Keep a clone.
+    /// Handle to the oracle's counters. Keep a clone.
     pub counters: OracleCounters,
 }
 
-/// How long a step takes, so that policies can be measured on the oracle.
+/// Duration of a step, so that policies can be measured on the oracle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepCost {
-    /// Every step.
+    /// Cost of every step.
     pub base: Duration,
-    /// Per token evaluated.
+    /// Cost per token evaluated.
     pub per_token: Duration,
-    /// Per token of each span's path and tail, shared or not.
+    /// Cost per token of each span's path and tail, shared or not.
     pub per_cached_token: Duration,
 }
 
-/// A field of an [`OracleConfig`] that makes no sense.
+/// An invalid field of an [`OracleConfig`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("oracle: field `{field}` is {found}; expected {expected}")]
 #[non_exhaustive]
 pub struct OracleConfigError {
-    /// The field.
+    /// The field's name.
     pub field: &'static str,
-    /// What it holds.
+    /// The value found.
     pub found: String,
-    /// What it should hold.
+    /// The values allowed.
     pub expected: &'static str,
 }
 
 impl OracleConfig {
-    /// An oracle of these layers, otherwise the default.
+    /// An otherwise default configuration with these layers.
     #[must_use]
     pub fn with_layers(layers: &[LayerKind]) -> OracleConfig {
         OracleConfig {
@@ -88,11 +87,11 @@ impl OracleConfig {
         }
     }
 
-    /// Whether an oracle can be built of this.
+    /// Checks that an oracle can be built from this configuration.
     ///
     /// # Errors
     ///
-    /// [`OracleConfigError`] names the first field that makes no sense.
+    /// [`OracleConfigError`] names the first invalid field.
     pub fn validate(&self) -> Result<(), OracleConfigError> {
         let vocab = 1..=TokenId::MAX as usize;
         let ends = self.distinct_end_tokens();
@@ -141,8 +140,7 @@ impl OracleConfig {
         Ok(())
     }
 
-    /// The model's own account of this configuration; layers of one kind form
-    /// one group.
+    /// The [`ModelSpec`] of this configuration; layers of one kind form one group.
     #[must_use]
     pub fn spec(&self) -> ModelSpec {
         let mut layer_groups: Vec<LayerGroup> = Vec::new();
@@ -177,7 +175,7 @@ impl OracleConfig {
         Vocabulary::new(self.vocab_size, &self.end_tokens, self.end_one_in)
     }
 
-    /// What an oracle must agree in with another whose state it takes in.
+    /// Identity that two oracles must share for one to import the other's state.
     fn identity(&self) -> u64 {
         let kinds = self.layers.iter().map(|kind| match kind {
             LayerKind::Full => 0,
@@ -222,7 +220,7 @@ impl Default for OracleConfig {
 }
 
 impl StepCost {
-    /// How long a step takes that evaluates `tokens` and reads `cached_tokens`.
+    /// Duration of a step that evaluates `tokens` and reads `cached_tokens`.
     #[must_use]
     pub fn of(&self, tokens: usize, cached_tokens: usize) -> Duration {
         let times = |cost: Duration, count: usize| {

@@ -1,12 +1,12 @@
-//! What the oracle counts: work done, and state that is still alive.
+//! Counters of the oracle: work done, and state that is still alive.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use motet_core::protocol::DeviceMemory;
 
-/// A handle to the counts of one oracle, or of several in a row: put the same
-/// handle into the next one's configuration. Cheap to clone; any thread may read.
+/// A handle to the counters of one oracle, or of several in a row: put the same handle into the
+/// next one's configuration. Cheap to clone; any thread may read.
 #[derive(Clone, Debug, Default)]
 pub struct OracleCounters(Arc<Counts>);
 
@@ -14,19 +14,19 @@ pub struct OracleCounters(Arc<Counts>);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OracleCounts {
-    /// Steps begun, those that failed included.
+    /// Steps started, including those that failed.
     pub steps: u64,
     /// Spans of the steps that succeeded.
     pub spans: u64,
     /// Tokens evaluated by the steps that succeeded.
     pub tokens_evaluated: u64,
-    /// Segments that are not dropped yet.
+    /// Segments not dropped yet.
     pub segments_alive: usize,
-    /// Tails that are not dropped yet.
+    /// Tails not dropped yet.
     pub tails_alive: usize,
     /// Bytes that those segments and tails report.
     pub bytes_alive: usize,
-    /// The most that `bytes_alive` ever was.
+    /// Peak of `bytes_alive`.
     pub bytes_peak: usize,
 }
 
@@ -41,14 +41,14 @@ struct Counts {
     bytes_peak: AtomicUsize,
 }
 
-/// What a piece of state is charged as.
+/// The kind of state that a charge counts as.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum StateKind {
     Segment,
     Tail,
 }
 
-/// One segment's or tail's share of the counts, given back when dropped.
+/// One segment's or tail's share of the counts; dropping it subtracts the share.
 #[derive(Debug)]
 pub(super) struct Charge {
     counters: Mutex<OracleCounters>,
@@ -143,7 +143,7 @@ impl Charge {
         self.bytes = bytes;
     }
 
-    /// From now on it is counted there.
+    /// Moves the charge to other counters.
     pub(super) fn move_to(&self, counters: &OracleCounters) {
         let mut counted = self.counters();
         if !Arc::ptr_eq(&counted.0, &counters.0) {
@@ -153,7 +153,7 @@ impl Charge {
         }
     }
 
-    /// Nothing but a move happens under this lock.
+    /// No code panics under this lock, since it only moves numbers.
     fn counters(&self) -> MutexGuard<'_, OracleCounters> {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Failures that a test asks the oracle for.
+//! Failures that a test injects into the oracle.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use motet_core::TokenId;
 
-/// A handle by which a test makes an oracle fail. Cheap to clone; any thread may
-/// use it while the oracle runs. A fault that struck is spent, except poison.
+/// A handle by which a test makes an oracle fail. Cheap to clone; any thread may use it while the
+/// oracle runs. A fault strikes once, except poison.
 ///
 /// Steps are numbered from 0, as [`OracleCounts::steps`] counts them.
 ///
@@ -15,7 +15,7 @@ use motet_core::TokenId;
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
-/// How often each fault has struck.
+/// Number of times that each fault has struck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultCounts {
@@ -25,34 +25,34 @@ pub struct FaultCounts {
     pub failed_finish: u64,
     /// [`StepFault::Panic`].
     pub panicked: u64,
-    /// [`StepFault::Stall`], or a token that makes steps hang.
+    /// [`StepFault::Stall`], or a token that makes steps stall.
     pub stalled: u64,
-    /// Steps that failed because they evaluated poison.
+    /// Steps that failed because they evaluated a poisoned token.
     pub poisoned: u64,
-    /// Memory that was refused.
+    /// Allocations that failed.
     pub allocations_failed: u64,
-    /// Segments that were not handed over.
+    /// Exports that failed.
     pub exports_failed: u64,
-    /// Segments that were handed over and not computed.
+    /// Exported segments that were left uncomputed.
     pub exports_stalled: u64,
-    /// Of these, those that somebody waited for instead of asking whether they are computed.
+    /// Stalled exports on which a thread blocked instead of polling whether they are computed.
     pub exports_waited_for: u64,
 }
 
-/// What happens to a step.
+/// A fault of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepFault {
-    /// Its launch returns [`ModelError::Device`](motet_core::protocol::ModelError::Device).
+    /// Its submission returns [`ModelError::Device`](motet_core::protocol::ModelError::Device).
     Fail,
-    /// It is launched and drawn, and fails as above when it is to land.
+    /// Submission and sampling succeed; `finish` fails as above.
     FailFinish,
-    /// Its launch panics.
+    /// Its submission panics.
     Panic,
-    /// Its launch takes so much longer, then succeeds.
+    /// Its submission takes so much longer, then succeeds.
     Stall(Duration),
 }
 
-/// What segments share that were handed over and are not computed.
+/// Completion state that stalled exports share.
 #[derive(Debug, Default)]
 pub(super) struct Stall {
     is_finished: AtomicBool,
@@ -68,19 +68,19 @@ struct Plan {
     allocation_failures: u64,
     export_failures: u64,
     export_stalls: u64,
-    /// What the segments that hang now share.
+    /// Shared by the exports that are stalled now.
     stall: Arc<Stall>,
     exports_waited_for: Arc<AtomicU64>,
     counts: FaultCounts,
 }
 
 impl Faults {
-    /// Strikes step number `step` with `fault`.
+    /// Injects `fault` into step number `step`.
     pub fn at_step(&self, step: u64, fault: StepFault) {
         self.plan().at_steps.push((step, fault));
     }
 
-    /// Strikes each of the next `steps` steps with `fault`.
+    /// Injects `fault` into each of the next `steps` steps.
     pub fn next_steps(&self, steps: u64, fault: StepFault) {
         self.plan().next_steps.push((steps, fault));
     }
@@ -95,30 +95,31 @@ impl Faults {
         self.plan().stalls.push((token, longer));
     }
 
-    /// Refuses the memory for the next `times` new segments and tails, and segments
-    /// taken in; a split, which makes two segments, counts as one, and so does a removal.
+    /// Fails the allocations of the next `times` new segments and tails, including imported
+    /// segments. A split, which makes two segments, counts as one, and so does a removal.
     pub fn fail_allocations(&self, times: u64) {
         self.plan().allocation_failures = times;
     }
 
-    /// Fails the next `times` attempts to hand a segment over.
+    /// Fails the next `times` exports.
     pub fn fail_exports(&self, times: u64) {
         self.plan().export_failures = times;
     }
 
-    /// Leaves the next `times` segments that are handed over uncomputed, until they are
-    /// [computed after all](Faults::compute_exports), as a device does that hangs.
+    /// Leaves the next `times` exported segments uncomputed, like a device that hangs, until
+    /// [`compute_exports`](Faults::compute_exports).
     pub fn stall_exports(&self, times: u64) {
         self.plan().export_stalls = times;
     }
 
-    /// Computes all segments that were handed over and hang.
+    /// Computes all exported segments that are stalled.
     pub fn compute_exports(&self) {
         let stall = std::mem::take(&mut self.plan().stall);
         stall.is_finished.store(true, Ordering::Release);
     }
 
-    /// Forgets every fault that has not struck yet, poison too. What hangs goes on hanging.
+    /// Clears every fault that has not struck yet, including poison. Stalled exports stay
+    /// stalled.
     pub fn clear(&self) {
         let mut plan = self.plan();
         *plan = Plan {
@@ -129,7 +130,7 @@ impl Faults {
         };
     }
 
-    /// What has struck so far.
+    /// The faults that have struck so far.
     #[must_use]
     pub fn counts(&self) -> FaultCounts {
         let plan = self.plan();
@@ -139,7 +140,7 @@ impl Faults {
         }
     }
 
-    /// What strikes step `step`, which evaluates `tokens`.
+    /// Takes the faults that strike step `step`, which evaluates `tokens`.
     pub(super) fn strike(
         &self,
         step: u64,
@@ -173,10 +174,10 @@ impl Faults {
                 .filter(|(token, _)| tokens.contains(token));
             struck.extend(stalls.map(|(_, longer)| StepFault::Stall(*longer)));
         }
-        // A step may hang and then fail; it cannot fail and then hang.
+        // A step may stall and then fail; it cannot fail and then stall.
         struck.sort_by_key(|fault| !matches!(fault, StepFault::Stall(_)));
         if let Some(end) = struck.iter().position(ends) {
-            // It never gets any further.
+            // A step that fails at submission reaches no later fault.
             struck.truncate(end + 1);
             struck.retain(|fault| *fault != StepFault::FailFinish);
         }
@@ -184,7 +185,7 @@ impl Faults {
         struck
     }
 
-    /// Whether the device refuses the memory that is asked for now.
+    /// Whether the current allocation fails.
     pub(super) fn fails_allocation(&self) -> bool {
         let mut plan = self.plan();
         let fails = take_one(&mut plan.allocation_failures);
@@ -192,7 +193,7 @@ impl Faults {
         fails
     }
 
-    /// Whether a segment is not handed over now.
+    /// Whether the current export fails.
     pub(super) fn fails_export(&self) -> bool {
         let mut plan = self.plan();
         let fails = take_one(&mut plan.export_failures);
@@ -200,7 +201,7 @@ impl Faults {
         fails
     }
 
-    /// What says when a segment that is handed over now is computed; none where it is at once.
+    /// Completion state of the current export; `None` if it is computed at once.
     pub(super) fn export_stall(&self) -> Option<Arc<Stall>> {
         let mut plan = self.plan();
         let stalls = take_one(&mut plan.export_stalls);
@@ -229,7 +230,7 @@ impl Stall {
         self.is_finished.load(Ordering::Acquire)
     }
 
-    /// Somebody waits until it is over.
+    /// Counts a thread that blocks until the stall ends.
     pub(super) fn count_waiter(&self) {
         self.waited_for.fetch_add(1, Ordering::Relaxed);
     }
@@ -248,7 +249,7 @@ impl FaultCounts {
     }
 }
 
-/// Whether there was one left.
+/// Takes one from the counter; returns whether one was left.
 fn take_one(left: &mut u64) -> bool {
     let is_left = *left > 0;
     *left -= u64::from(is_left);

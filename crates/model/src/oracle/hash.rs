@@ -5,8 +5,8 @@ use motet_core::TokenId;
 /// Odd and 5 modulo 8, so that its powers modulo 2^64 repeat as late as can be.
 pub(super) const BASE: u64 = 0x9E37_79B9_7F4A_7C15;
 const BASE_INVERSE: u64 = inverse(BASE);
-/// How far an entry turns from one position to the next. Odd, so that entries at
-/// different distances never turn alike.
+/// Change of an entry from one position to the next. Odd, so that entries at different distances
+/// never change alike.
 const TURN: u64 = 0xD6E8_FEB8_6659_FD93;
 
 /// A hash of `words`, in order: SplitMix64's finaliser (Steele et al. 2014) over
@@ -21,39 +21,37 @@ pub(super) fn mix(words: &[u64]) -> u64 {
     })
 }
 
-/// What the lowest layer is given: the token and where it stands.
+/// The input of the lowest layer: the token and its position.
 #[inline]
 pub(super) fn embed(seed: u64, token: TokenId, position: u64) -> u64 {
     mix(&[seed, u64::from(token), position])
 }
 
-/// A layer's entry for one token, which is also what the next layer is given:
-/// a hash of the layer's input and of all that the layer sees of the past.
+/// A layer's entry for one token, which is also the input of the next layer: a hash of the
+/// layer's input and of the past that the layer sees.
 ///
-/// Entries so depend on the whole prefix, as keys and values above a
-/// transformer's first layer do: equal tokens at equal positions have other
-/// entries under another prefix.
+/// Entries therefore depend on the whole prefix, as keys and values above a transformer's first
+/// layer do: equal tokens at equal positions have other entries under another prefix.
 #[inline]
 pub(super) fn entry(layer: usize, input: u64, past: u64) -> u64 {
     mix(&[layer as u64, input, past])
 }
 
-/// An entry that moved `tokens` tokens towards the start. Turns add up, as those of
-/// rotary embeddings do.
+/// An entry moved by `tokens` tokens towards the start. Moves add up, as those of rotary
+/// embeddings do.
 #[inline]
 pub(super) fn turned_back(entry: u64, tokens: usize) -> u64 {
     entry.wrapping_sub(TURN.wrapping_mul(tokens as u64))
 }
 
-/// What stands for all tokens up to and including `token`, by what stands for
-/// those before it.
+/// The link of all tokens up to and including `token`, computed from the link before it.
 #[inline]
 pub(super) fn link(before: u64, token: TokenId) -> u64 {
     mix(&[before, u64::from(token)])
 }
 
-/// The same for a token that moved `tokens` tokens towards the start, by what stood
-/// for it and its own past.
+/// The link of a token that moved `tokens` tokens towards the start, computed from its old link
+/// and the new link before it.
 pub(super) fn moved_link(before: u64, link: u64, tokens: usize) -> u64 {
     mix(&[before, link, tokens as u64])
 }
@@ -89,7 +87,7 @@ impl Fold {
         })
     }
 
-    /// Undoes the first push, which was of `oldest`.
+    /// Undoes the first push, which pushed `oldest`.
     #[inline]
     pub(super) fn without_oldest(self, oldest: u64) -> Fold {
         let scale = self.scale.wrapping_mul(BASE_INVERSE);
@@ -112,8 +110,8 @@ impl Fold {
     }
 }
 
-/// The inverse of an odd number modulo 2^64, by Newton's iteration: each round
-/// doubles the number of bits that are right, of which `odd` itself has three.
+/// The inverse of an odd number modulo 2^64, by Newton's iteration. Each round doubles the number
+/// of correct bits; `odd` itself has three.
 const fn inverse(odd: u64) -> u64 {
     let mut inverse = odd;
     let mut round = 0;

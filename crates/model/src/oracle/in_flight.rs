@@ -1,9 +1,8 @@
-//! Steps under way on a device that is only simulated.
+//! In-flight steps on a simulated device.
 //!
-//! A step is computed as it is launched; what takes time is the device that it
-//! pretends to run on, which works on one flight after another. A flight is ready
-//! when its own cost has passed since the launch, or since the flight before it was
-//! ready, whichever came later.
+//! A step is computed as it is submitted. Only the simulated device takes time; it works on one
+//! step after another. A step is ready when its own cost has passed since its submission, or
+//! since the step before it was ready, whichever came later.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,34 +15,34 @@ use motet_core::protocol::{ModelError, SpanOutput};
 /// Shorter waits are spun, since a sleep overshoots by about as much.
 const SLEEP_MIN: Duration = Duration::from_micros(100);
 
-/// A step of the oracle that is under way.
+/// An in-flight step of the oracle.
 #[derive(Debug)]
 pub struct OracleInFlightStep {
     pub(super) span_results: Vec<SpanResult>,
     pub(super) ready: Ready,
-    /// Why it will not land well.
+    /// The injected fault that `finish` returns.
     pub(super) fault: Option<ModelError>,
 }
 
-/// What a span will be answered.
+/// The result of a span.
 #[derive(Debug)]
 pub(super) enum SpanResult {
-    /// What is known since the launch.
+    /// The output is known since the submission.
     Known(SpanOutput),
-    /// A token drawn from the logits of this row.
+    /// A token is to be sampled from the logits of this row.
     ToSample(u64),
 }
 
-/// When a flight is ready; free flights always are, whatever the clock says.
+/// Time at which a step is ready; a step without a cost always is, whatever the clock says.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ready(Option<Instant>);
 
 impl OracleInFlightStep {
-    /// The token that this span drew.
+    /// The token that was sampled for this span.
     ///
     /// # Panics
     ///
-    /// When it wanted none, or the flight was not drawn: the caller's mistake.
+    /// When the span asked for no token, or the step was not sampled: the caller's mistake.
     pub(super) fn token(&self, span: usize) -> TokenId {
         let span_output = match &self.span_results[span] {
             SpanResult::Known(span_output) => span_output.token(),
@@ -74,7 +73,7 @@ impl OracleInFlightStep {
 }
 
 impl Ready {
-    /// When what costs so much is done after this.
+    /// The time at which work of this `cost` ends, after this one.
     pub(super) fn and(self, cost: Duration) -> Ready {
         if cost.is_zero() {
             return self;

@@ -1,20 +1,20 @@
 //! The oracle: a deterministic model in pure Rust, for tests and for measuring
 //! schedulers. It is no language model.
 //!
-//! Its next token is a hash of the whole visible prefix *as read back from the
-//! cached state*. A wrong segment, a wrong order, a wrong position, a missing or
-//! doubled token, a stale tail: each gives another hash, so other tokens from
-//! there on. SGLang tests its scheduler with such a stub.
+//! Its next token is a hash of the whole visible prefix *as read back from the cached state*. A
+//! wrong segment, a wrong order, a wrong position, a missing or doubled token, a stale tail: each
+//! gives another hash, and therefore other tokens from there on. SGLang tests its scheduler with
+//! such a stub.
 //!
-//! It cannot tell equal state apart: one tenant's state of the same tokens as
-//! another's gives the same tokens. Whether the two shared it shows in
+//! It cannot tell equal state apart: state of the same tokens gives the same tokens, whichever
+//! tenant computed it. Whether two tenants shared state shows in
 //! [`OracleCounts::tokens_evaluated`].
 //!
-//! Each layer turns its input `x` for the token at one position into an *entry*
-//! `hash(layer, x, past)`, where `past` is a fold of the entries that its kind
-//! lets it see; the entry is cached and is what the next layer is given. The
-//! last layer's entry decides the token. What a sequence must produce is
-//! reckoned by [`OracleConfig::reference_tokens`], without any cache.
+//! Each layer turns its input `x` for the token at one position into an *entry* `hash(layer, x,
+//! past)`. Here `past` is a fold of the entries that the layer's kind lets it see. The entry is
+//! cached, and is the input of the next layer. The last layer's entry decides the token.
+//! [`OracleConfig::reference_tokens`] computes the tokens that a sequence must produce, without
+//! any cache.
 //!
 //! ```
 //! use motet_model::oracle::{Oracle, OracleConfig};
@@ -68,17 +68,17 @@ use motet_core::protocol::{
 use state::{RangeState, Sealed, cached_tokens, entries_read};
 use vocabulary::Vocabulary;
 
-/// A deterministic model whose tokens tell whether its cached state was mixed up.
+/// A deterministic model whose tokens show whether its cached state was mixed up.
 #[derive(Debug)]
 pub struct Oracle {
     config: OracleConfig,
     spec: ModelSpec,
     vocabulary: Vocabulary,
-    /// When the last flight is ready.
+    /// Time at which the last submitted step is ready.
     busy_until: Ready,
 }
 
-/// What a step has to do.
+/// Tokens that a step evaluates and reads.
 #[derive(Clone, Copy, Debug, Default)]
 struct StepLoad {
     tokens: usize,
@@ -90,7 +90,7 @@ impl Oracle {
     ///
     /// # Errors
     ///
-    /// [`OracleConfigError`] when a field makes no sense.
+    /// [`OracleConfigError`] when a field is invalid.
     pub fn new(config: OracleConfig) -> Result<Oracle, OracleConfigError> {
         config.validate()?;
         Ok(Oracle {
@@ -101,7 +101,7 @@ impl Oracle {
         })
     }
 
-    /// Reckons the step's load and refuses spans that break the trait's contract.
+    /// Computes the step's load and rejects spans that break the trait's contract.
     fn check_spans(&self, spans: &[Span<'_, Oracle>]) -> Result<StepLoad, ModelError> {
         let mut load = StepLoad::default();
         for (index, span) in spans.iter().enumerate() {
@@ -193,8 +193,8 @@ impl Model for Oracle {
         Ok(self.new_tail(RangeState::following(path, self.config.layers.len())))
     }
 
-    /// As the trait says; the spans' own faults count as the device's: no tokens,
-    /// a token outside the vocabulary, more tokens than the context holds.
+    /// As the trait says. Invalid spans fail as the device's errors do: no tokens, a token
+    /// outside the vocabulary, more tokens than the context holds.
     ///
     /// # Panics
     ///
@@ -271,7 +271,7 @@ impl Model for Oracle {
             tail.range.take_front(tokens.start, kinds);
         }
         let sealed = tail.range.take_front(tokens.len(), kinds);
-        // Its memory becomes the segment's.
+        // The tail's memory becomes the segment's.
         drop(tail);
         Ok(self.new_segment(sealed))
     }
@@ -363,7 +363,7 @@ impl Model for Oracle {
 
     fn import(&mut self, detached_state: OracleDetachedState) -> Result<OracleSegment, ModelError> {
         self.allocate()?;
-        // It was another device's, if that one was lost meanwhile.
+        // The state may have been counted for another device, which was lost meanwhile.
         detached_state.sealed.count_in(&self.config.counters);
         Ok(OracleSegment::of(detached_state.sealed))
     }
@@ -394,7 +394,7 @@ fn span_tokens<'a>(tokens: &TokenSource<'a, Oracle>) -> impl Iterator<Item = Tok
     known.iter().copied().chain(sampled)
 }
 
-/// Leaves the spans' tails as a failed step may: useless.
+/// Makes the spans' tails useless, as a failed step may.
 fn invalidate(spans: &mut [Span<'_, Oracle>]) {
     for span in spans {
         span.tail.invalidate();
@@ -405,7 +405,7 @@ fn invalidate(spans: &mut [Span<'_, Oracle>]) {
 mod tests {
     use super::*;
 
-    /// Evaluates three tokens, damages an entry and evaluates one more.
+    /// Evaluates three tokens, corrupts an entry and evaluates one more.
     fn step_on_damage(verify: bool) {
         let config = OracleConfig {
             verify,

@@ -1,7 +1,7 @@
-//! What a sequence must produce, reckoned from its tokens alone.
+//! Expected output of a sequence, computed from its tokens alone.
 //!
-//! Shares with the model the definition of a row's hash and of the vocabulary,
-//! and nothing that touches cached state: no folds, no segments, no tails.
+//! It shares with the model the definition of a row's hash and of the vocabulary. It shares
+//! nothing that touches cached state: no folds, no segments, no tails.
 
 use std::ops::Range;
 
@@ -12,11 +12,11 @@ use crate::sampling::SampleInputs;
 use motet_core::TokenId;
 use motet_core::protocol::{LayerKind, Sampling, TokenSampling};
 
-/// When a sequence shifts, and what it keeps.
+/// When a sequence shifts, and which tokens it keeps.
 ///
-/// Whenever its slot holds `context_tokens` tokens and another is to be evaluated,
-/// the oldest half of those after the first `keep` is discarded: by taking their
-/// state out where the model can, else by evaluating anew what stays.
+/// The slot shifts when it holds `context_tokens` tokens and another is to be evaluated. It
+/// discards the oldest half of the tokens after the first `keep`. If the model can, their state
+/// is removed; otherwise the tokens that stay are evaluated again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShiftRule {
     /// Most tokens that the slot holds; more than `keep`.
@@ -25,13 +25,13 @@ pub struct ShiftRule {
     pub keep: usize,
 }
 
-/// One sequence, with everything that it ever computed: the truth about any
-/// history, a token at a time.
+/// One sequence with all entries that it ever computed: the reference for any history, a token at
+/// a time.
 #[derive(Clone, Debug)]
 pub struct ReferenceRun {
     config: OracleConfig,
     vocabulary: Vocabulary,
-    /// What its slot holds.
+    /// Tokens in its slot.
     tokens: Vec<TokenId>,
     layers: Vec<ReferenceLayer>,
     /// The hash of the last row.
@@ -46,11 +46,11 @@ struct ReferenceLayer {
 }
 
 impl OracleConfig {
-    /// The `tokens` tokens that an oracle of this configuration must produce
-    /// after `prompt`, whatever was cached, shared or moved: the truth for tests.
+    /// The `tokens` tokens that an oracle of this configuration must produce after `prompt`,
+    /// whatever was cached, shared or moved: the reference for tests.
     ///
-    /// It does not stop at end tokens; a sequence that does has the same tokens
-    /// up to there. Linear in the tokens for full and recurrent layers.
+    /// It does not stop at end tokens; a sequence that does has the same tokens up to there.
+    /// Linear in the tokens for full and recurrent layers.
     ///
     /// # Panics
     ///
@@ -71,8 +71,8 @@ impl OracleConfig {
         )
     }
 
-    /// As [`reference_tokens`](Self::reference_tokens), of a sequence that shifts by `rule`. How the prompt
-    /// is cut into chunks does not matter: a slot is filled before it shifts.
+    /// As [`reference_tokens`](Self::reference_tokens), for a sequence that shifts by `rule`. It
+    /// does not matter how the prompt is cut into chunks: a slot is filled before it shifts.
     ///
     /// # Panics
     ///
@@ -117,7 +117,7 @@ impl OracleConfig {
 }
 
 impl ShiftRule {
-    /// Tokens that a shift discards.
+    /// Number of tokens that a shift discards.
     ///
     /// # Panics
     ///
@@ -156,7 +156,7 @@ impl ReferenceRun {
         &self.tokens
     }
 
-    /// Evaluates `token`, which comes next.
+    /// Evaluates `token`, the next one.
     pub fn evaluate(&mut self, token: TokenId) {
         let mut row = hash::embed(self.config.seed, token, self.tokens.len() as u64);
         self.tokens.push(token);
@@ -185,12 +185,12 @@ impl ReferenceRun {
         self.vocabulary.push_logits(self.row, logits);
     }
 
-    /// Takes the tokens at these offsets out, as [`Model::remove`] does. Layers that
-    /// are not of full attention can only be truncated.
+    /// Removes the tokens at these offsets, as [`Model::remove`] does. Layers that are not of
+    /// full attention can only be truncated.
     ///
     /// # Panics
     ///
-    /// When the range is outside, or tokens follow and a layer cannot be shifted.
+    /// When the range is outside the slot, or tokens follow and a layer cannot be shifted.
     ///
     /// [`Model::remove`]: crate::Model::remove
     pub fn remove(&mut self, removed: Range<usize>) {
@@ -212,7 +212,7 @@ impl ReferenceRun {
         }
     }
 
-    /// Discards by `rule`, taking state out where that can be done.
+    /// Discards tokens by `rule`, and removes their state if the model can.
     ///
     /// # Panics
     ///
@@ -237,7 +237,7 @@ impl ReferenceRun {
     }
 }
 
-/// Evaluates the prompt, and then each token that comes of it.
+/// Evaluates the prompt, and then each token that is sampled.
 fn output(
     mut reference_run: ReferenceRun,
     prompt: &[TokenId],

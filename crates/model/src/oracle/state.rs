@@ -3,20 +3,19 @@
 //! A layer has one entry per token. The kinds differ only in how many entries they
 //! keep and how far back they read them:
 //!
-//! | kind | keeps of a range that ends where its state was taken | reads of the past |
+//! | kind | keeps, for a range that ends where its state was taken | reads of the past |
 //! |---|---|---|
 //! | full | every entry | every entry |
 //! | window W | the last W entries | the last W - 1 entries; itself makes W |
 //! | recurrent | the last entry: the state | the last entry |
 //!
-//! Of a range that was cut each part keeps what lies in it. Where an entry that is
-//! to be read is not there, the past is garbled.
+//! Each part of a cut range keeps the entries that lie in it. If an entry that a layer must read
+//! is missing, the past is garbled.
 //!
-//! Each part of a path also keeps a link for each token, a hash of all tokens up to
-//! there, and the link of the token that preceded it when it was computed. Where
-//! the parts do not fit each other there, the past is garbled too, so that a wrong
-//! segment shows even out of a window's reach, where a real model would not notice
-//! it.
+//! Each part of a path also keeps a link for each token, a hash of all tokens up to it, and the
+//! link of the token that preceded the part when it was computed. If two parts do not fit each
+//! other there, the past is garbled too. A wrong segment therefore shows even out of a window's
+//! reach, where a real model would not notice it.
 
 use std::collections::VecDeque;
 use std::iter;
@@ -34,16 +33,16 @@ use motet_core::protocol::{LayerKind, ModelSpec, SegmentSize};
 
 /// The link before a sequence's first token.
 const START: u64 = 0x7374_6172_7400;
-/// The link before nothing: parts of a torn tail fit nowhere.
+/// A link that precedes no token: parts of an invalidated tail fit nowhere.
 const INVALIDATED: u64 = 0x746f_726e;
-/// What a missing entry does to the past.
+/// Mixed into the past when an entry is missing.
 const MISSING: u64 = 0x6d69_7373_696e_6700;
 
 /// A sealed segment of the oracle's state: a handle.
 #[derive(Debug)]
 pub struct OracleSegment(Arc<Sealed>);
 
-/// What a segment, and parcels of it, are handles of.
+/// The state that a segment and its detached states are handles of.
 #[derive(Debug)]
 pub(super) struct Sealed {
     pub(super) range: RangeState,
@@ -60,7 +59,7 @@ pub struct OracleTail {
 /// The cached state of one contiguous token range, all layers.
 #[derive(Clone, Debug)]
 pub(super) struct RangeState {
-    /// As in [`SegmentSize`]; 0 for a tail.
+    /// State lag, as in [`SegmentSize`]; 0 for a tail.
     pub(super) state_lag: usize,
     /// The link of the token before the range.
     pub(super) before: u64,
@@ -72,13 +71,13 @@ pub(super) struct RangeState {
 /// One layer's cached state of one token range.
 #[derive(Clone, Debug)]
 pub(super) struct LayerState {
-    /// Fold of `entries`, kept as they are written.
+    /// Fold of `entries`, updated as they are written.
     fold: Fold,
-    /// What the layer keeps of the range, oldest first: its last entries.
+    /// The entries that the layer keeps of the range, oldest first: the last ones.
     pub(super) entries: VecDeque<u64>,
 }
 
-/// How many entries of a range a layer keeps.
+/// Number of entries that a layer keeps of a range.
 pub(super) fn retained_entries(kind: LayerKind, range: SegmentSize) -> usize {
     match kind {
         LayerKind::Full => range.tokens,
@@ -87,7 +86,7 @@ pub(super) fn retained_entries(kind: LayerKind, range: SegmentSize) -> usize {
     }
 }
 
-/// How many entries before a token's own its layer reads.
+/// Number of entries before a token's own that its layer reads.
 pub(super) fn entries_read(kind: LayerKind) -> usize {
     match kind {
         LayerKind::Full => usize::MAX,
@@ -101,8 +100,8 @@ pub(super) fn cached_tokens(path: &[Rc<OracleSegment>], tail: &OracleTail) -> us
     parts(path, tail).map(RangeState::tokens).sum()
 }
 
-/// 0 where each part of the path and the tail follows what it was computed after;
-/// else what garbles the past of every layer.
+/// Returns 0 if each part of the path and the tail follows the state it was computed after;
+/// otherwise a number that garbles the past of every layer.
 pub(super) fn mismatch(path: &[Rc<OracleSegment>], tail: &OracleTail) -> u64 {
     let mut end = START;
     parts(path, tail).fold(0, |mismatch, part| {
@@ -111,7 +110,7 @@ pub(super) fn mismatch(path: &[Rc<OracleSegment>], tail: &OracleTail) -> u64 {
     })
 }
 
-/// All that `layer` sees of the past at the end of `tail`, as one number.
+/// The past that `layer` sees at the end of `tail`, as one number.
 pub(super) fn read(
     path: &[Rc<OracleSegment>],
     tail: &OracleTail,
@@ -135,12 +134,12 @@ pub(super) fn read(
     past.value()
 }
 
-/// Re-reads every entry of `path` and `tail`.
+/// Reads every entry of `path` and `tail` again.
 ///
 /// # Panics
 ///
-/// When there are more or fewer than belong there, or what was kept as the entries
-/// were written is not theirs: a bug of the oracle's own.
+/// When there are more or fewer entries than belong there, or the stored folds do not match them:
+/// a bug of the oracle's own.
 pub(super) fn verify(path: &[Rc<OracleSegment>], tail: &OracleTail, kinds: &[LayerKind]) {
     for range in parts(path, tail) {
         for (state, kind) in range.layers.iter().zip(kinds) {
@@ -169,7 +168,7 @@ impl OracleSegment {
         OracleSegment(Arc::new(Sealed::new(range, spec, counters)))
     }
 
-    /// The segment that is sealed there.
+    /// A segment that is a handle of `sealed`.
     pub(super) fn of(sealed: Arc<Sealed>) -> OracleSegment {
         OracleSegment(sealed)
     }
@@ -192,7 +191,7 @@ impl Sealed {
         }
     }
 
-    /// From now on it is counted there.
+    /// Moves the segment's charge to these counters.
     pub(super) fn count_in(&self, counters: &OracleCounters) {
         self.charge.move_to(counters);
     }
@@ -211,19 +210,19 @@ impl OracleTail {
         }
     }
 
-    /// Reports the bytes of as many tokens as it holds by now.
+    /// Reports the bytes of the tokens that the tail holds by now.
     pub(super) fn resize(&mut self, spec: &ModelSpec) {
         self.charge.resize(spec.tail_bytes(self.range.tokens()));
     }
 
-    /// Makes sure that nobody gets right tokens from what a failed step left.
+    /// Makes sure that the tail of a failed step never gives right tokens.
     pub(super) fn invalidate(&mut self) {
         self.range.before = INVALIDATED;
     }
 }
 
 impl RangeState {
-    /// No tokens, after the end of `path`.
+    /// An empty range after the end of `path`.
     pub(super) fn following(path: &[Rc<OracleSegment>], layers: usize) -> RangeState {
         let before = path.last().map_or(START, |segment| segment.range().after());
         RangeState {
@@ -247,7 +246,7 @@ impl RangeState {
         }
     }
 
-    /// The link of the range's last token; `before` where it has none.
+    /// The link of the range's last token; `before` if the range is empty.
     fn after(&self) -> u64 {
         self.links.last().copied().unwrap_or(self.before)
     }
@@ -258,7 +257,7 @@ impl RangeState {
         self.links.push(hash::link(self.after(), token));
     }
 
-    /// Parts the range after `at` tokens: keeps the lower part, returns the upper.
+    /// Splits the range after `at` tokens: returns the upper part and keeps the lower one.
     pub(super) fn take_front(&mut self, at: usize, kinds: &[LayerKind]) -> RangeState {
         let rest = SegmentSize {
             tokens: self.tokens() - at,
@@ -275,7 +274,7 @@ impl RangeState {
             front.layers.push(state.take_front(taken));
         }
         self.before = front.after();
-        // A copy, so that no buffer outlives what made it grow.
+        // A copy, so that no oversized buffer stays.
         self.links = self.links.as_slice().to_vec();
         front
     }
@@ -299,8 +298,8 @@ impl RangeState {
         }
     }
 
-    /// The same without the tokens `removed`; those after them move in. Every layer
-    /// must keep every entry.
+    /// The range without the tokens `removed`; those after them move up. Every layer must keep
+    /// every entry.
     pub(super) fn without(mut self, removed: ops::Range<usize>) -> RangeState {
         for state in &mut self.layers {
             let mut entries = std::mem::take(&mut state.entries);
@@ -331,7 +330,7 @@ impl LayerState {
         }
     }
 
-    /// Appends the entry of the next token and lets go of what is out of reach.
+    /// Appends the entry of the next token and drops entries out of reach.
     #[inline]
     pub(super) fn write(&mut self, entry: u64, retained_entries: usize) {
         self.entries.push_back(entry);
@@ -343,7 +342,7 @@ impl LayerState {
         }
     }
 
-    /// The fold of the newest `count` entries, or of all where there are fewer.
+    /// The fold of the newest `count` entries, or of all if there are fewer.
     #[inline]
     fn newest(&self, count: usize) -> Fold {
         let surplus = self.entries.len().saturating_sub(count);
@@ -353,7 +352,7 @@ impl LayerState {
 
     fn take_front(&mut self, entries: usize) -> LayerState {
         let front = LayerState::new(self.entries.drain(..entries).collect());
-        // A copy, so that no buffer outlives what made it grow.
+        // A copy, so that no oversized buffer stays.
         *self = LayerState::new(self.entries.iter().copied().collect());
         front
     }

@@ -1,7 +1,7 @@
-//! Segments as bytes: what goes to the host and to the disk.
+//! Segments as bytes, for the host and the disk.
 //!
-//! Little-endian words of eight bytes: the link before the range, the links of its
-//! tokens, then of each layer the entries that it keeps.
+//! The format is little-endian words of eight bytes: the link before the range, the links of its
+//! tokens, then for each layer the entries that it keeps.
 
 use std::iter;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::{Floats, Packer, preconditions};
 use motet_core::protocol::{LayerKind, ModelError, ModelSpec, SegmentSize};
 
 const WORD: usize = size_of::<u64>();
-/// How often it is looked whether a parcel is computed.
+/// Interval between checks whether detached state is computed.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
-/// A device would be waited for without an end; a test that does is to fail.
+/// A real device would be waited for without end; a test that waits so long fails.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Packs the oracle's parcels.
+/// Packs the oracle's detached state.
 #[derive(Clone, Debug)]
 pub struct OraclePacker {
     layers: Arc<[LayerKind]>,
@@ -28,12 +28,12 @@ pub struct OraclePacker {
     counters: OracleCounters,
 }
 
-/// State of the oracle that was handed over, or is to be taken in. It counts as a
-/// living segment wherever it is.
+/// State of the oracle that was exported, or is to be imported. It counts as a living segment
+/// wherever it is.
 #[derive(Debug)]
 pub struct OracleDetachedState {
     pub(super) sealed: Arc<Sealed>,
-    /// Over when it is computed; none where it is from the beginning.
+    /// Ends when the state is computed; `None` if it is computed from the beginning.
     pub(super) stall: Option<Arc<Stall>>,
 }
 

@@ -1,4 +1,4 @@
-//! From a row's hash to its token and its logits.
+//! The token and the logits of a row, from its hash.
 
 use super::hash::mix;
 use crate::sampling::SampleInputs;
@@ -7,17 +7,17 @@ use motet_core::protocol::SpanOutput;
 
 /// The logit of the most likely token; the others lie in `[0, LOGIT_TOP)`.
 const LOGIT_TOP: f32 = 4.0;
-/// The logit of what must not be drawn. Finite, so that differences stay numbers.
+/// The logit of a token that must not be sampled. Finite, so that differences stay numbers.
 const LOGIT_NEVER: f32 = f32::MIN;
 const END_LOT: u64 = 0x656e_6473;
 
-/// The tokens that the oracle can produce, and how often it ends.
+/// The tokens that the oracle can produce, and how often it ends a sequence.
 #[derive(Clone, Debug)]
 pub(super) struct Vocabulary {
     size: usize,
     /// Sorted, without repeats, fewer than `size`.
     end_tokens: Vec<TokenId>,
-    /// One row in so many ends the sequence; 0 is never.
+    /// One row in so many ends the sequence; 0 means never.
     end_one_in: u64,
 }
 
@@ -45,7 +45,7 @@ impl Vocabulary {
         token
     }
 
-    /// What `sample_inputs` makes of this row's logits.
+    /// Samples from this row's logits with `sample_inputs`.
     pub(super) fn sample(&self, row: u64, sample_inputs: &SampleInputs) -> SpanOutput {
         if sample_inputs.is_plain() && sample_inputs.token_sampling().sampling.is_greedy() {
             return SpanOutput::Token(self.greedy(row));
@@ -57,8 +57,8 @@ impl Vocabulary {
 
     /// Appends the row's logits, one for each token of the vocabulary.
     ///
-    /// A row that ends the sequence leaves no other choice, and any other row
-    /// never ends it, so that sampled sequences end as often as greedy ones.
+    /// A row that ends the sequence leaves no other choice, and any other row never ends it.
+    /// Sampled sequences therefore end as often as greedy ones.
     pub(super) fn push_logits(&self, row: u64, logits: &mut Vec<f32>) {
         let top = self.greedy(row);
         let ends = self.is_end(top);

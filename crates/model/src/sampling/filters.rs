@@ -1,16 +1,16 @@
-//! The least weight that top-k and top-p let through, found without sorting.
+//! The least weight that passes top-k and top-p, found without sorting.
 //!
-//! Where a filter ends does not depend on how it was searched for: counts are whole
-//! numbers, and a nucleus is summed up in shares that double precision adds without
-//! rounding, in whatever order.
+//! The result of a filter does not depend on how it was searched for. Counts are whole numbers,
+//! and a nucleus is summed up in shares that double precision adds without rounding, in any
+//! order.
 
 use super::rows::BLOCK;
 
-/// The `count` largest weights; the least of them comes last. `maxima` are those of
-/// each [`BLOCK`].
+/// The `count` largest weights; the least of them comes last. `maxima` are those of each
+/// [`BLOCK`].
 pub(super) fn likeliest(weights: &[f32], maxima: &[f32], count: usize) -> Vec<f32> {
     let enough = match count <= maxima.len() {
-        // As many blocks have a weight that is no less than this.
+        // At least `count` blocks have a weight that is no less than this.
         true => largest(maxima, count),
         false => 0.0,
     };
@@ -20,18 +20,18 @@ pub(super) fn likeliest(weights: &[f32], maxima: &[f32], count: usize) -> Vec<f3
     likeliest
 }
 
-/// The largest of the weights that, with all larger ones, reach `enough` of the `total`
-/// of all; 0 where rounding of the total lets none of them.
+/// The largest of the weights that, with all larger ones, reach `enough` of the `total` of all.
+/// Returns 0 if none does, because the total was rounded.
 pub(super) fn nucleus_of_all(weights: &[f32], maxima: &[f32], top_p: f32, total: f32) -> f32 {
     let enough = f64::from(top_p) * f64::from(total);
-    // Mostly a few tokens are as good as all.
+    // In most rows a few tokens hold nearly all of the weight.
     let few = largest(maxima, maxima.len().div_ceil(8));
     let likeliest = at_least(weights, maxima, few);
     if sum(&likeliest) >= enough {
         return nucleus(likeliest, enough);
     }
-    // All the others weigh less than the nucleus may leave out; half of each one's
-    // share, to be safe from rounding.
+    // Each of the other tokens weighs less than the nucleus may leave out. Half of each one's
+    // share is used, to be safe from rounding.
     let negligible = 0.5 * (1.0 - top_p) * total / weights.len() as f32;
     nucleus(at_least(weights, maxima, negligible), enough)
 }
@@ -41,9 +41,9 @@ pub(super) fn sum(weights: &[f32]) -> f64 {
     weights.iter().map(|weight| share(*weight)).sum()
 }
 
-/// The largest of the weights that, with all larger ones, reach `enough`; 0 where none
-/// does. A radix selection: by the exponent and the first bits, then by the next among
-/// the weights that begin so, then by the last.
+/// The largest of the weights that, with all larger ones, reach `enough`; 0 if none does. A radix
+/// selection: first by the exponent and the first bits, then by the next bits among the weights
+/// that share those, then by the last.
 pub(super) fn nucleus(mut weights: Vec<f32>, enough: f64) -> f32 {
     const DIGIT: u32 = 11;
     let mut reached = 0.0;
@@ -67,10 +67,10 @@ pub(super) fn nucleus(mut weights: Vec<f32>, enough: f64) -> f32 {
     weights[0]
 }
 
-/// A weight as a multiple of 2^-34: of 2^19 such numbers up to 1, double precision has
-/// every sum.
+/// A weight as a multiple of 2^-34. Double precision holds every sum of 2^19 such numbers up to
+/// 1.
 fn share(weight: f32) -> f64 {
-    // Adding it leaves no room for smaller parts.
+    // Adding it rounds smaller parts away.
     const ROUND: f64 = (1_u64 << 18) as f64 * 1.5;
     (f64::from(weight) + ROUND) - ROUND
 }
@@ -132,7 +132,7 @@ mod tests {
         sorted.iter().find(reaches).copied().unwrap_or(0.0)
     }
 
-    /// Steep and flat distributions, with equals.
+    /// Steep and flat distributions, with equal weights.
     fn weights() -> impl Strategy<Value = Vec<f32>> {
         let logit = prop_oneof![
             -90.0_f32..0.0,
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Of shares that rounding would add up to something else in another order.
+    /// The shares would have another sum in another order if they were rounded.
     #[test]
     fn sums_do_not_depend_on_the_order() {
         let weight = |i: u32| (-f64::from(i.wrapping_mul(0x9E37_79B9) >> 8) / 6e5).exp() as f32;

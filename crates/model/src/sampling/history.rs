@@ -1,4 +1,4 @@
-//! The tokens that penalties look at, counted as they come and go.
+//! The tokens that penalties look at, counted as they enter and leave the window.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,16 +8,16 @@ use motet_core::protocol::Sampling;
 /// The last tokens of one sequence, and how often each is among them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct History {
-    /// Most tokens in it; `usize::MAX` is all.
+    /// Most tokens in the history; `usize::MAX` means all.
     window: usize,
-    /// Oldest first; empty where none ever leaves.
+    /// Oldest first; empty if no token ever leaves.
     tokens: VecDeque<TokenId>,
     /// Sorted, so that equal histories look equal.
     counts: BTreeMap<TokenId, u32>,
 }
 
 impl History {
-    /// The history after these tokens, if the settings have a use for one.
+    /// The history after these tokens, if the settings need one.
     pub(super) fn new(sampling: &Sampling, prompt: &[TokenId], output: &[TokenId]) -> Option<Self> {
         if !sampling.has_penalties() {
             return None;
@@ -42,7 +42,7 @@ impl History {
         Some(history)
     }
 
-    /// Takes the next token, and lets the oldest go where there are too many.
+    /// Adds the next token, and drops the oldest if there are too many.
     pub(super) fn push(&mut self, token: TokenId) {
         *self.counts.entry(token).or_insert(0) += 1;
         if self.window == usize::MAX {
@@ -59,7 +59,7 @@ impl History {
         }
     }
 
-    /// Every token in it, ascending, and how often it is there.
+    /// Every token in the history, ascending, and how often it is there.
     pub(super) fn counts(&self) -> Vec<(TokenId, u32)> {
         self.counts
             .iter()

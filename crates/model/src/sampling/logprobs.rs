@@ -1,18 +1,18 @@
-//! How likely the model itself held what was drawn.
+//! Log probabilities of sampled tokens under the model itself.
 
 use super::filters::largest;
 use super::rows::{BLOCK, RowOperations, RowReader, ScalarOperations};
 use motet_core::TokenId;
 use motet_core::protocol::TokenLogprobs;
 
-/// The log probability of `token`, and the `top` most likely ones, fewer where the
-/// vocabulary has fewer. None where the row has no such token.
+/// The log probability of `token`, and the `top` most likely tokens; fewer if the vocabulary has
+/// fewer. `None` if the row has no such token.
 #[must_use]
 pub fn logprobs_of(logits: &[f32], token: TokenId, top: usize) -> Option<TokenLogprobs> {
     logprobs_with(&mut RowReader::new(ScalarOperations), logits, token, top)
 }
 
-/// [`logprobs_of`], whoever does the passes.
+/// [`logprobs_of`], with the passes of these row operations.
 pub(super) fn logprobs_with<P: RowOperations>(
     reader: &mut RowReader<P>,
     logits: &[f32],
@@ -32,14 +32,14 @@ pub(super) fn logprobs_with<P: RowOperations>(
     })
 }
 
-/// The highest logits, descending, and of equals the lower id first. `maxima` are those
-/// of each [`BLOCK`].
+/// The highest logits, descending; equal ones by the lower id first. `maxima` are those of each
+/// [`BLOCK`].
 fn likeliest(logits: &[f32], maxima: &[f32], count: usize) -> Vec<(TokenId, f32)> {
     if count == 0 {
         return Vec::new();
     }
     let enough = match count <= maxima.len() {
-        // As many blocks have a logit that is no less than this.
+        // At least `count` blocks have a logit that is no less than this.
         true => largest(maxima, count),
         false => f32::NEG_INFINITY,
     };

@@ -1,10 +1,9 @@
-//! How a token is drawn from logits.
+//! Sampling of tokens from logits.
 //!
-//! Randomness is a pure function of a request's seed and the index of the token
-//! within its output, and everything else of the request and the sequence's own
-//! tokens. So a sequence draws the same tokens whoever shares its batch, however often
-//! it was preempted, and on every backend: to draw for a batch is to draw for each of
-//! its rows.
+//! Randomness is a pure function of a request's seed and the index of the token within its
+//! output. Everything else is a function of the request and the sequence's own tokens. A sequence
+//! therefore samples the same tokens in any batch, however often it was preempted, and on every
+//! backend. Sampling for a batch is sampling for each of its rows.
 //!
 //! ```text
 //!  Sampling ─ settings that are numbers ─┐
@@ -15,11 +14,12 @@
 //!
 //! 1. Biases are added to the raw logits.
 //! 2. Repetition, then presence and frequency penalties, as in llama.cpp and vLLM.
-//! 3. What cannot be drawn is set to minus infinity: end tokens before the output is
-//!    long enough, and what the grammar does not allow.
-//! 4. Top-k, temperature, top-p and min-p, and the draw: see [`TokenSampling`].
+//! 3. Tokens that cannot be sampled are set to minus infinity: end tokens before the output is
+//!    long enough, and tokens that the grammar does not allow.
+//! 4. Top-k, temperature, top-p and min-p are applied, and a token is sampled: see
+//!    [`TokenSampling`].
 //!
-//! Log probabilities are of the raw logits, before all this.
+//! Log probabilities are those of the raw logits, before all this.
 
 mod adjustments;
 mod filters;

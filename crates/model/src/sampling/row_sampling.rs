@@ -1,21 +1,19 @@
 //! One token from one row of logits: filters, and a uniform number.
 //!
-//! The filters apply in the field's usual order: top-k on the logits, then
-//! temperature and softmax, then top-p (nucleus sampling, Holtzman et al. 2020),
-//! then min-p. Each comes down to a least weight, so that what takes part does not
-//! depend on an order among equals: tokens as likely as the last one that a filter
-//! lets through get through as well. Then one uniform number is looked up in the
-//! cumulative distribution of what is left, in the vocabulary's order. That order
-//! is as good as any, and needs no sorting where no filter does.
+//! The filters apply in the field's usual order: top-k on the logits, then temperature and
+//! softmax, then top-p (nucleus sampling, Holtzman et al. 2020), then min-p. Each comes down to a
+//! least weight, so that the result does not depend on an order among equals: tokens as likely as
+//! the last one that passes a filter pass as well. Then one uniform number is looked up in the
+//! cumulative distribution of the remaining tokens, in the vocabulary's order. That order is as
+//! good as any, and needs no sorting if no filter does.
 
 use super::filters::{likeliest, nucleus, nucleus_of_all, sum};
 use super::rows::{BLOCK, RUN, RowOperations, RowReader, ScalarOperations};
 use motet_core::TokenId;
 use motet_core::protocol::{Sampling, TokenSampling};
 
-/// Draws from one row of logits, on the host. Device samplers are tested
-/// against this. Penalties need the sequence's history, and are the work of a
-/// [`SampleInputs`](super::SampleInputs).
+/// Samples from one row of logits, on the host. Device samplers are tested against this.
+/// Penalties need the sequence's history; [`SampleInputs`](super::SampleInputs) applies them.
 ///
 /// # Panics
 ///
@@ -29,7 +27,7 @@ pub fn sample_row(token_sampling: &TokenSampling, logits: &[f32]) -> TokenId {
     )
 }
 
-/// [`sample_row`], whoever does the passes.
+/// [`sample_row`], with the passes of these row operations.
 pub(super) fn sample_row_with<P: RowOperations>(
     token_sampling: &TokenSampling,
     reader: &mut RowReader<P>,
@@ -66,8 +64,8 @@ pub fn probabilities(token_sampling: &TokenSampling, logits: &[f32]) -> Vec<f32>
     weights.into_iter().map(probability).collect()
 }
 
-/// What each token's probability is proportional to before any filter, the
-/// likeliest having 1, and the least of them that takes part.
+/// A number that each token's probability is proportional to before any filter, with 1 for the
+/// likeliest, and the least of them that passes the filters.
 ///
 /// # Panics
 ///
@@ -81,7 +79,7 @@ pub fn weights(token_sampling: &TokenSampling, logits: &[f32]) -> (Vec<f32>, f32
     (reader.weights().to_vec(), threshold)
 }
 
-/// The least of the reader's weights that takes part.
+/// The least of the reader's weights that passes the filters.
 fn threshold<P: RowOperations>(token_sampling: &TokenSampling, reader: &mut RowReader<P>) -> f32 {
     let Sampling {
         top_k,
@@ -118,8 +116,8 @@ fn first(logits: &[f32], maxima: &[f32], top: f32) -> TokenId {
     first.map_or(0, |first| (start + first) as TokenId)
 }
 
-/// The first token at which the sum of the weights that reach `threshold` passes
-/// `uniform` of their total.
+/// The first token at which the sum of the weights that reach `threshold` passes `uniform` of
+/// their total.
 fn invert_distribution<P: RowOperations>(
     reader: &mut RowReader<P>,
     threshold: f32,
@@ -218,7 +216,7 @@ mod tests {
         );
     }
 
-    /// A plain implementation of the filters, on enough tokens for all short cuts.
+    /// Compares with a plain implementation of the filters, on enough tokens for all short cuts.
     #[test]
     fn filters_match_a_full_sort() {
         let logit = |id: u32| (id.wrapping_mul(0x9E37_79B9) >> 8) as f32 / 1e6;

@@ -1,29 +1,29 @@
-//! What draws need of whole rows: maxima, exponentials and sums.
+//! Operations on whole rows that sampling needs: maxima, exponentials and sums.
 //!
-//! Three [`RowOperations`] are all that touches every number of a row, and so all that a
-//! device's vectors need to speed up. What they yield is fixed to the last bit, the
-//! order of every sum included: whoever does them, the same token is drawn.
+//! Only the three [`RowOperations`] touch every number of a row, so only these need a device's
+//! vector instructions. Their results are fixed to the last bit, including the order of every
+//! sum: every implementation samples the same token.
 
-/// Numbers of a row that a maximum is taken of.
+/// Numbers of a row over which one maximum is taken.
 pub const BLOCK: usize = 64;
 
-/// Numbers of a row that are summed up by themselves.
+/// Numbers of a row that are summed up separately.
 pub const RUN: usize = 1024;
 
-/// Sums that go side by side through a run: of every 16th number each.
+/// Sums that run side by side through a run: each takes every 16th number.
 pub const LANES: usize = 16;
 
 /// The passes over whole rows.
 pub trait RowOperations {
-    /// The largest number of each [`BLOCK`]; what is not a number does not count, and
-    /// of nothing it is minus infinity.
+    /// The largest number of each [`BLOCK`]; NaN does not count, and the maximum of no numbers is
+    /// minus infinity.
     fn maxima(&self, numbers: &[f32], maxima: &mut [f32]);
 
     /// [`exp`] of `(logit - top) / temperature` of each logit.
     fn weigh(&self, logits: &[f32], top: f32, temperature: f32, weights: &mut [f32]);
 
-    /// The sum of the weights of each [`RUN`] that reach `threshold`: of its [`LANES`],
-    /// then these in their order, then what is left over, as [`finish`] does it.
+    /// The sum of the weights of each [`RUN`] that reach `threshold`: the sums of its [`LANES`]
+    /// in their order, then the remaining numbers, as [`finish`] adds them.
     fn sums(&self, weights: &[f32], threshold: f32, sums: &mut [f32]);
 }
 
@@ -58,7 +58,7 @@ impl RowOperations for ScalarOperations {
     }
 }
 
-/// The sum of a run, of the sums of its lanes and the numbers that fill no more of them.
+/// The sum of a run: the sums of its lanes, and the numbers that fill no further row of lanes.
 pub fn finish(lanes: &[f32; LANES], rest: &[f32], threshold: f32) -> f32 {
     let rest = rest.iter().map(|weight| counted(*weight, threshold));
     lanes.iter().copied().chain(rest).sum()
@@ -68,7 +68,7 @@ fn counted(weight: f32, threshold: f32) -> f32 {
     if weight >= threshold { weight } else { 0.0 }
 }
 
-/// Goes through rows, one after another, and keeps its memory between them.
+/// Processes rows, one after another, and keeps its memory between them.
 #[derive(Debug)]
 pub struct RowReader<P> {
     row_operations: P,
@@ -79,7 +79,7 @@ pub struct RowReader<P> {
 }
 
 impl<P: RowOperations> RowReader<P> {
-    /// A reader whose passes are these.
+    /// A reader that uses these row operations.
     pub fn new(row_operations: P) -> Self {
         Self {
             row_operations,
@@ -113,13 +113,13 @@ impl<P: RowOperations> RowReader<P> {
         (maxima, maximum(maxima))
     }
 
-    /// What each token's probability is proportional to; the likeliest has 1.
+    /// Computes a weight per token that its probability is proportional to; the likeliest has 1.
     pub(super) fn weigh(&mut self, logits: &[f32], top: f32, temperature: f32) {
         let weights = sized(&mut self.weights, logits.len());
         self.row_operations.weigh(logits, top, temperature, weights);
     }
 
-    /// What [`weigh`](Self::weigh) has left.
+    /// The result of [`weigh`](Self::weigh).
     pub(super) fn weights(&self) -> &[f32] {
         &self.weights
     }
@@ -156,15 +156,15 @@ pub(super) fn maximum(numbers: &[f32]) -> f32 {
     lanes.iter().chain(rest).copied().fold(lanes[0], larger)
 }
 
-/// Steps of [`exp`], for others to take in the same order.
+/// The parts of [`exp`], for vector implementations that apply them in the same order.
 pub mod exponential {
-    /// Adding it rounds to a whole number, which stands in the lowest bits.
+    /// Adding it rounds to a whole number, which ends up in the lowest bits.
     pub const ROUND: f32 = 12_582_912.0;
     /// The upper part of ln(2).
     pub const LN_2_HIGH: f32 = 0.693_359_4;
     /// The lower part of ln(2).
     pub const LN_2_LOW: f32 = -2.121_944_4e-4;
-    /// Of the polynomial, the highest power's first.
+    /// Coefficients of the polynomial, the highest power's first.
     pub const COEFFICIENTS: [f32; 7] = [
         1.0 / 720.0,
         1.0 / 120.0,
@@ -174,14 +174,13 @@ pub mod exponential {
         1.0,
         1.0,
     ];
-    /// What is not above it is near underflow, and its exponential is taken for nothing.
+    /// Inputs at or below this are near underflow, and their exponential is taken as 0.
     pub const NOTHING: f32 = -87.0;
 }
 
-/// The exponential of a number up to 0, to a few units in the last place, in
-/// operations that every machine rounds alike and has on vectors: Cody and Waite's
-/// reduction to `2^n * e^r` with `|r| <= ln(2) / 2`, and Taylor's polynomial for the
-/// latter.
+/// The exponential of a number up to 0, to a few units in the last place. It uses operations that
+/// every machine rounds alike and has on vectors: Cody and Waite's reduction to `2^n * e^r` with
+/// `|r| <= ln(2) / 2`, and Taylor's polynomial for the latter.
 pub fn exp(x: f32) -> f32 {
     use exponential::{COEFFICIENTS, LN_2_HIGH, LN_2_LOW, NOTHING, ROUND};
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
@@ -193,7 +192,7 @@ pub fn exp(x: f32) -> f32 {
     }
     // Multiplies by 2^n: adds n to the exponent.
     let scaled = f32::from_bits(power.to_bits().wrapping_add(shifted.to_bits() << 23));
-    // So is the weight of a token ruled out.
+    // A token that is ruled out has weight 0 too.
     if x > NOTHING { scaled } else { 0.0 }
 }
 

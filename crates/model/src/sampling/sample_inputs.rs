@@ -1,4 +1,4 @@
-//! Everything that one draw needs, and the draw itself.
+//! The inputs of sampling one token, and the sampling itself.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::rows::{RowOperations, RowReader, ScalarOperations};
 use motet_core::TokenId;
 use motet_core::protocol::{SamplingSpec, TokenLogprobs, TokenMask, TokenSampling};
 
-/// One draw of one sequence, with all that it depends on besides the row of logits.
+/// Everything that sampling one token of one sequence depends on, besides the row of logits.
 /// Cheap to clone and to send.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleInputs {
@@ -18,7 +18,7 @@ pub struct SampleInputs {
     extras: Option<Arc<SamplingExtras>>,
 }
 
-/// What few draws want.
+/// Settings that few requests use.
 #[derive(Debug, PartialEq)]
 pub(super) struct SamplingExtras {
     pub(super) spec: Arc<SamplingSpec>,
@@ -26,21 +26,21 @@ pub(super) struct SamplingExtras {
     pub(super) counts: Vec<(TokenId, u32)>,
     /// Whether the output is too short to end.
     pub(super) is_too_short: bool,
-    /// What the grammar allows.
+    /// The tokens that the grammar allows.
     pub(super) mask: Option<Arc<TokenMask>>,
 }
 
-/// What was drawn.
+/// A sampled token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
     /// The token.
     pub token: TokenId,
-    /// How likely it was, where that was wanted.
+    /// How likely it was, if the request asked for that.
     pub logprobs: Option<TokenLogprobs>,
 }
 
 impl SampleInputs {
-    /// A draw that wants nothing more than its settings, penalties aside.
+    /// Inputs with nothing but these settings, penalties aside.
     #[must_use]
     pub fn plain(token_sampling: TokenSampling) -> Self {
         Self {
@@ -57,19 +57,19 @@ impl SampleInputs {
         }
     }
 
-    /// How it draws, after what [`adjustments`](Self::adjustments) do.
+    /// The settings that apply after [`adjustments`](Self::adjustments).
     #[must_use]
     pub fn token_sampling(&self) -> &TokenSampling {
         &self.token_sampling
     }
 
-    /// Whether it draws from the logits as they are and gives no log probabilities.
+    /// Whether it samples from the logits as they are and gives no log probabilities.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         !self.changes_logits() && self.logprobs().is_none()
     }
 
-    /// Whether it changes the logits before it draws.
+    /// Whether it changes the logits before it samples.
     #[must_use]
     pub fn changes_logits(&self) -> bool {
         self.extras
@@ -77,17 +77,16 @@ impl SampleInputs {
             .is_some_and(|extras| extras.changes_logits())
     }
 
-    /// How many alternatives' log probabilities are wanted, if any are.
+    /// Number of alternatives whose log probabilities are asked for, if any are.
     #[must_use]
     pub fn logprobs(&self) -> Option<usize> {
         self.extras.as_ref()?.spec.logprobs
     }
 
-    /// Draws from one row of logits, on the host. Device samplers are tested against
-    /// this.
+    /// Samples from one row of logits, on the host. Device samplers are tested against this.
     ///
-    /// A token that is ruled out is not drawn, even where the model holds all others
-    /// for impossible: then it is the first that may be.
+    /// A token that is ruled out is never sampled, even if all others have no probability under
+    /// the model. In that case the result is the first token that is allowed.
     ///
     /// # Panics
     ///
@@ -97,7 +96,7 @@ impl SampleInputs {
         self.sample_with(&mut RowReader::new(ScalarOperations), logits)
     }
 
-    /// [`from_logits`](Self::from_logits), whoever does the passes.
+    /// [`from_logits`](Self::from_logits), with the passes of these row operations.
     pub fn sample_with<P: RowOperations>(
         &self,
         reader: &mut RowReader<P>,
@@ -121,7 +120,7 @@ impl SampleInputs {
         }
     }
 
-    /// What it does to its row of logits before it draws; none where it changes
+    /// The changes that it makes to its row of logits before it samples; `None` if it changes
     /// nothing. Allocates three rows.
     #[must_use]
     pub fn adjustments(&self, vocab_size: usize) -> Option<Adjustments> {
@@ -155,7 +154,7 @@ impl SamplingExtras {
             || self.is_too_short && !self.spec.end_tokens.is_empty()
     }
 
-    /// Tokens that a shorter vocabulary does not have are left out.
+    /// Applies biases and penalties. Tokens beyond the row's vocabulary are skipped.
     fn apply(&self, token_sampling: &TokenSampling, row: &mut [f32]) {
         self.add_bias(row);
         let repetition = token_sampling.sampling.repetition_penalty;

@@ -1,4 +1,4 @@
-//! What a live sequence must remember from one draw to the next.
+//! The sampling state that a live sequence carries from one token to the next.
 
 use std::sync::Arc;
 
@@ -10,9 +10,8 @@ use motet_core::protocol::{
     Attached, ConstraintWalk, GrammarError, Next, Sampling, SamplingSpec, TokenMask, TokenSampling,
 };
 
-/// The drawing state of one live sequence. It is a function of the request and the
-/// sequence's tokens: one that is made anew after a restart draws as the old one would
-/// have.
+/// The sampling state of one live sequence. It is a function of the request and the sequence's
+/// tokens: a sampler that is rebuilt after a restart samples as the old one would have.
 #[derive(Debug)]
 pub struct Sampler {
     spec: Arc<SamplingSpec>,
@@ -22,9 +21,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// The state of a sequence with these tokens. Costs as much as the penalties'
-    /// window is long; what a grammar makes of the output is reckoned on the threads of
-    /// its pool.
+    /// The state of a sequence with these tokens. Costs time in proportion to the penalties'
+    /// window. The grammar follows the output on the threads of its pool.
     #[must_use]
     pub fn new(
         spec: Arc<SamplingSpec>,
@@ -46,13 +44,12 @@ impl Sampler {
         }
     }
 
-    /// Everything that the next draw needs. Waits for the mask where a grammar's is not
-    /// computed yet. The settings of `token_sampling` are those that the drawer was made with.
+    /// The inputs for sampling the next token. Waits for the grammar's mask if it is not computed
+    /// yet. The settings of `token_sampling` must be those that the sampler was made with.
     ///
     /// # Errors
     ///
-    /// [`GrammarError`] when the output cannot go on by its grammar: this sequence
-    /// ends, and no other.
+    /// [`GrammarError`] when the output cannot go on by its grammar: only this sequence ends.
     pub fn sample_inputs(
         &mut self,
         token_sampling: TokenSampling,
@@ -82,8 +79,7 @@ impl Sampler {
         Ok(SampleInputs::new(token_sampling, extras))
     }
 
-    /// Takes the token that was drawn; it need not be in use any more elsewhere. Does
-    /// not wait, unless the drawing before it was not asked for.
+    /// Appends the token that was sampled. Does not wait for its mask.
     pub fn accept(&mut self, token: TokenId) {
         self.output_tokens += 1;
         if let Some(history) = &mut self.history {
@@ -94,8 +90,8 @@ impl Sampler {
         }
     }
 
-    /// Whether the output is complete by its grammar, which allows nothing more, and no
-    /// end token can say so. Waits as [`sample_inputs`](Self::sample_inputs) does.
+    /// Whether the output is complete by its grammar, which allows nothing more, and no end token
+    /// can say so. Waits as [`sample_inputs`](Self::sample_inputs) does.
     pub fn is_finished(&mut self) -> bool {
         let next = self.walk.as_ref();
         let next = next.map(|(walk, attached)| walk.next_tokens(*attached));
@@ -108,7 +104,7 @@ impl Sampler {
             .all(|token| self.spec.end_tokens.contains(&token))
     }
 
-    /// Whether the biases leave anything of what the grammar allows.
+    /// Checks that the biases leave some token that the grammar allows.
     fn check_possible(&self, mask: &TokenMask, is_too_short: bool) -> Result<(), GrammarError> {
         let is_banned = |token: &TokenId| {
             let mut bans = self.spec.bias.iter();

@@ -1,4 +1,4 @@
-//! Draws with a history, biases, a least length and grammars, against naive ones.
+//! Sampling with a history, biases, a least length and grammars, against naive versions.
 
 use std::sync::{Arc, LazyLock};
 
@@ -61,7 +61,7 @@ fn row() -> impl Strategy<Value = Vec<f32>> {
     prop::collection::vec(prop_oneof![Just(0.0f32), -8.0f32..8.0], VOCAB)
 }
 
-/// The row that is drawn from, by counting the history anew.
+/// The row that is sampled from, by counting the whole history again.
 fn naive(
     spec: &SamplingSpec,
     sampling: &Sampling,
@@ -114,13 +114,13 @@ proptest! {
         for (index, row) in (0..).zip(&rows) {
             let token_sampling = TokenSampling { sampling, index };
             let sample_inputs = sampler.sample_inputs(token_sampling).expect("no grammar");
-            // One that is made anew is in the same state.
+            // A rebuilt sampler is in the same state.
             let mut rebuilt = Sampler::new(spec.clone(), sampling, &prompt, &output);
             prop_assert_eq!(&rebuilt.sample_inputs(token_sampling).expect("no grammar"), &sample_inputs);
             let expected = naive(&spec, &sampling, &prompt, &output, row);
             let sampled = sample_inputs.from_logits(row);
             prop_assert_eq!(sampled.token, sample_row(&token_sampling, &expected));
-            // Devices apply vectors, and come to the same numbers.
+            // Devices apply vectors, and get the same numbers.
             match sample_inputs.adjustments(VOCAB) {
                 Some(adjustments) => {
                     let mut adjusted = row.clone();
@@ -136,7 +136,7 @@ proptest! {
         }
     }
 
-    /// Even where the model holds every other token for impossible.
+    /// Holds even if every other token has no probability under the model.
     #[test]
     fn excluded_token_is_never_sampled(spec in spec(), sampling in sampling(), index in 0u64..99) {
         let possible = |token: &TokenId| is_excluded(&spec, 0, *token);
@@ -182,8 +182,8 @@ proptest! {
         }
     }
 
-    /// Any logits, with penalties: the output matches, and a drawer that is made anew
-    /// in the middle goes on in the same way.
+    /// For any logits with penalties, the output matches, and a sampler that is rebuilt in the
+    /// middle goes on in the same way.
     #[test]
     fn an_output_follows_its_grammar(
         sampling in sampling(),
@@ -218,7 +218,7 @@ fn is_excluded(spec: &SamplingSpec, output_tokens: usize, token: TokenId) -> boo
 
 const END: TokenId = 0;
 
-/// A grammar over a small vocabulary, and what the tokens spell.
+/// A grammar over a small vocabulary, and the texts of its tokens.
 fn grammar(expression: &str) -> (Grammar, [&'static str; 9]) {
     let spelling = ["", "a", "b", "c", "d", "e", "f", "bc", "ef"];
     let bytes = spelling.map(|text| text.as_bytes().to_vec()).to_vec();

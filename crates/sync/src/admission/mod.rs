@@ -1,12 +1,12 @@
-//! How much is in the house: the bounds that every submit passes.
+//! Admission: the bounds on requests and waiting prompt tokens that every submit must pass.
 //!
-//! A request takes a [`Permit`] before anything is spent on it and gives it back when
-//! its last trace is gone, so the queue cannot grow past its bound by any path. Once
-//! its prompt is known, the permit claims the prompt's tokens as well, and gives them
-//! back when the sequence has its slot: they are what waits to be computed. Both
-//! counts and the gate are one word, so that no order of callers can pass a bound.
-//! The gate can be shut for good (drain); requests inside finish. Where there are limits
-//! for single users, a request counts against its user's [share](users) first.
+//! A request takes a [`Permit`] before it costs anything, and releases it when its last part is
+//! gone, so no path lets the queue grow past its bound. Once its prompt is known, the permit
+//! claims the prompt's tokens as well. It releases them when the sequence has its slot: they
+//! count the tokens that wait for computation. Both counts and the gate are one atomic, so no
+//! order of callers can exceed a bound. The gate can be shut for good (drain); requests inside
+//! finish. With limits for single users, a request counts against its user's [share](users)
+//! first.
 //!
 //! ```text
 //!  bit 63   62 ... 24                    23 ... 0
@@ -25,46 +25,46 @@ use users::{Share, UserLimits, Users};
 const SHUT: u64 = 1 << 63;
 /// Bits that count requests.
 const REQUEST_BITS: u32 = 24;
-/// Most requests that the word can count.
+/// Largest number of requests that the atomic can count.
 const REQUESTS: u64 = (1 << REQUEST_BITS) - 1;
-/// Most prompt tokens that the word can count.
+/// Largest number of prompt tokens that the atomic can count.
 const TOKENS: u64 = (SHUT - 1) >> REQUEST_BITS;
 
-/// Requests that may be inside in all, whatever the bound.
+/// Upper bound on `requests_max`.
 pub const REQUESTS_MAX: usize = REQUESTS as usize;
 
-/// The gate that all callers share. Clones are the same gate.
+/// The gate that all callers share. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Admission<U> {
     state: Arc<AtomicU64>,
     requests_max: u64,
     tokens_max: u64,
-    /// None where one user may have all there is.
+    /// `None` without limits for single users.
     users: Option<Users<U>>,
 }
 
-/// Why a request was not let in.
+/// The reason why a request was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmissionError {
-    /// As many requests as there may be are inside.
+    /// The engine holds as many requests as it may.
     Requests,
-    /// As many prompt tokens as there may be wait.
+    /// As many prompt tokens wait as may.
     Tokens {
-        /// How many must be computed before these are let in.
+        /// Tokens that must be computed before these are admitted.
         excess: usize,
     },
-    /// Its user has as many requests inside as one user may have.
+    /// The user has as many requests in the engine as one user may have.
     UserRequests {
-        /// How many of them must end before these are let in.
+        /// Number of the user's requests that must end before these are admitted.
         excess: usize,
-        /// How many there are.
+        /// Number of the user's requests in the engine.
         inside: usize,
     },
-    /// As many prompt tokens of its user wait as one user may have.
+    /// As many prompt tokens of the user wait as one user may have.
     UserTokens {
-        /// How many of them must be computed before these are let in.
+        /// Tokens of the user that must be computed before these are admitted.
         excess: usize,
-        /// How many there are.
+        /// Number of the user's tokens that wait.
         waiting: usize,
     },
     /// The gate is shut.
@@ -72,18 +72,17 @@ pub enum AdmissionError {
 }
 
 impl<U: Copy + Eq + Hash> Admission<U> {
-    /// A gate that lets at most `requests_max` requests in at a time, with at most
-    /// `tokens_max` prompt tokens that wait. A prompt that is longer than that is let in
-    /// when no other waits.
+    /// Creates a gate that admits at most `requests_max` requests at a time, with at most
+    /// `tokens_max` prompt tokens that wait. A longer prompt is admitted when no other waits.
     ///
     /// # Panics
     ///
-    /// When `requests_max` is more than [`REQUESTS_MAX`].
+    /// If `requests_max` is greater than [`REQUESTS_MAX`].
     #[must_use]
     pub fn new(requests_max: usize, tokens_max: usize) -> Self {
         assert!(
             requests_max <= REQUESTS_MAX,
-            "a bound is a number that the word can count"
+            "requests_max {requests_max} exceeds {REQUESTS_MAX}"
         );
         Self {
             state: Arc::new(AtomicU64::new(0)),
@@ -93,7 +92,7 @@ impl<U: Copy + Eq + Hash> Admission<U> {
         }
     }
 
-    /// The same gate with limits for each user.
+    /// Returns the same gate with limits for each user.
     #[must_use]
     pub fn with_user_limits(self, limits: UserLimits) -> Self {
         Self {
@@ -102,7 +101,7 @@ impl<U: Copy + Eq + Hash> Admission<U> {
         }
     }
 
-    /// Lets one request in, or says at once why not.
+    /// Admits one request, or rejects it at once.
     ///
     /// # Errors
     ///
@@ -113,13 +112,13 @@ impl<U: Copy + Eq + Hash> Admission<U> {
         Ok(permits.pop().expect("one permit was asked for"))
     }
 
-    /// Lets so many requests of a user in, or none of them.
+    /// Admits `requests` requests of a user, or none of them.
     ///
     /// # Errors
     ///
     /// As for [`enter`](Admission::enter).
     pub fn enter_all(&self, user: U, requests: usize) -> Result<Vec<Permit<U>>, AdmissionError> {
-        // Given back if the house has no room.
+        // The shares are released if the engine's own bound rejects the requests.
         let shares = match &self.users {
             None => Vec::new(),
             Some(users) => users.enter_all(user, requests)?,
@@ -146,7 +145,7 @@ impl<U: Copy + Eq + Hash> Admission<U> {
         self.state.fetch_or(SHUT, Ordering::AcqRel);
     }
 
-    /// Requests inside.
+    /// Returns the number of requests in the engine.
     #[must_use]
     pub fn inside(&self) -> usize {
         let order = ordering(
@@ -157,13 +156,13 @@ impl<U: Copy + Eq + Hash> Admission<U> {
         (self.state.load(order) & REQUESTS) as usize
     }
 
-    /// What users have inside, where there are limits.
+    /// Returns the counts of users, if there are limits for users.
     #[must_use]
     pub fn users(&self) -> Option<&Users<U>> {
         self.users.as_ref()
     }
 
-    /// Prompt tokens that wait.
+    /// Returns the number of prompt tokens that wait.
     #[must_use]
     pub fn waiting_tokens(&self) -> usize {
         waiting(self.state.load(Ordering::Acquire)) as usize
@@ -175,7 +174,7 @@ impl<U: Copy + Eq + Hash> Admission<U> {
         self.state.load(Ordering::Acquire) & SHUT != 0
     }
 
-    /// Changes the word of an open gate in one step.
+    /// Updates the state of an open gate in one step.
     fn change(
         &self,
         next: impl Fn(u64) -> Result<u64, AdmissionError>,
@@ -206,13 +205,13 @@ impl<U: Copy + Eq + Hash> Admission<U> {
     }
 }
 
-/// One request's place in the house; dropping it gives the place back.
+/// Admission of one request; dropping it releases its counts.
 #[derive(Debug)]
 pub struct Permit<U: Copy + Eq + Hash> {
     admission: Admission<U>,
-    /// Claimed, and not given back.
+    /// Tokens claimed and not released.
     tokens: u64,
-    /// Where there are limits for single users.
+    /// The user's share, if there are limits for users.
     share: Option<Share<U>>,
 }
 
@@ -222,11 +221,11 @@ impl<U: Copy + Eq + Hash> Permit<U> {
     /// # Errors
     ///
     /// [`AdmissionError::Tokens`] at the bound, [`AdmissionError::UserTokens`] at the user's,
-    /// [`AdmissionError::Shut`] once shut. It holds no tokens then.
+    /// [`AdmissionError::Shut`] once shut. The permit then holds no tokens.
     ///
     /// # Panics
     ///
-    /// When it holds tokens already.
+    /// If it holds tokens already.
     pub fn claim(&mut self, tokens: usize) -> Result<(), AdmissionError> {
         assert_eq!(self.tokens, 0, "a prompt is claimed once");
         if let Some(share) = &mut self.share {
@@ -243,7 +242,7 @@ impl<U: Copy + Eq + Hash> Permit<U> {
         let tokens_max = self.admission.tokens_max;
         self.admission.change(|seen| {
             let waiting = waiting(seen);
-            // The prompt that is alone is let in whatever its length.
+            // A single prompt is admitted whatever its length.
             let most = if waiting == 0 { TOKENS } else { tokens_max };
             match waiting + tokens {
                 after if after <= most => Ok(seen + (tokens << REQUEST_BITS)),
@@ -256,7 +255,7 @@ impl<U: Copy + Eq + Hash> Permit<U> {
         Ok(())
     }
 
-    /// The sequence has its slot: its prompt waits no more.
+    /// Releases the prompt's tokens: the sequence has its slot.
     pub fn started(&mut self) {
         let tokens = std::mem::take(&mut self.tokens);
         self.give_back(tokens << REQUEST_BITS);
@@ -272,7 +271,10 @@ impl<U: Copy + Eq + Hash> Permit<U> {
             Ordering::Acquire,
         );
         let before = self.admission.state.fetch_sub(counted, order);
-        debug_assert!(before & !SHUT >= counted, "what is given back was taken");
+        debug_assert!(
+            before & !SHUT >= counted,
+            "a permit releases only what it claimed"
+        );
     }
 }
 
@@ -282,7 +284,7 @@ impl<U: Copy + Eq + Hash> Drop for Permit<U> {
     }
 }
 
-/// Prompt tokens that wait, in this word.
+/// Returns the number of waiting prompt tokens in this state.
 fn waiting(state: u64) -> u64 {
     (state & !SHUT) >> REQUEST_BITS
 }

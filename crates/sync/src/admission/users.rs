@@ -1,10 +1,10 @@
-//! What each user has in the house: nobody fills it alone.
+//! Limits for each user, so that no user fills the engine alone.
 //!
-//! A request counts against its user's share before it counts against the house, and so do
-//! its prompt's tokens while they wait. All shares lie behind one lock, which is held for
-//! one look-up; a house without limits has no shares, and no lock. A share is RAII: what a
-//! request counted is given back with it, whatever became of it, and a user of whom nothing
-//! is left inside is forgotten. So there are never more shares than requests inside.
+//! A request counts against its user's share before it counts against the engine, and so do its
+//! prompt's tokens while they wait. One lock guards all shares; it is held for one look-up. An
+//! engine without limits has no shares and no lock. A share is RAII: dropping a request
+//! releases its counts, however the request ended. A user without requests is removed, so there
+//! are never more shares than requests in the engine.
 
 use std::sync::PoisonError;
 
@@ -16,43 +16,43 @@ use super::AdmissionError;
 use crate::primitives::inject::{InjectedBug, injected};
 use crate::primitives::{Arc, Mutex, MutexGuard};
 
-/// How much of a house one user may have.
+/// Limits of one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserLimits {
-    /// Requests inside, at most.
+    /// Largest number of requests in the engine.
     pub requests_max: usize,
-    /// Prompt tokens that wait, at most. A prompt that is longer than that is let in when no
-    /// other of its user's waits.
+    /// Largest number of prompt tokens that wait. A longer prompt is admitted when no other of
+    /// its user waits.
     pub tokens_max: usize,
 }
 
-/// The shares of all users. Clones are the same.
+/// The shares of all users. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Users<U> {
     inside: Arc<Mutex<FxHashMap<U, Counted>>>,
     limits: UserLimits,
 }
 
-/// What a user has inside.
+/// The counts of one user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Requests.
+    /// Requests in the engine.
     pub requests: usize,
     /// Prompt tokens that wait.
     pub tokens: usize,
 }
 
-/// What one request counts in its user's share; dropping it gives that back.
+/// The part of a user's share that one request counts for; dropping it releases the counts.
 #[derive(Debug)]
 pub struct Share<U: Copy + Eq + Hash> {
     users: Users<U>,
     user: U,
-    /// Claimed, and not given back.
+    /// Tokens claimed and not released.
     tokens: usize,
 }
 
 impl<U: Copy + Eq + Hash> Users<U> {
-    /// Shares of these limits, all empty.
+    /// Creates empty shares with these limits.
     #[must_use]
     pub fn new(limits: UserLimits) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl<U: Copy + Eq + Hash> Users<U> {
         }
     }
 
-    /// Counts so many requests of a user, or none of them.
+    /// Counts `requests` requests of a user, or none of them.
     ///
     /// # Errors
     ///
@@ -87,25 +87,25 @@ impl<U: Copy + Eq + Hash> Users<U> {
         Ok((0..requests).map(share).collect())
     }
 
-    /// What a user has inside.
+    /// Returns the counts of a user.
     #[must_use]
     pub fn counted(&self, user: U) -> Counted {
         self.lock().get(&user).copied().unwrap_or_default()
     }
 
-    /// Users that have anything inside.
+    /// Returns the number of users with requests in the engine.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Whether nobody has anything inside.
+    /// Whether no user has requests in the engine.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Changes what a user has, unless that is refused.
+    /// Updates the counts of a user unless `change` rejects that.
     fn change(
         &self,
         user: U,
@@ -114,19 +114,20 @@ impl<U: Copy + Eq + Hash> Users<U> {
         let mut inside = self.lock();
         let mut counted = inside.get(&user).copied().unwrap_or_default();
         if injected(InjectedBug::UsersTwoLocks) {
-            // Looks and changes under two locks: others come between.
+            // Reads and writes under two locks: another thread may come between.
             drop(inside);
             inside = self.lock();
         }
         change(&mut counted)?;
-        match counted == Counted::default() {
-            true => inside.remove(&user),
-            false => inside.insert(user, counted),
-        };
+        if counted == Counted::default() {
+            inside.remove(&user);
+        } else {
+            inside.insert(user, counted);
+        }
         Ok(())
     }
 
-    /// A panic elsewhere leaves counts that are whole.
+    /// A panic of another thread leaves consistent counts, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, FxHashMap<U, Counted>> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,7 +145,7 @@ impl<U: Copy + Eq + Hash> Share<U> {
             let waiting = counted.tokens;
             counted.tokens = waiting.saturating_add(tokens);
             match counted.tokens.checked_sub(tokens_max) {
-                // The prompt that is alone is let in whatever its length.
+                // A single prompt is admitted whatever its length.
                 Some(excess) if excess > 0 && waiting > 0 => {
                     Err(AdmissionError::UserTokens { excess, waiting })
                 }
@@ -155,7 +156,7 @@ impl<U: Copy + Eq + Hash> Share<U> {
         Ok(())
     }
 
-    /// Its prompt waits no more.
+    /// Releases the prompt's tokens: the sequence has its slot.
     pub fn started(&mut self) {
         let tokens = std::mem::take(&mut self.tokens);
         self.give_back(0, tokens);
@@ -163,12 +164,12 @@ impl<U: Copy + Eq + Hash> Share<U> {
 
     fn give_back(&self, requests: usize, tokens: usize) {
         let given_back = self.users.change(self.user, |counted| {
-            // No assertion here: this may be a drop, and the lock is held.
+            // No assertion here: this may run in a drop while the lock is held.
             counted.requests = counted.requests.saturating_sub(requests);
             counted.tokens = counted.tokens.saturating_sub(tokens);
             Ok(())
         });
-        given_back.expect("giving back is never refused");
+        given_back.expect("a release is never rejected");
     }
 }
 

@@ -1,8 +1,8 @@
-//! The mutex of model checks: loom's, around a value that loom watches as well.
+//! The mutex of model checks: loom's, around a value that loom watches too.
 //!
-//! Nobody weakens the ordering of a lock, but a model that would not notice that proves
-//! little about what the lock guards. With [`InjectedBug::LockOrdersNothing`] planted, whoever has
-//! the lock is alone, and sees what those before it did only by chance.
+//! No code weakens the ordering of a lock, but a model that would not notice it
+//! proves little about the guarded state. With [`InjectedBug::LockOrdersNothing`] injected, the
+//! lock excludes other threads but orders no memory.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -14,17 +14,17 @@ use loom::thread::yield_now;
 
 use super::inject::{InjectedBug, injected};
 
-/// A mutex, as std's is used.
+/// A mutex with the interface of std's.
 pub struct Mutex<T> {
     lock: loom::sync::Mutex<()>,
-    /// The lock of one that is planted: set while somebody has it.
+    /// The lock with the bug injected: set while a thread holds it.
     taken: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-/// Somebody has the lock, until this is dropped.
+/// The guard: a thread holds the lock until it is dropped.
 pub struct MutexGuard<'a, T> {
-    // Dropped first: loom is told that the access is over while the lock is held.
+    // Dropped first: loom must see the access end while the lock is held.
     value: MutPtr<T>,
     _held: Held<'a>,
 }
@@ -36,8 +36,8 @@ enum Held<'a> {
     Taken(&'a AtomicBool),
 }
 
-// SAFETY: the value is reached through the guard only, and there is one guard at a time;
-// loom notices where that is not so.
+// SAFETY: the value is accessed only through the guard, and there is one guard at a time; loom
+// detects violations.
 unsafe impl<T: Send> Sync for Mutex<T> {}
 // SAFETY: it owns its value.
 unsafe impl<T: Send> Send for Mutex<T> {}
@@ -72,7 +72,7 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: whoever has the lock is alone, as loom has checked.
+        // SAFETY: the holder of the lock is the only one, as loom has checked.
         unsafe { self.value.deref() }
     }
 }

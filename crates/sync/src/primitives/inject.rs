@@ -1,103 +1,103 @@
-//! Mistakes that model checks must find, each by its name.
+//! Injected bugs that model checks must find.
 //!
 //! With `--cfg motet_injected_bug` a model [injects](inject) one of them for its own thread and
-//! must fail then. Loom's threads share one of the system's, so all of a model's see it.
-//! Without that cfg there are none: `injected` is `false` and `ordering` is the strong one
-//! before the compiler is done.
+//! must then fail. Loom runs all threads of a model on one thread of the system, so all of them
+//! have the bug. Without that cfg there are none: `injected` is a constant `false`, and
+//! `ordering` returns the strong one.
 
 use std::cell::Cell;
 
 use super::{Ordering, fence};
 
-/// A mistake of one primitive. Those whose names end in a word for an ordering take that
-/// ordering away from one operation.
+/// A bug of one primitive. Variants whose names end in an ordering remove that ordering from
+/// one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InjectedBug {
-    /// Admission looks, then adds.
+    /// Admission checks and adds in two steps.
     AdmissionInTwoSteps,
-    /// Entering does not see what was done before a request left.
+    /// Admission of a request does not see writes before the release of another.
     AdmissionEnterAcquire,
-    /// Leaving does not show what was done before.
+    /// The release of a request does not publish the writes before it.
     AdmissionLeaveRelease,
-    /// A drain does not see what was done before a request left.
+    /// A drain does not see writes before the release of a request.
     AdmissionInsideAcquire,
-    /// A user's share is looked at and changed under two locks.
+    /// A user's share is read and changed under two locks.
     UsersTwoLocks,
-    /// Each side looks whether a sequence is live, then ends it.
+    /// Each side checks whether a sequence is live, then ends it.
     CancelInTwoSteps,
-    /// A caller that leaves does not show what it did before.
+    /// A cancelling caller does not publish its earlier writes.
     CancelRelease,
-    /// A scheduler that sees that a caller has left does not see what it did before.
+    /// A scheduler that sees a cancellation does not see the caller's earlier writes.
     CancelSeenAcquire,
-    /// A sequence pauses without looking again how far it is ahead.
+    /// A sequence pauses without checking again how far it is ahead.
     CreditsPauseInTwoSteps,
-    /// A read does not show that what was read is free.
+    /// A read does not publish that the memory of the token is free.
     CreditsReadRelease,
-    /// A sequence that goes on does not see that what was read is free.
+    /// A sequence that continues does not see that the memory of a read token is free.
     CreditsPauseAcquire,
-    /// A thread looks whether the gate is open, then goes in.
+    /// A thread checks whether the gate is open, then enters.
     GateInTwoSteps,
-    /// Opening does not show what was written before.
+    /// Opening does not publish the writes before it.
     GateOpenRelease,
-    /// A thread that goes in does not see what was written before the gate opened.
+    /// A thread that enters does not see the writes before the opening.
     GateEnterAcquire,
-    /// A thread that leaves does not show that it is done.
+    /// A thread that leaves does not publish that it has ended its access.
     GateLeaveRelease,
-    /// Closing does not see that all are done.
+    /// Closing does not see that all threads have ended their accesses.
     GateCloseAcquire,
-    /// The heart stands still for a moment while work is under way.
+    /// The heartbeat is idle for a moment while work is in flight.
     HeartbeatInTwoSteps,
-    /// A beat does not show what the scheduler did before.
+    /// A beat does not publish the scheduler's earlier writes.
     HeartbeatRelease,
-    /// A look at the beat does not see what the scheduler did before.
+    /// A read of the heartbeat does not see the scheduler's earlier writes.
     HeartbeatAcquire,
-    /// An eviction looks, then evicts.
+    /// An eviction checks and evicts in two steps.
     LeaseEvictInTwoSteps,
-    /// A lease is given back in two steps.
+    /// A lease is released in two steps.
     LeaseDropInTwoSteps,
-    /// Giving a lease back does not show that its use is done.
+    /// The release of a lease does not publish that its use has ended.
     LeaseDropRelease,
-    /// An eviction does not see that all are done.
+    /// An eviction does not see that all uses have ended.
     LeaseEvictAcquire,
-    /// A thread that wakes others shows why, and then does not look whether they park.
+    /// A waker publishes the work, and then reads the parked flags without a fence.
     ParkingWakerFence,
-    /// A thread that parks says so, and then does not look whether there is something.
+    /// A thread announces that it parks, and then looks for work without a fence.
     ParkingSleeperFence,
-    /// A parcel is put on the dock in two steps.
+    /// A detached state is put into the transfer queue in two steps.
     TransferQueuePutInTwoSteps,
-    /// A device thread looks which thread the dock serves, then clears it.
+    /// A device thread checks which thread the transfer queue serves, then clears it.
     TransferQueueClearInTwoSteps,
-    /// A device thread looks which thread the dock serves, then hands over.
+    /// A device thread checks which thread the transfer queue serves, then exports.
     TransferQueueExportInTwoSteps,
-    /// Host memory looks whether a copy is awaited, then keeps it.
+    /// Host memory checks whether a copy is awaited, then stores it.
     HostKeepTwoLocks,
-    /// A buffer that comes back is counted under two locks.
+    /// A returned buffer is counted under two locks.
     BufferTwoLocks,
-    /// The lock of a model excludes others and orders nothing.
+    /// The lock of a model excludes other threads and orders no memory.
     LockOrdersNothing,
 }
 
 thread_local!(static INJECTED: Cell<Option<InjectedBug>> = const { Cell::new(None) });
 
-/// From now on the primitives of this thread make this mistake, or none.
+/// Sets the bug of this thread's primitives, or none.
 pub fn inject(bug: Option<InjectedBug>) {
     INJECTED.set(bug);
 }
 
-/// Whether the primitives of this thread make this mistake.
+/// Whether the primitives of this thread have this bug.
 #[inline]
 pub fn injected(bug: InjectedBug) -> bool {
     cfg!(motet_injected_bug) && INJECTED.get() == Some(bug)
 }
 
-/// The `strong` ordering, or the `weak` one where that is planted.
+/// Returns the `strong` ordering, or the `weak` one if `bug` is injected.
 #[inline]
 pub fn ordering(bug: InjectedBug, strong: Ordering, weak: Ordering) -> Ordering {
     if injected(bug) { weak } else { strong }
 }
 
-/// A sequentially consistent fence, unless its absence is planted.
+/// A sequentially consistent fence, unless the bug of its absence is injected.
 #[inline]
 pub fn full_fence(absent: InjectedBug) {
     if !injected(absent) {

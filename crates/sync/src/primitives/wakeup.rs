@@ -1,8 +1,8 @@
-//! A channel that says that there is something, and no more.
+//! A wakeup channel without payload.
 //!
-//! What there is lies elsewhere, behind a lock; the bell is rung after it was put there. In
-//! the product the bell holds one ring, which stands for all that nobody has heard: a ring
-//! that finds another there is not needed. In model checks each ring is a message of loom's.
+//! The data is stored elsewhere, behind a lock; the sender notifies after it has stored it. In
+//! the product the channel holds one wakeup, which stands for all that have not been received:
+//! a further one is not needed. In model checks each wakeup is a message of loom's channel.
 
 #[cfg(not(motet_loom))]
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -12,20 +12,20 @@ use {
     loom::sync::mpsc::{Receiver, Sender, channel},
 };
 
-/// The end that rings.
+/// The sending end.
 #[derive(Clone, Debug)]
 pub struct WakeupSender(Sender<()>);
 
-/// The end that hears.
+/// The receiving end.
 #[derive(Debug)]
 pub struct WakeupReceiver {
     receiver: Receiver<()>,
-    /// What `select!` waits for instead, which loom does not know.
+    /// A receiver for `select!`, which cannot wait for loom's.
     #[cfg(motet_loom)]
     never: crossbeam_channel::Receiver<()>,
 }
 
-/// A bell, and what rings it.
+/// Creates a wakeup channel.
 #[cfg(not(motet_loom))]
 #[must_use]
 pub fn wakeup() -> (WakeupSender, WakeupReceiver) {
@@ -33,7 +33,7 @@ pub fn wakeup() -> (WakeupSender, WakeupReceiver) {
     (WakeupSender(sender), WakeupReceiver { receiver })
 }
 
-/// A bell, and what rings it.
+/// Creates a wakeup channel.
 #[cfg(motet_loom)]
 #[must_use]
 pub fn wakeup() -> (WakeupSender, WakeupReceiver) {
@@ -43,13 +43,13 @@ pub fn wakeup() -> (WakeupSender, WakeupReceiver) {
 }
 
 impl WakeupSender {
-    /// Rings. False when nobody will hear it.
+    /// Sends a wakeup. Returns false if the receiver is gone.
     #[cfg(not(motet_loom))]
     pub fn notify(&self) -> bool {
         !matches!(self.0.try_send(()), Err(TrySendError::Disconnected(())))
     }
 
-    /// Rings. False when nobody will hear it.
+    /// Sends a wakeup. Returns false if the receiver is gone.
     #[cfg(motet_loom)]
     pub fn notify(&self) -> bool {
         self.0.send(()).is_ok()
@@ -57,27 +57,27 @@ impl WakeupSender {
 }
 
 impl WakeupReceiver {
-    /// Waits for a ring. False when nobody will ring any more.
+    /// Waits for a wakeup. Returns false if all senders are gone.
     pub fn wait(&self) -> bool {
         self.receiver.recv().is_ok()
     }
 
-    /// Whether nobody will ring any more, and all rings were heard. A ring that is there is
-    /// heard by this.
+    /// Whether all senders are gone and all wakeups were received. This receives a pending
+    /// wakeup.
     #[cfg(not(motet_loom))]
     pub fn is_closed(&self) -> bool {
         let received = self.receiver.try_recv();
         matches!(received, Err(crossbeam_channel::TryRecvError::Disconnected))
     }
 
-    /// Whether nobody will ring any more.
+    /// Whether all senders are gone.
     #[cfg(motet_loom)]
     pub fn is_closed(&self) -> bool {
         let received = self.receiver.try_recv();
         matches!(received, Err(std::sync::mpsc::TryRecvError::Disconnected))
     }
 
-    /// The rings, for `select!`.
+    /// Returns the receiver for `select!`.
     pub fn receiver(&self) -> &crossbeam_channel::Receiver<()> {
         #[cfg(not(motet_loom))]
         return &self.receiver;

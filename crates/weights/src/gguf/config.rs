@@ -1,4 +1,4 @@
-//! The configuration in GGUF metadata (`llama.*`) and in what tensors there are.
+//! The configuration, read from GGUF metadata (`llama.*`) and from the list of tensors.
 
 use super::super::ModelError;
 use super::super::config::{
@@ -18,7 +18,7 @@ const SPELLING: Spelling = Spelling {
     end_tokens: "tokenizer.ggml.eos_token_id",
 };
 
-/// Translates a file's metadata. llama.cpp calls Mistral `llama` too.
+/// Translates a file's metadata. llama.cpp calls Mistral `llama` as well.
 pub(super) fn read(
     metadata: &GgufMetadata,
     directory: &Directory,
@@ -65,7 +65,7 @@ pub(super) fn read(
     Ok(config)
 }
 
-/// Mixtral, too, is called `llama`, and is none.
+/// Rejects Mixtral, which is also called `llama` but is not one.
 fn reject_experts(metadata: &GgufMetadata) -> Result<(), ModelError> {
     let name = "llama.expert_count";
     match metadata.integer(name)? {
@@ -125,7 +125,7 @@ fn head_dim(
     Ok(head_dim)
 }
 
-/// The end of a text, and where instruct models have it, of a turn.
+/// Tokens that end a text and, in instruct models, a turn.
 fn end_tokens(metadata: &GgufMetadata) -> Result<Vec<TokenId>, ModelError> {
     let mut tokens = Vec::new();
     for name in [SPELLING.end_tokens, "tokenizer.ggml.eot_token_id"] {

@@ -3,8 +3,8 @@
 use super::super::ModelError;
 use super::super::mapped::MappedFile;
 
-/// A place in a file. Everything it reads is checked to be there first, and
-/// `what` names it in the error when it is not.
+/// A position in a file. Every read is bounds-checked first, and the error of a failed check
+/// contains `what`.
 pub(super) struct Cursor<'a> {
     file: &'a MappedFile,
     at: usize,
@@ -43,21 +43,21 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// The bytes of a string: its length, then as many.
+    /// The bytes of a string: its length, then that many bytes.
     pub(super) fn string(&mut self, what: &str) -> Result<&'a [u8], ModelError> {
         let length = self.u64(what)?;
         self.bytes(length, what)
     }
 
-    /// A string that names something and so must be UTF-8.
+    /// A string that is a name and must therefore be UTF-8.
     pub(super) fn name(&mut self, what: &str) -> Result<&'a str, ModelError> {
         let bytes = self.string(what)?;
         str::from_utf8(bytes)
             .map_err(|_| self.file.damaged(format!("{what} is not UTF-8"), "UTF-8"))
     }
 
-    /// Fails when `count` things of at least `bytes_min` bytes each cannot follow,
-    /// so that room for that many may be made.
+    /// Fails when `count` items of at least `bytes_min` bytes each cannot follow. After the
+    /// check, memory for that many may be allocated.
     pub(super) fn expect_remaining(
         &self,
         count: u64,
@@ -76,6 +76,8 @@ impl<'a> Cursor<'a> {
 
     fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], ModelError> {
         let bytes = self.bytes(N as u64, what)?;
-        Ok(bytes.try_into().expect("as many bytes as were asked for"))
+        Ok(bytes
+            .try_into()
+            .expect("the slice has the requested length"))
     }
 }

@@ -12,9 +12,8 @@ use super::value::{Kind, Number, Value};
 
 /// The metadata of a GGUF file.
 ///
-/// Every accessor gives `None` for a key that the file has not, and
-/// [`ModelError::Field`] for one whose value is of another type. The file's size
-/// bounds whatever they allocate.
+/// Every accessor returns `None` for a key that the file lacks, and [`ModelError::Field`] for a
+/// value of another type. The file's size bounds all their allocations.
 #[derive(Debug)]
 pub struct GgufMetadata {
     file: Arc<MappedFile>,
@@ -22,7 +21,7 @@ pub struct GgufMetadata {
 }
 
 impl GgufMetadata {
-    /// The file that this is the metadata of.
+    /// The file that contains this metadata.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.file.path()
@@ -33,7 +32,7 @@ impl GgufMetadata {
         self.values.keys().map(String::as_str)
     }
 
-    /// Whether there is a value of that key.
+    /// Whether the file has a value for `key`.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         self.values.contains_key(key)
@@ -43,7 +42,7 @@ impl GgufMetadata {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Field`] when the value is no string, or not UTF-8.
+    /// [`ModelError::Field`] when the value is not a string, or not UTF-8.
     pub fn get_str(&self, key: &str) -> Result<Option<&str>, ModelError> {
         self.read(key, "a UTF-8 string", |value| match value.kind {
             Kind::Text => {
@@ -54,11 +53,11 @@ impl GgufMetadata {
         })
     }
 
-    /// A whole number of any width that fits.
+    /// A whole number of any width that fits into 32 bits.
     ///
     /// # Errors
     ///
-    /// [`ModelError::Field`] when the value is no whole number of 0..2^32.
+    /// [`ModelError::Field`] when the value is not a whole number in 0..2^32.
     pub fn get_u32(&self, key: &str) -> Result<Option<u32>, ModelError> {
         self.read(key, "a whole number of 32 bits", |value| {
             u32::try_from(self.scalar(value)?.integer()?).ok()
@@ -69,7 +68,7 @@ impl GgufMetadata {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Field`] when the value is no whole number, or negative.
+    /// [`ModelError::Field`] when the value is not a whole number, or negative.
     pub fn get_u64(&self, key: &str) -> Result<Option<u64>, ModelError> {
         self.read(key, "a whole number, 0 or more", |value| {
             u64::try_from(self.scalar(value)?.integer()?).ok()
@@ -80,7 +79,7 @@ impl GgufMetadata {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Field`] when the value is no floating-point number.
+    /// [`ModelError::Field`] when the value is not a floating-point number.
     pub fn get_f32(&self, key: &str) -> Result<Option<f32>, ModelError> {
         self.read(key, "a floating-point number", |value| {
             Some(self.scalar(value)?.float()? as f32)
@@ -91,7 +90,7 @@ impl GgufMetadata {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Field`] when the value is no boolean.
+    /// [`ModelError::Field`] when the value is not a boolean.
     pub fn get_bool(&self, key: &str) -> Result<Option<bool>, ModelError> {
         self.read(key, "true or false", |value| self.scalar(value)?.flag())
     }
@@ -100,14 +99,14 @@ impl GgufMetadata {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Field`] when the value is no array of strings, or one of
-    /// them is not UTF-8.
+    /// [`ModelError::Field`] when the value is not an array of strings, or one of them is not
+    /// UTF-8.
     pub fn get_strings(&self, key: &str) -> Result<Option<Vec<&str>>, ModelError> {
         self.read(key, "an array of UTF-8 strings", |value| match value.kind {
             Kind::Texts { count } => {
                 let mut cursor = Cursor::new(&self.file, value.range.start);
-                // Collecting options forgets the length, so that a vocabulary
-                // would be moved a dozen times.
+                // Collecting options loses the length hint, so that a vocabulary would be
+                // reallocated a dozen times.
                 let mut texts = Vec::with_capacity(count);
                 for _ in 0..count {
                     texts.push(cursor.name(key).ok()?);
@@ -122,7 +121,7 @@ impl GgufMetadata {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Field`] when the value is no such array.
+    /// [`ModelError::Field`] when the value is not such an array.
     pub fn get_f32s(&self, key: &str) -> Result<Option<Vec<f32>>, ModelError> {
         self.read(key, "an array of floating-point numbers", |value| {
             self.scalars(value)?
@@ -135,8 +134,7 @@ impl GgufMetadata {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Field`] when the value is no array of whole numbers of
-    /// -2^31..2^31.
+    /// [`ModelError::Field`] when the value is not an array of whole numbers in -2^31..2^31.
     pub fn get_i32s(&self, key: &str) -> Result<Option<Vec<i32>>, ModelError> {
         self.read(key, "an array of whole numbers of 32 bits", |value| {
             self.scalars(value)?
@@ -149,8 +147,7 @@ impl GgufMetadata {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Field`] when the value is no array of whole numbers of
-    /// 0..2^32.
+    /// [`ModelError::Field`] when the value is not an array of whole numbers in 0..2^32.
     pub fn get_u32s(&self, key: &str) -> Result<Option<Vec<u32>>, ModelError> {
         self.read(key, "an array of whole numbers, 0 or more", |value| {
             self.scalars(value)?
@@ -167,7 +164,7 @@ impl GgufMetadata {
         }
     }
 
-    /// Reads the table of values at the cursor, which is left after it.
+    /// Reads the table of values at the cursor, and leaves the cursor after it.
     pub(super) fn parse(
         file: &Arc<MappedFile>,
         cursor: &mut Cursor<'_>,

@@ -1,8 +1,8 @@
 //! GGUF, llama.cpp's one-file container: a header, typed metadata, a table of
 //! tensors, and the tensors themselves.
 //!
-//! Versions 2 and 3 are read; they differ only in that 3 may be big-endian,
-//! which is refused like the 32-bit counts of version 1.
+//! Versions 2 and 3 are read. They differ only in that version 3 may be big-endian, which is
+//! rejected, as are the 32-bit counts of version 1.
 
 mod config;
 mod cursor;
@@ -69,7 +69,7 @@ fn read_header(file: &Arc<MappedFile>) -> Result<(GgufMetadata, Directory), Mode
     Ok((metadata, directory))
 }
 
-/// Where the tensors' bytes may begin: multiples of this.
+/// Reads the alignment of the tensors' bytes.
 fn alignment(metadata: &GgufMetadata) -> Result<u64, ModelError> {
     let name = "general.alignment";
     match metadata.integer(name)? {

@@ -1,4 +1,4 @@
-//! The scaling of rotary embeddings, which GGUF keeps in metadata or in a tensor.
+//! The scaling of rotary embeddings, which GGUF stores in metadata or in a tensor.
 
 use std::f32::consts::PI;
 
@@ -30,7 +30,7 @@ pub(super) fn scaling(
             return Err(metadata.wrong(name, format!("found `{other}`"), "`none` or `linear`"));
         }
     }
-    // Files from before `rope.scaling.*`.
+    // Files from before `rope.scaling.*` existed.
     if let Some(factor) = metadata.positive("llama.rope.scale_linear")? {
         return Ok(Some(RopeScaling::Linear { factor }));
     }
@@ -40,9 +40,9 @@ pub(super) fn scaling(
     }
 }
 
-/// Llama 3's scaling, which llama.cpp's converter writes as one divisor for each
-/// frequency. The constants are found again by trying those of every Llama 3.1
-/// to 3.3, which differ in `factor` only: that is the largest divisor.
+/// Llama 3's scaling, which llama.cpp's converter writes as one divisor for each frequency. The
+/// constants are recovered by trying those of every Llama 3.1 to 3.3. These differ only in
+/// `factor`, which is the largest divisor.
 fn llama3(
     metadata: &GgufMetadata,
     stored: &Stored,

@@ -11,10 +11,10 @@ use super::cursor::Cursor;
 
 /// ggml's own limit.
 const DIMENSIONS_MAX: u32 = 4;
-/// An empty name, no dimensions, type and offset.
+/// The smallest entry: an empty name, no dimensions, type and offset.
 const ENTRY_BYTES_MIN: u64 = 8 + 4 + 4 + 8;
 
-/// An entry of the table, before it is known where the tensors' bytes begin.
+/// An entry of the table, before the start of the tensors' bytes is known.
 struct Entry<'a> {
     name: &'a str,
     /// Row-major, outermost first.
@@ -23,8 +23,7 @@ struct Entry<'a> {
     offset: u64,
 }
 
-/// Reads the table at the cursor and checks that the file reaches as far as it
-/// says.
+/// Reads the table at the cursor and checks that all tensors lie within the file.
 pub(super) fn parse(
     file: &Arc<MappedFile>,
     cursor: &mut Cursor<'_>,
@@ -62,7 +61,7 @@ impl<'a> Entry<'a> {
         let mut shape = (0..dimensions)
             .map(|_| cursor.u64(name))
             .collect::<Result<Vec<_>, _>>()?;
-        // GGUF begins with the innermost.
+        // GGUF lists the innermost dimension first.
         shape.reverse();
         Ok(Self {
             name,
@@ -101,7 +100,7 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Where the tensor's bytes are, if its shape and the file make sense.
+    /// The range of the tensor's bytes, if its shape is valid and the file is long enough.
     fn range(
         &self,
         file: &MappedFile,
@@ -149,7 +148,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// ggml's number of a format; the number itself for those not read here.
+/// The format with this ggml number, or the number itself for unsupported formats.
 fn format(kind: u32) -> Result<Format, u32> {
     match kind {
         0 => Ok(Format::F32),
@@ -162,7 +161,7 @@ fn format(kind: u32) -> Result<Format, u32> {
     }
 }
 
-/// ggml's name of a format that is not read here.
+/// ggml's name of an unsupported format.
 fn unsupported(kind: u32) -> String {
     let name = match kind {
         6 => "Q5_0",

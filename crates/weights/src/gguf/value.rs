@@ -1,5 +1,5 @@
-//! Metadata values: what kind each is and where it lies. They are decoded when
-//! they are asked for, so that a vocabulary costs nothing until then.
+//! Metadata values: the kind and the range of each. Values are decoded on request, so a
+//! vocabulary costs nothing until then.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::super::ModelError;
 use super::super::mapped::MappedFile;
 use super::cursor::Cursor;
 
-/// GGUF's numbers of its types.
+/// GGUF's numbers for its types.
 const TYPE_TEXT: u32 = 8;
 const TYPE_ARRAY: u32 = 9;
 
@@ -17,7 +17,7 @@ const NESTING_MAX: u32 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Value {
     pub(super) kind: Kind,
-    /// For arrays, of the elements; for strings, with their length.
+    /// For arrays, the range of the elements; for strings, of the length and the bytes.
     pub(super) range: Range<usize>,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Kind {
     Texts {
         count: usize,
     },
-    /// An array of arrays, which nothing here has a use for.
+    /// An array of arrays, which is skipped and never decoded.
     Nested,
 }
 
@@ -57,7 +57,7 @@ pub(super) enum Number {
 }
 
 impl Value {
-    /// Finds where the value of `kind` ends, and passes it.
+    /// Finds the end of a value of `kind` and moves the cursor there.
     pub(super) fn parse(
         file: &MappedFile,
         cursor: &mut Cursor<'_>,
@@ -81,7 +81,7 @@ impl Value {
         Ok(Self { kind, range })
     }
 
-    /// What it is, for an error.
+    /// Describes the value in an error.
     pub(super) fn describe(&self, file: &MappedFile) -> String {
         match self.kind {
             Kind::Scalar(scalar) => match scalar.decode(&file.bytes()[self.range.clone()]) {
@@ -96,7 +96,7 @@ impl Value {
     }
 }
 
-/// Passes an array, and says what it holds and where its elements begin.
+/// Skips an array and returns its kind and the start of its elements.
 fn skip_array(
     file: &MappedFile,
     cursor: &mut Cursor<'_>,

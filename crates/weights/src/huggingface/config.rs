@@ -1,5 +1,4 @@
-//! `config.json` and `generation_config.json`, with Transformers' defaults for
-//! what they leave out.
+//! `config.json` and `generation_config.json`, with Transformers' defaults for absent fields.
 
 use std::path::Path;
 
@@ -12,7 +11,7 @@ use super::super::fields::Fields;
 use super::json::JsonObject;
 use motet_core::TokenId;
 
-/// Far above any real one, which has a few kilobytes.
+/// Far above any real file, which has a few kilobytes.
 const CONFIG_BYTES_MAX: usize = 1 << 20;
 
 const SPELLING: Spelling = Spelling {
@@ -103,7 +102,7 @@ fn family(json: &JsonObject) -> Result<Family, ModelError> {
     }
 }
 
-/// Variants of the architecture that would load and then compute nonsense.
+/// Rejects variants of the architecture that would load and then compute wrong results.
 fn reject_variants(json: &JsonObject) -> Result<(), ModelError> {
     if json.flag("mlp_bias")? == Some(true) {
         return Err(json.wrong("mlp_bias", "found true", "false"));
@@ -173,7 +172,7 @@ fn end_tokens(json: &JsonObject) -> Result<Option<Vec<TokenId>>, ModelError> {
     }
 }
 
-/// Base and scaling. Transformers 5 moved both into `rope_parameters`.
+/// Base and scaling of the rotary embeddings. Transformers 5 moved both into `rope_parameters`.
 fn rope(json: &JsonObject) -> Result<(f32, Option<RopeScaling>), ModelError> {
     let parameters = json.object("rope_parameters")?;
     let theta = match &parameters {
@@ -195,7 +194,7 @@ fn rope(json: &JsonObject) -> Result<(f32, Option<RopeScaling>), ModelError> {
 }
 
 fn rope_scaling(json: &JsonObject) -> Result<Option<RopeScaling>, ModelError> {
-    // `type` is what older files call it.
+    // Older files call the field `type`.
     let (name, kind) = match json.text("rope_type")? {
         Some(kind) => ("rope_type", Some(kind)),
         None => ("type", json.text("type")?),
@@ -231,7 +230,7 @@ fn rope_scaling(json: &JsonObject) -> Result<Option<RopeScaling>, ModelError> {
     }
 }
 
-/// The folder's own name, also when it is given as `.`.
+/// The folder's own name, even if the path is `.`.
 fn folder_name(folder: &Path) -> String {
     let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     match whole.file_name() {

@@ -11,14 +11,14 @@ use super::super::mapped::MappedFile;
 /// One JSON object of a file.
 pub(super) struct JsonObject {
     path: PathBuf,
-    /// What comes before this object's fields in errors: `rope_scaling.`
+    /// Prefix of this object's fields in errors: `rope_scaling.`
     prefix: String,
     values: Map<String, Value>,
 }
 
 impl JsonObject {
-    /// Reads a file that holds one object. A larger file than `bytes_max` is
-    /// refused unread.
+    /// Reads a file that holds one object. A file larger than `bytes_max` is rejected without
+    /// being read.
     pub(super) fn read(
         path: &Path,
         expected: &'static str,
@@ -45,12 +45,12 @@ impl JsonObject {
         self.values.get(name).filter(|value| !value.is_null())
     }
 
-    /// Whether the field is there, be it `null`.
+    /// Whether the field exists, even if it is `null`.
     pub(super) fn mentions(&self, name: &str) -> bool {
         self.values.contains_key(name)
     }
 
-    /// The object in a field of this one.
+    /// The object in this field.
     pub(super) fn object(&self, name: &str) -> Result<Option<JsonObject>, ModelError> {
         self.typed(name, "an object", |value| {
             value.as_object().map(|values| JsonObject {
@@ -68,7 +68,7 @@ impl JsonObject {
             .map(|(name, value)| (name.as_str(), value))
     }
 
-    /// The error of a field that holds something else than it should.
+    /// The error of a field with a value of another type.
     pub(super) fn unlike(&self, name: &str, value: &Value, expected: &str) -> ModelError {
         let mut found: String = value.to_string().chars().take(60).collect();
         found.insert_str(0, "found ");

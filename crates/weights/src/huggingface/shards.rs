@@ -15,11 +15,11 @@ use super::json::JsonObject;
 
 const WHOLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// The largest real ones, of mixtures with 100,000 tensors, have nine megabytes.
+/// The largest real headers, of mixtures with 100,000 tensors, have nine megabytes.
 const INDEX_BYTES_MAX: usize = 16 << 20;
 /// The limit of the format's own library.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
-/// Bytes of the number before the header that says how long it is.
+/// Bytes of the header's length, which precedes the header.
 const LENGTH_BYTES: usize = 8;
 
 /// Opens `model.safetensors`, or else the shards of its index.
@@ -51,14 +51,14 @@ fn open_shards(folder: &Path, index: &Path) -> Result<Directory, ModelError> {
         let mut stored: Directory =
             open_file(&path, "a shard that model.safetensors.index.json names")?.collect();
         for tensor in tensors {
-            // A tensor that its shard has not is missed when it is needed.
+            // A tensor that is missing from its shard is reported when it is needed.
             directory.extend(stored.remove_entry(tensor));
         }
     }
     Ok(directory)
 }
 
-/// Whether an index may name that file: it must not reach out of the folder.
+/// Whether an index may name that file, which must lie in the folder itself.
 fn is_plain_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     matches!(
@@ -67,10 +67,10 @@ fn is_plain_name(name: &str) -> bool {
     )
 }
 
-/// Reads a file's header and checks that the file is as long as it says.
+/// Reads a file's header and checks that the file is as long as the header states.
 ///
-/// The header is cut out here rather than by `SafeTensors::read_metadata`, whose
-/// sum of lengths can overflow on a hostile one (safetensors 0.8.0).
+/// The header is located here and not by `SafeTensors::read_metadata`, whose sum of lengths can
+/// overflow on a hostile header (safetensors 0.8.0).
 fn open_file(
     path: &Path,
     expected: &'static str,
@@ -118,8 +118,8 @@ fn stored(file: &Arc<MappedFile>, info: &TensorInfo, data_start: usize) -> Store
             Dtype::BF16 => Ok(Format::BF16),
             other => Err(format!("{other:?}")),
         },
-        // Within the file: the header was checked to be contiguous and to end
-        // where the file does.
+        // Within the file: the header was checked to be contiguous and to cover the file
+        // exactly.
         range: data_start + start..data_start + end,
     }
 }

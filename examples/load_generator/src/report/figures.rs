@@ -1,4 +1,4 @@
-//! From what the users met and what the engine counted to a [`Report`].
+//! Computes a [`Report`] from the users' results and the engine's counters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use crate::mix::Kind;
 use crate::user::{Completeness, Ending, Turn, Visit};
 
 impl Report {
-    /// Reckons the figures. Tokenises all prompts once more, so it takes a moment.
+    /// Computes the figures. Tokenises all prompts once more, so it takes a moment.
     ///
     /// # Errors
     ///
-    /// When a prompt that the engine could tokenise cannot be tokenised here.
+    /// Fails when a prompt that the engine could tokenise cannot be tokenised here.
     pub(crate) fn new(
         arguments: &Arguments,
         load_target: &LoadTarget,
@@ -123,7 +123,7 @@ fn kinds(visits: &[Visit]) -> Vec<KindFigures> {
     figures.collect()
 }
 
-/// As far as the users know.
+/// The token counts that the users know.
 fn tokens(turns: &[&Turn], wall: Duration) -> Tokens {
     let output = turns.iter().map(|turn| turn.output_tokens).sum();
     let sum = |of: fn(&Turn) -> Option<usize>| -> u64 {
@@ -146,7 +146,7 @@ fn computed(turns: &[&Turn], text: Option<&TextCodec>, stats: &EngineStats) -> R
     for turn in turns.iter().filter(|turn| turn.first_token.is_some()) {
         let prompt = prompt_tokens(&turn.prompt, text)?;
         let computed = match turn.ending {
-            // The reply's last token was drawn, but never evaluated.
+            // The reply's last token was sampled, but never evaluated.
             Ending::Finished(Completeness::Full) => turn.reply_tokens.split_last(),
             _ => None,
         };
@@ -225,7 +225,7 @@ fn prompt_tokens(prompt: &Prompt, text: Option<&TextCodec>) -> Result<Vec<TokenI
     })
 }
 
-/// `part / whole`; none of nothing is 0, for JSON knows no NaN.
+/// `part / whole`; 0 if `whole` is 0, as JSON has no NaN.
 fn share(part: u64, whole: u64) -> f64 {
     match whole {
         0 => 0.0,

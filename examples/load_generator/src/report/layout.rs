@@ -1,4 +1,4 @@
-//! Plain text that a terminal of 80 columns shows well.
+//! Plain text for a terminal of 80 columns.
 
 /// Columns of a terminal.
 pub(super) const WIDTH: usize = 80;
@@ -6,7 +6,7 @@ pub(super) const WIDTH: usize = 80;
 /// Eighths of a block, for bars finer than a column.
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 
-/// A number with its thousands parted.
+/// A number with separated thousands.
 pub(super) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -35,7 +35,7 @@ pub(super) fn duration(milliseconds: f64) -> String {
     }
 }
 
-/// A bar of `part / whole` of `columns` columns; anything but nothing is seen.
+/// A bar that fills `part / whole` of `columns` columns. A part above 0 is always visible.
 pub(super) fn bar(part: u64, whole: u64, columns: usize) -> String {
     let eighths = (part * columns as u64 * 8)
         .div_ceil(whole.max(1))
@@ -43,8 +43,8 @@ pub(super) fn bar(part: u64, whole: u64, columns: usize) -> String {
     "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
 
-/// Text in lines of at most [`WIDTH`] columns. The first begins with `label`, the
-/// others with as many spaces. Line breaks in the text are kept.
+/// Wraps text in lines of at most [`WIDTH`] columns. The first line begins with `label`,
+/// the others with as many spaces. Line breaks in the text are kept.
 pub(super) fn paragraph(label: &str, text: &str) -> String {
     let indent = label.chars().count();
     let mut lines: Vec<String> = Vec::new();

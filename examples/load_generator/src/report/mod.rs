@@ -1,5 +1,5 @@
-//! The figures of a run. [`Report`] is also what `--json` writes: its fields'
-//! names and meanings are those of the file.
+//! The figures of a run. `--json` writes a [`Report`]: the fields' names and meanings
+//! are those of the file.
 
 mod figures;
 mod layout;
@@ -22,64 +22,63 @@ pub(crate) use transcript::transcripts;
 /// The figures of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
-    /// What the users were to do.
+    /// The users' planned behaviour.
     pub(crate) load: Load,
-    /// How the engine was set up; null of a server.
+    /// The engine's settings; null for a server.
     pub(crate) engine: Option<EngineSettings>,
-    /// The server that was asked; null of an engine in this process.
+    /// The server's URL; null for an engine in this process.
     pub(crate) url: Option<String>,
-    /// What ran.
+    /// The model that ran.
     pub(crate) model: ModelFigures,
-    /// From the first request to the end of the last reply, in seconds.
+    /// Time from the first request to the end of the last reply, in seconds.
     pub(crate) wall_seconds: f64,
-    /// Whether the run was ended before its time.
+    /// Whether the run was interrupted.
     pub(crate) interrupted: bool,
-    /// What became of the requests.
+    /// Counts of requests by their outcome.
     pub(crate) requests: Requests,
-    /// Time until and between tokens, as the users met it.
+    /// Time until and between tokens, as the users measured it.
     pub(crate) latency: Latency,
     /// The same for each kind of user.
     pub(crate) kinds: Vec<KindFigures>,
-    /// Tokens, and who computed them.
+    /// Token counts: computed, and served from cache.
     pub(crate) tokens: Tokens,
-    /// Forward passes; null of a server.
+    /// Forward passes; null for a server.
     pub(crate) steps: Option<Steps>,
-    /// Bytes; null of a server.
+    /// Bytes; null for a server.
     pub(crate) memory: Option<Memory>,
-    /// How late this program itself was when it had something to do, in milliseconds:
-    /// nine times of ten no later than this.
+    /// The 90th percentile of this program's own delay, in milliseconds.
     pub(crate) client_late_p90_ms: f64,
 }
 
-/// What ran.
+/// The model that ran.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ModelFigures {
     /// The model's name.
     pub(crate) name: String,
     /// Whether it is the oracle on a simulated device.
     pub(crate) simulated: bool,
-    /// From nothing to an engine that takes requests, in seconds.
+    /// Time until the engine accepted requests, in seconds.
     pub(crate) load_seconds: f64,
 }
 
-/// What became of the requests.
+/// Counts of requests by their outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Requests {
-    /// All that the users would have made.
+    /// Requests in the users' scripts.
     pub(crate) planned: usize,
-    /// Ended as they should.
+    /// Requests with a complete reply.
     pub(crate) finished: usize,
-    /// Ended in an error, or were not taken in.
+    /// Requests that ended in an error or were rejected.
     pub(crate) failed: usize,
-    /// Cut short by the end of the run.
+    /// Requests that the end of the run cut short.
     pub(crate) interrupted: usize,
-    /// Times that a request found the queue full and had to be tried again.
+    /// Number of times that a request found the queue full and was retried.
     pub(crate) rejections: u64,
-    /// The errors, and how often each came.
+    /// The errors, and the count of each.
     pub(crate) errors: std::collections::BTreeMap<String, usize>,
 }
 
-/// What users of one kind met.
+/// The figures of users of one kind.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct KindFigures {
     pub(crate) kind: Kind,
@@ -89,68 +88,68 @@ pub(crate) struct KindFigures {
     pub(crate) latency: Latency,
 }
 
-/// As the users met it. Null where nothing was measured.
+/// Latencies as the users measured them. Null where nothing was measured.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Latency {
-    /// From the first try to submit a request to its first token.
+    /// Time from the first try to submit a request to its first token.
     pub(crate) first_token: Option<Percentiles>,
-    /// Between two tokens of a reply.
+    /// Time between two tokens of a reply.
     pub(crate) between_tokens: Option<Percentiles>,
-    /// From the first try to submit a request to the end of its reply; finished
+    /// Time from the first try to submit a request to the end of its reply; finished
     /// requests only.
     pub(crate) whole_reply: Option<Percentiles>,
 }
 
-/// Tokens, and who computed them.
+/// Token counts: computed, and served from cache.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Tokens {
-    /// In replies, as the users got them.
+    /// Tokens in replies, as the users got them.
     pub(crate) output: usize,
-    /// Of these, a second.
+    /// Output tokens a second.
     pub(crate) output_per_second: f64,
-    /// In the prompts of all requests that started; of a server, that finished and
-    /// whose usage it told.
+    /// Tokens in the prompts of all requests that started. For a server: of those that
+    /// finished and whose usage it reported.
     pub(crate) prompt: u64,
-    /// Of these, served from cache.
+    /// Prompt tokens that were served from cache.
     pub(crate) prompt_from_cache: u64,
-    /// The same, of 1.
+    /// The same as a share of the prompt tokens, from 0 to 1.
     pub(crate) prompt_from_cache_share: f64,
-    /// Left out of a server, whose tokens nobody knows.
+    /// Left out for a server, whose tokens are not known.
     #[serde(flatten)]
     pub(crate) computed: Option<Computed>,
 }
 
-/// What had to be computed, and what was.
+/// Tokens that had to be computed, and tokens that were.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Computed {
-    /// In prompts, equal prefixes counted once.
+    /// Tokens in prompts, with equal prefixes counted once.
     pub(crate) prompt_distinct: usize,
-    /// In prompts and what was computed of their replies, equal prefixes counted
-    /// once: what a device has to evaluate at least.
+    /// Tokens in prompts and in the computed part of their replies, with equal prefixes
+    /// counted once. A device has to evaluate at least this many.
     pub(crate) distinct: usize,
-    /// Evaluated by the device.
+    /// Tokens that the device evaluated.
     pub(crate) evaluated: u64,
     /// Tokens that all prompts begin with.
     pub(crate) shared_start: usize,
-    /// Whether these were certainly evaluated once only: more than one request,
-    /// and fewer tokens evaluated again than there are of them.
+    /// Whether the shared start was certainly evaluated only once: there was more than one
+    /// request, and fewer tokens than the shared start has were evaluated again.
     pub(crate) shared_start_computed_once: bool,
 }
 
 /// Forward passes.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Steps {
-    /// How many there were.
+    /// The number of steps.
     pub(crate) count: u64,
     /// Mean sequences in a step.
     pub(crate) sequences_mean: f64,
-    /// How many steps had so many sequences; the first entry is for one.
+    /// The number of steps by their number of sequences; the first entry is for one.
     pub(crate) by_sequences: Vec<u64>,
-    /// Time that the device worked, in seconds.
+    /// Time that the device was busy, in seconds.
     pub(crate) device_busy_seconds: f64,
 }
 
-/// What is kept beside the device.
+/// Copies in host memory and on the disk.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Paged {
     /// Copies in host memory, and their bytes.
@@ -159,40 +158,39 @@ pub(crate) struct Paged {
     /// Copies on the disk, and their bytes.
     pub(crate) disk_copies: usize,
     pub(crate) disk_bytes: usize,
-    /// Segments that were copied out.
+    /// Segments that were offloaded.
     pub(crate) left: u64,
-    /// Copies that were brought back, and how many of these came from the disk.
+    /// Copies that were loaded back, and the number of these that came from the disk.
     pub(crate) came_back: u64,
     pub(crate) from_disk: u64,
-    /// Times that computing was found faster than bringing.
+    /// Number of times that computing was estimated to be faster than loading.
     pub(crate) computed_instead: u64,
 }
 
 /// Bytes.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Memory {
-    /// Most that the device had in use, as it counts itself.
+    /// The most bytes that the device had in use, by its own count.
     pub(crate) device_peak_bytes: usize,
-    /// Cached state that is left at the end.
+    /// Cached state at the end.
     pub(crate) cached_bytes: usize,
-    /// The most cached state that was seen, looking ten times a second: sealed
-    /// segments and the tails of live sequences.
+    /// The most cached state in any sample, with ten samples a second: sealed segments and
+    /// the tails of live sequences.
     pub(crate) cached_bytes_max: usize,
-    /// What the state of the distinct tokens weighs, each kept once.
+    /// Bytes of the distinct tokens' state, each kept once.
     pub(crate) needed_bytes: usize,
-    /// Cached state at the end ÷ what the distinct tokens need: below 1 where segments
-    /// were evicted. As the oracle counts it; of other devices, which hold more than
-    /// cached state, by the cache's own account.
+    /// Cached state at the end ÷ `needed_bytes`; below 1 where segments were evicted. The
+    /// oracle counts its own bytes. For other devices, which hold more than cached state, the
+    /// cache's count is used.
     pub(crate) held_by_needed: f64,
     /// The same for the most cached state at any time.
     pub(crate) held_max_by_needed: f64,
-    /// Tokens whose state is left at the end.
+    /// Tokens whose state is cached at the end.
     pub(crate) cached_tokens: usize,
-    /// Segments that they are in.
+    /// The number of segments that hold them.
     pub(crate) segments: usize,
     /// Segments that were evicted.
     pub(crate) evicted_segments: u64,
-    /// What is kept beside the device at the end, and what was moved; none without a
-    /// pager.
+    /// Copies off the device at the end, and the copies that were moved; null without a pager.
     pub(crate) pager: Option<Paged>,
 }

@@ -1,4 +1,4 @@
-//! The report as a page with plots, which needs nothing but itself.
+//! The report as a self-contained HTML page with plots.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use crate::load_run::LoadRun;
 use crate::mix::Kind;
 use crate::user::{Ending, Turn};
 
-/// Parts that the time of a run is cut into.
+/// Number of intervals that the time of a run is divided into.
 const PARTS: usize = 60;
-/// Points of a distribution.
+/// Number of points of a distribution.
 const QUANTILES: usize = 200;
-/// Readable in the dark too. Colours that are told apart in print and by the
-/// colour-blind (Okabe and Ito), and dashes besides.
+/// The style supports dark mode. Its colours are distinct in print and for the colour-blind
+/// (Okabe and Ito), and the lines also differ in their dashes.
 const STYLE: &str = "\
 :root { color-scheme: light dark; --text: #1b1b1b; --page: #ffffff; --grid: #dddddd;
   --c0: #0072b2; --c1: #b34a00; --c2: #007a58; --c3: #a3457f; }
@@ -34,14 +34,14 @@ svg text { fill: var(--text); font-size: 12px; } .grid { stroke: var(--grid); }
 .line0 { stroke: var(--c0); } .line1 { stroke: var(--c1); stroke-dasharray: 7 3; }
 .line2 { stroke: var(--c2); stroke-dasharray: 2 3; } .line3 { stroke: var(--c3); stroke-dasharray: 9 3 2 3; }";
 
-/// The run as it went on.
+/// The run over time.
 struct Course<'a> {
     /// Each kind's turns.
     kinds: BTreeMap<Kind, Vec<&'a Turn>>,
     wall: Duration,
 }
 
-/// The whole page. `command` is what the run was started with.
+/// Returns the whole page. `command` is the command line of the run.
 pub(crate) fn page(report: &Report, load_run: &LoadRun, command: &str) -> String {
     let course = Course::new(load_run);
     let plots = [
@@ -133,7 +133,7 @@ impl<'a> Course<'a> {
         let lines = vec![
             line("being answered", answered),
             line("waiting for the first token", waiting),
-            line("refused: the queue was full", rejected),
+            line("rejected: the queue was full", rejected),
         ];
         figure(&self.timeline("Requests", "requests", None, lines))
     }
@@ -169,7 +169,7 @@ impl<'a> Course<'a> {
         ((share * PARTS as f64) as usize).min(PARTS - 1)
     }
 
-    /// Points in the middle of their parts of time.
+    /// Places each value in the middle of its interval.
     fn timeline_points(&self, values: [Option<f64>; PARTS]) -> Vec<(f64, f64)> {
         let seconds = self.wall.as_secs_f64() / PARTS as f64;
         let points = values.into_iter().enumerate().filter_map(|(part, value)| {
@@ -200,7 +200,7 @@ impl<'a> Course<'a> {
     }
 }
 
-/// When each token came, after the start of the run.
+/// The time of each token, after the start of the run.
 fn token_times(turn: &Turn) -> impl Iterator<Item = Duration> {
     let first = turn.first_token.map(|after| turn.asked_at + after);
     let gaps = turn.gaps.iter();
@@ -213,7 +213,7 @@ fn token_times(turn: &Turn) -> impl Iterator<Item = Duration> {
     })
 }
 
-/// Milliseconds, and the share that took no longer, in percent.
+/// Points of a duration in milliseconds, and the percentage of durations up to it.
 fn distribution(durations: impl Iterator<Item = Duration>) -> Vec<(f64, f64)> {
     let mut sorted: Vec<f64> = durations
         .map(|duration| duration.as_secs_f64() * 1e3)

@@ -1,17 +1,17 @@
-//! What is left of many durations.
+//! A summary of many durations.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Decimal digits that the histogram keeps of a duration.
+/// Decimal digits of a duration that the histogram keeps.
 const DIGITS: u8 = 3;
 
-/// What is left of many durations, in milliseconds.
+/// A summary of many durations, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Percentiles {
-    /// How many there were.
+    /// The number of durations.
     pub(crate) count: u64,
     pub(crate) mean_ms: f64,
     pub(crate) p50_ms: f64,
@@ -21,8 +21,8 @@ pub(crate) struct Percentiles {
 }
 
 impl Percentiles {
-    /// None of no durations. Percentiles are of an HDR histogram (Tene) in
-    /// microseconds.
+    /// Returns `None` if there are no durations. Percentiles are those of an HDR histogram
+    /// (Tene) in microseconds.
     pub(crate) fn of(durations: impl IntoIterator<Item = Duration>) -> Option<Self> {
         let mut histogram = Histogram::<u64>::new(DIGITS).expect("three digits are allowed");
         for duration in durations {

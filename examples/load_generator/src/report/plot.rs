@@ -1,17 +1,17 @@
-//! Line charts, as SVG that takes its colours from the page around it.
+//! Line charts as SVG. The colours come from the page's style.
 
 use std::fmt::Write;
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 260.0;
-/// Room for labels: left, top, right, bottom.
+/// Margins for labels: left, top, right, bottom.
 const MARGINS: (f64, f64, f64, f64) = (56.0, 14.0, 16.0, 46.0);
-/// Lines that are told apart, by colour and by dashes; the page's style names them.
+/// Number of line styles, which differ in colour and dashes. The page's style defines them.
 const STYLES: usize = 4;
-/// Lines across the chart.
+/// Number of grid lines.
 const STEPS: u32 = 4;
 
-/// What a chart shows.
+/// One chart.
 #[derive(Debug)]
 pub(super) struct Chart<'a> {
     pub(super) title: &'a str,
@@ -20,12 +20,12 @@ pub(super) struct Chart<'a> {
     pub(super) lines: Vec<Line>,
 }
 
-/// What is along an axis.
+/// One axis of a chart.
 #[derive(Debug)]
 pub(super) struct Axis<'a> {
     pub(super) label: &'a str,
     pub(super) is_logarithmic: bool,
-    /// The end, where it is not that of the lines.
+    /// The end of the axis, if it differs from that of the lines.
     pub(super) end: Option<f64>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Line {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// From values to a place on an axis, of 0 to 1.
+/// Maps values to a position on an axis, from 0 to 1.
 struct Scale {
     begin: f64,
     end: f64,
@@ -89,7 +89,7 @@ impl Scale {
     }
 }
 
-/// The chart as a figure with its legend; words where there is nothing to draw.
+/// The chart as a figure with its legend, or a sentence if there are no points.
 pub(super) fn figure(chart: &Chart<'_>) -> String {
     let title = escaped(chart.title);
     let mut figure = format!("<figure><figcaption>{title}</figcaption>\n");
@@ -144,7 +144,8 @@ fn svg(chart: &Chart<'_>) -> String {
     for (number, line) in chart.lines.iter().enumerate() {
         let mut path = String::new();
         for (x, y) in &line.points {
-            write!(path, "{:.1},{:.1} ", at_x(*x), at_y(*y)).expect("a string takes all");
+            write!(path, "{:.1},{:.1} ", at_x(*x), at_y(*y))
+                .expect("writing to a string does not fail");
         }
         let style = number % STYLES;
         svg += &format!("<polyline class=\"line{style}\" points=\"{path}\"/>\n");
@@ -173,7 +174,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Text that may stand in HTML.
+/// Text with HTML's special characters escaped.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

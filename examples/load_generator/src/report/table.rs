@@ -1,4 +1,4 @@
-//! The report as a table that a person can read.
+//! The report as a plain-text table.
 
 use std::fmt::Write;
 
@@ -7,13 +7,13 @@ use super::{Computed, KindFigures, Memory, Paged, Percentiles, Report, Steps};
 use crate::arguments::Load;
 use crate::byte_size::ByteSize;
 
-/// Rows of the histogram of batch sizes; more sizes share rows.
+/// Most rows of the histogram of batch sizes; more sizes share rows.
 const HISTOGRAM_ROWS: usize = 16;
-/// This program's own lateness matters from here on, in milliseconds and as a share of
-/// the time between two tokens.
+/// This program's own delay is reported from this value on, in milliseconds and as a share
+/// of the time between two tokens.
 const LATE_MS_MIN: f64 = 5.0;
 const LATE_SHARE_MIN: f64 = 0.1;
-/// Columns of its longest bar.
+/// Columns of the histogram's longest bar.
 const BAR_COLUMNS: usize = 56;
 
 /// The report as a table, 80 columns wide.
@@ -142,7 +142,7 @@ fn kinds(kinds: &[KindFigures]) -> String {
 fn line(name: &str, cells: [String; 4]) -> String {
     let mut line = format!("{name:<24}");
     for cell in cells {
-        write!(line, "{cell:>13}").expect("a string takes all that is written");
+        write!(line, "{cell:>13}").expect("writing to a string does not fail");
     }
     line + "\n"
 }
@@ -154,7 +154,7 @@ fn cells(measured: &Option<Percentiles>) -> [String; 4] {
     }
 }
 
-/// Said only when what was measured may be this program's own slowness.
+/// Warns if the latencies may be due to this program's own delays.
 fn lateness(report: &Report) -> Option<String> {
     let late = report.client_late_p90_ms;
     let gap = report.latency.between_tokens.as_ref()?.p50_ms;
@@ -172,7 +172,7 @@ fn lateness(report: &Report) -> Option<String> {
 fn tokens(report: &Report) -> String {
     let tokens = &report.tokens;
     let prompts = match tokens.prompt {
-        0 => "the server tells no usage".to_owned(),
+        0 => "the server reports no usage".to_owned(),
         prompt => format!(
             "{}, {:.1} % of them served from cache",
             counted(prompt, "token"),
@@ -239,13 +239,13 @@ fn memory(report: &Report, memory: &Memory) -> String {
     let device = format!(
         "{} at the peak, busy {:.1} % of the time",
         ByteSize(memory.device_peak_bytes),
-        // The last step may end a moment after the last user has left.
+        // The last step may end a moment after the last user has finished.
         (100.0 * busy_seconds / report.wall_seconds).min(100.0)
     );
     rows + &row("Device memory", &device)
 }
 
-/// How many steps had how many sequences, in at most [`HISTOGRAM_ROWS`] rows.
+/// The number of steps by batch size, in at most [`HISTOGRAM_ROWS`] rows.
 fn histogram(steps: &Steps) -> String {
     if steps.count == 0 {
         return String::new();
@@ -298,7 +298,7 @@ fn pager_rows(pager: &Paged) -> String {
         rows += &row("", &disk);
     }
     let moved = format!(
-        "{} left, {} came back ({} from disk), {} times computed instead",
+        "{} offloaded, {} loaded ({} from disk), {} times computed instead",
         thousands(pager.left),
         thousands(pager.came_back),
         thousands(pager.from_disk),

@@ -1,4 +1,4 @@
-//! Conversations, so that a person sees whether the model talks sense.
+//! Conversations in full, to check that the model talks sense.
 
 use motet::text::Message;
 
@@ -41,7 +41,7 @@ fn transcript(number: usize, visit: &Visit) -> String {
     text + "\n"
 }
 
-/// What was said, and how it ended if not by itself.
+/// The message's text, and its ending if the reply did not finish by itself.
 fn message_text(message: &Message, ending: Option<&Ending>) -> String {
     let text = message.content.trim();
     match ending {

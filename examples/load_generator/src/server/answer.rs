@@ -1,4 +1,4 @@
-//! A reply as it comes in.
+//! A streamed reply.
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use super::error::ServerError;
 use super::events::Events;
 use super::wire::{Cost, Part};
 
-/// What ends a stream.
+/// The data of a stream's last event.
 const DONE: &str = "[DONE]";
-/// Bytes that an error repeats of what it does not understand.
+/// Characters of unexpected data that an error quotes.
 const SHOWN_CHARACTERS: usize = 80;
 
-/// A reply as it comes in. Dropping it closes the connection.
+/// A streamed reply. Dropping it closes the connection.
 #[derive(Debug)]
 pub(crate) struct Answer {
     body: Incoming,
     events: Events,
     silence_max: Duration,
-    /// Whether the server has said that nothing more is to be said.
+    /// Whether the server has sent a finish reason.
     is_whole: bool,
 }
 
-/// What came of a reply.
+/// A part of a reply.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyChunk {
     /// May be empty.
     pub(crate) text: String,
-    /// Comes last, if at all.
+    /// The last chunk's usage, if the server reports it.
     pub(crate) cost: Option<Cost>,
 }
 
@@ -44,7 +44,7 @@ impl Answer {
         }
     }
 
-    /// What comes next; none when the reply is whole.
+    /// Returns the next chunk, or `None` when the reply is complete.
     pub(crate) async fn next(&mut self) -> Result<Option<ReplyChunk>, ServerError> {
         loop {
             match self.events.next() {
@@ -57,7 +57,7 @@ impl Answer {
                     let pushed = self.events.push(&bytes);
                     pushed.map_err(|_| ServerError::NotAnEvent("it has no end".into()))?;
                 }
-                // Not all servers say that they are done.
+                // Some servers end the stream without `[DONE]`.
                 None if self.is_whole => return Ok(None),
                 None => return Err(ServerError::Disconnected),
             }

@@ -22,24 +22,24 @@ type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
 #[cfg(not(feature = "tls"))]
 type Connector = HttpConnector;
 
-/// Longest body that is read where no reply is streamed.
+/// Longest body that is read of an answer that is not streamed.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// How long to wait where a server is busy and does not say.
+/// The wait before a retry if a busy server does not give one.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
-/// Nobody waits longer, whatever a server says.
+/// The longest wait before a retry, whatever a server asks for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
-/// How a server is spoken to.
+/// Settings of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) url: String,
     pub(crate) api_key: Option<String>,
-    /// What it calls the model; the first that it lists, if not given.
+    /// The model's name on the server; `None` is the first that it lists.
     pub(crate) model: Option<String>,
-    /// How long it may say nothing.
+    /// The longest time in which it may send nothing.
     pub(crate) silence_max: Duration,
 }
 
-/// A server that can be asked.
+/// A client of one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     http: legacy::Client<Connector, Full<Bytes>>,
@@ -49,16 +49,16 @@ pub(crate) struct Client {
     silence_max: Duration,
 }
 
-/// Why a request was not taken in.
+/// The reason why a request was not accepted.
 #[derive(Debug)]
 pub(crate) enum AskError {
-    /// It may be tried again after so long.
+    /// The request may be retried after this time.
     Busy(Duration),
     Failed(ServerError),
 }
 
 impl Client {
-    /// Finds out what the model is called, which also shows that the server is there.
+    /// Finds the model's name, which also checks that the server is there.
     pub(crate) async fn connect(settings: Settings) -> Result<Self, ServerError> {
         let addresses = Addresses::of(&settings.url)?;
         let authorization = settings.api_key.as_ref().map(|key| {
@@ -84,12 +84,12 @@ impl Client {
         Ok(client)
     }
 
-    /// What the server calls the model.
+    /// The model's name on the server.
     pub(crate) fn model(&self) -> &str {
         &self.model
     }
 
-    /// Asks, and returns when the server begins to answer.
+    /// Sends a request, and returns when the server begins to answer.
     pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Answer, AskError> {
         let body = question.body(&self.model).into();
         let sent = self.send(Method::POST, &self.addresses.chat, body).await;
@@ -157,7 +157,7 @@ fn connector() -> Connector {
         .wrap_connector(connector)
 }
 
-/// How long to wait before it makes sense to ask again, if it ever does.
+/// The wait before a retry; `None` if a retry is useless.
 fn retry_after(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     let header_value = headers.get(header::RETRY_AFTER);
     let header_value = header_value.and_then(|value| value.to_str().ok()?.trim().parse().ok());
@@ -179,7 +179,7 @@ async fn server_error(status: StatusCode, body: Incoming) -> ServerError {
     ServerError::Status { status, message }
 }
 
-/// A short body; nothing of one that is too long or broken off.
+/// Reads a short body; an empty one if it is too long or breaks off.
 async fn whole(body: Incoming) -> Bytes {
     let collected = Limited::new(body, BODY_BYTES_MAX).collect().await;
     collected.map_or_else(|_| Bytes::new(), |body| body.to_bytes())

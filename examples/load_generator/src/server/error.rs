@@ -1,14 +1,14 @@
-//! What can go wrong between a client and its server.
+//! Errors between a client and its server.
 
 use std::time::Duration;
 
 use hyper::StatusCode;
 
-/// Why a request of ours was not answered.
+/// The reason why a request was not answered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ServerError {
-    #[error("`{url}` is no address of a server: {why}")]
+    #[error("`{url}` is not a server's address:  {why}")]
     Url { url: String, why: &'static str },
     #[error("the API key cannot be sent: it has characters that no header may have")]
     Key,
@@ -20,9 +20,9 @@ pub(crate) enum ServerError {
     Busy { times: u64 },
     #[error("the server closed the connection before the reply was whole")]
     Disconnected,
-    #[error("the server said nothing for {0:?}; --timeout-seconds has it waited for longer")]
+    #[error("the server sent nothing for {0:?}; raise --timeout-seconds to wait longer")]
     Silent(Duration),
-    #[error("the server sent what is no event of the API: {0}")]
+    #[error("the server sent data that is not an event of the API: {0}")]
     NotAnEvent(String),
     #[error("the server gave the reply up: {0}")]
     GaveUp(String),
@@ -30,7 +30,7 @@ pub(crate) enum ServerError {
     NoModel,
 }
 
-/// An error with all that is behind it, on one line.
+/// An error and its sources, on one line.
 pub(super) fn in_full(error: &dyn std::error::Error) -> String {
     let behind = std::iter::successors(error.source(), |error| error.source());
     let all = behind.fold(error.to_string(), |text, error| format!("{text}: {error}"));

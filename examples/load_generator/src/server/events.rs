@@ -1,23 +1,23 @@
-//! Server-sent events, out of bytes that come in any portions.
+//! Parses server-sent events from bytes that arrive in arbitrary portions.
 
-/// Longest event. A server that sends more is not one that we know.
+/// Longest event, in bytes. A longer one is an error.
 const EVENT_BYTES_MAX: usize = 1 << 20;
 
-/// What has come of events that are not whole yet.
+/// Bytes received of events that are not complete yet.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     bytes: Vec<u8>,
-    /// Where the first byte stands that no line was made of.
+    /// Index of the first byte that has not been parsed into a line.
     read: usize,
     data: String,
 }
 
-/// An event is longer than any should be.
+/// An event is longer than [`EVENT_BYTES_MAX`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
 impl Events {
-    /// More has come.
+    /// Adds received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
         self.bytes.drain(..self.read);
         self.read = 0;
@@ -28,7 +28,7 @@ impl Events {
         Ok(())
     }
 
-    /// The data of the next event that is whole.
+    /// The data of the next complete event.
     pub(super) fn next(&mut self) -> Option<String> {
         while let Some(length) = self.bytes[self.read..].iter().position(|b| *b == b'\n') {
             let line = &self.bytes[self.read..self.read + length];
@@ -37,7 +37,7 @@ impl Events {
             if line.is_empty() && !self.data.is_empty() {
                 return Some(std::mem::take(&mut self.data));
             }
-            // Comments, and fields that the API does not use, are passed over.
+            // Comments, and fields that the API does not use, are skipped.
             if let Some(data) = line.strip_prefix("data:") {
                 if !self.data.is_empty() {
                     self.data.push('\n');

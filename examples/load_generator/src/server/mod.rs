@@ -1,4 +1,4 @@
-//! An OpenAI-compatible server, as one of its clients knows it.
+//! A client of an OpenAI-compatible server.
 
 mod answer;
 mod client;

@@ -1,5 +1,5 @@
-//! Whole loads over HTTP: on the server of `examples/server`, and on servers that do
-//! what a server should not.
+//! Whole loads over HTTP: on the server of `examples/server`, and on scripted servers that
+//! misbehave.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::report::{self, Report};
 use crate::user::Stop;
 use crate::{load_run, script};
 
-/// Runs this load on a server.
+/// Runs a load on a server.
 async fn load(address: SocketAddr, words: &str) -> Report {
     let url = format!("http://{address}");
     let words = ["load_generator", "--url", &url]
@@ -42,7 +42,7 @@ async fn load(address: SocketAddr, words: &str) -> Report {
     report
 }
 
-/// Ours, on the oracle, for as long as the sender is kept.
+/// Runs Motet's server on the oracle for as long as the sender is kept.
 async fn motet(words: &str) -> (SocketAddr, oneshot::Sender<()>) {
     let words = ["server", "--oracle"]
         .into_iter()
@@ -64,8 +64,8 @@ async fn motet(words: &str) -> (SocketAddr, oneshot::Sender<()>) {
     (address, end)
 }
 
-/// A server that gives each connection the next of these answers, and after the last
-/// that one again. Every connection is closed behind its answer.
+/// Runs a server that gives each connection the next of these answers, and repeats the
+/// last one. It closes every connection after its answer.
 async fn scripted(answers: Vec<String>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
     let address = listener.local_addr().expect("an address");
@@ -74,7 +74,7 @@ async fn scripted(answers: Vec<String>) -> SocketAddr {
         let mut answer = String::new();
         while let Ok((mut socket, _)) = listener.accept().await {
             answer = answers.next().unwrap_or(answer);
-            // The whole request comes before the answer goes, or closing would reset.
+            // The whole request is read before the answer is sent, or closing would reset the connection.
             let mut request = [0; 64 << 10];
             tokio::time::sleep(Duration::from_millis(20)).await;
             if socket
@@ -153,7 +153,7 @@ async fn errors_are_counted_by_name() {
     .await;
     check(
         answer("200 OK", "", "data: what?\n\n"),
-        "no event of the API: what?",
+        "not an event of the API: what?",
     )
     .await;
     let failed = format!("{events}data: {{\"error\": {{\"message\": \"out of memory\"}}}}\n\n");

@@ -1,10 +1,10 @@
-//! Where a server's API is.
+//! The addresses of a server's API.
 
 use hyper::Uri;
 
 use super::ServerError;
 
-/// The addresses of a server that are asked.
+/// The addresses that a client uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Addresses {
     pub(super) chat: Uri,
@@ -12,7 +12,7 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    /// Of a server at `http://host:port`, with or without `/v1`.
+    /// Returns the addresses of a server at `http://host:port`, with or without `/v1`.
     pub(super) fn of(url: &str) -> Result<Self, ServerError> {
         let error = |why| ServerError::Url {
             url: url.to_owned(),
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn invalid_addresses_are_rejected_by_name() {
         for url in ["", "127.0.0.1:8080", "ftp://host", "http://", "http://a b"] {
-            let error = Addresses::of(url).expect_err("no address").to_string();
+            let error = Addresses::of(url).expect_err("not an address").to_string();
             assert!(error.contains("expected http://HOST:PORT"), "{error}");
         }
         #[cfg(not(feature = "tls"))]

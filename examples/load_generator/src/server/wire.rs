@@ -1,4 +1,4 @@
-//! What goes over the wire, as OpenAI's API spells it.
+//! The messages of OpenAI's API.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use motet::text::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What is as good as never in `logit_bias`.
+/// A `logit_bias` that effectively bans a token.
 const NEVER: f32 = -100.0;
 
 /// One request for a chat completion.
@@ -17,17 +17,17 @@ pub(crate) struct Question<'a> {
     pub(crate) reply_tokens_max: usize,
     pub(crate) temperature: f32,
     pub(crate) seed: u64,
-    /// Go on past the end: Motet and vLLM know this field, others pass it over.
+    /// Continue past the end token. Motet and vLLM support this field, others ignore it.
     pub(crate) ignore_end: bool,
-    /// Tokens that are never drawn.
+    /// Tokens that are never sampled.
     pub(crate) banned: &'a [TokenId],
 }
 
-/// What a reply cost, by the server's count.
+/// The usage of a reply, as the server counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub(crate) prompt_tokens: usize,
-    /// None where the server does not tell.
+    /// `None` if the server does not report it.
     pub(crate) cached_tokens: Option<usize>,
     pub(crate) output_tokens: usize,
 }
@@ -61,8 +61,8 @@ impl Question<'_> {
             stream_options: json!({"include_usage": true}),
             max_tokens: self.reply_tokens_max,
             temperature: self.temperature,
-            // The likeliest token needs no seed, and mlx-lm's server batches no request
-            // that has one. Some servers take no more than 63 bits.
+            // Greedy sampling needs no seed, and mlx-lm's server does not batch requests with a
+            // seed. Some servers accept at most 63 bits.
             seed: (self.temperature > 0.0).then_some(self.seed >> 1),
             ignore_eos: self.ignore_end,
             logit_bias: self.banned.iter().map(|token| (*token, NEVER)).collect(),
@@ -71,8 +71,8 @@ impl Question<'_> {
     }
 }
 
-/// A part of a streamed reply. Fields that servers leave out or set to null count as
-/// not said.
+/// A part of a streamed reply. Fields that a server leaves out or sets to null are `None`
+/// or empty.
 #[derive(Debug, Deserialize)]
 pub(super) struct Part {
     #[serde(default)]
@@ -106,12 +106,12 @@ struct Details {
 }
 
 impl Part {
-    /// What went wrong on the server's side, in its words.
+    /// The server's error message, if it sent one.
     pub(super) fn error(&self) -> Option<String> {
         self.error.as_ref().map(message)
     }
 
-    /// What is said; thoughts count as well.
+    /// The part's text, reasoning included.
     pub(super) fn text(&self) -> String {
         let choices = self.choices.iter().flatten();
         let deltas = choices.filter_map(|choice| choice.delta.as_ref());
@@ -119,7 +119,7 @@ impl Part {
         texts.flatten().map(String::as_str).collect()
     }
 
-    /// Whether nothing more is going to be said.
+    /// Whether this is the last part with text.
     pub(super) fn is_last(&self) -> bool {
         let mut choices = self.choices.iter().flatten();
         choices.any(|choice| choice.finish_reason.is_some())

@@ -81,14 +81,14 @@ impl ByteBudget {
     /// Waits for room for so many bytes. A caller that stops waiting leaves nothing behind.
     pub(super) async fn acquire(&self, owner: Owner, bytes: usize) -> Reservation {
         let _wait_guard = WaitGuard(self);
-        let (granted, budget) = oneshot::channel();
+        let (granted, reservation) = oneshot::channel();
         self.locked().waiting.push_back(WaitingBody {
             owner,
             bytes,
             granted,
         });
         self.grant();
-        budget
+        reservation
             .await
             .expect("those that wait are granted room or gone")
     }

@@ -3,7 +3,7 @@
 //! | step | bound | beyond it |
 //! |---|---|---|
 //! | one body is received | `--body-bytes-max` | 413 |
-//! | all bodies are received | `--body_receiver-bytes-max`; see [`receive`] | it waits, then 503 |
+//! | all bodies are received | `--receiving-bytes-max`; see [`receive`] | it waits, then 503 |
 //! | it is read | 128 levels; [`VALUES_MAX`](json::VALUES_MAX) values of free form; counts of lists | 400, with the field |
 //!
 //! Fields that no endpoint knows are skipped, and cost no memory. The bytes are gone when

@@ -41,7 +41,7 @@ pub(crate) struct BodyReceiver {
 #[derive(Debug)]
 pub(super) struct ReceivedBody {
     bytes: Vec<u8>,
-    budget: Option<Reservation>,
+    reservation: Option<Reservation>,
 }
 
 impl BodyReceiver {
@@ -68,11 +68,11 @@ impl BodyReceiver {
         let owner = Owner::of(&request);
         let mut received = ReceivedBody {
             bytes: Vec::new(),
-            budget: None,
+            reservation: None,
         };
         if length.is_some_and(|length| length > SMALL_BYTES) {
             let length = length.unwrap_or_default();
-            received.budget = Some(self.budget(owner.clone(), length, conduct).await?);
+            received.reservation = Some(self.reserve_budget(owner.clone(), length, conduct).await?);
         }
         received.bytes.reserve_exact(length.unwrap_or_default());
         let arriving = async {
@@ -86,9 +86,9 @@ impl BodyReceiver {
                 if bytes > body_bytes_max {
                     return Err(too_long(body_bytes_max));
                 }
-                if bytes > SMALL_BYTES && received.budget.is_none() {
-                    let budget = self.budget(owner.clone(), body_bytes_max, conduct);
-                    received.budget = Some(budget.await?);
+                if bytes > SMALL_BYTES && received.reservation.is_none() {
+                    let reservation = self.reserve_budget(owner.clone(), body_bytes_max, conduct);
+                    received.reservation = Some(reservation.await?);
                 }
                 received.reserve(bytes, body_bytes_max);
                 received.bytes.extend_from_slice(&part);
@@ -110,8 +110,8 @@ impl BodyReceiver {
         received: ReceivedBody,
         read: fn(&[u8]) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
-        let ReceivedBody { bytes, budget } = received;
-        let Some(budget) = budget else {
+        let ReceivedBody { bytes, reservation } = received;
+        let Some(reservation) = reservation else {
             return read(&bytes);
         };
         let reader = Arc::clone(&self.readers).acquire_owned().await;
@@ -121,7 +121,7 @@ impl BodyReceiver {
         let started = thread.spawn(move || {
             lower_thread_priority();
             let read = read(&bytes);
-            drop((bytes, budget, reader));
+            drop((bytes, reservation, reader));
             // A client that has left does not hear what was read.
             sender.send(read).ok();
         });
@@ -139,17 +139,17 @@ impl BodyReceiver {
         })
     }
 
-    async fn budget(
+    async fn reserve_budget(
         &self,
         owner: Owner,
         bytes: usize,
         conduct: &Conduct,
     ) -> Result<Reservation, ApiError> {
-        let budget = self.budget.acquire(owner, bytes);
+        let reservation = self.budget.acquire(owner, bytes);
         let Some(time) = conduct.arrival_time() else {
-            return Ok(budget.await);
+            return Ok(reservation.await);
         };
-        timeout(time, budget).await.map_err(|_| {
+        timeout(time, reservation).await.map_err(|_| {
             let message = format!(
                 "there was no room for a body of {bytes} bytes within {} seconds; bodies that are \
                  received at once have {} bytes together, and those of one caller as much as is \
@@ -173,7 +173,7 @@ impl ReceivedBody {
     /// Has a place for so many bytes, and never for more than its room.
     fn reserve(&mut self, bytes: usize, body_bytes_max: usize) {
         if bytes > self.bytes.capacity() {
-            let bytes_max = if self.budget.is_some() {
+            let bytes_max = if self.reservation.is_some() {
                 body_bytes_max
             } else {
                 SMALL_BYTES

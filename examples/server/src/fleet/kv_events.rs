@@ -199,7 +199,7 @@ async fn replay(
             }
             question = questions.recv(), if answering.len() < REPLAYS_MAX => match question {
                 Ok(question) => {
-                    let Some((identity, first)) = requested(question) else {
+                    let Some((identity, first)) = parse_question(question) else {
                         tracing::debug!("expected two frames, the second a number of eight bytes");
                         continue;
                     };
@@ -220,7 +220,7 @@ async fn replay(
 }
 
 /// Whose a question is, and the first number that it wants.
-fn requested(question: ZmqMessage) -> Option<(Bytes, u64)> {
+fn parse_question(question: ZmqMessage) -> Option<(Bytes, u64)> {
     let frames = question.into_vec();
     let [identity, _, first] = &frames[..] else {
         return None;
@@ -328,8 +328,8 @@ mod tests {
                 if frames[0].starts_with(b"stuck") {
                     return pending().await;
                 }
-                let received = self.0.send((frames[0].clone(), frames[2].clone()));
-                received.map_err(|_| ZmqError::NoMessage)
+                let sent = self.0.send((frames[0].clone(), frames[2].clone()));
+                sent.map_err(|_| ZmqError::NoMessage)
             })
         }
     }

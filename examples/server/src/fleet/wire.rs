@@ -45,12 +45,12 @@ pub(super) fn encode(
     block_tokens: usize,
     since_1970: Duration,
 ) -> Option<Vec<u8>> {
-    let wire_event = events
+    let wire_events = events
         .iter()
         .filter_map(|event| wire_event(event, block_tokens));
-    let wire_event: Vec<Event<'_>> = wire_event.collect();
-    (!wire_event.is_empty()).then(|| {
-        let batch = Batch(since_1970.as_secs_f64(), wire_event, DATA_PARALLEL_RANK);
+    let wire_events: Vec<Event<'_>> = wire_events.collect();
+    (!wire_events.is_empty()).then(|| {
+        let batch = Batch(since_1970.as_secs_f64(), wire_events, DATA_PARALLEL_RANK);
         rmp_serde::to_vec(&batch).expect("memory takes all")
     })
 }

@@ -87,7 +87,7 @@ impl Watchers {
             *frames = Arc::downgrade(&sender);
             let publisher = FramePublisher {
                 app: Arc::downgrade(app),
-                watch: app.engine.snapshots(),
+                snapshots: app.engine.snapshots(),
                 events: app.engine.events(),
                 latencies: Latencies::default(),
             };
@@ -123,14 +123,14 @@ impl Watchers {
 /// Makes the frames, while somebody watches. It keeps the server from nothing.
 struct FramePublisher {
     app: Weak<App>,
-    watch: Snapshots,
+    snapshots: Snapshots,
     events: Events,
     latencies: Latencies,
 }
 
 impl FramePublisher {
     async fn run(mut self, sender: Arc<Frames>) {
-        while let Some(snapshot) = self.watch.next().await {
+        while let Some(snapshot) = self.snapshots.next().await {
             let Some(app) = self.app.upgrade() else {
                 return;
             };

@@ -1,9 +1,9 @@
-//! Shapes at the edges of what there is: on every instruction set, alone and on several
-//! threads.
+//! Shapes at the limits of what is supported, on every instruction set, on one thread and on
+//! several.
 
 use super::*;
 
-/// Sizes of heads that are no power of two, and numbers of heads that are odd.
+/// Head sizes that are not a power of two, and odd numbers of heads.
 const ODD_HEADS: [(usize, usize, usize); 4] = [(5, 1, 48), (7, 7, 48), (10, 2, 80), (3, 3, 112)];
 
 #[test]
@@ -24,7 +24,7 @@ fn unsupported_heads_are_detected() {
 fn tails_are_empty_and_spans_a_token_long() {
     for (query, kv, dim) in ODD_HEADS {
         for window in [None, Some(1), Some(8)] {
-            // On shared segments, on one's own, and on nothing.
+            // On shared segments, on the span's own segments, and without segments.
             let spans: &[(&[usize], usize, usize)] =
                 &[(&[0, 1], 0, 1), (&[0], 0, 1), (&[2], 0, 1), (&[], 0, 1)];
             check(attention(query, kv, dim, window), &[40, 1, 7], spans);
@@ -42,7 +42,7 @@ fn windows_are_shorter_than_a_chunk() {
     }
 }
 
-/// Positions as at the end of a long context, of which a window or a shift has left little.
+/// Positions as at the end of a long context, after a window or a shift has dropped most of it.
 #[test]
 fn last_position_of_the_context() {
     check_at_the_end::<f32>();
