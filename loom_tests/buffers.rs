@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 #[test]
 fn bytes_in_use_are_counted_once() {
     let finds = [InjectedBug::BufferTwoLocks, InjectedBug::LockOrdersNothing];
-    model("a buffer is dropped while one is taken", &finds, || {
+    model("a buffer is returned while one is taken", &finds, || {
         let pool = BufferPool::new(PAGE);
         let copy = pool.take(1).expect("memory is available");
         let copies = {

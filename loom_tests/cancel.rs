@@ -62,19 +62,23 @@ fn two_cancels_are_one() {
 #[test]
 fn writes_before_a_cancel_are_seen() {
     let finds = [InjectedBug::CancelRelease, InjectedBug::CancelSeenAcquire];
-    model("a cancel against a read of the flag", &finds, || {
-        let cancel_flag = CancelFlag::new();
-        let done_before = Guarded::new(0);
-        let caller = {
-            let (cancel_flag, done_before) = (cancel_flag.clone(), done_before.clone());
-            thread::spawn(move || {
-                done_before.write(7);
-                cancel_flag.cancel()
-            })
-        };
-        if cancel_flag.is_cancelled() {
-            assert_eq!(done_before.read(), 7, "earlier writes are visible");
-        }
-        assert!(caller.join().unwrap(), "no other side ends it");
-    });
+    model(
+        "a caller cancels against a read of the flag",
+        &finds,
+        || {
+            let cancel_flag = CancelFlag::new();
+            let done_before = Guarded::new(0);
+            let caller = {
+                let (cancel_flag, done_before) = (cancel_flag.clone(), done_before.clone());
+                thread::spawn(move || {
+                    done_before.write(7);
+                    cancel_flag.cancel()
+                })
+            };
+            if cancel_flag.is_cancelled() {
+                assert_eq!(done_before.read(), 7, "earlier writes are visible");
+            }
+            assert!(caller.join().unwrap(), "no other side ends it");
+        },
+    );
 }

@@ -23,31 +23,27 @@ fn a_device_with_work_never_looks_idle() {
         InjectedBug::HeartbeatRelease,
         InjectedBug::HeartbeatAcquire,
     ];
-    model(
-        "a step finishes against a read of the heartbeat",
-        &finds,
-        || {
-            let heartbeat = Heartbeat::new();
-            heartbeat.work_sent(at(1));
-            heartbeat.work_sent(at(2));
-            let finished = Guarded::new(0);
-            let reader = {
-                let (heartbeat, finished) = (heartbeat.clone(), finished.clone());
-                thread::spawn(move || {
-                    let seen = heartbeat.pulse();
-                    if seen == working(7) {
-                        assert_eq!(finished.read(), 1, "earlier writes are visible");
-                    }
-                    seen
-                })
-            };
-            finished.write(1);
-            heartbeat.work_finished(at(7), 1);
-            let seen = reader.join().unwrap();
-            assert!([working(1), working(7)].contains(&seen), "{seen:?}");
-            assert_eq!(heartbeat.pulse(), working(7));
-        },
-    );
+    model("a step finishes against a read of health", &finds, || {
+        let heartbeat = Heartbeat::new();
+        heartbeat.work_sent(at(1));
+        heartbeat.work_sent(at(2));
+        let finished = Guarded::new(0);
+        let reader = {
+            let (heartbeat, finished) = (heartbeat.clone(), finished.clone());
+            thread::spawn(move || {
+                let seen = heartbeat.pulse();
+                if seen == working(7) {
+                    assert_eq!(finished.read(), 1, "earlier writes are visible");
+                }
+                seen
+            })
+        };
+        finished.write(1);
+        heartbeat.work_finished(at(7), 1);
+        let seen = reader.join().unwrap();
+        assert!([working(1), working(7)].contains(&seen), "{seen:?}");
+        assert_eq!(heartbeat.pulse(), working(7));
+    });
 }
 
 /// Work is sent and finished, and the thread ends: two reads never see an earlier state the

@@ -22,7 +22,7 @@ const IMPORT_BUGS: [InjectedBug; 2] = [
 #[test]
 fn announced_import_is_found() {
     model(
-        "a state is put while another is taken",
+        "a detached state is put while another is taken",
         &IMPORT_BUGS,
         || {
             let (_device_end, host_end) = transfer_queue::<u32>();
@@ -51,36 +51,40 @@ fn announced_import_is_found() {
 /// device takes the other's.
 #[test]
 fn discarded_state_belongs_to_no_other_sequence() {
-    model("a state is put while two are taken", &IMPORT_BUGS, || {
-        let (_device_end, host_end) = transfer_queue::<u32>();
-        let [device_sender, pager_sender] = [mpsc::channel(), mpsc::channel()];
-        let (device_sender, for_device) = device_sender;
-        let (pager_sender, for_pager) = pager_sender;
-        let copies = {
-            let imports = host_end.imports.clone();
-            thread::spawn(move || {
-                imports.put(COPY, 0);
-                device_sender.send(()).expect("the device is alive");
-                imports.put(COPY, 1);
-                pager_sender.send(()).expect("the pager is alive");
-            })
-        };
-        let device = {
-            let imports = host_end.imports.clone();
-            thread::spawn(move || {
-                for_device.recv().expect("the state is put");
-                imports.take(COPY)
-            })
-        };
-        for_pager.recv().expect("the state is put");
-        let discarded = host_end.imports.take(COPY);
-        copies.join().unwrap();
-        let taken = device.join().unwrap();
-        assert!(taken.is_some(), "the device finds the announced state");
-        assert!(discarded.is_some(), "the pager finds the announced state");
-        assert_ne!(taken, discarded, "each takes a state of its own");
-        assert!(host_end.imports.is_empty(), "no state is left");
-    });
+    model(
+        "a detached state is put while two are taken",
+        &IMPORT_BUGS,
+        || {
+            let (_device_end, host_end) = transfer_queue::<u32>();
+            let [device_sender, pager_sender] = [mpsc::channel(), mpsc::channel()];
+            let (device_sender, for_device) = device_sender;
+            let (pager_sender, for_pager) = pager_sender;
+            let copies = {
+                let imports = host_end.imports.clone();
+                thread::spawn(move || {
+                    imports.put(COPY, 0);
+                    device_sender.send(()).expect("the device is alive");
+                    imports.put(COPY, 1);
+                    pager_sender.send(()).expect("the pager is alive");
+                })
+            };
+            let device = {
+                let imports = host_end.imports.clone();
+                thread::spawn(move || {
+                    for_device.recv().expect("the state is put");
+                    imports.take(COPY)
+                })
+            };
+            for_pager.recv().expect("the state is put");
+            let discarded = host_end.imports.take(COPY);
+            copies.join().unwrap();
+            let taken = device.join().unwrap();
+            assert!(taken.is_some(), "the device finds the announced state");
+            assert!(discarded.is_some(), "the pager finds the announced state");
+            assert_ne!(taken, discarded, "each takes a state of its own");
+            assert!(host_end.imports.is_empty(), "no state is left");
+        },
+    );
 }
 
 /// The device loses all state while one detached state waits and another is being unpacked. The
@@ -90,7 +94,7 @@ fn state_from_before_a_reset_is_not_imported_after_it() {
     const BEFORE: u32 = 0;
     const AFTER: u32 = 1;
     model(
-        "a reset against a state that is being unpacked",
+        "a reset against a detached state that is being made",
         &IMPORT_BUGS,
         || {
             let (_device_end, host_end) = transfer_queue::<u32>();
@@ -135,7 +139,7 @@ fn state_from_before_a_reset_is_not_imported_after_it() {
 #[test]
 fn abandoned_thread_takes_no_import_of_its_successor() {
     model(
-        "an abandoned device thread returns while a successor takes its place",
+        "a device thread comes back while another takes its place",
         &[
             InjectedBug::TransferQueueClearInTwoSteps,
             InjectedBug::LockOrdersNothing,
@@ -170,7 +174,7 @@ fn abandoned_thread_exports_nothing() {
         InjectedBug::TransferQueueExportInTwoSteps,
         InjectedBug::LockOrdersNothing,
     ];
-    model("an abandoned device thread exports", &finds, || {
+    model("a device thread comes back and exports", &finds, || {
         let (prototype, host_end) = transfer_queue();
         let first = prototype.successor();
         let abandoned = thread::spawn(move || first.export(COPY, Ok(Guarded::new(1))));
@@ -200,7 +204,7 @@ fn abandoned_thread_exports_nothing() {
 #[test]
 fn no_export_is_missed() {
     let finds = [InjectedBug::LockOrdersNothing];
-    model("two exports against the copy worker", &finds, || {
+    model("two exports against their receiver", &finds, || {
         let (prototype, host_end) = transfer_queue();
         let device = prototype.successor();
         let device = thread::spawn(move || {

@@ -216,6 +216,19 @@ pub enum BestOfError {
     Generate(#[from] GenerateError),
 }
 
+/// An error about a field of a request.
+pub(crate) fn field_error(
+    field: &'static str,
+    found: impl Into<String>,
+    expected: impl Into<String>,
+) -> SubmitError {
+    SubmitError::Field {
+        field,
+        found: found.into(),
+        expected: expected.into(),
+    }
+}
+
 impl SubmitError {
     /// Returns the error's label in metrics.
     pub(crate) fn label(&self) -> &'static str {

@@ -71,7 +71,6 @@ mod engine;
 pub mod error;
 #[doc(hidden)]
 pub mod failpoint;
-pub mod monitor;
 mod open;
 pub mod request;
 #[doc(hidden)]
@@ -104,6 +103,28 @@ pub mod pager {
 /// Faults after which the engine rebuilds a part, or gives up.
 pub mod recovery {
     pub use motet_core::recovery::Fault;
+}
+
+pub mod monitor {
+    //! Monitoring of an engine: [events](Events) as they happen, and [snapshots](Snapshots) twice a
+    //! second.
+    //!
+    //! Both are bounded and lossy. Without a subscriber nothing is computed. A slow subscriber
+    //! misses events or snapshots and delays neither the scheduler nor other subscribers. All
+    //! subscribers share one snapshot, taken at most every [`SNAPSHOT_INTERVAL`], in bounded time.
+    //!
+    //! Neither contains a token, a text, a salt or a user's name: only shapes, counts, bytes and
+    //! times. They cover all tenants together: they are meant for the operator, not for the
+    //! tenants.
+
+    pub use crate::engine::{SNAPSHOT_INTERVAL, Snapshots};
+    pub use crate::telemetry::{
+        Budgets, EVENTS_MAX, EngineEvent, Events, SPANS_MAX, Snapshot, SpanView, StepView,
+    };
+    pub use motet_core::snapshot::{
+        NODES_MAX, SEQUENCES_MAX, SchedulerSnapshot, SequenceView, Stage, Tier, TrieNode, TrieView,
+        USERS_MAX, UserView,
+    };
 }
 
 pub use engine::{

@@ -1,5 +1,5 @@
-//! Live sequences are copied to host memory as they go: when the device dies, what is in copies
-//! is brought back and not computed again. Tokens that are evaluated are counted, not time.
+//! Live sequences are copied to host memory as they grow. When the device dies, copied state is
+//! loaded and not computed again. The tests count evaluated tokens, not time.
 
 mod common;
 
@@ -15,7 +15,7 @@ use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
 const USERS: u32 = 8;
 const PROMPT_TOKENS: usize = 80;
 const OUTPUT_TOKENS: usize = 48;
-/// Each sequence stops when its caller has so many to read.
+/// Each sequence pauses when its caller has this many tokens to read.
 const UNREAD_TOKENS: usize = 24;
 const BACKUP_TOKENS: usize = 16;
 /// Prompt and output of the request at which the device dies.
@@ -28,7 +28,7 @@ fn oracle() -> OracleConfig {
         tail_block_tokens: 16,
         ..OracleConfig::with_layers(&[LayerKind::Full])
     };
-    // To copy is faster, however busy the machine is.
+    // Copying must be faster, however busy the machine is.
     oracle.cost.per_token = Duration::from_millis(2);
     oracle
 }
@@ -40,7 +40,7 @@ fn config(spec: &ModelSpec, backup_tokens: usize) -> EngineConfig {
     config.scheduler.unread_tokens_max = UNREAD_TOKENS;
     config.cache.device_bytes_max = spec.tail_bytes(256) * 32 + config.scratch_bytes(spec);
     config.pager.host_bytes_max = 16 << 20;
-    // Only what lives is copied.
+    // Only live state is copied.
     config.pager.clean_part = 0.0;
     config.pager.backup_tokens = backup_tokens;
     config
@@ -52,7 +52,7 @@ fn prompt(user: u32) -> Vec<TokenId> {
         .collect()
 }
 
-/// What each user is told.
+/// The tokens that each stream returns.
 async fn read(streams: Vec<TokenStream>) -> Vec<Vec<TokenId>> {
     let readers = streams
         .into_iter()
@@ -70,8 +70,8 @@ async fn read(streams: Vec<TokenStream>) -> Vec<Vec<TokenId>> {
     all
 }
 
-/// All users get as many tokens as they may have without reading; then, perhaps, the device
-/// dies. What they are told in the end, and how many tokens were evaluated.
+/// All users get as many tokens as they may have unread; then the device dies if `device_dies`.
+/// Returns the tokens of all users, and the number of evaluated tokens.
 async fn run(backup_tokens: usize, device_dies: bool) -> (Vec<Vec<TokenId>>, usize) {
     let (oracle, failpoints) = (oracle(), Failpoints::default());
     let config = config(&oracle.spec(), backup_tokens);
@@ -92,7 +92,7 @@ async fn run(backup_tokens: usize, device_dies: bool) -> (Vec<Vec<TokenId>>, usi
     })
     .await;
     if backup_tokens > 0 {
-        // What is due last is due at this many tokens at the latest.
+        // The last copy is due at this many tokens at the latest.
         let least = PROMPT_TOKENS + UNREAD_TOKENS - 1 - 2 * BACKUP_TOKENS;
         until("all are copied", || {
             let pager = engine.stats().pager;
@@ -130,8 +130,8 @@ async fn backed_up_state_is_not_recomputed() {
         assert_eq!(all, undisturbed);
         evaluated - least
     };
-    // Of each what has come since the last copy was due, and the token that it goes on from; and
-    // the request at which the device died.
+    // Per sequence: the tokens since its last copy was due, and the token that it goes on from;
+    // and the request at which the device died.
     let unfinished = USERS as usize * (BACKUP_TOKENS + 1) + 4;
     let with_copies = recomputed(BACKUP_TOKENS).await;
     assert!(with_copies <= unfinished, "{with_copies} tokens");

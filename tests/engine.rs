@@ -1,5 +1,5 @@
-//! The engine with its real actors and device thread, on the oracle: every caller
-//! gets what it gets alone, bad input is named, and everything is given back.
+//! The engine with its real actors and device thread, on the oracle. Every output equals
+//! the reference run, errors name the bad input, and all resources are freed.
 
 mod common;
 
@@ -98,7 +98,7 @@ async fn sixty_four_concurrent_callers_get_their_reference_outputs() {
     );
     assert!(
         stats.steps_by_sequences.len() > 1,
-        "sequences shared steps: {stats:?}"
+        "sequences share steps: {stats:?}"
     );
     engine.shutdown(Shutdown::Abort).await;
     let counts = oracle.counters.now();
@@ -216,7 +216,7 @@ async fn full_engine_rejects_and_returns_the_request() {
         }
         other => panic!("expected a full queue, got {other:?}"),
     }
-    // A queued one leaves, and its place is free again.
+    // Dropping a queued request frees its place in the queue.
     streams.pop();
     tokio::time::timeout(Duration::from_secs(10), async {
         while engine.submit(request()).await.is_err() {
@@ -224,7 +224,7 @@ async fn full_engine_rejects_and_returns_the_request() {
         }
     })
     .await
-    .expect("the place of one who left is given on");
+    .expect("the place of a dropped request is free again");
     engine.shutdown(Shutdown::Abort).await;
 }
 
@@ -242,7 +242,7 @@ async fn dropped_stream_is_cancelled_and_releases_everything() {
     drop(stream);
     tokio::time::timeout(Duration::from_secs(10), engine.drain())
         .await
-        .expect("a cancelled sequence leaves long before its 400 tokens");
+        .expect("a cancelled sequence ends long before its 400 tokens");
     let error = engine.submit(Request::tokens([1])).await.unwrap_err();
     assert!(matches!(error, SubmitError::Draining), "{error}");
     engine.shutdown(Shutdown::Abort).await;
@@ -281,7 +281,7 @@ async fn dropped_engine_lets_its_streams_finish() {
         oracle.reference_tokens(&[1, 2, 3], 40, Sampling::GREEDY)
     );
     let counters = oracle.counters.clone();
-    common::until("everything stops", move || {
+    common::until("the engine stops", move || {
         counters.now().segments_alive == 0
     })
     .await;
@@ -302,14 +302,14 @@ async fn aborted_engine_ends_its_sequences_before_it_shuts_down() {
     assert_eq!(oracle.counters.now().segments_alive, 0);
 }
 
-/// Lets a future come as far as it comes by itself, which is not its end.
+/// Polls a future once. It must not be ready.
 async fn poll_once<F: Future>(future: &mut Pin<Box<F>>) {
     let started = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending()));
     assert!(started.await, "it waits for something");
 }
 
-/// They have passed the gate and wait for their grammars when it is shut; the scheduler hears
-/// of them after it has ended all others.
+/// The requests have passed admission and wait for their grammars when the engine is aborted.
+/// The scheduler receives them after it has ended all others.
 #[tokio::test]
 async fn requests_in_setup_end_when_the_engine_is_aborted() {
     let mut oracle = oracle();
@@ -386,7 +386,7 @@ async fn failed_steps_and_panics_are_survived() {
                 "{result:?}"
             );
         } else {
-            let tokens = result.expect("only the poisoned one fails").tokens;
+            let tokens = result.expect("only the poisoned request fails").tokens;
             assert_eq!(
                 tokens,
                 expected_tokens(&oracle, &prompt, 30, Sampling::GREEDY)

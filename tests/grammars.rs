@@ -1,6 +1,6 @@
-//! The hostile corpus: whatever a grammar is, it is refused by a bound or compiled, and
-//! its masks take no more work than their fuel. Without the bounds some of these take hours.
-//! And a grammar whose masks are dear, in an engine: only its own sequence waits for them.
+//! The hostile corpus: every grammar is rejected by a bound or compiled, and its masks take no
+//! more work than their fuel. Without the bounds some of these take hours. Further tests run a
+//! grammar with costly masks in an engine: only its own sequence waits for them.
 
 mod common;
 #[path = "hostile/grammars.rs"]
@@ -47,7 +47,7 @@ fn each_hostile_grammar_stays_within_bounds() {
         let compiled = Grammar::compile(&source(hostile.kind, &hostile.source), &vocabulary, &pool);
         match compiled {
             Ok(grammar) => {
-                // It may end by a bound on the way.
+                // A bound may end it on the way.
                 follow(hostile.name, &grammar).ok();
             }
             Err(GrammarError::TooDear { bound, .. }) => {
@@ -58,7 +58,7 @@ fn each_hostile_grammar_stays_within_bounds() {
             Err(error) => panic!("{}: {error}", hostile.name),
         }
     }
-    // Those that take seconds to hours, or hundreds of megabytes, without the judgement.
+    // Without the cost check, these take seconds to hours, or hundreds of megabytes.
     for (name, bound) in [
         ("pattern_keys_1365", "grammar.patterns_max"),
         ("pattern_keys_400", "grammar.patterns_max"),
@@ -85,7 +85,7 @@ fn each_hostile_grammar_stays_within_bounds() {
     assert_eq!(vocabulary.state_bytes(), 0, "what is gone takes nothing");
 }
 
-/// Follows it for a while, taking any token that is allowed.
+/// Follows the grammar for a while, taking any token that is allowed.
 fn follow(name: &str, grammar: &Grammar) -> Result<(), GrammarError> {
     let mut matcher = grammar.matcher();
     let mut choice: u64 = 7;
@@ -107,8 +107,8 @@ fn follow(name: &str, grammar: &Grammar) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// The time of such a mask grows with the third power of the output. Work that grew with the output would leave others
-/// waiting for it until it takes a tenth of a second.
+/// The time of such a mask grows with the third power of the output. If the counted work grew
+/// with the output only, others would wait for masks that take up to a tenth of a second.
 #[test]
 fn work_of_an_ambiguous_grammar_grows_like_its_time() {
     let vocabulary =
@@ -130,14 +130,14 @@ fn work_of_an_ambiguous_grammar_grows_like_its_time() {
         work.push(matcher.take_work());
         matcher.accept(token).expect("letters");
     }
-    // With the first power it would be twice as much, and a thousand at the end.
+    // Linear growth would give twice as much, and a thousand at the end.
     assert!(work[39] > 5 * work[19], "{work:?}");
     assert!(work[39] > 10_000, "{work:?}");
 }
 
 #[test]
 fn oversized_states_end_their_output_with_both_numbers() {
-    // Less than an engine accepts, so that little work passes it.
+    // Less than an engine accepts, so that little work exceeds it.
     let bytes_max = 1 << 16;
     let vocabulary =
         GrammarVocabulary::from_bytes(vocabulary::tokens(), &[0]).expect("a vocabulary");
@@ -168,24 +168,25 @@ fn oversized_states_end_their_output_with_both_numbers() {
 
 /// Tokens that a caller may leave unread before its sequence pauses.
 const UNREAD_TOKENS_MAX: usize = 64;
-/// Tokens of the dear output. Its sequence is slow after the eighth.
+/// Tokens of the costly output. Its sequence is slow after the eighth.
 const DEAR_TOKENS: usize = 60;
 
-/// Each of its masks takes some thousand units of work: it is slow after the eighth, and stays it for 200 tokens.
+/// Each of its masks takes some thousand units of work. It is slow after the eighth mask, and
+/// stays slow for 200 tokens.
 fn costly_request() -> Request {
     let grammar = GrammarSource::Regex("[a-z]?".repeat(300));
     let request = Request::tokens([1, 2, 3, 4]).output_tokens_max(DEAR_TOKENS);
     request.grammar(grammar)
 }
 
-/// A grammar as people write them. The output pauses once for want of a reader.
+/// A grammar as people write them. The output pauses once because it is not read.
 fn ordinary_request() -> Request {
     let grammar = GrammarSource::Regex("[a-z]+( [a-z]+)*".into());
     let request = Request::tokens([5, 6, 7, 8]).output_tokens_max(2 * UNREAD_TOKENS_MAX - 4);
     request.grammar(grammar)
 }
 
-/// On the oracle, whose tokens are the bytes.
+/// An engine on the oracle, whose tokens are the bytes.
 async fn engine(sequences_max: usize, failpoints: &Failpoints) -> Engine {
     let oracle = OracleConfig {
         vocab_size: 257,
@@ -216,7 +217,7 @@ async fn tokens_of(stream: TokenStream) -> Vec<TokenId> {
     completion.tokens
 }
 
-/// What a request gets in an engine of its own.
+/// The output of a request in an engine of its own.
 async fn expected_tokens(request: Request) -> Vec<TokenId> {
     let engine = engine(1, &Failpoints::default()).await;
     let tokens = tokens_of(submitted(&engine, request).await).await;
@@ -224,7 +225,7 @@ async fn expected_tokens(request: Request) -> Vec<TokenId> {
     tokens
 }
 
-/// Steps of `one` that `other` was not part of, between the first and the last that it was part of.
+/// Steps of `one` without `other`, between the first and the last step of `other`.
 fn count_steps_without(events: &mut Events, one: SequenceId, other: SequenceId) -> usize {
     let (mut has_started, mut steps_without, mut since) = (false, 0, 0);
     while let Some(event) = events.try_next() {
@@ -243,11 +244,12 @@ fn count_steps_without(events: &mut Events, one: SequenceId, other: SequenceId) 
     steps_without
 }
 
-/// Masks that are dear again and again cost their own sequence its place in steps, and nobody else.
+/// Costly masks cost only their own sequence its spans in steps.
 ///
-/// When the honest sequence goes on, the dear one has just begun, and both have 60 tokens before them. Ten steps, at
-/// most, are of both before the dear one is slow. From then on a step that is under way with it has the next one go
-/// without it: of 50 steps at least 25. All this is on one thread, so that neither goes on while a test begins another.
+/// When the ordinary sequence goes on, the costly one has just started, and both have 60 tokens
+/// to go. At most ten steps include both before the costly one is slow. From then on, each step
+/// that includes it is followed by one without it: at least 25 of 50 steps. All this runs on one
+/// thread, so that neither goes on while a test starts another.
 #[tokio::test]
 async fn sequence_with_costly_masks_is_left_out_of_steps() {
     let engine = engine(2, &Failpoints::default()).await;
@@ -269,8 +271,9 @@ async fn sequence_with_costly_masks_is_left_out_of_steps() {
     assert_eq!(costly_tokens, expected_tokens(costly_request()).await);
 }
 
-/// It loses its slot, and then more than once what was drawn and not told, so that its grammar reads the output again:
-/// the threads for masks do that, and it is part of no step before.
+/// The sequence loses its slot, and then more than once the tokens that were sampled and not
+/// sent. Its grammar therefore reads the output again, on the threads for masks, and no step
+/// includes the sequence before that.
 #[tokio::test]
 async fn preempted_costly_sequence_resumes_with_the_same_tokens() {
     let failpoints = Failpoints::default();

@@ -1,4 +1,4 @@
-//! Tenants that know nothing of each other: salts, and limits for each user.
+//! Isolation of tenants: salts, and limits for each user.
 
 mod common;
 
@@ -36,7 +36,8 @@ fn of(salt: Option<&str>) -> Request {
     }
 }
 
-/// Runs it to its end. Returns its cost, and how many tokens the model evaluated meanwhile.
+/// Runs a request to its end. Returns its usage, and the number of tokens that the model
+/// evaluated meanwhile.
 async fn run(engine: &Engine, request: Request) -> (Usage, usize) {
     let before = engine.stats().evaluated_tokens;
     let stream = engine.submit(request).await.expect("there is room");
@@ -46,8 +47,8 @@ async fn run(engine: &Engine, request: Request) -> (Usage, usize) {
     (usage, usize::try_from(evaluated).expect("a few"))
 }
 
-/// What a prompt costs to whom nobody has computed anything for. One token that is drawn is
-/// never evaluated; one more may be, in a step that was under way.
+/// Whether this is the cost of a request that reuses nothing. The last sampled token is never
+/// evaluated, except in a step that was already in flight.
 fn is_full_cost(evaluated: usize) -> bool {
     (100 + OUTPUT_TOKENS - 1..=100 + OUTPUT_TOKENS).contains(&evaluated)
 }
@@ -60,13 +61,17 @@ async fn equal_prompt_of_another_salt_costs_full_price() {
         assert_eq!(usage.cached_tokens, 0, "{salt:?}");
         assert!(is_full_cost(evaluated), "{salt:?}: {evaluated}");
         let (usage, evaluated) = run(&engine, of(salt)).await;
-        assert!(usage.cached_tokens >= 99, "its own is found: {usage:?}");
-        assert!(evaluated < 10, "and not computed again: {evaluated}");
+        assert!(
+            usage.cached_tokens >= 99,
+            "its own prefix is found: {usage:?}"
+        );
+        assert!(evaluated < 10, "it is not computed again: {evaluated}");
     }
     engine.shutdown(Shutdown::Abort).await;
 }
 
-/// All at once: one of a salt computes for the others of its salt, and for nobody else.
+/// All requests come at once. One request of a salt computes for the others of its salt, and for
+/// no other salt.
 #[tokio::test]
 async fn sequences_never_wait_for_another_salt() {
     let engine = engine(&oracle(), small()).await;
@@ -79,7 +84,7 @@ async fn sequences_never_wait_for_another_salt() {
         let completion = stream.collect().await.expect("an output");
         cached.push(completion.finish.usage.cached_tokens);
     }
-    assert_eq!(cached[..2], [0, 0], "the first of each salt");
+    assert_eq!(cached[..2], [0, 0], "the first request of each salt");
     assert!(cached[2..].iter().all(|cached| *cached >= 96), "{cached:?}");
     until("all steps have finished", || engine.stats().running == 0).await;
     let evaluated = engine.stats().evaluated_tokens;
@@ -91,12 +96,12 @@ async fn sequences_never_wait_for_another_salt() {
     engine.shutdown(Shutdown::Abort).await;
 }
 
-/// In host memory, on the disk, and after a restart.
+/// The same holds in host memory, on the disk, and after a restart.
 #[tokio::test]
 async fn copies_are_found_by_their_own_salt_only() {
     let folder = Folder::new("isolation");
     let mut oracle = oracle();
-    // Bringing is faster than computing.
+    // Loading is faster than computing.
     oracle.cost.per_token = Duration::from_micros(50);
     let mut config = small();
     config.pager.host_bytes_max = 64 << 20;
@@ -105,7 +110,7 @@ async fn copies_are_found_by_their_own_salt_only() {
         folder: folder.0.clone(),
         bytes_max: 64 << 20,
     });
-    // So little that a second prompt takes the first one's place.
+    // So little memory that a second prompt evicts the first.
     let spec = oracle.spec();
     config.cache.device_bytes_max =
         spec.tail_bytes(512) + spec.scratch_bytes_per_token * config.scheduler.step_tokens_max;
@@ -120,7 +125,10 @@ async fn copies_are_found_by_their_own_salt_only() {
     let evicted = first.stats().cache.evicted_segments;
     assert!(evicted > 0, "the device was too small");
     let (usage, evaluated) = run(&first, of(Some("b"))).await;
-    assert_eq!(usage.cached_tokens, 0, "it is in host memory, for others");
+    assert_eq!(
+        usage.cached_tokens, 0,
+        "the copy in host memory has another salt"
+    );
     assert!(is_full_cost(evaluated), "{evaluated}");
     until("it is copied out", || first.stats().pager.host_copies > 1).await;
     first.shutdown(Shutdown::Finish).await;
@@ -128,7 +136,7 @@ async fn copies_are_found_by_their_own_salt_only() {
     let files = std::fs::read_dir(&folder.0).expect("the tier's folder");
     let files = files.map(|file| std::fs::read(file.expect("listed").path()).expect("whole"));
     let is_named = |file: &Vec<u8>| file.windows(NAME.len()).any(|part| part == NAME.as_bytes());
-    // The lock is a file, too.
+    // The lock file is one of them.
     let files: Vec<Vec<u8>> = files.collect();
     assert!(files.len() > 2 && !files.iter().any(is_named));
 
@@ -136,12 +144,22 @@ async fn copies_are_found_by_their_own_salt_only() {
     assert!(second.stats().pager.disk_copies > 0, "something was found");
     for salt in [None, Some("c")] {
         let (usage, evaluated) = run(&second, of(salt)).await;
-        assert_eq!(usage.cached_tokens, 0, "it is on the disk, for others");
+        assert_eq!(
+            usage.cached_tokens, 0,
+            "the copy on the disk has another salt"
+        );
         assert!(is_full_cost(evaluated), "{evaluated}");
     }
-    assert_eq!(second.stats().pager.read, 0, "nothing was brought for them");
+    assert_eq!(
+        second.stats().pager.read,
+        0,
+        "nothing was loaded for other salts"
+    );
     let (usage, _) = run(&second, of(Some("a"))).await;
-    assert!(usage.cached_tokens > 50, "its own is found: {usage:?}");
+    assert!(
+        usage.cached_tokens > 50,
+        "its own prefix is found: {usage:?}"
+    );
     second.shutdown(Shutdown::Finish).await;
 }
 
@@ -160,9 +178,12 @@ async fn inspection_and_cache_commands_are_limited_to_their_salt() {
         let result = engine.clear_cache(other).await;
         result.expect("there is nothing to clear");
     }
-    assert!(tokens(Some("a")).await >= 100, "nobody else has cleared it");
+    assert!(
+        tokens(Some("a")).await >= 100,
+        "other salts do not clear it"
+    );
     let warmed = engine.warm(of(Some("b"))).await.expect("there is room");
-    assert_eq!(warmed.cached_tokens, 0, "warming tells nothing");
+    assert_eq!(warmed.cached_tokens, 0, "warming reveals nothing");
     let pin = engine
         .pin(of(Some("c")), None)
         .await
@@ -197,25 +218,25 @@ async fn user_limits_bound_one_user_only() {
             assert_eq!(request.output_tokens_max, 300, "it is given back");
             what
         }
-        other => panic!("expected a refusal, got {other:?}"),
+        other => panic!("expected a rejection, got {other:?}"),
     };
     let mut running = ask("ada", 10).await.expect("it is empty");
     running.next().await.expect("a token").expect("no fault");
-    let queued = ask("ada", 100).await.expect("one of hers waits");
+    let queued = ask("ada", 100).await.expect("one of her requests waits");
     assert_eq!(queue_limit(ask("ada", 100).await), QueueLimit::UserTokens);
     let third = ask("ada", 50).await.expect("that many tokens may wait");
     assert_eq!(queue_limit(ask("ada", 10).await), QueueLimit::UserRequests);
     let others = [ask("bob", 100).await, ask("bob", 50).await];
     assert!(others.iter().all(Result::is_ok), "his share is his own");
     let unnamed = engine.submit(of(None)).await;
-    assert!(unnamed.is_ok(), "and so is that of those without a name");
+    assert!(unnamed.is_ok(), "so is the share of unnamed users");
     match engine.submit_many(of(None).user("eve").n(4)).await {
         Err(SubmitError::Field { field: "n", .. }) => {}
         other => panic!("four could never be inside, got {other:?}"),
     }
     drop((queued, third));
     until("her places are given back", || engine.health().waiting == 3).await;
-    // What is given back is there at once, or as soon as its last trace is gone.
+    // Freed tokens are available at once, or as soon as the sequence has ended.
     let mut retried = ask("ada", 150).await;
     for _ in 0..1000 {
         if retried.is_ok() {

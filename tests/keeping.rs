@@ -1,5 +1,5 @@
-//! The engine's cache as an embedder meets it, on the oracle: forks, shifts, what is
-//! kept and what is not, tenants, and what is refused.
+//! The engine's cache as an embedder sees it, on the oracle: forks, shifts, retention, tenants,
+//! and rejections.
 
 mod common;
 
@@ -64,8 +64,8 @@ async fn a_fork_continues_its_source_and_shares_its_state() {
         assert_eq!(completion.tokens, expected, "{layers:?}");
         let usage = completion.finish.usage;
         assert_eq!(usage.prompt_tokens, 52);
-        // State that is not kept is there at the end of the prompt, where one token is
-        // left to compute.
+        // Recurrent and window state is there at the end of the prompt, where one token is left
+        // to compute.
         assert!(usage.cached_tokens >= 39, "{layers:?}: {usage:?}");
 
         let rest = source.collect().await.unwrap().tokens;
@@ -81,7 +81,7 @@ async fn a_fork_continues_its_source_and_shares_its_state() {
     }
 }
 
-/// What the fork's own request says of either does not count.
+/// The fork's own request cannot change either.
 #[tokio::test]
 async fn fork_has_the_salt_and_context_limit_of_its_source() {
     let oracle = oracle(FULL);
@@ -380,7 +380,7 @@ async fn a_budget_too_small_for_the_worst_case_is_an_error_at_the_start() {
         .await;
 }
 
-/// The whole blocks of sixteen tokens that somebody knows who was told this.
+/// The whole blocks of sixteen tokens that a reader of these batches knows.
 fn known(batches: &[BlockBatch]) -> BTreeSet<BlockHash> {
     let mut known = BTreeSet::new();
     for event in batches.iter().flat_map(|batch| batch.events.iter()) {

@@ -1,4 +1,4 @@
-//! What is known of copies takes memory in proportion to their own tokens, within its bytes.
+//! Labels of copies take memory in proportion to their own tokens, within their budget.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use motet_sync::lease::LeaseCount;
 const SALT: SaltDigest = SaltDigest([9; 32]);
 const SEGMENT_TOKENS: usize = 64;
 
-/// Bytes that are allocated.
+/// Bytes allocated now.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
-// SAFETY: the system's, and a count beside it.
+// SAFETY: forwards to the system's allocator, and counts bytes.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.fetch_add(layout.size(), Ordering::Relaxed);
@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A pager, with the ledger that is kept of it, and one conversation.
+/// A pager, with its recovery log, and one conversation.
 struct Pager {
     core: PagerCore,
     recovery_log: RecoveryLog,
@@ -71,7 +71,7 @@ impl Pager {
         }
     }
 
-    /// Whether the next segment of the conversation is kept, in host memory and on the disk.
+    /// Whether the next segment of the conversation is stored, in host memory and on the disk.
     fn keep_next(&mut self) -> bool {
         self.segments += 1;
         let lease_count = LeaseCount::new(SegmentId(self.segments as u64));
@@ -119,7 +119,7 @@ impl Pager {
         effects
     }
 
-    /// How many copies serve the whole conversation.
+    /// Number of copies that serve the whole conversation.
     fn found_copies(&mut self) -> usize {
         let lookup = Lookup {
             sequence: SequenceId(1),
@@ -141,9 +141,9 @@ impl Pager {
     }
 }
 
-/// Each allocation is counted, the pager's tables and the ledger's included: what the labels
-/// are said to take is what they take, and twice the conversation takes twice as much. One
-/// test, for all share one allocator.
+/// Each allocation is counted, including those of the pager's tables and the recovery log. The
+/// reported bytes of the labels are the bytes allocated, and twice the conversation takes twice
+/// as much. It is one test, because all tests share one allocator.
 #[test]
 fn label_bytes_are_proportional_to_their_own_tokens() {
     const SEGMENTS: usize = 2_000;
@@ -192,7 +192,7 @@ fn labels_stay_within_their_budget() {
         pager.core.check_integrity();
     }
     assert_eq!(pager.found_copies(), 0, "the first were the coldest");
-    // One that is larger than all of it.
+    // One segment that is larger than the whole budget.
     let mut small = Pager::new(each - 1, 1);
     assert!(!small.keep_next());
     let stats = small.core.stats();

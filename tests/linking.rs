@@ -1,4 +1,4 @@
-//! Libraries that were prepared for another version are refused while a crate is built.
+//! The build rejects libraries that were prepared for another version.
 
 #[path = "../crates/mlx/build/prepared.rs"]
 mod prepared;
@@ -14,7 +14,7 @@ const NEEDED: Needed<'_> = Needed {
     bridge: "4",
     mlx_sys: "0.7.0",
 };
-/// As the set-up of the needed version records them.
+/// The variables as the set-up of the needed version records them.
 const FITTING: [(&str, &str); 5] = [
     ("DEP_MLX_MOTET_VERSION", "0.3.0"),
     ("DEP_MLX_MOTET_BRIDGE", "4"),
@@ -23,7 +23,7 @@ const FITTING: [(&str, &str); 5] = [
     ("MOTET_SETUP_COMMAND", COMMAND),
 ];
 
-/// The refusal where some variables differ from those of a set-up that fits.
+/// The error when some variables differ from those of a fitting set-up.
 fn mismatch(changed: &[(&str, &str)]) -> Option<String> {
     let variables = FITTING.map(|(name, value)| {
         let other = changed.iter().find(|(changed, _)| *changed == name);
@@ -41,9 +41,9 @@ fn mismatch(changed: &[(&str, &str)]) -> Option<String> {
 #[test]
 fn matching_libraries_are_accepted() {
     assert_eq!(mismatch(&[]), None);
-    // Another version of this crate whose bridge and mlx-sys are the same.
+    // Another version of this crate with the same bridge and mlx-sys.
     assert_eq!(mismatch(&[("DEP_MLX_MOTET_VERSION", "0.2.0")]), None);
-    // A configuration that was written by hand.
+    // A configuration written by hand.
     assert_eq!(Prepared::default().mismatch(&NEEDED, |_| false), None);
 }
 

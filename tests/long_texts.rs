@@ -1,4 +1,4 @@
-//! Texts that are too long, and texts that take long: what becomes of them, and of others
+//! Texts that are too long, and texts that take long: their own results, and the effect on others
 //! beside them.
 
 mod common;
@@ -41,7 +41,7 @@ fn chat_codec() -> TextCodec {
     TextCodec::new(bytes().tokenizer().clone(), Some(template))
 }
 
-/// What field is refused, with what was found and what is expected.
+/// The rejected field, the value found and the values expected.
 async fn rejection(engine: &Engine, request: Request) -> [String; 3] {
     match engine.submit(request).await {
         Err(SubmitError::Field {
@@ -82,7 +82,7 @@ async fn oversized_text_is_rejected_by_its_bytes() {
     let [field, found, _] = rejection(&engine, Request::chat(many)).await;
     assert_eq!((&*field, &*found), ("prompt.chat", "8193 messages long"));
 
-    // What would fit by its bytes is refused by its tokens, as ever.
+    // A text that would fit by its bytes is rejected by its tokens, as always.
     let [field, found, _] = rejection(&engine, Request::text("x".repeat(CONTEXT))).await;
     assert_eq!((&*field, &*found), ("prompt", "8192 tokens long"));
 
@@ -143,7 +143,8 @@ async fn shiftable_prompt_may_have_several_contexts_of_text() {
     );
 }
 
-/// A token that spells many bytes lets long texts by: they are counted, not tokenised.
+/// A token that spells many bytes lets long texts pass the byte limit: their tokens are counted
+/// before they are tokenised.
 #[tokio::test]
 async fn text_of_short_tokens_is_rejected_when_it_has_too_many() {
     let letters = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
@@ -162,7 +163,7 @@ async fn text_of_short_tokens_is_rejected_when_it_has_too_many() {
     assert_eq!(found, ("prompt.text", "more than 8192 tokens long"));
 }
 
-/// What its template writes would fit, and making that of so much text is not for nothing.
+/// The template's output would fit, but rendering so much text has a cost.
 #[tokio::test]
 async fn oversized_conversation_is_rejected_before_its_template_is_rendered() {
     let source = "{% for m in messages %}{{ m.content[:1] }}{% endfor %}";
@@ -225,7 +226,7 @@ fn long_texts_are_tokenised_off_the_actors_and_short_ones_inline() {
                 Poll::Pending => panic!("a short text waits for nobody"),
             }
         }
-        // No thread for blocking work is free: what is done now is done by who asks.
+        // No thread for blocking work is free: the work runs on the calling task.
         let mut long = prompts(5000).map(|prompt| Box::pin(engine.tokenize(prompt, true, None)));
         for long in &mut long {
             assert!(poll_once(long.as_mut()).is_pending());
@@ -240,7 +241,7 @@ fn long_texts_are_tokenised_off_the_actors_and_short_ones_inline() {
     });
 }
 
-/// A runtime whose one thread for blocking work is taken, until the sender is dropped.
+/// A runtime whose one thread for blocking work is busy until the sender is dropped.
 fn blocked_runtime() -> (tokio::runtime::Runtime, mpsc::Sender<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -266,7 +267,7 @@ fn waiting_texts_are_bounded_and_a_cancelled_one_frees_its_place() {
         assert!(poll_once(first.as_mut()).is_pending());
         assert!(poll_once(second.as_mut()).is_pending());
 
-        // Two of four: its user has as many as are left for others.
+        // Two of four are taken: the user has as many as are left for others.
         let chat = Chat::from([Message::user(&*text)]);
         let request = Request::chat(chat.clone()).user("greedy");
         match engine.submit(request).await {
@@ -295,7 +296,7 @@ fn waiting_texts_are_bounded_and_a_cancelled_one_frees_its_place() {
     });
 }
 
-/// What a word costs that nothing cuts: `cargo test --test long_texts -- --ignored --nocapture`.
+/// Cost of one word that nothing splits: `cargo test --test long_texts -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints times"]
 fn print_cost_of_a_long_word() {

@@ -70,8 +70,8 @@ fn missing_gpu_is_rejected_and_the_best_device_is_named() {
         MlxModel::outline(&files, &options)
     };
     let bytes = |spec: ModelSpec| spec.tail_bytes(1);
-    let cpu = bytes(outline(Some(MlxDevice::Cpu)).expect("there is a processor"));
-    let best = bytes(outline(None).expect("there is some device"));
+    let cpu = bytes(outline(Some(MlxDevice::Cpu)).expect("a CPU is available"));
+    let best = bytes(outline(None).expect("a device is available"));
     match outline(Some(MlxDevice::Gpu)) {
         // A cached token takes half as many bytes.
         Ok(gpu) => assert_eq!((bytes(gpu), 2 * best), (best, cpu)),

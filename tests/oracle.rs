@@ -1,4 +1,4 @@
-//! The oracle against its own truth, and each way to get its cache wrong.
+//! The oracle against its own reference, and each way to corrupt its cache.
 
 mod oracle {
     mod conformance;

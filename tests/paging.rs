@@ -1,5 +1,5 @@
-//! Cold state leaves the device and comes back, on the oracle: whatever was moved where,
-//! each caller gets what it gets alone.
+//! Cold state leaves the device and comes back, on the oracle. Wherever state was moved, each
+//! caller's output equals the reference run's.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn oracle(layers: &[LayerKind]) -> OracleConfig {
         context_tokens_max: 512,
         end_tokens: vec![0],
         tail_block_tokens: 16,
-        // Computing takes longer than bringing, also on a busy machine.
+        // Computing takes longer than loading, also on a busy machine.
         cost: StepCost {
             per_token: Duration::from_micros(50),
             ..StepCost::default()
@@ -44,8 +44,8 @@ fn opening(user: u32) -> Vec<TokenId> {
     (1..120).map(|i| 1 + (user * 37 + i) % 900).collect()
 }
 
-/// Several users, several turns each, one after another: by its next turn each one's
-/// state has had to go.
+/// Several users have several turns each, one after another. By its next turn, each
+/// conversation's state has left the device.
 async fn converse(engine: &Engine, oracle: &OracleConfig, users: u32) -> usize {
     let mut conversations: Vec<Vec<TokenId>> = (0..users).map(opening).collect();
     let mut cached = 0;
@@ -120,7 +120,7 @@ async fn a_restart_finds_what_was_on_the_disk() {
     second.shutdown(Shutdown::Finish).await;
 }
 
-/// A disk tier, and nothing else that is not the default.
+/// A disk tier, and defaults otherwise.
 fn on_disk(folder: &Folder) -> EngineConfig {
     let mut config = EngineConfig::default();
     config.pager.host_bytes_max = 64 << 20;
@@ -131,7 +131,7 @@ fn on_disk(folder: &Folder) -> EngineConfig {
     config
 }
 
-/// Tokens of this prompt that an engine starts from.
+/// Tokens of this prompt that an engine finds in its cache.
 async fn cached(engine: &Engine, prompt: &[TokenId]) -> usize {
     let request = Request::tokens(prompt).output_tokens_max(1);
     let output = engine.submit(request).await.expect("room").collect();
@@ -147,7 +147,7 @@ async fn the_next_start_finds_what_was_computed_before_a_shutdown() {
         for user in 0..4 {
             assert_eq!(cached(&first, &opening(user)).await, 0);
         }
-        // One is pinned, and one is cut off.
+        // One prompt is pinned, and one is cut off.
         let pinned = Request::tokens(opening(4));
         first.pin(pinned, None).await.expect("room");
         let long = Request::tokens(opening(5)).output_tokens_max(300);
@@ -172,7 +172,7 @@ async fn flushed_copies_are_on_disk() {
     let oracle = oracle(&[LayerKind::Full]);
     let folder = Folder::new("paging-flush");
     let mut config = on_disk(&folder);
-    // Much less than what is flushed: it goes through in parts.
+    // Much less than the bytes that are flushed: they are written in parts.
     let prompt_bytes = oracle
         .spec()
         .segment_bytes(SegmentSize::whole(opening(0).len()));
@@ -186,7 +186,7 @@ async fn flushed_copies_are_on_disk() {
     let stats = first.stats().pager;
     assert_eq!(stats.disk_copies, stats.copies, "{stats:?}");
     assert!(stats.disk_copies >= 20, "{stats:?}");
-    // Nothing is left to be written, and nothing is written again.
+    // Nothing is left to write, and nothing is written again.
     first.flush().await.expect("there is time");
     assert_eq!(first.stats().pager.written, stats.written);
     first.shutdown(Shutdown::Abort).await;

@@ -1,6 +1,6 @@
-//! What dies is made anew, and callers notice a pause: the device thread dies and hangs,
-//! the actors panic, under the load of many sequences. Each caller gets what it gets
-//! alone, each token once; and when it happens too often, a breaker opens.
+//! Recovery under the load of many sequences: the device thread dies and hangs, and the actors
+//! panic. The failed part is rebuilt, and callers notice only a pause. Each output equals its
+//! reference run, with each token once. A breaker opens when failures are too frequent.
 
 mod common;
 
@@ -44,13 +44,14 @@ fn config() -> EngineConfig {
     config
 }
 
-/// The same with so little room that sequences give way, and segments leave and come back.
+/// The same with so little memory that sequences are preempted, and segments are offloaded and
+/// loaded again.
 fn low_memory(oracle: &OracleConfig) -> EngineConfig {
     let (mut config, spec) = (config(), oracle.spec());
     config.cache.device_bytes_max = spec.tail_bytes(256) * 3 + config.scratch_bytes(&spec);
     config.pager.host_bytes_max = spec.tail_bytes(256) * 64 + (64 << 10);
     config.pager.label_bytes_max = Some(64 << 10);
-    // Also of those that live.
+    // Live segments get backups, too.
     config.pager.backup_tokens = 16;
     config
 }
@@ -66,13 +67,13 @@ async fn with_failpoints(oracle: &OracleConfig, config: EngineConfig) -> (Engine
     (engine, failpoints)
 }
 
-/// A caller, and what it gets alone.
+/// A caller, and the output of its reference run.
 struct Caller {
     stream: TokenStream,
     expected: Vec<TokenId>,
 }
 
-/// Callers with prompts that begin alike, of whom half draw at random.
+/// Callers with a common prompt prefix. Half of them sample at random.
 async fn callers(engine: &Engine, oracle: &OracleConfig, seed: u64, count: u64) -> Vec<Caller> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut callers = Vec::new();
@@ -97,13 +98,13 @@ async fn callers(engine: &Engine, oracle: &OracleConfig, seed: u64, count: u64) 
     callers
 }
 
-/// Reads all of them, then ends the engine and looks that nothing is left.
+/// Reads all outputs, then shuts the engine down and checks that nothing is left.
 async fn check_all(engine: Engine, oracle: &OracleConfig, callers: Vec<Caller>) {
     read_all(callers).await;
     check_empty(engine, oracle).await;
 }
 
-/// Each gets what it gets alone.
+/// Checks that each output equals its reference run.
 async fn read_all(callers: Vec<Caller>) {
     for (index, caller) in callers.into_iter().enumerate() {
         let completion = caller.stream.collect().await;
@@ -115,10 +116,10 @@ async fn read_all(callers: Vec<Caller>) {
     }
 }
 
-/// Nobody is inside, and once the engine is gone nothing is held.
+/// Checks that no request is inside, and that nothing is held after the shutdown.
 async fn check_empty(engine: Engine, oracle: &OracleConfig) {
     engine.drain().await;
-    until("everything is given back", || {
+    until("all resources are freed", || {
         let cache = engine.stats().cache;
         (cache.protected_bytes, cache.reserved_bytes) == (0, 0)
     })
@@ -132,9 +133,12 @@ async fn check_empty(engine: Engine, oracle: &OracleConfig) {
     .await;
 }
 
-/// Waits until the engine has generated so many tokens.
+/// Waits until the engine has generated this many tokens.
 async fn generated(engine: &Engine, tokens: u64) {
-    until("tokens come", || engine.stats().output_tokens >= tokens).await;
+    until("tokens are generated", || {
+        engine.stats().output_tokens >= tokens
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -146,7 +150,10 @@ async fn dead_device_thread_is_replaced() {
         for fault in 1..=6 {
             generated(&engine, fault * 200).await;
             failpoints.device.arm(1);
-            until("it was replaced", || engine.stats().rebuilds >= fault).await;
+            until("the device was replaced", || {
+                engine.stats().rebuilds >= fault
+            })
+            .await;
         }
         assert!(engine.stats().rebuilds >= 6);
         check_all(engine, &oracle, callers).await;
@@ -162,26 +169,32 @@ async fn stalled_device_is_abandoned() {
     let callers = callers(&engine, &oracle, 2, 30).await;
     for stall in 1..=3 {
         generated(&engine, stall * 300).await;
-        // It comes back while the others are at work, and is not listened to.
+        // The stalled step returns while its replacement works, and is ignored.
         let longer = Duration::from_millis(150);
         oracle.faults.next_steps(1, StepFault::Stall(longer));
-        until("it was replaced", || engine.stats().rebuilds >= stall).await;
+        until("the device was replaced", || {
+            engine.stats().rebuilds >= stall
+        })
+        .await;
     }
     check_all(engine, &oracle, callers).await;
 }
 
-/// With the threads that copy: none of them waits for what a device owes that hangs.
+/// No copy worker waits for the exports of a device that hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_exports_delay_no_copy() {
     let mut oracle = oracle(FULL);
-    // On a busy machine too, copies are faster.
+    // Copies are faster than computing, on a busy machine too.
     oracle.cost.per_token = Duration::from_micros(500);
     let engine = engine(&oracle, low_memory(&oracle)).await;
     read_all(callers(&engine, &oracle, 50, 30).await).await;
-    until("segments leave", || engine.stats().pager.host_copies > 0).await;
+    until("segments are offloaded", || {
+        engine.stats().pager.host_copies > 0
+    })
+    .await;
     let hits = engine.stats().pager.host_hits;
     oracle.faults.stall_exports(u64::MAX);
-    // What the device has still is not brought: some come more than once.
+    // State that is still on the device is not loaded, so several rounds may be needed.
     for round in 0..20 {
         read_all(callers(&engine, &oracle, 50 + round % 2, 30).await).await;
         let stalled = oracle.faults.counts().exports_stalled > 0;
@@ -221,9 +234,9 @@ async fn health_distinguishes_recovering_from_busy() {
     let recovering = |state| matches!(state, HealthState::Recovering { .. });
     until("it is being replaced", || recovering(engine.health().state)).await;
     until("no device is there", || !engine.stats().device_alive).await;
-    // Who comes meanwhile waits.
+    // A request that arrives meanwhile waits.
     let late = Request::tokens([1, 2]).output_tokens_max(3);
-    let late = engine.submit(late).await.expect("it is taken in");
+    let late = engine.submit(late).await.expect("it is accepted");
     assert_eq!(late.collect().await.expect("it waits").tokens.len(), 3);
     assert!(engine.stats().device_alive);
     assert!(!recovering(engine.health().state));
@@ -239,9 +252,9 @@ async fn panicked_scheduler_is_rebuilt() {
         for panic in 1..=6 {
             generated(&engine, panic * 150).await;
             failpoints.scheduler.arm(1 + seed + panic);
-            until("it tripped", || !failpoints.scheduler.is_armed()).await;
+            until("the failpoint tripped", || !failpoints.scheduler.is_armed()).await;
         }
-        until("it was rebuilt", || engine.stats().rebuilds >= 6).await;
+        until("the core was rebuilt", || engine.stats().rebuilds >= 6).await;
         check_all(engine, &oracle, callers).await;
     }
 }
@@ -255,9 +268,9 @@ async fn panicked_cache_is_rebuilt() {
         for panic in 1..=6 {
             generated(&engine, panic * 150).await;
             failpoints.cache.arm(1 + seed);
-            until("it tripped", || !failpoints.cache.is_armed()).await;
+            until("the failpoint tripped", || !failpoints.cache.is_armed()).await;
         }
-        until("it was rebuilt", || engine.stats().rebuilds >= 6).await;
+        until("the core was rebuilt", || engine.stats().rebuilds >= 6).await;
         check_all(engine, &oracle, callers).await;
     }
 }
@@ -286,8 +299,8 @@ async fn simultaneous_faults_are_survived() {
             }
         }
     }
-    until("some of it tripped", || engine.stats().rebuilds >= 6).await;
-    assert!(engine.stats().pager.packed > 0, "segments leave");
+    until("some failpoints tripped", || engine.stats().rebuilds >= 6).await;
+    assert!(engine.stats().pager.packed > 0, "segments are offloaded");
     check_all(engine, &oracle, callers).await;
 }
 
@@ -306,7 +319,7 @@ async fn panicked_pager_is_rebuilt() {
     for (seed, layers) in [(40, FULL), (41, MIXED)] {
         let folder = Folder::new(&format!("recovery-pager-{seed}"));
         let mut oracle = oracle(layers);
-        // On a busy machine too, copies are faster.
+        // Copies are faster than computing, on a busy machine too.
         oracle.cost.per_token = Duration::from_micros(500);
         let config = paged(&oracle, &folder);
         let (engine, failpoints) = with_failpoints(&oracle, config.clone()).await;
@@ -314,16 +327,16 @@ async fn panicked_pager_is_rebuilt() {
         for panic in 1..=6 {
             generated(&engine, panic * 150).await;
             failpoints.pager.arm(panic);
-            until("it tripped", || !failpoints.pager.is_armed()).await;
+            until("the failpoint tripped", || !failpoints.pager.is_armed()).await;
         }
         read_all(first).await;
         let before = engine.stats();
         assert!(before.rebuilds >= 6, "{before:?}");
         assert!(before.pager.host_copies > 0 && before.pager.packed > 0);
-        // What it had in host memory and on the disk is there after another panic, too.
+        // Copies in host memory and on the disk survive another panic, too.
         failpoints.pager.arm(1);
         let mut after = before.clone();
-        // What the device has still is not brought: some come more than once.
+        // State that is still on the device is not loaded, so several rounds may be needed.
         for _ in 0..10 {
             let repeated = callers(&engine, &oracle, seed, 30).await;
             read_all(repeated).await;
@@ -347,7 +360,7 @@ async fn panicked_pager_is_rebuilt() {
     }
 }
 
-/// What is cleared stays so, though the pager panics at that very message.
+/// Cleared copies do not come back, although the pager panics at that very message.
 #[tokio::test]
 async fn clear_survives_a_pager_panic() {
     let folder = Folder::new("recovery-clear");
@@ -356,11 +369,11 @@ async fn clear_survives_a_pager_panic() {
     read_all(callers(&engine, &oracle, 42, 30).await).await;
     let copies = || engine.stats().pager.host_copies + engine.stats().pager.disk_copies;
     assert!(copies() > 0);
-    // What is still being offered and written is answered for before.
+    // Pending offloads and writes finish first.
     tokio::time::sleep(Duration::from_millis(50)).await;
     failpoints.pager.arm(1);
     engine.clear_all_caches().await.expect("it is cleared");
-    until("it tripped", || !failpoints.pager.is_armed()).await;
+    until("the failpoint tripped", || !failpoints.pager.is_armed()).await;
     until("all copies are gone", || copies() == 0).await;
     check_empty(engine, &oracle).await;
 }
@@ -384,7 +397,7 @@ async fn engine_continues_without_a_pager_that_panics_too_often() {
     check_all(engine, &oracle, callers).await;
 }
 
-/// A core panics at whatever is said of one sequence. Not one such panic counts.
+/// A core panics at every message about one sequence. None of these panics counts.
 #[tokio::test]
 async fn request_that_panics_a_core_fails_alone() {
     let oracle = oracle(FULL);
@@ -402,7 +415,7 @@ async fn request_that_panics_a_core_fails_alone() {
             let next = SequenceId(8 + round);
             failpoint.arm_for(next);
             let poison = Request::tokens([1, 2, 3]).output_tokens_max(5);
-            let poison = engine.submit(poison).await.expect("it is taken in");
+            let poison = engine.submit(poison).await.expect("it is accepted");
             assert_eq!(poison.sequence(), next);
             let failed = poison.collect().await;
             assert_eq!(failed, Err(GenerateError::Panicked { part, attempts: 3 }));
@@ -457,20 +470,23 @@ async fn messages_sent_during_a_panic_still_count() {
     generated(&engine, 5).await;
     failpoints.scheduler.arm(1);
     drop(dropped);
-    until("it has left", || {
+    until("it has ended", || {
         engine.health().state == HealthState::Ready
     })
     .await;
-    // Pins outlive the cache, and questions are asked again.
+    // Pins outlive the cache, and unanswered commands are sent again.
     failpoints.cache.arm(4);
     let pin = engine
         .pin(long(), None)
         .await
         .expect("it is computed again");
     failpoints.scheduler.arm(2);
-    engine.clear_all_caches().await.expect("it is asked again");
+    engine
+        .clear_all_caches()
+        .await
+        .expect("the command is sent again");
     failpoints.cache.arm(1);
-    engine.unpin(pin).await.expect("it is asked again");
+    engine.unpin(pin).await.expect("the command is sent again");
     let gone = engine.unpin(pin).await;
     assert!(matches!(gone, Err(CacheCommandError::Cache(_))), "{gone:?}");
     failpoints.scheduler.arm(3);
@@ -480,7 +496,7 @@ async fn messages_sent_during_a_panic_still_count() {
     assert_eq!(oracle.counters.now().tails_alive, 0);
 }
 
-/// Ends in a broken engine, whatever `fails` does to it again and again.
+/// Checks that the engine breaks when `fails` makes a part fail again and again.
 async fn check_broken(engine: Engine, oracle: &OracleConfig, part: &str, mut fails: impl FnMut()) {
     let callers = callers(&engine, oracle, 50, 20).await;
     let broken = |state| matches!(state, HealthState::Broken { .. });
@@ -494,19 +510,19 @@ async fn check_broken(engine: Engine, oracle: &OracleConfig, part: &str, mut fai
             .stream
             .collect()
             .await
-            .expect_err("it was broken off");
+            .expect_err("the engine is broken");
         match error {
             GenerateError::Broken { reason } => assert!(reason.contains(part), "{reason}"),
-            // Who was in each of the steps that failed.
+            // The sequence was in each of the failed steps.
             GenerateError::Device { attempts: 3, .. } => {}
-            // Whose messages it was that a core panicked at.
+            // A core panicked at the sequence's messages.
             GenerateError::Panicked { attempts: 3, .. } => {}
             other => panic!("{other}"),
         }
     }
     let rejected = engine.submit(Request::tokens([1])).await;
     let Err(SubmitError::Broken { reason }) = rejected else {
-        panic!("nothing is taken in any more: {rejected:?}");
+        panic!("no request is accepted any more: {rejected:?}");
     };
     assert!(reason.contains(part), "{reason}");
     assert!(!engine.stats().device_alive);
@@ -580,7 +596,7 @@ async fn request_that_stalls_the_device_fails_alone() {
         .flat_map(|caller| caller.expected.clone())
         .collect();
     let deadly = (900..1000).find(|token| !output_tokens.contains(token));
-    let deadly = deadly.expect("a token that nobody else has");
+    let deadly = deadly.expect("a token that is unique to it");
     oracle.faults.stall_on(deadly, Duration::from_millis(80));
     let culprit = Request::tokens([1, deadly]).output_tokens_max(5);
     let culprit = engine.submit(culprit).await.unwrap();

@@ -1,5 +1,5 @@
-//! What a caller may ask of an engine, on the oracle: several outputs at once, stops and
-//! deadlines, bounds that say when to try again, and an engine that tells how it is.
+//! Options of requests, on the oracle: several outputs at once, stop strings and deadlines,
+//! bounds with a time to retry, and the engine's health.
 
 mod common;
 
@@ -67,7 +67,7 @@ async fn rejections_name_the_field_and_are_counted() {
             other => panic!("expected a complaint about {field}, got {other:?}"),
         }
     }
-    // More than could ever be inside at once.
+    // More outputs than could ever be inside at once.
     let mut config = small();
     config.scheduler.queue_max = 2;
     let tiny = self::engine(&oracle(), config).await;
@@ -84,7 +84,7 @@ async fn rejections_name_the_field_and_are_counted() {
     assert_eq!(
         engine.health().state,
         HealthState::Ready,
-        "nobody is inside"
+        "no request is inside"
     );
     tiny.shutdown(Shutdown::Abort).await;
     engine.shutdown(Shutdown::Abort).await;
@@ -126,7 +126,7 @@ async fn invalid_grammar_is_rejected_at_submit() {
             Err(SubmitError::Field { field: found, .. }) => assert_eq!(found, field),
             Err(SubmitError::Grammar { why }) => {
                 assert_eq!(field, "grammar");
-                assert!(!why.reveal().is_empty(), "its caller may know");
+                assert!(!why.reveal().is_empty(), "the reason is for its caller");
             }
             other => panic!("expected a complaint about {field}, got {other:?}"),
         }
@@ -214,7 +214,7 @@ async fn best_of_returns_the_best_n() {
     assert_eq!(best.len(), 2);
     for completion in &best {
         assert!(possible.contains(&completion.tokens));
-        assert!(completion.logprobs.is_empty(), "nobody asked for them");
+        assert!(completion.logprobs.is_empty(), "they were not requested");
     }
     let rejected = engine.best_of(request.n(0)).await;
     assert!(matches!(
@@ -247,10 +247,10 @@ async fn queue_can_be_full_of_tokens_before_requests() {
     let engine = engine(&slow_oracle(Duration::from_millis(1)), config).await;
     let request = |tokens| Request::tokens(prompt(tokens)).output_tokens_max(100);
     let mut running = engine.submit(request(200)).await.unwrap();
-    // Its prompt waits no more once it runs.
+    // A prompt no longer waits once its sequence runs.
     running.next().await.unwrap().unwrap();
     let long = engine.submit(request(200)).await;
-    let _queued = long.expect("a long prompt is taken in when no other waits");
+    let _queued = long.expect("a long prompt is accepted when no other waits");
     match engine.submit(request(10)).await {
         Err(SubmitError::QueueFull {
             what, retry_after, ..
@@ -280,7 +280,7 @@ async fn health_distinguishes_busy_from_stopped() {
     let health = engine.health();
     assert_eq!((health.state, health.running), (HealthState::Busy, 1));
     drop(stream);
-    until("the device is left alone", || {
+    until("the device is idle", || {
         engine.health().state == HealthState::Ready
     })
     .await;
@@ -301,13 +301,13 @@ async fn finishing_shutdown_completes_every_stream() {
     }
     engine.shutdown(Shutdown::Finish).await;
     for caller in callers {
-        let completion = caller.await.unwrap().expect("it was let finish");
+        let completion = caller.await.unwrap().expect("it may finish");
         assert_eq!(completion.tokens.len(), 50);
     }
     assert_eq!(oracle.counters.now().tails_alive, 0);
 }
 
-/// A caller that reads nothing pauses its own sequence. Once it reads, it gets all.
+/// A caller that reads nothing pauses its own sequence. Once it reads, it gets the whole output.
 #[tokio::test]
 
 async fn slow_reader_pauses_only_its_own_sequence() {
@@ -335,7 +335,7 @@ async fn slow_reader_pauses_only_its_own_sequence() {
     engine.shutdown(Shutdown::Abort).await;
 }
 
-/// A caller that reads nothing for too long is cut off.
+/// A sequence whose caller reads nothing for too long fails.
 #[tokio::test]
 
 async fn stream_without_reader_is_cut_off() {
@@ -345,7 +345,7 @@ async fn stream_without_reader_is_cut_off() {
     let engine = engine(&oracle(), config).await;
     let request = Request::tokens([1, 2, 3]).output_tokens_max(300);
     let stream = engine.submit(request).await.unwrap();
-    until("it is cut off", || engine.stats().failed == 1).await;
+    until("the slow reader fails", || engine.stats().failed == 1).await;
     match stream.collect().await {
         Err(GenerateError::SlowReader { unread, waited }) => {
             assert!(unread >= 4 && waited >= Duration::from_millis(50));

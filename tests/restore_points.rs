@@ -1,5 +1,5 @@
-//! Where a model that cannot resume after every token resumes, on the oracle: in intervals of a
-//! prompt, and of a chat before what asks the assistant to speak.
+//! Restore points on the oracle, for models that cannot resume after every token: at intervals
+//! of a prompt, and in a chat before the generation prompt.
 
 mod common;
 
@@ -21,7 +21,7 @@ const KINDS: [&[LayerKind]; 3] = [
         LayerKind::Recurrent,
     ],
 ];
-/// What asks the assistant to speak is not how its answers are spelled afterwards.
+/// The generation prompt differs from the spelling of answers in the history.
 const TEMPLATE: &str = "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n\
                         {% endfor %}{% if add_generation_prompt %}(think) {% endif %}";
 
@@ -50,22 +50,22 @@ async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
     started.await.expect("the engine starts")
 }
 
-/// In intervals of 16 tokens.
+/// Restore points at intervals of 16 tokens.
 fn intervals() -> EngineConfig {
     let mut config = small();
     config.cache.restore_interval_tokens = 16;
     config
 }
 
-/// The first `shared` of the tokens that all prompts may begin with, then twenty others.
+/// The first `shared` tokens of a common prefix, then twenty tokens of its own.
 fn prompt(shared: TokenId, number: TokenId) -> Vec<TokenId> {
     (1..=shared)
         .chain((0..20).map(|i| 150 + number * 20 + i))
         .collect()
 }
 
-/// Tokens of the request's prompt that were in the cache. Its output is as alone, and only the
-/// others were computed.
+/// Returns the number of prompt tokens that were in the cache. Checks that the output equals the
+/// reference run, and that only the other tokens were computed.
 async fn cached(
     engine: &Engine,
     oracle: &OracleConfig,
@@ -74,7 +74,7 @@ async fn cached(
 ) -> usize {
     let before = engine.stats().evaluated_tokens;
     let request = request.output_tokens_max(OUTPUT).ignore_end_tokens();
-    let stream = engine.submit(request).await.expect("it is taken in");
+    let stream = engine.submit(request).await.expect("it is accepted");
     let output = stream.collect().await.expect("it ends well");
     assert_eq!(
         output.tokens,
@@ -89,7 +89,7 @@ async fn cached(
 
 /// Offsets below `most` at which a sequence can start.
 async fn resumable(engine: &Engine, most: usize) -> Vec<usize> {
-    let tree = engine.cache_tree(None).await.expect("the engine is whole");
+    let tree = engine.cache_tree(None).await.expect("the engine works");
     let nodes = tree.nodes.iter().filter(|node| node.resumable);
     let ends = nodes.map(|node| node.tokens_before + node.tokens.len());
     let mut ends: Vec<usize> = ends.filter(|end| *end < most).collect();
@@ -182,7 +182,7 @@ async fn chat_is_restorable_before_the_generation_prompt() {
                 let expected = if again == 0 { known } else { so_far };
                 assert_eq!(found, expected, "{layers:?}: turn {turn}, {again}");
             }
-            let tree = engine.cache_tree(None).await.expect("the engine is whole");
+            let tree = engine.cache_tree(None).await.expect("the engine works");
             let is_restore_point = |node: &&motet_core::cache::NodeView| {
                 node.restore_point && node.tokens_before + node.tokens.len() == so_far
             };

@@ -1,4 +1,4 @@
-//! What a request reuses of the cache, and what it is told of that: on the oracle.
+//! Reuse of the cache by requests, and their reports of it, on the oracle.
 
 mod common;
 
@@ -23,11 +23,12 @@ fn prompt(tokens: std::ops::Range<TokenId>) -> Request {
 }
 
 async fn run(engine: &Engine, request: Request) -> Finish {
-    let stream = engine.submit(request).await.expect("it is taken in");
+    let stream = engine.submit(request).await.expect("it is accepted");
     stream.collect().await.expect("it ends well").finish
 }
 
-/// What the sums are when the cache has heard of all ends, which callers hear of before.
+/// The statistics once the cache has processed the ends of all sequences. Callers get their
+/// outputs before that.
 async fn idle_stats(engine: &Engine) -> EngineStats {
     loop {
         let stats = engine.stats();
@@ -54,7 +55,7 @@ async fn request_without_cache_reuses_and_publishes_nothing() {
         assert_eq!(after.cache.asked_tokens, before.cache.asked_tokens);
         let computed = after.evaluated_tokens - before.evaluated_tokens;
         assert_eq!(computed, (40 + 3) + (41 + 3));
-        // Neither has changed what others find.
+        // Neither request has changed the cache.
         assert_eq!(run(&engine, prompt(50..91)).await.usage.cached_tokens, 0);
         let repeated = run(&engine, prompt(1..41)).await.usage;
         assert!(repeated.cached_tokens > shared.cached_tokens);
@@ -65,7 +66,7 @@ async fn request_without_cache_reuses_and_publishes_nothing() {
 async fn outputs_and_forks_without_cache_share_while_they_live() {
     let engine = engine(&oracle(FULL), EngineConfig::default()).await;
     let streams = engine.submit_many(prompt(1..61).without_cache().n(4));
-    for stream in streams.await.expect("they are taken in") {
+    for stream in streams.await.expect("they are accepted") {
         stream.collect().await.expect("it ends well");
     }
     let stats = idle_stats(&engine).await;
@@ -77,10 +78,10 @@ async fn outputs_and_forks_without_cache_share_while_they_live() {
     assert_eq!(stats.cache.sealed_bytes + stats.cache.reserved_bytes, 0);
 
     let request = prompt(1..61).without_cache().output_tokens_max(60);
-    let mut source = engine.submit(request).await.expect("it is taken in");
+    let mut source = engine.submit(request).await.expect("it is accepted");
     source.next().await;
     let fork = engine.fork(&source, Some(60), prompt(70..72)).await;
-    let fork = fork.expect("it is taken in").collect().await;
+    let fork = fork.expect("it is accepted").collect().await;
     let usage = fork.expect("it ends well").finish.usage;
     assert!(
         usage.cached_tokens > 0,
@@ -91,7 +92,7 @@ async fn outputs_and_forks_without_cache_share_while_they_live() {
     let left = idle_stats(&engine).await.cache.cached_tokens;
     assert!(
         left < 20,
-        "only what the last has computed is cached: {left}"
+        "only the last request's tokens are cached: {left}"
     );
 }
 
@@ -103,14 +104,14 @@ async fn options_that_need_the_cache_are_rejected_by_name() {
         other => panic!("{other}"),
     };
     let salted = prompt(1..9).without_cache().cache_salt("tenant");
-    let rejected = engine.submit(salted).await.expect_err("it is refused");
+    let rejected = engine.submit(salted).await.expect_err("it is rejected");
     assert_eq!(field(rejected), "cache_salt");
     let restorable = prompt(1..9).without_cache().restore_point(3);
-    let rejected = engine.submit(restorable).await.expect_err("it is refused");
+    let rejected = engine.submit(restorable).await.expect_err("it is rejected");
     assert_eq!(field(rejected), "restore_points");
-    let source = engine.submit(prompt(1..9)).await.expect("it is taken in");
+    let source = engine.submit(prompt(1..9)).await.expect("it is accepted");
     let fork = engine.fork(&source, None, prompt(9..10).without_cache());
-    assert_eq!(field(fork.await.expect_err("it is refused")), "cache");
+    assert_eq!(field(fork.await.expect_err("it is rejected")), "cache");
     for outcome in [
         engine.warm(prompt(1..9).without_cache()).await.map(drop),
         engine
@@ -126,7 +127,7 @@ async fn options_that_need_the_cache_are_rejected_by_name() {
     assert_eq!(Request::tokens([1]).cache, CacheUse::Shared);
 }
 
-/// On the way through engine and actors; `cache::miss` has each reason.
+/// The way of a miss reason through engine and actors. The tests of `cache::miss` cover each reason.
 #[tokio::test]
 async fn usage_events_and_stats_report_misses() {
     let oracle = oracle(FULL);
@@ -137,14 +138,14 @@ async fn usage_events_and_stats_report_misses() {
     let engine = engine(&oracle, config).await;
     let mut events = engine.events();
     run(&engine, prompt(1..41)).await;
-    // Fills the device.
+    // Fills the device's budget.
     run(&engine, prompt(200..300)).await;
     let usage = run(&engine, prompt(1..41)).await.usage;
-    let miss = usage.miss.expect("less is reused than might have been");
+    let miss = usage.miss.expect("less is reused than would be possible");
     assert_eq!((usage.cached_tokens, miss.reason), (0, MissReason::Evicted));
     let salted = prompt(1..41).cache_salt("tenant");
     let miss = run(&engine, salted).await.usage.miss;
-    assert_eq!(miss, None, "a tenant is not told what another has said");
+    assert_eq!(miss, None, "a tenant learns nothing of another's prompts");
     let stats = idle_stats(&engine).await;
     engine.shutdown(motet::Shutdown::Finish).await;
     let (mut missed, mut evicted_tokens) = (Vec::new(), 0);
@@ -181,20 +182,20 @@ async fn shifts_truncations_and_forks_are_reported() {
             at_context_limit: ContextLimit::Shift { keep: 8 },
             ..prompt(1..301).output_tokens_max(100)
         };
-        let mut stream = engine.submit(request).await.expect("it is taken in");
+        let mut stream = engine.submit(request).await.expect("it is accepted");
         stream.next().await;
         let fork = engine.fork(&stream, Some(20), prompt(70..72)).await;
-        let name = fork.as_ref().expect("it is taken in").sequence();
-        fork.expect("it is taken in")
+        let name = fork.as_ref().expect("it is accepted").sequence();
+        fork.expect("it is accepted")
             .collect()
             .await
             .expect("it ends well");
         let source = stream.sequence();
         let usage = stream.collect().await.expect("it ends well").finish.usage;
-        // Half of what is not kept goes at once, and all that is too much.
+        // Truncation drops the excess and half of the tokens that need not be kept.
         assert_eq!(usage.truncated_tokens, 300 - usage.prompt_tokens);
         assert_eq!(usage.prompt_tokens, 68);
-        // 68 and 60 tokens fill the context, which loses 60, and then again.
+        // 68 and 60 tokens fill the context. It loses 60 tokens each time that it is full.
         assert_eq!(usage.shifted_tokens, 60);
         let stats = engine.stats();
         assert_eq!((stats.forked, stats.shifted), (1, 1));
@@ -227,7 +228,7 @@ async fn prefill_progress_is_reported_on_request() {
     let engine = engine(&oracle(FULL), config).await;
     run(&engine, prompt(1..25)).await;
     let prefills = async |request: Request| {
-        let mut stream = engine.submit(request).await.expect("it is taken in");
+        let mut stream = engine.submit(request).await.expect("it is accepted");
         let (mut prefills, mut tokens) = (Vec::<Prefill>::new(), 0);
         while let Some(piece) = stream.next().await {
             let piece = piece.expect("it ends well");
@@ -251,6 +252,6 @@ async fn prefill_progress_is_reported_on_request() {
     assert_eq!(all.last().expect("the last").computed_tokens, 120);
     assert!(
         prefills(prompt(1..121)).await.is_empty(),
-        "only those who ask"
+        "only requests that ask for it"
     );
 }

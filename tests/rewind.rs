@@ -1,4 +1,4 @@
-//! Sequences that are taken back to an earlier token, on the oracle.
+//! Rewinding sequences to an earlier token, on the oracle.
 
 mod common;
 
@@ -90,11 +90,12 @@ async fn rewind_seals_and_recomputes_nothing() {
     let stats = engine.stats();
     assert_eq!(stats.cache.segments, 0, "all is in one tail");
     assert_eq!(stats.running, 1);
-    // Each time one token, and what is generated; some steps were under way.
+    // Each rewind evaluates one token and the generated ones again; some steps were in flight.
     assert!(stats.evaluated_tokens < 40 + 6 * (1 + 4 + 8), "{stats:?}");
 }
 
-/// A model whose state cannot be cut, one whose context shifts, and one that has not begun.
+/// Three cases: a model whose state cannot be truncated, a sequence whose context shifts, and a
+/// sequence that has not started.
 #[tokio::test]
 async fn rewind_without_a_usable_slot_starts_like_a_fork() {
     let layers: [&[LayerKind]; 2] = [&[LayerKind::Full], &[LayerKind::Recurrent]];
@@ -113,7 +114,7 @@ async fn rewind_without_a_usable_slot_starts_like_a_fork() {
             let continued = [&history[..42], &[9]].concat();
             let expected = oracle.reference_tokens(&continued, 6, Sampling::GREEDY);
             assert_eq!(stream.collect().await.unwrap().tokens, expected);
-            // One that has not begun.
+            // A sequence that has not started.
             let fresh = engine.submit(request([3, 1, 4], 50)).await.unwrap();
             let stream = engine.rewind(fresh, 2, request([7], 6)).await.unwrap();
             let expected = oracle.reference_tokens(&[3, 1, 7], 6, Sampling::GREEDY);
@@ -130,7 +131,7 @@ async fn impossible_rewind_is_an_error() {
     let mut finished = engine.submit(request([1, 2, 3], 2)).await.unwrap();
     while finished.next().await.is_some() {}
     let stream = engine.rewind(finished, 2, request([5], 2)).await.unwrap();
-    let failed = stream.collect().await.expect_err("its source is over");
+    let failed = stream.collect().await.expect_err("its source has finished");
     assert!(matches!(failed, GenerateError::ForkSource(_)), "{failed}");
     let source = engine.submit(request([1, 2, 3], 60)).await.unwrap();
     let stream = engine.rewind(source, 1000, request([5], 2)).await.unwrap();

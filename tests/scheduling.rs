@@ -1,5 +1,5 @@
-//! Who is served when, on the oracle: classes, users, deadlines, places in the queue and
-//! memory that runs short. Whatever happens, each caller gets what it gets alone.
+//! Scheduling on the oracle: priority classes, users, deadlines, positions in the queue, and
+//! low memory. Each output equals its reference run in every case.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn oracle() -> OracleConfig {
         tail_block_tokens: 16,
         ..OracleConfig::with_layers(&[LayerKind::Full])
     };
-    // Long enough for those who come to be there before the next step.
+    // Long enough for all submitted requests to arrive before the next step.
     oracle.cost.base = Duration::from_millis(2);
     oracle
 }
@@ -35,7 +35,7 @@ fn config(sequences_max: usize) -> EngineConfig {
     config
 }
 
-/// A prompt that shares nothing with those of other numbers.
+/// A prompt that shares no prefix with the prompts of other numbers.
 fn prompt(number: u32) -> Vec<TokenId> {
     (1..20).map(|i| 1 + (number * 37 + i) % 900).collect()
 }
@@ -62,7 +62,10 @@ async fn urgent_request_preempts_background_request_which_resumes_later() {
         let output = stream.collect().await.expect("an output").tokens;
         order.lock().expect("no panic").push(number);
         let expected = oracle.reference_tokens(&prompt(number), tokens, Sampling::GREEDY);
-        assert_eq!(output, expected, "request {number}: as alone");
+        assert_eq!(
+            output, expected,
+            "request {number}: as in its reference run"
+        );
     };
     tokio::join!(
         outputs(background, 1, 60),
@@ -90,14 +93,20 @@ async fn polite_user_does_not_wait_for_all_requests_of_a_greedy_one() {
         let request = request(number, 8).user("greedy");
         greedy.push(engine.submit(request).await.expect("room"));
     }
-    until("some of it has run", || engine.stats().finished >= 2).await;
+    until("some requests have finished", || {
+        engine.stats().finished >= 2
+    })
+    .await;
     let request = request(99, 8).user("polite");
     let polite = engine.submit(request).await.expect("room");
-    // It begins with as much as the greedy one has had, who then gets more.
+    // The polite user starts at the service level of the greedy one, which then gets more.
     while let Some(queue_position) = polite.queue_position().await
         && queue_position.position > 0
     {
-        assert!(engine.stats().finished < 8, "it comes to its turn soon");
+        assert!(
+            engine.stats().finished < 8,
+            "the polite request starts soon"
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     polite.collect().await.expect("an output");
@@ -132,7 +141,10 @@ async fn lower_usage_user_preempts_heavier_user() {
     for (number, stream) in (0..).zip(greedy) {
         let output = stream.collect().await.expect("an output").tokens;
         let expected = oracle.reference_tokens(&prompt(number), 200, Sampling::GREEDY);
-        assert_eq!(output, expected, "request {number}: as alone");
+        assert_eq!(
+            output, expected,
+            "request {number}: as in its reference run"
+        );
     }
     engine.shutdown(Shutdown::Abort).await;
 }
@@ -173,10 +185,13 @@ async fn deadlines_drop_waiting_and_end_running_sequences() {
         }
         other => panic!("expected a missed start, got {other:?}"),
     }
-    let output = running.collect().await.expect("what there is of it");
+    let output = running.collect().await.expect("the output so far");
     assert_eq!(output.finish.reason, FinishReason::Deadline);
     let expected = oracle.reference_tokens(&prompt(1), 400, Sampling::GREEDY);
-    assert!(expected.starts_with(&output.tokens), "whole so far");
+    assert!(
+        expected.starts_with(&output.tokens),
+        "a prefix of the full output"
+    );
     assert!(output.tokens.len() < 400);
     let after = engine.submit(request(3, 4)).await.expect("room");
     after.collect().await.expect("the slot is free again");
@@ -190,7 +205,7 @@ async fn preemption_under_memory_pressure_keeps_every_output() {
     oracle.layer_bytes = 1024;
     let spec = Oracle::new(oracle.clone()).expect("valid").spec().clone();
     let mut config = config(8);
-    // Room for the whole of five, of eight.
+    // Memory for five of the eight sequences in full.
     config.cache.device_bytes_max = 5 * spec.tail_bytes(19 + 300);
     config.cache.full_sequences_min = 1;
     let engine = engine(&oracle, config).await;
@@ -202,7 +217,10 @@ async fn preemption_under_memory_pressure_keeps_every_output() {
     for (number, stream) in streams {
         let output = stream.collect().await.expect("an output").tokens;
         let expected = oracle.reference_tokens(&prompt(number), 300, Sampling::GREEDY);
-        assert_eq!(output, expected, "request {number}: as alone");
+        assert_eq!(
+            output, expected,
+            "request {number}: as in its reference run"
+        );
     }
     assert!(engine.stats().preempted > 0, "some sequence was preempted");
     let peak = oracle.counters.now().bytes_peak;
@@ -210,7 +228,7 @@ async fn preemption_under_memory_pressure_keeps_every_output() {
     engine.shutdown(Shutdown::Abort).await;
 }
 
-/// Everything that a draw may want, through the whole house, with neighbours.
+/// Every sampling setting, through the whole engine, beside other sequences.
 #[tokio::test]
 async fn sampling_options_are_respected_in_every_step() {
     let mut oracle = oracle();
@@ -255,11 +273,15 @@ async fn sampling_options_are_respected_in_every_step() {
         assert_eq!(
             logprobs.top[0],
             (*token, logprobs.logprob),
-            "greedy is likeliest"
+            "greedy sampling takes the likeliest token"
         );
     }
     assert_ne!(banned.tokens.first(), Some(&expected[0]));
-    assert_eq!(long.tokens.len(), 40, "the end was not drawn before");
+    assert_eq!(
+        long.tokens.len(),
+        40,
+        "the end token was not sampled before"
+    );
     assert_eq!(long.finish.reason, FinishReason::Length);
     let text = digits.text;
     let (numbers, letters) = text.split_at(4);

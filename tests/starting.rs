@@ -1,4 +1,4 @@
-//! What an engine needs before it starts, and what it says where that is not there.
+//! Requirements for starting an engine, and the errors when they are not met.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn oracle() -> OracleConfig {
 fn config_error(config: EngineConfig) -> (&'static str, String) {
     match config.validate() {
         Err(error) => (error.field, error.to_string()),
-        Ok(()) => panic!("expected a complaint"),
+        Ok(()) => panic!("expected an error"),
     }
 }
 
@@ -35,7 +35,7 @@ async fn start_unloaded(config: EngineConfig) -> Result<Engine, StartError> {
         .expect("a valid oracle")
         .spec()
         .clone();
-    Engine::builder(|| -> Result<Oracle, ModelError> { panic!("nothing is to be loaded") })
+    Engine::builder(|| -> Result<Oracle, ModelError> { panic!("the model must not be loaded") })
         .outline(outline)
         .config(config)
         .start()
@@ -60,7 +60,7 @@ fn missing_runtime_is_rejected() {
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()));
     let Poll::Ready(Err(error)) = polled else {
-        panic!("it is told at once");
+        panic!("the error comes at once");
     };
     assert!(
         matches!(error, StartError::Runtime { found: "none" }),
@@ -132,7 +132,7 @@ fn invalid_settings_are_rejected_by_name() {
     }
 }
 
-/// An oracle whose steps need memory of their own.
+/// An oracle whose steps need scratch memory.
 fn with_scratch() -> OracleConfig {
     OracleConfig {
         scratch_bytes_per_token: 48,
@@ -140,13 +140,13 @@ fn with_scratch() -> OracleConfig {
     }
 }
 
-/// What that oracle says of itself.
+/// The specification of that oracle.
 fn spec_with_scratch() -> ModelSpec {
     let oracle = Oracle::new(with_scratch()).expect("a valid oracle");
     oracle.spec().clone()
 }
 
-/// Settings that leave the budget to be chosen.
+/// Settings without a memory budget, which the engine then chooses.
 fn unset() -> EngineConfig {
     let mut config = small();
     config.cache.device_bytes_max = 0;
@@ -163,7 +163,8 @@ async fn start_on(device_bytes: usize, config: EngineConfig) -> Result<Engine, S
     Engine::builder(build).config(config).start().await
 }
 
-/// Scratch and full sequences both count, to the byte, whether the budget is set or not.
+/// The scratch of a step and full sequences both count, to the byte, whether the budget is set
+/// or not.
 #[tokio::test]
 async fn too_small_device_is_rejected_at_start() {
     let spec = spec_with_scratch();
@@ -196,7 +197,7 @@ async fn too_small_device_is_rejected_at_start() {
     }
 }
 
-/// The scratch of the largest step is part of a budget that is set.
+/// A given budget includes the scratch of the largest step.
 #[tokio::test]
 async fn budget_too_small_for_scratch_is_rejected() {
     let spec = spec_with_scratch();
@@ -205,7 +206,7 @@ async fn budget_too_small_for_scratch_is_rejected() {
     let needed = spec.tail_bytes(512) + config.scratch_bytes(&spec);
     assert!(config.scratch_bytes(&spec) > 0);
     config.cache.device_bytes_max = needed - 1;
-    let unloaded = || -> Result<Oracle, ModelError> { panic!("nothing is to be loaded") };
+    let unloaded = || -> Result<Oracle, ModelError> { panic!("the model must not be loaded") };
     let builder = Engine::builder(unloaded).outline(spec.clone());
     let error = builder.config(config.clone()).start().await.err();
     let message = error.expect("a byte is missing").to_string();
@@ -248,7 +249,7 @@ async fn configured_context_may_be_shorter_than_the_model_context() {
     let request =
         |tokens: u32| Request::tokens((1..=tokens).collect::<Vec<_>>()).ignore_end_tokens();
     let error = engine.submit(request(64)).await.err();
-    let error = error.expect("no room for a token").to_string();
+    let error = error.expect("no memory for a token").to_string();
     assert!(error.contains("the 64 tokens"), "{error}");
     let stream = engine.submit(request(60).output_tokens_max(100)).await;
     let output = stream.expect("it fits").collect().await.expect("an output");
@@ -267,7 +268,7 @@ async fn chat_without_messages_is_rejected() {
     let error = engine.submit(Request::chat(Chat::default())).await;
     match error {
         Err(SubmitError::Field { field, .. }) => assert_eq!(field, "prompt.chat"),
-        other => panic!("expected a complaint about the chat, got {other:?}"),
+        other => panic!("expected an error about the chat, got {other:?}"),
     }
     engine.shutdown(Shutdown::Abort).await;
 }
@@ -279,7 +280,10 @@ async fn aborted_engine_stops() {
     slow.end_one_in = 0;
     let engine = engine(&slow, small()).await;
     let request = Request::tokens([1, 2, 3]).output_tokens_max(400);
-    let mut stream = engine.submit(request).await.expect("taken in");
+    let mut stream = engine
+        .submit(request)
+        .await
+        .expect("the request is accepted");
     stream.next().await.expect("a token").expect("no error");
     engine.shutdown(Shutdown::Abort).await;
     until("the engine has stopped", || {

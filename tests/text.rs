@@ -1,4 +1,4 @@
-//! The text part on tokenizers small enough to write down.
+//! The text crate on tokenizers small enough to write down.
 
 #[path = "common/sentence_piece.rs"]
 mod sentence_piece;
@@ -22,8 +22,8 @@ const CHAT_ML: &str = "{{ bos_token }}{% for message in messages %}
 
 const SPECIAL: [&str; 3] = ["<s>", "<|im_start|>", "<|im_end|>"];
 
-/// Words that are one token each, and every beginning of them too: there are
-/// tokens that end inside a character.
+/// Words that are one token each, and so is every beginning of them: some tokens end inside a
+/// character.
 const WORDS: [&str; 7] = [" the", "hello", " world", "世界", "🦙", " \u{301}", "\n\n"];
 
 /// A byte-level BPE vocabulary: special tokens, bytes, words.
@@ -122,7 +122,7 @@ fn tokenizer_json() -> Value {
     })
 }
 
-/// Text of the kinds that tear: long characters, marks, spaces at the front.
+/// Text with parts that tear: long characters, marks, spaces at the front.
 fn any_text() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         proptest::sample::select(WORDS.to_vec()).prop_map(str::to_owned),
@@ -331,7 +331,7 @@ fn broken_folder_is_rejected_by_name() {
         &[("tokenizer.json", "{".into())],
         &["tokenizer.json is damaged"],
     );
-    // Found by fuzzing: cut off inside of its decoder.
+    // Found by fuzzing: the file is cut off inside of its decoder.
     let cut = tokenizer_json().to_string();
     let decoder = cut.find("\"decoder\"").expect("it has one") + 30;
     check(
@@ -339,7 +339,7 @@ fn broken_folder_is_rejected_by_name() {
         &[("tokenizer.json", cut[..decoder].into())],
         &["tokenizer.json is damaged"],
     );
-    // And a name in it that is no text.
+    // A name in it is no text.
     let strange = whole()
         .1
         .replacen("\"decoder\":{", "\"decoder\":{\"\\ud800\":1,", 1);
@@ -605,7 +605,7 @@ fn templates_read_tools_calls_and_variables() {
     ])
     .variable("tools", json!([{"function": {"name": "now"}}]))
     .variable("thinking", json!(true))
-    // What is the engine's own cannot be replaced.
+    // The engine's own variables cannot be replaced.
     .variable("messages", json!([]));
     let spelled = template.render(&chat, true).expect("it renders");
     assert_eq!(spelled, "now;user assistant(now) tool<c1> True<s>");
@@ -641,7 +641,7 @@ fn special_tokens_spelled_by_callers_are_text() {
             Message::system("the"),
             Message::user("<|im_end|><|im_end|>"),
         ]),
-        // A text may have marks of its own.
+        // A text may contain private-use characters of its own.
         Chat::from([
             Message::system("\u{f0000}"),
             Message::user("<|im_end|>\u{f0001}"),
@@ -686,11 +686,11 @@ fn special_tokens_are_not_put_together_of_several_strings() {
     check(trimmed, spaced(), &["<|im_start|>"]);
     let three = ["<|", "im_", "end|>"].map(Message::user);
     check(joined, Chat::from(three), &["<|im_start|>"]);
-    // Its own text may go on in what a caller says: roles are spelled so.
+    // The template's own text may continue in a caller's text: roles are spelled that way.
     let role = "{% for m in messages %}{{ '<|' + m.role + '|>' }}{% endfor %}";
     let turn = Chat::from([Message::new("im_end", "")]);
     check(role, turn, &["<|im_end|>"]);
-    // What it writes of variables and calls is the caller's as well.
+    // Text that the template writes from variables and calls is the caller's as well.
     let chat_template = "{{ tools | tojson }}{{ messages[0].calls[0] }}{{ why }}<|im_start|>";
     let mut message = Message::user("x");
     let calls = json!(["<|im_end|>"]);
@@ -710,7 +710,7 @@ fn special_tokens_are_not_put_together_of_several_strings() {
     }
 }
 
-/// Templates that do to content what those of models do.
+/// Templates that process content as those of models do.
 const TEMPLATES: [&str; 5] = [
     CHAT_ML,
     "{% for m in messages %}[{{ m.role }}] {{ m.content | trim }} <s>{% endfor %}",
@@ -720,7 +720,7 @@ const TEMPLATES: [&str; 5] = [
      {{ m.content.split(' ')[-1] }}<|tool|>{% endfor %}",
 ];
 
-/// All kinds of tokenizers that are read.
+/// Tokenizers of all supported kinds.
 fn tokenizers_of_all_kinds() -> Vec<Tokenizer> {
     let folder = |name, change: fn(&mut Value)| {
         let mut json = tokenizer_json();
@@ -754,7 +754,7 @@ fn tokenizers_of_all_kinds() -> Vec<Tokenizer> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// The path of marked texts gives the tokens of the plain one wherever nothing is forged.
+    /// Encoding with marks gives the tokens of plain encoding wherever nothing is forged.
     #[test]
     fn ordinary_text_keeps_its_tokens(
         first in any_text(), second in any_text(), third in any_text(),

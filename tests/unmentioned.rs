@@ -1,5 +1,5 @@
-//! What a request says is mentioned nowhere: in no log, no metric, no error, however it is
-//! refused or fails.
+//! The content of a request appears in no log, no metric and no error, however the request is
+//! rejected or fails.
 
 mod common;
 
@@ -17,27 +17,29 @@ use motet::text::Message;
 use motet::{Engine, HealthState, Request, Shutdown, TokenId};
 
 const OUTPUT_TOKENS: usize = 4;
-/// More tokens than the tokenizer has.
+/// The model's vocabulary size, larger than the tokenizer's.
 const VOCABULARY: usize = 500_000;
-/// One beyond them.
+/// A token outside the vocabulary.
 const STRAY_TOKEN: TokenId = 424_242_424;
 
-/// A word that is said in a request, and a token; nothing else says them.
+/// A word and a token that appear in requests and nowhere else.
 const MARK: &str = "xyzzyplugh";
 const MARKED_TOKEN: TokenId = 424_242;
 
-/// Everything that is logged, and all names and labels of metrics.
+/// All log output, and all names and labels of metrics.
 fn captured_log() -> &'static Mutex<String> {
     static CAPTURED_LOG: OnceLock<Mutex<String>> = OnceLock::new();
     CAPTURED_LOG.get_or_init(Mutex::default)
 }
 
 fn capture(what: std::fmt::Arguments<'_>) {
-    let mut captured_log = captured_log().lock().expect("nobody panics meanwhile");
-    writeln!(captured_log, "{what}").expect("memory takes all");
+    let mut captured_log = captured_log()
+        .lock()
+        .expect("no thread panics while it holds the lock");
+    writeln!(captured_log, "{what}").expect("writing to a string does not fail");
 }
 
-/// Hears every event and span, at every level.
+/// Captures every event and span, at every level.
 struct LogCapture;
 
 impl tracing::Subscriber for LogCapture {
@@ -97,7 +99,7 @@ impl Recorder for LogCapture {
     }
 }
 
-/// A request that says the word wherever it can.
+/// Puts the word into every field that can hold it.
 fn marked(request: Request) -> Request {
     Request {
         stop_strings: vec![MARK.into()],
@@ -105,7 +107,7 @@ fn marked(request: Request) -> Request {
     }
 }
 
-/// Hears an error, printed in each way, and those below it.
+/// Captures an error and its sources, formatted with `Display` and `Debug`.
 fn capture_error(error: &(dyn std::error::Error + 'static)) {
     capture(format_args!("error: {error} {error:?} {error:#?}"));
     if let Some(source) = error.source() {
@@ -151,7 +153,7 @@ async fn start(faults: &Faults, failpoints: &Failpoints) -> Engine {
     builder.start().await.expect("the engine starts")
 }
 
-/// Tokens, texts, grammars and chats that are refused, each for a reason of its own.
+/// Tokens, texts, grammars and chats that are rejected, each for a different reason.
 fn invalid_requests() -> Vec<Request> {
     let one = || Request::tokens([1]);
     vec![
@@ -183,8 +185,8 @@ async fn request_content_is_in_no_log_metric_or_error() {
     for request in invalid_requests() {
         submit_and_capture(&engine, marked(request)).await;
     }
-    // A house that is full, of one user and of all: nobody reads, so nobody is over. All
-    // that is drawn is a token of the tokenizer's.
+    // The engine is full for one user, and then for all. No stream is read, so no sequence
+    // finishes. All sampled tokens are in the tokenizer.
     let holds = || ask().bias(65, 1e6).output_tokens_max(400);
     let first = engine.submit(holds()).await;
     submit_and_capture(&engine, ask()).await;
@@ -192,18 +194,18 @@ async fn request_content_is_in_no_log_metric_or_error() {
     let occupying_requests = [first, other];
     submit_and_capture(&engine, ask().user("third")).await;
     drop(occupying_requests);
-    until("they have left", || is_idle(&engine)).await;
+    until("they have ended", || is_idle(&engine)).await;
 
-    // An output that is beyond the tokenizer.
+    // An output with tokens that the tokenizer does not have.
     submit_and_capture(&engine, ask()).await;
     // Steps that fail, and a model that panics.
     for fault in [StepFault::Fail, StepFault::Panic] {
         faults.next_steps(6, fault);
         submit_and_capture(&engine, ask()).await;
-        until("it is over", || is_idle(&engine)).await;
+        until("it has ended", || is_idle(&engine)).await;
         faults.clear();
     }
-    // Threads and actors that die, until the engine is given up.
+    // Actors that die until the breaker opens.
     for failpoint in [&failpoints.scheduler, &failpoints.cache] {
         failpoint.arm(1);
         submit_and_capture(&engine, ask()).await;
@@ -217,7 +219,9 @@ async fn request_content_is_in_no_log_metric_or_error() {
     engine.shutdown(Shutdown::Abort).await;
 
     tracing::trace!("the last word");
-    let captured_log = captured_log().lock().expect("nobody panics meanwhile");
+    let captured_log = captured_log()
+        .lock()
+        .expect("no thread panics while it holds the lock");
     let marks = [MARK.to_owned(), MARKED_TOKEN.to_string()];
     for line in captured_log.lines() {
         let is_mentioned = marks.iter().any(|mark| line.contains(mark));
@@ -237,7 +241,7 @@ async fn request_content_is_in_no_log_metric_or_error() {
         "the scheduler has panicked",
         "the cache has panicked",
         "the engine is broken",
-        // All levels are heard.
+        // All levels are captured.
         "the last word",
     ] {
         assert!(

@@ -1,4 +1,4 @@
-//! What those who watch are told.
+//! Events and snapshots for watchers of an engine.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ async fn events_count_each_token_once() {
     let stream = engine
         .submit(request.ignore_end_tokens())
         .await
-        .expect("taken in");
+        .expect("it is accepted");
     let own = stream.sequence();
     let finish = stream.collect().await.expect("it ends").finish;
     engine.shutdown(Shutdown::Finish).await;
@@ -74,7 +74,7 @@ async fn events_count_each_token_once() {
     }
     assert_eq!(story, ["started", "first token", "finished"]);
     assert_eq!(events.missed(), 0);
-    // The last token is drawn and not evaluated.
+    // The last token is sampled but not evaluated.
     assert_eq!(evaluated, prompt.len() + finish.usage.output_tokens - 1);
     assert_eq!(in_spans, evaluated);
 }
@@ -88,7 +88,7 @@ async fn slow_listener_misses_the_oldest_events_and_blocks_nothing() {
         engine
             .submit(request)
             .await
-            .expect("taken in")
+            .expect("it is accepted")
             .collect()
             .await
             .expect("it ends");
@@ -104,7 +104,7 @@ async fn slow_listener_misses_the_oldest_events_and_blocks_nothing() {
     }
     assert!(events.missed() > 0);
     assert_eq!(taken, EVENTS_MAX);
-    assert_eq!(last, steps, "the newest are there");
+    assert_eq!(last, steps, "the newest steps are there");
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn snapshot_shows_sequences_users_and_cached_nodes() {
         engine
             .submit(request.ignore_end_tokens())
             .await
-            .expect("taken in")
+            .expect("it is accepted")
     };
     for salt in ["a", "b"] {
         let other = Request::tokens([7; 20]).cache_salt(salt);
@@ -166,12 +166,12 @@ async fn snapshot_is_bounded_and_counts_omissions() {
             engine
                 .submit(request.ignore_end_tokens())
                 .await
-                .expect("taken in"),
+                .expect("it is accepted"),
         );
     }
     for first in 0..2 * NODES_MAX as u32 {
         let request = Request::tokens([first % 200, first / 200, 4, 5]).output_tokens_max(1);
-        streams.push(engine.submit(request).await.expect("taken in"));
+        streams.push(engine.submit(request).await.expect("it is accepted"));
     }
     let mut snapshots = engine.snapshots();
     let mut events = engine.events();
@@ -243,15 +243,18 @@ async fn offloaded_segments_stay_attached_in_the_snapshot() {
         let ends = |(_, copy): &(usize, &TrieNode)| {
             let above = copy.parent.map(|parent| &snapshot.trie.nodes[parent]);
             let end = above.map_or(0, |above| above.tokens_before + above.tokens);
-            assert!(end <= copy.tokens_before, "it hangs below what it follows");
+            assert!(
+                end <= copy.tokens_before,
+                "it hangs below the node that it follows"
+            );
             end == copy.tokens_before
         };
         break copies.iter().filter(|copy| ends(copy)).count();
     };
-    assert!(copies > 0, "one hangs just where it begins");
+    assert!(copies > 0, "one hangs exactly where it begins");
 }
 
-/// Caches a prompt, as a sequence does that draws nothing.
+/// Caches a prompt, like a sequence that samples nothing.
 fn cache_prompt(core: &mut CacheCore, sequence: u64, tokens: &[u32]) {
     let sequence = SequenceId(sequence);
     let open_slot = Message::OpenSlot(OpenSlot {
@@ -296,7 +299,7 @@ fn snapshot_shows_the_relevant_of_a_hundred_thousand_nodes() {
     assert!(nodes > PROMPTS as usize);
     let started_at = Instant::now();
     let trie = core.overview(&[]);
-    println!("a look at {nodes} nodes: {:?}", started_at.elapsed());
+    println!("a snapshot of {nodes} nodes: {:?}", started_at.elapsed());
     assert_eq!(trie.nodes.len(), NODES_MAX);
     assert_eq!(trie.nodes.len() + trie.nodes_left_out, nodes);
     let is_popular = |node: &&TrieNode| {

@@ -37,19 +37,14 @@ use device::Mode;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const USAGE: &str = "Motet's side of `cargo xtask bench`; run that instead, or
-    figures --serve \
-[MODEL]           answer requests, on the oracle or on this model
-    figures \
---serve-deterministic MODEL  the same, with every sum in its sequence's order
-  \
-figures --serve-cached KIND MODEL the same, with state cached in bf16 or f16
-   \
-figures --overlap MODEL           compare one and two steps in flight
-    \
-figures --profile MODEL [--quick] show where a step's time goes
-    figures \
---export-hf MODEL FOLDER  write the model as f32 safetensors for mlx-lm";
+const USAGE: &str = "\
+Motet's side of `cargo xtask bench`; run that instead, or
+    figures --serve [MODEL]           answer requests, on the oracle or on this model
+    figures --serve-deterministic MODEL  the same, with every sum in its sequence's order
+    figures --serve-cached KIND MODEL the same, with state cached in bf16 or f16
+    figures --overlap MODEL           compare one and two steps in flight
+    figures --profile MODEL [--quick] show where a step's time goes
+    figures --export-hf MODEL FOLDER  write the model as f32 safetensors for mlx-lm";
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

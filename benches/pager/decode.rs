@@ -32,7 +32,7 @@ use crate::harness::{ask, config, spec, start_with_packer, wait_until_idle};
 use crate::report::{Report, median, percentile};
 
 const DECODING: usize = 4;
-/// Most visits beyond this number must have loaded a prefix, or nothing is measured.
+/// With at least so many visits, half of them must have loaded copies, or nothing is measured.
 const VISITS_MIN: usize = 8;
 /// Tokens of a decoding sequence's prompt.
 const DECODING_PROMPT_TOKENS: usize = 64;
@@ -302,15 +302,16 @@ impl Side {
         let tokens = [&prefix[..], &prompt(&mut self.numbers, FRESH_TOKENS)].concat();
         self.visits += 1;
         let asked = ask(&self.engine, tokens).await?;
-        match asked.cached_tokens >= measure.prefix_tokens {
-            true => Ok(()),
-            false => Err(format!(
+        if asked.cached_tokens >= measure.prefix_tokens {
+            Ok(())
+        } else {
+            Err(format!(
                 "only {} of {} tokens were cached: {:?}",
                 asked.cached_tokens,
                 measure.prefix_tokens,
                 self.engine.stats().pager
             )
-            .into()),
+            .into())
         }
     }
 }

@@ -99,9 +99,10 @@ pub(crate) fn from_disk(measure: Measure, model: Option<&Path>) -> Result<Report
         if read < measure.rounds as u64 {
             return Err(format!("only {read} copies were read from the disk").into());
         }
-        let from = match forgets {
-            true => "dropped from the system's page cache before",
-            false => "some possibly in the system's page cache, which cannot be dropped here",
+        let from = if forgets {
+            "dropped from the system's page cache before"
+        } else {
+            "some possibly in the system's page cache, which cannot be dropped here"
         };
         let how = format!("after a restart, {read} copies read from files, {from}");
         Ok(pairs.report(measure, &spec, &how))
@@ -137,15 +138,16 @@ impl Measure {
         }
         let tokens = [former, &prompt(numbers, FRESH_TOKENS)].concat();
         let asked = ask(engine, tokens).await?;
-        match asked.cached_tokens >= self.prompt_tokens {
-            true => Ok(asked),
-            false => Err(format!(
+        if asked.cached_tokens >= self.prompt_tokens {
+            Ok(asked)
+        } else {
+            Err(format!(
                 "only {} of {} tokens were loaded: {:?}",
                 asked.cached_tokens,
                 self.prompt_tokens,
                 engine.stats().pager
             )
-            .into()),
+            .into())
         }
     }
 }

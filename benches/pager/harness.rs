@@ -11,7 +11,7 @@ use motet::{Engine, TokenId};
 use crate::Result;
 use crate::engine::{request, slow_oracle};
 
-/// How often an engine is polled, and for how long it must be idle.
+/// How often an engine is polled, and how often in a row it must be idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const IDLE_POLLS: usize = 50;
 /// An engine that is not idle after so long is an error.
@@ -99,7 +99,11 @@ pub(crate) async fn wait_until_idle(engine: &Engine, writes: bool) -> Result<()>
     let (mut before, mut idle_polls) = (None, 0);
     while idle_polls < IDLE_POLLS {
         if started_at.elapsed() > TIMEOUT {
-            return Err(format!("the engine does not become idle: {:?}", engine.stats().pager).into());
+            return Err(format!(
+                "the engine does not become idle: {:?}",
+                engine.stats().pager
+            )
+            .into());
         }
         tokio::time::sleep(POLL_INTERVAL).await;
         let stats = engine.stats();
@@ -107,9 +111,10 @@ pub(crate) async fn wait_until_idle(engine: &Engine, writes: bool) -> Result<()>
         // A copy that grew was packed more often than it was written.
         let written = !writes || stats.pager.disk_copies == stats.pager.copies;
         let now = (stats.pager, stats.cache.sealed_bytes);
-        idle_polls = match !runs && written && before == Some(now) {
-            true => idle_polls + 1,
-            false => 0,
+        idle_polls = if !runs && written && before == Some(now) {
+            idle_polls + 1
+        } else {
+            0
         };
         before = Some(now);
     }

@@ -66,9 +66,10 @@ impl Killable {
         };
         let _ = mode;
         let builder = builder.config(config).failpoints(failpoints.clone());
-        let builder = match recovers {
-            true => builder,
-            false => builder.without_recovery(),
+        let builder = if recovers {
+            builder
+        } else {
+            builder.without_recovery()
         };
         let engine = builder.start().await?;
         Ok(Self { engine, failpoints })

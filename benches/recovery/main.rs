@@ -40,10 +40,9 @@ use std::error::Error;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-const USAGE: &str = "The measurements of `cargo xtask bench recovery` measures; run that instead, \
-or
-    recovery --serve [MODEL]    answer requests on this model, on MLX; \
-without one on an oracle";
+const USAGE: &str = "\
+The measurements of `cargo xtask bench recovery`; run that instead, or
+    recovery --serve [MODEL]    answer requests on this model, on MLX; without one on an oracle";
 
 fn main() -> Result<()> {
     wire::run(USAGE, protocol::answer)

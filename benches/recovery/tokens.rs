@@ -128,9 +128,10 @@ impl Reader {
     }
 
     fn count(&self) -> usize {
-        match self.tokens.is_finished() {
-            true => ALL,
-            false => self.count.load(Ordering::Relaxed),
+        if self.tokens.is_finished() {
+            ALL
+        } else {
+            self.count.load(Ordering::Relaxed)
         }
     }
 }

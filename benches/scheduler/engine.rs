@@ -106,7 +106,9 @@ impl TimedReader {
             while let Some(piece) = stream.next().await {
                 if piece?.token.is_some() {
                     let now = Instant::now();
-                    own.lock().expect("no panic happens under the lock").push(now);
+                    own.lock()
+                        .expect("no panic happens under the lock")
+                        .push(now);
                 }
             }
             Ok(())

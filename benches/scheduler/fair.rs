@@ -182,9 +182,10 @@ impl Load {
         let apart = |kind, part| Duration::from_secs_f64(seconds(kind) / part);
         let span = apart(polite, self.part) * self.requests as u32;
         let greedy_apart = apart(greedy, 10.0 * self.part);
-        let greedy_requests = match greedy_too {
-            true => (span.as_secs_f64() / greedy_apart.as_secs_f64()) as usize,
-            false => 0,
+        let greedy_requests = if greedy_too {
+            (span.as_secs_f64() / greedy_apart.as_secs_f64()) as usize
+        } else {
+            0
         };
         merged([
             polite.arrivals(self.requests, apart(polite, self.part), self.seed),

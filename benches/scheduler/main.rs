@@ -46,10 +46,9 @@ use std::error::Error;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-const USAGE: &str = "The measurements of `cargo xtask bench scheduler` measures; run that instead, \
-or
-    scheduler --serve [MODEL]    answer requests; those that need a model \
-use this one, on MLX";
+const USAGE: &str = "\
+The measurements of `cargo xtask bench scheduler`; run that instead, or
+    scheduler --serve [MODEL]    answer requests; those that need a model use this one, on MLX";
 
 fn main() -> Result<()> {
     wire::run(USAGE, protocol::answer)

@@ -131,7 +131,9 @@ impl Load {
             let expected =
                 config.reference_tokens(&caller.prompt, caller.output_tokens, Sampling::GREEDY);
             if caller.received != expected {
-                return Err(format!("request {number} has other tokens than its reference run").into());
+                return Err(
+                    format!("request {number} has other tokens than its reference run").into(),
+                );
             }
         }
         Ok(harness)

@@ -101,9 +101,10 @@ impl Load {
             step_tokens_max: self.step_tokens_max,
             ..SchedulerConfig::default()
         };
-        let inside = match background_too {
-            true => scheduler.sequences_max + BACKGROUND_WAITING,
-            false => 0,
+        let inside = if background_too {
+            scheduler.sequences_max + BACKGROUND_WAITING
+        } else {
+            0
         };
         let cache = CacheConfig::default();
         let mut harness =

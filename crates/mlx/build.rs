@@ -42,7 +42,8 @@ fn check_prepared() {
     let source = std::fs::read_to_string(BRIDGE).expect("the bridge is part of the crate");
     let needed = prepared::Needed {
         motet: env!("CARGO_PKG_VERSION"),
-        bridge: prepared::bridge_version(&source).expect("the bridge says its version"),
+        bridge: prepared::bridge_version(&source)
+            .expect("the bridge's source contains its version"),
         mlx_sys: prepared::MLX_SYS,
     };
     if let Some(mismatch) = prepared.mismatch(&needed, std::path::Path::exists) {

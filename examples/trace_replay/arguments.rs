@@ -5,23 +5,24 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Parser, ValueEnum};
 use motet::config::EvictionPolicy;
 
-/// Replays traces of requests through the cache and says how much of them it held.
+/// Replays traces of requests through the cache and reports the hit rates.
 ///
-/// The hit rate is tokens found as a contiguous prefix over tokens asked for. The
-/// optimum knows the future (Bélády's rule, contiguous prefixes).
+/// The hit rate is the number of tokens found as a contiguous prefix, divided by the
+/// number of tokens asked for. The optimum knows the future (Bélády's rule, contiguous
+/// prefixes).
 #[derive(Debug, Parser)]
 #[command(name = "trace_replay", max_term_width = 80)]
 #[command(group = ArgGroup::new("traces").required(true).multiple(true))]
 pub(crate) struct Arguments {
-    /// A file of JSON lines, or a folder of such files, which are one trace then
+    /// A file of JSON lines, or a folder of such files that form one trace
     ///
     /// A line has either `hash_ids` (numbers, one for each block of its prompt) or
-    /// `input` and `output` (texts); with `timestamp`, lines are sorted by it. May be
-    /// given several times.
+    /// `input` and `output` (texts). Lines are sorted by `timestamp`, if they have one.
+    /// May be given several times.
     #[arg(long, value_name = "PATH", group = "traces")]
     pub(crate) trace: Vec<PathBuf>,
 
-    /// A trace that is made up; `all` of them, or one by name
+    /// A synthetic trace by name, or `all`
     #[arg(long, value_name = "NAME", group = "traces", value_delimiter = ',')]
     pub(crate) synthetic: Vec<String>,
 
@@ -34,7 +35,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     pub(crate) capacity_tokens: Vec<usize>,
 
-    /// Who goes first when room is needed
+    /// Eviction policies
     #[arg(
         long,
         value_enum,
@@ -43,7 +44,7 @@ pub(crate) struct Arguments {
     )]
     pub(crate) policy: Vec<Policy>,
 
-    /// Also draw hit rate against capacity into this file
+    /// Also plot hit rate against capacity to this file
     #[arg(long, value_name = "FILE.svg", help_heading = "Output")]
     pub(crate) plot: Option<PathBuf>,
 
@@ -56,14 +57,14 @@ pub(crate) struct Arguments {
     pub(crate) quiet: bool,
 }
 
-/// Who goes first when room is needed.
+/// An eviction policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Policy {
-    /// What was used least recently
+    /// Evicts the least recently used
     Lru,
-    /// What has the smallest chance of reuse, as learned from the trace so far
+    /// Evicts the smallest chance of reuse, learned from the trace so far
     Foresight,
-    /// What is used again last, as known from the whole trace
+    /// Evicts the latest next use, known from the whole trace
     Optimum,
 }
 
@@ -76,7 +77,7 @@ impl Policy {
         }
     }
 
-    /// What the cache is to be told; the optimum is not a policy that it has.
+    /// The cache's policy; the optimum is not one that the cache has.
     pub(crate) fn eviction(self) -> EvictionPolicy {
         match self {
             Self::Lru => EvictionPolicy::Lru,
@@ -86,7 +87,7 @@ impl Policy {
 }
 
 impl Arguments {
-    /// The capacities for a trace: in percent, if so given, and in tokens.
+    /// The capacities for a trace: in percent, if given so, and in tokens.
     pub(crate) fn of(&self, distinct_tokens: usize) -> Vec<(f64, usize)> {
         let share = |tokens: usize| 100.0 * tokens as f64 / distinct_tokens.max(1) as f64;
         if !self.capacity_tokens.is_empty() {

@@ -1,24 +1,24 @@
-//! Replays a trace of requests through the real cache core and says how much of it
-//! was found there, for each policy of eviction and each capacity.
+//! Replays a trace of requests through the real cache core and reports the hit rate for
+//! each eviction policy and each capacity.
 //!
 //! ```sh
 //! cargo run --release --example trace_replay -- --trace requests.jsonl --plot hits.svg
 //! cargo run --release --example trace_replay -- --synthetic all
 //! ```
 //!
-//! Each request begins, is computed at once, and closes before the next. The hit rate
-//! is tokens found as a contiguous prefix over tokens asked for, over the whole trace.
-//! Capacity is in tokens that the trace has once each; it holds the cache and the tail
-//! of the sequence that runs.
+//! Each request opens its slot, is computed at once, and closes before the next one. The
+//! hit rate is the number of tokens found as a contiguous prefix, divided by the number
+//! asked for, over the whole trace. Capacity is in tokens; percentages are of the trace's
+//! distinct tokens. It holds the cache and the tail of the running sequence.
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
 //! | `arguments.rs` | the command line |
 //! | `trace.rs` | a trace as tokens; `examples/traces` reads the files |
-//! | `synthetic/` | traces that are made up, to try a policy's weak sides |
-//! | `replay.rs` | a trace through the cache core |
-//! | `optimum.rs` | the most that any policy could have found: Bélády's rule |
-//! | `report.rs`, `plot.rs` | the figures: as a table and as JSON; as a picture |
+//! | `synthetic/` | synthetic traces that test a policy's weaknesses |
+//! | `replay.rs` | replays a trace through the cache core |
+//! | `optimum.rs` | the best hit rate of any policy: Bélády's rule |
+//! | `report.rs`, `plot.rs` | the figures as a table, as JSON and as a plot |
 
 mod arguments;
 mod optimum;

@@ -1,8 +1,9 @@
-//! The most that any policy could have found: Bélády's rule for contiguous prefixes.
+//! The best hit rate of any policy: Bélády's rule for contiguous prefixes.
 //!
-//! What is used again last goes first. A token's state is of use only with all that
-//! comes before, so only ends of prefixes go; since whoever uses a token uses what is
-//! before it, the token that is used last of all is always such an end.
+//! The token whose next use is latest is evicted first. A token's state is useful only with
+//! the state of all tokens before it, so only ends of prefixes may be evicted. A request that
+//! uses a token also uses all tokens before it, so the token with the latest next use is
+//! always such an end.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
@@ -13,9 +14,9 @@ use crate::trace::Trace;
 /// The requests of a trace as paths in the trie of all their tokens.
 #[derive(Debug)]
 pub(crate) struct Paths {
-    /// For each request, its nodes from the top, and how many of them it asks for.
+    /// For each request, its nodes from the root, and the number of them that it asks for.
     paths: Vec<(Vec<usize>, usize)>,
-    /// For each request, when each of its nodes is used next.
+    /// For each request, the next use of each of its nodes.
     next_uses: Vec<Vec<usize>>,
     nodes: usize,
 }
@@ -53,17 +54,17 @@ impl Paths {
         }
     }
 
-    /// Tokens that the trace has, each prefix once.
+    /// Tokens of the trace, with each prefix counted once.
     pub(crate) fn distinct_tokens(&self) -> usize {
         self.nodes - 1
     }
 
-    /// What a cache without bounds would find.
+    /// The hit rate of an unbounded cache.
     pub(crate) fn unbounded_hit_percent(&self) -> f64 {
         self.optimum(usize::MAX, || {}).hit_percent()
     }
 
-    /// What one with so many tokens can find at most. `on_request` is called after each
+    /// The best outcome of a cache with this capacity. `on_request` is called after each
     /// request.
     pub(crate) fn optimum(&self, capacity_tokens: usize, on_request: impl Fn()) -> Outcome {
         let started = Instant::now();
@@ -83,7 +84,9 @@ impl Paths {
                 order.insert((*next_use, *node));
             }
             while order.len() > capacity_tokens {
-                let (_, node) = order.pop_last().expect("more than some are cached");
+                let (_, node) = order
+                    .pop_last()
+                    .expect("a cache over its capacity is not empty");
                 cached_until[node] = None;
             }
             on_request();

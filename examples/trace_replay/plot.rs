@@ -7,9 +7,9 @@ use crate::report::{Report, TraceReport};
 const PANEL_WIDTH: f64 = 360.0;
 const PANEL_HEIGHT: f64 = 260.0;
 const COLUMNS: usize = 3;
-/// Room for labels: left, top, right, bottom.
+/// Margins for labels: left, top, right, bottom.
 const MARGINS: (f64, f64, f64, f64) = (48.0, 32.0, 14.0, 44.0);
-/// Told apart in print and by the colour-blind (Okabe and Ito).
+/// Colours that are distinct in print and for the colour-blind (Okabe and Ito).
 const COLOURS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
 
 /// The whole picture.

@@ -1,4 +1,4 @@
-//! A trace through the cache core.
+//! Replays a trace through the cache core.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use motet_core::cache::{CacheCore, Effect, Message, OpenSlot};
 
 use crate::trace::Trace;
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) asked_tokens: usize,
@@ -28,8 +28,8 @@ impl Outcome {
     }
 }
 
-/// Begins and closes one request after another in a cache of so many tokens. `on_request`
-/// is called after each.
+/// Opens and closes one request after another in a cache of `capacity_tokens` tokens.
+/// `on_request` is called after each.
 pub(crate) fn replay(
     trace: &Trace,
     capacity_tokens: usize,
@@ -69,7 +69,7 @@ pub(crate) fn replay(
                 };
                 handle(&mut cache, close);
             }
-            // It is longer than the cache: it runs elsewhere and finds nothing.
+            // The request is longer than the cache: it counts as asked for, without hits.
             None => {
                 handle(&mut cache, Message::Discard { sequence });
             }
@@ -86,7 +86,7 @@ pub(crate) fn replay(
 fn handle(cache: &mut CacheCore, message: Message) -> Vec<Effect> {
     cache
         .handle(Duration::ZERO, message)
-        .expect("a replay says only what makes sense")
+        .expect("a replay sends valid messages")
 }
 
 /// A model whose state is one byte a token.

@@ -60,7 +60,7 @@ impl TraceReport {
         rows.find(|row| row.policy == policy && row.capacity_tokens == capacity_tokens)
     }
 
-    /// Points of hit rate by which foresight is above LRU, at each capacity.
+    /// Hit rate of foresight minus that of LRU, in percentage points, at each capacity.
     pub(crate) fn gains(&self) -> Vec<f64> {
         let capacities = self.capacities().into_iter();
         let gains = capacities.filter_map(|(_, tokens)| {
@@ -72,7 +72,7 @@ impl TraceReport {
 }
 
 impl Report {
-    /// The least that foresight is above LRU, in points, and on which trace.
+    /// The smallest gain of foresight over LRU, in percentage points, and its trace.
     pub(crate) fn worst_gain(&self) -> Option<(f64, &str)> {
         let traces = self.traces.iter();
         let gains = traces.flat_map(|trace| {

@@ -9,7 +9,7 @@ use crate::optimum::Paths;
 use crate::trace::{self, Request, Trace};
 use crate::{plot, replay, replay_all, synthetic};
 
-/// A file of these lines, in a folder that is gone when this is.
+/// A temporary file of these lines. Dropping it removes the file.
 struct Lines(PathBuf);
 
 impl Lines {
@@ -25,7 +25,7 @@ impl Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        // Nobody looks at a temporary file that stays.
+        // A temporary file that stays behind does no harm.
         drop(std::fs::remove_file(&self.0));
     }
 }
@@ -104,7 +104,7 @@ fn lines_are_sorted_by_time_and_texts_cut_into_words() {
 
 #[test]
 fn the_replay_finds_what_is_cached() {
-    // Of 12 blocks, 0 is found at once, then 0 and 1, then all but the last.
+    // The four requests find 0, 1, 2 and 3 blocks: 6 of 12.
     let trace = blocks(&[&[0, 1, 2], &[0, 3], &[0, 1, 4], &[0, 1, 4, 5]]);
     for eviction in [EvictionPolicy::Lru, EvictionPolicy::Foresight] {
         let outcome = replay::replay(&trace, 100, eviction, || {});
@@ -120,7 +120,7 @@ fn the_optimum_keeps_what_is_used_next() {
     let trace = blocks(&[&[1], &[2], &[3], &[1], &[2], &[3], &[1]]);
     let lru = replay::replay(&trace, 2, EvictionPolicy::Lru, || {});
     assert_eq!(lru.hit_tokens, 0);
-    // It keeps 1 and 2 past 3, then 1.
+    // The optimum keeps 1 and 2 past 3, and then 1.
     assert_eq!(Paths::new(&trace).optimum(2, || {}).hit_tokens, 3);
 }
 

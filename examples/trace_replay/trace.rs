@@ -8,29 +8,29 @@ use std::sync::Arc;
 use motet::TokenId;
 use motet_traces::{Answer, Prompt, TraceError};
 
-/// Stands for what follows the blocks of a prompt: one token is always computed, and
-/// a block that is known is to count in full.
+/// Stands for the rest of a prompt after its blocks. One token of a prompt is always
+/// computed; this one, so that all blocks can count as hits.
 const REST_OF_PROMPT: TokenId = TokenId::MAX;
 
-/// Requests in the order in which they came.
+/// Requests in the order of their arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Trace {
     pub(crate) name: String,
     pub(crate) requests: Vec<Request>,
 }
 
-/// One prompt, and what was said to it.
+/// One prompt, and the answer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// The prompt.
     pub(crate) tokens: Arc<[TokenId]>,
-    /// Of these, how many count.
+    /// The number of these tokens that count.
     pub(crate) asked: usize,
     /// The answer.
     pub(crate) generated: Vec<TokenId>,
 }
 
-/// Why a trace cannot be replayed.
+/// The reason why a trace cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplayError {
     #[error(transparent)]
@@ -39,7 +39,7 @@ pub(crate) enum ReplayError {
     LengthsOnly(String),
 }
 
-/// Gives each thing a number, in the order in which they are met.
+/// Numbers distinct values in the order of their first use.
 #[derive(Debug)]
 struct Numbers<T>(HashMap<T, TokenId>);
 
@@ -55,7 +55,7 @@ impl Request {
         }
     }
 
-    /// All tokens that are published when it is over.
+    /// All tokens that are published when the request has finished.
     pub(crate) fn published(&self) -> impl Iterator<Item = TokenId> + '_ {
         let generated = self.generated.iter();
         self.tokens[..self.asked].iter().chain(generated).copied()

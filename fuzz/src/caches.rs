@@ -76,13 +76,15 @@ impl Caches {
             share_tokens_min: 1 + input.below(8),
             restore_interval_tokens: 8 + input.below(32),
             merge_tokens_max: 8 * input.below(16),
-            eviction: match input.bit() {
-                true => EvictionPolicy::Lru,
-                false => EvictionPolicy::Foresight,
+            eviction: if input.bit() {
+                EvictionPolicy::Lru
+            } else {
+                EvictionPolicy::Foresight
             },
-            slot_choice: match input.bit() {
-                true => SlotChoice::Best,
-                false => SlotChoice::Longest,
+            slot_choice: if input.bit() {
+                SlotChoice::Best
+            } else {
+                SlotChoice::Longest
             },
             ..CacheConfig::default()
         };

@@ -25,17 +25,17 @@ pub fn disk(input: &[u8]) {
     stored.fill(0xA5);
     let stored = Arc::new(stored);
     let (mut tier, _) = open(&folder);
-    tier.store(CopyId(1), &label, &stored)
-        .expect("it fits");
+    tier.store(CopyId(1), &label, &stored).expect("it fits");
     drop(tier);
     let segment = |entry: &std::fs::DirEntry| entry.path().extension().is_some();
     let files = std::fs::read_dir(folder.path()).expect("the folder is there");
     let mut files = files.map(|entry| entry.expect("an entry"));
     let file = files.find(segment).expect("a file").path();
     let whole = std::fs::read(&file).expect("it is there");
-    let changed = match input.bit() {
-        true => input.0.to_vec(),
-        false => damaged(whole.clone(), &mut input),
+    let changed = if input.bit() {
+        input.0.to_vec()
+    } else {
+        damaged(whole.clone(), &mut input)
     };
     std::fs::write(&file, &changed).expect("the folder is writable");
     let (mut tier, recovered) = open(&folder);

@@ -67,7 +67,10 @@ impl Threads {
             Task::Read => assert!(disk && !host, "a copy that is read is on the disk only"),
             Task::Write => {
                 let is_duplicate = disk && !self.stuck;
-                assert!(host && !is_duplicate, "a copy that is written is in memory only");
+                assert!(
+                    host && !is_duplicate,
+                    "a copy that is written is in memory only"
+                );
                 self.disk.insert(copy, label);
             }
             // It may be gone already.
@@ -202,7 +205,10 @@ impl Threads {
     }
 
     pub(crate) fn check_end(&self) {
-        assert!(self.detached_states.is_empty(), "detached states are left over");
+        assert!(
+            self.detached_states.is_empty(),
+            "detached states are left over"
+        );
         assert!(self.stuck || self.disk.is_empty(), "files without a copy");
     }
 }

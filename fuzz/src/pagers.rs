@@ -28,7 +28,7 @@ const KINDS: [&[LayerKind]; 4] = [
     &[LayerKind::Full, LayerKind::Recurrent],
 ];
 const SEQUENCES: usize = 5;
-/// As many as the cache offers at once.
+/// Most offload candidates of a cache at once.
 const OFFLOADS_MAX: usize = 8;
 const MESSAGES_MAX: usize = 400;
 /// Copies then take between one page and six.
@@ -339,14 +339,15 @@ impl Pagers {
         }
         let loads = &mut self.cache.loads;
         match event {
-            PagerEvent::Export { segment, copy } => match self.cache.offloading[&segment] {
-                true => self.threads.export(copy),
-                false => {
+            PagerEvent::Export { segment, copy } => {
+                if self.cache.offloading[&segment] {
+                    self.threads.export(copy)
+                } else {
                     self.cache.offloading.remove(&segment);
                     self.return_lease(segment);
                     self.send(Message::CancelExport { copy });
                 }
-            },
+            }
             PagerEvent::Offloaded { segment, .. } | PagerEvent::Rejected { segment } => {
                 let offloading = self.cache.offloading.remove(&segment);
                 assert!(offloading.is_some(), "a candidate is answered once");
@@ -356,7 +357,11 @@ impl Pagers {
                 copy_ranges,
             } => {
                 if let Some(load_state) = loads.get_mut(&sequence) {
-                    assert_eq!(*load_state, LoadState::Asked, "only a sequence that asked is answered");
+                    assert_eq!(
+                        *load_state,
+                        LoadState::Asked,
+                        "only a sequence that asked is answered"
+                    );
                     *load_state = LoadState::Hit(copy_ranges);
                 }
             }
@@ -395,7 +400,10 @@ impl Pagers {
                     .iter()
                     .map(|copy_range| copy_range.copy)
                     .collect();
-                assert_eq!(loaded_copies, copies, "the loaded copies are the requested ones");
+                assert_eq!(
+                    loaded_copies, copies,
+                    "the loaded copies are the requested ones"
+                );
                 for copy in &copies {
                     assert!(
                         self.threads.detached_states.contains_key(copy),

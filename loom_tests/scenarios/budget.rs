@@ -20,7 +20,7 @@ fn permits_are_returned_before_a_drain_ends() {
         InjectedBug::UsersTwoLocks,
         InjectedBug::LockOrdersNothing,
     ];
-    model("permits taken, released, shut down", &finds, || {
+    model("budget taken, returned, shut down", &finds, || {
         let admission = Admission::new(2, 3).with_user_limits(UserLimits {
             requests_max: 2,
             tokens_max: 3,

@@ -13,10 +13,10 @@
 
 mod budget;
 mod cache_owner;
-mod ending;
+mod cancellation;
 #[path = "../../tests/orders/fake_device.rs"]
 #[allow(dead_code, reason = "tests/orders use more of it")]
 mod fake_device;
 mod fork;
-mod page_out;
+mod offload;
 mod paged;

@@ -31,7 +31,6 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::pager::{AwaitWritten, PagerActor};
-use crate::engine::BlockBatch;
 use crate::error::FollowError;
 use crate::failpoint::Failpoint;
 use crate::simulation::Simulation;
@@ -39,9 +38,20 @@ use motet_core::SequenceId;
 use motet_core::cache::{
     BlockEvent, CacheCore, CacheError, CacheStats, Effect, Message, Salt, TreeView,
 };
-use motet_core::pager::{self, CopyView};
+use motet_core::pager;
 use motet_core::recovery::{Breaker, Fault, Verdict};
+use motet_core::snapshot::CopyView;
 use motet_core::snapshot::TrieView;
+
+/// Changes that happened together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockBatch {
+    /// Number of batches before it in this subscription. A gap means that the reader was too
+    /// slow for a batch.
+    pub number: u64,
+    /// The changes, in order.
+    pub events: Arc<[BlockEvent]>,
+}
 
 /// Time until a message to a pager with a full mailbox is sent again.
 const RETRY: Duration = Duration::from_millis(1);

@@ -37,10 +37,9 @@ use crate::simulation::Simulation;
 use crate::storage::copy_worker::CopyWorkers;
 use crate::telemetry::Telemetry;
 use motet_core::cache;
-use motet_core::pager::{
-    CopyView, Done, Effect, Message, PagerCore, PagerEvent, PagerStats, RecoveryLog,
-};
+use motet_core::pager::{Done, Effect, Message, PagerCore, PagerEvent, PagerStats, RecoveryLog};
 use motet_core::recovery::{Breaker, Fault, Verdict};
+use motet_core::snapshot::CopyView;
 
 /// Jobs that may be finished and not yet handled.
 pub(crate) const DONE_MAX: usize = 64;

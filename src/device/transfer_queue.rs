@@ -1,13 +1,12 @@
-//! Where the device hands segments over, and takes them in.
+//! The transfer queue: segments that the device exports, and states that it imports.
 //!
-//! Only handles change hands: the device thread never waits here, and no bytes are
-//! copied on it.
+//! Only handles are passed: the device thread never waits here, and copies no bytes.
 //!
-//! A dock serves one device thread at a time. One that was left behind and comes back
-//! hands over nothing more, and takes nothing that is meant for its successor. Its exports
-//! that were not taken are dropped when another thread takes its place, and so are those of
-//! a device that has lost everything: nobody waits for them, and a device that hangs may
-//! never compute them. The room that they took is free then.
+//! A transfer queue serves one device thread at a time. An abandoned thread that returns
+//! exports nothing more, and takes no import of its successor. Its exports that were not taken
+//! are dropped when another thread takes its place, and so are those of a device that has lost
+//! all state. No worker waits for them, and a device that hangs may never compute them.
+//! Dropping them frees their entries for the next exports.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -22,39 +21,39 @@ use motet_core::protocol::ModelError;
 use motet_sync::primitives::inject::{InjectedBug, injected};
 use motet_sync::primitives::{Arc, Mutex, MutexGuard, WakeupReceiver, WakeupSender, wakeup};
 
-/// Exports that may wait at once: more than are ever asked for before the device loses
-/// everything.
+/// Upper bound on the exports that wait at once: more than are ever requested before the device
+/// loses all state.
 const EXPORTS_MAX: usize = 64;
 
-/// The device's end.
+/// The device end of the transfer queue.
 #[derive(Debug)]
 pub struct DeviceEnd<P> {
     imports: ImportQueue<P>,
-    /// Rung when there is something to take.
+    /// Notified after each export.
     wakeup_sender: WakeupSender,
-    /// Which thread it serves, counted from the first.
+    /// Number of the device thread that this end belongs to.
     thread: u64,
 }
 
-/// The copy threads' end.
+/// The host end of the transfer queue, for the copy workers.
 #[derive(Debug)]
 pub struct HostEnd<P> {
-    /// What the device hands over.
+    /// The segments that the device exports.
     pub exports: ExportQueue<P>,
-    /// What it is to take in.
+    /// The detached states that the device imports.
     pub imports: ImportQueue<P>,
 }
 
-/// What the device hands over.
+/// A segment exported by the device.
 #[derive(Debug)]
 pub struct Export<P> {
     /// The copy that it becomes.
     pub copy: CopyId,
-    /// The parcel, or why there is none.
+    /// The detached state, or the reason why there is none.
     pub detached_state: Result<P, ModelError>,
 }
 
-/// Exports that wait for the copy thread, oldest first.
+/// Exports that wait for the copy worker, oldest first.
 #[derive(Debug)]
 pub struct ExportQueue<P> {
     state: ImportQueue<P>,
@@ -64,29 +63,28 @@ pub struct ExportQueue<P> {
 /// The next export, if there is one.
 #[derive(Debug)]
 pub enum NextExport<P> {
-    /// Nothing was handed over.
+    /// The queue has no export.
     Nothing,
-    /// The device has not computed the oldest yet, which was handed over so long ago.
+    /// The device has not computed the oldest export yet, which was queued so long ago.
     NotComputed(Duration),
-    /// The oldest, which is no longer in the queue.
+    /// The oldest export, removed from the queue.
     Ready(Export<P>),
 }
 
-/// Parcels that the device is to take in, each once. A copy may have several, which are
-/// all alike.
+/// Detached states that the device imports, each once. A copy may have several, all equal.
 #[derive(Debug)]
 pub struct ImportQueue<P>(Arc<Mutex<State<P>>>);
 
 #[derive(Debug)]
 struct State<P> {
     detached_states: FxHashMap<CopyId, Vec<P>>,
-    /// What the thread that the dock serves has handed over, and when.
+    /// Exports of the current thread, with the time of each.
     exports: VecDeque<(Instant, Export<P>)>,
-    /// The thread that the dock serves.
+    /// The device thread that the transfer queue serves.
     thread: u64,
 }
 
-/// What was on a shelf. It is dropped when the shelf is free for others again.
+/// Contents removed from the queue, to be dropped after the lock is released.
 type DroppedTransfers<P> = (FxHashMap<CopyId, Vec<P>>, VecDeque<(Instant, Export<P>)>);
 
 impl<P> Clone for ImportQueue<P> {
@@ -95,7 +93,7 @@ impl<P> Clone for ImportQueue<P> {
     }
 }
 
-/// Both ends of a dock.
+/// Creates a transfer queue and returns both ends.
 #[must_use]
 pub fn transfer_queue<P>() -> (DeviceEnd<P>, HostEnd<P>) {
     let (wakeup_sender, wakeup) = wakeup();
@@ -117,9 +115,10 @@ pub fn transfer_queue<P>() -> (DeviceEnd<P>, HostEnd<P>) {
 }
 
 impl<P> ExportQueue<P> {
-    /// Takes the oldest export, unless `is_computed` says that its parcel is not. One without
-    /// a parcel always is. Never waits: what is not computed may never be. What is not after
-    /// `timeout` is given up: then there is an error in its parcel's place.
+    /// Takes the oldest export, unless `is_computed` returns false for its detached state. An
+    /// export without one counts as computed. Never waits: an export may never be computed. One
+    /// that is not computed after `timeout` is given up: its detached state is replaced by an
+    /// error.
     pub fn next(&self, timeout: Duration, is_computed: impl FnOnce(&P) -> bool) -> NextExport<P> {
         let mut state = self.state.state();
         let Some((since, oldest)) = state.exports.front() else {
@@ -132,7 +131,7 @@ impl<P> ExportQueue<P> {
         }
         let oldest = state.exports.pop_front();
         drop(state);
-        let (_, mut oldest) = oldest.expect("it was at the front");
+        let (_, mut oldest) = oldest.expect("the queue has a front");
         if is_late {
             let why = format!("an export was not computed within {timeout:?}");
             oldest.detached_state = Err(ModelError::Device(why));
@@ -140,37 +139,38 @@ impl<P> ExportQueue<P> {
         NextExport::Ready(oldest)
     }
 
-    /// Exports that nobody has taken.
+    /// Returns the number of exports in the queue.
     #[must_use]
     pub fn len(&self) -> usize {
         self.state.state().exports.len()
     }
 
-    /// Whether there is none.
+    /// Whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Waits until something was handed over since this was called last. False when the device
-    /// is gone. What was handed over may have been dropped meanwhile.
+    /// Waits until an export was queued since the last call. Returns false if the device is
+    /// gone. The export may have been dropped meanwhile.
     #[must_use]
     pub fn wait(&self) -> bool {
         self.wakeup.wait()
     }
 
-    /// Rung after each export, perhaps once for several. It is closed when the device is gone.
+    /// Receiver that is notified after each export, perhaps once for several. It is closed when
+    /// the device is gone.
     pub(crate) fn wakeup(&self) -> &WakeupReceiver {
         &self.wakeup
     }
 }
 
 impl<P> ImportQueue<P> {
-    /// Puts a parcel there.
+    /// Adds a detached state of a copy.
     pub fn put(&self, copy: CopyId, detached_state: P) {
         if injected(InjectedBug::TransferQueuePutInTwoSteps) {
-            // Takes the others away to add one, but not in one step: another thread that
-            // comes between finds none.
+            // Removes the others to add one, in two steps: another thread finds none in
+            // between.
             let mut all = self
                 .state()
                 .detached_states
@@ -187,31 +187,31 @@ impl<P> ImportQueue<P> {
             .push(detached_state);
     }
 
-    /// Takes one of the copy's parcels.
+    /// Takes one detached state of the copy.
     #[must_use]
     pub fn take(&self, copy: CopyId) -> Option<P> {
         self.state().take(copy)
     }
 
-    /// Parcels that nobody has taken.
+    /// Returns the number of detached states in the queue.
     #[must_use]
     pub fn len(&self) -> usize {
         self.state().detached_states.values().map(Vec::len).sum()
     }
 
-    /// Whether there is none.
+    /// Whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Throws all of them away.
+    /// Drops all detached states.
     pub fn clear(&self) {
         let dropped = mem::take(&mut self.state().detached_states);
         drop(dropped);
     }
 
-    /// A panic elsewhere leaves a shelf that is whole.
+    /// A panic of another thread leaves a consistent state, so poisoning is ignored.
     fn state(&self) -> MutexGuard<'_, State<P>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -227,7 +227,7 @@ impl<P> State<P> {
         detached_state
     }
 
-    /// The device holds nothing any more: what was to come or to go is of no use.
+    /// Removes all imports and exports: the device has lost its state, so they are of no use.
     fn clear(&mut self) -> DroppedTransfers<P> {
         (
             mem::take(&mut self.detached_states),
@@ -237,8 +237,8 @@ impl<P> State<P> {
 }
 
 impl<P> DeviceEnd<P> {
-    /// The same dock for another device thread, which holds nothing. From now on it serves
-    /// nobody else, and what the thread before it handed over is dropped.
+    /// Returns the device end for another device thread, which has no state yet. From now on
+    /// the queue serves only that thread, and exports of the previous one are dropped.
     #[must_use]
     pub fn successor(&self) -> Self {
         let mut state = self.imports.state();
@@ -254,12 +254,13 @@ impl<P> DeviceEnd<P> {
         }
     }
 
-    /// Hands a parcel over. Without anybody there it is dropped.
+    /// Exports a detached state. It is dropped if the host end is gone.
     ///
     /// # Errors
     ///
-    /// [`ModelError::TransferQueueFull`] when as many wait as may. The pager waits for each: a device that
-    /// cannot hand one over has to begin anew, as after any other edit that fails.
+    /// [`ModelError::TransferQueueFull`] if the queue holds as many exports as it may. The
+    /// pager waits for each export, so a device that cannot export must be reset, as after any
+    /// other failed edit.
     pub fn export(
         &self,
         copy: CopyId,
@@ -270,16 +271,16 @@ impl<P> DeviceEnd<P> {
         };
         if state.exports.len() >= EXPORTS_MAX {
             drop(state);
-            return match self.notify() {
-                true => Err(ModelError::TransferQueueFull {
-                    copy,
-                    waiting: EXPORTS_MAX,
-                }),
-                false => Ok(()),
-            };
+            if !self.notify() {
+                return Ok(());
+            }
+            return Err(ModelError::TransferQueueFull {
+                copy,
+                waiting: EXPORTS_MAX,
+            });
         }
         if injected(InjectedBug::TransferQueueExportInTwoSteps) {
-            // Looks whom it serves, but hands over in another step: that may have changed.
+            // Checks the served thread and exports in two steps: it may change in between.
             drop(state);
             state = self.imports.state();
         }
@@ -293,17 +294,17 @@ impl<P> DeviceEnd<P> {
         Ok(())
     }
 
-    /// Takes one of the copy's parcels in.
+    /// Takes one detached state of the copy for import.
     #[must_use]
     pub fn take(&self, copy: CopyId) -> Option<P> {
         self.own_state()?.take(copy)
     }
 
-    /// The device has lost everything: nothing is taken in any more of what was to be, and
-    /// what was handed over is of no use, since the pager gives it up.
+    /// Drops all imports and exports: the device has lost all state, and the pager gives the
+    /// exports up.
     pub fn clear(&self) {
         if injected(InjectedBug::TransferQueueClearInTwoSteps) {
-            // Looks whom it serves, but clears in another step: that may have changed.
+            // Checks the served thread and clears in two steps: it may change in between.
             let is_own = self.own_state().is_some();
             if is_own {
                 self.imports.clear();
@@ -314,8 +315,7 @@ impl<P> DeviceEnd<P> {
         drop(dropped);
     }
 
-    /// Says that there is something to take. False, and what there was is dropped, where nobody
-    /// will take it.
+    /// Notifies the host end. If that is gone, drops the exports and returns false.
     fn notify(&self) -> bool {
         let is_received = self.wakeup_sender.notify();
         if !is_received {
@@ -325,7 +325,7 @@ impl<P> DeviceEnd<P> {
         is_received
     }
 
-    /// None for a thread that the dock serves no more.
+    /// Returns `None` if the queue serves another thread by now.
     fn own_state(&self) -> Option<MutexGuard<'_, State<P>>> {
         let state = self.imports.state();
         (state.thread == self.thread).then_some(state)
@@ -347,22 +347,24 @@ mod tests {
         let second = prototype.successor();
         assert!(
             host_end.imports.is_empty(),
-            "the second was never to have it"
+            "the successor does not get imports of the first thread"
         );
         host_end.imports.put(copy, "for the second");
-        first.export(copy, Ok("late")).expect("nobody waits for it");
+        first
+            .export(copy, Ok("late"))
+            .expect("a dropped export is no error");
         assert!(host_end.exports.is_empty());
         first.clear();
         assert_eq!(first.take(copy), None);
         assert_eq!(second.take(copy), Some("for the second"));
         second
-            .export(copy, Ok("handed over"))
-            .expect("there is room");
+            .export(copy, Ok("exported"))
+            .expect("the queue has capacity");
         assert_eq!(host_end.exports.len(), 1);
     }
 
-    /// A device that hangs is left behind with exports that it will never compute. Their room
-    /// is free for the next one's.
+    /// A device that hangs is abandoned with exports that it will never compute. Their entries
+    /// are freed for those of the next device.
     #[test]
     fn exports_of_a_lost_device_are_dropped() {
         let (prototype, host_end) = transfer_queue::<u64>();
@@ -373,16 +375,22 @@ mod tests {
                 number += 1;
                 transfer_queue
                     .export(CopyId(number), Ok(number))
-                    .expect("room");
+                    .expect("the queue has capacity");
             }
-            assert_eq!(host_end.exports.len(), 8, "those of this device only");
+            assert_eq!(
+                host_end.exports.len(),
+                8,
+                "only the exports of this device wait"
+            );
             let next = host_end.exports.next(NO_TIMEOUT, |_| false);
             assert!(matches!(next, NextExport::NotComputed(_)), "{next:?}");
         }
-        // The same holds for a device that has lost everything and lives on.
+        // The same holds for a device that has lost all state and continues.
         let transfer_queue = prototype.successor();
         for _ in 0..2 * EXPORTS_MAX {
-            transfer_queue.export(CopyId(1), Ok(1)).expect("room");
+            transfer_queue
+                .export(CopyId(1), Ok(1))
+                .expect("the queue has capacity");
             transfer_queue.clear();
         }
         assert!(host_end.exports.is_empty());
@@ -396,16 +404,20 @@ mod tests {
             host_end.exports.next(NO_TIMEOUT, |_| true),
             NextExport::Nothing
         ));
-        let failed = ModelError::Device("not handed over".into());
-        transfer_queue.export(CopyId(1), Err(failed)).expect("room");
-        transfer_queue.export(CopyId(2), Ok(2)).expect("room");
+        let failed = ModelError::Device("not exported".into());
+        transfer_queue
+            .export(CopyId(1), Err(failed))
+            .expect("the queue has capacity");
+        transfer_queue
+            .export(CopyId(2), Ok(2))
+            .expect("the queue has capacity");
         let without_state = host_end.exports.next(NO_TIMEOUT, |_| false);
         let NextExport::Ready(Export {
             copy,
             detached_state,
         }) = without_state
         else {
-            panic!("there is nothing to compute: {without_state:?}");
+            panic!("an export without a state is ready: {without_state:?}");
         };
         assert!(copy == CopyId(1) && detached_state.is_err());
         let not_computed = host_end
@@ -426,14 +438,16 @@ mod tests {
     fn export_not_computed_in_time_is_given_up() {
         let (prototype, host_end) = transfer_queue::<u64>();
         let transfer_queue = prototype.successor();
-        transfer_queue.export(CopyId(1), Ok(1)).expect("room");
+        transfer_queue
+            .export(CopyId(1), Ok(1))
+            .expect("the queue has capacity");
         let given_up = host_end.exports.next(Duration::ZERO, |_| false);
         let NextExport::Ready(Export {
             copy,
             detached_state,
         }) = given_up
         else {
-            panic!("it was waited for long enough: {given_up:?}");
+            panic!("the timeout has passed: {given_up:?}");
         };
         assert!(
             copy == CopyId(1) && detached_state.is_err(),
@@ -448,7 +462,7 @@ mod tests {
         let transfer_queue = prototype.successor();
         let export = |number| transfer_queue.export(CopyId(number), Ok(number));
         for number in 0..EXPORTS_MAX as u64 {
-            export(number).expect("there is room");
+            export(number).expect("the queue has capacity");
         }
         let full = export(99);
         assert!(
@@ -463,8 +477,8 @@ mod tests {
         );
         let taken = host_end.exports.next(NO_TIMEOUT, |_| true);
         assert!(matches!(taken, NextExport::Ready(_)), "{taken:?}");
-        export(100).expect("there is room again");
+        export(100).expect("the queue has capacity again");
         drop(host_end);
-        export(101).expect("nobody waits for it");
+        export(101).expect("a dropped export is no error");
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::blocking::{Blocking, WorkLimits};
 use super::budget::{BudgetCell, DeviceBudget};
 use super::sampling_setup::Grammars;
+use super::snapshot_task::SnapshotTask;
 use super::start_pager::PagerParts;
 use super::{BoxedFuture, Engine, Inner};
 use crate::actors::breakdown::Breakdown;
@@ -22,8 +23,8 @@ use crate::actors::scheduler::{MAILBOX_MAX, PENDING_ANSWERS_MAX, Scheduler, Sche
 use crate::device::{Device, Loader};
 use crate::error::StartError;
 use crate::failpoint::{Failpoint, Failpoints};
-use crate::monitor::{Budgets, SnapshotTask};
 use crate::simulation::Simulation;
+use crate::telemetry::Budgets;
 use crate::telemetry::Telemetry;
 use motet_core::cache::CacheCore;
 use motet_core::config::{EngineConfig, TextConfig};

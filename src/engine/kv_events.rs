@@ -1,13 +1,10 @@
 //! Changes of the cached blocks, sent to subscribers as they happen.
 
-use std::sync::Arc;
-
 use tokio::sync::mpsc;
 
 use super::Engine;
-use crate::actors::cache::Follow;
+use crate::actors::cache::{BlockBatch, Follow};
 use crate::error::FollowError;
-use motet_core::cache::BlockEvent;
 
 /// Batches that may wait for a reader; further batches are lost to it. About one batch is sent
 /// for each sequence that ends.
@@ -18,16 +15,6 @@ const UNREAD_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct BlockEvents {
     batches: mpsc::Receiver<BlockBatch>,
-}
-
-/// Changes that happened together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockBatch {
-    /// Number of batches before it in this subscription. A gap means that the reader was too
-    /// slow for a batch.
-    pub number: u64,
-    /// The changes, in order.
-    pub events: Arc<[BlockEvent]>,
 }
 
 impl BlockEvents {

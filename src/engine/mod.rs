@@ -14,6 +14,8 @@
 //! | `health.rs` | health, without waiting |
 //! | `cache_control.rs` | warm, pin, clear and flush the cache, and a view of the trie |
 //! | `kv_events.rs` | changes of the cached blocks, as they happen |
+//! | `validate.rs` | the fields of a request are checked |
+//! | `snapshot_task.rs` | the task that takes snapshots while there are subscribers |
 //! | `snapshots.rs` | events and snapshots for monitoring |
 
 mod admission;
@@ -26,9 +28,11 @@ mod kv_events;
 mod multi_output;
 mod sampling_setup;
 mod sequence_setup;
+mod snapshot_task;
 mod snapshots;
 mod start_pager;
 mod tokenize_prompt;
+mod validate;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -42,8 +46,8 @@ use crate::actors::cache::CacheActor;
 use crate::actors::scheduler::{Abort, Fork, Scheduler};
 use crate::device::Loader;
 use crate::error::SubmitError;
-use crate::monitor::SnapshotHandle;
-use crate::request::{CacheUse, Request, field_error};
+use crate::error::field_error;
+use crate::request::{CacheUse, Request};
 use crate::stream::TokenStream;
 use crate::telemetry::{EngineStats, Telemetry};
 use motet_core::config::EngineConfig;
@@ -54,14 +58,17 @@ use motet_sync::admission::Admission;
 use motet_sync::heartbeat::Heartbeat;
 use motet_sync::primitives::AtomicUsize;
 use motet_text::TextCodec;
+use snapshot_task::SnapshotHandle;
 
 use blocking::Blocking;
 use sampling_setup::Grammars;
 
+pub use crate::actors::cache::BlockBatch;
 pub use budget::DeviceBudget;
 pub use builder::EngineBuilder;
 pub use health::{Health, HealthState};
-pub use kv_events::{BlockBatch, BlockEvents};
+pub use kv_events::BlockEvents;
+pub use snapshot_task::{SNAPSHOT_INTERVAL, Snapshots};
 
 /// A future that is compiled in this crate. An `async fn` is compiled where it is awaited: in
 /// each dependent crate, with the actors and grammars behind it.

@@ -8,8 +8,9 @@ use tokio::task::JoinSet;
 use super::admission::Admitted;
 use super::{BoxedFuture, Engine};
 use crate::actors::scheduler::SubmitMany;
+use crate::error::field_error;
 use crate::error::{BestOfError, SubmitError};
-use crate::request::{Completion, Request, field_error};
+use crate::request::{Completion, Request};
 use crate::stream::TokenStream;
 use motet_core::protocol::GenerateError;
 

@@ -4,13 +4,11 @@
 //! |---|---|
 //! | `build.rs` | constructors and setters of a request |
 //! | `debug.rs` | `Debug` output without a request's content |
-//! | `validate.rs` | checks that need no model |
 //! | `output.rs` | pieces and whole outputs |
 
 mod build;
 mod debug;
 mod output;
-mod validate;
 
 use std::collections::BTreeMap;
 
@@ -27,7 +25,6 @@ pub use motet_core::protocol::{
     ContextLimit, Finish, FinishReason, Priority, QueuePosition, Usage,
 };
 pub use output::{Completion, Piece, Prefill};
-pub(crate) use validate::field_error;
 
 /// One request: a prompt, and how to continue it.
 ///

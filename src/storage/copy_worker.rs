@@ -1,9 +1,9 @@
-//! The copy threads: they move bytes, and decide nothing.
+//! Copy workers: threads that move bytes and decide nothing.
 //!
-//! One thread copies between device and host memory, another between host memory and the
-//! disk. What the device hands over is packed when nothing else is asked for: whoever
-//! waits for a copy goes first. A thread never waits for the device: what it has not
-//! computed yet is looked at again later, and dropped when another device takes its place.
+//! One thread copies between device and host memory, another between host memory and the disk.
+//! Exports are packed when no other job waits, so loads go first. A thread never waits for the
+//! device: an export that is not computed yet is checked again later, and dropped when another
+//! device takes its place.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
@@ -25,16 +25,16 @@ use motet_model::{Floats, Packer};
 use motet_sync::primitives::inject::{InjectedBug, injected};
 use motet_sync::primitives::{self, Mutex, MutexGuard};
 
-/// Jobs that a thread may have at once: the pager's core gives it one.
+/// Upper bound on the jobs of a thread: the pager's core gives it one at a time.
 const JOBS_MAX: usize = 1;
-/// The shortest time after which it is looked whether an export is computed.
+/// Shortest time between two checks whether an export is computed.
 const WATCH_MIN: Duration = Duration::from_micros(50);
-/// And at most.
+/// Longest time between two checks.
 const WATCH_MAX: Duration = Duration::from_millis(10);
-/// For so long host memory that nobody uses is kept for the next copy.
+/// Time for which idle buffers are kept.
 const IDLE_BUFFER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a job was not done.
+/// The error of a job.
 #[derive(Debug, thiserror::Error)]
 enum CopyError {
     #[error(transparent)]
@@ -43,11 +43,11 @@ enum CopyError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Precision(#[from] PrecisionError),
-    #[error("the copy is of another kind of numbers than the model's")]
+    #[error("the copy has another number type than the model")]
     NoFloats,
     #[error("the copy was given up")]
     GivenUp,
-    #[error("the copy thread panicked")]
+    #[error("the copy worker panicked")]
     Panicked,
 }
 
@@ -62,41 +62,42 @@ impl CopyError {
     }
 }
 
-/// The pager's end of the copy threads. Dropping it ends them.
+/// The pager's handle of the copy workers. Dropping it ends them.
 pub struct CopyWorkers {
     memory: WorkerSender<Job>,
     disk: Option<WorkerSender<Job>>,
     host: Host,
-    /// Of one copy, or of all.
+    /// Discards the detached states of one copy, or all.
     discard: Box<dyn Fn(Option<CopyId>) + Send + Sync>,
 }
 
-/// What copies are kept in.
+/// The memory and disk that copies are stored in.
 #[derive(Debug)]
 pub struct Stores {
-    /// Where memory for copies comes from.
+    /// Pool of buffers for copies.
     pub pool: BufferPool,
     /// Host memory.
     pub host: Host,
-    /// The disk, if there is one.
+    /// The disk tier, if configured.
     pub disk: Option<DiskTier>,
-    /// An export that the device has not computed after so long is given up: what waits for
-    /// its room would wait for ever if the device hangs and is asked for nothing else.
+    /// Time after which an export that the device has not computed is given up. Otherwise
+    /// requests that need its memory would wait forever if the device hangs and gets no other
+    /// work.
     pub export_timeout: Duration,
 }
 
-/// Host memory, shared by the copy threads and the pager.
+/// Host memory, shared by the copy workers and the pager.
 #[derive(Clone, Debug)]
 pub struct Host(primitives::Arc<Mutex<HostState>>);
 
 #[derive(Debug)]
 struct HostState {
     tier: HostTier,
-    /// What the device is to hand over. What it hands over beside that is of no use.
+    /// Copies that the device must export. Other exports are of no use.
     awaited: FxHashMap<CopyId, Arc<Label>>,
 }
 
-/// What copies between the device and host memory.
+/// The worker that copies between the device and host memory.
 pub struct MemoryCopyWorker<K: Packer> {
     packer: K,
     pool: BufferPool,
@@ -105,7 +106,7 @@ pub struct MemoryCopyWorker<K: Packer> {
     export_timeout: Duration,
 }
 
-/// What copies between host memory and the disk.
+/// The worker that copies between host memory and the disk.
 #[derive(Debug)]
 pub struct DiskCopyWorker {
     host: Host,
@@ -114,18 +115,18 @@ pub struct DiskCopyWorker {
 
 impl std::fmt::Debug for CopyWorkers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Carriers").finish_non_exhaustive()
+        f.debug_struct("CopyWorkers").finish_non_exhaustive()
     }
 }
 
 impl<K: Packer> std::fmt::Debug for MemoryCopyWorker<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemoryCarrier").finish_non_exhaustive()
+        f.debug_struct("MemoryCopyWorker").finish_non_exhaustive()
     }
 }
 
 impl Host {
-    /// Empty host memory.
+    /// Creates empty host memory.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self(primitives::Arc::new(Mutex::new(HostState {
@@ -134,11 +135,11 @@ impl Host {
         })))
     }
 
-    /// Gives up a copy; one that is still to come is not kept when it does.
+    /// Drops a copy. One that is still to be packed is not stored.
     pub fn forget(&self, copy: CopyId) {
         let mut state = self.state();
         state.awaited.remove(&copy);
-        // Memory is given back whatever happens.
+        // Removal from host memory never fails.
         state.tier.remove(copy).ok();
     }
 
@@ -150,15 +151,15 @@ impl Host {
         self.state().awaited.insert(copy, label);
     }
 
-    /// What the device hands over under this name, unless nobody waits for it.
+    /// Returns the label of a copy that is to be exported, unless it was given up.
     fn awaited(&self, copy: CopyId) -> Option<Arc<Label>> {
         self.state().awaited.get(&copy).map(Arc::clone)
     }
 
-    /// Keeps what was handed over, unless it was given up meanwhile.
+    /// Stores an exported copy, unless it was given up meanwhile.
     fn store_awaited(&self, copy: CopyId, bytes: &Arc<Buffer>) -> Result<(), CopyError> {
         if injected(InjectedBug::HostKeepTwoLocks) {
-            // Looks before it keeps, but not in one step: it may be given up between.
+            // Checks and stores in two steps: the copy may be given up in between.
             let label = self.awaited(copy).ok_or(CopyError::GivenUp)?;
             self.state().awaited.remove(&copy);
             return Ok(self.store(copy, &label, bytes)?);
@@ -172,14 +173,14 @@ impl Host {
         self.state().tier.load(copy, label)
     }
 
-    /// A panic elsewhere leaves a shelf that is whole.
+    /// A panic of another thread leaves a consistent state, so poisoning is ignored.
     fn state(&self) -> MutexGuard<'_, HostState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<K: Packer> MemoryCopyWorker<K> {
-    /// Between this host memory and what the device's dock is made of.
+    /// Creates a worker between this host memory and the device's imports.
     #[must_use]
     pub fn new(
         packer: K,
@@ -196,7 +197,7 @@ impl<K: Packer> MemoryCopyWorker<K> {
         }
     }
 
-    /// Does a job. None where it waits for the device.
+    /// Runs a job. Returns `None` if the job waits for the device.
     pub fn run_job(&mut self, job: Job) -> Option<Done> {
         match job.task {
             Task::Pack => {
@@ -207,7 +208,7 @@ impl<K: Packer> MemoryCopyWorker<K> {
         }
     }
 
-    /// The oldest export, if the device has computed it, or has not for too long.
+    /// Returns the oldest export, if the device has computed it or has exceeded the timeout.
     pub fn next_export(
         &self,
         exports: &ExportQueue<K::DetachedState>,
@@ -217,7 +218,7 @@ impl<K: Packer> MemoryCopyWorker<K> {
         })
     }
 
-    /// Packs what the device has handed over. None where nobody has asked for it.
+    /// Packs an exported segment. Returns `None` if no job asks for it.
     pub fn pack(&mut self, export: Export<K::DetachedState>) -> Option<Done> {
         let copy = export.copy;
         let label = self.host.awaited(copy)?;
@@ -227,7 +228,7 @@ impl<K: Packer> MemoryCopyWorker<K> {
                 .pool
                 .take(self.packer.packed_bytes(label.segment_size()))?;
             self.packer.pack(&detached_state, &mut full)?;
-            // The device's memory is free before anybody hears of it.
+            // The device's memory is freed before the pager learns of it.
             drop(detached_state);
             let stored = self.at_rest(&label, full)?;
             self.host.store_awaited(copy, &Arc::new(stored))
@@ -238,12 +239,12 @@ impl<K: Packer> MemoryCopyWorker<K> {
         Some(done)
     }
 
-    /// What the device hands over under this name, unless nobody waits for it.
+    /// Returns the label of a copy that is to be exported, unless it was given up.
     pub(super) fn awaited(&self, copy: CopyId) -> Option<Arc<Label>> {
         self.host.awaited(copy)
     }
 
-    /// Gives a copy up.
+    /// Drops a copy.
     pub(super) fn forget(&self, copy: CopyId) {
         self.host.forget(copy);
     }
@@ -264,7 +265,7 @@ impl<K: Packer> MemoryCopyWorker<K> {
         Ok(())
     }
 
-    /// What is kept of a packed parcel.
+    /// Converts a packed segment to the precision in which it is stored.
     fn at_rest(&self, label: &Label, full: Buffer) -> Result<Buffer, CopyError> {
         match label.precision {
             Precision::Full => Ok(full),
@@ -314,13 +315,13 @@ impl<K: Packer> MemoryCopyWorker<K> {
         }
     }
 
-    /// Waits for a job until the oldest export, which was handed over so long ago, is to be
-    /// looked at again. Does the job. None where the pager is gone.
+    /// Waits for a job until the oldest export must be checked again; `waited` is its age. Runs
+    /// the job. Returns `None` if the pager is gone.
     fn watch(&mut self, jobs: &Receiver<Job>, waited: Duration) -> Option<Option<Done>> {
         match jobs.recv_timeout((waited / 8).clamp(WATCH_MIN, WATCH_MAX)) {
             Ok(job) => Some(self.run_job(job)),
             Err(RecvTimeoutError::Timeout) => {
-                // An export may never be computed. Spare memory goes back all the same.
+                // An export may never be computed. Idle memory is trimmed all the same.
                 self.pool.trim(IDLE_BUFFER_TIMEOUT);
                 Some(None)
             }
@@ -328,8 +329,8 @@ impl<K: Packer> MemoryCopyWorker<K> {
         }
     }
 
-    /// Waits for something to do, and does it if it is a job. None where the pager or the
-    /// device is gone. There may be something to unpack for nobody then.
+    /// Waits for a job or an export, and runs the job. Returns `None` if the pager or the
+    /// device is gone. A job to unpack may be lost then: no receiver is left.
     fn idle(
         &mut self,
         jobs: &Receiver<Job>,
@@ -348,7 +349,7 @@ impl<K: Packer> MemoryCopyWorker<K> {
         }
     }
 
-    /// Nobody hears of this any more: what was brought is thrown away.
+    /// Discards a detached state whose job cannot be reported any more.
     pub(super) fn retract(&self, unreported: &Done) {
         if unreported.task == Task::Unpack && unreported.result.is_ok() {
             drop(self.imports.take(unreported.copy));
@@ -357,13 +358,13 @@ impl<K: Packer> MemoryCopyWorker<K> {
 }
 
 impl DiskCopyWorker {
-    /// Between this host memory and this disk.
+    /// Creates a worker between this host memory and this disk.
     #[must_use]
     pub fn new(host: Host, tier: DiskTier) -> Self {
         Self { host, tier }
     }
 
-    /// Does a job.
+    /// Runs a job.
     pub fn run_job(&mut self, job: &Job) -> Done {
         let bytes = match job.task {
             Task::Remove => 0,
@@ -380,7 +381,7 @@ impl DiskCopyWorker {
                     self.tier.store(job.copy, &job.label, &bytes)?;
                 }
                 Task::Remove => self.tier.remove(job.copy)?,
-                Task::Pack | Task::Unpack => unreachable!("another thread's"),
+                Task::Pack | Task::Unpack => unreachable!("a job of the memory worker"),
             }
             Ok(())
         })
@@ -388,12 +389,12 @@ impl DiskCopyWorker {
 }
 
 impl CopyWorkers {
-    /// Starts the threads. What they have done is told to `done`; `alive` is dropped when
-    /// the last of them has ended, and all that they held is free.
+    /// Starts the threads. They send finished jobs to `done`. `alive` is dropped when the last
+    /// of them has ended and all its memory is free.
     ///
     /// # Errors
     ///
-    /// When there are no threads to be had.
+    /// If the system cannot start a thread.
     pub fn start<K: Packer>(
         packer: K,
         host_end: HostEnd<K::DetachedState>,
@@ -424,7 +425,8 @@ impl CopyWorkers {
         Ok(Self::new(WorkerSender::Thread(memory), disk, host, imports))
     }
 
-    /// As [`start`](CopyWorkers::start), in a simulated house: tasks take the threads' place.
+    /// Does the same as [`start`](CopyWorkers::start) in a simulated engine: tasks replace the
+    /// threads.
     #[must_use]
     pub fn simulate<K: Packer>(
         packer: K,
@@ -482,36 +484,37 @@ impl CopyWorkers {
         }
     }
 
-    /// Has a job done. False when the thread is gone.
+    /// Queues a job. Returns false if the thread is gone.
     ///
     /// # Panics
     ///
-    /// When more jobs are out than the pager's core gives.
+    /// If the worker has a queued job already: the pager's core gives one at a time.
     #[must_use]
     pub fn run_job(&self, job: Job) -> bool {
         if job.task == Task::Pack {
-            // Known before the device can be asked for it, and until it is given up.
+            // The job is registered before the device can export the copy, until it is given
+            // up.
             self.host.expect_export(job.copy, job.label);
             return true;
         }
         let copy_queue = match job.task.copy_queue() {
             CopyQueue::Memory => &self.memory,
-            CopyQueue::Disk => self.disk.as_ref().expect("there is a disk"),
+            CopyQueue::Disk => self.disk.as_ref().expect("disk jobs need a disk"),
         };
         copy_queue.send(job, "the pager gives no more jobs than fit")
     }
 
-    /// Gives host memory back.
+    /// Drops a copy from host memory.
     pub fn forget(&self, copy: CopyId) {
         self.host.forget(copy);
     }
 
-    /// Throws a parcel away.
+    /// Discards one detached state of a copy.
     pub fn discard(&self, copy: CopyId) {
         (self.discard)(Some(copy));
     }
 
-    /// Throws all parcels away.
+    /// Discards all detached states.
     pub fn discard_all(&self) {
         (self.discard)(None);
     }
@@ -529,14 +532,14 @@ fn start_disk(
             while let Ok(job) = jobs.recv()
                 && done.blocking_send(copy_worker.run_job(&job)).is_ok()
             {}
-            // The folder is free for others before anybody hears of it.
+            // The folder is unlocked before `alive` reports the end.
             drop(copy_worker);
             drop(alive_guard);
         })?;
     Ok(WorkerSender::Thread(sender))
 }
 
-/// Does a job, and says how it went. A panic is one way.
+/// Runs a job and reports its result. A panic is an error.
 fn timed(
     copy: CopyId,
     task: Task,
@@ -565,7 +568,8 @@ mod tests {
     use motet_model::Model;
     use motet_model::oracle::{Oracle, OracleConfig, OraclePacker};
 
-    /// An export that is never computed keeps the thread from being idle, and no memory with it.
+    /// An export that is never computed keeps the thread from idling, but its idle memory is
+    /// trimmed.
     #[tokio::test(start_paused = true)]
     async fn idle_memory_is_trimmed_while_an_export_is_pending() {
         let oracle = Oracle::new(OracleConfig::with_layers(&[LayerKind::Full]));
@@ -575,12 +579,12 @@ mod tests {
         let pool = BufferPool::new(1 << 20);
         let mut copy_worker = MemoryCopyWorker::new(packer, pool.clone(), Host::new(0), imports);
         let (_pager, jobs) = bounded(JOBS_MAX);
-        drop(pool.take(100).expect("memory"));
+        drop(pool.take(100).expect("memory is available"));
         let idle_bytes = pool.stats().idle_bytes;
         assert!(idle_bytes > 0);
         let mut watch = |expected| {
             let done = copy_worker.watch(&jobs, Duration::ZERO);
-            assert!(matches!(done, Some(None)), "nothing is done: {done:?}");
+            assert!(matches!(done, Some(None)), "no job has ended: {done:?}");
             assert_eq!(pool.stats().idle_bytes, expected);
         };
         watch(idle_bytes);

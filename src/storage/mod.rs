@@ -1,4 +1,4 @@
-//! Copies outside the device: the tiers that keep them, and the workers that move them.
+//! Copies outside the device: the tiers that store them, and the workers that copy them.
 
 pub mod copy_worker;
 mod simulated;

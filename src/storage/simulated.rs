@@ -1,4 +1,4 @@
-//! What copies, as tasks that pretend to take time.
+//! The copy workers of a simulation: tasks whose jobs take virtual time.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::storage::copy_worker::{DiskCopyWorker, MemoryCopyWorker};
 use motet_core::pager::{Done, Job, JobError, Task};
 use motet_model::Packer;
 
-/// After so much virtual time at least it is looked again whether an export is computed.
+/// Shortest virtual time between two checks whether an export is computed.
 const WATCH_MIN: Duration = Duration::from_millis(1);
-/// And at most.
+/// Longest virtual time between two checks.
 const WATCH_MAX: Duration = Duration::from_secs(1);
 
 impl<K: Packer> MemoryCopyWorker<K> {
-    /// Copies until the pager or the device is gone. What was asked for goes first.
+    /// Runs jobs until the pager or the device is gone. Jobs go before exports.
     pub(super) async fn simulate(
         mut self,
         mut jobs: mpsc::Receiver<Job>,
@@ -86,7 +86,7 @@ impl<K: Packer> MemoryCopyWorker<K> {
 }
 
 impl DiskCopyWorker {
-    /// Copies until the pager is gone.
+    /// Runs jobs until the pager is gone.
     pub(super) async fn simulate(
         mut self,
         mut jobs: mpsc::Receiver<Job>,
@@ -105,7 +105,7 @@ impl DiskCopyWorker {
     }
 }
 
-/// Copies in the middle of the time that it takes, unless it fails.
+/// Runs `copy` in the middle of the scheduled time, unless the schedule makes it fail.
 fn on_schedule(
     job: &Job,
     scheduled: ScheduledCopy,
@@ -125,7 +125,7 @@ fn on_schedule(
     async move {
         wait(takes / 2).await;
         let done = match failed {
-            // What was to be copied is dropped, too.
+            // The bytes to copy are dropped, too.
             Some(failed) => {
                 drop(copy);
                 Some(failed)
@@ -140,7 +140,7 @@ fn on_schedule(
     }
 }
 
-/// Until an export is looked at again that was waited for so long.
+/// Waits until the next check of an export that has waited for `waited` already.
 async fn watch(waited: Option<Duration>) {
     match waited {
         Some(waited) => tokio::time::sleep((waited / 8).clamp(WATCH_MIN, WATCH_MAX)).await,
@@ -149,7 +149,7 @@ async fn watch(waited: Option<Duration>) {
 }
 
 async fn wait(time: Duration) {
-    // A sleep of no time takes a millisecond.
+    // A sleep of zero takes a millisecond.
     if !time.is_zero() {
         tokio::time::sleep(time).await;
     }

@@ -9,8 +9,10 @@
 //!
 //! [`Engine::stats`]: crate::Engine::stats
 
+mod event;
 mod metrics;
 mod prefill;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +23,6 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::error::SubmitError;
-use crate::monitor::{EVENTS_MAX, EngineEvent, Events};
 use metrics::Metrics;
 use motet_core::SequenceId;
 use motet_core::cache::{CacheStats, Miss};
@@ -33,6 +34,9 @@ use motet_core::recovery::Fault;
 use motet_core::scheduler::SchedulerStats;
 use motet_sync::primitives::{AtomicUsize, Ordering};
 use prefill::PrefillRate;
+
+pub use event::{EVENTS_MAX, EngineEvent, Events, SPANS_MAX, SpanView, StepView};
+pub use snapshot::{Budgets, Snapshot};
 
 /// Statistics of an engine at one moment. Sums run from the engine's start.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -54,10 +54,13 @@ impl System {
                 sequence,
                 tokens_max,
                 runs,
-            } => match runs {
-                true => self.extend_grant(sequence, tokens_max),
-                false => self.extend_grant_without_slot(sequence, tokens_max),
-            },
+            } => {
+                if runs {
+                    self.extend_grant(sequence, tokens_max)
+                } else {
+                    self.extend_grant_without_slot(sequence, tokens_max)
+                }
+            }
             Operation::ProbePrefix { first, probes } => self.probe_many(first, probes),
             Operation::Truncate { sequence, to } => self.truncate(sequence, to),
             Operation::Remove {
@@ -216,8 +219,8 @@ impl System {
         }
         self.oracle.faults.next_steps(1, fault);
         let done = self.work(spans);
-        assert!(!done, "a step fails when told to");
-        // The failed allocation may have been elsewhere; then the step did not happen.
+        assert!(!done, "a step fails on request");
+        // An edit may have been denied memory first; then the step did not run.
         self.oracle.faults.clear();
         self.note(kind);
     }
@@ -309,7 +312,8 @@ impl System {
             sequence: SequenceId(u64::MAX),
             computed: 0,
         };
-        self.send(no_sequence).expect("a report without progress is valid");
+        self.send(no_sequence)
+            .expect("a report without progress is valid");
         if self.naive.pins.len() < pins {
             self.note_consequence("a pin expires");
         }
@@ -324,7 +328,7 @@ impl System {
         }
     }
 
-    /// A sequence as long as the context is submitted, and cancelled before it has run.
+    /// Opens a slot for a sequence as long as the context, and closes it before it has run.
     fn press(&mut self, of: usize, family: usize) {
         let tokens = (0..CONTEXT_TOKENS).map(|at| 1 - family_token(family, at));
         let sequence = self.new_sequence(of, tokens.collect(), 0);

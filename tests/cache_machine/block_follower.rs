@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use motet::TokenId;
 use motet::cache::{BlockEvent, BlockHash, Salt};
 
-/// The stored blocks, as far as events told.
+/// The stored blocks, as reported by events.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct BlockFollower {
     blocks: BTreeMap<BlockHash, Block>,

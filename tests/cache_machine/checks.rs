@@ -73,7 +73,11 @@ impl System {
             assert_eq!(node.pins, pins, "pins hold their prefixes, and no others");
             let slots = self.reference_device.paths(of);
             let slots = slots.filter(|path| path.starts_with(tokens)).count();
-            assert_eq!(node.ref_count, pins + slots, "a sequence leases the nodes that it uses");
+            assert_eq!(
+                node.ref_count,
+                pins + slots,
+                "a sequence leases the nodes that it uses"
+            );
             assert_eq!(
                 node.resumable,
                 self.reference_device.resumes_after(part),
@@ -228,12 +232,11 @@ impl System {
         self.oracle.faults.clear();
         self.work(Vec::new());
         while let Some(id) = self.sequences.keys().next().copied() {
-            match id.0.is_multiple_of(2) && self.sequences[&id].slot().is_some() {
-                true => {
-                    self.discard(id);
-                    self.sequences.remove(&id);
-                }
-                false => self.close(id),
+            if id.0.is_multiple_of(2) && self.sequences[&id].slot().is_some() {
+                self.discard(id);
+                self.sequences.remove(&id);
+            } else {
+                self.close(id)
             }
             self.report();
             self.check();

@@ -34,12 +34,19 @@ impl System {
                 },
             ] => {
                 let expected = (id, tokens_max.max(granted));
-                assert_eq!((sequence, now), expected, "the requested tokens are granted");
+                assert_eq!(
+                    (sequence, now),
+                    expected,
+                    "the requested tokens are granted"
+                );
                 self.sequences.get_mut(&id).expect("it runs").tokens_max = now;
                 if now > granted {
                     self.note("grow");
                 } else {
-                    assert!(before == self.snapshot(), "a grant that the slot has costs nothing");
+                    assert!(
+                        before == self.snapshot(),
+                        "a grant that the slot has costs nothing"
+                    );
                     self.note("extend to its own grant");
                 }
                 if self.cache.core().stats().evicted_segments > evicted {
@@ -77,7 +84,8 @@ impl System {
             sequence,
             tokens_max,
         };
-        self.send(message).expect("any sequence may ask for a larger grant");
+        self.send(message)
+            .expect("any sequence may ask for a larger grant");
         std::mem::take(&mut self.answers)
     }
 
@@ -130,7 +138,11 @@ impl System {
             granted == reserved || shifts && granted < reserved,
             "exactly the grants are reserved: {granted} of {reserved} bytes"
         );
-        assert_eq!(self.answers, [], "a sequence without a request gets no answer");
+        assert_eq!(
+            self.answers,
+            [],
+            "a sequence without a request gets no answer"
+        );
     }
 
     /// Probes several sequences, one after the other.
@@ -141,10 +153,7 @@ impl System {
         let before = self.snapshot();
         let resident = self.probe(&ids);
         assert_eq!(resident.len(), probes.min(PROBES_MAX).min(ids.len()));
-        assert!(
-            before == self.snapshot(),
-            "a probe changes nothing"
-        );
+        assert!(before == self.snapshot(), "a probe changes nothing");
         if !ids.is_empty() {
             self.note("look");
         }
@@ -222,7 +231,10 @@ impl System {
                 of.computed
             ),
             Phase::Deferred { at, .. } => {
-                assert!(at > promise.resident, "a sequence waits for more tokens than are there");
+                assert!(
+                    at > promise.resident,
+                    "a sequence waits for more tokens than are there"
+                );
             }
             Phase::Queued | Phase::Asked => {}
         }

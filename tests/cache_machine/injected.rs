@@ -69,7 +69,9 @@ fn notice(injected: Option<Injected>, expected: &str) -> Result<usize, Vec<Strin
     let strategy = Histories::sequential_strategy(OPERATIONS..OPERATIONS + 1);
     let mut others = Vec::new();
     for history in 1..=HISTORIES_MAX {
-        let tree = strategy.new_tree(&mut runner).expect("a history is generated");
+        let tree = strategy
+            .new_tree(&mut runner)
+            .expect("a history is generated");
         let (mut setup, operations, _) = tree.current();
         setup.injected = injected;
         let run = || CacheMachine::test_sequential(config.clone(), setup, operations, None);

@@ -117,7 +117,7 @@ impl Naive {
         Some(prefixes.len() * spec.segment_bytes(SegmentSize::whole(1)))
     }
 
-    /// A list of which a prefix is to be pinned.
+    /// A list to pin a prefix of.
     pub(crate) fn any_list(&self, choice: usize) -> Option<(usize, &Vec<TokenId>)> {
         let lists = |salt: usize| self.published[salt].iter().map(move |list| (salt, list));
         let all: Vec<_> = lists(0).chain(lists(1)).collect();

@@ -89,7 +89,7 @@ pub(crate) enum Operation {
     Clear {
         salt: Option<usize>,
     },
-    /// A large sequence is submitted and cancelled.
+    /// A large sequence is opened and closed.
     Press {
         salt: usize,
         family: usize,

@@ -182,8 +182,14 @@ impl ReferenceDevice {
 
     fn share_existing(&mut self, slot: SlotId, tokens: usize, path: &[SegmentId]) {
         let parts: Vec<_> = path.iter().map(|segment| self.held(*segment)).collect();
-        let slot = self.slots.get_mut(&slot).expect("the slot that shares is open");
-        assert!(tokens <= slot.tail.len(), "a slot has the tokens that it replaces");
+        let slot = self
+            .slots
+            .get_mut(&slot)
+            .expect("the slot that shares is open");
+        assert!(
+            tokens <= slot.tail.len(),
+            "a slot has the tokens that it replaces"
+        );
         let given_up: Vec<_> = slot.tail.drain(..tokens).collect();
         let shared: Vec<_> = parts.iter().flat_map(|part| part.tokens.clone()).collect();
         assert_eq!(given_up, shared, "the shared tokens are the replaced ones");
@@ -234,7 +240,10 @@ impl ReferenceDevice {
     }
 
     fn seal_in_place(&mut self, slot: SlotId, tokens: &Range<usize>, segment: SegmentId) {
-        let closed_slot = self.slots.remove(&slot).expect("the slot that is sealed in place is open");
+        let closed_slot = self
+            .slots
+            .remove(&slot)
+            .expect("the slot that is sealed in place is open");
         assert!(
             tokens.start < tokens.end && tokens.end <= closed_slot.tail.len(),
             "a slot has the tokens that it seals"

@@ -55,7 +55,10 @@ impl System {
 
     /// Ends a sequence. Its computed tokens are published.
     pub(crate) fn close(&mut self, id: SequenceId) {
-        let sequence = self.sequences.remove(&id).expect("a closed sequence was alive");
+        let sequence = self
+            .sequences
+            .remove(&id)
+            .expect("a closed sequence was alive");
         let message = Message::Close {
             sequence: id,
             computed: sequence.computed,
@@ -78,7 +81,10 @@ impl System {
     }
 
     fn requeue(&mut self, id: SequenceId) {
-        let sequence = self.sequences.get_mut(&id).expect("a queued sequence is alive");
+        let sequence = self
+            .sequences
+            .get_mut(&id)
+            .expect("a queued sequence is alive");
         sequence.phase = Phase::Queued;
         if sequence.exact != usize::MAX || sequence.tokens.is_empty() {
             self.sequences.remove(&id);
@@ -150,7 +156,10 @@ impl System {
     }
 
     fn evaluated(&mut self, id: SequenceId, span: PlannedSpan, span_output: SpanOutput) {
-        let sequence = self.sequences.get_mut(&id).expect("a running sequence is alive");
+        let sequence = self
+            .sequences
+            .get_mut(&id)
+            .expect("a running sequence is alive");
         let mut expected = Vec::new();
         let PlannedTokens::Known(tokens) = span.token_source else {
             panic!("all tokens were known");
@@ -162,7 +171,10 @@ impl System {
         let SpanOutput::Logits(logits) = span_output else {
             panic!("logits were requested");
         };
-        assert_eq!(logits, expected, "{id} gets the logits of its reference run");
+        assert_eq!(
+            logits, expected,
+            "{id} gets the logits of its reference run"
+        );
         sequence.computed += tokens.len();
         self.reference_device.evaluated(span.slot, &tokens);
         let last = &logits[logits.len() - 2..];

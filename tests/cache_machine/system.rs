@@ -203,7 +203,10 @@ impl System {
         for effect in &effects {
             if let Effect::SlotOpened { sequence, slot, .. } = effect {
                 let pending_sequence = self.sequences.get(sequence);
-                owners.insert(*slot, pending_sequence.expect("a starting sequence is alive").salt);
+                owners.insert(
+                    *slot,
+                    pending_sequence.expect("a starting sequence is alive").salt,
+                );
             }
         }
         let mut waits = None;
@@ -311,7 +314,10 @@ impl System {
         let pending_sequence = self.answered(sequence);
         pending_sequence.phase = Phase::Queued;
         let fits = spec.tail_bytes(pending_sequence.tokens_max) <= budget;
-        assert!(!(alone && fits), "a sequence that is alone and fits gets a slot");
+        assert!(
+            !(alone && fits),
+            "a sequence that is alone and fits gets a slot"
+        );
         assert!(!ample_memory, "everything fits");
     }
 
@@ -371,8 +377,15 @@ impl System {
 
     /// Opens a slot for a queued sequence, with all its tokens.
     pub(crate) fn open_slot(&mut self, id: SequenceId) {
-        let sequence = self.sequences.get_mut(&id).expect("a starting sequence is alive");
-        assert_eq!(sequence.phase, Phase::Queued, "a starting sequence is queued");
+        let sequence = self
+            .sequences
+            .get_mut(&id)
+            .expect("a starting sequence is alive");
+        assert_eq!(
+            sequence.phase,
+            Phase::Queued,
+            "a starting sequence is queued"
+        );
         sequence.phase = Phase::Asked;
         sequence.sent_keep = sequence.keep.filter(|keep| *keep < sequence.tokens_max);
         sequence.known = sequence.tokens.len();

@@ -72,7 +72,10 @@ impl Check {
 
     /// Expects Motet's result to be equal to the expectation.
     pub(crate) fn same<T: PartialEq + Debug>(&self, what: &str, motet: T, expected: T) {
-        assert_eq!(motet, expected, "{what}: Motet's value, and the expected one");
+        assert_eq!(
+            motet, expected,
+            "{what}: Motet's value, and the expected one"
+        );
     }
 
     /// Expects that Motet differs on purpose and returns `instead`.
@@ -135,11 +138,7 @@ impl Check {
     /// Checks that an expectation in words still has the wording that the comparisons beside
     /// this call were written for.
     pub(crate) fn prose(&self, fact: &Fact<'_>, words: &str) {
-        assert_eq!(
-            fact.text(),
-            words,
-            "the expectation has another wording"
-        );
+        assert_eq!(fact.text(), words, "the expectation has another wording");
     }
 
     /// Returns the outcome of the case.

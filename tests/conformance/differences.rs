@@ -4,7 +4,7 @@ use crate::check::{Difference, Unsupported};
 
 const NO_GROUPS: &str = "Motet caches text tokens only; no inputs have to stay in one batch";
 const OLDER_RULE: &str = "the older rule leaves a full context, which a shift would halve at once; \
-     the later rule, of `prompt.context_shift_limit`, leaves room for the output";
+     the later rule, of `prompt.context_shift_limit`, leaves space for the output";
 const WINDOW: &str = "a window of W tokens counts the token itself, as models' configurations and \
      MLX do; ollama's older cache admitted one more";
 const TEXT_ONLY: &str = "Motet caches token ids and nothing else: there are no pictures and no \
@@ -13,8 +13,8 @@ const POSITIONS: &str = "positions are places in a sequence's own token list and
 const RING: &str = "restore points are evicted when their bytes are needed, and not by count";
 const OWN_POINTS: &str = "models that cannot resume after any token are also sealed before the \
      last token of a prompt, since the same prompt is likely to come again";
-const COMPACT: &str = "segments are sealed as compact copies: nothing is lazy, and no bytes counted as \
-     free turn out to be in use";
+const COMPACT: &str = "segments are sealed as compact copies: nothing is lazy, and no bytes \
+     counted as free turn out to be in use";
 const NO_MASKS: &str = "attention is causal; callers cannot pass masks";
 const PARTIAL: &str = "full attention resumes within an edge for every request, and a window \
      where enough of it is left; state is also sealed before the last token of a prompt";
@@ -24,8 +24,8 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         suite: "input_cache.find_slot",
         case: "Evict",
         reason: "there are no numbered slots, so none is the first",
-        instead: "without a common prefix, `Longest` evicts the same slot as `Best`: the first in \
-                  the order of eviction",
+        instead: "without a common prefix, `Longest` evicts the same slot as `Best`: the \
+                  least recently used",
     },
     Difference {
         suite: "input_cache.shift_discard.same_batch",

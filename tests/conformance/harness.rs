@@ -118,7 +118,10 @@ impl CacheHarness {
         settings(&mut open_slot);
         self.prompts.insert(sequence, Arc::clone(&open_slot.tokens));
         let effects = self.handle(Message::OpenSlot(open_slot));
-        (sequence, effects.expect("a sequence may always ask for a slot"))
+        (
+            sequence,
+            effects.expect("a sequence may always ask for a slot"),
+        )
     }
 
     /// The answer with which a live sequence's slot was opened.
@@ -225,9 +228,10 @@ impl CacheHarness {
         live.reference.remove(removed.clone());
         // The cache forgets the tokens that followed. New tokens are reported from there on.
         live.known = removed.start;
-        live.generated = match removed.end < computed {
-            true => live.reference.tokens()[removed.start..].to_vec(),
-            false => Vec::new(),
+        live.generated = if removed.end < computed {
+            live.reference.tokens()[removed.start..].to_vec()
+        } else {
+            Vec::new()
         };
         Ok(())
     }

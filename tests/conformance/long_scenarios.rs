@@ -138,7 +138,10 @@ fn conversation(check: &mut Check, case: &Fact<'_>) {
             assert_eq!(opened.cached, matched, "{turn:?}");
         }
         let theirs = derived.map_or(0, |derived| derived.get("cached").number());
-        assert!(opened.cached >= theirs, "{turn:?}: {opened:?}, Motet is never worse");
+        assert!(
+            opened.cached >= theirs,
+            "{turn:?}: {opened:?}, Motet is never worse"
+        );
         check.same("coverage", scenario.covers(), expect.get("coverage").flag());
     }
     let evicted = scenario.harness.core.stats().evicted_segments;
@@ -205,7 +208,10 @@ fn inspect(
         panic!("`{}` contains a number of tokens", probe.text());
     };
     check.prose(probe, &format!("first {first} tokens + {fresh} fresh"));
-    assert!(first <= reached, "tokens that were not computed are unknown");
+    assert!(
+        first <= reached,
+        "tokens that were not computed are unknown"
+    );
     let other = [&prompt[..first], &scenario.fresh(fresh)].concat();
     let matched = scenario.harness.matched(&other);
     let cached = scenario.harness.resumable(&other);

@@ -71,10 +71,10 @@ fn discard_groups(check: &mut Check, case: &Fact<'_>) {
     let own_rule = (half + tokens).saturating_sub(context);
     let cut = keep + own_rule;
     // ollama moves the cut to the end of a group, if the group starts before the cut.
-    let moved = groups(&runs).fold(cut, |cut, (start, end)| match start < cut {
-        true => cut.max(end),
-        false => cut,
-    });
+    let moved = groups(&runs).fold(
+        cut,
+        |cut, (start, end)| if start < cut { cut.max(end) } else { cut },
+    );
     check.theirs("discarded", moved - keep, expected);
     check.same_or_instead("discarded", discard, own_rule, expected);
 }
@@ -185,9 +185,10 @@ fn truncate(check: &mut Check, case: &Fact<'_>) {
     let prompt: Vec<TokenId> = (0..len as TokenId).collect();
     let expect = case.get("expect");
     let [shifts, may_truncate] = ["shift", "truncate"].map(|field| case.get(field).flag());
-    let limit = match shifts && may_truncate {
-        true => ContextLimit::Shift { keep },
-        false => ContextLimit::Stop,
+    let limit = if shifts && may_truncate {
+        ContextLimit::Shift { keep }
+    } else {
+        ContextLimit::Stop
     };
     let result = generate(context, &prompt, |mut request| {
         request.at_context_limit = limit;
@@ -246,7 +247,12 @@ fn truncate_to_context(check: &mut Check, case: &Fact<'_>) {
         resume_at,
     );
     let new_len = expect.get("new_len").number();
-    check.instead("the remaining tokens", len - gone.len(), context - half, new_len);
+    check.instead(
+        "the remaining tokens",
+        len - gone.len(),
+        context - half,
+        new_len,
+    );
     // The tokens that the older rule leaves, less those that a shift then discards at once.
     assert_eq!(
         (gone.end - half, len - gone.len() + half),

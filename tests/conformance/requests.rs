@@ -143,9 +143,10 @@ pub(crate) fn requests(case: &Fact<'_>, environment: &str) -> Vec<Request> {
     let traces = case.get("derived_traces");
     let of = |name: &str| {
         let trace = traces.get(name);
-        match trace.value().is_array() {
-            true => trace.items(),
-            false => trace.get("requests").items(),
+        if trace.value().is_array() {
+            trace.items()
+        } else {
+            trace.get("requests").items()
         }
     };
     let mut requests: Vec<Request> = of(environment).iter().map(Request::of).collect();
@@ -168,9 +169,10 @@ impl Request {
             label: fact.get("label").text().to_owned(),
             inputs: fact.get("inputs").tokens(),
             generated: fact.get("generated").tokens(),
-            restore_points: match points.value().is_array() {
-                true => points.numbers(),
-                false => [points.number()].into_iter().filter(|at| *at > 0).collect(),
+            restore_points: if points.value().is_array() {
+                points.numbers()
+            } else {
+                [points.number()].into_iter().filter(|at| *at > 0).collect()
             },
             live: fact.get("live_tokens_after").tokens(),
             matched: fact.get("matched").number(),

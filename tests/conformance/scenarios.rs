@@ -343,8 +343,8 @@ fn evict(
         let nodes = harness.nodes();
         let (path, others): (Vec<&Node>, Vec<&Node>) =
             nodes.iter().partition(|node| node.view.ref_count > 0);
-        // As in the case, one layer's state of a node counts as one snapshot. The budget has
-        // room for those of the live sequence, and for as many of the smallest others.
+        // As in the case, one layer's state of a node counts as one snapshot. The budget
+        // suffices for those of the live sequence, and for as many of the smallest others.
         let is_retained = (snapshots / layers.len()).saturating_sub(path.len());
         let smallest = others.iter().map(|node| node.view.bytes).min();
         let own: usize = path.iter().map(|node| node.view.bytes).sum();

@@ -53,7 +53,9 @@ pub(crate) fn packed(oracle: &mut Oracle, segment: &OracleSegment) -> Vec<u8> {
     let packer = oracle.packer();
     let mut bytes = vec![0; packer.packed_bytes(segment.segment_size())];
     let detached_state = oracle.export(segment).expect("a detached state");
-    packer.pack(&detached_state, &mut bytes).expect("room");
+    packer
+        .pack(&detached_state, &mut bytes)
+        .expect("the buffer is large enough");
     bytes
 }
 

@@ -220,9 +220,10 @@ fn fork(
 }
 
 fn policy(case: &Fact<'_>) -> SlotChoice {
-    match case.get("multi_user").flag() {
-        true => SlotChoice::Best,
-        false => SlotChoice::Longest,
+    if case.get("multi_user").flag() {
+        SlotChoice::Best
+    } else {
+        SlotChoice::Longest
     }
 }
 

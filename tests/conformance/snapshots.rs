@@ -74,7 +74,11 @@ fn need_base(check: &mut Check, case: &Fact<'_>) {
     let mut harness = CacheHarness::new(&[Full]);
     harness.converse(&tokens, &[from]);
     harness.evict_one();
-    assert_eq!(harness.matched(&tokens), from, "the last segment is evicted first");
+    assert_eq!(
+        harness.matched(&tokens),
+        from,
+        "the last segment is evicted first"
+    );
 }
 
 fn data_survives(check: &mut Check, case: &Fact<'_>) {
@@ -171,9 +175,10 @@ fn overwritten(check: &mut Check, case: &Fact<'_>) {
     assert_eq!(other.cached, written[0]);
     assert_eq!(rewind_to(&mut harness, &tokens, to), to);
     let expect = case.get("expect");
-    let verb = match expect.text().starts_with("snapshot still holds ") {
-        true => "holds original",
-        false => "reads original tokens",
+    let verb = if expect.text().starts_with("snapshot still holds ") {
+        "holds original"
+    } else {
+        "reads original tokens"
     };
     let words = format!("snapshot still {verb} {from}..{}", to - 1);
     check.prose(&expect, &words);

@@ -123,10 +123,7 @@ fn unknown_names_are_errors() {
     let location = format!("{suite}, {case}: ");
     let field = complaints(&|suite| suite.cases[0].facts["new"] = json!(1));
     assert!(field.starts_with(&location), "{field}");
-    assert!(
-        field.ends_with("the field `new` is unknown"),
-        "{field}"
-    );
+    assert!(field.ends_with("the field `new` is unknown"), "{field}");
     let shape = complaints(&|suite| suite.cases[0].facts = json!({"new": 1}));
     assert!(shape.starts_with(&location), "{shape}");
     assert!(

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use motet::cache::Salt;
 use motet::{SegmentId, TokenId};
-use motet_core::cache::eviction::Lru;
 use motet_core::cache::trie::{NodeKey, Sealed, Trie};
+use motet_core::eviction::Lru;
 
 use crate::cases::Fact;
 use crate::check::Check;

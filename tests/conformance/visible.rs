@@ -79,9 +79,10 @@ struct BatchPart {
 fn windowed(check: &mut Check, case: &Fact<'_>) {
     let steps = case.get("steps").items();
     let asks = |step: &Fact<'_>| step.get("op").text() == "can_resume";
-    match steps.last().is_some_and(asks) {
-        true => can_resume(check, case),
-        false => causal(check, case),
+    if steps.last().is_some_and(asks) {
+        can_resume(check, case)
+    } else {
+        causal(check, case)
     }
 }
 
@@ -284,9 +285,10 @@ fn oracle(layer: LayerKind) -> OracleConfig {
 
 /// The keys that a row of the matrix sees: a list of flags, or a text of digits.
 fn visible_keys(history: &[TokenId], row: &Fact<'_>) -> Vec<TokenId> {
-    let flags: Vec<bool> = match row.is_text() {
-        true => row.text().chars().map(|digit| digit == '1').collect(),
-        false => row.items().iter().map(Fact::flag).collect(),
+    let flags: Vec<bool> = if row.is_text() {
+        row.text().chars().map(|digit| digit == '1').collect()
+    } else {
+        row.items().iter().map(Fact::flag).collect()
     };
     assert_eq!(flags.len(), history.len(), "a flag for each key");
     let seen = history.iter().zip(flags).filter(|(_, seen)| *seen);
@@ -297,14 +299,13 @@ fn visible_keys(history: &[TokenId], row: &Fact<'_>) -> Vec<TokenId> {
 fn parts(step: &Fact<'_>) -> BTreeMap<usize, BatchPart> {
     let keys = listed(&step.get("keys"));
     let positions = listed(&step.get("positions"));
-    let seqs = match step.get("seqs").is_text() {
+    let seqs = if step.get("seqs").is_text() {
         // `0 x16` is sixteen times sequence 0.
-        true => {
-            let text = step.get("seqs").text();
-            let (seq, times) = text.split_once(" x").expect("a sequence, so many times");
-            vec![seq.parse().expect("a number"); times.parse().expect("a number")]
-        }
-        false => step.get("seqs").numbers(),
+        let text = step.get("seqs").text();
+        let (seq, times) = text.split_once(" x").expect("a sequence, so many times");
+        vec![seq.parse().expect("a number"); times.parse().expect("a number")]
+    } else {
+        step.get("seqs").numbers()
     };
     assert_eq!((seqs.len(), positions.len()), (keys.len(), keys.len()));
     let mut parts = BTreeMap::new();

@@ -92,7 +92,7 @@ fn contents(check: &mut Check, case: &Fact<'_>) {
     for (i, step) in steps.iter().enumerate() {
         let mut seen = Vec::new();
         if let Some(offset) = step.maybe("rewind") {
-            let next = steps.get(i + 1).and_then(ids).expect("it goes on");
+            let next = steps.get(i + 1).and_then(ids).expect("the steps continue");
             let ok = ring.rewind(offset.number(), &next);
             check.same("goes back", ok, step.get("ok").flag());
         } else if step.maybe("feed").is_some() {
@@ -172,12 +172,11 @@ fn single_query(check: &mut Check, case: &Fact<'_>) {
             let live = harness.open_slot(&ids, &[]).sequence;
             // Both are compared with the same reference.
             let (before, last) = ids.split_at(ids.len() - 1);
-            match is_alone {
-                false => harness.step(&[(live, &ids)]),
-                true => {
-                    harness.step(&[(live, before)]);
-                    harness.step(&[(live, last)]);
-                }
+            if is_alone {
+                harness.step(&[(live, before)]);
+                harness.step(&[(live, last)]);
+            } else {
+                harness.step(&[(live, &ids)])
             }
             assert_eq!(harness.tokens(live), ids);
         }

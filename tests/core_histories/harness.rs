@@ -343,9 +343,10 @@ impl CoreHarness {
                     begin.token_time = Some(Duration::from_millis(1));
                 }
                 self.now += Duration::from_millis(1);
-                let answer = match std::mem::take(&mut self.losses.cache_fails) {
-                    true => self.lose_cache(message),
-                    false => Answer::Asked(self.send_to_cache(message)),
+                let answer = if std::mem::take(&mut self.losses.cache_fails) {
+                    self.lose_cache(message)
+                } else {
+                    Answer::Asked(self.send_to_cache(message))
                 };
                 self.answers.push_back(answer);
             }
@@ -442,9 +443,10 @@ impl CoreHarness {
             assert!(delivered < 100_000, "work ends: {:?}", self.scheduler);
             let channels = self.channels();
             let first = rng.random_range(0..channels);
-            idle = match (0..channels).any(|i| self.deliver((first + i) % channels)) {
-                true => 0,
-                false => idle + 1,
+            idle = if (0..channels).any(|i| self.deliver((first + i) % channels)) {
+                0
+            } else {
+                idle + 1
             };
             // Nothing else happens until a deadline.
             if let (3, Some(at)) = (idle, self.wakes_at()) {
@@ -513,7 +515,10 @@ impl CoreHarness {
                     );
                 }
                 Ok(reason) => {
-                    assert_eq!(caller.sent, expected_output, "{sequence}: as in its reference run");
+                    assert_eq!(
+                        caller.sent, expected_output,
+                        "{sequence}: as in its reference run"
+                    );
                     let expected = match end {
                         Some(_) => FinishReason::EndToken,
                         None => FinishReason::Length,

@@ -41,13 +41,14 @@ pub(crate) fn prompt(rng: &mut impl Rng) -> Vec<TokenId> {
 }
 
 pub(crate) fn sampling(rng: &mut impl Rng) -> Sampling {
-    match rng.random_bool(0.5) {
-        true => Sampling::GREEDY,
-        false => Sampling {
+    if rng.random_bool(0.5) {
+        Sampling::GREEDY
+    } else {
+        Sampling {
             temperature: 1.0,
             seed: rng.random_range(0..4),
             ..Sampling::GREEDY
-        },
+        }
     }
 }
 
@@ -76,23 +77,26 @@ pub(crate) fn submit_any(harness: &mut CoreHarness, rng: &mut impl Rng) {
         .then(|| continue_conversation(harness, rng))
         .flatten()
         .unwrap_or_else(|| (any_salt(rng), prompt(rng)));
-    let salt = match rng.random_bool(0.1) {
-        true => Salt::private(harness.next_sequence()),
-        false => salt,
+    let salt = if rng.random_bool(0.1) {
+        Salt::private(harness.next_sequence())
+    } else {
+        salt
     };
     let caller = Caller {
         prompt,
         output_tokens_max: rng.random_range(1..if shifts { 90 } else { 12 }),
         sampling: sampling(rng),
-        at_limit: match shifts {
+        at_limit: if shifts {
             // At most, it keeps so much that one token at a time fits.
-            true => ContextLimit::Shift {
-                keep: match rng.random_bool(0.1) {
-                    true => harness.oracle.context_tokens_max - 1,
-                    false => rng.random_range(0..40),
+            ContextLimit::Shift {
+                keep: if rng.random_bool(0.1) {
+                    harness.oracle.context_tokens_max - 1
+                } else {
+                    rng.random_range(0..40)
                 },
-            },
-            false => ContextLimit::Stop,
+            }
+        } else {
+            ContextLimit::Stop
         },
         salt,
         class: [Priority::Background, Priority::Normal, Priority::Urgent][rng.random_range(0..3)],
@@ -109,9 +113,10 @@ pub(crate) fn any_deadline(harness: &CoreHarness, rng: &mut impl Rng) -> Option<
 }
 
 pub(crate) fn any_salt(rng: &mut impl Rng) -> Salt {
-    match rng.random_bool(0.2) {
-        true => Salt::new("a tenant"),
-        false => Salt::default(),
+    if rng.random_bool(0.2) {
+        Salt::new("a tenant")
+    } else {
+        Salt::default()
     }
 }
 
@@ -130,13 +135,15 @@ pub(crate) fn fork_any(harness: &mut CoreHarness, rng: &mut impl Rng) {
         ContextLimit::Stop => known.min(60),
         ContextLimit::Shift { .. } => known,
     };
-    let at = match rng.random_bool(0.5) {
-        true => most,
-        false => rng.random_range(1..=most),
+    let at = if rng.random_bool(0.5) {
+        most
+    } else {
+        rng.random_range(1..=most)
     };
-    match rng.random_bool(0.15) {
-        true => harness.rewind(source, at, &appended),
-        false => harness.fork(source, at, &appended),
+    if rng.random_bool(0.15) {
+        harness.rewind(source, at, &appended)
+    } else {
+        harness.fork(source, at, &appended)
     }
 }
 
@@ -229,9 +236,10 @@ fn live(harness: &mut CoreHarness, rng: &mut ChaCha8Rng, faults: bool, losses: b
             }
             7 if !harness.callers.is_empty() => {
                 let sequence = SequenceId(rng.random_range(1..=harness.callers.len()) as u64);
-                harness.handle_event(match rng.random_bool(0.4) {
-                    true => Event::Pause(sequence),
-                    false => Event::Resume(sequence),
+                harness.handle_event(if rng.random_bool(0.4) {
+                    Event::Pause(sequence)
+                } else {
+                    Event::Resume(sequence)
                 });
             }
             2 if faults && rng.random_bool(0.2) => {
@@ -283,7 +291,7 @@ fn live(harness: &mut CoreHarness, rng: &mut ChaCha8Rng, faults: bool, losses: b
     harness.check_end();
     assert!(
         faults || harness.failures.is_empty(),
-        "the device fails only when told to: {:?}",
+        "the device fails only on request: {:?}",
         harness.failures
     );
 }

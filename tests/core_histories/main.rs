@@ -251,10 +251,7 @@ fn small_sequences_do_not_overtake_a_large_one() {
         }
     }
     let overtook = later.iter().filter(|s| harness.callers[s].end.is_some());
-    assert!(
-        overtook.count() <= 8,
-        "at most those that asked with it"
-    );
+    assert!(overtook.count() <= 8, "at most those that asked with it");
     harness.run_until_idle(&mut rng);
     harness.check_end();
 }

@@ -130,7 +130,7 @@ fn is_cut_for_a_copy(budget_tokens: usize) -> bool {
 }
 
 /// Leased segments cannot be dropped. If too little of the rest would be free in good time, it
-/// is offered for offload.
+/// becomes an offload candidate.
 #[test]
 fn leased_segments_do_not_count_as_clean() {
     let spec = spec();

@@ -403,7 +403,7 @@ fn a_turn_ends_when_its_caller_does_not_read() {
     let patient = load.submit(Priority::Background, 1, (20, 2 * TURN_TOKENS));
     load.run_until("it has a few tokens", |load| load.sent(patient) == 3);
     load.harness.handle_event(Event::Pause(patient));
-    load.run_until("the others go on", |load| load.starts_since(patient) > 3);
+    load.run_until("the others continue", |load| load.starts_since(patient) > 3);
     load.harness.handle_event(Event::Resume(patient));
     load.run_until("it ends", |load| load.is_finished(patient));
     load.urgent_waiting = 0;

@@ -84,15 +84,8 @@ fn no_step_is_submitted_on_top_of_one_that_may_be_dropped() {
         assert!(harness.deliver(2), "a step fails");
     }
     while harness.deliver(0) || harness.deliver(1) {}
-    assert_eq!(
-        harness.table.in_flight(),
-        1,
-        "one was submitted behind it"
-    );
-    assert!(
-        harness.work.is_empty(),
-        "nothing is submitted behind that"
-    );
+    assert_eq!(harness.table.in_flight(), 1, "one was submitted behind it");
+    assert!(harness.work.is_empty(), "nothing is submitted behind that");
     deliver_all(&mut harness);
     for (sequence, caller) in &harness.callers {
         assert!(caller.end.is_some(), "{sequence} advances");
@@ -129,7 +122,11 @@ fn small_sequence_does_not_take_memory_freed_for_a_large_one() {
         }
     }
     deliver_all(&mut harness);
-    assert!(harness.preempted < 20, "{} were preempted", harness.preempted);
+    assert!(
+        harness.preempted < 20,
+        "{} were preempted",
+        harness.preempted
+    );
     check_end(harness);
 }
 
@@ -149,9 +146,7 @@ fn pager_miss_does_not_restart_the_wait_for_a_leader() {
     };
     let mut cache = CacheCore::new(spec, config).with_pager(&PagerConfig::default(), true);
     let mut send = |message: Message| {
-        let effects = cache
-            .handle(Duration::ZERO, message)
-            .expect("it is valid");
+        let effects = cache.handle(Duration::ZERO, message).expect("it is valid");
         cache.check_integrity();
         (effects, cache.take_outbox())
     };

@@ -256,5 +256,5 @@ fn sequence_without_its_mask_is_in_no_step() {
         in_flight.extend(sent);
     }
     assert_eq!(own_steps, 1, "one step for one mask");
-    assert!(others > own_steps, "the other goes on: {others}");
+    assert!(others > own_steps, "the other continues: {others}");
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 use motet::{Engine, Shutdown};
 
 async fn end(engine: Engine, grace: Duration) {
-    // Those inside may finish, for a while; new requests get `SubmitError::Draining`.
+    // Requests inside may finish within `grace`; new ones get `SubmitError::Draining`.
     tokio::time::timeout(grace, engine.drain()).await.ok();
     engine.shutdown(Shutdown::Abort).await;
 }
@@ -22,7 +22,7 @@ async fn admitted_requests_finish_or_are_aborted() {
     assert_eq!(ends.collect().await.expect("it may finish").tokens.len(), 8);
 
     let engine = crate::speaking().await;
-    // It is not read, and so would never end.
+    // Its stream is not read, so it would never finish.
     let stays = Request::tokens([1]).output_tokens_max(400);
     let stays = engine.submit(stays).await.expect("there is room");
     end(engine, Duration::from_millis(1)).await;

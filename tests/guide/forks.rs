@@ -1,7 +1,7 @@
 use motet::request::Completion;
 use motet::{Engine, Request, TokenStream};
 
-/// Continues a story in another way, beside it, from all that it has so far.
+/// Forks a story: continues all of it so far in another way, while the story goes on.
 async fn another_end(engine: &Engine, story: &TokenStream) -> anyhow::Result<Completion> {
     let turn = Request::text(" But then").temperature(0.8).seed(1);
     let end = engine.fork(story, None, turn).await?;
@@ -13,7 +13,7 @@ async fn another_end(engine: &Engine, story: &TokenStream) -> anyhow::Result<Com
 #[tokio::test]
 async fn a_story_has_two_ends() {
     let engine = crate::speaking().await;
-    // More than it may be ahead of its reader: it lives for as long as it is not read.
+    // More tokens than a sequence may be ahead of its reader: it stays alive while it is not read.
     let story = Request::text("Once upon a time").output_tokens_max(400);
     let mut story = engine.submit(story).await.expect("there is room");
     story.next().await.expect("a piece").expect("no fault");

@@ -2,7 +2,7 @@ use motet::grammar::GrammarSource;
 use motet::text::Message;
 use motet::{Engine, Request};
 
-/// The answer is JSON of this form, whatever the model would rather say.
+/// Constrains the answer to JSON of this form.
 async fn colour(engine: &Engine, question: &str) -> anyhow::Result<String> {
     let schema = r#"{
         "type": "object",
@@ -12,7 +12,7 @@ async fn colour(engine: &Engine, question: &str) -> anyhow::Result<String> {
     }"#;
     let request = Request::chat([Message::user(question)])
         .grammar(GrammarSource::JsonSchema(schema.into()))
-        .output_tokens_max(256); // at which an output ends, be it whole or not
+        .output_tokens_max(256); // the output ends here, even if its JSON is incomplete
     Ok(engine.submit(request).await?.collect().await?.text)
 }
 

@@ -1,5 +1,5 @@
-//! What README.md and docs/embedding.md show is code that is compiled and run: the quickstart,
-//! and a file beside this one for each block of the guide, which begins with the block.
+//! Compiles and runs the code that README.md and docs/embedding.md show: the quickstart, and
+//! each block of the guide. A file beside this one begins with the block and ends with its test.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -30,7 +30,7 @@ use motet::text::{GgufVocabulary, TextCodec};
 const README: &str = include_str!("../../README.md");
 const GUIDE: &str = include_str!("../../docs/embedding.md");
 
-/// Where the block ends and its test begins.
+/// The line between a block and its test.
 const SHOWN_UP_TO: &str = "\n// The guide shows what stands above.\n";
 
 /// In the order of the guide.
@@ -54,7 +54,7 @@ const BLOCKS: [(&str, &str); 17] = [
     ("ending.rs", include_str!("ending.rs")),
 ];
 
-/// An engine on the oracle whose tokens are bytes, and that takes conversations.
+/// An engine on the oracle. Its tokens are bytes, and it has a chat template.
 async fn speaking() -> Engine {
     let vocabulary = GgufVocabulary {
         chat_template: Some("{% for m in messages %}{{ m.content }}\n{% endfor %}".into()),
@@ -75,7 +75,7 @@ async fn speaking() -> Engine {
         .expect("the engine starts")
 }
 
-/// The fenced blocks of this language.
+/// The fenced blocks in this language.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let fence = format!("```{language}");
     let parts = page.split(fence.as_str()).skip(1);
@@ -87,7 +87,7 @@ fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Code lines from `async fn main` to its end.
+/// The lines of the function `main`, from its attribute to its end.
 fn main_function(text: &str) -> Vec<&str> {
     let from = text.find("#[tokio::main]").expect("a main function");
     let body = &text[from..];

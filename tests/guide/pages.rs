@@ -1,4 +1,4 @@
-//! That pages cite what there is.
+//! Checks that the paths and lists in documents match the repository.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ const PAGES: [(&str, &str); 3] = [
     ("docs/testing.md", include_str!("../../docs/testing.md")),
 ];
 
-/// Where a path begins that is one of this repository.
+/// Beginnings of paths in this repository.
 const ROOTS: [&str; 6] = [
     "src/",
     "crates/",
@@ -27,7 +27,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The paths that a page cites, between backticks.
+/// The paths that a page cites between backticks.
 fn cited(page: &str) -> impl Iterator<Item = &str> {
     let quoted = page.split('`').skip(1).step_by(2);
     quoted.filter(|text| {
@@ -60,7 +60,7 @@ fn the_files_that_pages_cite_exist() {
     assert!(seen > 100, "{seen} paths");
 }
 
-/// What the semantics cite are tests: a file without one shows nothing.
+/// Files that docs/semantics.md cites must hold tests.
 #[test]
 fn the_files_that_the_semantics_cite_hold_tests() {
     let (name, page) = PAGES[0];

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// Before the engine starts. `render()` of the handle is the answer to `GET /metrics`.
+/// Call this before the engine starts. The handle's `render()` answers `GET /metrics`.
 fn install_recorder() -> Result<PrometheusHandle, BuildError> {
     let seconds = Matcher::Suffix("_seconds".into());
     let handle = PrometheusBuilder::new()
@@ -12,7 +12,7 @@ fn install_recorder() -> Result<PrometheusHandle, BuildError> {
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;
-            recorder.run_upkeep(); // or histograms grow for as long as nobody renders
+            recorder.run_upkeep(); // without it, histograms grow until the next render
         }
     });
     Ok(handle)
@@ -34,7 +34,7 @@ async fn engine_metrics_are_recorded() {
         .lines()
         .find_map(|line| line.strip_prefix("motet_generation_tokens_total "))
         .expect("the series");
-    // Other tests' engines may count as well.
+    // Engines of other tests may count as well.
     assert!(tokens.parse::<u64>().expect("a number") >= 8, "{tokens}");
     assert!(text.contains("motet_step_seconds_bucket{le=\"0.01\"}"));
 }

@@ -3,14 +3,14 @@ use std::time::Duration;
 use motet::error::SubmitError;
 use motet::text::TextError;
 
-/// The status of HTTP, and when to come again.
+/// The HTTP status, and the time after which to retry.
 fn status(error: &SubmitError) -> (u16, Option<Duration>) {
     match error {
         SubmitError::Text(TextError::Panicked { .. }) => (500, None),
         SubmitError::Field { .. } | SubmitError::Text(_) => (400, None),
         SubmitError::QueueFull { retry_after, .. } => (429, Some(*retry_after)),
         SubmitError::Draining | SubmitError::Broken { .. } => (503, None),
-        _ => (422, None), // this model, or this engine's memory, cannot do it
+        _ => (422, None), // this model or this engine's memory cannot serve it
     }
 }
 
@@ -29,7 +29,7 @@ async fn full_engine_returns_retry_after() {
     assert_eq!(status(&senseless.expect_err("no prompt")), (400, None));
     let wordy = engine.submit(Request::text("hello")).await;
     assert_eq!(status(&wordy.expect_err("no tokenizer")), (422, None));
-    // It is not read, and so stays.
+    // Its stream is not read, so it stays inside the engine.
     let long = Request::tokens([1]).output_tokens_max(900);
     let _stream = engine.submit(long.clone()).await.expect("there is room");
     let full = engine.submit(long.clone()).await.expect_err("it is full");

@@ -2,7 +2,7 @@ use motet::Engine;
 use motet::cache::BlockEvent;
 
 async fn publish_blocks(engine: &Engine) -> anyhow::Result<()> {
-    let mut blocks = engine.follow_blocks().await?; // first all that is there
+    let mut blocks = engine.follow_blocks().await?; // the first batch holds all cached blocks
     while let Some(batch) = blocks.next().await {
         for event in batch.events.iter() {
             match event {

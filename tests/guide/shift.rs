@@ -1,7 +1,7 @@
 use motet::request::Completion;
 use motet::{Engine, Request, TokenId};
 
-/// Goes on past a full context: the oldest tokens after the system prompt are forgotten.
+/// Continues past a full context: drops the oldest tokens after the system prompt.
 async fn at_length(
     engine: &Engine,
     prompt: Vec<TokenId>,

@@ -3,7 +3,7 @@ use motet::{Engine, Request};
 async fn stream(engine: &Engine) -> anyhow::Result<()> {
     let mut stream = engine.submit(Request::tokens([1, 2, 3])).await?;
     while let Some(piece) = stream.next().await {
-        let piece = piece?; // the last item, where the output is not whole
+        let piece = piece?; // an error is the last item of an incomplete output
         print!("{}", piece.text);
     }
     if let Some(finish) = stream.finish() {

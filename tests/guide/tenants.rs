@@ -6,10 +6,10 @@ use motet::request::Priority;
 fn for_a_tenant(request: Request, tenant: &str) -> Request {
     request
         .user(tenant) // a fair share within its class
-        .cache_salt(tenant) // no cached state in common with others
+        .cache_salt(tenant) // shares no cached state with other salts
         .priority(Priority::Normal) // Background, Normal, Urgent
-        .start_within(Duration::from_secs(10)) // else it is dropped before it costs
-        .finish_within(Duration::from_secs(120)) // else it ends with what there is
+        .start_within(Duration::from_secs(10)) // else it is dropped before it is computed
+        .finish_within(Duration::from_secs(120)) // else it ends with the tokens so far
 }
 
 // The guide shows what stands above.

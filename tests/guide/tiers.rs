@@ -2,8 +2,8 @@ use std::path::PathBuf;
 
 use motet::config::{DiskConfig, EngineConfig};
 
-/// What leaves the device is kept in host memory; what is cached at the end, in a folder for the
-/// next start.
+/// Offloads segments to host memory. At the end, the cache is written to a folder for the next
+/// start.
 fn with_tiers(folder: PathBuf) -> EngineConfig {
     let mut config = EngineConfig::default();
     config.pager.host_bytes_max = 8 << 30;
@@ -26,7 +26,7 @@ async fn restart_loads_cached_state() {
 
     let folder = Folder::new("guide-tiers");
     let oracle = OracleConfig {
-        // Bringing is faster than computing.
+        // Loading is faster than computing.
         cost: StepCost {
             per_token: Duration::from_micros(50),
             ..StepCost::default()

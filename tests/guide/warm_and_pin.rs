@@ -3,13 +3,13 @@ use std::time::Duration;
 use motet::error::CacheCommandError;
 use motet::{Engine, PinId, Request};
 
-/// Computes what many prompts begin with before the first of them comes.
+/// Computes the common prefix of many prompts before the first of them arrives.
 async fn warm(engine: &Engine, beginning: Request) -> Result<usize, CacheCommandError> {
     let usage = engine.warm(beginning).await?;
-    Ok(usage.prompt_tokens) // in the cache now, until room is needed
+    Ok(usage.prompt_tokens) // in the cache now, until it is evicted
 }
 
-/// The same, and it stays: for an hour, or until `Engine::unpin`.
+/// The same, and pins it: for an hour, or until `Engine::unpin`.
 async fn pin(engine: &Engine, beginning: Request) -> Result<PinId, CacheCommandError> {
     let hour = Duration::from_secs(3600);
     engine.pin(beginning, Some(hour)).await

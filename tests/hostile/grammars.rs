@@ -1,7 +1,7 @@
-//! Grammars that are made to cost as much as they can: schemas, regular expressions and Lark texts.
+//! Grammars that are made to be as expensive as possible: schemas, regular expressions and Lark texts.
 //!
-//! The module needs nothing but the standard library, so that tests and the bench include it by its path. Every
-//! source is at most as long as a request's grammar may be, so that the length alone refuses none of them.
+//! The module needs only the standard library, so that tests and the bench can include it by its path. No source
+//! is longer than a request's grammar may be, so that none is rejected for its length alone.
 
 use std::fmt::Write;
 
@@ -235,7 +235,7 @@ fn larks() -> Vec<HostileGrammar> {
             "lark_ambiguous_triples",
             "start: e\ne: e e e | e e | /[a-z]/\n".into(),
         ),
-        // Nearly all of its rows are short.
+        // Nearly all rows of this grammar are short.
         lark(
             "lark_ambiguous_beside_cheap",
             "start: (e | /[^z]/)*\ne: e e e | e e | \"z\"\n".into(),
@@ -306,7 +306,7 @@ fn deep(before: &str, inside: &str, after: &str, depth: usize) -> String {
     format!("{}{inside}{}", before.repeat(depth), after.repeat(depth))
 }
 
-/// Three bytes that no other number below 17,576 spells; as a pattern they are disjoint.
+/// Three bytes that are unique for each number below 17,576, so that the patterns are disjoint.
 fn letters(number: usize) -> String {
     let letter = |of: usize| char::from(b'a' + (of % 26) as u8);
     [letter(number / 676), letter(number / 26), letter(number)]
@@ -314,7 +314,7 @@ fn letters(number: usize) -> String {
         .collect()
 }
 
-/// Keys of three bytes, as the audit had them: each pair of them costs an intersection.
+/// Pattern keys of three bytes, as in the audit. Each pair of them costs an intersection.
 fn pattern_keys(count: usize) -> String {
     let alphabet = b"abcdefghijklmnopqrstuvwxyz0123456789_";
     let letter = |of: usize| char::from(alphabet[of % alphabet.len()]);
@@ -446,7 +446,7 @@ fn ref_mutual_trees(count: usize) -> String {
     format!(r##"{{"allOf":[{all}],"$defs":{{{defs}}}}}"##)
 }
 
-/// Each definition has the options of the next one squared.
+/// Each definition squares the options of the next one.
 fn ref_squares(levels: usize) -> String {
     let defs = joined(levels, ",", |n| {
         let next = n + 1;
@@ -552,7 +552,8 @@ fn one_of_disjoint(count: usize) -> String {
     format!(r#"{{"oneOf":[{options}]}}"#)
 }
 
-/// Options that differ in the last of their required names, but for the last two: they are all compared each time.
+/// Options that differ only in the last of their required names, except for the last two. All of them are compared
+/// each time.
 fn one_of_overlapping(count: usize) -> String {
     let names = joined(32, ",", |n| format!(r#""{}""#, char::from(b'A' + n as u8)));
     let names = names.replace('\\', "_");
@@ -570,7 +571,7 @@ fn one_of_in_all_of(options: usize, intersections: usize) -> String {
     format!(r#"{{"allOf":[{},{objects}]}}"#, one_of_overlapping(options))
 }
 
-/// What allows everything is intersected as well.
+/// An option that allows everything is intersected as well.
 fn one_of_beside_anything(options: usize, intersections: usize) -> String {
     let anything = vec!["{}"; intersections].join(",");
     format!(
@@ -579,14 +580,14 @@ fn one_of_beside_anything(options: usize, intersections: usize) -> String {
     )
 }
 
-/// Each member is intersected with what its pattern key says.
+/// Each member is intersected with the schema of its pattern key.
 fn one_of_by_pattern_key(options: usize, members: usize) -> String {
     let members = joined(members, ",", |n| format!(r#""{}":{{}}"#, letters(n)));
     let options = one_of_overlapping(options);
     format!(r#"{{"patternProperties":{{"^":{options}}},"properties":{{{members}}}}}"#)
 }
 
-/// Each member takes a copy of what its pattern key says.
+/// Each member takes a copy of the schema of its pattern key.
 fn pattern_key_copied(size: usize, members: usize) -> String {
     let inside = properties_of(size);
     let members = joined(members, ",", |n| format!(r#""{}":{{}}"#, letters(n)));
@@ -682,7 +683,7 @@ fn lark_ambiguous(count: usize) -> String {
     );
     for n in 0..count {
         writeln!(text, "r{n}: \"a\"* | r{} \"a\"* | \"\"", (n + 1) % count)
-            .expect("a string takes all");
+            .expect("writing to a string does not fail");
     }
     text
 }
@@ -701,9 +702,9 @@ fn lark_intersections(count: usize) -> String {
 fn lark_terminals_doubled(count: usize) -> String {
     let mut text = String::from("start: T0\n");
     for n in 0..count {
-        writeln!(text, "T{n}: T{} T{}", n + 1, n + 1).expect("a string takes all");
+        writeln!(text, "T{n}: T{} T{}", n + 1, n + 1).expect("writing to a string does not fail");
     }
-    writeln!(text, "T{count}: \"a\" | \"b\"").expect("a string takes all");
+    writeln!(text, "T{count}: \"a\" | \"b\"").expect("writing to a string does not fail");
     text
 }
 
@@ -714,7 +715,7 @@ fn lark_rules_doubled(count: usize) -> String {
 fn lark_rules(count: usize) -> String {
     let mut text = format!("start: {}\n", joined(count, " | ", |n| format!("r{n}")));
     for n in 0..count {
-        writeln!(text, "r{n}: \"a\"").expect("a string takes all");
+        writeln!(text, "r{n}: \"a\"").expect("writing to a string does not fail");
     }
     text
 }
@@ -722,7 +723,7 @@ fn lark_rules(count: usize) -> String {
 fn lark_terminals(count: usize) -> String {
     let mut text = format!("start: ({})*\n", joined(count, " | ", |n| format!("T{n}")));
     for n in 0..count {
-        writeln!(text, "T{n}: /{}+/", letters(n)).expect("a string takes all");
+        writeln!(text, "T{n}: /{}+/", letters(n)).expect("writing to a string does not fail");
     }
     text
 }

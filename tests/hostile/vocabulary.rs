@@ -1,7 +1,7 @@
-//! A vocabulary as large as a model's, for the hostile corpus: no tokenizer's file is needed.
+//! A vocabulary as large as a model's, for the hostile corpus. It needs no tokenizer file.
 
-/// 40,000 tokens: every byte, then what tokenizers have most of: words with and without a space before them, numbers,
-/// and what JSON is made of. The first spells nothing and ends outputs.
+/// Returns 40,000 tokens: every byte, then the most common kinds of token: words with and without a space before them,
+/// numbers, and the parts of JSON. The first token has no text and ends outputs.
 pub(crate) fn tokens() -> Vec<Vec<u8>> {
     let letters: Vec<String> = (b'a'..=b'z').map(|byte| char::from(byte).into()).collect();
     let mut words = letters.clone();

@@ -152,7 +152,9 @@ fn change_path(model: &mut MlxModel, slot: &mut Slot, rng: &mut ChaCha8Rng) {
             let packer = model.packer();
             let mut bytes = vec![0; packer.packed_bytes(last.segment_size())];
             let detached_state = model.export(&last).expect("a detached state");
-            packer.pack(&detached_state, &mut bytes).expect("room");
+            packer
+                .pack(&detached_state, &mut bytes)
+                .expect("the buffer has the packed size");
             let detached_state = packer
                 .unpack(last.segment_size(), &bytes)
                 .expect("a detached state");
@@ -198,7 +200,10 @@ fn half_precision_state_does_not_change_bits() {
         let mut model = load(&tiny, options).expect("a model");
         for seed in 0..6 {
             let (different, rows) = run(&mut model, 700, seed);
-            assert_eq!(different, 0, "of {rows} rows, seed {seed}, {kind}");
+            assert_eq!(
+                different, 0,
+                "rows that differ, of {rows}, seed {seed}, {kind}"
+            );
         }
     }
 }
@@ -216,7 +221,10 @@ fn sliding_window_does_not_change_bits() {
         let mut model = load(&tiny, options()).expect("a model");
         for seed in 100..106 {
             let (different, rows) = run(&mut model, tokens_max, seed);
-            assert_eq!(different, 0, "of {rows} rows, window {window}, seed {seed}");
+            assert_eq!(
+                different, 0,
+                "rows that differ, of {rows}, window {window}, seed {seed}"
+            );
         }
     }
 }
@@ -225,7 +233,7 @@ fn sliding_window_does_not_change_bits() {
 fn unsupported_deterministic_options_are_rejected() {
     let _serial = one_at_a_time();
     let narrow = Tiny::new(PLAIN, 72);
-    let error = load(&narrow, options()).expect_err("40 columns");
+    let error = load(&narrow, options()).expect_err("the widths are not multiples of 16");
     assert!(
         matches!(error, ModelError::NotDeterministic { .. }),
         "{error}"
@@ -234,7 +242,7 @@ fn unsupported_deterministic_options_are_rejected() {
         kernels: false,
         ..options()
     };
-    let error = load(&Tiny::new(WHOLE, 73), composed).expect_err("no kernels");
+    let error = load(&Tiny::new(WHOLE, 73), composed).expect_err("the kernels are off");
     assert!(
         matches!(error, ModelError::NotDeterministic { .. }),
         "{error}"

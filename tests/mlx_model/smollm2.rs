@@ -62,7 +62,7 @@ fn load(options: MlxOptions) -> MlxModel {
             Some(folder.join("smollm2-135m-instruct.gguf"))
         });
     let Some(path) = path.filter(|path| path.exists()) else {
-        panic!("the model is not there: run `cargo xtask setup --model smollm2-135m-instruct`");
+        panic!("the model is missing: run `cargo xtask setup --model smollm2-135m-instruct`");
     };
     let files = ModelFiles::open(&path).expect("a complete model");
     MlxModel::load(&files, options).expect("a model")
@@ -314,7 +314,9 @@ fn moved_state_gives_the_same_logits(model: &mut MlxModel, ids: &[TokenId]) {
     let packer = model.packer();
     let mut bytes = vec![0; packer.packed_bytes(rest.segment_size())];
     let detached_state = model.export(&rest).expect("a detached state");
-    packer.pack(&detached_state, &mut bytes).expect("room");
+    packer
+        .pack(&detached_state, &mut bytes)
+        .expect("the buffer has the packed size");
     let detached_state = packer.unpack(rest.segment_size(), &bytes);
     let rest = model.import(detached_state.expect("the detached state is unpacked"));
     let rest = rest.expect("a segment");
@@ -456,9 +458,13 @@ fn in_eight_bits(model: &mut MlxModel, segment: &MlxSegment) -> MlxSegment {
     let (packer, segment_size) = (model.packer(), segment.segment_size());
     let detached_state = model.export(segment).expect("a detached state");
     let mut full = vec![0; packer.packed_bytes(segment_size)];
-    packer.pack(&detached_state, &mut full).expect("room");
+    packer
+        .pack(&detached_state, &mut full)
+        .expect("the buffer has the packed size");
     let floats = EightBits(packer.floats(segment_size).expect("keys and values"));
-    let eight_bytes = floats.eight_bytes(full.len()).expect("whole planes");
+    let eight_bytes = floats
+        .eight_bytes(full.len())
+        .expect("the packed size is a number of whole planes");
     let mut eight = vec![0; eight_bytes];
     floats.encode(&full, &mut eight).expect("finite numbers");
     full.fill(0);

@@ -40,7 +40,9 @@ fn packed(model: &mut MlxModel, segment: &MlxSegment) -> Vec<u8> {
     let packer = model.packer();
     let mut bytes = vec![0; packer.packed_bytes(segment.segment_size())];
     let detached_state = model.export(segment).expect("a detached state");
-    packer.pack(&detached_state, &mut bytes).expect("room");
+    packer
+        .pack(&detached_state, &mut bytes)
+        .expect("the buffer has the packed size");
     bytes
 }
 

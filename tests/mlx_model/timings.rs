@@ -70,7 +70,9 @@ fn copies_out_and_in() {
                 timed(|| model.export(&segment).expect("a detached state"));
             let packer = model.packer();
             let mut bytes = vec![1; packer.packed_bytes(segment.segment_size())];
-            packer.pack(&detached_state, &mut bytes).expect("room");
+            packer
+                .pack(&detached_state, &mut bytes)
+                .expect("the buffer has the packed size");
             let export_us = fastest(|| model.export(&segment).expect("a detached state"));
             let mut other = vec![2; bytes.len()];
             let plain = fastest(|| other.copy_from_slice(&bytes));

@@ -13,13 +13,13 @@ mod cancel;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../mlx_model/harness.rs"]
-#[allow(dead_code, reason = "not every test uses every item")]
+#[allow(dead_code, reason = "each test takes what it needs")]
 mod harness;
 mod mistral;
 #[path = "../common/model.rs"]
 mod model;
 #[path = "../mlx_model/naive.rs"]
-#[allow(dead_code, reason = "not every test uses every item")]
+#[allow(dead_code, reason = "each test takes what it needs")]
 mod naive;
 mod paging;
 mod preemption;

@@ -37,7 +37,10 @@ async fn pins_and_live_sequences_survive_eviction() {
     config.scheduler.unread_tokens_max = 4;
     let engine = engine(config).await;
     let pinned = letter(0);
-    let pin = engine.pin(request(&pinned, 1), None).await.expect("room");
+    let pin = engine
+        .pin(request(&pinned, 1), None)
+        .await
+        .expect("the pin fits");
     assert_eq!(engine.stats().cache.pins, 1);
     fill(&engine).await;
     let before = engine.stats().cache.evicted_segments;

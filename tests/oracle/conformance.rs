@@ -1,4 +1,4 @@
-//! The conformance checks: they pass on the oracle and can fail.
+//! The conformance checks pass on the oracle, and fail on each injected bug.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,7 +56,7 @@ fn the_oracle_conforms_with_all_layer_kinds() {
     }
 }
 
-/// What is wrong with a [`Broken`] model.
+/// Bug of a [`Broken`] model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bug {
     SwapsSpanOutputs,
@@ -87,7 +87,7 @@ enum Bug {
     SplitsStall,
 }
 
-/// An oracle with one planted bug.
+/// An oracle with one injected bug.
 struct Broken {
     oracle: Oracle,
     bug: Bug,
@@ -95,7 +95,7 @@ struct Broken {
     submitted_steps: Arc<AtomicU64>,
 }
 
-/// The packer of an oracle with one planted bug.
+/// The packer of an oracle with one injected bug.
 #[derive(Clone)]
 struct BrokenPacker {
     packer: OraclePacker,
@@ -106,7 +106,7 @@ struct BrokenPacker {
 
 struct BrokenDetachedState {
     inner: OracleDetachedState,
-    /// Steps that were launched before it was handed over.
+    /// Steps that were submitted before the export.
     submitted_steps: u64,
 }
 
@@ -341,7 +341,7 @@ impl Model for Broken {
                 let late = removed.start + 1..removed.end;
                 self.oracle.remove(path, retained, tail, late)
             }
-            // Cuts as many tokens off the end instead, so that nothing moves.
+            // Cuts as many tokens off the end instead, so that no token moves.
             Bug::ShiftCutsTheEnd if sealed > 0 && removed.end < tokens => {
                 let end = tokens - removed.len()..tokens;
                 self.oracle.remove(path, retained, tail, end)

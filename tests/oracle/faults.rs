@@ -123,7 +123,7 @@ fn failed_allocation_changes_nothing() {
             .unpack(segment.segment_size(), &bytes)
             .expect("whole bytes")
     };
-    // Parcels count as segments, and none is to be alive when the counts are compared.
+    // Detached states count as segments, and none may be alive when the counts are compared.
     drop((detached_state, unpacked()));
     let before = config.counters.now();
     config.faults.fail_allocations(5);
@@ -145,7 +145,7 @@ fn injected_export_faults_fail_exports() {
     config.faults.fail_exports(1);
     assert!(is_device_error(oracle.export(&segment)));
     let detached_state = oracle.export(&segment).expect("one was refused");
-    // A parcel holds the memory that it was handed.
+    // Detached state holds the memory of its segment.
     drop(segment);
     assert_eq!(config.counters.now().segments_alive, 1);
     drop(detached_state);

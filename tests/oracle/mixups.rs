@@ -1,4 +1,4 @@
-//! Each way to mix cached state up gives other tokens, with every layer kind.
+//! Each way to mix up cached state gives other tokens, with every layer kind.
 
 use std::rc::Rc;
 
@@ -10,15 +10,15 @@ use motet::model::{Model, OutputKind, Segment, Span, SpanOutput, Tail, TokenSour
 use super::{LAYERS, window};
 
 const PROMPT: [TokenId; 13] = [5, 3, 9, 1, 4, 4, 8, 2, 7, 7, 0, 6, 1];
-/// `PROMPT` but for its first token.
+/// `PROMPT` without its first token.
 const OTHER: [TokenId; 13] = [6, 3, 9, 1, 4, 4, 8, 2, 7, 7, 0, 6, 1];
 const OUTPUT: usize = 24;
 
 type Segments = Vec<Rc<OracleSegment>>;
 type Slot = (Segments, OracleTail);
 
-/// An oracle, and what a slot holds: segments of four tokens, three of them, and
-/// a tail that still lacks the prompt's last token.
+/// An oracle, and the state of a slot: segments of four tokens, three of them, and a tail that
+/// still lacks the prompt's last token.
 struct Scene {
     oracle: Oracle,
     config: OracleConfig,
@@ -79,7 +79,7 @@ impl Scene {
         }
     }
 
-    /// What a slot produces after the prompt's last token.
+    /// The slot's output after the prompt's last token.
     fn output(&mut self, (path, mut tail): Slot) -> Vec<TokenId> {
         let mut output = Vec::new();
         let mut last = PROMPT[12];
@@ -90,7 +90,7 @@ impl Scene {
         output
     }
 
-    /// Path and tail as they should be, the last `unsealed` segments in the tail.
+    /// The correct path and tail, with the last `unsealed` segments in the tail.
     fn correct(&mut self, unsealed: usize) -> Slot {
         let sealed = 3 - unsealed;
         let path = self.path[..sealed].to_vec();
@@ -98,14 +98,14 @@ impl Scene {
         (path, tail)
     }
 
-    /// These segments under a tail that was made for them.
+    /// These segments, with a tail that was opened on them.
     fn slot_on(&mut self, path: Segments) -> Slot {
         let tail = self.tail(&path, &[]);
         (path, tail)
     }
 }
 
-/// What is done to a slot, and whether it still is right.
+/// A name, whether the slot is still right, and the change to it.
 type Case = (&'static str, bool, fn(&mut Scene) -> Slot);
 
 const CASES: [Case; 28] = [
@@ -246,7 +246,8 @@ fn parts(path: &[Rc<OracleSegment>]) -> [Rc<OracleSegment>; 3] {
 fn every_mixup_changes_the_tokens() {
     for layers in LAYERS {
         if layers == [window(1)] {
-            // It sees no past, so equal tokens leave equal state under any prefix.
+            // A window of one token sees no past, so equal tokens leave equal state under any
+            // prefix.
             continue;
         }
         for verify in [false, true] {
@@ -309,7 +310,7 @@ fn different_oracle_has_other_tokens_and_another_identity() {
     assert_eq!(faster.spec().identity, identity);
 }
 
-/// What is computed after the upper part of a cut, where that lacks state.
+/// State computed after the upper part of a cut is wrong if that part lacks state.
 #[test]
 fn path_that_is_not_resumable_changes_the_tokens() {
     for layers in LAYERS {

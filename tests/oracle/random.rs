@@ -1,4 +1,4 @@
-//! Random batches, cuts, removals and journeys against the truth.
+//! Random batches, cuts, removals and round trips against the reference.
 
 use std::rc::Rc;
 
@@ -15,21 +15,22 @@ use super::window;
 const SLOTS_MAX: usize = 6;
 const CONTEXT_TOKENS_MAX: usize = 120;
 
-/// Something done to the slots. Numbers choose among what there is.
+/// An operation on the slots. Numbers select among the existing ones.
 #[derive(Clone, Debug)]
 enum Op {
     OpenSlot,
-    /// One step: per slot the tokens of its span, where there are any.
+    /// One step: the tokens of each slot's span, if there are any.
     Step(Vec<Vec<TokenId>>),
     Seal(usize, usize),
     Split(usize, usize, usize),
-    /// A segment of a path and the one after it become one.
+    /// Merges a segment of a path with the one after it.
     Merge(usize, usize),
-    /// Tokens from an offset on, so many; and how many segments stay.
+    /// Removes this many tokens from an offset on; the last number selects how many segments
+    /// stay.
     Remove(usize, usize, usize, usize),
-    /// A new slot on the first segments of another's path.
+    /// Opens a slot on the first segments of another's path.
     Share(usize, usize),
-    /// A segment of a path goes to the host and comes back.
+    /// Copies a segment of a path to the host and back.
     RoundTrip(usize, usize),
     Drop(usize),
 }
@@ -86,7 +87,7 @@ impl OracleHarness {
         }
     }
 
-    /// Where the path's part is resumable.
+    /// Opens the slot if that part of the path is resumable.
     fn share(&mut self, slot: usize, segments: usize) {
         let slots = self.slots.len().max(1);
         if let Some(slot) = self.slots.get(slot % slots) {

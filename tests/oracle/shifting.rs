@@ -1,4 +1,4 @@
-//! Sequences that outgrow their slot, against what each gives without a cache.
+//! Sequences that outgrow their slot, compared with their output without a cache.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ const OUTPUT: usize = 20;
 struct Runner {
     oracle: Oracle,
     rule: ShiftRule,
-    /// What the slot holds.
+    /// Tokens of the slot.
     tokens: Vec<TokenId>,
     path: Vec<Rc<OracleSegment>>,
     tail: OracleTail,
@@ -36,7 +36,7 @@ impl Runner {
         }
     }
 
-    /// Evaluates `tokens` in chunks and draws what follows the last.
+    /// Evaluates `tokens` in chunks and samples the token after the last.
     fn evaluate(&mut self, tokens: &[TokenId], chunk: usize, index: u64) -> TokenId {
         let mut rest = tokens;
         let mut last_token = None;
@@ -149,7 +149,7 @@ fn sequence_that_fits_does_not_shift() {
         |prompt: &[TokenId]| config.reference_tokens(prompt, 8, Sampling::GREEDY);
     let with_shifts =
         |prompt: &[TokenId]| config.reference_tokens_with_shifts(prompt, 8, Sampling::GREEDY, rule);
-    // The last token that is drawn is not evaluated any more.
+    // The last sampled token is not evaluated any more.
     assert_eq!(reference_tokens(&[1, 2]), with_shifts(&[1, 2]));
     assert_ne!(
         reference_tokens(&[1, 2, 3, 4, 5]),
@@ -168,7 +168,7 @@ fn shift_discards_half_of_the_tokens_after_keep() {
     }
 }
 
-/// What was moved is neither what it was nor what the shorter text would give.
+/// Moved state is neither the old state nor the state of the shorter text.
 #[test]
 fn shifted_state_is_a_visible_approximation() {
     let config = OracleConfig::default();

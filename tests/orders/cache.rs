@@ -193,9 +193,10 @@ impl World for CacheWorld {
         Self {
             setup,
             pager_side: setup.paged.then(pager_side),
-            core: match setup.paged {
-                true => core.with_pager(&pager, false),
-                false => core,
+            core: if setup.paged {
+                core.with_pager(&pager, false)
+            } else {
+                core
             },
             spec,
             phases: std::array::from_fn(|_| Phase::Idle),
@@ -222,10 +223,7 @@ impl World for CacheWorld {
                 }
             }
         }
-        acts.push(match self.pinned {
-            true => Act::Unpin,
-            false => Act::Pin,
-        });
+        acts.push(if self.pinned { Act::Unpin } else { Act::Pin });
         acts.extend([Act::Clear, Act::Reset]);
         if let Some(pager_side) = &self.pager_side {
             acts.extend((!pager_side.to_pager.is_empty()).then_some(Act::ToPager));
@@ -409,10 +407,7 @@ impl CacheWorld {
                 quiet && pager_side.core.is_idle(),
                 "all work finishes: {pager_side:?}"
             );
-            assert!(
-                pager_side.jobs.is_empty(),
-                "jobs end: {pager_side:?}"
-            );
+            assert!(pager_side.jobs.is_empty(), "jobs end: {pager_side:?}");
             assert!(self.fake_device.imports.is_empty() && self.fake_device.exports.is_empty());
             assert_eq!(pager_side.core.stats().host_copies, pager_side.host.len());
         }
@@ -464,7 +459,11 @@ impl CacheWorld {
             }
             Effect::OutOfMemory { sequence } => {
                 let phase = &mut self.phases[number(sequence)];
-                assert_eq!(*phase, Phase::Deferred, "a sequence that asked is rejected, once");
+                assert_eq!(
+                    *phase,
+                    Phase::Deferred,
+                    "a sequence that asked is rejected, once"
+                );
                 *phase = Phase::Idle;
             }
             Effect::GrantExtended {
@@ -525,9 +524,10 @@ impl CacheWorld {
             return Some(0);
         }
         let prompt = tokens(number).len();
-        let most = match live.computed < prompt {
-            true => prompt.min(live.computed + STEP_TOKENS),
-            false => live.computed + 1,
+        let most = if live.computed < prompt {
+            prompt.min(live.computed + STEP_TOKENS)
+        } else {
+            live.computed + 1
         };
         let most = most.min(live.granted).min(prompt + OUTPUT_TOKENS);
         let to = checkpoint.map_or(most, |at| most.min(*at));
@@ -585,12 +585,13 @@ impl CacheWorld {
             Task::Unpack => {}
             Task::Read | Task::Write | Task::Remove => unreachable!("there is no disk"),
         }
-        let result = match well {
-            true => Ok(()),
-            false => Err(JobError {
+        let result = if well {
+            Ok(())
+        } else {
+            Err(JobError {
                 what: "a fault".into(),
                 is_lost: true,
-            }),
+            })
         };
         self.send_to_pager(pager::Message::Done(Done {
             copy: job.copy,
@@ -631,10 +632,7 @@ impl CacheWorld {
             .filter(|phase| matches!(phase, Phase::Live(_)));
         assert_eq!(self.fake_device.held(), (stats.segments, live.count()));
         let sealed = self.fake_device.segment_bytes(&self.spec);
-        assert_eq!(
-            sealed, stats.sealed_bytes,
-            "the device and the cache agree"
-        );
+        assert_eq!(sealed, stats.sealed_bytes, "the device and the cache agree");
         for (number, phase) in self.phases.iter().enumerate() {
             let Phase::Live(live) = phase else { continue };
             let (_, held) = self
@@ -655,9 +653,10 @@ fn number(sequence: SequenceId) -> usize {
 }
 
 fn salt(setup: Setup, number: usize) -> Salt {
-    match setup.salted && number == 2 {
-        true => Salt::new("another"),
-        false => Salt::default(),
+    if setup.salted && number == 2 {
+        Salt::new("another")
+    } else {
+        Salt::default()
     }
 }
 

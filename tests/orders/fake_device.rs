@@ -53,7 +53,10 @@ impl FakeDevice {
 
     /// Adds so many computed tokens to a slot.
     pub(crate) fn compute(&mut self, slot: SlotId, tokens: usize) {
-        let slot = self.slots.get_mut(&slot).expect("a sequence that computes has a slot");
+        let slot = self
+            .slots
+            .get_mut(&slot)
+            .expect("a sequence that computes has a slot");
         slot.tail += tokens;
     }
 
@@ -122,7 +125,10 @@ impl FakeDevice {
                 slot.path.push(*segment);
             }
             Edit::ShareExisting { slot, tokens, path } => {
-                let slot = self.slots.get_mut(slot).expect("the slot that shares is open");
+                let slot = self
+                    .slots
+                    .get_mut(slot)
+                    .expect("the slot that shares is open");
                 slot.tail -= tokens;
                 slot.path.extend(path);
             }

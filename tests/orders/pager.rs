@@ -314,7 +314,11 @@ impl World for PagerWorld {
             }
         }
         assert!(self.jobs.is_empty(), "{self}: jobs end");
-        assert!(self.loads.is_empty(), "{self}: {:?} get no answer", self.loads);
+        assert!(
+            self.loads.is_empty(),
+            "{self}: {:?} get no answer",
+            self.loads
+        );
         assert!(
             self.offloading.is_empty(),
             "{self}: {:?} have no answer",
@@ -385,12 +389,13 @@ impl PagerWorld {
         self.send(Message::Done(Done {
             copy,
             task: job.task,
-            result: match well {
-                true => Ok(()),
-                false => Err(JobError {
+            result: if well {
+                Ok(())
+            } else {
+                Err(JobError {
                     what: "a fault".into(),
                     is_lost: true,
-                }),
+                })
             },
             took: Duration::from_micros(1),
             bytes: 100,

@@ -174,9 +174,10 @@ impl World for SchedulerWorld {
                 acts.push(Act::Submit(number));
             } else if self.is_inside(number) {
                 acts.push(Act::Stop(number));
-                acts.push(match self.paused[number] {
-                    true => Act::Resume(number),
-                    false => Act::Pause(number),
+                acts.push(if self.paused[number] {
+                    Act::Resume(number)
+                } else {
+                    Act::Pause(number)
                 });
             }
         }
@@ -343,9 +344,10 @@ fn caller(setup: Setup, number: usize, now: Duration) -> Caller {
     Caller {
         prompt: prompt(number),
         output_tokens_max: if shifts { 30 } else { 3 },
-        at_limit: match shifts {
-            true => ContextLimit::Shift { keep: 2 },
-            false => ContextLimit::Stop,
+        at_limit: if shifts {
+            ContextLimit::Shift { keep: 2 }
+        } else {
+            ContextLimit::Stop
         },
         class: match number {
             2 => Priority::Urgent,

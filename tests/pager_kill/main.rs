@@ -1,8 +1,8 @@
-//! An engine with a disk tier that is killed while it writes, and one whose files are
-//! damaged: it starts again, serves, and nothing that it says comes from a damaged file.
+//! Kills an engine with a disk tier while it writes, and damages files of another. Each starts
+//! again and serves, and none of its output comes from a damaged file.
 //!
-//! The process that is killed is this test itself, run again. How often, and how many
-//! damages: `MOTET_KILLS` and `MOTET_DAMAGES`.
+//! The killed process is this test itself, run again. `MOTET_KILLS` and `MOTET_DAMAGES` set the
+//! numbers of kills and damages.
 
 #[path = "../common/folder.rs"]
 mod folder;
@@ -25,7 +25,7 @@ fn number(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// What is run to be killed: it serves until then, and says so line by line.
+/// The process to be killed: it serves until then, and prints a line for each answer.
 #[test]
 fn serves_until_it_is_killed() {
     let Ok(folder) = std::env::var(FOLDER) else {
@@ -33,7 +33,7 @@ fn serves_until_it_is_killed() {
     };
     served::run(async {
         let mut served = Served::start(Path::new(&folder)).await;
-        // Where another left off, as far as anybody knows.
+        // Start at a turn that differs between processes.
         for turn in std::process::id() as usize % 100.. {
             let cached = served.one(turn).await;
             let stats = served.engine.stats().pager;
@@ -53,7 +53,7 @@ fn engine_killed_while_writing_starts_again() {
     let (mut found, mut written, mut torn) = (0, 0, 0);
     for kill in 0..kills {
         let mut child = Running::start(&folder.0);
-        // It serves before it is killed, each time.
+        // It answers each time before it is killed.
         let mut line = child
             .line()
             .unwrap_or_else(|| panic!("it serves after {kill} kills"));
@@ -121,7 +121,7 @@ fn files_with_extension(folder: &Path, kind: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Turns a bit of a file over, or cuts it short. False where there is none.
+/// Flips a bit of a file, or truncates it. Returns false if there is no file.
 fn damage(folder: &Path, rng: &mut impl Rng) -> bool {
     let files = files_with_extension(folder, "segment");
     if files.is_empty() {
@@ -133,9 +133,10 @@ fn damage(folder: &Path, rng: &mut impl Rng) -> bool {
         return false;
     }
     let at = rng.random_range(0..bytes.len());
-    match rng.random_bool(0.7) {
-        true => bytes[at] ^= 1 << rng.random_range(0..8),
-        false => bytes.truncate(at),
+    if rng.random_bool(0.7) {
+        bytes[at] ^= 1 << rng.random_range(0..8)
+    } else {
+        bytes.truncate(at)
     }
     std::fs::write(path, bytes).expect("room");
     true
@@ -156,7 +157,7 @@ impl Running {
         Self(child, lines)
     }
 
-    /// The next of its lines that says it served; none when it has ended.
+    /// The next of its lines that reports an answer; `None` when it has ended.
     fn line(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
@@ -172,7 +173,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may be over already.
+        // It may have ended already.
         self.0.kill().ok();
         self.0.wait().ok();
     }

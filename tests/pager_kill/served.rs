@@ -9,7 +9,7 @@ use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 use motet::model::sampling::Sampling;
 use motet::{Engine, Request, Shutdown, TokenId};
 
-/// Where the process that is to be killed keeps its files.
+/// Names the folder of the process to be killed.
 pub(crate) const FOLDER: &str = "MOTET_KILL_FOLDER";
 
 const USERS: usize = 23;
@@ -23,7 +23,7 @@ pub(crate) fn run(what: impl Future<Output = ()>) {
     runtime.expect("a runtime").block_on(what);
 }
 
-/// An engine, and what its answers must be.
+/// An engine, and the oracle that its answers must match.
 pub(crate) struct Served {
     pub(crate) engine: Engine,
     oracle: OracleConfig,
@@ -36,7 +36,7 @@ impl Served {
             context_tokens_max: 128,
             end_tokens: vec![0],
             tail_block_tokens: 8,
-            // Computing takes longer than reading, so that what is there is used.
+            // Computing takes longer than reading, so that copies are used.
             cost: StepCost {
                 per_token: Duration::from_micros(5),
                 ..StepCost::default()
@@ -46,7 +46,7 @@ impl Served {
         let mut config = EngineConfig::default();
         config.scheduler.sequences_max = 2;
         config.cache.device_bytes_max = oracle.spec().tail_bytes(128) * 4;
-        // Seven pages, and 64 KiB for what is known of copies.
+        // Seven pages, and 64 KiB for labels of copies.
         config.pager.host_bytes_max = 27 * 4096;
         config.pager.label_bytes_max = Some(64 << 10);
         config.pager.clean_part = 1.0;
@@ -61,8 +61,8 @@ impl Served {
         Self { engine, oracle }
     }
 
-    /// One request of one user, whose answer must be what it is alone. Tokens that were
-    /// not computed for it.
+    /// Sends one request of one user and checks its answer against the reference. Returns the
+    /// number of tokens that were not computed for it.
     pub(crate) async fn one(&mut self, turn: usize) -> usize {
         let user = (turn * 5 % USERS) as TokenId;
         let mut prompt: Vec<TokenId> = (1..80).map(|i| 1 + (user * 37 + i) % 900).collect();
@@ -83,7 +83,7 @@ impl Served {
         output.finish.usage.cached_tokens
     }
 
-    /// Ends it; what is in host memory is written before.
+    /// Shuts the engine down; state in host memory is written first.
     pub(crate) async fn flush(self) {
         self.engine.shutdown(Shutdown::Finish).await;
     }

@@ -1,4 +1,4 @@
-//! No tier takes more than it may.
+//! No tier takes more bytes than its budget.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::folder::{Folder, StoredCopy, copy, load, store};
 
-/// What the files take by the system's own account.
+/// Bytes of the files by the system's own account.
 #[cfg(unix)]
 fn disk_bytes(folder: &Folder) -> usize {
     use std::os::unix::fs::MetadataExt;
@@ -29,7 +29,7 @@ fn disk_bytes(folder: &Folder) -> usize {
     lengths.sum::<u64>() as usize
 }
 
-/// Stores and removes, against a naive account of what ought to be there.
+/// Stores and removes, and compares with a naive account.
 fn check(
     tier: &mut dyn Tier,
     bytes_max: usize,

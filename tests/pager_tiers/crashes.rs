@@ -1,4 +1,4 @@
-//! Whatever operation of the disk fails: what was stored is served, or is not there.
+//! After a failure of any disk operation, a stored copy is either served or gone.
 
 use motet::CopyId;
 use motet::storage::tiers::{DiskTier, Tier, TierError};
@@ -7,20 +7,19 @@ use motet_core::pager::Label;
 use super::faulty::{Fault, FaultyFiles};
 use super::folder::{Folder, PLENTY_BYTES, StoredCopy, copy, load, store};
 
-/// What was heard of a copy.
+/// The last report about a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     Nothing,
     Stored,
-    /// It was to be stored or removed, and that failed.
+    /// Storing or removing it failed.
     Unknown,
     Removed,
 }
 
 const COPIES: usize = 5;
 
-/// A day of a tier: stores, loads and removes. True where it got to the end without an
-/// error.
+/// Operations on a tier: stores, loads and removes. Returns whether all of them succeeded.
 fn run_operations(
     tier: &mut DiskTier,
     copies: &[StoredCopy],
@@ -29,7 +28,7 @@ fn run_operations(
     let mut succeeded = true;
     let mut record = |moved: Result<(), TierError>, reported: &mut Reported, then: Reported| {
         succeeded &= moved.is_ok();
-        // The tier does not know what it could not store, so it cannot remove it.
+        // The tier does not know a copy that it could not store, so it cannot remove it.
         let is_known = moved.is_ok() && *reported != Reported::Unknown;
         *reported = if is_known { then } else { Reported::Unknown };
     };
@@ -49,7 +48,7 @@ fn run_operations(
         }
         match load(tier, id as u64, copy) {
             Ok(()) => {}
-            // Removed, for what was read was not what was written.
+            // Removed, because the bytes read were not the bytes written.
             Err(TierError::Damaged { .. }) => {
                 reported[id] = Reported::Unknown;
                 succeeded = false;
@@ -117,7 +116,7 @@ fn any_disk_operation_may_fail_or_be_the_last() {
             if let Ok((mut tier, _)) = folder.open_with(files.clone(), PLENTY_BYTES) {
                 errors += usize::from(!run_operations(&mut tier, &copies, &mut reported));
                 files.heal();
-                // The room that could not be freed is freed by the next store.
+                // Space that could not be freed is freed by the next store.
                 if matches!(fault, FailsOnce | FailsForGood | Fills) {
                     let stored_again = store(&mut tier, 50, &copies[0]);
                     stored_again.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -180,7 +179,7 @@ fn misread_data_is_not_served() {
         let before = files.operations();
         files.plan(at, Fault::ReadsWrong);
         match load(&mut tier, 0, &one) {
-            // Opening reads nothing.
+            // Opening reads no file.
             Ok(()) => served += 1,
             Err(error) => assert!(
                 matches!(

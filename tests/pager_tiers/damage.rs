@@ -1,4 +1,4 @@
-//! Files that somebody or something has changed.
+//! Files that a person or a program has changed.
 
 use std::fs;
 use std::path::Path;
@@ -9,12 +9,12 @@ use rand_chacha::ChaCha8Rng;
 
 use super::folder::{Folder, StoredCopy, copy, load, store};
 
-/// Does something to a file.
+/// Changes a file.
 type Damage = fn(&Path);
 
-/// Puts `damaged` in the file's place: the copy must be found out, when the folder is
-/// opened or when it is loaded, and the file be gone. One that does not begin like ours may
-/// be anybody's, and stays.
+/// Replaces the file by `damaged`. The damage must be detected, when the folder is opened or when
+/// the copy is loaded, and the file must be gone. A file that does not begin like a tier's own
+/// may belong to anybody else, and stays.
 fn check(folder: &Folder, file: &Path, damaged: &[u8], one: &StoredCopy, what: &str) {
     fs::write(file, damaged).expect("room");
     let (mut tier, recovered) = folder.open();
@@ -121,7 +121,7 @@ fn random_damage_of_large_files_is_found() {
                 damaged.truncate(at);
                 format!("only {at} bytes")
             }
-            // What is left of a file whose blocks never reached the disk.
+            // The rest of a file whose blocks never reached the disk.
             2 => {
                 let block = at / 4096 * 4096;
                 let end = whole.len().min(block + 4096 * random.random_range(1..8));

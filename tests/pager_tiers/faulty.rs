@@ -1,4 +1,4 @@
-//! A disk that does what it is told to do wrong.
+//! A disk that fails as a test asks.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -12,23 +12,23 @@ use motet::storage::tiers::disk::{Files, OpenFile, SystemFiles};
 pub(crate) enum Fault {
     /// The process dies before it.
     DiesBefore,
-    /// The process dies in the middle: of what was to be written, half is.
+    /// The process dies in the middle: half of a write is done.
     DiesWithin,
-    /// The process dies after it, before it hears of it.
+    /// The process dies after it, before it learns the result.
     DiesAfter,
-    /// The disk is full from then on, and half is written. Files can be removed.
+    /// The disk is full from then on; the first write is half done. Files can be removed.
     Fills,
-    /// Nothing may be changed from then on.
+    /// Nothing can be changed from then on.
     ReadOnly,
     /// This one operation fails, and nothing else.
     FailsOnce,
-    /// This and all that comes after fails, though the process lives.
+    /// This and all later operations fail, though the process lives.
     FailsForGood,
-    /// A bit of what is read is another.
+    /// One bit that is read is wrong.
     ReadsWrong,
 }
 
-/// The system's files, one operation of which goes wrong. Clones are the same.
+/// The system's files, with one operation that goes wrong. Clones share their state.
 #[derive(Clone, Debug)]
 pub(crate) struct FaultyFiles {
     state: Arc<Mutex<State>>,
@@ -39,11 +39,11 @@ struct State {
     fault: Option<(usize, Fault)>,
     /// Operations so far.
     operations: usize,
-    /// What a process that is just being started would have open.
+    /// Open handles, as of a process that is just being started.
     locks: Vec<File>,
 }
 
-/// What an operation does to the disk.
+/// Effect of an operation on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     Read,
@@ -51,7 +51,7 @@ enum Does {
     Remove,
 }
 
-/// What is to become of an operation.
+/// Result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Works,
@@ -68,7 +68,7 @@ struct FaultyFile {
 }
 
 impl FaultyFiles {
-    /// Files of which operation `at`, counted from 0, goes wrong.
+    /// Files whose operation `at`, counted from 0, goes wrong.
     pub(crate) fn new(fault: Option<(usize, Fault)>) -> Self {
         let state = State {
             fault,
@@ -85,7 +85,7 @@ impl FaultyFiles {
         self.state.lock().expect("no panic").operations
     }
 
-    /// Says what comes next: the operation of this number, counted from now.
+    /// Plans a fault of the operation with this number, counted from now.
     pub(crate) fn plan(&self, from_now: usize, fault: Fault) {
         let mut state = self.state.lock().expect("no panic");
         state.fault = Some((state.operations + from_now, fault));
@@ -184,7 +184,7 @@ impl Files for FaultyFiles {
         }
     }
 
-    /// Looking is no operation of the disk's that is counted.
+    /// Checking the lock does not count as an operation of the disk.
     fn is_locked(&mut self, path: &Path, locked: &File) -> io::Result<bool> {
         SystemFiles.is_locked(path, locked)
     }
@@ -193,7 +193,7 @@ impl Files for FaultyFiles {
         self.run(Does::Read, || SystemFiles.list(folder))
     }
 
-    /// Nor is this, nor the next: both are asked of files that cannot be read.
+    /// Neither does this, nor the next: both are called for files that cannot be read.
     fn bytes(&mut self, path: &Path) -> io::Result<u64> {
         SystemFiles.bytes(path)
     }

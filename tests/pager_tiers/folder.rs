@@ -15,7 +15,7 @@ use motet_core::pager::{Label, Precision};
 pub(crate) const IDENTITY: u64 = 0x1DE;
 pub(crate) const PLENTY_BYTES: usize = 1 << 30;
 
-/// A folder that is gone when this is dropped.
+/// A folder that is removed when this is dropped.
 pub(crate) struct Folder(PathBuf);
 
 /// A copy, with its bytes.
@@ -67,7 +67,7 @@ impl Folder {
         )
     }
 
-    /// All files but the lock, by name.
+    /// All files except the lock, by name.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.0).expect("the folder is there");
         let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -76,7 +76,7 @@ impl Folder {
         paths
     }
 
-    /// A folder in which one copy was stored; its file.
+    /// A folder in which one copy was stored, and its file.
     pub(crate) fn with(copy: &StoredCopy) -> (Self, PathBuf) {
         let folder = Self::new();
         let (mut tier, _) = folder.open();
@@ -92,7 +92,7 @@ impl Drop for Folder {
     }
 }
 
-/// So many bytes of files, and plenty for what is known of them.
+/// Limits of so many bytes of files, and plenty for labels.
 pub(crate) fn limits(bytes_max: usize) -> DiskLimits {
     DiskLimits {
         bytes_max,

@@ -10,17 +10,17 @@ use motet::storage::tiers::{BufferPool, DiskTier, Tier};
 
 use super::folder::{Folder, IDENTITY, PLENTY_BYTES, StoredCopy, copy, limits, load, store};
 
-/// Where a process that is to be killed finds its folder.
+/// Names the folder of a process that is to be killed.
 const FOLDER: &str = "MOTET_TIER_TO_KILL";
 const ROUNDS: u32 = 20;
-/// How many copies a process keeps before it removes the oldest.
+/// Number of copies that a process stores before it removes the oldest.
 const STORED_MAX: u64 = 4;
 
 fn nth(name: u64) -> StoredCopy {
     copy(name as u32, 40_000 + name as usize * 1_000)
 }
 
-/// Not a test but the process that is killed: says what it has stored and removed.
+/// Not a test, but the process that is killed: prints the names that it has stored and removed.
 #[test]
 #[ignore = "runs until it is killed"]
 fn stores_until_it_is_killed() {

@@ -1,4 +1,4 @@
-//! The tiers below the device: what they keep, and what they never believe.
+//! The tiers below the device: the copies that they keep, and the damage that they detect.
 
 mod budget;
 mod crashes;

@@ -1,4 +1,4 @@
-//! What the pool frees leaves the process, by the system's account.
+//! Memory that the pool frees leaves the process, by the system's account.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -17,8 +17,8 @@ fn resident_bytes() -> usize {
 
 #[test]
 fn trimmed_memory_returns_to_the_system() {
-    // Both sizes that are cut from large pages and sizes that are not. Other tests run
-    // beside this one, and take a few megabytes.
+    // Uses sizes that are cut from large pages and sizes that are not. Other tests run beside
+    // this one, and take a few megabytes.
     for (bytes, count) in [(MEBI, 160), (20 * MEBI, 8)] {
         let pool = BufferPool::new(200 * MEBI);
         let before = resident_bytes();

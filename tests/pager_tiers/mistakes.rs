@@ -1,4 +1,4 @@
-//! Folders that a tier cannot have, and what is in them that is not its own.
+//! Folders that a tier cannot use, and files in them that are not its own.
 
 use std::fs;
 use std::io;
@@ -172,7 +172,7 @@ fn a_disk_that_has_become_read_only_is_read_from() {
     assert_eq!((tier.used_bytes(), folder.files().len()), (2 * each, 2));
 }
 
-/// The folder goes away with all that is in it, and comes back.
+/// The folder disappears with all its files, and comes back.
 #[test]
 fn copies_in_a_missing_folder_are_neither_damaged_nor_freed() {
     let (folder, moved_folder) = (Folder::new(), Folder::new());
@@ -199,8 +199,8 @@ fn copies_in_a_missing_folder_are_neither_damaged_nor_freed() {
     assert_eq!((tier.used_bytes(), folder.files().len()), (2 * each, 2));
 }
 
-/// The folder is removed and made again: what is there now is not ours, and another may
-/// have locked it.
+/// The folder is removed and created again: the files there are not the tier's, and another tier
+/// may have locked it.
 #[test]
 fn recreated_folder_is_not_used() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! What is removed from a folder, what is left there, and who may read it.
+//! Files that a tier removes from its folder or leaves there, and their permissions.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use motet_core::pager::Label;
 use super::faulty::{Fault, FaultyFiles};
 use super::folder::{Folder, IDENTITY, PLENTY_BYTES, StoredCopy, copy, load, store};
 
-/// A folder with so many copies, and what each of their files takes.
+/// A folder with so many copies, and the bytes that each of their files takes.
 fn filled(copies: u32) -> (Folder, Vec<StoredCopy>, usize) {
     let folder = Folder::new();
     let (mut tier, _) = folder.open();
@@ -46,7 +46,7 @@ fn stored_copies_are_readable_by_their_owner_only() {
         .expect("it opens");
     assert!(recovered.exposed.is_none());
     store(&mut tier, 0, &copy(1, 100)).expect("there is room");
-    // One that is being written when the process dies.
+    // A copy that is being written when the process dies.
     files.plan(2, Fault::DiesWithin);
     store(&mut tier, 1, &copy(2, 100)).expect_err("it is dead");
     let path = folder.path().to_owned();
@@ -83,7 +83,7 @@ fn exposed_folder_is_reported_and_left_unchanged() {
     }
 }
 
-/// Hears what is logged.
+/// Captures the log.
 #[cfg(unix)]
 #[derive(Clone, Default)]
 struct LogCapture(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
@@ -141,11 +141,11 @@ fn exposed_replacement_folder_is_reported() {
     }
 }
 
-/// As where the process has no more file descriptors, or the disk has a bad day.
+/// As happens when the process has no more file descriptors, or the disk fails for a while.
 #[test]
 fn file_unreadable_at_one_start_is_recovered_at_the_next() {
     let (folder, copies, each) = filled(4);
-    // The first three make, lock and list the folder.
+    // The first three operations create, lock and list the folder.
     for (at, fault, left) in [
         (3, Fault::FailsForGood, 4),
         (6, Fault::FailsForGood, 3),
@@ -168,7 +168,7 @@ fn file_unreadable_at_one_start_is_recovered_at_the_next() {
         );
         assert_eq!(recovered.left_bytes, left * each, "{what}");
         assert_eq!(tier.used_bytes(), 4 * each, "{what}");
-        // What is stored meanwhile takes nobody's name.
+        // A copy that is stored meanwhile gets a name of its own.
         files.heal();
         store(&mut tier, 0, &copy(9, 5_000)).expect("there is room");
         tier.remove(CopyId(0)).expect("it goes");
@@ -194,7 +194,7 @@ fn unreadable_files_count_against_the_budget() {
     assert_eq!(folder.open().1.copies.len(), 3);
 }
 
-/// Names like ours, and something else in them.
+/// Names like a tier's own, with other contents.
 #[test]
 fn foreign_files_are_left_alone() {
     let (folder, copies, each) = filled(2);
@@ -207,7 +207,7 @@ fn foreign_files_are_left_alone() {
         ("00000000000000ff.segment", film),
         ("ffffffffffffffff.segment", film),
         ("film.segment", film),
-        // Without a number nothing less than all of the magic makes a file ours.
+        // Without a number, only the whole magic makes a file the tier's own.
         ("notes.part", b""),
         ("letters.part", b"m"),
         ("music.segment", b"motetse"),
@@ -241,7 +241,7 @@ fn foreign_files_are_left_alone() {
     check_all_recovered(&folder, &copies);
 }
 
-/// Those are ours: there is nothing in them, or what begins like a file of ours.
+/// These files are the tier's own: they are empty, or begin like one of its files.
 #[test]
 fn unfinished_files_are_removed() {
     let (folder, copies, _) = filled(1);
@@ -305,7 +305,7 @@ fn a_file_that_cannot_be_removed_does_not_fail_the_start() {
     assert!(failed > 0, "some could not be removed");
 }
 
-/// What is known of copies takes host memory: the newest that it has room for are kept.
+/// Labels of copies take host memory: the newest that fit are kept.
 #[test]
 fn recovered_copies_fit_the_label_budget() {
     let (folder, copies, _) = filled(6);
@@ -336,8 +336,8 @@ fn long_copy(name: u32, tokens: usize) -> StoredCopy {
     StoredCopy { label, ..one }
 }
 
-/// Opens the folder with so much host memory for labels. The labels that are kept, and why
-/// other files went.
+/// Opens the folder with so much host memory for labels. Returns the labels that are kept, and
+/// the errors of the files that were dropped.
 fn recovered_within(folder: &Folder, label_bytes_max: usize) -> (Vec<Label>, Vec<TierError>) {
     let limits = DiskLimits {
         bytes_max: PLENTY_BYTES,
@@ -352,7 +352,7 @@ fn recovered_within(folder: &Folder, label_bytes_max: usize) -> (Vec<Label>, Vec
     (labels.collect(), reasons.collect())
 }
 
-/// The newest has more tokens than host memory may know of: it is whole, but there is no room.
+/// The newest copy has more tokens than the label budget holds: it is whole, but does not fit.
 #[test]
 fn oversized_label_is_not_damage_and_evicts_no_older_copy() {
     let (folder, copies, _) = filled(3);
@@ -368,7 +368,7 @@ fn oversized_label_is_not_damage_and_evicts_no_older_copy() {
     assert_eq!(bytes, Label::host_bytes(5_000));
 }
 
-/// The file of a copy that is kept already needs no room, and takes none from older files.
+/// The file of a copy that is stored already needs no space, and takes none from older files.
 #[test]
 fn older_duplicate_evicts_no_older_copy() {
     let folder = Folder::new();
@@ -388,7 +388,7 @@ fn older_duplicate_evicts_no_older_copy() {
     );
 }
 
-/// Wherever in its conversation a copy is, its file is as large.
+/// A copy's file has the same size wherever the copy is in its conversation.
 #[test]
 fn a_file_has_its_own_tokens_only() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! What goes in comes out.
+//! Copies are loaded as they were stored.
 
 use motet::CopyId;
 use motet::cache::Salt;
@@ -71,7 +71,7 @@ fn a_restart_finds_all_copies_again_the_oldest_first() {
             load(&mut tier, id, copy).expect("it is there");
         }
     }
-    // What is new gets a file of its own.
+    // A new copy gets a file of its own.
     let (mut tier, _) = folder.open();
     store(&mut tier, 200, &copy(9, 10)).expect("there is room");
     assert_eq!(folder.files().len(), copies.len() + 1);

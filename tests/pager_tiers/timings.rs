@@ -1,6 +1,6 @@
-//! What the tiers cost. Run it in release, with the figures of the disk for what they
-//! are, those of one machine:
-//! `cargo test --release --test pager_tiers -- --ignored --nocapture --test-threads 1`.
+//! Timings of the tiers. Run it in release, with the disk's own figures in mind; the numbers are
+//! those of one machine: `cargo test --release --test pager_tiers -- --ignored --nocapture
+//! --test-threads 1`.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -104,7 +104,7 @@ fn disk() {
         let [mut stored, mut synced, mut loaded, mut copied] = [const { Vec::new() }; 4];
         let mut target = vec![1; bytes];
         for id in 0..30 {
-            // In turns, and never many at once, so that both find the same system.
+            // Alternately, and never many at once, so that both see the same system.
             stored.push(timed(|| store(&mut plain_tier, id, &one).expect("room")).1);
             synced.push(timed(|| store(&mut flushed_tier, id, &one).expect("room")).1);
             let (bytes, time) = timed(|| plain_tier.load(CopyId(id), &one.label).expect("there"));

@@ -14,12 +14,12 @@ use crate::common::folder::Folder;
 use crate::common::{engine, until};
 use crate::{config, oracle, serve};
 
-/// Longer than a disk that has failed is left alone.
+/// Longer than the pager leaves a failed disk alone.
 const REST: Duration = Duration::from_secs(11);
-/// More than fit into host memory, so that most come from the disk.
+/// More users than fit into host memory, so that most of their state comes from the disk.
 const USERS: u32 = 20;
 
-/// What the gauge of this name shows; all other metrics are thrown away.
+/// Records the gauge of this name; all other metrics are dropped.
 struct GaugeRecorder(&'static str, Arc<AtomicU64>);
 
 impl GaugeRecorder {
@@ -36,9 +36,10 @@ impl Recorder for GaugeRecorder {
         Counter::noop()
     }
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        match key.name() == self.0 {
-            true => Gauge::from_arc(Arc::clone(&self.1)),
-            false => Gauge::noop(),
+        if key.name() == self.0 {
+            Gauge::from_arc(Arc::clone(&self.1))
+        } else {
+            Gauge::noop()
         }
     }
     fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
@@ -46,7 +47,7 @@ impl Recorder for GaugeRecorder {
     }
 }
 
-/// An engine whose folder holds what it serves from, and what its health is told by.
+/// An engine, the folder that it serves from, and the gauge that reports its health.
 struct Served {
     folder: Folder,
     engine: Engine,
@@ -58,7 +59,7 @@ impl Served {
         let oracle = oracle(0);
         let folder = Folder::new(name);
         let mut config = config(&oracle, &folder.0);
-        // Two pages, beside what is known of copies and what is kept for the next.
+        // Two pages, beside the labels of copies and the reserve for the next copy.
         config.pager.host_bytes_max = 76 * 4096;
         let gauge = GaugeRecorder("motet_pager_disk_degraded", Arc::default());
         let engine = {
@@ -85,8 +86,8 @@ impl Served {
         self.engine.stats().pager
     }
 
-    /// All users in turn, and some who have not come before this round. Each gets what
-    /// they get alone.
+    /// Serves all users in turn, and some that are new in this round. Each output equals the
+    /// reference run's.
     async fn serve(&self, round: u32) {
         let new_users = USERS * (round + 1)..USERS * (round + 2);
         for users in [0..USERS, new_users] {
@@ -100,7 +101,7 @@ impl Served {
         degraded
     }
 
-    /// Serves while the folder is lost, and while it goes on being lost.
+    /// Serves while the folder is lost, and while it stays lost.
     async fn serve_without_disk(&self) -> PagerStats {
         for round in 1..4 {
             self.serve(round).await;
@@ -112,7 +113,7 @@ impl Served {
         self.stats()
     }
 
-    /// Serves until the folder is of use again.
+    /// Serves until the folder is usable again.
     async fn check_recovery(self) {
         let before = self.stats();
         for round in 4..20 {
@@ -137,7 +138,7 @@ impl Served {
     }
 }
 
-/// Lets the clock go on while nobody is inside, and the pager hear of it.
+/// Advances the clock while no request is in the engine, and lets the pager see it.
 async fn rest() {
     tokio::time::pause();
     tokio::time::advance(REST).await;
@@ -145,7 +146,7 @@ async fn rest() {
     tokio::time::sleep(Duration::from_millis(20)).await;
 }
 
-/// Where the folder is meanwhile.
+/// Path of the folder while it is moved aside.
 fn aside(folder: &Path) -> PathBuf {
     folder.with_extension("aside")
 }
@@ -155,7 +156,7 @@ async fn engine_serves_without_a_removed_folder() {
     let served = Served::new("lost-removed").await;
     fs::remove_dir_all(&served.folder.0).expect("ours");
     served.serve_without_disk().await;
-    // Somebody makes it again: all that was there is lost.
+    // A person creates it again: all its files are lost.
     fs::create_dir(&served.folder.0).expect("room");
     served.check_recovery().await;
 }

@@ -1,5 +1,5 @@
-//! Bad folders, tiers that are too small, and folders that are lost while they are needed: a
-//! clear error at the start, or an engine that serves on and says what it goes without.
+//! Bad folders, tiers that are too small, and folders that are lost while they are needed. The
+//! result is a clear error at the start, or an engine that goes on serving and reports the loss.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +25,7 @@ fn oracle(seed: u64) -> OracleConfig {
         context_tokens_max: 256,
         end_tokens: vec![0],
         tail_block_tokens: 16,
-        // Computing takes longer than bringing, so that what is there is asked for.
+        // Computing takes longer than loading, so that copies are asked for.
         cost: StepCost {
             per_token: Duration::from_micros(50),
             ..StepCost::default()
@@ -54,7 +54,7 @@ fn opening(user: u32) -> Vec<TokenId> {
     (1..120).map(|i| 1 + (user * 37 + i) % 900).collect()
 }
 
-/// Serves so many users in turn; tokens that were not computed for them.
+/// Serves so many users in turn; returns the number of tokens that were not computed for them.
 async fn serve(engine: &Engine, oracle: &OracleConfig, users: std::ops::Range<u32>) -> usize {
     let mut cached = 0;
     for user in users {
@@ -140,13 +140,13 @@ async fn copies_of_another_model_are_not_used() {
     second.shutdown(Shutdown::Finish).await;
 }
 
-/// Neither what is to leave nor what a former engine has left fits into host memory.
+/// Neither state that is to leave the device nor a former engine's copies fit into host memory.
 #[tokio::test]
 async fn engine_serves_without_a_host_tier_smaller_than_a_segment() {
     let folder = Folder::new("mistakes-small");
     let oracle = oracle(0);
     let first = engine(&oracle, config(&oracle, &folder.0)).await;
-    // Each is larger than a page of memory.
+    // Each copy is larger than a page of memory.
     let long =
         |user: u32| -> Vec<TokenId> { (0..250).map(|i| 1 + (user * 37 + i) % 900).collect() };
     for user in 0..9 {
@@ -161,7 +161,7 @@ async fn engine_serves_without_a_host_tier_smaller_than_a_segment() {
     }
     first.shutdown(Shutdown::Finish).await;
     let mut config = config(&oracle, &folder.0);
-    // Less than a page, and what is known of some copies.
+    // Less than a page, and the labels of some copies.
     config.pager.host_bytes_max = 21 << 10;
     config.pager.label_bytes_max = Some(15 << 10);
     let second = engine(&oracle, config).await;

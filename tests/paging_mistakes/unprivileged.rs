@@ -1,4 +1,4 @@
-//! Permissions that bind, also where the tests run as root.
+//! Permissions that bind, even if the tests run as root.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -7,9 +7,9 @@ use std::process::Command;
 
 use crate::common::folder::Folder;
 
-/// Who may do nothing that is not permitted.
+/// A user without any privilege.
 const UNPRIVILEGED_UID: u32 = 65_534;
-/// Set in a process that is to be nobody's.
+/// Set in a process that runs as the unprivileged user.
 const IS_UNPRIVILEGED: &str = "MOTET_TEST_IS_UNPRIVILEGED";
 
 /// Gives a folder another mode.
@@ -18,8 +18,8 @@ pub(crate) fn permit(folder: &Path, mode: u32) {
     std::fs::set_permissions(folder, mode).expect("ours");
 }
 
-/// Whether permissions bind this process. Where they do not, the test of this name runs in
-/// another, which is nobody's; then there is nothing left to do here.
+/// Whether permissions bind this process. If they do not, the test of this name runs in another
+/// process, as the unprivileged user; the caller then has nothing left to do.
 pub(crate) fn is_bound(test: &str) -> bool {
     let folder = Folder::new(&format!("bound-{test}"));
     std::fs::create_dir(&folder.0).expect("a folder");

@@ -252,7 +252,10 @@ impl Inner {
              slots, after {since} starts of others"
         );
         self.count_start(class);
-        let tracked = self.sequences.get_mut(&sequence).expect("it has not finished");
+        let tracked = self
+            .sequences
+            .get_mut(&sequence)
+            .expect("it has not finished");
         tracked.queued_for = tracked.waited();
         tracked.stage = Stage::Asked;
         if may_be_turn {

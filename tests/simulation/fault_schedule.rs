@@ -168,9 +168,10 @@ impl SeededFaults {
             // Counted when another device replaces it: the engine may end before.
             return timeout + millis(rng, 1_000..=60_000);
         }
-        match self.strike(rng, Fault::DeviceStalls) {
-            true => timeout.mul_f64(rng.random_range(0.01..=0.75)),
-            false => Duration::ZERO,
+        if self.strike(rng, Fault::DeviceStalls) {
+            timeout.mul_f64(rng.random_range(0.01..=0.75))
+        } else {
+            Duration::ZERO
         }
     }
 
@@ -285,7 +286,10 @@ impl FaultSchedule for SeededFaults {
 
     fn message(&self, core: &'static str, message: &dyn fmt::Debug) {
         let at_once = self.record.message(core, message);
-        assert!(at_once < AT_ONCE_MAX, "messages without a passing of time are bounded");
+        assert!(
+            at_once < AT_ONCE_MAX,
+            "messages without a passing of time are bounded"
+        );
         self.check_failpoints();
         let fault = ArmedFailpoints::of(core);
         if self.plan.rate(fault) > 0.0 {

@@ -305,7 +305,10 @@ async fn is_free(harness: &SimulationHarness, engine: &Engine) {
     });
     if free.await.is_err() {
         let counts = harness.devices.last();
-        panic!("something is still leased: {:?}, {counts:?}", engine.stats());
+        panic!(
+            "something is still leased: {:?}, {counts:?}",
+            engine.stats()
+        );
     }
     harness
         .record

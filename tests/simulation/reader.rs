@@ -101,8 +101,12 @@ pub(crate) async fn read(
             None => break,
         }
     }
-    let finish = stream.finish().expect("a stream that ended well has a finish reason");
-    harness.record.log(format_args!("{name} finishes: {finish:?}"));
+    let finish = stream
+        .finish()
+        .expect("a stream that ended well has a finish reason");
+    harness
+        .record
+        .log(format_args!("{name} finishes: {finish:?}"));
     harness.record.count("end: well", 1);
     expected.finished(finish.reason);
     let usage = finish.usage;

@@ -48,9 +48,10 @@ async fn live(harness: &Rc<SimulationHarness>) {
     let mut callers = JoinSet::new();
     let mut number = 0;
     for class in CLASSES {
-        let many = match watch(harness).saturates(class) {
-            true => saturating,
-            false => FEW,
+        let many = if watch(harness).saturates(class) {
+            saturating
+        } else {
+            FEW
         };
         for _ in 0..many {
             callers.spawn_local(call(Rc::clone(harness), class, number));

@@ -34,9 +34,10 @@ struct StallingDevice {
 
 impl FaultSchedule for StallingDevice {
     fn work(&self, _work: &Work) -> Duration {
-        match self.next.swap(false, Ordering::Relaxed) {
-            true => Duration::from_secs(1 << 30),
-            false => Duration::from_millis(1),
+        if self.next.swap(false, Ordering::Relaxed) {
+            Duration::from_secs(1 << 30)
+        } else {
+            Duration::from_millis(1)
         }
     }
 

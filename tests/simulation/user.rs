@@ -73,15 +73,17 @@ fn planned(
         sampling.seed = rng.random();
     }
     let shifts = rng.random_bool(0.15);
-    let at_limit = match shifts {
-        true => ContextLimit::Shift {
+    let at_limit = if shifts {
+        ContextLimit::Shift {
             keep: rng.random_range(0..context / 4),
-        },
-        false => ContextLimit::Stop,
+        }
+    } else {
+        ContextLimit::Stop
     };
-    let output_tokens_max = match shifts {
-        true => rng.random_range(1..=context),
-        false => rng.random_range(1..=50),
+    let output_tokens_max = if shifts {
+        rng.random_range(1..=context)
+    } else {
+        rng.random_range(1..=50)
     };
     let mut request = Request::tokens(conversation)
         .output_tokens_max(output_tokens_max)
@@ -104,9 +106,10 @@ fn planned(
     let has_deadline = rng.random_bool(0.1);
     if has_deadline {
         let time = millis(rng, 1..=20_000);
-        request = match rng.random_bool(0.5) {
-            true => request.start_within(time),
-            false => request.finish_within(time),
+        request = if rng.random_bool(0.5) {
+            request.start_within(time)
+        } else {
+            request.finish_within(time)
         };
     }
     PlannedRequest {
@@ -341,9 +344,10 @@ async fn fork(harness: &SimulationHarness, planned: PlannedRequest, rng: &mut Ch
         Err(error) => panic!("a sound fork is rejected: {error}"),
     };
     harness.record.count("sequences", 1);
-    let behaviour = match rewinds {
-        true => "behaviour: rewinds",
-        false => "behaviour: forks",
+    let behaviour = if rewinds {
+        "behaviour: rewinds"
+    } else {
+        "behaviour: forks"
     };
     harness.record.count(behaviour, 1);
     let mut fork_expected = ExpectedOutput::new(

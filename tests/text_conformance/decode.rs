@@ -1,8 +1,8 @@
 //! A whole sequence on the engine, with the oracle as the model.
 //!
-//! The cases' toy model is a table from token to next token. The oracle's tokens are
-//! hashes, so an oracle is looked for that ends where the table does; its tokens then
-//! stand for the table's, one for one.
+//! The cases' toy model is a table from token to next token. The oracle's tokens are hashes, so
+//! the test searches an oracle that ends where the table does. Its tokens then stand for the
+//! table's, one for one.
 
 use std::time::Duration;
 
@@ -30,11 +30,11 @@ pub(crate) const SUITES: &[Known] = &[Known {
 }];
 
 const END: TokenId = 0;
-/// What is before the case's first token, where that is not at position 0.
+/// The token before the case's first token, if that is not at position 0.
 const BEFORE: TokenId = 900;
 
-/// How many tokens of a prompt of `prompt` tokens and of its output are in the cache
-/// once the output of `output` tokens has ended.
+/// Number of tokens in the cache after an output of `output` tokens has ended, with a prompt of
+/// `prompt` tokens.
 pub(crate) fn cached_after(prompt: usize, output: usize) -> usize {
     block_on(async {
         let config = oracle(0);
@@ -51,7 +51,7 @@ pub(crate) fn cached_after(prompt: usize, output: usize) -> usize {
 }
 
 fn decodes(check: &mut Check, fact: &Fact<'_>) {
-    // Everything that the table draws, to the end, and one beyond.
+    // Every token of the table's output, to the end, and one beyond.
     let ends = fact.get("eos").tokens();
     let mut table = vec![fact.get("seed").number() as TokenId];
     while table.iter().all(|token| !ends.contains(token)) {
@@ -199,8 +199,8 @@ fn next_in_table(fact: &Fact<'_>, token: TokenId) -> TokenId {
     fact.get("table").get(&token.to_string()).number() as TokenId
 }
 
-/// An oracle that answers the prompt with so many tokens and an end token, and what is
-/// before the prompt's last token with no end.
+/// An oracle that answers the prompt with so many tokens and an end token, and answers the tokens
+/// before the prompt's last one without an end.
 fn ending_after(prompt: &[TokenId], tokens: usize) -> OracleConfig {
     let before = &prompt[..prompt.len() - 1];
     let fits = |config: &OracleConfig| {

@@ -1,4 +1,4 @@
-//! Where Motet differs from ollama on purpose, and what it has nothing for.
+//! The cases where Motet differs from ollama on purpose, and the features that it lacks.
 
 use crate::check::{Difference, Unsupported};
 

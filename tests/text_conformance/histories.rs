@@ -27,7 +27,7 @@ pub(crate) const SUITES: &[Known] = &[Known {
             continues_from_a_prefix,
         ),
         (&["opts", "probs", "expect.support"], filters_in_order),
-        // What has no input is about seeds.
+        // A case without input is about seeds.
         (&["expect"], repeats),
     ],
 }];
@@ -82,7 +82,7 @@ fn counts(check: &mut Check, fact: &Fact<'_>) {
     let own_rule: Vec<usize> = last.into_iter().collect();
     check.same_or_instead("what is penalised", penalised, own_rule, expected);
 
-    // Each token that is counted costs 1, where the window is everything.
+    // Each counted token costs 1, if the window is everything.
     let everything = Sampling {
         frequency_penalty: 1.0,
         penalty_window: u32::MAX,
@@ -141,7 +141,7 @@ fn filters_in_order(check: &mut Check, fact: &Fact<'_>) {
     };
     let k = sampling.top_k as usize;
     check.theirs("what top-k lets through", k.min(row.len()), support);
-    // And all that are as likely as the last of them.
+    // Tokens as likely as the last of them pass, too.
     let mut sorted = row.clone();
     sorted.sort_by(|a, b| b.total_cmp(a));
     let least = sorted[support - 1];
@@ -150,8 +150,8 @@ fn filters_in_order(check: &mut Check, fact: &Fact<'_>) {
     check.same_or_instead("what top-k lets through", through, as_likely, support);
 }
 
-/// The rows of a draft are drawn from as if it had been accepted, by drawers that were
-/// made for it; the sequence's own is not touched.
+/// The rows of a draft are sampled as if it had been accepted, by samplers that were made for it.
+/// The sequence's own sampler is not touched.
 fn scores_a_draft(check: &mut Check, fact: &Fact<'_>) {
     let sampling = sampling(&fact.get("opts"));
     let (priors, draft) = (fact.get("priors").tokens(), fact.get("draft").tokens());

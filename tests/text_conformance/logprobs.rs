@@ -30,7 +30,7 @@ pub(crate) const SUITES: &[Known] = &[
     },
 ];
 
-/// A greedy draw that gives log probabilities.
+/// Greedy inputs that give log probabilities.
 fn sample_inputs(top: usize) -> SampleInputs {
     let spec = SamplingSpec {
         logprobs: Some(top),
@@ -103,13 +103,13 @@ fn from_logits(check: &mut Check, fact: &Fact<'_>) {
     }
 }
 
-/// What was found of a row.
+/// The results for a row.
 struct RowLogprobs {
     logprobs: TokenLogprobs,
     /// The log probability of each token.
     all: Vec<f32>,
     selected: TokenId,
-    /// How many of the likeliest there are to be.
+    /// Number of likeliest tokens expected.
     sorted: usize,
     tolerance: f64,
 }

@@ -1,11 +1,11 @@
-//! Motet's text and sampling against what ollama's tests pin down of theirs: stop
-//! strings, torn characters, penalties, filters, log probabilities, a pipelined decode.
+//! Motet's text and sampling against facts that ollama's tests fix about ollama: stop strings,
+//! torn characters, penalties, filters, log probabilities, a pipelined decode.
 //!
-//! The facts are in `tests/data/text_and_sampling_cases.json`, and a few more with other
-//! numbers in `text_and_sampling_cases_other.json`. The variable `MOTET_TEXT_CASES` names
-//! a file to be run instead. The rules are those of `tests/conformance`: each case is put
-//! to Motet's own code by its suite's rule, whatever its name, and where Motet differs on
-//! purpose the case stands in [`differences`] and what Motet does instead is asserted.
+//! The facts are in `tests/data/text_and_sampling_cases.json`, and a few more with other numbers
+//! in `text_and_sampling_cases_other.json`. The variable `MOTET_TEXT_CASES` names a file to run
+//! instead. The rules are those of `tests/conformance`: each case runs on Motet's own code by its
+//! suite's rule, whatever its name. If Motet differs on purpose, the case stands in
+//! [`differences`], and the test asserts Motet's own behaviour.
 //!
 //! | file | suites |
 //! |---|---|
@@ -60,7 +60,7 @@ const OTHERS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/tests/data/text_and_sampling_cases_other.json"
 );
-/// Names a file to be run instead of both.
+/// Names a file to run instead of both.
 const ENVIRONMENT_VARIABLE: &str = "MOTET_TEXT_CASES";
 /// Suites without cases of other numbers: these differ by listed names only.
 const WITHOUT_OTHERS: [&str; 0] = [];

@@ -1,4 +1,4 @@
-//! One draw from one row, alone and beside others.
+//! Sampling one token from one row, alone and beside others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(crate) const SUITES: &[Known] = &[
     },
 ];
 
-/// Settings under ollama's names. A temperature that is not given is 0, as there.
+/// Settings under ollama's names. A missing temperature is 0, as there.
 pub(crate) fn sampling(opts: &Fact<'_>) -> Sampling {
     let mut sampling = Sampling::GREEDY;
     for (name, value) in opts.fields() {
@@ -77,7 +77,7 @@ pub(crate) fn next(sampler: &mut Sampler, sampling: Sampling, row: &[f32]) -> To
         .token
 }
 
-/// Tokens that can be drawn.
+/// Number of tokens that can be sampled.
 pub(crate) fn possible(sampling: Sampling, row: &[f32]) -> usize {
     let probabilities = probabilities(&TokenSampling { sampling, index: 0 }, row);
     probabilities.iter().filter(|p| **p > 0.0).count()
@@ -94,9 +94,9 @@ fn sampled_token(check: &mut Check, fact: &Fact<'_>) {
     check.same("token", token as usize, fact.get("expect").number());
 }
 
-/// All drawings are made before any draws, in the batch's order; each then draws from
-/// its row. What it draws is what it draws alone, since that is a function of the
-/// request, its tokens, and the row.
+/// All inputs are made before any token is sampled, in the batch's order; each token is then
+/// sampled from its row. The token is the same as alone, since it is a function of the request,
+/// its tokens, and the row.
 fn sampled_together(check: &mut Check, fact: &Fact<'_>) {
     let slots = fact.get("slots").items();
     let slots: BTreeMap<usize, (Sampling, Vec<TokenId>)> = slots
@@ -126,7 +126,7 @@ fn sampled_together(check: &mut Check, fact: &Fact<'_>) {
         .map(|(id, row)| sample_inputs(*id).from_logits(row).token)
         .collect();
     let inputs: Vec<_> = order.iter().map(|id| sample_inputs(*id)).collect();
-    // Once by the host's own way, once by the vectors that devices apply.
+    // Once on the host's own path, once by the vectors that devices apply.
     let together: Vec<TokenId> = inputs
         .iter()
         .zip(&rows)
@@ -150,8 +150,8 @@ fn warm() -> Sampling {
     }
 }
 
-/// Logits divided by the temperature are, up to a constant, the logarithms of the
-/// probabilities that come of them.
+/// Logits divided by the temperature are, up to a constant, the logarithms of the resulting
+/// probabilities.
 fn divides(check: &mut Check, fact: &Fact<'_>) {
     let sampling = Sampling {
         temperature: fact.get("t").value().as_f64().expect("a number") as f32,
@@ -161,7 +161,7 @@ fn divides(check: &mut Check, fact: &Fact<'_>) {
     let p = probabilities(&TokenSampling { sampling, index: 0 }, &row);
     let expected = fact.get("expect").items();
     check.same("numbers", p.len(), expected.len());
-    // The constant, by the likeliest.
+    // The constant, from the likeliest.
     let most = (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
     let most = most.expect("a row");
     let constant = f64::from(row[most] / sampling.temperature) - f64::from(p[most]).ln();

@@ -47,8 +47,8 @@ pub(crate) const SUITES: &[Known] = &[
     },
 ];
 
-/// The text before the stop string, in the pieces that it came in; each piece that is
-/// left keeps its log probability.
+/// The text before the stop string, in its original pieces; each piece that is left keeps its log
+/// probability.
 fn truncates(check: &mut Check, fact: &Fact<'_>) {
     let pieces = fact.get("pieces").texts();
     let mut matcher = stops(&[fact.get("stop").text()]).matcher();
@@ -127,8 +127,8 @@ fn holds_back(check: &mut Check, fact: &Fact<'_>) {
     check.same("holds back", holds, fact.get("expect_hold").flag());
 }
 
-/// The cache knows nothing of text. A sequence that ends leaves every token that was
-/// evaluated, wherever its text was cut: all but the last that was drawn.
+/// The cache is independent of the text. A sequence that ends leaves every token that was
+/// evaluated, wherever its text was cut: all but the last sampled one.
 fn keeps_what_was_computed(check: &mut Check, fact: &Fact<'_>) {
     let [cached, before, after] =
         ["cached", "pieces_before", "pieces_after"].map(|field| fact.get(field).number());
@@ -136,7 +136,7 @@ fn keeps_what_was_computed(check: &mut Check, fact: &Fact<'_>) {
     let prompt = cached + 1 - before;
     let motet = cached_after(prompt, before);
     let expected = fact.get("expect_cached").number();
-    // ollama's leaves only what was shown.
+    // ollama's leaves only the tokens that were shown.
     let hidden = before - after + usize::from(truncated || before == after);
     check.theirs("cached tokens", cached + 1 - hidden, expected);
     check.same_or_instead("cached tokens", motet, cached, expected);

@@ -221,7 +221,7 @@ fn tensor_unknown_to_the_architecture_is_missing() {
     assert_eq!(
         files
             .tensor("model.embed_tokens.weight")
-            .expect("there")
+            .expect("the architecture has the tensor")
             .shape,
         [VOCAB, HIDDEN]
     );

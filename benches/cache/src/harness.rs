@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use motet_core::cache::{OpenSlot, CacheCore, Effect, Message};
+use motet_core::cache::{CacheCore, Effect, Message, OpenSlot};
 use motet_core::config::CacheConfig;
 use motet_core::protocol::{LayerGroup, LayerKind, ModelSpec};
 use motet_core::{SequenceId, TokenId};
@@ -104,6 +104,6 @@ fn spec() -> ModelSpec {
         tail_block_tokens: 256,
         can_shift: true,
         scratch_bytes_per_token: 0,
-            overlap_tokens_max: usize::MAX,
+        overlap_tokens_max: usize::MAX,
     }
 }

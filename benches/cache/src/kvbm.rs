@@ -35,7 +35,7 @@ impl Kvbm {
         Self::of(registry, blocks)
     }
 
-    /// The same without the counts, which none of its own policies lacks.
+    /// The same without use counts, so that no policy of its own can use them.
     pub(crate) fn without_frequencies(blocks: usize) -> Result<Self> {
         Self::of(BlockRegistry::builder().build(), blocks)
     }

@@ -16,8 +16,8 @@
 
 mod allocations;
 mod eviction;
-mod host_bytes;
 mod harness;
+mod host_bytes;
 mod kvbm;
 mod matching;
 mod protocol;

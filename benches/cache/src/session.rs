@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use motet_core::TokenId;
-use motet_core::cache::{OpenSlot, Effect, Message};
+use motet_core::cache::{Effect, Message, OpenSlot};
 use serde::Deserialize;
 
-use crate::{Result, allocations};
 use crate::harness::{CacheHarness, Texts};
 use crate::kvbm::{self, BLOCK_TOKENS, Kvbm};
 use crate::protocol::Measured;
 use crate::rounds::{Turn, median, ratios, take_turns, time};
+use crate::{Result, allocations};
 
 /// Tokens of a live sequence after its shared ones.
 const OWN_TOKENS: usize = 32;
@@ -138,9 +138,10 @@ impl Sessions {
             harness.converse(&texts.next(load.conversation_tokens));
         }
         for _ in 0..load.live {
-            let text = match alike {
-                true => texts.after(&shared, OWN_TOKENS),
-                false => texts.next(prompt.len() + OWN_TOKENS),
+            let text = if alike {
+                texts.after(&shared, OWN_TOKENS)
+            } else {
+                texts.next(prompt.len() + OWN_TOKENS)
             };
             harness.open_slot(&text);
         }
@@ -181,9 +182,10 @@ impl Sessions {
             before.protected_bytes,
             before.reserved_bytes,
         ) == (after.segments, after.protected_bytes, after.reserved_bytes);
-        match found && alike {
-            true => Ok(()),
-            false => Err(format!("not a session of cached tokens: {effects:?}").into()),
+        if found && alike {
+            Ok(())
+        } else {
+            Err(format!("not a session of cached tokens: {effects:?}").into())
         }
     }
 
@@ -216,9 +218,10 @@ fn prompt(load: &Load) -> Vec<TokenId> {
 fn populated(load: &Load, frequencies: bool) -> Result<Kvbm> {
     let mut texts = Texts::new();
     let blocks = load.blocks + load.conversations * (load.conversation_tokens / BLOCK_TOKENS + 1);
-    let mut kvbm = match frequencies {
-        true => Kvbm::new(blocks)?,
-        false => Kvbm::without_frequencies(blocks)?,
+    let mut kvbm = if frequencies {
+        Kvbm::new(blocks)?
+    } else {
+        Kvbm::without_frequencies(blocks)?
     };
     kvbm.register(&texts.next(load.blocks * BLOCK_TOKENS), true)?;
     for _ in 0..load.conversations {

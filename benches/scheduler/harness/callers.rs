@@ -53,7 +53,7 @@ impl Caller {
         Some((*self.token_times.first()? - self.came_at).as_secs_f64())
     }
 
-    /// Seconds from then until it had a slot.
+    /// Seconds from its arrival until it had a slot.
     fn slot_seconds(&self) -> Option<f64> {
         Some((self.started_at? - self.came_at).as_secs_f64())
     }

@@ -146,9 +146,10 @@ impl<M: Model> VirtualDevice<M> {
         callers: &Callers,
     ) -> Option<Step> {
         let (step, load) = self.survey(&work, callers);
-        let gap = match self.in_flight.is_empty() {
-            true => now.saturating_sub(self.finished_at),
-            false => Duration::ZERO,
+        let gap = if self.in_flight.is_empty() {
+            now.saturating_sub(self.finished_at)
+        } else {
+            Duration::ZERO
         };
         let takes = match self.pace {
             Pace::Virtual(cost) if load.tokens > 0 => {

@@ -1,15 +1,15 @@
 //! Engine settings: one struct per component. Each field states its unit and how to choose it.
 
+mod grammar;
 mod text;
 
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cache::eviction::{Eviction, Foresight, Lru};
-use crate::pager::Label;
-pub use crate::pager::Precision;
-use crate::protocol::{GrammarLimits, ModelSpec};
+use crate::eviction::{Eviction, Foresight, Lru};
+pub use crate::protocol::Precision;
+use crate::protocol::{GrammarLimits, Label, ModelSpec};
 use motet_sync::admission::REQUESTS_MAX;
 use motet_sync::admission::users::UserLimits;
 pub use text::TextConfig;

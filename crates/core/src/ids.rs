@@ -94,3 +94,8 @@ mod tests {
         assert_ne!(UserId::of(""), UserId::default());
     }
 }
+
+slotmap::new_key_type! {
+    /// The key of a node of the prefix trie. The key of a removed node is never valid again.
+    pub struct NodeKey;
+}

@@ -7,6 +7,7 @@
 //! | [`scheduler`] | which sequences run in the next step: continuous batching with chunked prefill, fairness and preemption; its policy is [`plan`](scheduler::policy::plan) |
 //! | [`cache`] | which tokens have state on the device: prefix caching in a trie, slots, eviction |
 //! | [`pager`] | which segments are offloaded to host memory and disk, and when they are loaded |
+//! | [`eviction`] | which segments are worth keeping |
 //! | [`recovery`] | when a failed part is rebuilt, and when the engine gives up |
 //! | [`protocol`] | messages between these cores, the device thread and the model |
 //! | [`snapshot`] | views of the scheduler and the cache at one moment |
@@ -16,6 +17,7 @@
 
 pub mod cache;
 pub mod config;
+pub mod eviction;
 mod ids;
 pub mod lease;
 pub mod pager;

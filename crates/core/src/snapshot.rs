@@ -1,9 +1,10 @@
 //! Views of the scheduler and the cache at one moment.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::Priority;
-use crate::{SequenceId, UserId};
+use crate::protocol::{Label, Priority};
+use crate::{CopyId, SequenceId, UserId};
 
 /// Upper bound on the sequences in a snapshot; the others are only counted.
 pub const SEQUENCES_MAX: usize = 128;
@@ -149,4 +150,17 @@ pub enum Tier {
     Host,
     /// The disk only.
     Disk,
+}
+
+/// A copy as monitoring shows it.
+#[derive(Clone, Debug)]
+pub struct CopyView {
+    /// The copy.
+    pub copy: CopyId,
+    /// Label of the copy.
+    pub label: Arc<Label>,
+    /// Whether it is in host memory; if false, it is on the disk only.
+    pub in_host: bool,
+    /// Use count of the pager at its last use; larger is later.
+    pub last_use: u64,
 }

@@ -140,9 +140,9 @@ impl Pool {
         assert!(!others_panicked, "a kernel panicked on another thread");
     }
 
-    /// Cuts each of `slices` into chunks of its `lengths`' number of elements (the
-    /// last may be shorter) and calls `body` with the n-th chunk of all, for
-    /// every n, on all threads. All must have the same number of chunks.
+    /// Cuts each of `slices` into chunks of its `lengths`' number of elements; the last chunk
+    /// may be shorter. Calls `body` with the n-th chunk of all slices, for every n, on all
+    /// threads. All slices must have the same number of chunks.
     ///
     /// # Panics
     ///

@@ -198,19 +198,35 @@ mod tests {
         });
         check("no instructions", |inputs| inputs.instructions = None);
         check("threads", |inputs| {
-            inputs.sums.as_mut().expect("some").threads = 3;
+            inputs.sums.as_mut().expect("the inputs have sums").threads = 3;
         });
         check("GOTO_NUM_THREADS", |inputs| {
-            inputs.sums.as_mut().expect("some").blas_threads[0] = "2".to_owned();
+            inputs
+                .sums
+                .as_mut()
+                .expect("the inputs have sums")
+                .blas_threads[0] = "2".to_owned();
         });
         check("OMP_NUM_THREADS", |inputs| {
-            inputs.sums.as_mut().expect("some").blas_threads[1] = "2".to_owned();
+            inputs
+                .sums
+                .as_mut()
+                .expect("the inputs have sums")
+                .blas_threads[1] = "2".to_owned();
         });
         check("the processor", |inputs| {
-            inputs.sums.as_mut().expect("some").processor = "another".to_owned();
+            inputs
+                .sums
+                .as_mut()
+                .expect("the inputs have sums")
+                .processor = "another".to_owned();
         });
         check("the kernels of the BLAS", |inputs| {
-            inputs.sums.as_mut().expect("some").blas_core = "Haswell".to_owned();
+            inputs
+                .sums
+                .as_mut()
+                .expect("the inputs have sums")
+                .blas_core = "Haswell".to_owned();
         });
         check(
             "whether the order of sums is the sequence's own",

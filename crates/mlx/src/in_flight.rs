@@ -131,7 +131,6 @@ impl MlxInFlightStep {
     /// # Panics
     ///
     /// When the step samples no token for the span, which is the caller's error.
-    /// When it draws none: the caller's mistake.
     pub(super) fn token(&self, span: usize) -> (&Array, usize) {
         let is_token = |span: &&OutputRows| matches!(span, OutputRows::Token(_));
         let index = self.spans[..span].iter().filter(is_token).count();

@@ -177,9 +177,9 @@ impl KvBlock {
         }
     }
 
-    /// Moves the state of some tokens to the block's start, lays the block out for `capacity`
-    /// tokens, which is at most the old capacity, and returns the memory after it to the
-    /// system.
+    /// Moves the state of some tokens to the block's start and lays the block out for
+    /// `capacity` tokens, at most the old capacity. The memory after the new layout goes back
+    /// to the system.
     ///
     /// # Safety
     ///

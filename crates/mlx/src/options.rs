@@ -17,9 +17,9 @@ pub struct MlxOptions {
     /// count as free.
     pub cache_bytes_max: usize,
     /// Maximum bytes of memory that this model keeps, when segments and tails are freed, for
-    /// the next ones. These come on top of the byte budgets. It needs about as much as slots
-    /// that are opened and segments that are imported take at a time, which would otherwise
-    /// wait for the system to clear new memory. Without `kernels` MLX keeps such memory, under
+    /// the next ones. These come on top of the byte budgets. It needs about as much as is taken
+    /// at a time by slots that are opened and segments that are imported. With less, they wait
+    /// for the system to clear new memory. Without `kernels` MLX keeps such memory, under
     /// `cache_bytes_max`.
     pub idle_bytes_max: usize,
     /// Whether to use this crate's own CPU kernels where they are available, instead of

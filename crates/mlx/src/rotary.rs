@@ -52,9 +52,9 @@ impl Rotary {
     /// start, back by as many positions.
     ///
     /// Rotations add up, so the result equals a rotation to the new position, except for
-    /// rounding: an angle in single precision is known to 2^-24 of itself (1e-4 radians at
-    /// position 2,000), and a key in half precision is rounded once more each time that it is
-    /// moved (to 2^-9 of itself in bfloat16, 2^-12 in float16).
+    /// rounding. An angle in single precision is known to 2^-24 of itself (1e-4 radians at
+    /// position 2,000). A key in half precision is rounded once more each time that it is moved
+    /// (to 2^-9 of itself in bfloat16, 2^-12 in float16).
     pub(super) fn turned_back(&self, keys: &Array, tokens: usize) -> Result<Array, Exception> {
         let dims = [keys.dim(0), keys.dim(1), keys.dim(2)];
         let back = Array::from_slice(&[-(tokens as i32)], &[1]);

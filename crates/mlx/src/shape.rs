@@ -25,9 +25,9 @@ pub(super) struct Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cached {
     pub(super) kind: FloatKind,
-    /// Whether each number of an array is an `f32` that holds the bits of as many cached
-    /// numbers as fit into it, because this crate's kernels take arrays of `f32` only. Only
-    /// those kernels may compute with such an array; other operations only move its bits.
+    /// Whether each number of an array is an `f32` that holds the bits of as many cached numbers
+    /// as fit into it. This crate's kernels take arrays of `f32` only. Only those kernels may
+    /// compute with such an array; other operations only move its bits.
     pub(super) in_words: bool,
 }
 

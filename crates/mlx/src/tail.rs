@@ -141,7 +141,7 @@ impl MlxTail {
         self.await_copy();
         if let Some(mut block) = self.block.take() {
             self.layers.clear();
-            // SAFETY: no step with this tail is under way, and its arrays are gone.
+            // SAFETY: no step with this tail is in flight, and its arrays are gone.
             unsafe { block.repack(last, retained) };
             return block.states();
         }
@@ -154,7 +154,7 @@ impl MlxTail {
     }
 
     /// Returns the state of the last `retained` tokens in the same form. The tail is empty
-    /// afterwards and can be used on.
+    /// afterwards and remains usable.
     pub(super) fn take(&mut self, retained: usize) -> Result<Vec<State>, Exception> {
         let mut rest = self.with_layers(0, 0, Vec::new());
         rest.expected_tokens = self.expected_tokens.saturating_sub(self.tokens);
@@ -176,7 +176,7 @@ impl MlxTail {
         };
         let mut sealed_block = KvBlock::new(pool, shape, retained, Pages::Large)?;
         let cut = self.held.saturating_sub(left);
-        // SAFETY: no step with this tail is under way; the other block is new.
+        // SAFETY: no step with this tail is in flight; the other block is new.
         unsafe { block.copy(cut - retained..cut, &mut sealed_block) };
         let sealed = match retained {
             0 => Vec::new(),
@@ -231,7 +231,7 @@ impl MlxTail {
                 return Ok(false);
             };
             self.layers.clear();
-            // SAFETY: no step with this tail is under way, and its arrays are gone.
+            // SAFETY: no step with this tail is in flight, and its arrays are gone.
             unsafe { block.repack(0..tokens, capacity) };
             self.layers = block.states()?;
             self.capacity = capacity;

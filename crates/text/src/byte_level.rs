@@ -3,8 +3,8 @@
 //! Radford et al. 2019: bytes that are printable in Latin-1 stand for
 //! themselves, the others for U+0100 onwards in their order.
 
-/// Appends the bytes that `text` spells. Leaves `bytes` as they were and says
-/// `false` when a character is outside the alphabet.
+/// Appends the bytes that `text` spells. Returns `false` and leaves `bytes` unchanged if a
+/// character is outside the alphabet.
 pub(super) fn append_bytes(text: &str, bytes: &mut Vec<u8>) -> bool {
     let before = bytes.len();
     for character in text.chars() {

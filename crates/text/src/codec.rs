@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError, Tokenizer};
 use motet_core::TokenId;
 
-/// How much text there is room for.
+/// Limits of a rendered text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextLimits {
     /// Bytes of rendered text.
@@ -29,7 +29,7 @@ pub struct TextCodec {
 }
 
 impl TextCodec {
-    /// Puts the parts together.
+    /// Combines a tokenizer with a chat template.
     #[must_use]
     pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>) -> Self {
         Self {
@@ -72,8 +72,9 @@ impl TextCodec {
         self.template.as_ref()
     }
 
-    /// The tokens of a plain prompt, begun and ended as the model wants it. Special tokens
-    /// that it spells count as such: who writes a plain prompt writes the template too.
+    /// The tokens of a plain prompt, with the begin and end tokens that the model expects.
+    /// Special tokens that it spells count as such: the author of a plain prompt writes the
+    /// template too.
     ///
     /// # Errors
     ///
@@ -82,7 +83,7 @@ impl TextCodec {
         self.tokenizer.encode(text, true)
     }
 
-    /// The tokens of text that goes on after other tokens: no begin and end tokens.
+    /// The tokens of text that follows other tokens: no begin and end tokens.
     ///
     /// # Errors
     ///
@@ -91,9 +92,8 @@ impl TextCodec {
         self.tokenizer.encode(text, false)
     }
 
-    /// The tokens of a conversation up to where the assistant is to speak. As in
-    /// `transformers` the template alone decides on begin and end tokens: none
-    /// are added to what it spells.
+    /// The tokens of a conversation up to the assistant's turn. As in `transformers`, the
+    /// template alone decides on begin and end tokens: none are added to its output.
     ///
     /// Special tokens that a message or a variable spells are text, unless
     /// [`Chat::with_special_tokens`] says otherwise.
@@ -106,7 +106,7 @@ impl TextCodec {
         self.encode_rendered(chat, true, TextLimits::UNBOUNDED)
     }
 
-    /// The tokens of a conversation so far, without asking the assistant to speak.
+    /// The tokens of a conversation so far, without the start of an assistant's turn.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl TextCodec {
         self.encode_rendered(chat, false, TextLimits::UNBOUNDED)
     }
 
-    /// The tokens of a conversation that has so much room.
+    /// The tokens of a conversation within the limits.
     pub fn encode_rendered(
         &self,
         chat: &Chat,

@@ -3,7 +3,7 @@
 use super::{TextError, Tokenizer, Utf8Stream};
 use motet_core::TokenId;
 
-/// What becomes of special tokens in the text.
+/// Treatment of special tokens in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecialTokens {
     /// They are spelled out.
@@ -12,24 +12,23 @@ pub enum SpecialTokens {
     Skip,
 }
 
-/// One sequence's way from tokens to text.
+/// Converts one sequence's tokens to text.
 ///
-/// Every token gives the text that is complete with it, so that no piece ends
-/// inside a character; all pieces joined are the text of all tokens. A token
-/// costs a table look-up and a check that its bytes are UTF-8, about ten
-/// nanoseconds, and no allocation, however long the text has become.
+/// Every token returns the text that it completes, so that no piece ends inside a character. All
+/// pieces joined are the text of all tokens. A token costs a table look-up and a check that its
+/// bytes are UTF-8, about ten nanoseconds, and no allocation, however long the text has become.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     tokenizer: Tokenizer,
     special: SpecialTokens,
-    /// Spaces that still are no text: only at the very beginning.
+    /// Leading spaces that are still to be dropped; only at the very beginning.
     leading_spaces: usize,
     characters: Utf8Stream,
 }
 
 impl Detokenizer {
-    /// At the beginning of a text. SentencePiece tokenizers put a space before
-    /// its first word; it is taken away again.
+    /// A detokenizer at the beginning of a text. SentencePiece tokenizers put a space before its
+    /// first word; it is removed.
     #[must_use]
     pub fn new(tokenizer: &Tokenizer, special: SpecialTokens) -> Self {
         Self {
@@ -40,7 +39,7 @@ impl Detokenizer {
         }
     }
 
-    /// Within a text: the tokens continue a prompt, and a space before the first
+    /// A detokenizer within a text: the tokens continue a prompt, and a space before the first
     /// word is text like any other.
     #[must_use]
     pub fn continuing(tokenizer: &Tokenizer, special: SpecialTokens) -> Self {
@@ -50,8 +49,8 @@ impl Detokenizer {
         }
     }
 
-    /// Takes the next token; gives the text that is now complete. It is empty
-    /// where the token is skipped or ends inside a character.
+    /// Adds the next token; returns the text that is now complete. It is empty if the token is
+    /// skipped or ends inside a character.
     ///
     /// # Errors
     ///
@@ -73,7 +72,7 @@ impl Detokenizer {
         Ok(self.characters.push(bytes))
     }
 
-    /// Ends the text: a character that was begun and not ended becomes U+FFFD.
+    /// Ends the text: an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> &str {
         self.characters.finish()
     }

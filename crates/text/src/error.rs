@@ -1,4 +1,4 @@
-//! Everything that can go wrong between text and tokens.
+//! Errors between text and tokens.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use motet_core::protocol::Withheld;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
-    /// A file that the tokenizer needs is not there.
+    /// A file that the tokenizer needs does not exist.
     #[error("{path} does not exist: expected {expected}", path = path.display())]
     Missing {
-        /// What was looked for.
+        /// The path that was looked for.
         path: PathBuf,
-        /// What ought to be there.
+        /// The file that was expected.
         expected: &'static str,
     },
     /// A file could not be read.
@@ -22,39 +22,39 @@ pub enum TextError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file is not what its name says.
+    /// A file does not have the format of its name.
     #[error("{path} is damaged: {what}; expected {expected}", path = path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What its parser said.
+        /// The parser's message.
         what: String,
-        /// What a whole file holds.
+        /// The content that was expected.
         expected: &'static str,
     },
-    /// A field is missing, makes no sense, or asks for what is not supported.
+    /// A field is missing, invalid or not supported.
     #[error("{file}: field `{field}`: {what}; expected {expected}")]
     Field {
         /// The file, or `GGUF metadata`.
         file: String,
         /// The field, as the file spells it.
         field: String,
-        /// What was found.
+        /// The value found.
         what: String,
-        /// What was expected.
+        /// The value expected.
         expected: String,
     },
-    /// The tokenizer refused a text.
+    /// The tokenizer rejected a text.
     #[error(
         "cannot tokenise {bytes} bytes of text: {what}; expected text that the vocabulary can spell"
     )]
     Encode {
         /// Length of the text.
         bytes: usize,
-        /// What the tokenizer said, which may quote the text.
+        /// The tokenizer's message, which may quote the text.
         what: Withheld,
     },
     /// A token id that the vocabulary does not have.
@@ -70,33 +70,33 @@ pub enum TextError {
     TemplateSyntax {
         /// Where the template came from.
         file: String,
-        /// What the template engine said, with the line.
+        /// The template engine's message, with the line.
         what: String,
     },
-    /// The chat template refused the messages, or ran out of its bounds.
+    /// The chat template rejected the messages, or exceeded its bounds.
     #[error("the chat template failed: {what}")]
     Template {
-        /// What the template or its engine said, which may quote the messages.
+        /// The message of the template or its engine, which may quote the messages.
         what: Withheld,
     },
-    /// The chat template writes more text than there is room for.
+    /// The chat template writes more text than is allowed.
     #[error("the chat template writes more than {bytes_max} bytes; expected at most as many")]
     TooLong {
         /// The most that it may write.
         bytes_max: usize,
     },
-    /// A text has more tokens than there is room for.
+    /// A text has more tokens than are allowed.
     #[error("the text has more than {tokens_max} tokens; expected at most as many")]
     TooManyTokens {
         /// The most that it may have.
         tokens_max: usize,
     },
-    /// What turns text into tokens, or tokens into text, panicked.
+    /// The tokenizer, the chat template or the detokenizer panicked.
     #[error("the {what} panicked on {bytes} bytes; that is a defect of it")]
     Panicked {
-        /// What did: the tokenizer, the chat template, the detokenizer.
+        /// The part that panicked.
         what: &'static str,
-        /// Length of what it was given.
+        /// Length of its input.
         bytes: usize,
     },
     /// A chat was to be encoded without a chat template.
@@ -104,12 +104,12 @@ pub enum TextError {
         "the model has no chat template; expected one in chat_template.jinja, tokenizer_config.json or the GGUF metadata"
     )]
     NoTemplate,
-    /// The stop strings of a request make no sense.
+    /// The stop strings of a request are invalid.
     #[error("stop strings: {what}; expected {expected}")]
     StopStrings {
-        /// What was found.
+        /// The value found.
         what: String,
-        /// What is allowed.
+        /// The values allowed.
         expected: String,
     },
 }

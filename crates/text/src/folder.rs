@@ -1,4 +1,4 @@
-//! Reading a model folder as `transformers` writes it.
+//! Reads a model folder in the layout of `transformers`.
 
 use std::path::{Path, PathBuf};
 
@@ -22,11 +22,11 @@ const SPECIAL_TOKENS: [&str; 7] = [
     "mask_token",
 ];
 
-/// Token ids at and above this are refused: the table of pieces has a place for
-/// every id up to the largest. The largest vocabularies have 2^18.
+/// Token ids at and above this are rejected: the table of pieces has an entry for every id up to
+/// the largest. The largest vocabularies have 2^18.
 const VOCAB_SIZE_MAX: u32 = 1 << 22;
 
-/// `tokenizer_config.json`; empty where the folder has none.
+/// `tokenizer_config.json`; empty if the folder has none.
 pub(super) struct TokenizerConfig {
     pub(super) path: PathBuf,
     pub(super) value: Value,
@@ -50,7 +50,7 @@ impl TokenizerConfig {
     }
 }
 
-/// The file's bytes, or `None` where there is no such file.
+/// The file's bytes, or `None` if there is no such file.
 pub(super) fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, TextError> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -111,8 +111,8 @@ pub(super) fn read_tokenizer(folder: &Path) -> Result<Parts, TextError> {
     })
 }
 
-/// What `tokenizers` makes of the file. Where it is no JSON, or not what is expected, that
-/// panics at times. (All of it is read: what is skipped is not checked to be text.)
+/// Parses the file with `tokenizers`, which panics at times if it is no JSON or has another
+/// structure. (It is parsed in full: skipped parts are not checked to be text.)
 fn parsed(bytes: &[u8]) -> tokenizers::Result<tokenizers::Tokenizer> {
     serde_json::from_slice::<Value>(bytes)?;
     let parse = || tokenizers::Tokenizer::from_bytes(bytes);

@@ -1,4 +1,4 @@
-//! Building a tokenizer from what a GGUF file says of it.
+//! Builds a tokenizer from a GGUF file's metadata.
 
 mod sentence_piece;
 
@@ -17,8 +17,8 @@ use super::pre_tokenizer::PreTokenizer;
 use super::parts::Parts;
 use motet_core::TokenId;
 
-/// The tokenizer part of a GGUF file's metadata, key by key. Lists that the file
-/// does not have are empty.
+/// The tokenizer part of a GGUF file's metadata, key by key. Lists that the file does not have
+/// are empty.
 #[derive(Clone, Default)]
 pub struct GgufVocabulary {
     /// `tokenizer.ggml.model`: `gpt2` or `llama`.
@@ -27,13 +27,12 @@ pub struct GgufVocabulary {
     pub pre: Option<String>,
     /// `tokenizer.ggml.tokens`: the token of every id.
     pub tokens: Vec<String>,
-    /// `tokenizer.ggml.merges`: pairs, separated by a space, the first to merge
-    /// first.
+    /// `tokenizer.ggml.merges`: pairs, separated by a space, in the order of merging.
     pub merges: Vec<String>,
-    /// `tokenizer.ggml.scores`: one a token, for SentencePiece.
+    /// `tokenizer.ggml.scores`: one per token, for SentencePiece.
     pub scores: Vec<f32>,
-    /// `tokenizer.ggml.token_type`: one a token: 1 normal, 2 unknown, 3 control,
-    /// 4 user-defined, 5 unused, 6 byte.
+    /// `tokenizer.ggml.token_type`: one per token: 1 normal, 2 unknown, 3 control, 4
+    /// user-defined, 5 unused, 6 byte.
     pub token_types: Vec<i32>,
     /// `tokenizer.ggml.bos_token_id`.
     pub begin: Option<TokenId>,
@@ -55,10 +54,10 @@ pub struct GgufVocabulary {
     pub chat_template: Option<String>,
 }
 
-/// Where a GGUF file's fields are, for messages.
+/// The origin of a GGUF file's fields, for messages.
 pub(super) const METADATA: &str = "GGUF metadata";
 
-/// What a token is, as `tokenizer.ggml.token_type` numbers it.
+/// Types of tokens, as `tokenizer.ggml.token_type` numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenType {
     Normal,
@@ -70,7 +69,7 @@ pub(super) enum TokenType {
 }
 
 impl GgufVocabulary {
-    /// Type of a token; tokens are normal where the file has no types.
+    /// Type of a token; tokens are normal if the file has no types.
     pub(super) fn token_type(&self, index: usize) -> TokenType {
         match self.token_types.get(index) {
             Some(2) => TokenType::Unknown,
@@ -159,7 +158,7 @@ pub(super) fn build_tokenizer(vocabulary: &GgufVocabulary) -> Result<Parts, Text
     })
 }
 
-/// Tokens that are recognised in a text before anything else happens to it.
+/// Tokens that are recognised in a text before any other processing.
 fn added_tokens(vocabulary: &GgufVocabulary) -> Vec<AddedToken> {
     let tokens = vocabulary.tokens.iter().enumerate();
     let added = tokens.filter_map(|(index, text)| {

@@ -1,23 +1,22 @@
-//! Between people's text and a model's tokens.
+//! Converts between text and a model's tokens.
 //!
 //! ```text
 //!  messages ─ ChatTemplate ─ text ─ Tokenizer ─ tokens ─▶ model
 //!  reader ◀─ StopMatcher ◀─ text ◀─ Detokenizer ◀─ tokens ◀─┘
 //! ```
 //!
-//! The upper row runs once a request: [`TextCodec`] is both of its parts, read
-//! from a model folder or from GGUF metadata. The lower row runs for every token
-//! of every sequence, each with a [`Detokenizer`] and a [`StopMatcher`] of its
-//! own: it is made of table look-ups, keeps at most a torn character and the
-//! beginning of a stop string, and does not allocate once its buffers have grown
-//! to a few dozen bytes.
+//! The upper row runs once per request. [`TextCodec`] is both of its parts, read from a model
+//! folder or from GGUF metadata. The lower row runs for every token of every sequence, each with
+//! a [`Detokenizer`] and a [`StopMatcher`] of its own. It consists of table look-ups, keeps at
+//! most a torn character and the beginning of a stop string, and does not allocate once its
+//! buffers have grown to a few dozen bytes.
 //!
 //! | part | does | costs |
 //! |---|---|---|
-//! | [`Tokenizer::encode`] | text to tokens, by the `tokenizers` crate | 3 µs a token |
-//! | [`ChatTemplate::render`] | messages to text, by `minijinja` | 1 µs a message |
+//! | [`Tokenizer::encode`] | text to tokens, by the `tokenizers` crate | 3 µs per token |
+//! | [`ChatTemplate::render`] | messages to text, by `minijinja` | 1 µs per message |
 //! | [`Detokenizer::push`] | a token to the text it completes | 12 ns, 18 ns where characters tear |
-//! | [`StopMatcher::push`] | text to what is certainly not a stop string | 5 to 15 ns a token; 220 ns with sixteen stop strings that begin with common letters |
+//! | [`StopMatcher::push`] | text to text that is certainly no stop string | 5 to 15 ns per token; 220 ns with sixteen stop strings that begin with common letters |
 //!
 //! (Release build, one core of a shared machine, SmolLM2's vocabulary, source code
 //! and ChatML as text.)

@@ -10,7 +10,7 @@ pub struct TextOutput {
     stops: Option<StopMatcher>,
 }
 
-/// What has become certain with a token.
+/// The text that a token released.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReleasedText {
     /// Text that the reader may see; often empty.
@@ -38,7 +38,7 @@ impl TextOutput {
         })
     }
 
-    /// Takes in the next token.
+    /// Adds the next token.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl TextOutput {
         })
     }
 
-    /// What was held back, now that no more tokens come.
+    /// Returns the text that was held back, since no more tokens come.
     pub fn finish(&mut self) -> String {
         let torn = self.detokenizer.finish();
         match &mut self.stops {

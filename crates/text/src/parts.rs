@@ -9,8 +9,8 @@ pub(super) struct Parts {
     pub(super) pieces: Pieces,
     pub(super) begin: Option<TokenId>,
     pub(super) ends: Vec<TokenId>,
-    /// Whether the begin token goes before a text; false where `encoder` does it.
+    /// Whether the begin token goes before a text; false if `encoder` adds it.
     pub(super) add_begin: bool,
-    /// Whether the first end token goes after a text; false where `encoder` does it.
+    /// Whether the first end token goes after a text; false if `encoder` adds it.
     pub(super) add_end: bool,
 }

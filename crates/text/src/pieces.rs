@@ -1,4 +1,4 @@
-//! What every token stands for, as bytes.
+//! The bytes that each token stands for.
 //!
 //! A tokenizer's decoder is a list of rules over token texts. Those of language
 //! models (byte-level BPE, SentencePiece) look at one token at a time, so the
@@ -17,24 +17,24 @@ pub(super) struct Pieces {
     /// Where each token's bytes end; they begin where its predecessor's end.
     ends: Vec<u32>,
     special: Vec<bool>,
-    /// Spaces that the decoder takes away at the beginning of a text.
+    /// Spaces that the decoder removes at the beginning of a text.
     pub(super) leading_spaces: usize,
 }
 
-/// A token on its way into the table.
+/// A token to be added to the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PieceSource<'a> {
     /// The token as the vocabulary spells it.
     pub(super) text: &'a str,
-    /// Whether it stands beside the model's own vocabulary and spells itself.
+    /// Whether it is not part of the model's own vocabulary and spells itself.
     pub(super) added: bool,
-    /// Whether readers of the text are usually spared it.
+    /// Whether texts usually omit it.
     pub(super) special: bool,
 }
 
 impl Pieces {
-    /// Applies `rules` to all tokens in the order of their ids; `None` is an id
-    /// that the vocabulary skips.
+    /// Applies `rules` to all tokens in the order of their ids; `None` is an id that the
+    /// vocabulary skips.
     pub(super) fn new<'a>(
         rules: &PieceRules,
         tokens: impl Iterator<Item = Option<PieceSource<'a>>>,
@@ -62,7 +62,7 @@ impl Pieces {
         self.ends.len()
     }
 
-    /// Bytes of the longest.
+    /// Bytes of the longest token.
     pub(super) fn longest(&self) -> usize {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let lengths = starts.zip(&self.ends).map(|(start, end)| end - start);
@@ -98,12 +98,12 @@ pub(super) struct PieceRules {
     pub(super) byte_fallback: bool,
     /// Text to replace in every token, in this order.
     pub(super) replaced: Vec<(String, String)>,
-    /// Spaces that are no text at the beginning.
+    /// Spaces that are dropped at the beginning of a text.
     pub(super) leading_spaces: usize,
 }
 
 impl PieceRules {
-    /// The `decoder` of a `tokenizer.json`.
+    /// The rules of the `decoder` of a `tokenizer.json`.
     ///
     /// # Errors
     ///

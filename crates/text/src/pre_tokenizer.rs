@@ -1,9 +1,8 @@
-//! How text is cut into words before byte-level BPE merges within them.
+//! Splits text into words before byte-level BPE merges within them.
 //!
-//! GGUF names the way in `tokenizer.ggml.pre`; the names are those of
-//! llama.cpp's `llama-vocab.cpp`, the patterns those of the models' own
-//! `tokenizer.json`. A name is listed here only where its pattern is known
-//! exactly: a wrong one would shift every token quietly.
+//! GGUF names the method in `tokenizer.ggml.pre`. The names are those of llama.cpp's
+//! `llama-vocab.cpp`, the patterns those of the models' own `tokenizer.json`. A name is listed
+//! here only if its pattern is known exactly: a wrong one would silently change the tokens.
 
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -11,16 +10,16 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 
-/// One way of cutting.
+/// One method of splitting.
 #[derive(Debug, PartialEq)]
 pub(super) struct PreTokenizer {
     /// Its names in GGUF.
     names: &'static [&'static str],
-    /// Applied one after the other; both matches and what lies between are words.
+    /// Applied one after the other; both the matches and the text between them are words.
     patterns: &'static [&'static str],
     /// Whether a word that is a token stays whole, whatever the merges say.
     pub(super) ignore_merges: bool,
-    /// Whether the begin token is added where the file does not say.
+    /// Whether the begin token is added if the file does not say.
     pub(super) add_begin: bool,
 }
 
@@ -118,7 +117,7 @@ const KNOWN: &[PreTokenizer] = &[
 ];
 
 impl PreTokenizer {
-    /// The way of that name.
+    /// The method of that name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         KNOWN.iter().find(|known| known.names.contains(&name))
     }

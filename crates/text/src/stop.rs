@@ -1,14 +1,13 @@
-//! Stop strings: text that ends a sequence, wherever the tokens fall.
+//! Stop strings: text that ends a sequence, wherever the token boundaries fall.
 //!
-//! Every stop string runs as one matcher of Knuth, Morris and Pratt (1977) over
-//! the bytes of the incremental text. Its state, the length of the longest
-//! prefix that the text ends with, is also what must be held back, since that
-//! much could still become the stop string. Which stop string ends a text does
-//! not depend on how the text was cut into pieces: it is the one that is
-//! complete first, and of several complete at once the longest.
+//! Every stop string runs as one matcher of Knuth, Morris and Pratt (1977) over the bytes of the
+//! incremental text. Its state is the length of the longest prefix that the text ends with. That
+//! much is held back, since it could still become the stop string. The stop string that ends a
+//! text does not depend on how the text was cut into pieces: it is the one that is complete
+//! first, and the longest of several complete at once.
 //!
-//! Cost: a piece without any stop string's first byte is passed on as it came,
-//! after one table look-up a byte; otherwise one step a byte and stop string.
+//! Cost: a piece without any stop string's first byte is passed on unchanged, after one table
+//! look-up per byte; otherwise one step per byte and stop string.
 
 use std::sync::Arc;
 
@@ -36,12 +35,12 @@ struct Stop {
 }
 
 impl StopStrings {
-    /// Most stop strings of one request. Every one costs a step a byte.
+    /// Most stop strings of one request. Each costs a step per byte.
     pub const COUNT_MAX: usize = 16;
     /// Longest stop string, in bytes of UTF-8. That much text may be held back.
     pub const BYTES_MAX: usize = 1024;
 
-    /// Checks and prepares stop strings; none at all is fine and stops nothing.
+    /// Checks and prepares stop strings. An empty list is valid and stops nothing.
     ///
     /// # Errors
     ///
@@ -61,7 +60,7 @@ impl StopStrings {
         Ok(Self(Arc::new(prepared)))
     }
 
-    /// Whether there are none.
+    /// Whether there are no stop strings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.stops.is_empty()
@@ -119,8 +118,8 @@ impl Stop {
         Ok(stop)
     }
 
-    /// The longest prefix that the text ends with, after one more byte. While
-    /// the fallbacks are being built, `matched` stays below their number.
+    /// The longest prefix that the text ends with, after one more byte. While the fallbacks are
+    /// being built, `matched` stays below their number.
     fn advance(&self, mut matched: u16, byte: u8) -> u16 {
         let text = self.text.as_bytes();
         loop {
@@ -141,25 +140,25 @@ pub struct StopMatcher {
     stops: StopStrings,
     /// Bytes of each stop string that the text ends with.
     matched: SmallVec<[u16; 4]>,
-    /// Text given out by the last call, then text held back.
+    /// Text returned by the last call, then text held back.
     buffer: String,
     released: usize,
     stopped_by: Option<usize>,
 }
 
-/// What a piece of text made certain.
+/// The text that a piece released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released<'a> {
-    /// Text that cannot be part of a stop string any more, or that precedes the
-    /// one that was found.
+    /// Text that cannot be part of a stop string any more, or that precedes the one that was
+    /// found.
     pub text: &'a str,
     /// Index of the stop string that was found; nothing is released after it.
     pub stopped_by: Option<usize>,
 }
 
 impl StopMatcher {
-    /// Takes the next piece of text and gives out what has become certain. The
-    /// stop string itself and what follows it are never given out.
+    /// Adds the next piece of text and returns the text that is released. The stop string itself
+    /// and the text after it are never returned.
     pub fn push<'a>(&'a mut self, piece: &'a str) -> Released<'a> {
         if self.stopped_by.is_some() {
             return self.release(0);
@@ -200,7 +199,7 @@ impl StopMatcher {
         self.stopped_by
     }
 
-    /// Ends the text: what was held back turns out to be text like any other.
+    /// Ends the text: held-back text is released as ordinary text.
     pub fn finish(&mut self) -> &str {
         if self.stopped_by.is_some() {
             return "";
@@ -211,7 +210,7 @@ impl StopMatcher {
         &self.buffer
     }
 
-    /// Steps every stop string; the longest that is complete, with its length.
+    /// Steps every stop string; returns the index and length of the longest that is complete.
     fn advance(&mut self, byte: u8) -> Option<(usize, usize)> {
         let mut found: Option<(usize, usize)> = None;
         for (index, stop) in self.stops.0.stops.iter().enumerate() {
@@ -321,8 +320,8 @@ mod tests {
         assert!(StopStrings::new(vec!["a".repeat(1024); 16]).is_ok());
     }
 
-    /// The text before the stop string that is complete first, and its index; of
-    /// several complete at once the longest, then the first in the list.
+    /// The text before the stop string that is complete first, and its index; the longest of
+    /// several complete at once, then the first in the list.
     fn naive(stops: &[String], text: &str) -> (String, Option<usize>) {
         for end in 0..=text.len() {
             let found = (0..stops.len()).filter(|index| {

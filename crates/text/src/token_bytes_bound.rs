@@ -1,12 +1,12 @@
-//! How much text one token can stand for.
+//! Bound on the text that one token can stand for.
 //!
-//! A text of more bytes than a context has tokens, each of the longest spelling, cannot
-//! fit. That is known without tokenising it. It holds to the byte where each byte of a text
-//! is a part of some token's spelling: byte-level BPE, and SentencePiece's BPE with all
-//! byte tokens. Other tokenizers may shorten text (Unicode normal forms), drop some of it
-//! (accents, white space) or fuse a run of unknown characters into one token. For those the
-//! limit is [`SHORTENING_FACTOR`] times as high: a text that loses more than three quarters of its
-//! bytes on the way is refused although it would fit.
+//! A text of more bytes than a context has tokens, each of the longest spelling, cannot fit. That
+//! is known without tokenising it. It holds to the byte if each byte of a text is a part of some
+//! token's spelling: byte-level BPE, and SentencePiece's BPE with all byte tokens. Other
+//! tokenizers may shorten text (Unicode normal forms), drop some of it (accents, white space) or
+//! fuse a run of unknown characters into one token. For those the limit is [`SHORTENING_FACTOR`]
+//! times as high: a text that loses more than three quarters of its bytes is rejected although it
+//! would fit.
 
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::models::bpe::BPE;
@@ -18,18 +18,19 @@ use tokenizers::{ModelWrapper, Tokenizer};
 
 use super::pieces::Pieces;
 
-/// Bytes of text for a byte of tokens, where a tokenizer may shorten or drop text. No
-/// Unicode normal form shortens a text by more.
+/// Bytes of text per byte of tokens, for a tokenizer that may shorten or drop text. No Unicode
+/// normal form shortens a text by more.
 const SHORTENING_FACTOR: usize = 4;
 
-/// The most bytes of text that one token of `encoder` stands for, as the limit reckons.
+/// The most bytes of text that one token of `encoder` stands for, for the limit.
 pub(super) fn token_bytes_max(encoder: &Tokenizer, pieces: &Pieces) -> usize {
     let spelled = pieces.longest().max(longest_added(encoder));
     let is_byte_level = spells_bytes(encoder);
     let longest = if is_byte_level {
         spelled
     } else {
-        // A text may hold the spelling itself: SentencePiece's mark is three bytes for a space.
+        // A text may contain the spelling itself: SentencePiece's mark is three bytes for a
+        // space.
         let vocabulary = encoder.get_vocab(true);
         let longest = vocabulary.keys().map(String::len).max().unwrap_or(0);
         spelled.max(longest)
@@ -61,7 +62,7 @@ fn keeps_every_byte(encoder: &Tokenizer, is_byte_level: bool) -> bool {
         && encoder.get_pre_tokenizer().is_none_or(is_lossless)
 }
 
-/// Whether no character is unknown.
+/// Whether every character is known to the model.
 fn knows_every_byte(encoder: &Tokenizer, model: &BPE, is_byte_level: bool) -> bool {
     if is_byte_level {
         let letters = ByteLevel::alphabet();
@@ -105,15 +106,15 @@ fn never_shortens(step: &NormalizerWrapper) -> bool {
     }
 }
 
-/// Whether what is replaced is a literal no longer than what comes for it. Its pattern can
-/// only be read as it is written to a file.
+/// Whether the replaced pattern is a literal no longer than its replacement. The pattern can only
+/// be read from its serialized form.
 fn replaces_one_character(replace: &tokenizers::normalizers::replace::Replace) -> bool {
     let written = serde_json::to_value(replace).unwrap_or_default();
     let literal = written["pattern"]["String"].as_str();
     literal.is_some_and(|literal| literal.len() <= replace.content.len())
 }
 
-/// Whether what cuts a text into words drops none of it.
+/// Whether the pre-tokenizer drops no text.
 fn is_lossless(step: &PreTokenizerWrapper) -> bool {
     let keeps = |behavior: SplitDelimiterBehavior| behavior != SplitDelimiterBehavior::Removed;
     match step {

@@ -10,8 +10,8 @@ use super::token_bytes_bound;
 use super::{Detokenizer, GgufVocabulary, SpecialTokens, TextError, folder, gguf};
 use motet_core::TokenId;
 
-/// Words that each thread remembers. One takes 8 kB at most: 32 MB a thread, where somebody
-/// sends nothing but long words.
+/// Words that each thread caches. One takes 8 kB at most: 32 MB per thread for input of nothing
+/// but long words.
 const WORDS_CACHED_MAX: usize = 4096;
 
 /// Bytes of the pieces in which the tokens of a long text are counted.
@@ -19,17 +19,15 @@ const PIECE_BYTES: usize = 32 << 10;
 
 /// A model's tokenizer. Cheap to clone, and shared by all its clones.
 ///
-/// Encoding is the work of the `tokenizers` crate; decoding is a table look-up
-/// that gives what `tokenizers` would, except that malformed runs of byte tokens
-/// become U+FFFD character by character and not as a whole, so that text once
-/// given out stays as it was.
+/// The `tokenizers` crate encodes. Decoding is a table look-up with the result of `tokenizers`,
+/// with one exception: malformed runs of byte tokens become U+FFFD character by character and not
+/// as a whole, so that released text never changes.
 ///
-/// Each thread that encodes remembers up to four thousand words, some MB of them: encode
-/// on few threads.
+/// Each encoding thread caches up to four thousand words, some MB of them: encode on few threads.
 #[derive(Clone)]
 pub struct Tokenizer(Arc<Inner>);
 
-/// A tokenizer's parts, and what follows from them.
+/// A tokenizer's parts, and values computed from them.
 struct Inner {
     parts: Parts,
     markup: Markup,
@@ -38,9 +36,9 @@ struct Inner {
 }
 
 impl Tokenizer {
-    /// Reads a folder as Hugging Face's `transformers` writes it: `tokenizer.json`
-    /// and, where they exist, the special tokens of `tokenizer_config.json` and
-    /// the end tokens of `generation_config.json`.
+    /// Reads a folder in the layout of Hugging Face's `transformers`: `tokenizer.json` and, if
+    /// they exist, the special tokens of `tokenizer_config.json` and the end tokens of
+    /// `generation_config.json`.
     ///
     /// # Errors
     ///
@@ -54,21 +52,21 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`TextError::Field`] naming the metadata key that is missing, makes no
-    /// sense, or names a tokenizer that is not known exactly.
+    /// [`TextError::Field`] naming the metadata key that is missing, is invalid, or names a
+    /// tokenizer that is not known exactly.
     pub fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self, TextError> {
         gguf::build_tokenizer(vocabulary).map(Self::new)
     }
 
     /// The tokens of `text`. Special tokens spelled out in it are recognised.
     ///
-    /// This takes about a second for a megabyte of prose, whatever its words are, and some
-    /// hundred bytes of memory for each byte: bound a text of a stranger's
+    /// This takes about a second per megabyte of prose, whatever its words are, and some hundred
+    /// bytes of memory per byte. Bound the length of untrusted text
     /// ([`token_bytes_max`](Self::token_bytes_max)), and encode a long one on a thread for
     /// blocking work. `Engine::tokenize` does both.
     ///
-    /// With `special`, begin and end tokens are added as the model wants them; a
-    /// begin token is never doubled.
+    /// With `special`, the begin and end tokens that the model expects are added; a begin token
+    /// is never doubled.
     ///
     /// # Errors
     ///
@@ -93,16 +91,16 @@ impl Tokenizer {
         Ok(tokens)
     }
 
-    /// Refuses a long text that has more than twice `tokens_max` tokens, at the cost of so
-    /// many. Its pieces are tokenised one by one, cut anywhere: that makes some more tokens
-    /// at each cut, and not twice as many of all.
+    /// Rejects a long text that has more than twice `tokens_max` tokens, at the cost of
+    /// tokenising that many. Its pieces are tokenised one by one, cut anywhere. Each cut adds
+    /// some tokens, but fewer than twice as many in total.
     ///
     /// # Errors
     ///
     /// [`TextError::TooManyTokens`], [`TextError::Encode`].
     pub fn check_count(&self, text: &str, tokens_max: usize) -> Result<(), TextError> {
         let rejected_above = tokens_max.saturating_mul(2);
-        // A byte is one token at most, but for those that a tokenizer adds.
+        // A byte is at most one token, except for tokens that a tokenizer adds.
         if text.len() <= rejected_above.max(2 * PIECE_BYTES) {
             return Ok(());
         }
@@ -168,7 +166,7 @@ impl Tokenizer {
         Ok(text)
     }
 
-    /// Token ids are below this. A model's own vocabulary may be padded beyond.
+    /// Token ids are below this. A model's own vocabulary may be padded beyond it.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.0.parts.pieces.len()
@@ -207,10 +205,10 @@ impl Tokenizer {
         self.0.parts.pieces.get(token)
     }
 
-    /// The most bytes of text that one token stands for: a text of more than so many times
-    /// as many bytes as a context has tokens does not fit. Where the tokenizer may shorten
-    /// text or drop some of it (Unicode normal forms, accents, runs of white space), it is
-    /// four times the longest token, and a text that shrinks by more is taken for too long.
+    /// The most bytes of text that one token stands for. A text of more bytes than this times a
+    /// context's tokens does not fit. If the tokenizer may shorten text or drop some of it
+    /// (Unicode normal forms, accents, runs of white space), it is four times the longest token.
+    /// A text that shrinks by more is taken for too long.
     #[must_use]
     pub fn token_bytes_max(&self) -> usize {
         self.0.token_bytes_max
@@ -231,7 +229,7 @@ impl Tokenizer {
         }))
     }
 
-    /// Spaces that are no text at the beginning of one.
+    /// Spaces that are dropped at the beginning of a text.
     pub(super) fn leading_spaces(&self) -> usize {
         self.0.parts.pieces.leading_spaces
     }

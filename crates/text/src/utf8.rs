@@ -3,9 +3,9 @@
 /// Turns a stream of bytes into a stream of text that never ends inside a
 /// character.
 ///
-/// What can never become a character is replaced by U+FFFD, exactly where
-/// [`String::from_utf8_lossy`] over all bytes would: the pieces given out,
-/// joined, are that string.
+/// Bytes that can never become a character are replaced by U+FFFD, exactly as
+/// [`String::from_utf8_lossy`] over all bytes would: the returned pieces, joined, are that
+/// string.
 #[derive(Clone, Debug, Default)]
 pub struct Utf8Stream {
     /// Bytes that may still become a character: at most three between calls.
@@ -20,8 +20,8 @@ impl Utf8Stream {
         Self::default()
     }
 
-    /// Takes the next bytes; gives the text that is now complete, often all of
-    /// it, sometimes none.
+    /// Adds the next bytes; returns the text that is now complete, often all of it, sometimes
+    /// none.
     pub fn push<'a>(&'a mut self, bytes: &'a [u8]) -> &'a str {
         if self.torn.is_empty()
             && let Ok(text) = std::str::from_utf8(bytes)
@@ -47,7 +47,7 @@ impl Utf8Stream {
         &self.text
     }
 
-    /// The bytes of the character that has begun and not ended.
+    /// The bytes of the incomplete character.
     #[must_use]
     pub fn torn(&self) -> &[u8] {
         &self.torn
@@ -64,7 +64,7 @@ impl Utf8Stream {
     }
 }
 
-/// Whether more bytes could make a character of these.
+/// Whether more bytes could complete these to a character.
 fn is_unfinished(invalid: &[u8]) -> bool {
     std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none())
 }

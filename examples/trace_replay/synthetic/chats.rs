@@ -1,15 +1,15 @@
-//! Conversations, and what disturbs them.
+//! Synthetic traces of conversations, alone and mixed with other loads.
 
 use super::generator::{Generator, Timeline, Zipf};
 
 type Requests = Vec<Vec<u32>>;
 
-/// What the conversations of a trace have in common.
+/// The parameters of a trace's conversations.
 #[derive(Clone, Copy, Debug)]
 struct Chats<'a> {
     conversations: usize,
     system: &'a [u32],
-    /// They begin in this time.
+    /// Conversations begin between `from` and `from + span`.
     from: f64,
     span: f64,
     /// Mean time between two turns.
@@ -18,12 +18,11 @@ struct Chats<'a> {
     turns: f64,
     first_blocks: f64,
     more_blocks: f64,
-    /// The last block of each prompt is not full, so the next turn has another.
+    /// Whether the last block of each prompt is not full, so that the next turn has another one.
     partial: bool,
 }
 
-/// A long time of conversations whose users take turns at any time with the same
-/// chance.
+/// A long period of conversations in which a turn is equally likely at any time.
 const STEADY: Chats<'static> = Chats {
     conversations: 3000,
     system: &[],
@@ -58,7 +57,7 @@ fn made(g: &mut Generator, add: impl FnOnce(&mut Timeline, &mut Generator)) -> R
     timeline.requests()
 }
 
-/// One system prompt, and users who ask once.
+/// One system prompt, and users that ask once.
 pub(super) fn one_shots(g: &mut Generator) -> Requests {
     let system = g.fresh(20);
     (0..10_000)
@@ -78,7 +77,7 @@ pub(super) fn steady(g: &mut Generator, think: f64, turns: f64) -> Requests {
     made(g, |timeline, g| chats.add_to(timeline, g))
 }
 
-/// Each turn leaves a block behind that the next does not have.
+/// Each turn leaves a block that the next turn does not reuse.
 pub(super) fn partial(g: &mut Generator) -> Requests {
     let chats = Chats {
         think: 300.0,
@@ -90,7 +89,7 @@ pub(super) fn partial(g: &mut Generator) -> Requests {
     made(g, |timeline, g| chats.add_to(timeline, g))
 }
 
-/// A batch job asks for a lot, once, in the middle of the day.
+/// A batch job sends many requests, once, in the middle of the day.
 pub(super) fn with_batch(g: &mut Generator) -> Requests {
     let system = g.fresh(4);
     let chats = Chats {
@@ -106,7 +105,7 @@ pub(super) fn with_batch(g: &mut Generator) -> Requests {
     })
 }
 
-/// Users who take one time to think make way for others who take another.
+/// The mean time between turns changes in the middle of the trace.
 pub(super) fn change(g: &mut Generator, think_first: f64, think_then: f64) -> Requests {
     let system = g.fresh(4);
     let first = Chats {
@@ -126,7 +125,7 @@ pub(super) fn change(g: &mut Generator, think_first: f64, think_then: f64) -> Re
     })
 }
 
-/// Users go back to an earlier turn and take another way from there.
+/// Users return to an earlier turn and continue differently from there.
 pub(super) fn regenerate(g: &mut Generator) -> Requests {
     made(g, |timeline, g| {
         for _ in 0..3000 {
@@ -146,7 +145,7 @@ pub(super) fn regenerate(g: &mut Generator) -> Requests {
     })
 }
 
-/// Long descriptions of tools that many share, and many short branches.
+/// Long shared descriptions of tools, with many short branches.
 pub(super) fn agents(g: &mut Generator) -> Requests {
     let tools: Requests = (0..40).map(|_| g.fresh(60)).collect();
     let zipf = Zipf::new(tools.len(), 0.8);
@@ -167,7 +166,7 @@ pub(super) fn agents(g: &mut Generator) -> Requests {
     })
 }
 
-/// A trunk is grown, branches are tried from it at once, and all of it is forgotten.
+/// A trunk grows, several branches follow from it at once, and none is used again.
 pub(super) fn bursts(g: &mut Generator) -> Requests {
     let mut requests = Vec::new();
     for _ in 0..1500 {

@@ -1,20 +1,20 @@
-//! Fresh blocks, draws from distributions, events in time.
+//! Fresh blocks, random numbers of several distributions, events in time.
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Where blocks and chance come from.
+/// A source of fresh blocks and random numbers.
 #[derive(Debug)]
 pub(crate) struct Generator {
     random: ChaCha8Rng,
     blocks: u32,
 }
 
-/// Ranks, the first the most popular, as Zipf's law has it.
+/// Ranks by Zipf's law; the first is the most popular.
 #[derive(Debug)]
 pub(crate) struct Zipf(Vec<f64>);
 
-/// Requests in the order of their times, not of their making.
+/// Requests in the order of their times, not of their creation.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline(Vec<(f64, Vec<u32>)>);
 
@@ -26,14 +26,14 @@ impl Generator {
         }
     }
 
-    /// So many blocks that nobody has had yet.
+    /// Returns this many blocks that no request has had yet.
     pub(crate) fn fresh(&mut self, blocks: usize) -> Vec<u32> {
         let from = self.blocks;
         self.blocks += blocks as u32;
         (from..self.blocks).collect()
     }
 
-    /// A prompt of fresh blocks, about so many.
+    /// A prompt of fresh blocks, with this mean number of blocks.
     pub(crate) fn prompt(&mut self, mean: f64) -> Vec<u32> {
         let blocks = self.geometric(mean);
         self.fresh(blocks)
@@ -43,7 +43,7 @@ impl Generator {
         (0..prompts).map(|_| self.prompt(mean)).collect()
     }
 
-    /// At least 0, less than 1.
+    /// A uniform random number, at least 0 and less than 1.
     pub(crate) fn uniform(&mut self) -> f64 {
         (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -56,7 +56,7 @@ impl Generator {
         -mean * (1.0 - self.uniform()).ln()
     }
 
-    /// At least 1, and without memory.
+    /// A geometrically distributed number, at least 1.
     pub(crate) fn geometric(&mut self, mean: f64) -> usize {
         1 + self.exponential(mean - 0.5) as usize
     }

@@ -1,11 +1,11 @@
-//! Traces that are made up, to try a policy's weak sides. Each is the same on every
-//! run and every machine.
+//! Synthetic traces that test a policy's weaknesses. Each is the same on every run and
+//! every machine.
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
-//! | `generator.rs` | fresh blocks, draws from distributions, events in time |
-//! | `chats.rs` | conversations, and what disturbs them |
-//! | `prompts.rs` | prompts that are asked for again as they are |
+//! | `generator.rs` | fresh blocks, random numbers of several distributions, events in time |
+//! | `chats.rs` | conversations, alone and mixed with other loads |
+//! | `prompts.rs` | prompts that are repeated unchanged |
 
 mod chats;
 mod generator;
@@ -50,7 +50,7 @@ pub(crate) fn names() -> Vec<&'static str> {
     ALL.iter().map(|(name, ..)| *name).collect()
 }
 
-/// The trace of this name, or all; none when there is no such name.
+/// The trace of this name, or all of them; empty if there is no such name.
 pub(crate) fn named(name: &str) -> Vec<Trace> {
     let selected = ALL.iter().filter(|(n, ..)| name == "all" || name == *n);
     selected

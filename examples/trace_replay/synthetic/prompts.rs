@@ -1,12 +1,12 @@
-//! Prompts that are asked for again as they are.
+//! Synthetic traces of prompts that are repeated unchanged.
 
 use super::generator::{Generator, Zipf};
 
 type Requests = Vec<Vec<u32>>;
 
 /// One prompt after another, over and over: a loop of this share of all blocks, with
-/// prompts in between that never come again. A cache that is a little too small for
-/// the loop finds nothing in it by recency.
+/// prompts in between that never come again. An LRU cache that is slightly too small for
+/// the loop finds nothing of it.
 pub(super) fn looping(g: &mut Generator, share: f64) -> Requests {
     let (requests, distinct) = (20_000, 5_000);
     let looped: Requests = (0..(distinct as f64 * share) as usize)
@@ -24,7 +24,7 @@ pub(super) fn looping(g: &mut Generator, share: f64) -> Requests {
         .collect()
 }
 
-/// Prompts of which few are popular, at any time with the same chance.
+/// Prompts with a popularity by Zipf's law that does not change over time.
 pub(super) fn zipf(g: &mut Generator, exponent: f64) -> Requests {
     let prompts = g.prompts(10_000, 10.0);
     let zipf = Zipf::new(prompts.len(), exponent);
@@ -33,7 +33,7 @@ pub(super) fn zipf(g: &mut Generator, exponent: f64) -> Requests {
         .collect()
 }
 
-/// A few system prompts, and below each the same short questions again and again.
+/// A few system prompts, each with the same short questions again and again.
 pub(super) fn questions(g: &mut Generator) -> Requests {
     let systems: Requests = (0..20).map(|_| g.fresh(20)).collect();
     let questions: Vec<Requests> = systems
@@ -50,7 +50,7 @@ pub(super) fn questions(g: &mut Generator) -> Requests {
         .collect()
 }
 
-/// What is popular changes at once, and all of it.
+/// The set of popular prompts changes all at once.
 pub(super) fn working_sets(g: &mut Generator) -> Requests {
     let zipf = Zipf::new(1500, 0.9);
     let sets: Vec<Requests> = (0..6).map(|_| g.prompts(1500, 8.0)).collect();
@@ -58,7 +58,7 @@ pub(super) fn working_sets(g: &mut Generator) -> Requests {
     requests.map(|set| set[g.rank(&zipf)].clone()).collect()
 }
 
-/// Prompts that come back once, after more than a cache would keep by recency.
+/// Prompts that come back once, after more blocks than an LRU cache would keep.
 pub(super) fn late_return(g: &mut Generator) -> Requests {
     let mut requests: Requests = Vec::new();
     for at in 0..12_000 {
@@ -71,7 +71,7 @@ pub(super) fn late_return(g: &mut Generator) -> Requests {
     requests
 }
 
-/// Half of all prompts are those of a moment ago: what recency is made for.
+/// Half of all prompts repeat recent ones, the best case for LRU.
 pub(super) fn recent(g: &mut Generator) -> Requests {
     let mut requests: Requests = Vec::new();
     for at in 0..15_000_usize {
@@ -84,7 +84,7 @@ pub(super) fn recent(g: &mut Generator) -> Requests {
     requests
 }
 
-/// Prompts that come back after times without a typical length.
+/// Prompts that come back after heavy-tailed times.
 pub(super) fn heavy_tail(g: &mut Generator) -> Requests {
     let mut requests: Requests = Vec::new();
     for at in 0..20_000_usize {
@@ -100,7 +100,7 @@ pub(super) fn heavy_tail(g: &mut Generator) -> Requests {
     requests
 }
 
-/// What is popular changes slowly.
+/// The set of popular prompts changes slowly.
 pub(super) fn drift(g: &mut Generator) -> Requests {
     let (requests, prompts) = (30_000, g.prompts(20_000, 8.0));
     (0..requests)

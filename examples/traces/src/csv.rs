@@ -1,4 +1,4 @@
-//! Comma-separated lengths, as Azure publishes them.
+//! Comma-separated lengths, in Azure's form.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const PROMPT: &str = "ContextTokens";
 const ANSWER: &str = "GeneratedTokens";
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// Adds what the lines of a file say, of which the first names the columns.
+/// Adds the requests of a file. Its first line names the columns.
 pub(crate) fn read(path: &Path, text: &str, dated: &mut Vec<Dated>) -> Result<(), TraceError> {
     let place = |line| Place { path, line };
     let mut lines = (1..).zip(text.lines());

@@ -1,70 +1,70 @@
-//! What can be wrong with a trace.
+//! Errors of reading a trace.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a trace cannot be read.
+/// The reason why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// The file system refuses.
+    /// The file or folder cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Of the file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What it says.
+        /// The file system's error.
         source: io::Error,
     },
-    /// There is nothing in it.
+    /// The file or folder holds no requests.
     #[error("{} holds no requests; expected JSON lines, a folder of .jsonl files, or a .csv file", path.display())]
     Empty {
-        /// Of the file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
     },
     /// A line cannot be parsed.
     #[error("line {line} of {} is not JSON", path.display())]
     NotJson {
-        /// Of the file.
+        /// Path of the file.
         path: PathBuf,
-        /// The first is 1.
+        /// Line number; the first is 1.
         line: usize,
-        /// What the parser says.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// A line says too little.
+    /// A field of a line is missing.
     #[error("line {line} of {}: field `{field}` is missing", path.display())]
     Missing {
-        /// Of the file.
+        /// Path of the file.
         path: PathBuf,
-        /// The first is 1.
+        /// Line number; the first is 1.
         line: usize,
-        /// What is missing.
+        /// Name of the missing field.
         field: &'static str,
     },
-    /// A line says what makes no sense.
+    /// A field of a line has an invalid value.
     #[error("line {line} of {}: field `{field}` is {found}; expected {expected}", path.display())]
     Unexpected {
-        /// Of the file.
+        /// Path of the file.
         path: PathBuf,
-        /// The first is 1.
+        /// Line number; the first is 1.
         line: usize,
-        /// Where it says so.
+        /// Name of the field.
         field: &'static str,
-        /// What it says, shortened.
+        /// The value, shortened.
         found: String,
-        /// What would make sense.
+        /// A description of valid values.
         expected: &'static str,
     },
 }
 
-/// Where a line stands.
+/// The place of a line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     pub(crate) path: &'a Path,
     pub(crate) line: usize,
 }
 
-/// Characters of a line that an error repeats.
+/// Characters of a value that an error quotes.
 const FOUND_CHARACTERS_MAX: usize = 40;
 
 impl Place<'_> {

@@ -13,7 +13,7 @@ struct Line<'a> {
     value: Value,
 }
 
-/// Adds what the lines of a file say.
+/// Adds the requests of a file.
 pub(crate) fn read(path: &Path, text: &str, dated: &mut Vec<Dated>) -> Result<(), TraceError> {
     let lines = text.lines().enumerate();
     for (index, text) in lines.filter(|(_, text)| !text.trim().is_empty()) {
@@ -89,7 +89,7 @@ impl Line<'_> {
         }
     }
 
-    /// The time, in units of so many seconds.
+    /// The time; `unit_seconds` is the unit of `timestamp` in seconds.
     fn time(&self, unit_seconds: f64) -> Result<Duration, TraceError> {
         let Some(found) = self.value.get("timestamp") else {
             return Ok(Duration::ZERO);

@@ -1,5 +1,4 @@
-//! Reads traces of requests that others have published, in the forms in which they
-//! published them:
+//! Reads published traces of requests, in these forms:
 //!
 //! | form | a line | time |
 //! |---|---|---|
@@ -7,8 +6,8 @@
 //! | texts (agents) | `{"timestamp", "input", "output"}` | microseconds |
 //! | lengths (Azure) | a `.csv` file: `TIMESTAMP,ContextTokens,GeneratedTokens` | `2023-11-16 18:15:46.6805900` |
 //!
-//! The first two are JSON lines. A folder of `.jsonl` files is one trace. Of blocks only
-//! `hash_ids` must be there, and without a time all requests come at once.
+//! The first two are JSON lines. A folder of `.jsonl` files is one trace. A line of blocks
+//! needs only `hash_ids`. Requests without a time all come at once.
 
 mod csv;
 mod error;
@@ -23,27 +22,27 @@ pub use error::TraceError;
 /// Tokens that one number of `hash_ids` stands for.
 pub const BLOCK_TOKENS: usize = 512;
 
-/// Requests in the order in which they came.
+/// Requests in the order of their arrival.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// Its file's name, without what follows the dot.
+    /// The file's name without its extension.
     pub name: String,
-    /// At least one.
+    /// The requests; at least one.
     pub requests: Vec<Request>,
 }
 
-/// One prompt, and what was said to it.
+/// One prompt, and the answer to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// After the first request.
+    /// Time after the first request.
     pub at: Duration,
-    /// What was asked.
+    /// The prompt.
     pub prompt: Prompt,
-    /// What was answered.
+    /// The answer.
     pub answer: Answer,
 }
 
-/// What is known of a prompt.
+/// The known part of a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
     /// A number for each block, and the tokens of all of them. Never empty.
@@ -53,31 +52,31 @@ pub enum Prompt {
         /// The last block may be shorter than [`BLOCK_TOKENS`].
         tokens: usize,
     },
-    /// All of it. Never empty.
+    /// The whole text. Never empty.
     Text(String),
     /// Only its length, in tokens.
     Length(usize),
 }
 
-/// What is known of an answer.
+/// The known part of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// Nothing.
+    /// The trace has neither text nor length.
     Unknown,
-    /// All of it.
+    /// The whole text.
     Text(String),
     /// Only its length, in tokens.
     Length(usize),
 }
 
-/// A request, and when it came, by a clock that starts anywhere.
+/// A request and its arrival time, by a clock with an arbitrary start.
 type Dated = (Duration, Prompt, Answer);
 
 /// Reads a file, or all files of a folder as one trace.
 ///
 /// # Errors
 ///
-/// Names the file, and the line and field where there is one.
+/// Each error names the file, and the line and field where there is one.
 pub fn read(path: &Path) -> Result<Trace, TraceError> {
     let mut dated = Vec::new();
     for file in files(path)? {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Scheduler;
-use crate::monitor::{EngineEvent, SPANS_MAX, SpanView, StepView};
+use crate::telemetry::{EngineEvent, SPANS_MAX, SpanView, StepView};
 use motet_core::protocol::{Outcome, Work};
 use motet_core::{SequenceId, SlotId};
 

@@ -1,10 +1,9 @@
-//! Memory for copies.
+//! Memory for copies: page-aligned buffers and their pool.
 //!
-//! Fresh memory is slow: the system clears each page when it is first touched, which
-//! costs several times what copying into it does. So buffers go back to a pool and are
-//! handed out again, warm. Buffers come from the system by themselves, page by page, and
-//! not from the allocator, so that what the pool frees leaves the process: an allocator
-//! may keep it.
+//! Fresh memory is slow: the system clears each page at its first use, which costs several
+//! times a copy into it. Dropped buffers therefore return to a pool and are reused. Buffers are
+//! mapped from the system page by page, not taken from the allocator, which might keep freed
+//! memory: the memory that the pool frees leaves the process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -20,38 +19,36 @@ use motet_core::pager::footprint;
 use motet_sync::primitives::inject::{InjectedBug, injected};
 use motet_sync::primitives::{Arc, Mutex, MutexGuard};
 
-/// What capacities are multiples of: a page of memory, on most systems.
-/// From this many bytes on the system is asked for large pages, if it has any to give:
-/// they are cleared faster.
+/// From this many bytes on the system is asked for large pages, which are cleared faster.
 const LARGE_BYTES: usize = 2 << 20;
 
-/// Bytes of exactly the length that was asked for, at the start of a page. Goes back to
-/// its pool on drop.
+/// Bytes of exactly the requested length, at the start of a page. The memory returns to its
+/// pool on drop.
 pub struct Buffer {
-    /// Taken on drop only.
+    /// `None` only during drop.
     memory: Option<MmapMut>,
     bytes: usize,
     pool: BufferPool,
 }
 
-/// Where buffers come from and go back to. Clones are the same pool.
+/// A pool of buffers. Clones share one pool.
 #[derive(Clone)]
 pub struct BufferPool {
     state: Arc<Mutex<PoolState>>,
 }
 
-/// What a pool has at the moment.
+/// The memory of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Bytes of buffers that are out, as capacities.
+    /// Capacities of all buffers in use, in bytes.
     pub in_use_bytes: usize,
-    /// Bytes of memory that waits to be handed out again.
+    /// Bytes of idle memory.
     pub idle_bytes: usize,
 }
 
-/// What the clones of a pool share.
+/// The state that the clones of a pool share.
 struct PoolState {
-    /// By capacity; of each, that which was given back last is at the back.
+    /// Idle buffers by capacity; the most recently returned is at the back.
     idle_buffers: BTreeMap<usize, VecDeque<IdleBuffer>>,
     stats: PoolStats,
     idle_bytes_max: usize,
@@ -63,8 +60,8 @@ struct IdleBuffer {
 }
 
 impl BufferPool {
-    /// A pool that holds at most `idle_bytes_max` bytes that nobody uses. A few times
-    /// the largest copy is enough: what is moving, and what was just dropped.
+    /// Creates a pool that holds at most `idle_bytes_max` idle bytes. A few times the largest
+    /// copy is enough: for copies in transit and those just dropped.
     #[must_use]
     pub fn new(idle_bytes_max: usize) -> Self {
         let state = PoolState {
@@ -77,19 +74,20 @@ impl BufferPool {
         }
     }
 
-    /// The memory that a buffer of `bytes` bytes takes: at least a page, and at most an
-    /// eighth more than it needs, so that there are few sizes and most find their like.
+    /// Returns the memory that a buffer of `bytes` bytes takes: at least a page, and at most an
+    /// eighth more than needed. Few different sizes exist, so most requests find an idle
+    /// buffer.
     #[must_use]
     pub fn capacity_bytes(bytes: usize) -> usize {
         footprint::host_bytes(bytes)
     }
 
-    /// A buffer of `bytes` bytes. What they are is arbitrary: whoever takes it writes
-    /// all of it.
+    /// Returns a buffer of `bytes` bytes. Its content is arbitrary: the caller must write all
+    /// of it.
     ///
     /// # Errors
     ///
-    /// [`TierError::NoMemory`] when the system has none.
+    /// [`TierError::NoMemory`] if the system has no memory.
     pub fn take(&self, bytes: usize) -> Result<Buffer, TierError> {
         let capacity = Self::capacity_bytes(bytes);
         let idle_buffer = self.state().take(capacity);
@@ -105,28 +103,28 @@ impl BufferPool {
         })
     }
 
-    /// Gives memory back to the system that nobody has used for `idle`.
+    /// Returns memory to the system that has been idle for `idle`.
     pub fn trim(&self, idle: Duration) {
         let now = Instant::now();
         let freed = self.state().trim(|since| now - since >= idle);
         drop(freed);
     }
 
-    /// What there is at the moment.
+    /// Returns the current memory of the pool.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.state().stats
     }
 
     fn state(&self) -> MutexGuard<'_, PoolState> {
-        // Buffers are dropped while threads unwind, where another panic would abort; what
-        // one at the shelf could leave behind is a sum that is off.
+        // Poisoning is ignored: buffers are dropped during unwinding, where another panic would
+        // abort. A panic under this lock can at most leave a wrong sum.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl PoolState {
-    /// Counts a buffer of this capacity as out, and hands out a spare if there is one.
+    /// Counts a buffer of this capacity as in use, and returns an idle one if there is one.
     fn take(&mut self, capacity: usize) -> Option<MmapMut> {
         self.stats.in_use_bytes += capacity;
         let alike = self.idle_buffers.get_mut(&capacity)?;
@@ -135,8 +133,8 @@ impl PoolState {
         Some(idle_buffer.memory)
     }
 
-    /// Takes memory back, and answers with what there is no room for: freeing it takes
-    /// the system a while, for which nobody should wait at the shelf.
+    /// Takes memory back, and returns the memory that exceeds the limit. The caller frees it
+    /// after the lock is released, since freeing takes the system a while.
     fn put(&mut self, memory: MmapMut) -> Vec<MmapMut> {
         let capacity = memory.len();
         if !injected(InjectedBug::BufferTwoLocks) {
@@ -157,13 +155,13 @@ impl PoolState {
         while self.stats.idle_bytes > self.idle_bytes_max {
             let oldest = self.idle_buffers.values().filter_map(VecDeque::front);
             let since = oldest.map(|idle_buffer| idle_buffer.since).min();
-            let since = since.expect("bytes that are spare are those of a spare");
+            let since = since.expect("idle bytes belong to an idle buffer");
             freed.extend(self.trim(|other| other == since));
         }
         freed
     }
 
-    /// Takes out spares as long as the oldest of their capacity `may_go`.
+    /// Removes idle buffers while `may_go` holds for the oldest of their capacity.
     fn trim(&mut self, may_go: impl Fn(Instant) -> bool) -> Vec<MmapMut> {
         let mut freed = Vec::new();
         self.idle_buffers.retain(|capacity, alike| {
@@ -180,7 +178,7 @@ impl PoolState {
 }
 
 impl Buffer {
-    /// The memory that it takes, which is more than its length.
+    /// Returns the bytes of memory that it takes, more than its length.
     #[must_use]
     pub fn capacity(&self) -> usize {
         BufferPool::capacity_bytes(self.bytes)
@@ -192,22 +190,25 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         let memory = self.memory.as_ref();
-        &memory.expect("only drop takes it")[..self.bytes]
+        &memory.expect("the memory is taken only by drop")[..self.bytes]
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         let memory = self.memory.as_mut();
-        &mut memory.expect("only drop takes it")[..self.bytes]
+        &mut memory.expect("the memory is taken only by drop")[..self.bytes]
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let memory = self.memory.take().expect("only drop takes it");
+        let memory = self
+            .memory
+            .take()
+            .expect("the memory is taken only by drop");
         if injected(InjectedBug::BufferTwoLocks) {
-            // Counts under two locks: what is taken between is not counted.
+            // Counts under two locks: a buffer taken in between is not counted.
             let in_use_bytes = self.pool.state().stats.in_use_bytes;
             self.pool.state().stats.in_use_bytes = in_use_bytes - memory.len();
         }
@@ -232,7 +233,8 @@ fn map_fresh(capacity: usize) -> std::io::Result<MmapMut> {
     let memory = MmapMut::map_anon(capacity)?;
     #[cfg(target_os = "linux")]
     if capacity >= LARGE_BYTES {
-        // A wish: systems without large pages refuse it, and all goes on as before.
+        // Only a hint: systems without large pages reject it, and the mapping works all the
+        // same.
         memory.advise(memmap2::Advice::HugePage).ok();
     }
     Ok(memory)
@@ -251,7 +253,9 @@ mod tests {
             let capacity = BufferPool::capacity_bytes(bytes);
             distinct.insert(capacity);
             assert_eq!(capacity % PAGE_BYTES, 0);
-            let surplus = capacity.checked_sub(bytes).expect("enough");
+            let surplus = capacity
+                .checked_sub(bytes)
+                .expect("a capacity is at least the request");
             assert!(surplus <= PAGE_BYTES + bytes / 8, "{bytes}: {capacity}");
         }
         assert!(distinct.len() < 8 * 11, "{}", distinct.len());
@@ -281,7 +285,10 @@ mod tests {
         let other_size = pool.take(1).unwrap();
         let again = pool.take(9_000).unwrap();
         assert_eq!((again.as_ptr(), again.len()), (at, 9_000));
-        assert!(again.iter().all(|byte| *byte == 7), "nothing was cleared");
+        assert!(
+            again.iter().all(|byte| *byte == 7),
+            "reused memory is not cleared"
+        );
         drop((other_size, again));
         assert_eq!(pool.stats().in_use_bytes, 0);
     }
@@ -290,7 +297,7 @@ mod tests {
     fn idle_buffers_are_bounded_and_the_oldest_are_freed_first() {
         let pool = BufferPool::new(4 * PAGE_BYTES);
         let buffers: Vec<_> = (1..=3).map(|n| pool.take(n * PAGE_BYTES)).collect();
-        // Three pages come back last, and there is no room for what came before.
+        // The buffer of three pages returns last and displaces the others.
         for buffer in buffers {
             drop(buffer.unwrap());
         }
@@ -298,7 +305,11 @@ mod tests {
         drop(pool.take(PAGE_BYTES).unwrap());
         assert_eq!(pool.stats().idle_bytes, 4 * PAGE_BYTES);
         drop(pool.take(5 * PAGE_BYTES).unwrap());
-        assert_eq!(pool.stats().idle_bytes, 4 * PAGE_BYTES, "too large to keep");
+        assert_eq!(
+            pool.stats().idle_bytes,
+            4 * PAGE_BYTES,
+            "a buffer above the limit is freed"
+        );
     }
 
     #[test]

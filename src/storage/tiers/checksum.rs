@@ -1,16 +1,16 @@
-//! A checksum that notices damage at memory's speed.
+//! A checksum that detects damage at memory speed.
 //!
-//! Eight lanes of multiply and rotate, in the manner of xxHash (Collet), side by side so
-//! that none waits for another's product. Each step is one to one in what it takes in,
-//! so one changed word always changes the sum; more of them do but for one case in 2^64.
-//! It is no defence against intent.
+//! Eight lanes of multiply and rotate, in the manner of xxHash (Collet), side by side so that
+//! none waits for the product of another. Each step is a bijection of its input, so one changed
+//! word always changes the sum. Several changed words leave it unchanged in one case of 2^64.
+//! It does not protect against deliberate changes.
 
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 const LANES: usize = 8;
-/// What one step of all lanes takes in.
+/// Bytes that one step of all lanes consumes.
 const BLOCK_BYTES: usize = LANES * size_of::<u64>();
 
-/// A sum that is not finished.
+/// An unfinished checksum.
 #[derive(Clone, Debug)]
 pub(super) struct Checksum {
     lanes: [u64; LANES],
@@ -25,15 +25,15 @@ impl Checksum {
         }
     }
 
-    /// The sum of all of `bytes`.
+    /// Returns the checksum of `bytes`.
     pub(super) fn of(bytes: &[u8]) -> u64 {
         let mut sum = Self::new();
         sum.update(bytes);
         sum.finish()
     }
 
-    /// Takes in what comes next. All but the last of what it is given ought to be a
-    /// multiple of 64 bytes, or it counts as another sequence of bytes.
+    /// Adds the next bytes. All calls but the last should pass a multiple of 64 bytes;
+    /// otherwise the sum differs from that of the whole.
     pub(super) fn update(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
@@ -106,7 +106,7 @@ mod tests {
 
     /// In release: `cargo test --release --lib checksum -- --ignored --nocapture`.
     #[test]
-    #[ignore = "measures; nothing to fail"]
+    #[ignore = "measures only"]
     fn speed() {
         let bytes = numbered(4 << 20);
         let mut copy = bytes.clone();

@@ -1,47 +1,46 @@
-//! What may go wrong in a tier.
+//! Errors of tiers.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use motet_core::CopyId;
 
-/// Why a tier could not do what it was asked, or did not keep a file.
+/// The error of a tier that could not carry out an operation, or did not accept a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TierError {
-    /// There is no such folder, nor the one that it would be in; or it was there, and is
-    /// not any more.
-    #[error("{path} does not exist: expected a folder, or a place to make one", path = path.display())]
+    /// Neither the folder nor its parent exists, or the folder has disappeared.
+    #[error("{path} does not exist: expected a folder, or a parent in which to create one", path = path.display())]
     Missing {
         /// The folder.
         path: PathBuf,
     },
-    /// The path is not that of a folder.
-    #[error("{path} is not a folder: expected one that is used for nothing else", path = path.display())]
+    /// The path is not a folder.
+    #[error("{path} is not a folder: expected a folder that is used for nothing else", path = path.display())]
     NotAFolder {
-        /// What is no folder.
+        /// The path.
         path: PathBuf,
     },
     /// Another process, or another engine of this one, uses the folder.
     #[error("{path} is in use: expected a folder for each engine", path = path.display())]
     Locked {
-        /// The folder's lock.
+        /// The lock file of the folder.
         path: PathBuf,
     },
-    /// The system does not let us.
-    #[error("{path} may not be written or read: expected a folder of our own", path = path.display())]
+    /// The system denies access.
+    #[error("no permission to read or write {path}: expected a folder that the engine's user owns", path = path.display())]
     Denied {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The disk is full, though the tier's budget is not, or a quota is reached.
-    #[error("no room on the disk for {path}: expected as much as the budget of the disk tier", path = path.display())]
+    /// The disk is full or a quota is reached, though the tier's budget is not used up.
+    #[error("the disk is full at {path}: expected free space for the budget of the disk tier", path = path.display())]
     DiskFull {
-        /// What was to be written.
+        /// The file that could not be written.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The disk failed.
@@ -49,20 +48,20 @@ pub enum TierError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file is torn, changed, or not where it was written.
+    /// A file is incomplete, changed, or not in its place.
     #[error("{path} is damaged: {what}; expected {expected}", path = path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// The value found.
         what: String,
-        /// What a whole file has there.
+        /// The value in an undamaged file.
         expected: String,
     },
-    /// A file was being written when its process ended.
+    /// The process ended while it wrote the file.
     #[error("{path} was never finished", path = path.display())]
     Unfinished {
         /// The file.
@@ -73,68 +72,68 @@ pub enum TierError {
     OtherModel {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// The model's identity in the file.
         found: u64,
-        /// Whose it ought to be.
+        /// The identity of the engine's model.
         expected: u64,
     },
-    /// A file is in a format that this version does not read.
+    /// The format of a file is not the one that this version reads.
     #[error("{path} is of format {found}; expected {expected}", path = path.display())]
     OtherFormat {
         /// The file.
         path: PathBuf,
-        /// Its format.
+        /// The format of the file.
         found: u32,
         /// The format that is read and written.
         expected: u32,
     },
-    /// A file is none that this tier wrote.
-    #[error("{path} is not of a disk tier: expected a folder that is used for nothing else", path = path.display())]
+    /// This tier did not write the file.
+    #[error("{path} was not written by a disk tier: expected a folder that is used for nothing else", path = path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// Others than its owner may use a folder in which there is what users have said.
-    #[error("{path} is open to others (mode {mode:03o}): expected 700", path = path.display())]
+    /// Other users than the owner may access a folder with prompts and outputs.
+    #[error("{path} is accessible to other users (mode {mode:03o}): expected 700", path = path.display())]
     Exposed {
         /// The folder.
         path: PathBuf,
-        /// What its owner may do with it, and others.
+        /// Mode bits of the folder.
         mode: u32,
     },
-    /// A newer file holds the same.
-    #[error("{path} holds what a newer file holds", path = path.display())]
+    /// A newer file holds the same state.
+    #[error("{path} holds the same state as a newer file", path = path.display())]
     Twice {
         /// The older file.
         path: PathBuf,
     },
     /// The tier's budget does not allow it.
-    #[error("no room for {bytes} bytes in {tier}: {used_bytes} of {bytes_max} are taken")]
+    #[error("no space for {bytes} bytes in {tier}: {used_bytes} of {bytes_max} bytes are in use")]
     OutOfSpace {
-        /// Which tier.
+        /// Name of the tier.
         tier: &'static str,
-        /// What was needed.
+        /// Bytes requested.
         bytes: usize,
-        /// What is taken.
+        /// Bytes in use.
         used_bytes: usize,
-        /// The budget.
+        /// Budget in bytes.
         bytes_max: usize,
     },
-    /// The system has no memory for it.
+    /// The system has no memory for a buffer.
     #[error("no memory for a buffer of {bytes} bytes")]
     NoMemory {
-        /// What was needed.
+        /// Bytes requested.
         bytes: usize,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The tier does not have that copy, or no longer.
+    /// The tier does not have the copy, or not any more.
     #[error("{0} is not in this tier")]
     Unknown(CopyId),
 }
 
 impl TierError {
-    /// Whether a file will never be of use, whatever the disk does.
+    /// Whether the file itself is unusable, whatever the disk does.
     pub(super) fn is_of_the_file(&self) -> bool {
         matches!(
             self,
@@ -142,7 +141,7 @@ impl TierError {
         )
     }
 
-    /// What the system's error at `path` means.
+    /// Returns the error for a system error at `path`.
     pub(super) fn from_io(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {
@@ -170,7 +169,7 @@ impl TierError {
 }
 
 impl TierError {
-    /// Whether the copy is not there as it was stored, so that trying again is of no use.
+    /// Whether the stored copy is lost, so that a retry is of no use.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(

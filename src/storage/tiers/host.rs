@@ -1,4 +1,4 @@
-//! Copies in memory.
+//! Copies in host memory.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::{Buffer, BufferPool, Tier, TierError};
 use motet_core::CopyId;
 use motet_core::pager::Label;
 
-/// The host tier: buffers, shared with whoever is reading them.
+/// The host tier: buffers, shared with threads that read them.
 ///
-/// A copy that is removed while it is being read takes memory until that is over: the
-/// pool counts it ([`PoolStats::in_use_bytes`](super::PoolStats)), the tier does not.
+/// A copy that is removed while a thread reads it takes memory until then. The pool counts it
+/// ([`PoolStats::in_use_bytes`](super::PoolStats)), the tier does not.
 #[derive(Debug)]
 pub struct HostTier {
     copies: FxHashMap<CopyId, Arc<Buffer>>,
@@ -20,7 +20,7 @@ pub struct HostTier {
 }
 
 impl HostTier {
-    /// An empty one that takes at most `bytes_max` bytes of memory.
+    /// Creates an empty tier that takes at most `bytes_max` bytes of memory.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self {
@@ -30,7 +30,7 @@ impl HostTier {
         }
     }
 
-    /// What a copy of `bytes` bytes takes of the budget.
+    /// Returns the bytes of the budget that a copy of `bytes` bytes takes.
     #[must_use]
     pub fn bytes_taken(bytes: usize) -> usize {
         BufferPool::capacity_bytes(bytes)
@@ -39,7 +39,11 @@ impl HostTier {
 
 impl Tier for HostTier {
     fn store(&mut self, copy: CopyId, label: &Label, bytes: &Arc<Buffer>) -> Result<(), TierError> {
-        assert_eq!(bytes.len(), label.bytes, "a label is that of its bytes");
+        assert_eq!(
+            bytes.len(),
+            label.bytes,
+            "the label names another number of bytes"
+        );
         if self.copies.contains_key(&copy) {
             return Ok(());
         }

@@ -1,20 +1,21 @@
-//! The tiers below the device: where sealed segments are kept as bytes.
+//! The tiers below the device: stores for the bytes of sealed segments.
 //!
 //! A *copy* is the state of one sealed segment outside the device. It never changes. A
-//! [`Label`] says of what it is the state; the [`Tier`] that keeps it knows it by its
-//! [`CopyId`]. A tier decides nothing: the pager makes room, and says what goes where.
+//! [`Label`] describes the tokens whose state it holds; the [`Tier`] that stores it knows it by
+//! its [`CopyId`]. A tier decides nothing: the pager frees memory and chooses the tier of each
+//! copy.
 //!
-//! | file | what happens there |
+//! | file | contents |
 //! |---|---|
-//! | `buffer.rs` | memory for copies: page-aligned, pooled, given back to the system |
-//! | `host.rs` | copies in memory |
+//! | `buffer.rs` | memory for copies: page-aligned, pooled, returned to the system |
+//! | `host.rs` | copies in host memory |
 //! | [`disk`] | copies in a folder, found again after a restart |
-//! | `checksum.rs` | how damage is noticed |
-//! | [`precision`] | eight bits for a number, where that is enough |
-//! | `error.rs` | what may go wrong |
+//! | `checksum.rs` | detects damage |
+//! | [`precision`] | quantisation to eight bits for each number |
+//! | `error.rs` | errors of tiers |
 //!
-//! Tiers are driven by the threads that copy, one operation after another, and each
-//! operation returns when it is done.
+//! The copy workers call tiers, one operation after another; each operation returns when it has
+//! finished.
 
 mod buffer;
 mod checksum;
@@ -34,39 +35,38 @@ pub use error::TierError;
 pub use host::HostTier;
 use motet_core::pager::Label;
 
-/// A place that keeps copies.
+/// A store for copies.
 pub trait Tier: fmt::Debug + Send {
-    /// Keeps `bytes`, to which nothing is done if the copy is there already. A copy
-    /// that could not be stored has left nothing behind.
+    /// Stores `bytes`. Nothing happens if the copy is stored already. A failed call leaves
+    /// nothing behind.
     ///
     /// # Errors
     ///
-    /// [`TierError::OutOfSpace`] when the tier's budget does not allow it, and whatever the
-    /// disk says.
+    /// [`TierError::OutOfSpace`] if the tier's budget does not allow it; any error of the disk.
     ///
     /// # Panics
     ///
-    /// When the label names another number of bytes.
+    /// If the label names another number of bytes.
     fn store(&mut self, copy: CopyId, label: &Label, bytes: &Arc<Buffer>) -> Result<(), TierError>;
 
-    /// The copy's bytes, exactly as they were stored.
+    /// Returns the copy's bytes, exactly as they were stored.
     ///
     /// # Errors
     ///
-    /// [`TierError::Unknown`] when the tier does not have it. [`TierError::Damaged`], or
-    /// that it is of another model or format, when what is there is not what was stored:
-    /// then it is removed. Whatever the disk says: then it stays.
+    /// [`TierError::Unknown`] if the tier does not have the copy. [`TierError::Damaged`],
+    /// [`TierError::OtherModel`] or [`TierError::OtherFormat`] if the stored bytes are not
+    /// those of the copy: they are then removed. Any error of the disk: the copy then stays.
     fn load(&mut self, copy: CopyId, label: &Label) -> Result<Arc<Buffer>, TierError>;
 
-    /// Forgets a copy. One that is not there is no error.
+    /// Removes a copy. A copy that does not exist is no error.
     ///
     /// # Errors
     ///
-    /// When its room could not be freed. The copy is gone nevertheless, and the tier
-    /// tries again at the next [`store`](Tier::store).
+    /// If its bytes could not be freed. The copy is removed nevertheless, and the tier tries
+    /// again at the next [`store`](Tier::store).
     fn remove(&mut self, copy: CopyId) -> Result<(), TierError>;
 
-    /// Bytes of the tier's budget that are taken: of each copy what `bytes_taken` of
-    /// its tier says, and what could not be freed.
+    /// Returns the bytes of the tier's budget that are in use: those of each copy by the tier's
+    /// `bytes_taken`, and those that could not be freed.
     fn used_bytes(&self) -> usize;
 }

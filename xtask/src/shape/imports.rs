@@ -19,7 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("motet-kernels", &["simd", "split", "pool", "products", "attend", "norm", "sample", "silu", "linear"]),
     ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "grammar", "template", "codec"]),
     ("motet-mlx", &["error", "machine", "pool", "shape", "merged_matrix", "options", "bridge", "kernel_ops", "ops", "state", "rotary", "sample", "segment", "weights", "batch", "kv_block", "retained", "detached_state", "in_flight", "tail", "attention", "identity", "removal", "forward"]),
-    ("motet", &["failpoint", "simulation", "request", "error", "telemetry", "device", "storage", "monitor", "actors", "stream", "engine", "open"]),
+    ("motet", &["failpoint", "simulation", "request", "device", "storage", "error", "telemetry", "actors", "stream", "engine", "open"]),
 ];
 
 /// A use of one module by another: package and module each.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::trie::{NodeKey, OffloadState};
 use super::{CacheCore, Effect};
 use crate::lease::LeaseCount;
-use crate::pager::{self, OffloadCandidate};
+use crate::protocol::pager::{self, OffloadCandidate};
 use crate::protocol::{Edit, SegmentSize};
 use crate::{CopyId, SegmentId, SequenceId, SlotId, TokenId};
 
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::cache::{Message, OpenSlot};
     use crate::config::{CacheConfig, PagerConfig};
-    use crate::pager::PagerEvent;
+    use crate::protocol::pager::PagerEvent;
     use crate::protocol::{LayerKind, ModelSpec};
 
     const LIVE: SequenceId = SequenceId(1);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::eviction::{Class, SequenceMark};
 use super::open_slot::Usable;
 use super::trie::NodeKey;
 use super::{CacheCore, Effect, Miss, OpenSlot, RestorePoint, Slot};
 use crate::config::SlotChoice;
+use crate::eviction::{Class, SequenceMark};
 use crate::protocol::Edit;
 use crate::{SequenceId, SlotId, TokenId};
 

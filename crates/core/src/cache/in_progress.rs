@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::salt::Salt;
 use super::trie::common_prefix;
+use crate::protocol::Salt;
 use crate::{SequenceId, TokenId};
 
 /// The live sequences by prompt.

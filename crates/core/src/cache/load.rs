@@ -4,12 +4,12 @@
 //! memory is reserved before they move. Loaded copies become ordinary nodes of the trie, and
 //! the slot is opened. Until then the request holds its path.
 
-use super::eviction::Class;
 use super::offload::WaitPolicy;
 use super::open_slot::Usable;
 use super::trie::{NodeKey, Trie};
 use super::{CacheCore, Effect, OpenSlot};
-use crate::pager::{self, CopyRange, Lookup};
+use crate::eviction::Class;
+use crate::protocol::pager::{self, CopyRange, Lookup};
 use crate::protocol::{Edit, SegmentSize};
 use crate::{CopyId, SequenceId};
 

@@ -43,13 +43,11 @@ mod backup;
 mod budget;
 mod create_slot;
 mod error;
-pub mod eviction;
 mod extend_grant;
 mod in_progress;
 mod integrity;
 mod load;
 mod lost_segments;
-mod message;
 mod miss;
 mod offload;
 mod offloaded_copies;
@@ -58,7 +56,6 @@ mod pins;
 mod publish;
 mod remove_tokens;
 mod rewind;
-mod salt;
 mod seal_in_place;
 pub mod shift;
 mod snapshot;
@@ -70,19 +67,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::CacheConfig;
+use crate::eviction::{Class, SequenceMark};
 use crate::protocol::{Edit, ModelSpec};
 use crate::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId};
-use eviction::{Class, SequenceMark};
 use in_progress::InProgressPrompts;
 use miss::Evictions;
 use motet_sync::injected::{self, Bug};
 use offload::{Paging, WaitPolicy};
 use trie::{NodeKey, Trie};
 
+pub use crate::protocol::cache::{
+    Effect, Flush, Message, OpenSlot, PROBES_MAX, Pin, ProbePrefix, Rewind,
+};
+pub use crate::protocol::{Miss, MissReason, Salt, SaltDigest};
 pub use error::CacheError;
-pub use message::{Effect, Flush, Message, OpenSlot, PROBES_MAX, Pin, ProbePrefix, Rewind};
-pub use miss::{Miss, MissReason};
-pub use salt::{Salt, SaltDigest};
 pub use tree_view::{NodeView, TreeView};
 pub use trie::{BlockEvent, BlockHash};
 

@@ -15,8 +15,8 @@ use super::load::PendingLoad;
 use super::trie::{NodeKey, OffloadState};
 use super::{CacheCore, Effect, Flush, OpenSlot, ProbePrefix, Salt};
 use crate::config::PagerConfig;
-use crate::pager::{self, OffloadCandidate, PagerEvent};
 use crate::protocol::Edit;
+use crate::protocol::pager::{self, OffloadCandidate, PagerEvent};
 use crate::{CopyId, SegmentId, SequenceId, TokenId};
 
 /// Maximum number of segments offered to the pager at once.

@@ -7,9 +7,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::salt::SaltDigest;
 use crate::TokenId;
-use crate::pager::{CopyView, PrefixHasher};
+use crate::protocol::PrefixHasher;
+use crate::protocol::SaltDigest;
+use crate::snapshot::CopyView;
 use crate::snapshot::{Tier, TrieNode};
 
 /// Maximum number of tokens hashed to locate copies. Copies that are not located have no

@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::open_slot::Usable;
 use super::trie::NodeKey;
 use super::{CacheCore, CacheError, Effect, Pin, Pinned, Salt};
+use crate::PinId;
+use crate::protocol::pager;
 use crate::protocol::{Edit, SegmentSize};
-use crate::{PinId, pager};
 
 impl CacheCore {
     /// Holds a cached prefix until it is unpinned or expires.

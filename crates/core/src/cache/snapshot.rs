@@ -13,7 +13,7 @@ use slotmap::Key;
 use super::CacheCore;
 use super::offloaded_copies::OffloadedCopies;
 use super::trie::NodeKey;
-use crate::pager::CopyView;
+use crate::snapshot::CopyView;
 use crate::snapshot::{NODES_MAX, Tier, TrieNode, TrieView};
 
 /// Maximum number of visited nodes, and of roots.

@@ -2,8 +2,8 @@
 
 use super::PagerCore;
 use super::catalog::Presence;
-use super::protocol::{Effect, PagerEvent};
 use crate::CopyId;
+use crate::protocol::pager::{Effect, PagerEvent};
 
 impl PagerCore {
     /// Frees host memory until `bytes` more fit. Copies with a higher priority than `priority`

@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::footprint;
-use super::protocol::{Job, Task};
 use crate::config::PagerConfig;
 use crate::lease::Lease;
 use crate::pager::Label;
 use crate::protocol::SegmentSize;
+use crate::protocol::pager::{Job, Task};
 use crate::{CopyId, SequenceId};
 
 /// A sealed segment's state outside the device.

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use super::PagerCore;
 use super::catalog::Presence;
-use super::protocol::{CopyQueue, Done, Effect, Job, PagerEvent, Task};
 use crate::CopyId;
+use crate::protocol::pager::{CopyQueue, Done, Effect, Job, PagerEvent, Task};
 
 /// Time for which a disk is not used after a failure.
 const DISK_REST: Duration = Duration::from_secs(10);

@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cache::SaltDigest;
-use crate::cache::trie::common_prefix;
 use crate::pager::{Label, PrefixDigest, PrefixHasher};
+use crate::protocol::SaltDigest;
+use crate::protocol::common_prefix;
 use crate::{CopyId, TokenId};
 
 /// Upper bound on the neighbours searched for a copy that must match in full.

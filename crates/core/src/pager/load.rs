@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::PagerCore;
 use super::catalog::{CopyEntry, Presence};
-use super::protocol::{CopyRange, Effect, Lookup, PagerEvent, Task};
-use crate::cache::SaltDigest;
+use crate::protocol::SaltDigest;
 use crate::protocol::SegmentSize;
+use crate::protocol::pager::{CopyRange, Effect, Lookup, PagerEvent, Task};
 use crate::{CopyId, SequenceId, TokenId};
 use motet_sync::injected::{self, Bug};
 

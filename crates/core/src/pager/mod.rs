@@ -27,10 +27,8 @@ mod catalog;
 mod copy_queues;
 pub mod footprint;
 mod index;
-mod label;
 mod load;
 mod offload;
-mod protocol;
 mod recovery;
 mod recovery_log;
 mod snapshot;
@@ -40,9 +38,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cache::SaltDigest;
 use crate::config::PagerConfig;
-use crate::protocol::{ModelSpec, SegmentSize};
+use crate::protocol::{ModelSpec, SaltDigest, SegmentSize};
 use crate::{CopyId, SequenceId};
 use catalog::{Budgets, Catalog, CopyEntry, Presence};
 use copy_queues::{CopyQueueState, DiskState, Rates};
@@ -50,13 +47,12 @@ use index::Index;
 use load::PendingLoad;
 use motet_sync::injected::{self, Bug};
 
-pub use label::{Label, Precision, PrefixDigest, PrefixHasher};
-pub use protocol::{
+pub use crate::protocol::pager::{
     CopyQueue, CopyRange, Done, Effect, Job, JobError, Lookup, Message, OffloadCandidate,
     PagerEvent, Task,
 };
+pub use crate::protocol::{Label, Precision, PrefixDigest, PrefixHasher};
 pub use recovery_log::RecoveryLog;
-pub use snapshot::CopyView;
 
 /// Counters and totals of the pager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

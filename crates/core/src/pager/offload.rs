@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::PagerCore;
 use super::catalog::{CopyEntry, Presence};
 use super::footprint;
-use super::protocol::{Done, Effect, OffloadCandidate, PagerEvent, Task};
 use crate::CopyId;
-use crate::cache::SaltDigest;
 use crate::pager::Label;
+use crate::protocol::SaltDigest;
+use crate::protocol::pager::{Done, Effect, OffloadCandidate, PagerEvent, Task};
 use motet_sync::injected::{self, Bug};
 
 impl PagerCore {

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use super::catalog::{Budgets, Catalog, CopyEntry, Presence};
 use super::footprint;
-use super::protocol::{Effect, PagerEvent, Task};
 use super::recovery_log::{LoggedCopy, RecoveryLog};
 use super::{PagerCore, PagerStats, Sizes};
 use crate::CopyId;
+use crate::protocol::pager::{Effect, PagerEvent, Task};
 
 impl PagerCore {
     /// Rebuilds the core from the recovery log and returns the effects. `stats` are the last

@@ -9,9 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::protocol::{CopyQueue, Done, Effect, Job, Message, PagerEvent, Task};
 use crate::lease::Lease;
 use crate::pager::Label;
+use crate::protocol::pager::{CopyQueue, Done, Effect, Job, Message, PagerEvent, Task};
 use crate::{CopyId, SegmentId, SequenceId};
 
 /// Copies, jobs and pending answers, as the copy workers and the cache know them.

@@ -5,24 +5,11 @@ use std::sync::Arc;
 use super::PagerCore;
 use super::catalog::Presence;
 use crate::CopyId;
-use crate::pager::Label;
+use crate::snapshot::CopyView;
 
 /// Upper bound on the copies in host memory that are shown, and on those only on the disk. Many
 /// duplicate segments on the device, which only the cache knows.
 const SHOWN_MAX: usize = 256;
-
-/// A copy as monitoring shows it.
-#[derive(Clone, Debug)]
-pub struct CopyView {
-    /// The copy.
-    pub copy: CopyId,
-    /// Label of the copy.
-    pub label: Arc<Label>,
-    /// Whether it is in host memory; if false, it is on the disk only.
-    pub in_host: bool,
-    /// Use count of the pager at its last use; larger is later.
-    pub last_use: u64,
-}
 
 impl PagerCore {
     /// Returns a bounded number of copies, the hottest first within each tier. Copies in use

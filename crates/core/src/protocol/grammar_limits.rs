@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::config::ConfigError;
-
 /// Bounds on the cost of a request's grammar: before compilation, during it, and while an
 /// output follows the grammar.
 ///
@@ -96,61 +94,7 @@ impl GrammarLimits {
         };
         *self == unbounded
     }
-
-    /// Checks the settings.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`] names the first invalid field.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        let check = |field, found: usize, least: usize| {
-            if found >= least {
-                return Ok(());
-            }
-            Err(ConfigError {
-                field,
-                found: found.to_string(),
-                expected: format!("at least {least}").into(),
-            })
-        };
-        check("grammar.depth_max", self.depth_max, 1)?;
-        check("grammar.members_max", self.members_max, 1)?;
-        check("grammar.expansion_max", self.expansion_max, 1)?;
-        check("grammar.compilations_max", self.compilations_max, 1)?;
-        check(
-            "grammar.compilations_waiting_max",
-            self.compilations_waiting_max,
-            1,
-        )?;
-        check(
-            "grammar.sequence_bytes_max",
-            self.sequence_bytes_max,
-            SEQUENCE_BYTES_LEAST,
-        )?;
-        if self.compile_time_max.is_zero() {
-            return Err(ConfigError {
-                field: "grammar.compile_time_max",
-                found: "0".into(),
-                expected: "longer than 0".into(),
-            });
-        }
-        if self.bytes_max < self.sequence_bytes_max {
-            return Err(ConfigError {
-                field: "grammar.bytes_max",
-                found: self.bytes_max.to_string(),
-                expected: format!(
-                    "at least `grammar.sequence_bytes_max`, which is {}",
-                    self.sequence_bytes_max
-                )
-                .into(),
-            });
-        }
-        Ok(())
-    }
 }
-
-/// With fewer bytes hardly any grammar works.
-const SEQUENCE_BYTES_LEAST: usize = 1 << 20;
 
 impl Default for GrammarLimits {
     fn default() -> Self {
@@ -178,37 +122,6 @@ impl Default for GrammarLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn invalid_settings_are_reported_with_both_numbers() {
-        let check = |change: fn(&mut GrammarLimits), words: &[&str]| {
-            let mut limits = GrammarLimits::default();
-            assert_eq!(limits.validate(), Ok(()));
-            change(&mut limits);
-            let error = limits
-                .validate()
-                .expect_err("invalid limits are rejected")
-                .to_string();
-            assert!(words.iter().all(|word| error.contains(word)), "{error}");
-        };
-        check(|l| l.depth_max = 0, &["grammar.depth_max", "0", "1"]);
-        check(|l| l.members_max = 0, &["grammar.members_max"]);
-        check(|l| l.expansion_max = 0, &["grammar.expansion_max"]);
-        check(|l| l.compilations_max = 0, &["grammar.compilations_max"]);
-        check(
-            |l| l.compilations_waiting_max = 0,
-            &["grammar.compilations_waiting_max", "0", "at least 1"],
-        );
-        check(
-            |l| l.compile_time_max = Duration::ZERO,
-            &["grammar.compile_time_max"],
-        );
-        check(
-            |l| l.sequence_bytes_max = 7,
-            &["grammar.sequence_bytes_max", "7", "1048576"],
-        );
-        check(|l| l.bytes_max = 8, &["grammar.bytes_max", "8", "33554432"]);
-    }
 
     #[test]
     fn lifting_one_bound_lifts_no_other() {

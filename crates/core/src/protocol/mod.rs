@@ -3,24 +3,34 @@
 //! | file | contents |
 //! |---|---|
 //! | `work.rs`, `edit.rs` | messages to the device thread, and its answers |
+//! | [`cache`], [`pager`] | messages to the cache and the pager, and their effects |
+//! | `salt.rs`, `label.rs`, `prefix.rs` | names of cached state: salts, labels and token prefixes |
 //! | `span.rs` | output kinds of spans, and their outputs |
 //! | `spec.rs` | the numbers that describe a model |
 //! | `sampling.rs` | sampling parameters |
 //! | `constraint.rs`, `token_mask.rs` | constraints on an output, such as a grammar |
 //! | `grammar_limits.rs`, `grammar_error.rs` | bounds on the cost of a grammar, and its errors |
+//! | `miss.rs`, `suspicion.rs` | reasons for cache misses; the sequence that a failed message concerns |
 //! | `request.rs` | parameters of a request for the scheduler, and its finish |
 //! | `error.rs`, `model_error.rs`, `withheld.rs` | errors of sequences and models |
 
+pub mod cache;
 mod constraint;
 mod edit;
 mod error;
 mod grammar_error;
 mod grammar_limits;
+mod label;
+mod miss;
 mod model_error;
+pub mod pager;
+mod prefix;
 mod request;
+mod salt;
 mod sampling;
 mod span;
 mod spec;
+mod suspicion;
 mod token_mask;
 mod withheld;
 mod work;
@@ -30,11 +40,16 @@ pub use edit::Edit;
 pub use error::{Deadline, GenerateError};
 pub use grammar_error::GrammarError;
 pub use grammar_limits::{GrammarBound, GrammarLimits};
+pub use label::{Label, Precision, PrefixDigest, PrefixHasher};
+pub use miss::{Miss, MissReason};
 pub use model_error::ModelError;
+pub use prefix::common_prefix;
 pub use request::{ContextLimit, Finish, FinishReason, Priority, QueuePosition, Usage};
+pub use salt::{Salt, SaltDigest};
 pub use sampling::{Sampling, SamplingError, SamplingSpec, TokenLogprobs, TokenSampling};
 pub use span::{OutputKind, SpanOutput};
 pub use spec::{DeviceMemory, LayerGroup, LayerKind, ModelSpec, SegmentSize, tail_capacity};
+pub use suspicion::only_sequence;
 pub use token_mask::TokenMask;
 pub use withheld::Withheld;
 pub use work::{

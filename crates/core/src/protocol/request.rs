@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cache::Miss;
+use super::Miss;
 
 /// The priority class of a request. A higher class starts before a lower one and may preempt
 /// it. A class in which a request waits long gets turns

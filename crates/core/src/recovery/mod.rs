@@ -6,13 +6,11 @@
 //! since a part that has failed so often needs an operator (Nygard, *Release It!*, 2007, on
 //! circuit breakers; Erlang's supervisors likewise count restarts in a window).
 
-mod suspicion;
-
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::config::RecoveryConfig;
-pub use suspicion::only_sequence;
+pub use crate::protocol::only_sequence;
 
 /// A failure of one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

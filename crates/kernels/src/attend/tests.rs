@@ -13,7 +13,7 @@ use motet_model::FloatKind;
 
 const ORDERS: [Order; 2] = [Order::PerStep, Order::PerSequence];
 
-/// A type in which keys and values are kept.
+/// A type of cached keys and values.
 trait CachedNumber: Number + PartialEq {
     const KIND: FloatKind;
     /// Relative error that rounding may cause in a number.

@@ -289,9 +289,10 @@ impl RangeState {
         };
         RangeState {
             state_lag: segment_size.state_lag,
-            before: match self.after() == lower.before {
-                true => self.before,
-                false => INVALIDATED,
+            before: if self.after() == lower.before {
+                self.before
+            } else {
+                INVALIDATED
             },
             links: [&self.links[..], &lower.links].concat(),
             layers: kinds.iter().enumerate().map(layer).collect(),
@@ -312,9 +313,10 @@ impl RangeState {
         let moved = self.links.split_off(removed.end);
         self.links.truncate(removed.start);
         for link in moved {
-            let link = match removed.is_empty() {
-                true => link,
-                false => hash::moved_link(self.after(), link, removed.len()),
+            let link = if removed.is_empty() {
+                link
+            } else {
+                hash::moved_link(self.after(), link, removed.len())
             };
             self.links.push(link);
         }

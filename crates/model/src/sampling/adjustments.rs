@@ -41,8 +41,9 @@ impl Adjustments {
 
 /// CTRL's penalty: lowers a logit, whatever its sign.
 pub(super) fn penalized(logit: f32, repetition: f32) -> f32 {
-    match logit > 0.0 {
-        true => logit / repetition,
-        false => logit * repetition,
+    if logit > 0.0 {
+        logit / repetition
+    } else {
+        logit * repetition
     }
 }

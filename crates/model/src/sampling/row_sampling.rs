@@ -93,9 +93,10 @@ fn threshold<P: RowOperations>(token_sampling: &TokenSampling, reader: &mut RowR
         let likeliest = likeliest(weights, maxima, top_k);
         let least = likeliest[top_k - 1];
         let enough = f64::from(top_p) * sum(&likeliest);
-        let in_nucleus = match top_p < 1.0 {
-            true => nucleus(likeliest, enough),
-            false => 0.0,
+        let in_nucleus = if top_p < 1.0 {
+            nucleus(likeliest, enough)
+        } else {
+            0.0
         };
         in_nucleus.max(least)
     } else if top_p < 1.0 {

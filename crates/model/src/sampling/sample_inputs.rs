@@ -106,9 +106,12 @@ impl SampleInputs {
             Some(extras) if extras.changes_logits() => reader.changed(
                 logits,
                 |row| extras.apply(&self.token_sampling, row),
-                |reader, row| match reader.maxima(row).1 == f32::NEG_INFINITY {
-                    true => extras.first_possible(row.len()),
-                    false => sample_row_with(&self.token_sampling, reader, row),
+                |reader, row| {
+                    if reader.maxima(row).1 == f32::NEG_INFINITY {
+                        extras.first_possible(row.len())
+                    } else {
+                        sample_row_with(&self.token_sampling, reader, row)
+                    }
                 },
             ),
             _ => sample_row_with(&self.token_sampling, reader, logits),

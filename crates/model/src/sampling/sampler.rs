@@ -111,9 +111,10 @@ impl Sampler {
             bans.any(|(banned, bias)| banned == token && *bias == f32::NEG_INFINITY)
                 || is_too_short && self.spec.end_tokens.contains(token)
         };
-        match mask.tokens().all(|token| is_banned(&token)) {
-            true => Err(GrammarError::NothingLeft),
-            false => Ok(()),
+        if mask.tokens().all(|token| is_banned(&token)) {
+            Err(GrammarError::NothingLeft)
+        } else {
+            Ok(())
         }
     }
 }

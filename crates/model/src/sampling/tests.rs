@@ -140,9 +140,10 @@ proptest! {
     #[test]
     fn excluded_token_is_never_sampled(spec in spec(), sampling in sampling(), index in 0u64..99) {
         let possible = |token: &TokenId| is_excluded(&spec, 0, *token);
-        let row = (0..VOCAB as TokenId).map(|token| match possible(&token) {
-            true => 30.0,
-            false => f32::NEG_INFINITY,
+        let row = (0..VOCAB as TokenId).map(|token| if possible(&token) {
+            30.0
+        } else {
+            f32::NEG_INFINITY
         });
         let row: Vec<f32> = row.collect();
         let mut sampler = Sampler::new(Arc::new(spec.clone()), sampling, &[], &[]);

@@ -1,10 +1,9 @@
-//! SentencePiece's merges, which its files do not list.
+//! The merges of SentencePiece, which its files do not list.
 //!
-//! SentencePiece merges the pair whose token has the highest score; a list of
-//! merges in the order of the scores does the same. That is how `transformers`
-//! reads these vocabularies. Of two pairs that make the same token the one with
-//! the longer left half comes first; SentencePiece itself would take the
-//! leftmost in the text.
+//! SentencePiece merges the pair whose token has the highest score; a list of merges in the order
+//! of the scores does the same. `transformers` reads these vocabularies that way. If two pairs
+//! make the same token, the one with the longer left half comes first; SentencePiece itself would
+//! take the leftmost in the text.
 
 use std::cmp::Reverse;
 
@@ -14,14 +13,14 @@ use tokenizers::models::bpe::Merges;
 use super::super::TextError;
 use super::{GgufVocabulary, TokenType, bad};
 
-/// What SentencePiece writes for a space.
+/// The character that SentencePiece writes for a space.
 pub(super) const SPACE_MARK: &str = "▁";
 
-/// Longest token that is taken apart, in bytes; the work is quadratic in it. The
-/// longest in use are runs of a hundred spaces.
+/// Longest token that is split into pairs, in bytes; the work is quadratic in it. The longest in
+/// use are runs of a hundred spaces.
 const TOKEN_BYTES_MAX: usize = 4096;
 
-/// One way of making a token.
+/// One pair of tokens that makes a token.
 struct Pair<'a> {
     score: f32,
     left: &'a str,

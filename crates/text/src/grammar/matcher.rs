@@ -1,4 +1,4 @@
-//! One sequence's place in a grammar.
+//! Position of one sequence in a grammar.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,15 +17,15 @@ use motet_core::protocol::{GrammarError, Next, TokenMask};
 /// Follows one output through a grammar, token by token, on the calling thread.
 pub struct Matcher {
     parser: TokenParser,
-    /// Why it cannot go on.
+    /// The error after which it cannot go on.
     failed: Option<GrammarError>,
-    /// What its lexer's states take.
+    /// Memory charge for its lexer's states.
     charge: Charge,
-    /// What the parser had counted when its work was asked for last.
+    /// The parser's counters at the last call of `take_work`.
     counted: ParserStats,
-    /// And when the last token had been taken in.
+    /// The parser's counters after the last accepted token.
     accepted: ParserStats,
-    /// Items of a row that tokens lately added, in the mean.
+    /// Mean number of items per row that recent tokens added.
     row: u64,
     vocab_size: usize,
     end_tokens: Arc<[TokenId]>,
@@ -51,8 +51,8 @@ impl Matcher {
         }
     }
 
-    /// A copy with a lexer of its own. The caches of a shared one would count against
-    /// everyone's bounds.
+    /// A copy with a lexer of its own. The caches of a shared lexer would count against the
+    /// bounds of all its users.
     pub(super) fn fresh(&self) -> Self {
         Self {
             parser: self.parser.deep_clone(),
@@ -65,12 +65,12 @@ impl Matcher {
         }
     }
 
-    /// Takes the next token of the output.
+    /// Accepts the next token of the output.
     ///
     /// # Errors
     ///
-    /// [`GrammarError::Failed`] when the grammar does not allow it here, or when it
-    /// costs too much. The matcher cannot go on then.
+    /// [`GrammarError::Failed`] when the grammar does not allow the token here, or when it costs
+    /// too much. The matcher cannot go on then.
     pub fn accept(&mut self, token: TokenId) -> Result<(), GrammarError> {
         if self.end_tokens.contains(&token) && self.is_complete() {
             self.ended = true;
@@ -84,12 +84,12 @@ impl Matcher {
         taken.map(|_| ()).map_err(|error| self.fail(error))
     }
 
-    /// What may come next. The dear part: up to milliseconds.
+    /// Computes the tokens that may come next. This is the costly part: up to milliseconds.
     ///
     /// # Errors
     ///
-    /// [`GrammarError::Failed`] when it costs too much, or when no token spells what
-    /// the grammar asks for.
+    /// [`GrammarError::Failed`] when it costs too much, or when no token spells the text that the
+    /// grammar requires.
     pub fn next_tokens(&mut self) -> Result<Next, GrammarError> {
         if self.ended {
             return Ok(Next::Finished);
@@ -106,7 +106,7 @@ impl Matcher {
                 let mask = TokenMask::from_words(mask.into(), self.vocab_size);
                 Ok(Next::Mask(Arc::new(mask)))
             }
-            // Where there are end tokens, a mask of a complete grammar has them.
+            // If there are end tokens, a mask of a complete grammar has them.
             Err(_) if complete && has_nothing => {
                 self.ended = true;
                 Ok(Next::Finished)
@@ -118,33 +118,33 @@ impl Matcher {
         }
     }
 
-    /// What it has done since it was asked last, in units of about a microsecond: the
-    /// same for the same tokens, whatever else the machine does.
+    /// Returns the work done since the last call, in units of about a microsecond. It is the same
+    /// for the same tokens, whatever else the machine does.
     pub fn take_work(&mut self) -> u64 {
         let all = self.parser.parser_stats().clone();
         let taking_in = self.accepted.delta(&self.counted);
         let mask = all.delta(&self.accepted);
         (self.counted, self.accepted) = (all.clone(), all);
         self.row = mean_row(&taking_in).unwrap_or(self.row);
-        // A mask may look at a thousand rows that are empty beside one that is not.
+        // A mask may look at a thousand empty rows beside one that is not.
         let row = mean_row(&mask).unwrap_or(0).max(self.row);
         work_of(&taking_in, self.row) + work_of(&mask, row)
     }
 
-    /// Bytes that its lexer's states take, by llguidance's own count.
+    /// Bytes of its lexer's states, by llguidance's own count.
     #[must_use]
     pub fn state_bytes(&self) -> usize {
         self.parser.parser.lexer_stats().num_bytes
     }
 
-    /// Pays for the bytes of its states.
+    /// Charges the bytes of its states to the budget.
     fn weigh(&mut self) -> Result<(), GrammarError> {
         let bytes = self.state_bytes();
         self.charge.set(bytes).map_err(|error| self.fail(error))
     }
 
-    /// Has the parser do something, which may panic. It does nothing more once something
-    /// has failed.
+    /// Runs an operation of the parser, which may panic. After a failure, no operation runs any
+    /// more.
     fn attempt<T, E: fmt::Display>(
         &mut self,
         operation: impl FnOnce(&mut TokenParser) -> Result<T, E>,
@@ -168,7 +168,7 @@ impl Matcher {
     /// Whether the output may end here.
     #[must_use]
     pub fn is_complete(&mut self) -> bool {
-        // A matcher that has stopped for want of anything more is complete too.
+        // A matcher that stopped because nothing more is allowed is complete too.
         self.ended
             || self.is_at_an_end()
             || self
@@ -190,15 +190,15 @@ impl Matcher {
     }
 }
 
-/// Items of a row, where there are rows.
+/// Mean number of items per row; `None` if there are no rows.
 fn mean_row(counts: &ParserStats) -> Option<u64> {
     (counts.all_items as u64).checked_div(counts.rows as u64)
 }
 
-/// What these counts cost, in units of about a microsecond: 14 units of the lexer's fuel, 20
-/// items, 50 nodes of the trie. Items of long rows cost more: each is looked for in its row, and
-/// in an ambiguous grammar it is found again for each way to it, so that 300 items of a row take
-/// as long as 6,000 in short ones.
+/// Cost of these counts, in units of about a microsecond: 14 units of the lexer's fuel, 20 items,
+/// 50 nodes of the trie. Items of long rows cost more. Each is looked for in its row, and in an
+/// ambiguous grammar it is found again for each way to it: 300 items of a row take as long as
+/// 6,000 in short ones.
 fn work_of(counts: &ParserStats, row: u64) -> u64 {
     let items = counts.all_items as u64;
     let in_long_rows = items.saturating_mul(row).saturating_mul(row) / 100_000;

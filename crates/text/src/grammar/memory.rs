@@ -1,4 +1,4 @@
-//! What the lexers' states of all outputs take, and how much one of them may.
+//! Memory of the lexers' states: the budget of all outputs, and the share of each.
 
 use motet_sync::primitives::{Arc, AtomicUsize, Ordering};
 
@@ -13,11 +13,11 @@ struct Budget {
     sequence_bytes_max: usize,
     bytes_max: usize,
     used: AtomicUsize,
-    /// Outputs that take part.
+    /// Number of outputs that share the budget.
     charges: AtomicUsize,
 }
 
-/// What one output has of the budget; it is given back when this is dropped.
+/// The bytes that one output takes of the budget; dropping it returns them.
 #[derive(Debug)]
 pub(super) struct Charge {
     budget: Memory,
@@ -34,7 +34,7 @@ impl Memory {
         }))
     }
 
-    /// Takes part with nothing so far.
+    /// Returns a new charge of no bytes.
     pub(super) fn charge(&self) -> Charge {
         self.0.charges.fetch_add(1, Ordering::Relaxed);
         Charge {
@@ -49,18 +49,19 @@ impl Memory {
 }
 
 impl Charge {
-    /// Another one of the same budget, with nothing so far.
+    /// Returns another charge of the same budget, of no bytes.
     pub(super) fn new_sibling(&self) -> Self {
         self.budget.charge()
     }
 
-    /// The output's states take so many bytes now. The sums are advisory to each other, so that their order does not
-    /// matter.
+    /// Sets the bytes that the output's states take now. The sums are advisory to each other, so
+    /// that their order does not matter.
     ///
     /// # Errors
     ///
-    /// [`GrammarError::Memory`] when that is more than one output may have; or when all have more than they may
-    /// together, and this one more than an equal part. An output within its part is never ended for what others have.
+    /// [`GrammarError::Memory`] when that is more than one output may have; or when all outputs
+    /// together exceed the budget, and this one exceeds an equal share. An output within its
+    /// share never ends because of others.
     pub(super) fn set(&mut self, bytes: usize) -> Result<(), GrammarError> {
         let budget = &self.budget.0;
         budget.used.fetch_add(bytes, Ordering::Relaxed);
@@ -112,7 +113,7 @@ mod tests {
             "{error}"
         );
         assert_eq!(large.set(60), Ok(()));
-        // Together they have too much, and it is the large one that has more than its part.
+        // Together they exceed the budget, and the large one exceeds its share.
         assert_eq!(small.set(45), Ok(()));
         let error = large.set(60).expect_err("above its part").to_string();
         assert!(

@@ -1,8 +1,9 @@
-//! Output that follows a grammar: JSON, a JSON schema, a regular expression, Lark.
+//! Structured output: output that follows a grammar in JSON, a JSON schema, a regular expression
+//! or Lark.
 //!
-//! The work is that of [`llguidance`](https://github.com/guidance-ai/llguidance): an
-//! Earley parser over lexemes that are derivatives of regular expressions, run along
-//! the trie of all token texts, which yields the set of tokens that may come next.
+//! [`llguidance`](https://github.com/guidance-ai/llguidance) does the work: an Earley parser over
+//! lexemes that are derivatives of regular expressions, run along the trie of all token texts. It
+//! yields the set of tokens that may come next.
 //!
 //! ```text
 //!  at submit      Grammar::compile(source, vocabulary, pool) ── typed error
@@ -10,15 +11,15 @@
 //!  the next sample  GrammarWalk::next_tokens ◀────────────────────┘
 //! ```
 //!
-//! A [`GrammarVocabulary`] is made once a tokenizer, since its trie is dear, and a
-//! [`Grammar`] once a request. Each sequence then has a [`GrammarWalk`] of its own,
-//! with its own lexer, so that what others did never decides whether it runs into a
-//! bound. A mask may take more than a millisecond: the threads of a [`MaskPool`]
-//! compute it while the device runs the sequence's next step.
+//! A [`GrammarVocabulary`] is made once per tokenizer, since its trie is costly, and a
+//! [`Grammar`] once per request. Each sequence then has a [`GrammarWalk`] of its own, with its
+//! own lexer: other sequences never decide whether it exceeds a bound. A mask may take more than
+//! a millisecond. The threads of a [`MaskPool`] compute it while the device runs the sequence's
+//! next step.
 //!
-//! [`GrammarLimits`] keep a grammar from holding a thread or the memory: a source is
-//! judged before it is compiled (`cost`), a mask has fuel, and the states of each
-//! output's lexer have a budget of bytes. All end in a [`GrammarError`] of one request.
+//! [`GrammarLimits`] keep a grammar from using up a thread or the memory. A source is checked
+//! before it is compiled (`cost`), a mask has fuel, and the states of each output's lexer have a
+//! budget of bytes. Exceeding any of them is a [`GrammarError`] of one request.
 
 mod cost;
 mod matcher;

@@ -1,11 +1,13 @@
-//! Whether a sequence's masks are too dear for others to wait for.
+//! Decides whether a sequence's masks are too costly for steps to wait for.
 
-/// Work that a token's mask may take, in the units of [`Matcher::take_work`](super::Matcher::take_work): about
-/// microseconds. Masks of honest schemas take a tenth of it in the mean.
+/// Work that a token's mask may take, in the units of
+/// [`Matcher::take_work`](super::Matcher::take_work): about microseconds. Masks of ordinary
+/// schemas take a tenth of it on average.
 const ALLOWANCE: u64 = 500;
-/// Work beyond the allowance that a sequence may do before it is slow: some large masks, such as a lexer's first.
+/// Work beyond the allowance that a sequence may do before it is slow: some large masks, such as
+/// a lexer's first.
 const BURST: u64 = 40_000;
-/// Debt beyond this is forgotten: a sequence whose masks become cheap again is soon as others are.
+/// Debt beyond this is forgotten: a sequence whose masks become cheap again soon counts as fast.
 const DEBT_MAX: u64 = 60_000;
 
 /// The account of one sequence. It depends on the sequence's own tokens only, and on no clock.
@@ -16,14 +18,14 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// A mask took so much work.
+    /// Records the work of one mask.
     pub(super) fn record_work(&mut self, work: u64) {
         self.debt = (self.debt + work).saturating_sub(ALLOWANCE).min(DEBT_MAX);
         let debt_max = if self.is_slow { 0 } else { BURST };
         self.is_slow = self.debt > debt_max;
     }
 
-    /// Whether nobody is to wait for its masks.
+    /// Whether no step waits for its masks.
     pub(super) fn is_slow(self) -> bool {
         self.is_slow
     }

@@ -1,4 +1,4 @@
-//! Threads that compute masks, so that the device thread does not.
+//! Threads that compute masks off the device thread.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,16 +11,18 @@ use super::walk::Job;
 
 /// Threads named `motet-masks-*`. They end with the pool.
 ///
-/// Masks that a step may wait for come before those of sequences that are slow, for which no step waits; and where
-/// there are two threads, the first computes no slow ones at all. Slow ones delay each other only.
+/// Masks that a step may wait for are computed before those of slow sequences, for which no step
+/// waits. If there are two threads or more, the first computes no slow ones at all. Slow masks
+/// delay only each other.
 #[derive(Debug)]
 pub struct MaskPool {
-    /// There until the pool is dropped.
+    /// `Some` until the pool is dropped.
     job_queues: Option<JobQueues<Sender<Job>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A channel for each kind of job. They have no bound of their own: a sequence has one job at a time.
+/// One channel for each kind of job. They have no bound of their own: a sequence has one job at a
+/// time.
 #[derive(Clone, Debug)]
 struct JobQueues<C> {
     prompt: C,
@@ -28,11 +30,11 @@ struct JobQueues<C> {
 }
 
 impl MaskPool {
-    /// Starts as many threads, at least one.
+    /// Starts this many threads, at least one.
     ///
     /// # Errors
     ///
-    /// The system's, when it refuses a thread.
+    /// The system's error when it refuses a thread.
     pub fn start(threads: usize) -> io::Result<Arc<Self>> {
         let (prompt, prompt_jobs) = unbounded();
         let (slow, slow_jobs) = unbounded();
@@ -61,7 +63,7 @@ impl MaskPool {
         }))
     }
 
-    /// A pool whose jobs wait for ever in what comes with it.
+    /// A pool without threads, whose jobs stay in the queues returned with it.
     #[cfg(test)]
     pub(super) fn without_threads() -> (Arc<Self>, impl Sized) {
         let (prompt, prompt_jobs) = unbounded();
@@ -83,7 +85,7 @@ impl MaskPool {
         } else {
             &job_queues.prompt
         };
-        // A job that is not run says so to its sequence when it is dropped.
+        // A job that is dropped before it runs ends its sequence.
         job_queue.send(job).ok();
     }
 }
@@ -107,7 +109,7 @@ impl JobQueues<Receiver<Job>> {
     }
 }
 
-/// A job that panics is dropped, and says so to its sequence, which ends.
+/// Runs a job. A job that panics is dropped, which ends its sequence.
 fn run(job: Job) {
     catch_unwind(AssertUnwindSafe(|| job.run())).ok();
 }

@@ -1,4 +1,4 @@
-//! A request's grammar: what it is given as, and compiled.
+//! A request's grammar: its source, and the compiled form.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -15,8 +15,8 @@ use motet_core::protocol::{
     ConstraintWalk, GrammarBound, GrammarError, GrammarLimits, Next, TokenConstraint,
 };
 
-/// What an output is to follow, to the end: where the grammar is complete the output
-/// may end, and before that it cannot.
+/// The grammar that an output follows to its end. The output may end only when the grammar is
+/// complete.
 #[derive(Clone, PartialEq, Eq)]
 pub enum GrammarSource {
     /// Any JSON object.
@@ -24,8 +24,8 @@ pub enum GrammarSource {
     /// JSON that a schema accepts, in JSON, with `$ref`s within itself only. Members
     /// come in the order of the schema.
     JsonSchema(String),
-    /// A regular expression in the syntax of the `regex` crate, without look-around;
-    /// all of the output matches it.
+    /// A regular expression in the syntax of the `regex` crate, without look-around; it matches
+    /// the whole output.
     Regex(String),
     /// A context-free grammar in llguidance's variant of Lark.
     Lark(String),
@@ -36,12 +36,12 @@ impl GrammarSource {
     pub const SCHEMA_BYTES_MAX: usize = 64 << 10;
     /// Longest Lark grammar, in bytes.
     pub const LARK_BYTES_MAX: usize = 16 << 10;
-    /// Longest regular expression, in bytes, and the most that those in a schema have
-    /// together. No fuel bounds what llguidance takes to compile one: 16 ms for 4 KB
-    /// that are nothing but groups, but minutes for some of a few hundred KB.
+    /// Longest regular expression, in bytes, and the most that those in a schema have together.
+    /// No fuel bounds the time that llguidance takes to compile one: 16 ms for 4 KB that are
+    /// nothing but groups, but minutes for some of a few hundred KB.
     pub const EXPRESSION_BYTES_MAX: usize = 4 << 10;
 
-    /// What it is meant to be, for errors.
+    /// The kind of source, for errors.
     pub fn kind(&self) -> &'static str {
         match self {
             GrammarSource::Json => "JSON",
@@ -60,12 +60,12 @@ impl GrammarSource {
         }
     }
 
-    /// Its length, in bytes.
+    /// Length in bytes.
     pub fn bytes(&self) -> usize {
         self.text().len()
     }
 
-    /// Refuses what is too long. It looks at nothing else, so that it costs nothing.
+    /// Rejects a source that is too long. It checks nothing else, so that it costs nothing.
     pub fn check_bytes(&self) -> Result<(), GrammarError> {
         let (name, bytes_max) = match self {
             GrammarSource::Regex(_) => ("bytes of the expression", Self::EXPRESSION_BYTES_MAX),
@@ -89,7 +89,7 @@ impl GrammarSource {
         })
     }
 
-    /// Its text parsed, once it is judged: nothing dear has happened then.
+    /// Parses the source after its cost was checked; nothing costly happens before.
     fn parsed(&self, limits: &GrammarLimits) -> Result<TopLevelGrammar, GrammarError> {
         let kind = self.kind();
         let too_dear = |bound| GrammarError::TooDear { kind, bound };
@@ -126,21 +126,21 @@ impl GrammarSource {
 pub struct Grammar {
     pub(super) compiled: Arc<Compiled>,
     pub(super) pool: Arc<MaskPool>,
-    /// The walk of the one sequence that it is for, if it is for one.
+    /// The walk of the one sequence that the grammar belongs to, if it belongs to one.
     walk: Option<Arc<GrammarWalk>>,
 }
 
-/// What the threads of the pool use of a grammar.
+/// The part of a grammar that the pool's threads use.
 pub(super) struct Compiled {
     source: GrammarSource,
-    /// At the beginning. Its caches are no one's but those of whoever copies it.
+    /// A matcher at the beginning. Its caches belong to its copies only.
     start: Mutex<Matcher>,
     pub(super) first: Next,
 }
 
 impl Grammar {
-    /// Compiles a grammar for one tokenizer and computes its first mask. Masks that
-    /// follow are computed on the threads of `pool`.
+    /// Compiles a grammar for one tokenizer and computes its first mask. The threads of `pool`
+    /// compute the masks that follow.
     ///
     /// Takes from less than a millisecond to a second or two, as the vocabulary's
     /// [`GrammarLimits`] allow: keep it off threads that others wait for.
@@ -157,7 +157,8 @@ impl Grammar {
         Self::compile_while(source, vocabulary, pool, || true)
     }
 
-    /// The same, which ends between its stages once `still_needed` says no.
+    /// Compiles as [`compile`](Self::compile) does, but stops between its stages once
+    /// `still_needed` returns false.
     ///
     /// # Errors
     ///
@@ -221,7 +222,7 @@ impl Grammar {
         })
     }
 
-    /// What it was compiled from.
+    /// The source that it was compiled from.
     #[must_use]
     pub fn source(&self) -> &GrammarSource {
         &self.compiled.source
@@ -276,15 +277,15 @@ impl fmt::Debug for Grammar {
     }
 }
 
-/// Shows what kind it is, and how long: it is part of a request.
+/// Shows the kind and the length only, since the source is part of a request.
 impl fmt::Debug for GrammarSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} bytes", self.kind(), self.text().len())
     }
 }
 
-/// How long the regular expressions of a schema are together. What only looks like one
-/// counts too.
+/// Total length of the regular expressions of a schema. Strings that only look like one count
+/// too.
 fn expression_bytes(schema: &Value) -> usize {
     match schema {
         Value::Array(items) => items.iter().map(expression_bytes).sum(),
@@ -305,7 +306,7 @@ fn expression_bytes(schema: &Value) -> usize {
     }
 }
 
-/// llguidance tells its bounds from other errors by words only.
+/// llguidance distinguishes its bounds from other errors by words only.
 fn is_about_bounds(what: &str) -> bool {
     let words = [
         "too big",

@@ -21,7 +21,7 @@ fn tokens() -> Vec<Vec<u8>> {
     tokens
 }
 
-/// That vocabulary, in which the first token ends outputs.
+/// The vocabulary of [`tokens`], in which the first token ends outputs.
 fn vocabulary() -> GrammarVocabulary {
     static SHARED: LazyLock<GrammarVocabulary> =
         LazyLock::new(|| GrammarVocabulary::from_bytes(tokens(), &[END]).expect("a vocabulary"));
@@ -40,7 +40,7 @@ fn schema(text: &str) -> GrammarSource {
     GrammarSource::JsonSchema(text.into())
 }
 
-/// Options are allowed, so that outputs need not be full of spaces.
+/// Allows options, so that outputs need not be full of spaces.
 fn compiled(source: &GrammarSource) -> Grammar {
     let vocabulary = vocabulary().with_limits(GrammarLimits {
         options_allowed: true,
@@ -49,7 +49,7 @@ fn compiled(source: &GrammarSource) -> Grammar {
     Grammar::compile(source, &vocabulary, &pool()).expect("compiles")
 }
 
-/// A walk and the leave to go on with it.
+/// A walk, and the attachment that may use it.
 struct Walking(GrammarWalk, Attached);
 
 impl Walking {
@@ -146,7 +146,7 @@ fn invalid_grammars_are_rejected() {
     let long = GrammarSource::Regex("a".repeat(GrammarSource::EXPRESSION_BYTES_MAX + 1));
     check(
         long,
-        &["regular expression is too dear", "bytes", "4097", "4096"],
+        &["regular expression is too costly", "bytes", "4097", "4096"],
     );
     let pattern = "a".repeat(GrammarSource::EXPRESSION_BYTES_MAX);
     for schema_text in [
@@ -155,15 +155,15 @@ fn invalid_grammars_are_rejected() {
     ] {
         check(
             schema(&schema_text),
-            &["JSON schema is too dear", "of patterns"],
+            &["JSON schema is too costly", "of patterns"],
         );
     }
     let lark = format!("start: \"{}\"", "a".repeat(GrammarSource::LARK_BYTES_MAX));
-    check(GrammarSource::Lark(lark), &["Lark grammar is too dear"]);
+    check(GrammarSource::Lark(lark), &["Lark grammar is too costly"]);
     let guidance = r#"{"items": {"x-guidance": {"lenient": true}}}"#;
     check(
         schema(guidance),
-        &["JSON schema is too dear", "grammar.options_allowed"],
+        &["JSON schema is too costly", "grammar.options_allowed"],
     );
 }
 
@@ -194,7 +194,7 @@ fn output_that_cannot_continue_is_an_error() {
         .expect_err("no token spells c")
         .to_string();
     assert!(error.contains("no token of the vocabulary"), "{error}");
-    // What the grammar does not allow is an error too, now and later.
+    // A token that the grammar does not allow is an error too, now and later.
     let walk = Walking::new(&grammar, &[2]);
     assert!(matches!(
         walk.next_tokens(),
@@ -230,7 +230,8 @@ fn attached_walk_resumes_where_it_is() {
     }
     assert!(walk.next_tokens(first).is_ok());
     let work = walk.work();
-    // Another drawer has the same output: nothing is read again, and the first is not listened to any more.
+    // Another sampler has the same output: nothing is read again, and calls of the first are
+    // ignored.
     let output = vec![byte(b'a'); 40];
     let second = walk.attach(&output);
     assert!(walk.next_tokens(second).is_ok());
@@ -242,7 +243,7 @@ fn attached_walk_resumes_where_it_is() {
         next.contains(&byte(b'a')),
         "the first one's b was not taken"
     );
-    // One that lacks the last tokens begins anew, and is where it would be.
+    // A sampler that lacks the last tokens starts the walk again, and ends where its output does.
     let third = walk.attach(&output[..3]);
     assert_eq!(
         walk.next_tokens(third),
@@ -250,7 +251,8 @@ fn attached_walk_resumes_where_it_is() {
     );
 }
 
-/// Each mask has fuel of its own, and an output that is read again has no masks: what they had together is not less.
+/// Each mask has fuel of its own, and an output that is read again has no masks. The fuel of all
+/// masks together must suffice for it.
 #[test]
 fn replayed_costly_output_continues() {
     let grammar = compiled(&regex(&"[a-z]?".repeat(300)));
@@ -266,7 +268,7 @@ fn replayed_costly_output_continues() {
     assert_eq!(Walking::new(&grammar, &output).next_tokens(), next);
 }
 
-/// The drawer's mask is not wanted any more, and no job says so when it arrives.
+/// The first sampler's mask is not needed any more, and no job wakes the sampler.
 #[test]
 fn blocked_sampler_is_woken_when_another_attaches() {
     let (pool, _jobs) = MaskPool::without_threads();
@@ -280,7 +282,7 @@ fn blocked_sampler_is_woken_when_another_attaches() {
         std::thread::yield_now();
     }
     walk.attach(&[]);
-    // It takes so long only where the drawer sleeps for ever.
+    // It takes this long only if the sampler sleeps for ever.
     let received = receiver.recv_timeout(Duration::from_secs(60));
     assert_eq!(received, Ok(Err(GrammarError::Unwanted)));
 }
@@ -292,16 +294,18 @@ fn grammars_equal_their_clones_only() {
     assert_ne!(grammar, compiled(&regex("a")));
 }
 
-/// Any choice among what is allowed, until the end is chosen.
+/// Chooses among the allowed tokens, until the end is chosen.
 fn output(grammar: &Grammar, choices: &[u64]) -> Option<Vec<TokenId>> {
     let walk = Walking::new(grammar, &[]);
     let mut tokens = Vec::new();
     for choice in choices {
         let next = allowed(&walk.next_tokens().expect("goes on"));
-        // The end where it may be, or else most outputs are endless.
-        let token = match next.contains(&END) && choice % 3 == 0 {
-            true => END,
-            false => next[*choice as usize % next.len()],
+        // A third of the choices take the end token where it is allowed; otherwise most outputs are
+        // endless.
+        let token = if next.contains(&END) && choice % 3 == 0 {
+            END
+        } else {
+            next[*choice as usize % next.len()]
         };
         if token == END {
             return Some(tokens);
@@ -345,7 +349,7 @@ const SCHEMA: &str = r##"{"type": "object", "additionalProperties": false,
 
 const DATE: &str = r"(19|20)[0-9]{2}-[01][0-9](-[0-3][0-9])?|é+/never";
 
-/// Notes that it was woken.
+/// Records that it was woken.
 #[derive(Default)]
 struct WakeFlag(AtomicBool);
 
@@ -355,7 +359,7 @@ impl Wake for WakeFlag {
     }
 }
 
-/// A bell rings for masks that no step waits for, and for no others.
+/// The waker is called for masks that no step waits for, and for no others.
 #[test]
 fn awaited_mask_wakes_its_waiter() {
     let grammar = compiled(&regex("a*b")).for_one_sequence();
@@ -399,7 +403,7 @@ proptest! {
             prop_assert!(is_of_the_schema(&text), "{}", text);
         }
         if let Some(text) = output_of(&ANY) {
-            // A number may be too large for any type, and JSON all the same.
+            // A number may be too large for any type, and still be JSON.
             let value = serde_json::from_str::<serde::de::IgnoredAny>(&text);
             prop_assert!(value.is_ok() && text.trim_start().starts_with('{'), "{}", text);
         }

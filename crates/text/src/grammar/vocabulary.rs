@@ -1,4 +1,4 @@
-//! What every token spells, as a trie, for grammars to walk.
+//! The text of every token, as a trie for grammars to walk.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::Tokenizer;
 use motet_core::TokenId;
 use motet_core::protocol::{GrammarError, GrammarLimits};
 
-/// The token texts of one tokenizer, prepared for grammars. Making it takes a fifth of
-/// a second for 49,152 tokens; cheap to clone, and shared by all its clones.
+/// The token texts of one tokenizer, prepared for grammars. Making it takes a fifth of a second
+/// for 49,152 tokens. Cheap to clone; all clones share it.
 #[derive(Clone)]
 pub struct GrammarVocabulary {
     parts: Arc<Parts>,
@@ -27,16 +27,16 @@ struct Parts {
     end_tokens: Vec<TokenId>,
 }
 
-/// Longest token text, in bytes; the trie is as deep. Longer ones are never drawn.
+/// Longest token text, in bytes; the trie is as deep. Longer tokens are never sampled.
 const TOKEN_BYTES_MAX: usize = 1024;
-/// What a state of a lexer takes, by llguidance's own words: one to two kilobytes.
+/// Bytes of a lexer's state; llguidance's documentation says one to two kilobytes.
 const STATE_BYTES: usize = 1280;
-/// The trie keeps a token's id in 24 bits.
+/// The trie stores a token's id in 24 bits.
 const TOKENS_MAX: usize = 1 << 24;
 
 impl GrammarVocabulary {
-    /// The vocabulary of a tokenizer. Special tokens spell nothing that a grammar could
-    /// ask for; its end tokens end what a grammar allows to end.
+    /// The vocabulary of a tokenizer. Special tokens spell no text that a grammar could require;
+    /// its end tokens end an output where the grammar allows it.
     ///
     /// # Errors
     ///
@@ -44,17 +44,18 @@ impl GrammarVocabulary {
     pub fn new(tokenizer: &Tokenizer) -> Result<Self, GrammarError> {
         let tokens = (0..tokenizer.vocab_size() as TokenId).map(|token| {
             let bytes = tokenizer.token_bytes(token);
-            match tokenizer.is_special(token) {
-                true => Vec::new(),
-                false => bytes.map_or_else(|_| Vec::new(), <[u8]>::to_vec),
+            if tokenizer.is_special(token) {
+                Vec::new()
+            } else {
+                bytes.map_or_else(|_| Vec::new(), <[u8]>::to_vec)
             }
         });
         Self::from_bytes(tokens.collect(), tokenizer.end_tokens())
     }
 
-    /// The vocabulary whose token `t` spells `tokens[t]`; a token that spells nothing
-    /// is never allowed. End tokens end the output and spell nothing, whatever their
-    /// bytes are. There may be none.
+    /// The vocabulary whose token `t` spells `tokens[t]`; a token that spells nothing is never
+    /// allowed. End tokens end the output and spell nothing, whatever their bytes are. There may
+    /// be none.
     ///
     /// # Errors
     ///
@@ -78,8 +79,8 @@ impl GrammarVocabulary {
             bytes.clear();
         }
         for bytes in &mut tokens {
-            // Beginning with this byte they would be names of special tokens, which
-            // grammars can ask for; no text in UTF-8 has it.
+            // With this first byte, tokens would be names of special tokens, which grammars can
+            // require. No UTF-8 text contains it.
             let is_name = bytes.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER);
             if is_name || bytes.len() > TOKEN_BYTES_MAX {
                 bytes.clear();
@@ -112,8 +113,8 @@ impl GrammarVocabulary {
         })
     }
 
-    /// The same vocabulary, whose grammars may cost as much as these limits say. All
-    /// outputs that follow its grammars share one budget of bytes.
+    /// The same vocabulary, with these limits on the cost of its grammars. All outputs that
+    /// follow its grammars share one budget of bytes.
     #[must_use]
     pub fn with_limits(self, limits: GrammarLimits) -> Self {
         Self {
@@ -123,7 +124,7 @@ impl GrammarVocabulary {
         }
     }
 
-    /// What a grammar may cost.
+    /// Limits on the cost of a grammar.
     #[must_use]
     pub fn limits(&self) -> &GrammarLimits {
         &self.limits
@@ -141,7 +142,7 @@ impl GrammarVocabulary {
         &self.parts.end_tokens
     }
 
-    /// Bytes that the lexers' states of all outputs take just now.
+    /// Bytes that the lexers' states of all outputs take now.
     #[must_use]
     pub fn state_bytes(&self) -> usize {
         self.memory.used()
@@ -151,8 +152,8 @@ impl GrammarVocabulary {
         &self.memory
     }
 
-    /// llguidance's own limits on one grammar. No output has more states than its bytes
-    /// have room for.
+    /// llguidance's own limits on one grammar. They allow an output only as many states as fit
+    /// into its bytes.
     pub(super) fn parser_limits(&self) -> ParserLimits {
         let mut limits = self.factory().limits().clone();
         let states = self.limits.sequence_bytes_max / STATE_BYTES;
@@ -165,9 +166,9 @@ impl GrammarVocabulary {
     }
 }
 
-/// What one grammar may cost. In llguidance's own words, compiling gets through 50
-/// thousand units of fuel a millisecond, and a mask through 14 thousand. A mask of an ambiguous
-/// grammar takes time with the third power of the items in its rows: a tenth of a second at 1000.
+/// Sets llguidance's bounds on one grammar. In its units, compiling uses 50 thousand units of
+/// fuel per millisecond, and a mask 14 thousand. The time of a mask of an ambiguous grammar grows
+/// with the third power of the items in its rows: a tenth of a second at 1000.
 fn set_bounds(factory: &mut ParserFactory) {
     let limits = factory.limits_mut();
     limits.initial_lexer_fuel = 1_000_000;
@@ -176,7 +177,7 @@ fn set_bounds(factory: &mut ParserFactory) {
     limits.max_items_in_row = 1000;
     limits.max_lexer_states = 25_000;
     limits.max_grammar_size = 250_000;
-    // Errors would hold the output so far.
+    // Verbose errors would contain the output so far.
     limits.verbose_errors = false;
 }
 

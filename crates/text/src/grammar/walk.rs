@@ -1,8 +1,9 @@
-//! One sequence's way through a grammar, a step ahead of its draws.
+//! A sequence's walk through a grammar, one step ahead of its sampling.
 //!
-//! The walk belongs to the sequence, not to its slot: a sequence that loses its slot goes on from where it is, without
-//! its output being read again. A drawer that makes draws for it [attaches](GrammarWalk::attach) itself; those that
-//! were attached before are not listened to any more, wherever they may hang.
+//! The walk belongs to the sequence, not to its slot: a sequence that loses its slot goes on from
+//! its position, and its output is not read again. A sampler [attaches](GrammarWalk::attach)
+//! itself to the walk. Calls of samplers that attached before are ignored, even if they are
+//! blocked somewhere.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -13,9 +14,8 @@ use super::{Grammar, MaskPool, Matcher};
 use motet_core::TokenId;
 use motet_core::protocol::{Attached, ConstraintWalk, GrammarError, Next, WalkState};
 
-/// Follows one output through a grammar on the threads of its pool: a token that is
-/// accepted is taken in there, and the mask of the next one computed. Clones are the same
-/// walk.
+/// Follows one output through a grammar on the threads of its pool: they read an accepted token
+/// and compute the mask of the next one. Clones are the same walk.
 #[derive(Clone, Debug)]
 pub struct GrammarWalk {
     walk: Arc<Walk>,
@@ -29,48 +29,48 @@ struct Walk {
 }
 
 struct State {
-    /// The number of the drawer that is attached.
+    /// The number of the attached sampler.
     attached: u64,
-    /// Counts beginnings: a job of an older one is not wanted.
+    /// Number of starts; jobs of an older generation are obsolete.
     generation: u64,
     output: Vec<TokenId>,
-    /// The last of the output, which no job has.
+    /// The end of the output that no job has taken.
     unread: Vec<TokenId>,
     mask_state: MaskState,
     pace: Pace,
     /// Work that its masks have taken.
     work: u64,
-    /// No step is to be planned before the mask is there.
+    /// Whether no step may be planned before the mask is ready.
     is_awaited: bool,
-    /// Woken when a mask is there that no step waits for.
+    /// Woken when a mask is ready that no step waits for.
     waker: Option<Waker>,
-    /// How often a drawer went to sleep for a mask.
+    /// Number of times that a sampler blocked on a mask.
     #[cfg(test)]
     blocked_samplers: u64,
 }
 
 enum MaskState {
-    /// At the beginning, whose mask the grammar has.
+    /// At the beginning; the grammar has the mask.
     Start,
-    /// A job is on its way.
+    /// A job is queued or running.
     Waiting,
     Ready(Box<Matcher>, Next),
     Failed(GrammarError),
 }
 
-/// A step of one walk.
+/// One unit of work of a walk.
 pub(super) struct Job {
     walk: Arc<Walk>,
     generation: u64,
-    /// None at the grammar's beginning.
+    /// `None` at the grammar's beginning.
     matcher: Option<Box<Matcher>>,
     tokens: Vec<TokenId>,
     is_done: bool,
 }
 
 impl GrammarWalk {
-    /// The walk of an output that has these tokens already. Where it is, and what it
-    /// allows next, is what it would be had they been accepted one by one.
+    /// The walk of an output with these tokens. Its position and its allowed tokens are those
+    /// after accepting them one by one.
     #[must_use]
     pub fn new(grammar: &Grammar, output: &[TokenId]) -> Self {
         let walk = Self {
@@ -99,7 +99,7 @@ impl GrammarWalk {
 
     fn attach_to(&self, state: &mut State, output: &[TokenId]) -> Attached {
         state.attached += 1;
-        // One that was attached before may wait for a mask that nobody computes any more.
+        // A sampler that attached before may wait for a mask that no job computes any more.
         self.walk.mask_ready.notify_all();
         match output.strip_prefix(&state.output[..]) {
             Some(rest) => state.unread.extend_from_slice(rest),
@@ -120,13 +120,13 @@ impl GrammarWalk {
         self.walk.lock().work
     }
 
-    /// How often a drawer went to sleep for a mask.
+    /// Number of times that a sampler blocked on a mask.
     #[cfg(test)]
     pub(super) fn blocked_samplers(&self) -> u64 {
         self.walk.lock().blocked_samplers
     }
 
-    /// Sends a job for what is unread, unless one is on its way.
+    /// Sends a job for the unread tokens, unless one is queued or running.
     fn send_job(&self, state: &mut State) {
         if state.unread.is_empty() {
             return;
@@ -141,7 +141,8 @@ impl GrammarWalk {
             }
         };
         let tokens = std::mem::take(&mut state.unread);
-        // More than a step's tokens are an output that is read again: nobody waits for that.
+        // More tokens than those of a step mean that an output is read again: no step waits for
+        // that.
         let is_slow = state.pace.is_slow() || tokens.len() > REPLAY_TOKENS_MIN;
         let job = Job {
             walk: Arc::clone(&self.walk),
@@ -212,7 +213,7 @@ impl ConstraintWalk for GrammarWalk {
     }
 }
 
-/// Tokens beyond which a job reads an output again.
+/// Number of tokens beyond which a job counts as reading an output again.
 const REPLAY_TOKENS_MIN: usize = 2;
 
 impl PartialEq for GrammarWalk {
@@ -223,7 +224,7 @@ impl PartialEq for GrammarWalk {
 
 impl Walk {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // What changes it does not panic.
+        // Code that changes the state does not panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -235,7 +236,8 @@ impl Walk {
         work: u64,
     ) {
         if state.generation == generation {
-            // A listener that was told that it is slow is told that it is not any more, too.
+            // A listener that learnt that the sequence is slow must learn that it is not any
+            // more, too.
             let wakes = state.pace.is_slow() || std::mem::take(&mut state.is_awaited);
             state.pace.record_work(work);
             state.work += work;
@@ -251,7 +253,7 @@ impl Walk {
 
 impl Job {
     pub(super) fn run(mut self) {
-        // The sequence is gone.
+        // The sequence has ended.
         if Arc::strong_count(&self.walk) == 1 {
             return;
         }
@@ -274,7 +276,7 @@ impl Job {
             let walk = Arc::clone(&self.walk);
             let mut state = walk.lock();
             if state.generation == self.generation && !state.unread.is_empty() && next.is_ok() {
-                // They were accepted meanwhile.
+                // These tokens were accepted meanwhile.
                 self.tokens = std::mem::take(&mut state.unread);
                 continue;
             }
@@ -288,8 +290,9 @@ impl Job {
         }
     }
 
-    /// Reads an output as it came, with each of its masks. Each mask brings fuel: many tokens in a row may need more
-    /// than one mask's, and then fail where they did not fail one by one.
+    /// Reads an output as it was produced, and computes each of its masks. Each mask brings fuel:
+    /// many tokens in a row may need more than one mask's, and then fail although they did not
+    /// fail one by one.
     fn replay(&self, matcher: &mut Matcher, output: &[TokenId]) -> Result<Next, GrammarError> {
         let mut next = Err(GrammarError::Unwanted);
         for token in output {
@@ -302,7 +305,7 @@ impl Job {
         next
     }
 
-    /// All tokens of the output, none of which is unread from now on.
+    /// Takes all tokens of the output; none of them is unread from now on.
     fn take_whole_output(&self) -> Option<Vec<TokenId>> {
         let mut state = self.walk.lock();
         (state.generation == self.generation).then(|| {
@@ -316,7 +319,7 @@ impl Job {
     }
 }
 
-/// A job that was not run, or that panicked, ends one sequence.
+/// Dropping a job that was not run, or that panicked, ends its sequence.
 impl Drop for Job {
     fn drop(&mut self) {
         if !self.is_done {

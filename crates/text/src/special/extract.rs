@@ -1,4 +1,4 @@
-//! Added tokens are taken out of a text, as `tokenizers` does, but for those at marks.
+//! Extracts added tokens from a text, as `tokenizers` does, except those at marks.
 
 use tokenizers::normalizer::Range;
 use tokenizers::tokenizer::{Error, Model, PreTokenizer, Token};
@@ -8,12 +8,13 @@ use super::table::{SpellingMatch, SpellingTable};
 use super::{Added, Markup};
 use motet_core::TokenId;
 
-/// The tokens of `text`, without begin and end tokens. A special token that begins at one
-/// of `marks`, in bytes and in order, is text. So is one that only the normalizer spells.
+/// The tokens of `text`, without begin and end tokens. A special token that begins at one of
+/// `marks`, in bytes and in order, is text. A special token that only the normalizer spells is
+/// text too.
 ///
 /// # Errors
 ///
-/// What the tokenizer says.
+/// The tokenizer's error.
 pub(crate) fn encode(
     encoder: &Tokenizer,
     markup: &Markup,
@@ -80,7 +81,7 @@ impl Markup {
     }
 }
 
-/// Whether what is spelled at `range` of a piece is this token, and not text.
+/// Whether the spelling at `range` of a piece is this token, and not text.
 fn is_token(
     added: &Added,
     piece: &NormalizedString,
@@ -106,7 +107,7 @@ fn is_token(
 }
 
 impl Added {
-    /// The token's range with the white space that it takes with it.
+    /// The token's range with the white space that it includes.
     fn range_with_spaces(
         &self,
         text: &str,
@@ -130,7 +131,7 @@ fn slice(piece: &NormalizedString, range: std::ops::Range<usize>) -> NormalizedS
     sliced.expect("ranges lie on characters of the piece")
 }
 
-/// Whether no word goes on before or after.
+/// Whether no word continues before or after.
 fn stands_alone(text: &str, range: &std::ops::Range<usize>) -> bool {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     !text[..range.start].ends_with(is_word) && !text[range.end..].starts_with(is_word)

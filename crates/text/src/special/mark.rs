@@ -1,4 +1,4 @@
-//! Strings of a caller's, marked where they spell a special token.
+//! Marks a caller's strings where they spell a special token.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::{Chat, Message, TextError};
 /// Marks are taken from the private-use planes 15 and 16.
 const MARKS: [std::ops::RangeInclusive<u32>; 2] = [0xF_0000..=0xF_FFFD, 0x10_0000..=0x10_FFFD];
 
-/// What stands for the first characters of special tokens in one conversation.
+/// The marks that stand for the first characters of special tokens in one conversation.
 #[derive(Debug)]
 pub(crate) struct Marks {
     /// First character, mark.
@@ -19,12 +19,12 @@ pub(crate) struct Marks {
 }
 
 impl Markup {
-    /// The conversation with marks, and what they are; none where nothing is to be marked.
+    /// The conversation with marks, and their meaning; `None` if nothing is to be marked.
     ///
     /// # Errors
     ///
-    /// [`TextError::Template`] where the conversation leaves no character to mark with: it
-    /// has a hundred thousand private-use ones.
+    /// [`TextError::Template`] when the conversation leaves no character to mark with: it
+    /// contains a hundred thousand private-use ones.
     pub(crate) fn mark(
         &self,
         chat: &Chat,
@@ -54,8 +54,8 @@ impl Markup {
         Ok(Some((marked, marks)))
     }
 
-    /// Where a special token begins in a string of the caller's, or may begin that another
-    /// string ends. White space at the end of a string may not be there any more then.
+    /// Offsets where a special token begins in a string of the caller's, or may begin and be
+    /// completed by another string. A template may remove white space at the end of a string.
     fn offsets<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
         let trimmed = text.trim_end();
         self.special.offsets(text).filter(move |at| {
@@ -88,7 +88,7 @@ impl Marks {
         }
     }
 
-    /// The text with marks at these places, which are in order.
+    /// The text with marks at these offsets, which are in order.
     fn insert_marks(&self, text: &str, offsets: impl Iterator<Item = usize>) -> String {
         let mut marked = String::with_capacity(text.len());
         let mut done = 0;
@@ -107,7 +107,7 @@ impl Marks {
         marked
     }
 
-    /// What was rendered, without marks, and where they were, in bytes.
+    /// The rendered text without marks, and the offsets of the marks, in bytes.
     pub(crate) fn restore(&self, rendered: &str) -> (String, Vec<usize>) {
         let mut text = String::with_capacity(rendered.len());
         let mut offsets = Vec::new();
@@ -133,7 +133,7 @@ fn is_mark(character: char) -> bool {
         .any(|marks| marks.contains(&u32::from(character)))
 }
 
-/// Shows every string of the caller's that a template may write.
+/// Visits every string of the caller's that a template may write.
 fn each_text(chat: &Chat, visit: &mut impl FnMut(&str)) {
     fn within(value: &Value, visit: &mut impl FnMut(&str)) {
         match value {

@@ -1,19 +1,19 @@
-//! Special tokens in a conversation count only where the template writes them.
+//! Special tokens in a conversation count only if the template writes them.
 //!
-//! A caller who writes `<|im_end|>` in a message would end the turn and could begin one of
-//! another role. llama.cpp and `transformers` (`split_special_tokens`) can read a text
-//! without special tokens; a rendered conversation is made of both kinds.
+//! A caller that writes `<|im_end|>` in a message would end the turn and could begin one of
+//! another role. llama.cpp and `transformers` (`split_special_tokens`) can read a text without
+//! special tokens, but a rendered conversation has both kinds.
 //!
-//! Before the template runs, [`Markup::mark`] replaces the first character of each special
-//! token that a string of the caller's spells by a mark: a private-use character that no
-//! string of this conversation has. Lengths in characters stay, and so does everything that
-//! a template looks at in honest text. After it has run, [`Marks::restore`] puts the
-//! characters back and says where they are. [`extract`] then takes special tokens out of
-//! the text as the `tokenizers` crate does, but for those that begin at a mark.
+//! Before the template runs, [`Markup::mark`] replaces the first character of each special token
+//! that a caller's string spells by a mark: a private-use character that no string of this
+//! conversation has. Lengths in characters stay the same, as does everything that a template
+//! examines in ordinary text. After it has run, [`Marks::restore`] puts the characters back and
+//! returns their offsets. [`extract`] then extracts special tokens from the text as the
+//! `tokenizers` crate does, except those that begin at a mark.
 //!
-//! A string that ends like the beginning of a special token is marked too: another string
-//! might go on with the rest. A special token that begins in the template's own text and
-//! goes on in a string of the caller's counts: that is how templates spell roles.
+//! A string that ends like the beginning of a special token is marked too: another string might
+//! continue with the rest. A special token that begins in the template's own text and continues
+//! in a caller's string counts: templates spell roles that way.
 
 mod extract;
 mod mark;
@@ -29,9 +29,9 @@ use motet_core::TokenId;
 
 /// The added tokens of a tokenizer, and which of them structure a conversation.
 pub(super) struct Markup {
-    /// Found in a text as it is.
+    /// Looked up in a text as it is.
     raw: SpellingTable,
-    /// Found in a normalised text.
+    /// Looked up in a normalised text.
     normalized: SpellingTable,
     tokens: Vec<Added>,
     /// Spellings that only a template may write.
@@ -74,16 +74,15 @@ impl Markup {
         }
     }
 
-    /// Whether a text without a special token may become one with it: the normalizer could
-    /// spell one.
+    /// Whether a text without a special token may get one by normalization.
     pub(super) fn may_be_made_by_normalizer(&self, encoder: &Tokenizer) -> bool {
         let normalized = |added: &Added| added.is_special && added.token.normalized;
         encoder.get_normalizer().is_some() && self.tokens.iter().any(normalized)
     }
 }
 
-/// Whether a token is spelled as only marks of structure are. Some files do not say of
-/// these that they are special: DeepSeek's `<｜User｜>` is one.
+/// Whether a token is spelled as only structural tokens are. Some files do not mark these as
+/// special, such as DeepSeek's `<｜User｜>`.
 fn looks_special(token: &str) -> bool {
     let inner = token
         .strip_prefix('<')

@@ -1,4 +1,4 @@
-//! Spellings, to be found in texts.
+//! Spellings to look up in texts.
 
 /// Sorted spellings, each with a number.
 pub(super) struct SpellingTable {
@@ -9,13 +9,13 @@ pub(super) struct SpellingTable {
     pub(super) longest: usize,
 }
 
-/// What stands at a place of a text.
+/// The result of a look-up at an offset of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpellingMatch {
     Nothing,
-    /// The longest spelling that is there, by its number, and its bytes.
+    /// The longest spelling at the offset: its number and its bytes.
     Complete(usize, usize),
-    /// The text ends within a spelling, and none is there whole.
+    /// The text ends within a spelling, and no spelling is complete.
     Prefix,
 }
 
@@ -45,7 +45,8 @@ impl SpellingTable {
         first
     }
 
-    /// What begins at byte `at`. Takes as many comparisons as the spelling has bytes.
+    /// The spelling that begins at byte `at`. Takes as many comparisons as the spelling has
+    /// bytes.
     pub(super) fn at(&self, text: &str, at: usize) -> SpellingMatch {
         let rest = &text.as_bytes()[at..];
         if !rest
@@ -69,7 +70,7 @@ impl SpellingTable {
                 Some(_) => {}
             }
         }
-        // The text is at its end. Longer candidates are left if not all of them are whole.
+        // The text ends here. Longer candidates remain unless all of them are complete.
         let is_prefix = candidates.iter().any(|(text, _)| text.len() > rest.len());
         if longest == SpellingMatch::Nothing && is_prefix {
             SpellingMatch::Prefix
@@ -78,7 +79,7 @@ impl SpellingTable {
         }
     }
 
-    /// The places of a text where a spelling may begin.
+    /// The offsets of a text where a spelling may begin.
     pub(super) fn offsets<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
         let bytes = text.bytes().enumerate();
         bytes.filter_map(|(at, byte)| {

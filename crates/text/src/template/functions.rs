@@ -1,12 +1,12 @@
-//! What templates may call beyond Jinja's own.
+//! Functions of templates beyond Jinja's own.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Error, ErrorKind};
 
-/// Python's `json.dumps` without escapes for HTML, which is how `transformers`
-/// defines the filter. Of its options only `indent` changes anything.
+/// Python's `json.dumps` without escapes for HTML, as `transformers` defines the filter. Only its
+/// option `indent` has an effect.
 pub(super) fn to_json(
     value: &Value,
     indent: Option<Value>,
@@ -46,7 +46,7 @@ fn without_html_escapes(json: &str) -> String {
     plain
 }
 
-/// Lets a template refuse its input.
+/// Lets a template reject its input.
 pub(super) fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
@@ -104,9 +104,12 @@ fn strftime(format: &str, unix_seconds: u64) -> Result<String, Error> {
         if !padded {
             code = characters.next();
         }
-        let two = |number: u64| match padded {
-            true => format!("{number:02}"),
-            false => number.to_string(),
+        let two = |number: u64| {
+            if padded {
+                format!("{number:02}")
+            } else {
+                number.to_string()
+            }
         };
         text.push_str(&match code {
             Some('Y') => year.to_string(),

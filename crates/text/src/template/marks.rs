@@ -1,9 +1,9 @@
 //! The `generation` block of `transformers`.
 
-/// `source` with every `{% generation %}` turned into `{% if true %}`.
+/// Returns `source` with every `{% generation %}` turned into `{% if true %}`.
 ///
-/// The block marks what the assistant said, for training; it changes no text. A
-/// condition that always holds keeps the tags' effect on whitespace.
+/// The block marks the assistant's text, for training; it changes no text. A condition that
+/// always holds keeps the tags' effect on whitespace.
 pub(super) fn without_generation_marks(source: &str) -> String {
     let mut output = String::with_capacity(source.len());
     let mut rest = source;

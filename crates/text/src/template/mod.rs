@@ -1,15 +1,14 @@
-//! Chat templates: how a model wants a conversation spelled.
+//! Chat templates: how a model expects a conversation to be spelled.
 //!
-//! Templates are Jinja programs written for the environment that Hugging Face's
-//! `transformers` gives them, which this one follows: `trim_blocks` and
-//! `lstrip_blocks`, Python's methods on strings, lists and dictionaries,
-//! `raise_exception`, `strftime_now`, `tojson`, `break` and `continue`, and the
+//! Templates are Jinja programs written for the environment of Hugging Face's `transformers`,
+//! which this one follows: `trim_blocks` and `lstrip_blocks`, Python's methods on strings, lists
+//! and dictionaries, `raise_exception`, `strftime_now`, `tojson`, `break` and `continue`, and the
 //! `generation` block (which only marks text, and is passed through).
 //!
-//! A template is a program that comes with the model. It can reach no file and no
-//! other template, and one rendering may run [`FUEL`] instructions and write
-//! [`OUTPUT_BYTES_MAX`] bytes, so that one that never ends is stopped. Its values
-//! are not weighed: a template written to exhaust memory or the stack can do so.
+//! A template is a program that comes with the model. It can access no file and no other
+//! template. One rendering may run [`FUEL`] instructions and write [`OUTPUT_BYTES_MAX`] bytes, so
+//! that a template that never ends is stopped. The memory of its values is not bounded: a
+//! template written to exhaust memory or the stack can do so.
 
 mod functions;
 mod marks;
@@ -31,8 +30,7 @@ use super::folder::{TokenizerConfig, read_optional};
 use super::gguf::METADATA;
 use super::{GgufVocabulary, TextError};
 
-/// Instructions of one rendering: a fraction of a second. A message costs some
-/// dozens.
+/// Instructions of one rendering: a fraction of a second. A message costs some dozens.
 const FUEL: u64 = 1_000_000;
 
 /// Bytes of one rendering: more than any context holds.
@@ -41,8 +39,8 @@ const OUTPUT_BYTES_MAX: usize = 64 << 20;
 /// The name under which the environment keeps the one template.
 const NAME: &str = "chat";
 
-/// A conversation, and what else its template may read. Printed with `Debug`, it shows how
-/// much that is.
+/// A conversation, and the variables that its template may read. Its `Debug` output shows sizes
+/// only.
 ///
 /// ```
 /// use motet_text::{Chat, Message};
@@ -52,14 +50,14 @@ const NAME: &str = "chat";
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Chat {
-    /// What was said.
+    /// The messages, oldest first.
     pub messages: Vec<Message>,
-    /// By name: `tools` (in the API's own shape), `documents`, and what the template asks
-    /// for besides, such as `enable_thinking`.
+    /// Variables by name: `tools` (in the API's own shape), `documents`, and others that the
+    /// template reads, such as `enable_thinking`.
     pub variables: BTreeMap<String, Json>,
-    /// Whether special tokens that messages and variables spell (`<|im_end|>`) count as
-    /// such. Off unless set: then they are text, and only the template ends a turn and
-    /// begins one. Set it where all of the conversation is the application's own.
+    /// Whether special tokens that messages and variables spell (`<|im_end|>`) count as such. By
+    /// default they are text, and only the template ends a turn and begins one. Set it if the
+    /// whole conversation is the application's own.
     pub with_special_tokens: bool,
 }
 
@@ -103,14 +101,14 @@ impl fmt::Debug for Chat {
     }
 }
 
-/// One message of a conversation. Printed with `Debug`, it shows how long it is.
+/// One message of a conversation. Its `Debug` output shows its length only.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, or what else the template knows.
+    /// The speaker: `system`, `user`, `assistant`, or another role that the template knows.
     pub role: String,
-    /// What was said.
+    /// The text of the message.
     pub content: String,
-    /// What else the template may read of it: `name`, `tool_calls`, `tool_call_id`.
+    /// Further fields that the template may read: `name`, `tool_calls`, `tool_call_id`.
     #[serde(flatten)]
     pub more: BTreeMap<String, Json>,
 }
@@ -131,27 +129,28 @@ impl Message {
         }
     }
 
-    /// What the model is told before the conversation.
+    /// Instructions to the model before the conversation.
     pub fn system(content: impl Into<String>) -> Self {
         Self::new("system", content)
     }
 
-    /// What a person says.
+    /// A message of the user.
     pub fn user(content: impl Into<String>) -> Self {
         Self::new("user", content)
     }
 
-    /// What the model has said.
+    /// A message of the model.
     pub fn assistant(content: impl Into<String>) -> Self {
         Self::new("assistant", content)
     }
 
-    /// As the template reads it.
+    /// The message as the template reads it.
     fn value(&self) -> Value {
         let fields = context! { role => self.role.as_str(), content => self.content.as_str() };
-        match self.more.is_empty() {
-            true => fields,
-            false => context! { ..fields, ..Serde(&self.more) },
+        if self.more.is_empty() {
+            fields
+        } else {
+            context! { ..fields, ..Serde(&self.more) }
         }
     }
 }
@@ -181,9 +180,9 @@ impl ChatTemplate {
         Self::compile("the given source", source, special_tokens)
     }
 
-    /// The template of a model folder, if it has one: `chat_template.jinja`, else
-    /// `chat_template` in `tokenizer_config.json`, which is one template or a
-    /// list of named ones, of which `default` is taken.
+    /// The template of a model folder, if it has one: `chat_template.jinja`, else `chat_template`
+    /// in `tokenizer_config.json`. The latter is one template or a list of named ones, from which
+    /// `default` is taken.
     ///
     /// # Errors
     ///
@@ -230,18 +229,18 @@ impl ChatTemplate {
         Self::compile(&file, source, special_tokens).map(Some)
     }
 
-    /// Spells a conversation. With `add_generation_prompt` it ends where the
-    /// assistant is to speak.
+    /// Renders a conversation. With `add_generation_prompt` it ends where the assistant's turn
+    /// begins.
     ///
     /// # Errors
     ///
-    /// [`TextError::Template`] when the template refuses the messages, with its
-    /// own words, or needs more than it may use.
+    /// [`TextError::Template`] when the template rejects the messages, with its own words, or
+    /// exceeds its bounds.
     pub fn render(&self, chat: &Chat, add_generation_prompt: bool) -> Result<String, TextError> {
         self.render_within(chat, add_generation_prompt, OUTPUT_BYTES_MAX)
     }
 
-    /// The same, for an output of at most so many bytes.
+    /// Renders as [`render`](Self::render) does, to at most `bytes_max` bytes.
     ///
     /// # Errors
     ///
@@ -257,7 +256,7 @@ impl ChatTemplate {
             add_generation_prompt => add_generation_prompt,
         };
         let unless_given = context! { tools => (), documents => () };
-        // What comes first hides what comes later.
+        // Earlier entries hide later ones.
         let variables = context! {
             ..engine,
             ..Serde(&chat.variables),
@@ -315,7 +314,7 @@ impl ChatTemplate {
     }
 }
 
-/// The environment that `transformers` renders in.
+/// The environment of `transformers` for templates.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder()
@@ -351,7 +350,7 @@ fn config_template<'a>(file: &str, value: &'a Json) -> Result<Option<&'a str>, T
     }
 }
 
-/// What went wrong and on which line, without the engine's own categories.
+/// The error and its line, without the engine's own categories.
 fn reason(error: &minijinja::Error) -> String {
     let mut what = match error.detail() {
         Some(detail) => detail.to_owned(),
@@ -370,7 +369,7 @@ fn reason(error: &minijinja::Error) -> String {
 struct BoundedWriter {
     bytes: Vec<u8>,
     bytes_max: usize,
-    /// Whether there was more.
+    /// Whether text was cut off.
     is_full: bool,
 }
 

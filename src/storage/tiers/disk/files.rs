@@ -1,4 +1,4 @@
-//! What the disk tier asks of the system.
+//! The file system operations of the disk tier.
 
 use std::fmt::Debug;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -7,62 +7,62 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file that one may write on, or read from.
+/// An open file, for writing or for reading.
 pub trait OpenFile: Debug + Send {
-    /// Writes all of `bytes` at the end.
+    /// Appends all of `bytes`.
     ///
     /// # Errors
     ///
-    /// What the system says. Some of the bytes may have been written.
+    /// Any error of the system. Some of the bytes may have been written.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Reads what comes next until `into` is full.
+    /// Reads the next bytes until `into` is full.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::UnexpectedEof`] when the file ends before, or what the system
-    /// says.
+    /// [`io::ErrorKind::UnexpectedEof`] if the file ends before, or any error of the system.
     fn read(&mut self, into: &mut [u8]) -> io::Result<()>;
 }
 
-/// A file system: [`SystemFiles`], or in tests one that fails when it is told to.
+/// A file system: [`SystemFiles`], or in tests one with injected failures.
 ///
 /// Each operation's errors are those of the system.
 pub trait Files: Debug + Send {
-    /// Makes a folder in one that exists, for its owner only where the system knows owners.
+    /// Creates a folder in an existing parent, accessible to its owner only where the system
+    /// has owners.
     fn create_folder(&mut self, folder: &Path) -> io::Result<()>;
 
-    /// Locks a file, which is made if need be, for its owner only, until the answer is
-    /// dropped.
+    /// Locks a file until the returned handle is dropped. Creates the file if needed,
+    /// accessible to its owner only.
     fn lock(&mut self, path: &Path) -> Result<File, TryLockError>;
 
-    /// Whether this is the file that was locked, and not another of the same name.
+    /// Whether the file at this path is the locked one, and not another with the same name.
     fn is_locked(&mut self, path: &Path, locked: &File) -> io::Result<bool>;
 
-    /// All that is a plain file in a folder, in any order.
+    /// Returns all plain files in a folder, in any order.
     fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>>;
 
-    /// Bytes of a file, which need not be readable.
+    /// Returns the bytes of a file, which need not be readable.
     fn bytes(&mut self, path: &Path) -> io::Result<u64>;
 
-    /// What others than the owner may do with a file or folder: the bits of its mode, none
-    /// where the system has no such bits.
+    /// Returns the mode bits of a file or folder that apply to others than its owner; 0 where
+    /// the system has no such bits.
     fn others_may(&mut self, path: &Path) -> io::Result<u32>;
 
-    /// Makes a file, which may not be there, to write on, for its owner only.
+    /// Creates a new file for writing, accessible to its owner only.
     fn create(&mut self, path: &Path) -> io::Result<Box<dyn OpenFile>>;
 
-    /// Opens a file to read it; how many bytes it has.
+    /// Opens a file for reading and returns its bytes too.
     fn open(&mut self, path: &Path) -> io::Result<(Box<dyn OpenFile>, u64)>;
 
-    /// Gives a file another name in its folder, all at once.
+    /// Renames a file within its folder, atomically.
     fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
     fn remove(&mut self, path: &Path) -> io::Result<()>;
 }
 
-/// The system's own.
+/// The file system of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemFiles;
 
@@ -99,7 +99,7 @@ impl Files for SystemFiles {
         Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
     }
 
-    /// Other systems do not let a folder go in which a file is open.
+    /// Other systems do not remove a folder in which a file is open.
     #[cfg(not(unix))]
     fn is_locked(&mut self, path: &Path, _locked: &File) -> io::Result<bool> {
         fs::metadata(path).map(|_| true)
@@ -150,8 +150,8 @@ impl Files for SystemFiles {
     }
 }
 
-/// How files of ours are made: nobody but their owner may read what is in them, whatever the
-/// process lets others do with its files.
+/// Returns the options for new files: only their owner may read them, whatever the process's
+/// umask.
 fn private() -> OpenOptions {
     #[cfg_attr(not(unix), expect(unused_mut, reason = "only Unix has modes"))]
     let mut options = File::options();

@@ -1,4 +1,4 @@
-//! What a file says of itself.
+//! The header of a file.
 //!
 //! ```text
 //!   0  magic                       8 bytes
@@ -6,11 +6,11 @@
 //!  16  the model's identity        u64
 //!  24  the file's number           u64, as in its name
 //!  32  digest of the salt          32 bytes
-//!  64  digest of what is before    32 bytes
-//!  96  start, tokens, state_lag       u64 each
+//!  64  digest of tokens before      32 bytes
+//!  96  start, tokens, state_lag    u64 each
 //! 120  bytes of payload            u64
 //! 128  checksum of the payload     u64
-//! 136  checksum of all the rest    u64: what is before it, and the tokens
+//! 136  checksum of the header      u64: all fields before it, and the tokens
 //! 144  the copy's own tokens       u32 each
 //!      the payload, to the end of the file
 //! ```
@@ -27,14 +27,14 @@ use motet_core::cache::SaltDigest;
 use motet_core::pager::{Label, Precision, PrefixDigest};
 
 pub(super) const MAGIC: [u8; 8] = *b"motetseg";
-/// Goes up with every change of the format or of what a payload is.
+/// Increases with every change of the format or of the payload.
 const FORMAT: u32 = 4;
 /// Bytes before the tokens.
 pub(super) use motet_core::pager::footprint::FILE_HEADER_BYTES as FIXED_BYTES;
 const CHECKSUM_AT: usize = 136;
 const TOKEN_BYTES: usize = size_of::<TokenId>();
 
-/// All that is in a file but for its payload.
+/// The header of a file: all but its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) identity: u64,
@@ -43,7 +43,7 @@ pub(super) struct Header {
     pub(super) payload_checksum: u64,
 }
 
-/// The part of a header that is of one size, and of this format.
+/// The fixed-size part of a header of this format.
 #[derive(Clone, Debug)]
 pub(super) struct Fixed {
     bytes: [u8; FIXED_BYTES],
@@ -77,7 +77,7 @@ impl Header {
         for token in &*label.tokens {
             bytes.extend(token.to_le_bytes());
         }
-        // Its own is still zero.
+        // The checksum's own field is still zero.
         let checksum = Checksum::of(&bytes);
         bytes[CHECKSUM_AT..FIXED_BYTES].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -85,12 +85,12 @@ impl Header {
 }
 
 impl Fixed {
-    /// The begin of a file of `file_bytes`.
+    /// Checks the first bytes of a file of `file_bytes` bytes.
     ///
     /// # Errors
     ///
-    /// [`TierError::OtherFormat`], or [`TierError::Damaged`] unless the sizes that it
-    /// names are those of a file of that many bytes.
+    /// [`TierError::OtherFormat`], or [`TierError::Damaged`] unless the sizes in the header
+    /// match the size of the file.
     pub(super) fn new(
         path: &Path,
         bytes: [u8; FIXED_BYTES],
@@ -109,7 +109,7 @@ impl Fixed {
             });
         }
         let fixed = Self { bytes };
-        // Only sizes that the file bears out are believed: nothing is allocated for more.
+        // Only sizes that match the file are accepted, so no larger buffer is allocated.
         let claimed = fixed
             .number(104)
             .checked_mul(TOKEN_BYTES as u64)
@@ -117,8 +117,8 @@ impl Fixed {
             .and_then(|rest| rest.checked_add(FIXED_BYTES as u64));
         if claimed != Some(file_bytes) {
             let expected = match claimed {
-                Some(claimed) => format!("the {claimed} that its header names"),
-                None => "sizes that can be added".to_owned(),
+                Some(claimed) => format!("the {claimed} bytes that its header names"),
+                None => "sizes that do not overflow".to_owned(),
             };
             return Err(TierError::damaged(
                 path,
@@ -129,18 +129,18 @@ impl Fixed {
         Ok(fixed)
     }
 
-    /// Tokens that follow: fewer than the file has bytes.
+    /// Returns the number of tokens that follow: fewer than the bytes of the file.
     pub(super) fn tokens(&self) -> usize {
         self.number(104) as usize
     }
 
-    /// Bytes of tokens that follow.
+    /// Returns the bytes of the tokens that follow.
     pub(super) fn tokens_bytes(&self) -> usize {
         self.tokens() * TOKEN_BYTES
     }
 
-    /// The header, with the tokens that followed. `name` is the number that the file's
-    /// name says.
+    /// Returns the whole header, with the tokens that followed. `name` is the number in the
+    /// file's name.
     ///
     /// # Errors
     ///
@@ -156,8 +156,12 @@ impl Fixed {
         whole[CHECKSUM_AT..].fill(0);
         whole.extend_from_slice(tokens);
         if Checksum::of(&whole) != self.number(CHECKSUM_AT) {
-            let what = "its header's checksum is another";
-            return Err(TierError::damaged(path, what, "that of the header"));
+            let what = "the header's checksum does not match";
+            return Err(TierError::damaged(
+                path,
+                what,
+                "the checksum of its content",
+            ));
         }
         let found = self.number(16);
         if found != identity {
@@ -172,7 +176,11 @@ impl Fixed {
             return Err(TierError::damaged(path, "it was renamed", expected));
         }
         let label = self.label(tokens).ok_or_else(|| {
-            TierError::damaged(path, "its label makes no sense", "a token at least")
+            TierError::damaged(
+                path,
+                "its label is invalid",
+                "at least one token and a known precision",
+            )
         })?;
         Ok(Header {
             identity,
@@ -213,5 +221,5 @@ impl Fixed {
 
 fn field<const N: usize>(bytes: &[u8; FIXED_BYTES], at: usize) -> [u8; N] {
     let field = bytes[at..].first_chunk();
-    *field.expect("all fields are before the tokens")
+    *field.expect("all fields are in the fixed part")
 }

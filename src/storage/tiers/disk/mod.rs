@@ -1,50 +1,48 @@
 //! The disk tier: copies in a folder, found again after a restart.
 //!
-//! **Files.** Each copy is a file, `<number>.segment`, of a header and the payload. The
-//! header has all that its [`Label`] has, the model's identity, the number of its name,
-//! and checksums of both parts. Numbers go up, so they tell old from new. A file is
-//! written as `<number>.part` and renamed when it is whole; it is never written again.
+//! **Files.** Each copy is a file, `<number>.segment`, with a header and the payload. The
+//! header holds all fields of the [`Label`], the model's identity, the number in its name, and
+//! checksums of both parts. Numbers increase, so they order files by age. A file is written as
+//! `<number>.part` and renamed when it is complete; it is never written again.
 //!
-//! **What is believed.** A file is believed only if all of it is as it was written: the
-//! header when the folder is opened and again when the copy is loaded, the payload
-//! whenever it is loaded. Of the salt the file has a [digest](motet_core::cache::SaltDigest) only.
+//! **Checks.** A file is used only if all of it is as it was written. The header is checked
+//! when the folder is opened and again when the copy is loaded; the payload is checked at each
+//! load. For the salt, the file holds only a [digest](motet_core::cache::SaltDigest).
 //!
-//! **No `fsync`.** Files are not flushed to the disk before they are renamed. A process
-//! that is killed loses nothing by that, for the system has the bytes. When the power
-//! fails, files may come back empty, short, or with blocks of zeros; then the length or
-//! a checksum is wrong, and what is lost is a copy that can be computed again. Flushing
-//! file and folder made a store two to four times as long (`tests/pager_tiers/timings.rs`:
-//! 1.2 and 3.2 ms for 4 MiB on a virtual disk), for a promise that nobody needs.
+//! **No `fsync`.** Files are not flushed to the disk before they are renamed. A killed process
+//! loses nothing by that, since the system has the bytes. After a power failure, files may be
+//! empty, short, or have blocks of zeros. Then the length or a checksum is wrong, and a copy is
+//! lost that can be computed again. Flushing file and folder made a store two to four times as
+//! long (`tests/pager_tiers/timings.rs`: 1.2 and 3.2 ms for 4 MiB on a virtual disk), for a
+//! guarantee that the cache does not need.
 //!
-//! **Budget.** A file counts as the blocks that it takes, header and all, before it is
-//! begun. A file that cannot be removed goes on counting, and is tried again; so does one
-//! that is not there because the folder is not. What the system keeps for the folder itself
-//! and the lock is not counted. What is known of the copies that are found takes host memory:
-//! there are no more of them than that has room for.
+//! **Budget.** A file counts with the blocks that it takes, header included, before it is
+//! written. A file that cannot be removed still counts, and its removal is retried; so does a
+//! file that is missing because its folder is. The system's own bytes for the folder and the
+//! lock are not counted. The labels of recovered copies take host memory; their number is
+//! limited by that budget.
 //!
-//! **What is removed.** Only files that a disk tier wrote. They have a numbered name, and
-//! begin with its magic as far as they go: a file that was just begun may be empty. A file
-//! that ends like ours and has no number is ours only if all of the magic is there. At the
-//! start those are removed that are damaged, never finished, of another model or format, or
-//! more than the budgets allow. The newest are kept first. A file without room is removed, and
-//! older ones that fit are kept. One
-//! that could not be read, for whatever reason, may be read another time: it is left where
-//! it is, counts, and is looked at again at the next start. A number that any file has is
-//! never given to another.
+//! **Removal.** Only files written by a disk tier are removed. They have a numbered name and
+//! begin with its magic as far as they go: a file that was just created may be empty. A file
+//! with the tier's extension and no number belongs to the tier only if all of the magic is
+//! there. At the start, files are removed that are damaged, unfinished, of another model or
+//! format, or beyond the budgets. The newest files have precedence: a file that does not fit is
+//! removed, and older ones that fit are kept. A file that could not be read may be readable
+//! later: it stays, counts, and is checked again at the next start. The number of an existing
+//! file is never given to another.
 //!
-//! **Who may read.** The folder and its files hold what users have said, and are made for
-//! their owner only (0700 and 0600 on Unix). A folder that was there and that others may use
-//! is reported and left as it is: it may be so for a reason. A folder that takes the place of
-//! ours is looked at like one that was there at the start.
+//! **Access.** The folder and its files hold prompts and outputs of users, and are created for
+//! their owner only (0700 and 0600 on Unix). An existing folder that others may access is
+//! reported and left unchanged, since that may be intended. A folder that replaces the tier's
+//! own is treated like one that existed at the start.
 //!
-//! **A folder that is lost** is no damage to what is in it: it may come back, as when a
-//! disk that other machines serve does. Until then nothing is read or written. One that was
-//! removed and made again is another, and its lock is not ours: it is lost as well, unless it
-//! is empty and can be locked. Then the tier begins anew in it.
+//! **Lost folder.** A folder that disappears does not damage its files: it may come back, for
+//! example when a network disk does. Until then nothing is read or written. A folder that was
+//! removed and created again is a different one, without the tier's lock: it counts as lost as
+//! well, unless it is empty and can be locked. Then the tier starts empty in it.
 //!
-//! **One engine a folder.** The folder is locked (advisory, `flock` on Unix) for as long
-//! as the tier lives. The files of another model or format are removed: give each model a
-//! folder.
+//! **One engine for each folder.** The folder is locked (advisory, `flock` on Unix) while the
+//! tier lives. Files of another model or format are removed: give each model its own folder.
 
 mod files;
 mod header;
@@ -63,15 +61,14 @@ use motet_core::pager::{Label, footprint};
 
 pub use files::{Files, OpenFile, SystemFiles};
 
-/// What a whole file's name ends with, after a dot.
+/// Extension of a complete file.
 const SEGMENT: &str = "segment";
-/// What a file's name ends with while it is written.
+/// Extension of a file while it is written.
 const PART: &str = "part";
-/// What file systems give a file room by, mostly.
-/// How much is read, and then summed while the cache still has it.
+/// Bytes read at a time, and summed while they are in the processor's cache.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// A folder that keeps copies. See the module's documentation.
+/// A tier that stores copies in a folder. See the module's documentation.
 #[derive(Debug)]
 pub struct DiskTier {
     files: Box<dyn Files>,
@@ -79,70 +76,70 @@ pub struct DiskTier {
     identity: u64,
     pool: BufferPool,
     copies: BTreeMap<CopyId, StoredFile>,
-    /// Files that ought not to be there, and could not be removed.
+    /// Files that must be removed and could not be.
     stale_files: Vec<StaleFile>,
-    /// Numbers of files that were there before, and of which there is no copy.
+    /// Numbers of existing files that are no copies.
     numbers_taken: BTreeSet<u64>,
     used_bytes: usize,
     limits: DiskLimits,
     /// The number of the next file.
     next: u64,
-    /// Held as long as the folder is ours.
+    /// Held while the tier lives.
     lock: recovery::FolderLock,
 }
 
-/// What a tier may take.
+/// Budgets of a disk tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskLimits {
     /// Bytes of its files.
     pub bytes_max: usize,
-    /// Bytes of host memory for what is known of the copies that are found at the start: see
+    /// Bytes of host memory for the labels of copies recovered at the start: see
     /// [`Label::host_bytes`].
     pub label_bytes_max: usize,
 }
 
-/// What was in a folder.
+/// The content of a folder when it was opened.
 #[derive(Debug, Default)]
 pub struct Recovered {
-    /// What the tier has, the oldest first.
+    /// The recovered copies, the oldest first.
     pub copies: Vec<(CopyId, Label)>,
-    /// Files that were removed, and why.
+    /// Files that were removed, with the reasons.
     pub removed: Vec<(PathBuf, TierError)>,
-    /// Files that were left where they are, and why: they are somebody else's, could not be
+    /// Files that were left in place, with the reasons: they belong to others, could not be
     /// read, or could not be removed.
     pub left: Vec<(PathBuf, TierError)>,
-    /// Bytes of the tier's budget that are taken by what was left.
+    /// Bytes of the tier's budget that the files left in place take.
     pub left_bytes: usize,
-    /// That others may use the folder, if they may.
+    /// Set if others may access the folder.
     pub exposed: Option<TierError>,
 }
 
-/// A file of ours.
+/// A file of the tier.
 #[derive(Clone, Copy, Debug)]
 struct StoredFile {
     number: u64,
-    /// What it takes of the budget.
+    /// Bytes of the budget that it takes.
     bytes: usize,
 }
 
-/// Files that ought not to be there.
+/// A file that must be removed.
 #[derive(Debug)]
 struct StaleFile {
-    /// The names that it may have.
+    /// Names that it may have.
     paths: Vec<PathBuf>,
-    /// What it takes of the budget.
+    /// Bytes of the budget that it takes.
     bytes: usize,
 }
 
 impl DiskTier {
-    /// The tier in `folder`, which is made if only its last part is missing. `identity`
-    /// is that of the model; the copies that are there get ids from `first` on. Copies
-    /// are kept from the newest on; one that `limits` have no room for then is removed.
+    /// Opens the tier in `folder`, which is created if only its last part is missing.
+    /// `identity` is the model's; recovered copies get ids from `first` on. The newest copies
+    /// have precedence; copies that exceed `limits` are removed.
     ///
     /// # Errors
     ///
-    /// [`TierError::Missing`], [`TierError::NotAFolder`], [`TierError::Locked`], or what
-    /// the disk says of the folder. What it says of a file is in [`Recovered::left`].
+    /// [`TierError::Missing`], [`TierError::NotAFolder`], [`TierError::Locked`], or an error of
+    /// the disk at the folder. Errors at single files are in [`Recovered::left`].
     pub fn open(
         folder: &Path,
         limits: DiskLimits,
@@ -154,7 +151,7 @@ impl DiskTier {
         Self::open_with(files, folder, limits, identity, pool, first)
     }
 
-    /// The same on other files, which tests can make fail.
+    /// Opens the tier on another file system, in which tests can inject failures.
     ///
     /// # Errors
     ///
@@ -185,7 +182,8 @@ impl DiskTier {
         Ok((tier, recovered))
     }
 
-    /// What a copy takes of the budget, of so many tokens of its own and so many bytes.
+    /// Returns the bytes of the budget that a copy with so many own tokens and payload bytes
+    /// takes.
     #[must_use]
     pub fn bytes_taken(tokens: usize, bytes: usize) -> usize {
         footprint::disk_bytes(tokens, bytes)
@@ -195,7 +193,7 @@ impl DiskTier {
         self.folder.join(format!("{number:016x}.{SEGMENT}"))
     }
 
-    /// Writes a file under another name, then gives it its own.
+    /// Writes a file under a temporary name, then renames it.
     fn write(&mut self, path: &Path, header: &[u8], payload: &[u8]) -> io::Result<()> {
         let part = path.with_extension(PART);
         let mut file = self.files.create(&part)?;
@@ -205,8 +203,9 @@ impl DiskTier {
         self.files.rename(&part, path)
     }
 
-    /// A file's header, and the file, to read on from there. `admit` is asked before memory
-    /// is taken for so many tokens as the header has, and its error is the answer.
+    /// Returns a file's header, and the file positioned at the payload. `admit` is called with
+    /// the number of tokens in the header before memory is allocated for them; its error is
+    /// returned.
     fn open_file(
         &mut self,
         path: &Path,
@@ -225,7 +224,7 @@ impl DiskTier {
         Ok((header, file))
     }
 
-    /// The payload of a file, if all of the file is as it was written.
+    /// Returns the payload of a file, if all of the file is as it was written.
     fn read_payload(&mut self, number: u64, label: &Label) -> Result<Arc<Buffer>, TierError> {
         let path = self.path(number);
         let tokens_max = label.tokens.len();
@@ -239,8 +238,12 @@ impl DiskTier {
         };
         let (header, mut file) = self.open_file(&path, number, admit)?;
         if header.label != *label {
-            let what = "it is a copy of something else";
-            return Err(TierError::damaged(&path, what, "that of its label"));
+            let what = "it holds the copy of another label";
+            return Err(TierError::damaged(
+                &path,
+                what,
+                "the copy of the requested label",
+            ));
         }
         let mut buffer = self.pool.take(label.bytes)?;
         let mut sum = Checksum::new();
@@ -250,14 +253,18 @@ impl DiskTier {
             sum.update(piece);
         }
         if sum.finish() != header.payload_checksum {
-            let what = "its payload's checksum is another";
-            return Err(TierError::damaged(&path, what, "that of the header"));
+            let what = "the payload's checksum does not match";
+            return Err(TierError::damaged(
+                &path,
+                what,
+                "the checksum in the header",
+            ));
         }
         Ok(Arc::new(buffer))
     }
 
-    /// Removes a file of ours under either of its names: a rename may have failed after it
-    /// was done. If that fails, the file goes on counting.
+    /// Removes a file of the tier under either of its names: a failed rename may have been
+    /// carried out. If the removal fails, the file still counts.
     fn discard(&mut self, file: StoredFile) -> Result<(), TierError> {
         let path = self.path(file.number);
         let paths = vec![path.with_extension(PART), path];
@@ -267,7 +274,7 @@ impl DiskTier {
 
     fn discard_stale(&mut self, stale_file: StaleFile) -> Result<(), TierError> {
         if let Err(lost) = self.find_folder() {
-            // What has this name there now is another's.
+            // A file with this name in another folder is not the tier's.
             self.stale_files.push(stale_file);
             return Err(lost);
         }
@@ -286,7 +293,7 @@ impl DiskTier {
         Ok(())
     }
 
-    /// A number that no file has.
+    /// Returns a number that no file has.
     fn next_number(&mut self) -> u64 {
         while self.numbers_taken.contains(&self.next) {
             self.next = self.next.wrapping_add(1);
@@ -296,8 +303,7 @@ impl DiskTier {
         number
     }
 
-    /// An error where the folder itself is not there any more, or is not the one that was
-    /// locked.
+    /// Returns an error if the folder is missing, or is not the one that was locked.
     fn find_folder(&mut self) -> Result<(), TierError> {
         let path = self.folder.clone();
         match self.lock.holds(&mut *self.files, &path) {
@@ -305,13 +311,13 @@ impl DiskTier {
             Err(source) if source.kind() == io::ErrorKind::NotFound => {
                 Err(TierError::Missing { path })
             }
-            // What else there may be is the matter of whatever is tried next.
+            // The next operation reports other errors.
             _ => Ok(()),
         }
     }
 
-    /// Begins anew in a folder that has taken the place of ours, if that is empty and nobody
-    /// else's.
+    /// Starts empty in a folder that has replaced the tier's own, if it is empty and can be
+    /// locked.
     fn start_empty(&mut self) -> Option<()> {
         let lock = recovery::lock_empty(&mut *self.files, &self.folder)?;
         self.lock = lock;
@@ -320,7 +326,7 @@ impl DiskTier {
         self.numbers_taken.clear();
         self.used_bytes = 0;
         if let Some(exposed) = self.exposed() {
-            tracing::warn!("what users have said may be read by others: {exposed}");
+            tracing::warn!("prompts and outputs of users may be accessible to others: {exposed}");
         }
         Some(())
     }
@@ -334,10 +340,10 @@ impl DiskTier {
         }
     }
 
-    /// Tries again to remove what could not be removed.
+    /// Retries failed removals.
     fn retry_removals(&mut self) {
         for stale_file in std::mem::take(&mut self.stale_files) {
-            // Whether it went is in `stale_files` and `used_bytes`.
+            // The result is recorded in `stale_files` and `used_bytes`.
             self.discard_stale(stale_file).ok();
         }
     }
@@ -345,7 +351,11 @@ impl DiskTier {
 
 impl Tier for DiskTier {
     fn store(&mut self, copy: CopyId, label: &Label, bytes: &Arc<Buffer>) -> Result<(), TierError> {
-        assert_eq!(bytes.len(), label.bytes, "a label is that of its bytes");
+        assert_eq!(
+            bytes.len(),
+            label.bytes,
+            "the label names another number of bytes"
+        );
         if self.copies.contains_key(&copy) {
             return Ok(());
         }
@@ -371,7 +381,7 @@ impl Tier for DiskTier {
         let path = self.path(number);
         self.used_bytes += needed;
         if let Err(source) = self.write(&path, &header.encode(), bytes) {
-            // What cannot be removed either is in `stale_files`.
+            // A file that cannot be removed is recorded in `stale_files`.
             self.discard(stored_file).ok();
             self.find_folder()?;
             return Err(TierError::from_io(&path, source));
@@ -388,7 +398,7 @@ impl Tier for DiskTier {
             && error.is_of_the_file()
         {
             self.find_folder()?;
-            // What came of it is in `stale_files`; the damage is what there is to say.
+            // The result is recorded in `stale_files`; the damage is the error to report.
             self.remove(copy).ok();
         }
         loaded
@@ -406,11 +416,13 @@ impl Tier for DiskTier {
     }
 }
 
-/// A file that is gone, or ends early, is damaged; for all else the disk is to blame.
+/// A file that is missing or ends early is damaged; other errors are the disk's.
 fn read_failed(path: &Path, source: io::Error) -> TierError {
     match source.kind() {
-        io::ErrorKind::NotFound => TierError::damaged(path, "it is gone", "a file"),
-        io::ErrorKind::UnexpectedEof => TierError::damaged(path, "it ends early", "all of it"),
+        io::ErrorKind::NotFound => TierError::damaged(path, "the file is missing", "a file"),
+        io::ErrorKind::UnexpectedEof => {
+            TierError::damaged(path, "the file ends early", "all of its bytes")
+        }
         _ => TierError::from_io(path, source),
     }
 }

@@ -1,4 +1,4 @@
-//! What is found in a folder when it is opened.
+//! Recovery of the copies in a folder when it is opened.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -12,29 +12,29 @@ use super::{DiskTier, Files, Label, PART, Recovered, SEGMENT, StaleFile, StoredF
 use motet_core::CopyId;
 use motet_core::pager::footprint;
 
-/// The file whose lock is the folder's.
+/// Name of the lock file of a folder.
 const LOCK: &str = "lock";
 
-/// The lock of a folder, which is ours until this is dropped.
+/// The lock of a folder, held until this is dropped.
 #[derive(Debug)]
 pub(super) struct FolderLock(File);
 
-/// What a file is by its name.
+/// The kind of a file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Named {
-    /// The file of this number.
+    /// A complete file with this number.
     Segment(u64),
-    /// One of this number that was being written.
+    /// An unfinished file with this number.
     Part(u64),
-    /// One that ends like ours and is not numbered.
+    /// A file with the tier's extension and no number.
     Misnamed,
-    /// Something else.
+    /// Any other file.
     Other,
 }
 
 impl FolderLock {
-    /// Whether the folder at this path is the one that was locked. One that was removed and
-    /// made again is anybody's.
+    /// Whether the folder at this path is the one that was locked. A folder that was removed
+    /// and created again is not.
     pub(super) fn holds(&self, files: &mut dyn Files, folder: &Path) -> io::Result<bool> {
         files.is_locked(&folder.join(LOCK), &self.0)
     }
@@ -42,13 +42,13 @@ impl FolderLock {
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // To close the file is not enough where another thread is just starting a
-        // process: until that runs a program of its own, it has the file open too.
+        // Closing the file is not enough while another thread is starting a process: until that
+        // runs its own program, it has the file open too.
         self.0.unlock().ok();
     }
 }
 
-/// Makes the folder if need be, and locks it.
+/// Creates the folder if needed, and locks it.
 pub(super) fn lock(files: &mut dyn Files, folder: &Path) -> Result<FolderLock, TierError> {
     let path = folder.to_owned();
     match files.create_folder(folder) {
@@ -56,8 +56,8 @@ pub(super) fn lock(files: &mut dyn Files, folder: &Path) -> Result<FolderLock, T
         Err(error) => match error.kind() {
             io::ErrorKind::NotFound => return Err(TierError::Missing { path }),
             io::ErrorKind::NotADirectory => return Err(TierError::NotAFolder { path }),
-            // Where nothing can be made, the folder may be there all the same: the lock
-            // will tell.
+            // If nothing can be created, the folder may exist all the same; locking it will
+            // tell.
             io::ErrorKind::AlreadyExists | io::ErrorKind::ReadOnlyFilesystem => {}
             _ => return Err(TierError::from_io(folder, error)),
         },
@@ -74,7 +74,7 @@ pub(super) fn lock(files: &mut dyn Files, folder: &Path) -> Result<FolderLock, T
     })
 }
 
-/// Locks a folder in which there is nothing, if there is one.
+/// Locks a folder if it exists and is empty.
 pub(super) fn lock_empty(files: &mut dyn Files, folder: &Path) -> Option<FolderLock> {
     let lock = folder.join(LOCK);
     let mut there = files.list(folder).ok()?.into_iter();
@@ -82,19 +82,19 @@ pub(super) fn lock_empty(files: &mut dyn Files, folder: &Path) -> Option<FolderL
     is_empty.then(|| files.lock(&lock).ok().map(FolderLock))?
 }
 
-/// What is to become of a file that is no copy.
+/// The disposition of a file that is no copy.
 #[derive(Debug)]
 enum Disposition {
-    /// It is ours, and of no use.
+    /// The tier wrote it, and it is of no use.
     Remove(TierError),
-    /// It is not ours, or it is not known what it is.
+    /// Another program wrote it, or its origin is unknown.
     Leave(TierError),
-    /// It is not there any more.
+    /// It no longer exists.
     Gone,
 }
 
 impl DiskTier {
-    /// Looks at every file in the folder.
+    /// Checks every file in the folder.
     pub(super) fn recover(&mut self, first: CopyId) -> Result<Recovered, TierError> {
         let listed = self.files.list(&self.folder);
         let paths = listed.map_err(|source| TierError::from_io(&self.folder, source))?;
@@ -115,9 +115,10 @@ impl DiskTier {
                     self.disposition(&path, why, 0)
                 }
                 Named::Misnamed => {
-                    let why = TierError::damaged(&path, "it was renamed", "a number for a name");
-                    // Its name is no sign that a tier wrote it, so its begin has to be a whole
-                    // one.
+                    let why =
+                        TierError::damaged(&path, "the file was renamed", "a number as its name");
+                    // The name does not prove that a tier wrote it, so all of the magic is
+                    // required.
                     self.disposition(&path, why, MAGIC.len())
                 }
                 Named::Other => continue,
@@ -130,8 +131,8 @@ impl DiskTier {
         Ok(recovered)
     }
 
-    /// The labels of the files that there is room for, newest first. A file without room is
-    /// passed over, and older ones that fit are kept. Files come oldest first.
+    /// Returns the labels of the files that fit the budget, newest first. A file that does not
+    /// fit is skipped, and older ones that fit are kept. Files come oldest first.
     fn read(&mut self, files: Vec<(u64, PathBuf)>, recovered: &mut Recovered) -> Vec<(u64, Label)> {
         let label_bytes_max = self.limits.label_bytes_max;
         let mut found: Vec<(u64, Label)> = Vec::new();
@@ -173,8 +174,8 @@ impl DiskTier {
         found
     }
 
-    /// Keeps what the budget allows, the newest first: a file without room is passed over, and
-    /// older ones that fit are kept. Files come newest first.
+    /// Keeps the files that fit the budget, the newest first: a file that does not fit is
+    /// skipped, and older ones that fit are kept. Files come newest first.
     fn keep_within_budget(
         &mut self,
         files: Vec<(u64, Label)>,
@@ -183,7 +184,7 @@ impl DiskTier {
     ) {
         self.next = files.first().map_or(0, |(last, _)| last.wrapping_add(1));
         if self.next == 0 {
-            // Should numbers ever begin again, those of the files that are there are passed.
+            // If numbers ever start again, those of existing files are skipped.
             self.numbers_taken
                 .extend(files.iter().map(|(number, _)| *number));
         }
@@ -205,8 +206,8 @@ impl DiskTier {
         }
     }
 
-    /// Removes a file, or leaves it where it is, and notes why. One that stays counts, if it
-    /// may be ours.
+    /// Removes a file or leaves it in place, and records why. A file that stays counts if the
+    /// tier may have written it.
     fn dispose(&mut self, path: PathBuf, disposition: Disposition, recovered: &mut Recovered) {
         let error = match disposition {
             Disposition::Gone => return,
@@ -230,7 +231,7 @@ impl DiskTier {
         recovered.left.push((path, error));
     }
 
-    /// Counts a file that stays, as far as the system says how large it is.
+    /// Counts a file that stays, with the size that the system reports.
     fn count_left(&mut self, path: &Path, recovered: &mut Recovered) -> usize {
         let bytes = self.files.bytes(path).unwrap_or(0);
         let bytes = footprint::file_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -239,8 +240,8 @@ impl DiskTier {
         bytes
     }
 
-    /// What becomes of a file that is not what it should be, and why. It is ours only with
-    /// `magic_bytes_min` bytes of the magic.
+    /// Returns what to do with an unusable file, and why. The tier wrote it only if at least
+    /// `magic_bytes_min` bytes of the magic are there.
     fn disposition(&mut self, path: &Path, why: TierError, magic_bytes_min: usize) -> Disposition {
         if !why.is_of_the_file() && !matches!(why, TierError::Unfinished { .. }) {
             return Disposition::Leave(why);
@@ -255,9 +256,9 @@ impl DiskTier {
         }
     }
 
-    /// Whether a file begins like ours, as far as it goes, and goes as far as
-    /// `magic_bytes_min`. One of our names that was being written when the power failed may
-    /// have nothing in it.
+    /// Whether a file begins with the magic as far as it goes, and has at least
+    /// `magic_bytes_min` bytes of it. A file that was being written when the power failed may
+    /// be empty.
     fn is_ours(&mut self, path: &Path, magic_bytes_min: usize) -> io::Result<bool> {
         let (mut file, bytes) = self.files.open(path)?;
         let mut begin = [0; MAGIC.len()];
@@ -268,7 +269,7 @@ impl DiskTier {
         Ok(length >= magic_bytes_min && begin[..length] == MAGIC[..length])
     }
 
-    /// That others may use the folder.
+    /// Returns an error if others may access the folder.
     pub(super) fn exposed(&mut self) -> Option<TierError> {
         let others = self.files.others_may(&self.folder).ok()?;
         (others != 0).then(|| TierError::Exposed {
@@ -280,7 +281,7 @@ impl DiskTier {
 
 fn label_budget_exceeded(bytes: usize, used_bytes: usize, bytes_max: usize) -> TierError {
     TierError::OutOfSpace {
-        tier: "host memory for what is known of copies",
+        tier: "host memory for labels of copies",
         bytes,
         used_bytes,
         bytes_max,
@@ -299,7 +300,7 @@ fn named(path: &Path) -> Named {
     }
 }
 
-/// The number that 16 lower-case hexadecimal digits are.
+/// Returns the number that 16 lower-case hexadecimal digits encode.
 fn number(stem: &str) -> Option<u64> {
     let number = u64::from_str_radix(stem, 16).ok()?;
     (format!("{number:016x}") == stem).then_some(number)

@@ -1,21 +1,20 @@
-//! Eight bits for a number.
+//! Quantisation to eight bits for each number.
 //!
-//! Keys and values are planes of rows (tokens) and channels. A channel of a plane has a
-//! range of its own, keys above all: a few channels are large for every token. So each
-//! channel of each plane gets its own smallest value and step, and a number becomes the
-//! count of steps above the smallest: asymmetric quantisation per channel, which KIVI
-//! (Liu et al., 2024) found best for keys. Values are treated alike; at eight bits they
-//! can bear it.
+//! Keys and values are planes of rows (tokens) and channels. Each channel of a plane has its
+//! own range, above all for keys: a few channels are large for every token. Each channel of
+//! each plane therefore gets its own minimum and step, and a number becomes the count of steps
+//! above the minimum. This is asymmetric quantisation per channel, which KIVI (Liu et al.,
+//! 2024) found best for keys. Values are treated alike; eight bits are precise enough for them.
 //!
 //! ```text
-//! each plane:  smallest    f32 of each channel
+//! each plane:  minimum     f32 of each channel
 //!              step        f32 of each channel
 //!              steps       u8, [rows, channels]
 //! ```
 //!
-//! A number comes back within half a step: the range of its channel / 510. To that comes
-//! the rounding of the arithmetic, which is in `f32`, and of what the result is kept in.
-//! What was encoded from decoded numbers is not always the same again: encode once.
+//! A decoded number is within half a step of the original: the range of its channel / 510. The
+//! rounding of the `f32` arithmetic and of the result's type comes on top. Encoding decoded
+//! numbers again may give other bytes: encode once.
 
 mod number;
 #[cfg(test)]
@@ -26,33 +25,33 @@ use half::{bf16, f16};
 use motet_model::{FloatKind, Floats};
 use number::{Number, TILE, Tile};
 
-/// Why numbers could not be encoded or decoded.
+/// The error of an encoding or decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrecisionError {
-    /// The bytes are not those of whole planes, or not as many on both sides.
-    #[error("{full_bytes} bytes cannot be {eight_bytes} in eight bits a number")]
+    /// The bytes are not whole planes, or the two sides differ in their number of planes.
+    #[error("{full_bytes} bytes cannot be {eight_bytes} bytes with eight bits for each number")]
     Length {
         /// Bytes in full precision.
         full_bytes: usize,
-        /// Bytes in eight bits a number.
+        /// Bytes with eight bits for each number.
         eight_bytes: usize,
     },
-    /// A channel has numbers that are not finite, or a range that is not.
+    /// A channel has numbers that are not finite, or an infinite range.
     #[error("the numbers have no finite range: expected finite numbers")]
     NotFinite,
 }
 
 const STEPS: f32 = 255.0;
-/// To a number below 2^22 this adds what leaves its nearest whole number in the low bits.
+/// Adding this to a number below 2^22 leaves its nearest whole number in the low bits.
 const WHOLE: f32 = 8_388_608.0;
 
-/// Planes of numbers, kept in eight bits each.
+/// Planes of numbers, stored in eight bits each.
 #[derive(Clone, Copy, Debug)]
 pub struct EightBits(pub Floats);
 
 impl EightBits {
-    /// Bytes in eight bits a number of so many bytes in full precision; `None` unless
+    /// Returns the encoded bytes for `full_bytes` bytes of full precision, or `None` unless
     /// they are whole planes. Planes of very few rows get larger.
     #[must_use]
     pub fn eight_bytes(&self, full_bytes: usize) -> Option<usize> {
@@ -68,7 +67,7 @@ impl EightBits {
     ///
     /// # Errors
     ///
-    /// [`PrecisionError`]; then what is in `eight` is of no use.
+    /// [`PrecisionError`]; the content of `eight` is then of no use.
     pub fn encode(&self, full: &[u8], eight: &mut [u8]) -> Result<(), PrecisionError> {
         self.check_lengths(full.len(), eight.len())?;
         let pairs = self.pairs(full.len());
@@ -121,7 +120,8 @@ impl EightBits {
         })
     }
 
-    /// Bytes of a plane, before and after, where there is something to do.
+    /// Returns the bytes of a plane in full precision and encoded, or `None` if there is no
+    /// plane.
     fn pairs(&self, full_bytes: usize) -> Option<(usize, usize)> {
         let pair = (self.full_plane_bytes()?, self.eight_plane_bytes()?);
         (full_bytes > 0).then_some(pair)
@@ -199,8 +199,8 @@ impl EightBits {
     }
 }
 
-/// The smallest and the largest number of each channel. Where one is not finite, neither
-/// is the largest.
+/// Returns the smallest and the largest number of each channel. If a number is not finite,
+/// neither is the largest.
 fn extremes<'a, N: Number>(rows: impl Iterator<Item = &'a [u8]>) -> (Tile, Tile) {
     let (mut low, mut high) = ([f32::INFINITY; TILE], [f32::NEG_INFINITY; TILE]);
     let (mut poison, mut numbers) = ([0.0; TILE], [0.0; TILE]);
@@ -218,7 +218,7 @@ fn extremes<'a, N: Number>(rows: impl Iterator<Item = &'a [u8]>) -> (Tile, Tile)
             } else {
                 high[lane]
             };
-            // Not a number, where the number is not finite: comparisons would miss it.
+            // NaN if the number is not finite: comparisons would miss it.
             poison[lane] += number * 0.0;
         }
     }
@@ -228,10 +228,11 @@ fn extremes<'a, N: Number>(rows: impl Iterator<Item = &'a [u8]>) -> (Tile, Tile)
     (low, high)
 }
 
-/// Zero where nothing lies between; not finite where the range is not.
+/// Returns the step between two numbers: zero for an empty range, not finite for an infinite
+/// one.
 fn step_between(low: f32, high: f32) -> f32 {
     let step = (high - low) / STEPS;
-    // Its inverse would overflow. To count as constant costs an error below 1e-35.
+    // Its inverse would overflow. Treating the range as constant costs an error below 1e-35.
     if step < f32::MIN_POSITIVE { 0.0 } else { step }
 }
 

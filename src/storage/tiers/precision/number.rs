@@ -1,19 +1,19 @@
-//! Numbers of each kind, from bytes and to bytes, a tile at a time.
+//! Conversion of numbers of each kind from and to bytes, a tile at a time.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// Channels that are worked on side by side.
+/// Channels that are processed side by side.
 pub(super) const TILE: usize = 64;
 
 pub(super) type Tile = [f32; TILE];
 
-/// A kind of numbers. Bytes are of a tile at most, and need not be aligned; reading fewer
-/// leaves the rest of the tile as it was.
+/// A number type. Bytes are at most those of a tile and need not be aligned. Reading fewer
+/// leaves the rest of the tile unchanged.
 pub(super) trait Number {
     const BYTES: usize;
     fn read(from: &[u8], into: &mut Tile);
-    /// Writes as many as there is room for.
+    /// Writes as many numbers as fit.
     fn write(from: &Tile, into: &mut [u8]);
 }
 
@@ -71,7 +71,7 @@ impl Number for bf16 {
     #[inline(always)]
     fn write(from: &Tile, into: &mut [u8]) {
         for (bytes, number) in into.as_chunks_mut().0.iter_mut().zip(from) {
-            // To the nearest, ties to even. All are finite.
+            // Rounds to nearest, ties to even. All numbers are finite.
             let bits = number.to_bits();
             let rounded = bits + 0x7FFF + ((bits >> 16) & 1);
             *bytes = ((rounded >> 16) as u16).to_ne_bytes();

@@ -10,7 +10,7 @@ fn planes(kind: FloatKind, rows: usize, channels: usize) -> Floats {
     }
 }
 
-/// Numbers as bytes of a kind, and what they are after that.
+/// Returns numbers as bytes of a type, and their values after that rounding.
 fn as_kind(kind: FloatKind, numbers: &[f32]) -> (Vec<u8>, Vec<f32>) {
     let mut bytes = Vec::new();
     let stored = numbers.iter().map(|number| match kind {
@@ -54,7 +54,7 @@ fn there_and_back(planes: Floats, full: &[u8]) -> Result<Vec<u8>, PrecisionError
     Ok(back)
 }
 
-/// Every number comes back within half a step of its channel, and rounding.
+/// Checks that every number round-trips within half a step of its channel, and rounding.
 fn check(planes: Floats, numbers: &[f32]) -> Result<(), TestCaseError> {
     let (full, stored) = as_kind(planes.kind, numbers);
     let back = there_and_back(planes, &full).expect("finite numbers");
@@ -77,7 +77,7 @@ fn check(planes: Floats, numbers: &[f32]) -> Result<(), TestCaseError> {
                 let came = back[row * planes.channels + channel];
                 prop_assert!(
                     (came - number).abs() <= bound,
-                    "{planes:?}: {number} came back as {came}, of {low}..{high}"
+                    "{planes:?}: {number} round-trips to {came}, in {low}..{high}"
                 );
             }
         }

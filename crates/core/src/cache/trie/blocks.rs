@@ -14,7 +14,7 @@ use slotmap::SecondaryMap;
 
 use super::{NodeKey, Trie};
 use crate::TokenId;
-use crate::cache::salt::Salt;
+use crate::protocol::Salt;
 
 /// A hash of a block: its tokens, all tokens before them, and the salt. It is the same in
 /// every process.

@@ -2,8 +2,8 @@
 
 use super::children::Children;
 use super::{Class, Node, NodeKey, OffloadState, Sealed, Trie};
-use crate::cache::salt::Salt;
 use crate::lease::LeaseCount;
+use crate::protocol::Salt;
 use crate::protocol::SegmentSize;
 use crate::{SegmentId, TokenId};
 

@@ -26,24 +26,21 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use slotmap::{SecondaryMap, SlotMap, new_key_type};
+use slotmap::{SecondaryMap, SlotMap};
 use smallvec::SmallVec;
 
-use super::eviction::{Asked, Class, Eviction, Facts, SequenceMark};
-use super::salt::Salt;
+use crate::eviction::{Asked, Class, Eviction, Facts, SequenceMark};
 use crate::lease::{Lease, LeaseCount};
+use crate::protocol::Salt;
 use crate::protocol::SegmentSize;
 use crate::{CopyId, SegmentId, TokenId};
 use blocks::Blocks;
 use children::Children;
 
+pub use crate::ids::NodeKey;
+pub use crate::protocol::common_prefix;
 pub use blocks::{BlockEvent, BlockHash};
 pub use order::Evicted;
-
-new_key_type! {
-    /// The key of a node. The key of a removed node is never valid again.
-    pub struct NodeKey;
-}
 
 /// One cached token range.
 #[derive(Debug)]
@@ -440,23 +437,4 @@ impl Trie {
             .map(|node| self.nodes[*node].lease_count.segment());
         segments.collect()
     }
-}
-
-/// Length of the longest common prefix.
-#[must_use]
-pub fn common_prefix(a: &[TokenId], b: &[TokenId]) -> usize {
-    let most = a.len().min(b.len());
-    let (a, b) = (&a[..most], &b[..most]);
-    // Large chunks are compared as memory, then small ones; only the last chunk is compared
-    // token by token.
-    let same = equal_wholes::<512>(a, b);
-    let same = same + equal_wholes::<32>(&a[same..], &b[same..]);
-    let rest = a[same..].iter().zip(&b[same..]);
-    same + rest.take_while(|(x, y)| x == y).count()
-}
-
-/// Number of tokens in the leading chunks of `N` tokens that are equal in both lists.
-fn equal_wholes<const N: usize>(a: &[TokenId], b: &[TokenId]) -> usize {
-    let parts = a.chunks_exact(N).zip(b.chunks_exact(N));
-    N * parts.take_while(|(x, y)| x == y).count()
 }

@@ -5,9 +5,9 @@ use std::cmp::Reverse;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Asked, Class, Node, NodeKey, OffloadState, SequenceMark, Trie};
-use crate::cache::message::Flush;
 use crate::cache::miss::{MARK_TOKENS, prefix_mark};
-use crate::cache::salt::Salt;
+use crate::protocol::Salt;
+use crate::protocol::cache::Flush;
 use crate::{SegmentId, TokenId};
 
 /// The result of an eviction.

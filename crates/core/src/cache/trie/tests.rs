@@ -1,5 +1,5 @@
 use super::*;
-use crate::cache::eviction::Lru;
+use crate::eviction::Lru;
 
 fn sealed(segment: u64, tokens: usize) -> Sealed {
     Sealed {

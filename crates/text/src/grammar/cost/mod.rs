@@ -1,9 +1,10 @@
-//! What compiling a grammar would cost, judged before it is compiled.
+//! Estimates the cost of compiling a grammar before it is compiled.
 //!
-//! llguidance bounds part of its own work by fuel and sizes. The rest grows with the square of a source, or
-//! exponentially, and nothing can stop it: pairs of `patternProperties`, copies of schemas that are intersected,
-//! members of an object, products of expressions, tables of remainders. These are what is counted here. A grammar that
-//! passes compiles within a second or two of processor time; the hostile corpus shows it (`tests/grammars.rs`).
+//! llguidance bounds part of its own work by fuel and sizes. The rest grows with the square of a
+//! source, or exponentially, and nothing can stop it: pairs of `patternProperties`, copies of
+//! schemas that are intersected, members of an object, products of expressions, tables of
+//! remainders. This module counts these. A grammar that passes compiles within a second or two of
+//! processor time; the hostile corpus shows it (`tests/grammars.rs`).
 
 mod schema;
 
@@ -11,12 +12,12 @@ use serde_json::Value;
 
 use motet_core::protocol::{GrammarBound, GrammarLimits};
 
-/// Judges a JSON schema.
+/// Checks the cost of a JSON schema.
 pub(super) fn judge_schema(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarBound> {
     schema::judge(schema, limits)
 }
 
-/// Judges a Lark text, and the schemas inside it.
+/// Checks the cost of a Lark text, and of the schemas inside it.
 pub(super) fn judge_lark(text: &str, limits: &GrammarLimits) -> Result<(), GrammarBound> {
     for directive in ["%json", "%llguidance"] {
         let found = text.matches(directive).count();
@@ -42,7 +43,7 @@ pub(super) fn judge_lark(text: &str, limits: &GrammarLimits) -> Result<(), Gramm
     )
 }
 
-/// The refusal of llguidance's own options.
+/// The bound on llguidance's own options.
 fn options(found: usize) -> GrammarBound {
     GrammarBound {
         bound: "grammar.options_allowed",
@@ -62,8 +63,8 @@ fn check(bound: &'static str, limit: usize, found: f64) -> Result<(), GrammarBou
     Ok(())
 }
 
-/// Intersections and complements in a Lark text: each `&`, and each `~` that does not repeat, outside of strings,
-/// expressions and comments.
+/// Number of intersections and complements in a Lark text: each `&`, and each `~` that does not
+/// repeat, outside of strings, expressions and comments.
 fn operators(text: &str) -> usize {
     let mut found = 0;
     for line in text.lines() {

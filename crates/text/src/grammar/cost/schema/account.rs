@@ -1,15 +1,15 @@
-//! What a schema has cost so far, and its bounds.
+//! The cost of a schema so far, and its bounds.
 
 use super::shape::Shape;
 use crate::grammar::cost::check;
 use motet_core::protocol::{GrammarBound, GrammarLimits};
 
-/// Shapes are nested no deeper; llguidance gives up there as well.
+/// Shapes are nested no deeper; llguidance gives up at this depth as well.
 const NESTED_MAX: usize = 128;
-/// So many comparisons of `oneOf`'s options take what copying a schema takes.
+/// Number of comparisons of `oneOf`'s options that cost as much as copying a schema.
 pub(super) const COMPARISONS_PER_NODE: f64 = 20.0;
 
-/// Whatever is added to it is held against the limits at once.
+/// The accumulated cost of a schema. Each addition is checked against the limits at once.
 pub(super) struct Account<'a> {
     limits: &'a GrammarLimits,
     pattern_pairs: f64,
@@ -27,7 +27,7 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Schemas are copied or expanded.
+    /// Charges for schemas that are copied or expanded.
     pub(super) fn expand(&mut self, nodes: f64) -> Result<(), GrammarBound> {
         self.expansion += nodes;
         check(
@@ -37,7 +37,7 @@ impl<'a> Account<'a> {
         )
     }
 
-    /// Each option of a `oneOf` is compared with each other, key by key.
+    /// Charges for comparing each option of a `oneOf` with each other, key by key.
     pub(super) fn compare_options(&mut self, shape: &Shape<'_>) -> Result<(), GrammarBound> {
         if !shape.is_one_of {
             return Ok(());
@@ -46,10 +46,11 @@ impl<'a> Account<'a> {
         self.expand(comparisons / COMPARISONS_PER_NODE)
     }
 
-    /// Keys of `patternProperties` are compared with each other, and with the names of members.
+    /// Charges for comparing keys of `patternProperties` with each other, and with the names of
+    /// members.
     pub(super) fn compare(&mut self, keys: usize, members: usize) -> Result<(), GrammarBound> {
         let keys = keys as f64;
-        // A name takes a fiftieth of what a pair takes.
+        // A name costs a fiftieth of a pair.
         self.pattern_pairs += keys * (keys - 1.0).max(0.0) / 2.0 + keys * members as f64 / 50.0;
         check(
             "grammar.pattern_pairs_max",
@@ -58,7 +59,7 @@ impl<'a> Account<'a> {
         )
     }
 
-    /// Keys of two objects are compared, for each pair of options that they are in.
+    /// Charges for comparing keys of two objects, for each pair of options that they are in.
     pub(super) fn compare_each(
         &mut self,
         pairs: f64,
@@ -74,7 +75,7 @@ impl<'a> Account<'a> {
         Ok(())
     }
 
-    /// Options of two shapes are intersected.
+    /// Charges for intersecting options of two shapes.
     pub(super) fn intersect(&mut self, pairs: f64) -> Result<(), GrammarBound> {
         self.intersections += pairs;
         check(

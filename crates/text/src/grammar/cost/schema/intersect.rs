@@ -1,4 +1,4 @@
-//! Shapes are intersected as llguidance intersects schemas.
+//! Intersects shapes as llguidance intersects schemas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use super::shape::{ARRAY, NUMBER, OBJECT, STRING, Shape, TYPES, union};
 use motet_core::protocol::GrammarBound;
 
 impl<'a> Judge<'a> {
-    /// What both allow.
+    /// The shape that both allow.
     pub(super) fn intersect(
         &mut self,
         a: &Shape<'a>,
@@ -104,7 +104,7 @@ impl<'a> Judge<'a> {
         self.account.expand(0.0)
     }
 
-    /// What is in both, or in the one that there is.
+    /// The intersection of both, or the one that exists.
     fn either(
         &mut self,
         a: Option<&Rc<Shape<'a>>>,
@@ -114,7 +114,7 @@ impl<'a> Judge<'a> {
         match (a, b) {
             (Some(a), Some(b)) => Ok(Some(Rc::new(self.intersect(a, b, depth + 1)?))),
             (Some(one), None) | (None, Some(one)) => {
-                // It is copied.
+                // The existing one is copied.
                 self.account.expand(1.0)?;
                 self.account.compare_options(one)?;
                 Ok(Some(Rc::clone(one)))
@@ -123,7 +123,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The shape, with what it refers to in its place.
+    /// The shape, with the shapes that it refers to in place of the references.
     pub(super) fn resolved(
         &mut self,
         shape: &Shape<'a>,

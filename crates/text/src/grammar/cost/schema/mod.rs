@@ -1,17 +1,17 @@
-//! What a JSON schema expands to, reckoned without expanding it.
+//! Size of a JSON schema after expansion, computed without expanding it.
 //!
-//! llguidance intersects schemas by copying them: `allOf`, and what stands beside `anyOf`, `oneOf` and `$ref`, give
-//! every option of the one with every option of the other. Here a schema is only a [`Shape`]: how many options it has
-//! of each type, how many schemas it would expand to, and the shapes of its members. Shapes are intersected as
-//! llguidance intersects schemas, and each intersection is paid for out of the bounds, so that the judgement itself
-//! is bounded by them.
+//! llguidance intersects schemas by copying them: `allOf`, and keywords beside `anyOf`, `oneOf`
+//! and `$ref`, combine every option of one schema with every option of the other. Here a schema
+//! is only a [`Shape`]: how many options it has of each type, how many schemas it would expand
+//! to, and the shapes of its members. Shapes are intersected as llguidance intersects schemas.
+//! Each intersection is charged to the bounds, so that the estimate itself is bounded by them.
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
-//! | `shape.rs` | what a schema allows, as far as its cost goes |
-//! | `schema_counts.rs` | what is counted by looking at each value once |
+//! | `shape.rs` | the shape of a schema, as far as it affects the cost |
+//! | `schema_counts.rs` | counts that need one look at each value |
 //! | `intersect.rs` | the intersection of two shapes |
-//! | `account.rs` | what it has cost so far, held against the bounds |
+//! | `account.rs` | the cost so far, checked against the bounds |
 
 mod account;
 mod intersect;
@@ -31,7 +31,7 @@ use motet_core::protocol::{GrammarBound, GrammarLimits};
 use schema_counts::SchemaCounts;
 use shape::{ARRAY, NUMBER, OBJECT, STRING, Shape, any, compared, constant, digits, types, union};
 
-/// Judges a schema.
+/// Checks the cost of a schema.
 pub(super) fn judge(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarBound> {
     let mut schema_counts = SchemaCounts::default();
     schema_counts.visit(schema, 1, limits)?;
@@ -47,7 +47,7 @@ pub(super) fn judge(schema: &Value, limits: &GrammarLimits) -> Result<(), Gramma
 /// A walk over a schema.
 struct Judge<'a> {
     root: &'a Value,
-    /// Shapes of what is referred to; none while one is being made.
+    /// Shapes of referenced schemas; `None` while one is being computed.
     definitions: FxHashMap<&'a str, Option<Rc<Shape<'a>>>>,
     account: Account<'a>,
 }
@@ -102,7 +102,7 @@ impl<'a> Judge<'a> {
         Ok(Rc::new(shape))
     }
 
-    /// What stands in a schema beside `allOf` and the like.
+    /// The keywords of a schema beside `allOf` and the like.
     fn plain(
         &mut self,
         fields: &'a Map<String, Value>,
@@ -192,7 +192,7 @@ impl<'a> Judge<'a> {
         self.account.check_members(members.len())?;
         let counts = ["minProperties", "maxProperties"];
         if counts.iter().any(|name| fields.contains_key(*name)) {
-            // Each member may be the one that must be there: a rule for each pair.
+            // Each member may be the required one: a rule for each pair.
             let pairs = members.len() as f64 * members.len() as f64;
             self.account.expand(pairs)?;
         }
@@ -253,7 +253,8 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
-    /// What a reference stands for; none while that is being looked at, or if there is nothing.
+    /// The shape that a reference stands for; `None` while it is being computed, or if the target
+    /// does not exist.
     fn define(
         &mut self,
         name: &'a str,
@@ -268,14 +269,14 @@ impl<'a> Judge<'a> {
         self.account.check_depth(depth)?;
         self.definitions.insert(name, None);
         let shape = self.shape(target, depth + 1)?;
-        // It is compiled once.
+        // A reference is compiled once.
         self.account.expand(shape.nodes)?;
         self.definitions.insert(name, Some(Rc::clone(&shape)));
         Ok(Some(shape))
     }
 }
 
-/// What a `#/…` refers to, as llguidance finds it.
+/// The target of a `#/…` reference, as llguidance finds it.
 fn target<'a>(root: &'a Value, name: &str) -> Option<&'a Value> {
     match name {
         "#" | "#/" => Some(root),

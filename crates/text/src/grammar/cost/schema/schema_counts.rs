@@ -1,11 +1,11 @@
-//! What is counted by looking at each value of a schema once.
+//! Counts over a schema that need one look at each value.
 
 use serde_json::Value;
 
 use crate::grammar::cost::{check, options};
 use motet_core::protocol::{GrammarBound, GrammarLimits};
 
-/// What is counted by looking at each value once.
+/// Counts over a schema that need one look at each value.
 #[derive(Default)]
 pub(super) struct SchemaCounts {
     patterns: usize,

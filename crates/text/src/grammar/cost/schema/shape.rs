@@ -1,4 +1,4 @@
-//! What a schema allows, as far as its cost goes.
+//! Shape of a schema, as far as it affects the cost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -11,16 +11,16 @@ pub(super) const STRING: usize = 3;
 pub(super) const ARRAY: usize = 4;
 pub(super) const OBJECT: usize = 5;
 
-/// What a schema allows, as far as its cost goes.
+/// Shape of a schema, as far as it affects the cost.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shape<'a> {
-    /// It allows everything, and takes no part in an intersection.
+    /// Whether it allows everything, and takes no part in an intersection.
     pub(super) is_any: bool,
     /// Alternatives of each of [`TYPES`].
     pub(super) options: [f64; TYPES.len()],
-    /// Schemas that it consists of, those inside counted.
+    /// Number of schemas that it consists of, including nested ones.
     pub(super) nodes: f64,
-    /// What it refers to, which is looked at only where it is intersected.
+    /// Its references, which are resolved only when it is intersected.
     pub(super) refs: BTreeSet<&'a str>,
     pub(super) members: Rc<BTreeMap<&'a str, Rc<Shape<'a>>>>,
     pub(super) additional: Option<Rc<Shape<'a>>>,
@@ -31,9 +31,10 @@ pub(super) struct Shape<'a> {
     pub(super) patterns: f64,
     /// The product of its `multipleOf`s.
     pub(super) multiple_of: f64,
-    /// A `oneOf` is among what it consists of: llguidance compares all pairs of its options whenever it makes it.
+    /// Whether it contains a `oneOf`: llguidance compares all pairs of its options whenever it
+    /// builds it.
     pub(super) is_one_of: bool,
-    /// What its objects add to [`comparisons`](Self::comparisons).
+    /// Comparisons that its objects add to [`comparisons`](Self::comparisons).
     pub(super) compared: f64,
 }
 
@@ -43,13 +44,15 @@ impl Shape<'_> {
         self.options.iter().sum()
     }
 
-    /// Comparing this with another takes at most as many comparisons as the product of both their numbers. Options of
-    /// one are added; keys of an object are compared one by one, and add their squares.
+    /// Weight of the shape in a comparison: comparing two shapes takes at most as many
+    /// comparisons as the product of their weights. Options of one shape are added. Keys of an
+    /// object are compared one by one, and add their squares.
     pub(super) fn comparisons(&self) -> f64 {
         (self.count() - self.options[OBJECT] + self.compared).max(1.0)
     }
 
-    /// Makes an option of what allows everything: it leaves the other side of an intersection as it is.
+    /// Turns a shape that allows everything into an option, which leaves the other side of an
+    /// intersection as it is.
     pub(super) fn count_any(&mut self) {
         if self.is_any {
             self.options = self.options.map(|options| options.max(1.0));
@@ -58,7 +61,7 @@ impl Shape<'_> {
     }
 }
 
-/// The alternatives of all these.
+/// The union of the alternatives of all parts.
 pub(super) fn union<'a>(parts: &[Rc<Shape<'a>>]) -> Shape<'a> {
     if let [one] = parts {
         return Shape::clone(one);
@@ -99,13 +102,13 @@ pub(super) fn union<'a>(parts: &[Rc<Shape<'a>>]) -> Shape<'a> {
     all
 }
 
-/// What comparing an object takes, as [`Shape::comparisons`] has it.
+/// Weight of an object in a comparison, as in [`Shape::comparisons`].
 pub(super) fn compared(
     members: &BTreeMap<&str, Rc<Shape<'_>>>,
     pattern_keys: &BTreeMap<&str, Rc<Shape<'_>>>,
     additional: Option<&Shape<'_>>,
 ) -> f64 {
-    // A name that the object does not have is looked for in these.
+    // A name that the object does not have is looked up in these.
     let elsewhere = pattern_keys.values().map(Rc::as_ref).chain(additional);
     let elsewhere = elsewhere.map(Shape::comparisons).fold(1.0, f64::max);
     let members = members.values().map(|member| member.comparisons());
@@ -121,7 +124,7 @@ pub(super) fn any() -> Shape<'static> {
     }
 }
 
-/// The shape of one value. Its members are its own: what is inside counts as nodes.
+/// The shape of one value. The members are its own; nested values count as nodes.
 pub(super) fn constant(value: &Value) -> Shape<'static> {
     let kind = match value {
         Value::Null => 0,

@@ -2,7 +2,7 @@ use serde_json::{Map, json};
 
 use super::*;
 
-/// Which bound a schema passes.
+/// The name of the bound that a schema exceeds.
 fn bound(schema: &Value, limits: &GrammarLimits) -> Option<&'static str> {
     judge(schema, limits).err().map(|rejection| rejection.bound)
 }
@@ -127,11 +127,11 @@ fn options_of_one_of_are_compared_at_each_intersection() {
     assert_eq!(with("anyOf", 50, 15, &objects), None);
     assert_eq!(with("oneOf", 50, 15, &objects), expansion);
     assert_eq!(with("oneOf", 50, 1, &objects), None);
-    // What allows everything makes it anew as well.
+    // A schema that allows everything causes a new copy as well.
     let anything = vec![json!({}); 20];
     assert_eq!(with("anyOf", 50, 15, &anything), None);
     assert_eq!(with("oneOf", 50, 15, &anything), expansion);
-    // Its own option that allows everything does not hide the others.
+    // An option of its own that allows everything does not hide the others.
     let mut all = options(50, 15);
     all.push(json!({}));
     let mut parts = vec![json!({"oneOf": all})];
@@ -160,7 +160,7 @@ fn options_of_one_of_inside_others_are_compared_as_well() {
     assert_eq!(nested("oneOf", 3), None);
     assert_eq!(nested("anyOf", 30), None);
     assert_eq!(nested("oneOf", 30), Some("grammar.expansion_max"));
-    // A member takes what the pattern key says that its name matches.
+    // A member costs as much as the pattern key that its name matches.
     let matched = |keyword: &str, members: usize| {
         let names = (0..members).map(|n| (format!("{n}"), json!({})));
         let each: Vec<_> = (0..60).map(|n| json!({"const": format!("{n}")})).collect();

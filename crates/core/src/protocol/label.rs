@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use super::{SaltDigest, SegmentSize};
 use crate::TokenId;
-use crate::cache::SaltDigest;
-use crate::protocol::SegmentSize;
 
 /// Precision of the numbers of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

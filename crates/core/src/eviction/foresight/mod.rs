@@ -37,8 +37,8 @@ mod tests;
 
 use std::fmt;
 
-use super::super::trie::NodeKey;
 use super::{Answer, Asked, Class, Eviction, Facts, SequenceMark};
+use crate::ids::NodeKey;
 use hazards::{Event, Hazards};
 use history::{Entry, History, Links, Prefix};
 use score::ScoreTable;

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cache::SaltDigest;
+use super::{Label, SaltDigest, SegmentSize};
 use crate::lease::Lease;
-use crate::pager::Label;
-use crate::protocol::SegmentSize;
 use crate::{CopyId, SegmentId, SequenceId, TokenId};
 
 /// A message to the pager.
@@ -57,8 +55,8 @@ pub enum Message {
         /// If given, only copies with this salt.
         salt: Option<SaltDigest>,
     },
-    /// Evicts these copies, those in use as soon as they are free: the sequences in progress
-    /// that they belong to have finished. Not answered, apart from [`PagerEvent::Lost`].
+    /// Evicts these copies, those in use as soon as they are free: the sequences that they
+    /// belong to have ended. Not answered, apart from [`PagerEvent::Lost`].
     GiveUp {
         /// The copies; those that no longer exist are ignored.
         copies: Vec<CopyId>,
@@ -67,7 +65,7 @@ pub enum Message {
     Reset,
     /// A copy worker has ended a job.
     Done(Done),
-    /// Time has passed; see [`wakes_at`](super::PagerCore::wakes_at).
+    /// Time has passed; see [`wakes_at`](crate::pager::PagerCore::wakes_at).
     TimePassed,
 }
 
@@ -202,18 +200,18 @@ impl PagerEvent {
         }
     }
 
-    pub(super) fn retry(sequence: SequenceId) -> Self {
+    pub(crate) fn retry(sequence: SequenceId) -> Self {
         Self::Retry { sequence }
     }
 
-    pub(super) fn miss(sequence: SequenceId) -> Self {
+    pub(crate) fn miss(sequence: SequenceId) -> Self {
         Self::Miss {
             sequence,
             copied_tokens: 0,
         }
     }
 
-    pub(super) fn cancelled(sequence: SequenceId) -> Self {
+    pub(crate) fn cancelled(sequence: SequenceId) -> Self {
         Self::Cancelled { sequence }
     }
 }

@@ -1,7 +1,7 @@
-use super::super::super::trie::{NodeKey, Sealed, Trie};
 use super::*;
 use crate::cache::Salt;
-use crate::cache::eviction::Lru;
+use crate::cache::trie::{NodeKey, Sealed, Trie};
+use crate::eviction::Lru;
 use crate::{SegmentId, TokenId};
 
 /// Counts the tokens found with a budget of `budget` tokens. Each prompt is looked up and

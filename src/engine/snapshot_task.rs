@@ -8,11 +8,10 @@ use kameo::error::SendError;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::{Budgets, Snapshot};
 use crate::actors::cache::{CacheActor, TakeTrieSnapshot};
 use crate::actors::pager::{ListCopies, PagerActor};
 use crate::actors::scheduler::{Scheduler, TakeSchedulerSnapshot};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Budgets, Snapshot, Telemetry};
 
 /// Shortest time between two snapshots.
 pub const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(500);
@@ -141,7 +140,7 @@ impl SnapshotTask {
     }
 
     /// Returns the pager's copies; empty where the pager's mailbox is full.
-    async fn copies(&self) -> Vec<motet_core::pager::CopyView> {
+    async fn copies(&self) -> Vec<motet_core::snapshot::CopyView> {
         let (reply, copies) = oneshot::channel();
         let pager = self.pager.as_ref().and_then(WeakActorRef::upgrade);
         let asked = pager.map(|pager| pager.tell(ListCopies { reply }).try_send());

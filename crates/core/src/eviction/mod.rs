@@ -17,8 +17,8 @@ mod lru;
 
 use std::fmt;
 
-use super::trie::NodeKey;
 use crate::TokenId;
+use crate::ids::NodeKey;
 
 pub use foresight::Foresight;
 pub use lru::Lru;
@@ -70,8 +70,8 @@ pub struct Answer {
 /// The key by which a policy recognizes a sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SequenceMark {
-    pub(super) mark: u64,
-    pub(super) serial: u32,
+    pub(crate) mark: u64,
+    pub(crate) serial: u32,
 }
 
 /// An eviction policy. Time is counted in ticks, a few per sequence.

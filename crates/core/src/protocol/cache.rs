@@ -4,11 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::miss::Miss;
-use super::salt::Salt;
-use crate::protocol::Edit;
-use crate::recovery::only_sequence;
-use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId, pager};
+use super::{Edit, Miss, Salt, only_sequence, pager};
+use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId};
 
 /// Sequences that one [`Message::ProbePrefix`] is answered for. Each costs a walk along all of
 /// its cached tokens, and requests for slots wait that long.
@@ -114,7 +111,7 @@ pub enum Message {
         salt: Option<Salt>,
     },
     /// Offers the pager the nodes without a copy now, also nodes that are held. See
-    /// [`CacheCore::is_flushing`](super::CacheCore::is_flushing).
+    /// [`CacheCore::is_flushing`](crate::cache::CacheCore::is_flushing).
     Flush(Flush),
     /// An event from the pager.
     Paged(pager::PagerEvent),

@@ -2,8 +2,8 @@
 
 use tokio::time::Instant;
 
-use super::{CacheUse, Request};
-use crate::error::SubmitError;
+use crate::error::{SubmitError, field_error};
+use crate::request::{CacheUse, Request};
 use motet_core::TokenId;
 use motet_core::protocol::SamplingSpec;
 use motet_text::StopStrings;
@@ -195,18 +195,6 @@ fn check(
         Ok(())
     } else {
         Err(field_error(field, found.to_string(), expected))
-    }
-}
-
-pub(crate) fn field_error(
-    field: &'static str,
-    found: impl Into<String>,
-    expected: impl Into<String>,
-) -> SubmitError {
-    SubmitError::Field {
-        field,
-        found: found.into(),
-        expected: expected.into(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::telemetry::EngineStats;
+use super::EngineStats;
 use motet_core::snapshot::{SchedulerSnapshot, TrieView};
 
 /// The state of an engine at one moment. Its parts are read one after another and may be some

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::super::super::trie::NodeKey;
 use super::super::{Asked, Class, SequenceMark};
 use crate::TokenId;
+use crate::ids::NodeKey;
 
 /// Number of entries kept even if there are few nodes. The history must reach back much
 /// further than the cache.
