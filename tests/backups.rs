@@ -63,7 +63,7 @@ async fn read(streams: Vec<TokenStream>) -> Vec<Vec<TokenId>> {
             reader
                 .await
                 .expect("a reader")
-                .expect("nobody fails")
+                .expect("no request fails")
                 .tokens,
         );
     }
@@ -85,12 +85,9 @@ async fn run(backup_tokens: usize, device_dies: bool) -> (Vec<Vec<TokenId>>, usi
     let mut streams = Vec::new();
     for user in 0..USERS {
         let stream = engine.submit(request(prompt(user), OUTPUT_TOKENS)).await;
-        streams.push(stream.expect("there is room"));
+        streams.push(stream.expect("it is accepted"));
     }
-    until("all stand still", || {
-        engine.stats().paused == USERS as usize
-    })
-    .await;
+    until("all are paused", || engine.stats().paused == USERS as usize).await;
     if backup_tokens > 0 {
         // The last copy is due at this many tokens at the latest.
         let least = PROMPT_TOKENS + UNREAD_TOKENS - 1 - 2 * BACKUP_TOKENS;
@@ -113,7 +110,7 @@ async fn run(backup_tokens: usize, device_dies: bool) -> (Vec<Vec<TokenId>>, usi
         failpoints.device.arm(1);
     }
     let last = engine.submit(request(vec![LAST.0], LAST.1)).await;
-    let last = read(vec![last.expect("there is room")]).await;
+    let last = read(vec![last.expect("it is accepted")]).await;
     assert_eq!(last[0].len(), LAST.1);
     assert_eq!(engine.stats().rebuilds, u64::from(device_dies));
     let all = read(streams).await;

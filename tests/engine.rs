@@ -16,7 +16,7 @@ use motet::model::oracle::{Oracle, OracleConfig, StepCost, StepFault};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, ModelError};
 use motet::request::FinishReason;
-use motet::{Engine, Request, Shutdown, TokenId};
+use motet::{Engine, HealthState, Request, Shutdown, TokenId};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -68,7 +68,7 @@ async fn sixty_four_concurrent_callers_get_their_reference_outputs() {
         let request = Request::tokens(prompt.clone())
             .output_tokens_max(output)
             .sampling(sampling);
-        let stream = engine.submit(request).await.expect("there is room");
+        let stream = engine.submit(request).await.expect("it is accepted");
         let expected_tokens = expected_tokens(&oracle, &prompt, output, sampling);
         callers.push((stream, prompt, expected_tokens, output));
     }
@@ -84,9 +84,10 @@ async fn sixty_four_concurrent_callers_get_their_reference_outputs() {
             usage.cached_tokens < prompt.len(),
             "one token is always evaluated"
         );
-        let expected = match expected_tokens.len() == output {
-            true => FinishReason::Length,
-            false => FinishReason::EndToken,
+        let expected = if expected_tokens.len() == output {
+            FinishReason::Length
+        } else {
+            FinishReason::EndToken
         };
         assert_eq!(completion.finish.reason, expected);
     }
@@ -302,6 +303,27 @@ async fn aborted_engine_ends_its_sequences_before_it_shuts_down() {
     assert_eq!(oracle.counters.now().segments_alive, 0);
 }
 
+#[tokio::test]
+async fn clones_share_one_engine_and_any_of_them_shuts_it_down() {
+    let oracle = oracle();
+    let engine = engine(&oracle, small()).await;
+    let clone = engine.clone();
+    let stream = engine.submit(Request::tokens([1, 2])).await.expect("room");
+    assert_eq!(clone.health().state, HealthState::Busy);
+    drop(engine);
+    assert!(stream.collect().await.is_ok(), "a clone keeps the engine");
+    let other = clone.clone();
+    tokio::join!(
+        clone.shutdown(Shutdown::Finish),
+        other.shutdown(Shutdown::Finish)
+    );
+    assert_eq!(other.health().state, HealthState::Stopped);
+    assert_eq!(oracle.counters.now().segments_alive, 0);
+    let late = other.submit(Request::tokens([1])).await;
+    assert!(matches!(late, Err(SubmitError::Draining)), "{late:?}");
+    other.shutdown(Shutdown::Abort).await;
+}
+
 /// Polls a future once. It must not be ready.
 async fn poll_once<F: Future>(future: &mut Pin<Box<F>>) {
     let started = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending()));
@@ -330,7 +352,7 @@ async fn requests_in_setup_end_when_the_engine_is_aborted() {
         ..request(vec![1, 2])
     };
     let plain = Request::tokens([1, 2, 3]).output_tokens_max(400);
-    let source = engine.submit(plain).await.expect("there is room");
+    let source = engine.submit(plain).await.expect("it is accepted");
 
     let mut one = Box::pin(engine.submit(request(vec![1])));
     let mut fork = Box::pin(engine.fork(&source, None, request(vec![9])));

@@ -82,7 +82,11 @@ fn each_hostile_grammar_stays_within_bounds() {
     ] {
         assert_eq!(bounds.get(name), Some(&bound), "{name}");
     }
-    assert_eq!(vocabulary.state_bytes(), 0, "what is gone takes nothing");
+    assert_eq!(
+        vocabulary.state_bytes(),
+        0,
+        "a dropped grammar takes nothing"
+    );
 }
 
 /// Follows the grammar for a while, taking any token that is allowed.
@@ -163,7 +167,7 @@ fn oversized_states_end_their_output_with_both_numbers() {
         }
     }
     assert!(ended > 0, "some have more states than that");
-    assert_eq!(vocabulary.state_bytes(), 0, "what has ended takes nothing");
+    assert_eq!(vocabulary.state_bytes(), 0, "an ended output takes nothing");
 }
 
 /// Tokens that a caller may leave unread before its sequence pauses.
@@ -208,7 +212,7 @@ async fn engine(sequences_max: usize, failpoints: &Failpoints) -> Engine {
 }
 
 async fn submitted(engine: &Engine, request: Request) -> TokenStream {
-    engine.submit(request).await.expect("there is room")
+    engine.submit(request).await.expect("it is accepted")
 }
 
 async fn tokens_of(stream: TokenStream) -> Vec<TokenId> {
@@ -255,7 +259,7 @@ async fn sequence_with_costly_masks_is_left_out_of_steps() {
     let engine = engine(2, &Failpoints::default()).await;
     let mut events = engine.events();
     let ordinary_stream = submitted(&engine, ordinary_request()).await;
-    until("its caller is to read", || {
+    until("its unread output is full", || {
         engine.stats().output_tokens >= UNREAD_TOKENS_MAX as u64
     })
     .await;
@@ -296,7 +300,7 @@ async fn preempted_costly_sequence_resumes_with_the_same_tokens() {
             6 => failpoints.device.arm(1),
             _ => failpoints.scheduler.arm(1 + rebuilds as u64 % 2),
         }
-        until("it was made anew", || {
+        until("it was rebuilt", || {
             engine.stats().rebuilds >= rebuilds as u64
         })
         .await;

@@ -40,7 +40,7 @@ fn of(salt: Option<&str>) -> Request {
 /// evaluated meanwhile.
 async fn run(engine: &Engine, request: Request) -> (Usage, usize) {
     let before = engine.stats().evaluated_tokens;
-    let stream = engine.submit(request).await.expect("there is room");
+    let stream = engine.submit(request).await.expect("it is accepted");
     let usage = stream.collect().await.expect("an output").finish.usage;
     until("its last step has finished", || engine.stats().running == 0).await;
     let evaluated = engine.stats().evaluated_tokens - before;
@@ -77,7 +77,7 @@ async fn sequences_never_wait_for_another_salt() {
     let engine = engine(&oracle(), small()).await;
     let mut streams = Vec::new();
     for salt in ["a", "b", "a", "b"] {
-        streams.push(engine.submit(of(Some(salt))).await.expect("there is room"));
+        streams.push(engine.submit(of(Some(salt))).await.expect("it is accepted"));
     }
     let mut cached = Vec::new();
     for stream in streams {
@@ -110,7 +110,7 @@ async fn copies_are_found_by_their_own_salt_only() {
         folder: folder.0.clone(),
         bytes_max: 64 << 20,
     });
-    // So little memory that a second prompt evicts the first.
+    // Too little memory for two prompts: the second evicts the first.
     let spec = oracle.spec();
     config.cache.device_bytes_max =
         spec.tail_bytes(512) + spec.scratch_bytes_per_token * config.scheduler.step_tokens_max;
@@ -182,12 +182,12 @@ async fn inspection_and_cache_commands_are_limited_to_their_salt() {
         tokens(Some("a")).await >= 100,
         "other salts do not clear it"
     );
-    let warmed = engine.warm(of(Some("b"))).await.expect("there is room");
+    let warmed = engine.warm(of(Some("b"))).await.expect("it is accepted");
     assert_eq!(warmed.cached_tokens, 0, "warming reveals nothing");
     let pin = engine
         .pin(of(Some("c")), None)
         .await
-        .expect("there is room");
+        .expect("it is accepted");
     assert_eq!(pin, PinId(1));
     engine.clear_cache(Some("a")).await.expect("it lives");
     assert_eq!(tokens(Some("a")).await, 0);

@@ -242,7 +242,7 @@ async fn warmed_prompts_are_cached_and_pinned_prompts_stay() {
         engine.clear_cache(None).await.unwrap();
         let tree = engine.cache_tree(None).await.unwrap();
         let remaining: usize = tree.nodes.iter().map(|node| node.tokens.len()).sum();
-        assert_eq!(remaining, 50, "only what is pinned is left");
+        assert_eq!(remaining, 50, "only pinned state is left");
         assert!(tree.nodes.iter().all(|node| node.pins == 1));
         assert_eq!(ask(901).await, 50, "{layers:?}");
         engine.unpin(pin).await.unwrap();
@@ -402,8 +402,11 @@ async fn followers_receive_block_events_as_the_cache_changes() {
     engine
         .warm(Request::tokens(text(1..40)))
         .await
-        .expect("there is room");
-    let mut early = engine.follow_blocks().await.expect("nobody follows yet");
+        .expect("it is accepted");
+    let mut early = engine
+        .follow_blocks()
+        .await
+        .expect("there is no follower yet");
     let mut batches = vec![early.next().await.expect("all that is there")];
     assert_eq!(known(&batches).len(), 2, "whole blocks only");
 
@@ -411,8 +414,8 @@ async fn followers_receive_block_events_as_the_cache_changes() {
     engine
         .warm(longer.clone().cache_salt("a tenant"))
         .await
-        .expect("there is room");
-    engine.warm(longer).await.expect("there is room");
+        .expect("it is accepted");
+    engine.warm(longer).await.expect("it is accepted");
     batches.push(early.next().await.expect("a tenant's"));
     batches.push(early.next().await.expect("what follows"));
     assert_eq!(known(&batches).len(), 8, "tenants have blocks of their own");
@@ -421,14 +424,14 @@ async fn followers_receive_block_events_as_the_cache_changes() {
     assert_eq!(
         known(&[all]),
         known(&batches),
-        "who comes late knows the same"
+        "a late follower knows the same"
     );
 
     engine
         .clear_cache(Some("a tenant"))
         .await
         .expect("it is whole");
-    batches.push(early.next().await.expect("what is gone"));
+    batches.push(early.next().await.expect("the removed blocks"));
     assert_eq!(known(&batches).len(), 4);
     let numbers: Vec<u64> = batches.iter().map(|batch| batch.number).collect();
     assert_eq!(numbers, [0, 1, 2, 3], "none was missed");
@@ -439,10 +442,13 @@ async fn followers_receive_block_events_as_the_cache_changes() {
 #[tokio::test]
 async fn slow_follower_misses_batches_and_blocks_nothing() {
     let engine = engine(&OracleConfig::with_layers(FULL)).await;
-    let mut slow = engine.follow_blocks().await.expect("nobody follows yet");
+    let mut slow = engine
+        .follow_blocks()
+        .await
+        .expect("there is no follower yet");
     for round in 0..600 {
         let prompt = Request::tokens(text(round..round + 17));
-        engine.warm(prompt).await.expect("there is room");
+        engine.warm(prompt).await.expect("it is accepted");
         engine.clear_all_caches().await.expect("it is whole");
     }
     for number in 0..1024 {
@@ -452,9 +458,9 @@ async fn slow_follower_misses_batches_and_blocks_nothing() {
     engine
         .warm(Request::tokens(text(1..40)))
         .await
-        .expect("there is room");
+        .expect("it is accepted");
     let next = slow.next().await.expect("it goes on");
-    assert_eq!(next.number, 1201, "what it missed is counted");
+    assert_eq!(next.number, 1201, "missed batches are counted");
     engine.shutdown(Shutdown::Abort).await;
 }
 
@@ -467,11 +473,14 @@ async fn followers_are_notified_of_a_cache_rebuild() {
         .start()
         .await;
     let engine = engine.expect("the engine starts");
-    let mut early = engine.follow_blocks().await.expect("nobody follows yet");
+    let mut early = engine
+        .follow_blocks()
+        .await
+        .expect("there is no follower yet");
     let warm = |last| engine.warm(Request::tokens(text(1..last)));
-    warm(40).await.expect("there is room");
+    warm(40).await.expect("it is accepted");
     let mut batches = vec![early.next().await.expect("all that is there")];
-    batches.push(early.next().await.expect("what was computed"));
+    batches.push(early.next().await.expect("the computed blocks"));
 
     failpoints.cache.arm(1);
     warm(20).await.expect("it is computed again");

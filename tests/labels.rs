@@ -76,7 +76,7 @@ impl Pager {
         self.segments += 1;
         let lease_count = LeaseCount::new(SegmentId(self.segments as u64));
         let candidate = OffloadCandidate {
-            lease: lease_count.lease().expect("nobody evicts it"),
+            lease: lease_count.lease().expect("it is not evicted"),
             salt: SALT,
             tokens: Arc::from(&self.conversation[..self.segments * SEGMENT_TOKENS]),
             segment_size: SegmentSize::whole(SEGMENT_TOKENS),
@@ -152,7 +152,7 @@ fn label_bytes_are_proportional_to_their_own_tokens() {
     let empty = HELD.load(Ordering::Relaxed);
     let mut held = Vec::new();
     for segment in 1..=SEGMENTS {
-        assert!(pager.keep_next(), "there is room");
+        assert!(pager.keep_next(), "it fits");
         if segment == SEGMENTS / 2 || segment == SEGMENTS {
             held.push(HELD.load(Ordering::Relaxed) - empty);
             let stats = pager.core.stats();
@@ -173,7 +173,7 @@ fn label_bytes_are_proportional_to_their_own_tokens() {
     assert_eq!(
         pager.found_copies(),
         SEGMENTS,
-        "and all are found by what they are"
+        "and all are found by their labels"
     );
     pager.core.check_integrity();
 
@@ -185,7 +185,7 @@ fn labels_stay_within_their_budget() {
     let each = Label::host_bytes(SEGMENT_TOKENS);
     let mut pager = Pager::new(COPIES_MAX * each + each - 1, 40);
     for segment in 1..=40 {
-        assert!(pager.keep_next(), "something else gives way");
+        assert!(pager.keep_next(), "another copy is dropped");
         let stats = pager.core.stats();
         assert_eq!(stats.copies, segment.min(COPIES_MAX), "{stats:?}");
         assert_eq!(stats.label_bytes, segment.min(COPIES_MAX) * each);

@@ -49,7 +49,7 @@ async fn rejection(engine: &Engine, request: Request) -> [String; 3] {
             found,
             expected,
         }) => [field.into(), found, expected],
-        other => panic!("expected a refusal, got {other:?}"),
+        other => panic!("expected a rejection, got {other:?}"),
     }
 }
 
@@ -223,10 +223,10 @@ fn long_texts_are_tokenised_off_the_actors_and_short_ones_inline() {
             let mut short = pin!(engine.tokenize(prompt, true, None));
             match poll_once(short.as_mut()) {
                 Poll::Ready(tokens) => assert_eq!(tokens.expect("spelled").len(), 1000),
-                Poll::Pending => panic!("a short text waits for nobody"),
+                Poll::Pending => panic!("a short text does not wait"),
             }
         }
-        // No thread for blocking work is free: the work runs on the calling task.
+        // No thread for blocking work is free: only work on the caller's own thread gets done.
         let mut long = prompts(5000).map(|prompt| Box::pin(engine.tokenize(prompt, true, None)));
         for long in &mut long {
             assert!(poll_once(long.as_mut()).is_pending());
@@ -281,13 +281,16 @@ fn waiting_texts_are_bounded_and_a_cancelled_one_frees_its_place() {
             other => panic!("expected a full queue, got {other:?}"),
         }
         let mut another = Box::pin(ask(Some("another")));
-        assert!(poll_once(another.as_mut()).is_pending(), "others have room");
+        assert!(
+            poll_once(another.as_mut()).is_pending(),
+            "other users are admitted"
+        );
 
         drop(first);
         let mut retry = Box::pin(ask(Some("greedy")));
         assert!(
             poll_once(retry.as_mut()).is_pending(),
-            "who leaves makes room"
+            "a cancelled request frees its place"
         );
         drop(open);
         assert_eq!(another.await.expect("spelled").len(), 5000);

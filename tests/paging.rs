@@ -52,7 +52,11 @@ async fn converse(engine: &Engine, oracle: &OracleConfig, users: u32) -> usize {
     for turn in 0..TURNS {
         for (user, conversation) in (0..).zip(&mut conversations) {
             let request = Request::tokens(conversation.clone()).output_tokens_max(20);
-            let output = engine.submit(request).await.expect("room").collect();
+            let output = engine
+                .submit(request)
+                .await
+                .expect("it is accepted")
+                .collect();
             let output = output.await.expect("an output");
             let expected = oracle.reference_tokens(conversation, 20, Sampling::GREEDY);
             assert_eq!(output.tokens, expected, "user {user}, turn {turn}");
@@ -105,7 +109,12 @@ async fn a_restart_finds_what_was_on_the_disk() {
     let second = engine(&oracle, config).await;
     assert!(second.stats().pager.disk_copies > 0 || second.stats().pager.copies == 0);
     let request = Request::tokens(opening(2)).output_tokens_max(5);
-    let output = second.submit(request).await.expect("room").collect().await;
+    let output = second
+        .submit(request)
+        .await
+        .expect("it is accepted")
+        .collect()
+        .await;
     let output = output.expect("an output");
     assert_eq!(
         output.tokens,
@@ -134,7 +143,11 @@ fn on_disk(folder: &Folder) -> EngineConfig {
 /// Tokens of this prompt that an engine finds in its cache.
 async fn cached(engine: &Engine, prompt: &[TokenId]) -> usize {
     let request = Request::tokens(prompt).output_tokens_max(1);
-    let output = engine.submit(request).await.expect("room").collect();
+    let output = engine
+        .submit(request)
+        .await
+        .expect("it is accepted")
+        .collect();
     output.await.expect("an output").finish.usage.cached_tokens
 }
 
@@ -149,9 +162,12 @@ async fn the_next_start_finds_what_was_computed_before_a_shutdown() {
         }
         // One prompt is pinned, and one is cut off.
         let pinned = Request::tokens(opening(4));
-        first.pin(pinned, None).await.expect("room");
+        first.pin(pinned, None).await.expect("it is accepted");
         let long = Request::tokens(opening(5)).output_tokens_max(300);
-        let mut stream = first.submit(long.ignore_end_tokens()).await.expect("room");
+        let mut stream = first
+            .submit(long.ignore_end_tokens())
+            .await
+            .expect("it is accepted");
         stream.next().await.expect("a token").expect("no error");
         if how == Shutdown::Finish {
             drop(stream);

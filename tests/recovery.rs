@@ -91,7 +91,7 @@ async fn callers(engine: &Engine, oracle: &OracleConfig, seed: u64, count: u64) 
             .output_tokens_max(output)
             .sampling(sampling);
         callers.push(Caller {
-            stream: engine.submit(request).await.expect("there is room"),
+            stream: engine.submit(request).await.expect("it is accepted"),
             expected: oracle.reference_tokens(&prompt, output, sampling),
         });
     }

@@ -39,7 +39,6 @@ async fn rejections_name_the_field_and_are_counted() {
     let engine = engine(&oracle(), small()).await;
     let hour = Duration::from_secs(3600);
     let good = || Request::tokens([1, 2]);
-    let past = tokio::time::Instant::now();
     let table = [
         ("n", good().n(0)),
         ("n", good().n(2)),
@@ -53,10 +52,10 @@ async fn rejections_name_the_field_and_are_counted() {
         ),
         ("weight", good().weight(-2.0)),
         ("stop_strings", good().stop("")),
-        ("start_by", good().start_by(past)),
-        ("finish_by", good().finish_by(past)),
+        ("start_within", good().start_within(Duration::ZERO)),
+        ("finish_within", good().finish_within(Duration::ZERO)),
         (
-            "finish_by",
+            "finish_within",
             good().start_within(2 * hour).finish_within(hour),
         ),
     ];
@@ -185,7 +184,7 @@ async fn multiple_outputs_are_admitted_all_or_none() {
         other => panic!("expected a full queue, got {other:?}"),
     }
     let others = engine.submit_many(request().n(1).best_of(2)).await;
-    assert_eq!(others.expect("two places are left").len(), 2);
+    assert_eq!(others.expect("two more fit in the queue").len(), 2);
     drop(two);
     engine.shutdown(Shutdown::Abort).await;
 }

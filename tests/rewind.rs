@@ -104,9 +104,10 @@ async fn rewind_without_a_usable_slot_starts_like_a_fork() {
             let oracle = oracle(layers);
             let engine = engine(&oracle, EngineConfig::default()).await;
             let prompt: Vec<TokenId> = (1..41).collect();
-            let first = match shifts {
-                true => request(prompt.clone(), 80).shift(4),
-                false => request(prompt.clone(), 80),
+            let first = if shifts {
+                request(prompt.clone(), 80).shift(4)
+            } else {
+                request(prompt.clone(), 80)
             };
             let mut source = engine.submit(first).await.unwrap();
             let history = [prompt, read(&mut source, 3).await].concat();

@@ -49,14 +49,14 @@ async fn urgent_request_preempts_background_request_which_resumes_later() {
     let oracle = oracle();
     let engine = engine(&oracle, config(1)).await;
     let background = request(1, 60).priority(Priority::Background);
-    let background = engine.submit(background).await.expect("room");
+    let background = engine.submit(background).await.expect("it is accepted");
     until("the background request runs", || {
         engine.stats().running == 1
     })
     .await;
-    let normal = engine.submit(request(2, 4)).await.expect("room");
+    let normal = engine.submit(request(2, 4)).await.expect("it is accepted");
     let urgent = request(3, 4).priority(Priority::Urgent);
-    let urgent = engine.submit(urgent).await.expect("room");
+    let urgent = engine.submit(urgent).await.expect("it is accepted");
     let order = std::sync::Mutex::new(Vec::new());
     let outputs = async |stream: motet::TokenStream, number: u32, tokens| {
         let output = stream.collect().await.expect("an output").tokens;
@@ -91,14 +91,14 @@ async fn polite_user_does_not_wait_for_all_requests_of_a_greedy_one() {
     let mut greedy = Vec::new();
     for number in 0..20 {
         let request = request(number, 8).user("greedy");
-        greedy.push(engine.submit(request).await.expect("room"));
+        greedy.push(engine.submit(request).await.expect("it is accepted"));
     }
     until("some requests have finished", || {
         engine.stats().finished >= 2
     })
     .await;
     let request = request(99, 8).user("polite");
-    let polite = engine.submit(request).await.expect("room");
+    let polite = engine.submit(request).await.expect("it is accepted");
     // The polite user starts at the service level of the greedy one, which then gets more.
     while let Some(queue_position) = polite.queue_position().await
         && queue_position.position > 0
@@ -127,11 +127,15 @@ async fn lower_usage_user_preempts_heavier_user() {
     let mut greedy = Vec::new();
     for number in 0..2 {
         let request = request(number, 200).user("greedy");
-        greedy.push(engine.submit(request).await.expect("room"));
+        greedy.push(engine.submit(request).await.expect("it is accepted"));
     }
     until("both run", || engine.stats().running == 2).await;
     let polite = engine.submit(request(2, 4).user("polite")).await;
-    let polite = polite.expect("room").collect().await.expect("an output");
+    let polite = polite
+        .expect("it is accepted")
+        .collect()
+        .await
+        .expect("an output");
     assert_eq!(
         polite.tokens,
         oracle.reference_tokens(&prompt(2), 4, Sampling::GREEDY)
@@ -154,7 +158,12 @@ async fn queue_position_is_reported_until_the_start() {
     let engine = engine(&oracle(), config(1)).await;
     let mut streams = Vec::new();
     for number in 0..4 {
-        streams.push(engine.submit(request(number, 30)).await.expect("room"));
+        streams.push(
+            engine
+                .submit(request(number, 30))
+                .await
+                .expect("it is accepted"),
+        );
     }
     until("the first runs", || engine.stats().running == 1).await;
     let mut positions = Vec::new();
@@ -176,9 +185,9 @@ async fn deadlines_drop_waiting_and_end_running_sequences() {
     let engine = engine(&oracle, config(1)).await;
     let soon = Duration::from_millis(60);
     let running = request(1, 400).finish_within(soon);
-    let running = engine.submit(running).await.expect("room");
+    let running = engine.submit(running).await.expect("it is accepted");
     let waiting = request(2, 4).start_within(soon / 3);
-    let waiting = engine.submit(waiting).await.expect("room");
+    let waiting = engine.submit(waiting).await.expect("it is accepted");
     match waiting.collect().await {
         Err(GenerateError::DeadlineMissed { deadline, .. }) => {
             assert_eq!(deadline, Deadline::Start);
@@ -193,7 +202,7 @@ async fn deadlines_drop_waiting_and_end_running_sequences() {
         "a prefix of the full output"
     );
     assert!(output.tokens.len() < 400);
-    let after = engine.submit(request(3, 4)).await.expect("room");
+    let after = engine.submit(request(3, 4)).await.expect("it is accepted");
     after.collect().await.expect("the slot is free again");
     engine.shutdown(Shutdown::Abort).await;
 }
@@ -212,7 +221,10 @@ async fn preemption_under_memory_pressure_keeps_every_output() {
     let mut streams = BTreeMap::new();
     for number in 0..8 {
         let request = request(number, 300).user(format!("user {}", number % 2));
-        streams.insert(number, engine.submit(request).await.expect("room"));
+        streams.insert(
+            number,
+            engine.submit(request).await.expect("it is accepted"),
+        );
     }
     for (number, stream) in streams {
         let output = stream.collect().await.expect("an output").tokens;
@@ -257,7 +269,7 @@ async fn sampling_options_are_respected_in_every_step() {
         outputs.push(
             stream
                 .await
-                .expect("room")
+                .expect("it is accepted")
                 .collect()
                 .await
                 .expect("an output"),

@@ -274,7 +274,8 @@ fn cache_prompt(core: &mut CacheCore, sequence: u64, tokens: &[u32]) {
         generated: Vec::new(),
     };
     for message in [open_slot, close] {
-        core.handle(Duration::ZERO, message).expect("there is room");
+        core.handle(Duration::ZERO, message)
+            .expect("there is memory");
     }
 }
 

@@ -107,7 +107,7 @@ impl Report {
         );
         let rejected: usize = self.rejected.values().map(Vec::len).sum();
         let part = 100.0 * rejected as f64 / self.compile.max(1) as f64;
-        println!("rejected with the bounds on:  {rejected}, {part:.2} %");
+        println!("rejected with the bounds on: {rejected}, {part:.2} %");
         for (bound, lines) in &self.rejected {
             println!("  {bound}: {}", lines.len());
             lines.iter().for_each(|line| println!("    {line}"));

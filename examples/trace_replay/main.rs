@@ -90,9 +90,10 @@ fn traces(arguments: &Arguments) -> Result<Vec<Trace>> {
 fn replay_all(traces: &[Trace], arguments: &Arguments) -> Report {
     let runs = traces.len() * arguments.policy.len() * arguments.capacities();
     let requests: usize = traces.iter().map(|trace| trace.requests.len()).sum();
-    let bar = match arguments.quiet {
-        true => ProgressBar::hidden(),
-        false => ProgressBar::new((requests * runs / traces.len().max(1)) as u64),
+    let bar = if arguments.quiet {
+        ProgressBar::hidden()
+    } else {
+        ProgressBar::new((requests * runs / traces.len().max(1)) as u64)
     };
     let style = "{msg:28} {wide_bar} {human_pos}/{human_len} requests, {eta} left";
     bar.set_style(ProgressStyle::with_template(style).expect("the template is well formed"));

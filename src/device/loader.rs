@@ -25,8 +25,13 @@ use motet_model::{DetachedState, Model};
 pub struct Loader {
     load: Arc<dyn Fn() -> Loading + Send + Sync>,
     /// Resolves when the latest thread is gone.
-    last: Arc<Mutex<Option<Gone>>>,
+    last: DeviceGone,
 }
+
+/// The end of the latest device thread. Unlike a [`Loader`], it holds nothing of the transfer
+/// queue.
+#[derive(Clone, Debug)]
+pub struct DeviceGone(Arc<Mutex<Option<Gone>>>);
 
 /// Resolves when a thread has ended and has freed everything that it held.
 type Gone = oneshot::Receiver<()>;
@@ -65,7 +70,7 @@ impl Loader {
         let load = move || Loading::start(&device_factory, Some(&spec)).0;
         Self {
             load: Arc::new(load),
-            last: Arc::new(Mutex::new(Some(gone))),
+            last: DeviceGone(Arc::new(Mutex::new(Some(gone)))),
         }
     }
 
@@ -91,26 +96,34 @@ impl Loader {
         };
         waited_for.ready().await.inspect_err(|_| *loading = None)?;
         let loaded = loading.take().expect("the load was awaited above");
-        *self.last() = Some(loaded.gone);
+        *self.last.lock() = Some(loaded.gone);
         Ok(loaded.device)
     }
 
+    /// The end of the latest thread, now and after later loads.
+    #[must_use]
+    pub fn gone(&self) -> DeviceGone {
+        self.last.clone()
+    }
+}
+
+impl DeviceGone {
     /// Waits until the latest thread has ended and has freed everything that it held.
     ///
     /// # Cancel safety
     ///
     /// Only the first call waits; dropping its future loses the wait.
-    pub async fn gone(&self) {
-        let last = self.last().take();
+    pub async fn wait(&self) {
+        let last = self.lock().take();
         if let Some(last) = last {
             // The thread either sends a message at its end or drops the sender.
             last.await.ok();
         }
     }
 
-    fn last(&self) -> std::sync::MutexGuard<'_, Option<Gone>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Gone>> {
         // Only moves happen under this lock.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

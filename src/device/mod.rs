@@ -30,7 +30,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-pub use loader::{Loader, Loading};
+pub use loader::{DeviceGone, Loader, Loading};
 pub use table::Table;
 pub(crate) use table::panic_text;
 pub use transfer_queue::{

@@ -467,7 +467,7 @@ async fn two_steps_in_flight() {
     }
     assert!(started_at.elapsed() >= Duration::from_millis(80));
     drop(device);
-    loader.gone().await;
+    loader.gone().wait().await;
     assert_eq!(config.counters.now().tails_alive, 0);
 }
 
@@ -514,7 +514,7 @@ async fn device_thread_can_be_replaced() {
     failpoint.arm(1);
     assert!(device.send(first()));
     assert!(device.outcomes.recv().await.is_none(), "it has died");
-    loader.gone().await;
+    loader.gone().wait().await;
 
     let mut loading = Some(loader.load());
     let mut device = loader.loaded(&mut loading).await.expect("another");
@@ -532,7 +532,7 @@ async fn device_thread_can_be_replaced() {
         [SpanOutput::Token(expected_output[0])]
     );
     drop(device);
-    loader.gone().await;
+    loader.gone().wait().await;
 }
 
 /// Returns what two slots sample in four steps, two at a time; `spec` is the first slot's.

@@ -262,12 +262,13 @@ impl EngineBuilder {
             None => (None, None),
         };
         let breakdown = Breakdown::default();
+        let device_gone = loader.gone();
         let scheduler = Scheduler::spawn_with_mailbox(
             SchedulerArgs {
                 spec: spec.clone(),
                 config: config.scheduler.clone(),
                 device,
-                loader: loader.clone(),
+                loader,
                 breaker: Breaker::new(config.recovery.clone()),
                 breakdown: breakdown.clone(),
                 failpoint: self.failpoints.scheduler,
@@ -330,7 +331,7 @@ impl EngineBuilder {
             sequences_made: AtomicUsize::new(0),
             pins_made: AtomicUsize::new(0),
             cache_command_permits,
-            loader,
+            device_gone,
             breakdown,
             pager_gone: Mutex::new(pager_gone),
             snapshots: snapshot_task.spawn(),

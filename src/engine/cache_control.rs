@@ -28,6 +28,8 @@ impl Engine {
     /// # Cancel safety
     ///
     /// Dropping the future cancels the work; computed state stays cached.
+    #[doc(alias = "prefill")]
+    #[doc(alias = "prefix cache")]
     pub async fn warm(&self, request: Request) -> Result<Usage, CacheCommandError> {
         check_cached(&request)?;
         // The prompt's state is complete once a token was sampled from it.

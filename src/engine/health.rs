@@ -1,6 +1,6 @@
 //! Health, read from shared atomics without waiting for any actor.
 
-use tokio::time::Instant;
+use std::time::Instant;
 
 use super::Engine;
 use motet_sync::heartbeat::Pulse;
@@ -35,8 +35,7 @@ pub enum HealthState {
     Busy,
     /// The engine lets the requests inside finish, and rejects new ones.
     Draining,
-    /// The engine was drained or aborted, and no request is inside any more: it can be shut
-    /// down.
+    /// The engine was drained or shut down, and no request is inside any more.
     Stopped,
     /// The device thread has died, or has worked on one step for longer than
     /// `scheduler.device_timeout`. The model is loaded again on a new thread. Requests inside
@@ -76,6 +75,9 @@ impl Engine {
             let reason = reason.to_owned();
             return HealthState::Broken { reason };
         }
+        if self.inner.admission.is_shut() && self.inner.admission.inside() == 0 {
+            return HealthState::Stopped;
+        }
         if !self.inner.scheduler.is_alive() {
             return HealthState::Dead;
         }
@@ -83,12 +85,13 @@ impl Engine {
         let is_idle = match self.inner.heartbeat.pulse() {
             Pulse::Gone => return HealthState::Dead,
             Pulse::Recovering { since } => {
-                let since = self.inner.started_at + since;
+                let since = (self.inner.started_at + since).into_std();
                 return HealthState::Recovering { since };
             }
             Pulse::Working { since } => {
                 let since = self.inner.started_at + since;
                 if since.elapsed() > timeout {
+                    let since = since.into_std();
                     return HealthState::Recovering { since };
                 }
                 false
@@ -96,10 +99,7 @@ impl Engine {
             Pulse::Idle => self.inner.admission.inside() == 0,
         };
         if self.inner.admission.is_shut() {
-            return match self.inner.admission.inside() {
-                0 => HealthState::Stopped,
-                _ => HealthState::Draining,
-            };
+            return HealthState::Draining;
         }
         if is_idle {
             HealthState::Ready

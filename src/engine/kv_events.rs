@@ -48,6 +48,7 @@ impl Engine {
     /// # Cancel safety
     ///
     /// Dropping the future ends the subscription.
+    #[doc(alias = "kv_events")]
     pub async fn follow_blocks(&self) -> Result<BlockEvents, FollowError> {
         let (follower, batches) = mpsc::channel(UNREAD_MAX);
         let permit = self.cache_command_permit().await;

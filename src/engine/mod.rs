@@ -44,7 +44,7 @@ use tokio::time::Instant;
 use crate::actors::breakdown::Breakdown;
 use crate::actors::cache::CacheActor;
 use crate::actors::scheduler::{Abort, Fork, Scheduler};
-use crate::device::Loader;
+use crate::device::DeviceGone;
 use crate::error::SubmitError;
 use crate::error::field_error;
 use crate::request::{CacheUse, Request};
@@ -79,6 +79,8 @@ type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// A handle: clones are cheap and share one engine, which ends when the last of them is dropped
 /// or one of them [shuts it down](Engine::shutdown). Needs a tokio runtime with time enabled.
 #[derive(Clone, Debug)]
+#[doc(alias = "continuous batching")]
+#[doc(alias = "LLMEngine")]
 pub struct Engine {
     inner: Arc<Inner>,
 }
@@ -108,7 +110,7 @@ struct Inner {
     /// Permits for messages to the cache; further senders wait.
     cache_command_permits: Arc<Semaphore>,
     /// Resolves when the device thread is gone.
-    loader: Loader,
+    device_gone: DeviceGone,
     breakdown: Breakdown,
     /// Resolves when the pager has ended. Locked by a shutdown for as long as it takes.
     pager_gone: Mutex<Option<oneshot::Receiver<()>>>,
@@ -150,6 +152,8 @@ impl Engine {
     /// # Cancel safety
     ///
     /// Dropping the future before it is ready cancels the request.
+    #[doc(alias = "generate")]
+    #[doc(alias = "add_request")]
     pub async fn submit(&self, request: Request) -> Result<TokenStream, SubmitError> {
         let submitted = self.submit_boxed(request).await;
         submitted.inspect_err(|error| self.inner.telemetry.rejected(error))
@@ -289,7 +293,7 @@ impl Engine {
         self.inner.scheduler.stop_gracefully().await.ok();
         // A device that does not answer is not awaited any longer.
         let timeout = self.inner.config.scheduler.device_timeout;
-        tokio::time::timeout(timeout, self.inner.loader.gone())
+        tokio::time::timeout(timeout, self.inner.device_gone.wait())
             .await
             .ok();
         // The pager ends after it has written the rest to its disk.
@@ -300,6 +304,7 @@ impl Engine {
             tokio::time::timeout(timeout, gone).await.ok();
             *pager_gone = None;
         }
+        self.inner.telemetry.end_events();
     }
 
     /// Closes admission and ends the requests inside.

@@ -86,7 +86,7 @@ impl Engine {
 
     /// Checks everything that needs no tokens; this is cheap.
     pub(super) fn check_request(&self, request: &Request) -> Result<(), SubmitError> {
-        request.validate(Instant::now())?;
+        request.validate()?;
         request.validate_tokens(self.inner.spec.vocab_size)
     }
 
@@ -136,6 +136,7 @@ impl Engine {
             finish: None,
             is_finished: false,
         };
+        let entered_at = admission_guard.entered_at;
         let arguments = SequenceArgs {
             id: sequence,
             prompt_tokens,
@@ -155,7 +156,7 @@ impl Engine {
         let events_max = pieces_max + OTHER_EVENTS_MAX;
         let actor = Sequence::spawn_with_mailbox(arguments, mailbox::bounded(events_max));
         Ok(SequenceSetup {
-            submission: self.submission(sequence, request, admitted, sampling_spec),
+            submission: self.submission(sequence, request, admitted, sampling_spec, entered_at),
             actor,
             stream,
         })
@@ -236,8 +237,11 @@ impl Engine {
         request: &Request,
         admitted: Admitted,
         sampling_spec: Option<Arc<SamplingSpec>>,
+        entered_at: Instant,
     ) -> Submission {
-        let since_start = |at: Instant| at.saturating_duration_since(self.inner.started_at);
+        let entered_at = entered_at.saturating_duration_since(self.inner.started_at);
+        // A deadline beyond the clock's end is none.
+        let deadline = |within: Duration| entered_at.checked_add(within);
         Submission {
             sequence,
             prompt: admitted.tokens,
@@ -249,8 +253,8 @@ impl Engine {
             user: user_id(request.user.as_deref()),
             weight: request.weight,
             class: request.priority,
-            start_by: request.start_by.map(since_start),
-            finish_by: request.finish_by.map(since_start),
+            start_by: request.start_within.and_then(deadline),
+            finish_by: request.finish_within.and_then(deadline),
             at_limit: request.at_context_limit,
             salt: match request.cache {
                 CacheUse::Shared => salt(request.cache_salt.as_deref()),

@@ -440,7 +440,7 @@ mod tests {
         let error = done.await.map(|()| "done").expect_err("the work panics");
         assert_eq!(
             error.to_string(),
-            "the detokenizer panicked on 9 bytes; that is a defect of it"
+            "the detokenizer panicked on 9 bytes; this is a bug in it"
         );
     }
 }

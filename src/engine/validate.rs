@@ -1,6 +1,6 @@
 //! Checks of a request's fields that need no model.
 
-use tokio::time::Instant;
+use std::time::Duration;
 
 use crate::error::{SubmitError, field_error};
 use crate::request::{CacheUse, Request};
@@ -21,14 +21,14 @@ impl Request {
     /// Most tokens with a bias: each bias is added at every sampled token.
     pub const LOGIT_BIAS_MAX: usize = 4096;
 
-    /// Checks every field that needs no model, at the moment `now`.
-    pub(crate) fn validate(&self, now: Instant) -> Result<(), SubmitError> {
+    /// Checks every field that needs no model.
+    pub(crate) fn validate(&self) -> Result<(), SubmitError> {
         self.validate_output()?;
         self.validate_sampling()?;
         self.validate_bias()?;
         self.validate_stops()?;
         self.validate_cache()?;
-        self.validate_service(now)
+        self.validate_service()
     }
 
     /// Checks that every token id in the request is in the vocabulary.
@@ -156,29 +156,27 @@ impl Request {
         Ok(())
     }
 
-    fn validate_service(&self, now: Instant) -> Result<(), SubmitError> {
+    fn validate_service(&self) -> Result<(), SubmitError> {
         check(
             WEIGHTS.contains(&self.weight),
             "weight",
             self.weight,
             "a number from 0.001 to 1000",
         )?;
-        for (field, deadline) in [("start_by", self.start_by), ("finish_by", self.finish_by)] {
-            if let Some(deadline) = deadline {
-                check(
-                    deadline > now,
-                    field,
-                    format!("{:?} ago", now.saturating_duration_since(deadline)),
-                    "a time to come",
-                )?;
-            }
+        let deadlines = [
+            ("start_within", self.start_within),
+            ("finish_within", self.finish_within),
+        ];
+        for (field, within) in deadlines {
+            let within = within.unwrap_or(Duration::MAX);
+            check(!within.is_zero(), field, "0", "longer than 0")?;
         }
-        match (self.start_by, self.finish_by) {
+        match (self.start_within, self.finish_within) {
             (Some(start), Some(finish)) => check(
                 start <= finish,
-                "finish_by",
-                format!("{:?} before `start_by`", start - finish),
-                "no earlier than `start_by`",
+                "finish_within",
+                format!("{finish:?}"),
+                format!("at least `start_within`, which is {start:?}"),
             ),
             _ => Ok(()),
         }
@@ -207,8 +205,8 @@ mod tests {
 
     const VOCAB_SIZE: usize = 100;
 
-    fn judged(request: &Request, now: Instant) -> Result<(), SubmitError> {
-        request.validate(now)?;
+    fn judged(request: &Request) -> Result<(), SubmitError> {
+        request.validate()?;
         request.validate_tokens(VOCAB_SIZE)
     }
 
@@ -220,9 +218,7 @@ mod tests {
             change(&mut request);
             request
         };
-        let now = Instant::now();
-        let (past, soon) = (now, now + Duration::from_secs(1));
-        let later = soon + Duration::from_secs(1);
+        let hour = Duration::from_secs(3600);
         let many_stops = (0..17).fold(good(), |request, n| request.stop(n.to_string()));
         let many_tokens = (0..257).fold(good(), |request, _| request.stop_token(1));
         let many_biases = (0..4097).fold(good(), |request, token| request.bias(token, 1.0));
@@ -284,17 +280,17 @@ mod tests {
             ("weight", good().weight(-1.0)),
             ("weight", good().weight(f64::NAN)),
             ("weight", good().weight(f64::INFINITY)),
-            ("start_by", good().start_by(past)),
-            ("finish_by", good().finish_by(past)),
-            ("start_by", good().start_within(Duration::ZERO)),
-            ("finish_by", good().start_by(later).finish_by(soon)),
+            ("start_within", good().start_within(Duration::ZERO)),
+            ("finish_within", good().finish_within(Duration::ZERO)),
+            (
+                "finish_within",
+                good().start_within(2 * hour).finish_within(hour),
+            ),
             ("cache_salt", good().cache_salt("tenant").without_cache()),
             ("restore_points", good().restore_point(0).without_cache()),
         ];
         for (field, request) in table {
-            // Some deadlines in the table were set a little after `now`.
-            let now = Instant::now().min(soon - Duration::from_millis(1));
-            match judged(&request, now) {
+            match judged(&request) {
                 Err(SubmitError::Field {
                     field: found,
                     expected,
@@ -312,7 +308,6 @@ mod tests {
     fn valid_requests_are_accepted() {
         let good = || Request::tokens([1]);
         let hour = Duration::from_secs(3600);
-        let now = Instant::now();
         for request in [
             good().temperature(0.8).top_p(1.0).min_p(0.1),
             good().output_tokens_max(4).output_tokens_min(4),
@@ -326,9 +321,9 @@ mod tests {
             good().weight(1e-3).user("").start_within(hour),
             good().start_within(hour).finish_within(2 * hour),
             good().finish_within(Duration::MAX),
-            good().start_by(now + hour).finish_by(now + hour),
+            good().start_within(hour).finish_within(hour),
         ] {
-            assert!(judged(&request, now).is_ok(), "{request:?}");
+            assert!(judged(&request).is_ok(), "{request:?}");
         }
     }
 }

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::{CacheUse, Prompt, Request};
 use motet_core::TokenId;
 use motet_core::protocol::{ContextLimit, Priority, Sampling};
@@ -49,8 +47,8 @@ impl Request {
             user: None,
             weight: 1.0,
             priority: Priority::Normal,
-            start_by: None,
-            finish_by: None,
+            start_within: None,
+            finish_within: None,
             at_context_limit: ContextLimit::Stop,
             cache_salt: None,
             retention: 0,
@@ -217,33 +215,17 @@ impl Request {
         self
     }
 
-    /// Sets the deadline for its start.
-    #[must_use]
-    pub fn start_by(mut self, deadline: impl Into<Instant>) -> Self {
-        self.start_by = Some(deadline.into());
-        self
-    }
-
-    /// Sets the deadline for its start, counted from now; a time that overflows the clock sets
-    /// none.
+    /// Sets the longest time from its submission to its start.
     #[must_use]
     pub fn start_within(mut self, time: Duration) -> Self {
-        self.start_by = Instant::now().checked_add(time);
+        self.start_within = Some(time);
         self
     }
 
-    /// Sets the deadline for its end.
-    #[must_use]
-    pub fn finish_by(mut self, deadline: impl Into<Instant>) -> Self {
-        self.finish_by = Some(deadline.into());
-        self
-    }
-
-    /// Sets the deadline for its end, counted from now; a time that overflows the clock sets
-    /// none.
+    /// Sets the longest time from its submission to its end.
     #[must_use]
     pub fn finish_within(mut self, time: Duration) -> Self {
-        self.finish_by = Instant::now().checked_add(time);
+        self.finish_within = Some(time);
         self
     }
 
@@ -288,5 +270,12 @@ impl Request {
     pub fn restore_point(mut self, at: usize) -> Self {
         self.restore_points.push(at);
         self
+    }
+}
+
+/// A request without a prompt, which a fork may be: all of its output continues the source.
+impl Default for Request {
+    fn default() -> Self {
+        Self::tokens([])
     }
 }

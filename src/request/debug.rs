@@ -24,8 +24,8 @@ impl fmt::Debug for Request {
             user,
             weight,
             priority,
-            start_by,
-            finish_by,
+            start_within,
+            finish_within,
             at_context_limit,
             cache_salt,
             retention,
@@ -49,8 +49,8 @@ impl fmt::Debug for Request {
             .field("has_user", &user.is_some())
             .field("weight", weight)
             .field("priority", priority)
-            .field("start_by", start_by)
-            .field("finish_by", finish_by)
+            .field("start_within", start_within)
+            .field("finish_within", finish_within)
             .field("at_context_limit", at_context_limit)
             .field("has_cache_salt", &cache_salt.is_some())
             .field("retention", retention)

@@ -11,8 +11,7 @@ mod debug;
 mod output;
 
 use std::collections::BTreeMap;
-
-use tokio::time::Instant;
+use std::time::Duration;
 
 use motet_core::TokenId;
 use motet_core::protocol::Sampling;
@@ -63,6 +62,8 @@ pub struct Request {
     pub ignore_end_tokens: bool,
     /// The grammar that the whole output follows. Needs an engine with a tokenizer, and end
     /// tokens that are not ignored.
+    #[doc(alias = "structured output")]
+    #[doc(alias = "response_format")]
     pub grammar: Option<GrammarSource>,
     /// Number of outputs of [`Engine::submit_many`](crate::Engine::submit_many) and
     /// [`Engine::best_of`](crate::Engine::best_of); at least 1, at most
@@ -81,12 +82,12 @@ pub struct Request {
     /// The priority class. Like salt and user, it is for a server to set: a client that may
     /// choose it freely takes the slots of all lower classes.
     pub priority: Priority,
-    /// Deadline for its start; a request that has not started by then fails. Time is tokio's,
-    /// as everywhere in the engine: the system's, unless a test pauses it.
-    pub start_by: Option<Instant>,
-    /// Deadline for its end; the output ends then with the tokens generated so far. A request
-    /// that cannot meet the deadline fails before it has cost anything.
-    pub finish_by: Option<Instant>,
+    /// Longest time from its submission to its start; a request that has not started by then
+    /// fails. Time is tokio's, as everywhere in the engine: the system's, unless a test pauses it.
+    pub start_within: Option<Duration>,
+    /// Longest time from its submission to its end; the output ends then with the tokens generated
+    /// so far. A request that cannot meet the deadline fails before it has cost anything.
+    pub finish_within: Option<Duration>,
     /// Behaviour when the model's context is full.
     pub at_context_limit: ContextLimit,
     /// Whether the request uses cached state, and whether the state that it computes is cached
@@ -98,6 +99,7 @@ pub struct Request {
     pub cache_salt: Option<String>,
     /// How strongly its cached state is protected from eviction: state with a higher number is
     /// evicted only when no state with a lower number is left.
+    #[doc(alias = "eviction_priority")]
     pub retention: u8,
     /// Offsets in the prompt's tokens where a later prompt is likely to diverge; the sequence
     /// can be resumed there. Useful for models that cannot resume after any token (sliding

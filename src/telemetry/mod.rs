@@ -17,6 +17,7 @@ mod snapshot;
 mod tests;
 
 use std::sync::{Mutex, MutexGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -119,7 +120,8 @@ pub(crate) struct Telemetry {
     disk_degraded: AtomicUsize,
     pager_lost: AtomicUsize,
     sums: Mutex<Sums>,
-    events: broadcast::Sender<EngineEvent>,
+    /// `None` once the engine is shut down: the subscriptions have ended.
+    events: RwLock<Option<broadcast::Sender<EngineEvent>>>,
 }
 
 /// Values that change with a step or a request.
@@ -153,7 +155,7 @@ impl Telemetry {
                 last_finish: None,
                 prefill: PrefillRate::default(),
             }),
-            events: broadcast::Sender::new(EVENTS_MAX),
+            events: RwLock::new(Some(broadcast::Sender::new(EVENTS_MAX))),
         }
     }
 
@@ -198,22 +200,38 @@ impl Telemetry {
         self.metrics.paused.set(now.paused as f64);
     }
 
-    /// Subscribes to events from now on.
+    /// Subscribes to events from now on. After the engine's shutdown there are none.
     pub(crate) fn events(&self) -> Events {
-        Events::new(self.events.subscribe())
+        let subscribed = self.sender().as_ref().map(broadcast::Sender::subscribe);
+        Events::new(subscribed.unwrap_or_else(|| broadcast::channel(1).1))
+    }
+
+    /// Ends all subscriptions to events.
+    pub(crate) fn end_events(&self) {
+        let mut sender = self.events.write().unwrap_or_else(PoisonError::into_inner);
+        *sender = None;
     }
 
     /// Whether events have a subscriber.
     pub(crate) fn is_watched(&self) -> bool {
-        self.events.receiver_count() > 0
+        let sender = self.sender();
+        sender
+            .as_ref()
+            .is_some_and(|sender| sender.receiver_count() > 0)
     }
 
     /// Sends an event to the subscribers, if any.
     pub(crate) fn emit(&self, event: impl FnOnce() -> EngineEvent) {
-        if self.is_watched() {
+        let sender = self.sender();
+        if let Some(sender) = sender.as_ref().filter(|sender| sender.receiver_count() > 0) {
             // The last subscriber may just have gone.
-            self.events.send(event()).ok();
+            sender.send(event()).ok();
         }
+    }
+
+    fn sender(&self) -> RwLockReadGuard<'_, Option<broadcast::Sender<EngineEvent>>> {
+        // A panic of an event's closure leaves the sender as it was.
+        self.events.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a sequence that was preempted.

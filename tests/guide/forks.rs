@@ -15,13 +15,13 @@ async fn a_story_has_two_ends() {
     let engine = crate::speaking().await;
     // More tokens than a sequence may be ahead of its reader: it stays alive while it is not read.
     let story = Request::text("Once upon a time").output_tokens_max(400);
-    let mut story = engine.submit(story).await.expect("there is room");
+    let mut story = engine.submit(story).await.expect("it is accepted");
     story.next().await.expect("a piece").expect("no fault");
     let end = another_end(&engine, &story).await.expect("an output");
     assert_eq!(end.tokens.len(), 256);
     let usage = end.finish.usage;
     assert!(usage.prompt_tokens > "Once upon a time But then".len());
     assert!(usage.cached_tokens >= "Once upon a time".len(), "{usage:?}");
-    let rest = story.collect().await.expect("its own end").tokens;
+    let rest = story.collect().await.expect("a complete output").tokens;
     assert_eq!(rest.len(), 399);
 }

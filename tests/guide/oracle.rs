@@ -16,7 +16,7 @@ async fn engine_tokens_match_the_reference() {
 
     let engine = start().await.expect("it starts");
     let request = Request::tokens([1, 2, 3]).output_tokens_max(8);
-    let stream = engine.submit(request).await.expect("there is room");
+    let stream = engine.submit(request).await.expect("it is accepted");
     let tokens = stream.collect().await.expect("an output").tokens;
     let expected = OracleConfig::default().reference_tokens(&[1, 2, 3], 8, Sampling::GREEDY);
     assert_eq!(tokens, expected);

@@ -27,7 +27,7 @@ async fn engine_metrics_are_recorded() {
     let recorder = install_recorder().expect("the first of this process");
     let engine = crate::speaking().await;
     let request = Request::tokens([1, 2, 3]).output_tokens_max(8);
-    let stream = engine.submit(request).await.expect("there is room");
+    let stream = engine.submit(request).await.expect("it is accepted");
     stream.collect().await.expect("an output");
     let text = recorder.render();
     let tokens = text

@@ -31,7 +31,7 @@ async fn full_engine_returns_retry_after() {
     assert_eq!(status(&wordy.expect_err("no tokenizer")), (422, None));
     // Its stream is not read, so it stays inside the engine.
     let long = Request::tokens([1]).output_tokens_max(900);
-    let _stream = engine.submit(long.clone()).await.expect("there is room");
+    let _stream = engine.submit(long.clone()).await.expect("it is accepted");
     let full = engine.submit(long.clone()).await.expect_err("it is full");
     let (number, retry_after) = status(&full);
     assert!(number == 429 && retry_after.is_some(), "{full}");

@@ -24,10 +24,10 @@ async fn events_continue_as_long_as_the_engine_lives() {
     let engine = crate::speaking().await;
     let computed = async {
         let mut blocks = engine.follow_blocks().await.expect("two may follow");
-        blocks.next().await.expect("all that is there");
+        blocks.next().await.expect("all cached blocks");
         let prompt = Request::tokens((1..100).collect::<Vec<_>>());
-        engine.warm(prompt).await.expect("there is room");
-        blocks.next().await.expect("what was computed");
+        engine.warm(prompt).await.expect("it is computed");
+        blocks.next().await.expect("the computed blocks");
     };
     tokio::select! {
         biased;

@@ -21,10 +21,10 @@ async fn tenants_share_no_state() {
     for tenant in ["ada", "bob", "ada"] {
         let request = Request::text("one prompt of all").output_tokens_max(4);
         let request = for_a_tenant(request, tenant);
-        let stream = engine.submit(request).await.expect("there is room");
+        let stream = engine.submit(request).await.expect("it is accepted");
         let finish = stream.collect().await.expect("an output").finish;
         cached.push(finish.usage.cached_tokens);
     }
     assert_eq!(cached[..2], [0, 0]);
-    assert!(cached[2] > 0, "its own is found");
+    assert!(cached[2] > 0, "its own prefix is found");
 }

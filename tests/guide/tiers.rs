@@ -36,13 +36,13 @@ async fn restart_loads_cached_state() {
     let prompt: Vec<TokenId> = (1..200).collect();
     let request = Request::tokens(prompt).output_tokens_max(4);
     let first = engine(&oracle, with_tiers(folder.0.clone())).await;
-    let stream = first.submit(request.clone()).await.expect("there is room");
+    let stream = first.submit(request.clone()).await.expect("it is accepted");
     stream.collect().await.expect("an output");
     first.shutdown(Shutdown::Finish).await;
 
     let second = engine(&oracle, with_tiers(folder.0.clone())).await;
     assert!(second.stats().pager.disk_copies > 0, "a file was found");
-    let stream = second.submit(request).await.expect("there is room");
+    let stream = second.submit(request).await.expect("it is accepted");
     let usage = stream.collect().await.expect("an output").finish.usage;
     assert!(usage.cached_tokens > 100, "{usage:?}");
     assert!(second.stats().pager.read > 0, "it came from the disk");

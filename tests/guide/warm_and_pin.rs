@@ -21,12 +21,12 @@ async fn pin(engine: &Engine, beginning: Request) -> Result<PinId, CacheCommandE
 async fn warmed_prefix_can_be_evicted_and_pinned_cannot() {
     let engine = crate::speaking().await;
     let beginning = || Request::text("You are a choir.");
-    let tokens = warm(&engine, beginning()).await.expect("there is room");
+    let tokens = warm(&engine, beginning()).await.expect("it is computed");
     let cached = || engine.stats().cache.cached_tokens;
     crate::common::until("it is published", || cached() == tokens).await;
     engine.clear_cache(None).await.expect("it lives");
     assert_eq!(cached(), 0);
-    let pin = pin(&engine, beginning()).await.expect("there is room");
+    let pin = pin(&engine, beginning()).await.expect("it is computed");
     engine.clear_cache(None).await.expect("it lives");
     assert_eq!(cached(), tokens, "it stays");
     engine.unpin(pin).await.expect("it is pinned");

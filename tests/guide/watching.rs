@@ -29,7 +29,7 @@ async fn reports_continue_as_long_as_the_engine_lives() {
     let engine = crate::speaking().await;
     let watched = async {
         let request = Request::tokens([1, 2, 3]).output_tokens_max(8);
-        let stream = engine.submit(request).await.expect("there is room");
+        let stream = engine.submit(request).await.expect("it is accepted");
         stream.collect().await.expect("an output");
         let mut snapshots = engine.snapshots();
         for _ in 0..2 {

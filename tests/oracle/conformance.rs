@@ -428,16 +428,8 @@ fn each_injected_bug_fails_its_check() {
         ),
         (full, Bug::SwapsHalves, "split at any offset"),
         (windowed, Bug::SplitMovesCut, "split at any offset"),
-        (
-            full,
-            Bug::MergeForgetsLower,
-            "merge of what follows each other",
-        ),
-        (
-            windowed,
-            Bug::MergesAnything,
-            "merge of what follows each other",
-        ),
+        (full, Bug::MergeForgetsLower, "merge of adjacent segments"),
+        (windowed, Bug::MergesAnything, "merge of adjacent segments"),
         (full, Bug::TruncatesLate, "removal of the end"),
         (full, Bug::ShiftCutsTheEnd, "removal of a middle"),
         (full, Bug::ImportsAnother, "copied out and in"),

@@ -74,7 +74,7 @@ fn sealed(oracle: &mut Oracle) -> OracleSegment {
         output_kind: OutputKind::Nothing,
     }];
     oracle.step(&mut spans).expect("a step");
-    oracle.seal(&mut tail, 2).expect("a legal offset")
+    oracle.seal(&mut tail, 2).expect("a valid offset")
 }
 
 #[test]
@@ -113,11 +113,11 @@ fn failed_allocation_changes_nothing() {
         output_kind: OutputKind::Nothing,
     }];
     oracle.step(&mut spans).expect("a step");
-    let segment = oracle.seal(&mut tail, 2).expect("a legal offset");
+    let segment = oracle.seal(&mut tail, 2).expect("a valid offset");
     let packer = oracle.packer();
-    let detached_state = oracle.export(&segment).expect("a parcel");
+    let detached_state = oracle.export(&segment).expect("detached state");
     let mut bytes = vec![0; packer.packed_bytes(segment.segment_size())];
-    packer.pack(&detached_state, &mut bytes).expect("room");
+    packer.pack(&detached_state, &mut bytes).expect("it packs");
     let unpacked = || {
         packer
             .unpack(segment.segment_size(), &bytes)
@@ -134,7 +134,7 @@ fn failed_allocation_changes_nothing() {
     assert!(is_device_error(oracle.import(unpacked())));
     assert_eq!(config.counters.now(), before);
     assert_eq!(tail.tokens(), 1);
-    assert!(oracle.seal(&mut tail, 1).is_ok(), "five were refused");
+    assert!(oracle.seal(&mut tail, 1).is_ok(), "five failed");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn injected_export_faults_fail_exports() {
     let segment = sealed(&mut oracle);
     config.faults.fail_exports(1);
     assert!(is_device_error(oracle.export(&segment)));
-    let detached_state = oracle.export(&segment).expect("one was refused");
+    let detached_state = oracle.export(&segment).expect("one failed");
     // Detached state holds the memory of its segment.
     drop(segment);
     assert_eq!(config.counters.now().segments_alive, 1);
@@ -167,7 +167,7 @@ fn failed_removal_keeps_segments_and_invalidates_the_tail() {
         oracle.step(&mut spans).expect("a step").remove(0)
     };
     logits_after_nine(&mut oracle, &[], &mut tail);
-    let path = [Rc::new(oracle.seal(&mut tail, 1).expect("a legal offset"))];
+    let path = [Rc::new(oracle.seal(&mut tail, 1).expect("a valid offset"))];
     config.faults.fail_allocations(1);
     assert!(is_device_error(oracle.remove(&path, 0, &mut tail, 1..1)));
     let expected = config.reference_logits(&[9, 9])[config.vocab_size..].to_vec();
@@ -220,10 +220,10 @@ fn counts_follow_live_state() {
     }];
     oracle.step(&mut spans).expect("a step");
     assert_eq!(alive(), (0, 1, 800), "five tokens take two blocks");
-    let segment = oracle.seal(&mut tail, 3).expect("a legal offset");
+    let segment = oracle.seal(&mut tail, 3).expect("a valid offset");
     assert_eq!(alive(), (1, 1, 700));
     assert_eq!((segment.bytes(), tail.bytes()), (300, 400));
-    let parts = oracle.split(&segment, 1).expect("a legal offset");
+    let parts = oracle.split(&segment, 1).expect("a valid offset");
     assert_eq!(alive(), (3, 1, 1_000));
     assert_eq!(oracle.memory().active_bytes, 1_000);
     drop((segment, parts, tail));

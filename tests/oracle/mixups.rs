@@ -45,7 +45,7 @@ impl Scene {
         for chunk in tokens.chunks(4) {
             let mut tail = self.tail(&path, chunk);
             let segment = self.oracle.seal(&mut tail, chunk.len());
-            path.push(Rc::new(segment.expect("the tail's end is legal")));
+            path.push(Rc::new(segment.expect("the tail's end is a valid offset")));
         }
         path
     }
@@ -75,7 +75,7 @@ impl Scene {
         }];
         match self.oracle.step(&mut spans).expect("a step")[..] {
             [SpanOutput::Token(token)] => token,
-            ref span_outputs => panic!("no token but {span_outputs:?}"),
+            ref span_outputs => panic!("expected one token, got {span_outputs:?}"),
         }
     }
 
@@ -155,7 +155,7 @@ const CASES: [Case; 28] = [
         let [a, _, c] = parts(&s.path);
         s.slot_on(vec![a, Rc::clone(&shifted[0]), c])
     }),
-    ("the tail was begun on another's path", false, |s| {
+    ("the tail was opened on another's path", false, |s| {
         let other = s.other.clone();
         let tail = s.tail(&other, &[]);
         (s.path.clone(), tail)
@@ -182,7 +182,7 @@ const CASES: [Case; 28] = [
     ("sealed, but not put onto the path", false, |s| {
         let (path, mut tail) = s.correct(1);
         let tokens = tail.tokens();
-        drop(s.oracle.seal(&mut tail, tokens).expect("a legal offset"));
+        drop(s.oracle.seal(&mut tail, tokens).expect("a valid offset"));
         (path, tail)
     }),
     ("put onto the path, but not sealed", false, |s| {
@@ -204,7 +204,7 @@ const CASES: [Case; 28] = [
         let merged = s.oracle.merge(&c, &b).expect("whole segments");
         s.slot_on(vec![a, Rc::new(merged)])
     }),
-    ("merged with what does not follow", false, |s| {
+    ("merged with a segment that does not follow", false, |s| {
         let [a, b, c] = parts(&s.path);
         let merged = s.oracle.merge(&a, &c).expect("whole segments");
         s.slot_on(vec![Rc::new(merged), b])
@@ -280,7 +280,7 @@ fn segment_sealed_from_a_failed_step_matches_no_path() {
         let (mut path, mut tail) = fail_a_step(&mut scene);
         let tokens = tail.tokens();
         let segment = scene.oracle.seal(&mut tail, tokens);
-        path.push(Rc::new(segment.expect("the tail's end is legal")));
+        path.push(Rc::new(segment.expect("the tail's end is a valid offset")));
         let slot = scene.slot_on(path);
         let expected = config.reference_tokens(&PROMPT, OUTPUT, Sampling::GREEDY);
         assert_ne!(scene.output(slot), expected, "{layers:?}");

@@ -218,9 +218,9 @@ impl OracleHarness {
             let index = segment % slot.path.len();
             let segment = &slot.path[index];
             let packer = self.oracle.packer();
-            let detached_state = self.oracle.export(segment).expect("a parcel");
+            let detached_state = self.oracle.export(segment).expect("detached state");
             let mut bytes = vec![0; packer.packed_bytes(segment.segment_size())];
-            packer.pack(&detached_state, &mut bytes).expect("room");
+            packer.pack(&detached_state, &mut bytes).expect("it packs");
             let detached_state = packer.unpack(segment.segment_size(), &bytes);
             let imported = self.oracle.import(detached_state.expect("whole bytes"));
             slot.path[index] = Rc::new(imported.expect("memory"));

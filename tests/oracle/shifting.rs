@@ -49,7 +49,7 @@ impl Runner {
             last_token = Some(self.step(span, index));
             rest = remaining;
         }
-        last_token.expect("something was fed")
+        last_token.expect("there is a token to evaluate")
     }
 
     fn step(&mut self, tokens: &[TokenId], index: u64) -> TokenId {
@@ -63,7 +63,7 @@ impl Runner {
         }]);
         match span_outputs.expect("a step")[..] {
             [SpanOutput::Token(token)] => token,
-            ref span_outputs => panic!("no token but {span_outputs:?}"),
+            ref span_outputs => panic!("expected one token, got {span_outputs:?}"),
         }
     }
 
@@ -81,7 +81,7 @@ impl Runner {
             let retained = retained.count();
             (self.oracle)
                 .remove(&self.path, retained, &mut self.tail, removed)
-                .expect("a legal removal");
+                .expect("a valid removal");
             self.path.truncate(retained);
             return;
         }

@@ -67,7 +67,7 @@ fn engine_killed_while_writing_starts_again() {
         assert_eq!(
             status.code(),
             None,
-            "it was killed, and did not fail before: {status}"
+            "it must be killed, and not fail before: {status}"
         );
         let value = |name: &str| {
             let word = line
@@ -84,7 +84,7 @@ fn engine_killed_while_writing_starts_again() {
          starts that found and used some"
     );
     assert!(written > kills, "it was killed while it wrote");
-    assert!(found > kills / 4, "what was found was of use");
+    assert!(found > kills / 4, "cached state was used");
 }
 
 #[test]
@@ -134,11 +134,11 @@ fn damage(folder: &Path, rng: &mut impl Rng) -> bool {
     }
     let at = rng.random_range(0..bytes.len());
     if rng.random_bool(0.7) {
-        bytes[at] ^= 1 << rng.random_range(0..8)
+        bytes[at] ^= 1 << rng.random_range(0..8);
     } else {
-        bytes.truncate(at)
+        bytes.truncate(at);
     }
-    std::fs::write(path, bytes).expect("room");
+    std::fs::write(path, bytes).expect("the file system works");
     true
 }
 

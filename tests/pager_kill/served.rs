@@ -75,7 +75,7 @@ impl Served {
             .engine
             .submit(request)
             .await
-            .expect("room")
+            .expect("it is accepted")
             .collect()
             .await;
         let output = output.expect("an output");

@@ -94,7 +94,7 @@ fn a_smaller_budget_keeps_the_newest() {
     let copies: Vec<StoredCopy> = (0..6).map(|n| copy(n, 5_000)).collect();
     let (mut tier, _) = folder.open();
     for (id, copy) in (0..).zip(&copies) {
-        store(&mut tier, id, copy).expect("there is room");
+        store(&mut tier, id, copy).expect("it fits");
     }
     drop(tier);
     let each = DiskTier::bytes_taken(3, 5_000);
@@ -124,9 +124,9 @@ fn copy_that_does_not_fit_evicts_no_older_copy() {
     let copies: Vec<StoredCopy> = (0..3).map(|n| copy(n, 5_000)).collect();
     let (mut tier, _) = folder.open();
     for (id, copy) in (0..).zip(&copies) {
-        store(&mut tier, id, copy).expect("there is room");
+        store(&mut tier, id, copy).expect("it fits");
     }
-    store(&mut tier, 3, &copy(3, 90_000)).expect("there is room");
+    store(&mut tier, 3, &copy(3, 90_000)).expect("it fits");
     drop(tier);
     let each = DiskTier::bytes_taken(3, 5_000);
     let opened = folder.open_as(super::folder::IDENTITY, 3 * each);

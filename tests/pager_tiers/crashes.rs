@@ -74,7 +74,7 @@ fn check_folder(folder: &Folder, copies: &[StoredCopy], reported: &[Reported; CO
         match reported[at] {
             Reported::Stored => assert!(found[at], "{what}: {at} was stored and is gone"),
             Reported::Nothing | Reported::Removed => {
-                assert!(!found[at], "{what}: {at} ought not to be there");
+                assert!(!found[at], "{what}: {at} must not be there");
             }
             Reported::Unknown => {}
         }
@@ -128,7 +128,7 @@ fn any_disk_operation_may_fail_or_be_the_last() {
             check_folder(&folder, &copies, &reported, &what);
         }
     }
-    assert!(errors > 3 * whole, "most faults are heard of: {errors}");
+    assert!(errors > 3 * whole, "most faults are reported: {errors}");
 }
 
 #[test]
@@ -137,9 +137,10 @@ fn any_operation_of_opening_may_fail() {
     for at in 0.. {
         let (folder, file) = Folder::with(&one);
         let (mut tier, _) = folder.open();
-        store(&mut tier, 1, &two).expect("there is room");
+        store(&mut tier, 1, &two).expect("it fits");
         drop(tier);
-        std::fs::write(folder.path().join("00000000000000ff.part"), "motet").expect("room");
+        std::fs::write(folder.path().join("00000000000000ff.part"), "motet")
+            .expect("the file system works");
         let files = FaultyFiles::new(Some((at, Fault::FailsOnce)));
         let opened = folder.open_with(files.clone(), PLENTY_BYTES);
         let is_finished = files.operations() <= at;
@@ -175,7 +176,7 @@ fn misread_data_is_not_served() {
         let (mut tier, _) = folder
             .open_with(files.clone(), PLENTY_BYTES)
             .expect("it opens");
-        store(&mut tier, 0, &one).expect("there is room");
+        store(&mut tier, 0, &one).expect("it fits");
         let before = files.operations();
         files.plan(at, Fault::ReadsWrong);
         match load(&mut tier, 0, &one) {

@@ -14,9 +14,9 @@ type Damage = fn(&Path);
 
 /// Replaces the file by `damaged`. The damage must be detected, when the folder is opened or when
 /// the copy is loaded, and the file must be gone. A file that does not begin like a tier's own
-/// may belong to anybody else, and stays.
+/// may belong to another program, and stays.
 fn check(folder: &Folder, file: &Path, damaged: &[u8], one: &StoredCopy, what: &str) {
-    fs::write(file, damaged).expect("room");
+    fs::write(file, damaged).expect("the file system works");
     let (mut tier, recovered) = folder.open();
     if !damaged
         .iter()
@@ -98,7 +98,7 @@ fn every_bit_and_every_length_of_a_small_file_counts() {
             &format!("{more} bytes more"),
         );
     }
-    fs::write(&file, &whole).expect("room");
+    fs::write(&file, &whole).expect("the file system works");
     let (mut tier, _) = folder.open();
     load(&mut tier, 100, &one).expect("nothing but damage was found out");
 }
@@ -143,20 +143,22 @@ fn later_damage_is_found() {
     let one = copy(1, 10_000);
     let damages: [(&str, Damage); 4] = [
         ("gone", |file| fs::remove_file(file).expect("it goes")),
-        ("empty", |file| fs::write(file, "").expect("room")),
+        ("empty", |file| {
+            fs::write(file, "").expect("the file system works")
+        }),
         ("a bit", |file| {
             let mut bytes = fs::read(file).expect("it is there");
             bytes[9_000] ^= 1;
-            fs::write(file, bytes).expect("room");
+            fs::write(file, bytes).expect("the file system works");
         }),
-        ("somebody else's", |file| {
-            fs::write(file, vec![b'x'; 20_000]).expect("room");
+        ("another program's", |file| {
+            fs::write(file, vec![b'x'; 20_000]).expect("the file system works");
         }),
     ];
     for (what, damage) in damages {
         let folder = Folder::new();
         let (mut tier, _) = folder.open();
-        store(&mut tier, 0, &one).expect("there is room");
+        store(&mut tier, 0, &one).expect("it fits");
         damage(&folder.files()[0]);
         let rejected = load(&mut tier, 0, &one).expect_err(what);
         assert!(
@@ -175,7 +177,7 @@ fn renamed_file_is_not_used() {
     let renamed = |to: &str| -> (Folder, Recovered) {
         let (folder, file) = Folder::with(&one);
         let (mut tier, _) = folder.open();
-        store(&mut tier, 1, &two).expect("there is room");
+        store(&mut tier, 1, &two).expect("it fits");
         drop(tier);
         fs::rename(file, folder.path().join(to)).expect("it moves");
         let recovered = folder.open().1;

@@ -80,7 +80,7 @@ impl Folder {
     pub(crate) fn with(copy: &StoredCopy) -> (Self, PathBuf) {
         let folder = Self::new();
         let (mut tier, _) = folder.open();
-        store(&mut tier, 0, copy).expect("there is room");
+        store(&mut tier, 0, copy).expect("it fits");
         let file = folder.files().remove(0);
         (folder, file)
     }

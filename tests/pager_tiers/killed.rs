@@ -39,11 +39,11 @@ fn stores_until_it_is_killed() {
     let mut out = std::io::stdout();
     for name in 0..5_000_u64 {
         if let Some(old) = name.checked_sub(STORED_MAX) {
-            writeln!(out, "removing {old}").expect("somebody listens");
+            writeln!(out, "removing {old}").expect("the test reads the pipe");
             tier.remove(CopyId(old)).expect("it goes");
         }
-        store(&mut tier, name, &nth(name)).expect("there is room");
-        writeln!(out, "stored {name}").expect("somebody listens");
+        store(&mut tier, name, &nth(name)).expect("it fits");
+        writeln!(out, "stored {name}").expect("the test reads the pipe");
     }
 }
 

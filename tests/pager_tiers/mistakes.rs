@@ -23,7 +23,7 @@ fn folder_is_created_in_an_existing_parent() {
 #[test]
 fn file_is_rejected_as_a_folder() {
     let folder = Folder::new();
-    fs::write(folder.path(), "").expect("room");
+    fs::write(folder.path(), "").expect("the file system works");
     for path in [folder.path().to_owned(), folder.path().join("tier")] {
         let rejected = open(&path);
         assert!(
@@ -50,7 +50,7 @@ fn open(path: &std::path::Path) -> TierError {
 fn a_folder_is_of_one_tier_at_a_time() {
     let folder = Folder::new();
     let (mut tier, _) = folder.open();
-    store(&mut tier, 0, &copy(1, 100)).expect("there is room");
+    store(&mut tier, 0, &copy(1, 100)).expect("it fits");
     let rejected = folder.open_as(IDENTITY, PLENTY_BYTES).map(drop);
     let rejected = rejected.expect_err("it is in use");
     assert!(matches!(rejected, TierError::Locked { .. }), "{rejected}");
@@ -81,7 +81,7 @@ fn files_of_other_models_and_formats_are_removed() {
     assert_eq!((path, *found, *expected), (&file, IDENTITY, IDENTITY + 1));
     drop(opened);
 
-    fs::write(&file, &newer).expect("room");
+    fs::write(&file, &newer).expect("the file system works");
     let (_tier, recovered) = folder.open();
     let [(_, TierError::OtherFormat { .. })] = &recovered.removed[..] else {
         panic!("{recovered:?}");
@@ -93,10 +93,10 @@ fn files_of_other_models_and_formats_are_removed() {
 fn foreign_entries_are_left_alone() {
     let (folder, _) = Folder::with(&copy(1, 100));
     let path_inside = |name: &str| folder.path().join(name);
-    fs::write(path_inside("notes.txt"), "mine").expect("room");
-    fs::write(path_inside("film.segment"), "mine").expect("room");
-    fs::write(path_inside("film.part"), vec![0; 5_000]).expect("room");
-    fs::create_dir(path_inside("0000000000000009.segment")).expect("room");
+    fs::write(path_inside("notes.txt"), "mine").expect("the file system works");
+    fs::write(path_inside("film.segment"), "mine").expect("the file system works");
+    fs::write(path_inside("film.part"), vec![0; 5_000]).expect("the file system works");
+    fs::create_dir(path_inside("0000000000000009.segment")).expect("the file system works");
     let (_tier, recovered) = folder.open();
     assert_eq!((recovered.copies.len(), recovered.removed.len()), (1, 0));
     let reasons = recovered.left.iter().map(|(_, why)| why);
@@ -115,7 +115,7 @@ fn full_disk_is_reported_and_serving_continues() {
     let (mut tier, _) = folder
         .open_with(files.clone(), PLENTY_BYTES)
         .expect("it opens");
-    store(&mut tier, 0, &copy(1, 9_000)).expect("there is room");
+    store(&mut tier, 0, &copy(1, 9_000)).expect("it fits");
     let used_bytes = tier.used_bytes();
     // The third operation of a store writes the payload.
     files.plan(2, Fault::Fills);
@@ -129,7 +129,7 @@ fn full_disk_is_reported_and_serving_continues() {
     }
     load(&mut tier, 0, &copy(1, 9_000)).expect("it is there");
     files.heal();
-    store(&mut tier, 3, &copy(2, 9_000)).expect("there is room again");
+    store(&mut tier, 3, &copy(2, 9_000)).expect("it fits again");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_disk_that_fails_to_read_loses_nothing() {
     let (mut tier, _) = folder
         .open_with(files.clone(), PLENTY_BYTES)
         .expect("it opens");
-    store(&mut tier, 0, &copy(1, 9_000)).expect("there is room");
+    store(&mut tier, 0, &copy(1, 9_000)).expect("it fits");
     for operation in 0..4 {
         files.plan(operation, Fault::FailsForGood);
         let rejected = load(&mut tier, 0, &copy(1, 9_000)).expect_err("the disk fails");
@@ -155,7 +155,7 @@ fn a_disk_that_has_become_read_only_is_read_from() {
         .open_with(files.clone(), PLENTY_BYTES)
         .expect("it opens");
     for id in 0..2 {
-        store(&mut tier, id, &copy(id as u32, 9_000)).expect("there is room");
+        store(&mut tier, id, &copy(id as u32, 9_000)).expect("it fits");
     }
     let each = tier.used_bytes() / 2;
     files.plan(0, Fault::ReadOnly);
@@ -163,12 +163,9 @@ fn a_disk_that_has_become_read_only_is_read_from() {
     denied(store(&mut tier, 2, &copy(2, 9_000)).expect_err("nothing can be written"));
     denied(tier.remove(CopyId(0)).expect_err("nothing can be removed"));
     load(&mut tier, 1, &copy(1, 9_000)).expect("it can be read");
-    assert!(
-        tier.used_bytes() >= 2 * each,
-        "what is there goes on counting"
-    );
+    assert!(tier.used_bytes() >= 2 * each, "existing copies still count");
     files.heal();
-    store(&mut tier, 3, &copy(2, 9_000)).expect("there is room again");
+    store(&mut tier, 3, &copy(2, 9_000)).expect("it fits again");
     assert_eq!((tier.used_bytes(), folder.files().len()), (2 * each, 2));
 }
 
@@ -178,7 +175,7 @@ fn copies_in_a_missing_folder_are_neither_damaged_nor_freed() {
     let (folder, moved_folder) = (Folder::new(), Folder::new());
     let (mut tier, _) = folder.open();
     for id in 0..2 {
-        store(&mut tier, id, &copy(id as u32, 9_000)).expect("there is room");
+        store(&mut tier, id, &copy(id as u32, 9_000)).expect("it fits");
     }
     let each = tier.used_bytes() / 2;
     fs::rename(folder.path(), moved_folder.path()).expect("ours");
@@ -189,13 +186,10 @@ fn copies_in_a_missing_folder_are_neither_damaged_nor_freed() {
     missing(load(&mut tier, 0, &copy(0, 9_000)).expect_err("it is not there"));
     missing(store(&mut tier, 2, &copy(2, 9_000)).expect_err("there is no folder"));
     missing(tier.remove(CopyId(1)).expect_err("it is not there"));
-    assert!(
-        tier.used_bytes() >= 2 * each,
-        "what is there goes on counting"
-    );
+    assert!(tier.used_bytes() >= 2 * each, "existing copies still count");
     fs::rename(moved_folder.path(), folder.path()).expect("ours");
     load(&mut tier, 0, &copy(0, 9_000)).expect("it is there again");
-    store(&mut tier, 3, &copy(2, 9_000)).expect("there is room again");
+    store(&mut tier, 3, &copy(2, 9_000)).expect("it fits again");
     assert_eq!((tier.used_bytes(), folder.files().len()), (2 * each, 2));
 }
 
@@ -205,11 +199,11 @@ fn copies_in_a_missing_folder_are_neither_damaged_nor_freed() {
 fn recreated_folder_is_not_used() {
     let folder = Folder::new();
     let (mut tier, _) = folder.open();
-    store(&mut tier, 0, &copy(0, 9_000)).expect("there is room");
+    store(&mut tier, 0, &copy(0, 9_000)).expect("it fits");
     let used = tier.used_bytes();
     fs::remove_dir_all(folder.path()).expect("ours");
     let (mut other, _) = folder.open();
-    store(&mut other, 0, &copy(3, 9_000)).expect("there is room");
+    store(&mut other, 0, &copy(3, 9_000)).expect("it fits");
     let there = folder.files();
     let missing = |error: TierError| {
         assert!(matches!(error, TierError::Missing { .. }), "{error}");
@@ -223,8 +217,8 @@ fn recreated_folder_is_not_used() {
     drop(other);
     missing(store(&mut tier, 1, &copy(1, 9_000)).expect_err("the other's files are there"));
     fs::remove_dir_all(folder.path()).expect("ours");
-    fs::create_dir(folder.path()).expect("room");
-    store(&mut tier, 1, &copy(1, 9_000)).expect("it is empty, and nobody's");
+    fs::create_dir(folder.path()).expect("the file system works");
+    store(&mut tier, 1, &copy(1, 9_000)).expect("it is empty and unowned");
     let rejected = open(folder.path());
     assert!(matches!(rejected, TierError::Locked { .. }), "{rejected}");
     let lost = load(&mut tier, 0, &copy(0, 9_000)).expect_err("it was there before");

@@ -16,7 +16,7 @@ fn filled(copies: u32) -> (Folder, Vec<StoredCopy>, usize) {
     let (mut tier, _) = folder.open();
     let copies: Vec<StoredCopy> = (0..copies).map(|name| copy(name, 5_000)).collect();
     for (id, copy) in (0..).zip(&copies) {
-        store(&mut tier, id, copy).expect("there is room");
+        store(&mut tier, id, copy).expect("it fits");
     }
     let each = tier.used_bytes() / copies.len();
     (folder, copies, each)
@@ -45,7 +45,7 @@ fn stored_copies_are_readable_by_their_owner_only() {
         .open_with(files.clone(), PLENTY_BYTES)
         .expect("it opens");
     assert!(recovered.exposed.is_none());
-    store(&mut tier, 0, &copy(1, 100)).expect("there is room");
+    store(&mut tier, 0, &copy(1, 100)).expect("it fits");
     // A copy that is being written when the process dies.
     files.plan(2, Fault::DiesWithin);
     store(&mut tier, 1, &copy(2, 100)).expect_err("it is dead");
@@ -62,7 +62,7 @@ fn stored_copies_are_readable_by_their_owner_only() {
 fn exposed_folder_is_reported_and_left_unchanged() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
-    fs::create_dir(folder.path()).expect("room");
+    fs::create_dir(folder.path()).expect("the file system works");
     for (given, is_wide) in [(0o755, true), (0o710, true), (0o702, true), (0o700, false)] {
         let given = fs::Permissions::from_mode(given);
         fs::set_permissions(folder.path(), given.clone()).expect("ours");
@@ -103,7 +103,7 @@ impl tracing::Subscriber for LogCapture {
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
 
     fn event(&self, event: &tracing::Event<'_>) {
-        let mut logged = self.0.lock().expect("nobody panics meanwhile");
+        let mut logged = self.0.lock().expect("no thread panics meanwhile");
         let mut record_field = |_: &tracing::field::Field, value: &dyn std::fmt::Debug| {
             logged.push(format!("{value:?}"));
         };
@@ -124,14 +124,14 @@ fn exposed_replacement_folder_is_reported() {
         let (folder, log_capture) = (Folder::new(), LogCapture::default());
         let (mut tier, _) = folder.open();
         fs::remove_dir_all(folder.path()).expect("ours");
-        fs::create_dir(folder.path()).expect("room");
+        fs::create_dir(folder.path()).expect("the file system works");
         let given = fs::Permissions::from_mode(mode);
         fs::set_permissions(folder.path(), given).expect("ours");
         tracing::subscriber::with_default(log_capture.clone(), || {
-            store(&mut tier, 0, &copy(1, 100)).expect("it is empty, and nobody's");
-            store(&mut tier, 1, &copy(2, 100)).expect("there is room");
+            store(&mut tier, 0, &copy(1, 100)).expect("it is empty and unowned");
+            store(&mut tier, 1, &copy(2, 100)).expect("it fits");
         });
-        let logged = log_capture.0.lock().expect("nobody panics meanwhile");
+        let logged = log_capture.0.lock().expect("no thread panics meanwhile");
         assert_eq!(logged.len(), usize::from(is_wide), "once: {logged:?}");
         let path = folder.path().display().to_string();
         assert!(
@@ -170,7 +170,7 @@ fn file_unreadable_at_one_start_is_recovered_at_the_next() {
         assert_eq!(tier.used_bytes(), 4 * each, "{what}");
         // A copy that is stored meanwhile gets a name of its own.
         files.heal();
-        store(&mut tier, 0, &copy(9, 5_000)).expect("there is room");
+        store(&mut tier, 0, &copy(9, 5_000)).expect("it fits");
         tier.remove(CopyId(0)).expect("it goes");
         drop(tier);
         check_all_recovered(&folder, &copies);
@@ -184,7 +184,7 @@ fn unreadable_files_count_against_the_budget() {
     let opened = folder.open_with(files, 3 * each).expect("one is served");
     let (mut tier, recovered) = opened;
     assert_eq!((recovered.copies.len(), recovered.left.len()), (1, 1));
-    store(&mut tier, 0, &copy(5, 5_000)).expect("there is room for three");
+    store(&mut tier, 0, &copy(5, 5_000)).expect("three fit");
     let rejected = store(&mut tier, 1, &copy(6, 5_000)).expect_err("there are three");
     assert!(
         matches!(rejected, TierError::OutOfSpace { .. }),
@@ -213,10 +213,10 @@ fn foreign_files_are_left_alone() {
         ("music.segment", b"motetse"),
     ];
     for (name, bytes) in files {
-        fs::write(folder.path().join(name), bytes).expect("room");
+        fs::write(folder.path().join(name), bytes).expect("the file system works");
     }
     let zeros = folder.path().join("0000000000000005.segment");
-    fs::write(&zeros, [0; 4_096]).expect("room");
+    fs::write(&zeros, [0; 4_096]).expect("the file system works");
     let (mut tier, recovered) = folder.open();
     assert_eq!((recovered.copies.len(), recovered.removed.len()), (2, 0));
     assert_eq!(recovered.left.len(), files.len() + 1, "{recovered:?}");
@@ -225,7 +225,7 @@ fn foreign_files_are_left_alone() {
     }
     assert_eq!((recovered.left_bytes, tier.used_bytes()), (0, 2 * each));
     for id in 0..6 {
-        store(&mut tier, id, &copy(10 + id as u32, 5_000)).expect("there is room");
+        store(&mut tier, id, &copy(10 + id as u32, 5_000)).expect("it fits");
     }
     for id in 0..6 {
         load(&mut tier, id, &copy(10 + id as u32, 5_000)).expect("it is there");
@@ -251,7 +251,7 @@ fn unfinished_files_are_removed() {
         ("0000000000000009.segment", b""),
         ("000000000000000a.segment", b"motetseg"),
     ] {
-        fs::write(folder.path().join(name), bytes).expect("room");
+        fs::write(folder.path().join(name), bytes).expect("the file system works");
         let (_, recovered) = folder.open();
         assert_eq!(
             (recovered.removed.len(), recovered.left.len()),
@@ -266,7 +266,7 @@ fn unfinished_files_are_removed() {
 fn a_file_that_cannot_be_removed_does_not_fail_the_start() {
     let (folder, copies, each) = filled(2);
     let torn = folder.path().join("00000000000000ff.part");
-    fs::write(&torn, "motetseg, and no more").expect("room");
+    fs::write(&torn, "motetseg, and no more").expect("the file system works");
     let whole = {
         let files = FaultyFiles::new(None);
         drop(
@@ -278,7 +278,7 @@ fn a_file_that_cannot_be_removed_does_not_fail_the_start() {
     };
     let mut failed = 0;
     for at in 3..whole {
-        fs::write(&torn, "motetseg, and no more").expect("room");
+        fs::write(&torn, "motetseg, and no more").expect("the file system works");
         let files = FaultyFiles::new(Some((at, Fault::ReadOnly)));
         let opened = folder.open_with(files.clone(), PLENTY_BYTES);
         let (mut tier, recovered) = opened.expect("the rest is served");
@@ -293,7 +293,7 @@ fn a_file_that_cannot_be_removed_does_not_fail_the_start() {
                 (4096, 2 * each + 4096)
             );
             files.heal();
-            store(&mut tier, 0, &copy(9, 5_000)).expect("there is room");
+            store(&mut tier, 0, &copy(9, 5_000)).expect("it fits");
             assert!(!torn.exists(), "it goes when it can");
             assert_eq!(tier.used_bytes(), 3 * each);
             tier.remove(CopyId(0)).expect("it goes");
@@ -357,7 +357,7 @@ fn recovered_within(folder: &Folder, label_bytes_max: usize) -> (Vec<Label>, Vec
 fn oversized_label_is_not_damage_and_evicts_no_older_copy() {
     let (folder, copies, _) = filled(3);
     let (mut tier, _) = folder.open();
-    store(&mut tier, 0, &long_copy(8, 5_000)).expect("there is room");
+    store(&mut tier, 0, &long_copy(8, 5_000)).expect("it fits");
     drop(tier);
     let each = Label::host_bytes(copies[0].label.tokens.len());
     let (retained, reasons) = recovered_within(&folder, 3 * each);
@@ -375,7 +375,7 @@ fn older_duplicate_evicts_no_older_copy() {
     let (old, duplicate, other) = (copy(1, 5_000), long_copy(2, 100), long_copy(3, 100));
     let (mut tier, _) = folder.open();
     for (id, copy) in (0..).zip([&old, &duplicate, &other, &duplicate]) {
-        store(&mut tier, id, copy).expect("there is room");
+        store(&mut tier, id, copy).expect("it fits");
     }
     drop(tier);
     let tokens = [&old, &duplicate, &other].map(|copy| copy.label.tokens.len());
@@ -404,8 +404,7 @@ fn a_file_has_its_own_tokens_only() {
             one.label.precision,
             100,
         );
-        tier.store(CopyId(id), &label, &one.bytes)
-            .expect("there is room");
+        tier.store(CopyId(id), &label, &one.bytes).expect("it fits");
     }
     for file in folder.files() {
         let bytes = fs::metadata(&file).expect("it is there").len();

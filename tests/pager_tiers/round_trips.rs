@@ -12,7 +12,7 @@ const LENGTHS: [usize; 6] = [0, 1, 4095, 4096, 300_000, 1 << 20];
 fn keeps_copies(tier: &mut dyn Tier) {
     let copies: Vec<StoredCopy> = (0..).zip(LENGTHS).map(|(n, b)| copy(n, b)).collect();
     for (id, copy) in (0..).zip(&copies) {
-        store(tier, id, copy).expect("there is room");
+        store(tier, id, copy).expect("it fits");
         let used_bytes = tier.used_bytes();
         store(tier, id, copy).expect("it is there already");
         assert_eq!(tier.used_bytes(), used_bytes);
@@ -61,7 +61,7 @@ fn a_restart_finds_all_copies_again_the_oldest_first() {
         if ids == 0 {
             assert_eq!(found.count(), 0);
             for (id, copy) in (0..).zip(&copies) {
-                store(&mut tier, id, copy).expect("there is room");
+                store(&mut tier, id, copy).expect("it fits");
             }
         } else {
             let expected = (100..).zip(copies.iter().map(|copy| &copy.label));
@@ -73,7 +73,7 @@ fn a_restart_finds_all_copies_again_the_oldest_first() {
     }
     // A new copy gets a file of its own.
     let (mut tier, _) = folder.open();
-    store(&mut tier, 200, &copy(9, 10)).expect("there is room");
+    store(&mut tier, 200, &copy(9, 10)).expect("it fits");
     assert_eq!(folder.files().len(), copies.len() + 1);
 }
 
@@ -84,8 +84,8 @@ fn newest_of_duplicate_copies_is_retained() {
     let mut eight = copy(1, 60);
     eight.label.precision = Precision::Eight;
     let (mut tier, _) = folder.open();
-    store(&mut tier, 0, &one).expect("there is room");
-    store(&mut tier, 1, &eight).expect("there is room");
+    store(&mut tier, 0, &one).expect("it fits");
+    store(&mut tier, 1, &eight).expect("it fits");
     drop(tier);
 
     let (mut tier, recovered) = folder.open();
@@ -109,7 +109,7 @@ fn a_copy_is_not_served_for_another() {
     changes[5].bytes = 99;
     for label in changes {
         let (mut tier, _) = folder.open();
-        store(&mut tier, 0, &one).expect("there is room");
+        store(&mut tier, 0, &one).expect("it fits");
         let loaded = tier.load(CopyId(0), &label);
         assert!(
             matches!(loaded, Err(TierError::Damaged { .. })),

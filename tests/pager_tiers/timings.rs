@@ -105,8 +105,11 @@ fn disk() {
         let mut target = vec![1; bytes];
         for id in 0..30 {
             // Alternately, and never many at once, so that both see the same system.
-            stored.push(timed(|| store(&mut plain_tier, id, &one).expect("room")).1);
-            synced.push(timed(|| store(&mut flushed_tier, id, &one).expect("room")).1);
+            stored
+                .push(timed(|| store(&mut plain_tier, id, &one).expect("the file system works")).1);
+            synced.push(
+                timed(|| store(&mut flushed_tier, id, &one).expect("the file system works")).1,
+            );
             let (bytes, time) = timed(|| plain_tier.load(CopyId(id), &one.label).expect("there"));
             loaded.push(time);
             copied.push(timed(|| target.copy_from_slice(&bytes)).1);
@@ -132,7 +135,7 @@ fn opening() {
     let mut one: StoredCopy = copy(1, 100_000);
     for id in 0..2_000 {
         one.label.tokens = (id as u32..id as u32 + 2_000).collect();
-        store(&mut tier, id, &one).expect("room");
+        store(&mut tier, id, &one).expect("the file system works");
     }
     drop(tier);
     let ((mut tier, recovered), time) = timed(|| folder.open());

@@ -157,7 +157,7 @@ async fn engine_serves_without_a_removed_folder() {
     fs::remove_dir_all(&served.folder.0).expect("ours");
     served.serve_without_disk().await;
     // A person creates it again: all its files are lost.
-    fs::create_dir(&served.folder.0).expect("room");
+    fs::create_dir(&served.folder.0).expect("the file system works");
     served.check_recovery().await;
 }
 
@@ -178,7 +178,7 @@ async fn file_in_place_of_the_folder_is_left_alone() {
     let served = Served::new("lost-file").await;
     let elsewhere = Folder(aside(&served.folder.0));
     fs::rename(&served.folder.0, &elsewhere.0).expect("ours");
-    fs::write(&served.folder.0, "mine").expect("room");
+    fs::write(&served.folder.0, "mine").expect("the file system works");
     served.serve_without_disk().await;
     let mine = fs::read(&served.folder.0).expect("it is there");
     assert_eq!(mine, b"mine");

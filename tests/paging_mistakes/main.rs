@@ -59,7 +59,11 @@ async fn serve(engine: &Engine, oracle: &OracleConfig, users: std::ops::Range<u3
     let mut cached = 0;
     for user in users {
         let request = Request::tokens(opening(user)).output_tokens_max(4);
-        let output = engine.submit(request).await.expect("room").collect();
+        let output = engine
+            .submit(request)
+            .await
+            .expect("the file system works")
+            .collect();
         let output = tokio::time::timeout(Duration::from_secs(20), output);
         let output = output.await.expect("it ends").expect("an output");
         let expected = oracle.reference_tokens(&opening(user), 4, Sampling::GREEDY);
@@ -92,7 +96,7 @@ async fn invalid_folder_is_rejected_at_start() {
     );
 
     let file = Folder::new("mistakes-file");
-    std::fs::write(&file.0, "not a folder").expect("room");
+    std::fs::write(&file.0, "not a folder").expect("the file system works");
     let error = rejected(&oracle, config(&oracle, &file.0)).await;
     assert!(matches!(error, TierError::NotAFolder { .. }), "{error}");
 }
@@ -154,7 +158,7 @@ async fn engine_serves_without_a_host_tier_smaller_than_a_segment() {
         first
             .submit(request)
             .await
-            .expect("room")
+            .expect("the file system works")
             .collect()
             .await
             .expect("an output");
@@ -168,7 +172,11 @@ async fn engine_serves_without_a_host_tier_smaller_than_a_segment() {
     assert!(second.stats().pager.disk_copies > 0, "some were left");
     for user in 0..9 {
         let request = Request::tokens(long(user)).output_tokens_max(4);
-        let output = second.submit(request).await.expect("room").collect();
+        let output = second
+            .submit(request)
+            .await
+            .expect("the file system works")
+            .collect();
         let output = tokio::time::timeout(Duration::from_secs(20), output);
         let output = output.await.expect("it ends").expect("an output");
         assert_eq!(

@@ -29,7 +29,7 @@ pub(crate) fn is_bound(test: &str) -> bool {
     }
     assert!(
         std::env::var_os(IS_UNPRIVILEGED).is_none(),
-        "nobody is bound"
+        "permissions bind the unprivileged user"
     );
     let program = std::env::current_exe().expect("a program");
     let child = Command::new(program)
@@ -44,7 +44,9 @@ pub(crate) fn is_bound(test: &str) -> bool {
             assert!(ran.status.success(), "{stdout}{stderr}");
             assert!(stdout.contains("1 passed"), "{stdout}");
         }
-        Err(error) => println!("not checked: nobody cannot run this program ({error})"),
+        Err(error) => {
+            println!("not checked: the unprivileged user cannot run this program ({error})")
+        }
     }
     false
 }

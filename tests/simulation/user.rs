@@ -374,8 +374,8 @@ async fn use_cache_commands(harness: &SimulationHarness, request: Request, rng: 
     harness.record.count("behaviour: looks after the cache", 1);
     let salt = request.cache_salt.clone();
     let request = Request {
-        start_by: None,
-        finish_by: None,
+        start_within: None,
+        finish_within: None,
         cache: CacheUse::Shared,
         ..request
     };

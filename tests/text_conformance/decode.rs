@@ -110,7 +110,7 @@ fn decodes(check: &mut Check, fact: &Fact<'_>) {
 
     let expected = expect.get("recorded_outputs").tokens();
     table.push(next_word);
-    check.theirs("what the device draws", &table, &expected);
+    check.theirs("tokens that the device samples", &table, &expected);
     let forwards: Vec<Vec<usize>> = expect
         .get("forwards_position_len")
         .items()
@@ -121,7 +121,7 @@ fn decodes(check: &mut Check, fact: &Fact<'_>) {
     let theirs: Vec<Vec<usize>> = (0..expected.len())
         .map(|step| vec![start + step, 1])
         .collect();
-    check.theirs("what the device is given", theirs, forwards);
+    check.theirs("tokens that the device is given", theirs, forwards);
     assert_eq!(steps, tokens, "one token a step");
     assert!(
         (shown + 1..=expected.len()).contains(&steps),
@@ -145,7 +145,7 @@ fn is_cancelled(check: &mut Check, fact: &Fact<'_>) {
     let (evaluated, cached) = block_on(async {
         let engine = engine(&config).await;
         let request = Request::tokens(prompt.clone()).output_tokens_max(output_max);
-        let mut stream = engine.submit(request).await.expect("there is room");
+        let mut stream = engine.submit(request).await.expect("it is accepted");
         for _ in 0..streamed {
             stream
                 .next()
@@ -192,7 +192,7 @@ fn is_cancelled(check: &mut Check, fact: &Fact<'_>) {
         none_left,
         expect.get("all_captures_closed").flag(),
     );
-    check.lacks("an error for a caller that has left");
+    check.lacks("an error for a caller that has cancelled");
 }
 
 fn next_in_table(fact: &Fact<'_>, token: TokenId) -> TokenId {
@@ -239,7 +239,7 @@ async fn engine(config: &OracleConfig) -> Engine {
 }
 
 async fn collect(engine: &Engine, request: Request) -> motet::request::Completion {
-    let stream = engine.submit(request).await.expect("there is room");
+    let stream = engine.submit(request).await.expect("it is accepted");
     stream.collect().await.expect("no fault was asked for")
 }
 

@@ -6,7 +6,7 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     Difference {
         suite: "text.stop_rules_code",
         case: "first stop in list order that occurs wins (not earliest in text)",
-        reason: "what stops an output must not depend on how its text came in pieces",
+        reason: "the stop string must not depend on how the text came in pieces",
         instead: "the stop string that is complete first in the text wins",
     },
     Difference {
@@ -18,7 +18,7 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     Difference {
         suite: "sample.history",
         case: "TopK before TopP",
-        reason: "what takes part does not depend on an order among equals",
+        reason: "the filters do not depend on an order among equals",
         instead: "all tokens as likely as the second get through top-k 2, here three",
     },
     Difference {
@@ -31,8 +31,8 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         suite: "decode.pipelined",
         case: "CancelledMidStream (speculative)",
         reason: "a caller cancels by dropping its stream, so no error is there to be read",
-        instead: "the sequence ends long before its output would, all that it held is given back, and \
-                  what was computed stays in the cache, but for at most one token",
+        instead: "the sequence ends long before its output would, all its resources are freed, and \
+                  computed state stays in the cache, except for at most one token",
     },
 ];
 

@@ -80,7 +80,7 @@ fn counts(check: &mut Check, fact: &Fact<'_>) {
     let last = &all[all.len().saturating_sub(window)..];
     let last: BTreeSet<usize> = last.iter().copied().collect();
     let own_rule: Vec<usize> = last.into_iter().collect();
-    check.same_or_instead("what is penalised", penalised, own_rule, expected);
+    check.same_or_instead("penalised tokens", penalised, own_rule, expected);
 
     // Each counted token costs 1, if the window is everything.
     let everything = Sampling {
@@ -140,14 +140,14 @@ fn filters_in_order(check: &mut Check, fact: &Fact<'_>) {
         ..sampling
     };
     let k = sampling.top_k as usize;
-    check.theirs("what top-k lets through", k.min(row.len()), support);
+    check.theirs("tokens that pass top-k", k.min(row.len()), support);
     // Tokens as likely as the last of them pass, too.
     let mut sorted = row.clone();
     sorted.sort_by(|a, b| b.total_cmp(a));
     let least = sorted[support - 1];
     let as_likely = row.iter().filter(|logit| **logit >= least).count();
     let through = possible(by_top_k, &row);
-    check.same_or_instead("what top-k lets through", through, as_likely, support);
+    check.same_or_instead("tokens that pass top-k", through, as_likely, support);
 }
 
 /// The rows of a draft are sampled as if it had been accepted, by samplers that were made for it.

@@ -25,8 +25,8 @@ import sys
 import time
 from pathlib import Path
 
-# Only what JSON lines may go to the real standard output: a library that prints would
-# break the protocol.
+# Only JSON lines may go to the real standard output: a library that prints would break the
+# protocol.
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 

@@ -24,7 +24,7 @@ import mlx.core as mx  # noqa: E402
 from mlx_lm import server  # noqa: E402
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
 
-# What a token is, as `tokenizer.ggml.token_type` numbers it.
+# Types of tokens, as `tokenizer.ggml.token_type` numbers them.
 CONTROL, USER_DEFINED = 3, 4
 
 # Names of `tokenizer.ggml.pre` for GPT-2's words with each digit alone.

@@ -5,11 +5,10 @@
 // first library that has it, so defining the three here wins, both
 //   - linked into libmlxc.so, which comes before libmlx.so in a Rust program, and
 //   - alone in libmotet_blas.so, LD_PRELOADed into a Python that uses the same wheel.
-//
-// OpenBLAS is opened at the first product. It reads its settings from the environment
-// when it is opened; ours are put there before main() runs, while there is one thread,
-// because setenv() beside a getenv() of another thread is a data race. What the user
-// has set is left alone: OPENBLAS_CORETYPE, OPENBLAS_NUM_THREADS, OMP_NUM_THREADS.
+// OpenBLAS is opened at the first product. It reads its settings from the environment when it is
+// opened. Ours are put there before main() runs, while there is one thread, because setenv()
+// beside a getenv() of another thread is a data race. Settings of the user are kept:
+// OPENBLAS_CORETYPE, OPENBLAS_NUM_THREADS, OMP_NUM_THREADS.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

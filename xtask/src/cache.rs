@@ -1,16 +1,16 @@
-//! The one folder per user in which everything is kept, and its lock.
+//! The per-user folder of everything that set-up prepares, and its lock.
 //!
 //! ```text
 //! <cache>/lock                              held by the set-up that is writing
-//!        /downloads/NAME-VERSION.whl        as fetched; retained, so that mending needs no network
+//!        /downloads/NAME-VERSION.whl        as fetched; kept, so that repairs need no network
 //!        /wheels/NAME-VERSION-KEY/          unpacked
 //!        /build/mlx-c-VERSION-KEY/          mlx-c's objects and bindings.rs
 //!        /build/mlxc-KEY/                   libmlxc.so, libmotet_blas.so
 //!        /models/NAME.gguf
 //!        /tools/python/                     a pip of our own, where the system has none
 //! ```
-//! A KEY names the inputs of what is in the folder, so that checkouts of different
-//! ages share what they have in common and leave alone what they do not.
+//! A KEY is a digest of the inputs of the folder's content. Checkouts of different ages share the
+//! folders with equal inputs and leave the others alone.
 
 use std::env;
 use std::fs::{self, File, TryLockError};
@@ -20,10 +20,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::ui;
 
-/// How the names of what is not finished end.
+/// Suffix of the names of unfinished files and folders.
 const PARTIAL: &str = ".partial";
 
-/// Where the cache is.
+/// Path of the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
     root: PathBuf,
@@ -96,12 +96,13 @@ impl Cache {
         Ok(Lock(file))
     }
 
-    /// Removes what set-ups that were interrupted have left: nobody else holds the lock.
+    /// Removes the leftovers of interrupted set-ups. The caller holds the lock, so no other
+    /// set-up runs.
     fn sweep(&self) {
         for folder in [self.downloads(), self.wheels(), self.build(), self.models()] {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 if entry.file_name().to_string_lossy().ends_with(PARTIAL) {
-                    let _ = remove(&entry.path()); // it is in nobody's way; the next one tries again
+                    let _ = remove(&entry.path()); // it disturbs nothing; the next set-up tries again
                 }
             }
         }
@@ -116,10 +117,10 @@ pub(crate) fn write_atomically(path: &Path, content: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The name under which `path` is made before it is renamed into place.
+/// The name under which `path` is written before it is renamed into place.
 ///
-/// It is this process' own: a compiler that outlived a set-up that was killed must not
-/// write into the next one's folder.
+/// The name is unique to this process. A compiler that outlives a killed set-up must not write
+/// into the next set-up's folder.
 pub(crate) fn partial(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}{PARTIAL}", std::process::id()));

@@ -43,12 +43,12 @@ pub(crate) fn check_file(path: &Path, expected: &str) -> Result<()> {
     Ok(())
 }
 
-/// A name for "exactly these inputs": add everything that a build depends on.
+/// Digest that names a set of inputs. Everything that a build depends on must be added.
 #[derive(Default)]
 pub(crate) struct Key(Sha256);
 
 impl Key {
-    /// Adds a named input. Lengths go in too, so no two lists of inputs run together.
+    /// Adds a named input. Lengths are hashed too, so that different lists of inputs differ.
     pub(crate) fn add(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
         for part in [name.as_bytes(), value.as_ref()] {
             self.0.update((part.len() as u64).to_le_bytes());
@@ -72,7 +72,7 @@ impl Key {
         Ok(self)
     }
 
-    /// Short enough for a folder's name, long enough that two never meet.
+    /// Short enough for a folder's name, long enough to be unique.
     pub(crate) fn finish(&self) -> String {
         hex(&self.0.clone().finalize())[..12].to_owned()
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask clients`: clients of others against the server, on the oracle.
+//! `cargo xtask clients`: third-party clients against the server, on the oracle.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,18 +14,18 @@ use crate::{process, ui, workspace};
 
 pub(crate) const REQUIREMENTS: &str = "examples/server/clients/requirements.txt";
 const CLIENTS: [&str; 2] = ["openai_client.py", "langchain_client.py"];
-/// Asks for what the server says it takes, and for what it does not.
+/// Sends requests that the server's schema allows, and requests that it forbids.
 const SCHEMATHESIS: &str = "examples/server/clients/schemathesis_client.py";
-/// Leaves all the time, and reads what it stays for to the end.
+/// Disconnects from some streams, and reads the others to their end.
 const STREAM_CHURN: &str = "examples/server/clients/stream_churn.py";
 const KEY: &str = "a-key-of-the-checks";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Cases that schemathesis makes up for each operation, beside the edges of each field
+    /// Cases that schemathesis generates for each operation, besides the edge cases of each field
     #[arg(long, value_name = "N", default_value_t = 20)]
     cases: u32,
-    /// Seconds that 200 streams come and go
+    /// Seconds for which 200 streams connect and disconnect
     #[arg(long, value_name = "SECONDS", default_value_t = 8)]
     churn_seconds: u32,
 }
@@ -45,7 +45,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
         )?;
     }
 
-    ui::heading("200 streams, of which one in ten leaves");
+    ui::heading("200 streams; one in ten disconnects");
     let seconds = arguments.churn_seconds.to_string();
     run(
         &packages,
@@ -55,7 +55,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     )?;
 
     ui::heading("schemathesis");
-    // With a key, so that it can try without.
+    // The server has a key, so that schemathesis can also try requests without it.
     let keys = workspace::root().join("target/motet/clients.keys");
     fs::create_dir_all(keys.parent().unwrap_or(&keys)).context("cannot make target/motet")?;
     fs::write(&keys, format!("checks {KEY}\n")).context("cannot write the keys")?;
@@ -72,7 +72,7 @@ fn run(packages: &Packages, client: &str, server: &Server, words: &[&str]) -> Re
     process::run(&mut command)
 }
 
-/// Builds the server, and says where it is.
+/// Builds the server, and returns its path.
 ///
 /// # Errors
 ///
@@ -93,14 +93,14 @@ pub(crate) fn build_server() -> Result<PathBuf> {
     program.context("cargo did not say where the server is")
 }
 
-/// A server with a port of its own. Ends when this is dropped.
+/// A server with a port of its own. It is ended when this is dropped.
 pub(crate) struct Server {
     process: Child,
     pub(crate) url: String,
 }
 
 impl Server {
-    /// Starts it on the oracle, with these arguments beside.
+    /// Starts the server on the oracle, with these additional arguments.
     pub(crate) fn start(program: &PathBuf, arguments: &[&str]) -> Result<Self> {
         let mut process = Command::new(program)
             .args(["--oracle", "--port", "0"])
@@ -119,7 +119,7 @@ impl Server {
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             if let Some(address) = event["address"].as_str() {
                 server.url = format!("http://{address}");
-                // Read on, or the server would wait for a reader one day.
+                // The log is read on; otherwise the server would block on a full pipe.
                 std::thread::spawn(move || printed.for_each(drop));
                 return Ok(server);
             }

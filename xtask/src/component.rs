@@ -1,8 +1,8 @@
-//! A folder that is there whole and undamaged, or is built again.
+//! A folder that is complete and undamaged, or is built again.
 //!
-//! Each carries a manifest with the SHA-256 of its every file. It is built under
-//! another name, and renamed into place once its manifest is written, so a build that
-//! was interrupted leaves nothing that looks finished.
+//! Each folder has a manifest with the SHA-256 of every file in it. It is built under another
+//! name, and renamed into place once its manifest is written. An interrupted build leaves nothing
+//! that looks finished.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,15 +15,15 @@ use crate::{checksum, ui};
 
 const MANIFEST: &str = "MANIFEST.sha256";
 
-/// Builds `dir` by `build` unless it is there already, undamaged.
+/// Builds `dir` with `build` unless it is there and undamaged.
 ///
-/// `build` gets the folder to fill, empty; it must not write its path into what it
-/// makes. The caller holds the cache's lock.
+/// `build` gets an empty folder to fill; it must not write that folder's path into the files. The
+/// caller holds the cache's lock.
 pub(crate) fn ensure(dir: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if dir.exists() {
         match verify(dir) {
             Ok(()) => return Ok(()),
-            Err(damage) => ui::note(&format!("{damage:#}; making it again")),
+            Err(damage) => ui::note(&format!("{damage:#}; building it again")),
         }
     }
     let fresh = partial(dir);
@@ -36,7 +36,7 @@ pub(crate) fn ensure(dir: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Res
     fs::rename(&fresh, dir).with_context(|| format!("cannot put {} into place", dir.display()))
 }
 
-/// Fails unless every file that the manifest lists is there as it was built.
+/// Fails unless every file in the manifest is there with its digest.
 fn verify(dir: &Path) -> Result<()> {
     let manifest = fs::read_to_string(dir.join(MANIFEST))
         .with_context(|| format!("{} has no readable manifest", dir.display()))?;
@@ -64,7 +64,7 @@ fn manifest_of(dir: &Path) -> Result<String> {
     Ok(lines)
 }
 
-/// The files and their digests, or `None` when a byte of the manifest is not as written.
+/// The files and their digests, or `None` when the manifest itself is damaged.
 fn parse(manifest: &str) -> Option<Vec<(&str, &str)>> {
     let (lines, end) = manifest.strip_suffix("  -\n")?.rsplit_once('\n')?;
     if checksum::sha256_of_text(&format!("{lines}\n")) != end {
@@ -79,7 +79,7 @@ mod tests {
     use std::cell::Cell;
     use std::path::PathBuf;
 
-    /// A folder of its own for each test, below cargo's for the purpose or the system's.
+    /// A folder of its own for each test, in cargo's temporary folder or the system's.
     fn scratch(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
         remove(&dir).unwrap();
@@ -104,7 +104,7 @@ mod tests {
         let builds = Cell::new(0);
         build_counting(&dir, &builds).unwrap();
         build_counting(&dir, &builds).unwrap();
-        assert_eq!(builds.get(), 1, "a sound one is kept");
+        assert_eq!(builds.get(), 1, "an undamaged folder is kept");
 
         type Harm = fn(&Path);
         let harms: [(&str, Harm); 5] = [
@@ -147,7 +147,7 @@ mod tests {
         assert!(failed.is_err());
         assert!(!dir.exists());
         build_counting(&dir, &Cell::new(0)).unwrap();
-        assert!(!dir.join("half").exists(), "leftovers are cleared away");
+        assert!(!dir.join("half").exists(), "leftovers are removed");
         remove(&root).unwrap();
     }
 }

@@ -1,9 +1,9 @@
-//! `cargo xtask coverage`: what of the three cores the tests reach, by line and by branch.
+//! `cargo xtask coverage`: lines and branches of the three cores that the tests reach.
 //!
-//! Only this package is built with LLVM's counters: cargo calls this program in the place
-//! of the compiler for it ([`compile`]), and shares everything else with other builds.
-//! Counting branches is not stable yet; the compiler is told to allow it there, and nowhere
-//! else. The files' own tests, below `#[cfg(test)]`, are not counted.
+//! Only this package is built with LLVM's counters: for it, cargo calls this program in the place
+//! of the compiler ([`compile`]). Everything else is shared with other builds. Counting branches
+//! is not stable yet; the compiler is told to allow it for this package only. The files' own
+//! tests, below `#[cfg(test)]`, are not counted.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -25,7 +25,7 @@ const CORES: [&str; 3] = [
     "crates/core/src/cache",
     "crates/core/src/pager",
 ];
-/// Those that are about the cores; what whole models and servers reach beside is left out.
+/// Tests of the cores. Tests of whole models and servers are left out.
 const TESTS: &[&str] = &[
     "cache_machine",
     "fuzz",
@@ -43,24 +43,24 @@ pub(crate) struct Arguments {
     /// Also list the lines that no test has reached
     #[arg(long)]
     lines: bool,
-    /// Tell of the last run again, without running the tests
+    /// Print the coverage of the last run, without running the tests
     #[arg(long)]
     again: bool,
 }
 
-/// How much of something is reached.
+/// Reached items among all items of a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
     reached: usize,
     all: usize,
 }
 
-/// What is known of a file.
+/// Coverage of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Reach {
     /// Times that each line was reached.
     lines: BTreeMap<usize, u64>,
-    /// Of each line with branches, which of them were taken.
+    /// Lines of branches, and whether each branch was taken.
     branches: Vec<(usize, bool)>,
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Whether cargo has called this program as the compiler; and if so, how that went.
+/// Compiles a file and returns the exit code, if cargo has called this program as the compiler.
 pub(crate) fn compile() -> Option<ExitCode> {
     env::var_os(AS_COMPILER)?;
     let mut arguments = env::args_os().skip(1);
@@ -126,7 +126,7 @@ fn cargo_test(folder: &Path) -> Result<Command> {
     cargo
         .env(
             "RUSTC_WORKSPACE_WRAPPER",
-            env::current_exe().context("who am I?")?,
+            env::current_exe().context("cannot find the path of this program")?,
         )
         .env(AS_COMPILER, "1")
         .env("LLVM_PROFILE_FILE", folder.join("raw/%p-%m.profraw"))
@@ -137,7 +137,7 @@ fn cargo_test(folder: &Path) -> Result<Command> {
     Ok(cargo)
 }
 
-/// The programs that cargo has built, by what it says of them.
+/// The test programs that cargo has built, by its messages.
 fn programs(messages: &str) -> Vec<PathBuf> {
     let messages = messages.lines().filter_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -148,7 +148,7 @@ fn programs(messages: &str) -> Vec<PathBuf> {
     messages.collect()
 }
 
-/// What is known of each file of the cores, its own tests left out.
+/// Coverage of each file of the cores, without the file's own tests.
 fn parse(lcov: &str) -> Result<BTreeMap<String, Reach>> {
     let root = workspace::root();
     let mut files = BTreeMap::new();
@@ -169,7 +169,7 @@ fn parse(lcov: &str) -> Result<BTreeMap<String, Reach>> {
     Ok(files)
 }
 
-/// A file's part of what llvm-cov says, of its first lines only.
+/// Coverage of one file in llvm-cov's output, up to line `lines_max`.
 fn reach(record: &str, lines_max: usize) -> Reach {
     let mut reach = Reach::default();
     for line in record.lines() {
@@ -192,7 +192,7 @@ fn reach(record: &str, lines_max: usize) -> Reach {
     reach
 }
 
-/// One line for each folder, and the sums.
+/// One line for each folder, and the totals.
 fn table(files: &BTreeMap<String, Reach>) -> String {
     let mut folders: BTreeMap<&str, [Share; 2]> = BTreeMap::new();
     let mut all = [Share::default(); 2];

@@ -19,7 +19,7 @@ const PROGRAM: [&str; 5] = [
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// For the load generator; `-- --help` lists what it takes
+    /// Arguments for the load generator; `-- --help` lists them
     #[arg(last = true, value_name = "ARGS")]
     load_generator: Vec<OsString>,
 }

@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: libFuzzer on the targets in `fuzz/`.
 //!
-//! libFuzzer comes with `libfuzzer-sys`, which needs a C++ compiler; the coverage that guides
-//! it is a pass of LLVM's that a stable compiler can be asked for. So neither a nightly nor
-//! `cargo-fuzz` is needed, and there is no address sanitizer.
+//! libFuzzer comes with `libfuzzer-sys`, which needs a C++ compiler. The coverage that guides it
+//! is an LLVM pass, which a stable compiler can run. Neither a nightly nor `cargo-fuzz` is
+//! needed, and there is no address sanitizer.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::ui::Timings;
 use crate::{ui, workspace};
 
-/// As `cargo fuzz` has them.
+/// Flags of the compiler, as `cargo fuzz` sets them.
 const FLAGS: [&str; 6] = [
     "--cfg fuzzing",
     "-Cpasses=sancov-module",
@@ -21,15 +21,15 @@ const FLAGS: [&str; 6] = [
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
-/// A single input may take so long.
+/// Longest time for a single input.
 const TIMEOUT_SECONDS: u32 = 20;
 const INPUT_BYTES_MAX: u32 = 8192;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// One target, of those in fuzz/fuzz_targets; all, one after the other, if none
+    /// A target of fuzz/fuzz_targets; without it, all run one after the other
     target: Option<String>,
-    /// How long to run each
+    /// Seconds to run each target
     #[arg(long, default_value_t = 60)]
     seconds: u32,
 }
@@ -70,7 +70,7 @@ fn targets(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// With a target named, build scripts and macros are built without the coverage.
+/// With a target triple, cargo builds build scripts and macros without the coverage.
 fn build(folder: &Path, triple: &str, targets: &[&String]) -> Result<()> {
     let status = workspace::cargo()
         .current_dir(folder)
@@ -83,7 +83,7 @@ fn build(folder: &Path, triple: &str, targets: &[&String]) -> Result<()> {
     Ok(())
 }
 
-/// New inputs go to target/fuzz/, and what fails to fuzz/artifacts/.
+/// New inputs go to target/fuzz/, and failing inputs to fuzz/artifacts/.
 fn run(folder: &Path, triple: &str, target: &str, seconds: u32) -> Result<()> {
     let found = workspace::root().join("target/fuzz").join(target);
     let scratch = workspace::root().join("target/fuzz/scratch");
@@ -106,7 +106,7 @@ fn run(folder: &Path, triple: &str, target: &str, seconds: u32) -> Result<()> {
         .arg(folder.join("corpus").join(target))
         .status()
         .with_context(|| format!("cannot start {}", program.display()))?;
-    // Folders of inputs that never ended.
+    // Temporary folders of inputs that did not finish.
     std::fs::remove_dir_all(&scratch).ok();
     if !status.success() {
         bail!(

@@ -1,4 +1,4 @@
-//! `cargo xtask`: what Motet needs and cargo cannot do.
+//! `cargo xtask`: Motet's chores that cargo cannot do.
 //!
 //! | file | idea |
 //! |---|---|
@@ -7,16 +7,16 @@
 //! | `embedded/` | a crate outside the workspace: set up, built, bundled, run |
 //! | `model.rs` | the models that tests and examples run |
 //! | `bench/` | the figures, side by side with mlx-lm |
-//! | `coverage.rs` | what of the cores the tests reach |
+//! | `coverage.rs` | lines and branches of the cores that the tests reach |
 //! | `mutants.rs` | whether tests notice a mistake in the cores |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
-//! | `clients.rs`, `scale_out.rs` | clients and a router of others against the server |
+//! | `clients.rs`, `scale_out.rs` | third-party clients and a router against the server |
 //! | `shape/` | how the code is built: crates, layers, sizes, words, sentences |
 //! | `page.rs` | the server's page in a real browser |
-//! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands put together from set-up and cargo |
-//! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
+//! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands composed of set-up and cargo |
+//! | `cache.rs` | the per-user folder of everything that set-up prepares, and its lock |
 //! | `packages.rs` | Python packages, in the cache |
-//! | `component.rs` | a folder that is there whole and undamaged, or is built again |
+//! | `component.rs` | a folder that is complete and undamaged, or is built again |
 //! | `checksum.rs`, `process.rs`, `ui.rs` | SHA-256, other programs, the terminal |
 
 mod bench;
@@ -63,7 +63,7 @@ struct Arguments {
 enum Command {
     /// Make `cargo build --features mlx` work on this machine
     Setup(setup::Arguments),
-    /// Put a program and the libraries that it needs into a folder that can be shipped
+    /// Copy a program and the libraries that it needs into a folder that can be shipped
     Bundle(bundle::Arguments),
     /// Build a crate outside the workspace, bundle it, and run it without the cache
     Embedded(embedded::Arguments),
@@ -73,23 +73,23 @@ enum Command {
     Test(test::Arguments),
     /// Measure the figures and write them to target/motet/bench.json
     Bench(bench::Arguments),
-    /// Run the whole house on a paused clock, with faults drawn from seeds
+    /// Simulate the whole engine on a paused clock, with a fault schedule for each seed
     Simulate(simulate::Arguments),
-    /// Run one house for a long time, and see that what it uses does not grow
+    /// Run one engine for a long time, and check that its resource use does not grow
     Soak(soak::Arguments),
-    /// Fuzz what reads files and messages of others
+    /// Fuzz the parsers of untrusted files and messages
     Fuzz(fuzz::Arguments),
     /// Count the lines and branches of the cores that tests reach
     Coverage(coverage::Arguments),
-    /// Try whether tests notice mistakes in the cores
+    /// Check whether the tests notice mistakes in the cores
     Mutants(mutants::Arguments),
     /// Run OpenAI's client, LangChain, schemathesis and streams that disconnect against the server
     Clients(clients::Arguments),
-    /// Compare what two servers behind a router find in their caches with what one finds
+    /// Compare the cache hits of two servers behind a router with those of one server
     ScaleOut,
     /// Print how the code is built: crates, layers, sizes, words, sentences
     Shape(shape::Arguments),
-    /// Look at the server's page with Chromium, while it serves
+    /// Check the server's page in Chromium while the server works
     Page(page::Arguments),
 }
 

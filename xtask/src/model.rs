@@ -40,7 +40,7 @@ impl Model {
         }
     }
 
-    /// The model's file, fetched unless the cache has it undamaged.
+    /// Path of the model's file, which is fetched unless the cache has it undamaged.
     pub(crate) fn ensure(self, cache: &Cache) -> Result<PathBuf> {
         let Source {
             name,

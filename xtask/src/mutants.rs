@@ -1,9 +1,9 @@
-//! `cargo xtask mutants`: the three cores with a mistake each, to see that the tests notice.
+//! `cargo xtask mutants`: makes mistakes in the three cores, and checks that the tests notice
+//! them.
 //!
-//! cargo-mutants makes the mistakes, in a copy of the tree, and is installed into the cache.
-//! There are some three thousand, half a minute each: by default one in forty is tried. The
-//! first round has the quick tests; what survives is tried again with all that are about the
-//! cores.
+//! cargo-mutants makes the mistakes in a copy of the tree, and is installed into the cache. There
+//! are about three thousand, half a minute each; by default, one in forty is tried. The first
+//! round runs the quick tests. Survivors are tried again with all tests of the cores.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,7 +19,7 @@ const CORES: [&str; 3] = [
     "crates/core/src/cache/**",
     "crates/core/src/pager/**",
 ];
-/// What is there for tests and readers only.
+/// Code for tests and readers only.
 const NOT_MUTATED: &str = "check_integrity|/integrity.rs|impl Debug|impl fmt::Debug";
 const QUICK: [&str; 4] = [
     "--lib",
@@ -37,19 +37,20 @@ const MORE: [&str; 8] = [
     "--test=requests",
     "--test=simulation",
 ];
-/// Unit tests of what is not mutated.
+/// Unit tests of code that is not mutated.
 const NOT_TESTED: [&str; 3] = ["model::", "text::", "grammar::"];
-/// A mistake that makes a test hang is noticed after so long.
+/// Time after which a mistake that makes a test hang is noticed.
 const TIMEOUT_SECONDS: &str = "120";
-/// `cargo mutants` ends so where some have survived, or have hung.
+/// Exit codes of `cargo mutants` when mistakes have survived or have hung.
 const SURVIVORS: [i32; 2] = [2, 3];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Which part of all mistakes, K/N: every N-th, from number K on
+    /// Part of all mistakes, as K/N: every N-th, from number K on
     #[arg(long, default_value = "0/40", value_name = "K/N")]
     shard: String,
-    /// Only in files that match, as `crates/core/src/cache/budget.rs` or `crates/core/src/pager/**`
+    /// Only mistakes in matching files, e.g. `crates/core/src/cache/budget.rs` or
+    /// `crates/core/src/pager/**`
     #[arg(long, value_name = "GLOB")]
     file: Option<String>,
 }
@@ -58,13 +59,13 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let program = install(&Cache::open()?)?;
     ui::heading("the quick tests");
     round(&program, arguments, &QUICK, &[])?;
-    ui::heading("what has survived, with all tests of the cores");
+    ui::heading("survivors, with all tests of the cores");
     round(&program, arguments, &MORE, &["--iterate"])?;
     println!("\nsurvivors are listed in target/mutants.out/missed.txt");
     Ok(())
 }
 
-/// The folder of cargo-mutants, which is built unless the cache has it.
+/// Path of cargo-mutants, which is built unless the cache has it.
 fn install(cache: &Cache) -> Result<PathBuf> {
     let folder = cache.tools().join(format!("cargo-mutants-{VERSION}"));
     let _lock = cache.lock()?;
@@ -97,7 +98,7 @@ fn round(program: &PathBuf, arguments: &Arguments, tests: &[&str], how: &[&str])
         .args(how)
         // One at a time, so that the dependencies are built once.
         .env("CARGO_TARGET_DIR", target.join("mutants"))
-        // Fewer than prove something by themselves, but enough to notice a mistake.
+        // Fewer histories than a proof needs, but enough to notice a mistake.
         .env("MOTET_HISTORIES", "200")
         .env("MOTET_ORDERS_STATES", "3000");
     match &arguments.file {

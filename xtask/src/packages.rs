@@ -1,4 +1,4 @@
-//! Python packages with all their versions and digests given, installed into the cache.
+//! Python packages, pinned by version and digest, installed into the cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,18 +9,20 @@ use anyhow::{Context, Result};
 use crate::cache::Cache;
 use crate::{checksum, component, process, ui, workspace};
 
-/// A folder of packages, and the Python that they were installed for. Not a virtual
-/// environment: that knows its own path and could not be put into place when it is complete.
+/// A folder of packages, and the Python that they were installed for. It is not a virtual
+/// environment: that contains its own path and could not be renamed into place.
 pub(crate) struct Packages {
     python: PathBuf,
     folder: PathBuf,
 }
 
-/// Installs what the file lists, a path in the checkout, unless the cache has it.
+/// Installs the packages that the file `requirements` of the checkout lists, unless the cache has
+/// them.
 ///
 /// # Errors
 ///
-/// When there is no Python with pip, or pip cannot get the packages or gets other files.
+/// When there is no Python with pip, or pip cannot get the packages, or gets files with other
+/// digests.
 pub(crate) fn install(cache: &Cache, name: &str, requirements: &str) -> Result<Packages> {
     let requirements = workspace::root().join(requirements);
     let pins = fs::read_to_string(&requirements)
@@ -42,12 +44,12 @@ pub(crate) fn install(cache: &Cache, name: &str, requirements: &str) -> Result<P
 }
 
 impl Packages {
-    /// Where they are.
+    /// Path of the folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A program of the checkout, with no packages but those it imports from
+    /// Command for a program of the checkout. It has no packages but those that it imports from
     /// [`folder`](Self::folder) itself.
     pub(crate) fn program(&self, program: &str) -> Command {
         let mut command = Command::new(&self.python);
@@ -58,7 +60,7 @@ impl Packages {
     }
 }
 
-/// The system's Python, or the one that set-up made where that has no pip.
+/// The system's Python, or set-up's own where that has no pip.
 fn python_with_pip(cache: &Cache) -> Result<PathBuf> {
     [
         PathBuf::from("python3"),
@@ -73,7 +75,7 @@ fn pip_install(python: &Path, requirements: &Path, to: &Path) -> Command {
     let mut pip = Command::new(python);
     pip.args(["-m", "pip", "install", "--quiet", "--no-input"])
         .args(["--disable-pip-version-check", "--no-cache-dir", "--no-deps"])
-        // Every package has its digests in the file, and pip takes no file without one of them.
+        // Every package has its digests in the file, and pip rejects files with other digests.
         .args(["--require-hashes", "--only-binary", ":all:", "--target"])
         .arg(to)
         .arg("--requirement")
@@ -87,14 +89,15 @@ fn pip_install(python: &Path, requirements: &Path, to: &Path) -> Command {
 mod tests {
     use super::*;
 
-    /// The lists that [`install`] is given.
+    /// The lists that [`install`] reads.
     const LISTS: [&str; 3] = [
         crate::clients::REQUIREMENTS,
         crate::scale_out::REQUIREMENTS,
         crate::bench::mlx_lm::REQUIREMENTS,
     ];
 
-    /// The packages of a list with how many digests each has; none if a line is neither.
+    /// The packages of a list with their numbers of digests; none if a line is neither a package
+    /// nor a digest.
     fn packages(list: &str) -> Option<Vec<(&str, usize)>> {
         let mut packages: Vec<(&str, usize)> = Vec::new();
         let lines = list.lines().map(|line| line.trim_end_matches('\\').trim());

@@ -18,25 +18,25 @@ use serde_json::{Value, json};
 use crate::clients::{self, Server};
 use crate::{process, workspace};
 
-/// Names that Chromium goes by.
+/// Names of Chromium's program.
 const BROWSERS: [&str; 4] = [
     "chromium",
     "chromium-browser",
     "google-chrome",
     "google-chrome-stable",
 ];
-/// The page is looked at after so long.
+/// Time after which the page is checked.
 const CHECK_DELAY: Duration = Duration::from_secs(8);
-/// Frames that it must have drawn by then.
+/// Frames that the page must have drawn by then.
 const FRAMES_MIN: u64 = 4;
-/// How the protocol tells what the console says.
+/// The protocol's events for messages of the console.
 const CONSOLE: [&str; 3] = [
     "Runtime.consoleAPICalled",
     "Runtime.exceptionThrown",
     "Log.entryAdded",
 ];
 const USERS: usize = 12;
-/// Name, width, height and whether it is dark.
+/// Name, width, height, and whether the colours are dark.
 const PICTURES: [(&str, u32, u32, bool); 4] = [
     ("laptop-light", 1280, 800, false),
     ("laptop-dark", 1280, 800, true),
@@ -65,7 +65,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     });
     load.end();
     let pictures = pictures?;
-    println!("the page shows a running load, and the console says nothing");
+    println!("the page shows a running load, and the console is empty");
     println!("pictures: {}", pictures.display());
     Ok(())
 }
@@ -77,13 +77,13 @@ fn browser(arguments: &Arguments) -> Result<PathBuf> {
     let is_there = |name: &&&str| process::succeeds(Command::new(name).arg("--version"));
     let found = BROWSERS.iter().find(is_there);
     found.map(PathBuf::from).context(
-        "no Chromium is installed, which looks at the page: on Debian and Ubuntu \
+        "Chromium, which shows the page, is not installed: on Debian and Ubuntu \
          `apt install chromium`, on macOS `brew install --cask chromium`; or name one with --browser",
     )
 }
 
-/// Lets the page run for a while, and fails on anything that the console says, and on a page
-/// that does not show what is running.
+/// Lets the page run for a while. Fails on any message of the console, and on a page that does
+/// not show the running load.
 fn check(browser: &mut Browser, url: &str) -> Result<()> {
     for domain in ["Runtime.enable", "Log.enable", "Page.enable"] {
         browser.ask(domain, &json!({}))?;
@@ -105,7 +105,7 @@ fn check(browser: &mut Browser, url: &str) -> Result<()> {
     );
     ensure!(
         browser.console.is_empty(),
-        "the console says:\n{}",
+        "the console has messages:\n{}",
         browser.console.join("\n")
     );
     Ok(())
@@ -135,10 +135,10 @@ struct Browser {
     process: Child,
     to: File,
     from: BufReader<File>,
-    /// The tab.
+    /// Session of the tab.
     session: Option<String>,
     asked: u64,
-    /// What the console has said.
+    /// Messages of the console.
     console: Vec<String>,
 }
 
@@ -148,7 +148,7 @@ impl Browser {
         std::fs::create_dir_all(&folder)?;
         let (to, from) = (folder.join("to"), folder.join("from"));
         process::run(Command::new("mkfifo").args([&to, &from]))?;
-        // The protocol wants its pipes as 3 and 4. The page is our own; root has no sandbox.
+        // The protocol's pipes are descriptors 3 and 4. The page is our own; root has no sandbox.
         let process = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<\"$TO\" 4>\"$FROM\""])
             .arg(program)
@@ -184,7 +184,7 @@ impl Browser {
         Ok(browser)
     }
 
-    /// Asks for something, and reads until it is answered.
+    /// Sends a request, and reads until its answer.
     fn ask(&mut self, method: &str, parameters: &Value) -> Result<Value> {
         self.asked += 1;
         let mut question = json!({"id": self.asked, "method": method, "params": parameters});
@@ -235,7 +235,7 @@ impl Drop for Browser {
     }
 }
 
-/// What stands in base64, as the protocol writes it.
+/// Decodes base64, which the protocol uses for pictures.
 fn from_base64(text: &str) -> Vec<u8> {
     let digit = |byte: u8| match byte {
         b'A'..=b'Z' => Some(byte - b'A'),
@@ -257,7 +257,7 @@ fn from_base64(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Users who ask until they are told to end.
+/// Users that send requests until they are stopped.
 struct Load {
     ends: Arc<AtomicBool>,
     users: Vec<thread::JoinHandle<()>>,
@@ -271,7 +271,7 @@ impl Load {
             thread::spawn(move || {
                 let turns = 0_usize..;
                 for turn in turns.take_while(|_| !ends.load(Ordering::Relaxed)) {
-                    // A server that refuses is asked again.
+                    // A rejected request is sent again.
                     ask(&address, number, turn).ok();
                 }
             })
@@ -288,7 +288,7 @@ impl Load {
     }
 }
 
-/// One request; its beginning is that of others.
+/// One request. Its prefix is shared with other requests.
 fn ask(address: &str, user: usize, turn: usize) -> Result<()> {
     let topic = "All voices begin alike. ".repeat(10 + 20 * (user % 3));
     let own = format!("{} and then {} sings alone. ", turn % 20, user).repeat(6);

@@ -1,4 +1,4 @@
-//! Running other programs, with errors that name the program and what it said.
+//! Runs other programs. Errors name the program and hold its output.
 
 use std::io;
 use std::process::{Command, Output, Stdio};
@@ -26,7 +26,7 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
         .with_context(|| format!("{} wrote something that is not UTF-8", shown(command)))
 }
 
-/// Runs the command with its output held back.
+/// Runs the command and returns its output, without showing it.
 pub(crate) fn output(command: &mut Command) -> Result<Output> {
     command
         .stdin(Stdio::null())
@@ -34,12 +34,12 @@ pub(crate) fn output(command: &mut Command) -> Result<Output> {
         .map_err(|error| not_started(command, &error))
 }
 
-/// Whether the command can be started and succeeds. Says nothing.
+/// Whether the command can be started and succeeds. Shows nothing.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     output(command).is_ok_and(|output| output.status.success())
 }
 
-/// The error for a command that ran and failed, with what it said.
+/// The error for a command that ran and failed, with its output.
 pub(crate) fn failed(command: &Command, output: &Output) -> anyhow::Error {
     let printed = String::from_utf8_lossy(&output.stderr);
     anyhow!(
@@ -57,7 +57,7 @@ fn not_started(command: &Command, error: &io::Error) -> anyhow::Error {
     )
 }
 
-/// The program and the first words after it: enough to know what it was about.
+/// The program and its first arguments: enough to recognise the command.
 fn shown(command: &Command) -> String {
     const WORDS_MAX: usize = 6;
     let mut words = vec![command.get_program().to_string_lossy()];

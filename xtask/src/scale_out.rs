@@ -1,5 +1,5 @@
-//! `cargo xtask scale-out`: two servers behind a router against one with all the memory, on
-//! the oracle.
+//! `cargo xtask scale-out`: compares two servers behind a router with one that has all the
+//! memory, on the oracle.
 
 use anyhow::Result;
 

@@ -1,27 +1,27 @@
-//! `cargo xtask simulate`: the whole house on a paused clock, seed after seed.
+//! `cargo xtask simulate`: the whole engine on a paused clock, seed after seed.
 
 use anyhow::{Result, bail};
 
 use crate::{ui, workspace};
 
-/// Mistakes that the library can be built with, and the simulation must find.
+/// Bugs that the library can be built with; the simulation must find each of them.
 const INJECTED: [&str; 4] = ["lost_lease", "token_again", "leased_evicted", "turn_taken"];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How many seeds to run
+    /// Number of seeds to run
     #[arg(long, default_value_t = 1_000)]
     seeds: u64,
-    /// The first of them
+    /// First seed to run
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Run only this seed again, and print its history
+    /// Run only this seed, and print its history
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// Saturate classes, in turn and together, without faults
+    /// Saturate the priority classes, one by one and together, without faults
     #[arg(long)]
     saturated: bool,
-    /// Instead, build the library with each injected mistake and see that it is found
+    /// Build the library with each injected bug instead, and check that the simulation finds it
     #[arg(long, conflicts_with_all = ["seeds", "from", "seed", "saturated"])]
     injected: bool,
 }
@@ -40,9 +40,10 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     if let Some(seed) = arguments.seed {
         cargo.env("MOTET_SEED", seed.to_string());
     }
-    match cargo.status()?.success() {
-        true => Ok(()),
-        false => bail!("a seed failed; `cargo xtask simulate --seed N` runs it again"),
+    if cargo.status()?.success() {
+        Ok(())
+    } else {
+        bail!("a seed failed; `cargo xtask simulate --seed N` runs it again")
     }
 }
 
@@ -56,7 +57,7 @@ fn injected() -> Result<()> {
             .env("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/injected")
             .env("MOTET_INJECTED", mistake);
         if !cargo.status()?.success() {
-            bail!("the injected mistake `{mistake}` was not found");
+            bail!("the injected bug `{mistake}` was not found");
         }
     }
     Ok(())

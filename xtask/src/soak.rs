@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: one house for a long time, to see that what it uses does not grow.
+//! `cargo xtask soak`: one engine for a long time, to check that its resource use does not grow.
 
 use anyhow::{Result, bail};
 
@@ -9,7 +9,7 @@ pub(crate) struct Arguments {
     /// Minutes of simulated time, with faults
     #[arg(long, default_value_t = 60)]
     minutes: u32,
-    /// Instead, minutes that pass, with threads and without faults
+    /// Minutes of real time instead, with threads and without faults
     #[arg(long, conflicts_with = "minutes", value_name = "MINUTES")]
     real: Option<u32>,
 }
@@ -23,8 +23,9 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
         Some(minutes) => cargo.env("MOTET_SOAK_REAL_MINUTES", minutes.to_string()),
         None => cargo.env("MOTET_SOAK_MINUTES", arguments.minutes.to_string()),
     };
-    match cargo.status()?.success() {
-        true => Ok(()),
-        false => bail!("the engine did not last"),
+    if cargo.status()?.success() {
+        Ok(())
+    } else {
+        bail!("the soak test failed")
     }
 }

@@ -14,12 +14,12 @@ use crate::{setup, ui, workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Leave out what takes minutes: loom, the documentation, the examples
+    /// Leave out the checks that take minutes: loom, the documentation, the examples
     #[arg(long)]
     quick: bool,
 }
 
-/// Lines of a test program's failures that are said again at the end.
+/// Lines of a test program's failures that are printed again at the end.
 const FAILURE_LINES_MAX: usize = 100;
 
 /// One cargo command that has to succeed.
@@ -31,10 +31,9 @@ struct Stage {
     environment: &'static [(&'static str, &'static str)],
 }
 
-/// To add a check, add a line. Stages share their builds as long as the compiler's flags
-/// are the same. One that needs this package built otherwise names a program of
-/// `xtask/compilers/`, which cargo calls for the packages of the workspace only: all that
-/// they depend on is shared still.
+/// To add a check, add a line. Stages share their builds as long as the compiler's flags are the
+/// same. A stage that needs another build of this package names a program of `xtask/compilers/`.
+/// Cargo calls it for the packages of the workspace only, so that their dependencies stay shared.
 #[rustfmt::skip] // a table
 const STAGES: &[Stage] = &[
     Stage { name: "format", quick: true, environment: &[],
@@ -53,7 +52,7 @@ const STAGES: &[Stage] = &[
     // on a busy machine were measured 20 times slower than one.
     Stage { name: "tests, mlx", quick: true, environment: &[("OPENBLAS_NUM_THREADS", "1")],
         cargo: &["test", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx",
-            // What the feature changes: all other tests were run without it.
+            // Tests that the feature changes: all others were run without it.
             "--lib", "--test", "mlx_*", "--test", "guide", "--test", "kernels"] },
     Stage { name: "examples in docs, mlx", quick: false, environment: &[],
         cargo: &["test", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx", "--doc"] },
@@ -73,7 +72,7 @@ const STAGES: &[Stage] = &[
         cargo: &["run", "--package", "xtask", "--", "embedded"] },
     Stage { name: "load generator, oracle", quick: false, environment: &[],
         cargo: &["run", "--package", "motet-load-generator", "--", "--oracle"] },
-    // That the figures can be measured, never what they are.
+    // Whether the figures can be measured, never their values.
     Stage { name: "figures, smoke", quick: false, environment: &[],
         cargo: &["run", "--package", "xtask", "--", "bench", "--quick"] },
     Stage { name: "profile, smoke", quick: false, environment: &[],
@@ -106,8 +105,8 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     result
 }
 
-/// Runs a stage, showing all that it says, and keeps the test runner's own summaries and what it
-/// says of failed tests.
+/// Runs a stage and shows all its output. Keeps the test runner's summaries and its output about
+/// failed tests.
 fn run(stage: &Stage, summaries: &mut Vec<String>) -> Result<()> {
     let mut cargo = workspace::cargo();
     cargo
@@ -135,7 +134,7 @@ fn run(stage: &Stage, summaries: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Flags are added to those that the user has set; what else is set is replaced.
+/// The new value of a variable: flags are appended to the user's, other values are replaced.
 fn extended(name: &str, value: &str) -> String {
     match std::env::var(name) {
         Ok(set) if name.ends_with("FLAGS") && !set.is_empty() => format!("{set} {value}"),
@@ -143,7 +142,8 @@ fn extended(name: &str, value: &str) -> String {
     }
 }
 
-/// Runs the command, passing each line of its standard output on as it comes.
+/// Runs the command. Shows each line of its standard output as it comes, and passes it to
+/// `line_seen`.
 fn show_lines(command: &mut Command, mut line_seen: impl FnMut(&str)) -> Result<bool> {
     let mut child = command.spawn().context("cannot start cargo")?;
     let stdout = child
@@ -151,7 +151,7 @@ fn show_lines(command: &mut Command, mut line_seen: impl FnMut(&str)) -> Result<
         .take()
         .context("cargo has no standard output")?;
     let mut reader = BufReader::new(stdout);
-    let mut line = Vec::new(); // a test may print what is not UTF-8
+    let mut line = Vec::new(); // a test may print bytes that are not UTF-8
     while reader
         .read_until(b'\n', &mut line)
         .context("cannot read cargo's output")?
@@ -166,8 +166,8 @@ fn show_lines(command: &mut Command, mut line_seen: impl FnMut(&str)) -> Result<
     Ok(child.wait().context("cannot wait for cargo")?.success())
 }
 
-/// Keeps the last of what libtest prints of failed tests, without the frames of stacks, so that it
-/// can be printed again at the end.
+/// Keeps the last lines that libtest prints about failed tests, without stack frames, so that
+/// they can be printed again at the end.
 fn collect_failure(failures: &mut VecDeque<String>, line: &str) {
     let begins = line.trim_start();
     let is_frame = begins.starts_with("at /")
@@ -184,12 +184,12 @@ fn collect_failure(failures: &mut VecDeque<String>, line: &str) {
     }
 }
 
-/// A summary line of libtest's; those of programs without a test are left out.
+/// Whether a line is a summary of libtest, of a program with at least one test.
 fn is_summary(line: &str) -> bool {
     line.starts_with("test result: ") && !line.contains(" 0 passed; 0 failed; 0 ignored;")
 }
 
-/// The stage as a shell command.
+/// The shell command that repeats the stage.
 fn repeat_alone(stage: &Stage) -> String {
     let environment = stage
         .environment

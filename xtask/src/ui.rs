@@ -1,12 +1,13 @@
-//! What the user sees: one line a task, with progress on a terminal and plain lines elsewhere.
+//! Output for the user: one line for each task, with progress on a terminal and plain lines
+//! elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How often a task that goes on says so where there is no terminal to redraw.
+/// Interval at which a running task prints a line where there is no terminal to redraw.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A task in progress. Say [`Task::done`]; one that is dropped has failed.
+/// A task in progress. [`Task::done`] ends it; a task that is dropped has failed.
 pub(crate) struct Task {
     label: String,
     started: Instant,
@@ -32,7 +33,7 @@ impl Task {
         task
     }
 
-    /// Shows how far it is.
+    /// Shows the task's progress.
     pub(crate) fn progress(&mut self, text: &str) {
         if self.on_terminal {
             self.rewrite_line(text);
@@ -59,7 +60,7 @@ impl Task {
     }
 }
 
-/// What each stage of a command took.
+/// Time of each stage of a command.
 #[derive(Default)]
 pub(crate) struct Timings(Vec<(&'static str, Duration, bool)>);
 
@@ -76,7 +77,7 @@ impl Timings {
         result
     }
 
-    /// One line a stage, and the total.
+    /// One line for each stage, and the total.
     pub(crate) fn table(&self) -> String {
         let mut table = format!("{:<26} {:>12}\n", "stage", "time");
         for (name, time, succeeded) in &self.0 {
@@ -88,17 +89,17 @@ impl Timings {
     }
 }
 
-/// The heading of what comes next.
+/// Prints the heading of the next part.
 pub(crate) fn heading(text: &str) {
     eprintln!("==> {text}");
 }
 
-/// One line that is no task.
+/// Prints a line that belongs to no task.
 pub(crate) fn note(text: &str) {
     eprintln!("  {text}");
 }
 
-/// The last words of a command that failed: what went wrong, on one line where it is one.
+/// Prints the error of a failed command, as its last output.
 pub(crate) fn failure(error: &anyhow::Error) {
     eprintln!("\nerror: {error:#}");
 }

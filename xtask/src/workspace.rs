@@ -15,8 +15,8 @@ pub(crate) fn root() -> PathBuf {
 
 /// A cargo command in the root of the checkout.
 ///
-/// What cargo told xtask about xtask itself is taken out of the environment: build
-/// scripts that watch those variables would see a change and build again.
+/// Variables that cargo set for xtask itself are removed from the environment: build scripts that
+/// watch them would see a change and build again.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());

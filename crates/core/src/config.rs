@@ -68,6 +68,8 @@ pub struct RecoveryConfig {
 
 /// Settings of the scheduler.
 #[derive(Clone, Debug, PartialEq)]
+#[doc(alias = "preemption")]
+#[doc(alias = "chunked prefill")]
 pub struct SchedulerConfig {
     /// Upper bound on the sequences that run at once. More sequences give more throughput and a
     /// longer wait between two tokens. Measure where throughput stops growing.
@@ -151,6 +153,8 @@ pub enum InterToken {
 
 /// Settings of the cache.
 #[derive(Clone, Debug, PartialEq)]
+#[doc(alias = "prefix cache")]
+#[doc(alias = "KV cache")]
 pub struct CacheConfig {
     /// Device bytes for cached state (sealed segments and the tails of live sequences) and for
     /// a step's scratch memory. Weights come on top. A request that could never fit is
@@ -196,6 +200,7 @@ pub struct CacheConfig {
 
 /// Settings of the pager, which keeps copies of device state in host memory and on disk.
 #[derive(Clone, Debug, PartialEq)]
+#[doc(alias = "KV offload")]
 pub struct PagerConfig {
     /// Host bytes for copies of state that the device holds or held. 0, the default, disables
     /// the pager: evicted state is computed again. A pager is worth its memory where the device

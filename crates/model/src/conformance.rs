@@ -65,7 +65,7 @@ pub fn check<M: Model>(
         Checker::sealed_in_place,
     );
     checker.run("split at any offset", Checker::split);
-    checker.run("merge of what follows each other", Checker::merged);
+    checker.run("merge of adjacent segments", Checker::merged);
     checker.run("removal of the end", Checker::truncated);
     checker.run("removal of a middle", Checker::shifted);
     checker.run("copied out and in", Checker::copied);
@@ -162,7 +162,7 @@ impl<M: Model> Checker<'_, M> {
             let span_outputs = self.step_for(&mut [(&mut slot, start)], &OutputKind::Nothing);
             self.expect(
                 span_outputs == [SpanOutput::Nothing],
-                "nothing comes of nothing",
+                "a span that asks for nothing returns nothing",
             );
             let span_outputs = self.step_for(&mut [(&mut slot, rest)], &OutputKind::Token(greedy));
             let last =

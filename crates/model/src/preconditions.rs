@@ -115,7 +115,7 @@ pub fn remove(
     let why = if removed.start > removed.end || removed.end > tokens {
         "it holds no such range"
     } else if retained_tokens.is_none_or(|retained| retained > removed.start) {
-        "the kept part of the path must end before them"
+        "the retained part of the path must end before them"
     } else if !spec.layer_groups.iter().all(|group| full(group.kind)) {
         "only full attention's state is kept of every token"
     } else if removed.end < tokens && !removed.is_empty() && !spec.can_shift {
@@ -157,7 +157,10 @@ mod tests {
                 sealed,
                 "retire {at} of 5"
             );
-            assert!(seal_in_place(5, &(at..at)).is_err(), "retire none of 5");
+            assert!(
+                seal_in_place(5, &(at..at)).is_err(),
+                "seal none of 5 in place"
+            );
         }
     }
 
@@ -214,7 +217,7 @@ mod tests {
             Range { start: 4, end: 3 },
             "it holds no such range",
         );
-        let early = "the kept part of the path must end before them";
+        let early = "the retained part of the path must end before them";
         check(full, 1, 2..4, early);
         check(full, 2, 6..6, early);
         check(full, 3, 7..8, early);

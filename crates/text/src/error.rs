@@ -92,7 +92,7 @@ pub enum TextError {
         tokens_max: usize,
     },
     /// The tokenizer, the chat template or the detokenizer panicked.
-    #[error("the {what} panicked on {bytes} bytes; that is a defect of it")]
+    #[error("the {what} panicked on {bytes} bytes; this is a bug in it")]
     Panicked {
         /// The part that panicked.
         what: &'static str,

@@ -228,7 +228,7 @@ mod tests {
             json!({"type": "Replace", "pattern": {"Regex": "x"}, "content": ""}),
             Value::Null,
         ] {
-            let error = PieceRules::from_decoder("tokenizer.json", &decoder).expect_err("refused");
+            let error = PieceRules::from_decoder("tokenizer.json", &decoder).expect_err("rejected");
             let name = decoder["type"].as_str().unwrap_or("none");
             assert!(error.to_string().contains(name), "{error}");
         }

@@ -23,7 +23,7 @@ impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || format!("`{text}` is not a size; expected for example  512MiB or 2GiB");
+        let expected = || format!("`{text}` is not a size; expected for example 512MiB or 2GiB");
         let digits = text
             .find(|c: char| !c.is_ascii_digit() && c != '.')
             .unwrap_or(text.len());
@@ -39,9 +39,10 @@ impl FromStr for ByteSize {
         let number: f64 = number.parse().map_err(|_| expected())?;
         let bytes = number * *unit_bytes as f64;
         // Above 2^53 an `f64` is not exact to a byte; no device has that much memory.
-        match (1.0..9e15).contains(&bytes) {
-            true => Ok(Self(bytes as usize)),
-            false => Err(expected()),
+        if (1.0..9e15).contains(&bytes) {
+            Ok(Self(bytes as usize))
+        } else {
+            Err(expected())
         }
     }
 }

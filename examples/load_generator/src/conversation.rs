@@ -28,9 +28,10 @@ pub(crate) enum Conversation {
 impl Conversation {
     /// Creates a conversation that holds only the system prompt.
     pub(crate) fn new(is_text: bool, system_prompt: &str) -> Self {
-        let mut conversation = match is_text {
-            true => Conversation::Chat(Vec::new()),
-            false => Conversation::Tokens(Vec::new()),
+        let mut conversation = if is_text {
+            Conversation::Chat(Vec::new())
+        } else {
+            Conversation::Tokens(Vec::new())
         };
         if !system_prompt.is_empty() {
             match &mut conversation {

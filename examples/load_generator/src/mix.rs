@@ -66,9 +66,10 @@ impl FromStr for Mix {
             }
             parts.push((kind, users.trim().parse().map_err(|_| expected())?));
         }
-        match parts.iter().any(|(_, users)| *users > 0) {
-            true => Ok(Self(parts)),
-            false => Err("expected at least one user".to_owned()),
+        if parts.iter().any(|(_, users)| *users > 0) {
+            Ok(Self(parts))
+        } else {
+            Err("expected at least one user".to_owned())
         }
     }
 }

@@ -27,9 +27,10 @@ pub(crate) fn find(
     } else {
         bail!("no model was named.\n{ADVICE}");
     };
-    match path.exists() {
-        true => Ok(path),
-        false => bail!("there is no model at {}{source}.\n{ADVICE}", path.display()),
+    if path.exists() {
+        Ok(path)
+    } else {
+        bail!("there is no model at {}{source}.\n{ADVICE}", path.display())
     }
 }
 

@@ -27,9 +27,10 @@ pub(crate) struct RunBars {
 
 impl Progress {
     pub(crate) fn new(quiet: bool) -> Self {
-        let bars = match quiet {
-            true => MultiProgress::with_draw_target(ProgressDrawTarget::hidden()),
-            false => MultiProgress::new(),
+        let bars = if quiet {
+            MultiProgress::with_draw_target(ProgressDrawTarget::hidden())
+        } else {
+            MultiProgress::new()
         };
         Self { bars }
     }

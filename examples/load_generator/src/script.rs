@@ -82,9 +82,10 @@ pub(crate) fn write(load: &Load) -> Vec<Script> {
 
 fn system_prompt(load: &Load) -> String {
     let prompt = texts::system_prompt(load.system_words);
-    match load.fresh {
-        true => format!("{}. {prompt}", load.seed),
-        false => prompt,
+    if load.fresh {
+        format!("{}. {prompt}", load.seed)
+    } else {
+        prompt
     }
 }
 

@@ -39,9 +39,10 @@ pub(crate) async fn engine(arguments: &Arguments, progress: &Progress) -> Result
     let started_at = Instant::now();
     let loading = progress.spinner("loading the model");
     let config = arguments.engine.config();
-    let engine = match arguments.oracle {
-        true => oracle(config, ORACLE_COST).await?,
-        false => model(arguments.model.as_deref(), config).await?,
+    let engine = if arguments.oracle {
+        oracle(config, ORACLE_COST).await?
+    } else {
+        model(arguments.model.as_deref(), config).await?
     };
     loading.finish_and_clear();
     Ok(Started {

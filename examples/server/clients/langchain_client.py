@@ -1,4 +1,4 @@
-"""What LangChain can do with this server: langchain_client.py URL [PACKAGES]"""
+"""Checks that LangChain works with this server: langchain_client.py URL [PACKAGES]"""
 
 import json
 import sys
@@ -111,7 +111,7 @@ def errors():
         except kind as error:
             assert error.body["param"] == param, error.body
         else:
-            raise AssertionError(f"{fields} was taken")
+            raise AssertionError(f"{fields} was accepted")
 
     fails(openai.BadRequestError, "top_p", top_p=7)
     fails(openai.BadRequestError, "n", n=1000)

@@ -1,4 +1,4 @@
-"""What the official OpenAI client can do with this server: openai_client.py URL [PACKAGES]"""
+"""Checks that the official OpenAI client works with this server: openai_client.py URL [PACKAGES]"""
 
 import json
 import sys
@@ -116,7 +116,7 @@ def errors():
         except kind as error:
             assert error.body["param"] == param, error.body
         else:
-            raise AssertionError(f"{fields} was taken")
+            raise AssertionError(f"{fields} was accepted")
 
     fails(openai.BadRequestError, "temperature", temperature=-1)
     fails(openai.BadRequestError, "top_p", top_p=7)

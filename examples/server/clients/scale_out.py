@@ -1,4 +1,4 @@
-"""How much of its prompts a fleet finds in its caches: scale_out.py SERVER [PACKAGES]
+"""Measures the cache hit rate of a fleet of servers: scale_out.py SERVER [PACKAGES]
 
 Many users, of whom several share a system prompt, talk in turns to one server with all the
 memory, and to two with half of it each behind sglang-router. Beside that a subscriber of
@@ -70,7 +70,7 @@ class KVEventBatch(EventBatch):
 
 
 class Follower:
-    """What a router would know of a server by its events."""
+    """The state of a server's cache, as its events describe it."""
 
     def __init__(self, address, replay):
         self.blocks, self.batches, self.gaps = set(), 0, 0
@@ -83,7 +83,7 @@ class Follower:
         self.subscriber.connect(address)
 
     def follow(self):
-        """Hears all that has come, and has what it missed sent again."""
+        """Applies all events received so far, and requests a replay of missed batches."""
         while self.subscriber.poll(500):
             _topic, number, payload = self.subscriber.recv_multipart()
             number = int.from_bytes(number, "big")
@@ -96,11 +96,11 @@ class Follower:
     def catch_up(self):
         self.replay.send_multipart((b"", self.batches.to_bytes(8, "big")))
         while True:
-            assert self.replay.poll(10_000), "nothing is sent again"
+            assert self.replay.poll(10_000), "no batch is replayed"
             _empty, number, payload = self.replay.recv_multipart()
             if not payload:
                 return
-            assert int.from_bytes(number, "big") == self.batches, "sent out of order"
+            assert int.from_bytes(number, "big") == self.batches, "batches are out of order"
             self.apply(payload)
 
     def apply(self, payload):
@@ -109,11 +109,11 @@ class Follower:
             match event:
                 case BlockStored(block_hashes=hashes, token_ids=tokens, block_size=size):
                     parent = event.parent_block_hash
-                    assert parent is None or parent in self.blocks, "its parent is not there"
-                    assert len(tokens) == len(hashes) * size, "blocks are whole"
+                    assert parent is None or parent in self.blocks, "the parent block is unknown"
+                    assert len(tokens) == len(hashes) * size, "blocks must be full"
                     self.blocks.update(hashes)
                 case BlockRemoved(block_hashes=hashes):
-                    assert self.blocks.issuperset(hashes), "what goes was not there"
+                    assert self.blocks.issuperset(hashes), "a removed block was unknown"
                     self.blocks.difference_update(hashes)
                 case AllBlocksCleared():
                     self.blocks.clear()
@@ -130,13 +130,13 @@ class Server:
             line = self.process.stderr.readline()
             assert line, "the server ended before it served"
             reply.update(json.loads(line))
-        # Read on, or the server would wait for a reader one day.
+        # Keep reading, or the server would block once the pipe is full.
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
         self.address = reply["address"]
         self.follower = Follower(reply["kv_events"], reply["kv_events_replay"])
 
     def held(self):
-        """The part of its prompt tokens that it found in its cache, by its own metrics."""
+        """The share of its prompt tokens that it found in its cache, by its own metrics."""
         with urllib.request.urlopen(f"http://{self.address}/metrics") as answer:
             lines = answer.read().decode().splitlines()
         names = ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
@@ -186,7 +186,7 @@ def words(rng, length):
 
 
 def load(address):
-    """All users take turns, in an order of their own in each; the hit rate of all."""
+    """Runs the conversations of all users, each turn in a random order. Returns the hit rate."""
     rng = random.Random(7)
     systems = [words(rng, SYSTEM_BYTES) for _ in range(SYSTEM_PROMPTS)]
     talks = [[{"role": "system", "content": rng.choice(systems)}] for _ in range(USERS)]
@@ -222,7 +222,7 @@ def load(address):
         for thread in threads:
             thread.join()
         for talk in talks:
-            # Said by the client: the oracle's replies are bytes, and not always text.
+            # The client makes up the reply: the oracle's replies are bytes, and not always text.
             talk.append({"role": "assistant", "content": words(rng, 16)})
     return cached / tokens
 
@@ -235,7 +235,7 @@ def fleet(policy):
     for number, server in enumerate(servers):
         server.follower.follow()
         seen = server.follower
-        assert seen.blocks, "a server tells of what it has cached"
+        assert seen.blocks, "a server publishes its cached blocks"
         print(
             f"    server {number}: found {server.held():.1%}; {seen.batches} batches of events,"
             f" {seen.gaps} gaps closed, {len(seen.blocks)} blocks cached"

@@ -1,4 +1,4 @@
-"""Many streams at once, one in ten of which ends early: stream_churn.py URL PACKAGES STREAMS SECONDS PID
+"""Runs many streams at once, and aborts one in ten: stream_churn.py URL PACKAGES STREAMS SECONDS PID
 
 Whoever stays is to hear what it hears alone. When all are gone, the server PID is to hold
 nothing of them: no sequence, no bytes, no descriptor; and its memory is not to have grown once
@@ -19,7 +19,7 @@ host, port = url.removeprefix("http://").split(":")
 streams, seconds = int(streams), float(seconds)
 
 LEAVES = 0.1
-# Memory is compared where there was time for it to settle.
+# Memory is compared only in runs that are long enough for it to settle.
 STABLE_SECONDS_MIN = 60
 MEMORY_GROWTH_MAX = 1.05
 TIMEOUT_SECONDS = 60
@@ -42,7 +42,7 @@ REQUESTS = [request(number) for number in range(16)]
 
 
 async def send(path, body=None):
-    """The status and headers are read; what follows is the body."""
+    """Sends a request and reads the status and headers. The body is still to be read."""
     reader, writer = await asyncio.open_connection(host, port)
     body = b"" if body is None else json.dumps(body).encode()
     method = "POST" if body else "GET"
@@ -63,7 +63,7 @@ async def whole(path, body=None):
 
 
 async def lines(reader):
-    """The lines of a body in chunks; a line may be in several."""
+    """The lines of a chunked body; a line may span several chunks."""
     held = b""
     while size := int(await reader.readline(), 16):
         held += await reader.readexactly(size)
@@ -126,7 +126,7 @@ async def gauges():
 
 
 async def gauges_when_idle():
-    """What is left when the last have gone; they may take a moment."""
+    """The gauges once no request is inside; this may take a moment."""
     until = time.monotonic() + TIMEOUT_SECONDS
     while True:
         left = await gauges()
@@ -159,7 +159,7 @@ async def main():
     watching.cancel()
     left = await gauges_when_idle()
     closing = time.monotonic() + TIMEOUT_SECONDS
-    # A connection to ask by is open while it asks.
+    # The connection that reads the gauges is itself open for a moment.
     while descriptors() > descriptors_before and time.monotonic() < closing:
         await asyncio.sleep(0.05)
 
@@ -168,14 +168,14 @@ async def main():
     early = statistics.median(memory[quarter : 2 * quarter] or memory)
     late = statistics.median(memory[-quarter:])
     most = max(count for _, count in samples)
-    print(f"streams whole and as alone: {churn.stayed}, of {churn.tokens} tokens")
-    print(f"streams that were left: {churn.left}")
+    print(f"complete streams, equal to their reference runs: {churn.stayed}, of {churn.tokens} tokens")
+    print(f"aborted streams: {churn.left}")
     print(f"descriptors: {descriptors_before} before, {most} at most, {descriptors()} after")
     print(f"resident MiB: {early:.1f} in the second quarter, {late:.1f} in the last")
-    print("left in the engine:", json.dumps(left))
+    print("held in the engine:", json.dumps(left))
     assert churn.stayed > 0 and churn.left > 0
     assert not any(left.values()), "something is held"
-    assert descriptors() <= descriptors_before, "descriptors are left"
+    assert descriptors() <= descriptors_before, "descriptors leak"
     if seconds >= STABLE_SECONDS_MIN:
         assert late <= early * MEMORY_GROWTH_MAX, "memory grows"
 

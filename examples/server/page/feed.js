@@ -1,11 +1,11 @@
-// The frames that the server sends, for as long as somebody looks.
+// The frames that the server sends, while the page is visible.
 
 const RETRY_MS = [500, 1000, 2000, 5000];
 const KEY = "motet-key";
 
 /**
  * Calls `on.frame` with each frame, `on.state` with "live", "paused" or "lost" and why, and
- * `on.needsKey` when the server wants another key than it was given.
+ * `on.needsKey` when the server rejects the key or needs one.
  */
 export function feed(on) {
   let abort = null;
@@ -64,7 +64,7 @@ export function feed(on) {
   };
 }
 
-/** Why the server refuses, in its words. */
+/** The server's reason for a rejection. */
 async function reason(response) {
   const body = await response.json().catch(() => null);
   return body?.error?.message ?? `status ${response.status}`;

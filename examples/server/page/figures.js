@@ -4,7 +4,7 @@ import { canvas, colour, count, element, find, time } from "./words.js";
 
 /** Frames that a curve goes back: two minutes. */
 const FRAMES = 240;
-/** Rates are of so many seconds. */
+/** Seconds over which rates are computed. */
 const WINDOW = 2;
 
 const FIGURES = [
@@ -28,7 +28,7 @@ function duration(value) {
   return value > 0 ? time(value) : ["–", ""];
 }
 
-/** Of all prompt tokens of late, the part that was cached. */
+/** The share of recent prompt tokens that was cached. */
 function hits(rate, now, before) {
   const asked = now.stats.prompt_tokens - before.stats.prompt_tokens;
   return asked > 0 ? (now.stats.cached_tokens - before.stats.cached_tokens) / asked : NaN;

@@ -32,7 +32,7 @@ const source = feed({
     if (state !== "live") find("lamp").classList.remove("lit");
   },
   needsKey(why) {
-    say(find("state"), "waits for a key");
+    say(find("state"), "waiting for a key");
     if (why) say(find("key-note"), why);
     form.hidden = false;
     find("key").focus();
@@ -53,7 +53,7 @@ pause.addEventListener("click", () => {
   source.pause(paused);
 });
 
-// What is drawn has the size and the colours of the page.
+// Drawings depend on the size and the colours of the page.
 function redraw() {
   if (last) for (const part of parts) part.draw?.();
 }

@@ -1,8 +1,8 @@
-// Memory by tier, and what has happened since the start.
+// Memory by tier, and counters since the start.
 
 import { bytes, count, element, find, plural, say } from "./words.js";
 
-/** A tier's name, its parts in bytes, and what is said of it. */
+/** A tier's name, its parts in bytes, and its legend. */
 function tiers({ device, host, disk }) {
   const shown = [
     {

@@ -1,8 +1,8 @@
-// Who is inside: users and their queues, and each sequence.
+// Users and their queues, and each sequence.
 
 import { count, element, find, plural, row, say, span } from "./words.js";
 
-/** Marks for sequences; beyond, only the numbers say how many there are. */
+/** Most marks for sequences; the numbers count those beyond. */
 const PIPS = 12;
 
 /** One mark for each sequence: filled if it has a slot. */
@@ -11,7 +11,7 @@ function pips(user) {
   const marks = element("span", "pips");
   marks.setAttribute("aria-hidden", "true");
   const all = user.running + user.waiting;
-  // Both kinds are seen where there are more than fit.
+  // If there are more than fit, both kinds keep at least one mark.
   const running = all <= PIPS ? user.running : Math.max(Math.round((user.running / all) * PIPS), Math.min(user.running, 1));
   for (let i = 0; i < Math.min(all, PIPS); i += 1) marks.append(element("i", i < running ? "on" : ""));
   const paused = user.paused > 0 ? `, ${count(user.paused)} paused` : "";
@@ -38,7 +38,7 @@ export function people() {
       last = now;
       const { running, waiting, awaiting_prefix: awaiting, paused } = now.stats;
       const parts = [`${count(running)} running`, `${count(waiting)} waiting`];
-      if (awaiting > 0) parts.push(`${count(awaiting)} for a common beginning`);
+      if (awaiting > 0) parts.push(`${count(awaiting)} for a common prefix`);
       if (paused > 0) parts.push(`${count(paused)} paused`);
       say(find("users-note"), parts.join(" · "));
       const rows = now.users.slice(0, 10).map((user) =>
@@ -46,7 +46,7 @@ export function people() {
       );
       const more = now.users_left_out + Math.max(now.users.length - 10, 0);
       if (more > 0) rows.push(row(`and ${plural(more, "user", "users")} more`));
-      if (rows.length === 0) rows.push(row("nobody"));
+      if (rows.length === 0) rows.push(row("none"));
       find("users").replaceChildren(...rows);
       sequences();
     },

@@ -5,9 +5,9 @@ import { canvas, colour, count, find, plural, say, span } from "./words.js";
 const COLUMN = 7;
 const LINE = 12;
 const GUTTER = 44;
-/** The height of the lane that says how long steps took. */
+/** The height of the lane with the durations of steps. */
 const LANE = 34;
-/** A prompt chunk of so many tokens is as tall as a line. */
+/** A prompt chunk of this many tokens is as tall as a line. */
 const TALL = 512;
 
 export function score() {
@@ -16,7 +16,7 @@ export function score() {
   let columns = [];
   const lines = new Map();
 
-  /** Gives each sequence a line for as long as it is to be seen; one after another may share it. */
+  /** Gives each sequence a line while it is visible; several may share one, one after another. */
   function assignLines(most) {
     const spans = new Map();
     columns.forEach((step, i) => {
@@ -93,7 +93,7 @@ export function score() {
     pen.globalAlpha = 1;
   }
 
-  /** How long each step took, and the scale of it. */
+  /** The duration of each step, and its scale. */
   function times(pen, height, left) {
     const longest = Math.max(...columns.map((step) => step.seconds), 1e-6);
     const [pale, accent, soft] = ["slate-pale", "accent", "soft"].map(colour);

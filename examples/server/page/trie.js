@@ -1,4 +1,4 @@
-// The trie: tokens from left to right, what shares a beginning on top of each other.
+// The trie: tokens from left to right; branches of a common prefix are stacked.
 
 import { bytes, count, element, find, plural, row, say, span } from "./words.js";
 
@@ -21,7 +21,7 @@ function grow(rows) {
     node.leaves = node.leaves || 1;
     if (node.parent !== null) nodes[node.parent].leaves += node.leaves;
   }
-  // A stable order: what was there stays where it is.
+  // A stable order, so that known nodes stay in place.
   const order = (a, b) => a.salt - b.salt || (a.id < b.id ? -1 : 1);
   for (const node of nodes) node.below.sort(order);
   const tops = nodes.filter((node) => node.parent === null).sort(order);
@@ -116,7 +116,7 @@ export function trie() {
     set(box, { x, y: y + inset, width: w, height: Math.max(h - 2 * inset, 0.75) });
     const kind = node.tier === 3 ? "disk" : node.tier === 2 ? "host" : node.holders > 0 ? "held" : "device";
     box.setAttribute("class", kind);
-    // Heat: what was used just now is full, what is coldest is pale.
+    // Heat: recently used nodes are full, the coldest are pale.
     const heat = 1 - Math.log1p(node.idle) / Math.log1p(idlest);
     const opacity = kind === "device" ? 0.22 + 0.55 * heat : kind === "host" ? 0.45 + 0.55 * heat : 0.9;
     box.setAttribute("fill-opacity", opacity.toFixed(2));
@@ -127,7 +127,7 @@ export function trie() {
     }
   }
 
-  /** Says in a large box what it is. */
+  /** Labels a large box. */
   function name({ box: { x, y, w, h }, tokens, hits, tier }) {
     if (w < 175 || h < 26 || tier > 1) return;
     const text = svg("text");
@@ -184,7 +184,7 @@ export function trie() {
   return { update };
 }
 
-/** Where an arrow key leads; undefined if it is none. */
+/** The node that an arrow key leads to; undefined for other keys. */
 function step(nodes, from, key) {
   const tops = nodes.filter((node) => node.parent === null);
   if (key === "Escape") return null;
@@ -198,7 +198,7 @@ function step(nodes, from, key) {
   return beside[at] ?? from;
 }
 
-/** Fills what is on the device and in a copy. */
+/** The fill of nodes that are on the device and in a copy. */
 function hatching() {
   const definitions = svg("defs");
   const pattern = svg("pattern");

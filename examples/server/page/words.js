@@ -1,4 +1,4 @@
-// Numbers as people read them, and elements.
+// Formats numbers, and creates elements.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
@@ -52,7 +52,7 @@ export function find(id) {
   return document.getElementById(id);
 }
 
-/** Sets text only where it is another: what has not changed is not read out again. */
+/** Sets text only if it differs, so that screen readers do not read it out again. */
 export function say(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }
@@ -69,7 +69,7 @@ export function row(...cells) {
   return made;
 }
 
-/** A canvas in the size that it has on the screen, cleared, and its colours. */
+/** Clears a canvas and gives it its size on the screen. */
 export function canvas(target) {
   const scale = window.devicePixelRatio || 1;
   const { clientWidth: width, clientHeight: height } = target;

@@ -1,12 +1,12 @@
-//! Which requests are served at all, and which are the operator's.
+//! Checks of requests: whether the server serves them, and whether they are the operator's.
 //!
 //! | check | against |
 //! |---|---|
-//! | `Host` is one that this server knows | a foreign name that is made to lead here (DNS rebinding) |
-//! | `Origin` and `Sec-Fetch-Site` are this server's own | pages of other sites that send requests here |
-//! | the operator's key, or a server for this machine only | a tenant who looks at the load of the others |
+//! | `Host` is a known name of this server | a foreign name that resolves to this machine (DNS rebinding) |
+//! | `Origin` and `Sec-Fetch-Site` are this server's own | requests from pages of other sites |
+//! | the operator's key, or a server for this machine only | a tenant that watches the load of others |
 //!
-//! A request without `Host` is let in: every browser sends one.
+//! A request without `Host` is accepted, as every browser sends one.
 
 use std::sync::Arc;
 
@@ -21,12 +21,13 @@ use crate::arguments::Conduct;
 use crate::error::ApiError;
 use crate::site::{Host, Origin, Site};
 
-/// How a browser says which pages a request comes from, where it does not send `Origin`.
+/// The header that names the kind of page a request comes from. Browsers send it even without
+/// `Origin`.
 static REQUEST_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// An error quotes at most so many characters of a header.
+/// Most characters of a header that an error quotes.
 const QUOTED_MAX: usize = 100;
 
-/// Lets in what is sent to this server and from no other site's page.
+/// Passes on requests that are sent to this server, and not by another site's page.
 pub(crate) async fn check_site(
     State(app): State<Arc<App>>,
     request: Request,
@@ -37,7 +38,7 @@ pub(crate) async fn check_site(
     Ok(next.run(request).await)
 }
 
-/// Lets in the operator.
+/// Passes on the operator's requests.
 pub(crate) async fn check_operator(
     State(app): State<Arc<App>>,
     request: Request,
@@ -47,7 +48,7 @@ pub(crate) async fn check_operator(
     Ok(next.run(request).await)
 }
 
-/// Whether a request is the operator's. It takes no place.
+/// Checks that a request is the operator's. The request does not count against its key's limit.
 pub(crate) fn authorize_operator(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     let conduct = &app.conduct;
     if is_open_to_all(app)? {
@@ -60,7 +61,7 @@ pub(crate) fn authorize_operator(app: &App, headers: &HeaderMap) -> Result<(), A
         .map(drop)
 }
 
-/// Whether a request may watch the page, and the seats of its key.
+/// Checks that a request may watch the page. Returns the watcher permits of its key.
 pub(crate) fn authorize_watcher(
     app: &App,
     headers: &HeaderMap,
@@ -76,7 +77,7 @@ pub(crate) fn authorize_watcher(
     Ok(Some(key))
 }
 
-/// Whether every caller is the operator; an error where no caller can be.
+/// Whether every caller is the operator; an error if no caller can be.
 fn is_open_to_all(app: &App) -> Result<bool, ApiError> {
     let conduct = &app.conduct;
     if conduct.operator_open {
@@ -85,7 +86,7 @@ fn is_open_to_all(app: &App) -> Result<bool, ApiError> {
     if app.keys.are_required() {
         return Ok(false);
     }
-    // Without keys the machine is the border: its users are the operator.
+    // Without keys, all users of this machine count as the operator.
     if conduct.is_for_this_machine() {
         Ok(true)
     } else {
@@ -93,7 +94,7 @@ fn is_open_to_all(app: &App) -> Result<bool, ApiError> {
     }
 }
 
-/// The site that a request is for, if it says one and that is known.
+/// The site that a request names, if it names one. Unknown sites are an error.
 fn known_site(conduct: &Conduct, request: &Request) -> Result<Option<Site>, ApiError> {
     let is_checked = conduct.is_local() || !conduct.host_name.is_empty();
     let target = request.uri().authority().map(|target| target.as_str());
@@ -124,7 +125,7 @@ fn check_origin(
 ) -> Result<(), ApiError> {
     let mut origins = headers.get_all(header::ORIGIN).iter().peekable();
     if origins.peek().is_none() {
-        // Where requests of a page have no `Origin`, as those for its pictures.
+        // Some requests of pages have no `Origin`, such as those for images.
         return match headers.get(&REQUEST_SITE).map(|site| site.as_bytes()) {
             None | Some(b"none" | b"same-origin") => Ok(()),
             Some(other) => {
@@ -146,7 +147,7 @@ fn check_origin(
     Ok(())
 }
 
-/// A header's value for an error, cut.
+/// A header's value for an error, truncated.
 fn quoted(value: &str) -> String {
     let mut quoted: String = value.chars().take(QUOTED_MAX).collect();
     if quoted.len() < value.len() {

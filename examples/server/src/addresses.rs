@@ -1,4 +1,4 @@
-//! How many connections each address has.
+//! Counts the connections of each address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,33 +12,33 @@ use tokio::time::timeout;
 
 use crate::error::ApiError;
 
-/// Refused connections that are answered at one time; further ones are closed unanswered.
+/// Rejected connections that are answered at the same time; further ones are closed unanswered.
 const REJECTIONS_MAX: usize = 32;
-/// A refused client has so long to read its answer.
+/// Time for a rejected client to read its answer.
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
-/// A refused client may try again after so long.
+/// Time after which a rejected client may retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// One site's part of an IPv6 address, of which its machines choose the rest.
+/// Bits of an IPv6 address that identify a site; its machines choose the rest.
 const IPV6_SITE_BITS: u32 = 64;
 
 /// Addresses that have connections.
 #[derive(Debug)]
 pub(crate) struct Addresses {
-    /// Connections of one address.
+    /// Most connections of one address.
     connections_max: u32,
-    /// How many each has; an address that has none is not in it.
+    /// Connections of each address; addresses without any are removed.
     open: Mutex<HashMap<IpAddr, u32>>,
     rejection_permits: Arc<Semaphore>,
 }
 
-/// A connection that is counted. Dropped with it.
+/// Counts one connection until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionGuard {
     addresses: Arc<Addresses>,
     from: IpAddr,
 }
 
-/// The address at the other end of a request's connection, as far as addresses are told apart.
+/// The address of a request's client, reduced to the part that identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Peer(IpAddr);
 
@@ -49,7 +49,7 @@ impl Peer {
 }
 
 impl Addresses {
-    /// Each may have so many.
+    /// Creates counters with this limit for each address.
     pub(crate) fn new(connections_max: u32) -> Self {
         Self {
             connections_max,
@@ -58,7 +58,7 @@ impl Addresses {
         }
     }
 
-    /// Counts a connection; none if its address has as many as it may.
+    /// Counts a connection. Returns `None` if its address is at the limit.
     pub(crate) fn try_acquire(self: &Arc<Self>, from: IpAddr) -> Option<ConnectionGuard> {
         let from = counted_prefix(from);
         let mut open = self.locked();
@@ -72,7 +72,8 @@ impl Addresses {
         })
     }
 
-    /// Tells a client that its address has too many connections, unless too many are told.
+    /// Answers a client whose address has too many connections, unless too many such answers are
+    /// being sent.
     pub(crate) fn reject(
         &self,
         mut socket: TcpStream,
@@ -85,18 +86,18 @@ impl Addresses {
             let answering = async {
                 socket.write_all(answer.as_bytes()).await?;
                 socket.shutdown().await?;
-                // A socket that is closed with something unread takes its answer back.
+                // Closing a socket with unread bytes would discard the answer.
                 let mut unread = [0; 4096];
                 while socket.read(&mut unread).await? > 0 {}
                 std::io::Result::Ok(())
             };
-            // A client that has left, or says no end of things, is no concern.
+            // A client that is gone or never stops sending is ignored.
             timeout(REJECTION_TIMEOUT, answering).await.ok();
             drop(permit);
         })
     }
 
-    /// The whole answer: there is no request yet that it would be the answer to.
+    /// The whole HTTP answer, since no request has been parsed yet.
     fn rejection(&self) -> String {
         let message = format!(
             "this address has {} connections open, which is as many as it may have",
@@ -156,7 +157,7 @@ mod tests {
         assert!(try_acquire("10.0.0.2").is_some(), "another address");
         drop(held);
         assert!(try_acquire("10.0.0.1").is_some());
-        // A site chooses the rest of its addresses.
+        // A site chooses the lower bits of its addresses.
         let held = [try_acquire("2001:db8::1"), try_acquire("2001:db8::ffff:2")];
         assert!(held.iter().all(Option::is_some));
         assert!(try_acquire("2001:db8::3").is_none());

@@ -1,4 +1,4 @@
-//! Routes, and what every request passes.
+//! Routes, and the layers that every request passes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,33 +23,33 @@ use crate::page::{self, Watchers};
 use crate::{access, openai, openapi, state, tokens};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Longest request id that is taken over from a client.
+/// Longest request id that is accepted from a client.
 const REQUEST_ID_BYTES_MAX: usize = 64;
 
-/// Everything that the routes share.
+/// The state that all routes share.
 #[derive(Debug)]
 pub struct App {
     pub(crate) engine: Engine,
-    /// What clients call the model.
+    /// The model's name in the API.
     pub(crate) model: String,
     pub(crate) keys: Keys,
     pub(crate) conduct: Conduct,
-    /// The room for bodies that are on their way.
+    /// Receives bodies within a memory budget.
     pub(crate) body_receiver: BodyReceiver,
-    /// From where the page is watched.
+    /// The watchers of the page.
     pub(crate) watchers: Watchers,
-    /// Users whose names those who watch may know.
+    /// Names of users that watchers may see.
     pub(crate) names: BTreeMap<UserId, Arc<str>>,
     pub(crate) metrics: Option<PrometheusHandle>,
-    /// Seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub(crate) created: u64,
-    /// Names are this and a number.
+    /// A random prefix of generated names, which end in a number.
     instance: u32,
     names_given: AtomicU64,
 }
 
 impl App {
-    /// Puts the parts together.
+    /// Creates the server's state from its parts.
     #[must_use]
     pub fn new(engine: Engine, model: String, keys: Keys, conduct: Conduct) -> Self {
         let known = conduct.page_names.then(|| keys.names());
@@ -71,7 +71,7 @@ impl App {
         }
     }
 
-    /// Also tells what this recorder has recorded.
+    /// Adds a metrics recorder, which `/metrics` renders.
     #[must_use]
     pub fn metrics(mut self, metrics: PrometheusHandle) -> Self {
         self.metrics = Some(metrics);
@@ -84,36 +84,36 @@ impl App {
         &self.engine
     }
 
-    /// The engine, to be shut down.
+    /// Returns the engine, to shut it down.
     #[must_use]
     pub fn into_engine(self) -> Engine {
         self.engine
     }
 
-    /// Takes in nothing more, and returns when all inside are out.
+    /// Accepts no more requests, and returns when all have finished.
     pub async fn drain(&self) {
         self.engine.drain().await;
     }
 
-    /// Takes in nothing more and ends those inside: each is told so.
+    /// Accepts no more requests and ends the current ones with an error.
     pub(crate) async fn abort(&self) {
         self.engine.shutdown(Shutdown::Abort).await;
     }
 
-    /// A name that nothing else has.
+    /// Returns a unique name.
     pub(crate) fn name(&self, prefix: &str) -> String {
         let number = self.names_given.fetch_add(1, Ordering::Relaxed);
         format!("{prefix}-{:08x}{number:08x}", self.instance)
     }
 }
 
-/// Seconds since 1970.
+/// The current time in seconds since 1970.
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
 
-/// The whole server, but for the socket.
+/// The whole server without its socket.
 pub fn router(app: Arc<App>) -> Router {
     let guarded = Router::new()
         .route("/v1/chat/completions", post(openai::chat::complete))
@@ -149,7 +149,7 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Gives the request its id and its line in the log, and looks at the size of its headers.
+/// Gives the request its id and its log line, and checks the size of its headers.
 async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let sent = request.headers().get(&REQUEST_ID).cloned();
     let id = sent
@@ -158,23 +158,24 @@ async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Ne
     let text = id.to_str().unwrap_or_default().to_owned();
     let log = RequestLog::new(text, request.method(), request.uri().path());
     request.extensions_mut().insert(log.clone());
-    let mut response = match header_bytes(request.headers()) <= app.conduct.header_bytes_max {
-        true => next.run(request).await,
-        false => ApiError::request(
+    let mut response = if header_bytes(request.headers()) <= app.conduct.header_bytes_max {
+        next.run(request).await
+    } else {
+        ApiError::request(
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             format!(
                 "the headers are longer than {} bytes",
                 app.conduct.header_bytes_max
             ),
         )
-        .into_response(),
+        .into_response()
     };
     log.answered(response.status());
     response.headers_mut().insert(&REQUEST_ID, id);
     response
 }
 
-/// Who may not ask does not come further.
+/// Rejects requests without a valid key, and those above their key's limit.
 async fn authorize(
     State(app): State<Arc<App>>,
     mut request: Request,

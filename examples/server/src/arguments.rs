@@ -15,7 +15,7 @@ use crate::class::Class;
 use crate::keys::Keys;
 use crate::site::{Host, Origin};
 
-/// Host memory where a disk is given and nothing else is said, in MiB.
+/// Default host memory with a disk tier, in MiB.
 const HOST_MIB_WITH_DISK: usize = 1024;
 
 /// Serves one model to many clients, as the OpenAI API does.
@@ -29,28 +29,28 @@ pub struct Arguments {
 
     /// Serve a simulated model: for machines without MLX, and to try clients
     ///
-    /// Its tokens are bytes, hashed from what came before: it talks nonsense, fast.
+    /// Its tokens are bytes, hashed from the tokens before them: fast nonsense.
     #[arg(long, conflicts_with = "model")]
     pub oracle: bool,
 
-    /// Give the same answers to the last bit whatever else runs; somewhat slower
+    /// Make answers independent of concurrent requests, to the last bit; somewhat slower
     ///
-    /// Of greedy requests and of those with a seed, on this machine. On the CPU only.
+    /// This holds for greedy requests and for those with a seed, on one machine. CPU only.
     #[arg(long, conflicts_with = "oracle")]
     pub deterministic: bool,
 
-    /// What keys and values are cached in: bf16 and f16 take half of the bytes
+    /// Type of cached keys and values: bf16 and f16 take half the bytes
     ///
-    /// All is computed in f32 as before; only what is cached is rounded. bf16 does for any
-    /// model, f16 is finer and has less range. Without this, f32 on a CPU and bf16 on a GPU.
+    /// Computations stay in f32; only cached values are rounded. bf16 suits any model; f16 is
+    /// finer and has less range. The default is f32 on a CPU and bf16 on a GPU.
     #[arg(long, value_name = "TYPE", value_enum, conflicts_with = "oracle")]
     pub cache_dtype: Option<CacheDtype>,
 
-    /// What clients call the model; its file's name, if not given
+    /// The model's name in the API; the default is its file's name
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
-    /// The port to listen at; 0 is any that is free
+    /// The port to listen at; 0 chooses a free one
     #[arg(
         long,
         value_name = "PORT",
@@ -59,15 +59,15 @@ pub struct Arguments {
     )]
     pub port: u16,
 
-    /// Who may ask, and for how much.
+    /// Access, and limits on clients.
     #[command(flatten)]
     pub conduct: Conduct,
 
-    /// How the engine is set up.
+    /// Settings of the engine.
     #[command(flatten)]
     pub engine: EngineSettings,
 
-    /// What routers are told.
+    /// Settings for routers.
     #[command(flatten)]
     pub fleet: FleetSettings,
 }
@@ -83,7 +83,7 @@ pub enum CacheDtype {
     F16,
 }
 
-/// Who may ask, and for how much.
+/// Access, and limits on clients.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Conduct")]
 pub struct Conduct {
@@ -94,61 +94,60 @@ pub struct Conduct {
 
     /// A name by which clients reach this server; may be given again
     ///
-    /// On loopback a request is served whose `Host` is this machine's or named here.
-    /// Elsewhere `Host` is looked at once a name is given. Any port will do.
+    /// On loopback, `Host` must be this machine's or a name given here. Elsewhere `Host` is
+    /// checked only if a name is given. The port is not checked.
     #[arg(long, value_name = "NAME", help_heading = "Socket")]
     pub host_name: Vec<Host>,
 
     /// An origin whose pages may send requests, as https://chat.example; may be given again
     ///
-    /// For a page that a proxy serves together with this server. Other requests of
-    /// pages that are not this server's are refused.
+    /// This is for a page that a proxy serves together with this server. Requests from pages of
+    /// any other site are rejected.
     #[arg(long, value_name = "ORIGIN", help_heading = "Socket")]
     pub origin: Vec<Origin>,
 
-    /// A file of API keys; without one everybody may ask who can connect
+    /// A file of API keys; without it, every client that can connect is served
     ///
-    /// On each line a name, the key and, if wanted, how many requests it may have
-    /// inside at once and its highest class, as class=urgent. `#` begins a comment.
+    /// Each line has a name, the key and, optionally, the key's most concurrent requests and
+    /// its highest class, as class=urgent. `#` begins a comment.
     #[arg(long, value_name = "FILE", env = "MOTET_API_KEYS")]
     pub api_keys: Option<PathBuf>,
 
     /// Let requests of different keys start from each other's cached state
     ///
-    /// Saves computing what they have in common, and lets one find out by the time
-    /// it takes whether another has asked the same.
+    /// This saves the computation of common prefixes. A client can then find out by timing
+    /// whether another has sent the same prompt.
     #[arg(long)]
     pub share_cache: bool,
 
-    /// The highest class of requests whose key names none
+    /// The highest class for keys without a class
     ///
-    /// A higher class starts first and may take the place of a lower one: it is for the
-    /// operator to allow.
+    /// A higher class starts first and may preempt a lower one, so the operator has to allow it.
     #[arg(long, value_name = "CLASS", value_enum, default_value_t = Class::Normal)]
     pub class_max: Class,
 
-    /// The key of this name is the operator's; may be given again
+    /// The name of an operator's key; may be given again
     ///
-    /// Metrics, the details of health, the description and the page are for the operator.
-    /// Without keys they are open on loopback, unless --host-name or --origin is given,
-    /// and closed elsewhere.
+    /// Metrics, the details of health, the API description and the page are for the operator.
+    /// Without keys they are open on loopback, unless --host-name or --origin is given, and
+    /// closed elsewhere.
     #[arg(long, value_name = "NAME", requires = "api_keys")]
     pub operator_key: Vec<String>,
 
-    /// Everybody who can connect is the operator: for a network of one's own
+    /// Treat every client that can connect as the operator, for a private network
     ///
-    /// A server on loopback with --host-name or --origin and without keys needs this too:
-    /// a proxy may bring callers from elsewhere.
+    /// A server on loopback with --host-name or --origin and without keys needs this too, as a
+    /// proxy may pass on requests from elsewhere.
     #[arg(long, conflicts_with = "operator_key")]
     pub operator_open: bool,
 
-    /// The key of this name may watch the page as well; may be given again
+    /// The name of a key that may also watch the page; may be given again
     ///
-    /// The page shows how much all users ask for and what is cached, by bytes and counts.
+    /// The page shows the load of all users and the cache's contents, by bytes and counts.
     #[arg(long, value_name = "NAME", requires = "api_keys")]
     pub page_key: Vec<String>,
 
-    /// Call users by the names of their keys on the page
+    /// Show the names of users' keys on the page
     #[arg(long, requires = "api_keys")]
     pub page_names: bool,
 
@@ -156,20 +155,19 @@ pub struct Conduct {
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
     pub body_bytes_max: usize,
 
-    /// Bytes of bodies that are received at once, over all connections
+    /// Memory for bodies that are being received, over all connections, in bytes
     ///
-    /// At least --body-bytes-max. A body of more than 64 KiB waits until there is room for all
-    /// of it, for --arrival-seconds at most, and is refused with status 503 then; shorter ones
-    /// do not wait. Bodies of one key, or of one address without keys, have as much as is left
-    /// for others. Choose how much memory long bodies may take while they come.
+    /// At least --body-bytes-max. A body of more than 64 KiB waits until all of it fits, for at
+    /// most --arrival-seconds, and is then rejected with status 503. Shorter bodies do not wait.
+    /// One key, or one address without keys, may hold as much as it leaves free for others.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pub receiving_bytes_max: usize,
 
-    /// Let special tokens count that messages spell, such as <|im_end|>
+    /// Parse special tokens in messages, such as <|im_end|>
     ///
-    /// Without this they are text: what a user writes ends no turn and begins none. With
-    /// it, the author of a message can write as the system. In prompts of completions
-    /// they always count.
+    /// Without this they are plain text, so that a message cannot end a turn or begin one. With
+    /// it, the author of a message can write as the system. In prompts of completions, special
+    /// tokens are always parsed.
     #[arg(long)]
     pub special_tokens_in_messages: bool,
 
@@ -182,29 +180,29 @@ pub struct Conduct {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_max: u32,
 
-    /// Connections of one address; more are answered with status 429 and closed
+    /// Connections of one address; further ones are answered with status 429 and closed
     ///
-    /// A quarter of all, if not said; on loopback, all. Behind a proxy all connections
-    /// are of one address: then this is to be as many as there may be. IPv6
+    /// The default is a quarter of --connections-max; on loopback, all of them. Behind a proxy
+    /// all connections come from one address: set this to --connections-max there. IPv6
     /// addresses with the same first 64 bits are one address.
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub address_connections_max: Option<u32>,
 
-    /// Longest that a request's headers may take to come, and then its body; 0 is for ever
+    /// Longest time for a request's headers to arrive, and then for its body; 0 is no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub arrival_seconds: u64,
 
-    /// Cut a client off that has read nothing for so long; 0 is never
+    /// Disconnect a client that has read nothing for this time; 0 is never
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub unread_seconds: u64,
 
-    /// At the end, those inside may go on for so long
+    /// Time for running requests to finish at the shutdown
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub grace_seconds: u64,
 }
 
-/// How the engine is set up.
+/// Settings of the engine.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineSettings {
@@ -212,7 +210,7 @@ pub struct EngineSettings {
     #[arg(long, value_name = "N", default_value_t = SchedulerConfig::default().sequences_max)]
     pub sequences_max: usize,
 
-    /// Requests that may wait; more are refused with status 429
+    /// Requests that may wait; further ones are rejected with status 429
     #[arg(long, value_name = "N", default_value_t = SchedulerConfig::default().queue_max)]
     pub queue_max: usize,
 
@@ -222,61 +220,61 @@ pub struct EngineSettings {
 
     /// Device memory for cached state and a step's scratch, in MiB
     ///
-    /// Chosen from what is free once the model is loaded, if not given: half of it on a CPU,
-    /// nine tenths on a GPU. What was chosen is logged at the start.
+    /// The default is a part of the free memory once the model is loaded: half of it on a CPU,
+    /// nine tenths on a GPU. The chosen size is logged at the start.
     #[arg(long, value_name = "MIB")]
     pub cache_mib: Option<usize>,
 
-    /// Host memory for what the device has no room for, in MiB; 0 is none
+    /// Host memory for offloaded state, in MiB; 0 is none
     ///
-    /// 0 unless set, and 1024 with --disk, to which everything comes through host memory.
+    /// The default is 0, or 1024 with --disk, as all state goes to the disk through host memory.
     #[arg(long, value_name = "MIB")]
     pub host_mib: Option<usize>,
 
-    /// A folder for what host memory has no room for, and for the next start
+    /// A folder for state that does not fit in host memory, and for the next start
     ///
-    /// What requests have computed is there when the server has ended.
+    /// At the shutdown, the cached state is written to it.
     #[arg(long, value_name = "FOLDER")]
     pub disk: Option<PathBuf>,
 
-    /// Most that the folder may hold, in MiB
+    /// Most bytes that the folder may hold, in MiB
     #[arg(long, value_name = "MIB", requires = "disk", default_value_t = 10_240)]
     pub disk_mib: usize,
 
-    /// Long texts that are rendered and tokenised at once; more wait, users in turn
+    /// Long texts that are rendered and tokenised at once; further ones wait, users in turn
     ///
-    /// Each takes a core while it lasts, and does about a megabyte a second. More than a
-    /// quarter of the cores takes them from the device, where that is the CPU.
+    /// Each takes a core, and processes about a megabyte a second. If the device is the CPU,
+    /// more than a quarter of the cores slows it down.
     #[arg(long, value_name = "N", default_value_t = TextConfig::default().threads)]
     pub text_threads: usize,
 
-    /// Schemas that are compiled at once; more wait, users in turn
+    /// Schemas that are compiled at once; further ones wait, users in turn
     ///
-    /// Each takes a core while it lasts: most some milliseconds, a few up to two seconds.
+    /// Each takes a core: most for some milliseconds, a few for up to two seconds.
     #[arg(long, value_name = "N", default_value_t = GrammarLimits::default().compilations_max)]
     pub compilations_max: usize,
 
-    /// Longest that a schema may take to compile, once its turn has come
+    /// Longest time for the compilation of a schema, not counting its wait
     ///
-    /// Those that take longer are refused with status 422. Choose more on a slow machine.
+    /// Schemas that take longer are rejected with status 422. Choose more on a slow machine.
     #[arg(long, value_name = "SECONDS")]
     #[arg(default_value_t = GrammarLimits::default().compile_time_max.as_secs())]
     pub compile_seconds: u64,
 
     /// Let schemas set llguidance's own options, as `x-guidance`
     ///
-    /// They change whitespace, separators and leniency, and can make masks dear: allow
-    /// them where you trust all clients.
+    /// They change whitespace, separators and leniency, and can make masks expensive. Allow
+    /// them only if you trust all clients.
     #[arg(long)]
     pub grammar_options: bool,
 }
 
 impl Conduct {
-    /// Sees that the settings fit each other and the keys.
+    /// Checks that the settings fit each other and the keys.
     ///
     /// # Errors
     ///
-    /// Names the setting, what it is and what it can be.
+    /// The error names the setting, its value and the valid values.
     pub fn check(&self, keys: &Keys) -> Result<()> {
         let named = [
             ("--operator-key", &self.operator_key),
@@ -300,23 +298,23 @@ impl Conduct {
         ensure!(
             receiving >= body,
             "--receiving-bytes-max is {receiving}; expected at least --body-bytes-max, {body}, so \
-             that there is room for the longest body"
+             that the longest body fits"
         );
         Ok(())
     }
 
-    /// Whether only this machine can connect.
+    /// Whether only clients on this machine can connect.
     pub(crate) fn is_local(&self) -> bool {
         self.host.to_canonical().is_loopback()
     }
 
-    /// Whether all callers are on this machine, as far as the settings tell. A name or an
-    /// origin says that a proxy brings others.
+    /// Whether all callers are on this machine, by the settings. A host name or an origin means
+    /// that a proxy passes on others.
     pub(crate) fn is_for_this_machine(&self) -> bool {
         self.is_local() && self.host_name.is_empty() && self.origin.is_empty()
     }
 
-    /// How many connections one address may have.
+    /// Most connections of one address.
     pub(crate) fn address_connections_max(&self) -> u32 {
         let default_max = if self.is_local() {
             self.connections_max
@@ -326,12 +324,12 @@ impl Conduct {
         self.address_connections_max.unwrap_or(default_max)
     }
 
-    /// How long the headers and the body may take to come; none is for ever.
+    /// Longest time for the headers and for the body to arrive; `None` is no limit.
     pub(crate) fn arrival_time(&self) -> Option<Duration> {
         nonzero_duration(self.arrival_seconds)
     }
 
-    /// How long a client may read nothing; none is for ever.
+    /// Longest time in which a client may read nothing; `None` is no limit.
     pub(crate) fn unread_time(&self) -> Option<Duration> {
         nonzero_duration(self.unread_seconds)
     }
@@ -341,22 +339,22 @@ fn nonzero_duration(seconds: u64) -> Option<Duration> {
     (seconds > 0).then_some(Duration::from_secs(seconds))
 }
 
-/// What routers are told that spread users over several servers.
+/// Settings for routers that spread users over several servers.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Fleet")]
 pub struct FleetSettings {
-    /// Tell what is cached, as vLLM does, at an address such as tcp://127.0.0.1:5557
+    /// Publish KV cache events in vLLM's form at an address such as tcp://127.0.0.1:5557
     ///
-    /// This tells the tokens of requests to whoever can connect, but for those of
-    /// requests with a cache salt, of which nothing is told.
+    /// The events show the tokens of requests to every reader that can connect. Requests with
+    /// a cache salt are left out.
     #[arg(long, value_name = "ADDRESS")]
     pub kv_events: Option<String>,
 
-    /// Tell it again to those who have missed some of it, at this address
+    /// Replay missed events at this address
     #[arg(long, value_name = "ADDRESS", requires = "kv_events")]
     pub kv_events_replay: Option<String>,
 
-    /// The topic under which it is published
+    /// The topic of the events
     #[arg(
         long,
         value_name = "TOPIC",
@@ -365,14 +363,14 @@ pub struct FleetSettings {
     )]
     pub kv_events_topic: String,
 
-    /// Tokens of a block, as the router wants it
+    /// Tokens of a block; the router must use the same number
     #[arg(long, value_name = "TOKENS", default_value_t = CacheConfig::default().block_tokens)]
     pub kv_events_block_size: usize,
 }
 
 #[cfg(feature = "mlx")]
 impl CacheDtype {
-    /// As the engine spells it.
+    /// The engine's name for the type.
     #[must_use]
     pub fn kind(self) -> FloatKind {
         match self {
@@ -414,7 +412,7 @@ impl Arguments {
         config
     }
 
-    /// What clients call the model.
+    /// The model's name in the API.
     #[must_use]
     pub fn model_name(&self) -> String {
         let file = self.model.as_deref().and_then(|path| path.file_stem());
@@ -447,7 +445,7 @@ mod tests {
         assert_eq!(
             oracle.engine_config().grammar,
             GrammarLimits::default(),
-            "nothing was said"
+            "the default"
         );
         assert_eq!(oracle.engine_config().text, TextConfig::default());
         assert!(parse("server --oracle --model x").is_err());
@@ -539,7 +537,7 @@ mod tests {
             "--receiving-bytes-max 1000",
             Err(
                 "--receiving-bytes-max is 1000; expected at least --body-bytes-max, 4194304, so \
-                 that there is room for the longest body",
+                 that the longest body fits",
             ),
         );
         check(

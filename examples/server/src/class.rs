@@ -1,4 +1,4 @@
-//! Classes of requests, as clients and the operator name them.
+//! Priority classes in the API and in settings.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use motet::request::Priority;
 use serde::Deserialize;
 
-/// A request's class; a higher one goes first, and may take the place of a lower one.
+/// A request's priority class. A higher class starts first, and may preempt a lower one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
@@ -15,15 +15,15 @@ pub enum Class {
     /// Most requests.
     #[default]
     Normal,
-    /// Work that goes before all other.
+    /// Work with precedence over all other.
     Urgent,
 }
 
 impl Class {
-    /// All of them, the lowest first.
+    /// All classes, the lowest first.
     pub(crate) const ALL: [Self; 3] = [Self::Background, Self::Normal, Self::Urgent];
 
-    /// The word for it.
+    /// The class's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl Class {
         Self::ALL.into_iter().find(|class| class.name() == name)
     }
 
-    /// The engine's name for it.
+    /// The engine's priority for it.
     pub(crate) fn priority(self) -> Priority {
         match self {
             Self::Background => Priority::Background,

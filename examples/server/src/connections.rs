@@ -1,13 +1,13 @@
-//! The socket's connections, each with its limits, and how they are closed.
+//! Accepts connections, limits each of them, and closes them at the shutdown.
 //!
 //! | limit | against |
 //! |---|---|
-//! | how many there are | running out of descriptors |
-//! | how many one address has | one client that leaves none to the others |
-//! | time for the headers to come, and between two requests | who opens and says nothing |
-//! | time for what is written to be read | who asks and does not read |
+//! | number of connections | running out of descriptors |
+//! | number of connections of one address | one client that takes all of them |
+//! | time for the headers to arrive, and between two requests | clients that connect and send nothing |
+//! | time for written data to be read | clients that do not read their answers |
 //!
-//! The time for a body is `app.rs`' business: it is answered.
+//! `app.rs` limits the time for a body, as that error is answered.
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -31,7 +31,7 @@ use tokio_io_timeout::TimeoutStream;
 use crate::addresses::{Addresses, Peer};
 use crate::app::{self, App};
 
-/// Who is told that the server ends has so long to hear it.
+/// Time for clients to receive the error that the server is shutting down.
 const ABORT_NOTICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Connections {
@@ -61,7 +61,7 @@ impl Connections {
         }
     }
 
-    /// Takes connections in until `end` is ready.
+    /// Accepts connections until `end` is ready.
     pub(crate) async fn accept(
         &mut self,
         mut listener: TcpListener,
@@ -85,7 +85,7 @@ impl Connections {
                         });
                     }
                     None => {
-                        // Its answer takes no place from other connections.
+                        // The answer to a rejected connection does not count against other connections.
                         drop(permit);
                         if let Some(rejection) = self.addresses.reject(socket) {
                             self.open.spawn(rejection);
@@ -103,7 +103,7 @@ impl Connections {
         socket: TcpStream,
         from: IpAddr,
     ) -> impl Future<Output = ()> + Send + use<> {
-        // Each piece of a stream is sent as it comes; a socket that cannot is as good.
+        // Each piece of a stream is sent at once. A socket without this option still works.
         socket.set_nodelay(true).ok();
         let mut socket = TimeoutStream::new(socket);
         socket.set_write_timeout(self.unread_time);
@@ -122,16 +122,19 @@ impl Connections {
         }
     }
 
-    /// Lets those inside finish while there is time. Those who are late are told that the
-    /// server ends. Nothing of them is left then.
+    /// Lets running requests finish within `grace`. Later ones end with an error. All connections
+    /// are closed afterwards.
     pub(crate) async fn close(mut self, app: &App, grace: Duration) {
         let finished = async { tokio::join!(app.drain(), self.graceful.shutdown()) };
         if timeout(grace, finished).await.is_err() {
-            tracing::warn!("some are still inside: they end now");
+            tracing::warn!("requests are still running: they end now");
             app.abort().await;
             let all_notified = async { while self.open.join_next().await.is_some() {} };
             if timeout(ABORT_NOTICE_TIMEOUT, all_notified).await.is_err() {
-                tracing::warn!(left = self.open.len(), "some do not read: they are cut off");
+                tracing::warn!(
+                    left = self.open.len(),
+                    "some clients do not read: their connections are cut"
+                );
             }
         }
         self.open.shutdown().await;

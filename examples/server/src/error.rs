@@ -11,22 +11,22 @@ use serde_json::{Value, json};
 
 use crate::class::Class;
 
-/// What a client is told when it does not get what it asked for.
+/// An error answer of the API.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     /// The API's `type`: a family of errors.
     kind: &'static str,
     message: String,
-    /// The field of the body that is to blame.
+    /// The invalid field of the body.
     param: Option<String>,
     code: Option<&'static str>,
     retry_after: Option<Duration>,
 }
 
-/// Longest message, in bytes: a message may quote the request, which may have megabytes.
+/// Longest message, in bytes, as a message may quote a request of megabytes.
 const MESSAGE_BYTES_MAX: usize = 2048;
-/// Longest name of a field, in bytes: it may have keys of the request in it.
+/// Longest name of a field, in bytes, as it may hold keys of the request.
 const PARAM_BYTES_MAX: usize = 256;
 
 impl ApiError {
@@ -41,7 +41,7 @@ impl ApiError {
         }
     }
 
-    /// A field of the body makes no sense.
+    /// A field of the body is invalid.
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         let error = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message);
         Self {
@@ -50,7 +50,7 @@ impl ApiError {
         }
     }
 
-    /// The request makes sense, and this server or its model cannot do it.
+    /// The request is valid, but this server or its model cannot serve it.
     pub(crate) fn unprocessable(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             status: StatusCode::UNPROCESSABLE_ENTITY,
@@ -58,12 +58,12 @@ impl ApiError {
         }
     }
 
-    /// The request itself, not a field of it, is of this status.
+    /// The request as a whole has this status; no field is to blame.
     pub(crate) fn request(status: StatusCode, message: impl Into<String>) -> Self {
         Self::new(status, "invalid_request_error", message)
     }
 
-    /// The model's template or tokenizer refuses, in its own words, or has a defect.
+    /// The model's template or tokenizer rejects the input with its own message, or has a defect.
     pub(crate) fn text(param: &str, error: &TextError) -> Self {
         match error {
             TextError::Template { what } => {
@@ -74,7 +74,7 @@ impl ApiError {
         }
     }
 
-    /// Nothing is wrong with the request.
+    /// The fault is not the request's.
     fn internal(message: String) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
@@ -96,17 +96,17 @@ impl ApiError {
         }
     }
 
-    /// The key is valid, and this is for others.
+    /// The key is valid, but not for this route.
     pub(crate) fn wrong_key() -> Self {
-        let message = "this is for the operator, and this key is not the operator's";
+        let message = "this route is for the operator; this key is not an operator's key";
         Self::forbidden("wrong_api_key", message)
     }
 
-    /// This is the operator's, and the server was not told how to know the operator.
+    /// The route is for the operator, and the settings do not identify one.
     pub(crate) fn no_operator() -> Self {
-        let message = "this is for the operator, whom a server without API keys knows only when it \
-            listens on loopback and has neither --host-name nor --origin; start it with --api-keys \
-            and --operator-key, or with --operator-open";
+        let message = "this route is for the operator; without API keys there is one only if the \
+            server listens on loopback and has neither --host-name nor --origin; start it with \
+            --api-keys and --operator-key, or with --operator-open";
         Self::forbidden("no_operator", message)
     }
 
@@ -120,11 +120,11 @@ impl ApiError {
         }
     }
 
-    /// The request was sent to a name that is not this server's.
+    /// The request's `Host` is not a name of this server.
     pub(crate) fn unknown_host(found: &str) -> Self {
         let message = format!(
             "`Host` is {found}; expected localhost, 127.0.0.1, [::1], the address of --host, or a \
-             name that the server was given by --host-name"
+             name given by --host-name"
         );
         Self {
             param: Some("Host".into()),
@@ -136,7 +136,7 @@ impl ApiError {
     /// The request comes from a page of another site, as this header says.
     pub(crate) fn foreign_page(header: &'static str, found: &str) -> Self {
         let message = format!(
-            "`{header}` is {found}; expected a page of this server, or an origin that the server was \
+            "`{header}` is {found}; expected a page of this server, or an origin \
              given by --origin"
         );
         Self {
@@ -154,7 +154,7 @@ impl ApiError {
         }
     }
 
-    /// There are too many requests just now.
+    /// There are too many requests at the moment.
     pub(crate) fn busy(message: impl Into<String>, retry_after: Duration) -> Self {
         let error = Self::new(
             StatusCode::TOO_MANY_REQUESTS,
@@ -168,7 +168,7 @@ impl ApiError {
         }
     }
 
-    /// There is no room for a body just now, whosever it is.
+    /// The budget for bodies is used up, independent of the caller.
     pub(crate) fn receiving_full(message: String, retry_after: Duration) -> Self {
         Self {
             retry_after: Some(retry_after),
@@ -199,7 +199,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
         if let Some(after) = self.retry_after {
-            // Whole seconds, and never at once.
+            // Whole seconds, at least one.
             let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
             let headers = response.headers_mut();
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
@@ -221,7 +221,7 @@ impl From<SubmitError> for ApiError {
                 Self::field(name, format!("`{name}` is {found}; expected {expected}"))
             }
             SubmitError::Text(error) => Self::text("messages", &error),
-            // What is wrong quotes the request: for whoever sent it, and not for logs.
+            // The reason quotes the request: it is for the caller, and not for logs.
             SubmitError::Grammar { why } => {
                 let message = format!("`response_format` does not compile: {}", why.reveal());
                 Self::unprocessable("response_format", message)
@@ -267,7 +267,7 @@ impl From<GenerateError> for ApiError {
     }
 }
 
-/// The text, or its beginning and that it goes on, in so many bytes.
+/// The text, truncated with an ellipsis to this many bytes.
 fn truncated(mut text: String, bytes_max: usize) -> String {
     const ELLIPSIS: &str = " [...]";
     if text.len() > bytes_max {
@@ -278,7 +278,7 @@ fn truncated(mut text: String, bytes_max: usize) -> String {
     text
 }
 
-/// What the API calls a field of the engine's request.
+/// The API's name of a field of the engine's request.
 fn api_name(field: &'static str) -> &'static str {
     match field {
         "output_tokens_max" => "max_tokens",

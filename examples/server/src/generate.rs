@@ -1,4 +1,4 @@
-//! Outputs as they come, several side by side.
+//! Streams several outputs side by side.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,29 +15,29 @@ use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
-/// What happens to one of the outputs.
+/// An event of one output.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// It goes on.
+    /// The output has a new piece.
     Generated {
         text: String,
         logprobs: Vec<(TokenId, TokenLogprobs)>,
     },
-    /// Its prompt is computed so far.
+    /// The prompt's progress.
     Prefilled(Prefill),
-    /// It is over.
+    /// The output has finished.
     Ended(FinishReason),
-    /// It ended without being whole.
+    /// The output failed before it was complete.
     Failed(GenerateError),
 }
 
-/// The outputs of one request, by number. Dropping them cancels them.
+/// The outputs of one request, by number. Dropping this cancels them.
 #[derive(Debug)]
 pub(crate) struct OutputStreams {
     output_streams: SelectAll<OutputStream>,
     usage: Usage,
     log: RequestLog,
-    /// Its place is free when the outputs are gone.
+    /// Holds the request's place in its key's limit until the outputs are dropped.
     _caller: Caller,
 }
 
@@ -46,16 +46,16 @@ struct OutputStream {
     number: usize,
     stream: TokenStream,
     log: RequestLog,
-    /// Tokens whose log probabilities are still to come.
+    /// Tokens whose log probabilities have not come yet.
     pending_tokens: VecDeque<TokenId>,
     has_logprobs: bool,
-    /// Whether its prompt counts: one of those that share it does.
+    /// Whether this output is charged for the prompt; one of those that share it is.
     is_charged_for_prompt: bool,
     is_finished: bool,
 }
 
 impl OutputStreams {
-    /// Takes all requests in, or none; each may want several outputs.
+    /// Submits all requests, or none. Each may ask for several outputs.
     pub(crate) async fn submit(
         engine: &Engine,
         requests: Vec<Request>,
@@ -65,7 +65,7 @@ impl OutputStreams {
         let mut output_streams = SelectAll::new();
         for mut request in requests {
             if request.best_of.is_some() {
-                // They are what the best is told by.
+                // The best output is chosen by log probabilities.
                 request.logprobs.get_or_insert(0);
             }
             let has_logprobs = request.logprobs.is_some();
@@ -97,12 +97,12 @@ impl OutputStreams {
         })
     }
 
-    /// How many outputs are not over.
+    /// The number of unfinished outputs.
     pub(crate) fn count(&self) -> usize {
         self.output_streams.len()
     }
 
-    /// What happens next, and to which; none when all are over.
+    /// The next event and its output's number; `None` when all have finished.
     pub(crate) async fn next(&mut self) -> Option<(usize, Event)> {
         let Some((number, event, usage)) = self.output_streams.next().await else {
             self.log.closed();
@@ -116,7 +116,7 @@ impl OutputStreams {
         Some((number, event))
     }
 
-    /// What those that are over have cost.
+    /// The usage of the finished outputs.
     pub(crate) fn usage(&self) -> Usage {
         self.usage
     }
@@ -133,7 +133,7 @@ impl OutputStream {
         if self.has_logprobs {
             self.pending_tokens.extend(piece.token);
         }
-        // One each, in the order of the tokens.
+        // One entry per token, in the order of the tokens.
         let piece_logprobs = piece.logprobs.into_iter();
         let logprobs = piece_logprobs
             .filter_map(|logprobs| Some((self.pending_tokens.pop_front()?, logprobs)));
@@ -171,7 +171,7 @@ impl Stream for OutputStream {
     }
 }
 
-/// Why an output ended, in the API's words.
+/// The API's name of a finish reason.
 pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Length | FinishReason::Deadline => "length",
@@ -179,7 +179,7 @@ pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// A token as text; what is not whole characters is replaced.
+/// A token as text. Incomplete characters are replaced.
 pub(crate) fn spelled(tokenizer: &Tokenizer, token: TokenId) -> (String, Vec<u8>) {
     let bytes = tokenizer.token_bytes(token).unwrap_or_default();
     (String::from_utf8_lossy(bytes).into_owned(), bytes.to_vec())

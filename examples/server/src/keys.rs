@@ -1,4 +1,4 @@
-//! Whose request it is, and how many of theirs there may be at once.
+//! API keys, and the limit on the concurrent requests of each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,50 +13,49 @@ use crate::class::Class;
 use crate::error::ApiError;
 use crate::page::KEY_WATCHERS_MAX;
 
-/// Who has as many requests inside as they may is told to try again after so long.
+/// Time after which a caller at its limit may retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The keys that this server knows; without any, everybody may come.
+/// The known API keys. Without any, all requests are accepted.
 #[derive(Debug, Default)]
 pub struct Keys(Vec<Key>);
 
 #[derive(Debug)]
 struct Key {
     name: Arc<str>,
-    /// Keys are compared by their digests: all are of one length, and none is kept.
+    /// Keys are compared by digest: all have the same length, and no key is kept in memory.
     digest: [u8; 32],
     request_permits: Arc<Semaphore>,
-    /// The highest class that its requests may have, if the file says one.
+    /// The highest class of its requests, if the file sets one.
     class_max: Option<Class>,
-    /// Pages that it may watch at once.
+    /// Permits for the pages that it may watch at once.
     watcher_permits: Arc<Semaphore>,
 }
 
-/// The rest of a line of the file, behind name and key.
+/// The rest of a line of the file, after name and key.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeyOptions {
     request_permits: Option<usize>,
     class_max: Option<Class>,
 }
 
-/// Who asks, while they ask. Clones are the same request.
+/// The caller of a request, for as long as the request lasts. Clones are the same request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
-    /// The key's name, not the key; none where no keys are asked for.
+    /// The key's name, not the key; `None` if no keys are required.
     pub(crate) name: Option<Arc<str>>,
-    /// The highest class that the key's requests may have, if its line says one.
+    /// The highest class of the key's requests, if its line sets one.
     pub(crate) class_max: Option<Class>,
     _permit: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Keys {
-    /// Reads a file of keys: on each line a name, the key and, if wanted, how many
-    /// requests it may have inside at once and the highest class that they may have, as
-    /// `class=urgent`. `#` begins a comment.
+    /// Parses a file of keys. Each line has a name, the key and, optionally, the most concurrent
+    /// requests of the key and their highest class, as `class=urgent`. `#` begins a comment.
     ///
     /// # Errors
     ///
-    /// A line that is something else, by its number and never by its content.
+    /// An invalid line is named by its number, never by its content.
     pub fn parse(text: &str) -> Result<Self> {
         let mut keys = Self::default();
         for (number, line) in (1..).zip(text.lines()) {
@@ -91,12 +90,12 @@ impl Keys {
         Ok(())
     }
 
-    /// Whether there are any.
+    /// Whether requests need a key.
     pub(crate) fn are_required(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Lets a request in, or not.
+    /// Admits a request if its key is valid and below its limit.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         if !self.are_required() {
             return Ok(Caller::default());
@@ -104,7 +103,7 @@ impl Keys {
         let key = self.sent_key(headers)?;
         let permit = Arc::clone(&key.request_permits).try_acquire_owned();
         let permit = permit.map_err(|_| {
-            let message = "as many requests of this key are inside as it may have";
+            let message = "this key has as many requests running or waiting as it may have";
             ApiError::busy(message, RETRY_AFTER)
         })?;
         Ok(Caller {
@@ -114,8 +113,8 @@ impl Keys {
         })
     }
 
-    /// Sees that a request has a key, and one whose name is allowed; gives the key's seats
-    /// before the page. It takes no place.
+    /// Checks that a request has a key with an allowed name, and returns the key's watcher permits.
+    /// The request does not count against the key's limit.
     pub(crate) fn check(
         &self,
         headers: &HeaderMap,
@@ -141,13 +140,14 @@ impl Keys {
         key.ok_or_else(ApiError::unauthorized)
     }
 
-    /// Looks at every key, so that the time it takes tells nothing.
+    /// Compares every key, so that the time reveals nothing.
     fn find(&self, sent_key: &str) -> Option<&Key> {
         let digest: [u8; 32] = Sha256::digest(sent_key.trim()).into();
         self.0.iter().fold(None, |found, key| {
-            match bool::from(key.digest.ct_eq(&digest)) {
-                true => Some(key),
-                false => found,
+            if bool::from(key.digest.ct_eq(&digest)) {
+                Some(key)
+            } else {
+                found
             }
         })
     }

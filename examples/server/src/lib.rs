@@ -1,27 +1,27 @@
-//! An OpenAI-compatible server on Motet: what an embedder writes around an engine.
+//! An OpenAI-compatible server on Motet: an example of the code around an embedded engine.
 //!
 //! ```text
 //!  client ── app ── keys ── openai ── generate ──▶ Engine
 //!                                        └── server-sent events, or one answer
 //! ```
 //!
-//! | room | what happens there |
+//! | file | content |
 //! |---|---|
-//! | `app.rs` | routes and what every request passes: its id, its limits, its log line |
-//! | `access.rs`, `site.rs` | which hosts and pages are served, and what is the operator's |
-//! | `keys.rs`, `class.rs` | whose request it is, how many of theirs there may be, and of which class |
+//! | `app.rs` | routes, and the layers that every request passes: its id, its limits, its log line |
+//! | `access.rs`, `site.rs` | checks of hosts and origins, and access for the operator |
+//! | `keys.rs`, `class.rs` | API keys, with limits on concurrent requests and priority class |
 //! | `body/` | bodies, received within a bound and read into structs |
 //! | `openai/` | the API's bodies, as requests to the engine and back |
-//! | `openapi/` | the description of all that, at `/openapi.json` |
-//! | `generate.rs` | outputs as they come, several side by side |
+//! | `openapi/` | the description of the API, at `/openapi.json` |
+//! | `generate.rs` | streams of outputs, several side by side |
 //! | `tokens.rs` | text to tokens and back |
-//! | `state.rs` | which models, how the server is, its metrics |
-//! | `page/` | the page to watch, at `/` |
+//! | `state.rs` | models, health and metrics |
+//! | `page/` | the live page, at `/` |
 //! | `error.rs` | the API's errors, with their status |
-//! | `fleet/` | what routers are told: KV events, and metrics under vLLM's names |
-//! | `recorder.rs` | what the engine tells, for Prometheus |
+//! | `fleet/` | the interface to routers: KV events, and metrics under vLLM's names |
+//! | `recorder.rs` | the recorder of the engine's metrics, for Prometheus |
 //! | `connections.rs`, `addresses.rs` | the socket's connections, each with its limits |
-//! | `serve.rs` | from the start to the end: those inside finish |
+//! | `serve.rs` | start and graceful shutdown |
 
 mod access;
 mod addresses;

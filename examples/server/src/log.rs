@@ -1,4 +1,4 @@
-//! One line for each request, once it is over: who, what, how long; never what was said.
+//! One log line for each finished request: caller, route, status and times, never content.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use axum::http::{Method, StatusCode};
 
-/// nginx's status for a client that left before it had its answer.
+/// nginx's status for a client that disconnected before its answer.
 const CLIENT_LEFT: u16 = 499;
-/// The line has at most so many bytes of a path or a method: any client may send long ones.
+/// Most bytes of a path or a method in the line, as any client may send long ones.
 const SHOWN_BYTES_MAX: usize = 256;
 
-/// What is to be told of a request. Written when the last clone is dropped: that of the
-/// answer's body, or of a handler whose client has left.
+/// The log line of a request. It is written when the last clone is dropped: that of the
+/// answer's body, or that of a handler whose client has disconnected.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestLog(Arc<Line>);
 
@@ -24,7 +24,7 @@ struct Line {
     since: Instant,
     /// 0 until there is an answer.
     status: AtomicU16,
-    /// Whether the answer is a stream that has not come to its end.
+    /// Whether the answer is a stream that has not ended.
     is_open: AtomicBool,
     prompt_tokens: AtomicUsize,
     output_tokens: AtomicUsize,
@@ -48,12 +48,12 @@ impl RequestLog {
         self.0.status.store(status.as_u16(), Ordering::Relaxed);
     }
 
-    /// What follows is a stream.
+    /// Marks the answer as a stream.
     pub(crate) fn opened(&self) {
         self.0.is_open.store(true, Ordering::Relaxed);
     }
 
-    /// The stream has come to its end.
+    /// Marks the stream as ended.
     pub(crate) fn closed(&self) {
         self.0.is_open.store(false, Ordering::Relaxed);
     }
@@ -92,7 +92,7 @@ impl Drop for Line {
     }
 }
 
-/// The beginning of a text, and how long it was if that is not all of it.
+/// The text, or its beginning and its length if it is too long.
 fn truncated(text: &str) -> String {
     if text.len() <= SHOWN_BYTES_MAX {
         return text.to_owned();
@@ -119,7 +119,7 @@ mod tests {
             path.starts_with("/xxx") && path.ends_with("… (60003 bytes)"),
             "{path}"
         );
-        // Cut between characters: each of these has two bytes, and the first byte is another.
+        // The cut is between characters: each of these has two bytes, after a first one of one byte.
         let log = RequestLog::new("1".into(), &Method::GET, &format!("/{}", "é".repeat(200)));
         assert!(log.0.path.ends_with("é… (401 bytes)"), "{}", log.0.path);
         let whole = "/v1/models";

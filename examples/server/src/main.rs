@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 #[tokio::main]
 async fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    // RUST_LOG says what is told, `info` if it says nothing.
+    // RUST_LOG sets the log filter; the default is `info`.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .json()

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// How often the recorder sorts what it has into buckets.
+/// The interval at which the recorder sorts its samples into buckets.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How a metric's name ends, and the upper ends of its buckets.
+/// The suffix of a metric's name, and the upper bounds of its buckets.
 const BUCKETS: [(&str, &[f64]); 8] = [
     ("inter_token_latency_seconds", &STEP_BUCKETS),
     ("step_seconds", &STEP_BUCKETS),
@@ -38,11 +38,11 @@ const TOKEN_BUCKETS: [f64; 15] = [
 ];
 const BYTE_BUCKETS: [f64; 6] = [1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 
-/// Records what the engine tells from now on.
+/// Installs the recorder of the engine's metrics.
 ///
 /// # Errors
 ///
-/// When the process has a recorder already.
+/// Fails if the process already has a recorder.
 pub(crate) fn install() -> Result<PrometheusHandle> {
     let builder = builder().expect("each metric has buckets");
     let handle = builder.install_recorder();

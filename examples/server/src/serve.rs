@@ -1,4 +1,4 @@
-//! From the start to the end.
+//! Start and shutdown of the server.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::fleet::kv_events::KvEvents;
 use crate::keys::Keys;
 use crate::{recorder, start};
 
-/// Starts the engine and serves it until the process is told to end.
+/// Starts the engine and serves it until the process gets SIGTERM or SIGINT.
 ///
 /// # Errors
 ///
-/// Whatever keeps the server from starting, by name.
+/// Any error of the start, with the file, setting or address that caused it.
 pub async fn run(arguments: &Arguments) -> Result<()> {
     let keys = match &arguments.conduct.api_keys {
         None => Keys::default(),
@@ -44,12 +44,12 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
     let app = Arc::new(app.metrics(metrics));
     if let Some(events) = KvEvents::bind(&arguments.fleet).await? {
         if arguments.conduct.api_keys.is_some() && !arguments.conduct.share_cache {
-            tracing::warn!("each key has a cache of its own, of which KV events tell nothing");
+            tracing::warn!("each key has a cache of its own, which KV events leave out");
         }
         tracing::info!(
             kv_events = events.address,
             kv_events_replay = events.replay_address,
-            "telling what is cached"
+            "publishing KV events"
         );
         tokio::spawn(events.run(Arc::downgrade(&app)));
     }
@@ -67,14 +67,14 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
     serve(app, listener, shutdown_signal()).await
 }
 
-/// Says to the log what an operator may not expect.
+/// Logs settings that an operator may not expect.
 fn log_open_access(conduct: &Conduct) {
     let has_keys = conduct.api_keys.is_some();
     if !has_keys && !conduct.is_for_this_machine() {
-        tracing::warn!("there are no API keys: everybody may ask who can connect");
+        tracing::warn!("there are no API keys: every client that can connect is served");
     }
     if conduct.operator_open {
-        tracing::warn!("everybody who can connect sees metrics, health and the page");
+        tracing::warn!("every client that can connect sees metrics, health and the page");
     } else if !has_keys && conduct.is_local() && !conduct.is_for_this_machine() {
         tracing::warn!(
             "with --host-name or --origin and no API keys, metrics, details of health, the \
@@ -87,12 +87,12 @@ fn log_open_access(conduct: &Conduct) {
     }
 }
 
-/// Serves until `end` is ready, and those inside have finished, or had their time: then
-/// they are told that the server ends.
+/// Serves until `end` is ready. Running requests may then finish within the time limit; the
+/// others end with an error.
 ///
 /// # Errors
 ///
-/// None today; a socket that cannot accept is tried again.
+/// There are none at present; a failed accept is retried.
 pub async fn serve(
     app: Arc<App>,
     listener: TcpListener,
@@ -100,14 +100,14 @@ pub async fn serve(
 ) -> Result<()> {
     let mut connections = Connections::new(&app);
     connections.accept(listener, end).await;
-    tracing::info!("ending: those inside may finish");
+    tracing::info!("shutting down: running requests may finish");
     let grace = Duration::from_secs(app.conduct.grace_seconds);
     connections.close(&app, grace).await;
     finish(app).await;
     Ok(())
 }
 
-/// Shuts the engine down, once nobody else has it.
+/// Shuts the engine down once no other task holds it.
 async fn finish(mut app: Arc<App>) {
     let sole_owner = async {
         loop {
@@ -120,11 +120,11 @@ async fn finish(mut app: Arc<App>) {
     };
     match timeout(Duration::from_secs(5), sole_owner).await {
         Ok(app) => app.into_engine().shutdown(Shutdown::Abort).await,
-        Err(_) => tracing::error!("the engine is still in use: what is not on disk is lost"),
+        Err(_) => tracing::error!("the engine is still in use: state that is not on disk is lost"),
     }
 }
 
-/// SIGTERM or SIGINT.
+/// Waits for SIGTERM or SIGINT.
 async fn shutdown_signal() {
     let interrupted = async { tokio::signal::ctrl_c().await.ok() };
     #[cfg(unix)]

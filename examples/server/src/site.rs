@@ -1,30 +1,30 @@
-//! Hosts and origins, as `Host`, `Origin` and the command line spell them.
+//! Hosts and origins in `Host`, `Origin` and the command line.
 
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use axum::http::uri::Authority;
 
-/// A host: an address, or a name in small letters.
+/// A host: an address, or a name in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// An address. IPv4 within IPv6 is IPv4.
+    /// An address. IPv4-mapped IPv6 addresses become IPv4.
     Address(IpAddr),
     /// A name.
     Name(String),
 }
 
-/// A host and the port behind it, if there is one.
+/// A host and its port, if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
     pub(crate) host: Host,
     pub(crate) port: Option<u16>,
 }
 
-/// The origin of the page that sends a request, as the `Origin` header says it.
+/// The origin of the page that sends a request, from the `Origin` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A page that has no origin that can be told, such as a file.
+    /// A page without an origin, such as a file.
     Null,
     /// A page of a site.
     Page {
@@ -32,13 +32,13 @@ pub enum Origin {
         scheme: String,
         /// The site's host.
         host: Host,
-        /// Its port; that of the scheme, if none is named.
+        /// The port; if none is given, that of the scheme.
         port: Option<u16>,
     },
 }
 
 impl Host {
-    /// Whether it is this machine, whoever resolves it.
+    /// Whether it always resolves to this machine.
     pub(crate) fn is_loopback(&self) -> bool {
         match self {
             Self::Address(address) => address.is_loopback(),
@@ -56,7 +56,7 @@ impl From<IpAddr> for Host {
 impl FromStr for Host {
     type Err = String;
 
-    /// Reads what the command line names: no port, no scheme.
+    /// Parses a host of the command line, without port and scheme.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Ok(address) = text.parse::<IpAddr>() {
             return Ok(address.into());
@@ -69,11 +69,11 @@ impl FromStr for Host {
 }
 
 impl Site {
-    /// Reads the value of a `Host` header.
+    /// Parses the value of a `Host` header.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let authority = Authority::from_str(text).ok()?;
         let spelled = authority.host();
-        // A user before the host, or something other than a port behind it, is left over.
+        // A user before the host, or anything but a port after it, is an error.
         let port = match text.strip_prefix(spelled)? {
             "" => None,
             rest => Some(rest.strip_prefix(':')?.parse().ok()?),
@@ -94,7 +94,7 @@ impl Site {
 }
 
 impl Origin {
-    /// Whether a page of this origin came from this site, as far as its `Host` says it.
+    /// Whether a page of this origin came from this site, by the request's `Host`.
     pub(crate) fn is_from(&self, site: &Site) -> bool {
         match self {
             Self::Null => false,

@@ -22,11 +22,11 @@ const ORACLE_TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}{
     {% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}{{ '\\n' }}{% endfor %}\
     {% if add_generation_prompt %}assistant: {% endif %}";
 
-/// Starts what the arguments ask for.
+/// Starts the engine that the arguments ask for.
 ///
 /// # Errors
 ///
-/// Names the file or setting that does not work.
+/// The error names the file or setting that does not work.
 pub async fn engine(arguments: &Arguments) -> Result<Engine> {
     let config = arguments.engine_config();
     match &arguments.model {
@@ -63,7 +63,7 @@ async fn model(_: &Path, _: &Arguments, _: EngineConfig) -> Result<Engine> {
     )
 }
 
-/// The oracle, whose tokens are bytes.
+/// Starts an engine on the oracle, with bytes as tokens.
 async fn oracle(config: EngineConfig) -> Result<Engine> {
     let oracle = OracleConfig {
         vocab_size: ORACLE_END as usize + 1,
@@ -79,7 +79,7 @@ async fn oracle(config: EngineConfig) -> Result<Engine> {
     Ok(engine.start().await?)
 }
 
-/// A tokenizer whose tokens are the bytes, in GPT-2's spelling of them.
+/// A tokenizer whose tokens are bytes, in GPT-2's spelling.
 fn oracle_text() -> Result<TextCodec> {
     let printable = |byte: &u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let others = (0..=255).filter(|byte| !printable(byte));

@@ -1,4 +1,4 @@
-//! Which models there are, how the server is, its metrics.
+//! Routes for models, health and metrics.
 
 use std::sync::Arc;
 
@@ -26,9 +26,10 @@ pub(crate) async fn model(
 ) -> Result<Json<Value>, ApiError> {
     let Path(named) = named
         .map_err(|rejected| ApiError::request(StatusCode::BAD_REQUEST, rejected.body_text()))?;
-    match named == app.model {
-        true => Ok(Json(description(&app))),
-        false => Err(ApiError::model_not_found(&named)),
+    if named == app.model {
+        Ok(Json(description(&app)))
+    } else {
+        Err(ApiError::model_not_found(&named))
     }
 }
 
@@ -42,22 +43,22 @@ fn description(app: &App) -> Value {
     })
 }
 
-/// `GET /health`: whether this process is any good; else start another.
+/// `GET /health`: whether this process works; if not, restart it.
 pub(crate) async fn health(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     let state = app.engine.health().state;
     let is_lost = matches!(state, HealthState::Broken { .. } | HealthState::Dead);
     answer(&app, &headers, !is_lost)
 }
 
-/// `GET /ready`: whether requests are taken in.
+/// `GET /ready`: whether requests are accepted.
 pub(crate) async fn ready(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     let state = app.engine.health().state;
     let is_ready = matches!(state, HealthState::Ready | HealthState::Busy);
     answer(&app, &headers, is_ready)
 }
 
-/// The bare state is for everybody, as those who balance load have no key. How much there is
-/// to do, and why something failed, is of all tenants together and so the operator's.
+/// The bare state is for all callers, as load balancers have no key. The load and the reasons
+/// of failures concern all tenants, so they are for the operator.
 fn answer(app: &App, headers: &HeaderMap, is_well: bool) -> Response {
     let health = app.engine.health();
     let status = if is_well {
@@ -67,7 +68,7 @@ fn answer(app: &App, headers: &HeaderMap, is_well: bool) -> Response {
     };
     if access::authorize_operator(app, headers).is_err() {
         let state = match health.state {
-            // Whether anybody else asks just now is a detail too.
+            // The load of others is such a detail.
             HealthState::Busy => state_name(&HealthState::Ready),
             state => state_name(&state),
         };
@@ -90,7 +91,7 @@ fn answer(app: &App, headers: &HeaderMap, is_well: bool) -> Response {
     (status, Json(body)).into_response()
 }
 
-/// A word for the state.
+/// The name of a state.
 pub(crate) fn state_name(state: &HealthState) -> &'static str {
     match state {
         HealthState::Ready => "ready",
@@ -103,7 +104,7 @@ pub(crate) fn state_name(state: &HealthState) -> &'static str {
     }
 }
 
-/// `GET /metrics`, in Prometheus' words.
+/// `GET /metrics`, in Prometheus' text format.
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     match &app.metrics {
         Some(metrics) => {

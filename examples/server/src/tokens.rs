@@ -1,4 +1,4 @@
-//! Text to tokens and back, in vLLM's words.
+//! Text to tokens and back, with vLLM's fields.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::keys::Caller;
 use crate::openai::chat::Conversation;
 
 fields! {
-    /// What is to become tokens: text, or else a conversation.
+    /// The input of `/tokenize`: text, or else a conversation.
     pub(crate) struct Tokenize {
         prompt: Option<String>,
         add_special_tokens: Option<bool>,
@@ -26,7 +26,7 @@ fields! {
 }
 
 fields! {
-    /// What is to become text.
+    /// The input of `/detokenize`.
     pub(crate) struct Detokenize {
         tokens: Option<Vec<TokenId>>,
     }
@@ -71,7 +71,7 @@ pub(crate) async fn detokenize(
     Ok(Json(json!({"prompt": prompt})))
 }
 
-/// The text of tokens that came in this field.
+/// The text of tokens; errors name this field.
 pub(crate) async fn spell(
     app: &App,
     caller: &Caller,

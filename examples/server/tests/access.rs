@@ -1,4 +1,4 @@
-//! Which requests are served, and which are the operator's: raw requests at a real socket.
+//! Access to the server and to the operator's routes: raw requests at a real socket.
 
 mod common;
 
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// A test that waits so long has failed.
+/// A test that waits longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const GETS: [&str; 8] = [
     "/",
@@ -34,13 +34,13 @@ const POSTS: [(&str, &str); 3] = [
     ("/tokenize", r#"{"prompt": "x"}"#),
 ];
 
-/// A server that serves as long as this is there.
+/// A server that runs until this is dropped.
 struct Running {
     address: SocketAddr,
     _end: oneshot::Sender<()>,
 }
 
-/// An answer's head, and the connection that its body comes by.
+/// An answer's head, and the connection for its body.
 struct Answer {
     status: u16,
     rest: BufReader<TcpStream>,
@@ -62,7 +62,7 @@ impl Running {
         self.address.port()
     }
 
-    /// Sends these lines behind the first, and a body if there is one.
+    /// Sends the first line, these headers, and a body if there is one.
     async fn send(&self, first: &str, headers: &str, body: Option<&str>) -> Answer {
         let mut socket = TcpStream::connect(self.address).await.expect("it listens");
         let mut head = format!("{first} HTTP/1.1\r\nconnection: close\r\n");
@@ -75,7 +75,7 @@ impl Running {
         }
         head += "\r\n";
         head += body.unwrap_or_default();
-        // A server that refuses the connection may not read all of it.
+        // A server that rejects the connection may not read all of it.
         socket.write_all(head.as_bytes()).await.ok();
         Answer::of(socket).await
     }
@@ -119,7 +119,7 @@ impl Answer {
         Self { status, rest }
     }
 
-    /// The status, and what an error says.
+    /// The status and the error's message.
     async fn error(mut self) -> (u16, Value) {
         let mut body = String::new();
         let read = timeout(TIMEOUT, self.rest.read_to_string(&mut body)).await;
@@ -129,8 +129,8 @@ impl Answer {
     }
 }
 
-/// A page that was loaded from `evil.example`, whose name then leads to this machine: for
-/// the browser it is one site with the server, which asks for no key.
+/// A page was loaded from `evil.example`, and its name then resolves to this machine. For the
+/// browser, page and server are one site, and the server needs no key.
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_host_names_reach_no_route() {
     let server = Running::start("", "").await;
@@ -163,7 +163,7 @@ async fn foreign_host_names_reach_no_route() {
         let status = server.get("/health", &format!("Host: {host}")).await.status;
         assert_eq!(status, 421, "{host:?}");
     }
-    // The target names it, or a second line does.
+    // The request target names the host, or a second header line does.
     let first = "GET http://evil.example/health";
     let status = server.send(first, "Host: localhost", None).await.status;
     assert_eq!(status, 421);
@@ -196,7 +196,7 @@ async fn foreign_pages_reach_no_route() {
     for (foreign, param) in [
         ("Origin: https://evil.example".to_owned(), "Origin"),
         ("Origin: null".to_owned(), "Origin"),
-        // Another program of this machine, and another name of it.
+        // Another program on this machine, and another name of the machine.
         ("Origin: http://127.0.0.1:1".to_owned(), "Origin"),
         (format!("Origin: http://localhost:{port}"), "Origin"),
         (
@@ -232,7 +232,7 @@ async fn foreign_pages_reach_no_route() {
     }
 }
 
-/// Images of another site's page, say: it sees no answer, and holds what it asked for.
+/// For example images of another site's page: it sees no answer, but could use up the permits.
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_pages_take_no_watcher_permits() {
     let server = Running::start("", "").await;
@@ -267,7 +267,7 @@ async fn names_and_origins_can_be_given() {
             assert_eq!(status, expected, "{arguments} {headers}");
         }
     }
-    // Elsewhere a server does not know its names, but pages of others are refused there too.
+    // Off loopback a server does not know its names, but other sites' pages are rejected too.
     let server = Running::start("--host 0.0.0.0", "").await;
     for (headers, expected) in [
         ("Host: any.example", 200),
@@ -280,17 +280,17 @@ async fn names_and_origins_can_be_given() {
     }
 }
 
-/// The routes that tell of all tenants together, and who may see them.
+/// Access to the routes that show figures of all tenants.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_tenant_routes_need_the_operator_key() {
     const KEYS: &str = "ann secret-a\nbob secret-b\ncarol secret-c";
     let operator = "--api-keys unread --operator-key ann --page-key carol";
-    // For each: no key, ann's, bob's and carol's. 404 means in: no recorder is installed.
+    // Statuses for no key, ann's, bob's and carol's. 404 means access: no recorder is installed.
     for (arguments, keys, metrics, watch) in [
         ("", "", [404; 4], [200; 4]),
         ("--host 0.0.0.0", "", [403; 4], [403; 4]),
         ("--host 0.0.0.0 --operator-open", "", [404; 4], [200; 4]),
-        // A proxy serves others under that name, or together with that origin.
+        // A proxy may pass on requests to that name or from that origin.
         ("--host-name motet.example", "", [403; 4], [403; 4]),
         ("--origin https://chat.example", "", [403; 4], [403; 4]),
         (
@@ -319,7 +319,7 @@ async fn all_tenant_routes_need_the_operator_key() {
                 "{arguments} {key}"
             );
             assert_eq!(status("/watch").await, watch, "{arguments} {key}");
-            // The page's files say nothing, and the state is for everybody: details are not.
+            // The page's files and the bare state are for all callers; details are not.
             assert_eq!(status("/").await, 200, "{arguments} {key}");
             for path in ["/health", "/ready"] {
                 let mut answer = server.get(path, &headers).await;
@@ -359,7 +359,7 @@ async fn tenants_do_not_see_whether_others_run() {
     assert_eq!(state("b").await, serde_json::json!({"state": "ready"}));
 }
 
-/// Bodies that are announced and never come.
+/// Bodies that are announced but never sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_caller_leaves_budget_for_the_bodies_of_others() {
     let limits = "--body-bytes-max 1048576 --receiving-bytes-max 4194304 --arrival-seconds 600";
@@ -377,7 +377,7 @@ async fn one_caller_leaves_budget_for_the_bodies_of_others() {
     };
     let mut held = Vec::new();
     for _ in 0..2 {
-        // Bytes are asked for once there is room for them.
+        // The server asks for the bytes once they fit in its budget.
         let answer = Answer::of(announce().await).await;
         assert_eq!(answer.status, 100);
         held.push(answer);
@@ -393,7 +393,7 @@ async fn one_caller_leaves_budget_for_the_bodies_of_others() {
     drop((held, waiting));
 }
 
-/// On loopback, one address may have all of them unless a setting says otherwise.
+/// On loopback, one address may have all connections unless a setting limits it.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_per_address_are_limited() {
     let limits = "--connections-max 4 --address-connections-max 2";
@@ -411,7 +411,7 @@ async fn connections_per_address_are_limited() {
     let message = error["message"].as_str().expect("text");
     assert!(message.contains("2 connections"), "{message}");
     drop(first);
-    // Its end is noticed in time.
+    // The closed connection is noticed in time.
     let retry = async { while server.get("/health", "Host: localhost").await.status != 200 {} };
     timeout(TIMEOUT, retry).await.expect("there is a place");
     drop(second);

@@ -1,4 +1,4 @@
-//! The whole server but for the socket, on the oracle: what clients send and get.
+//! The whole server without its socket, on the oracle: requests and their answers.
 
 mod common;
 
@@ -31,7 +31,7 @@ async fn streamed_and_whole_chat_answers_agree() {
         last["usage"]["completion_tokens"],
         usage["completion_tokens"]
     );
-    // All but the prompt's last token, which must be evaluated.
+    // All but the prompt's last token, which is always evaluated.
     let cached = last["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
     assert_eq!(
         cached,
@@ -79,7 +79,7 @@ async fn outputs_of_several_prompts_are_indexed() {
             .iter()
             .all(|choice| choice["finish_reason"] == "length")
     );
-    // Prompts that are shared are paid for once.
+    // A shared prompt is charged once.
     assert_eq!(answer["usage"]["prompt_tokens"], 2 * "one ".len());
     assert_eq!(answer["usage"]["completion_tokens"], 4 * 12);
 
@@ -95,7 +95,10 @@ async fn outputs_of_several_prompts_are_indexed() {
     let texts = choices
         .iter()
         .map(|choice| choice["text"].as_str().expect("text"));
-    assert!(streamed.values().eq(texts), "the same seed says the same");
+    assert!(
+        streamed.values().eq(texts),
+        "the same seed gives the same output"
+    );
 
     let tokens = server
         .post(TEXT, &json!({"prompt": [[1, 2, 3], [4]]}))
@@ -184,7 +187,7 @@ async fn best_of_chooses_for_each_prompt() {
         .collect();
     assert_eq!(texts, best);
     assert!(choices.iter().all(|choice| choice["logprobs"].is_null()));
-    // All that were generated are paid for.
+    // All generated outputs are charged.
     assert_eq!(chosen["usage"]["completion_tokens"], 2 * 5 * 12);
 }
 
@@ -340,7 +343,7 @@ async fn stop_strings_and_schemas_are_respected() {
         let value: Value = serde_json::from_str(content).expect("JSON");
         assert!(value["a"] == "x" || value["a"] == "y", "{value}");
     } else {
-        // An oracle may be lost in white space; what there is begins an object.
+        // The oracle may produce white space for long; the rest begins an object.
         assert!(content.trim_start().starts_with('{'), "{content}");
     }
 }
@@ -520,7 +523,7 @@ async fn keys_have_their_limits_and_their_own_cache() {
 async fn operator_sets_the_highest_class() {
     let keys = "ann secret-a class=urgent\nbob secret-b\ncarol secret-c class=background\n";
     let urgent = "--class-max urgent";
-    // A server's setting, a key, the class that is asked for, and the limit where it is refused.
+    // A server's setting, a key, the requested class, and the limit if it is rejected.
     for (arguments, key, class, rejected) in [
         ("", "", "urgent", Some("normal")),
         ("", "", "normal", None),
@@ -534,7 +537,7 @@ async fn operator_sets_the_highest_class() {
         ("", "c", "normal", Some("background")),
         (urgent, "c", "normal", Some("background")),
         (urgent, "c", "background", None),
-        // A key that may have no more gets that without asking.
+        // A key with a lower limit gets that class by default.
         ("", "c", "null", None),
     ] {
         let server = Server::with(arguments, if key.is_empty() { "" } else { keys }).await;
@@ -570,7 +573,7 @@ async fn disconnect_frees_the_admission_slot() {
     let server = Server::with("--sequences-max 1 --queue-max 1", "").await;
     let endless = chat(json!({"stream": true, "ignore_eos": true, "max_tokens": 7000}));
     let mut first = server.send(post(CHAT, &endless)).await.into_body();
-    first.frame().await.expect("it speaks").expect("a part");
+    first.frame().await.expect("it streams").expect("a part");
     let waiting = server.send(post(CHAT, &endless)).await;
     let rejected = server.post(CHAT, &chat(json!({}))).await;
     assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);

@@ -1,4 +1,4 @@
-//! What clients may say of the cache and of a full context, and what a restart finds.
+//! Options for the cache and for a full context, and the cache after a restart.
 
 mod common;
 #[allow(dead_code, reason = "other tests take more of it")]
@@ -25,7 +25,7 @@ async fn cache_prompt_false_neither_reads_nor_fills_the_cache() {
     let server = Server::new().await;
     let ask = async |more: Value| server.post(CHAT, &chat(more)).await.ok();
     assert_eq!(cached(&ask(json!({"cache_prompt": false})).await), 0);
-    assert_eq!(cached(&ask(json!({})).await), 0, "nothing was left");
+    assert_eq!(cached(&ask(json!({})).await), 0, "nothing was cached");
     assert_eq!(cached(&ask(json!({"cache_prompt": false})).await), 0);
     assert!(cached(&ask(json!({"cache_prompt": true})).await) > 0);
     let both = json!({"cache_prompt": false, "cache_salt": "tenant"});
@@ -54,7 +54,7 @@ async fn prefill_progress_is_streamed_on_request() {
         .map(|event| &event["prompt_progress"])
         .filter(|progress| !progress.is_null())
         .collect();
-    let last = progress.last().expect("its end is told");
+    let last = progress.last().expect("the end of the prompt is reported");
     assert_eq!(last["processed"], last["total"]);
     assert_eq!(progress[0]["processed"], 0);
     assert_eq!((&last["index"], &last["cache"]), (&json!(0), &json!(0)));
@@ -89,11 +89,15 @@ async fn context_shift_continues_past_a_full_context() {
         (count("prompt_tokens"), count("completion_tokens"))
     };
     let stops = ask(CONTEXT - 8, json!({})).await.ok();
-    assert_eq!(tokens(&stops), (CONTEXT - 8, 8), "it ends where it is full");
+    assert_eq!(
+        tokens(&stops),
+        (CONTEXT - 8, 8),
+        "the output ends where the context is full"
+    );
     let goes_on = ask(CONTEXT - 8, json!({"context_shift": true})).await.ok();
     assert_eq!(tokens(&goes_on), (CONTEXT - 8, 40));
-    // A prompt that is too long loses its middle: half of what is not kept, and all that is
-    // too much.
+    // A prompt that is too long loses its middle: the excess, and half of the tokens that need
+    // not be kept.
     let rejected = ask(CONTEXT + 4, json!({})).await;
     assert_eq!(rejected.status, StatusCode::BAD_REQUEST);
     for keep in [0, 1000] {
@@ -102,7 +106,7 @@ async fn context_shift_continues_past_a_full_context() {
         let left = CONTEXT - (CONTEXT - keep) / 2;
         assert_eq!(tokens(&answer), (left, 40), "{keep} are kept");
     }
-    // To keep some asks for a shift; it may be forbidden all the same.
+    // `num_keep` implies a shift, which may still be forbidden.
     let keeps = ask(CONTEXT - 8, json!({"num_keep": 5})).await.ok();
     assert_eq!(tokens(&keeps).1, 40);
     let stays = json!({"num_keep": 5, "context_shift": false});
@@ -112,7 +116,7 @@ async fn context_shift_continues_past_a_full_context() {
     assert_eq!(rejected.body["error"]["param"], "num_keep");
 }
 
-/// Serves at a socket, asks once, and ends as a process does that is told to.
+/// Serves at a socket, sends one request, and shuts down as on SIGTERM.
 async fn serve_once(disk: &Path, prompt: usize) -> Value {
     let arguments = format!("--disk {}", disk.display());
     let app = Arc::new(common::app(&arguments, "").await);

@@ -1,4 +1,4 @@
-//! What is cached reaches a subscriber at a real socket, and what it missed as well.
+//! A subscriber at a real socket gets the cache's events, and replays of missed ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage
 const ARGUMENTS: &str = "server --oracle --kv-events tcp://127.0.0.1:0 --kv-events-topic kv \
     --kv-events-replay tcp://127.0.0.1:0 --kv-events-block-size 4";
 
-/// What does not come in that time will not.
+/// A message that takes longer never comes.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Blocks, as far as was told.
+/// The blocks that a reader knows.
 #[derive(Debug, Default, PartialEq)]
 struct KnownBlocks(BTreeSet<u64>);
 
 impl KnownBlocks {
-    /// A batch as it came over the wire.
+    /// Applies a batch from the wire.
     fn apply(&mut self, payload: &Bytes) {
         let batch: Value = rmp_serde::from_slice(payload).expect("MessagePack");
         for event in batch[1].as_array().expect("events") {
@@ -47,7 +47,7 @@ impl KnownBlocks {
         }
     }
 
-    /// All that is there, as the library says.
+    /// The blocks of a batch of the library.
     fn of(batch: &BlockBatch) -> Self {
         let stored = batch.events.iter().flat_map(|event| match event {
             BlockEvent::Stored { hashes, .. } => &hashes[..],
@@ -63,10 +63,13 @@ fn number(frame: &Bytes) -> u64 {
 
 async fn frames(socket: &mut impl SocketRecv) -> Vec<Bytes> {
     let message = timeout(TIMEOUT, socket.recv()).await;
-    message.expect("it comes").expect("it is whole").into_vec()
+    message
+        .expect("it comes")
+        .expect("it is complete")
+        .into_vec()
 }
 
-/// What somebody knows who asks for all batches, and how many there were.
+/// Replays all batches. Returns the known blocks and the number of batches.
 async fn replay_all(asks: &mut DealerSocket) -> (KnownBlocks, u64) {
     let first = Bytes::copy_from_slice(&0u64.to_be_bytes());
     let question = ZmqMessage::try_from(vec![Bytes::new(), first]);
@@ -78,7 +81,7 @@ async fn replay_all(asks: &mut DealerSocket) -> (KnownBlocks, u64) {
         if batch[1][..] == [0xFF; 8] {
             return (known, due);
         }
-        assert_eq!(number(&batch[1]), due, "each is had again, in order");
+        assert_eq!(number(&batch[1]), due, "each batch is replayed, in order");
         known.apply(&batch[2]);
     }
     unreachable!("the numbers do not end")
@@ -104,34 +107,37 @@ async fn late_subscriber_can_replay_the_gap() {
     subscriber.connect(&address).await.expect("it listens");
     subscriber.subscribe("kv").await.expect("a topic");
 
-    // Until the subscription has got there, what is told is missed.
+    // Events before the subscription takes effect are missed.
     let mut prompts = (0..200u32).map(|first| Request::tokens(Vec::from_iter(first..first + 9)));
-    let warm = |request| async { app.engine().warm(request).await.expect("there is room") };
+    let warm = |request| async { app.engine().warm(request).await.expect("it is computed") };
     let first = loop {
         warm(prompts.next().expect("the subscription gets there")).await;
         let soon = timeout(Duration::from_millis(50), subscriber.recv()).await;
         if let Ok(message) = soon {
-            break message.expect("it is whole").into_vec();
+            break message.expect("it is complete").into_vec();
         }
     };
     let [topic, seen, _] = &first[..] else {
         panic!("expected topic, number and events: {first:?}");
     };
     assert_eq!((&topic[..], number(seen) > 0), (&b"kv"[..], true), "a gap");
-    app.engine().clear_all_caches().await.expect("it is whole");
+    app.engine()
+        .clear_all_caches()
+        .await
+        .expect("the engine works");
     warm(prompts.next().expect("a few are left")).await;
     let mut all = app
         .engine()
         .follow_blocks()
         .await
         .expect("another may follow");
-    let all = KnownBlocks::of(&all.next().await.expect("all that is there"));
+    let all = KnownBlocks::of(&all.next().await.expect("all cached blocks"));
     assert_eq!(all.0.len(), 2, "two whole blocks");
 
     let received = async {
         loop {
             let (known, batches) = replay_all(&mut asks).await;
-            // The last may still be on its way.
+            // The last batch may still be on its way.
             if known == all {
                 return batches;
             }

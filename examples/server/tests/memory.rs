@@ -1,4 +1,4 @@
-//! What bodies cost in memory, counted by the allocator.
+//! Memory of bodies, counted by the allocator.
 
 mod common;
 
@@ -17,24 +17,24 @@ use tower::ServiceExt;
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, counted.
+/// The system's allocator with a count of its bytes.
 struct Counted;
 
 #[global_allocator]
 static COUNTED: Counted = Counted;
 
-// SAFETY: all is handed through to the system's allocator.
+// SAFETY: all calls are passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(live, Ordering::Relaxed);
-        // SAFETY: as the caller's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -54,7 +54,7 @@ fn post(path: &str, body: &Bytes) -> Request<Body> {
     request.body(Body::from(body.clone())).expect("a request")
 }
 
-/// Sends a body, and says how many bytes more there were at a time than before.
+/// Sends a body. Returns the status and the peak of additional bytes.
 async fn peak(router: &Router, path: &str, body: &Bytes) -> (u16, usize) {
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
@@ -69,7 +69,7 @@ async fn peak(router: &Router, path: &str, body: &Bytes) -> (u16, usize) {
     (status, PEAK.load(Ordering::Relaxed).saturating_sub(before))
 }
 
-/// One test, for there is one count.
+/// One test for all, as there is one count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn body_memory_is_bounded_and_freed_after_reading() {
     let app = Arc::new(common::app("", "").await);
@@ -125,7 +125,7 @@ async fn body_memory_is_bounded_and_freed_after_reading() {
         assert!(bytes < 8 * BODY_BYTES, "{before} takes {bytes} bytes");
     }
 
-    // Each of many prompts has a copy of what is beside them.
+    // Each of many prompts has a copy of the other fields.
     let prompts = vec![r#""x""#; 128].join(",");
     for (field, before, after, expected) in [
         ("user", r#"""#, r#"""#, 400),
@@ -144,7 +144,7 @@ async fn body_memory_is_bounded_and_freed_after_reading() {
         assert!(bytes < 8 * BODY_BYTES, "{field} takes {bytes} bytes");
     }
 
-    // While it is answered, nothing of it is left.
+    // The body is freed before it is answered.
     let long = r#""messages": [{"role": "user", "content": "x"}], "max_tokens": 8000,
                   "ignore_eos": true"#;
     let long = filled(&format!(r#"{{{long}, "unknown": ["#), "]}");

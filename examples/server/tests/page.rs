@@ -1,4 +1,4 @@
-//! The page and what it is fed, on the oracle.
+//! The page and its frames, on the oracle.
 
 mod common;
 
@@ -31,7 +31,7 @@ async fn get(router: &Router, path: &str, key: Option<&str>) -> Response<Body> {
     answered.expect("a router always answers")
 }
 
-/// Asks for a long text, of which nothing is read.
+/// Requests a long text without reading it.
 async fn ask(router: &Router, key: &str) -> Response<Body> {
     let body = r#"{"prompt": "a secret", "max_tokens": 4000, "ignore_eos": true, "stream": true}"#;
     let request = Request::post("/v1/completions")
@@ -43,7 +43,7 @@ async fn ask(router: &Router, key: &str) -> Response<Body> {
     answered.expect("a router always answers")
 }
 
-/// The next frame; none when the server has ended it.
+/// The next frame; `None` when the server has ended the stream.
 async fn frame(body: &mut Body) -> Option<Value> {
     let next = timeout(TIMEOUT, body.frame()).await.expect("frames come");
     let event = next?.expect("nothing fails").into_data().expect("data");
@@ -105,7 +105,7 @@ async fn frames_need_an_allowed_key() {
     let (_app, router) = server(named, keys).await;
     assert_eq!(get(&router, "/watch", None).await.status(), 401);
     assert_eq!(get(&router, "/watch", Some("secret")).await.status(), 401);
-    // The only place of this key is taken: to watch takes none.
+    // The key is at its limit, but watching does not count against it.
     let _asked = ask(&router, "secret-a").await;
     assert_eq!(get(&router, "/watch", Some("secret-a")).await.status(), 200);
 
@@ -169,7 +169,7 @@ async fn one_key_cannot_take_all_watcher_permits() {
             break response;
         }
         watched.push(response.into_body());
-        assert!(watched.len() < 8, "others find a seat");
+        assert!(watched.len() < 8, "other keys can watch");
     };
     assert_eq!(full.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(full.headers().contains_key(header::RETRY_AFTER));
@@ -177,7 +177,11 @@ async fn one_key_cannot_take_all_watcher_permits() {
     assert_eq!(operator.status(), StatusCode::OK);
     watched.pop();
     let retry = get(&router, "/watch", Some("secret-b")).await;
-    assert_eq!(retry.status(), StatusCode::OK, "who leaves makes room");
+    assert_eq!(
+        retry.status(),
+        StatusCode::OK,
+        "a closed page frees its permit"
+    );
 }
 
 #[tokio::test]

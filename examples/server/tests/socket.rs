@@ -1,4 +1,4 @@
-//! The server at a real socket, to its end.
+//! The server at a real socket, up to its shutdown.
 
 mod common;
 
@@ -22,7 +22,7 @@ struct Running {
 }
 
 impl Running {
-    /// Ends it, and sees that nobody had the engine any more when it was shut down.
+    /// Shuts the server down, and checks that no other task held the engine.
     async fn end(self) {
         self.end.send(()).expect("it serves");
         let served = timeout(TIMEOUT, self.server).await;
@@ -30,11 +30,14 @@ impl Running {
             .expect("in time")
             .expect("no panic")
             .expect("no error");
-        assert!(self.app.upgrade().is_none(), "somebody has the engine");
+        assert!(
+            self.app.upgrade().is_none(),
+            "a task still holds the engine"
+        );
     }
 }
 
-/// A test that waits so long has failed.
+/// A test that waits longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn run(arguments: &str) -> Running {
@@ -54,7 +57,7 @@ async fn run(arguments: &str) -> Running {
     }
 }
 
-/// A stream of so many tokens, asked for.
+/// A request for a stream of this many tokens.
 fn stream(tokens: usize) -> String {
     let body = format!(
         "{{\"prompt\": \"x\", \"stream\": true, \"ignore_eos\": true, \"max_tokens\": {tokens}}}"
@@ -72,7 +75,7 @@ async fn connect(address: SocketAddr) -> TcpStream {
     TcpStream::connect(address).await.expect("it listens")
 }
 
-/// Sends, and reads the first line of the answer.
+/// Sends a request, and reads the first line of the answer.
 async fn ask(socket: &mut TcpStream, request: &str) -> String {
     let sent = socket.write_all(request.as_bytes()).await;
     sent.expect("it reads");
@@ -84,7 +87,7 @@ async fn ask(socket: &mut TcpStream, request: &str) -> String {
     line.trim_end().to_owned()
 }
 
-/// Asks for a stream, and reads until it has begun.
+/// Requests a stream, and reads until it has started.
 async fn start_stream(address: SocketAddr, tokens: usize) -> TcpStream {
     let mut socket = connect(address).await;
     let status = ask(&mut socket, &stream(tokens)).await;
@@ -92,7 +95,7 @@ async fn start_stream(address: SocketAddr, tokens: usize) -> TcpStream {
     socket
 }
 
-/// What comes until the other side closes.
+/// Reads until the other side closes.
 async fn rest(mut socket: TcpStream) -> String {
     let mut rest = Vec::new();
     let read = timeout(TIMEOUT, socket.read_to_end(&mut rest)).await;
@@ -113,7 +116,7 @@ async fn running_requests_finish_and_no_connection_is_accepted() {
         "all of it came: {received}"
     );
     let late = TcpStream::connect(address).await;
-    assert!(late.is_err(), "nobody listens any more");
+    assert!(late.is_err(), "the socket is closed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,8 +127,11 @@ async fn late_requests_get_a_draining_error() {
     let received = tokio::spawn(rest(late));
     running.end().await;
     let received = received.await.expect("no panic");
-    assert!(received.contains(r#""code":"draining""#), "it is told why");
-    assert!(!received.contains("[DONE]"), "it is not whole");
+    assert!(
+        received.contains(r#""code":"draining""#),
+        "the error has the reason"
+    );
+    assert!(!received.contains("[DONE]"), "the stream is incomplete");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,7 +147,7 @@ async fn a_connection_outlives_its_errors() {
         ),
     ] {
         assert_eq!(ask(&mut socket, &post(body)).await, status, "{body}");
-        // The error has no line break of its own: it ends what there is to read.
+        // The error has no line break at its end.
         let mut error = vec![0; 4096];
         let read = timeout(TIMEOUT, socket.read(&mut error)).await;
         assert!(read.expect("in time").expect("an error") > 0);
@@ -167,16 +173,16 @@ async fn slow_request_is_timed_out() {
     running.end().await;
 }
 
-/// Connections are one at a time here: the next is served when the other is closed.
+/// The server accepts one connection at a time: the next is served when the other is closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_response_is_closed() {
     let limits = "--connections-max 1 --unread-seconds 2 --arrival-seconds 5";
     let running = run(limits).await;
     let unread = TcpSocket::new_v4().expect("a socket");
-    // What the system would keep for a reader is more than is sent.
+    // With default buffers, the system would buffer the whole answer.
     unread.set_recv_buffer_size(4096).expect("a small buffer");
     let mut unread = unread.connect(running.address).await.expect("it listens");
-    // Log probabilities make it many bytes.
+    // Log probabilities make the answer large.
     let body = r#"{"prompt": "x", "stream": true, "ignore_eos": true, "max_tokens": 8000, "n": 4,
                    "logprobs": 20}"#;
     assert_eq!(ask(&mut unread, &post(body)).await, "HTTP/1.1 200 OK");

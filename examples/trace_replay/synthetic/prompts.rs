@@ -15,12 +15,13 @@ pub(super) fn looping(g: &mut Generator, share: f64) -> Requests {
     let others = distinct - looped.len();
     let mut next = looped.iter().cycle();
     (0..requests)
-        .map(
-            |at| match at * others / requests == (at + 1) * others / requests {
-                true => next.next().expect("a loop has no end").clone(),
-                false => g.fresh(8),
-            },
-        )
+        .map(|at| {
+            if at * others / requests == (at + 1) * others / requests {
+                next.next().expect("a loop has no end").clone()
+            } else {
+                g.fresh(8)
+            }
+        })
         .collect()
 }
 
@@ -62,9 +63,10 @@ pub(super) fn working_sets(g: &mut Generator) -> Requests {
 pub(super) fn late_return(g: &mut Generator) -> Requests {
     let mut requests: Requests = Vec::new();
     for at in 0..12_000 {
-        let request = match at > 4000 && g.uniform() < 0.4 {
-            true => requests[at - 3500 - g.below(400)].clone(),
-            false => g.prompt(10.0),
+        let request = if at > 4000 && g.uniform() < 0.4 {
+            requests[at - 3500 - g.below(400)].clone()
+        } else {
+            g.prompt(10.0)
         };
         requests.push(request);
     }
@@ -75,9 +77,10 @@ pub(super) fn late_return(g: &mut Generator) -> Requests {
 pub(super) fn recent(g: &mut Generator) -> Requests {
     let mut requests: Requests = Vec::new();
     for at in 0..15_000_usize {
-        let request = match at > 0 && g.uniform() < 0.5 {
-            true => requests[at.saturating_sub(1 + g.exponential(40.0) as usize)].clone(),
-            false => g.prompt(10.0),
+        let request = if at > 0 && g.uniform() < 0.5 {
+            requests[at.saturating_sub(1 + g.exponential(40.0) as usize)].clone()
+        } else {
+            g.prompt(10.0)
         };
         requests.push(request);
     }
@@ -88,12 +91,13 @@ pub(super) fn recent(g: &mut Generator) -> Requests {
 pub(super) fn heavy_tail(g: &mut Generator) -> Requests {
     let mut requests: Requests = Vec::new();
     for at in 0..20_000_usize {
-        let request = match at > 10 && g.uniform() < 0.6 {
-            true => requests[at
+        let request = if at > 10 && g.uniform() < 0.6 {
+            requests[at
                 .saturating_sub(g.uniform().powf(-1.2).max(1.0) as usize)
                 .min(at - 1)]
-            .clone(),
-            false => g.prompt(10.0),
+            .clone()
+        } else {
+            g.prompt(10.0)
         };
         requests.push(request);
     }

@@ -84,9 +84,10 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
             path: file.clone(),
             source,
         })?;
-        match file.extension().is_some_and(|extension| extension == "csv") {
-            true => csv::read(&file, &text, &mut dated)?,
-            false => json::read(&file, &text, &mut dated)?,
+        if file.extension().is_some_and(|extension| extension == "csv") {
+            csv::read(&file, &text, &mut dated)?
+        } else {
+            json::read(&file, &text, &mut dated)?
         }
     }
     let name = path.file_stem().unwrap_or(path.as_os_str());

@@ -109,6 +109,8 @@ pub(crate) struct SequenceArgs {
 pub(crate) struct AdmissionGuard {
     permit: Option<Permit>,
     guard_released: Arc<Notify>,
+    /// When the request was submitted; its deadlines count from here.
+    pub(crate) entered_at: Instant,
 }
 
 impl AdmissionGuard {
@@ -117,6 +119,7 @@ impl AdmissionGuard {
         Self {
             permit: Some(permit),
             guard_released,
+            entered_at: Instant::now(),
         }
     }
 

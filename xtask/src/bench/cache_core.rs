@@ -18,7 +18,7 @@ pub(super) fn matching(workbench: &mut Workbench) -> Result<Measured> {
     ask(workbench, &request)
 }
 
-/// Match, begin and close of a cached prompt ÷ kvbm-logical's match.
+/// Time to match, open and close a cached prompt ÷ time of kvbm-logical's match.
 pub(super) fn session(workbench: &mut Workbench) -> Result<Measured> {
     let request = json!({
         "do": "session",
@@ -27,7 +27,7 @@ pub(super) fn session(workbench: &mut Workbench) -> Result<Measured> {
         "conversations": workbench.pick(1_000, 10),
         "conversation_tokens": 128,
         "nodes": [1, 8],
-        // One node for each block, as no conversation is cached.
+        // One node for each block: no real conversation is cached in this shape.
         "nodes_beside": [128],
         "rounds": workbench.rounds(),
         "operations": workbench.pick(20_000, 10),

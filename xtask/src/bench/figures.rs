@@ -7,11 +7,11 @@ use super::statistics::Measured;
 use super::workbench::{Peer, Workbench};
 use super::{cache_core, demo, hostile, model, pager, recovery, scheduler, server, trace};
 
-/// One number that the project wants to be good at.
+/// A number by which the project is judged.
 pub(super) struct Figure {
     pub(super) name: &'static str,
     pub(super) unit: &'static str,
-    /// What it is measured against.
+    /// Baseline of the measurement.
     pub(super) versus: &'static str,
     pub(super) goal: Option<f64>,
     pub(super) better: Better,
@@ -19,17 +19,17 @@ pub(super) struct Figure {
     pub(super) measure: fn(&mut Workbench) -> Result<Measured>,
 }
 
-/// What must be there for a figure to be measured.
+/// Requirements of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needs {
     Nothing,
     /// A real model on MLX.
     Mlx,
-    /// The same; `--quick` makes do with the oracle.
+    /// A real model on MLX; `--quick` uses the oracle instead.
     Model,
 }
 
-/// Which way is better.
+/// Direction in which a figure improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Better {
     Higher,
@@ -47,12 +47,12 @@ impl Better {
 
 const RATIO: &str = "ratio";
 const PERCENT: &str = "%";
-const TRACE: &str = "prompt blocks of the Mooncake conversation trace, with room for this share of the distinct ones";
+const TRACE: &str = "prompt blocks of the Mooncake conversation trace, with capacity for this share of the distinct ones";
 const MLX_LM: &str = "mlx-lm's batch generator, same libmlx, BLAS and f32 weights";
 const MLX_LM_SERVER: &str = "wall time of mlx_lm.server with its defaults, same libmlx, BLAS and f32 weights, same load over HTTP";
 
-/// Keys or values of one layer of SmolLM2-135M at 4,096 tokens: what the smallest
-/// hidden copy of a tail would take.
+/// Bytes of keys or values of one layer of SmolLM2-135M at 4,096 tokens: the size of the smallest
+/// hidden copy of a tail.
 const ONE_COPY_BYTES: f64 = (4_096 * 3 * 64 * size_of::<f32>()) as f64;
 
 /// Every figure, in the order in which they are measured.
@@ -205,7 +205,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "model.step_bytes_allocated",
         unit: "bytes",
-        versus: "keys or values of one layer at 4,096 tokens, the smallest copy that could hide",
+        versus: "keys or values of one layer at 4,096 tokens, the smallest possible hidden copy",
         goal: Some(ONE_COPY_BYTES),
         better: Better::Lower,
         needs: Needs::Mlx,
@@ -224,7 +224,7 @@ pub(super) const FIGURES: &[Figure] = &[
         name: "cache.session_vs_kvbm",
         unit: RATIO,
         versus: "kvbm-logical's match of 128 active blocks of 16 tokens, set up as its README does; \
-                 ours is match, begin and close",
+                 ours is match, open and close",
         goal: Some(0.25),
         better: Better::Lower,
         needs: Needs::Nothing,
@@ -395,7 +395,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "scheduler.priority_ttft",
         unit: RATIO,
-        versus: "the urgent class' p99 time to first token alone; all other places are taken by a background (virtual engine)",
+        versus: "the urgent class' p99 time to first token alone; ours is beside a full background (virtual engine)",
         goal: Some(1.5),
         better: Better::Lower,
         needs: Needs::Nothing,
@@ -413,7 +413,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "scheduler.overload_reject_ms",
         unit: "ms",
-        versus: "the longest time until a refusal, meanwhile",
+        versus: "the longest time until a request is rejected, under that overload",
         goal: Some(10.0),
         better: Better::Lower,
         needs: Needs::Nothing,
@@ -422,7 +422,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "scheduler.overload_rss_growth",
         unit: RATIO,
-        versus: "resident bytes after the first sixth of it",
+        versus: "resident bytes after the first sixth of that minute",
         goal: Some(1.05),
         better: Better::Lower,
         needs: Needs::Nothing,
@@ -431,7 +431,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "scheduler.overload_lost",
         unit: "requests",
-        versus: "requests that were taken in and not served, meanwhile",
+        versus: "requests that were admitted and not served, under that overload",
         goal: Some(0.0),
         better: Better::Lower,
         needs: Needs::Nothing,
@@ -440,7 +440,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "scheduler.cache_off_cost",
         unit: RATIO,
-        versus: "throughput without a cache, no two prompts begin alike (both cores and the device, no actors)",
+        versus: "throughput without a cache; no two prompts share a prefix (both cores and the device, no actors)",
         goal: Some(0.99),
         better: Better::Higher,
         needs: Needs::Mlx,
@@ -449,7 +449,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "scheduler.preemption",
         unit: RATIO,
-        versus: "throughput with all the memory that the load wants; ours has two thirds (virtual engine)",
+        versus: "throughput with all the memory that the load needs; ours has two thirds (virtual engine)",
         goal: Some(0.85),
         better: Better::Higher,
         needs: Needs::Nothing,
@@ -467,7 +467,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "pager.itl_beside_paging",
         unit: RATIO,
-        versus: "p99 gap between tokens of four decoding sequences, the same short requests beside them, without a segment that moves",
+        versus: "p99 gap between tokens of four decoding sequences, beside the same short requests, while no segment moves",
         goal: Some(1.1),
         better: Better::Lower,
         needs: Needs::Model,
@@ -476,7 +476,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "pager.itl_beside_copying",
         unit: RATIO,
-        versus: "the same alone; ours has a thread that copies without a pause beside it: what remains to be contended for",
+        versus: "the same without short requests; ours is beside a thread that copies without a pause: the remaining contention",
         goal: None,
         better: Better::Lower,
         needs: Needs::Model,
@@ -485,7 +485,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "pager.ttft_host",
         unit: RATIO,
-        versus: "time to first token of a prompt of 2,048 tokens that is computed; ours is in host memory, but for 8 more",
+        versus: "time to first token of a prompt of 2,048 tokens that is computed; ours is in host memory, except for 8 more",
         goal: Some(0.1),
         better: Better::Lower,
         needs: Needs::Model,
@@ -512,7 +512,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "pager.oversubscribed_changed",
         unit: "requests",
-        versus: "requests whose tokens are not those without host memory, meanwhile",
+        versus: "requests whose tokens differ from those without host memory, on the same load",
         goal: Some(0.0),
         better: Better::Lower,
         needs: Needs::Model,
@@ -521,7 +521,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "recovery.pause_loaded",
         unit: RATIO,
-        versus: "time to load the model and to compute the contexts of 16 live streams, nothing beside; ours is their longest gap when the device thread is killed",
+        versus: "time to load the model and to compute the contexts of 16 live streams, with no other work; ours is their longest gap when the device thread is killed",
         goal: Some(1.3),
         better: Better::Lower,
         needs: Needs::Model,
@@ -548,7 +548,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "recovery.tokens_again",
         unit: "tokens",
-        versus: "tokens of 16 streams that are computed a second time meanwhile, with copies in host memory",
+        versus: "tokens of 16 streams that are computed a second time in that gap, with copies in host memory",
         goal: None,
         better: Better::Lower,
         needs: Needs::Model,
@@ -566,7 +566,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "recovery.overhead_processor",
         unit: RATIO,
-        versus: "processor time of the same load with nothing kept; ours is the divisor: what a busy machine does not disturb",
+        versus: "processor time of the same load with nothing kept; ours is the divisor, so that a busy machine does not disturb the ratio",
         goal: None,
         better: Better::Higher,
         needs: Needs::Model,
@@ -575,7 +575,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "recovery.tokens_wrong",
         unit: "streams",
-        versus: "streams of 16 that have other tokens than undisturbed ones after 20 kills, with host memory and without",
+        versus: "streams of 16 whose tokens differ from undisturbed ones after 20 kills, with host memory and without",
         goal: Some(0.0),
         better: Better::Lower,
         needs: Needs::Model,
@@ -640,7 +640,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "server.hostile_grammar_cpu",
         unit: "s",
-        versus: "processor time of the server until it rests again, of one hostile schema alone, the dearest",
+        versus: "processor time of the server until it rests again, for the most expensive hostile schema alone",
         goal: Some(2.0),
         better: Better::Lower,
         needs: Needs::Model,
@@ -649,7 +649,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "server.hostile_grammar_rss",
         unit: "MB",
-        versus: "growth of the server's resident memory at its most while it gets all of them, one by one",
+        versus: "peak growth of the server's resident memory while it gets all these schemas, one by one",
         goal: Some(64.0),
         better: Better::Lower,
         needs: Needs::Model,
@@ -668,7 +668,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "server.hostile_body_rss",
         unit: "MB",
-        versus: "growth of the server's resident memory at its most under 320 bodies of `[0,0,…]` at once, each just \
+        versus: "peak growth of the server's resident memory under 320 bodies of `[0,0,…]` at once, each just \
                  below 4 MiB",
         goal: Some(256.0),
         better: Better::Lower,

@@ -1,5 +1,5 @@
-//! llama.cpp's server, where one is at hand. It is not installed from here: what is to
-//! be compared is one that was compiled for this very processor.
+//! llama.cpp's server, where one is available. xtask does not install it: the comparison needs a
+//! server that was compiled for this very processor.
 
 use std::env;
 use std::ffi::OsStr;
@@ -11,20 +11,20 @@ use anyhow::{Context, Result};
 
 use super::workbench::Unavailable;
 
-/// Names the program.
+/// Environment variable that names the program.
 const VARIABLE: &str = "MOTET_LLAMA_SERVER";
-/// What is looked for on `PATH` otherwise.
+/// Program that is searched for on `PATH` otherwise.
 const PROGRAM: &str = "llama-server";
-/// One for each user of the load: nobody waits.
+/// One slot for each user of the load, so that no request waits.
 const SLOTS: usize = 16;
-/// The load's longest conversation has about half as many.
+/// Tokens of a slot. The load's longest conversation has about half as many.
 const SLOT_TOKENS: usize = 2_048;
 
-/// The program.
+/// Finds the program.
 ///
 /// # Errors
 ///
-/// [`Unavailable`] when there is none.
+/// [`Unavailable`] when there is no such program.
 pub(super) fn find() -> Result<PathBuf> {
     let why = match env::var_os(VARIABLE).map(PathBuf::from) {
         Some(named) if named.is_file() => return Ok(named),
@@ -40,10 +40,10 @@ pub(super) fn find() -> Result<PathBuf> {
     Err(Unavailable(why).into())
 }
 
-/// The server on this GGUF file as it is, with all processors. Requests are batched and
-/// each slot keeps its conversation, which both are its defaults.
+/// The command that serves this GGUF file as it is, on all processors. By default, the server
+/// batches requests and each slot keeps its conversation.
 pub(super) fn command(program: &Path, model: &Path) -> Result<Command> {
-    let threads = thread::available_parallelism().context("how many processors are there?")?;
+    let threads = thread::available_parallelism().context("cannot count the processors")?;
     let mut command = Command::new(program);
     command
         .arg("--model")

@@ -18,7 +18,7 @@ const SERVER: &str = "xtask/bench/mlx_lm_server.py";
 /// Part of the exported weights' name: raise it when `benches/figures/export.rs` changes.
 const EXPORT_VERSION: &str = "1";
 
-/// mlx-lm and all it needs.
+/// mlx-lm and its dependencies.
 pub(super) struct MlxLm(Packages);
 
 /// Installs mlx-lm unless the cache has it.
@@ -30,8 +30,8 @@ pub(super) fn install(cache: &Cache) -> Result<MlxLm> {
     packages::install(cache, "mlx-lm", REQUIREMENTS).map(MlxLm)
 }
 
-/// A folder with the model as f32 safetensors, written by the program that `exporter`
-/// builds unless it is there.
+/// A folder with the model as f32 safetensors. If it is missing, the program that `exporter`
+/// builds writes it.
 pub(super) fn weights(
     cache: &Cache,
     exporter: impl FnOnce() -> Result<PathBuf>,
@@ -64,8 +64,8 @@ impl MlxLm {
         self.program(PEER, weights, blas_preload)
     }
 
-    /// Its own server on these weights, with the tokenizer of the GGUF file, put together
-    /// in `folder`.
+    /// mlx-lm's own server on these weights. Its tokenizer is that of the GGUF file; `folder`
+    /// holds both.
     pub(super) fn server(
         &self,
         weights: &Path,

@@ -1,15 +1,15 @@
 //! `cargo xtask bench`: the figures by which the project is judged.
 //!
-//! A figure is a ratio, a count or a share, taken in one run: both sides of a
-//! comparison are loaded and take turns, so that a noisy machine slows both. Nothing
-//! here knows a threshold; goals are only printed beside what was measured.
+//! A figure is a ratio, a count or a share, taken in one run. Both sides of a comparison are
+//! loaded and take turns, so that a noisy machine slows both. No threshold fails a run; goals are
+//! only printed beside the measurements.
 //!
 //! ```text
 //!  figures ── workbench ──┬─ side: benches/figures/, ours
 //!  (table)     (prepares) ├─ side: xtask/bench/mlx_lm_peer.py, mlx-lm
 //!     │                   ├─ side: benches/cache/, the cache core and kvbm-logical
 //!     │                   ├─ side: benches/scheduler/, a virtual engine and whole engines
-//!     │                   ├─ side: benches/pager/, engines with little room
+//!     │                   ├─ side: benches/pager/, engines with little memory
 //!     │                   ├─ side: benches/recovery/, engines whose device is killed
 //!     │                   ├─ serving: motet-server, mlx_lm.server and llama-server, over HTTP
 //!     │                   ├─ hostile: motet-server beside clients that want to stall it
@@ -17,7 +17,7 @@
 //!     └─ turns, statistics ── report: table and target/motet/bench.json
 //! ```
 //!
-//! To add a figure: add a row to [`figures::FIGURES`]. To add a peer: a program that
+//! To add a figure, add a row to [`figures::FIGURES`]. To add a peer, write a program that
 //! answers the requests of `benches/figures/protocol.rs`, and a method of
 //! [`workbench::Workbench`] that starts it.
 
@@ -53,11 +53,11 @@ use crate::ui;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Only figures whose names start so
+    /// Measure only the figures whose names start with this prefix
     #[arg(value_name = "PREFIX", default_value = "")]
     prefix: String,
 
-    /// Check only that measuring works: small sizes, one round
+    /// Only check that measuring works: small sizes, one round
     #[arg(long)]
     quick: bool,
 
@@ -93,7 +93,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     println!("\n{}", report::table(&rows));
     println!("written to {}", path.display());
     if arguments.quick {
-        println!("--quick: these values say nothing, only that they can be measured");
+        println!("--quick: these values only show that the figures can be measured");
     }
     let failed: Vec<&str> = rows
         .iter()

@@ -9,8 +9,8 @@ use super::statistics::{Measured, median};
 use super::turns::{Pairs, Turn, take_turns};
 use super::workbench::Workbench;
 
-/// Steps of one turn. With every round's they stay within the 256 tokens by which both
-/// sides' caches grow.
+/// Steps of one turn. The steps of all rounds stay within the 256 tokens by which both sides'
+/// caches grow.
 const STEPS: usize = 8;
 
 /// GFLOP/s of one f32 product ÷ the same in mlx-lm's process.
@@ -26,12 +26,12 @@ pub(super) fn matmul_sanity(workbench: &mut Workbench) -> Result<Measured> {
     Ok(compared(&pairs, operations, "GFLOP/s"))
 }
 
-/// Who is compared with whom.
+/// The two sides of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sides {
     /// Ours ÷ mlx-lm.
     MlxLm,
-    /// Ours in the deterministic mode ÷ ours as it is otherwise.
+    /// Ours in the deterministic mode ÷ ours in the fast mode.
     Fast,
     /// Ours with state cached in bf16 ÷ ours with state in f32.
     F32,
@@ -47,7 +47,7 @@ impl Sides {
     }
 }
 
-/// Decode tokens/s of a batch of contexts of so many tokens ÷ the other side's.
+/// Decode tokens/s of `batch` contexts of `tokens` tokens ÷ the other side's.
 pub(super) fn decode(
     workbench: &mut Workbench,
     sides: Sides,
@@ -111,7 +111,7 @@ fn recorded_text() -> Result<Vec<u64>> {
         .collect())
 }
 
-/// Prefill tokens/s of a prompt of so many tokens, up to its first token, ÷ the other side's.
+/// Prefill tokens/s of a prompt of `tokens` tokens, up to its first token, ÷ the other side's.
 pub(super) fn prefill(workbench: &mut Workbench, sides: Sides, tokens: usize) -> Result<Measured> {
     let tokens = workbench.pick(tokens, 32);
     let rounds = workbench.rounds();
@@ -128,8 +128,8 @@ pub(super) fn prefill(workbench: &mut Workbench, sides: Sides, tokens: usize) ->
     Ok(agreement.note(compared(&pairs, tokens as f64, "tok/s")))
 }
 
-/// The time of a decode step ÷ the time in which as many bytes as its weights and its
-/// cached state have are read from memory by as many threads, with nothing else done.
+/// The time of a decode step ÷ the time to read the bytes of its weights and its cached state
+/// from memory. As many threads read them and do nothing else.
 pub(super) fn step_vs_roofline(
     workbench: &mut Workbench,
     sequences: usize,
@@ -140,7 +140,7 @@ pub(super) fn step_vs_roofline(
     let ours = workbench.ours()?;
     let prompts = prompts(sequences, context_tokens, vocab_size(ours)?);
     ours.ask(&json!({ "do": "decode_open", "batch": "decode", "prompts": prompts }))?;
-    // Half of what is decoded is cached before the middle step.
+    // Half of the decoded tokens are cached before the middle step.
     let decoded = (rounds + 1) * steps / 2;
     let bytes = bytes_read(ours, sequences * (context_tokens + decoded))?;
     let read = json!({ "do": "read_memory", "bytes": bytes as u64, "times": steps });
@@ -192,8 +192,8 @@ pub(super) fn shared_prefix_gain(workbench: &mut Workbench) -> Result<Measured> 
     Ok(agreement.note(compared(&pairs, tokens, "tok/s")))
 }
 
-/// How much longer a decode step takes at 4,096 cached tokens than at 128 ÷ how many
-/// more bytes of weights and cached state it reads.
+/// Growth of a decode step's time from 128 to 4,096 cached tokens ÷ growth of the bytes of
+/// weights and cached state that it reads.
 pub(super) fn tail_growth(workbench: &mut Workbench) -> Result<Measured> {
     let tails = Tails::of(workbench);
     let (steps, rounds) = (workbench.pick(STEPS, 2), workbench.rounds());
@@ -228,7 +228,7 @@ pub(super) fn step_bytes_allocated(workbench: &mut Workbench) -> Result<Measured
     let ours = workbench.ours()?;
     tails.open(ours)?;
     let mut bytes = |batch| -> Result<Vec<f64>> {
-        run(ours, batch, 1)?; // a tail that is full grows by a block
+        run(ours, batch, 1)?; // a full tail grows by a block
         let steps = (0..rounds).map(|_| run(ours, batch, 1)?.number("scratch_bytes"));
         steps.collect()
     };
@@ -271,12 +271,12 @@ impl Tails {
     }
 }
 
-/// The tokens that both sides drew.
+/// The tokens that both sides sampled.
 #[derive(Default)]
 struct Agreement {
     first: Vec<Vec<u64>>,
     second: Vec<Vec<u64>>,
-    /// Whether one side rounds what it caches, and may draw other tokens for that.
+    /// Whether one side rounds its cached state, and may sample other tokens for that reason.
     is_rounded: bool,
 }
 
@@ -290,7 +290,7 @@ impl Agreement {
         Ok(())
     }
 
-    /// Says whether all greedy tokens were the same.
+    /// Adds a remark whether all greedy tokens were the same.
     fn note(&self, measured: Measured) -> Measured {
         let steps = self.first.len();
         let disagreed = self
@@ -334,7 +334,7 @@ fn close(side: &mut Side, batch: &str) -> Result<()> {
     side.ask(&request).map(drop)
 }
 
-/// Bytes of weights and cached state that a step reads with so many tokens cached.
+/// Bytes of weights and cached state that a step reads with `cached_tokens` tokens cached.
 fn bytes_read(side: &Side, cached_tokens: usize) -> Result<f64> {
     let hello = side.hello();
     let cached = hello.number("cached_token_bytes")? * cached_tokens as f64;
@@ -345,7 +345,7 @@ fn vocab_size(side: &Side) -> Result<usize> {
     Ok(side.hello().number("vocab_size")? as usize)
 }
 
-/// The first side's speed ÷ the second's, where each turn did so much work.
+/// The first side's speed ÷ the second's, where each turn did `work` units.
 fn compared(pairs: &Pairs, work: f64, unit: &str) -> Measured {
     let (first, second) = pairs.medians();
     let remark = format!(

@@ -16,8 +16,8 @@ pub(super) fn copy(workbench: &mut Workbench) -> Result<Measured> {
     ask(workbench, &request, "bandwidth")
 }
 
-/// The 99th percentile of gaps between tokens beside paging, or beside a thread that
-/// only copies ÷ without.
+/// The 99th percentile of gaps between tokens beside paging, or beside a thread that only copies,
+/// ÷ the same without.
 pub(super) fn decode(workbench: &mut Workbench, figure: &str) -> Result<Measured> {
     let request = json!({
         "do": "decode",
@@ -30,8 +30,7 @@ pub(super) fn decode(workbench: &mut Workbench, figure: &str) -> Result<Measured
     ask(workbench, &request, figure)
 }
 
-/// Time to the first token of a prompt that is brought from this tier ÷ of one that is
-/// computed.
+/// Time to the first token of a prompt that is loaded from this tier ÷ that of a computed prompt.
 pub(super) fn first_token(workbench: &mut Workbench, from: &str) -> Result<Measured> {
     let request = json!({
         "do": from,
@@ -41,7 +40,7 @@ pub(super) fn first_token(workbench: &mut Workbench, from: &str) -> Result<Measu
     ask(workbench, &request, "ttft")
 }
 
-/// Requests in a second with host memory beside the device ÷ without.
+/// Requests/s with host memory beside the device ÷ without.
 pub(super) fn oversubscribed(workbench: &mut Workbench, figure: &str) -> Result<Measured> {
     let request = json!({
         "do": "oversubscribed",

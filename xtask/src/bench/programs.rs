@@ -11,42 +11,42 @@ use super::report;
 use super::workbench::Unavailable;
 use crate::{process, workspace};
 
-/// A package of its own: nobody else depends on what its peers depend on.
+/// A package of its own, so that no other package depends on its peers' dependencies.
 const CACHE_MANIFEST: &str = "benches/cache/Cargo.toml";
 
 /// How programs are built.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Build {
     pub(super) with_mlx: bool,
-    /// For a smoke run: as the other checks have built most of it, not in release mode.
+    /// For a smoke run: not in release mode, because the other checks have built most of it.
     pub(super) quick: bool,
 }
 
-/// Builds `benches/figures/` and says where the program is.
+/// Builds `benches/figures/` and returns the program's path.
 pub(super) fn figures(how: Build) -> Result<PathBuf> {
     build(&["--bench", "figures"], how)
 }
 
-/// Builds `benches/scheduler/` and says where the program is.
+/// Builds `benches/scheduler/` and returns the program's path.
 pub(super) fn scheduler(how: Build) -> Result<PathBuf> {
     build(&["--bench", "scheduler"], how)
 }
 
-/// Builds `benches/pager/` and says where the program is.
+/// Builds `benches/pager/` and returns the program's path.
 pub(super) fn pager(how: Build) -> Result<PathBuf> {
     build(&["--bench", "pager"], how)
 }
 
-/// Builds `benches/recovery/` and says where the program is.
+/// Builds `benches/recovery/` and returns the program's path.
 pub(super) fn recovery(how: Build) -> Result<PathBuf> {
     build(&["--bench", "recovery"], how)
 }
 
-/// Builds `benches/cache/` and says where the program is.
+/// Builds `benches/cache/` and returns the program's path.
 ///
 /// # Errors
 ///
-/// [`Unavailable`] when what it depends on cannot be had.
+/// [`Unavailable`] when its dependencies are not available.
 pub(super) fn cache_core(quick: bool) -> Result<PathBuf> {
     let mut download = workspace::cargo();
     download.args(["fetch", "--manifest-path", CACHE_MANIFEST]);
@@ -63,7 +63,7 @@ pub(super) fn cache_core(quick: bool) -> Result<PathBuf> {
     run(cargo)
 }
 
-/// Builds a package of `examples/` and says where its program is. For a smoke run the other
+/// Builds a package of `examples/` and returns its program's path. For a smoke run, the other
 /// checks have built it without MLX.
 pub(super) fn package(name: &str, how: Build) -> Result<PathBuf> {
     let with_mlx = how.with_mlx && !how.quick;

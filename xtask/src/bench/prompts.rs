@@ -1,10 +1,10 @@
 //! Prompts as token ids, so that no side's tokenizer matters.
 
-/// Tokens of a phrase that a prompt repeats. Models go on with such a phrase with little
-/// doubt, so that two implementations draw the same tokens in spite of rounding.
+/// Tokens of a phrase that a prompt repeats. Models continue such a phrase with little doubt, so
+/// that two implementations sample the same tokens despite rounding.
 const PHRASE_TOKENS: usize = 16;
 
-/// A prompt of that many tokens; another for each seed.
+/// A prompt of `tokens` tokens, different for each seed.
 pub(super) fn prompt(seed: u64, tokens: usize, vocab_size: usize) -> Vec<u64> {
     // The first ids are special tokens and single bytes, the last ones rare words.
     let (first, count) = (vocab_size / 50, vocab_size / 2);
@@ -15,7 +15,7 @@ pub(super) fn prompt(seed: u64, tokens: usize, vocab_size: usize) -> Vec<u64> {
     phrase.into_iter().cycle().take(tokens).collect()
 }
 
-/// So many prompts, all different.
+/// `count` prompts, all different.
 pub(super) fn prompts(count: usize, tokens: usize, vocab_size: usize) -> Vec<Vec<u64>> {
     (1..=count as u64)
         .map(|seed| prompt(seed, tokens, vocab_size))

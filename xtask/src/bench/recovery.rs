@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::statistics::Measured;
 use super::workbench::Workbench;
 
-/// The longest gap of live streams whose device is killed, in one of several ratios.
+/// The longest gap of live streams whose device is killed, as one of several ratios.
 pub(super) fn pause(workbench: &mut Workbench, figure: &str) -> Result<Measured> {
     let request = json!({
         "do": "pause",
@@ -17,7 +17,7 @@ pub(super) fn pause(workbench: &mut Workbench, figure: &str) -> Result<Measured>
     ask(workbench, &request, figure)
 }
 
-/// Streams that have other tokens than undisturbed ones after so many kills.
+/// Number of streams whose tokens differ from undisturbed ones after several kills.
 pub(super) fn tokens(workbench: &mut Workbench) -> Result<Measured> {
     let request = json!({
         "do": "tokens",
@@ -29,7 +29,7 @@ pub(super) fn tokens(workbench: &mut Workbench) -> Result<Measured> {
     ask(workbench, &request, "wrong")
 }
 
-/// Throughput with everything that a recovery needs ÷ without.
+/// Throughput with everything that recovery needs ÷ without.
 pub(super) fn overhead(workbench: &mut Workbench, figure: &str) -> Result<Measured> {
     let request = json!({
         "do": "overhead",

@@ -10,7 +10,7 @@ use super::figures::{Better, Figure};
 use super::statistics::{Measured, range};
 use crate::{cache, workspace};
 
-/// A figure and what became of it.
+/// A figure and its outcome.
 pub(super) struct Row<'a> {
     pub(super) figure: &'a Figure,
     pub(super) outcome: Outcome,
@@ -18,9 +18,9 @@ pub(super) struct Row<'a> {
 
 pub(super) enum Outcome {
     Measured(Measured),
-    /// What it needs is not there, and why.
+    /// A requirement is missing; the text says which.
     Skipped(String),
-    /// It could not be measured although all is there.
+    /// The measurement failed although all requirements are there.
     Failed(String),
 }
 
@@ -41,7 +41,7 @@ pub(super) fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// One line for each figure, and below it what is behind it.
+/// One line for each figure, with its remarks below.
 pub(super) fn table(rows: &[Row<'_>]) -> String {
     let mut table = format!(
         "{:<32} {:>10} {:>10}  {:<21} {:>3}  {}\n",

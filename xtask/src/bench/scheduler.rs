@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::statistics::Measured;
 use super::workbench::Workbench;
 
-/// Longest gap of those who decode when prompts come ÷ their median step before; and
-/// what its bound costs the prompts.
+/// Longest gap of decoding sequences when prompts come ÷ their median step before; or the cost of
+/// the bound on a step for the prompts.
 pub(super) fn stall(workbench: &mut Workbench, figure: &str) -> Result<Measured> {
     let request = json!({
         "do": "stall",
@@ -18,7 +18,7 @@ pub(super) fn stall(workbench: &mut Workbench, figure: &str) -> Result<Measured>
     ask(workbench, &request, figure)
 }
 
-/// The same in the virtual house.
+/// The same in the virtual engine.
 pub(super) fn stall_virtual(workbench: &mut Workbench) -> Result<Measured> {
     let request = json!({
         "do": "stall_virtual",
@@ -29,7 +29,7 @@ pub(super) fn stall_virtual(workbench: &mut Workbench) -> Result<Measured> {
     ask(workbench, &request, "stall")
 }
 
-/// What the house costs for each sequence and step.
+/// Cost of the engine for each sequence and step.
 pub(super) fn host(workbench: &mut Workbench, figure: &str) -> Result<Measured> {
     let sequences = match workbench.pick(4_096, 512) {
         most @ 4_096 => vec![64, 256, 1_024, most],
@@ -44,7 +44,7 @@ pub(super) fn host(workbench: &mut Workbench, figure: &str) -> Result<Measured> 
     ask(workbench, &request, figure)
 }
 
-/// Time that the device waits ÷ time while there is work.
+/// Time that the device is idle ÷ time while there is work.
 pub(super) fn device_idle(workbench: &mut Workbench) -> Result<Measured> {
     let request = json!({
         "do": "idle",
@@ -76,7 +76,7 @@ pub(super) fn priority(workbench: &mut Workbench) -> Result<Measured> {
     ask(workbench, &request, "ttft")
 }
 
-/// Ten times more requests than can be served, for a minute.
+/// Ten times as many requests as can be served, for a minute.
 pub(super) fn overload(workbench: &mut Workbench, figure: &str) -> Result<Measured> {
     let request = json!({
         "do": "overload",
@@ -98,7 +98,7 @@ pub(super) fn cache_off_cost(workbench: &mut Workbench) -> Result<Measured> {
     ask(workbench, &request, "throughput")
 }
 
-/// Throughput with less memory than the load wants ÷ with all of it.
+/// Throughput with less memory than the load needs ÷ with all of it.
 pub(super) fn preemption(workbench: &mut Workbench) -> Result<Measured> {
     let request = json!({
         "do": "preemption",

@@ -10,14 +10,15 @@ use crate::ui;
 
 /// Pairs of turns: mlx-lm takes most of a minute for the first load.
 const ROUNDS_MAX: usize = 5;
-/// The threads that tokenise, schedule, detokenise and write.
+/// Name of the threads that tokenise, schedule, detokenise and write.
 const HOST_THREADS: &str = "tokio-rt-worker";
 
 /// Our wall time for the load generator's default load ÷ that of the peer's server.
 pub(super) fn shared(workbench: &mut Workbench, peer: Peer) -> Result<Measured> {
-    let load = match workbench.is_quick() {
-        true => "--users 2 --turns 1 --reply-tokens 4",
-        false => "--users 16 --turns 3 --reply-tokens 48",
+    let load = if workbench.is_quick() {
+        "--users 2 --turns 1 --reply-tokens 4"
+    } else {
+        "--users 16 --turns 3 --reply-tokens 48"
     };
     against(
         workbench,
@@ -28,14 +29,15 @@ pub(super) fn shared(workbench: &mut Workbench, peer: Peer) -> Result<Measured> 
 
 /// The same for prompts that share nothing.
 pub(super) fn unique(workbench: &mut Workbench, peer: Peer) -> Result<Measured> {
-    let load = match workbench.is_quick() {
-        true => "--users 2 --reply-tokens 4",
-        false => "--users 16 --reply-tokens 48",
+    let load = if workbench.is_quick() {
+        "--users 2 --reply-tokens 4"
+    } else {
+        "--users 16 --reply-tokens 48"
     };
     against(workbench, peer, &format!("--unique-words 100 {load}"))
 }
 
-/// Both servers answer until the model's own end: their greedy replies can part where two
+/// Both servers answer until the model's own end. Their greedy replies can differ from where two
 /// tokens are almost equally likely, so times are compared per token of output.
 fn against(workbench: &mut Workbench, peer: Peer, load: &str) -> Result<Measured> {
     let rounds = workbench.rounds().min(ROUNDS_MAX);
@@ -44,7 +46,8 @@ fn against(workbench: &mut Workbench, peer: Peer, load: &str) -> Result<Measured
     let mut walls = (Vec::new(), Vec::new());
     let mut turns = 0;
     let pairs = take_turns(rounds, |turn| {
-        // Both of a pair get the same load, and no pair finds that of another in a cache.
+        // Both turns of a pair get the same load, and no pair finds another pair's prompts in a
+        // cache.
         let pair = turns / 2;
         let arguments = words(load, pair + 1);
         turns += 1;
@@ -72,9 +75,10 @@ fn against(workbench: &mut Workbench, peer: Peer, load: &str) -> Result<Measured
 
 /// Processor time of the threads that do not compute the model ÷ time of the load.
 pub(super) fn overhead_share(workbench: &mut Workbench) -> Result<Measured> {
-    let load = match workbench.is_quick() {
-        true => "--unique-words 20 --users 2 --reply-tokens 4 --ignore-end",
-        false => "--unique-words 20 --users 16 --reply-tokens 128 --ignore-end",
+    let load = if workbench.is_quick() {
+        "--unique-words 20 --users 2 --reply-tokens 4 --ignore-end"
+    } else {
+        "--unique-words 20 --users 16 --reply-tokens 128 --ignore-end"
     };
     let rounds = workbench.rounds().min(ROUNDS_MAX);
     let (generator, server, json) = workbench.server()?;
@@ -97,7 +101,7 @@ pub(super) fn overhead_share(workbench: &mut Workbench) -> Result<Measured> {
     Ok(Measured::new(samples).remark(remark))
 }
 
-/// Says what a turn took: all of them take minutes.
+/// Prints the time of a turn: all turns together take minutes.
 fn announce(round: usize, rounds: usize, server: &Serving, load_result: LoadResult) {
     let round = match round {
         0 => "to warm up".to_owned(),

@@ -1,4 +1,4 @@
-//! A server that serves while it is measured.
+//! A server that is measured under load.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,31 +14,31 @@ use serde_json::Value;
 
 use crate::process;
 
-/// How long a server may take until it is ready.
+/// Longest time until a server is ready.
 const START_TIME_MAX: Duration = Duration::from_secs(120);
-/// How long it may take to say whether it is.
+/// Longest time for an answer whether it is ready.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A server with a port of its own. Ends when this is dropped.
+/// A server with a port of its own. It is ended when this is dropped.
 pub(super) struct Serving {
     name: &'static str,
     child: Child,
     port: u16,
-    /// What the load generator calls its model.
+    /// Name of the model in the load generator's requests.
     model: &'static str,
 }
 
-/// How our server is started, as often as it takes.
+/// Program and arguments of our server, which can be started several times.
 #[derive(Clone, Debug)]
 pub(super) struct OurServer {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<OsString>,
-    /// What the load generator is to call its model.
+    /// Name of the model in the load generator's requests.
     pub(super) model: &'static str,
 }
 
-/// What a load took.
+/// Result of a load.
 #[derive(Clone, Copy)]
 pub(super) struct LoadResult {
     pub(super) seconds: f64,
@@ -46,7 +46,7 @@ pub(super) struct LoadResult {
 }
 
 impl OurServer {
-    /// Starts it; what it says goes to the log.
+    /// Starts the server; its output goes to the log.
     pub(super) fn start(&self, log: &Path) -> Result<Serving> {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
@@ -55,8 +55,8 @@ impl OurServer {
 }
 
 impl Serving {
-    /// Starts the program, which takes `--port` and answers `GET /health`, and waits until
-    /// it is ready. What it says goes to the log.
+    /// Starts the program, which takes `--port` and answers `GET /health`, and waits until it is
+    /// ready. Its output goes to the log.
     pub(super) fn start(
         name: &'static str,
         model: &'static str,
@@ -81,47 +81,55 @@ impl Serving {
         };
         let started_at = Instant::now();
         while !is_ready(port) {
-            let ended = serving.child.try_wait().context("cannot look after it")?;
+            let ended = serving
+                .child
+                .try_wait()
+                .context("cannot ask for its exit status")?;
             if ended.is_some() || started_at.elapsed() > START_TIME_MAX {
-                bail!("{name} does not serve; it says why in {}", log.display());
+                bail!(
+                    "{name} did not become ready; its log {} says why",
+                    log.display()
+                );
             }
             thread::sleep(POLL_INTERVAL);
         }
         Ok(serving)
     }
 
-    /// Whose server it is.
+    /// Name of the server.
     pub(super) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Where it listens on this machine.
+    /// Port of this machine on which the server listens.
     pub(super) fn port(&self) -> u16 {
         self.port
     }
 
-    /// The number of its process.
+    /// Id of the server's process.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it at once.
+    /// Kills the server.
     pub(super) fn kill(&mut self) {
         // It may have ended by itself.
         self.child.kill().ok();
         self.child.wait().ok();
     }
 
-    /// How it ended, if it has.
+    /// Exit status of the server, if it has ended.
     pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        self.child.try_wait().context("cannot look after it")
+        self.child
+            .try_wait()
+            .context("cannot ask for its exit status")
     }
 
-    /// Has the load generator, at `program`, ask this server.
+    /// Runs the load generator, at `program`, against this server.
     ///
     /// # Errors
     ///
-    /// When not every request was answered.
+    /// When a request was not answered.
     pub(super) fn load(
         &self,
         program: &Path,
@@ -141,7 +149,7 @@ impl Serving {
         let report: Value = serde_json::from_str(&text).context("the load generator's report")?;
         let requests = &report["requests"];
         if requests["finished"] != requests["planned"] {
-            bail!("{} did not answer all: {requests}", self.name);
+            bail!("{} did not answer all requests: {requests}", self.name);
         }
         let number = |value: &Value| value.as_f64().context("a report without a number");
         Ok(LoadResult {
@@ -150,11 +158,11 @@ impl Serving {
         })
     }
 
-    /// Seconds that those threads have computed whose names begin so.
+    /// Processor seconds of the threads whose names begin with `name`.
     ///
     /// # Errors
     ///
-    /// Where the system does not tell as Linux does.
+    /// Where the system does not report them as Linux does.
     pub(super) fn thread_seconds(&self, name: &str) -> Result<f64> {
         let threads = PathBuf::from(format!("/proc/{}/task", self.child.id()));
         let listed = std::fs::read_dir(&threads)
@@ -189,8 +197,8 @@ fn on_processor_seconds(schedstat: &str) -> Option<f64> {
     Some(nanoseconds / 1e9)
 }
 
-/// Whether the server at this port says so. One that still loads its model says 503, and
-/// one that does not listen yet, nothing.
+/// Whether the server at this port answers that it is ready. A server that is still loading its
+/// model answers 503. One that does not listen yet does not answer.
 fn is_ready(port: u16) -> bool {
     let asked = || -> io::Result<String> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
@@ -204,7 +212,7 @@ fn is_ready(port: u16) -> bool {
     asked().is_ok_and(|status| status.split(' ').nth(1) == Some("200"))
 }
 
-/// A port that nobody listens at. Somebody else may take it first; the server says so then.
+/// A port without a listener. If another process takes it first, the server reports that.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
     Ok(listener.local_addr().context("no free port")?.port())

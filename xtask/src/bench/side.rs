@@ -14,24 +14,24 @@ pub(super) struct Side {
     child: Child,
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// What the program says to people goes there.
+    /// File for the program's messages.
     log: PathBuf,
     hello: Answer,
-    /// What it has answered, by request.
+    /// The program's answers, by request.
     answered: BTreeMap<String, Answer>,
 }
 
-/// What a side answered.
+/// Answer of a side.
 #[derive(Clone, Debug)]
 pub(super) struct Answer(Value);
 
 impl Side {
-    /// Starts the program, which people know by `name`, and waits until it has loaded
-    /// what it needs.
+    /// Starts the program and waits until it has loaded everything that it needs. Messages call
+    /// it `name`.
     ///
     /// # Errors
     ///
-    /// When it cannot be started, or ends; with the last lines of what it said.
+    /// When it cannot be started, or ends. The error holds the last lines of its log.
     pub(super) fn start(name: &'static str, command: &mut Command, log: &Path) -> Result<Self> {
         let log_file = std::fs::File::create(log)
             .with_context(|| format!("cannot write {}", log.display()))?;
@@ -57,7 +57,7 @@ impl Side {
         Ok(side)
     }
 
-    /// What it said of itself when it was ready.
+    /// The program's description of itself when it was ready.
     pub(super) fn hello(&self) -> &Answer {
         &self.hello
     }
@@ -66,20 +66,20 @@ impl Side {
     ///
     /// # Errors
     ///
-    /// What the side says, or that it is gone.
+    /// The side's own error, or that it has ended.
     pub(super) fn ask(&mut self, request: &Value) -> Result<Answer> {
         match self.exchange(request) {
             Ok(line) if !line.is_empty() => {
                 Answer::parse(&line).with_context(|| format!("{} cannot measure", self.name))
             }
             Ok(_) => bail!(
-                "{} has ended; its last words:\n{}",
+                "{} has ended; the end of its log:\n{}",
                 self.name,
                 self.last_words()
             ),
             Err(error) => {
                 bail!(
-                    "{} does not answer: {error}; its last words:\n{}",
+                    "{} does not answer: {error}; the end of its log:\n{}",
                     self.name,
                     self.last_words()
                 )
@@ -87,7 +87,8 @@ impl Side {
         }
     }
 
-    /// Asks for a measurement unless it has been asked for: one run has several figures.
+    /// Asks for a measurement, or returns the earlier answer to the same request: one run has
+    /// several figures.
     ///
     /// # Errors
     ///
@@ -133,12 +134,12 @@ impl Answer {
             serde_json::from_str(line).with_context(|| format!("not an answer: {line}"))?;
         match (answer.get("ok"), answer.get("error")) {
             (Some(ok), None) => Ok(Self(ok.clone())),
-            (None, Some(error)) => bail!("{}", error.as_str().unwrap_or("an error without words")),
+            (None, Some(error)) => bail!("{}", error.as_str().unwrap_or("an error without a text")),
             _ => bail!("not an answer: {line}"),
         }
     }
 
-    /// What stands under a field.
+    /// Value of a field.
     pub(super) fn part(&self, field: &str) -> Result<Self> {
         match &self.0[field] {
             Value::Null => bail!("an answer without `{field}`: {}", self.0),

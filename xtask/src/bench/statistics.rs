@@ -1,4 +1,4 @@
-//! What many measurements of one thing come to.
+//! Summary of repeated measurements.
 
 /// A figure's measurements.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,11 +28,11 @@ impl Measured {
     }
 }
 
-/// The middle value; of an even number of values, the mean of the middle two.
+/// The middle value, or the mean of the middle two of an even number of values.
 ///
 /// # Panics
 ///
-/// When there is none.
+/// When `values` is empty.
 pub(super) fn median(values: &[f64]) -> f64 {
     assert!(!values.is_empty(), "a figure has at least one sample");
     let mut sorted = values.to_vec();

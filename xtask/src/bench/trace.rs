@@ -1,4 +1,4 @@
-//! Hit rates on a trace of real requests, which is no part of the project.
+//! Hit rates on a trace of real requests. The trace is not part of the project.
 
 use std::env;
 use std::path::PathBuf;
@@ -12,17 +12,17 @@ use crate::workspace;
 
 /// The example that replays traces through the cache's core.
 pub(super) const EXAMPLE: &str = "trace_replay";
-/// Names the trace.
+/// Environment variable that names the trace.
 const VARIABLE: &str = "MOTET_TRACE";
-/// Where it is looked for otherwise, beside the checkout.
+/// Path of the trace otherwise, beside the checkout.
 const BESIDE: &str = "../shared/traces/mooncake_conversation.jsonl";
-/// The policy that is judged; the others stand beside it.
+/// The policy that is judged; the others are for comparison.
 const OURS: &str = "foresight";
-/// All that are replayed.
+/// All policies that are replayed.
 pub(super) const POLICIES: &str = "lru,foresight,optimum";
 
-/// Hit rate in percent with room for so many percent of the distinct blocks. A replay
-/// has no chance in it, so one sample says all.
+/// Hit rate in percent, with capacity for this percentage of the distinct blocks. A replay is
+/// deterministic, so one sample is enough.
 pub(super) fn hit_rate(workbench: &mut Workbench, capacity_percent: u32) -> Result<Measured> {
     let replayed = workbench.replayed_trace()?;
     let rate = |policy| percent(replayed, policy, capacity_percent);
@@ -31,11 +31,11 @@ pub(super) fn hit_rate(workbench: &mut Workbench, capacity_percent: u32) -> Resu
     Ok(Measured::new(vec![ours]).remark(remark))
 }
 
-/// The trace.
+/// Path of the trace.
 ///
 /// # Errors
 ///
-/// [`Unavailable`] when there is none, or nothing that could replay it.
+/// [`Unavailable`] when there is no trace, or no example that replays it.
 pub(super) fn find() -> Result<PathBuf> {
     let example = workspace::root().join("examples").join(EXAMPLE);
     if !example.exists() {
@@ -43,16 +43,15 @@ pub(super) fn find() -> Result<PathBuf> {
         return Err(Unavailable(why).into());
     }
     let trace = env::var_os(VARIABLE).map_or_else(|| workspace::root().join(BESIDE), PathBuf::from);
-    match trace.exists() {
-        true => Ok(trace),
-        false => {
-            let why = format!("no trace at {}; {VARIABLE} names one", trace.display());
-            Err(Unavailable(why).into())
-        }
+    if trace.exists() {
+        Ok(trace)
+    } else {
+        let why = format!("no trace at {}; {VARIABLE} names one", trace.display());
+        Err(Unavailable(why).into())
     }
 }
 
-/// What the replay says of a policy.
+/// Hit rate of a policy according to the replay, in percent.
 fn percent(replayed: &Value, policy: &str, capacity_percent: u32) -> Result<f64> {
     let rows = replayed["traces"][0]["rows"].as_array();
     rows.into_iter()
@@ -62,7 +61,7 @@ fn percent(replayed: &Value, policy: &str, capacity_percent: u32) -> Result<f64>
                 && row["capacity_percent"].as_f64() == Some(capacity_percent.into())
         })
         .and_then(|row| row["hit_percent"].as_f64())
-        .with_context(|| format!("the replay says nothing of {policy} at {capacity_percent} %"))
+        .with_context(|| format!("the replay has no hit rate of {policy} at {capacity_percent} %"))
 }
 
 #[cfg(test)]

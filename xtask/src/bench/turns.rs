@@ -7,23 +7,22 @@ use anyhow::Result;
 
 use super::statistics::median;
 
-/// A BLAS' threads go on spinning for some 30 ms after a product. The next turn starts
-/// when they sleep.
+/// A BLAS' threads spin for about 30 ms after a product. The next turn starts when they sleep.
 const REST: Duration = Duration::from_millis(60);
 
-/// Whose turn it is.
+/// The side whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     First,
     Second,
 }
 
-/// What each turn took, in seconds, pair by pair.
+/// Seconds of each turn, pair by pair.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pairs(Vec<(f64, f64)>);
 
-/// Lets both sides take turns, first, second, first, second …, in `rounds` pairs after
-/// one that does not count.
+/// Lets both sides take turns: first, second, first, second …, in `rounds` pairs after a warm-up
+/// pair that does not count.
 ///
 /// # Errors
 ///
@@ -45,8 +44,8 @@ pub(super) fn take_turns(
 }
 
 impl Pairs {
-    /// How many times as long the second side took, for each pair. The two halves of a
-    /// pair follow each other closely, so what slows the machine for longer slows both.
+    /// The second side's time ÷ the first's, for each pair. The two halves of a pair follow each
+    /// other closely, so a slow machine slows both.
     pub(super) fn second_by_first(&self) -> Vec<f64> {
         self.0
             .iter()

@@ -1,4 +1,4 @@
-//! What measurements need, made ready when the first one asks for it.
+//! Everything that measurements need, prepared when the first one asks for it.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::{process, ui};
 /// Pairs of turns, or samples, of each figure.
 const ROUNDS: usize = 9;
 
-/// What our server calls its model.
+/// Name of our server's model.
 const OUR_MODEL: &str = "ours";
 
 /// Both sides, and how much to measure.
@@ -43,25 +43,25 @@ pub(super) struct Workbench {
     our_server: Option<Serving>,
     mlx_lm_server: Option<Serving>,
     llama_server: Option<Serving>,
-    /// Where the load generator writes what its loads took.
+    /// File in which the load generator reports its loads.
     loads: PathBuf,
-    /// What the replay of the trace says, once it has been replayed.
+    /// Result of the trace's replay, once it has been replayed.
     replayed_trace: Option<Value>,
-    /// What hostile clients did to the server, once they have: several figures read it.
+    /// Results of the hostile clients, once they are measured: several figures read them.
     pub(super) hostile: Findings,
-    /// Why these are not to be had, once that is known.
+    /// Why these are not available, once that is known.
     no_mlx_lm: Option<Unavailable>,
     no_cache_core: Option<Unavailable>,
 }
 
-/// Whose server ours is measured against.
+/// The server that ours is measured against.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Peer {
     MlxLm,
     LlamaServer,
 }
 
-/// What a figure needs is not to be had on this machine. The figure is skipped.
+/// A requirement of a figure is not available on this machine. The figure is skipped.
 #[derive(Clone, Debug)]
 pub(super) struct Unavailable(pub(super) String);
 
@@ -109,12 +109,12 @@ impl Workbench {
         })
     }
 
-    /// The size for a measurement, or the one that only shows that it works.
+    /// The full size of a measurement, or the quick one that only shows that it works.
     pub(super) fn pick(&self, full: usize, quick: usize) -> usize {
         if self.quick { quick } else { full }
     }
 
-    /// How often to measure.
+    /// Number of rounds of a measurement.
     pub(super) fn rounds(&self) -> usize {
         self.pick(ROUNDS, 1)
     }
@@ -156,7 +156,7 @@ impl Workbench {
         Ok((ours, self.mlx_lm.as_mut().expect("it was just started")))
     }
 
-    /// Our side in its deterministic mode, and as it is otherwise.
+    /// Our side in its deterministic mode, and in its default mode.
     pub(super) fn against_fast(&mut self) -> Result<(&mut Side, &mut Side)> {
         self.ours()?;
         if self.deterministic.is_none() {
@@ -173,7 +173,7 @@ impl Workbench {
         Ok((deterministic.expect("it was just started"), ours))
     }
 
-    /// Our side with state cached in bf16, and as it is otherwise.
+    /// Our side with state cached in bf16, and in its default mode.
     pub(super) fn against_f32(&mut self) -> Result<(&mut Side, &mut Side)> {
         self.ours()?;
         if self.cached_bf16.is_none() {
@@ -205,7 +205,7 @@ impl Workbench {
         Ok(self.cache_core.as_mut().expect("it was just started"))
     }
 
-    /// What the scheduler's program answers; it is asked only once for the same.
+    /// The answer of the scheduler's program. The same request is sent only once.
     pub(super) fn scheduler(&mut self, request: &Value) -> Result<Answer> {
         if self.scheduler.is_none() {
             let program = programs::scheduler(self.build())?;
@@ -216,7 +216,7 @@ impl Workbench {
         side.ask_once(request)
     }
 
-    /// What the pager's program answers; it is asked only once for the same.
+    /// The answer of the pager's program. The same request is sent only once.
     pub(super) fn pager(&mut self, request: &Value) -> Result<Answer> {
         if self.pager.is_none() {
             let program = programs::pager(self.build())?;
@@ -227,7 +227,7 @@ impl Workbench {
         side.ask_once(request)
     }
 
-    /// What the recovery's program answers; it is asked only once for the same.
+    /// The answer of the recovery's program. The same request is sent only once.
     pub(super) fn recovery(&mut self, request: &Value) -> Result<Answer> {
         if self.recovery.is_none() {
             let program = programs::recovery(self.build())?;
@@ -243,7 +243,7 @@ impl Workbench {
         self.quick
     }
 
-    /// What the load generator measures on the oracle.
+    /// The load generator's report of a load on the oracle.
     pub(super) fn load_generator(&mut self, arguments: &[&str]) -> Result<Value> {
         self.build_load_generator()?;
         let program = self.load_generator.as_ref().expect("it was just built");
@@ -251,8 +251,8 @@ impl Workbench {
         programs::report_of(program, "load_generator", &arguments)
     }
 
-    /// The load generator, our server, and where loads are reported. The server has the
-    /// model, or the oracle where this is quick.
+    /// The load generator, our server, and the place of the load reports. The server has the
+    /// model, or the oracle in a quick run.
     pub(super) fn server(&mut self) -> Result<(&Path, &Serving, &Path)> {
         self.start_our_server()?;
         let generator = self.load_generator.as_ref().expect("it was just built");
@@ -260,7 +260,7 @@ impl Workbench {
         Ok((generator, server, &self.loads))
     }
 
-    /// The load generator, our server, the peer's, and where loads are reported.
+    /// The load generator, our server, the peer's, and the place of the load reports.
     pub(super) fn servers(&mut self, peer: Peer) -> Result<(&Path, &Serving, &Serving, &Path)> {
         match peer {
             Peer::MlxLm if self.mlx_lm_server.is_none() => {
@@ -294,7 +294,8 @@ impl Workbench {
         Ok(self.replayed_trace.as_ref().expect("it was just replayed"))
     }
 
-    /// Programs that need no MLX are built with it all the same where others are: once.
+    /// Programs that need no MLX are built with it too where others need it, so that one build
+    /// serves all.
     fn build(&self) -> Build {
         Build {
             with_mlx: matches!(self.mlx, Mlx::Ready(_)),
@@ -320,7 +321,7 @@ impl Workbench {
         Ok(())
     }
 
-    /// Builds our server. It is to serve the model, or the oracle where this is quick.
+    /// Builds our server, for the model, or for the oracle in a quick run.
     pub(super) fn our_server_to_start(&self) -> Result<OurServer> {
         let program = programs::package("motet-server", self.build())?;
         let mut arguments: Vec<OsString> = match &self.mlx {
@@ -341,7 +342,7 @@ impl Workbench {
         let preload = ready.blas_preload.as_deref();
         let mut command = mlx_lm.server(&weights, &ready.model, &folder, preload);
         let log = report::folder()?.join("mlx-lm-server.log");
-        // The name by which it knows the model that it was started with.
+        // The name by which the server knows the model that it was started with.
         let started = Serving::start("mlx-lm's server", "default_model", &mut command, &log);
         started.map_err(|error| Unavailable(format!("{error:#}")).into())
     }
@@ -353,7 +354,7 @@ impl Workbench {
         };
         let mut command = llama_server::command(&program, &ready.model)?;
         let log = report::folder()?.join("llama-server.log");
-        // It knows only the model that it was started with, and is content with any name.
+        // The server has only the model that it was started with, and accepts any name for it.
         Serving::start("llama-server", "default_model", &mut command, &log)
     }
 

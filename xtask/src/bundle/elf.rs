@@ -1,8 +1,8 @@
-//! Where a program or a shared library of Linux (ELF, 64 bits, little-endian) says which
-//! libraries it needs and where they are, and a change of that.
+//! The libraries and search paths that a Linux program or shared library names (ELF, 64 bits,
+//! little-endian): reading them and changing them.
 //!
-//! A change never moves anything: a name is overwritten by one that is not longer, as `chrpath`
-//! does it.
+//! A change never moves anything: the new name overwrites the old one and is not longer, as in
+//! `chrpath`.
 
 use std::ops::Range;
 
@@ -32,22 +32,22 @@ pub(super) enum Entry {
 
 const ENTRIES: [Entry; 4] = [Entry::Needed, Entry::Soname, Entry::RPath, Entry::RunPath];
 
-/// A file's bytes, and where in them its names are.
+/// A file's bytes, and the positions of its names.
 #[derive(Debug)]
 pub(super) struct Elf {
     bytes: Vec<u8>,
     /// The table of names that the dynamic section points into.
     names: Range<usize>,
-    /// Entries with the places of their names in the table.
+    /// Entries with the positions of their names in the table.
     entries: Vec<(Entry, usize)>,
-    /// The places of the symbols' names in the table.
+    /// Positions of the symbols' names in the table.
     symbols: Vec<usize>,
 }
 
 impl Elf {
     /// # Errors
     ///
-    /// When the bytes are of another kind, end too early, or are linked statically.
+    /// When the bytes are of another format, end too early, or are linked statically.
     pub(super) fn parse(bytes: Vec<u8>) -> Result<Self> {
         ensure!(
             bytes.starts_with(MAGIC),
@@ -97,12 +97,12 @@ impl Elf {
             .collect()
     }
 
-    /// Puts another name in the place of one that entries of a kind have.
+    /// Replaces a name that an entry of this kind has.
     ///
     /// # Errors
     ///
-    /// When there is no such entry, the new name is longer, or something else uses a part of
-    /// the old one.
+    /// When there is no such entry, the new name is longer, or another name uses a part of the
+    /// old one.
     pub(super) fn rename(&mut self, kind: Entry, old: &str, new: &str) -> Result<()> {
         let found = self
             .entries
@@ -111,7 +111,7 @@ impl Elf {
         let (_, position) = *found.with_context(|| format!("{old} is not among its names"))?;
         ensure!(
             new.len() <= old.len(),
-            "there is no room for {new} in the place of {old}"
+            "{new} is longer than {old}, which it must replace"
         );
         let taken = position + 1..=position + old.len();
         let mut others = self
@@ -154,7 +154,8 @@ fn dynamic_entries(bytes: &[u8], (offset, length): (u64, u64)) -> Result<Dynamic
             DT_STRSZ => size = Some(value),
             _ => {
                 let kind = ENTRIES.into_iter().find(|entry| *entry as u64 == tag);
-                let value = usize::try_from(value).context("a name beyond all memory")?;
+                let value =
+                    usize::try_from(value).context("a name's position does not fit in memory")?;
                 entries.extend(kind.map(|kind| (kind, value)));
             }
         }
@@ -163,7 +164,7 @@ fn dynamic_entries(bytes: &[u8], (offset, length): (u64, u64)) -> Result<Dynamic
     Ok((table, entries))
 }
 
-/// Where the names of its symbols are in the table; none where it has no section headers.
+/// Positions of the symbols' names in the table; none in a file without section headers.
 fn symbols(bytes: &[u8]) -> Result<Vec<usize>> {
     let (start, size, count) = (
         word(bytes, 40, 8)?,
@@ -184,7 +185,7 @@ fn symbols(bytes: &[u8]) -> Result<Vec<usize>> {
     Ok(names)
 }
 
-/// The place of the entry of this index in a table that begins at `start`.
+/// Position of the entry `index` in a table that begins at `start`.
 fn at(start: u64, index: u64, size: u64) -> Result<usize> {
     let position = index
         .checked_mul(size)
@@ -192,10 +193,10 @@ fn at(start: u64, index: u64, size: u64) -> Result<usize> {
     let position = position.and_then(|position| usize::try_from(position).ok());
     position
         .filter(|position| *position < usize::MAX / 2)
-        .context("a place beyond all memory")
+        .context("a position does not fit in memory")
 }
 
-/// The number in these bytes, lowest first.
+/// The little-endian number in these bytes.
 fn word(bytes: &[u8], position: usize, length: usize) -> Result<u64> {
     let bytes = bytes.get(position..position + length);
     let bytes = bytes.context("the file ends too early")?;
@@ -237,7 +238,7 @@ mod tests {
             .map(|name| name.replace(LIBC, "$ORIGIN/c"))
             .collect();
         assert_eq!(after.names(Entry::Needed), renamed);
-        // Equal blocks are passed over as wholes: the program is large.
+        // Equal blocks are skipped as a whole: the program is large.
         let blocks = before.bytes().chunks(4096).zip(after.bytes().chunks(4096));
         let blocks = blocks.filter(|(before, after)| before != after);
         let bytes = blocks.flat_map(|(before, after)| before.iter().zip(after));

@@ -11,16 +11,16 @@ use crate::cache::{partial, remove};
 use crate::setup::{LIBRARY, MLX_C_LICENSE, MLX_FOLDER, WHEELS};
 use crate::{checksum, process, ui};
 
-/// Where libraries are in a bundle.
+/// Folder of the libraries in a bundle.
 const LIBRARIES: &str = "lib";
 const LICENSES: &str = "licenses";
 
-/// Copies a program with its libraries, and says where the copy is.
+/// Copies a program with its libraries, and returns the copy's path.
 ///
 /// # Errors
 ///
 /// When the program does not use the prepared MLX, something cannot be copied, or the loader
-/// does not find everything in the bundle.
+/// does not find every library in the bundle.
 pub(crate) fn bundle(program: &Path, folder: &Path) -> Result<PathBuf> {
     let program = fs::canonicalize(program)
         .with_context(|| format!("there is no program {}", program.display()))?;
@@ -64,7 +64,7 @@ pub(crate) fn bundle(program: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(copy)
 }
 
-/// The program as it is to be in the bundle, and the folder of the library that it needs.
+/// The program with the bundle's search path, and the folder of the library that it needs.
 fn relocated(program: &Path) -> Result<(Elf, PathBuf)> {
     let mut binary = read(program)?;
     let needed = binary.names(Entry::Needed);
@@ -101,7 +101,7 @@ fn relocated(program: &Path) -> Result<(Elf, PathBuf)> {
     Ok((binary, prepared))
 }
 
-/// The library with nothing of this machine's folders in what the loader reads.
+/// The library without this machine's folders in the fields that the loader reads.
 fn library(file: &Path) -> Result<Elf> {
     let mut library = read(file)?;
     let owned = |names: Vec<&str>| names.into_iter().map(String::from).collect::<Vec<_>>();
@@ -136,7 +136,7 @@ fn wheels(prepared: &Path) -> Result<Vec<PathBuf>> {
     Ok(list.lines().map(PathBuf::from).collect())
 }
 
-/// The files of wheels that are copied: their paths, and their places below the folder of libraries.
+/// The wheels' files to copy: their paths, and their places below the folder of libraries.
 fn libraries(prepared: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     let mut files = Vec::new();
     for wheel in wheels(prepared)? {
@@ -155,8 +155,8 @@ fn libraries(prepared: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     Ok(files)
 }
 
-/// The place in a bundle of a wheel's file, if a program needs it or it is a licence. MLX for
-/// CUDA compiles kernels when it runs, and then reads headers.
+/// The place in a bundle of a wheel's file, if a program needs the file or it is a licence. MLX
+/// for CUDA compiles kernels at run time, and reads headers for that.
 fn bundle_path(inside: &Path, cuda: bool) -> Option<PathBuf> {
     let mut parts = inside
         .components()
@@ -178,8 +178,8 @@ fn licenses(package: &str) -> PathBuf {
     Path::new(LICENSES).join(package)
 }
 
-/// Copies a file, or writes other bytes with its permissions, so that a program that runs
-/// from the old one goes on. Returns its size.
+/// Copies a file, or writes `bytes` with the file's permissions. A program that runs from the old
+/// file is not disturbed. Returns the size.
 fn put(to: &Path, from: &Path, bytes: Option<&[u8]>) -> Result<u64> {
     let folder = to.parent().context("a file without a folder")?;
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -196,7 +196,7 @@ fn put(to: &Path, from: &Path, bytes: Option<&[u8]>) -> Result<u64> {
         .with_context(|| format!("cannot write {}", to.display()))
 }
 
-/// Asks the loader, as `ldd` does, whether it finds everything, and nothing of it elsewhere.
+/// Asks the loader, as `ldd` does, whether it finds every library, and none below `elsewhere`.
 fn check(program: &Path, elsewhere: &[PathBuf]) -> Result<()> {
     let mut trace = Command::new(program);
     trace
@@ -209,11 +209,11 @@ fn check(program: &Path, elsewhere: &[PathBuf]) -> Result<()> {
         line.contains("not found") || elsewhere.iter().any(outside)
     });
     if let Some(line) = wrong {
-        bail!("the bundle is not whole: {}", line.trim());
+        bail!("the bundle is incomplete: {}", line.trim());
     }
     ensure!(
         found.contains(LIBRARY),
-        "the loader does not read {} for its libraries",
+        "the loader does not list the libraries of {}",
         program.display()
     );
     Ok(())

@@ -26,7 +26,7 @@ use anyhow::Result;
 pub(crate) struct Arguments {
     /// A program that was built with feature `mlx`
     program: PathBuf,
-    /// Where the program and its libraries are put; made if it is not there
+    /// Folder for the program and its libraries; created if it does not exist
     folder: PathBuf,
 }
 

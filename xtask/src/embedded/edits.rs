@@ -1,5 +1,5 @@
-//! `--edits`: how long a dependent crate takes from an edit to a run. It has default features and
-//! profiles, and its one file starts an engine on the oracle.
+//! `--edits`: time from an edit of a dependent crate to its run. The crate has default features
+//! and profiles, and its one file starts an engine on the oracle.
 
 use std::fs;
 use std::path::Path;
@@ -28,12 +28,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 "#;
 
-/// Edits, builds and runs the crate some times, and says what the shortest took.
+/// Edits, builds and runs the crate several times, and prints the shortest time.
 pub(super) fn measure(cache: &Cache) -> Result<()> {
     let scratch = scratch(cache)?;
     let krate = scratch.join("edited");
     write_manifest(&krate)?;
-    // In a folder of its own: the checkout's profiles are not a stranger's.
+    // A target folder of its own: the checkout's profiles do not apply to other crates.
     let target = target_folder().join("motet/edited");
     ui::heading(&format!("a crate in {}", krate.display()));
     run_edited(&krate, &target, 1)?;
@@ -65,7 +65,7 @@ fn write_manifest(krate: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Has the program ask for so many tokens, builds it and runs it.
+/// Makes the program ask for `tokens` tokens, builds it and runs it.
 fn run_edited(krate: &Path, target: &Path, tokens: usize) -> Result<Duration> {
     let program = PROGRAM.replace("OUTPUT", &tokens.to_string());
     fs::write(krate.join("src/main.rs"), program)?;
@@ -73,6 +73,6 @@ fn run_edited(krate: &Path, target: &Path, tokens: usize) -> Result<Duration> {
     let program = executable(cargo(krate).env("CARGO_TARGET_DIR", target))?;
     let printed = process::capture(&mut std::process::Command::new(program))?;
     let time = started.elapsed();
-    ensure!(printed.trim() == tokens.to_string(), "it said {printed}");
+    ensure!(printed.trim() == tokens.to_string(), "it printed {printed}");
     Ok(time)
 }

@@ -1,4 +1,4 @@
-//! Programs for which the cache folder is empty, while others go on using it.
+//! Programs that see an empty cache folder, while other programs go on using it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,9 +17,9 @@ const SCRIPT: &str = "mount --bind \"$1\" \"$2\"; shift 2; exec \"$@\"";
 pub(super) struct Hidden {
     /// The cache's folder by its name, and without links.
     cache: [PathBuf; 2],
-    /// The folder that is put in its place.
+    /// The empty folder that is mounted in its place.
     empty: PathBuf,
-    /// Their home.
+    /// Home folder of the programs.
     home: PathBuf,
 }
 
@@ -28,7 +28,7 @@ impl Hidden {
         let hidden = Self {
             cache: [
                 cache.root().to_owned(),
-                fs::canonicalize(cache.root()).context("the cache has gone")?,
+                fs::canonicalize(cache.root()).context("the cache folder does not exist")?,
             ],
             empty: scratch.join("empty"),
             home: scratch.join("home"),
@@ -50,12 +50,12 @@ impl Hidden {
         process::succeeds(&mut self.empty_for("true"))
     }
 
-    /// The program, without any word of the cache in its environment.
+    /// A command without any mention of the cache in its environment.
     pub(super) fn unnamed_for(&self, program: impl AsRef<OsStr>) -> Command {
         self.at_home(Command::new(program))
     }
 
-    /// The same, where the cache's folder is empty.
+    /// A command that also sees an empty cache folder.
     pub(super) fn empty_for(&self, program: impl AsRef<OsStr>) -> Command {
         let mut unshare = Command::new("unshare");
         unshare.args(["--user", "--map-root-user", "--mount", "--"]);

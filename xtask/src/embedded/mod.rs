@@ -1,9 +1,10 @@
-//! `cargo xtask embedded`: a crate outside the workspace is set up, built, run, bundled and run
-//! again without the cache, as an embedder does it. Libraries that do not fit are refused.
+//! `cargo xtask embedded`: sets up a crate outside the workspace, as an embedder does. Builds,
+//! runs and bundles it, and runs it again without the cache. Checks that libraries of another
+//! version are rejected.
 //!
 //! The crate is `examples/embedded`, copied to a folder that no configuration of this checkout
 //! reaches. It shares the target folder, the lock file, the profiles and the dependencies of the
-//! checkout, so that nothing is fetched and only Motet itself is built again.
+//! checkout. Nothing is fetched, and only Motet itself is built again.
 
 mod edits;
 mod hidden;
@@ -27,9 +28,9 @@ const PROMPT: &str = "The capital of France is";
 const ANSWER: &str = "Paris";
 /// A version that no bridge has.
 const OTHER_VERSION: u32 = 999;
-/// Has the program use OpenBLAS, which is opened at the first product only.
+/// Makes the program use OpenBLAS, which is opened at the first product only.
 const ON_BLAS: &str = "blas";
-/// The libraries of the bundle that the program has opened then.
+/// Libraries of the bundle that the program has opened by then.
 const LIBRARIES: [&str; 3] = ["libmlxc.so", "libmlx.so", "libscipy_openblas.so"];
 /// A crate with Motet's build script.
 const STUB: &str = r#"[package]
@@ -48,16 +49,17 @@ cc = "1"
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Measure instead how long a dependent crate takes from an edit to a run
+    /// Measure the time from an edit of a dependent crate to its run instead
     #[arg(long)]
     edits: bool,
 }
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let cache = Cache::open()?;
-    match arguments.edits {
-        true => edits::measure(&cache),
-        false => check(&cache),
+    if arguments.edits {
+        edits::measure(&cache)
+    } else {
+        check(&cache)
     }
 }
 
@@ -98,8 +100,8 @@ fn check(cache: &Cache) -> Result<()> {
     remove(&scratch)
 }
 
-/// A folder outside this checkout and the cache; the same each time, for cargo calls a program
-/// after the folder of its crate.
+/// A folder outside this checkout and the cache. It is the same each time, because cargo names a
+/// program after the folder of its crate.
 fn scratch(cache: &Cache) -> Result<PathBuf> {
     let checkout = workspace::root();
     let key = checksum::Key::default()
@@ -128,13 +130,13 @@ fn copy_example(to: &Path) -> Result<()> {
     let motet = manifest["dependencies"]["motet"].as_inline_table_mut();
     let motet = motet.with_context(|| format!("{EXAMPLE} does not depend on Motet"))?;
     motet.insert("path", checkout.display().to_string().into());
-    // With the checkout's profiles, most of it is built already.
+    // With the checkout's profiles, most dependencies are built already.
     let own = fs::read_to_string(checkout.join("Cargo.toml"))?;
     let mut own: DocumentMut = own.parse().context("the checkout's Cargo.toml")?;
     manifest["profile"] = own
         .remove("profile")
         .context("the checkout has no profiles")?;
-    // Cargo settles on features by all that a crate depends on.
+    // Cargo chooses features by all dependencies of a crate.
     let more = own["dev-dependencies"].as_table_mut();
     for (name, dependency) in more.context("the checkout has no tests")?.iter_mut() {
         if let Some(path) = dependency.get_mut("path").filter(|path| path.is_str()) {
@@ -154,7 +156,7 @@ fn copy_example(to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Sets the crate up, twice: the second time nothing is left to write.
+/// Sets the crate up twice: the second time writes nothing.
 fn set_up(cache: &Cache, krate: &Path) -> Result<()> {
     let config = krate.join(".cargo/config.toml");
     let existing = "# Ours.\n[net]\noffline = true\n";
@@ -168,7 +170,7 @@ fn set_up(cache: &Cache, krate: &Path) -> Result<()> {
     let merged = fs::read_to_string(&config)?;
     ensure!(
         merged.ends_with(existing),
-        "what was there is not kept: {merged}"
+        "an existing entry was not kept: {merged}"
     );
     Ok(())
 }
@@ -179,12 +181,12 @@ fn cargo(krate: &Path) -> Command {
         .current_dir(krate)
         .args(["build", "--offline"])
         .stdin(Stdio::null());
-    // Cargo has set it for this program, and takes what is set for what its user wants.
+    // Cargo has set it for this program, and would take it for the user's own setting.
     cargo.env_remove("MOTET_SETUP_COMMAND");
     cargo
 }
 
-/// Where the checkout's own builds go.
+/// The target folder of the checkout's own builds.
 fn target_folder() -> PathBuf {
     let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     workspace::root().join(named.unwrap_or_else(|| "target".into()))
@@ -194,7 +196,7 @@ fn build(krate: &Path) -> Result<PathBuf> {
     executable(cargo(krate).env("CARGO_TARGET_DIR", target_folder()))
 }
 
-/// Builds, and says where the program is.
+/// Builds the crate, and returns the program's path.
 fn executable(cargo: &mut Command) -> Result<PathBuf> {
     cargo
         .args(["--message-format", "json-render-diagnostics"])
@@ -209,7 +211,7 @@ fn executable(cargo: &mut Command) -> Result<PathBuf> {
     program.context("cargo did not say where the program is")
 }
 
-/// Runs the program, and checks what the model says.
+/// Runs the program, and checks the model's answer.
 fn run(program: &mut Command, model: &Path) -> Result<Output> {
     run_with(program, model, &[])
 }
@@ -224,24 +226,27 @@ fn run_with(program: &mut Command, model: &Path, more: &[&str]) -> Result<Output
     ui::note(&format!("{PROMPT}{}", printed.trim_end()));
     ensure!(
         printed.contains(ANSWER),
-        "the model should have said {ANSWER}"
+        "the model's answer should contain {ANSWER}"
     );
     Ok(output)
 }
 
-/// Runs the bundle where the cache folder is empty, with Motet's kernels and without, and looks at
-/// what the loader opens. The program as cargo built it must not run there.
+/// Runs the bundle with an empty cache folder, with Motet's kernels and without, and checks which
+/// files the loader opens. The program that cargo built must not run there.
 fn run_hidden(hidden: &Hidden, scratch: &Path, programs: [&Path; 2], model: &Path) -> Result<()> {
     let [built, bundled] = programs;
-    // The model is in the cache as well.
+    // The model is in the cache too.
     let copy = scratch.join("model.gguf");
     if fs::hard_link(model, &copy).is_err() {
         fs::copy(model, &copy).context("cannot copy the model")?;
     }
     let possible = hidden.is_possible();
-    let start = || match possible {
-        true => hidden.empty_for(bundled),
-        false => hidden.unnamed_for(bundled),
+    let start = || {
+        if possible {
+            hidden.empty_for(bundled)
+        } else {
+            hidden.unnamed_for(bundled)
+        }
     };
     if possible {
         let output = process::output(hidden.empty_for(built).arg(&copy).arg(PROMPT))?;
@@ -249,11 +254,11 @@ fn run_hidden(hidden: &Hidden, scratch: &Path, programs: [&Path; 2], model: &Pat
         let is_missing = !output.status.success() && printed.contains(setup::LIBRARY);
         ensure!(
             is_missing,
-            "the cache is not hidden: what needs it said {printed}"
+            "the cache is not hidden: a program that needs it printed {printed}"
         );
     } else {
         ui::note(
-            "a program cannot have mounts of its own here: the cache stays visible, and the loader says what is used",
+            "a program cannot have mounts of its own here: the cache stays visible, and the loader's log shows the libraries that are used",
         );
     }
     run(&mut start(), &copy)?;
@@ -276,7 +281,7 @@ fn run_hidden(hidden: &Hidden, scratch: &Path, programs: [&Path; 2], model: &Pat
     Ok(())
 }
 
-/// The libraries whose initialisation the loader tells of under `LD_DEBUG=libs`.
+/// The libraries whose initialisation the loader logs under `LD_DEBUG=libs`.
 fn opened(trace: &str) -> Vec<PathBuf> {
     let paths = trace
         .lines()
@@ -284,8 +289,8 @@ fn opened(trace: &str) -> Vec<PathBuf> {
     paths.map(|(_, path)| PathBuf::from(path.trim())).collect()
 }
 
-/// A library that says another version of the bridge, before the bundled one: the engine does
-/// not start, and says both.
+/// Puts a library with another version of the bridge before the bundled one. The engine does not
+/// start, and its error names both versions.
 fn check_rejected_at_load(scratch: &Path, program: &Path, model: &Path) -> Result<()> {
     let (source, library) = (scratch.join("other.c"), scratch.join("libother.so"));
     let version = format!("int motet_bridge_version(void) {{ return {OTHER_VERSION}; }}\n");
@@ -299,19 +304,23 @@ fn check_rejected_at_load(scratch: &Path, program: &Path, model: &Path) -> Resul
     let mut command = Command::new(program);
     command.arg(model).arg(PROMPT).env("LD_PRELOAD", &library);
     let output = process::output(&mut command)?;
-    ensure!(!output.status.success(), "the program took another bridge");
+    ensure!(
+        !output.status.success(),
+        "the program accepted another bridge"
+    );
     check_rejection(&String::from_utf8_lossy(&output.stderr))
 }
 
-/// A configuration that was written for another version of the bridge: cargo stops, and says
-/// both. A crate that has nothing of Motet but its build script shows it in seconds.
+/// Uses a configuration that was written for another version of the bridge. Cargo stops, and the
+/// error names both versions. A crate with nothing of Motet but its build script shows that in
+/// seconds.
 fn check_rejected_at_build(scratch: &Path, krate: &Path) -> Result<()> {
     let stub = scratch.join("stub");
     copy_build_script(&stub)?;
     for file in ["config.toml", "motet-mlx.toml"] {
         copy(&krate.join(".cargo"), &stub.join(".cargo"), file)?;
     }
-    // In a folder of its own: what is built for another configuration would replace the rest.
+    // A target folder of its own: a build for another configuration would replace the rest.
     let target = target_folder().join("motet/rejected");
     process::capture(cargo(&stub).env("CARGO_TARGET_DIR", &target))?;
 
@@ -353,12 +362,12 @@ fn copy(from: &Path, to: &Path, file: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether both versions are named, and what to do.
+/// Whether the output names both versions and the command that corrects the mismatch.
 fn check_rejection(printed: &str) -> Result<()> {
     let line = printed
         .lines()
         .find(|line| line.contains("cargo xtask setup"));
-    let line = line.with_context(|| format!("no command that mends it in: {printed}"))?;
+    let line = line.with_context(|| format!("no command that corrects it in: {printed}"))?;
     ui::note(line.trim());
     let other = format!("their bridge is version {OTHER_VERSION}, expected ");
     ensure!(line.contains(&other), "no {other:?} in: {line}");

@@ -14,7 +14,7 @@ pub(super) enum Language {
     Cpp,
 }
 
-/// Both compilers, and what tells them from others.
+/// Both compilers, and their identity.
 pub(super) struct Compiler {
     c: cc::Tool,
     cpp: cc::Tool,
@@ -34,7 +34,7 @@ impl Compiler {
         Ok(Self { c, cpp, identity })
     }
 
-    /// Version and flags: what is compiled may differ where this differs.
+    /// Version and flags. The output of the compilers may differ where this differs.
     pub(super) fn identity(&self) -> &str {
         &self.identity
     }

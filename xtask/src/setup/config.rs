@@ -1,10 +1,10 @@
 //! The generated configuration of cargo: `.cargo/mlx.toml` in this checkout, which the committed
-//! `.cargo/config.toml` includes, and its like beside a dependent crate.
+//! `.cargo/config.toml` includes, and its counterpart for a dependent crate.
 //!
-//! mlx-sys declares `links = "mlx"`, so cargo lets a configuration stand in for its
-//! build script, which knows macOS only. The keys that begin with `motet-` say what was
-//! prepared: cargo hands them to Motet's build script, which compares (`crates/mlx/build/prepared.rs`).
-//! They are the same for every crate that one checkout serves, so that crates which share a
+//! mlx-sys declares `links = "mlx"`, so cargo lets a configuration stand in for its build script,
+//! which knows macOS only. The keys that begin with `motet-` describe the prepared files: cargo
+//! passes them to Motet's build script, which compares them (`crates/mlx/build/prepared.rs`).
+//! They are the same for every crate that one checkout serves, so that crates with a common
 //! target folder share what is built there.
 
 use std::fmt::Write as _;
@@ -19,10 +19,10 @@ use crate::workspace;
 
 const VARIANT_PREFIX: &str = "# variant: ";
 
-/// How the checkout is set up.
+/// Command that sets up the checkout.
 const COMMAND: &str = "cargo xtask setup";
 
-/// What mlx-sys is to be built with, on Linux.
+/// Inputs for the build of mlx-sys, on Linux.
 #[derive(Clone, Debug)]
 pub(super) struct MlxSys {
     pub(super) variant: Variant,
@@ -38,7 +38,7 @@ pub(super) struct MlxSys {
     pub(super) bridge: String,
 }
 
-/// Writes this checkout's configuration, if it is not so already.
+/// Writes this checkout's configuration, unless it is up to date.
 pub(super) fn write(cache: &Cache, mlx_sys: Option<&MlxSys>) -> Result<()> {
     let models = cache.models();
     let environment = [("MOTET_MODEL_DIR", text_of(&models)?)];
@@ -50,7 +50,7 @@ pub(super) fn for_dependent(command: &str, mlx_sys: &MlxSys) -> String {
     render(command, &[], Some(mlx_sys))
 }
 
-/// Writes the file unless it has this content; says whether it did.
+/// Writes the file unless it has this content; returns whether it did.
 pub(super) fn write_changed(path: &Path, content: &str) -> Result<bool> {
     if std::fs::read_to_string(path).is_ok_and(|existing| existing == content) {
         return Ok(false);
@@ -198,7 +198,7 @@ mod tests {
         };
         assert_eq!(mismatch("3", "0.7.0"), None);
         for text in [mismatch("4", "0.7.0"), mismatch("3", "0.8.0")] {
-            let text = text.expect("it does not fit");
+            let text = text.expect("the versions do not match");
             assert!(text.contains(command), "{text}");
             assert!(text.contains("that motet 0.3.0 prepared"), "{text}");
         }

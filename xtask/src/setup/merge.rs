@@ -1,4 +1,4 @@
-//! One entry for the cargo configuration of another crate, which else stays as it is.
+//! Adds one entry to the cargo configuration of another crate, and keeps everything else.
 
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value};
 
@@ -13,7 +13,7 @@ pub(super) enum Conflict {
     Include,
 }
 
-/// A configuration with an entry that includes [`FILE`]; none where it has one.
+/// A configuration with an entry that includes [`FILE`]; none if it has the entry already.
 pub(super) fn merge(existing: &str) -> Result<Option<String>, Conflict> {
     let mut document = parse(existing)?;
     if stands_in(&document) {
@@ -54,7 +54,7 @@ pub(super) fn parse(text: &str) -> Result<DocumentMut, Conflict> {
         .map_err(|error: toml_edit::TomlError| Conflict::NotToml(error.message().to_owned()))
 }
 
-/// Whether a configuration says what stands in for mlx-sys' build script.
+/// Whether a configuration replaces mlx-sys' build script.
 pub(super) fn stands_in(document: &DocumentMut) -> bool {
     let target = document.get("target").and_then(|item| item.get(TARGET));
     target.is_some_and(|target| target.get("mlx").is_some())

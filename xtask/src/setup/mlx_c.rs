@@ -13,18 +13,18 @@ use super::{TARGET, bindings, pins, wheels};
 use crate::cache::Cache;
 use crate::{checksum, component, process, ui, workspace};
 
-/// Raise it when what is built changes in a way that no input shows.
+/// Must be raised when the build changes in a way that no input shows.
 const RECIPE: &str = "1";
 
 /// mlx-c's sources, below the mlx-sys crate in cargo's registry.
 pub(super) struct Sources {
     pub(super) root: PathBuf,
     pub(super) version: String,
-    /// The version of the Motet that asks for them.
+    /// The version of this checkout's Motet.
     pub(super) motet: String,
 }
 
-/// What was built: a folder with `bindings.rs` and the objects.
+/// Result of the build: a folder with `bindings.rs` and the objects.
 pub(super) struct MlxC {
     pub(super) dir: PathBuf,
     pub(super) objects: Vec<PathBuf>,
@@ -70,9 +70,9 @@ pub(super) fn ensure(
     Ok(MlxC { dir, objects })
 }
 
-/// What every C++ file that speaks to MLX is compiled with.
+/// Include flags for every C++ file that uses MLX.
 pub(super) fn includes(sources: &Sources, mlx: &Path, compat: &Path) -> Vec<String> {
-    // As system headers: what a compiler warns of in them is not ours to mend.
+    // As system headers: the compiler does not warn about headers that are not ours.
     vec![
         format!("-isystem{}", sources.root.display()),
         format!("-isystem{}", mlx.join("mlx/include").display()),
@@ -137,7 +137,7 @@ pub(super) fn sources() -> Result<Sources> {
         process::capture(cargo.args(["--features", "mlx", "--filter-platform", TARGET]))
     };
     let text = metadata().or_else(|_| {
-        // Some crate is not there yet: let cargo show how it fetches them.
+        // A crate is not there yet: let cargo show how it fetches them.
         process::run(workspace::cargo().args(["fetch", "--target", TARGET]))?;
         metadata()
     })?;
@@ -159,7 +159,7 @@ fn find_mlx_sys(metadata: &Value) -> Result<Sources> {
         package["version"].as_str(),
         motet,
     ) else {
-        bail!("cargo's metadata says too little about mlx-sys or motet");
+        bail!("cargo's metadata lacks a version or a path of mlx-sys or motet");
     };
     let root = Path::new(manifest).with_file_name("src").join("mlx-c");
     Ok(Sources {

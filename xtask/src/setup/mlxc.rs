@@ -1,7 +1,7 @@
 //! libmlxc.so: mlx-c and our own C and C++ files in one library, and libmotet_blas.so.
 //!
-//! To add a file: put it into `xtask/mlx/` and name it in [`OWN_SOURCES`]. A change of
-//! any file in that folder, or of [`BRIDGE`], is noticed by its content.
+//! To add a file, put it into `xtask/mlx/` and name it in [`OWN_SOURCES`]. A change of any file
+//! in that folder, or of [`BRIDGE`], is noticed by its content.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,20 +13,19 @@ use super::mlx_c::{self, MlxC, Sources};
 use crate::cache::Cache;
 use crate::{checksum, component, ui};
 
-/// Raise it when what is built changes in a way that no input shows.
+/// Must be raised when the build changes in a way that no input shows.
 const RECIPE: &str = "1";
 
 /// The library's file.
 pub(crate) const LIBRARY: &str = "libmlxc.so";
 
-/// OpenBLAS, below its wheel's folder; and below the library's where both are shipped.
+/// OpenBLAS, below its wheel's folder; in a bundle, below the library's folder.
 const OPENBLAS: &str = "scipy_openblas32/lib/libscipy_openblas.so";
 
-/// The folder of libmlx.so, below its wheel's folder; and below the library's where both are
-/// shipped.
+/// The folder of libmlx.so, below its wheel's folder; in a bundle, below the library's folder.
 pub(crate) const MLX_FOLDER: &str = "mlx/lib";
 
-/// A list of the wheels' folders, beside the library: what a program needs besides it.
+/// File beside the library that lists the wheels' folders, which a program needs too.
 pub(crate) const WHEELS: &str = "wheels";
 
 /// mlx-c's licence, beside the library.
@@ -35,12 +34,12 @@ pub(crate) const MLX_C_LICENSE: &str = "LICENSE.mlx-c";
 /// Our own part of libmlxc.so, beside [`BRIDGE`].
 const OWN_SOURCES: &[&str] = &["blas.c", "clock.c"];
 
-/// MLX primitives that call Rust kernels: the library's, which builds it itself where mlx-sys
-/// builds MLX. Undefined symbols are not looked up in the program: hand Rust functions
-/// over as pointers.
+/// MLX primitives that call Rust kernels. The source belongs to the crate in `crates/mlx`, which
+/// builds it itself where mlx-sys builds MLX. Undefined symbols are not looked up in the program:
+/// pass Rust functions as pointers.
 pub(super) const BRIDGE: &str = "crates/mlx/src/bridge/bridge.cpp";
 
-/// What was built.
+/// Result of the build.
 pub(super) struct Libraries {
     /// The folder with `libmlxc.so`.
     pub(super) dir: PathBuf,
@@ -48,7 +47,7 @@ pub(super) struct Libraries {
     pub(super) blas_preload: PathBuf,
 }
 
-/// What goes into the libraries.
+/// Inputs of the libraries.
 pub(super) struct Inputs<'a> {
     pub(super) compiler: &'a Compiler,
     pub(super) sources: &'a Sources,
@@ -84,7 +83,7 @@ pub(super) fn ensure(cache: &Cache, inputs: &Inputs<'_>) -> Result<Libraries> {
     })
 }
 
-/// Builds into `fresh` what will be used from `installed`.
+/// Builds into `fresh` the files that will be used from `installed`.
 fn build(inputs: &Inputs<'_>, fresh: &Path, installed: &Path) -> Result<()> {
     let openblas = inputs.openblas.join(OPENBLAS);
     let c_flags = [
@@ -130,11 +129,10 @@ fn build(inputs: &Inputs<'_>, fresh: &Path, installed: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The library's own name is its absolute path. A program that is linked with it takes
-/// that name over, and the loader opens a name with slashes as it stands: no program
-/// needs an rpath or LD_LIBRARY_PATH, so no rustflags either, and set-up does not make
-/// cargo build everything again. Its own rpath names first where `cargo xtask bundle` puts
-/// MLX, then the wheel.
+/// The library's own name is its absolute path. A program that is linked with it copies that
+/// name, and the loader opens a name with slashes as a path. No program needs an rpath or
+/// LD_LIBRARY_PATH. It needs no rustflags either, and set-up does not make cargo build everything
+/// again. The library's own rpath first names the place of MLX in a bundle, then the wheel.
 fn link_flags(mlx: &Path, installed: &Path) -> Vec<String> {
     let mlx_lib = mlx.join(MLX_FOLDER).display().to_string();
     let name = installed.join(LIBRARY).display().to_string();

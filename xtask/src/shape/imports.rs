@@ -22,7 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("motet", &["failpoint", "simulation", "request", "device", "storage", "error", "telemetry", "actors", "stream", "engine", "open"]),
 ];
 
-/// A use of one module by another: package and module each.
+/// A use of one module by another, each with its package.
 type Use = ((String, String), (String, String));
 
 /// Every import that points to a module or crate which stands above, and every module without

@@ -9,7 +9,7 @@ use syn::visit::{self, Visit};
 
 use super::source::{Sources, is_test};
 
-/// A length or width, and whose it is.
+/// A length or width, and the item that has it.
 type Sized = (usize, String);
 
 #[derive(Default)]

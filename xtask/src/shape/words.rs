@@ -9,7 +9,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use super::source::Sources;
 use crate::workspace;
 
-/// Names of other crates and of formats, which are what they are.
+/// Names of other crates and of formats, which are not ours to change.
 const FOREIGN: [&str; 6] = [
     "ProgressDrawTarget",
     "TowerToHyperService",

@@ -173,44 +173,68 @@ fn insertion_point(prompts: &[Live], tokens: &[TokenId]) -> InsertionPoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use arbtest::arbitrary::{Result, Unstructured};
+    use arbtest::arbtest;
 
-    type Prompts = Vec<Vec<TokenId>>;
+    const CASES: u64 = 1_000;
+    /// More than the random bytes that a case takes.
+    const BYTES: u64 = 256;
 
-    fn prompts() -> impl Strategy<Value = Prompts> {
-        prop::collection::vec(prop::collection::vec(0u32..3, 1..8), 0..20)
+    fn prompt(random: &mut Unstructured<'_>) -> Result<Vec<TokenId>> {
+        let length = random.int_in_range(1..=7)?;
+        (0..length).map(|_| random.int_in_range(0..=2)).collect()
     }
 
-    proptest! {
-        #[test]
-        fn longest_shared_prefix_comes_first(
-            mut prompts in prompts(),
-            removed in 0usize..20,
-            query in prop::collection::vec(0u32..3, 1..8),
-        ) {
-            let salt = Salt::default();
-            let mut live = InProgressPrompts::default();
-            for (i, prompt) in prompts.iter().enumerate() {
-                live.insert(&salt, &prompt.as_slice().into(), SequenceId(i as u64));
-                live.check_integrity();
-            }
-            let removed = removed.min(prompts.len());
-            for i in 0..removed {
-                live.remove(&salt, SequenceId(i as u64));
-                live.check_integrity();
-            }
-            prompts.drain(..removed);
-            prop_assert_eq!(live.len(), prompts.len());
-            let shared = prompts.iter().map(|prompt| common_prefix(prompt, &query));
-            let mut shared: Vec<usize> = shared.filter(|shared| *shared > 0).collect();
-            shared.sort_by_key(|shared| std::cmp::Reverse(*shared));
-            let nearest: Vec<usize> = live.nearest(&salt, &query).map(|(_, s)| s).collect();
-            prop_assert_eq!(nearest, shared);
-            prop_assert_eq!(live.nearest(&Salt::new("other"), &query).next(), None);
+    #[test]
+    fn longest_shared_prefix_comes_first() {
+        for case in 1..=CASES {
+            // The seed's high half decides the random bytes, and its low half is their number.
+            let seed = case.wrapping_mul(0x9e37_79b9 << 32) | BYTES;
+            let property = |random: &mut Unstructured<'_>| {
+                let count = random.int_in_range(0..=19)?;
+                let prompts: Result<_> = (0..count).map(|_| prompt(random)).collect();
+                let removed = random.int_in_range(0..=19)?;
+                check_nearest(prompts?, removed, &prompt(random)?);
+                assert!(!random.is_empty(), "the case has enough random bytes");
+                Ok(())
+            };
+            arbtest(property).seed(seed).run();
         }
+    }
 
-        #[test]
-        fn oldest_of_equal_prompts_is_the_nearest(order in Just([3u64, 1, 2]).prop_shuffle()) {
+    fn check_nearest(mut prompts: Vec<Vec<TokenId>>, removed: usize, query: &[TokenId]) {
+        let salt = Salt::default();
+        let mut live = InProgressPrompts::default();
+        for (i, prompt) in prompts.iter().enumerate() {
+            live.insert(&salt, &prompt.as_slice().into(), SequenceId(i as u64));
+            live.check_integrity();
+        }
+        let removed = removed.min(prompts.len());
+        for i in 0..removed {
+            live.remove(&salt, SequenceId(i as u64));
+            live.check_integrity();
+        }
+        prompts.drain(..removed);
+        assert_eq!(live.len(), prompts.len());
+        let shared = prompts.iter().map(|prompt| common_prefix(prompt, query));
+        let mut shared: Vec<usize> = shared.filter(|shared| *shared > 0).collect();
+        shared.sort_by_key(|shared| std::cmp::Reverse(*shared));
+        let nearest: Vec<usize> = live.nearest(&salt, query).map(|(_, s)| s).collect();
+        assert_eq!(nearest, shared, "{prompts:?} for {query:?}");
+        assert_eq!(live.nearest(&Salt::new("other"), query).next(), None);
+    }
+
+    #[test]
+    fn oldest_of_equal_prompts_is_the_nearest() {
+        let orders = [
+            [1, 2, 3],
+            [1, 3, 2],
+            [2, 1, 3],
+            [2, 3, 1],
+            [3, 1, 2],
+            [3, 2, 1],
+        ];
+        for order in orders {
             let salt = Salt::default();
             let mut live = InProgressPrompts::default();
             for id in order {
@@ -219,8 +243,8 @@ mod tests {
                 live.check_integrity();
             }
             let nearest: Vec<_> = live.nearest(&salt, &[5, 5]).collect();
-            prop_assert_eq!(nearest[0], (SequenceId(1), 2));
-            prop_assert_eq!(nearest.len(), 6);
+            assert_eq!(nearest[0], (SequenceId(1), 2), "inserted as {order:?}");
+            assert_eq!(nearest.len(), 6);
         }
     }
 }

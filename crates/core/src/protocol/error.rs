@@ -92,9 +92,9 @@ pub enum GenerateError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Deadline {
-    /// `Request::start_by`.
+    /// `Request::start_within`.
     Start,
-    /// `Request::finish_by`.
+    /// `Request::finish_within`.
     Finish,
 }
 
@@ -135,8 +135,8 @@ impl GenerateError {
 impl std::fmt::Display for Deadline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Start => "start_by",
-            Self::Finish => "finish_by",
+            Self::Start => "start_within",
+            Self::Finish => "finish_within",
         })
     }
 }

@@ -48,7 +48,7 @@ pub enum FinishReason {
     StopString,
     /// The model sampled a stop token of the request, which is not part of the output.
     StopToken,
-    /// The request's `finish_by` passed; the output is valid as far as it goes.
+    /// The request's `finish_within` has passed; the output is valid as far as it goes.
     Deadline,
     /// The caller cancelled.
     Cancelled,
@@ -71,6 +71,7 @@ pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Tokens of the prompt whose state was in the cache.
+    #[doc(alias = "prefix cache")]
     pub cached_tokens: usize,
     /// Reason why no more tokens were cached, if more had been computed or were being computed.
     pub miss: Option<Miss>,

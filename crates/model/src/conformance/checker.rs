@@ -176,7 +176,10 @@ impl<'a, M: Model> Checker<'a, M> {
         let mut logits = Vec::new();
         for (span_output, (_, tokens)) in span_outputs.into_iter().zip(spans) {
             let SpanOutput::Logits(found) = span_output else {
-                panic!("conformance, {}: no logits but {span_output:?}", self.name);
+                panic!(
+                    "conformance, {}: expected logits, got {span_output:?}",
+                    self.name
+                );
             };
             let whole = found.len() == tokens.len() * self.row_len();
             self.expect(whole, "logits are [span tokens, vocabulary]");
@@ -201,7 +204,7 @@ impl<'a, M: Model> Checker<'a, M> {
             .collect();
         let span_outputs = self.model.step(&mut requested_spans);
         let span_outputs = self.done(span_outputs);
-        self.expect(span_outputs.len() == spans.len(), "one readout per span");
+        self.expect(span_outputs.len() == spans.len(), "one output per span");
         span_outputs
     }
 
@@ -234,7 +237,7 @@ impl<'a, M: Model> Checker<'a, M> {
 
     pub(super) fn expect_cut<T>(&self, result: Result<T, ModelError>, method: &str, at: usize) {
         let rejected = matches!(result, Err(ModelError::Cut { at: found, .. }) if found == at);
-        let what = format!("{method} at {at} is refused as ModelError::Cut");
+        let what = format!("{method} at {at} is rejected as ModelError::Cut");
         self.expect(rejected, &what);
     }
 }

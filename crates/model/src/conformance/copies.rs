@@ -63,7 +63,7 @@ impl<M: Model> Checker<'_, M> {
             self.finish_prompt(&mut other);
         }
         let late = self.packed(&detached_state, segment_size);
-        self.expect(late == bytes, "a parcel outlives its segment");
+        self.expect(late == bytes, "detached state outlives its segment");
         drop(detached_state);
         let copy = self.imported(segment_size, &bytes);
         self.resume(0, &[copy]);
@@ -134,7 +134,7 @@ impl<M: Model> Checker<'_, M> {
             let rejected = self.model.packer().unpack(segment_size, &bytes[..length]);
             let rejected = matches!(rejected, Err(ModelError::Import(_)));
             let what =
-                format!("{length} bytes of {segment_size:?} are refused as ModelError::Import");
+                format!("{length} bytes of {segment_size:?} are rejected as ModelError::Import");
             self.expect(rejected, &what);
         }
     }

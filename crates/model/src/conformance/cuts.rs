@@ -148,7 +148,7 @@ impl<M: Model> Checker<'_, M> {
         } else {
             let rejected = self.model.merge(upper, lower);
             let rejected = matches!(rejected, Err(ModelError::Merge { .. }));
-            self.expect(rejected, "too little of a window is refused");
+            self.expect(rejected, "too little of a window is rejected");
         }
     }
 
@@ -167,7 +167,7 @@ impl<M: Model> Checker<'_, M> {
             self.advance(&mut short, 3);
             let sealed_in_place = self.model.seal_in_place(short.tail, part);
             let rejected = matches!(sealed_in_place, Err(ModelError::Cut { .. }));
-            self.expect(rejected, "what a tail does not hold is refused");
+            self.expect(rejected, "a range that a tail does not hold is rejected");
         }
         for at in [0, cached, cached + 1] {
             let parts = self.model.split(&segment, at);

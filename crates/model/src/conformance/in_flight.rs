@@ -88,7 +88,7 @@ impl<M: Model> Checker<'_, M> {
                 prompts[slot.prompt].len()
             };
             let counted = slot.tail.tokens() == held + grown;
-            self.expect(counted, "a launch counts its tokens in the tail");
+            self.expect(counted, "a submission counts its tokens in the tail");
         }
         in_flight
     }
@@ -101,10 +101,10 @@ impl<M: Model> Checker<'_, M> {
     ) {
         let span_outputs = self.model.finish(in_flight);
         let span_outputs = self.done(span_outputs);
-        self.expect(span_outputs.len() == order.len(), "one readout per span");
+        self.expect(span_outputs.len() == order.len(), "one output per span");
         for (slot, span_output) in order.iter().zip(span_outputs) {
             let token = span_output.token();
-            self.expect(token.is_some(), "a wanted token is drawn");
+            self.expect(token.is_some(), "a token is sampled where one is asked for");
             sampled[*slot].extend(token);
         }
     }
@@ -119,7 +119,7 @@ impl<M: Model> Checker<'_, M> {
         let rows: Vec<&[f32]> = expected.chunks(self.row_len()).collect();
         for (row, token) in (prompt.len() - 1..).zip(sampled) {
             let likeliest = sample_row(&GREEDY, rows[row]) == *token;
-            self.expect(likeliest, "a fed token is the one that was drawn");
+            self.expect(likeliest, "a step reads the token that was sampled");
         }
         let last = &sampled[sampled.len() - 1..];
         let found = self.step(&mut [(slot, last)]).remove(0);
@@ -161,7 +161,7 @@ impl<M: Model> Checker<'_, M> {
         let span_outputs = self.model.finish(in_flight);
         for span_output in self.done(span_outputs) {
             let SpanOutput::Logits(logits) = span_output else {
-                panic!("conformance: no logits but {span_output:?}");
+                panic!("conformance: expected logits, got {span_output:?}");
             };
             let expected = self.expected_logits[0][half * self.row_len()..].to_vec();
             self.expect_row(&logits, &expected);

@@ -71,7 +71,7 @@ impl<M: Model> Checker<'_, M> {
             self.remove(&mut slot, 0, removed.start..removed.start + tokens);
         }
         let found = self.continued_logits(&mut slot);
-        self.expect_same(&found, expected, "two removals are one");
+        self.expect_same(&found, expected, "two removals equal one");
     }
 
     fn same_when_sealed(&mut self, slot: &mut Slot<M>, expected: &[f32]) {
@@ -108,7 +108,7 @@ impl<M: Model> Checker<'_, M> {
             invalid.push((0, 0..1));
         }
         for (retained, removed) in invalid {
-            let what = format!("{removed:?} is refused as ModelError::Remove");
+            let what = format!("{removed:?} is rejected as ModelError::Remove");
             let result = (self.model).remove(&slot.path, retained, &mut slot.tail, removed);
             let rejected = matches!(result, Err(ModelError::Remove { .. }));
             self.expect(rejected, &what);
@@ -140,7 +140,7 @@ impl<M: Model> Checker<'_, M> {
         self.done(result);
         slot.path.truncate(retained);
         let is_shorter = held(slot) == before - removed.len();
-        self.expect(is_shorter, "the tail holds what was left");
+        self.expect(is_shorter, "the tail holds the remaining tokens");
     }
 
     /// Logits of the following tokens, in two steps.

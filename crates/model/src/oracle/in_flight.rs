@@ -48,25 +48,25 @@ impl OracleInFlightStep {
             SpanResult::Known(span_output) => span_output.token(),
             SpanResult::ToSample(_) => None,
         };
-        span_output.expect("a span is fed by one that has drawn")
+        span_output.expect("the source span has a sampled token")
     }
 
     pub(super) fn sample(&mut self, vocabulary: &Vocabulary, inputs: Vec<SampleInputs>) {
         let mut inputs = inputs.into_iter();
         for span_result in &mut self.span_results {
             if let SpanResult::ToSample(row) = *span_result {
-                let sample_inputs = inputs.next().expect("a drawing for each wanted token");
+                let sample_inputs = inputs.next().expect("one input for each token to sample");
                 *span_result = SpanResult::Known(vocabulary.sample(row, &sample_inputs));
             }
         }
         let surplus = inputs.next();
-        assert!(surplus.is_none(), "a drawing for each wanted token");
+        assert!(surplus.is_none(), "one input for each token to sample");
     }
 
     pub(super) fn span_outputs(self) -> Vec<SpanOutput> {
         let known = |span_result| match span_result {
             SpanResult::Known(span_output) => span_output,
-            SpanResult::ToSample(_) => panic!("a flight is drawn before it lands"),
+            SpanResult::ToSample(_) => panic!("a step is sampled before it finishes"),
         };
         self.span_results.into_iter().map(known).collect()
     }

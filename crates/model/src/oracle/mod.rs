@@ -327,7 +327,7 @@ impl Model for Oracle {
 
     fn export(&mut self, segment: &OracleSegment) -> Result<OracleDetachedState, ModelError> {
         if self.config.faults.fails_export() {
-            return Err(ModelError::Device("not handed over (injected)".to_owned()));
+            return Err(ModelError::Device("not exported (injected)".to_owned()));
         }
         Ok(OracleDetachedState {
             sealed: Arc::clone(segment.sealed()),
@@ -345,7 +345,7 @@ impl Model for Oracle {
             return Ok(None);
         }
         if self.config.faults.fails_export() {
-            return Err(ModelError::Device("not handed over (injected)".to_owned()));
+            return Err(ModelError::Device("not exported (injected)".to_owned()));
         }
         let kinds = &self.config.layers;
         let mut rest = tail.range.clone();

@@ -140,7 +140,7 @@ impl ReferenceRun {
     pub fn new(config: &OracleConfig) -> ReferenceRun {
         config
             .validate()
-            .expect("a truth is asked of a valid configuration");
+            .expect("the reference needs a valid configuration");
         ReferenceRun {
             config: config.clone(),
             vocabulary: config.vocabulary(),
@@ -255,7 +255,7 @@ fn output(
         let sampled = reference_run
             .vocabulary
             .sample(reference_run.row, &sample_inputs);
-        let token = sampled.token().expect("a draw is a token");
+        let token = sampled.token().expect("sampling gives a token");
         output.push(token);
         evaluate(&mut reference_run, token);
     }

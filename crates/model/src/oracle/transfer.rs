@@ -89,7 +89,11 @@ impl Packer for OraclePacker {
         }
         let range = &detached_state.sealed.range;
         let expected = self.packed_bytes(range.segment_size());
-        assert_eq!(into.len(), expected, "room for the parcel's bytes");
+        assert_eq!(
+            into.len(),
+            expected,
+            "the buffer has as many bytes as the state"
+        );
         let links = iter::once(&range.before).chain(&range.links);
         let entries = range.layers.iter().flat_map(|layer| &layer.entries);
         let (chunks, _) = into.as_chunks_mut::<WORD>();
@@ -156,7 +160,7 @@ mod tests {
                     .expect("as many as asked for");
                 assert_eq!(detached_state.sealed.range.segment_size(), segment_size);
                 let mut packed = vec![0; bytes.len()];
-                packer.pack(&detached_state, &mut packed).expect("room");
+                packer.pack(&detached_state, &mut packed).expect("it packs");
                 assert_eq!(packed, bytes);
             }
         }

@@ -9,10 +9,11 @@ use super::rows::BLOCK;
 /// The `count` largest weights; the least of them comes last. `maxima` are those of each
 /// [`BLOCK`].
 pub(super) fn likeliest(weights: &[f32], maxima: &[f32], count: usize) -> Vec<f32> {
-    let enough = match count <= maxima.len() {
+    let enough = if count <= maxima.len() {
         // At least `count` blocks have a weight that is no less than this.
-        true => largest(maxima, count),
-        false => 0.0,
+        largest(maxima, count)
+    } else {
+        0.0
     };
     let mut likeliest = at_least(weights, maxima, enough);
     likeliest.select_nth_unstable_by(count - 1, descending);

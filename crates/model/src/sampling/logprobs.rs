@@ -38,10 +38,11 @@ fn likeliest(logits: &[f32], maxima: &[f32], count: usize) -> Vec<(TokenId, f32)
     if count == 0 {
         return Vec::new();
     }
-    let enough = match count <= maxima.len() {
+    let enough = if count <= maxima.len() {
         // At least `count` blocks have a logit that is no less than this.
-        true => largest(maxima, count),
-        false => f32::NEG_INFINITY,
+        largest(maxima, count)
+    } else {
+        f32::NEG_INFINITY
     };
     let mut top = Vec::new();
     for ((block, run), largest) in logits.chunks(BLOCK).enumerate().zip(maxima) {
@@ -51,10 +52,7 @@ fn likeliest(logits: &[f32], maxima: &[f32], count: usize) -> Vec<(TokenId, f32)
             top.extend(logits.map(|(id, logit)| (id as TokenId, *logit)));
         }
     }
-    let descending = |a: f32, b: f32| {
-        b.partial_cmp(&a)
-            .expect("what is not a number was left out")
-    };
+    let descending = |a: f32, b: f32| b.partial_cmp(&a).expect("NaN was left out");
     top.sort_unstable_by(|a, b| descending(a.1, b.1).then(a.0.cmp(&b.0)));
     top.truncate(count);
     top

@@ -367,7 +367,7 @@ fn invalid_fields_are_named() {
     check(
         bias(&[(0, never), (1, never), (2, never), (3, never)]),
         "bias",
-        "can be drawn",
+        "can be sampled",
     );
     let logprobs = Some(21);
     check(

@@ -126,7 +126,7 @@ impl Matcher {
         let mask = all.delta(&self.accepted);
         (self.counted, self.accepted) = (all.clone(), all);
         self.row = mean_row(&taking_in).unwrap_or(self.row);
-        // A mask may look at a thousand empty rows beside one that is not.
+        // A mask may look at a thousand empty rows beside a full one.
         let row = mean_row(&mask).unwrap_or(0).max(self.row);
         work_of(&taking_in, self.row) + work_of(&mask, row)
     }

@@ -123,7 +123,7 @@ fn an_empty_expression_allows_the_end_only() {
 fn invalid_grammars_are_rejected() {
     let check = |source: GrammarSource, words: &[&str]| {
         let error = Grammar::compile(&source, &vocabulary(), &pool());
-        let error = error.expect_err("refused").to_string();
+        let error = error.expect_err("rejected").to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
         assert!(!error.contains('\n') || error.len() < 400, "{error}");
     };
@@ -170,7 +170,7 @@ fn invalid_grammars_are_rejected() {
 #[test]
 fn vocabularies_are_checked() {
     let rejected = |tokens: Vec<Vec<u8>>, ends: &[TokenId]| {
-        let error = GrammarVocabulary::from_bytes(tokens, ends).expect_err("refused");
+        let error = GrammarVocabulary::from_bytes(tokens, ends).expect_err("rejected");
         error.to_string()
     };
     assert!(rejected(Vec::new(), &[]).contains("0 tokens"));
@@ -241,7 +241,7 @@ fn attached_walk_resumes_where_it_is() {
     let next = allowed(&walk.next_tokens(second).expect("goes on"));
     assert!(
         next.contains(&byte(b'a')),
-        "the first one's b was not taken"
+        "the first sampler's b was ignored"
     );
     // A sampler that lacks the last tokens starts the walk again, and ends where its output does.
     let third = walk.attach(&output[..3]);
@@ -380,7 +380,7 @@ fn awaited_mask_wakes_its_waiter() {
         while !walk.state().is_ready {
             std::thread::yield_now();
         }
-        assert!(was_woken(), "nobody else says that it is there");
+        assert!(was_woken(), "only the waker reports it");
         assert_eq!(walk.state().tokens, output.len());
         walk.await_mask(&output);
         assert!(

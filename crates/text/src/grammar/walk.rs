@@ -189,7 +189,7 @@ impl ConstraintWalk for GrammarWalk {
             MaskState::Start => Ok(self.walk.compiled.first.clone()),
             MaskState::Ready(_, next) => Ok(next.clone()),
             MaskState::Failed(error) => Err(error.clone()),
-            MaskState::Waiting => unreachable!("it has arrived"),
+            MaskState::Waiting => unreachable!("the mask is ready"),
         }
     }
 

@@ -182,12 +182,13 @@ fn steps(stats: &EngineStats) -> Steps {
 /// `counts_state`: whether the device counts cached state and nothing else.
 fn memory(engine_report: &EngineReport, counts_state: bool, needed_bytes: usize) -> Memory {
     let stats = &engine_report.stats;
-    let (held, held_max) = match counts_state {
-        true => (
+    let (held, held_max) = if counts_state {
+        (
             stats.device_memory.active_bytes,
             stats.device_memory.peak_bytes,
-        ),
-        false => (stats.cache.sealed_bytes, engine_report.cached_bytes_max),
+        )
+    } else {
+        (stats.cache.sealed_bytes, engine_report.cached_bytes_max)
     };
     Memory {
         device_peak_bytes: stats.device_memory.peak_bytes,

@@ -117,9 +117,10 @@ impl<'a> Course<'a> {
             };
             let speaks = turn.first_token.map_or(ends, |after| turn.asked_at + after);
             for part in self.part(turn.asked_at)..=self.part(ends) {
-                match part < self.part(speaks) {
-                    true => waiting[part] += 1,
-                    false => answered[part] += 1,
+                if part < self.part(speaks) {
+                    waiting[part] += 1
+                } else {
+                    answered[part] += 1
                 }
             }
             for at in &turn.rejected_at {

@@ -68,23 +68,25 @@ impl Axis<'_> {
 
 impl Scale {
     fn position(&self, value: f64) -> f64 {
-        let position = match self.is_logarithmic {
-            true => (value.max(self.begin) / self.begin).log10() / (self.end / self.begin).log10(),
-            false => (value - self.begin) / (self.end - self.begin),
+        let position = if self.is_logarithmic {
+            (value.max(self.begin) / self.begin).log10() / (self.end / self.begin).log10()
+        } else {
+            (value - self.begin) / (self.end - self.begin)
         };
         position.clamp(0.0, 1.0)
     }
 
     fn grid_values(&self) -> Vec<f64> {
-        match self.is_logarithmic {
-            true => std::iter::successors(Some(self.begin), |value| Some(value * 10.0))
+        if self.is_logarithmic {
+            std::iter::successors(Some(self.begin), |value| Some(value * 10.0))
                 .take_while(|value| *value <= self.end * 1.001)
-                .collect(),
-            false => (0..=STEPS)
+                .collect()
+        } else {
+            (0..=STEPS)
                 .map(|step| {
                     self.begin + (self.end - self.begin) * f64::from(step) / f64::from(STEPS)
                 })
-                .collect(),
+                .collect()
         }
     }
 }
@@ -93,9 +95,10 @@ impl Scale {
 pub(super) fn figure(chart: &Chart<'_>) -> String {
     let title = escaped(chart.title);
     let mut figure = format!("<figure><figcaption>{title}</figcaption>\n");
-    match chart.lines.iter().all(|line| line.points.is_empty()) {
-        true => figure += "<p>Nothing was measured.</p>\n",
-        false => figure += &(svg(chart) + &legend(chart)),
+    if chart.lines.iter().all(|line| line.points.is_empty()) {
+        figure += "<p>Nothing was measured.</p>\n"
+    } else {
+        figure += &(svg(chart) + &legend(chart))
     }
     figure + "</figure>\n"
 }

@@ -202,9 +202,10 @@ fn computed(report: &Report, computed: &Computed) -> String {
             && load.mix.is_none()
             && load.trace.trace.is_none()
             && load.system_words > 0;
-        let what = match has_system_prompt {
-            true => format!("the shared system prompt ({start}) was computed once"),
-            false => format!("what all prompts begin with ({start}) was computed once"),
+        let what = if has_system_prompt {
+            format!("the shared system prompt ({start}) was computed once")
+        } else {
+            format!("what all prompts begin with ({start}) was computed once")
         };
         rows += &row("", &what);
     }
@@ -262,9 +263,10 @@ fn histogram(steps: &Steps) -> String {
     for (number, sizes) in rows().enumerate() {
         let first = number * sizes_a_row + 1;
         let last = first + sizes.len() - 1;
-        let name = match first == last {
-            true => first.to_string(),
-            false => format!("{first}–{last}"),
+        let name = if first == last {
+            first.to_string()
+        } else {
+            format!("{first}–{last}")
         };
         let count: u64 = sizes.iter().sum();
         let bar = bar(count, highest, BAR_COLUMNS);

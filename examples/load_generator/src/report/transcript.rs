@@ -50,12 +50,13 @@ fn message_text(message: &Message, ending: Option<&Ending>) -> String {
         Some(Ending::Interrupted) => format!("{text} [interrupted]"),
         None if message.role == "system" => {
             let words = text.split_whitespace().count();
-            match words > SYSTEM_WORDS_SHOWN {
-                true => format!(
+            if words > SYSTEM_WORDS_SHOWN {
+                format!(
                     "{} … ({words} words)",
                     first_words(text, SYSTEM_WORDS_SHOWN)
-                ),
-                false => text.to_owned(),
+                )
+            } else {
+                text.to_owned()
             }
         }
         _ => text.to_owned(),

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ServerError {
-    #[error("`{url}` is not a server's address:  {why}")]
+    #[error("`{url}` is not a server's address: {why}")]
     Url { url: String, why: &'static str },
     #[error("the API key cannot be sent: it has characters that no header may have")]
     Key,
@@ -18,7 +18,7 @@ pub(crate) enum ServerError {
     Status { status: StatusCode, message: String },
     #[error("the server was busy {times} times in a row")]
     Busy { times: u64 },
-    #[error("the server closed the connection before the reply was whole")]
+    #[error("the server closed the connection before the reply was complete")]
     Disconnected,
     #[error("the server sent nothing for {0:?}; raise --timeout-seconds to wait longer")]
     Silent(Duration),

@@ -1,11 +1,11 @@
-//! Room for bodies, in shares.
+//! A memory budget for bodies, shared among callers.
 //!
-//! A caller may hold as much room as is left for others: one caller alone has half of it. A
-//! caller that holds none may have room for one body of any length, so that the longest body
-//! gets its turn.
+//! A caller may hold as many bytes as it leaves free for others, so one caller alone gets half
+//! of the budget. A caller that holds none may reserve one body of any length, so that the
+//! longest body gets its turn.
 //!
-//! Bodies wait in the order of arrival. A body that waits for its own caller's share lets
-//! those of other callers pass, and none of its own caller's.
+//! Bodies wait in the order of arrival. While a body waits for its own caller's share, bodies
+//! of other callers may pass it, but none of its own caller.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,26 +16,26 @@ use tokio::sync::oneshot;
 use crate::addresses::Peer;
 use crate::keys::Caller;
 
-/// The caller that a body's room counts for.
+/// The caller whose share a body counts against.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
     Key(Arc<str>),
-    /// Without keys, callers are told apart by address.
+    /// Without keys, callers are distinguished by address.
     Address(Peer),
-    /// The request came by no socket.
+    /// The request did not come through a socket.
     Unknown,
 }
 
-/// So many bytes, shared by all bodies that are received and read.
+/// A number of bytes, shared by all bodies that are being received and read.
 #[derive(Clone, Debug)]
 pub(super) struct ByteBudget(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
     free_bytes: usize,
-    /// Bytes that each owner holds; an owner that holds none is not in it.
+    /// Bytes that each owner holds; owners without any are removed.
     reserved: HashMap<Owner, usize>,
-    /// The first came first.
+    /// Waiting bodies in the order of arrival.
     waiting: VecDeque<WaitingBody>,
 }
 
@@ -46,7 +46,7 @@ struct WaitingBody {
     granted: oneshot::Sender<Reservation>,
 }
 
-/// Room of one body. Dropping it gives it back.
+/// The bytes of one body. Dropping it frees them.
 #[derive(Debug)]
 pub(super) struct Reservation {
     budget: ByteBudget,
@@ -54,7 +54,7 @@ pub(super) struct Reservation {
     bytes: usize,
 }
 
-/// A body that waited. It may have been the one that others waited behind.
+/// Grants bytes to other bodies when a body stops waiting.
 struct WaitGuard<'a>(&'a ByteBudget);
 
 impl Owner {
@@ -78,7 +78,7 @@ impl ByteBudget {
         })))
     }
 
-    /// Waits for room for so many bytes. A caller that stops waiting leaves nothing behind.
+    /// Waits for this many bytes. Dropping the future leaves nothing behind.
     pub(super) async fn acquire(&self, owner: Owner, bytes: usize) -> Reservation {
         let _wait_guard = WaitGuard(self);
         let (granted, reservation) = oneshot::channel();
@@ -90,19 +90,19 @@ impl ByteBudget {
         self.grant();
         reservation
             .await
-            .expect("those that wait are granted room or gone")
+            .expect("a waiting body is granted or dropped")
     }
 
-    /// Bytes that nobody holds.
+    /// Free bytes.
     #[cfg(test)]
     pub(super) fn free_bytes(&self) -> usize {
         self.locked().free_bytes
     }
 
-    /// Gives room to all whose turn it is.
+    /// Grants bytes to all bodies whose turn it is.
     fn grant(&self) {
         let granted = self.locked().pop_granted();
-        // Room of a caller that has just left comes back here, which takes the lock.
+        // Sending to a caller that is gone drops its reservation, which takes the lock.
         for WaitingBody {
             owner,
             bytes,
@@ -128,7 +128,7 @@ impl ByteBudget {
 }
 
 impl State {
-    /// Those that have room now, and wait no more.
+    /// Removes and returns the waiting bodies that now fit.
     fn pop_granted(&mut self) -> Vec<WaitingBody> {
         let mut granted = Vec::new();
         let mut still_waiting = VecDeque::new();
@@ -145,7 +145,7 @@ impl State {
                 skipped_owners.insert(next.owner.clone());
                 still_waiting.push_back(next);
             } else if next.bytes > self.free_bytes {
-                // Others do not pass it, or it might never have its turn.
+                // Later bodies do not pass it, or it might never get its turn.
                 still_waiting.push_back(next);
                 break;
             } else {
@@ -201,7 +201,7 @@ mod tests {
         acquiring(budget, owner, bytes).now_or_never()
     }
 
-    /// A body that waits, as there is no room for it yet.
+    /// A body that has to wait.
     fn wait(budget: &ByteBudget, owner: &str, bytes: usize) -> Acquiring {
         let mut acquiring = acquiring(budget, owner, bytes);
         assert!((&mut acquiring).now_or_never().is_none(), "{owner} waits");
@@ -213,11 +213,11 @@ mod tests {
         let budget = ByteBudget::new(16);
         let ann: Vec<Reservation> = (0..8).filter_map(|_| acquire(&budget, "ann", 4)).collect();
         assert_eq!((ann.len(), budget.free_bytes()), (2, 8));
-        let bob = acquire(&budget, "bob", 4).expect("room is left");
-        let carol = acquire(&budget, "carol", 4).expect("room is left");
+        let bob = acquire(&budget, "bob", 4).expect("bytes are left");
+        let carol = acquire(&budget, "carol", 4).expect("bytes are left");
         assert_eq!(budget.free_bytes(), 0);
         drop((ann, bob, carol));
-        drop(acquire(&budget, "ann", 16).expect("a first body may have all"));
+        drop(acquire(&budget, "ann", 16).expect("a first body may reserve all"));
         assert_eq!(budget.free_bytes(), 16);
         let state = budget.locked();
         assert!(state.reserved.is_empty() && state.waiting.is_empty());
@@ -228,13 +228,13 @@ mod tests {
         let budget = ByteBudget::new(16);
         let first = acquire(&budget, "ann", 12).expect("a first body");
         let own = wait(&budget, "ann", 2);
-        // It would fit, and does not pass the other body of its caller.
+        // It would fit, but does not pass the other body of its caller.
         let small = wait(&budget, "ann", 1);
         drop(acquire(&budget, "bob", 3).expect("others pass"));
         let long = wait(&budget, "carol", 8);
         let behind = wait(&budget, "bob", 3);
         drop(long);
-        drop(behind.now_or_never().expect("nobody is before it"));
+        drop(behind.now_or_never().expect("no body is before it"));
         drop(first);
         let own = own.now_or_never().expect("its turn");
         let small = small.now_or_never().expect("its turn");

@@ -1,22 +1,22 @@
-//! Structs that are read from one object together, each its own fields.
+//! Several structs that are read from one object together, each with its own fields.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// A struct that is read field by field. A field that the object does not have stays as the
-/// default is; of a field that it has twice the last counts.
+/// A struct that is read field by field. A field that is missing in the object keeps its
+/// default. If a field is there twice, the last one counts.
 pub(crate) trait Fields: Default {
-    /// Whether it has a field of this name, which then was read.
+    /// Reads a field. Returns false if the struct has no field of this name.
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error>;
 
-    /// Tells the names of its fields.
+    /// The names of its fields.
     #[cfg(test)]
     fn names(visit: &mut impl FnMut(&'static str));
 }
 
-/// Declares a struct of which each field may be missing in an object.
+/// Declares a struct whose fields may all be missing in an object.
 macro_rules! fields {
     (
         $(#[$about:meta])*
@@ -78,7 +78,7 @@ impl<A: Fields, B: Fields, C: Fields> Fields for (A, B, C) {
     }
 }
 
-/// A whole object, of which what nobody reads is skipped.
+/// A whole object. Unknown fields are skipped.
 pub(crate) struct Whole<T>(pub(crate) T);
 
 impl<'de, T: Fields> Deserialize<'de> for Whole<T> {

@@ -1,4 +1,4 @@
-//! JSON of free form, as tools and schemas are, counted while it is read.
+//! Free-form JSON, such as tools and schemas, counted while it is read.
 
 use std::cell::Cell;
 use std::fmt;
@@ -6,16 +6,16 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Values of free form and messages that one body may have, all together. Each takes up to
-/// a hundred bytes in memory, and two in a body.
+/// Most free-form values and messages of one body, all together. Each takes up to a hundred
+/// bytes in memory, and as few as two in a body.
 pub(crate) const VALUES_MAX: usize = 1 << 17;
 
 thread_local! {
-    /// How many more values the body may have that this thread reads.
+    /// Values that the body read by this thread may still have.
     static VALUES_LEFT: Cell<usize> = const { Cell::new(VALUES_MAX) };
 }
 
-/// Counts the values of one body, which this thread reads.
+/// Counts the values of the body that this thread reads.
 #[derive(Debug)]
 pub(super) struct ValueCounter(());
 
@@ -32,20 +32,20 @@ impl Drop for ValueCounter {
     }
 }
 
-/// Counts so many values.
+/// Counts values; an error if there are too many.
 pub(crate) fn count<E: Error>(values: usize) -> Result<(), E> {
     let left = VALUES_LEFT.get().checked_sub(values);
     VALUES_LEFT.set(left.ok_or_else(too_many)?);
     Ok(())
 }
 
-/// The JSON that a string of the body has in it, whose values count as the body's; none if it
-/// is not JSON.
+/// Parses JSON inside a string of the body. Its values count as the body's. Returns `None` if
+/// it is not JSON.
 pub(crate) fn parse_embedded<E: Error>(text: &str) -> Result<Option<Value>, E> {
     let left = VALUES_LEFT.get();
     match serde_json::from_str::<Json>(text) {
         Ok(Json(value)) => Ok(Some(value)),
-        // Any JSON will do: the only error of its data is that there are too many values.
+        // All JSON is valid here: the only data error is that there are too many values.
         Err(error) if error.is_data() => Err(too_many()),
         Err(_) => {
             VALUES_LEFT.set(left);

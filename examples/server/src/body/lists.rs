@@ -1,4 +1,4 @@
-//! Lists of bounded length, refused while they are read.
+//! Lists of bounded length. Longer ones are rejected while they are read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,15 +6,15 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// At most so many.
+/// A list of at most `MAX` values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct List<T, const MAX: usize>(pub(crate) Vec<T>);
 
-/// At most so many, by name.
+/// A map of at most `MAX` values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table<T, const MAX: usize>(pub(crate) BTreeMap<String, T>);
 
-/// One, or a list of at most so many.
+/// One value, or a list of at most `MAX`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OneOrMany<const MAX: usize>(pub(crate) Vec<String>);
 

@@ -1,13 +1,13 @@
-//! Bodies: received within a bound, and read straight into what is asked for.
+//! Bodies of requests: received within bounds, and parsed directly into the endpoints' structs.
 //!
-//! | step | bound | beyond it |
+//! | step | bound | when exceeded |
 //! |---|---|---|
 //! | one body is received | `--body-bytes-max` | 413 |
-//! | all bodies are received | `--receiving-bytes-max`; see [`receive`] | it waits, then 503 |
-//! | it is read | 128 levels; [`VALUES_MAX`](json::VALUES_MAX) values of free form; counts of lists | 400, with the field |
+//! | all bodies are received | `--receiving-bytes-max`; see [`receive`] | the body waits, then 503 |
+//! | a body is parsed | 128 levels; [`VALUES_MAX`](json::VALUES_MAX) free-form values; lengths of lists | 400, with the field |
 //!
-//! Fields that no endpoint knows are skipped, and cost no memory. The bytes are gone when
-//! the body has been read.
+//! Unknown fields are skipped and take no memory. The bytes are freed once the body has been
+//! parsed.
 
 mod budget;
 pub(crate) mod fields;
@@ -29,10 +29,10 @@ use fields::{Fields, Whole};
 
 pub(crate) use receive::BodyReceiver;
 
-/// Levels of arrays and objects within each other that a body may have.
+/// Deepest nesting of arrays and objects in a body.
 const LEVELS_MAX: usize = 128;
 
-/// A body of JSON as the struct that it is for.
+/// A JSON body, parsed into the endpoint's struct.
 #[derive(Debug)]
 pub(crate) struct Body<T>(pub(crate) T);
 
@@ -40,7 +40,7 @@ impl<T: Fields + Send + 'static> FromRequest<Arc<App>> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
-        // Pages of other sites may send text to this machine, and not JSON.
+        // Browsers let pages of other sites send text to this machine, but not JSON.
         if !is_json(request.headers()) {
             let message = "expected a body of `Content-Type: application/json`";
             return Err(ApiError::request(
@@ -62,13 +62,13 @@ fn is_json(headers: &HeaderMap) -> bool {
         .eq_ignore_ascii_case("application/json")
 }
 
-/// The fields that `T` knows; others are left alone, as clients send many.
+/// Parses the fields that `T` has; others are skipped, as clients send many.
 fn read<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
     let not_json = |what: &dyn std::fmt::Display| {
         let message = format!("the body is not JSON: {what}");
         ApiError::request(StatusCode::BAD_REQUEST, message)
     };
-    // The parser looks at neither the characters nor the depth of a value that it skips.
+    // The parser checks neither the encoding nor the depth of a value that it skips.
     let text = std::str::from_utf8(bytes).map_err(|error| not_json(&error))?;
     let levels = levels(text);
     if levels >= LEVELS_MAX {
@@ -87,7 +87,7 @@ fn read<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
         Category::Data => {
             let path = error.path().to_string();
             let what = error.inner().to_string();
-            // Where in the body is said by the path.
+            // The path already gives the position in the body.
             let what = what
                 .rsplit_once(" at line ")
                 .map_or(&*what, |(what, _)| what);
@@ -100,7 +100,7 @@ fn read<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
     Ok(read.0)
 }
 
-/// How deep arrays and objects lie within each other.
+/// The nesting depth of arrays and objects.
 fn levels(text: &str) -> usize {
     let (mut open, mut deepest) = (0_usize, 0);
     let mut bytes = text.as_bytes();
@@ -119,7 +119,7 @@ fn levels(text: &str) -> usize {
     deepest
 }
 
-/// The bytes after the end of a string, of which `bytes` are all but the first quote.
+/// Returns the bytes after a string's end. `bytes` begins after the opening quote.
 fn after_string(mut bytes: &[u8]) -> &[u8] {
     while let Some(at) = memchr2(b'"', b'\\', bytes) {
         if bytes[at] == b'"' {

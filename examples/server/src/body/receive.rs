@@ -1,10 +1,10 @@
-//! How much is received at once, over all connections.
+//! Receives bodies within a memory budget, over all connections.
 //!
-//! A body of up to [`SMALL_BYTES`] is received at once: there are no more of these than
-//! connections. A longer one needs room for all of it before it goes on: as much as its
-//! length says, or as much as a body may have where none is said. A body that waits for
-//! room holds none, so that no two bodies wait for each other. `budget.rs` says which of those
-//! that wait is next: a caller whose bodies never arrive leaves room for others.
+//! A body of up to [`SMALL_BYTES`] is received at once, since there are no more of these than
+//! connections. A longer one must reserve all its bytes before it continues: its declared
+//! length, or the longest allowed one if none is declared. A waiting body holds no bytes, so
+//! no two bodies wait for each other. `budget.rs` decides which body is next: a caller whose
+//! bodies never arrive leaves bytes for others.
 
 use std::sync::Arc;
 use std::thread;
@@ -20,24 +20,24 @@ use super::budget::{ByteBudget, Owner, Reservation};
 use crate::arguments::Conduct;
 use crate::error::ApiError;
 
-/// Bodies of at most so many bytes wait for no room, and are read where they come.
+/// Bodies of at most this many bytes never wait, and are parsed on the thread that received them.
 pub(crate) const SMALL_BYTES: usize = 64 << 10;
-/// Longer bodies that are read at once at the most, each on a thread of its own.
+/// Most longer bodies that are parsed at once, each on a thread of its own.
 const READERS_MAX: usize = 2;
-/// What such a thread adds to its nice value: steps go first where cores are few.
+/// Increment of such a thread's nice value, so that steps have priority if cores are few.
 #[cfg(target_os = "linux")]
 const READER_NICE: i32 = 10;
-/// A client for whose body there was no room is told to come again after so long.
+/// Time after which a client may retry if its body did not fit.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The room for bodies that are being received and read.
+/// The budget for bodies that are being received and parsed.
 #[derive(Debug)]
 pub(crate) struct BodyReceiver {
     budget: ByteBudget,
     readers: Arc<Semaphore>,
 }
 
-/// A whole body, and its room.
+/// A whole body, and its reservation.
 #[derive(Debug)]
 pub(super) struct ReceivedBody {
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ impl BodyReceiver {
         }
     }
 
-    /// Waits for a body, as long as it may take.
+    /// Receives a body within its time limit.
     pub(super) async fn receive(
         &self,
         request: Request,
@@ -79,7 +79,7 @@ impl BodyReceiver {
             let mut parts = request.into_body().into_data_stream();
             while let Some(part) = parts.next().await {
                 let part = part.map_err(|error| {
-                    let message = format!("the body did not come whole: {error}");
+                    let message = format!("the body is incomplete: {error}");
                     ApiError::request(StatusCode::BAD_REQUEST, message)
                 })?;
                 let bytes = received.bytes.len() + part.len();
@@ -98,13 +98,14 @@ impl BodyReceiver {
         match conduct.arrival_time() {
             None => arriving.await,
             Some(time) => timeout(time, arriving).await.unwrap_or_else(|_| {
-                let message = format!("the body has not come within {} seconds", time.as_secs());
+                let message = format!("the body has not arrived within {} seconds", time.as_secs());
                 Err(ApiError::request(StatusCode::REQUEST_TIMEOUT, message))
             }),
         }
     }
 
-    /// Reads a body: a long one on another thread, which keeps its room until it is done.
+    /// Parses a body. A long one is parsed on another thread, which keeps the reservation until it
+    /// is done.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         received: ReceivedBody,
@@ -122,7 +123,7 @@ impl BodyReceiver {
             lower_thread_priority();
             let read = read(&bytes);
             drop((bytes, reservation, reader));
-            // A client that has left does not hear what was read.
+            // If the client is gone, the result is dropped.
             sender.send(read).ok();
         });
         if let Err(error) = started {
@@ -151,9 +152,9 @@ impl BodyReceiver {
         };
         timeout(time, reservation).await.map_err(|_| {
             let message = format!(
-                "there was no room for a body of {bytes} bytes within {} seconds; bodies that are \
-                 received at once have {} bytes together, and those of one caller as much as is \
-                 left for others",
+                "there was no memory for a body of {bytes} bytes within {} seconds; bodies that are \
+                 received at once share {} bytes, and one caller may hold as much as it leaves \
+                 free for others",
                 time.as_secs(),
                 conduct.receiving_bytes_max
             );
@@ -164,13 +165,13 @@ impl BodyReceiver {
 
 /// Lowers this thread's priority below that of the threads that compute steps.
 fn lower_thread_priority() {
-    // Without permission it keeps its priority.
+    // Without permission the thread keeps its priority.
     #[cfg(target_os = "linux")]
     rustix::process::nice(READER_NICE).ok();
 }
 
 impl ReceivedBody {
-    /// Has a place for so many bytes, and never for more than its room.
+    /// Grows the buffer to this many bytes, but never beyond its reservation.
     fn reserve(&mut self, bytes: usize, body_bytes_max: usize) {
         if bytes > self.bytes.capacity() {
             let bytes_max = if self.reservation.is_some() {
@@ -202,7 +203,7 @@ mod tests {
 
     const LARGE: usize = 1 << 20;
 
-    /// Room for one body of the longest.
+    /// Settings with a budget for one body of the longest length.
     fn conduct() -> Conduct {
         let words = "server --oracle --arrival-seconds 1 --body-bytes-max 1048576 \
                      --receiving-bytes-max 1048576";
@@ -219,7 +220,7 @@ mod tests {
         request
     }
 
-    /// Bytes that come, and then no more, although more are awaited.
+    /// A body that sends these bytes and then stalls.
     fn stuck(bytes: usize) -> Body {
         let first = stream::iter([Ok::<_, Infallible>(Bytes::from(vec![b' '; bytes]))]);
         Body::from_stream(first.chain(stream::pending()))
@@ -233,11 +234,11 @@ mod tests {
         let status = |received: Result<ReceivedBody, ApiError>| received.err().map(|e| e.status);
 
         let (first, second, third, short) = tokio::join!(
-            // It holds all the room for a second, and sends nothing.
+            // It reserves the whole budget for a second, and sends nothing.
             receive(Some(LARGE), stuck(0)),
             async {
                 tokio::time::sleep(Duration::from_millis(300)).await;
-                // Of unknown length: it has room for nothing more, and is next.
+                // A body of unknown length: it waits, and is next.
                 receive(None, stuck(SMALL_BYTES + 1)).await
             },
             async {
@@ -250,14 +251,14 @@ mod tests {
             },
         );
         let short = short.map(|short| short.bytes.len());
-        assert_eq!(short.ok(), Some(SMALL_BYTES), "it waits for nobody");
+        assert_eq!(short.ok(), Some(SMALL_BYTES), "a short body does not wait");
         assert_eq!(status(first), Some(StatusCode::REQUEST_TIMEOUT));
         assert_eq!(status(second), Some(StatusCode::REQUEST_TIMEOUT));
         let third = third.map(|third| third.bytes.len());
-        assert_eq!(third.ok(), Some(LARGE), "it had its turn after the others");
+        assert_eq!(third.ok(), Some(LARGE), "its turn comes after the others");
 
         let received = receive(Some(LARGE), Body::from(vec![b' '; LARGE])).await;
-        let received = received.expect("there is room");
+        let received = received.expect("the body fits");
         let rejected = receive(Some(LARGE), Body::from(vec![b' '; LARGE])).await;
         let rejected = rejected.expect_err("there is none");
         assert_eq!(rejected.status, StatusCode::SERVICE_UNAVAILABLE);
@@ -266,7 +267,7 @@ mod tests {
         drop(received);
         receive(None, Body::from(vec![b' '; LARGE]))
             .await
-            .expect("room again");
+            .expect("the body fits again");
     }
 
     #[tokio::test]
@@ -290,19 +291,19 @@ mod tests {
         let received = body_receiver
             .receive(request(Some(LARGE), body), &conduct)
             .await;
-        let received = received.expect("room");
-        // The reader is told which gate to wait at.
+        let received = received.expect("the body fits");
+        // The reader waits at this gate.
         let (open, gate) = std::sync::mpsc::channel::<()>();
         *GATE.lock().expect("one test uses it") = Some(gate);
         let reading = body_receiver.read(received, |_| {
             let gate = GATE.lock().expect("one test uses it").take();
-            gate.expect("it was put there").recv().ok();
+            gate.expect("the gate is set").recv().ok();
             Ok(())
         });
         assert!(timeout(Duration::from_millis(1), reading).await.is_err());
         assert_eq!(body_receiver.budget.free_bytes(), 0);
         drop(open);
-        // The reader gives it back.
+        // The reader frees its reservation.
         drop(body_receiver.budget.acquire(Owner::Unknown, LARGE).await);
     }
 
@@ -321,8 +322,8 @@ mod tests {
         let other = from([10, 0, 0, 2], Body::from(vec![b' '; LARGE]));
         let received = tokio::select! {
             biased;
-            _ = stuck => unreachable!("the other body is there at once"),
-            received = other => received.expect("there is room"),
+            _ = stuck => unreachable!("the other body arrives at once"),
+            received = other => received.expect("the body fits"),
         };
         assert_eq!(received.bytes.len(), LARGE);
     }
@@ -336,7 +337,7 @@ mod tests {
             let pieces = stream::iter(pieces.into_iter().map(Ok::<_, Infallible>));
             let body = Body::from_stream(pieces);
             let received = body_receiver.receive(request(None, body), &conduct).await;
-            let received = received.expect("there is room");
+            let received = received.expect("the body fits");
             assert_eq!(received.bytes.len(), piece * count);
             let capacity = received.bytes.capacity();
             assert!(capacity <= bytes_max, "{capacity} bytes");

@@ -1,16 +1,15 @@
-//! What is cached, told to routers as vLLM does: a ZeroMQ publisher of numbered batches,
-//! and a socket at which those are had again that a router has missed.
+//! Publishes the cache's contents to routers in vLLM's form: a ZeroMQ publisher of numbered
+//! batches, and a socket that replays missed ones.
 //!
-//! A batch is three frames: the topic, its number as eight bytes, big end first, and the
-//! events (see `wire.rs`). Who asks the second socket with the first number that it wants
-//! gets number and events of each, and at last the number of all ones.
+//! A batch is three frames: the topic, its number as eight bytes in big-endian order, and the
+//! events (see `wire.rs`). A reader sends the second socket the first number that it wants. It
+//! gets the number and the events of each batch, and at last the number of all ones.
 //!
-//! Several may ask at once, each with one question at a time. A socket holds what was sent to a
-//! reader until it is read: keep both addresses to routers.
+//! Several readers may ask at once, each with one question at a time. A socket buffers the data
+//! for a reader until it is read, so both addresses should be open to routers only.
 //!
-//! No reader holds the server up. One that is slow misses batches, as their numbers say.
-//! If it is this server that was slow, numbers are left out too, and all that is cached is
-//! told anew.
+//! No reader delays the server. A slow reader misses batches, which it sees by their numbers.
+//! If this server was slow, numbers are skipped too, and all cached blocks are published again.
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
@@ -29,18 +28,18 @@ use super::wire;
 use crate::app::App;
 use crate::arguments::FleetSettings;
 
-/// Bytes of batches that can be had again, with what keeping them takes; the oldest go first.
+/// Bytes of batches kept for replay, with their overhead; the oldest are dropped first.
 const REPLAY_BYTES_MAX: usize = 64 << 20;
-/// Memory that a kept batch takes beside its payload: its place in a queue that may be twice as
-/// long as it need be, and what the allocator and the shared count add.
+/// Overhead of a kept batch: its slot in a queue whose capacity may be twice its length, the
+/// allocator's, and that of the reference count.
 const BATCH_OVERHEAD_BYTES: usize = 2 * size_of::<(u64, Bytes)>() + 64;
-/// Questions that are answered at once; the next wait in the socket.
+/// Questions that are answered at once; further ones wait in the socket.
 const REPLAYS_MAX: usize = 16;
-/// A reader that has not taken what it asked for by then does not get the rest.
+/// A reader that has not read its replay by then does not get the rest.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(5);
-/// A reader that had no room is tried again after so long.
+/// Time after which a send to a full reader is retried.
 const ANSWER_RETRY: Duration = Duration::from_millis(10);
-/// After the last batch that was asked for.
+/// The number that ends a replay.
 const REPLAY_END: [u8; 8] = [0xFF; 8];
 
 /// The publisher.
@@ -52,13 +51,13 @@ pub struct KvEvents {
     /// The number of the next batch.
     next: u64,
     sent: Option<Arc<Mutex<SentBatches>>>,
-    /// Where it publishes.
+    /// The publisher's address.
     pub address: String,
-    /// Where batches can be had again.
+    /// The replay socket's address.
     pub replay_address: Option<String>,
 }
 
-/// Batches that can be had again.
+/// Batches kept for replay.
 #[derive(Debug, Default)]
 struct SentBatches {
     batches: VecDeque<(u64, Bytes)>,
@@ -66,11 +65,11 @@ struct SentBatches {
 }
 
 impl KvEvents {
-    /// Opens the sockets, if there are to be any.
+    /// Opens the sockets, if they are configured.
     ///
     /// # Errors
     ///
-    /// Names the address that it cannot listen at.
+    /// The error names the address that it cannot listen at.
     pub async fn bind(settings: &FleetSettings) -> Result<Option<Self>> {
         let Some(requested) = &settings.kv_events else {
             return Ok(None);
@@ -100,7 +99,7 @@ impl KvEvents {
         Ok(Some(events))
     }
 
-    /// Publishes what is cached until there is no engine any more.
+    /// Publishes the cache's contents until the engine is gone.
     pub async fn run(mut self, app: Weak<App>) {
         while let Some(app) = app.upgrade() {
             let followed = app.engine.follow_blocks().await;
@@ -115,13 +114,16 @@ impl KvEvents {
         }
     }
 
-    /// Publishes until some were missed, or there are no more.
+    /// Publishes events until some were missed or the stream ends.
     async fn publish_all(&mut self, mut events: BlockEvents) {
         let mut due = 0;
         while let Some(batch) = events.next().await {
             let missed = batch.number - due;
             if missed > 0 {
-                tracing::warn!(missed, "KV events were missed: all is told anew");
+                tracing::warn!(
+                    missed,
+                    "KV events were missed: all blocks are published again"
+                );
                 self.next += missed;
                 return;
             }
@@ -133,7 +135,7 @@ impl KvEvents {
     async fn publish(&mut self, batch: &BlockBatch) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let payload = wire::encode(&batch.events, self.block_tokens, now.unwrap_or_default());
-        // Boxed, as a vector may have room for twice as much.
+        // A boxed slice, as a vector's capacity may be twice its length.
         let payload = payload.map(|payload| Bytes::from(payload.into_boxed_slice()));
         let Some(payload) = payload else {
             return;
@@ -159,13 +161,13 @@ impl SentBatches {
         {
             self.bytes -= batch_bytes(&oldest);
         }
-        // Many small batches need a longer queue than the few large ones that follow them.
+        // Many small batches need a longer queue than the few large ones after them.
         if self.batches.capacity() > 4 * self.batches.len() {
             self.batches.shrink_to(2 * self.batches.len());
         }
     }
 
-    /// The first batch of these numbers that is still there.
+    /// The first batch in this range that is still kept.
     fn first(&self, numbers: Range<u64>) -> Option<(u64, Bytes)> {
         let before = |held: &(u64, Bytes)| held.0 < numbers.start;
         let at = self.batches.partition_point(before);
@@ -173,7 +175,7 @@ impl SentBatches {
         found.filter(|(number, _)| *number < numbers.end).cloned()
     }
 
-    /// The number after the last.
+    /// The number after the last batch.
     fn end(&self) -> u64 {
         self.batches.back().map_or(0, |(number, _)| number + 1)
     }
@@ -183,8 +185,8 @@ fn batch_bytes(payload: &Bytes) -> usize {
     payload.len() + BATCH_OVERHEAD_BYTES
 }
 
-/// Answers those who have missed batches, several at once: one that does not read is waited
-/// for beside the others.
+/// Answers readers that have missed batches, several at once. A reader that does not read does
+/// not delay the others.
 async fn replay(
     mut questions: impl SocketRecv,
     answers: impl SocketSend + Clone + Send + 'static,
@@ -211,7 +213,7 @@ async fn replay(
                     answering.spawn(answer(answers, identity, first, sent));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "no KV events can be had again");
+                    tracing::warn!(%error, "KV events cannot be replayed");
                     return;
                 }
             }
@@ -219,7 +221,7 @@ async fn replay(
     }
 }
 
-/// Whose a question is, and the first number that it wants.
+/// The reader that asks, and the first number that it wants.
 fn parse_question(question: ZmqMessage) -> Option<(Bytes, u64)> {
     let frames = question.into_vec();
     let [identity, _, first] = &frames[..] else {
@@ -229,7 +231,7 @@ fn parse_question(question: ZmqMessage) -> Option<(Bytes, u64)> {
     Some((identity.clone(), u64::from_be_bytes(first)))
 }
 
-/// Answers one question, as far as the reader takes it in time; returns whose it was.
+/// Answers one question, as far as the reader reads in time. Returns the reader.
 async fn answer(
     mut answers: impl SocketSend,
     identity: Bytes,
@@ -239,14 +241,14 @@ async fn answer(
     let all = send_since(&mut answers, &identity, first, &sent);
     match timeout(REPLAY_TIMEOUT, all).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "KV events were not sent again"),
+        Ok(Err(error)) => tracing::debug!(%error, "KV events were not replayed"),
         Err(_) => tracing::debug!("a reader asked for KV events and does not read them"),
     }
     identity
 }
 
-/// Sends what there was when it was asked for, and then the end. A batch that has gone meanwhile is
-/// a gap in the numbers.
+/// Sends the batches that existed at the time of the question, and then the end. A batch that
+/// was dropped meanwhile is a gap in the numbers.
 async fn send_since(
     answers: &mut impl SocketSend,
     identity: &Bytes,
@@ -266,8 +268,8 @@ async fn send_since(
         };
         let number = Bytes::copy_from_slice(&number);
         let frames = [identity.clone(), Bytes::new(), number, payload];
-        // While the socket waits for a reader it holds a lock that others want, and that blocks
-        // the thread of one who leaves: it never waits here.
+        // This send never waits: a send that waits for a reader holds a lock that other sends need,
+        // and that blocks the thread of a reader that disconnects.
         while answers
             .send(message(frames.clone()))
             .now_or_never()
@@ -283,7 +285,8 @@ async fn send_since(
 }
 
 fn locked(sent: &Mutex<SentBatches>) -> MutexGuard<'_, SentBatches> {
-    sent.lock().expect("nobody panics while it holds this")
+    sent.lock()
+        .expect("nothing panics while it holds this lock")
 }
 
 fn message<const N: usize>(frames: [Bytes; N]) -> ZmqMessage {
@@ -302,7 +305,7 @@ mod tests {
 
     type Sending<'a, T> = Pin<Box<dyn Future<Output = ZmqResult<T>> + Send + 'a>>;
 
-    /// Questions as they come, without a socket.
+    /// A source of questions without a socket.
     struct Questions(mpsc::UnboundedReceiver<ZmqMessage>);
 
     impl SocketRecv for Questions {
@@ -314,7 +317,7 @@ mod tests {
         }
     }
 
-    /// Answers by reader. One whose name begins with `stuck` takes none.
+    /// A sink for answers. A reader whose name begins with `stuck` accepts none.
     #[derive(Clone)]
     struct Answers(mpsc::UnboundedSender<(Bytes, Bytes)>);
 
@@ -347,7 +350,7 @@ mod tests {
         sent
     }
 
-    /// All that is kept is counted: the queue's places and each payload's own allocation.
+    /// All kept memory is counted: the queue's slots and each payload's own allocation.
     #[test]
     fn small_batches_are_charged_their_overhead() {
         let mut sent = SentBatches::default();
@@ -355,7 +358,7 @@ mod tests {
         let taken = |sent: &SentBatches| {
             let slots = sent.batches.capacity() * size_of::<(u64, Bytes)>();
             let payloads: usize = sent.batches.iter().map(|(_, held)| held.len()).sum();
-            // An allocation is at least 32 bytes, and a payload that is shared has two.
+            // An allocation has at least 32 bytes, and a shared payload has two.
             slots + payloads + 64 * sent.batches.len()
         };
         let small = 2 * REPLAY_BYTES_MAX / BATCH_OVERHEAD_BYTES;
@@ -386,23 +389,23 @@ mod tests {
         let ask = |identity: &str, first| ask.send(question(identity, first)).expect("it listens");
         for number in 0..REPLAYS_MAX - 1 {
             ask(&format!("stuck {number}"), 0);
-            // A second question of one reader takes no other's turn.
+            // A second question of a reader takes no other reader's turn.
             ask(&format!("stuck {number}"), 0);
         }
         ask("reads", 6);
         for expected in [6u64.to_be_bytes(), 7u64.to_be_bytes(), REPLAY_END] {
-            let (identity, number) = received.recv().await.expect("it is told");
+            let (identity, number) = received.recv().await.expect("a batch is replayed");
             assert_eq!((&identity[..], &number[..]), (&b"reads"[..], &expected[..]));
         }
         assert_eq!(
             started_at.elapsed(),
             Duration::ZERO,
-            "nobody was waited for"
+            "no reader was waited for"
         );
-        // When all turns are taken, the next comes when the first has had its time.
+        // When all turns are taken, the next question is answered after the first one's timeout.
         ask("stuck last", 0);
         ask("later", 8);
-        let (identity, number) = received.recv().await.expect("it is told");
+        let (identity, number) = received.recv().await.expect("a batch is replayed");
         assert_eq!(
             (&identity[..], &number[..]),
             (&b"later"[..], &REPLAY_END[..])

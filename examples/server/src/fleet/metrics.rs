@@ -7,14 +7,14 @@ use std::fmt::Write;
 use motet::Engine;
 use motet::model::SegmentSize;
 
-/// A metric, what kind it is and how it is read off the engine.
+/// A metric, its kind, and its value.
 struct Metric {
     name: &'static str,
     kind: &'static str,
     value: fn(&Reading) -> f64,
 }
 
-/// The engine at one moment.
+/// The engine's figures at one moment.
 struct Reading {
     running: usize,
     waiting: usize,
@@ -38,7 +38,7 @@ const METRICS: [Metric; 8] = [
 ];
 const CACHE_INFO: &str = "vllm:cache_config_info";
 
-/// All of them, in Prometheus' words. The label is the model's name.
+/// All metrics in Prometheus' text format. The label is the model's name.
 pub(crate) fn render(engine: &Engine, model: &str) -> String {
     let (now, model) = (Reading::of(engine), escaped(model));
     let mut text = String::new();
@@ -48,7 +48,7 @@ pub(crate) fn render(engine: &Engine, model: &str) -> String {
             text,
             "# TYPE {name} {kind}\n{name}{{model_name=\"{model}\"}} {value}\n"
         )
-        .expect("memory takes all");
+        .expect("writing to a string does not fail");
     }
     let block_tokens = engine.config().cache.block_tokens;
     let block_bytes = engine
@@ -61,7 +61,7 @@ pub(crate) fn render(engine: &Engine, model: &str) -> String {
         text,
         "# TYPE {CACHE_INFO} gauge\n{CACHE_INFO}{{{labels}}} 1\n"
     )
-    .expect("memory takes all");
+    .expect("writing to a string does not fail");
     text
 }
 
@@ -81,7 +81,7 @@ impl Reading {
     }
 }
 
-/// A label's value as Prometheus wants it.
+/// A label's value, escaped for Prometheus.
 fn escaped(value: &str) -> String {
     let value = value.replace('\\', "\\\\").replace('"', "\\\"");
     value.replace('\n', "\\n")
@@ -97,7 +97,7 @@ mod tests {
     use crate::arguments::Arguments;
     use crate::start;
 
-    /// The rows of the page whose first cell is one of vLLM's names, and their kinds.
+    /// The metrics of the page with vLLM's names, and their kinds.
     fn documented() -> BTreeMap<String, String> {
         let page = include_str!("../../../../docs/metrics.md");
         let rows = page

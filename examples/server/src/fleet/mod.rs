@@ -1,9 +1,9 @@
-//! One of several servers behind a router: what it tells, in words that routers know.
+//! The interface to routers, for one of several servers behind one.
 //!
-//! | file | what is there |
+//! | file | content |
 //! |---|---|
-//! | `kv_events.rs` | what is cached, told as it changes: a publisher, and a replay of what was missed |
-//! | `wire.rs` | the same as vLLM's MessagePack |
+//! | `kv_events.rs` | changes of the cache: a publisher, and a replay of missed batches |
+//! | `wire.rs` | their encoding: vLLM's MessagePack |
 //! | `metrics.rs` | the gauges that routers read, under vLLM's names |
 
 pub mod kv_events;

@@ -1,7 +1,7 @@
 //! vLLM's KV events: structs as arrays, each event beginning with its name.
 //!
-//! The newest vLLM writes events as maps. Arrays are what it wrote before, and what SGLang
-//! writes; Dynamo reads both.
+//! The newest vLLM writes events as maps. Older versions and SGLang write arrays; Dynamo reads
+//! both.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use motet::TokenId;
 use motet::cache::{BlockEvent, BlockHash, Salt};
 use serde::Serialize;
 
-/// Where the blocks are. What is kept in host memory or on a disk is not told.
+/// The medium of the blocks. Blocks in host memory or on a disk are not published.
 const MEDIUM: &str = "GPU";
-/// Which part of one engine tells this, if it has several.
+/// The rank of an engine's part, if it has several.
 const DATA_PARALLEL_RANK: u32 = 0;
 
-/// Events that came at once.
+/// A batch of events.
 #[derive(Serialize)]
 struct Batch<'a>(f64, Vec<Event<'a>>, u32);
 
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Event<'a> {
-    /// Name, hashes, hash of the block before the first, tokens, tokens of a block, number
-    /// of an adapter, medium.
+    /// Name, hashes, hash of the block before the first, tokens, tokens of a block, number of an
+    /// adapter, medium.
     Stored(
         &'static str,
         Vec<u64>,
@@ -38,8 +38,8 @@ enum Event<'a> {
     AllRemoved((&'static str,)),
 }
 
-/// A batch as MessagePack, if anything in it may be told. What has a salt is left out:
-/// readers look blocks up by their tokens, and would take one tenant's for another's.
+/// Encodes a batch as MessagePack; `None` if nothing in it may be published. Blocks with a salt
+/// are left out: readers look blocks up by their tokens, and would mix up tenants.
 pub(super) fn encode(
     events: &[BlockEvent],
     block_tokens: usize,
@@ -51,7 +51,7 @@ pub(super) fn encode(
     let wire_events: Vec<Event<'_>> = wire_events.collect();
     (!wire_events.is_empty()).then(|| {
         let batch = Batch(since_1970.as_secs_f64(), wire_events, DATA_PARALLEL_RANK);
-        rmp_serde::to_vec(&batch).expect("memory takes all")
+        rmp_serde::to_vec(&batch).expect("writing to memory does not fail")
     })
 }
 

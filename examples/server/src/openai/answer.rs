@@ -1,4 +1,4 @@
-//! An answer whole, or as server-sent events.
+//! Answers, complete or as server-sent events.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,41 +20,41 @@ use crate::generate::{Event, OutputStreams, finish_reason};
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
-/// While nothing is said for so long, a comment keeps the connection.
+/// After this time without output, a comment keeps the connection open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// How an endpoint spells an output.
+/// The form of an endpoint's answers.
 pub(crate) trait Shape: Send + 'static {
-    /// What begins the answer's id.
+    /// The prefix of the answer's id.
     const PREFIX: &'static str;
     /// The `object` of a whole answer.
     const WHOLE: &'static str;
     /// The `object` of a part.
     const PART: &'static str;
 
-    /// What comes before all else of this output, if anything does.
+    /// The first part of an output's stream, if the endpoint has one.
     fn first(&self, number: usize) -> Option<Map<String, Value>>;
-    /// More text.
+    /// A part with more text.
     fn part(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value>;
-    /// Nothing more.
+    /// The last part, without text.
     fn last(&self) -> Map<String, Value>;
-    /// All of this output.
+    /// The complete output.
     fn whole(&self, number: usize, text: &str, logprobs: Option<Value>) -> Map<String, Value>;
-    /// Log probabilities of tokens that come after so many characters of output.
+    /// Log probabilities of tokens; `after` is the number of output characters before them.
     fn logprobs(&self, text: &TextCodec, sent: &[(TokenId, TokenLogprobs)], after: usize) -> Value;
 }
 
-/// One output, as far as it has come.
+/// One output so far.
 #[derive(Debug, Default)]
 struct Output {
     text: String,
     logprobs: Vec<(TokenId, TokenLogprobs)>,
-    /// Characters whose tokens' log probabilities were told.
+    /// Characters whose tokens' log probabilities were sent.
     sent: usize,
     ended: Option<FinishReason>,
 }
 
-/// Of the outputs of each prompt, those that are kept.
+/// The number of outputs of each prompt, and of those that are kept.
 #[derive(Clone, Copy, Debug)]
 struct BestOf {
     n: usize,
@@ -62,7 +62,7 @@ struct BestOf {
 }
 
 impl BestOf {
-    /// Those whose tokens have the highest mean log probability, the best first.
+    /// The outputs with the highest mean log probability per token, the best first.
     fn best(self, outputs: Vec<Output>) -> Vec<Output> {
         let mut outputs = outputs.into_iter();
         let mut chosen = Vec::new();
@@ -78,7 +78,7 @@ impl BestOf {
 }
 
 impl Output {
-    /// The lowest there is where no token is known to judge by.
+    /// The lowest value if there are no tokens.
     fn mean_logprob(&self) -> f64 {
         let logprobs = self.logprobs.iter();
         let sum: f64 = logprobs
@@ -91,7 +91,7 @@ impl Output {
     }
 }
 
-/// What all parts of an answer have in common.
+/// The common fields of all parts of an answer.
 #[derive(Debug)]
 struct Head {
     app: Arc<App>,
@@ -135,7 +135,7 @@ impl Head {
     }
 }
 
-/// Has the requests done, and answers whole or as it comes.
+/// Submits the requests, and answers completely or as a stream.
 pub(crate) async fn answer<S: Shape>(
     app: Arc<App>,
     shape: S,
@@ -182,7 +182,7 @@ async fn whole<S: Shape>(
                 output.text.push_str(&text);
                 output.logprobs.extend(logprobs);
             }
-            // Only a stream has use for it.
+            // Only a stream reports the progress of prompts.
             Event::Prefilled(_) => {}
             Event::Ended(reason) => output.ended = Some(reason),
             Event::Failed(error) => return Err(error.into()),
@@ -200,8 +200,8 @@ async fn whole<S: Shape>(
     Ok(Json(body).into_response())
 }
 
-/// Answers with each piece as it comes. A client who leaves drops this, and with it the
-/// outputs; one who reads slowly pauses them.
+/// Streams each piece as it comes. When the client disconnects, the stream and its outputs are
+/// dropped. A client that reads slowly pauses them.
 fn streamed<S: Shape>(
     head: Head,
     shape: S,
@@ -282,7 +282,7 @@ impl<S: Shape> Streaming<S> {
         }
     }
 
-    /// None where there is nothing to say: a token may end within a character.
+    /// Returns `None` if there is no new text: a token may end within a character.
     fn spell(&mut self, number: usize, output_event: Event) -> Option<sse::Event> {
         match output_event {
             Event::Generated { text, logprobs } => {
@@ -305,7 +305,7 @@ impl<S: Shape> Streaming<S> {
                 Some(event(&body))
             }
             Event::Ended(reason) => Some(self.part(number, self.shape.last(), Some(reason))),
-            // The status is long gone: the error is the last event.
+            // The status was already sent, so the error is the last event.
             Event::Failed(error) => {
                 self.stage = Stage::Finished;
                 Some(event(&ApiError::from(error).body()))

@@ -26,7 +26,7 @@ use crate::keys::Caller;
 use crate::log::RequestLog;
 
 fields! {
-    /// What was said, and what the chat template is told besides.
+    /// The fields of a conversation: messages, and further inputs of the chat template.
     pub(crate) struct Conversation {
         messages: Option<Vec<ChatMessage>>,
         tools: Option<Vec<Json>>,
@@ -43,7 +43,7 @@ struct ChatMessage {
     more: BTreeMap<String, Value>,
 }
 
-/// A call as templates write it, with its arguments as JSON. The API has them as text.
+/// A tool call in the form of templates, with its arguments as JSON. The API has them as text.
 #[derive(Debug)]
 struct ToolCall(Value);
 
@@ -61,7 +61,7 @@ struct Part {
 }
 
 fields! {
-    /// What is told of each token.
+    /// The log probabilities that a request asks for.
     pub(crate) struct Logprobs {
         logprobs: Option<bool>,
         top_logprobs: Option<usize>,
@@ -76,18 +76,18 @@ pub(crate) async fn complete(
     Body((parameters, logprobs, conversation)): Body<(Parameters, Logprobs, Conversation)>,
 ) -> Result<Response, ApiError> {
     let chat = conversation.chat(&app)?;
-    // As long as the context leaves room for.
+    // The default output length is what fits in the context.
     let most = app.engine.model().context_tokens_max;
     let mut request = parameters.request(&app, &caller, Prompt::Chat(chat), most)?;
     request.logprobs = logprobs.alternatives()?;
     let delivery = parameters.delivery();
-    // Nothing of the body lives on while the answer is made.
+    // The body's memory is freed before the answer is generated.
     drop(parameters);
     answer::answer(app, ChatShape, vec![request], delivery, caller, log).await
 }
 
 impl Logprobs {
-    /// Of how many tokens beside each, if they are wanted at all.
+    /// The number of alternatives per token; `None` without log probabilities.
     fn alternatives(&self) -> Result<Option<usize>, ApiError> {
         match (self.logprobs, self.top_logprobs) {
             (Some(true), top) => Ok(Some(top.unwrap_or(0))),
@@ -101,7 +101,7 @@ impl Logprobs {
 }
 
 impl Conversation {
-    /// As the template reads it.
+    /// The conversation in the template's form.
     pub(crate) fn chat(self, app: &App) -> Result<Chat, ApiError> {
         let messages = self.messages.unwrap_or_default();
         if messages.is_empty() {
@@ -139,7 +139,7 @@ impl<'de> Deserialize<'de> for ChatMessage {
     }
 }
 
-/// Values that a message counts for: about as large as so many.
+/// Free-form values that a message counts as, by its size in memory.
 const MESSAGE_VALUES: usize = 4;
 
 struct ChatMessageVisitor;

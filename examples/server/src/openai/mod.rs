@@ -1,11 +1,11 @@
 //! The API's bodies, as requests to the engine and back.
 //!
-//! | file | what is there |
+//! | file | content |
 //! |---|---|
-//! | `parameters.rs` | the fields that both endpoints have |
+//! | `parameters.rs` | the common fields of both endpoints |
 //! | `chat.rs` | `/v1/chat/completions` |
 //! | `text.rs` | `/v1/completions` |
-//! | `answer.rs` | an answer whole, or as server-sent events |
+//! | `answer.rs` | answers, complete or as server-sent events |
 
 pub(crate) mod answer;
 pub(crate) mod chat;

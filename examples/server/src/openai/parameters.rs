@@ -1,4 +1,4 @@
-//! The fields that both endpoints have.
+//! The common fields of both endpoints.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::keys::Caller;
 pub(crate) const NAME_BYTES_MAX: usize = 1 << 10;
 
 fields! {
-    /// How a prompt is to be continued. What OpenAI's API does not have is named as in vLLM.
+    /// Settings for the continuation of a prompt. Fields that OpenAI's API lacks have vLLM's names.
     pub(crate) struct Parameters {
         model: Option<String>,
         max_tokens: Option<usize>,
@@ -45,24 +45,24 @@ fields! {
         response_format: Option<ResponseFormat>,
         user: Option<String>,
         cache_salt: Option<String>,
-        /// False: use nothing that is cached, and leave nothing there. Named as in llama.cpp.
+        /// If false, the request neither reads nor writes the cache. The name is llama.cpp's.
         cache_prompt: Option<bool>,
-        /// Tell in the stream how far the prompt is computed. Named as in llama.cpp.
+        /// Report the prompt's progress in the stream. The name is llama.cpp's.
         return_progress: Option<bool>,
         priority: Option<Class>,
-        /// Go on when the context is full, and forget its oldest part.
+        /// Continue when the context is full, and drop its oldest part.
         context_shift: Option<bool>,
-        /// Tokens at the beginning that are never forgotten; asks for `context_shift`.
+        /// Tokens at the beginning that are never dropped; implies `context_shift`.
         num_keep: Option<usize>,
     }
 }
 
-/// How the answer is to come.
+/// The form of delivery of the answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivery {
-    /// As it is made.
+    /// Whether the answer is streamed.
     pub(crate) is_streamed: bool,
-    /// With what it cost as the last event of a stream.
+    /// Whether the last event of a stream has the usage.
     pub(crate) include_usage: bool,
 }
 
@@ -76,11 +76,11 @@ struct StreamOptions {
 enum ResponseFormat {
     Text,
     JsonObject,
-    /// As text.
+    /// The schema as text.
     JsonSchema(String),
 }
 
-/// A response format as it is sent.
+/// A response format as in the body.
 #[derive(Debug, Deserialize)]
 struct Format {
     #[serde(rename = "type")]
@@ -102,7 +102,7 @@ struct NamedSchema {
 }
 
 impl Parameters {
-    /// How the answer is to come.
+    /// The form of delivery of the answer.
     pub(crate) fn delivery(&self) -> Delivery {
         let options = self.stream_options.as_ref();
         Delivery {
@@ -111,7 +111,7 @@ impl Parameters {
         }
     }
 
-    /// The engine's request for this prompt, of at most so many tokens if not said.
+    /// The engine's request for a prompt, with a default for the most output tokens.
     pub(crate) fn request(
         &self,
         app: &App,
@@ -119,7 +119,7 @@ impl Parameters {
         prompt: Prompt,
         output_tokens_max: usize,
     ) -> Result<Request, ApiError> {
-        // Each of many prompts has a copy of these.
+        // Each prompt of the request has a copy of these fields.
         self.check_lengths()?;
         if let Some(named) = self.model.as_ref().filter(|named| **named != app.model) {
             return Err(ApiError::model_not_found(named));
@@ -138,7 +138,7 @@ impl Parameters {
             .response_format
             .as_ref()
             .and_then(ResponseFormat::grammar);
-        // A key is one user, whatever names it gives: else more names were a larger share.
+        // A key is one user, whatever `user` says; otherwise more names would get a larger share.
         let user = caller.name.as_deref().or(self.user.as_deref());
         request.user = user.map(str::to_owned);
         request.cache = match self.cache_prompt {
@@ -185,8 +185,8 @@ impl Parameters {
         Ok(())
     }
 
-    /// The class that is asked for. A class that is too high is refused, not lowered: a client
-    /// whose class is lowered would wait and not know why.
+    /// The requested class. A class that is too high is rejected, not lowered: with a lower class
+    /// the client would wait without knowing why.
     fn class(&self, app: &App, caller: &Caller) -> Result<Class, ApiError> {
         let highest = caller.class_max.unwrap_or(app.conduct.class_max);
         match self.priority {
@@ -203,7 +203,7 @@ impl Parameters {
                 ApiError::field("top_k", format!("`top_k` is {top_k}; expected -1 or more"))
             })?,
         };
-        // The API's penalties look at all of the output; the third looks at the prompt too.
+        // The API's penalties count the whole output. The repetition penalty also counts the prompt.
         let looks_back = self.repetition_penalty.is_some();
         Ok(Sampling {
             temperature: self.temperature.unwrap_or(1.0),
@@ -232,15 +232,15 @@ impl Parameters {
         parsed.collect()
     }
 
-    /// Keys share no cached state, unless the server was told that they may.
+    /// Different keys share no cached state, unless a setting allows it.
     fn salt(&self, app: &App, caller: &Caller) -> Option<String> {
         if self.cache_prompt == Some(false) {
-            // The engine refuses one beside it.
+            // The engine rejects a salt beside it.
             return self.cache_salt.clone();
         }
         let own = caller.name.as_ref().filter(|_| !app.conduct.share_cache);
         match (own, &self.cache_salt) {
-            // Its length before it, so that no two pairs are spelled alike.
+            // The name's length comes first, so that different pairs have different salts.
             (Some(name), Some(salt)) => Some(format!("{}:{name}{salt}", name.len())),
             (Some(name), None) => Some(format!("{}:{name}", name.len())),
             (None, salt) => salt.clone(),
@@ -248,11 +248,12 @@ impl Parameters {
     }
 
     fn at_context_limit(&self) -> ContextLimit {
-        match self.context_shift.unwrap_or(self.num_keep.is_some()) {
-            true => ContextLimit::Shift {
+        if self.context_shift.unwrap_or(self.num_keep.is_some()) {
+            ContextLimit::Shift {
                 keep: self.num_keep.unwrap_or(0),
-            },
-            false => ContextLimit::Stop,
+            }
+        } else {
+            ContextLimit::Stop
         }
     }
 }

@@ -25,13 +25,13 @@ use crate::keys::Caller;
 use crate::log::RequestLog;
 use crate::tokens;
 
-/// What the API takes where `max_tokens` is not said.
+/// The API's default of `max_tokens`.
 const OUTPUT_TOKENS_MAX: usize = 16;
-/// Prompts of one request: each takes a place in the queue.
+/// Most prompts of one request; each takes a place in the queue.
 pub(crate) const PROMPTS_MAX: usize = 128;
 
 fields! {
-    /// What is to be continued.
+    /// The fields of a completion.
     pub(crate) struct CompletionFields {
         prompt: Option<Prompts>,
         logprobs: Option<usize>,
@@ -66,7 +66,7 @@ pub(crate) async fn complete(
     let requests = prompts.prompts()?.into_iter().map(|prompt| {
         let mut request = parameters.request(&app, &caller, prompt, OUTPUT_TOKENS_MAX)?;
         request.logprobs = logprobs;
-        // As many as are wanted leave no choice.
+        // If `best_of` equals `n`, there is nothing to choose.
         request.best_of = best_of.filter(|best_of| *best_of != request.n);
         Ok::<_, ApiError>(request)
     });
@@ -76,13 +76,13 @@ pub(crate) async fn complete(
         outputs_each: requests[0].n,
     };
     let delivery = parameters.delivery();
-    // Nothing of the body lives on while the answer is made.
+    // The body's memory is freed before the answer is generated.
     drop(parameters);
     answer::answer(app, shape, requests, delivery, caller, log).await
 }
 
 impl CompletionFields {
-    /// What this server does not do is refused, rather than left out.
+    /// Rejects unsupported fields, rather than ignoring them.
     fn check(&self, parameters: &Parameters) -> Result<(), ApiError> {
         let unprocessable = |field: &str, what: &str| {
             let message = format!("`{field}` {what}");
@@ -156,7 +156,7 @@ impl<'de> Visitor<'de> for PromptsVisitor {
     }
 }
 
-/// What a list of prompts, or of tokens, is made of.
+/// An element of a list of prompts or of tokens.
 enum PromptItem {
     Text(String),
     Token(TokenId),
@@ -206,7 +206,7 @@ impl<'de> Visitor<'de> for PromptItemVisitor {
 }
 
 impl Prompts {
-    /// What the prompts say, to be told again.
+    /// The prompts' texts, for `echo`.
     async fn texts(&self, app: &App, caller: &Caller) -> Result<Vec<String>, ApiError> {
         let (one, many);
         let all = match self {
@@ -248,9 +248,9 @@ impl Prompts {
 }
 
 struct TextShape {
-    /// What comes before the outputs of each prompt; empty where nothing does.
+    /// The text before the outputs of each prompt; empty without `echo`.
     echoed: Vec<String>,
-    /// Outputs of each prompt.
+    /// Number of outputs of each prompt.
     outputs_each: usize,
 }
 

@@ -1,50 +1,47 @@
-//! What comes back.
+//! Schemas of answers.
 
 use serde_json::{Map, Value, json};
 
 use super::{described, object, reference};
 
-/// Every status that is an error, and when it is answered.
+/// Every status of an error, and its description.
 const ERRORS: [(u16, &str); 14] = [
     (
         400,
-        "A field makes no sense: `param` names it. Or the body is not a JSON object",
+        "A field is invalid: `param` names it. Or the body is not a JSON object",
     ),
     (401, "No valid API key"),
     (
         403,
-        "It is for another key, of too high a class, or from a page of another site",
+        "The route needs another key, the class is too high, or the request is from another site's page",
     ),
-    (404, "There is no such thing or model"),
+    (404, "There is no such route or model"),
     (
         408,
         "The body took too long to come, or the answer was not read",
     ),
     (413, "The body is too long"),
     (415, "The body is not `application/json`"),
-    (
-        421,
-        "The request was sent to a host that this server is not",
-    ),
+    (421, "`Host` is not a name of this server"),
     (
         422,
-        "It makes sense, and this server or its model cannot do it",
+        "The request is valid, but this server or its model cannot serve it",
     ),
     (
         429,
-        "A queue is full, or the key has as many requests inside as it may",
+        "A queue is full, or the key has as many concurrent requests as it may have",
     ),
     (431, "The headers are too long"),
     (500, "A fault of the server or the model's device"),
     (
         503,
-        "The server ends, or its device is lost, or out of memory, or there is no room for \
+        "The server shuts down, its device is lost or out of memory, or there is no memory for \
          the body",
     ),
-    (504, "The request's time is over"),
+    (504, "The request's time limit has passed"),
 ];
 
-/// The errors, by their status.
+/// The errors by status.
 pub(super) fn errors() -> Map<String, Value> {
     let responses = ERRORS.into_iter().map(|(status, when)| {
         let mut response = json(when, "Error");
@@ -59,7 +56,7 @@ pub(super) fn errors() -> Map<String, Value> {
     responses.collect()
 }
 
-/// References to the errors of these statuses.
+/// References to the errors with these statuses.
 pub(super) fn rejected(statuses: &[&[u16]]) -> Map<String, Value> {
     let statuses = statuses.iter().copied().flatten();
     let references = statuses.map(|status| {
@@ -69,7 +66,7 @@ pub(super) fn rejected(statuses: &[&[u16]]) -> Map<String, Value> {
     references.collect()
 }
 
-/// An answer in JSON.
+/// A JSON answer.
 pub(super) fn json(description: &str, schema: &str) -> Value {
     json!({
         "description": description,
@@ -82,7 +79,7 @@ pub(super) fn json(description: &str, schema: &str) -> Value {
     })
 }
 
-/// An answer in parts.
+/// A streamed answer.
 pub(super) fn events(part: &str) -> Value {
     let chunk = json!({
         "type": "string",
@@ -188,7 +185,7 @@ fn usage(count: &Value) -> Value {
     object(fields, &required)
 }
 
-/// How far a prompt is computed, in a stream that was asked to tell.
+/// The progress of a prompt, for streams that ask for it.
 fn prompt_progress() -> Value {
     let count = json!({"type": "integer", "minimum": 0});
     let fields = json!({
@@ -200,7 +197,7 @@ fn prompt_progress() -> Value {
     object(fields, &["index", "total", "cache", "processed"])
 }
 
-/// A whole answer, which has its usage, or a part of one, which may have.
+/// A complete answer, which has its usage, or a part of one, which may have it.
 fn completion(kind: &str, choice: Value, is_whole: bool) -> Value {
     let fields = json!({
         "id": {"type": "string"},
@@ -299,7 +296,7 @@ fn state(count: &Value) -> Value {
     let fields = json!({
         "state": described(
             json!({"enum": states}),
-            "The other fields are for the operator; `busy` is `ready` to others",
+            "The other fields are for the operator; others see `busy` as `ready`",
         ),
         "reason": {"type": ["string", "null"]},
         "running": count,

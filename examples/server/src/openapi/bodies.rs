@@ -1,4 +1,4 @@
-//! What is sent.
+//! Schemas of request bodies.
 
 use motet::Request;
 use motet::text::StopStrings;
@@ -45,7 +45,7 @@ pub(super) fn schemas(app: &App) -> Map<String, Value> {
     ])
 }
 
-/// What both endpoints take.
+/// The common fields of both endpoints.
 fn parameters(app: &App) -> Map<String, Value> {
     let context = app.engine.model().context_tokens_max as u64;
     let mut all = fields(json!({
@@ -55,19 +55,19 @@ fn parameters(app: &App) -> Map<String, Value> {
         },
         "max_tokens": described(
             optional(&counted(1, u64::MAX)),
-            "Cut to what the context leaves; 16 of completions, all of chats, if not said",
+            "Reduced to the rest of the context; the default is 16 for completions, and all of it for chats",
         ),
         "max_completion_tokens": described(
             optional(&counted(1, u64::MAX)),
-            "The newer name of `max_tokens`, and goes before it",
+            "The newer name of `max_tokens`; it takes precedence",
         ),
         "min_tokens": described(
             optional(&counted(0, u64::MAX)),
-            "No end token before so many; at most `max_tokens`",
+            "Fewest tokens before an end token; at most `max_tokens`",
         ),
         "n": described(
             optional(&counted(1, Request::N_MAX as u64)),
-            "At most the places that this server has",
+            "At most the requests that this server can hold",
         ),
         "stream": optional(&json!({"type": "boolean"})),
         "stream_options": optional(&object(
@@ -84,27 +84,27 @@ fn parameters(app: &App) -> Map<String, Value> {
         ),
         "cache_prompt": described(
             optional(&json!({"type": "boolean"})),
-            "False: use nothing that is cached and leave nothing there; not beside `cache_salt`",
+            "If false, neither read nor write the cache; not with `cache_salt`",
         ),
         "return_progress": described(
             optional(&json!({"type": "boolean"})),
-            "Tell in a stream how far each prompt is computed: parts with `prompt_progress`",
+            "Report the progress of each prompt in a stream: parts with `prompt_progress`",
         ),
         "priority": described(
             json!({"enum": ["background", "normal", "urgent", null]}),
             &format!(
-                "A class: a higher one goes first. One above that of the key is answered with \
+                "A priority class: a higher one starts first. One above that of the key is answered with \
                  403; of a key that has none, the highest is {}",
                 app.conduct.class_max
             ),
         ),
         "context_shift": described(
             optional(&json!({"type": "boolean"})),
-            "Go on when the context is full, and forget its oldest part",
+            "Continue when the context is full, and drop its oldest part",
         ),
         "num_keep": described(
             optional(&counted(0, context - 1)),
-            "Tokens at the beginning that are never forgotten; asks for `context_shift`",
+            "Tokens at the beginning that are never dropped; implies `context_shift`",
         ),
     }));
     all.extend(sampling(app));
@@ -125,11 +125,11 @@ fn sampling(app: &App) -> Map<String, Value> {
         "additionalProperties": finite(),
     });
     fields(json!({
-        "temperature": described(optional(&from_0), "0 is greedy; 1 if not said"),
+        "temperature": described(optional(&from_0), "0 is greedy; the default is 1"),
         "top_p": optional(&above_0(1.0)),
         "top_k": described(
             optional(&json!({"type": "integer", "minimum": -1, "maximum": u32::MAX})),
-            "-1 and 0 are all",
+            "-1 and 0 mean all tokens",
         ),
         "min_p": optional(&json!({"type": "number", "minimum": 0, "maximum": 1})),
         "seed": optional(&json!({
@@ -139,7 +139,7 @@ fn sampling(app: &App) -> Map<String, Value> {
         "frequency_penalty": optional(&finite()),
         "repetition_penalty": described(
             optional(&above_0(f32::MAX)),
-            "Has all penalties look at the prompt too",
+            "All penalties then count the prompt, too",
         ),
         "logit_bias": described(
             optional(&bias),
@@ -172,9 +172,9 @@ fn endings(app: &App) -> Map<String, Value> {
         "stop_token_ids": optional(&stop_tokens),
         "ignore_eos": described(
             optional(&json!({"type": "boolean"})),
-            "Go on past the model's end tokens; not with a `response_format`",
+            "Continue past the model's end tokens; not with a `response_format`",
         ),
-        "response_format": described(format, "What llguidance compiles and the output can follow; else 422"),
+        "response_format": described(format, "A format that llguidance compiles and the output can follow; else 422"),
     }))
 }
 
@@ -183,11 +183,11 @@ fn conversation() -> Map<String, Value> {
         "messages": {"type": "array", "items": reference("Message"), "minItems": 1},
         "tools": described(
             optional(&json!({"type": "array"})),
-            "Told to the model through its chat template",
+            "Passed to the model through its chat template",
         ),
         "tool_choice": described(
             json!({"enum": ["auto", "none", null]}),
-            "What the model says is not held to the tools: all else is answered with 422",
+            "Tools do not constrain the output, so other values are answered with 422",
         ),
         "chat_template_kwargs": optional(&json!({"type": "object"})),
     }))
@@ -208,7 +208,7 @@ fn message() -> Value {
         "content": content,
         "tool_calls": optional(&json!({"type": "array"})),
     });
-    let described_as = "Further fields reach the chat template as they are";
+    let described_as = "Further fields are passed to the chat template unchanged";
     described(object(fields, &["role"]), described_as)
 }
 
@@ -226,7 +226,7 @@ fn prompts(tokens: &Value) -> Map<String, Value> {
         ),
         "best_of": described(
             optional(&counted(1, Request::N_MAX as u64)),
-            "The `n` of so many whose tokens are likeliest; at least `n`, and not with `stream`",
+            "Generate this many and return the `n` likeliest; at least `n`, and not with `stream`",
         ),
         "suffix": described(
             json!({"enum": ["", null]}),
@@ -244,7 +244,7 @@ fn counted(from: u64, to: u64) -> Value {
     json!({"type": "integer", "minimum": from, "maximum": to})
 }
 
-/// The schema, of which `null` is none.
+/// The schema, or `null`.
 fn optional(schema: &Value) -> Value {
     let mut schema = schema.clone();
     schema["type"] = json!([schema["type"], "null"]);

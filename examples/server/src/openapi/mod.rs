@@ -1,15 +1,16 @@
 //! `GET /openapi.json`: this server as OpenAPI 3.2 describes it.
 //!
-//! Put together from the running server rather than kept in a file: what a field may be
-//! depends on the model and on the limits in force, and those are here by their names.
+//! The description is built from the running server, not kept in a file: the valid values
+//! of a field depend on the model and on the limits in force.
 //!
-//! | file | what is there |
+//! | file | content |
 //! |---|---|
-//! | `bodies.rs` | what is sent |
-//! | `answers.rs` | what comes back |
+//! | `bodies.rs` | schemas of request bodies |
+//! | `answers.rs` | schemas of answers |
 //!
-//! `tests.rs` holds it to the code: its routes are those of `app.rs`, its fields those that
-//! are read. `cargo xtask clients` has schemathesis hold the running server to it.
+//! `tests.rs` compares it with the code: its routes with those of `app.rs`, its fields with
+//! those that are parsed. `cargo xtask clients` tests the running server against it with
+//! schemathesis.
 
 mod answers;
 mod bodies;
@@ -24,15 +25,15 @@ use serde_json::{Map, Value, json};
 
 use crate::app::App;
 
-/// What any request may be answered with, whatever it asks for.
+/// Error statuses of every route.
 const ALWAYS: [u16; 3] = [403, 421, 431];
-/// What a request is answered with whose key is not known, or has its limit.
+/// Error statuses of routes with keys: the key is unknown, or at its limit.
 const GUARDED: [u16; 2] = [401, 429];
-/// The answer to a request for the operator's routes that has no valid key.
+/// The status of an operator's route for a request without a valid key.
 const OPERATOR: u16 = 401;
-/// What is wrong with a body, before it is understood and after.
+/// Error statuses of routes with a body.
 const BODY: [u16; 7] = [400, 408, 413, 415, 422, 500, 503];
-/// What becomes of requests to the model.
+/// Error statuses of routes that use the model.
 const GENERATED: [u16; 3] = [404, 503, 504];
 
 pub(crate) async fn describe(State(app): State<Arc<App>>) -> Json<Value> {
@@ -45,7 +46,7 @@ fn document(app: &App) -> Value {
         "info": {
             "title": "Motet",
             "summary": "OpenAI's API, with the extensions of vLLM",
-            "description": "Fields that are not listed are left alone. `null` is as good as \
+            "description": "Fields that are not listed are ignored. `null` is as good as \
                             not there.",
             "version": env!("CARGO_PKG_VERSION"),
             "license": {"name": "MIT OR Apache-2.0"},
@@ -81,8 +82,8 @@ fn paths(app: &App) -> Value {
         "/v1/models/{model}": one_model,
         "/tokenize": post("Text or a conversation to tokens", "Tokenize", "Tokenized"),
         "/detokenize": post("Tokens to text", "Detokenize", "Detokenized"),
-        "/health": state("Whether this process is any good: else start another"),
-        "/ready": state("Whether requests are taken in"),
+        "/health": state("Whether this process works; if not, restart it"),
+        "/ready": state("Whether requests are accepted"),
         "/metrics": metrics(),
         "/openapi.json": description(),
     });
@@ -98,7 +99,7 @@ fn paths(app: &App) -> Value {
     paths
 }
 
-/// Says which operations want a key: those that may answer that there is none.
+/// Marks the operations that need a key: those that may answer 401.
 fn guard(paths: &mut Value) {
     let operations = paths.as_object_mut().into_iter().flatten();
     let operations = operations.flat_map(|(_, path)| path.as_object_mut().into_iter().flatten());

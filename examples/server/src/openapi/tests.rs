@@ -1,4 +1,4 @@
-//! The description is held to the code.
+//! Compares the description with the code.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +61,7 @@ async fn every_field_that_is_read_is_described_and_no_other() {
     assert_eq!(&text | &chat, read);
 }
 
-/// The router cannot be asked what it routes; its source can.
+/// The router does not list its routes, so the test reads its source.
 #[tokio::test]
 async fn every_route_is_described_and_no_other() {
     let document = described(Keys::default()).await;

@@ -1,4 +1,4 @@
-//! The page's files, and the headers that keep it to itself.
+//! The page's files, and headers that isolate the page from other sites.
 
 use axum::extract::Path;
 use axum::http::{HeaderName, StatusCode, header};
@@ -24,7 +24,7 @@ const FILES: [(&str, &str, &str); 10] = [
     ("people.js", SCRIPT, include_str!("../../page/people.js")),
 ];
 
-/// Nothing comes from elsewhere, nothing goes elsewhere, nobody frames it.
+/// The page loads nothing from elsewhere, sends nothing elsewhere, and cannot be framed.
 const HEADERS: [(HeaderName, &str); 5] = [
     (
         header::CONTENT_SECURITY_POLICY,

@@ -1,5 +1,5 @@
-//! What those who watch are shown: shapes, counts, bytes and times, and who is who by
-//! names that say nothing.
+//! The frames for watchers: shapes, counts, bytes and times. Users have names that reveal
+//! nothing.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::latency::Quantiles;
 use crate::app::App;
 use crate::state;
 
-/// One frame, before it is sent.
+/// One frame before it is encoded.
 #[derive(Debug, Serialize)]
 pub(super) struct Frame {
     #[serde(flatten)]
@@ -23,13 +23,13 @@ pub(super) struct Frame {
     nodes: Vec<Row>,
     /// The last steps, oldest first.
     steps: Vec<Step>,
-    /// Steps before these since the last frame.
+    /// Number of earlier steps since the last frame that are left out.
     steps_before: usize,
     first_token: Quantiles,
     each_token: Quantiles,
 }
 
-/// A node's id, its parent's place, and numbers.
+/// A node's id, its parent's index, and its numbers.
 type Row = (String, Option<usize>, [u64; 9]);
 
 #[derive(Debug, Serialize)]
@@ -94,7 +94,7 @@ impl Frame {
         (self.first_token, self.each_token) = (first, each);
     }
 
-    /// As a server-sent event.
+    /// Encodes the frame as a server-sent event.
     pub(super) fn event(&self) -> Bytes {
         let text = serde_json::to_string(self).expect("keys are text");
         format!("data: {text}\n\n").into()
@@ -196,7 +196,7 @@ fn user(one: &UserView, name: String) -> Value {
     })
 }
 
-/// A row, for there are many: see `trie.js`.
+/// A node as a compact row, as there are many; `trie.js` names its numbers.
 fn row(node: &TrieNode) -> Row {
     let tier = match node.tier {
         Tier::Device => 0,
@@ -205,7 +205,7 @@ fn row(node: &TrieNode) -> Row {
         _ => 3,
     };
     (
-        // Longer than a number may be in JavaScript.
+        // Ids exceed the integers that JavaScript represents exactly.
         format!("{:x}", node.id),
         node.parent,
         [

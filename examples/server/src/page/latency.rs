@@ -1,4 +1,4 @@
-//! How long callers wait, as of late.
+//! Recent latencies of requests.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use motet::monitor::EngineEvent;
 use serde::Serialize;
 
-/// How far back it goes.
+/// The time that the figures cover.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Requests that are remembered of each kind.
+/// Most samples of each kind.
 const SAMPLES_MAX: usize = 512;
 
-/// How long the last requests waited for their tokens.
+/// Latencies of recent requests.
 #[derive(Debug, Default)]
 pub(super) struct Latencies {
     first: Samples,
     each: Samples,
 }
 
-/// The middle one and one of the longest, of so many, in seconds.
+/// Median and 95th percentile in seconds, and the number of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Quantiles {
     p50: f64,
@@ -26,7 +26,7 @@ pub(super) struct Quantiles {
     count: usize,
 }
 
-/// Seconds, and when they were measured.
+/// Latencies in seconds, with the times of their measurement.
 #[derive(Debug, Default)]
 struct Samples(VecDeque<(Duration, f64)>);
 
@@ -47,7 +47,7 @@ impl Latencies {
         }
     }
 
-    /// Of the time to the first token, and of the time for each token after it.
+    /// Quantiles of the time to the first token, and of the time for each further token.
     pub(super) fn quantiles(&mut self, now: Duration) -> [Quantiles; 2] {
         [self.first.quantiles(now), self.each.quantiles(now)]
     }

@@ -1,16 +1,16 @@
-//! The page to watch, and what it shows.
+//! The live page, and its data.
 //!
-//! | route | what it gives |
+//! | route | answer |
 //! |---|---|
-//! | `/`, `/page/*` | the page: files of this binary, for everybody |
-//! | `/watch` | frames of what it shows, as server-sent events; for the operator, and for `--page-key` |
+//! | `/`, `/page/*` | the page: files in this binary, for all callers |
+//! | `/watch` | its frames as server-sent events; for the operator, and for `--page-key` |
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
-//! | `assets.rs` | the page's files, and the headers that keep it to itself |
-//! | `watchers.rs` | those who watch: how many, and one task that serves them all |
-//! | `frame.rs` | what they are shown |
-//! | `latency.rs` | how long callers wait, as of late |
+//! | `assets.rs` | the page's files, and headers that isolate the page |
+//! | `watchers.rs` | limits on watchers, and one task that serves them all |
+//! | `frame.rs` | the frames |
+//! | `latency.rs` | recent latencies |
 
 mod assets;
 mod frame;
@@ -33,7 +33,7 @@ use crate::app::App;
 use crate::error::ApiError;
 pub(crate) use watchers::{KEY_WATCHERS_MAX, Watchers};
 
-/// What is there for those who watch. It is no part of the API.
+/// The page's routes. They are not part of the API.
 pub(crate) fn router() -> Router<Arc<App>> {
     Router::new()
         .route("/", get(assets::index))

@@ -1,4 +1,4 @@
-//! Those who watch: how many, and one task that serves them all.
+//! Watchers of the page: their limits, and one task that serves them all.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, Weak};
@@ -14,37 +14,37 @@ use super::latency::Latencies;
 use crate::app::App;
 use crate::error::ApiError;
 
-/// Pages that may be open at once.
+/// Most open pages.
 const WATCHERS_MAX: usize = 8;
-/// Pages of one key among them: the other seats stay for other keys.
+/// Most open pages of one key, so that other keys can watch as well.
 pub(crate) const KEY_WATCHERS_MAX: usize = WATCHERS_MAX / 2;
-/// Who finds the room full is told to come again after so long.
+/// Time after which a rejected watcher may retry.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// Steps of which a frame tells who was in them; of those before, only how many there were.
+/// Steps of a frame with their sequences. Earlier steps are only counted.
 const STEPS_MAX: usize = 32;
 
 type Frames = watch::Sender<Bytes>;
 
-/// The room from which one watches.
+/// All watchers.
 #[derive(Debug)]
 pub(crate) struct Watchers {
     permits: Arc<Semaphore>,
-    /// Where frames come from while somebody watches.
+    /// The channel of frames; it exists while there are watchers.
     frames: Mutex<Weak<Frames>>,
-    /// Users' ids are hashed by it, so that nobody can find out whose they are by guessing.
+    /// Keys the hash of users' ids, so that users cannot be found by guessing.
     secret: RandomState,
 }
 
-/// A watcher's place. Frames that it does not take in time are lost to it.
+/// A watcher. It skips frames that it does not read in time.
 pub(super) struct Watcher {
     frames: watch::Receiver<Bytes>,
     _permit: OwnedSemaphorePermit,
-    /// Where there are keys, one of the key's own.
+    /// A permit of its key, if there are keys.
     _key_permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Watcher {
-    /// The next frame; none when the server ends.
+    /// The next frame; `None` when the server shuts down.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         self.frames.changed().await.ok()?;
         Some(self.frames.borrow_and_update().clone())
@@ -60,7 +60,8 @@ impl Watchers {
         }
     }
 
-    /// Takes a watcher in, or not. Where there are keys, `key_permits` are those of its key.
+    /// Adds a watcher if there is a free permit. `key_permits` are those of its key, if there are
+    /// keys.
     pub(super) fn add(
         &self,
         app: &Arc<App>,
@@ -69,13 +70,14 @@ impl Watchers {
         let key_permit = key_permits.map(Semaphore::try_acquire_owned).transpose();
         let key_permit = key_permit.map_err(|_| {
             let message = format!(
-                "{KEY_WATCHERS_MAX} pages watch with this key already, which is as many as may"
+                "this key has {KEY_WATCHERS_MAX} pages open, which is as many as it may have"
             );
             ApiError::busy(message, RETRY_AFTER)
         })?;
         let permit = Arc::clone(&self.permits).try_acquire_owned();
         let permit = permit.map_err(|_| {
-            let message = format!("{WATCHERS_MAX} watch already, which is as many as may");
+            let message =
+                format!("{WATCHERS_MAX} pages are open, which is as many as there may be");
             ApiError::busy(message, RETRY_AFTER)
         })?;
         let mut frames = self
@@ -101,12 +103,12 @@ impl Watchers {
         })
     }
 
-    /// What a user is called, to those who may not know who it is.
+    /// The name of a user for watchers that may not see its real name.
     pub(super) fn alias(&self, user: UserId) -> String {
         format!("{:06x}", self.secret.hash_one(user) & 0xff_ffff)
     }
 
-    /// True, and nothing is sent any more, where nobody watches.
+    /// Closes the channel and returns true if there are no watchers.
     fn close_if_unwatched(&self, sender: &Frames) -> bool {
         let mut frames = self
             .frames
@@ -120,7 +122,7 @@ impl Watchers {
     }
 }
 
-/// Makes the frames, while somebody watches. It keeps the server from nothing.
+/// Creates the frames while there are watchers. It does not delay the shutdown.
 struct FramePublisher {
     app: Weak<App>,
     snapshots: Snapshots,
@@ -145,7 +147,7 @@ impl FramePublisher {
             frame.set_latencies(self.latencies.quantiles(snapshot.at));
             sender.send_replace(frame.event());
             if app.engine.health().state == HealthState::Stopped {
-                // The last frame: open pages do not hold up the end.
+                // The last frame: open pages do not delay the shutdown.
                 return;
             }
         }

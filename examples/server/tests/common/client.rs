@@ -1,4 +1,4 @@
-//! A server without a socket, and what it answers.
+//! A server without a socket, and a client for it.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Server {
         Self::of(Arc::new(super::app(arguments, keys).await))
     }
 
-    /// One for this app.
+    /// Creates a server for this app.
     pub(crate) fn of(app: Arc<App>) -> Self {
         let router = router(Arc::clone(&app));
         Self { app, router }
@@ -52,7 +52,7 @@ impl Server {
         Answer::of(self.send(post(path, body)).await).await
     }
 
-    /// The events of a stream, but for the last, which says that it is over.
+    /// The events of a stream without the final `[DONE]`.
     pub(crate) async fn stream(&self, path: &str, body: &Value) -> Vec<Value> {
         let response = self.send(post(path, body)).await;
         assert_eq!(response.status(), StatusCode::OK);
@@ -99,7 +99,7 @@ pub(crate) fn post(path: &str, body: &Value) -> Request<Body> {
         .expect("a request")
 }
 
-/// A greedy conversation, with these fields beside.
+/// A greedy conversation with these additional fields.
 pub(crate) fn chat(more: Value) -> Value {
     let mut body = json!({
         "model": "oracle",

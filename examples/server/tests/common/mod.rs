@@ -1,4 +1,4 @@
-//! What tests of a whole server begin with.
+//! Helpers for tests of a whole server.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 

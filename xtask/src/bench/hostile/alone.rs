@@ -1,4 +1,4 @@
-//! What each hostile schema costs a server that has nothing else to do.
+//! Cost of each hostile schema on a server that does nothing else.
 
 use std::time::{Duration, Instant};
 
@@ -11,22 +11,23 @@ use super::{MEGABYTE, payloads};
 use crate::bench::statistics::Measured;
 use crate::ui;
 
-/// Tokens of an answer: few, for their model's time counts as well.
+/// Tokens of an answer: few, because the model's time for them counts as well.
 const TOKENS: usize = 4;
-/// A server that computes for longer after a schema came is ended. Its cost is at least that.
+/// A server that still computes this long after a schema is ended. The schema's cost is at least
+/// that.
 const TIME_MAX: Duration = Duration::from_secs(20);
-/// Schemas that cost more are told of one by one.
+/// Schemas that cost more are listed one by one.
 const NOTABLE_SECONDS: f64 = 1.0;
 const NOTABLE_MEGABYTES: f64 = 64.0;
-/// The dearest that are told of below the figure.
+/// Number of the most expensive schemas that are listed below the figure.
 const SHOWN: usize = 5;
 
-/// What the schemas cost.
+/// Costs of the schemas.
 pub(super) struct Alone {
     costs: Vec<Cost>,
-    /// Of a schema that is none of the corpus.
+    /// Cost of a schema that is not in the corpus.
     honest: Cost,
-    /// Bytes by which the server grew at its most since it had started.
+    /// Peak growth of the server since it started, in bytes.
     growth_bytes: u64,
     tally: Tally,
 }
@@ -39,11 +40,11 @@ struct Cost {
 }
 
 impl Alone {
-    /// Sends each schema to a server that rests, and waits until it rests again.
+    /// Sends each schema to an idle server, and waits until it is idle again.
     ///
     /// # Errors
     ///
-    /// When the server ends by itself, with the names of all schemas that made it.
+    /// When the server ends by itself. The error names all schemas that caused it.
     pub(super) fn measure(victim: &mut Victim, schemas: &[HostileGrammar]) -> Result<Self> {
         let mut alone = Self {
             costs: Vec::new(),
@@ -94,7 +95,7 @@ impl Alone {
         self.costs.push(cost);
     }
 
-    /// Processor seconds of the dearest.
+    /// Processor seconds of the most expensive schema.
     pub(super) fn processor_seconds(&self) -> Measured {
         let mut dearest: Vec<&Cost> = self.costs.iter().collect();
         dearest.sort_by(|a, b| b.processor_seconds.total_cmp(&a.processor_seconds));
@@ -105,7 +106,7 @@ impl Alone {
         Measured::new(vec![most])
             .remark(format!("the dearest: {}", lines.join("; ")))
             .remark(format!(
-                "{} of {} cost more than 2 s, {unended} of them were not over after {} s; an honest one costs {:.2} s, its \
+                "{} of {} cost more than 2 s, {unended} of them were not finished after {} s; an honest one costs {:.2} s, its \
                  {TOKENS} tokens included",
                 dearest.iter().filter(is_expensive).count(),
                 self.costs.len(),
@@ -115,12 +116,12 @@ impl Alone {
             .remark(format!("their requests: {}", self.tally))
     }
 
-    /// Megabytes that the server grew by.
+    /// Peak growth of the server, in megabytes.
     pub(super) fn growth(&self) -> Measured {
         Measured::new(vec![self.growth_bytes as f64 / MEGABYTE])
     }
 
-    /// Asks twice for something honest. Says how many bytes are resident then.
+    /// Sends an honest schema twice. Returns the resident bytes after that.
     fn warm_up(&mut self, victim: &mut Victim) -> Result<u64> {
         let honest = payloads::honest();
         let tally = self.tally.clone();
@@ -136,8 +137,8 @@ impl Alone {
         Ok(resident)
     }
 
-    /// Asks once, and waits until the server rests. Says what it cost, and the most bytes that
-    /// were resident.
+    /// Sends a schema once, and waits until the server rests. Returns its cost and the peak
+    /// resident bytes.
     fn ask(
         &mut self,
         victim: &mut Victim,
@@ -153,7 +154,7 @@ impl Alone {
         self.tally.add(&attack.end());
         let left = TIME_MAX.saturating_sub(started_at.elapsed());
         let is_whole = watch_outcome == WatchOutcome::Well && victim.comes_to_rest(left)?;
-        // A server that was ended has no numbers left: it was seen to grow by all it may.
+        // An ended server has no counters left. It has grown to its limit.
         let (spent, peak) = if victim.was_ended() {
             (
                 started_at.elapsed().as_secs_f64(),

@@ -1,4 +1,4 @@
-//! Hostile clients: so many at once, for a bounded time.
+//! Hostile clients: a fixed number at once, for a bounded time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::exchange::{self, Answer};
 
-/// Three hundred clients are three hundred threads; none of them needs much.
+/// Three hundred clients are three hundred threads; none of them needs a large stack.
 const STACK_BYTES: usize = 256 << 10;
 
 /// One request of a hostile client.
@@ -17,11 +17,11 @@ const STACK_BYTES: usize = 256 << 10;
 pub(super) struct Shot {
     pub(super) path: &'static str,
     pub(super) body: Arc<[u8]>,
-    /// How long its client waits for the answer before it leaves.
+    /// Time that its client waits for the answer before it leaves.
     pub(super) timeout: Duration,
 }
 
-/// Clients that send what they are given. They leave when this is dropped.
+/// Clients that send a list of shots. They leave when this is dropped.
 pub(super) struct Attack {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -30,21 +30,21 @@ pub(super) struct Attack {
 struct Shared {
     port: u16,
     shots: Vec<Shot>,
-    /// Shots that were begun; each is begun anew once all have been.
+    /// Shots that were started. The list is repeated once all have been started.
     started: AtomicUsize,
-    /// Shots are not begun anew after this.
+    /// The list is not repeated after this time.
     enough: Instant,
     is_finished: AtomicBool,
     tally: Mutex<Tally>,
 }
 
-/// How many requests ended how.
+/// Number of requests for each outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally(BTreeMap<String, usize>);
 
 impl Attack {
-    /// Sends every shot once, by so many clients; and all of them again until `time_least`
-    /// is over.
+    /// Sends every shot once, from `clients` clients, and repeats all shots until `time_least`
+    /// has passed.
     pub(super) fn start(port: u16, clients: usize, shots: Vec<Shot>, time_least: Duration) -> Self {
         let shared = Arc::new(Shared {
             port,
@@ -61,7 +61,7 @@ impl Attack {
                 lower_thread_priority();
                 shared.send();
             });
-            client.expect("the system has threads left")
+            client.expect("the system can start another thread")
         });
         Self {
             threads: threads.collect(),
@@ -69,21 +69,21 @@ impl Attack {
         }
     }
 
-    /// Whether everything was sent and answered, or left.
+    /// Whether every request was answered, or its client left.
     pub(super) fn is_finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// How many were begun, of how many.
+    /// Text with the number of started shots and the number of all shots.
     pub(super) fn progress(&self) -> String {
         let started = self.shared.started.load(Ordering::Relaxed);
         format!(
-            "{started} requests begun, of {} at the least",
+            "{started} requests started, of at least {}",
             self.shared.shots.len()
         )
     }
 
-    /// Has all clients leave, and says what came of their requests.
+    /// Makes all clients leave, and returns the outcomes of their requests.
     pub(super) fn end(mut self) -> Tally {
         self.leave();
         let tally = self.shared.tally.lock();
@@ -93,7 +93,7 @@ impl Attack {
     fn leave(&mut self) {
         self.shared.is_finished.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
+            // A thread that panicked has printed its message.
             thread.join().ok();
         }
     }
@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers so many requests with 200 and then none.
+    /// A server that answers `answers` requests with 200 and then none.
     fn server(answers: usize) -> u16 {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! Memory under many bodies at once.
+//! Memory use under many request bodies at once.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,17 @@ use super::{MEGABYTE, payloads};
 use crate::bench::statistics::{Measured, median};
 use crate::ui;
 
-/// Short bodies of the same requests: what these grow the server by is the model's own work.
+/// Length of short bodies of the same requests. The server grows under them by the model's own
+/// work only.
 const SHORT_BYTES: usize = 512;
 const REST_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Megabytes that the server grows by while so many clients send a body of that length each, all
-/// at once. Each round has a server of its own, to which they send short ones twice before: what
-/// the model keeps is there then, and what it takes again and again is told beside.
+/// Megabytes by which the server grows while `count` clients send a body of `bytes` bytes each,
+/// all at once.
+///
+/// Each round has a server of its own. The clients first send it short bodies twice, so that it
+/// has already allocated the model's lasting memory. The growth under the second short bodies is
+/// reported as a remark: it is the model's recurring memory.
 pub(super) fn measure(
     victim: &mut Victim,
     rounds: usize,
@@ -53,12 +57,12 @@ pub(super) fn measure(
     }
     let measured = Measured::new(samples)
         .remark(format!(
-            "bodies of {bytes} bytes, over in {:.1} s; the same requests with bodies of {SHORT_BYTES} bytes \
+            "bodies of {bytes} bytes, finished in {:.1} s; the same requests with bodies of {SHORT_BYTES} bytes \
              before: {:.0} MB",
             median(&seconds),
             median(&short)
         ))
-        .remark(format!("what came of them: {tally}"));
+        .remark(format!("outcomes: {tally}"));
     Ok(match ended {
         0 => measured,
         _ => measured.remark(format!(

@@ -1,19 +1,19 @@
 //! One request over a connection of its own, which its client can leave at any moment.
 //!
-//! HTTP/1.0, so that answers come as they are and end with their connection.
+//! It uses HTTP/1.0, so that an answer is not chunked and ends with its connection.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-/// How often a client that waits looks whether it is to leave.
+/// Interval at which a waiting client checks whether it has to leave.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes that are written or read at once.
 const PORTION_BYTES: usize = 256 << 10;
-/// Of an answer, the first bytes are kept: they hold its status.
+/// First bytes of an answer that are kept: they hold its status.
 const HEAD_BYTES: usize = 64;
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The answer came to its end, with this status.
@@ -24,7 +24,7 @@ pub(super) enum Answer {
     CutOff(io::ErrorKind),
 }
 
-/// Posts JSON and reads the answer to its end, unless `is_to_leave` says otherwise.
+/// Posts JSON and reads the answer to its end, unless `is_to_leave` returns true first.
 pub(super) fn post(port: u16, path: &str, body: &[u8], is_to_leave: impl Fn() -> bool) -> Answer {
     let answered = open(port, path, body, &is_to_leave).and_then(|stream| match stream {
         Some(stream) => status(stream, &is_to_leave),
@@ -37,8 +37,8 @@ pub(super) fn post(port: u16, path: &str, body: &[u8], is_to_leave: impl Fn() ->
     }
 }
 
-/// Posts JSON and hands each line of the answer to `on_line`, until the answer ends, or
-/// `on_line` returns false, or the client is to leave.
+/// Posts JSON and passes each line of the answer to `on_line`, until the answer ends, `on_line`
+/// returns false, or `is_to_leave` returns true.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ pub(super) fn post_for_lines(
                 }
                 line.clear();
             }
-            // What has come of the line stays in it.
+            // The part of the line that has arrived stays in `line`.
             Err(error) if is_only_late(&error) => {}
             Err(error) => return Err(error),
         }
@@ -72,7 +72,7 @@ pub(super) fn post_for_lines(
     Ok(())
 }
 
-/// A connection with the request written; none when the client left meanwhile.
+/// Opens a connection and writes the request. Returns none if the client left meanwhile.
 fn open(
     port: u16,
     path: &str,
@@ -96,7 +96,8 @@ fn open(
             match stream.write(&rest[..rest.len().min(PORTION_BYTES)]) {
                 Ok(written) => rest = &rest[written..],
                 Err(error) if is_only_late(&error) => {}
-                // A server may refuse before it has read everything: its answer is there.
+                // A server may reject a request before it has read all of it: its answer is
+                // there.
                 Err(error) if is_closed(&error) => return Ok(Some(stream)),
                 Err(error) => return Err(error),
             }
@@ -105,7 +106,7 @@ fn open(
     Ok(Some(stream))
 }
 
-/// Reads an answer to its end; none when the client left before.
+/// Reads an answer to its end and returns its status, or none if the client left before.
 fn status(mut stream: TcpStream, is_to_leave: &impl Fn() -> bool) -> io::Result<Option<u16>> {
     let mut head = Vec::new();
     let mut portion = vec![0; PORTION_BYTES];
@@ -120,7 +121,8 @@ fn status(mut stream: TcpStream, is_to_leave: &impl Fn() -> bool) -> io::Result<
                 head.extend_from_slice(&portion[..read.min(missing_bytes)]);
             }
             Err(error) if is_only_late(&error) => {}
-            // Some of the request was not read: the end of the answer looks like this then.
+            // The server left a part of the request unread: the end of the answer looks like this
+            // then.
             Err(error) if is_closed(&error) && !head.is_empty() => break,
             Err(error) => return Err(error),
         }
@@ -156,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that reads one request with a body of two bytes, and what it does then.
+    /// A server that reads one request with a body of two bytes, and then calls `then`.
     fn server(then: impl FnOnce(TcpStream) + Send + 'static) -> (u16, thread::JoinHandle<()>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -197,7 +199,7 @@ mod tests {
             assert_eq!(
                 stream.read(&mut [0]).unwrap(),
                 0,
-                "it closes the connection"
+                "the client closes the connection"
             );
         });
         let answer = post(port, "/x", b"{}", || is_finished.load(Ordering::Relaxed));

@@ -10,38 +10,39 @@ use super::victim::{Victim, WatchOutcome};
 use crate::bench::statistics::{Measured, median, range};
 use crate::ui;
 
-/// Tokens that each stream hears before anything is measured.
+/// Tokens that each stream receives before a measurement starts.
 const RUNNING_TOKENS: usize = 8;
-/// A stream that hears nothing for so long after an attack is given up: its gap is at least that.
+/// A stream without a token for this long after an attack is abandoned. Its gap is at least that
+/// long.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// A server may compute for so long after everybody has gone before another is started.
+/// Longest time that a server may compute after all clients have left, before another is started.
 const REST_TIME_MAX: Duration = Duration::from_secs(3);
 const MILLISECOND: f64 = 1e-3;
 
-/// How much is measured.
+/// Sizes of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) pairs: usize,
     pub(super) streams: usize,
-    /// Most tokens that a stream asks for before it asks anew.
+    /// Most tokens that a stream requests before it starts over.
     pub(super) stream_tokens: usize,
     pub(super) clients: usize,
-    /// The length of an undisturbed stretch, and the least of an attacked one.
+    /// Length of an undisturbed stretch, and the least length of an attacked one.
     pub(super) calm: Duration,
-    /// Clients of an attack leave after so long.
+    /// Time after which the clients of an attack leave.
     pub(super) attack_max: Duration,
-    /// From when the clients have gone until it is measured whether their work has.
+    /// Time from the clients' leaving to the measurement whether their work has ended.
     pub(super) grace: Duration,
 }
 
-/// What all pairs came to.
+/// Results of all pairs.
 pub(super) struct Gaps {
     pairs: Vec<Pair>,
     tally: Tally,
     remarks: Vec<String>,
 }
 
-/// One undisturbed stretch and one beside an attack. In seconds.
+/// One undisturbed stretch and one beside an attack, in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     step: f64,
@@ -54,7 +55,7 @@ struct Pair {
 }
 
 impl Gaps {
-    /// Measures the pairs; `shots` says what is sent in each.
+    /// Measures the pairs. `shots` returns the requests of each pair's attack.
     ///
     /// # Errors
     ///
@@ -84,14 +85,14 @@ impl Gaps {
         let unrested = gaps.pairs.iter().filter(|pair| !pair.came_to_rest).count();
         gaps.remark(format!("requests of hostile clients: {}", gaps.tally));
         gaps.remark(format!(
-            "{unrested} of {} servers went on computing {} s after everybody had gone",
+            "{unrested} of {} servers went on computing {} s after all clients had left",
             plan.pairs,
             REST_TIME_MAX.as_secs()
         ));
         Ok(gaps)
     }
 
-    /// Says something to people, below each figure.
+    /// Adds a remark below each figure.
     pub(super) fn remark(&mut self, remark: String) {
         self.remarks.push(remark);
     }
@@ -110,7 +111,7 @@ impl Gaps {
         self.measured(self.all(Pair::longest_in_steps), remark)
     }
 
-    /// As [`longest_by_step`](Self::longest_by_step), for people.
+    /// The figure of [`longest_by_step`](Self::longest_by_step) as text.
     pub(super) fn longest_line(&self) -> String {
         let gaps = self.all(Pair::longest_in_steps);
         let (least, most) = range(&gaps);
@@ -160,15 +161,15 @@ impl Gaps {
             from: started_at,
             to: Instant::now(),
         };
-        task.progress("what comes after");
+        task.progress("after the attack");
         watch(victim, &streams, || {
             streams.all_received_since(attacked.to) || attacked.to.elapsed() >= SILENCE_MAX
         })?;
         let longest_attacked = streams.longest_gap(attacked);
 
         watch(victim, &streams, || attacked.to.elapsed() >= plan.grace)?;
-        // A token costs more the more tokens are before it: those after the attack have as many
-        // as those before it had.
+        // The cost of a token grows with the number of tokens before it. New streams give the
+        // tokens after the attack as many predecessors as those before it had.
         drop(streams);
         let streams = open_running_streams(victim, plan, 2 * round + 1)?;
         let (_, cost_after) = cost(victim, &streams, plan.calm)?;
@@ -211,7 +212,8 @@ impl Pair {
     }
 }
 
-/// Streams that have begun. None of them begins like one of another `round` of this server.
+/// Opens streams and waits until all run. None begins like a stream of another `round` of this
+/// server.
 fn open_running_streams(victim: &mut Victim, plan: &Plan, round: usize) -> Result<Streams> {
     let streams = Streams::open(victim.port(), plan.streams, plan.stream_tokens, round);
     let opened = Instant::now();
@@ -219,12 +221,13 @@ fn open_running_streams(victim: &mut Victim, plan: &Plan, round: usize) -> Resul
         streams.tokens_least() >= RUNNING_TOKENS || opened.elapsed() > SILENCE_MAX
     })?;
     if streams.tokens_least() < RUNNING_TOKENS {
-        bail!("the streams do not begin within {SILENCE_MAX:?}");
+        bail!("the streams do not start within {SILENCE_MAX:?}");
     }
     Ok(streams)
 }
 
-/// Processor time for each token of a stretch that begins now. Where no token came, that of one.
+/// Processor time for each token of a stretch that begins now. A stretch without a token counts
+/// as one with one token.
 fn cost(victim: &mut Victim, streams: &Streams, time: Duration) -> Result<(Window, f64)> {
     let from = Instant::now();
     let before = victim.process().processor_seconds()?;
@@ -235,7 +238,7 @@ fn cost(victim: &mut Victim, streams: &Streams, time: Duration) -> Result<(Windo
     Ok((window, spent / streams.tokens(window).max(1) as f64))
 }
 
-/// Looks after the server and the streams until `is_finished` says so.
+/// Watches the server and the streams until `is_finished` returns true.
 fn watch(
     victim: &mut Victim,
     streams: &Streams,

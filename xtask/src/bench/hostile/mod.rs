@@ -3,16 +3,16 @@
 //! | file | idea |
 //! |---|---|
 //! | `gaps.rs` | eight streams, first undisturbed and then beside an attack, in turns |
-//! | `alone.rs` | what each hostile schema costs the server that has nothing else to do |
+//! | `alone.rs` | cost of each hostile schema on a server that does nothing else |
 //! | `bodies.rs` | memory under many bodies at once |
 //! | `payloads.rs` | schemas, texts and bodies to attack with |
 //! | `attack.rs`, `exchange.rs` | hostile clients, and the one request that each sends at a time |
-//! | `streams.rs` | the honest clients, and when their tokens came |
-//! | `victim.rs`, `process.rs` | the server, watched; its processor time and memory |
+//! | `streams.rs` | honest clients, and the arrival times of their tokens |
+//! | `victim.rs`, `process.rs` | the watched server; its processor time and memory |
 //!
-//! Everything goes over loopback and is bounded in count and time. The server is a process of its
-//! own. It is ended when it grows beyond what the machine has to spare, and when an attack leaves
-//! it computing: the next round has a new one.
+//! All traffic goes over loopback and is bounded in count and time. The server is a process of
+//! its own. It is ended when it grows beyond the memory that the machine can spare, and when it
+//! still computes after an attack. The next round then has a new server.
 
 mod alone;
 mod attack;
@@ -40,7 +40,7 @@ use super::workbench::Workbench;
 
 /// Honest streams beside the attack.
 const STREAMS: usize = 8;
-/// Most tokens that a stream asks for before it asks anew.
+/// Most tokens that a stream requests before it starts over.
 const STREAM_TOKENS: usize = 2_048;
 /// Pairs of an undisturbed stretch and an attacked one.
 const PAIRS: usize = 5;
@@ -49,21 +49,21 @@ const SCHEMA_CLIENTS: usize = 4;
 const TEXT_CLIENTS: usize = 8;
 /// Tokens that an answer after a hostile schema may have: each needs a mask.
 const SCHEMA_TOKENS: usize = 16;
-/// A hostile text, and the body around it is shorter than the server's limit.
+/// Length of a hostile text. The body around it stays below the server's limit.
 const TEXT_BYTES: usize = 3_900_000;
-/// The server's limit.
+/// The server's limit for a body.
 const BODY_BYTES_MAX: usize = 4 << 20;
 const BODIES: usize = 320;
 const BODY_ROUNDS: usize = 5;
-/// Few sequences at once take little memory themselves, and bodies that are kept for as long as
-/// their answers take are kept for longer.
+/// Few sequences at once take little memory themselves. They also make the server keep bodies for
+/// longer, because their answers take longer.
 const BODY_SEQUENCES: [&str; 2] = ["--sequences-max", "8"];
 
 const MEGABYTE: f64 = 1e6;
-/// A server that grows by more is ended, and the machine has its memory back.
+/// A server that grows by more is ended, so that the machine gets its memory back.
 const GROWTH_BYTES_MAX: u64 = 4 << 30;
 
-/// What was measured once and several figures read; or why it could not be.
+/// Measurements that several figures share, or the reason why one failed.
 #[derive(Default)]
 pub(super) struct Findings {
     schema_gaps: Option<Result<Gaps, String>>,
@@ -80,12 +80,12 @@ pub(super) fn grammar_after(workbench: &mut Workbench) -> Result<Measured> {
     Ok(schema_gaps(workbench)?.after_by_before())
 }
 
-/// Processor seconds that the dearest schema costs.
+/// Processor seconds of the most expensive schema.
 pub(super) fn grammar_cpu(workbench: &mut Workbench) -> Result<Measured> {
     Ok(schemas_alone(workbench)?.processor_seconds())
 }
 
-/// Megabytes that the server grows by while it gets all schemas.
+/// Megabytes by which the server grows while it gets all schemas.
 pub(super) fn grammar_rss(workbench: &mut Workbench) -> Result<Measured> {
     Ok(schemas_alone(workbench)?.growth())
 }
@@ -103,7 +103,7 @@ pub(super) fn text_gap(workbench: &mut Workbench) -> Result<Measured> {
     Ok(gaps?.longest_by_step())
 }
 
-/// Megabytes that the server grows by under many bodies at once.
+/// Megabytes by which the server grows under many bodies at once.
 pub(super) fn body_rss(workbench: &mut Workbench) -> Result<Measured> {
     let count = workbench.pick(BODIES, 12);
     let bytes = workbench.pick(BODY_BYTES_MAX - 64, 100_000);
@@ -161,9 +161,8 @@ fn cached_result<T>(measured: Option<&Result<T, String>>) -> Result<&T> {
 }
 
 fn plan(workbench: &Workbench, clients: usize, attack_max: Duration) -> Plan {
-    let time = |full: u64, quick: u64| match workbench.is_quick() {
-        true => Duration::from_millis(quick),
-        false => Duration::from_millis(full),
+    let time = |full: u64, quick: u64| {
+        Duration::from_millis(if workbench.is_quick() { quick } else { full })
     };
     Plan {
         pairs: workbench.pick(PAIRS, 1),

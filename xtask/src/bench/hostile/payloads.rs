@@ -1,4 +1,4 @@
-//! What hostile clients send: schemas, long texts, bodies of zeros.
+//! Requests of hostile clients: schemas, long texts, bodies of zeros.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use super::attack::Shot;
 use super::grammars::{self, HostileGrammar};
 use crate::bench::prompts::split_mix;
 
-/// A client that has patience waits so long for its answer.
+/// Time that a patient client waits for its answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// One that has none leaves after so long.
+/// Time after which an impatient client leaves.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
-/// A schema longer than this gets no comment: it would be refused for its length alone.
+/// A longer schema gets no comment: it would be rejected for its length alone.
 const COMMENTED_BYTES_MAX: usize = 60 << 10;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -21,7 +21,7 @@ const COMPLETION: &str = "/v1/completions";
 const TOKENIZE: &str = "/tokenize";
 const MESSAGES: &str = r#"[{"role":"user","content":"Say anything."}]"#;
 
-/// The corpus' schemas, and how many of its grammars the server has no field for.
+/// The corpus' schemas, and the number of its grammars that the server has no field for.
 pub(super) fn schemas(is_quick: bool) -> (Vec<HostileGrammar>, usize) {
     const QUICK_BYTES_MAX: usize = 100;
     const QUICK_COUNT: usize = 3;
@@ -35,7 +35,7 @@ pub(super) fn schemas(is_quick: bool) -> (Vec<HostileGrammar>, usize) {
     (schemas, others.len())
 }
 
-/// A schema as people write them.
+/// An ordinary schema.
 pub(super) fn honest() -> HostileGrammar {
     HostileGrammar {
         name: "an honest one",
@@ -44,9 +44,9 @@ pub(super) fn honest() -> HostileGrammar {
     }
 }
 
-/// A chat whose answer is to follow the schema.
+/// A chat whose answer must follow the schema.
 pub(super) fn schema_shot(schema: &HostileGrammar, number: usize, tokens: usize) -> Shot {
-    // As text, and with a comment: the server is to find no two alike.
+    // The schema is sent as text with a comment, so that the server finds no two alike.
     let source = match schema.source.strip_prefix('{') {
         Some(rest) if rest.starts_with('"') && rest.len() < COMMENTED_BYTES_MAX => {
             format!(r#"{{"$comment":"{number}",{rest}"#)
@@ -63,8 +63,8 @@ pub(super) fn schema_shot(schema: &HostileGrammar, number: usize, tokens: usize)
     }
 }
 
-/// Each schema twice: its client waits once, and leaves soon the other time. The order
-/// begins elsewhere in each round.
+/// Each schema twice: one client waits for the answer, the other leaves soon. Each round starts
+/// with another schema.
 pub(super) fn schema_shots(
     schemas: &[HostileGrammar],
     tokens: usize,
@@ -87,7 +87,7 @@ pub(super) fn schema_shots(
     shots
 }
 
-/// Texts of every kind to every place that takes text, for so many clients.
+/// Texts of every kind for every field that takes text, for `clients` clients.
 pub(super) fn text_shots(clients: usize, bytes: usize, round: usize) -> Vec<Shot> {
     let places = [CHAT, COMPLETION, TOKENIZE];
     let texts = [words, unspaced, unicode];
@@ -114,8 +114,8 @@ pub(super) fn text_shots(clients: usize, bytes: usize, round: usize) -> Vec<Shot
     shots
 }
 
-/// So many bodies of that length, nearly all of it `[0,0,…]`, in every field that might keep it
-/// and in one that nobody knows.
+/// `count` bodies of `bytes` bytes, nearly all of it `[0,0,…]`. The zeros are in every field that
+/// might keep them, and in an unknown field.
 pub(super) fn zero_shots(count: usize, bytes: usize) -> Vec<Shot> {
     let rest = r#""max_tokens":8,"temperature":0,"ignore_eos":true"#;
     let chat = format!(r#""messages":{MESSAGES},{rest}"#);
@@ -164,7 +164,7 @@ pub(super) fn zero_shots(count: usize, bytes: usize) -> Vec<Shot> {
     shots.collect()
 }
 
-/// `before`, as many zeros as make it `bytes` long or one less, and `after`.
+/// `before`, as many zeros as make the text `bytes` long or one less, and `after`.
 fn zeros(before: &str, after: &str, bytes: usize) -> Vec<u8> {
     let zeros = bytes.saturating_sub(before.len() + after.len() + 3) / 2;
     let mut body = Vec::with_capacity(bytes);

@@ -1,4 +1,4 @@
-//! What the system counts of another process: processor time and resident memory.
+//! The system's counters for another process: processor time and resident memory.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 const JIFFIES_PER_SECOND: f64 = 100.0;
 const KIB: u64 = 1 << 10;
 
-/// A process of this machine, by its number.
+/// A process of this machine.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     folder: PathBuf,
@@ -17,7 +17,7 @@ pub(super) struct Process {
 impl Process {
     /// # Errors
     ///
-    /// Where the system does not tell as Linux does.
+    /// Where the system does not report counters as Linux does.
     pub(super) fn new(id: u32) -> Result<Self> {
         let process = Self {
             folder: PathBuf::from(format!("/proc/{id}")),
@@ -26,8 +26,8 @@ impl Process {
         Ok(process)
     }
 
-    /// Processor seconds of all its threads since it began, those that have ended included. In
-    /// steps of 10 ms.
+    /// Processor seconds of all its threads since it began, ended threads included, in steps of
+    /// 10 ms.
     pub(super) fn processor_seconds(&self) -> Result<f64> {
         let text = self.read("stat")?;
         jiffies(&text)
@@ -40,12 +40,12 @@ impl Process {
         self.status("VmRSS:")
     }
 
-    /// The most bytes that were resident since [`Process::reset_peak`].
+    /// Peak of its resident bytes since [`Process::reset_peak`].
     pub(super) fn peak_bytes(&self) -> Result<u64> {
         self.status("VmHWM:")
     }
 
-    /// The peak begins anew with what is resident now.
+    /// Resets the peak to the bytes that are resident now.
     pub(super) fn reset_peak(&self) -> Result<()> {
         let path = self.folder.join("clear_refs");
         std::fs::write(&path, "5").with_context(|| format!("cannot write {}", path.display()))
@@ -65,7 +65,7 @@ impl Process {
     }
 }
 
-/// `utime` and `stime` of `/proc/PID/stat` together. The name before them may hold anything.
+/// Sum of `utime` and `stime` of `/proc/PID/stat`. The name before them may hold any character.
 fn jiffies(stat: &str) -> Option<u64> {
     const UTIME: usize = 11;
     let after_name = &stat[stat.rfind(')')? + 1..];

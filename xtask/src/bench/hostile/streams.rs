@@ -1,4 +1,4 @@
-//! The honest clients: chats that are streamed, and when each token of them came.
+//! Honest clients: streamed chats, and the arrival time of each token.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use super::exchange;
 
-/// The model's special tokens. They spell nothing, and a token that spells nothing sends no
-/// event, so that a gap would look twice as long as it is.
+/// The model's special tokens. They have no text, and the server sends no event for a token
+/// without text. A gap would look twice as long as it is.
 const SPECIAL_TOKENS: [&str; 3] = ["0", "1", "2"];
 const DATA: &str = "data: ";
 
-/// Chats under way. They end when this is dropped.
+/// Running chats. They end when this is dropped.
 pub(super) struct Streams {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -25,15 +25,16 @@ struct Shared {
     received: Vec<Mutex<Received>>,
 }
 
-/// What came of one chat.
+/// Progress of one chat.
 #[derive(Debug, Default)]
 struct Received {
-    /// When tokens came. A chat that has come to its end begins anew, with a list of its own.
+    /// Arrival times of tokens. A chat that has come to its end starts over, with a list of its
+    /// own.
     answers: Vec<Vec<Instant>>,
     failure: Option<String>,
 }
 
-/// A part of the time.
+/// A window of time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub(super) from: Instant,
@@ -41,7 +42,7 @@ pub(super) struct Window {
 }
 
 impl Streams {
-    /// Opens so many chats. No two begin alike, and none like one of another `round`.
+    /// Opens `count` chats. No two begin alike, within this `round` and across rounds.
     pub(super) fn open(port: u16, count: usize, tokens: usize, round: usize) -> Self {
         let shared = Arc::new(Shared {
             is_finished: AtomicBool::new(false),
@@ -58,25 +59,25 @@ impl Streams {
         }
     }
 
-    /// The fewest tokens that any of them has heard.
+    /// Fewest tokens that any chat has received.
     pub(super) fn tokens_least(&self) -> usize {
         let received = self.received().map(|received| received.tokens());
         received.min().unwrap_or(0)
     }
 
-    /// Whether all have heard something since then.
+    /// Whether all chats have received a token since `then`.
     pub(super) fn all_received_since(&self, then: Instant) -> bool {
         self.received()
             .all(|received| received.last().is_some_and(|last| last >= then))
     }
 
-    /// Why one of them ended before it should.
+    /// Why a chat ended early, if one did.
     pub(super) fn failure(&self) -> Option<String> {
         self.received()
             .find_map(|received| received.failure.clone())
     }
 
-    /// Seconds between two tokens, of all that came within the window.
+    /// Seconds between two successive tokens, for all pairs within the window.
     pub(super) fn gaps(&self, window: Window) -> Vec<f64> {
         let mut gaps = Vec::new();
         for received in self.received() {
@@ -90,8 +91,8 @@ impl Streams {
         gaps
     }
 
-    /// The longest gap that touches the window, in seconds. One that has not ended counts up
-    /// to now.
+    /// The longest gap that touches the window, in seconds. A gap that has not ended counts up to
+    /// now.
     pub(super) fn longest_gap(&self, window: Window) -> f64 {
         let mut longest: f64 = 0.0;
         for received in self.received() {
@@ -107,7 +108,7 @@ impl Streams {
         longest
     }
 
-    /// How many tokens came within the window.
+    /// Number of tokens within the window.
     pub(super) fn tokens(&self, window: Window) -> usize {
         let within = |received: MutexGuard<'_, Received>| {
             let times = received.answers.iter().flatten();
@@ -126,14 +127,14 @@ impl Drop for Streams {
     fn drop(&mut self) {
         self.shared.is_finished.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
+            // A thread that panicked has printed its message.
             thread.join().ok();
         }
     }
 }
 
 impl Shared {
-    /// Asks again and again, until it is over or something goes wrong.
+    /// Sends the chat again and again, until the streams are dropped or a request fails.
     fn listen(&self, number: usize, port: u16, body: &[u8]) {
         let is_finished = || self.is_finished.load(Ordering::Relaxed);
         while !is_finished() {
@@ -162,7 +163,7 @@ impl Shared {
             } else if !is_whole && !is_finished() {
                 received
                     .failure
-                    .get_or_insert("it broke off before its end".into());
+                    .get_or_insert("the stream broke off before its end".into());
             }
             if received.failure.is_some() {
                 return;
@@ -174,7 +175,7 @@ impl Shared {
 impl Received {
     fn record_token(&mut self, now: Instant) {
         let answer = self.answers.last_mut();
-        answer.expect("an answer was begun").push(now);
+        answer.expect("an answer was started").push(now);
     }
 
     fn tokens(&self) -> usize {
@@ -186,7 +187,7 @@ impl Received {
     }
 }
 
-/// What a line of an answer says.
+/// Content of a line of an answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
     Token,
@@ -235,7 +236,7 @@ fn body(number: usize, tokens: usize) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// A list of times is whole after each addition, whatever panicked.
+/// A list of times is complete after each addition, also if a thread has panicked.
 fn locked(received: &Mutex<Received>) -> MutexGuard<'_, Received> {
     received.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! The server under attack: watched, ended before it takes the machine's memory, and started
-//! anew where it does not come to rest.
+//! The server under attack. It is watched, and ended before it takes the machine's memory. Where
+//! it does not come to rest, another server is started.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,40 +13,40 @@ use crate::bench::report;
 use crate::bench::serving::{OurServer, Serving};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// A process that is about to end has ended after so long.
+/// Time within which a process that is about to end has ended.
 const END_TIME: Duration = Duration::from_secs(5);
 /// The log of the last server that ended by itself; the next one has the usual log.
 const DEATH_LOG: &str = "hostile-server-ended.log";
-/// A server rests if it computes less than [`REST_SECONDS`] for so long.
+/// A server rests if it computes less than [`REST_SECONDS`] for this time.
 const REST_INTERVAL: Duration = Duration::from_millis(300);
 const REST_SECONDS: f64 = 0.03;
 
-/// Our server, and how another is started.
+/// Our server, and the way to start another.
 pub(super) struct Victim {
     recipe: OurServer,
     log: PathBuf,
     serving: Serving,
     process: Process,
-    /// It is ended if it grows by more.
+    /// The server is ended if it grows by more.
     growth_bytes_max: u64,
     resident_at_start: u64,
     was_ended: bool,
 }
 
-/// The server ended by itself, and how.
+/// The server ended by itself; the text says how.
 #[derive(Clone, Debug)]
 pub(super) struct Death(String);
 
-/// How a server came through something.
+/// Outcome of watching a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WatchOutcome {
     Well,
-    /// It grew by more than it may and was ended.
+    /// The server grew beyond its limit and was ended.
     TooLarge,
 }
 
 impl Victim {
-    /// Starts a server that may grow by so many bytes.
+    /// Starts a server that may grow by `growth_bytes_max` bytes.
     pub(super) fn start(recipe: OurServer, growth_bytes_max: u64) -> Result<Self> {
         let log = report::folder()?.join("hostile-server.log");
         let serving = recipe.start(&log)?;
@@ -78,17 +78,17 @@ impl Victim {
         &self.process
     }
 
-    /// The size at which it is ended.
+    /// Resident bytes at which the server is ended.
     pub(super) fn resident_bytes_max(&self) -> u64 {
         self.resident_at_start + self.growth_bytes_max
     }
 
-    /// Whether it grew by more than it may.
+    /// Whether the server grew beyond its limit.
     pub(super) fn was_ended(&self) -> bool {
         self.was_ended
     }
 
-    /// Looks after the server until `is_finished` says so.
+    /// Watches the server until `is_finished` returns true.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl Victim {
         while !is_finished() {
             let resident = self.process.resident_bytes();
             if resident.is_err() {
-                // A process that is ending has no memory to tell of.
+                // A process that is ending reports no memory.
                 thread::sleep(END_TIME);
             }
             if let Some(status) = self.serving.ended()? {
@@ -116,13 +116,14 @@ impl Victim {
         Ok(WatchOutcome::Well)
     }
 
-    /// The same for so long.
+    /// Watches the server for `time`.
     pub(super) fn watch_for(&mut self, time: Duration) -> Result<WatchOutcome> {
         let started_at = Instant::now();
         self.watch(|| started_at.elapsed() >= time)
     }
 
-    /// Waits until it computes nothing, for so long at the most; false if it does not stop.
+    /// Waits until the server computes nothing, for at most `time_max`. Returns false if it does
+    /// not stop.
     pub(super) fn comes_to_rest(&mut self, time_max: Duration) -> Result<bool> {
         let started_at = Instant::now();
         loop {
@@ -148,8 +149,8 @@ impl fmt::Display for Death {
 
 impl std::error::Error for Death {}
 
-/// The last lines of a log that are not its usual ones, of JSON: what a process says that is
-/// not able to log any more.
+/// The last lines of a log that are not its usual JSON lines: the output of a process that can no
+/// longer log.
 fn last_words(log: &Path) -> String {
     const LINES_MAX: usize = 4;
     let text = std::fs::read(log).unwrap_or_default();

@@ -208,8 +208,32 @@ fn eliminate(mut matrix: [[f64; PARTS + 1]; PARTS]) -> [f64; PARTS] {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
+    use arbtest::arbitrary::{Result, Unstructured};
+    use arbtest::arbtest;
+
     use super::*;
-    use proptest::prelude::*;
+
+    /// Runs a property with fixed random bytes, this many in each case.
+    fn check_cases(cases: u64, bytes: u64, property: impl Fn(&mut Unstructured<'_>) -> Result<()>) {
+        for case in 1..=cases {
+            // The seed's high half decides the random bytes, and its low half is their number.
+            let seed = case.wrapping_mul(0x9e37_79b9 << 32) | bytes;
+            let property = |random: &mut Unstructured<'_>| {
+                property(random)?;
+                assert!(!random.is_empty(), "the case has enough random bytes");
+                Ok(())
+            };
+            arbtest(property).seed(seed).run();
+        }
+    }
+
+    /// Returns a number of the range, all equally likely.
+    fn uniform(random: &mut Unstructured<'_>, range: Range<f64>) -> Result<f64> {
+        let share = random.int_in_range(0..=(1u64 << 53) - 1)? as f64 / (1u64 << 53) as f64;
+        Ok(range.start + share * (range.end - range.start))
+    }
 
     fn learn(actual: StepCost, loads: &[(usize, usize)]) -> StepCost {
         let mut model = CostModel::default();
@@ -261,34 +285,43 @@ mod tests {
         assert!((found.of(load) / EXPECTED.of(load) - 1.0).abs() < 0.05);
     }
 
-    proptest! {
-        #[test]
-        fn tokens_within_is_the_largest_that_fits(
-            base in 0.0f64..1.0,
-            per_token in 1e-6f64..1e-2,
-            per_attended in 0.0f64..1e-6,
-            seconds in 0.0f64..2.0,
-            cached in 0usize..10_000,
-        ) {
-            let cost = StepCost { base, per_token, per_attended };
+    #[test]
+    fn tokens_within_is_the_largest_that_fits() {
+        check_cases(10_000, 64, |random| {
+            let cost = StepCost {
+                base: uniform(random, 0.0..1.0)?,
+                per_token: uniform(random, 1e-6..1e-2)?,
+                per_attended: uniform(random, 0.0..1e-6)?,
+            };
+            let seconds = uniform(random, 0.0..2.0)?;
+            let cached = random.int_in_range(0..=9_999)?;
             let tokens = cost.tokens_within(seconds, cached);
             let takes = |tokens| cost.marginal(StepLoad::span(tokens, cached));
-            prop_assert!(takes(tokens) <= seconds * (1.0 + 1e-9));
-            prop_assert!(takes(tokens + 1) >= seconds * (1.0 - 1e-9));
-        }
+            let inputs = format!("{seconds} s after {cached} tokens with {cost:?}");
+            assert!(takes(tokens) <= seconds * (1.0 + 1e-9), "{inputs}");
+            assert!(takes(tokens + 1) >= seconds * (1.0 - 1e-9), "{inputs}");
+            Ok(())
+        });
+    }
 
-        #[test]
-        fn costs_are_never_negative(
-            steps in proptest::collection::vec((1usize..600, 0usize..5000, 1e-5f64..1.0), 1..40),
-        ) {
+    #[test]
+    fn costs_are_never_negative() {
+        check_cases(1_000, 512, |random| {
             let mut model = CostModel::default();
-            for (tokens, cached, seconds) in steps {
+            for _ in 0..random.int_in_range(1..=39)? {
+                let tokens = random.int_in_range(1..=599)?;
+                let cached = random.int_in_range(0..=4_999)?;
+                let seconds = uniform(random, 1e-5..1.0)?;
                 let load = StepLoad::span(tokens, cached);
                 model.observe(load, Duration::from_secs_f64(seconds));
                 let cost = model.cost().expect("steps were seen");
-                prop_assert!(cost.base >= 0.0 && cost.per_token >= 0.0 && cost.per_attended >= 0.0);
-                prop_assert!(cost.of(load).is_finite());
+                assert!(
+                    cost.base >= 0.0 && cost.per_token >= 0.0 && cost.per_attended >= 0.0,
+                    "{cost:?}"
+                );
+                assert!(cost.of(load).is_finite(), "{cost:?}");
             }
-        }
+            Ok(())
+        });
     }
 }

@@ -118,7 +118,8 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use arbtest::arbitrary::{Result, Unstructured};
+    use arbtest::arbtest;
 
     use super::*;
 
@@ -205,57 +206,73 @@ mod tests {
         assert_eq!(steps.count(), 70);
     }
 
-    proptest! {
-        /// Turns of any length, in an engine of any size: no class has more than its share of
-        /// slots and steps, and each has a turn again within bounded starts and steps.
-        #[test]
-        fn turns_are_bounded_and_recur(
-            sequences_max in 1_usize..100,
-            lengths in prop::collection::vec(1_usize..50, 1..40),
-        ) {
-            let mut turns = Turns::new(sequences_max);
-            let mut ends: Vec<(usize, Priority)> = Vec::new();
-            let (mut taken, mut steps) = ([0; Priority::COUNT], 0);
-            let mut last = [0; Priority::COUNT];
-            let longest = lengths.iter().copied().max().unwrap_or(1);
-            let mut lengths = lengths.into_iter().cycle();
-            while steps < 2_000 {
-                // As many starts as there are slots, for each step.
-                for _ in 0..sequences_max {
-                    match turns.next(LOWER.into_iter()) {
-                        Some(class) => {
-                            turns.begin(class);
-                            last[class as usize] = steps;
-                            let length = lengths.next().expect("the lengths repeat");
-                            ends.push((steps + length, class));
-                        }
-                        None => turns.start(Priority::Urgent),
+    const CASES: u64 = 512;
+    /// More than the random bytes that a case takes.
+    const BYTES: u64 = 64;
+
+    /// Turns of any length, in an engine of any size: no class has more than its share of
+    /// slots and steps, and each has a turn again within bounded starts and steps.
+    #[test]
+    fn turns_are_bounded_and_recur() {
+        for case in 1..=CASES {
+            // The seed's high half decides the random bytes, and its low half is their number.
+            let seed = case.wrapping_mul(0x9e37_79b9 << 32) | BYTES;
+            let property = |random: &mut Unstructured<'_>| {
+                let sequences_max = random.int_in_range(1..=99)?;
+                let count = random.int_in_range(1..=39)?;
+                let lengths: Result<Vec<usize>> =
+                    (0..count).map(|_| random.int_in_range(1..=49)).collect();
+                assert!(!random.is_empty(), "the case has enough random bytes");
+                check_bounds(sequences_max, &lengths?);
+                Ok(())
+            };
+            arbtest(property).seed(seed).run();
+        }
+    }
+
+    fn check_bounds(sequences_max: usize, lengths: &[usize]) {
+        let mut turns = Turns::new(sequences_max);
+        let mut ends: Vec<(usize, Priority)> = Vec::new();
+        let (mut taken, mut steps) = ([0; Priority::COUNT], 0);
+        let mut last = [0; Priority::COUNT];
+        let longest = lengths.iter().copied().max().unwrap_or(1);
+        let mut lengths = lengths.iter().copied().cycle();
+        while steps < 2_000 {
+            // As many starts as there are slots, for each step.
+            for _ in 0..sequences_max {
+                match turns.next(LOWER.into_iter()) {
+                    Some(class) => {
+                        turns.begin(class);
+                        last[class as usize] = steps;
+                        let length = lengths.next().expect("the lengths repeat");
+                        ends.push((steps + length, class));
                     }
+                    None => turns.start(Priority::Urgent),
                 }
-                turns.step();
-                for class in LOWER {
-                    let held = turns.held()[class as usize];
-                    prop_assert!(held <= (sequences_max / 8).max(1));
-                    taken[class as usize] += held;
+            }
+            turns.step();
+            for class in LOWER {
+                let held = turns.held()[class as usize];
+                assert!(held <= (sequences_max / 8).max(1));
+                taken[class as usize] += held;
+            }
+            steps += 1;
+            ends.retain(|(at, class)| {
+                let is_finished = *at <= steps;
+                if is_finished {
+                    turns.end(*class);
                 }
-                steps += 1;
-                ends.retain(|(at, class)| {
-                    let is_finished = *at <= steps;
-                    if is_finished {
-                        turns.end(*class);
-                    }
-                    !is_finished
-                });
-                for class in LOWER {
-                    // Its own last turn is paid back, and the other class's has ended.
-                    let bound = (AGED_TURN as usize + 2) * longest + AGED_TURN as usize;
-                    let waited = steps - last[class as usize];
-                    prop_assert!(waited <= bound, "{class:?} after {waited} steps");
-                    // One turn is in progress beyond what is paid for.
-                    let share = steps * sequences_max / AGED_TURN as usize + 1;
-                    let slack = longest * (sequences_max / 8).max(1);
-                    prop_assert!(taken[class as usize] <= share + slack);
-                }
+                !is_finished
+            });
+            for class in LOWER {
+                // Its own last turn is paid back, and the other class's has ended.
+                let bound = (AGED_TURN as usize + 2) * longest + AGED_TURN as usize;
+                let waited = steps - last[class as usize];
+                assert!(waited <= bound, "{class:?} after {waited} steps");
+                // One turn is in progress beyond what is paid for.
+                let share = steps * sequences_max / AGED_TURN as usize + 1;
+                let slack = longest * (sequences_max / 8).max(1);
+                assert!(taken[class as usize] <= share + slack);
             }
         }
     }

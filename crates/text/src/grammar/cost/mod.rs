@@ -108,7 +108,7 @@ mod tests {
         let text = "start: x\nx: %json {\"patternProperties\": {\"x-guidance\": {}}}";
         let mut limits = GrammarLimits::default();
         let rejected =
-            |limits: &GrammarLimits| judge_lark(text, limits).expect_err("refused").bound;
+            |limits: &GrammarLimits| judge_lark(text, limits).expect_err("rejected").bound;
         assert_eq!(rejected(&limits), "grammar.options_allowed");
         limits.options_allowed = true;
         assert_eq!(judge_lark(text, &limits), Ok(()));

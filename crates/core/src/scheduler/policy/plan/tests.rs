@@ -1,8 +1,9 @@
 use std::collections::HashSet;
+use std::ops::Range;
 use std::time::Duration;
 
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use arbtest::arbitrary::{Result, Unstructured};
+use arbtest::arbtest;
 
 use super::*;
 
@@ -194,68 +195,80 @@ fn decodes_take_turns_when_tokens_are_short() {
 }
 
 /// A run of the policy over random sequences that arrive, progress and end.
-struct Run {
-    rng: ChaCha8Rng,
+struct Run<'a, 'bytes> {
+    random: &'a mut Unstructured<'bytes>,
     budget: Budget,
     candidates: Vec<Candidate>,
     arrivals: u64,
 }
 
-impl Run {
-    fn new(seed: u64) -> Self {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let cost = rng.random_bool(0.8).then(|| StepCost {
-            base: rng.random_range(0.0..1e-2),
-            per_token: rng.random_range(0.0..1e-3),
-            per_attended: rng.random_range(0.0..1e-6),
-        });
-        let inter_token = match rng.random_range(0..3) {
+/// Returns a number of the range, all equally likely.
+fn uniform(random: &mut Unstructured<'_>, range: Range<f64>) -> Result<f64> {
+    let share = random.int_in_range(0..=(1u64 << 53) - 1)? as f64 / (1u64 << 53) as f64;
+    Ok(range.start + share * (range.end - range.start))
+}
+
+impl<'a, 'bytes> Run<'a, 'bytes> {
+    fn new(random: &'a mut Unstructured<'bytes>) -> Result<Self> {
+        let mut cost = None;
+        if random.ratio(8u8, 10)? {
+            cost = Some(StepCost {
+                base: uniform(random, 0.0..1e-2)?,
+                per_token: uniform(random, 0.0..1e-3)?,
+                per_attended: uniform(random, 0.0..1e-6)?,
+            });
+        }
+        let inter_token = match random.int_in_range(0..=2)? {
             0 => InterToken::Unbounded,
-            1 => InterToken::Relative(rng.random_range(0.1..6.0)),
-            _ => InterToken::Absolute(Duration::from_micros(rng.random_range(0..50_000))),
+            1 => InterToken::Relative(uniform(random, 0.1..6.0)?),
+            _ => {
+                InterToken::Absolute(Duration::from_micros(uniform(random, 0.0..50_000.0)? as u64))
+            }
         };
         let budget = Budget {
-            tokens: rng.random_range(1..200),
+            tokens: uniform(random, 1.0..200.0)? as usize,
             inter_token,
             cost,
-            trusted_tokens: rng.random_range(1..400),
-            prefill_wait_steps_max: rng.random_range(1..20),
-            prefill_tokens_min: rng.random_range(1..32),
+            trusted_tokens: random.int_in_range(1..=399)?,
+            prefill_wait_steps_max: random.int_in_range(1..=19)?,
+            prefill_tokens_min: random.int_in_range(1..=31)?,
         };
-        Self {
-            rng,
+        Ok(Self {
+            random,
             budget,
             candidates: Vec::new(),
             arrivals: 0,
-        }
+        })
     }
 
-    fn arrive(&mut self) {
-        let rng = &mut self.rng;
+    fn arrive(&mut self) -> Result<()> {
+        let random = &mut *self.random;
         let class = [Priority::Background, Priority::Normal, Priority::Urgent];
         self.arrivals += 1;
         self.candidates.push(Candidate {
             arrival: SequenceId(self.arrivals),
-            pending: rng.random_range(1..300),
+            pending: random.int_in_range(1..=299)?,
             decoding: false,
-            cached: rng.random_range(0..2000),
+            cached: random.int_in_range(0..=1999)?,
             stop_after: None,
-            suspect: rng.random_bool(0.005),
+            suspect: random.ratio(5u16, 1000)?,
             resumes: false,
-            class: class[rng.random_range(0..3)],
-            service: rng.random_range(0.0..10.0),
+            class: *random.choose(&class)?,
+            service: uniform(random, 0.0..10.0)?,
             waited_steps: 0,
         });
+        Ok(())
     }
 
     /// Runs one step and checks every invariant of the policy.
-    fn step(&mut self) {
-        while self.candidates.len() < 40 && self.rng.random_bool(0.3) {
-            self.arrive();
+    fn step(&mut self) -> Result<()> {
+        while self.candidates.len() < 40 && self.random.ratio(3u8, 10)? {
+            self.arrive()?;
         }
         for candidate in &mut self.candidates {
-            let waits = !candidate.decoding && self.rng.random_bool(0.05);
-            candidate.stop_after = waits.then(|| self.rng.random_range(1..50));
+            let waits = !candidate.decoding && self.random.ratio(1u8, 20)?;
+            let stop_after = waits.then(|| self.random.int_in_range(1..=49));
+            candidate.stop_after = stop_after.transpose()?;
         }
         let shares = plan(&self.candidates, &self.budget);
         self.check(&shares);
@@ -263,13 +276,12 @@ impl Run {
         for share in &shares {
             planned[share.candidate] = share.tokens;
         }
-        let mut planned = planned.into_iter();
-        let rng = &mut self.rng;
-        self.candidates.retain_mut(|candidate| {
-            let tokens = planned.next().expect("one share for each candidate");
+        let candidates = std::mem::take(&mut self.candidates);
+        for (mut candidate, tokens) in candidates.into_iter().zip(planned) {
             if tokens == 0 {
                 candidate.waited_steps += 1;
-                return true;
+                self.candidates.push(candidate);
+                continue;
             }
             candidate.waited_steps = 0;
             candidate.suspect = false;
@@ -279,8 +291,12 @@ impl Run {
                 candidate.pending = 1;
                 candidate.decoding = true;
             }
-            !(candidate.decoding && rng.random_bool(0.1))
-        });
+            let is_finished = candidate.decoding && self.random.ratio(1u8, 10)?;
+            if !is_finished {
+                self.candidates.push(candidate);
+            }
+        }
+        Ok(())
     }
 
     fn check(&self, shares: &[Share]) {
@@ -393,13 +409,23 @@ impl Run {
     }
 }
 
+/// More than the random bytes that a run takes.
+const BYTES: u64 = 48 << 10;
+
 /// 1,000 seeds with 1,000 steps each.
 #[test]
 fn plan_holds_its_invariants_in_a_million_states() {
-    for seed in 0..1000 {
-        let mut run = Run::new(seed);
-        for _ in 0..1000 {
-            run.step();
-        }
+    for case in 1..=1000u64 {
+        // The seed's high half decides the random bytes, and its low half is their number.
+        let seed = case.wrapping_mul(0x9e37_79b9 << 32) | BYTES;
+        let property = |random: &mut Unstructured<'_>| {
+            let mut run = Run::new(random)?;
+            for _ in 0..1000 {
+                run.step()?;
+            }
+            assert!(!random.is_empty(), "the run has enough random bytes");
+            Ok(())
+        };
+        arbtest(property).seed(seed).run();
     }
 }

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use proptest::prelude::*;
+use arbtest::arbitrary::{Result, Unstructured};
+use arbtest::arbtest;
 
 use super::super::plan::{Budget, Candidate, plan};
 use super::super::turns::{AGED_TURN, TURN_TOKENS, Turns};
@@ -32,26 +33,24 @@ struct Load {
     seed: u64,
 }
 
-fn load() -> impl Strategy<Value = Load> {
-    let steps = (1_usize..10, 0_usize..30, 1_usize..4, 6_usize..17);
-    let waits = prop::array::uniform3(prop::sample::select(vec![1_usize, 1, 12]));
-    let breaks = prop::array::uniform3(prop::sample::select(vec![0_usize, 0, 3, 40]));
-    let requests = (1_usize..40, 1_usize..24, any::<u64>());
-    let ageing = 1_usize..30;
-    (steps, ageing, waits, breaks, requests).prop_map(
-        |(steps, ageing, waiting, breaks, requests)| Load {
-            sequences_max: steps.0,
-            step_tokens_max: steps.0 + steps.1,
-            prefill_wait_steps_max: steps.2,
-            prefill_tokens_min: steps.3,
-            ageing,
-            waiting,
-            breaks,
-            prompt_tokens_max: requests.0,
-            output_tokens_max: requests.1,
-            seed: requests.2,
-        },
-    )
+fn load(random: &mut Unstructured<'_>) -> Result<Load> {
+    let sequences_max = random.int_in_range(1..=9)?;
+    let mut waits = || random.choose(&[1, 1, 12]).copied();
+    let waiting = [waits()?, waits()?, waits()?];
+    let mut breaks = || random.choose(&[0, 0, 3, 40]).copied();
+    let breaks = [breaks()?, breaks()?, breaks()?];
+    Ok(Load {
+        sequences_max,
+        step_tokens_max: sequences_max + random.int_in_range(0..=29)?,
+        prefill_wait_steps_max: random.int_in_range(1..=3)?,
+        prefill_tokens_min: random.int_in_range(6..=16)?,
+        ageing: random.int_in_range(1..=29)?,
+        waiting,
+        breaks,
+        prompt_tokens_max: random.int_in_range(1..=39)?,
+        output_tokens_max: random.int_in_range(1..=23)?,
+        seed: random.arbitrary()?,
+    })
 }
 
 impl Load {
@@ -357,21 +356,35 @@ impl Engine {
 /// More than twice the longest bound of the loads that [`load`] generates.
 const STEPS_MAX: usize = 8_000;
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+const CASES: u64 = 128;
+/// More than the random bytes that a case takes.
+const BYTES: u64 = 32;
 
-    #[test]
-    fn every_class_progresses_and_none_before_a_higher_one(load in load()) {
-        let mut engine = Engine::new(load);
-        // A class that starves has time to exceed the bound.
-        let steps = 2 * engine.load.bound();
-        prop_assert!(steps <= STEPS_MAX, "{steps} steps");
-        for _ in 0..steps {
-            engine.arrive();
-            engine.start_all();
-            engine.step();
-        }
-        let tokens = engine.tokens;
-        prop_assert!(tokens.iter().all(|tokens| *tokens > 0), "{tokens:?}");
+#[test]
+fn every_class_progresses_and_none_before_a_higher_one() {
+    for case in 1..=CASES {
+        // The seed's high half decides the random bytes, and its low half is their number.
+        let seed = case.wrapping_mul(0x9e37_79b9 << 32) | BYTES;
+        let property = |random: &mut Unstructured<'_>| {
+            let load = load(random)?;
+            assert!(!random.is_empty(), "the case has enough random bytes");
+            check_all_progress(load);
+            Ok(())
+        };
+        arbtest(property).seed(seed).run();
     }
+}
+
+fn check_all_progress(load: Load) {
+    let mut engine = Engine::new(load);
+    // A class that starves has time to exceed the bound.
+    let steps = 2 * engine.load.bound();
+    assert!(steps <= STEPS_MAX, "{steps} steps");
+    for _ in 0..steps {
+        engine.arrive();
+        engine.start_all();
+        engine.step();
+    }
+    let tokens = engine.tokens;
+    assert!(tokens.iter().all(|tokens| *tokens > 0), "{tokens:?}");
 }
