@@ -21,7 +21,6 @@
 //! | `offload.rs`, `load.rs` | offload ahead of need; loads for a sequence that starts |
 //! | `backup.rs` | copies of live sequences, in case the device is lost |
 //! | [`trie`] | the compressed prefix trie |
-//! | [`eviction`] | the order of eviction |
 //! | [`shift`] | how many tokens a full context discards |
 //! | `in_progress.rs`, `integrity.rs` | the live prompts with the longest shared prefix; the invariants |
 //! | `tree_view.rs`, `snapshot.rs`, `offloaded_copies.rs` | the trie as data: all of one salt; the most important nodes, in bounded time; copies below them |
@@ -36,7 +35,7 @@
 //! **Memory.** A slot reserves the bytes that its tail may grow to with the tokens granted so
 //! far. A sequence therefore never runs out of memory within its grant. Opening a slot or
 //! extending a grant may evict nodes that are not held, in the order of the
-//! [policy](eviction). If that is not enough, a new sequence waits for another one to end, and
+//! [policy](crate::eviction). If that is not enough, a new sequence waits for another one to end, and
 //! a slot keeps its old grant.
 
 mod backup;
