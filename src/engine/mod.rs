@@ -304,6 +304,7 @@ impl Engine {
             tokio::time::timeout(timeout, gone).await.ok();
             *pager_gone = None;
         }
+        self.inner.snapshots.end();
         self.inner.telemetry.end_events();
     }
 

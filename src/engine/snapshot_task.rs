@@ -1,6 +1,6 @@
 //! The task that takes snapshots while there are subscribers.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use kameo::actor::WeakActorRef;
@@ -45,8 +45,9 @@ impl Snapshots {
 pub(crate) struct SnapshotHandle {
     /// Dropped by the task when it ends.
     snapshots: Weak<SnapshotSender>,
-    /// Wakes the task when a subscriber is added; one pending wakeup is enough.
-    wakeup: mpsc::Sender<()>,
+    /// Wakes the task when a subscriber is added; one pending wakeup is enough. `None` once the
+    /// engine is shut down, which ends the task.
+    wakeup: Mutex<Option<mpsc::Sender<()>>>,
 }
 
 impl SnapshotHandle {
@@ -56,8 +57,20 @@ impl SnapshotHandle {
             snapshots: snapshots.map(|snapshots| snapshots.subscribe()),
         };
         // A wakeup that is pending already is enough, and a task that has ended needs none.
-        self.wakeup.try_send(()).ok();
+        if let Some(wakeup) = &*self.wakeup() {
+            wakeup.try_send(()).ok();
+        }
         subscription
+    }
+
+    /// Ends the task, once no snapshot is under way.
+    pub(crate) fn end(&self) {
+        *self.wakeup() = None;
+    }
+
+    fn wakeup(&self) -> MutexGuard<'_, Option<mpsc::Sender<()>>> {
+        // Nothing panics under this lock.
+        self.wakeup.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,7 +97,7 @@ impl SnapshotTask {
         let (wakeup, wakeups) = mpsc::channel(1);
         let handle = SnapshotHandle {
             snapshots: Arc::downgrade(&snapshots),
-            wakeup,
+            wakeup: Mutex::new(Some(wakeup)),
         };
         tokio::spawn(self.run(snapshots, wakeups));
         handle
