@@ -18,10 +18,13 @@ async fn main() -> anyhow::Result<()> {
 
     let mut stream = engine.submit(request).await?;
     while let Some(piece) = stream.next().await {
-        print!("{}", piece?.text);
+        let piece = piece?;
+        print!("{}", piece.text);
         std::io::stdout().flush()?;
+        if let Some(finish) = piece.finish {
+            println!("\n{finish:?}");
+        }
     }
-    println!("\n{:?}", stream.finish());
     engine.shutdown(Shutdown::Finish).await;
     Ok(())
 }

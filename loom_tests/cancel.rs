@@ -58,6 +58,26 @@ fn two_cancels_are_one() {
     });
 }
 
+/// A handle cancels while the sequence's actor finds its end, which the scheduler learns later.
+#[test]
+fn a_cancel_loses_to_either_finish() {
+    let finds = [InjectedBug::CancelInTwoSteps];
+    model("cancel against two finishes", &finds, || {
+        let cancel_flag = CancelFlag::new();
+        let caller = {
+            let cancel_flag = cancel_flag.clone();
+            thread::spawn(move || cancel_flag.cancel())
+        };
+        let actor = {
+            let cancel_flag = cancel_flag.clone();
+            thread::spawn(move || cancel_flag.finish())
+        };
+        let finishes = usize::from(cancel_flag.finish()) + usize::from(actor.join().unwrap());
+        let cancels = usize::from(caller.join().unwrap());
+        assert_eq!(cancels + finishes, 1, "one end in all");
+    });
+}
+
 /// A scheduler that sees a cancellation sees the caller's earlier writes.
 #[test]
 fn writes_before_a_cancel_are_seen() {

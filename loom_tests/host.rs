@@ -33,8 +33,8 @@ impl Packer for OneNumber {
         Ok(bytes[0])
     }
 
-    fn floats(&self, _: SegmentSize) -> Option<Floats> {
-        None
+    fn floats(&self, _: SegmentSize) -> Vec<Floats> {
+        Vec::new()
     }
 }
 

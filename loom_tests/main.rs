@@ -9,13 +9,13 @@
 //! detects an access that is not ordered after the one before, whatever value it reads.
 
 mod admission;
-mod buffers;
 mod cancel;
 mod credits;
 mod gate;
 mod heartbeat;
 mod host;
 mod lease;
+mod page_pool;
 mod parking;
 mod scenarios;
 mod transfer_queue;

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use crate::optional::TextError;
 use crate::request::Request;
 use crate::storage::tiers::TierError;
 use motet_core::cache::CacheError;
 use motet_core::config::{ConfigError, WorstCase};
 pub use motet_core::protocol::{Deadline, GenerateError, Withheld};
 use motet_core::protocol::{GrammarBound, ModelError};
-use motet_text::TextError;
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +33,8 @@ pub enum StartError {
     /// The device has less memory than the worst case needs, whatever the budget says.
     #[error(
         "the device has {available_bytes} bytes left and {needed_bytes} are needed: {worst}; \
-         lower `cache.full_sequences_min`, `context_tokens_max` or `scheduler.step_tokens_max`, \
-         or give the device more memory (the device: {why})"
+         lower `cache.full_sequences_min`, `context_tokens_max` or \
+         `scheduler.chunking.step_tokens_max`, or give the device more memory (the device: {why})"
     )]
     DeviceMemory {
         /// Bytes that the worst case needs.
@@ -138,13 +138,13 @@ pub enum SubmitError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueueLimit {
-    /// Requests: `scheduler.sequences_max` and `scheduler.queue_max`.
+    /// Requests: `scheduler.sequences_max` and `scheduler.admission.queue_max`.
     Requests,
-    /// Tokens of prompts that wait: `scheduler.queue_tokens_max`.
+    /// Tokens of prompts that wait: `scheduler.admission.queue_tokens_max`.
     Tokens,
-    /// Requests of this user: `scheduler.user_requests_max`.
+    /// Requests of this user: `scheduler.admission.user_requests_max`.
     UserRequests,
-    /// Tokens of prompts of this user's that wait: `scheduler.user_queue_tokens_max`.
+    /// Tokens of prompts of this user's that wait: `scheduler.admission.user_queue_tokens_max`.
     UserTokens,
     /// Texts that wait to be tokenised, of all users or of this one: `text.queue_max` and
     /// `text.queue_bytes_max`. One user may occupy at most half of what the others leave free.

@@ -36,9 +36,9 @@
 //!     .submit(Request::tokens([1, 2, 3]).output_tokens_max(8))
 //!     .await?;
 //! while let Some(piece) = stream.next().await {
-//!     println!("{:?}", piece?.token);
+//!     let piece = piece?;
+//!     println!("{:?} {:?}", piece.token, piece.finish); // the last piece has the finish
 //! }
-//! println!("{:?}", stream.finish());
 //! engine.shutdown(Shutdown::Abort).await;
 //! # Ok(())
 //! # }
@@ -48,7 +48,7 @@
 //!
 //! | module or type | content |
 //! |---|---|
-//! | [`Engine`], [`Request`], [`TokenStream`] | the main types of an embedder: start, submit, stream |
+//! | [`Engine`], [`Request`], [`TokenStream`], [`SequenceHandle`] | the main types of an embedder: start, submit, stream, cancel |
 //! | [`request`] | requests, prompts, pieces and completions |
 //! | [`config`], [`error`] | settings with advice; errors that say what to do |
 //! | [`model`] | the trait that models implement; oracle, weights, MLX |
@@ -67,14 +67,18 @@
 mod actors;
 #[doc(hidden)]
 pub mod device;
+#[cfg_attr(
+    not(feature = "grammar"),
+    allow(dead_code, reason = "some parts work for texts and grammars only")
+)]
 mod engine;
 pub mod error;
-#[doc(hidden)]
-pub mod failpoint;
+mod handle;
+#[cfg(feature = "text")]
 mod open;
+mod optional;
 pub mod request;
-#[doc(hidden)]
-pub mod simulation;
+mod runtime;
 #[doc(hidden)]
 pub mod storage;
 mod stream;
@@ -83,7 +87,7 @@ mod telemetry;
 /// Types of the prefix cache that callers use.
 pub mod cache {
     pub use motet_core::cache::{
-        BlockEvent, BlockHash, CacheError, CacheStats, Miss, MissReason, Salt,
+        BlockEvent, BlockHash, CacheError, CacheStats, Miss, MissReason, RestoreStats, Salt,
     };
 }
 
@@ -92,6 +96,7 @@ pub mod model {
     #[cfg(feature = "mlx")]
     pub use motet_mlx as mlx;
     pub use motet_model::*;
+    #[cfg(feature = "text")]
     pub use motet_weights as weights;
 }
 
@@ -127,13 +132,22 @@ pub mod monitor {
     };
 }
 
+#[cfg(feature = "tower")]
+pub use engine::EngineService;
 pub use engine::{
     BlockBatch, BlockEvents, DeviceBudget, Engine, EngineBuilder, Health, HealthState, Shutdown,
 };
+pub use handle::SequenceHandle;
 pub use motet_core::config;
 pub use motet_core::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
-pub use motet_text::{self as text, grammar};
+#[cfg(feature = "text")]
+pub use motet_text as text;
+#[cfg(feature = "grammar")]
+pub use motet_text::grammar;
+#[cfg(feature = "text")]
 pub use open::text_of;
 pub use request::Request;
+#[cfg(motet_injected)]
+pub use runtime::injected::{failpoint, simulation};
 pub use stream::TokenStream;
 pub use telemetry::EngineStats;

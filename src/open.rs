@@ -78,6 +78,14 @@ impl crate::Engine {
 #[cfg(feature = "mlx")]
 fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, StartError> {
     let files = ModelFiles::open(path)?;
+    for part in files.skipped() {
+        tracing::info!(
+            "{} is not used: {} tensors such as {}",
+            part.part,
+            part.tensors,
+            part.example
+        );
+    }
     let text = text_of(&files)?;
     let outline = MlxModel::outline(&files, &options)?;
     let retained_weights = RetainedWeights::default();
@@ -95,6 +103,7 @@ fn vocabulary(metadata: &GgufMetadata) -> Result<GgufVocabulary, ModelError> {
         Ok(metadata.get_str(key)?.map(str::to_owned))
     };
     Ok(GgufVocabulary {
+        architecture: string("general.architecture")?,
         model: string("tokenizer.ggml.model")?.unwrap_or_default(),
         pre: string("tokenizer.ggml.pre")?,
         tokens: strings("tokenizer.ggml.tokens")?,
@@ -108,6 +117,7 @@ fn vocabulary(metadata: &GgufMetadata) -> Result<GgufVocabulary, ModelError> {
         begin: token("tokenizer.ggml.bos_token_id")?,
         end: token("tokenizer.ggml.eos_token_id")?,
         end_of_turn: token("tokenizer.ggml.eot_token_id")?,
+        end_of_message: token("tokenizer.ggml.eom_token_id")?,
         unknown: token("tokenizer.ggml.unknown_token_id")?,
         padding: token("tokenizer.ggml.padding_token_id")?,
         add_begin: metadata.get_bool("tokenizer.ggml.add_bos_token")?,

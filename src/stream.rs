@@ -1,26 +1,23 @@
 //! The caller's end of a sequence.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
-use kameo::actor::WeakActorRef;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use crate::actors::scheduler::{AskQueuePosition, Resume, Scheduler, Stop};
 use crate::actors::sequence::Output;
+use crate::handle::SequenceHandle;
 use crate::request::{Completion, Piece};
 use motet_core::SequenceId;
-use motet_core::protocol::{ContextLimit, Finish, GenerateError, QueuePosition};
-use motet_sync::cancel::CancelFlag;
+use motet_core::protocol::{GenerateError, QueuePosition};
 use motet_sync::credits::Credits;
 
 /// The tokens of one sequence as they are generated, with their text.
 ///
 /// Dropping the stream cancels the sequence: it leaves the device by the next step boundary,
 /// and everything it held is freed. State that it computed may stay in the cache for other
-/// sequences.
+/// sequences. A [handle](TokenStream::handle) does not keep the sequence alive.
 ///
 /// A stream that is not read pauses its own sequence and no other, once the sequence is
 /// `scheduler.unread_tokens_max` tokens ahead. Reading resumes it.
@@ -28,18 +25,12 @@ use motet_sync::credits::Credits;
 /// It is also a [`Stream`] of the same items as [`next`](TokenStream::next).
 #[derive(Debug)]
 pub struct TokenStream {
-    pub(crate) sequence: SequenceId,
+    pub(crate) handle: SequenceHandle,
     pub(crate) prompt_tokens: usize,
     pub(crate) output: mpsc::Receiver<Output>,
-    pub(crate) cancel: CancelFlag,
     pub(crate) credits: Credits,
-    pub(crate) scheduler: WeakActorRef<Scheduler>,
-    pub(crate) wakeup: Arc<Notify>,
-    /// Behaviour of the sequence and its forks when the context is full.
-    pub(crate) at_limit: ContextLimit,
     /// The stream of the sequence that this one replaces, held until this one's first output.
     pub(crate) replaced: Option<Box<TokenStream>>,
-    pub(crate) finish: Option<Finish>,
     pub(crate) is_finished: bool,
 }
 
@@ -47,7 +38,13 @@ impl TokenStream {
     /// Returns the sequence's id, unique within the engine.
     #[must_use]
     pub fn sequence(&self) -> SequenceId {
-        self.sequence
+        self.handle.sequence()
+    }
+
+    /// Returns a handle of the sequence, which may be kept when the stream moves away.
+    #[must_use]
+    pub fn handle(&self) -> SequenceHandle {
+        self.handle.clone()
     }
 
     /// Returns the number of prompt tokens, after template and tokenising; for a fork, the
@@ -57,12 +54,13 @@ impl TokenStream {
         self.prompt_tokens
     }
 
-    /// Returns the next piece, or `None` when the sequence has finished. Then
-    /// [`finish`](TokenStream::finish) says how it ended.
+    /// Returns the next piece, or `None` after the last. The last piece of a whole output says
+    /// how the sequence finished: [`Piece::finish`].
     ///
     /// # Errors
     ///
-    /// [`GenerateError`] when the sequence ends without its whole output; it is the last item.
+    /// [`GenerateError`] when the sequence ends without its whole output. The error is then the
+    /// last item, and no piece has a finish.
     ///
     /// # Cancel safety
     ///
@@ -71,30 +69,16 @@ impl TokenStream {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// Returns how the sequence ended. `None` before [`next`](TokenStream::next) has returned
-    /// `None`, and after an error.
-    #[must_use]
-    pub fn finish(&self) -> Option<&Finish> {
-        self.finish.as_ref()
-    }
-
     /// Returns the sequence's position in the queue; `None` once it has started or finished.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: it only reads.
     pub async fn queue_position(&self) -> Option<QueuePosition> {
-        let scheduler = self.scheduler.upgrade()?;
-        let (reply, position) = oneshot::channel();
-        let ask = AskQueuePosition {
-            sequence: self.sequence,
-            reply,
-        };
-        scheduler.tell(ask).send().await.ok()?;
-        position.await.ok()?
+        self.handle.queue_position().await
     }
 
-    /// Waits for the whole output and returns it.
+    /// Waits for the rest of the output and returns it.
     ///
     /// # Errors
     ///
@@ -105,32 +89,25 @@ impl TokenStream {
     /// Dropping the future drops the stream, and so cancels the sequence.
     pub async fn collect(mut self) -> Result<Completion, GenerateError> {
         let (mut tokens, mut text, mut logprobs) = (Vec::new(), String::new(), Vec::new());
+        let mut finish = None;
         while let Some(piece) = self.next().await {
             let piece = piece?;
             tokens.extend(piece.token);
             text.push_str(&piece.text);
             logprobs.extend(piece.logprobs);
+            finish = piece.finish;
         }
-        let finish = self.finish.ok_or(GenerateError::Lost)?;
+        // A caller may have read the last item before.
+        let finish = match finish {
+            Some(finish) => finish,
+            None => self.handle.finished().await?,
+        };
         Ok(Completion {
             tokens,
             text,
             logprobs,
             finish,
         })
-    }
-}
-
-impl TokenStream {
-    /// Tells the scheduler that the reader has caught up with this sequence.
-    fn resume(&self) {
-        if let Some(scheduler) = self.scheduler.upgrade() {
-            // A full mailbox means that the scheduler is awake; the wakeup makes it scan the
-            // flags.
-            if scheduler.tell(Resume(self.sequence)).try_send().is_err() {
-                self.wakeup.notify_one();
-            }
-        }
     }
 }
 
@@ -146,32 +123,30 @@ impl Stream for TokenStream {
         let item = match output {
             Some(Output::Piece(piece)) => {
                 if piece.token.is_some() && self.credits.read() {
-                    self.resume();
+                    self.handle.resume();
                 }
                 return Poll::Ready(Some(Ok(piece)));
             }
-            Some(Output::Finish(finish)) => {
-                self.finish = Some(finish);
-                None
-            }
-            Some(Output::Failed(error)) => Some(Err(error)),
-            None => Some(Err(GenerateError::Lost)),
+            Some(Output::Ended(ended)) => ended.map(|finish| Piece {
+                finish: Some(finish),
+                ..Piece::default()
+            }),
+            None => Err(GenerateError::Lost),
         };
         self.is_finished = true;
-        Poll::Ready(item)
+        Poll::Ready(Some(item))
     }
 }
 
 impl Drop for TokenStream {
     fn drop(&mut self) {
-        if self.cancel.cancel()
-            && let Some(scheduler) = self.scheduler.upgrade()
-        {
-            // A full mailbox means that the scheduler is awake; the wakeup makes it scan the
-            // flags.
-            if scheduler.tell(Stop(self.sequence)).try_send().is_err() {
-                self.wakeup.notify_one();
-            }
-        }
+        self.handle.cancel();
+    }
+}
+
+/// Lets a fork take a stream or a handle.
+impl AsRef<SequenceHandle> for TokenStream {
+    fn as_ref(&self) -> &SequenceHandle {
+        &self.handle
     }
 }

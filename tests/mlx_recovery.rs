@@ -2,6 +2,8 @@
 //! every token of the undisturbed run exactly once. Prints the longest pause.
 #![cfg(feature = "mlx")]
 
+#[path = "common/killable.rs"]
+mod killable;
 #[path = "common/model.rs"]
 mod model;
 
@@ -9,9 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use killable::{Kill, Killable};
 use model::model;
 use motet::config::EngineConfig;
-use motet::failpoint::Failpoints;
+use motet::model::mlx::{MlxModel, MlxOptions, RetainedWeights};
+use motet::model::weights::ModelFiles;
 use motet::text::Message;
 use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
 
@@ -21,14 +25,21 @@ const BACKUP_TOKENS: usize = 8;
 /// The count of a reader whose stream has ended.
 const ALL: usize = usize::MAX;
 
-async fn engine(failpoints: &Failpoints, kills: u64, host_bytes_max: usize) -> Engine {
+async fn engine(kill: &Kill, kills: u64, host_bytes_max: usize) -> Engine {
     let mut config = EngineConfig::default();
     config.recovery.rebuilds_max = kills as usize;
     config.pager.host_bytes_max = host_bytes_max;
     config.pager.backup_tokens = BACKUP_TOKENS;
-    let builder = Engine::open(model()).expect("a model").config(config);
-    let started = builder.failpoints(failpoints.clone()).start().await;
-    started.expect("the engine starts")
+    let files = ModelFiles::open(&model()).expect("a model");
+    let text = motet::text_of(&files).expect("a tokenizer");
+    let (retained, kill) = (RetainedWeights::default(), kill.clone());
+    let load = move || {
+        let model = MlxModel::load_reusing(&files, MlxOptions::default(), &retained)?;
+        let kill = kill.clone();
+        Ok(Killable { model, kill })
+    };
+    let builder = Engine::builder(load).text(text).config(config);
+    builder.start().await.expect("the engine starts")
 }
 
 /// One user's tokens, and the longest time between two tokens.
@@ -49,8 +60,8 @@ async fn read(mut stream: TokenStream, count: Arc<AtomicUsize>) -> (Vec<TokenId>
 /// Runs all users at once and kills the device thread `kills` times. Between two kills every
 /// user gets as many tokens as lie between two copies, so that there are copies to load.
 async fn run(kills: u64, output_tokens: usize, host_bytes_max: usize) -> Run {
-    let failpoints = Failpoints::default();
-    let engine = engine(&failpoints, kills, host_bytes_max).await;
+    let kill_switch = Kill::default();
+    let engine = engine(&kill_switch, kills, host_bytes_max).await;
     let system = Message::system("You are the guide of a botanical garden. Answer in a few words.");
     let (mut readers, mut counts) = (Vec::new(), Vec::new());
     for user in 0..USERS {
@@ -85,7 +96,7 @@ async fn run(kills: u64, output_tokens: usize, host_bytes_max: usize) -> Run {
             before.iter().any(|now| *now != ALL),
             "some users are still active"
         );
-        failpoints.device.arm(1);
+        kill_switch.arm();
         while engine.stats().rebuilds < kill {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -1,15 +1,18 @@
 //! Recovery under the load of many sequences: the device thread dies and hangs, and the actors
 //! panic. The failed part is rebuilt, and callers notice only a pause. Each output equals its
 //! reference run, with each token once. A breaker opens when failures are too frequent.
+#![cfg(motet_injected)]
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::folder::Folder;
 use common::{engine, until};
+use motet::cache::{BlockEvent, BlockHash};
 use motet::config::{DiskConfig, EngineConfig};
 use motet::error::{CacheCommandError, GenerateError, SubmitError};
 use motet::failpoint::Failpoints;
@@ -17,12 +20,17 @@ use motet::model::oracle::{Oracle, OracleConfig, StepFault};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, ModelError};
 use motet::request::FinishReason;
-use motet::{Engine, HealthState, Request, SequenceId, Shutdown, TokenId, TokenStream};
+use motet::{BlockBatch, Engine, HealthState, Request, SequenceId, Shutdown, TokenId, TokenStream};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const FULL: &[LayerKind] = &[LayerKind::Full];
 const MIXED: &[LayerKind] = &[LayerKind::Full, LayerKind::Window { tokens: 8 }];
+
+/// A device is taken for stalled after this time. A busy machine delays a healthy step for less.
+const DEVICE_TIMEOUT: Duration = Duration::from_millis(300);
+/// A stalled step takes longer than that.
+const STALL: Duration = Duration::from_millis(700);
 
 fn oracle(layers: &[LayerKind]) -> OracleConfig {
     let mut oracle = OracleConfig {
@@ -38,8 +46,7 @@ fn oracle(layers: &[LayerKind]) -> OracleConfig {
 fn config() -> EngineConfig {
     let mut config = EngineConfig::default();
     config.scheduler.sequences_max = 12;
-    config.scheduler.step_tokens_max = 48;
-    config.scheduler.device_timeout = Duration::from_millis(200);
+    config.scheduler.chunking.step_tokens_max = 48;
     config.recovery.rebuilds_max = 1000;
     config
 }
@@ -164,14 +171,13 @@ async fn dead_device_thread_is_replaced() {
 async fn stalled_device_is_abandoned() {
     let oracle = oracle(MIXED);
     let mut config = config();
-    config.scheduler.device_timeout = Duration::from_millis(60);
+    config.scheduler.device_timeout = DEVICE_TIMEOUT;
     let engine = engine(&oracle, config).await;
     let callers = callers(&engine, &oracle, 2, 30).await;
     for stall in 1..=3 {
         generated(&engine, stall * 300).await;
         // The stalled step returns while its replacement works, and is ignored.
-        let longer = Duration::from_millis(150);
-        oracle.faults.next_steps(1, StepFault::Stall(longer));
+        oracle.faults.next_steps(1, StepFault::Stall(STALL));
         until("the device was replaced", || {
             engine.stats().rebuilds >= stall
         })
@@ -185,9 +191,11 @@ async fn stalled_device_is_abandoned() {
 async fn stalled_exports_delay_no_copy() {
     let mut oracle = oracle(FULL);
     // Copies are faster than computing, on a busy machine too.
-    oracle.cost.per_token = Duration::from_micros(500);
-    let engine = engine(&oracle, low_memory(&oracle)).await;
-    read_all(callers(&engine, &oracle, 50, 30).await).await;
+    oracle.cost.per_token = Duration::from_millis(2);
+    let mut config = low_memory(&oracle);
+    config.scheduler.device_timeout = DEVICE_TIMEOUT;
+    let engine = engine(&oracle, config).await;
+    read_all(callers(&engine, &oracle, 50, 12).await).await;
     until("segments are offloaded", || {
         engine.stats().pager.host_copies > 0
     })
@@ -195,8 +203,8 @@ async fn stalled_exports_delay_no_copy() {
     let hits = engine.stats().pager.host_hits;
     oracle.faults.stall_exports(u64::MAX);
     // State that is still on the device is not loaded, so several rounds may be needed.
-    for round in 0..20 {
-        read_all(callers(&engine, &oracle, 50 + round % 2, 30).await).await;
+    for round in 0..100 {
+        read_all(callers(&engine, &oracle, 50 + round % 2, 12).await).await;
         let stalled = oracle.faults.counts().exports_stalled > 0;
         if stalled && engine.stats().pager.host_hits > hits {
             break;
@@ -204,9 +212,7 @@ async fn stalled_exports_delay_no_copy() {
     }
     assert!(oracle.faults.counts().exports_stalled > 0);
     assert!(engine.stats().pager.host_hits > hits);
-    oracle
-        .faults
-        .next_steps(1, StepFault::Stall(Duration::from_millis(500)));
+    oracle.faults.next_steps(1, StepFault::Stall(STALL));
     read_all(callers(&engine, &oracle, 52, 10).await).await;
     assert!(engine.stats().rebuilds > 0, "the device was replaced");
     assert_eq!(oracle.faults.counts().exports_waited_for, 0);
@@ -223,14 +229,15 @@ async fn health_distinguishes_recovering_from_busy() {
         }
         Ok(Oracle::new(built.clone()).expect("a valid oracle"))
     };
-    let engine = Engine::builder(slow_to_load).config(config()).start();
+    let mut config = config();
+    config.scheduler.device_timeout = DEVICE_TIMEOUT;
+    let engine = Engine::builder(slow_to_load).config(config).start();
     let engine = engine.await.expect("the engine starts");
     assert_eq!(engine.health().state, HealthState::Ready);
     let callers = callers(&engine, &oracle, 3, 4).await;
     generated(&engine, 20).await;
     assert_eq!(engine.health().state, HealthState::Busy);
-    let stall = Duration::from_secs(1);
-    oracle.faults.next_steps(1, StepFault::Stall(stall));
+    oracle.faults.next_steps(1, StepFault::Stall(STALL));
     let recovering = |state| matches!(state, HealthState::Recovering { .. });
     until("it is being replaced", || recovering(engine.health().state)).await;
     until("no device is there", || !engine.stats().device_alive).await;
@@ -279,7 +286,7 @@ async fn panicked_cache_is_rebuilt() {
 async fn simultaneous_faults_are_survived() {
     let oracle = oracle(FULL);
     let mut config = low_memory(&oracle);
-    config.scheduler.device_timeout = Duration::from_millis(60);
+    config.scheduler.device_timeout = DEVICE_TIMEOUT;
     let (engine, failpoints) = with_failpoints(&oracle, config).await;
     let callers = callers(&engine, &oracle, 30, 40).await;
     for round in 1..=12 {
@@ -292,8 +299,7 @@ async fn simultaneous_faults_are_survived() {
                 failpoints.pager.arm(round);
             }
             _ => {
-                let stall = Duration::from_millis(100);
-                oracle.faults.next_steps(1, StepFault::Stall(stall));
+                oracle.faults.next_steps(1, StepFault::Stall(STALL));
                 failpoints.scheduler.arm(2);
                 failpoints.cache.arm(3);
             }
@@ -537,6 +543,13 @@ async fn check_broken(engine: Engine, oracle: &OracleConfig, part: &str, mut fai
     until("nothing leaks", move || counters.now().tails_alive == 0).await;
 }
 
+/// No sequence finishes before the breaker opens, on a busy machine neither.
+fn slow_oracle() -> OracleConfig {
+    let mut oracle = oracle(FULL);
+    oracle.cost.base = Duration::from_millis(30);
+    oracle
+}
+
 fn breaker_config() -> EngineConfig {
     let mut config = config();
     config.recovery.rebuilds_max = 3;
@@ -546,7 +559,7 @@ fn breaker_config() -> EngineConfig {
 
 #[tokio::test]
 async fn repeated_failures_open_the_breaker() {
-    let oracle = oracle(FULL);
+    let oracle = slow_oracle();
     let (engine, failpoints) = with_failpoints(&oracle, breaker_config()).await;
     let failpoint = failpoints.device;
     check_broken(engine, &oracle, "device thread died", move || {
@@ -565,7 +578,7 @@ async fn repeated_failures_open_the_breaker() {
 
 #[tokio::test]
 async fn failed_reload_is_retried_a_few_times() {
-    let oracle = oracle(FULL);
+    let oracle = slow_oracle();
     let (built, loads) = (oracle.clone(), Arc::new(AtomicU32::new(0)));
     let counted = Arc::clone(&loads);
     let once = move || match counted.fetch_add(1, Ordering::Relaxed) {
@@ -586,7 +599,7 @@ async fn failed_reload_is_retried_a_few_times() {
 async fn request_that_stalls_the_device_fails_alone() {
     let oracle = oracle(FULL);
     let mut config = config();
-    config.scheduler.device_timeout = Duration::from_millis(40);
+    config.scheduler.device_timeout = DEVICE_TIMEOUT;
     config.recovery.rebuilds_max = 5;
     let engine = engine(&oracle, config).await;
     let callers = callers(&engine, &oracle, 60, 12).await;
@@ -597,11 +610,50 @@ async fn request_that_stalls_the_device_fails_alone() {
         .collect();
     let deadly = (900..1000).find(|token| !output_tokens.contains(token));
     let deadly = deadly.expect("a token that is unique to it");
-    oracle.faults.stall_on(deadly, Duration::from_millis(80));
+    oracle.faults.stall_on(deadly, STALL);
     let culprit = Request::tokens([1, deadly]).output_tokens_max(5);
     let culprit = engine.submit(culprit).await.unwrap();
     let failed = culprit.collect().await;
     let is_blamed = matches!(failed, Err(GenerateError::Device { attempts: 3, .. }));
     assert!(is_blamed, "{failed:?}");
     check_all(engine, &oracle, callers).await;
+}
+
+/// The whole blocks of sixteen tokens that a reader of these batches knows.
+fn known(batches: &[BlockBatch]) -> BTreeSet<BlockHash> {
+    let mut known = BTreeSet::new();
+    for event in batches.iter().flat_map(|batch| batch.events.iter()) {
+        match event {
+            BlockEvent::Stored { hashes, tokens, .. } => {
+                assert_eq!(tokens.len(), 16 * hashes.len());
+                known.extend(hashes);
+            }
+            BlockEvent::Removed { hashes, .. } => known.retain(|hash| !hashes.contains(hash)),
+            _ => known.clear(),
+        }
+    }
+    known
+}
+
+#[tokio::test]
+async fn followers_are_notified_of_a_cache_rebuild() {
+    let (engine, failpoints) = with_failpoints(&oracle(FULL), EngineConfig::default()).await;
+    let mut early = engine
+        .follow_blocks()
+        .await
+        .expect("there is no follower yet");
+    let warm = |last| engine.warm(Request::tokens((1..last).collect::<Vec<TokenId>>()));
+    warm(40).await.expect("it is accepted");
+    let mut batches = vec![early.next().await.expect("all that is there")];
+    batches.push(early.next().await.expect("the computed blocks"));
+
+    failpoints.cache.arm(1);
+    warm(20).await.expect("it is computed again");
+    let mut late = engine.follow_blocks().await.expect("another may follow");
+    let all = known(&[late.next().await.expect("all that is there")]);
+    assert_eq!(all.len(), 1);
+    while known(&batches) != all {
+        batches.push(early.next().await.expect("what follows"));
+    }
+    engine.shutdown(Shutdown::Abort).await;
 }

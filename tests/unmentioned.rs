@@ -1,5 +1,6 @@
 //! The content of a request appears in no log, no metric and no error, however the request is
 //! rejected or fails.
+#![cfg(motet_injected)]
 
 mod common;
 
@@ -139,10 +140,10 @@ async fn start(faults: &Faults, failpoints: &Failpoints) -> Engine {
         ..OracleConfig::with_layers(&[LayerKind::Full])
     };
     let mut config = EngineConfig::default();
-    config.scheduler.queue_max = 0;
+    config.scheduler.admission.queue_max = 0;
     config.scheduler.sequences_max = 2;
-    config.scheduler.step_tokens_max = 32;
-    config.scheduler.user_requests_max = Some(1);
+    config.scheduler.chunking.step_tokens_max = 32;
+    config.scheduler.admission.user_requests_max = Some(1);
     config.scheduler.unread_tokens_max = 4;
     config.recovery.rebuilds_max = 3;
     let builder = Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")));

@@ -101,8 +101,8 @@ pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
 
     let files = ModelFiles::open(path)?;
     let elements: usize = files
-        .tensor_names()
-        .map(|name| Ok(files.tensor(name)?.elements()))
+        .tensors()
+        .map(|(layer, role)| Ok(files.tensor(layer, role)?.elements()))
         .sum::<Result<usize>>()?;
     let options = MlxOptions {
         deterministic: matches!(mode, Mode::Deterministic),

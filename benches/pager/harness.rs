@@ -79,13 +79,15 @@ where
 pub(crate) async fn ask(engine: &Engine, prompt: Vec<TokenId>) -> Result<FirstToken> {
     let started_at = Instant::now();
     let mut stream = engine.submit(request(prompt, 1)).await?;
-    let mut seconds = None;
+    let (mut seconds, mut finish) = (None, None);
     while let Some(piece) = stream.next().await {
-        if piece?.token.is_some() {
+        let piece = piece?;
+        if piece.token.is_some() {
             seconds.get_or_insert_with(|| started_at.elapsed().as_secs_f64());
         }
+        finish = piece.finish;
     }
-    let finish = stream.finish().ok_or("a stream without an end")?;
+    let finish = finish.ok_or("a stream without an end")?;
     Ok(FirstToken {
         seconds: seconds.ok_or("a stream without a token")?,
         cached_tokens: finish.usage.cached_tokens,

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use motet::config::EngineConfig;
-use motet::failpoint::Failpoints;
 use motet::model::oracle::Oracle;
 use motet::model::{ModelError, ModelSpec};
 use motet::{Engine, Request, TokenId};
@@ -12,6 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::arrivals::prompt;
 use crate::engine::{TimedReader, slow_oracle, wait_for_tokens};
+use crate::injection::Injection;
 use crate::{Result, harness};
 
 /// More kills than will occur.
@@ -34,10 +34,10 @@ pub(crate) enum Mode {
     Deterministic,
 }
 
-/// An engine, and the failpoint of its device thread.
+/// An engine whose device thread can be killed.
 pub(crate) struct Killable {
     pub(crate) engine: Engine,
-    failpoints: Failpoints,
+    injection: Injection,
 }
 
 impl Killable {
@@ -48,7 +48,6 @@ impl Killable {
         recovers: bool,
     ) -> Result<Self> {
         config.recovery.rebuilds_max = KILLS_MAX;
-        let failpoints = Failpoints::default();
         let builder = match model {
             None => Engine::builder(|| {
                 Oracle::new(slow_oracle()).map_err(|error| ModelError::Device(error.to_string()))
@@ -65,21 +64,19 @@ impl Killable {
             Some(_) => return Err(crate::engine::NO_MLX.into()),
         };
         let _ = mode;
-        let builder = builder.config(config).failpoints(failpoints.clone());
-        let builder = if recovers {
-            builder
-        } else {
-            builder.without_recovery()
-        };
+        let injection = Injection::default();
+        let builder = injection
+            .clone()
+            .into_builder(builder.config(config), recovers)?;
         let engine = builder.start().await?;
-        Ok(Self { engine, failpoints })
+        Ok(Self { engine, injection })
     }
 
     /// Kills the device thread at its next outcome. Returns the time of the kill.
     pub(crate) async fn kill(&self) -> Result<Instant> {
-        self.failpoints.device.arm(1);
+        self.injection.kill();
         let started_at = Instant::now();
-        while self.failpoints.device.is_armed() {
+        while self.injection.is_due() {
             if started_at.elapsed() > TIMEOUT {
                 return Err("the device thread is not killed".into());
             }

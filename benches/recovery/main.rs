@@ -8,6 +8,7 @@
 //! | file | content |
 //! |---|---|
 //! | `protocol.rs` | the requests |
+//! | `injection.rs` | additions of `--cfg motet_injected` to an engine |
 //! | `killed.rs` | engines whose device thread can be killed |
 //! | `pause.rs` | the longest gap of live streams, and its parts |
 //! | `tokens.rs` | streams that are killed repeatedly, beside undisturbed ones |
@@ -15,6 +16,7 @@
 //!
 //! Parts shared with `benches/scheduler/` and `benches/pager/` are taken from there.
 
+mod injection;
 mod killed;
 mod overhead;
 mod pause;

@@ -107,7 +107,7 @@ impl Measure {
         let tokens = self.prompt_tokens + 2 * self.output_tokens;
         // Memory for the running sequences and two more: the cache is full soon.
         let device_bytes_max = (scheduler.sequences_max + 2) * spec.tail_bytes(tokens)
-            + spec.scratch_bytes_per_token * scheduler.step_tokens_max;
+            + spec.scratch_bytes_per_token * scheduler.chunking.step_tokens_max;
         let cache = CacheConfig {
             device_bytes_max,
             ..CacheConfig::default()

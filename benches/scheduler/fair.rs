@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use motet::UserId;
-use motet::config::{CacheConfig, SchedulerConfig};
+use motet::config::{CacheConfig, ChunkingConfig, FairnessConfig, SchedulerConfig};
 use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::Priority;
@@ -149,8 +149,14 @@ impl Load {
         };
         let mut model = Oracle::new(config)?;
         let scheduler = SchedulerConfig {
-            step_tokens_max: self.step_tokens_max,
-            ageing: SchedulerConfig::default().ageing.filter(|_| self.ages),
+            chunking: ChunkingConfig {
+                step_tokens_max: self.step_tokens_max,
+                ..ChunkingConfig::default()
+            },
+            fairness: FairnessConfig {
+                ageing: FairnessConfig::default().ageing.filter(|_| self.ages),
+                ..FairnessConfig::default()
+            },
             ..SchedulerConfig::default()
         };
         let cache = CacheConfig::default();
@@ -196,7 +202,7 @@ impl Load {
 
 /// The largest difference between both services since both had waiting requests, ÷ the bound.
 fn gap_by_bound(harness: &CoreHarness<Oracle>) -> f64 {
-    let prices = SchedulerConfig::default();
+    let prices = FairnessConfig::default();
     let (prompt, output) = (prices.prompt_token_service, prices.output_token_service);
     let (mut difference, mut least, mut most, mut gap) = (0.0, 0.0, 0.0, 0.0_f64);
     for step in &harness.steps {

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use motet::config::{EngineConfig, SchedulerConfig};
+use motet::config::{AdmissionConfig, ChunkingConfig, EngineConfig, SchedulerConfig};
 use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::Priority;
@@ -124,8 +124,8 @@ impl Measure {
             callers.spawn(async move {
                 let mut read = 0;
                 while let Some(piece) = stream.next().await {
-                    piece?;
-                    read += 1;
+                    // The last item has the finish, and no token.
+                    read += usize::from(piece?.token.is_some());
                 }
                 Ok::<usize, motet::error::GenerateError>(read)
             });
@@ -189,8 +189,14 @@ fn engine_config(sequences: usize) -> EngineConfig {
     EngineConfig {
         scheduler: SchedulerConfig {
             sequences_max: sequences,
-            queue_max: sequences,
-            step_tokens_max: sequences.max(1_024),
+            admission: AdmissionConfig {
+                queue_max: sequences,
+                ..AdmissionConfig::default()
+            },
+            chunking: ChunkingConfig {
+                step_tokens_max: sequences.max(1_024),
+                ..ChunkingConfig::default()
+            },
             ..SchedulerConfig::default()
         },
         ..EngineConfig::default()

@@ -24,6 +24,7 @@
 //! | `overload.rs` | ten times more than can be served |
 //! | `stall.rs` | long prompts beside decoding sequences |
 //! | `stall_virtual.rs` | the same in the virtual engine |
+//! | `hybrid/` | chats on a model that cannot resume after any token |
 //! | `idle.rs` | how long the device waits |
 
 mod arrivals;
@@ -32,6 +33,7 @@ mod engine;
 mod fair;
 mod harness;
 mod host;
+mod hybrid;
 mod idle;
 mod overload;
 mod preemption;

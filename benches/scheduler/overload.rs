@@ -79,7 +79,7 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
             },
             ..EngineConfig::default()
         };
-        let inside_max = config.scheduler.sequences_max + config.scheduler.queue_max;
+        let inside_max = config.scheduler.sequences_max + config.scheduler.admission.queue_max;
         let engine = Arc::new(on_oracle(oracle, config).await?);
         let counts = Arc::new(Counts::default());
         // Warms up threads, allocators and the cache.
@@ -239,11 +239,12 @@ impl Counts {
     /// Reads a stream to its end.
     async fn serve(&self, mut stream: motet::TokenStream) {
         self.admitted.fetch_add(1, Ordering::Relaxed);
-        let mut tokens = 0;
-        while let Some(piece) = stream.next().await {
-            tokens += usize::from(piece.is_ok_and(|piece| piece.token.is_some()));
+        let (mut tokens, mut is_complete) = (0, false);
+        while let Some(Ok(piece)) = stream.next().await {
+            tokens += usize::from(piece.token.is_some());
+            is_complete = piece.finish.is_some();
         }
-        if tokens == OUTPUT_TOKENS && stream.finish().is_some() {
+        if tokens == OUTPUT_TOKENS && is_complete {
             self.good_tokens.fetch_add(tokens as u64, Ordering::Relaxed);
             self.served.fetch_add(1, Ordering::Relaxed);
         }

@@ -76,7 +76,7 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
                 "prompts of {prompt_tokens} tokens: {} preemptions in {} requests, {:.3} times \
                  the tokens evaluated, all tokens as in reference runs; {:.3} of the throughput \
                  with {fewer} at once, not {}",
-                pressed.scheduler.stats().preempted,
+                pressed.scheduler().stats().preempted,
                 pressed.callers.all.len(),
                 evaluated(&pressed) as f64 / evaluated(&free) as f64,
                 seconds(&free) / seconds(&throttled),
@@ -98,7 +98,7 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
 /// The most bytes that all slots held at once.
 fn most_bytes(harness: &CoreHarness<Oracle>) -> usize {
     let tokens = harness.steps.iter().map(|step| step.cached_tokens).max();
-    tokens.unwrap_or_default() * OracleConfig::default().layer_bytes
+    tokens.unwrap_or_default() * OracleConfig::default().layer_bytes.token
 }
 
 impl Load {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use motet::UserId;
-use motet::config::{CacheConfig, SchedulerConfig};
+use motet::config::{CacheConfig, ChunkingConfig, SchedulerConfig};
 use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::Priority;
@@ -98,7 +98,10 @@ impl Load {
             ..OracleConfig::default()
         })?;
         let scheduler = SchedulerConfig {
-            step_tokens_max: self.step_tokens_max,
+            chunking: ChunkingConfig {
+                step_tokens_max: self.step_tokens_max,
+                ..ChunkingConfig::default()
+            },
             ..SchedulerConfig::default()
         };
         let inside = if background_too {
@@ -120,6 +123,6 @@ impl Load {
         let waits = harness
             .callers
             .waits(|caller| caller.class == Priority::Urgent);
-        Ok((waits, harness.scheduler.stats().preempted))
+        Ok((waits, harness.scheduler().stats().preempted))
     }
 }

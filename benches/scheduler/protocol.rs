@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::report::Report;
 use crate::{
-    Result, cache_off, fair, host, idle, overload, preemption, priority, stall, stall_virtual, wire,
+    Result, cache_off, fair, host, hybrid, idle, overload, preemption, priority, stall,
+    stall_virtual, wire,
 };
 
 /// The requests.
@@ -34,6 +35,8 @@ pub(crate) enum Request {
     StallVirtual(stall_virtual::Measure),
     /// How long the device waits.
     Idle(idle::Measure),
+    /// Chats on a model that cannot resume after any token.
+    Hybrid(hybrid::Measure),
 }
 
 /// Measures the request.
@@ -49,6 +52,7 @@ pub(crate) fn answer(request: Request, model: Option<&Path>) -> Result<Value> {
         Request::Stall(measure) => stall::run(measure, model)?,
         Request::StallVirtual(measure) => stall_virtual::run(measure)?,
         Request::Idle(measure) => idle::run(measure, model)?,
+        Request::Hybrid(measure) => hybrid::run(measure)?,
     };
     Ok(serde_json::to_value(report)?)
 }

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use motet::config::{CacheConfig, EngineConfig, InterToken, SchedulerConfig};
+use motet::config::{CacheConfig, ChunkingConfig, EngineConfig, InterToken, SchedulerConfig};
 use motet::{Engine, Shutdown};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -48,7 +48,7 @@ struct Stall {
 
 pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
     runtime(2)?.block_on(async {
-        let bounded = start(model, SchedulerConfig::default().inter_token, 256).await?;
+        let bounded = start(model, ChunkingConfig::default().inter_token, 256).await?;
         let unbounded = start(model, InterToken::Unbounded, 2 * measure.prompt_tokens).await?;
         let report = measure.take_turns(&bounded, &unbounded).await;
         bounded.shutdown(Shutdown::Abort).await;
@@ -64,8 +64,11 @@ async fn start(
 ) -> Result<Engine> {
     let config = EngineConfig {
         scheduler: SchedulerConfig {
-            inter_token,
-            step_tokens_max,
+            chunking: ChunkingConfig {
+                inter_token,
+                step_tokens_max,
+                ..ChunkingConfig::default()
+            },
             unread_tokens_max: 1 << 16,
             ..SchedulerConfig::default()
         },

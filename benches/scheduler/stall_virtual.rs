@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use motet::UserId;
-use motet::config::{CacheConfig, InterToken, SchedulerConfig};
+use motet::config::{CacheConfig, ChunkingConfig, InterToken, SchedulerConfig};
 use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::Priority;
@@ -42,12 +42,18 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
     let mut report = Report::default();
     for cost in [SMALL_DEVICE, LARGE_DEVICE] {
         let bounded = SchedulerConfig {
-            step_tokens_max: if cost == SMALL_DEVICE { 256 } else { 2_048 },
+            chunking: ChunkingConfig {
+                step_tokens_max: if cost == SMALL_DEVICE { 256 } else { 2_048 },
+                ..ChunkingConfig::default()
+            },
             ..SchedulerConfig::default()
         };
         let unbounded = SchedulerConfig {
-            step_tokens_max: 2 * measure.prompt_tokens,
-            inter_token: InterToken::Unbounded,
+            chunking: ChunkingConfig {
+                step_tokens_max: 2 * measure.prompt_tokens,
+                inter_token: InterToken::Unbounded,
+                ..ChunkingConfig::default()
+            },
             ..SchedulerConfig::default()
         };
         for seed in 1..=measure.seeds {

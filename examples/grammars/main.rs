@@ -11,7 +11,7 @@
 //! and instances as `tests`, each with `valid` and `data`, as in `maskbench/data` of JSONSchemaBench.
 //! Processor time and memory are read from `/proc`, so the figures need Linux.
 
-#[path = "../../tests/hostile/grammars.rs"]
+#[path = "../../tests/hostile/grammars/mod.rs"]
 mod hostile;
 mod schemas;
 #[path = "../../tests/hostile/vocabulary.rs"]

@@ -1,6 +1,5 @@
 //! Messages to the cache's core: trie and slots.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use motet::cache::Salt;
@@ -8,7 +7,8 @@ use motet::config::{CacheConfig, EvictionPolicy, SlotChoice};
 use motet::model::oracle::OracleConfig;
 use motet::model::{LayerKind, ModelSpec, SegmentSize};
 use motet::{PinId, SegmentId, SequenceId, TokenId};
-use motet_core::cache::{CacheCore, Effect, Message, OpenSlot, Pin, ProbePrefix};
+use motet_core::cache::{Message, OpenSlot, Pin, ProbePrefix};
+use motet_testkit::cache_harness::CacheHarness;
 
 use super::input::FuzzInput;
 
@@ -25,25 +25,8 @@ const KINDS: [&[LayerKind]; 4] = [
 const SEQUENCES: usize = 6;
 const MESSAGES_MAX: usize = 300;
 
-/// A sequence that the cache was asked to open a slot for.
-struct Sequence {
-    tokens: Vec<TokenId>,
-    /// Set once it has a slot.
-    live: Option<Live>,
-}
-
-struct Live {
-    computed: usize,
-    granted: usize,
-    checkpoints: Vec<usize>,
-    /// Tokens of it were removed: the cache's knowledge of it is no longer tracked.
-    moved: bool,
-}
-
 struct Caches {
-    core: CacheCore,
-    now: Duration,
-    sequences: BTreeMap<SequenceId, Sequence>,
+    cache: CacheHarness,
     pins: u64,
 }
 
@@ -88,77 +71,41 @@ impl Caches {
             },
             ..CacheConfig::default()
         };
-        Self {
-            core: CacheCore::new(spec, config),
-            now: Duration::ZERO,
-            sequences: BTreeMap::new(),
-            pins: 0,
-        }
+        // A device could not follow: it would lack the tokens of sequences that were cut, and
+        // would have the segments that are reported as lost.
+        let cache = CacheHarness::new(&spec, config, None).without_device();
+        Self { cache, pins: 0 }
     }
 
+    /// A message that fails changes nothing.
     fn send(&mut self, message: Message) {
-        self.now += Duration::from_millis(1);
-        // A failed message changes nothing.
-        let effects = self.core.handle(self.now, message).unwrap_or_default();
-        self.core.check_integrity();
-        for effect in effects {
-            match effect {
-                Effect::SlotOpened {
-                    sequence,
-                    cached_tokens,
-                    ..
-                } => {
-                    let opened = self.of(sequence);
-                    assert!(cached_tokens < opened.tokens.len(), "one token is left");
-                    opened.live = Some(Live {
-                        computed: cached_tokens,
-                        granted: opened.tokens.len(),
-                        checkpoints: Vec::new(),
-                        moved: false,
-                    });
-                }
-                Effect::OutOfMemory { sequence } | Effect::Lost { sequence, .. } => {
-                    self.sequences.remove(&sequence);
-                }
-                Effect::GrantExtended {
-                    sequence,
-                    tokens_max,
-                } => self.live(sequence).granted = tokens_max,
-                Effect::Checkpoint { sequence, at } => self.live(sequence).checkpoints.push(at),
-                Effect::Deferred { .. }
-                | Effect::GrantDenied { .. }
-                | Effect::CachedPrefix { .. }
-                | Effect::Edit(_)
-                | Effect::Fence { .. } => {}
-            }
-        }
-    }
-
-    fn of(&mut self, sequence: SequenceId) -> &mut Sequence {
-        let of = self.sequences.get_mut(&sequence);
-        of.expect("the cache answers for known sequences")
-    }
-
-    fn live(&mut self, sequence: SequenceId) -> &mut Live {
-        self.of(sequence).live.as_mut().expect("it has a slot")
+        self.cache.pass(Duration::from_millis(1));
+        let is_end = matches!(message, Message::Close { .. } | Message::Discard { .. });
+        let handled = if is_end {
+            self.cache.end(message)
+        } else {
+            self.cache.send(message)
+        };
+        drop(handled);
+        self.cache.check();
     }
 
     fn message(&mut self, input: &mut FuzzInput<'_>) -> Option<Message> {
         let sequence = SequenceId(input.below(SEQUENCES) as u64);
         match input.below(16) {
-            0..=2 => self.open_slot(sequence, input),
+            0..=2 => {
+                self.open_slot(sequence, input);
+                None
+            }
             3..=6 => self.step(sequence, input),
             7 => Some(Message::ExtendGrant {
                 sequence,
                 tokens_max: input.below(64),
             }),
-            8 => self.share(sequence, input),
+            8 => self.cache.share(sequence, 1 + input.below(64)),
             9 => self.remove(sequence, input),
-            10 => self.close(sequence),
-            11 => {
-                self.sequences.remove(&sequence);
-                Some(Message::Discard { sequence })
-            }
+            10 => self.cache.close(sequence),
+            11 => Some(Message::Discard { sequence }),
             12 => {
                 self.pins += 1;
                 Some(Message::Pin(Pin {
@@ -183,8 +130,8 @@ impl Caches {
                 segments: (0..2).map(|_| SegmentId(input.below(48) as u64)).collect(),
             }),
             _ if input.below(8) == 0 => {
-                self.sequences.clear();
-                Some(Message::Reset)
+                self.cache.reset();
+                None
             }
             _ => Some(Message::Clear {
                 salt: input.bit().then(|| salt(input)),
@@ -192,9 +139,9 @@ impl Caches {
         }
     }
 
-    fn open_slot(&mut self, sequence: SequenceId, input: &mut FuzzInput<'_>) -> Option<Message> {
-        if self.sequences.contains_key(&sequence) {
-            return None;
+    fn open_slot(&mut self, sequence: SequenceId, input: &mut FuzzInput<'_>) {
+        if self.cache.sequence(sequence).is_some() {
+            return;
         }
         let tokens = prompt(input);
         let granted = tokens.len();
@@ -202,76 +149,39 @@ impl Caches {
             salt: salt(input),
             keep: input.bit().then(|| input.below(granted)),
             restore_points: (0..input.below(3)).map(|_| input.below(64)).collect(),
+            turn_end: input.bit().then(|| input.below(granted)),
             priority: input.byte() % 3,
-            ..OpenSlot::new(sequence, tokens.clone(), 0)
+            ..OpenSlot::new(sequence, tokens, 0)
         };
-        let live = None;
-        self.sequences.insert(sequence, Sequence { tokens, live });
-        Some(Message::OpenSlot(open_slot))
+        let output: Vec<TokenId> = (0..64).map(|at| 50 + at % 3).collect();
+        self.cache.pass(Duration::from_millis(1));
+        // A request that is not valid changes nothing.
+        drop(self.cache.open_slot(open_slot, &output));
+        self.cache.check();
     }
 
     /// Computes some tokens, and reports them if a sequence waits for them.
     fn step(&mut self, sequence: SequenceId, input: &mut FuzzInput<'_>) -> Option<Message> {
-        let live = self.sequences.get_mut(&sequence)?.live.as_mut()?;
-        let next = live.checkpoints.iter().min().copied();
-        let most = next.map_or(live.granted, |at| at.min(live.granted));
+        let live = self.cache.live(sequence)?;
+        let most = live
+            .checkpoint()
+            .map_or(live.granted, |at| at.min(live.granted));
         let more = most.saturating_sub(live.computed);
-        live.computed += more.min(1 + input.below(16));
-        let computed = live.computed;
-        let before = live.checkpoints.len();
-        live.checkpoints.retain(|at| *at > computed);
-        (live.checkpoints.len() < before).then_some(Message::Reached { sequence, computed })
-    }
-
-    fn share(&mut self, sequence: SequenceId, input: &mut FuzzInput<'_>) -> Option<Message> {
-        let (computed, generated) = self.known(sequence)?;
-        Some(Message::Share {
-            sequence,
-            computed,
-            generated,
-            at: 1 + input.below(64),
-        })
+        self.cache.compute(sequence, more.min(1 + input.below(16)));
+        self.cache.reach(sequence)
     }
 
     fn remove(&mut self, sequence: SequenceId, input: &mut FuzzInput<'_>) -> Option<Message> {
-        let (computed, generated) = self.known(sequence)?;
+        self.cache.live(sequence)?;
         let start = input.below(64);
         let removed = start..start + input.below(32);
-        let fits = !removed.is_empty() && removed.end <= computed;
-        let live = self.live(sequence);
-        live.moved |= fits;
-        Some(Message::Remove {
-            sequence,
-            computed,
-            generated,
-            removed,
-        })
-    }
-
-    fn close(&mut self, sequence: SequenceId) -> Option<Message> {
-        let (computed, generated) = self.known(sequence)?;
-        self.sequences.remove(&sequence);
-        Some(Message::Close {
-            sequence,
-            computed,
-            generated,
-        })
-    }
-
-    /// Number of tokens whose state it has, and the tokens that the cache does not know.
-    fn known(&self, sequence: SequenceId) -> Option<(usize, Vec<TokenId>)> {
-        let sequence = self.sequences.get(&sequence)?;
-        let live = sequence.live.as_ref().filter(|live| !live.moved)?;
-        let new = live.computed.saturating_sub(sequence.tokens.len());
-        let generated = (0..new as TokenId).map(|at| 50 + at % 3);
-        Some((live.computed, generated.collect()))
+        self.cache.remove(sequence, removed)
     }
 
     /// Ends all sequences, and checks that nothing is held.
     fn end(mut self) {
-        let all: Vec<SequenceId> = self.sequences.keys().copied().collect();
+        let all: Vec<SequenceId> = self.cache.sequences().collect();
         for sequence in all {
-            self.sequences.remove(&sequence);
             // Sequences that waited for it restart.
             self.send(Message::Discard { sequence });
         }
@@ -280,9 +190,7 @@ impl Caches {
             self.send(Message::Unpin { pin });
         }
         self.send(Message::Clear { salt: None });
-        let stats = self.core.stats();
-        assert_eq!(stats.segments, 0, "no segment is leased");
-        assert_eq!(stats.reserved_bytes, 0, "no slot is open");
+        self.cache.check_empty();
     }
 }
 

@@ -19,7 +19,6 @@ mod caches;
 mod disks;
 mod input;
 mod models;
-mod pager_threads;
 mod pagers;
 #[path = "../../tests/common/read_whole.rs"]
 mod read_whole;

@@ -1,9 +1,9 @@
 //! Messages to the pager's core, as a cache and copy workers may send them.
 //!
 //! The input decides when the pager's events reach the cache, so that they cross messages that
-//! the cache has sent meanwhile. `pager_threads.rs` fakes the copy workers.
+//! the cache has sent meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +14,14 @@ use motet::{CopyId, SegmentId, SequenceId, TokenId};
 use motet_core::cache::SaltDigest;
 use motet_core::lease::LeaseCount;
 use motet_core::pager::{
-    CopyRange, Effect, Label, Lookup, Message, OffloadCandidate, PagerCore, PagerEvent, Precision,
-    PrefixDigest,
+    CopyQueue, CopyRange, Job, JobError, Label, Lookup, Message, OffloadCandidate, PagerEvent,
+    Precision, PrefixDigest, Task,
 };
+use motet_testkit::copy_machine::CopyMachine;
+use motet_testkit::pager_harness::{PagerHarness, PagerPeer};
+use motet_testkit::transfer_queue::PaperTransferQueue;
 
 use super::input::FuzzInput;
-use super::pager_threads::Threads;
 
 const KINDS: [&[LayerKind]; 4] = [
     &[LayerKind::Full],
@@ -37,14 +39,19 @@ const PAGE_BYTES: usize = 4096;
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 struct Pagers {
-    core: PagerCore,
-    spec: ModelSpec,
+    pager: PagerHarness<()>,
+    queue: PaperTransferQueue<()>,
     now: Duration,
-    threads: Threads,
-    /// Events from the pager that the cache has not received.
-    events: Vec<PagerEvent>,
     cache: Cache,
     segments_made: u64,
+    sent: Sent,
+}
+
+/// The pager's events, and what is needed to check them.
+struct Sent {
+    spec: ModelSpec,
+    /// Those that the cache has not received.
+    events: VecDeque<PagerEvent>,
     /// Lease counts of segments that the pager leases, or has leased and released.
     leased: BTreeMap<SegmentId, LeaseCount>,
     returned: Vec<LeaseCount>,
@@ -101,29 +108,30 @@ impl Pagers {
             disk_timeout: TIMEOUT,
             ..PagerConfig::default()
         };
-        let mut threads = Threads::new(host_bytes_max, disk_bytes_max);
+        let mut copies = CopyMachine::new(host_bytes_max, disk_bytes_max.unwrap_or(0));
         let mut found: Vec<(CopyId, Label)> = Vec::new();
         for number in 0..input.below(4) {
             let (label, _) = label(input);
             let is_duplicate = found.iter().any(|(_, one)| *one == label);
             let copy = CopyId(number as u64 + 1);
-            if !is_duplicate && threads.find(copy, &label) {
+            if !is_duplicate && copies.find(copy, &label, ()) {
                 found.push((copy, label));
             }
         }
-        let sizes =
-            |segment_size: SegmentSize| (TOKEN_BYTES * segment_size.tokens, Precision::Full);
+        let bytes = |segment_size: SegmentSize| TOKEN_BYTES * segment_size.tokens;
         Self {
-            core: PagerCore::new(spec.clone(), config, Box::new(sizes), found),
-            spec,
+            pager: PagerHarness::new(&spec, &config, bytes, copies, found),
+            queue: PaperTransferQueue::default(),
             now: Duration::ZERO,
-            threads,
-            events: Vec::new(),
             cache: Cache::default(),
             segments_made: 0,
-            leased: BTreeMap::new(),
-            returned: Vec::new(),
-            last_lookups: BTreeMap::new(),
+            sent: Sent {
+                spec,
+                events: VecDeque::new(),
+                leased: BTreeMap::new(),
+                returned: Vec::new(),
+                last_lookups: BTreeMap::new(),
+            },
         }
     }
 
@@ -136,11 +144,7 @@ impl Pagers {
             6..=7 => self.load(sequence),
             8 => self.cancel(sequence),
             9..=12 => self.deliver_event(),
-            13..=16 => {
-                if let Some(done) = self.threads.advance(input) {
-                    self.send(Message::Done(done));
-                }
-            }
+            13..=16 => self.advance(input),
             17 => {
                 let (of, tokens) = label(input);
                 let resident = input.below(1 + tokens.len());
@@ -177,7 +181,7 @@ impl Pagers {
         let lease_count = LeaseCount::new(SegmentId(self.segments_made));
         let lease = lease_count.lease().expect("it is not evicted");
         self.cache.offloading.insert(lease_count.segment(), true);
-        self.leased.insert(lease_count.segment(), lease_count);
+        self.sent.leased.insert(lease_count.segment(), lease_count);
         self.send(Message::OffloadCandidate(OffloadCandidate {
             lease,
             salt: label.salt,
@@ -209,7 +213,7 @@ impl Pagers {
         let unconfirmed = self.cache.unconfirmed.contains_key(&sequence);
         if !unconfirmed && !self.cache.loads.contains_key(&sequence) {
             self.cache.loads.insert(sequence, LoadState::Asked);
-            self.last_lookups.insert(sequence, lookup.clone());
+            self.sent.last_lookups.insert(sequence, lookup.clone());
             self.send(Message::Lookup(lookup));
         }
     }
@@ -235,8 +239,8 @@ impl Pagers {
             resets_unconfirmed: self.cache.resets_unconfirmed + 1,
             ..Cache::default()
         };
-        self.returned
-            .extend(std::mem::take(&mut self.leased).into_values());
+        let leased = std::mem::take(&mut self.sent.leased);
+        self.sent.returned.extend(leased.into_values());
         self.send(Message::Reset);
     }
 
@@ -246,93 +250,72 @@ impl Pagers {
         self.send(Message::TimePassed);
     }
 
-    fn send(&mut self, message: Message) {
-        for effect in self.core.handle(self.now, message) {
-            match effect {
-                Effect::Notify(event) => {
-                    self.check_event(&event);
-                    self.events.push(event);
-                }
-                Effect::Do(job) => self.threads.start(job),
-                Effect::Forget(copy) => self.threads.forget(copy),
-                Effect::Discard(copy) => self.threads.take_detached(copy),
-                Effect::DiscardAll => self.threads.detached_states.clear(),
+    /// Advances one of the workers: a job ends, with success or failure, or a detached state is
+    /// made.
+    fn advance(&mut self, input: &mut FuzzInput<'_>) {
+        let took = Duration::from_micros(1 << input.below(10));
+        let result = match input.below(8) {
+            0 => Err(JobError {
+                what: "a fault".into(),
+                is_lost: input.bit(),
+            }),
+            _ => Ok(()),
+        };
+        let copies = self.pager.copies();
+        let at = match input.below(4) {
+            0 => self.first_job(|job| job.task == Task::Pack),
+            1 => self.first_job(|job| job.task.copy_queue() == CopyQueue::Disk),
+            2 if copies.can_unpack() => {
+                self.pager.unpack(&mut self.queue);
+                return;
             }
+            _ => self.first_job(is_of_memory_worker),
+        };
+        if let Some(at) = at {
+            let can_fail = copies.can_fail(&copies.jobs()[at]);
+            self.end_job(at, if can_fail { result } else { Ok(()) }, took);
         }
-        self.core.check_integrity();
-        self.threads.check(&self.core.stats());
-        for lease_count in self.leased.values() {
+    }
+
+    /// Ends the first possible job successfully. Returns false if there is none.
+    fn end_one(&mut self) -> bool {
+        let at = self
+            .first_job(is_of_memory_worker)
+            .or_else(|| self.first_job(|job| job.task.copy_queue() == CopyQueue::Disk))
+            .or_else(|| self.first_job(|_| true));
+        if let Some(at) = at {
+            self.end_job(at, Ok(()), Duration::from_micros(1));
+        }
+        at.is_some()
+    }
+
+    fn first_job(&self, selected: impl Fn(&Job) -> bool) -> Option<usize> {
+        let copies = self.pager.copies();
+        let can_end = |job: &Job| selected(job) && copies.can_end(job, &self.queue);
+        copies.jobs().iter().position(can_end)
+    }
+
+    fn end_job(&mut self, at: usize, result: Result<(), JobError>, took: Duration) {
+        let done = self.pager.end_quietly(at, result, took, &mut self.queue);
+        self.send(Message::Done(done));
+    }
+
+    fn send(&mut self, message: Message) {
+        let queue = &mut self.queue;
+        self.pager.send(self.now, message, queue, &mut self.sent);
+        for lease_count in self.sent.leased.values() {
             assert_eq!(lease_count.leases(), 1, "an offload candidate is leased");
         }
-        for lease_count in self.returned.drain(..) {
+        for lease_count in self.sent.returned.drain(..) {
             assert_eq!(lease_count.leases(), 0, "an answered one is not");
         }
     }
 
-    /// Checks that an event is true when it is sent.
-    fn check_event(&mut self, event: &PagerEvent) {
-        match event {
-            PagerEvent::Offloaded { segment, copy } => {
-                self.return_lease(*segment);
-                assert!(self.threads.has(*copy), "an accepted copy is somewhere");
-            }
-            PagerEvent::Rejected { segment } => self.return_lease(*segment),
-            PagerEvent::Lost { copy } => {
-                assert!(!self.threads.host.contains_key(copy), "it is lost")
-            }
-            PagerEvent::Hit {
-                sequence,
-                copy_ranges,
-            } => {
-                let lookup = &self.last_lookups[sequence];
-                let mut at: usize = lookup
-                    .resident
-                    .iter()
-                    .map(|segment_size| segment_size.tokens)
-                    .sum();
-                let mut path = lookup.resident.clone();
-                for copy_range in copy_ranges {
-                    let label = self.threads.label(copy_range.copy);
-                    assert_eq!(label.salt, lookup.salt, "salts never mix");
-                    let (before, own) = lookup.tokens[..copy_range.end].split_at(label.start);
-                    assert!(
-                        label.before == PrefixDigest::of(lookup.salt, before)
-                            && label.tokens[..own.len()] == *own,
-                        "a copy of the sequence's own tokens"
-                    );
-                    assert_eq!(
-                        (copy_range.start, copy_range.segment_size),
-                        (label.start, label.segment_size())
-                    );
-                    assert!(
-                        copy_range.start <= at && at < copy_range.end,
-                        "they follow each other"
-                    );
-                    path.push(SegmentSize {
-                        tokens: copy_range.end - at,
-                        state_lag: copy_range.segment_size.state_lag,
-                    });
-                    at = copy_range.end;
-                }
-                assert!(at > lookup.seen_tokens, "more than the device has");
-                assert!(self.spec.can_resume(&path), "it can continue from there");
-            }
-            _ => {}
-        }
-    }
-
-    fn return_lease(&mut self, segment: SegmentId) {
-        let lease_count = self.leased.remove(&segment);
-        self.returned
-            .push(lease_count.expect("a candidate is answered once"));
-    }
-
     /// Delivers the oldest event to the cache.
     fn deliver_event(&mut self) {
-        if self.events.is_empty() {
+        let Some(event) = self.sent.events.pop_front() else {
             return;
-        }
-        let event = self.events.remove(0);
+        };
         if self.cache.resets_unconfirmed > 0 {
             self.cache.resets_unconfirmed -= usize::from(event == PagerEvent::Reset);
             return;
@@ -341,10 +324,12 @@ impl Pagers {
         match event {
             PagerEvent::Export { segment, copy } => {
                 if self.cache.offloading[&segment] {
-                    self.threads.export(copy)
+                    if self.pager.copies().awaits_export(copy) {
+                        self.queue.export(copy, ());
+                    }
                 } else {
                     self.cache.offloading.remove(&segment);
-                    self.return_lease(segment);
+                    self.sent.return_lease(segment);
                     self.send(Message::CancelExport { copy });
                 }
             }
@@ -405,16 +390,13 @@ impl Pagers {
                     "the loaded copies are the requested ones"
                 );
                 for copy in &copies {
-                    assert!(
-                        self.threads.detached_states.contains_key(copy),
-                        "one detached state each"
-                    );
+                    assert!(self.queue.is_waiting(*copy), "one detached state each");
                 }
                 // One in five is discarded, so that both cases occur.
                 let (discarded, taken) = copies.into_iter().partition(|copy| copy.0 % 5 == 0);
                 let taken: Vec<CopyId> = taken;
                 for copy in taken {
-                    self.threads.take_detached(copy);
+                    self.queue.take_import(copy);
                 }
                 discarded
             }
@@ -432,19 +414,20 @@ impl Pagers {
         assert!(self.cache.loads.is_empty(), "each lookup is answered");
         assert!(self.cache.unconfirmed.is_empty(), "and each cancel");
         assert!(
-            self.cache.offloading.is_empty() && self.leased.is_empty(),
+            self.cache.offloading.is_empty() && self.sent.leased.is_empty(),
             "candidates are answered"
         );
-        assert!(self.core.is_idle(), "nothing moves");
+        self.pager.check_end();
         self.send(Message::Clear { salt: None });
         self.run_until_idle();
-        let stats = self.core.stats();
+        let stats = self.pager.stats();
         assert_eq!(
             (stats.copies, stats.host_bytes, stats.disk_bytes),
             (0, 0, 0),
             "nothing is left"
         );
-        self.threads.check_end();
+        self.pager.check_end();
+        assert!(!self.queue.has_imports(), "detached states are left over");
     }
 
     fn run_until_idle(&mut self) {
@@ -454,17 +437,94 @@ impl Pagers {
             let found = loads.find(|(_, load_state)| matches!(load_state, LoadState::Hit(_)));
             if let Some((sequence, _)) = found {
                 self.load(*sequence);
-            } else if !self.events.is_empty() {
+            } else if !self.sent.events.is_empty() {
                 self.deliver_event();
-            } else if let Some(done) = self.threads.end_one() {
-                self.send(Message::Done(done));
-            } else if self.core.wakes_at().is_some() {
+            } else if self.end_one() {
+                // It was reported.
+            } else if self.pager.wakes_at().is_some() {
                 self.wait();
             } else {
                 return;
             }
         }
     }
+}
+
+impl PagerPeer<()> for Sent {
+    fn on_event(
+        &mut self,
+        event: PagerEvent,
+        copies: &CopyMachine<()>,
+        _: &mut PaperTransferQueue<()>,
+    ) {
+        self.check(&event, copies);
+        self.events.push_back(event);
+    }
+}
+
+impl Sent {
+    /// Checks that an event is true when it is sent.
+    fn check(&mut self, event: &PagerEvent, copies: &CopyMachine<()>) {
+        match event {
+            PagerEvent::Offloaded { segment, copy } => {
+                self.return_lease(*segment);
+                assert!(copies.has(*copy), "an accepted copy is somewhere");
+            }
+            PagerEvent::Rejected { segment } => self.return_lease(*segment),
+            PagerEvent::Lost { copy } => {
+                assert!(!copies.is_in_host(*copy), "it is lost")
+            }
+            PagerEvent::Hit {
+                sequence,
+                copy_ranges,
+            } => {
+                let lookup = &self.last_lookups[sequence];
+                let mut at: usize = lookup
+                    .resident
+                    .iter()
+                    .map(|segment_size| segment_size.tokens)
+                    .sum();
+                let mut path = lookup.resident.clone();
+                for copy_range in copy_ranges {
+                    let label = copies.label(copy_range.copy);
+                    assert_eq!(label.salt, lookup.salt, "salts never mix");
+                    let (before, own) = lookup.tokens[..copy_range.end].split_at(label.start);
+                    assert!(
+                        label.before == PrefixDigest::of(lookup.salt, before)
+                            && label.tokens[..own.len()] == *own,
+                        "a copy of the sequence's own tokens"
+                    );
+                    assert_eq!(
+                        (copy_range.start, copy_range.segment_size),
+                        (label.start, label.segment_size())
+                    );
+                    assert!(
+                        copy_range.start <= at && at < copy_range.end,
+                        "they follow each other"
+                    );
+                    path.push(SegmentSize {
+                        tokens: copy_range.end - at,
+                        state_lag: copy_range.segment_size.state_lag,
+                    });
+                    at = copy_range.end;
+                }
+                assert!(at > lookup.seen_tokens, "more than the device has");
+                assert!(self.spec.can_resume(&path), "it can continue from there");
+            }
+            _ => {}
+        }
+    }
+
+    fn return_lease(&mut self, segment: SegmentId) {
+        let lease_count = self.leased.remove(&segment);
+        self.returned
+            .push(lease_count.expect("a candidate is answered once"));
+    }
+}
+
+/// Whether the worker between device and host memory does this job; packs wait for the device.
+fn is_of_memory_worker(job: &Job) -> bool {
+    job.task != Task::Pack && job.task.copy_queue() == CopyQueue::Memory
 }
 
 /// A segment or a prompt: tokens that often share beginnings, and the start of the segment.

@@ -1,17 +1,15 @@
-//! The thread that owns the cache: its core and a fake device.
+//! The thread that owns the cache: its core and a device on paper.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use motet::cache::Salt;
 use motet::config::{CacheConfig, EvictionPolicy, PagerConfig};
 use motet::model::oracle::OracleConfig;
 use motet::model::{LayerKind, ModelSpec};
-use motet::{CopyId, SegmentId, SequenceId, SlotId, TokenId};
-use motet_core::cache::{CacheCore, Effect, Message, OpenSlot};
+use motet::{CopyId, SegmentId, SequenceId, TokenId};
+use motet_core::cache::{Effect, Message, OpenSlot};
 use motet_core::pager::{self, PagerEvent};
-
-use super::fake_device::{FakeDevice, Written};
+use motet_testkit::cache_harness::CacheHarness;
+use motet_testkit::paper_device::PaperSegment;
 
 /// Capacity of the device in tokens.
 pub(super) const DEVICE_TOKENS: usize = 40;
@@ -40,21 +38,18 @@ pub(super) enum SequenceState {
     Deferred,
     /// Memory was short; it asks again when another sequence has finished.
     Rejected,
-    Live(SlotId),
+    Live,
     Finished,
 }
 
 /// The cache's core and the other state of its thread.
 pub(super) struct CacheOwner {
-    core: CacheCore,
+    cache: CacheHarness,
     spec: ModelSpec,
-    fake_device: FakeDevice,
     states: BTreeMap<u64, SequenceState>,
     prompts: BTreeMap<u64, &'static Prompt>,
     /// Closes that arrived before their sequence had a slot.
     closes: Vec<&'static Prompt>,
-    /// Fences that the cache wants confirmed when the edits before them are carried out.
-    fences: Vec<u64>,
     /// Offload candidates that the pager has not answered.
     pub(super) offloading: Vec<SegmentId>,
 }
@@ -84,13 +79,11 @@ impl CacheOwner {
             ..CacheConfig::default()
         };
         Self {
-            core: CacheCore::new(spec.clone(), config).with_pager(&pager_config(), false),
+            cache: CacheHarness::new(&spec, config, Some(&pager_config())),
             spec,
-            fake_device: FakeDevice::default(),
             states: BTreeMap::new(),
             prompts: BTreeMap::new(),
             closes: Vec::new(),
-            fences: Vec::new(),
             offloading: Vec::new(),
         }
     }
@@ -110,13 +103,15 @@ impl CacheOwner {
             Ask::OpenSlot(prompt) => {
                 self.prompts.insert(prompt.name, prompt);
                 self.states.insert(prompt.name, SequenceState::Deferred);
-                self.send(Message::OpenSlot(OpenSlot {
+                let open_slot = OpenSlot {
                     tokens_max: prompt.granted,
                     ..OpenSlot::new(prompt.sequence(), prompt.list(), 0)
-                }))
+                };
+                let opened = self.cache.open_slot(open_slot, &[]);
+                self.follow(&opened.expect("the message is valid"))
             }
             Ask::Close(prompt) => match self.states[&prompt.name] {
-                SequenceState::Live(slot) => self.close(prompt, slot),
+                SequenceState::Live => self.close(prompt),
                 SequenceState::Deferred | SequenceState::Rejected => {
                     self.closes.push(prompt);
                     Vec::new()
@@ -149,22 +144,21 @@ impl CacheOwner {
     }
 
     /// Removes the exported state with this name, if there is one.
-    pub(super) fn take_export(&mut self, copy: CopyId) -> Option<(CopyId, Written)> {
-        self.fake_device.exports.remove_entry(&copy)
+    pub(super) fn take_export(&mut self, copy: CopyId) -> Option<(CopyId, PaperSegment)> {
+        let queue = self.cache.device_mut().transfer_queue_mut();
+        Some((copy, queue.take_export(copy)?))
     }
 
     /// Adds a detached state for the device.
-    pub(super) fn add_import(&mut self, copy: CopyId, detached_state: Written) {
-        self.fake_device
-            .imports
-            .entry(copy)
-            .or_default()
-            .push(detached_state);
+    pub(super) fn add_import(&mut self, copy: CopyId, detached_state: PaperSegment) {
+        let queue = self.cache.device_mut().transfer_queue_mut();
+        queue.import(copy, detached_state);
     }
 
     /// Discards a detached state that was added.
     pub(super) fn discard_import(&mut self, copy: CopyId) {
-        let detached_state = self.fake_device.take_detached(copy);
+        let queue = self.cache.device_mut().transfer_queue_mut();
+        let detached_state = queue.take_import(copy);
         assert!(detached_state.is_some(), "only an added state is discarded");
     }
 
@@ -187,92 +181,60 @@ impl CacheOwner {
 
     /// Checks that no state is left.
     pub(super) fn check_empty(&self) {
-        let stats = self.core.stats();
-        assert_eq!((stats.segments, stats.reserved_bytes), (0, 0), "{stats:?}");
-        assert_eq!(
-            self.fake_device.held(),
-            (0, 0),
-            "no state is left on the device"
-        );
+        self.cache.check_empty();
         assert!(
-            self.fake_device.imports.is_empty(),
+            !self.cache.device().transfer_queue().has_imports(),
             "no state is on its way to the device"
         );
     }
 
-    fn close(&mut self, prompt: &'static Prompt, slot: SlotId) -> Vec<pager::Message> {
-        let (path, _) = self
-            .fake_device
-            .read(slot, &Salt::default(), &prompt.list());
-        let computed = prompt.tokens as usize;
-        self.fake_device.compute(slot, computed - path);
-        let mut outbox = self.send(Message::Close {
-            sequence: prompt.sequence(),
-            computed,
-            generated: Vec::new(),
-        });
+    fn close(&mut self, prompt: &'static Prompt) -> Vec<pager::Message> {
+        let sequence = prompt.sequence();
+        let cached = self.cache.live(sequence).expect("it has a slot").computed;
+        self.cache
+            .compute(sequence, prompt.tokens as usize - cached);
+        let close = self.cache.close(sequence).expect("it has a slot");
+        let closed = self.cache.end(close).expect("the message is valid");
+        let mut outbox = self.follow(&closed);
         self.states.insert(prompt.name, SequenceState::Finished);
         outbox.extend(self.retry_rejected());
         outbox
     }
 
     fn send(&mut self, message: Message) -> Vec<pager::Message> {
-        let effects = self.core.handle(Duration::ZERO, message);
-        for effect in effects.expect("the message is valid") {
-            self.follow(effect);
+        let effects = self.cache.expect(message);
+        self.follow(&effects)
+    }
+
+    /// Learns the states of sequences from the cache's effects, and does what they cause.
+    /// Returns messages for the pager.
+    fn follow(&mut self, effects: &[Effect]) -> Vec<pager::Message> {
+        for effect in effects {
+            let (sequence, state) = match effect {
+                Effect::SlotOpened { sequence, .. } => (sequence, SequenceState::Live),
+                Effect::OutOfMemory { sequence } => (sequence, SequenceState::Rejected),
+                _ => continue,
+            };
+            self.states.insert(sequence.0, state);
         }
-        self.core.check_integrity();
-        let stats = self.core.stats();
-        let on_device = self.fake_device.segment_bytes(&self.spec);
-        assert_eq!(
-            on_device, stats.sealed_bytes,
-            "the cache and the device agree on the sealed bytes"
-        );
-        let mut outbox = self.core.take_outbox();
+        self.cache.check();
+        let messages = std::iter::from_fn(|| self.cache.take_message());
+        let mut outbox: Vec<pager::Message> = messages.collect();
         for message in &outbox {
             if let pager::Message::OffloadCandidate(candidate) = message {
                 self.offloading.push(candidate.lease.segment());
             }
         }
         // The device has carried all edits out.
-        for number in std::mem::take(&mut self.fences) {
-            outbox.extend(self.send(Message::FencePassed { number }));
+        while self.cache.has_fences() {
+            let effects = self.cache.pass_fence();
+            outbox.extend(self.follow(&effects));
         }
         // Sequences that have got a slot meanwhile and were to be closed.
         for prompt in std::mem::take(&mut self.closes) {
             outbox.extend(self.ask(Ask::Close(prompt)));
         }
         outbox
-    }
-
-    fn follow(&mut self, effect: Effect) {
-        match effect {
-            Effect::SlotOpened { sequence, slot, .. } => {
-                let before = self.states.insert(sequence.0, SequenceState::Live(slot));
-                assert_eq!(
-                    before,
-                    Some(SequenceState::Deferred),
-                    "a sequence that asked gets its slot once"
-                );
-            }
-            Effect::OutOfMemory { sequence } => {
-                self.states.insert(sequence.0, SequenceState::Rejected);
-            }
-            Effect::Edit(edit) => {
-                let (states, prompts) = (&self.states, &self.prompts);
-                self.fake_device.edit(&edit, |slot| {
-                    let has_it = |name: &&u64| states[*name] == SequenceState::Live(slot);
-                    let name = states
-                        .keys()
-                        .find(has_it)
-                        .expect("a slot belongs to a sequence");
-                    (Salt::default(), prompts[name].list())
-                });
-            }
-            Effect::Fence { number } => self.fences.push(number),
-            Effect::Deferred { .. } | Effect::Checkpoint { .. } => {}
-            other => unreachable!("unexpected effect {other:?}"),
-        }
     }
 }
 

@@ -4,24 +4,22 @@
 //! caller's reads a token and cancels. They share the cancel flag of the sequence and its
 //! credits.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use motet::cache::Salt;
 use motet::config::{CacheConfig, SchedulerConfig};
 use motet::device::Table;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, Model};
-use motet::request::{ContextLimit, Priority};
-use motet::{SequenceId, TokenId, UserId};
+use motet::{SequenceId, TokenId};
 use motet_core::cache::CacheCore;
 use motet_core::protocol::{Outcome, Work};
 use motet_core::scheduler::{Effect, Event, SchedulerCore, Submission};
 use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;
 use motet_sync::primitives::inject::InjectedBug;
+use motet_testkit::core_harness::{CoreHarness, CorePeer};
 
 use crate::world::{model, mpsc, spawn_deep, thread};
 
@@ -45,9 +43,12 @@ enum StreamItem {
 
 /// The scheduler's thread: the cores, and the sequence's handles as the actor has them.
 struct EngineCores {
-    scheduler: SchedulerCore,
-    cache: CacheCore,
-    now: Duration,
+    cores: CoreHarness,
+    handles: Handles,
+}
+
+/// The device and the caller, as the cores' thread sees them.
+struct Handles {
     device: mpsc::Sender<Option<Work>>,
     caller: mpsc::Sender<StreamItem>,
     cancel: CancelFlag,
@@ -87,26 +88,27 @@ fn end_a_sequence() {
         })
     };
     let spec = oracle.spec();
+    let scheduler = SchedulerCore::new(spec.clone(), SchedulerConfig::default());
     let mut cores = EngineCores {
-        scheduler: SchedulerCore::new(spec.clone(), SchedulerConfig::default()),
-        cache: CacheCore::new(spec, CacheConfig::default()),
-        now: Duration::ZERO,
-        device,
-        caller,
-        cancel,
-        credits,
-        is_paused: false,
-        ended: None,
+        cores: CoreHarness::new(scheduler, CacheCore::new(spec, CacheConfig::default())),
+        handles: Handles {
+            device,
+            caller,
+            cancel,
+            credits,
+            is_paused: false,
+            ended: None,
+        },
     };
     let served = catch_unwind(AssertUnwindSafe(|| {
         cores.handle_event(Event::Submit(submission()));
-        while cores.ended.is_none() || !cores.scheduler.is_idle() {
+        while cores.handles.ended.is_none() || !cores.cores.scheduler().is_idle() {
             cores.on_message(received.recv().expect("a message arrives"));
         }
     }));
     if served.is_err() {
         // The caller must not wait for an end that never comes.
-        cores.caller.send(StreamItem::End).ok();
+        cores.handles.caller.send(StreamItem::End).ok();
     }
     let (token, left, unread) = caller_thread.join().unwrap();
     let served = served.and_then(|()| {
@@ -117,7 +119,11 @@ fn end_a_sequence() {
         }))
     });
     while received.try_recv().is_ok() {}
-    cores.device.send(None).expect("the device is alive");
+    cores
+        .handles
+        .device
+        .send(None)
+        .expect("the device is alive");
     let slots = device_thread.join().unwrap();
     let unread = std::iter::from_fn(|| unread.try_recv().ok());
     let ends = unread.filter(|stream_item| matches!(stream_item, StreamItem::End));
@@ -130,16 +136,16 @@ fn end_a_sequence() {
         Some(alone[0]),
         "the token equals that of the reference run"
     );
-    let finished = cores.ended.expect("the sequence has ended");
+    let finished = cores.handles.ended.expect("the sequence has ended");
     assert_ne!(finished, left, "exactly one side has ended it");
     assert_eq!(
-        cores.cancel.is_cancelled(),
+        cores.handles.cancel.is_cancelled(),
         left,
         "both sides see which one ended it"
     );
     assert_eq!(slots, 0, "its slot on the device is free");
     assert_eq!(
-        cores.cache.stats().reserved_bytes,
+        cores.cores.cache().stats().reserved_bytes,
         0,
         "its bytes are released"
     );
@@ -202,7 +208,7 @@ impl EngineCores {
             ToScheduler::Outcome(outcome) => self.handle_event(Event::Outcome(*outcome)),
             ToScheduler::Stop => self.handle_event(Event::Stop(SEQUENCE)),
             ToScheduler::Resume => {
-                if std::mem::take(&mut self.is_paused) {
+                if std::mem::take(&mut self.handles.is_paused) {
                     self.handle_event(Event::Resume(SEQUENCE));
                 }
             }
@@ -211,25 +217,17 @@ impl EngineCores {
 
     /// Handles an event and carries out its effects, until the core waits for another thread.
     fn handle_event(&mut self, event: Event) {
-        let mut events = VecDeque::from([event]);
-        while let Some(event) = events.pop_front() {
-            for effect in self.scheduler.handle(self.now, event) {
-                events.extend(self.apply(effect));
-            }
-            self.scheduler.check_integrity();
-            self.cache.check_integrity();
-            if let (true, Some(at)) = (events.is_empty(), self.scheduler.wakes_at()) {
-                self.now = self.now.max(at);
-                events.push_back(Event::TimePassed);
-            }
+        self.cores.run(event, &mut self.handles);
+        while let Some(at) = self.cores.scheduler().wakes_at() {
+            self.cores.pass_until(at);
+            self.cores.run(Event::TimePassed, &mut self.handles);
         }
     }
+}
 
-    fn apply(&mut self, effect: Effect) -> Option<Event> {
+impl CorePeer for Handles {
+    fn on_effect(&mut self, effect: Effect, _: &mut Duration) -> Option<Event> {
         match effect {
-            Effect::Cache(message) => {
-                return Some(Event::Cache(self.cache.handle(self.now, message)));
-            }
             Effect::Work(work) => self.device.send(Some(work)).expect("the device is alive"),
             Effect::Token(_, token, _) => {
                 assert_eq!(self.ended, None, "no token after the end");
@@ -255,22 +253,5 @@ impl EngineCores {
 }
 
 fn submission() -> Submission {
-    Submission {
-        sequence: SEQUENCE,
-        prompt: PROMPT.into(),
-        output_tokens_max: OUTPUT_TOKENS,
-        sampling: Sampling::GREEDY,
-        sampling_spec: None,
-        end_tokens: [].into(),
-        user: UserId::default(),
-        weight: 1.0,
-        class: Priority::Normal,
-        start_by: None,
-        finish_by: None,
-        at_limit: ContextLimit::Stop,
-        salt: Salt::default(),
-        restore_points: Vec::new(),
-        retention: 0,
-        report_prefill_progress: false,
-    }
+    Submission::new(SEQUENCE, PROMPT, OUTPUT_TOKENS)
 }

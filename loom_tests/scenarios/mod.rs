@@ -14,9 +14,6 @@
 mod budget;
 mod cache_owner;
 mod cancellation;
-#[path = "../../tests/orders/fake_device.rs"]
-#[allow(dead_code, reason = "tests/orders use more of it")]
-mod fake_device;
 mod fork;
 mod offload;
 mod paged;

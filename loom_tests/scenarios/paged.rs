@@ -1,7 +1,6 @@
 //! Three threads around cached segments: the cache's, the pager's, and that of a scheduler that
 //! opens and closes sequences.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc as Token;
 use std::time::Duration;
@@ -9,10 +8,13 @@ use std::time::Duration;
 use motet::CopyId;
 use motet::config::PagerConfig;
 use motet::model::ModelSpec;
-use motet_core::pager::{self, Done, Job, PagerCore, PagerEvent, Precision, Task};
+use motet_core::pager::{self, PagerEvent, Task};
+use motet_testkit::copy_machine::CopyMachine;
+use motet_testkit::pager_harness::{PagerHarness, PagerPeer};
+use motet_testkit::paper_device::PaperSegment;
+use motet_testkit::transfer_queue::PaperTransferQueue;
 
 use super::cache_owner::{Ask, CacheOwner, DEVICE_TOKENS, Prompt, SequenceState};
-use super::fake_device::Written;
 use crate::world::{mpsc, spawn_deep, thread};
 
 /// A message to the cache's thread.
@@ -20,7 +22,7 @@ enum ToCache {
     Asked(Ask),
     PagerEvent(PagerEvent),
     /// A copy was unpacked into a detached state, or that state was discarded.
-    Loaded(CopyId, Written),
+    Loaded(CopyId, PaperSegment),
     Discarded(CopyId),
     /// The pager has handled all messages sent before [`ToPager::Ping`].
     Pong,
@@ -31,7 +33,7 @@ enum ToPager {
     Message(pager::Message),
     /// The device has exported a segment: its content, and a token that lives while its memory
     /// is in use.
-    DetachedState(CopyId, Written, Token<()>),
+    DetachedState(CopyId, PaperSegment, Token<()>),
     Ping,
     End,
 }
@@ -156,7 +158,7 @@ fn serve(
         }
         let has_started = matches!(
             owner.state(&LARGE),
-            Some(SequenceState::Live(_) | SequenceState::Finished)
+            Some(SequenceState::Live | SequenceState::Finished)
         );
         if has_started && !std::mem::replace(&mut large_has_started, true) {
             assert_eq!(
@@ -178,70 +180,78 @@ fn keep_copies(
     messages: &mpsc::Receiver<ToPager>,
     sender: &mpsc::Sender<ToCache>,
 ) {
-    let sizes = |_| (100, Precision::Full);
-    let mut core = PagerCore::new(spec, config, Box::new(sizes), Vec::new());
-    let send = |received| sender.send(received).expect("the cache is alive");
-    // Pack jobs that wait for an export, and packed copies.
-    let mut awaited: BTreeMap<CopyId, Job> = BTreeMap::new();
-    let mut host: BTreeMap<CopyId, Written> = BTreeMap::new();
+    let copies = CopyMachine::new(config.host_bytes_max, 0);
+    let mut pager = PagerHarness::new(&spec, &config, |_| 100, copies, Vec::new());
+    let mut queue = PaperTransferQueue::default();
+    let mut to_cache = CacheThread { sender };
     loop {
-        let message = match messages.recv().expect("the cache is alive") {
-            ToPager::Message(message) => message,
-            ToPager::DetachedState(copy, written, memory) => {
-                let job = awaited.remove(&copy);
+        match messages.recv().expect("the cache is alive") {
+            ToPager::Message(message) => {
+                pager.send(Duration::ZERO, message, &mut queue, &mut to_cache);
+            }
+            ToPager::DetachedState(copy, state, memory) => {
+                if pager.copies().awaits_export(copy) {
+                    queue.export(copy, state);
+                }
                 // The device's memory is freed before the cache learns of it.
                 drop(memory);
-                let Some(job) = job else { continue };
-                let label = &job.label;
-                assert!(
-                    label.is_of(label.salt, &written.tokens),
-                    "the label matches the state"
-                );
-                assert_eq!(
-                    label.end(),
-                    written.tokens.len(),
-                    "the label ends with the state"
-                );
-                host.insert(copy, written);
-                pager::Message::Done(done(&job))
             }
-            ToPager::Ping => {
-                send(ToCache::Pong);
-                continue;
+            ToPager::Ping => to_cache.send(ToCache::Pong),
+            ToPager::End => return,
+        }
+        while let Some(at) = endable(&pager, &queue) {
+            let job = &pager.copies().jobs()[at];
+            assert!(
+                matches!(job.task, Task::Pack | Task::Unpack),
+                "there is no disk"
+            );
+            let (copy, unpacks) = (job.copy, job.task == Task::Unpack);
+            if unpacks {
+                pager.unpack(&mut queue);
+                let state = queue.take_import(copy).expect("it was unpacked");
+                to_cache.send(ToCache::Loaded(copy, state));
             }
-            ToPager::End => return core.check_integrity(),
-        };
-        let mut messages = VecDeque::from([message]);
-        while let Some(message) = messages.pop_front() {
-            for effect in core.handle(Duration::ZERO, message) {
-                match effect {
-                    pager::Effect::Notify(pager_event) => send(ToCache::PagerEvent(pager_event)),
-                    pager::Effect::Do(job) if job.task == Task::Pack => {
-                        awaited.insert(job.copy, job);
-                    }
-                    pager::Effect::Do(job) => {
-                        assert_eq!(job.task, Task::Unpack, "there is no disk");
-                        send(ToCache::Loaded(job.copy, host[&job.copy].clone()));
-                        messages.push_back(pager::Message::Done(done(&job)));
-                    }
-                    pager::Effect::Forget(copy) => {
-                        awaited.remove(&copy);
-                        host.remove(&copy);
-                    }
-                    pager::Effect::Discard(copy) => send(ToCache::Discarded(copy)),
-                    pager::Effect::DiscardAll => unreachable!("nothing is reset"),
-                }
-            }
+            pager.end_job(Duration::ZERO, at, true, &mut queue, &mut to_cache);
         }
     }
 }
 
-fn done(job: &Job) -> Done {
-    Done {
-        copy: job.copy,
-        task: job.task,
-        result: Ok(()),
-        took: Duration::from_micros(1),
-        bytes: job.label.bytes,
+/// The first job that may end.
+fn endable(
+    pager: &PagerHarness<PaperSegment>,
+    queue: &PaperTransferQueue<PaperSegment>,
+) -> Option<usize> {
+    let copies = pager.copies();
+    let mut jobs = copies.jobs().iter();
+    jobs.position(|job| copies.can_end(job, queue))
+}
+
+/// The cache's thread, as the pager sees it.
+struct CacheThread<'a> {
+    sender: &'a mpsc::Sender<ToCache>,
+}
+
+impl CacheThread<'_> {
+    fn send(&self, message: ToCache) {
+        self.sender.send(message).expect("the cache is alive");
+    }
+}
+
+impl PagerPeer<PaperSegment> for CacheThread<'_> {
+    fn on_event(
+        &mut self,
+        event: PagerEvent,
+        _: &CopyMachine<PaperSegment>,
+        _: &mut PaperTransferQueue<PaperSegment>,
+    ) {
+        self.send(ToCache::PagerEvent(event));
+    }
+
+    fn on_discard(&mut self, copy: CopyId, _: &mut PaperTransferQueue<PaperSegment>) {
+        self.send(ToCache::Discarded(copy));
+    }
+
+    fn on_discard_all(&mut self, _: &mut PaperTransferQueue<PaperSegment>) {
+        unreachable!("nothing is reset")
     }
 }

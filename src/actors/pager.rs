@@ -32,8 +32,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::cache::CacheActor;
-use crate::failpoint::Failpoint;
-use crate::simulation::Simulation;
+use crate::runtime::{EngineRuntime, Part, Runtime};
 use crate::storage::copy_worker::CopyWorkers;
 use crate::telemetry::Telemetry;
 use motet_core::cache;
@@ -68,8 +67,7 @@ pub(crate) struct PagerActor {
     flushers: Vec<AwaitWritten>,
     telemetry: Arc<Telemetry>,
     flush_time: Duration,
-    simulation: Option<Simulation>,
-    failpoint: Failpoint,
+    runtime: EngineRuntime,
     started_at: Instant,
 }
 
@@ -84,9 +82,7 @@ pub(crate) struct PagerArgs {
     pub(crate) telemetry: Arc<Telemetry>,
     /// How long the final flush may write host memory to the disk.
     pub(crate) flush_time: Duration,
-    /// The simulation that the pager is part of, if any: then the core checks its integrity.
-    pub(crate) simulation: Option<Simulation>,
-    pub(crate) failpoint: Failpoint,
+    pub(crate) runtime: EngineRuntime,
 }
 
 /// A caller's request for an answer once everything that can be written has been written.
@@ -119,8 +115,7 @@ impl Actor for PagerActor {
             flushers: Vec::new(),
             telemetry: args.telemetry,
             flush_time: args.flush_time,
-            simulation: args.simulation,
-            failpoint: args.failpoint,
+            runtime: args.runtime,
             started_at: Instant::now(),
         })
     }
@@ -232,14 +227,12 @@ impl PagerActor {
         if let Message::Done(done) = &message {
             self.telemetry.moved(done);
         }
-        if let Some(simulation) = &self.simulation {
-            simulation.fault_schedule.message("pager", &message);
-        }
+        self.runtime.on_message(Part::Pager, &message);
         self.recovery_log.on_message(&message);
         let now = self.started_at.elapsed();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let effects = self.core.handle(now, message);
-            self.failpoint.trip(None);
+            self.runtime.fail_here(Part::Pager, None);
             effects
         }));
         match outcome {
@@ -260,9 +253,7 @@ impl PagerActor {
                 Effect::DiscardAll => self.copy_workers.discard_all(),
             }
         }
-        if self.simulation.is_some() {
-            self.core.check_integrity();
-        }
+        self.runtime.check(|| self.core.check_integrity());
         self.stats = self.core.stats();
         self.telemetry.pager(self.stats);
         self.send_to_cache();

@@ -52,6 +52,12 @@ pub(super) fn edit_losses(edit: &Edit) -> EditLosses {
             edit_losses.used_up.extend([*upper, *lower]);
         }
         Edit::Replace { segment, .. } => edit_losses.used_up.push(*segment),
+        Edit::Strip {
+            segment, stripped, ..
+        } => {
+            edit_losses.made.push(*stripped);
+            edit_losses.used_up.push(*segment);
+        }
         Edit::Open { .. }
         | Edit::ShareExisting { .. }
         | Edit::Remove { .. }
@@ -74,6 +80,7 @@ pub(super) fn changed_slot(edit: &Edit) -> Option<SlotId> {
         Edit::Split { .. }
         | Edit::Merge { .. }
         | Edit::Replace { .. }
+        | Edit::Strip { .. }
         | Edit::Close { .. }
         | Edit::Drop { .. }
         | Edit::CopyOut { .. }
@@ -89,6 +96,7 @@ pub(super) fn required_segments(edit: &Edit) -> impl Iterator<Item = SegmentId> 
         Edit::Split { segment, .. } => (&[], [Some(*segment), None]),
         Edit::Merge { upper, lower, .. } => (&[], [Some(*upper), Some(*lower)]),
         Edit::Replace { segment, by } => (&[], [Some(*segment), Some(*by)]),
+        Edit::Strip { segment, below, .. } => (&[], [Some(*segment), Some(*below)]),
         Edit::Seal { .. }
         | Edit::Remove { .. }
         | Edit::SealInPlace { .. }
@@ -163,6 +171,16 @@ impl<M: Model> Table<M> {
                 let old = self.take_segment(segment);
                 let new = Rc::clone(&self.segments[&by]);
                 self.replace(&[old], &[new]);
+            }
+            Edit::Strip {
+                segment,
+                below,
+                stripped,
+            } => {
+                let old = self.take_segment(segment);
+                let new = Rc::new(model.strip(&old, &self.segments[&below])?);
+                self.replace(&[old], &[Rc::clone(&new)]);
+                self.segments.insert(stripped, new);
             }
             Edit::Remove {
                 slot,

@@ -7,18 +7,18 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
-use crossbeam_channel::bounded;
+use crossbeam_channel::Receiver;
 use tokio::sync::{mpsc, oneshot};
 
 use super::table::panic_text;
 use super::transfer_queue::DeviceEnd;
-use super::{Device, serve, simulated};
-use crate::failpoint::Failpoint;
-use crate::simulation::{Simulation, WorkerSender};
-use motet_core::protocol::{ModelError, ModelSpec, WORK_IN_FLIGHT_MAX};
+use super::{Device, serve};
+use crate::runtime::{EngineRuntime, Runtime, Worker};
+use motet_core::protocol::{ModelError, ModelSpec, Outcome, WORK_IN_FLIGHT_MAX, Work};
 use motet_model::{DetachedState, Model};
+
+const THREAD_IS_THERE: &str = "a model was loaded on a thread";
 
 /// Loads the model again on a new device thread. Clones share the current thread.
 #[derive(Clone)]
@@ -39,7 +39,8 @@ type Gone = oneshot::Receiver<()>;
 /// A device thread that is loading the model. Dropping it ends the thread after the load.
 #[derive(Debug)]
 pub struct Loading {
-    device: Device,
+    /// `None` if there is no thread, which `ready` receives the reason for.
+    device: Option<Device>,
     ready: oneshot::Receiver<Result<(), ModelError>>,
     gone: Gone,
 }
@@ -49,9 +50,27 @@ pub(super) struct DeviceFactory<M: Model, B> {
     pub(super) build: B,
     /// The transfer queue's device end; each thread gets a successor of it.
     pub(super) prototype: DeviceEnd<DetachedState<M>>,
-    pub(super) failpoint: Failpoint,
-    /// The simulation, if any: then tasks replace the threads.
-    pub(super) simulation: Option<Simulation>,
+    pub(super) runtime: EngineRuntime,
+}
+
+/// A device thread before it has built its model.
+pub(super) struct DeviceWorker<M: Model, B> {
+    factory: Arc<DeviceFactory<M, B>>,
+    /// The specification of the model that was loaded first.
+    expected: Option<ModelSpec>,
+    transfer_queue: DeviceEnd<DetachedState<M>>,
+    outcomes: mpsc::Sender<Outcome>,
+    model_info: oneshot::Sender<(ModelSpec, M::Packer)>,
+    ready: oneshot::Sender<Result<(), ModelError>>,
+    gone: oneshot::Sender<()>,
+}
+
+/// A device thread that has built its model.
+pub(super) struct BuiltDevice<M: Model> {
+    pub(super) model: M,
+    pub(super) transfer_queue: DeviceEnd<DetachedState<M>>,
+    pub(super) outcomes: mpsc::Sender<Outcome>,
+    pub(super) runtime: EngineRuntime,
 }
 
 /// Specification and packer of a loaded model.
@@ -97,7 +116,7 @@ impl Loader {
         waited_for.ready().await.inspect_err(|_| *loading = None)?;
         let loaded = loading.take().expect("the load was awaited above");
         *self.last.lock() = Some(loaded.gone);
-        Ok(loaded.device)
+        Ok(loaded.device.expect(THREAD_IS_THERE))
     }
 
     /// The end of the latest thread, now and after later loads.
@@ -141,56 +160,26 @@ impl Loading {
         let (ready_sender, ready) = oneshot::channel();
         let (model_info_sender, description) = oneshot::channel();
         let (gone_sender, gone) = oneshot::channel();
-        let (transfer_queue, expected) = (device_factory.prototype.successor(), expected.cloned());
-        let factory = Arc::clone(device_factory);
-        let build = move || factory.build_on_thread(expected, model_info_sender, ready_sender);
-        let failpoint = device_factory.failpoint.clone();
-        let (work, started) = if let Some(simulation) = &device_factory.simulation {
-            let (work_sender, work) = mpsc::channel(WORK_IN_FLIGHT_MAX);
-            let task_simulation = simulation.clone();
-            simulation.spawn(move || async move {
-                let exported = task_simulation.exported.clone();
-                if let Some(model) = build() {
-                    simulated::serve(
-                        model,
-                        transfer_queue,
-                        work,
-                        outcome_sender,
-                        failpoint,
-                        task_simulation,
-                    )
-                    .await;
-                }
-                exported.notify_one();
-                gone_sender.send(()).ok();
-            });
-            (WorkerSender::Task(work_sender), Ok(()))
-        } else {
-            let (work_sender, work) = bounded(WORK_IN_FLIGHT_MAX);
-            let thread = move || {
-                if let Some(model) = build() {
-                    serve(model, transfer_queue, work, outcome_sender, failpoint);
-                }
-                // The receiver may be gone already.
-                gone_sender.send(()).ok();
-            };
-            let thread_builder = thread::Builder::new().name("motet-device".into());
-            (
-                WorkerSender::Thread(work_sender),
-                thread_builder.spawn(thread).map(drop),
-            )
+        let worker = DeviceWorker {
+            factory: Arc::clone(device_factory),
+            expected: expected.cloned(),
+            transfer_queue: device_factory.prototype.successor(),
+            outcomes: outcome_sender,
+            model_info: model_info_sender,
+            ready: ready_sender,
+            gone: gone_sender,
         };
-        let ready = match started {
-            Ok(()) => ready,
+        let (device, ready) = match device_factory.runtime.spawn(worker) {
+            Ok(work) => (Some(Device { work, outcomes }), ready),
             Err(error) => {
                 let (sender, ready) = oneshot::channel();
                 let error = ModelError::Device(format!("no thread for the device: {error}"));
                 sender.send(Err(error)).expect("the receiver is here");
-                ready
+                (None, ready)
             }
         };
         let loading = Self {
-            device: Device { work, outcomes },
+            device,
             ready,
             gone,
         };
@@ -201,7 +190,8 @@ impl Loading {
     /// thread is gone.
     pub(super) async fn wait(mut self) -> Result<(Device, Gone), ModelError> {
         self.ready().await?;
-        Ok((self.device, self.gone))
+        let device = self.device.expect(THREAD_IS_THERE);
+        Ok((device, self.gone))
     }
 
     async fn ready(&mut self) -> Result<(), ModelError> {
@@ -210,45 +200,66 @@ impl Loading {
     }
 }
 
-impl<M, B> DeviceFactory<M, B>
+impl<M, B> Worker for DeviceWorker<M, B>
+where
+    M: Model,
+    B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
+{
+    type Job = Work;
+    const NAME: &'static str = "motet-device";
+    const JOBS_MAX: usize = WORK_IN_FLIGHT_MAX;
+
+    fn run(self, work: Receiver<Work>) {
+        let (device, gone) = self.build();
+        if let Some(device) = device {
+            serve(device, work);
+        }
+        // The receiver may be gone already.
+        gone.send(()).ok();
+    }
+}
+
+impl<M, B> DeviceWorker<M, B>
 where
     M: Model,
     B: Fn() -> Result<M, ModelError>,
 {
-    /// Builds the model. Returns `None` if the build failed, the model is not the expected one,
-    /// or the receiver is gone.
-    fn build_on_thread(
-        &self,
-        expected: Option<ModelSpec>,
-        description: oneshot::Sender<(ModelSpec, M::Packer)>,
-        ready: oneshot::Sender<Result<(), ModelError>>,
-    ) -> Option<M> {
-        let built = catch_unwind(AssertUnwindSafe(|| (self.build)()));
+    /// Builds the model. There is none if the build failed, the model is not the expected one,
+    /// or the receiver is gone. The sender is for the end of the thread.
+    pub(super) fn build(self) -> (Option<BuiltDevice<M>>, oneshot::Sender<()>) {
+        let built = catch_unwind(AssertUnwindSafe(|| (self.factory.build)()));
         let built = built.unwrap_or_else(|panic| {
             let text = panic_text(&*panic);
             let why = format!("the model panicked while loading: {text}");
             Err(ModelError::Device(why))
         });
-        let model = built.and_then(|model| match expected {
-            Some(expected) if expected != *model.spec() => Err(ModelError::Device(
+        let model = built.and_then(|model| match &self.expected {
+            Some(expected) if expected != model.spec() => Err(ModelError::Device(
                 "the reloaded model differs from the model that was loaded first".into(),
             )),
             _ => Ok(model),
         });
-        match model {
+        let model = match model {
             Ok(model) => {
                 // A reload has no receiver: the specification is known.
-                description
+                self.model_info
                     .send((model.spec().clone(), model.packer()))
                     .ok();
                 // The caller that started the load may have given up.
-                ready.send(Ok(())).is_ok().then_some(model)
+                self.ready.send(Ok(())).is_ok().then_some(model)
             }
             Err(error) => {
-                ready.send(Err(error)).ok();
+                self.ready.send(Err(error)).ok();
                 None
             }
-        }
+        };
+        let device = model.map(|model| BuiltDevice {
+            model,
+            transfer_queue: self.transfer_queue,
+            outcomes: self.outcomes,
+            runtime: self.factory.runtime.clone(),
+        });
+        (device, self.gone)
     }
 }
 

@@ -17,6 +17,7 @@ mod edit;
 mod loader;
 mod next_action;
 mod sampling;
+#[cfg(motet_injected)]
 mod simulated;
 mod table;
 #[cfg(test)]
@@ -37,9 +38,8 @@ pub use transfer_queue::{
     DeviceEnd, Export, ExportQueue, HostEnd, ImportQueue, NextExport, transfer_queue,
 };
 
-use crate::failpoint::Failpoint;
-use crate::simulation::{Simulation, WorkerSender};
-use loader::DeviceFactory;
+use crate::runtime::{EngineRuntime, JobQueue, Part, Queue, Runtime};
+use loader::{BuiltDevice, DeviceFactory};
 use motet_core::protocol::{ModelError, ModelSpec, Outcome, Work};
 use motet_model::{DetachedState, Model};
 use next_action::NextAction;
@@ -52,7 +52,7 @@ const POLL_INTERVAL_MAX: Duration = Duration::from_millis(1);
 /// The scheduler's end of the device thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Device {
-    work: WorkerSender<Work>,
+    work: JobQueue<Work>,
     /// Outcomes, in the order of the work.
     pub outcomes: mpsc::Receiver<Outcome>,
 }
@@ -76,11 +76,7 @@ pub struct Started<M: Model> {
 }
 
 impl Device {
-    /// Starts the thread and builds the model on it. `failpoint` lets a test make threads
-    /// panic.
-    ///
-    /// In a simulation the thread is a task: the model computes in no time, and the fault
-    /// schedule decides how long work takes.
+    /// Starts the thread and builds the model on it.
     ///
     /// # Errors
     ///
@@ -89,17 +85,15 @@ impl Device {
     /// # Cancel safety
     ///
     /// Dropping the future ends the thread once the model is built.
-    pub async fn start<M: Model>(
+    pub(crate) async fn start<M: Model>(
         build: impl Fn() -> Result<M, ModelError> + Send + Sync + 'static,
-        failpoint: Failpoint,
-        simulation: Option<Simulation>,
+        runtime: EngineRuntime,
     ) -> Result<Started<M>, ModelError> {
         let (prototype, host_end) = transfer_queue();
         let device_factory = Arc::new(DeviceFactory {
             build,
             prototype,
-            failpoint,
-            simulation,
+            runtime,
         });
         let (loading, model) = Loading::start(&device_factory, None);
         let (device, gone) = loading.wait().await?;
@@ -123,24 +117,18 @@ impl Device {
     #[must_use]
     pub fn send(&self, work: Work) -> bool {
         let never_full = "the scheduler sends no more than `WORK_IN_FLIGHT_MAX` works";
-        self.work.send(work, never_full)
+        self.work.enqueue(work, never_full)
     }
 }
 
 /// Runs the device thread until the scheduler closes its channel.
-fn serve<M: Model>(
-    model: M,
-    transfer_queue: DeviceEnd<DetachedState<M>>,
-    work: Receiver<Work>,
-    outcomes: mpsc::Sender<Outcome>,
-    failpoint: Failpoint,
-) {
+fn serve<M: Model>(device: BuiltDevice<M>, work: Receiver<Work>) {
     let mut thread = DeviceThread {
-        model,
-        table: Table::with_transfer_queue(transfer_queue),
+        model: device.model,
+        table: Table::with_transfer_queue(device.transfer_queue),
         work,
-        outcomes,
-        failpoint,
+        outcomes: device.outcomes,
+        runtime: device.runtime,
         clock: Clock::default(),
         may_receive: true,
     };
@@ -153,7 +141,7 @@ struct DeviceThread<M: Model> {
     table: Table<M>,
     work: Receiver<Work>,
     outcomes: mpsc::Sender<Outcome>,
-    failpoint: Failpoint,
+    runtime: EngineRuntime,
     clock: Clock,
     /// Whether more work may arrive.
     may_receive: bool,
@@ -210,7 +198,7 @@ impl<M: Model> DeviceThread<M> {
 
     fn finish(&mut self) -> bool {
         let outcome = self.clock.outcome(&mut self.table, &mut self.model);
-        self.failpoint.trip(None);
+        self.runtime.fail_here(Part::Device, None);
         self.outcomes.try_send(outcome).is_ok()
     }
 }

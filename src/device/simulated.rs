@@ -5,28 +5,44 @@ use std::collections::VecDeque;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use super::loader::{BuiltDevice, DeviceWorker};
 use super::next_action::NextAction;
-use super::{Clock, DeviceEnd, Table};
-use crate::failpoint::Failpoint;
-use crate::simulation::Simulation;
-use motet_core::protocol::{Outcome, Work};
-use motet_model::{DetachedState, Model};
+use super::{Clock, Table};
+use crate::runtime::injected::SimulatedWorker;
+use crate::runtime::injected::simulation::Simulation;
+use crate::runtime::{EngineRuntime, Part, Runtime};
+use motet_core::protocol::{ModelError, Outcome, Work};
+use motet_model::Model;
 
-/// Runs the device until the scheduler closes its channel, as the device thread does.
-pub(super) async fn serve<M: Model>(
-    model: M,
-    transfer_queue: DeviceEnd<DetachedState<M>>,
+impl<M, B> SimulatedWorker for DeviceWorker<M, B>
+where
+    M: Model,
+    B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
+{
+    async fn simulate(self, work: mpsc::Receiver<Work>, simulation: Simulation) {
+        let exported = simulation.exported.clone();
+        let (device, gone) = self.build();
+        if let Some(device) = device {
+            serve(device, work, simulation).await;
+        }
+        exported.notify_one();
+        gone.send(()).ok();
+    }
+}
+
+/// Runs the device until the scheduler closes its channel, as the device thread does. The model
+/// computes in no time, and the fault schedule decides how long work takes.
+async fn serve<M: Model>(
+    device: BuiltDevice<M>,
     work: mpsc::Receiver<Work>,
-    outcomes: mpsc::Sender<Outcome>,
-    failpoint: Failpoint,
     simulation: Simulation,
 ) {
     let mut device = SimulatedDevice {
-        model,
-        table: Table::with_transfer_queue(transfer_queue),
+        model: device.model,
+        table: Table::with_transfer_queue(device.transfer_queue),
         work,
-        outcomes,
-        failpoint,
+        outcomes: device.outcomes,
+        runtime: device.runtime,
         clock: Clock::default(),
         may_receive: true,
         ready_at: VecDeque::new(),
@@ -43,7 +59,7 @@ struct SimulatedDevice<M: Model> {
     table: Table<M>,
     work: mpsc::Receiver<Work>,
     outcomes: mpsc::Sender<Outcome>,
-    failpoint: Failpoint,
+    runtime: EngineRuntime,
     clock: Clock,
     may_receive: bool,
     /// When each work in flight is ready, oldest first.
@@ -101,7 +117,7 @@ impl<M: Model> SimulatedDevice<M> {
     fn finish(&mut self) -> bool {
         self.ready_at.pop_front();
         let outcome = self.clock.outcome(&mut self.table, &mut self.model);
-        self.failpoint.trip(None);
+        self.runtime.fail_here(Part::Device, None);
         self.outcomes.try_send(outcome).is_ok()
     }
 }

@@ -164,6 +164,7 @@ impl<M: Model> Table<M> {
     }
 
     /// Whether the oldest work's result is known already.
+    #[cfg(motet_injected)]
     pub(super) fn is_finished(&self) -> bool {
         let oldest = self.in_flight.front();
         oldest.is_some_and(|work| matches!(work.stage, Stage::Finished(_)))

@@ -4,14 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::*;
-use crate::failpoint::Failpoint;
+use crate::runtime::EngineRuntime;
 use motet_core::protocol::{
     Edit, Failure, OutputKind, PlannedSpan, PlannedTokens, SamplerStart, Sampling, SamplingSpec,
     SpanOutput, TokenSampling,
 };
 use motet_core::{CopyId, SegmentId, SlotId, TokenId};
-use motet_model::Segment;
 use motet_model::oracle::{Oracle, OracleConfig, ReferenceRun, StepFault};
+use motet_model::{LayerKind, Segment};
 use motet_text::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
 
 const SLOT: SlotId = SlotId(1);
@@ -124,6 +124,42 @@ fn merged_segments_are_replaced_in_every_path() {
     assert_eq!(outputs.expect("done"), expected);
     assert_eq!(table.held(), (1, 2));
     assert_eq!(config.counters.now().segments_alive, 1);
+}
+
+#[test]
+fn stripped_segment_is_replaced_in_every_path() {
+    let window = LayerKind::Window { tokens: 3 };
+    let layers = [LayerKind::Full, window, LayerKind::Recurrent];
+    let config = OracleConfig::with_layers(&layers);
+    let mut oracle = Oracle::new(config.clone()).expect("a valid configuration");
+    let mut table = table(&mut oracle);
+    let strip = Edit::Strip {
+        segment: SegmentId(1),
+        below: SegmentId(2),
+        stripped: SegmentId(3),
+    };
+    let spans = vec![span(SLOT, &[9]), span(TWIN, &[9])];
+    let outputs = table.run_work(&mut oracle, work(vec![strip], spans));
+    let expected = [
+        expected_output(&config, &[1, 2, 3, 4, 5, 6], 6..6),
+        expected_output(&config, &[1, 2, 3, 4], 4..4),
+    ];
+    assert_eq!(outputs.expect("done"), expected);
+    assert_eq!(table.held(), (2, 2));
+    assert_eq!(config.counters.now().segments_alive, 2);
+    let drop = |segment| Edit::Drop {
+        segment: SegmentId(segment),
+    };
+    let edits = vec![
+        Edit::Close { slot: SLOT },
+        Edit::Close { slot: TWIN },
+        drop(2),
+        drop(3),
+    ];
+    table
+        .run_work(&mut oracle, work(edits, vec![]))
+        .expect("done");
+    assert_eq!(config.counters.now().segments_alive, 0);
 }
 
 #[test]
@@ -436,7 +472,7 @@ fn failed_submit_keeps_the_step_in_flight() {
 async fn two_steps_in_flight() {
     let config = OracleConfig {
         cost: motet_model::oracle::StepCost {
-            base: Duration::from_millis(20),
+            base: Duration::from_millis(100),
             ..Default::default()
         },
         ..OracleConfig::default()
@@ -444,7 +480,7 @@ async fn two_steps_in_flight() {
     let expected_output = config.reference_tokens(&[3, 1], 4, Sampling::GREEDY);
     let model = config.clone();
     let build = move || Ok(Oracle::new(model.clone()).expect("a valid configuration"));
-    let started = Device::start(build, Failpoint::default(), None).await;
+    let started = Device::start(build, EngineRuntime::default()).await;
     let started = started.expect("a device");
     let (mut device, loader) = (started.device, started.loader);
     let started_at = Instant::now();
@@ -459,13 +495,13 @@ async fn two_steps_in_flight() {
             [SpanOutput::Token(*expected_output)]
         );
         assert!(
-            outcome.busy >= Duration::from_millis(10),
+            outcome.busy >= Duration::from_millis(50),
             "{:?}",
             outcome.busy
         );
         assert_eq!(outcome.gap, Duration::ZERO);
     }
-    assert!(started_at.elapsed() >= Duration::from_millis(80));
+    assert!(started_at.elapsed() >= Duration::from_millis(400));
     drop(device);
     loader.gone().wait().await;
     assert_eq!(config.counters.now().tails_alive, 0);
@@ -506,19 +542,18 @@ async fn device_thread_can_be_replaced() {
     let expected_output = config.reference_tokens(&[3, 1], 1, Sampling::GREEDY);
     let model = config.clone();
     let build = move || Ok(Oracle::new(model.clone()).expect("a valid configuration"));
-    let failpoint = Failpoint::default();
-    let started = Device::start(build, failpoint.clone(), None).await;
+    let started = Device::start(build, EngineRuntime::default()).await;
     let started = started.expect("a device");
     let (mut device, loader) = (started.device, started.loader);
     let first = || work(vec![open(SLOT)], vec![sampled_span(SLOT, &[3, 1])]);
-    failpoint.arm(1);
+    config.faults.end_thread(1);
     assert!(device.send(first()));
     assert!(device.outcomes.recv().await.is_none(), "it has died");
     loader.gone().wait().await;
 
     let mut loading = Some(loader.load());
     let mut device = loader.loaded(&mut loading).await.expect("another");
-    let stall = Duration::from_millis(50);
+    let stall = Duration::from_millis(700);
     config.faults.next_steps(1, StepFault::Stall(stall));
     assert!(device.send(first()));
     assert!(device.outcomes.try_recv().is_err(), "it hangs");

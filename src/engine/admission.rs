@@ -24,6 +24,8 @@ pub(super) struct Admitted {
     pub(super) tokens: Arc<[TokenId]>,
     pub(super) output_tokens_max: usize,
     pub(super) restore_points: Vec<usize>,
+    /// The end of the conversation so far, before the tokens that ask for an answer.
+    pub(super) turn_end: Option<usize>,
     /// Tokens that were cut from a prompt that was too long.
     pub(super) truncated_tokens: usize,
 }
@@ -36,26 +38,36 @@ impl Engine {
         if let Prompt::Tokens(tokens) = &request.prompt {
             self.check_fits(tokens.len(), request.at_context_limit)?;
         }
-        // A model that can resume after any token needs no restore point at the end of the
-        // conversation so far.
-        let with_conversation = !self.inner.spec.resumes_anywhere();
-        let mode = TokenizeMode::Prompt { with_conversation };
+        // A model that can resume after any token needs no restore points in a conversation.
+        let with_restore_points = !self.inner.spec.resumes_anywhere();
+        let mode = TokenizeMode::Prompt {
+            with_restore_points,
+        };
         let tokenized = self.tokenize_prompt(request, mode).await?;
         let mut tokens = tokenized.tokens;
         if tokens.is_empty() {
             return Err(field_error("prompt", "empty", "at least one token"));
         }
         let mut restore_points = checked_points(&request.restore_points, tokens.len())?;
-        restore_points.extend(tokenized.conversation.filter(|at| *at > 0));
+        // The last point of a chat is where its next turn begins; it may rewrite what is after
+        // an earlier one.
+        let mut of_chat = tokenized.restore_points;
+        let mut turn_end = match request.turn_end {
+            Some(at) => Some(checked_turn_end(at, tokens.len())?),
+            None => of_chat.pop().filter(|at| *at > 0),
+        };
+        restore_points.extend(of_chat);
         let truncated_tokens = self.fit_prompt(&mut tokens, request.at_context_limit)?;
         if truncated_tokens > 0 {
             restore_points.clear();
+            turn_end = None;
         }
         let output_tokens_max = self.output_tokens_max(tokens.len(), request)?;
         Ok(Admitted {
             tokens: tokens.into(),
             output_tokens_max,
             restore_points,
+            turn_end,
             truncated_tokens,
         })
     }
@@ -84,6 +96,7 @@ impl Engine {
             tokens: tokenized.tokens.into(),
             output_tokens_max: request.output_tokens_max.min(self.output_limit(at_limit)),
             restore_points,
+            turn_end: None,
             truncated_tokens: 0,
         })
     }
@@ -177,6 +190,18 @@ impl Engine {
         }
         Ok(output_tokens_max)
     }
+}
+
+/// Checks that the end of the conversation lies within the prompt.
+fn checked_turn_end(at: usize, tokens: usize) -> Result<usize, SubmitError> {
+    if at > tokens {
+        return Err(field_error(
+            "turn_end",
+            format!("{at}, in a prompt of {tokens} tokens"),
+            "an offset within the prompt",
+        ));
+    }
+    Ok(at)
 }
 
 /// Checks that the offsets lie within the prompt and are not too many.

@@ -5,27 +5,32 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kameo::actor::Spawn;
+use kameo::actor::{ActorRef, Spawn, WeakActorRef};
 use kameo::mailbox;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, Notify, Semaphore, mpsc};
+use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::blocking::{Blocking, WorkLimits};
 use super::budget::{BudgetCell, DeviceBudget};
-use super::sampling_setup::Grammars;
+use super::grammars::Grammars;
 use super::snapshot_task::SnapshotTask;
 use super::start_pager::PagerParts;
 use super::{BoxedFuture, Engine, Inner};
 use crate::actors::breakdown::Breakdown;
-use crate::actors::cache::{CacheActor, CacheArgs};
-use crate::actors::scheduler::{MAILBOX_MAX, PENDING_ANSWERS_MAX, Scheduler, SchedulerArgs};
+use crate::actors::cache::{CacheActor, CacheAnswer, CacheArgs};
+use crate::actors::pager::PagerActor;
+use crate::actors::scheduler::{
+    CacheHandle, CoreSettings, DeviceHandle, MAILBOX_MAX, PENDING_ANSWERS_MAX, Scheduler,
+    SchedulerArgs, Supervision,
+};
 use crate::device::{Device, Loader};
 use crate::error::StartError;
-use crate::failpoint::{Failpoint, Failpoints};
-use crate::simulation::Simulation;
+use crate::optional::TextCodec;
+use crate::runtime::{EngineRuntime, Runtime};
 use crate::telemetry::Budgets;
 use crate::telemetry::Telemetry;
+use motet_core::UserId;
 use motet_core::cache::CacheCore;
 use motet_core::config::{EngineConfig, TextConfig};
 use motet_core::protocol::{ModelError, ModelSpec};
@@ -34,7 +39,6 @@ use motet_model::Model;
 use motet_sync::admission::Admission;
 use motet_sync::heartbeat::Heartbeat;
 use motet_sync::primitives::AtomicUsize;
-use motet_text::TextCodec;
 
 /// Events from the pager that may wait for the cache; further events wait in the pager's actor.
 const PAGED_MAX: usize = 256;
@@ -47,9 +51,7 @@ pub struct EngineBuilder {
     outline: Option<ModelSpec>,
     text: Option<TextCodec>,
     config: EngineConfig,
-    simulation: Option<Simulation>,
-    failpoints: Failpoints,
-    has_recovery: bool,
+    pub(super) runtime: EngineRuntime,
 }
 
 /// The part of a start that depends on the model's type. The rest is compiled once in this
@@ -63,8 +65,7 @@ type Build<M> = Box<dyn Fn() -> Result<M, ModelError> + Send + Sync>;
 /// The settings for a device and a pager.
 struct Conditions {
     config: EngineConfig,
-    failpoint: Failpoint,
-    simulation: Option<Simulation>,
+    runtime: EngineRuntime,
 }
 
 /// A device thread with its model, and the parts of its pager.
@@ -80,18 +81,14 @@ async fn prepare<M: Model>(
     build: Build<M>,
     conditions: Conditions,
 ) -> Result<Prepared, StartError> {
-    let Conditions {
-        config,
-        failpoint,
-        simulation,
-    } = conditions;
+    let Conditions { config, runtime } = conditions;
     // The budget is determined with the first loaded model; later loads yield the same model.
     let budget_cell = BudgetCell::default();
     let build = {
         let (budget_cell, config) = (budget_cell.clone(), config.clone());
         move || budget_cell.determine(build()?, &config)
     };
-    let started = Device::start(build, failpoint, simulation.clone()).await;
+    let started = Device::start(build, runtime.clone()).await;
     let budget = budget_cell.budget()?;
     let started = started?;
     let pager = PagerParts::new::<M>(
@@ -101,7 +98,7 @@ async fn prepare<M: Model>(
         started.host_end,
         // The work before an export may take the device timeout, and the export as long again.
         config.scheduler.device_timeout.saturating_mul(2),
-        simulation.as_ref(),
+        runtime,
     )?;
     Ok(Prepared {
         device: started.device,
@@ -125,9 +122,7 @@ impl EngineBuilder {
             outline: None,
             text: None,
             config: EngineConfig::default(),
-            simulation: None,
-            failpoints: Failpoints::default(),
-            has_recovery: true,
+            runtime: EngineRuntime::default(),
         }
     }
 
@@ -141,6 +136,7 @@ impl EngineBuilder {
 
     /// Sets the tokenizer and chat template. Without them the engine accepts and returns tokens
     /// only.
+    #[cfg(feature = "text")]
     #[must_use]
     pub fn text(mut self, text: TextCodec) -> Self {
         self.text = Some(text);
@@ -151,31 +147,6 @@ impl EngineBuilder {
     #[must_use]
     pub fn config(mut self, config: EngineConfig) -> Self {
         self.config = config;
-        self
-    }
-
-    /// Starts tasks instead of threads: see [`simulation`](crate::simulation).
-    #[doc(hidden)]
-    #[must_use]
-    pub fn simulated(mut self, simulation: Simulation) -> Self {
-        self.simulation = Some(simulation);
-        self
-    }
-
-    /// Sets failpoints, with which a test makes the actors and the device threads panic.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn failpoints(mut self, failpoints: Failpoints) -> Self {
-        self.failpoints = failpoints;
-        self
-    }
-
-    /// Turns off the records that an actor keeps to rebuild a panicked core; a panic then ends
-    /// the actor. Used to measure the cost of the records.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn without_recovery(mut self) -> Self {
-        self.has_recovery = false;
         self
     }
 
@@ -206,123 +177,80 @@ impl EngineBuilder {
         }
         let conditions = Conditions {
             config: self.config.clone(),
-            failpoint: self.failpoints.device,
-            simulation: self.simulation.clone(),
+            runtime: self.runtime.clone(),
         };
-        let Prepared {
-            device,
-            loader,
-            mut spec,
-            budget,
-            pager,
-        } = (self.prepare)(conditions).await?;
-        spec.context_tokens_max = self.config.context_tokens_max(&spec);
-        let mut config = self.config;
-        // A step's scratch memory is not available to the cache.
-        config.cache.device_bytes_max = budget.bytes - budget.scratch_bytes;
-        let pinned = config.cache.pinned_bytes_max();
-        config.cache.pinned_bytes_max = Some(pinned.min(config.cache.device_bytes_max));
-        tracing::info!(
-            bytes = budget.bytes,
-            proven_bytes = budget.proven_bytes,
-            "device memory: {budget}"
-        );
-        let telemetry = Arc::new(Telemetry::new());
-        let heartbeat = Heartbeat::new();
-        let wakeup = Arc::new(Notify::new());
-        let started_at = Instant::now();
-        let (answer_sender, answers) = mpsc::channel(PENDING_ANSWERS_MAX);
-        let mut core = CacheCore::new(spec.clone(), config.cache.clone());
-        if let Some(pager) = &pager {
-            core = core.with_pager(&config.pager, pager.found());
-        }
-        let cache = CacheActor::spawn_with_mailbox(
-            CacheArgs {
-                core,
-                answers: answer_sender,
-                simulation: self.simulation.clone(),
-                breaker: Breaker::new(config.recovery.clone()),
-                failpoint: self.failpoints.cache,
-                has_recovery: self.has_recovery,
-            },
-            // Never full: commands, snapshots and views, and kameo's own signals are all
-            // bounded.
-            mailbox::bounded(PENDING_ANSWERS_MAX + CACHE_COMMANDS_MAX + PAGED_MAX + 16),
-        );
+        let prepared = (self.prepare)(conditions).await?;
+        let start = ActorStart {
+            config: effective_config(self.config, &prepared),
+            runtime: self.runtime,
+            telemetry: Arc::new(Telemetry::new()),
+            started_at: Instant::now(),
+        };
+        Ok(start.start(prepared, self.text).await)
+    }
+}
+
+/// The settings and handles that all actors of an engine start with.
+struct ActorStart {
+    config: EngineConfig,
+    runtime: EngineRuntime,
+    telemetry: Arc<Telemetry>,
+    started_at: Instant,
+}
+
+/// Shared by the scheduler and the engine.
+struct Shared {
+    heartbeat: Heartbeat,
+    wakeup: Arc<Notify>,
+    breakdown: Breakdown,
+}
+
+impl ActorStart {
+    async fn start(self, mut prepared: Prepared, text: Option<TextCodec>) -> Engine {
+        prepared.spec.context_tokens_max = self.config.context_tokens_max(&prepared.spec);
+        let spec = prepared.spec.clone();
+        let budget = prepared.budget;
+        let device_gone = prepared.loader.gone();
+        let shared = Shared {
+            heartbeat: Heartbeat::new(),
+            wakeup: Arc::new(Notify::new()),
+            breakdown: Breakdown::default(),
+        };
+        let (cache, answers) = self.start_cache(&spec, prepared.pager.as_ref());
         let weak_cache = cache.downgrade();
-        let (pager, pager_gone) = match pager {
-            Some(pager) => {
-                let failpoint = self.failpoints.pager;
-                let recovery = &config.recovery;
-                let attached =
-                    pager.attach(&cache, weak_cache.clone(), &telemetry, recovery, failpoint);
-                let (pager, gone) = attached.await;
-                (Some(pager), Some(gone))
-            }
-            None => (None, None),
-        };
-        let breakdown = Breakdown::default();
-        let device_gone = loader.gone();
-        let scheduler = Scheduler::spawn_with_mailbox(
-            SchedulerArgs {
-                spec: spec.clone(),
-                config: config.scheduler.clone(),
-                device,
-                loader,
-                breaker: Breaker::new(config.recovery.clone()),
-                breakdown: breakdown.clone(),
-                failpoint: self.failpoints.scheduler,
-                has_recovery: self.has_recovery,
-                backup_tokens: match pager {
-                    Some(_) => config.pager.backup_tokens,
-                    None => 0,
-                },
-                cache,
-                answers,
-                telemetry: Arc::clone(&telemetry),
-                heartbeat: heartbeat.clone(),
-                wakeup: wakeup.clone(),
-                simulation: self.simulation.clone(),
-                started_at,
+        let (pager, pager_gone) = self.start_pager(prepared.pager, &cache).await.unzip();
+        let core = CoreSettings {
+            spec: spec.clone(),
+            config: self.config.scheduler.clone(),
+            backup_tokens: match pager {
+                Some(_) => self.config.pager.backup_tokens,
+                None => 0,
             },
-            mailbox::bounded(Simulation::mailbox_max(
-                self.simulation.as_ref(),
-                MAILBOX_MAX,
-            )),
-        );
-        let (inside_max, tokens_max) = (
-            config.scheduler.inside_max(),
-            config.scheduler.queue_tokens_max,
-        );
-        let admission = Admission::new(inside_max, tokens_max);
-        let admission = match config.scheduler.user_limits() {
-            None => admission,
-            Some(limits) => admission.with_user_limits(limits),
         };
+        let device = (prepared.device, prepared.loader);
+        let cache = CacheHandle::new(cache, answers);
+        let scheduler = self.start_scheduler(core, device, cache, &shared);
         let cache_command_permits = Arc::new(Semaphore::new(CACHE_COMMANDS_MAX));
         let snapshot_task = SnapshotTask {
             scheduler: scheduler.downgrade(),
             cache: weak_cache.clone(),
             pager,
-            telemetry: Arc::clone(&telemetry),
+            telemetry: Arc::clone(&self.telemetry),
             permits: Arc::clone(&cache_command_permits),
-            budgets: Budgets {
-                device_bytes: config.cache.device_bytes_max,
-                host_bytes: config.pager.host_bytes_max,
-                disk_bytes: config.pager.disk.as_ref().map_or(0, |disk| disk.bytes_max),
-            },
-            started_at,
+            budgets: budgets(&self.config),
+            started_at: self.started_at,
         };
+        let config = self.config;
         let inner = Inner {
             scheduler,
             cache: weak_cache,
-            admission,
+            admission: admission(&config),
             guard_released: Arc::new(Notify::new()),
-            telemetry,
-            heartbeat,
-            wakeup,
-            started_at,
-            text: self.text,
+            telemetry: self.telemetry,
+            heartbeat: shared.heartbeat,
+            wakeup: shared.wakeup,
+            started_at: self.started_at,
+            text,
             blocking: Blocking::new(config.text.threads, text_limits(&config.text)),
             grammars: Arc::new(Grammars::new(config.grammar.clone())),
             spec,
@@ -332,13 +260,108 @@ impl EngineBuilder {
             pins_made: AtomicUsize::new(0),
             cache_command_permits,
             device_gone,
-            breakdown,
+            breakdown: shared.breakdown,
             pager_gone: Mutex::new(pager_gone),
             snapshots: snapshot_task.spawn(),
         };
-        Ok(Engine {
+        Engine {
             inner: Arc::new(inner),
-        })
+        }
+    }
+
+    /// Starts the cache, and returns it with its answers.
+    fn start_cache(
+        &self,
+        spec: &ModelSpec,
+        pager: Option<&PagerParts>,
+    ) -> (ActorRef<CacheActor>, mpsc::Receiver<CacheAnswer>) {
+        let (answer_sender, answers) = mpsc::channel(PENDING_ANSWERS_MAX);
+        let mut core = CacheCore::new(spec.clone(), self.config.cache.clone());
+        if let Some(pager) = pager {
+            core = core.with_pager(&self.config.pager, pager.found());
+        }
+        let cache = CacheActor::spawn_with_mailbox(
+            CacheArgs {
+                core,
+                answers: answer_sender,
+                runtime: self.runtime.clone(),
+                breaker: Breaker::new(self.config.recovery.clone()),
+            },
+            // Never full: commands, snapshots and views, and kameo's own signals are all
+            // bounded.
+            mailbox::bounded(PENDING_ANSWERS_MAX + CACHE_COMMANDS_MAX + PAGED_MAX + 16),
+        );
+        (cache, answers)
+    }
+
+    /// Starts the pager, if there is one, and returns it with a receiver for its end.
+    async fn start_pager(
+        &self,
+        pager: Option<PagerParts>,
+        cache: &ActorRef<CacheActor>,
+    ) -> Option<(WeakActorRef<PagerActor>, oneshot::Receiver<()>)> {
+        let (telemetry, recovery) = (&self.telemetry, &self.config.recovery);
+        let weak_cache = cache.downgrade();
+        Some(pager?.attach(cache, weak_cache, telemetry, recovery).await)
+    }
+
+    fn start_scheduler(
+        &self,
+        core: CoreSettings,
+        (device, loader): (Device, Loader),
+        cache: CacheHandle,
+        shared: &Shared,
+    ) -> ActorRef<Scheduler> {
+        let config = &self.config.scheduler;
+        let heartbeat = shared.heartbeat.clone();
+        let args = SchedulerArgs {
+            core,
+            device: DeviceHandle::new(device, loader, heartbeat, config.device_timeout),
+            cache,
+            supervision: Supervision::new(
+                Breaker::new(self.config.recovery.clone()),
+                shared.breakdown.clone(),
+                config.step_retries_max,
+            ),
+            telemetry: Arc::clone(&self.telemetry),
+            wakeup: Arc::clone(&shared.wakeup),
+            runtime: self.runtime.clone(),
+            started_at: self.started_at,
+        };
+        let mailbox_max = self.runtime.mailbox_max(MAILBOX_MAX);
+        Scheduler::spawn_with_mailbox(args, mailbox::bounded(mailbox_max))
+    }
+}
+
+/// The settings that the actors work with, now that the device's memory is known.
+fn effective_config(mut config: EngineConfig, prepared: &Prepared) -> EngineConfig {
+    let budget = &prepared.budget;
+    // A step's scratch memory is not available to the cache.
+    config.cache.device_bytes_max = budget.bytes - budget.scratch_bytes;
+    let pinned = config.cache.pinned_bytes_max();
+    config.cache.pinned_bytes_max = Some(pinned.min(config.cache.device_bytes_max));
+    tracing::info!(
+        bytes = budget.bytes,
+        proven_bytes = budget.proven_bytes,
+        "device memory: {budget}"
+    );
+    config
+}
+
+fn admission(config: &EngineConfig) -> Admission<UserId> {
+    let scheduler = &config.scheduler;
+    let admission = Admission::new(scheduler.inside_max(), scheduler.admission.queue_tokens_max);
+    match scheduler.admission.user_limits() {
+        None => admission,
+        Some(limits) => admission.with_user_limits(limits),
+    }
+}
+
+fn budgets(config: &EngineConfig) -> Budgets {
+    Budgets {
+        device_bytes: config.cache.device_bytes_max,
+        host_bytes: config.pager.host_bytes_max,
+        disk_bytes: config.pager.disk.as_ref().map_or(0, |disk| disk.bytes_max),
     }
 }
 

@@ -77,6 +77,7 @@ impl Engine {
         let warm = Request {
             prompt: Prompt::Tokens(tokens.to_vec()),
             restore_points: Vec::new(),
+            turn_end: None,
             at_context_limit: ContextLimit::Stop,
             ..request
         };

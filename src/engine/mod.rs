@@ -6,11 +6,15 @@
 //! | `budget.rs` | the device's memory budget, and the proof that the worst case fits |
 //! | `start_pager.rs` | start of the pager, where there is one |
 //! | `admission.rs` | a request becomes tokens that fit, or a typed error |
-//! | `tokenize_prompt.rs` | prompts become tokens; long prompts on blocking threads |
+//! | `tokenize_prompt.rs` | prompts become tokens |
+//! | `tokenize_text.rs` | so do texts and conversations; long ones on blocking threads |
 //! | `blocking.rs` | threads for long work, shared fairly between users |
-//! | `sampling_setup.rs` | sampling settings, and compilation of grammars |
+//! | `sampling_setup.rs` | sampling settings |
+//! | `grammars.rs` | compilation of grammars |
+//! | `no_text.rs`, `no_grammars.rs` | the same without features `text` and `grammar` |
 //! | `sequence_setup.rs` | admission guard, sequence actor and stream of a request |
 //! | `multi_output.rs` | several outputs of one request |
+//! | `service.rs` | the engine as a service for `tower` |
 //! | `health.rs` | health, without waiting |
 //! | `cache_control.rs` | warm, pin, clear and flush the cache, and a view of the trie |
 //! | `kv_events.rs` | changes of the cached blocks, as they happen |
@@ -23,15 +27,29 @@ mod blocking;
 mod budget;
 mod builder;
 mod cache_control;
+#[cfg(feature = "grammar")]
+mod grammars;
+#[cfg(not(feature = "grammar"))]
+#[path = "no_grammars.rs"]
+mod grammars;
 mod health;
+#[cfg(motet_injected)]
+mod injected;
 mod kv_events;
 mod multi_output;
 mod sampling_setup;
 mod sequence_setup;
+#[cfg(feature = "tower")]
+mod service;
 mod snapshot_task;
 mod snapshots;
 mod start_pager;
 mod tokenize_prompt;
+#[cfg(feature = "text")]
+mod tokenize_text;
+#[cfg(not(feature = "text"))]
+#[path = "no_text.rs"]
+mod tokenize_text;
 mod validate;
 
 use std::pin::Pin;
@@ -47,6 +65,8 @@ use crate::actors::scheduler::{Abort, Fork, Scheduler};
 use crate::device::DeviceGone;
 use crate::error::SubmitError;
 use crate::error::field_error;
+use crate::handle::SequenceHandle;
+use crate::optional::TextCodec;
 use crate::request::{CacheUse, Request};
 use crate::stream::TokenStream;
 use crate::telemetry::{EngineStats, Telemetry};
@@ -57,17 +77,18 @@ use motet_model::Model;
 use motet_sync::admission::Admission;
 use motet_sync::heartbeat::Heartbeat;
 use motet_sync::primitives::AtomicUsize;
-use motet_text::TextCodec;
 use snapshot_task::SnapshotHandle;
 
 use blocking::Blocking;
-use sampling_setup::Grammars;
+use grammars::Grammars;
 
 pub use crate::actors::cache::BlockBatch;
 pub use budget::DeviceBudget;
 pub use builder::EngineBuilder;
 pub use health::{Health, HealthState};
 pub use kv_events::BlockEvents;
+#[cfg(feature = "tower")]
+pub use service::EngineService;
 pub use snapshot_task::{SNAPSHOT_INTERVAL, Snapshots};
 
 /// A future that is compiled in this crate. An `async fn` is compiled where it is awaited: in
@@ -76,8 +97,8 @@ type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One model, shared by many sequences: the main handle for an embedder.
 ///
-/// A handle: clones are cheap and share one engine, which ends when the last of them is dropped
-/// or one of them [shuts it down](Engine::shutdown). Needs a tokio runtime with time enabled.
+/// Clones are cheap and share one engine, which ends when the last of them is dropped or one of
+/// them [shuts it down](Engine::shutdown). Needs a tokio runtime with time enabled.
 #[derive(Clone, Debug)]
 #[doc(alias = "continuous batching")]
 #[doc(alias = "LLMEngine")]
@@ -86,6 +107,8 @@ pub struct Engine {
 }
 
 /// The actors' addresses, and the state that all clones of an engine share.
+// More than 15 fields: the list of parts that a start creates. Each is a component of its own, and
+// none is kept in step with another here.
 #[derive(Debug)]
 struct Inner {
     scheduler: ActorRef<Scheduler>,
@@ -94,7 +117,7 @@ struct Inner {
     guard_released: Arc<Notify>,
     telemetry: Arc<Telemetry>,
     heartbeat: Heartbeat,
-    /// Notified by streams that find the scheduler's mailbox full.
+    /// Notified by streams and handles that find the scheduler's mailbox full.
     wakeup: Arc<Notify>,
     /// The origin of the engine's clock.
     started_at: Instant,
@@ -119,6 +142,7 @@ struct Inner {
 
 /// How an engine is shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Shutdown {
     /// All sequences finish first, as in [`Engine::drain`]. This takes as long as they do: a
     /// caller that does not read delays it, unless `scheduler.unread_timeout` fails the
@@ -159,8 +183,8 @@ impl Engine {
         submitted.inspect_err(|error| self.inner.telemetry.rejected(error))
     }
 
-    /// Continues a sequence that has not finished, in parallel: the new sequence starts with
-    /// the first `at` tokens of `source`, prompt and output. `None` means all tokens that the
+    /// Continues a sequence that has not finished, in parallel. The new sequence starts with the
+    /// first `at` tokens of `source`, a stream or a handle: prompt and output. `None` means all tokens that the
     /// source has when the scheduler handles the fork. The tokens of `request.prompt` follow;
     /// they may be empty: `Request::tokens([])`. Text is tokenised as a continuation. Cached
     /// state is shared, not copied.
@@ -182,11 +206,12 @@ impl Engine {
     /// Dropping the future before it is ready cancels the request.
     pub async fn fork(
         &self,
-        source: &TokenStream,
+        source: impl AsRef<SequenceHandle>,
         at: Option<usize>,
         request: Request,
     ) -> Result<TokenStream, SubmitError> {
-        let submitted = self.submit_fork_boxed(source, at, request).await;
+        let source = source.as_ref().clone();
+        let submitted = self.submit_fork_boxed(source, at, request, false).await;
         submitted.inspect_err(|error| self.inner.telemetry.rejected(error))
     }
 
@@ -194,6 +219,8 @@ impl Engine {
     /// first `at` tokens of `source`, prompt and output, followed by the tokens of
     /// `request.prompt`. Otherwise it is a [fork](Engine::fork), except that it continues in
     /// the slot of `source` where possible: state after `at` is dropped, and nothing is copied.
+    /// Handles of `source` get its finish, with
+    /// [`FinishReason::Cancelled`](motet_core::protocol::FinishReason::Cancelled).
     ///
     /// # Errors
     ///
@@ -208,7 +235,10 @@ impl Engine {
         at: usize,
         request: Request,
     ) -> Result<TokenStream, SubmitError> {
-        let submitted = self.submit_fork(&source, Some(at), request, true).await;
+        let handle = source.handle();
+        let submitted = self
+            .submit_fork_boxed(handle, Some(at), request, true)
+            .await;
         let submitted = submitted.inspect_err(|error| self.inner.telemetry.rejected(error));
         let mut stream = submitted?;
         // If the source were dropped here, its end would be handled before the new sequence's
@@ -245,6 +275,7 @@ impl Engine {
     }
 
     /// Returns the tokenizer and chat template, if the engine has them.
+    #[cfg(feature = "text")]
     #[must_use]
     pub fn text(&self) -> Option<&TextCodec> {
         self.inner.text.as_ref()
@@ -256,7 +287,7 @@ impl Engine {
     ///
     /// Dropping the future stops the waiting; admission stays closed.
     pub async fn drain(&self) {
-        self.inner.admission.shut();
+        self.close_admission();
         loop {
             let mut guard_released = std::pin::pin!(self.inner.guard_released.notified());
             guard_released.as_mut().enable();
@@ -308,9 +339,15 @@ impl Engine {
         self.inner.telemetry.end_events();
     }
 
+    /// Closes admission. A service that waits for a permit gets none.
+    fn close_admission(&self) {
+        self.inner.admission.shut();
+        self.inner.guard_released.notify_waiters();
+    }
+
     /// Closes admission and ends the requests inside.
     async fn abort(&self) {
-        self.inner.admission.shut();
+        self.close_admission();
         // A scheduler that is gone has no sequences left.
         self.inner.scheduler.tell(Abort).send().await.ok();
     }
@@ -329,13 +366,14 @@ impl Engine {
         Box::pin(self.submit_request(request))
     }
 
-    fn submit_fork_boxed<'a>(
-        &'a self,
-        source: &'a TokenStream,
+    fn submit_fork_boxed(
+        &self,
+        source: SequenceHandle,
         at: Option<usize>,
         request: Request,
-    ) -> BoxedFuture<'a, Result<TokenStream, SubmitError>> {
-        Box::pin(self.submit_fork(source, at, request, false))
+        replaces: bool,
+    ) -> BoxedFuture<'_, Result<TokenStream, SubmitError>> {
+        Box::pin(self.submit_fork(source, at, request, replaces))
     }
 
     async fn submit_request(&self, mut request: Request) -> Result<TokenStream, SubmitError> {
@@ -361,7 +399,7 @@ impl Engine {
 
     async fn submit_fork(
         &self,
-        source: &TokenStream,
+        source: SequenceHandle,
         at: Option<usize>,
         mut request: Request,
         replaces: bool,
@@ -372,11 +410,11 @@ impl Engine {
             Err(error) => return Err(self.admission_error(error, request)),
         };
         self.check_single_output(&request)?;
-        if source.scheduler.id() != self.inner.scheduler.id() {
+        if !source.belongs_to(self.inner.scheduler.id()) {
             return Err(field_error(
                 "source",
-                "a stream of another engine",
-                "a stream of this engine",
+                "a sequence of another engine",
+                "a sequence of this engine",
             ));
         }
         if request.cache == CacheUse::Off {
@@ -386,7 +424,7 @@ impl Engine {
                 "nothing: a fork uses the cache as its source does",
             ));
         }
-        let admitted = self.admit_fork(&mut request, source.at_limit).await?;
+        let admitted = self.admit_fork(&mut request, source.at_limit()).await?;
         if let Err(error) = admission_guard.claim(admitted.tokens.len()) {
             return Err(self.admission_error(error, request));
         }

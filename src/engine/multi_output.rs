@@ -72,7 +72,7 @@ impl Engine {
         self.check_request(&request)?;
         let outputs = request.outputs();
         let scheduler = &self.inner.config.scheduler;
-        let user_max = scheduler.user_requests_max.unwrap_or(usize::MAX);
+        let user_max = scheduler.admission.user_requests_max.unwrap_or(usize::MAX);
         let inside_max = scheduler.inside_max().min(user_max);
         if outputs > inside_max {
             let field = if request.best_of.is_some() {
@@ -81,8 +81,8 @@ impl Engine {
                 "n"
             };
             let expected = format!(
-                "at most {inside_max}: `scheduler.sequences_max` and `scheduler.queue_max`, or \
-                 `scheduler.user_requests_max`"
+                "at most {inside_max}: `scheduler.sequences_max` and \
+                 `scheduler.admission.queue_max`, or `scheduler.admission.user_requests_max`"
             );
             return Err(field_error(field, outputs.to_string(), expected));
         }
@@ -111,6 +111,7 @@ impl Engine {
                 tokens: Arc::default(),
                 output_tokens_max,
                 restore_points: Vec::new(),
+                turn_end: None,
                 truncated_tokens,
             };
             let mut sequence_setup = self.sequence_setup(

@@ -1,145 +1,11 @@
-//! Sampling setup of a request: its settings, and its compiled grammar.
-//!
-//! ```text
-//!  request ─▶ Blocking ──▶ thread: checked, compiled, first mask ─▶ Grammar
-//!             users in turn   held until the work has finished
-//! ```
-//!
-//! A caller waits for its user's turn, and then for at most `grammar.compile_time_max`. No
-//! stage of the work can be interrupted, and none needs to be: a grammar that passes the cost
-//! check compiles soon. The thread stays occupied until the work has finished.
+//! Sampling setup of a request.
 
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
-
-use tokio::sync::oneshot;
+use std::sync::Arc;
 
 use super::Engine;
-use super::blocking::{Blocking, BlockingError, WorkLimits};
-use super::sequence_setup::user_id;
-use crate::error::{QueueLimit, SubmitError};
+use crate::error::SubmitError;
 use crate::request::Request;
-use motet_core::UserId;
-use motet_core::protocol::{GrammarError, GrammarLimits, SamplingSpec, TokenConstraint};
-use motet_text::TextCodec;
-use motet_text::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
-
-/// Threads that compute masks. One mask takes less than a step on most models, and each
-/// sequence needs one per step.
-const MASK_THREADS: usize = 2;
-/// The shared parts of grammar compilation, created when the first request brings a grammar.
-#[derive(Debug)]
-pub(super) struct Grammars {
-    limits: GrammarLimits,
-    threads: Blocking,
-    vocabulary: OnceLock<Result<GrammarVocabulary, GrammarError>>,
-    pool: OnceLock<Result<Arc<MaskPool>, String>>,
-}
-
-impl Grammars {
-    pub(super) fn new(limits: GrammarLimits) -> Self {
-        let waiting = WorkLimits {
-            count_max: limits.compilations_waiting_max,
-            // No source is longer, so that the count is the limit that is reached.
-            bytes_max: limits
-                .compilations_waiting_max
-                .saturating_mul(GrammarSource::SCHEMA_BYTES_MAX),
-        };
-        Self {
-            threads: Blocking::new(limits.compilations_max, waiting),
-            limits,
-            vocabulary: OnceLock::new(),
-            pool: OnceLock::new(),
-        }
-    }
-
-    /// Compiles a grammar, in up to tens of milliseconds for most. The first call builds the
-    /// vocabulary, which takes a fifth of a second; all calls share it, so `on_start` runs
-    /// after it. Ends early when `still_needed` returns false.
-    fn compile(
-        &self,
-        source: &GrammarSource,
-        text: &TextCodec,
-        on_start: impl FnOnce(),
-        still_needed: impl Fn() -> bool,
-    ) -> Result<Grammar, GrammarError> {
-        if !still_needed() {
-            return Err(GrammarError::Unwanted);
-        }
-        let vocabulary = self
-            .vocabulary
-            .get_or_init(|| {
-                let vocabulary = GrammarVocabulary::new(text.tokenizer())?;
-                Ok(vocabulary.with_limits(self.limits.clone()))
-            })
-            .as_ref()
-            .map_err(Clone::clone)?;
-        on_start();
-        let pool = self
-            .pool
-            .get_or_init(|| MaskPool::start(MASK_THREADS).map_err(|error| error.to_string()))
-            .as_ref()
-            .map_err(|why| GrammarError::NoThread { why: why.clone() })?;
-        Grammar::compile_while(source, vocabulary, pool, still_needed)
-    }
-
-    /// Compiles a grammar in its user's turn, on a thread for blocking work. A source that is
-    /// too long is rejected at once: it does not wait, and is not copied. The outer error means
-    /// a full queue; it contains the estimated time until capacity is free, if known.
-    async fn compile_queued(
-        self: &Arc<Self>,
-        user: UserId,
-        source: &GrammarSource,
-        text: TextCodec,
-    ) -> Result<Result<Grammar, GrammarError>, Option<Duration>> {
-        if let Err(error) = source.check_bytes() {
-            return Ok(Err(error));
-        }
-        let kind = source.kind();
-        let limit = self.limits.compile_time_max;
-        // Dropped when the caller leaves or its time has passed.
-        let caller = Arc::new(());
-        let still_needed: Weak<()> = Arc::downgrade(&caller);
-        let (on_start, started) = oneshot::channel();
-        let grammars = Arc::clone(self);
-        let bytes = source.bytes();
-        let source = source.clone();
-        let work = move || {
-            let on_start = || {
-                on_start.send(()).ok();
-            };
-            grammars.compile(&source, &text, on_start, || still_needed.strong_count() > 0)
-        };
-        let mut compiled = std::pin::pin!(self.threads.run(user, bytes, work));
-        tokio::select! {
-            compiled = &mut compiled => return caller_result(kind, compiled),
-            Ok(()) = started => {}
-        }
-        let compiled = tokio::time::timeout(limit, compiled).await;
-        let too_slow = GrammarError::TooSlow { kind, limit };
-        caller_result(kind, compiled.unwrap_or(Ok(Err(too_slow))))
-    }
-}
-
-fn constraint(grammar: Grammar) -> Arc<dyn TokenConstraint> {
-    Arc::new(grammar)
-}
-
-/// Converts the result of a compilation into the caller's result.
-fn caller_result(
-    kind: &'static str,
-    compiled: Result<Result<Grammar, GrammarError>, BlockingError>,
-) -> Result<Result<Grammar, GrammarError>, Option<Duration>> {
-    match compiled {
-        Ok(compiled) => Ok(compiled),
-        Err(BlockingError::Full { retry_after }) => Err(retry_after),
-        // llguidance panics on some unexpected grammars.
-        Err(BlockingError::Panicked) => Ok(Err(GrammarError::Compile {
-            kind,
-            what: "the grammar compiler panicked".into(),
-        })),
-    }
-}
+use motet_core::protocol::SamplingSpec;
 
 impl Engine {
     /// Returns the settings that the request's `Sampling` alone does not cover (bias, minimum
@@ -154,36 +20,9 @@ impl Engine {
             output_tokens_min: request.output_tokens_min,
             end_tokens: self.end_tokens(request).to_vec(),
             logprobs: request.logprobs,
-            grammar: self.grammar(request).await?.map(constraint),
+            grammar: self.grammar(request).await?,
         };
         let is_needed = !spec.is_empty() || request.sampling.has_penalties();
         Ok(is_needed.then(|| Arc::new(spec)))
     }
-
-    /// Compiles the request's grammar, off the runtime's threads.
-    async fn grammar(&self, request: &mut Request) -> Result<Option<Grammar>, SubmitError> {
-        let Some(source) = &request.grammar else {
-            return Ok(None);
-        };
-        let text = self.inner.text.clone();
-        let text = text.ok_or(SubmitError::NoTokenizer { field: "grammar" })?;
-        let user = user_id(request.user.as_deref());
-        let compiled = match self.inner.grammars.compile_queued(user, source, text).await {
-            Ok(compiled) => compiled,
-            Err(retry_after) => {
-                let request = std::mem::replace(request, Request::tokens([]));
-                return Err(self.queue_full(QueueLimit::Grammars, retry_after, request));
-            }
-        };
-        compiled.map(Some).map_err(|error| match error {
-            GrammarError::TooDear { bound, .. } => SubmitError::GrammarTooDear { bound },
-            GrammarError::TooSlow { limit, .. } => SubmitError::GrammarTooSlow { limit },
-            error => SubmitError::Grammar {
-                why: error.to_string().into(),
-            },
-        })
-    }
 }
-
-#[cfg(test)]
-mod tests;

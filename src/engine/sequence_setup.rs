@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kameo::actor::{ActorRef, Spawn};
 use kameo::mailbox;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::Engine;
@@ -15,6 +15,8 @@ use crate::actors::scheduler::Submit;
 use crate::actors::sequence::{AdmissionGuard, PREFILL_PIECES_MAX, Sequence, SequenceArgs};
 use crate::error::field_error;
 use crate::error::{QueueLimit, SubmitError};
+use crate::handle::SequenceHandle;
+use crate::optional::TextOutput;
 use crate::request::{CacheUse, Request};
 use crate::stream::TokenStream;
 use motet_core::cache::Salt;
@@ -25,7 +27,6 @@ use motet_sync::admission::AdmissionError;
 use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;
 use motet_sync::primitives::Ordering;
-use motet_text::TextOutput;
 
 /// Events to a sequence that carry no token, and kameo's own signals.
 const OTHER_EVENTS_MAX: usize = 16;
@@ -49,7 +50,7 @@ impl SequenceSetup {
         let submit = Submit {
             submission: self.submission,
             actor: self.actor,
-            cancel: self.stream.cancel.clone(),
+            cancel: self.stream.handle.cancel_flag(),
             credits: self.stream.credits.clone(),
         };
         (submit, self.stream)
@@ -122,18 +123,22 @@ impl Engine {
         };
         let pieces_max = self.pieces_max(admitted.output_tokens_max) + prefill_pieces_max;
         let (sender, output) = mpsc::channel(pieces_max);
+        let (end_sender, ended) = watch::channel(None);
         let prompt_tokens = admitted.tokens.len();
-        let stream = TokenStream {
+        let handle = SequenceHandle::new(
             sequence,
+            request.at_context_limit,
+            cancel.clone(),
+            self.inner.scheduler.downgrade(),
+            self.inner.wakeup.clone(),
+            ended,
+        );
+        let stream = TokenStream {
+            handle,
             prompt_tokens,
             output,
-            cancel: cancel.clone(),
             credits: credits.clone(),
-            scheduler: self.inner.scheduler.downgrade(),
-            wakeup: self.inner.wakeup.clone(),
-            at_limit: request.at_context_limit,
             replaced: None,
-            finish: None,
             is_finished: false,
         };
         let entered_at = admission_guard.entered_at;
@@ -144,6 +149,7 @@ impl Engine {
             report_prefill_progress: request.report_prefill_progress,
             text,
             output: sender,
+            ended: end_sender,
             scheduler: self.inner.scheduler.clone(),
             cancel,
             credits,
@@ -214,12 +220,12 @@ impl Engine {
 
     /// Creates the text output, if the engine has a tokenizer.
     fn text_output(&self, request: &Request) -> Result<Option<TextOutput>, SubmitError> {
+        let output = |text| TextOutput::new(text, &request.stop_strings);
         match &self.inner.text {
-            Some(text) => Ok(Some(TextOutput::new(text, &request.stop_strings)?)),
-            None if request.stop_strings.is_empty() => Ok(None),
-            None => Err(SubmitError::NoTokenizer {
+            None if !request.stop_strings.is_empty() => Err(SubmitError::NoTokenizer {
                 field: "stop_strings",
             }),
+            text => Ok(text.as_ref().map(output).transpose()?),
         }
     }
 
@@ -261,6 +267,7 @@ impl Engine {
                 CacheUse::Off => Salt::private(sequence),
             },
             restore_points: admitted.restore_points,
+            turn_end: admitted.turn_end,
             retention: request.retention,
             report_prefill_progress: request.report_prefill_progress,
         }

@@ -11,8 +11,7 @@ use crate::actors::cache::{AttachPager, CacheActor};
 use crate::actors::pager::{DONE_MAX, PAGER_MAILBOX_MAX, PagerActor, PagerArgs};
 use crate::device::HostEnd;
 use crate::error::StartError;
-use crate::failpoint::Failpoint;
-use crate::simulation::Simulation;
+use crate::runtime::{EngineRuntime, Runtime};
 use crate::storage::copy_worker::{CopyWorkers, Host, Stores};
 use crate::storage::tiers::precision::EightBits;
 use crate::storage::tiers::{BufferPool, DiskLimits, DiskTier};
@@ -20,7 +19,7 @@ use crate::telemetry::Telemetry;
 use motet_core::CopyId;
 use motet_core::config::{ConfigError, PagerConfig, Precision, RecoveryConfig};
 use motet_core::pager::{Done, Label, PagerCore, RecoveryLog, Sizes};
-use motet_core::protocol::{ModelSpec, SegmentSize};
+use motet_core::protocol::{ModelError, ModelSpec, SegmentSize};
 use motet_core::recovery::Breaker;
 use motet_model::{DetachedState, Model, Packer};
 
@@ -39,7 +38,7 @@ pub(super) struct PagerParts {
     found: bool,
     flush_time: Duration,
     gone: oneshot::Receiver<()>,
-    simulation: Option<Simulation>,
+    runtime: EngineRuntime,
 }
 
 impl PagerParts {
@@ -50,10 +49,14 @@ impl PagerParts {
         packer: M::Packer,
         host_end: HostEnd<DetachedState<M>>,
         export_timeout: Duration,
-        simulation: Option<&Simulation>,
+        runtime: EngineRuntime,
     ) -> Result<Option<Self>, StartError> {
         if config.host_bytes_max == 0 {
             return Ok(None);
+        }
+        if !M::Packer::HAS_STATE {
+            let what = "`pager.host_bytes_max` above 0: it exports no state";
+            return Err(ModelError::NotSupported { what }.into());
         }
         // Memory kept for the next copy counts as host memory too.
         let idle_bytes = config.host_bytes_max / IDLE_BUFFERS_DIVISOR;
@@ -79,18 +82,13 @@ impl PagerParts {
         let (sender, done) = mpsc::channel(DONE_MAX);
         let (alive, gone) = oneshot::channel();
         let alive = Arc::new(alive);
-        let copy_workers = match simulation {
-            None => CopyWorkers::start(packer, host_end, stores, sender, &alive)
-                .map_err(StartError::Pager)?,
-            Some(simulation) => {
-                CopyWorkers::simulate(packer, host_end, stores, sender, &alive, simulation)
-            }
-        };
+        let copy_workers = CopyWorkers::start(packer, host_end, stores, sender, &alive, &runtime)
+            .map_err(StartError::Pager)?;
         Ok(Some(Self {
             core,
             recovery_log,
             copy_workers,
-            simulation: simulation.cloned(),
+            runtime,
             done,
             found: has_copies,
             flush_time: config.flush_time,
@@ -111,11 +109,10 @@ impl PagerParts {
         weak: WeakActorRef<CacheActor>,
         telemetry: &Arc<Telemetry>,
         recovery: &RecoveryConfig,
-        failpoint: Failpoint,
     ) -> (WeakActorRef<PagerActor>, oneshot::Receiver<()>) {
         // Copies from an earlier run count from the start.
         telemetry.pager(self.core.stats());
-        let mailbox_max = Simulation::mailbox_max(self.simulation.as_ref(), PAGER_MAILBOX_MAX);
+        let mailbox_max = self.runtime.mailbox_max(PAGER_MAILBOX_MAX);
         let args = PagerArgs {
             core: self.core,
             recovery_log: self.recovery_log,
@@ -125,8 +122,7 @@ impl PagerParts {
             cache: weak,
             telemetry: Arc::clone(telemetry),
             flush_time: self.flush_time,
-            simulation: self.simulation,
-            failpoint,
+            runtime: self.runtime,
         };
         let pager = PagerActor::spawn_with_mailbox(args, mailbox::bounded(mailbox_max));
         let weak_pager = pager.downgrade();
@@ -186,7 +182,7 @@ fn identity(model: u64, precision: Precision) -> u64 {
 
 /// Returns the function that computes the sizes of copies.
 fn sizes<K: Packer>(packer: K, precision: Precision) -> Result<Sizes, StartError> {
-    let has_floats = packer.floats(SegmentSize::whole(1)).is_some();
+    let has_floats = !packer.floats(SegmentSize::whole(1)).is_empty();
     if precision == Precision::Eight && !has_floats {
         return Err(StartError::Config(ConfigError {
             field: "pager.precision",
@@ -196,10 +192,11 @@ fn sizes<K: Packer>(packer: K, precision: Precision) -> Result<Sizes, StartError
     }
     Ok(Box::new(move |segment_size| {
         let full = packer.packed_bytes(segment_size);
-        let eight = packer
-            .floats(segment_size)
-            .and_then(|floats| EightBits(floats).eight_bytes(full));
-        match eight.filter(|eight| precision == Precision::Eight && *eight < full) {
+        if precision == Precision::Full {
+            return (full, Precision::Full);
+        }
+        let eight = EightBits(packer.floats(segment_size)).eight_bytes(full);
+        match eight.filter(|eight| *eight < full) {
             Some(eight) => (eight, Precision::Eight),
             None => (full, Precision::Full),
         }

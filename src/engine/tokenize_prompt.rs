@@ -1,44 +1,17 @@
-//! Prompts become tokens, or are rejected for their length at no cost.
-//!
-//! A few kB of text cost little beside a step; longer text is rendered and tokenised on the
-//! threads of [`Blocking`](super::blocking::Blocking). A text is checked by its bytes, by the
-//! bytes that its template writes, and by its tokens, in that order.
-
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use serde_json::Value;
+//! Prompts become tokens. Text is the part of `tokenize_text.rs`.
 
 use super::Engine;
-use super::blocking::BlockingError;
-use super::sequence_setup::user_id;
-use crate::error::field_error;
-use crate::error::{QueueLimit, SubmitError};
+use crate::error::{SubmitError, field_error};
 use crate::request::{Prompt, Request};
 use motet_core::TokenId;
-use motet_core::cache::trie::common_prefix;
 use motet_core::protocol::ContextLimit;
-use motet_text::{Chat, TextCodec, TextError, TextLimits};
-
-/// Text of at most this many bytes is tokenised inline: this takes as long as a few messages
-/// between actors.
-const INLINE_BYTES_MAX: usize = 4 << 10;
-/// Likewise, tokens that are detokenised inline.
-const INLINE_TOKENS_MAX: usize = 16 << 10;
-/// Cost of a message beside its text, in bytes of text.
-const MESSAGE_BYTES: usize = 64;
-/// Bytes of a conversation for each byte that its template may write. A template may leave text
-/// out, earlier reasoning above all, so a conversation may be longer than its rendered text.
-/// The limit of the rendered text assumes the longest token, many times as long as the usual
-/// one, so a conversation that fits is rarely near the limit.
-const CHAT_BYTES_FACTOR: usize = 4;
 
 /// The purpose of tokenising a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenizeMode {
     /// A prompt: it starts as the model expects, or ends where the assistant's turn starts.
-    /// `with_conversation` is whether the position before that turn is needed.
-    Prompt { with_conversation: bool },
+    /// `with_restore_points` is whether the offsets where next prompts differ are needed.
+    Prompt { with_restore_points: bool },
     /// A continuation of other tokens, or a conversation that ends with its last message.
     Continuation,
 }
@@ -47,88 +20,11 @@ pub(super) enum TokenizeMode {
 #[derive(Debug)]
 pub(super) struct TokenizedPrompt {
     pub(super) tokens: Vec<TokenId>,
-    /// Where the next prompt of the conversation differs from this one, if requested.
-    pub(super) conversation: Option<usize>,
+    /// Where next prompts of the conversation differ from this one, if requested.
+    pub(super) restore_points: Vec<usize>,
 }
 
 impl Engine {
-    /// Tokenises text as this engine's requests do, to count or show the tokens. With
-    /// `as_prompt` the result is that of [`submit`](Engine::submit). Without it, the text
-    /// continues other tokens, and a conversation ends before the assistant's turn. Long texts
-    /// wait for their `user`'s turn on the threads that
-    /// [`TextConfig`](motet_core::config::TextConfig) configures.
-    ///
-    /// # Errors
-    ///
-    /// [`SubmitError`] when the text cannot fit into the model's context, when its template
-    /// rejects it, or when too much text is waiting.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future removes a text that waits; a text that is being tokenised runs to
-    /// its end.
-    pub async fn tokenize(
-        &self,
-        prompt: Prompt,
-        as_prompt: bool,
-        user: Option<&str>,
-    ) -> Result<Vec<TokenId>, SubmitError> {
-        let mut request = Request::new(prompt);
-        request.user = user.map(str::to_owned);
-        let mode = if as_prompt {
-            TokenizeMode::Prompt {
-                with_conversation: false,
-            }
-        } else {
-            TokenizeMode::Continuation
-        };
-        Ok(self.tokenize_prompt(&mut request, mode).await?.tokens)
-    }
-
-    /// Returns the text of tokens, with special tokens written out. The number of tokens is
-    /// limited as for a prompt. Long inputs wait for their `user`'s turn as texts do.
-    ///
-    /// # Errors
-    ///
-    /// [`SubmitError`] when there are too many tokens, a token is not in the vocabulary, or too
-    /// much text is waiting.
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`tokenize`](Engine::tokenize).
-    pub async fn detokenize(
-        &self,
-        tokens: Vec<TokenId>,
-        user: Option<&str>,
-    ) -> Result<String, SubmitError> {
-        let text = self.inner.text.as_ref();
-        let text = text.ok_or(SubmitError::NoTokenizer { field: "prompt" })?;
-        let contexts = self.inner.config.text.shift_contexts_max;
-        let tokens_max = self.inner.spec.context_tokens_max.saturating_mul(contexts);
-        if tokens.len() > tokens_max {
-            return Err(field_error(
-                "prompt",
-                format!("{} tokens long", tokens.len()),
-                format!(
-                    "at most {tokens_max} tokens: `text.shift_contexts_max` = {contexts} \
-                     contexts of the model"
-                ),
-            ));
-        }
-        if tokens.len() <= INLINE_TOKENS_MAX {
-            return Ok(text.tokenizer().decode(&tokens)?);
-        }
-        let mut request = Request::tokens([]);
-        request.user = user.map(str::to_owned);
-        let bytes = tokens.len() * size_of::<TokenId>();
-        let text = text.clone();
-        let work = move || text.tokenizer().decode(&tokens);
-        let decoded = self
-            .run_blocking(&mut request, bytes, "detokenizer", work)
-            .await?;
-        Ok(decoded?)
-    }
-
     /// Returns the tokens of a request's prompt, all in the model's vocabulary; they may be
     /// empty.
     pub(super) async fn tokenize_prompt(
@@ -136,80 +32,15 @@ impl Engine {
         request: &mut Request,
         mode: TokenizeMode,
     ) -> Result<TokenizedPrompt, SubmitError> {
-        let field = match &request.prompt {
-            Prompt::Tokens(tokens) => {
-                let tokens = tokens.clone();
-                let conversation = None;
-                return self.check_vocabulary(TokenizedPrompt {
-                    tokens,
-                    conversation,
-                });
-            }
-            Prompt::Text(_) => "prompt.text",
-            Prompt::Chat(_) => "prompt.chat",
+        let tokenized = match &request.prompt {
+            Prompt::Tokens(tokens) => TokenizedPrompt {
+                tokens: tokens.clone(),
+                restore_points: Vec::new(),
+            },
+            Prompt::Text(_) => self.tokenize_text(request, "prompt.text", mode).await?,
+            Prompt::Chat(_) => self.tokenize_text(request, "prompt.chat", mode).await?,
         };
-        let text = self.inner.text.clone();
-        let text = text.ok_or(SubmitError::NoTokenizer { field })?;
-        let contexts = self.contexts(request.at_context_limit);
-        let text_limits = self.text_limits(&text, contexts);
-        self.check_length(&request.prompt, text_limits, contexts)?;
-        let bytes = prompt_bytes(&request.prompt);
-        let tokenized = if bytes <= INLINE_BYTES_MAX {
-            tokenize_prompt(&text, &request.prompt, mode, text_limits)
-        } else {
-            // The prompt returns with the result, so that a rejected request can be given back.
-            let prompt = std::mem::replace(&mut request.prompt, Prompt::Tokens(Vec::new()));
-            let prompt = Arc::new(prompt);
-            let shared = Arc::clone(&prompt);
-            let work = move || tokenize_prompt(&text, &shared, mode, text_limits);
-            let what = match *prompt {
-                Prompt::Chat(_) => "chat template or the tokenizer",
-                Prompt::Text(_) | Prompt::Tokens(_) => "tokenizer",
-            };
-            let tokenized = self.run_blocking(request, bytes, what, work).await;
-            let prompt = Arc::unwrap_or_clone(prompt);
-            match tokenized {
-                Err(SubmitError::QueueFull {
-                    what,
-                    retry_after,
-                    request: mut rejected_request,
-                }) => {
-                    rejected_request.prompt = prompt;
-                    return Err(SubmitError::QueueFull {
-                        what,
-                        retry_after,
-                        request: rejected_request,
-                    });
-                }
-                tokenized => {
-                    request.prompt = prompt;
-                    tokenized?
-                }
-            }
-        };
-        let tokenized = tokenized.map_err(|error| self.too_long(error, field, contexts))?;
         self.check_vocabulary(tokenized)
-    }
-
-    /// Runs work on the blocking threads, in its user's turn. `what` names the part for errors.
-    async fn run_blocking<T: Send + 'static>(
-        &self,
-        request: &mut Request,
-        bytes: usize,
-        what: &'static str,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, SubmitError> {
-        let user = user_id(request.user.as_deref());
-        match self.inner.blocking.run(user, bytes, work).await {
-            Ok(done) => Ok(done),
-            Err(BlockingError::Full { retry_after }) => {
-                let request = std::mem::replace(request, Request::tokens([]));
-                Err(self.queue_full(QueueLimit::Text, retry_after, request))
-            }
-            Err(BlockingError::Panicked) => {
-                Err(SubmitError::Text(TextError::Panicked { what, bytes }))
-            }
-        }
     }
 
     /// Returns how many contexts of text a prompt may have.
@@ -218,86 +49,6 @@ impl Engine {
             ContextLimit::Stop => 1,
             ContextLimit::Shift { .. } => self.inner.config.text.shift_contexts_max,
         }
-    }
-
-    fn text_limits(&self, text: &TextCodec, contexts: usize) -> TextLimits {
-        let tokens_max = self.inner.spec.context_tokens_max.saturating_mul(contexts);
-        TextLimits {
-            bytes_max: tokens_max.saturating_mul(text.tokenizer().token_bytes_max()),
-            tokens_max,
-        }
-    }
-
-    /// Rejects a prompt that cannot fit, before it is copied, rendered or tokenised.
-    fn check_length(
-        &self,
-        prompt: &Prompt,
-        text_limits: TextLimits,
-        contexts: usize,
-    ) -> Result<(), SubmitError> {
-        let (field, found) = match prompt {
-            Prompt::Text(text) if text.len() > text_limits.bytes_max => {
-                ("prompt.text", format!("{} bytes long", text.len()))
-            }
-            // Each message is at least one token in any template that shows it.
-            Prompt::Chat(chat) if chat.messages.is_empty() => {
-                let (found, expected) = ("no message at all", "at least one message");
-                return Err(field_error("prompt.chat", found, expected));
-            }
-            Prompt::Chat(chat) if chat.messages.len() > text_limits.tokens_max => {
-                let found = format!("{} messages long", chat.messages.len());
-                let expected = format!(
-                    "at most {} messages, one for each token of {}",
-                    text_limits.tokens_max,
-                    self.contexts_named(contexts)
-                );
-                return Err(field_error("prompt.chat", found, expected));
-            }
-            Prompt::Chat(chat) => {
-                let bytes = chat_bytes(chat);
-                let bytes_max = text_limits.bytes_max.saturating_mul(CHAT_BYTES_FACTOR);
-                if bytes <= bytes_max {
-                    return Ok(());
-                }
-                let expected = format!(
-                    "at most {bytes_max} bytes, {CHAT_BYTES_FACTOR} for each that its template \
-                     may write, which is {}",
-                    self.bytes_allowed(contexts)
-                );
-                let found = format!("{bytes} bytes long");
-                return Err(field_error("prompt.chat", found, expected));
-            }
-            Prompt::Text(_) | Prompt::Tokens(_) => return Ok(()),
-        };
-        Err(field_error(field, found, self.bytes_allowed(contexts)))
-    }
-
-    /// Converts the error of a text that does not fit into the caller's error.
-    fn too_long(&self, error: TextError, field: &'static str, contexts: usize) -> SubmitError {
-        match error {
-            TextError::TooLong { bytes_max } => field_error(
-                field,
-                format!("more than {bytes_max} bytes long in its template"),
-                self.bytes_allowed(contexts),
-            ),
-            TextError::TooManyTokens { tokens_max } => field_error(
-                field,
-                format!("more than {tokens_max} tokens long"),
-                format!("fewer than the tokens of {}", self.contexts_named(contexts)),
-            ),
-            error => error.into(),
-        }
-    }
-
-    fn bytes_allowed(&self, contexts: usize) -> String {
-        let text = self.inner.text.as_ref();
-        let token_bytes = text.map_or(1, |text| text.tokenizer().token_bytes_max());
-        let tokens = self.inner.spec.context_tokens_max.saturating_mul(contexts);
-        format!(
-            "at most {} bytes: {token_bytes} for each token of {}",
-            tokens.saturating_mul(token_bytes),
-            self.contexts_named(contexts)
-        )
     }
 
     pub(super) fn contexts_named(&self, contexts: usize) -> String {
@@ -321,126 +72,5 @@ impl Engine {
                 format!("token ids below {vocab_size}"),
             )),
         }
-    }
-}
-
-/// Renders and tokenises a prompt.
-fn tokenize_prompt(
-    text: &TextCodec,
-    prompt: &Prompt,
-    mode: TokenizeMode,
-    text_limits: TextLimits,
-) -> Result<TokenizedPrompt, TextError> {
-    let is_prompt = matches!(mode, TokenizeMode::Prompt { .. });
-    let tokens = match prompt {
-        Prompt::Tokens(tokens) => tokens.clone(),
-        Prompt::Text(text_part) => {
-            text.tokenizer()
-                .check_count(text_part, text_limits.tokens_max)?;
-            if is_prompt {
-                text.encode_prompt(text_part)?
-            } else {
-                text.encode_continuation(text_part)?
-            }
-        }
-        Prompt::Chat(chat) => text.encode_rendered(chat, is_prompt, text_limits)?,
-    };
-    let conversation = match (mode, prompt) {
-        (
-            TokenizeMode::Prompt {
-                with_conversation: true,
-            },
-            Prompt::Chat(chat),
-        ) => {
-            let so_far = text.encode_rendered(chat, false, text_limits)?;
-            Some(common_prefix(&tokens, &so_far))
-        }
-        _ => None,
-    };
-    Ok(TokenizedPrompt {
-        tokens,
-        conversation,
-    })
-}
-
-/// Returns the approximate bytes of a prompt's text.
-fn prompt_bytes(prompt: &Prompt) -> usize {
-    match prompt {
-        Prompt::Tokens(_) => 0,
-        Prompt::Text(text) => text.len(),
-        Prompt::Chat(chat) => {
-            let messages = chat.messages.iter().map(|message| {
-                let more = message.more.values().map(json_memory_bytes).sum::<usize>();
-                MESSAGE_BYTES + message.role.len() + message.content.len() + more
-            });
-            let variables = chat.variables.values().map(json_memory_bytes);
-            messages.chain(variables).sum()
-        }
-    }
-}
-
-/// Returns the bytes of a conversation's strings, including member names, plus one for each
-/// value: a lower bound of its length as JSON.
-fn chat_bytes(chat: &Chat) -> usize {
-    let members = |members: &BTreeMap<String, Value>| {
-        let members = members.iter();
-        let bytes = members.map(|(name, value)| name.len() + json_bytes(value));
-        bytes.sum::<usize>()
-    };
-    let messages = chat
-        .messages
-        .iter()
-        .map(|message| message.role.len() + message.content.len() + members(&message.more));
-    messages.sum::<usize>() + members(&chat.variables)
-}
-
-fn json_bytes(value: &Value) -> usize {
-    1 + match value {
-        Value::String(text) => text.len(),
-        Value::Array(values) => values.iter().map(json_bytes).sum(),
-        Value::Object(members) => {
-            let members = members.iter();
-            members
-                .map(|(name, value)| name.len() + json_bytes(value))
-                .sum()
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-    }
-}
-
-fn json_memory_bytes(value: &Value) -> usize {
-    size_of::<Value>()
-        + match value {
-            Value::String(text) => text.len(),
-            Value::Array(values) => values.iter().map(json_memory_bytes).sum(),
-            Value::Object(members) => {
-                let members = members.iter();
-                members
-                    .map(|(name, value)| name.len() + json_memory_bytes(value))
-                    .sum()
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-        }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use motet_model::oracle::{Oracle, OracleConfig};
-
-    #[tokio::test]
-    async fn error_names_the_part_that_panicked() {
-        let load = || Ok(Oracle::new(OracleConfig::default()).expect("a valid oracle"));
-        let engine = Engine::builder(load)
-            .start()
-            .await
-            .expect("the engine starts");
-        let mut request = Request::tokens([1]);
-        let done = engine.run_blocking(&mut request, 9, "detokenizer", || panic!("injected"));
-        let error = done.await.map(|()| "done").expect_err("the work panics");
-        assert_eq!(
-            error.to_string(),
-            "the detokenizer panicked on 9 bytes; this is a bug in it"
-        );
     }
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::error::{SubmitError, field_error};
+use crate::optional::StopStrings;
 use crate::request::{CacheUse, Request};
 use motet_core::TokenId;
 use motet_core::protocol::SamplingSpec;
-use motet_text::StopStrings;
 
 /// Weights that differ enough to keep rounding out of the charges.
 const WEIGHTS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;
@@ -148,6 +148,7 @@ impl Request {
         let fields = [
             ("cache_salt", self.cache_salt.is_some()),
             ("restore_points", !self.restore_points.is_empty()),
+            ("turn_end", self.turn_end.is_some()),
         ];
         for (field, is_set) in fields {
             let expected = "none where `cache` is off: nothing is shared";
@@ -288,6 +289,7 @@ mod tests {
             ),
             ("cache_salt", good().cache_salt("tenant").without_cache()),
             ("restore_points", good().restore_point(0).without_cache()),
+            ("turn_end", good().turn_end(0).without_cache()),
         ];
         for (field, request) in table {
             match judged(&request) {

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{CacheUse, Prompt, Request};
+use super::{CacheUse, NonExhaustive, Prompt, Request};
+#[cfg(feature = "text")]
+use crate::optional::Chat;
+#[cfg(feature = "grammar")]
+use crate::optional::GrammarSource;
 use motet_core::TokenId;
 use motet_core::protocol::{ContextLimit, Priority, Sampling};
-use motet_text::Chat;
-use motet_text::grammar::GrammarSource;
 
 impl Request {
     /// Creates a request that continues text.
@@ -23,6 +25,7 @@ impl Request {
     }
 
     /// Creates a request that answers a conversation.
+    #[cfg(feature = "text")]
     #[must_use]
     pub fn chat(chat: impl Into<Chat>) -> Self {
         Self::new(Prompt::Chat(chat.into()))
@@ -53,8 +56,10 @@ impl Request {
             cache_salt: None,
             retention: 0,
             restore_points: Vec::new(),
+            turn_end: None,
             cache: CacheUse::Shared,
             report_prefill_progress: false,
+            _non_exhaustive: NonExhaustive::default(),
         }
     }
 
@@ -151,6 +156,7 @@ impl Request {
     }
 
     /// Makes the output follow a grammar.
+    #[cfg(feature = "grammar")]
     #[must_use]
     pub fn grammar(mut self, grammar: GrammarSource) -> Self {
         self.grammar = Some(grammar);
@@ -269,6 +275,13 @@ impl Request {
     #[must_use]
     pub fn restore_point(mut self, at: usize) -> Self {
         self.restore_points.push(at);
+        self
+    }
+
+    /// Sets where the conversation so far ends in the prompt's tokens.
+    #[must_use]
+    pub fn turn_end(mut self, at: usize) -> Self {
+        self.turn_end = Some(at);
         self
     }
 }

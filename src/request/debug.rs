@@ -30,8 +30,10 @@ impl fmt::Debug for Request {
             cache_salt,
             retention,
             restore_points,
+            turn_end,
             cache,
             report_prefill_progress,
+            _non_exhaustive: _,
         } = self;
         f.debug_struct("Request")
             .field("prompt", prompt)
@@ -55,6 +57,7 @@ impl fmt::Debug for Request {
             .field("has_cache_salt", &cache_salt.is_some())
             .field("retention", retention)
             .field("restore_points", restore_points)
+            .field("turn_end", turn_end)
             .field("cache", cache)
             .field("report_prefill_progress", report_prefill_progress)
             .finish()

@@ -13,10 +13,9 @@ mod output;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::optional::{Chat, GrammarSource};
 use motet_core::TokenId;
 use motet_core::protocol::Sampling;
-use motet_text::Chat;
-use motet_text::grammar::GrammarSource;
 
 pub use motet_core::cache::{Miss, MissReason};
 pub use motet_core::protocol::TokenLogprobs;
@@ -37,6 +36,22 @@ pub use output::{Completion, Piece, Prefill};
 ///     .seed(1)
 ///     .stop(".");
 /// ```
+///
+/// A literal ends with `..Request::default()`, or with the rest of another request: minor versions
+/// add fields.
+///
+/// ```
+/// use motet::Request;
+/// use motet::request::{Priority, Prompt};
+///
+/// let request = Request {
+///     prompt: Prompt::Tokens(vec![1, 2, 3]),
+///     priority: Priority::Background,
+///     ..Request::default()
+/// };
+/// ```
+// Flat, though it has more than 15 fields: callers write it as a literal or by setters, and look
+// for the names that the field's other APIs have, which are flat as well.
 #[derive(Clone, PartialEq)]
 pub struct Request {
     /// The prompt to continue.
@@ -74,7 +89,7 @@ pub struct Request {
     pub best_of: Option<usize>,
     /// The user that the request belongs to. Users of one priority class are served fairly, and
     /// each may be limited
-    /// ([`user_requests_max`](motet_core::config::SchedulerConfig::user_requests_max)).
+    /// ([`user_requests_max`](motet_core::config::AdmissionConfig::user_requests_max)).
     /// Requests without a user belong to one common user.
     pub user: Option<String>,
     /// The weight of its user's share, relative to other users; from 0.001 to 1000.
@@ -101,17 +116,30 @@ pub struct Request {
     /// evicted only when no state with a lower number is left.
     #[doc(alias = "eviction_priority")]
     pub retention: u8,
-    /// Offsets in the prompt's tokens where a later prompt is likely to diverge; the sequence
-    /// can be resumed there. Useful for models that cannot resume after any token (sliding
-    /// windows, recurrent layers). Chats get restore points of their own.
+    /// Offsets in the prompt's tokens where other prompts are likely to diverge, such as the end
+    /// of a common document; sequences can be resumed there. Useful for models that cannot
+    /// resume after any token (sliding windows, recurrent layers).
     pub restore_points: Vec<usize>,
+    /// Where the conversation so far ends in the prompt's tokens; the tokens after it ask for an
+    /// answer. The next turn can be resumed there, and gives the state up once it has passed it.
+    /// A [`Chat`](Prompt::Chat) sets it by itself.
+    pub turn_end: Option<usize>,
     /// Whether the stream reports how far the prompt is computed, in pieces without a token: at
     /// most eighteen, see [`Piece::prefill`].
     pub report_prefill_progress: bool,
+    #[doc(hidden)]
+    pub _non_exhaustive: NonExhaustive,
 }
+
+/// A field that makes the `..` of a literal necessary, so that a new field breaks no literal.
+/// `#[non_exhaustive]` would forbid the literals of other crates altogether.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NonExhaustive(());
 
 /// Whether a request uses the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CacheUse {
     /// The sequence starts from the cached prefix of its prompt, and its state may serve
     /// others.
@@ -126,6 +154,7 @@ pub enum CacheUse {
 
 /// The prompt to continue.
 #[derive(Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Prompt {
     /// Token ids.
     Tokens(Vec<TokenId>),

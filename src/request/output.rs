@@ -3,12 +3,15 @@
 use motet_core::TokenId;
 use motet_core::protocol::{Finish, TokenLogprobs};
 
-/// A token, and the text that has become certain with it.
+/// An item of a stream: a token with the text that has become certain with it, or the finish.
+///
+/// The last item of a complete output has a [`finish`](Piece::finish), and nothing else. Stream
+/// combinators therefore pass it on like any other item.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Piece {
-    /// The token; `None` for text that was held back until the end, and for the progress of a
-    /// prompt.
+    /// The token; `None` for text that was held back until the end, for the progress of a
+    /// prompt, and for the finish.
     pub token: Option<TokenId>,
     /// Text, often empty: a token may end within a character, or within a possible stop string.
     /// Always empty on an engine without a tokenizer.
@@ -20,6 +23,10 @@ pub struct Piece {
     /// How far the prompt is computed, where the request [asks for
     /// it](crate::Request::report_prefill_progress) and there is no token yet.
     pub prefill: Option<Prefill>,
+    /// How the sequence finished, and the tokens that it used. It is set in the last item only.
+    #[doc(alias = "finish_reason")]
+    #[doc(alias = "usage")]
+    pub finish: Option<Finish>,
 }
 
 /// How far a prompt is computed.

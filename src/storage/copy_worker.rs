@@ -9,19 +9,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, select};
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::device::{Export, ExportQueue, HostEnd, ImportQueue, NextExport};
-use crate::simulation::{Simulation, WorkerSender};
+use crate::runtime::{EngineRuntime, JobQueue, Queue, Runtime, Worker};
 use crate::storage::tiers::precision::{EightBits, PrecisionError};
 use crate::storage::tiers::{Buffer, BufferPool, DiskTier, HostTier, Tier, TierError};
 use motet_core::CopyId;
 use motet_core::pager::{CopyQueue, Done, Job, JobError, Label, Precision, Task};
 use motet_core::protocol::ModelError;
-use motet_model::{Floats, Packer};
+use motet_model::Packer;
 use motet_sync::primitives::inject::{InjectedBug, injected};
 use motet_sync::primitives::{self, Mutex, MutexGuard};
 
@@ -64,8 +64,8 @@ impl CopyError {
 
 /// The pager's handle of the copy workers. Dropping it ends them.
 pub struct CopyWorkers {
-    memory: WorkerSender<Job>,
-    disk: Option<WorkerSender<Job>>,
+    memory: JobQueue<Job>,
+    disk: Option<JobQueue<Job>>,
     host: Host,
     /// Discards the detached states of one copy, or all.
     discard: Box<dyn Fn(Option<CopyId>) + Send + Sync>,
@@ -101,7 +101,7 @@ struct HostState {
 pub struct MemoryCopyWorker<K: Packer> {
     packer: K,
     pool: BufferPool,
-    host: Host,
+    pub(super) host: Host,
     imports: ImportQueue<K::DetachedState>,
     export_timeout: Duration,
 }
@@ -111,6 +111,23 @@ pub struct MemoryCopyWorker<K: Packer> {
 pub struct DiskCopyWorker {
     host: Host,
     tier: DiskTier,
+}
+
+/// The memory worker with its ends of the queues.
+pub(super) struct MemoryWorker<K: Packer> {
+    pub(super) copy_worker: MemoryCopyWorker<K>,
+    pub(super) exports: ExportQueue<K::DetachedState>,
+    pub(super) done: mpsc::Sender<Done>,
+    /// Dropped when the worker has ended, and its memory is free.
+    pub(super) alive: Arc<oneshot::Sender<()>>,
+}
+
+/// The disk worker with its end of the queue.
+pub(super) struct DiskWorker {
+    pub(super) copy_worker: DiskCopyWorker,
+    pub(super) done: mpsc::Sender<Done>,
+    /// Dropped when the worker has ended, and its memory is free.
+    pub(super) alive: Arc<oneshot::Sender<()>>,
 }
 
 impl std::fmt::Debug for CopyWorkers {
@@ -152,7 +169,7 @@ impl Host {
     }
 
     /// Returns the label of a copy that is to be exported, unless it was given up.
-    fn awaited(&self, copy: CopyId) -> Option<Arc<Label>> {
+    pub(super) fn awaited(&self, copy: CopyId) -> Option<Arc<Label>> {
         self.state().awaited.get(&copy).map(Arc::clone)
     }
 
@@ -239,16 +256,6 @@ impl<K: Packer> MemoryCopyWorker<K> {
         Some(done)
     }
 
-    /// Returns the label of a copy that is to be exported, unless it was given up.
-    pub(super) fn awaited(&self, copy: CopyId) -> Option<Arc<Label>> {
-        self.host.awaited(copy)
-    }
-
-    /// Drops a copy.
-    pub(super) fn forget(&self, copy: CopyId) {
-        self.host.forget(copy);
-    }
-
     fn unpack(&self, job: &Job) -> Result<(), CopyError> {
         let label = &job.label;
         let stored = self.host.load(job.copy, label)?;
@@ -257,7 +264,7 @@ impl<K: Packer> MemoryCopyWorker<K> {
             Precision::Eight => {
                 let full = self.packer.packed_bytes(label.segment_size());
                 let mut full = self.pool.take(full)?;
-                EightBits(self.floats(label)?).decode(&stored, &mut full)?;
+                self.eight_bits(label)?.decode(&stored, &mut full)?;
                 self.packer.unpack(label.segment_size(), &full)?
             }
         };
@@ -271,15 +278,18 @@ impl<K: Packer> MemoryCopyWorker<K> {
             Precision::Full => Ok(full),
             Precision::Eight => {
                 let mut eight = self.pool.take(label.bytes)?;
-                EightBits(self.floats(label)?).encode(&full, &mut eight)?;
+                self.eight_bits(label)?.encode(&full, &mut eight)?;
                 Ok(eight)
             }
         }
     }
 
-    fn floats(&self, label: &Label) -> Result<Floats, CopyError> {
+    fn eight_bits(&self, label: &Label) -> Result<EightBits, CopyError> {
         let floats = self.packer.floats(label.segment_size());
-        floats.ok_or(CopyError::NoFloats)
+        if floats.is_empty() {
+            return Err(CopyError::NoFloats);
+        }
+        Ok(EightBits(floats))
     }
 
     fn run(
@@ -389,18 +399,19 @@ impl DiskCopyWorker {
 }
 
 impl CopyWorkers {
-    /// Starts the threads. They send finished jobs to `done`. `alive` is dropped when the last
+    /// Starts the workers. They send finished jobs to `done`. `alive` is dropped when the last
     /// of them has ended and all its memory is free.
     ///
     /// # Errors
     ///
     /// If the system cannot start a thread.
-    pub fn start<K: Packer>(
+    pub(crate) fn start<K: Packer>(
         packer: K,
         host_end: HostEnd<K::DetachedState>,
         stores: Stores,
         done: mpsc::Sender<Done>,
         alive: &Arc<oneshot::Sender<()>>,
+        runtime: &EngineRuntime,
     ) -> std::io::Result<Self> {
         let HostEnd { exports, imports } = host_end;
         let Stores {
@@ -409,71 +420,23 @@ impl CopyWorkers {
             disk,
             export_timeout,
         } = stores;
-        let (memory, jobs) = bounded(JOBS_MAX);
         let mut copy_worker = MemoryCopyWorker::new(packer, pool, host.clone(), imports.clone());
         copy_worker.export_timeout = export_timeout;
-        let (done_sender, alive_guard) = (done.clone(), Arc::clone(alive));
-        std::thread::Builder::new()
-            .name("motet-memory".into())
-            .spawn(move || {
-                copy_worker.run(&jobs, &exports, &done_sender);
-                drop(alive_guard);
-            })?;
-        let disk = disk.map(|tier| DiskCopyWorker::new(host.clone(), tier));
-        let start = |copy_worker| start_disk(copy_worker, done, Arc::clone(alive));
-        let disk = disk.map(start).transpose()?;
-        Ok(Self::new(WorkerSender::Thread(memory), disk, host, imports))
-    }
-
-    /// Does the same as [`start`](CopyWorkers::start) in a simulated engine: tasks replace the
-    /// threads.
-    #[must_use]
-    pub fn simulate<K: Packer>(
-        packer: K,
-        host_end: HostEnd<K::DetachedState>,
-        stores: Stores,
-        done: mpsc::Sender<Done>,
-        alive: &Arc<oneshot::Sender<()>>,
-        simulation: &Simulation,
-    ) -> Self {
-        let HostEnd { exports, imports } = host_end;
-        let Stores {
-            pool,
-            host,
-            disk,
-            export_timeout,
-        } = stores;
-        let (memory, jobs) = mpsc::channel(JOBS_MAX);
-        let mut copy_worker = MemoryCopyWorker::new(packer, pool, host.clone(), imports.clone());
-        copy_worker.export_timeout = export_timeout;
-        let (done_sender, alive_guard, inside) =
-            (done.clone(), Arc::clone(alive), simulation.clone());
-        simulation.spawn(move || async move {
-            copy_worker
-                .simulate(jobs, exports, done_sender, inside)
-                .await;
-            drop(alive_guard);
-        });
-        let disk = disk.map(|tier| {
-            let copy_worker = DiskCopyWorker::new(host.clone(), tier);
-            let (sender, jobs) = mpsc::channel(JOBS_MAX);
-            let (alive_guard, inside) = (Arc::clone(alive), simulation.clone());
-            simulation.spawn(move || async move {
-                copy_worker.simulate(jobs, done, inside).await;
-                drop(alive_guard);
-            });
-            WorkerSender::Task(sender)
-        });
-        Self::new(WorkerSender::Task(memory), disk, host, imports)
-    }
-
-    fn new<P: Send + 'static>(
-        memory: WorkerSender<Job>,
-        disk: Option<WorkerSender<Job>>,
-        host: Host,
-        imports: ImportQueue<P>,
-    ) -> Self {
-        Self {
+        let memory = runtime.spawn(MemoryWorker {
+            copy_worker,
+            exports,
+            done: done.clone(),
+            alive: Arc::clone(alive),
+        })?;
+        let start_disk = |tier| {
+            runtime.spawn(DiskWorker {
+                copy_worker: DiskCopyWorker::new(host.clone(), tier),
+                done,
+                alive: Arc::clone(alive),
+            })
+        };
+        let disk = disk.map(start_disk).transpose()?;
+        Ok(Self {
             memory,
             disk,
             host,
@@ -481,7 +444,7 @@ impl CopyWorkers {
                 Some(copy) => drop(imports.take(copy)),
                 None => imports.clear(),
             }),
-        }
+        })
     }
 
     /// Queues a job. Returns false if the thread is gone.
@@ -501,7 +464,7 @@ impl CopyWorkers {
             CopyQueue::Memory => &self.memory,
             CopyQueue::Disk => self.disk.as_ref().expect("disk jobs need a disk"),
         };
-        copy_queue.send(job, "the pager gives no more jobs than fit")
+        copy_queue.enqueue(job, "the pager gives no more jobs than fit")
     }
 
     /// Drops a copy from host memory.
@@ -520,23 +483,33 @@ impl CopyWorkers {
     }
 }
 
-fn start_disk(
-    mut copy_worker: DiskCopyWorker,
-    done: mpsc::Sender<Done>,
-    alive_guard: Arc<oneshot::Sender<()>>,
-) -> std::io::Result<WorkerSender<Job>> {
-    let (sender, jobs) = bounded::<Job>(JOBS_MAX);
-    std::thread::Builder::new()
-        .name("motet-disk".into())
-        .spawn(move || {
-            while let Ok(job) = jobs.recv()
-                && done.blocking_send(copy_worker.run_job(&job)).is_ok()
-            {}
-            // The folder is unlocked before `alive` reports the end.
-            drop(copy_worker);
-            drop(alive_guard);
-        })?;
-    Ok(WorkerSender::Thread(sender))
+impl<K: Packer> Worker for MemoryWorker<K> {
+    type Job = Job;
+    const NAME: &'static str = "motet-memory";
+    const JOBS_MAX: usize = JOBS_MAX;
+
+    fn run(self, jobs: Receiver<Job>) {
+        self.copy_worker.run(&jobs, &self.exports, &self.done);
+        drop(self.alive);
+    }
+}
+
+impl Worker for DiskWorker {
+    type Job = Job;
+    const NAME: &'static str = "motet-disk";
+    const JOBS_MAX: usize = JOBS_MAX;
+
+    fn run(mut self, jobs: Receiver<Job>) {
+        while let Ok(job) = jobs.recv()
+            && self
+                .done
+                .blocking_send(self.copy_worker.run_job(&job))
+                .is_ok()
+        {}
+        // The folder is unlocked before `alive` reports the end.
+        drop(self.copy_worker);
+        drop(self.alive);
+    }
 }
 
 /// Runs a job and reports its result. A panic is an error.
@@ -578,7 +551,7 @@ mod tests {
             transfer_queue::<<OraclePacker as Packer>::DetachedState>();
         let pool = BufferPool::new(1 << 20);
         let mut copy_worker = MemoryCopyWorker::new(packer, pool.clone(), Host::new(0), imports);
-        let (_pager, jobs) = bounded(JOBS_MAX);
+        let (_pager, jobs) = crossbeam_channel::bounded(JOBS_MAX);
         drop(pool.take(100).expect("memory is available"));
         let idle_bytes = pool.stats().idle_bytes;
         assert!(idle_bytes > 0);

@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use crate::device::{Export, ExportQueue, NextExport};
-use crate::simulation::{ScheduledCopy, Simulation};
-use crate::storage::copy_worker::{DiskCopyWorker, MemoryCopyWorker};
+use crate::runtime::injected::SimulatedWorker;
+use crate::runtime::injected::simulation::{ScheduledCopy, Simulation};
+use crate::storage::copy_worker::{DiskCopyWorker, DiskWorker, MemoryCopyWorker, MemoryWorker};
 use motet_core::pager::{Done, Job, JobError, Task};
 use motet_model::Packer;
 
@@ -16,9 +17,34 @@ const WATCH_MIN: Duration = Duration::from_millis(1);
 /// Longest virtual time between two checks.
 const WATCH_MAX: Duration = Duration::from_secs(1);
 
+impl<K: Packer> SimulatedWorker for MemoryWorker<K> {
+    async fn simulate(self, jobs: mpsc::Receiver<Job>, simulation: Simulation) {
+        let Self {
+            copy_worker,
+            exports,
+            done,
+            alive,
+        } = self;
+        copy_worker.simulate(jobs, exports, done, simulation).await;
+        drop(alive);
+    }
+}
+
+impl SimulatedWorker for DiskWorker {
+    async fn simulate(self, jobs: mpsc::Receiver<Job>, simulation: Simulation) {
+        let Self {
+            copy_worker,
+            done,
+            alive,
+        } = self;
+        copy_worker.simulate(jobs, done, simulation).await;
+        drop(alive);
+    }
+}
+
 impl<K: Packer> MemoryCopyWorker<K> {
     /// Runs jobs until the pager or the device is gone. Jobs go before exports.
-    pub(super) async fn simulate(
+    async fn simulate(
         mut self,
         mut jobs: mpsc::Receiver<Job>,
         exports: ExportQueue<K::DetachedState>,
@@ -72,14 +98,14 @@ impl<K: Packer> MemoryCopyWorker<K> {
     ) -> Option<Done> {
         let job = Job {
             copy: export.copy,
-            label: self.awaited(export.copy)?,
+            label: self.host.awaited(export.copy)?,
             task: Task::Pack,
         };
         let scheduled = simulation.fault_schedule.copy(&job);
         let fails = scheduled.fails.is_some();
         let done = on_schedule(&job, scheduled, || self.pack(export)).await;
         if fails {
-            self.forget(job.copy);
+            self.host.forget(job.copy);
         }
         done
     }
@@ -87,7 +113,7 @@ impl<K: Packer> MemoryCopyWorker<K> {
 
 impl DiskCopyWorker {
     /// Runs jobs until the pager is gone.
-    pub(super) async fn simulate(
+    async fn simulate(
         mut self,
         mut jobs: mpsc::Receiver<Job>,
         done: mpsc::Sender<Done>,

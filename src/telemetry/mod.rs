@@ -12,6 +12,7 @@
 mod event;
 mod metrics;
 mod prefill;
+mod restore;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -35,11 +36,13 @@ use motet_core::recovery::Fault;
 use motet_core::scheduler::SchedulerStats;
 use motet_sync::primitives::{AtomicUsize, Ordering};
 use prefill::PrefillRate;
+use restore::RestoreMetrics;
 
 pub use event::{EVENTS_MAX, EngineEvent, Events, SPANS_MAX, SpanView, StepView};
 pub use snapshot::{Budgets, Snapshot};
 
 /// Statistics of an engine at one moment. Sums run from the engine's start.
+// Flat, though it has more than 15 fields: a public list of counters, which no code keeps in step.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct EngineStats {
@@ -112,6 +115,7 @@ impl EngineStats {
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     metrics: Metrics,
+    restore: RestoreMetrics,
     running: AtomicUsize,
     waiting: AtomicUsize,
     awaiting_prefix: AtomicUsize,
@@ -140,6 +144,7 @@ impl Telemetry {
         let count = || AtomicUsize::new(0);
         Self {
             metrics,
+            restore: RestoreMetrics::default(),
             running: count(),
             waiting: count(),
             awaiting_prefix: count(),
@@ -269,6 +274,9 @@ impl Telemetry {
         metrics.cache_hits.absolute(now.hit_tokens);
         metrics.evicted_segments.absolute(now.evicted_segments);
         metrics.evicted_tokens.absolute(now.evicted_tokens);
+        if let Some(restore) = &now.restore {
+            self.restore.set(restore);
+        }
         let before = std::mem::replace(&mut self.sums().stats.cache, now);
         let segments = now.evicted_segments.saturating_sub(before.evicted_segments);
         if segments > 0 {

@@ -9,6 +9,7 @@ use ::metrics::{
 };
 
 use super::*;
+use motet_core::cache::RestoreStats;
 use motet_core::protocol::Withheld;
 
 /// A metric's description, as the recorder receives it.
@@ -136,7 +137,9 @@ fn ticked(cell: &str) -> &str {
 
 #[test]
 fn documentation_lists_exactly_the_metrics() {
-    let (_telemetry, recorder) = telemetry();
+    let (telemetry, recorder) = telemetry();
+    // Those of restore points are registered when there is something to count.
+    ::metrics::with_local_recorder(&recorder, || telemetry.cache(restored(1)));
     let page = documented(include_str!("../../docs/metrics.md"));
     let notes = recorder.0.lock().unwrap();
     for (name, described) in &notes.described {
@@ -145,6 +148,47 @@ fn documentation_lists_exactly_the_metrics() {
     for name in page.keys() {
         assert!(notes.described.contains_key(name), "{name} does not exist");
     }
+}
+
+/// Statistics of a model that cannot resume after any token.
+fn restored(taken: u64) -> CacheStats {
+    let mut restore = RestoreStats::default();
+    (restore.taken, restore.given_up, restore.snapshots) = (taken, 2, 3);
+    (restore.snapshot_bytes, restore.prompts) = (4, 5);
+    (restore.resumed, restore.recomputed_tokens) = (6, 7);
+    let mut stats = CacheStats::default();
+    stats.restore = Some(restore);
+    stats
+}
+
+#[test]
+fn restore_points_are_counted_where_a_model_has_them() {
+    let (telemetry, recorder) = telemetry();
+    ::metrics::with_local_recorder(&recorder, || telemetry.cache(CacheStats::default()));
+    let names = |recorder: &TestRecorder| -> Vec<String> {
+        let notes = recorder.0.lock().unwrap();
+        let names = notes.described.keys();
+        let own = names.filter(|name| name.contains("restore") || name.contains("snapshot"));
+        own.cloned().collect()
+    };
+    assert!(names(&recorder).is_empty(), "{:?}", names(&recorder));
+    ::metrics::with_local_recorder(&recorder, || telemetry.cache(restored(1)));
+    telemetry.cache(restored(9));
+    assert_eq!(names(&recorder).len(), 4);
+    let counted = [
+        "motet_restore_points_total",
+        "motet_restore_points_given_up_total",
+        "motet_prompts_total",
+        "motet_prompts_resumed_total",
+        "motet_recomputed_tokens_total",
+    ];
+    assert_eq!(
+        counted.map(|name| recorder.value(name, None)),
+        [9, 2, 5, 6, 7]
+    );
+    let levels = ["motet_snapshots", "motet_snapshot_bytes"];
+    let levels = levels.map(|name| f64::from_bits(recorder.value(name, None)));
+    assert_eq!(levels, [3.0, 4.0]);
 }
 
 #[test]

@@ -122,6 +122,7 @@ impl System {
         let sequence = Sequence {
             keep: sequence_request.keep,
             restore_points: restore_point.into_iter().collect(),
+            turn_end: sequence_request.turn_end(),
             priority: sequence_request.priority,
             ..self.new_sequence(
                 sequence_request.salt,
@@ -323,7 +324,7 @@ impl System {
         let message = Message::Clear { salt: of.map(salt) };
         self.send(message).expect("the cache may be cleared");
         for of in of.map_or(0..2, |of| of..of + 1) {
-            let held: Vec<_> = self.reference_device.paths(of).collect();
+            let held: Vec<_> = self.device.paths(&salt(of)).collect();
             self.naive.clear(of, &held);
         }
     }

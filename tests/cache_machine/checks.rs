@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use motet::TokenId;
 use motet_core::cache::{Message, NodeView, TreeView};
+use motet_testkit::paper_device::PaperSegment;
 
 use crate::block_follower::BlockFollower;
-use crate::reference_device::ReferenceSegment;
 use crate::setup::BLOCK_TOKENS;
 use crate::system::{Phase, System, salt};
 
@@ -41,13 +41,13 @@ impl System {
     fn check_tree(&self, of: usize) {
         let view = self.cache.core().tree(&salt(of));
         let nodes = spelled(&view);
-        let mut parts: Vec<&ReferenceSegment> = self
-            .reference_device
-            .segments
+        let mut parts: Vec<&PaperSegment> = self
+            .device
+            .segments()
             .values()
             .map(|part| &**part)
             .collect();
-        parts.retain(|part| part.salt == of);
+        parts.retain(|part| part.salt == salt(of));
         let mut on_device: Vec<_> = parts
             .iter()
             .map(|part| (part.spelled(), part.tokens.len()))
@@ -71,7 +71,8 @@ impl System {
             let pins = self.naive.held_pins(of);
             let pins = pins.filter(|held| held.starts_with(tokens)).count();
             assert_eq!(node.pins, pins, "pins hold their prefixes, and no others");
-            let slots = self.reference_device.paths(of);
+            let salt = salt(of);
+            let slots = self.device.paths(&salt);
             let slots = slots.filter(|path| path.starts_with(tokens)).count();
             assert_eq!(
                 node.ref_count,
@@ -80,7 +81,7 @@ impl System {
             );
             assert_eq!(
                 node.resumable,
-                self.reference_device.resumes_after(part),
+                self.device.resumes_after(part),
                 "a node is resumable if its past is held"
             );
         }
@@ -138,13 +139,9 @@ impl System {
 
     fn check_sums(&self) {
         let stats = self.cache.core().stats();
-        assert_eq!(
-            stats.segments,
-            self.reference_device.segments.len(),
-            "segment counts agree"
-        );
+        assert_eq!(stats.segments, self.device.held().0, "segment counts agree");
         assert_eq!(stats.pins, self.naive.pins.len(), "pinned bytes agree");
-        let (_, sealed_bytes) = self.reference_device.sealed();
+        let (_, sealed_bytes) = self.device.sealed();
         assert_eq!(
             stats.sealed_bytes, sealed_bytes,
             "sealed bytes are those of the existing segments"
@@ -168,7 +165,7 @@ impl System {
         let running = self.sequences.values().filter(|s| s.slot().is_some());
         assert_eq!(
             running.count(),
-            self.reference_device.slots.len(),
+            self.device.held().1,
             "each slot belongs to a running sequence"
         );
         for (id, sequence) in &self.sequences {
@@ -180,35 +177,27 @@ impl System {
             let Some(slot) = sequence.slot() else {
                 continue;
             };
-            let slot = self
-                .reference_device
-                .slots
-                .get(&slot)
-                .expect("a running sequence has a slot");
-            let holds = [&slot.spelled()[..], &slot.tail].concat();
+            let slot = self.slot(slot);
             assert_eq!(
-                holds,
+                slot.held(),
                 sequence.tokens[..sequence.computed],
                 "a slot holds the computed tokens of its sequence"
             );
-            assert_eq!(slot.salt, sequence.salt, "salts never mix");
+            assert_eq!(*slot.salt(), salt(sequence.salt), "salts never mix");
         }
     }
 
     /// Checks that the device matches the edits, and is within its budget.
     fn check_device(&self) {
-        let (segments, slots) = (
-            self.reference_device.segments.len(),
-            self.reference_device.slots.len(),
-        );
+        let (segments, slots) = self.device.held();
         assert_eq!(
             self.table.held(),
             (segments, slots),
             "the device holds exactly what the edits say"
         );
         let counts = self.oracle.counters.now();
-        let (alive, sealed_bytes) = self.reference_device.sealed();
-        let bytes = sealed_bytes + self.reference_device.tail_bytes();
+        let (alive, sealed_bytes) = self.device.sealed();
+        let bytes = sealed_bytes + self.device.tail_bytes();
         assert_eq!(counts.tails_alive, slots, "each slot has a tail");
         assert_eq!(
             counts.segments_alive, alive,

@@ -6,7 +6,7 @@ use motet::SequenceId;
 use motet_core::cache::{Effect, Message, PROBES_MAX, ProbePrefix};
 
 use crate::apply_operation::pick;
-use crate::system::{Phase, Sequence, System, salt};
+use crate::system::{Phase, Sequence, System, salt, salt_index};
 
 /// The cached prefix that a new sequence may count on, as far as a probe can tell.
 #[derive(Clone, Copy, Debug)]
@@ -93,9 +93,9 @@ impl System {
     /// were evicted.
     fn bytes_if_extended(&self, id: SequenceId, tokens_max: usize) -> usize {
         // A sequence with its own copy of a shared segment still leases the shared one too.
-        let lasting = self.reference_device.lasting_bytes(|part| {
-            let mut pins = self.naive.held_pins(part.salt);
-            let mut paths = self.reference_device.paths(part.salt);
+        let lasting = self.device.lasting_bytes(|part| {
+            let mut pins = self.naive.held_pins(salt_index(&part.salt));
+            let mut paths = self.device.paths(&part.salt);
             let end = part.spelled();
             pins.any(|held| held.starts_with(&end)) || paths.any(|path| path.starts_with(&end))
         });
@@ -111,13 +111,13 @@ impl System {
     /// Bytes that a slot with a grant of so many tokens must have reserved: enough for all
     /// tokens that are not in its path, or will not be once it has shifted.
     fn reservation(&self, of: &Sequence, tokens_max: usize) -> usize {
-        let slot = &self.reference_device.slots[&of.slot().expect("it runs")];
+        let slot = self.slot(of.slot().expect("it runs"));
         let path = slot.spelled();
         let sealed = match of.sent_keep {
             None => path.len(),
             Some(keep) => {
-                let parts = self.reference_device.segments.values();
-                let parts = parts.filter(|part| part.salt == of.salt);
+                let parts = self.device.segments().values();
+                let parts = parts.filter(|part| part.salt == salt(of.salt));
                 let ends = parts.map(|part| part.spelled());
                 let ends = ends.filter(|end| end.len() <= keep && path.starts_with(end));
                 ends.map(|end| end.len()).max().unwrap_or(0)
@@ -210,9 +210,9 @@ impl System {
         // A path that ends inside a segment needs a cut, for which the memory may be missing. A
         // sequence that would be alone may have to ignore the cached prefix.
         let seen = &of.tokens[..resident];
-        let mut parts = self.reference_device.segments.values();
-        let whole = parts.any(|part| part.salt == of.salt && part.spelled() == seen);
-        let crowded = !self.reference_device.slots.is_empty();
+        let mut parts = self.device.segments().values();
+        let whole = parts.any(|part| part.salt == salt(of.salt) && part.spelled() == seen);
+        let crowded = self.device.held().1 > 0;
         let is_granted = of.tokens.len() <= of.tokens_max + 1;
         Promise {
             resident,

@@ -142,7 +142,7 @@ impl System {
         }
         let removed = by % (of.computed - 1)..of.computed - usize::from(anywhere);
         let slot = of.slot().expect("it runs");
-        if !anywhere && self.reference_device.rewinds(slot, removed.start) {
+        if !anywhere && self.device.rewinds(slot, removed.start) {
             return; // Back to where its state was taken.
         }
         let message = Message::Remove {

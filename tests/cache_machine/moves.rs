@@ -44,7 +44,7 @@ impl System {
             removed: removed.clone(),
         };
         let slot = sequence.slot().expect("it runs");
-        let rewinds = !shifts && self.reference_device.rewinds(slot, removed.start);
+        let rewinds = !shifts && self.device.rewinds(slot, removed.start);
         let moves = self.spec.resumes_anywhere() && (!shifts || self.spec.can_shift);
         let allowed = moves || rewinds;
         if !allowed {

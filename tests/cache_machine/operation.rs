@@ -117,6 +117,14 @@ pub(crate) struct SequenceRequest {
     pub(crate) priority: u8,
 }
 
+impl SequenceRequest {
+    /// The end of its conversation, for some requests.
+    pub(crate) fn turn_end(&self) -> Option<usize> {
+        let tokens = self.prompt().len();
+        (!self.headroom.is_multiple_of(3)).then(|| tokens.saturating_sub(self.headroom % 4))
+    }
+}
+
 /// The error in an [`Operation::Mistake`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mistake {

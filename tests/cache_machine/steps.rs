@@ -148,7 +148,7 @@ impl System {
     /// The device has lost everything; sequences restart later.
     fn reset(&mut self) {
         self.note_consequence("the device is reset");
-        self.reference_device.reset();
+        self.device.reset();
         self.naive.reset();
         let all: Vec<SequenceId> = self.sequences.keys().copied().collect();
         all.into_iter().for_each(|id| self.requeue(id));
@@ -176,7 +176,7 @@ impl System {
             "{id} gets the logits of its reference run"
         );
         sequence.computed += tokens.len();
-        self.reference_device.evaluated(span.slot, &tokens);
+        self.device.evaluate(span.slot, &tokens);
         let last = &logits[logits.len() - 2..];
         if sequence.computed == sequence.tokens.len() && !sequence.is_full() {
             sequence.tokens.push(TokenId::from(last[1] > last[0]));

@@ -12,11 +12,11 @@ use motet::model::{Model, ModelSpec};
 use motet::{SequenceId, SlotId, TokenId};
 use motet_core::cache::{Effect, Message, OpenSlot, TreeView};
 use motet_core::protocol::Edit;
+use motet_testkit::paper_device::{PaperDevice, PaperSlot};
 
 use crate::block_follower::BlockFollower;
 use crate::mutant::Mutant;
 use crate::naive::Naive;
-use crate::reference_device::ReferenceDevice;
 use crate::setup::{BLOCK_TOKENS, CONTEXT_TOKENS, Setup};
 
 /// Most live sequences.
@@ -32,7 +32,7 @@ pub(crate) struct System {
     pub(crate) model: Oracle,
     pub(crate) table: Table<Oracle>,
     pub(crate) cache: Mutant,
-    pub(crate) reference_device: ReferenceDevice,
+    pub(crate) device: PaperDevice,
     pub(crate) naive: Naive,
     pub(crate) block_follower: BlockFollower,
     pub(crate) sequences: BTreeMap<SequenceId, Sequence>,
@@ -66,6 +66,7 @@ pub(crate) struct Sequence {
     /// The value of `keep` that the cache was sent.
     pub(crate) sent_keep: Option<usize>,
     pub(crate) restore_points: Vec<usize>,
+    pub(crate) turn_end: Option<usize>,
     pub(crate) priority: u8,
     pub(crate) phase: Phase,
     pub(crate) checkpoints: BTreeSet<usize>,
@@ -102,6 +103,11 @@ pub(crate) fn salt(index: usize) -> Salt {
     }
 }
 
+/// The inverse of [`salt`].
+pub(crate) fn salt_index(salt: &Salt) -> usize {
+    usize::from(*salt != Salt::default())
+}
+
 impl Sequence {
     pub(crate) fn slot(&self) -> Option<SlotId> {
         match self.phase {
@@ -131,7 +137,7 @@ impl System {
         let spec = model.spec().clone();
         Self {
             cache: Mutant::new(setup, &spec),
-            reference_device: ReferenceDevice::new(&spec),
+            device: PaperDevice::new(&spec),
             setup: setup.clone(),
             oracle,
             model,
@@ -163,6 +169,12 @@ impl System {
     /// Whether the naive model knows exactly what is cached.
     pub(crate) fn is_predictable(&self) -> bool {
         self.setup.has_ample_memory() && self.spec.resumes_anywhere()
+    }
+
+    /// An open slot of the device.
+    pub(crate) fn slot(&self, slot: SlotId) -> &PaperSlot {
+        let slot = self.device.slot(slot);
+        slot.expect("a running sequence has a slot")
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -205,7 +217,7 @@ impl System {
                 let pending_sequence = self.sequences.get(sequence);
                 owners.insert(
                     *slot,
-                    pending_sequence.expect("a starting sequence is alive").salt,
+                    salt(pending_sequence.expect("a starting sequence is alive").salt),
                 );
             }
         }
@@ -214,10 +226,10 @@ impl System {
             match effect {
                 Effect::Edit(edit) => {
                     let owner = match &edit {
-                        Edit::Open { slot, .. } => owners.get(slot).copied(),
+                        Edit::Open { slot, .. } => owners.get(slot),
                         _ => None,
                     };
-                    self.reference_device.edit(&edit, owner);
+                    self.device.edit(&edit, owner);
                     self.note_consequence(name_of(&edit));
                     self.pending.push(edit);
                 }
@@ -244,7 +256,7 @@ impl System {
                 | Effect::CachedPrefix { .. } => {
                     self.answers.push(effect);
                 }
-                Effect::Checkpoint { sequence, at } => {
+                Effect::Checkpoint { sequence, at, .. } => {
                     if let Some(pending_sequence) = waits.take() {
                         self.follow(pending_sequence, sequence, at);
                     }
@@ -293,7 +305,7 @@ impl System {
         let granted = pending_sequence.known.min(pending_sequence.tokens_max);
         pending_sequence.asked.retain(|at| *at <= granted);
         let of = pending_sequence.salt;
-        let spelled = self.reference_device.slots[&slot].spelled();
+        let spelled = self.slot(slot).spelled();
         assert_eq!(spelled, cached, "cached tokens are those of the path");
         assert!(
             self.naive.may_be_cached(of, &cached),
@@ -307,7 +319,7 @@ impl System {
 
     fn out_of_memory(&mut self, sequence: SequenceId) {
         self.note_consequence("no memory to start");
-        let alone = self.reference_device.slots.is_empty() && self.naive.pins.is_empty();
+        let alone = self.device.held().1 == 0 && self.naive.pins.is_empty();
         let budget = self.setup.cache(&self.spec).device_bytes_max;
         let spec = self.spec.clone();
         let ample_memory = self.setup.has_ample_memory();
@@ -367,6 +379,7 @@ impl System {
             keep: None,
             sent_keep: None,
             restore_points: Vec::new(),
+            turn_end: None,
             priority: 0,
             phase: Phase::Queued,
             checkpoints: BTreeSet::new(),
@@ -412,6 +425,7 @@ impl System {
             tokens_max: sequence.tokens_max,
             keep: sequence.sent_keep,
             restore_points: sequence.restore_points.clone(),
+            turn_end: sequence.turn_end,
             priority: sequence.priority,
             token_time: None,
             ignore_cache: false,
@@ -427,6 +441,7 @@ fn name_of(edit: &Edit) -> &'static str {
         Edit::Split { .. } => "edit: split",
         Edit::Merge { .. } => "edit: merge",
         Edit::Replace { .. } => "edit: replace",
+        Edit::Strip { .. } => "edit: strip",
         Edit::Remove { .. } => "edit: remove",
         Edit::SealInPlace { .. } => "edit: seal in place",
         Edit::Close { .. } => "edit: close",

@@ -50,7 +50,7 @@ pub(crate) async fn read(stream: &mut TokenStream, count: usize) -> Vec<TokenId>
 pub(crate) fn small() -> EngineConfig {
     let mut config = EngineConfig::default();
     config.scheduler.sequences_max = 4;
-    config.scheduler.step_tokens_max = 32;
+    config.scheduler.chunking.step_tokens_max = 32;
     config
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn byte_vocabulary() -> GgufVocabulary {
 
 /// Waits until `done` returns true, up to a time limit.
 pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let waited = tokio::time::timeout(Duration::from_secs(10), async {
+    let waited = tokio::time::timeout(Duration::from_secs(60), async {
         while !done() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -10,8 +10,9 @@ use motet::model::weights::{ModelFiles, TokenizerSource};
 pub(crate) fn use_all(path: &Path) -> Result<ModelFiles, ModelError> {
     let files = ModelFiles::open(path)?;
     assert_eq!(files.identity(), files.identity());
-    for name in files.tensor_names() {
-        let tensor = files.tensor(name).expect("checked when it was opened");
+    for (layer, role) in files.tensors() {
+        let tensor = files.tensor(layer, role);
+        let tensor = tensor.expect("checked when it was opened");
         if tensor.shape.len() == 1 {
             assert_eq!(tensor.to_f32().len(), tensor.elements());
         }

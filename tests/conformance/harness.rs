@@ -319,7 +319,7 @@ impl CacheHarness {
                     cached_tokens,
                     ..
                 } => self.record_slot(*sequence, *slot, *cached_tokens),
-                Effect::Checkpoint { sequence, at } => {
+                Effect::Checkpoint { sequence, at, .. } => {
                     let live = self.live.get_mut(sequence).expect("a live sequence");
                     live.checkpoints.insert(*at);
                 }

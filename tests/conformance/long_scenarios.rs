@@ -82,7 +82,7 @@ impl Scenario {
     /// Whether every node has all full layers' state of exactly its range.
     fn covers(&self) -> bool {
         let full = LAYERS.iter().filter(|kind| **kind == Full).count();
-        let full_bytes = |tokens: usize| full * self.harness.oracle.layer_bytes * tokens;
+        let full_bytes = |tokens: usize| full * self.harness.oracle.layer_bytes.token * tokens;
         let mut nodes = self.harness.nodes().into_iter();
         nodes.all(|node| node.view.bytes >= full_bytes(node.view.tokens.len()))
     }

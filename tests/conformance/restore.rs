@@ -237,12 +237,12 @@ fn incomplete(check: &mut Check, case: &Fact<'_>) {
     );
     let mut harness = CacheHarness::new(&vec![Recurrent; layers.len()]);
     let tokens: Vec<TokenId> = (1..from as TokenId + 10).collect();
-    // The incomplete state of the case is absent here: no state is taken.
-    let opened = harness.open_slot(&tokens, &[]);
+    // The incomplete state of the case is absent here: state is taken before the last token only.
+    let last = tokens.len() - 1;
+    let opened = harness.open_slot(&tokens, &[last]);
     harness.evaluate(opened.sequence, &tokens);
     let rejected = harness.remove(opened.sequence, from..tokens.len());
     assert_eq!(rejected, Err(CacheError::CannotMove));
-    let last = tokens.len() - 1;
     for offset in 1..tokens.len() {
         assert_eq!(harness.can_resume(&tokens, offset), offset == last);
     }

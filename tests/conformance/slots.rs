@@ -278,7 +278,7 @@ fn load_beside(check: &mut Check, case: &Fact<'_>, slots: &[OldSlot], prompt: &[
             assert_eq!(*tokens, shared, "it waits for the whole common prefix");
             None
         }
-        Effect::Checkpoint { sequence, at } if *at == shared => Some(*sequence),
+        Effect::Checkpoint { sequence, at, .. } if *at == shared => Some(*sequence),
         _ => None,
     });
     let leader = leaders.next();

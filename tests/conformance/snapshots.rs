@@ -97,7 +97,7 @@ fn data_survives(check: &mut Check, case: &Fact<'_>) {
     let expect = case.get("expect");
     let end = from + path[0].tokens();
     check.same("offset", end, expect.get("offset").number());
-    let held = path[0].bytes() / config.layer_bytes;
+    let held = path[0].bytes() / config.layer_bytes.token;
     check.same("tokens held", held, expect.get("state_len").number());
     let ok = can_continue(&mut fresh, &config, &path, &tokens[..to], &[NEXT]);
     check.same("restored", ok, expect.get("ok").flag());

@@ -48,7 +48,7 @@ fn held(harness: &CacheHarness, window: usize, tokens: &[TokenId], at: usize) ->
     path.retain(|node| tokens[..at].starts_with(&node.spelt));
     let mut held = 0;
     for node in path.iter().rev() {
-        let of_node = node.view.bytes / harness.oracle.layer_bytes;
+        let of_node = node.view.bytes / harness.oracle.layer_bytes.token;
         held += of_node;
         if of_node < node.view.tokens.len() {
             break;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::losses::Losses;
 use crate::pager_harness::{PAGER_CHANNELS, PagerHarness};
 use motet::cache::{CacheError, Salt};
-use motet::config::{CacheConfig, PagerConfig, SchedulerConfig};
+use motet::config::{AdmissionConfig, CacheConfig, ChunkingConfig, PagerConfig, SchedulerConfig};
 use motet::device::{DeviceEnd, Table};
 use motet::model::oracle::{Oracle, OracleConfig, ShiftRule};
 use motet::model::sampling::Sampling;
@@ -16,6 +16,7 @@ use motet::{SequenceId, TokenId, UserId};
 use motet_core::cache::{self, CacheCore};
 use motet_core::protocol::{Edit, Failure, Outcome, WORK_IN_FLIGHT_MAX, Work};
 use motet_core::scheduler::{Effect, Event, Fork, SchedulerCore, Submission};
+use motet_testkit::core_harness::{Answer, CoreHarness};
 use rand::{Rng, RngExt};
 
 /// A sequence's outcome, and the tokens that its caller received.
@@ -35,22 +36,13 @@ pub(crate) struct Caller {
     pub(crate) end: Option<Result<FinishReason, String>>,
 }
 
-/// Messages from the cache to the scheduler.
-pub(crate) enum Answer {
-    Asked(Result<Vec<cache::Effect>, CacheError>),
-    CacheEffects(Vec<cache::Effect>),
-}
-
-pub(crate) struct CoreHarness {
+pub(crate) struct HistoryHarness {
     pub(crate) oracle: OracleConfig,
     pub(crate) model: Oracle,
     pub(crate) table: Table<Oracle>,
-    pub(crate) scheduler: SchedulerCore,
-    pub(crate) cache: CacheCore,
+    pub(crate) cores: CoreHarness,
     pub(crate) pager_harness: Option<PagerHarness>,
-    /// Messages in flight to the cache, to the scheduler, to the device.
-    pub(crate) messages: VecDeque<cache::Message>,
-    pub(crate) answers: VecDeque<Answer>,
+    /// Messages in flight to the device.
     pub(crate) work: VecDeque<Work>,
     /// Whether the device accepts new work before it finishes the work in flight.
     pub(crate) eager: bool,
@@ -58,8 +50,6 @@ pub(crate) struct CoreHarness {
     pub(crate) callers: BTreeMap<SequenceId, Caller>,
     /// Errors of works that the device could not carry out.
     pub(crate) failures: Vec<String>,
-    /// The time that is passed to the cache.
-    pub(crate) now: Duration,
     pub(crate) pins_made: u64,
     /// Cache commands without an answer so far.
     pub(crate) pending_commands: BTreeSet<u64>,
@@ -76,7 +66,7 @@ pub(crate) struct CoreHarness {
     pub(crate) losses: Losses,
 }
 
-impl CoreHarness {
+impl HistoryHarness {
     pub(crate) fn new(layers: &[LayerKind], budget_tokens: usize) -> Self {
         Self::with_context(layers, budget_tokens, 512)
     }
@@ -108,26 +98,30 @@ impl CoreHarness {
         };
         let scheduler_config = SchedulerConfig {
             sequences_max: 8,
-            queue_max: 100,
-            step_tokens_max: 16,
+            admission: AdmissionConfig {
+                queue_max: 100,
+                ..AdmissionConfig::default()
+            },
+            chunking: ChunkingConfig {
+                step_tokens_max: 16,
+                ..ChunkingConfig::default()
+            },
             step_retries_max: 2,
             ..SchedulerConfig::default()
         };
+        let scheduler = SchedulerCore::new(spec.clone(), scheduler_config.clone());
+        let cores = CoreHarness::new(scheduler, CacheCore::new(spec, cache_config));
         Self {
             oracle,
             model,
             table: Table::new(),
-            scheduler: SchedulerCore::new(spec.clone(), scheduler_config.clone()),
-            cache: CacheCore::new(spec, cache_config),
+            cores,
             pager_harness: None,
-            messages: VecDeque::new(),
-            answers: VecDeque::new(),
             work: VecDeque::new(),
             eager: false,
             most_under_way: 0,
             callers: BTreeMap::new(),
             failures: Vec::new(),
-            now: Duration::ZERO,
             pins_made: 0,
             pending_commands: BTreeSet::new(),
             aborted: BTreeSet::new(),
@@ -146,9 +140,11 @@ impl CoreHarness {
         let (pager_harness, transfer_queue) = PagerHarness::new(&self.model, config);
         self.table = Self::empty_table(Some(&transfer_queue));
         self.transfer_queue = Some(transfer_queue);
-        self.cache = self.cache.with_pager(config, pager_harness.found);
+        let found = pager_harness.found;
+        self.cores = (self.cores).with_cache(|cache| cache.with_pager(config, found));
         self.backup_tokens = config.backup_tokens;
-        self.scheduler = self.fresh_scheduler();
+        let scheduler = self.fresh_scheduler();
+        self.cores.replace_scheduler(scheduler);
         self.pager_harness = Some(pager_harness);
         self
     }
@@ -270,9 +266,9 @@ impl CoreHarness {
             }
             _ => {}
         }
-        for effect in self.scheduler.handle(self.now, event) {
+        for effect in self.cores.handle(event) {
             match effect {
-                Effect::Cache(message) => self.messages.push_back(message),
+                Effect::Cache(message) => unreachable!("{message:?} is on its way"),
                 Effect::Work(work) => {
                     assert!(!self.losses.device_away, "no work without a device");
                     self.losses.epoch = work.epoch;
@@ -319,7 +315,6 @@ impl CoreHarness {
                 Effect::Failed(sequence, error) => self.end(sequence, Err(error.to_string())),
             }
         }
-        self.scheduler.check_integrity();
     }
 
     pub(crate) fn end(&mut self, sequence: SequenceId, end: Result<FinishReason, String>) {
@@ -332,7 +327,7 @@ impl CoreHarness {
     pub(crate) fn deliver(&mut self, channel: u32) -> bool {
         match channel {
             0 => {
-                let Some(mut message) = self.messages.pop_front() else {
+                let Some(mut message) = self.cores.take_message() else {
                     return false;
                 };
                 if let (Some(_), cache::Message::OpenSlot(begin)) =
@@ -342,21 +337,21 @@ impl CoreHarness {
                     // Steps take no time here. Most are reported with a duration.
                     begin.token_time = Some(Duration::from_millis(1));
                 }
-                self.now += Duration::from_millis(1);
+                self.cores.pass(Duration::from_millis(1));
                 let answer = if std::mem::take(&mut self.losses.cache_fails) {
                     self.lose_cache(message)
                 } else {
                     Answer::Asked(self.send_to_cache(message))
                 };
-                self.answers.push_back(answer);
+                self.cores.answer(answer);
             }
-            1 => match self.answers.pop_front() {
+            1 => match self.cores.take_answer() {
                 Some(Answer::Asked(Err(CacheError::Lost))) => {
                     self.handle_event(Event::CacheLost(None));
                     self.handle_event(Event::Cache(Err(CacheError::Lost)));
                 }
                 Some(Answer::Asked(answer)) => self.handle_event(Event::Cache(answer)),
-                Some(Answer::CacheEffects(cache_effects)) => {
+                Some(Answer::Unasked(cache_effects)) => {
                     self.handle_event(Event::CacheEffects(cache_effects))
                 }
                 None => return false,
@@ -373,11 +368,11 @@ impl CoreHarness {
                 let cache_effects = self.send_to_cache(cache::Message::Paged(sent));
                 let cache_effects = cache_effects.expect("events of the pager are valid");
                 if !cache_effects.is_empty() {
-                    self.answers.push_back(Answer::CacheEffects(cache_effects));
+                    self.cores.answer(Answer::Unasked(cache_effects));
                 }
             }
             channel => {
-                let now = self.now;
+                let now = self.cores.now();
                 let pager_harness = self
                     .pager_harness
                     .as_mut()
@@ -392,12 +387,11 @@ impl CoreHarness {
         &mut self,
         message: cache::Message,
     ) -> Result<Vec<cache::Effect>, CacheError> {
-        let answer = self.cache.handle(self.now, message);
-        self.cache.check_integrity();
-        let for_pager = self.cache.take_outbox();
+        let answer = self.cores.send_to_cache(message);
+        let for_pager = self.cores.take_outbox();
         if let Some(pager_harness) = &mut self.pager_harness {
             pager_harness.messages.extend(for_pager);
-            pager_harness.tick(self.now);
+            pager_harness.tick(self.cores.now());
         }
         answer
     }
@@ -440,7 +434,11 @@ impl CoreHarness {
         let mut delivered = 0;
         while idle < 3 {
             delivered += 1;
-            assert!(delivered < 100_000, "work ends: {:?}", self.scheduler);
+            assert!(
+                delivered < 100_000,
+                "work ends: {:?}",
+                self.cores.scheduler()
+            );
             let channels = self.channels();
             let first = rng.random_range(0..channels);
             idle = if (0..channels).any(|i| self.deliver((first + i) % channels)) {
@@ -450,10 +448,10 @@ impl CoreHarness {
             };
             // Nothing else happens until a deadline.
             if let (3, Some(at)) = (idle, self.wakes_at()) {
-                self.now = self.now.max(at);
+                self.cores.pass_until(at);
                 self.handle_event(Event::TimePassed);
                 if let Some(pager_harness) = &mut self.pager_harness {
-                    pager_harness.tick(self.now);
+                    pager_harness.tick(self.cores.now());
                 }
                 idle = 0;
             }
@@ -463,9 +461,9 @@ impl CoreHarness {
             }
         }
         assert!(
-            self.scheduler.is_idle(),
+            self.cores.scheduler().is_idle(),
             "no event is left: {:?}",
-            self.scheduler
+            self.cores.scheduler()
         );
     }
 
@@ -474,7 +472,8 @@ impl CoreHarness {
             .pager_harness
             .as_ref()
             .and_then(|pager_harness| pager_harness.core.wakes_at());
-        self.scheduler
+        self.cores
+            .scheduler()
             .wakes_at()
             .into_iter()
             .chain(pager_harness)
@@ -531,7 +530,7 @@ impl CoreHarness {
             stranded.clear();
         }
         let counts = self.oracle.counters.now();
-        let stats = self.cache.stats();
+        let stats = self.cores.cache().stats();
         assert_eq!(counts.tails_alive, 0, "no tail outlives its sequence");
         assert_eq!(
             counts.segments_alive, stats.segments,
@@ -557,13 +556,18 @@ impl CoreHarness {
     /// Checks that everything cached can be evicted when no sequence is left: no lease remains.
     pub(crate) fn check_empty(&mut self) {
         for caller in self.callers.values().filter(|c| c.salt.is_private()) {
-            let left = self.cache.tree(&caller.salt).nodes;
+            let left = self.cores.cache().tree(&caller.salt).nodes;
             assert!(left.is_empty(), "unreachable segments are gone");
         }
-        let later = self.now + Duration::from_secs(60);
+        self.cores.pass(Duration::from_secs(60));
         let clear = cache::Message::Clear { salt: None };
-        self.cache.handle(later, clear).expect("it can be cleared");
-        assert_eq!(self.cache.stats().segments, 0, "no segment is leased");
+        let result = self.cores.send_to_cache(clear);
+        result.expect("it can be cleared");
+        assert_eq!(
+            self.cores.cache().stats().segments,
+            0,
+            "no segment is leased"
+        );
     }
 }
 
@@ -589,6 +593,7 @@ pub(crate) fn submission(
         salt: caller.salt.clone(),
         // Every other sequence asks for one.
         restore_points: (sequence.0 % 2..1).map(|_| prompt.len() / 2).collect(),
+        turn_end: (!sequence.0.is_multiple_of(3)).then(|| prompt.len() - prompt.len() / 4),
         retention: (sequence.0 % 3) as u8,
         report_prefill_progress: sequence.0.is_multiple_of(5),
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::folder::Folder;
-use crate::harness::{Caller, CoreHarness};
+use crate::harness::{Caller, HistoryHarness};
 use crate::pager_harness::any_tiers;
 use motet::cache::Salt;
 use motet::model::LayerKind;
@@ -54,7 +54,7 @@ pub(crate) fn sampling(rng: &mut impl Rng) -> Sampling {
 
 /// A prompt that continues another sequence's prompt and output.
 fn continue_conversation(
-    harness: &CoreHarness,
+    harness: &HistoryHarness,
     rng: &mut impl Rng,
 ) -> Option<(Salt, Vec<TokenId>)> {
     let number = rng.random_range(0..harness.callers.len().max(1)) as u64 + 1;
@@ -70,7 +70,7 @@ fn continue_conversation(
 }
 
 /// A request of any kind: some continue when their context is full.
-pub(crate) fn submit_any(harness: &mut CoreHarness, rng: &mut impl Rng) {
+pub(crate) fn submit_any(harness: &mut HistoryHarness, rng: &mut impl Rng) {
     let shifts = rng.random_bool(0.3);
     let again = harness.pager_harness.is_some() && rng.random_bool(0.5);
     let (salt, prompt) = again
@@ -107,9 +107,9 @@ pub(crate) fn submit_any(harness: &mut CoreHarness, rng: &mut impl Rng) {
     harness.submit_caller(caller);
 }
 
-pub(crate) fn any_deadline(harness: &CoreHarness, rng: &mut impl Rng) -> Option<Duration> {
+pub(crate) fn any_deadline(harness: &HistoryHarness, rng: &mut impl Rng) -> Option<Duration> {
     let left = Duration::from_millis(rng.random_range(0..300));
-    rng.random_bool(0.05).then_some(harness.now + left)
+    rng.random_bool(0.05).then_some(harness.cores.now() + left)
 }
 
 pub(crate) fn any_salt(rng: &mut impl Rng) -> Salt {
@@ -121,7 +121,7 @@ pub(crate) fn any_salt(rng: &mut impl Rng) -> Salt {
 }
 
 /// Forks a live sequence, if there is one, at a random offset.
-pub(crate) fn fork_any(harness: &mut CoreHarness, rng: &mut impl Rng) {
+pub(crate) fn fork_any(harness: &mut HistoryHarness, rng: &mut impl Rng) {
     let live = harness.callers.iter().filter(|(_, c)| c.end.is_none());
     let live: Vec<SequenceId> = live.map(|(sequence, _)| *sequence).collect();
     if live.is_empty() {
@@ -148,7 +148,7 @@ pub(crate) fn fork_any(harness: &mut CoreHarness, rng: &mut impl Rng) {
 }
 
 /// Pins, unpins, clears.
-pub(crate) fn keep_any(harness: &mut CoreHarness, rng: &mut impl Rng) {
+pub(crate) fn keep_any(harness: &mut HistoryHarness, rng: &mut impl Rng) {
     let message = match rng.random_range(0..7) {
         0 => cache::Message::Clear { salt: None },
         6 => cache::Message::Clear {
@@ -173,11 +173,11 @@ pub(crate) fn keep_any(harness: &mut CoreHarness, rng: &mut impl Rng) {
 }
 
 /// Runs one random history of the whole engine to its end.
-pub(crate) fn history(seed: u64, faults: bool) -> CoreHarness {
+pub(crate) fn history(seed: u64, faults: bool) -> HistoryHarness {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let budget_tokens = [70, 150, 2_000][rng.random_range(0..3)];
     let kinds = KINDS[seed as usize % KINDS.len()];
-    let mut harness = CoreHarness::with_context(kinds, budget_tokens, 66);
+    let mut harness = HistoryHarness::with_context(kinds, budget_tokens, 66);
     live(&mut harness, &mut rng, faults, false);
     harness.check_peak(budget_tokens);
     harness
@@ -190,7 +190,7 @@ pub(crate) fn history_of_losses(seed: u64, seen: &mut Seen) {
     let folder = Folder::new(&format!("core-histories-losses-{seed}"));
     let budget_tokens = [80, 150, 2_000][rng.random_range(0..3)];
     let kinds = KINDS[seed as usize % KINDS.len()];
-    let mut harness = CoreHarness::with_context(kinds, budget_tokens, 66);
+    let mut harness = HistoryHarness::with_context(kinds, budget_tokens, 66);
     if rng.random_bool(0.5) {
         harness = harness.with_pager(&any_tiers(&mut rng, &folder.0));
     }
@@ -207,7 +207,7 @@ pub(crate) fn paged_history(seed: u64, faults: bool, seen: &mut Seen) {
     let kinds = KINDS[seed as usize % KINDS.len()];
     for _ in 0..2 {
         let tiers = any_tiers(&mut rng, &folder.0);
-        let mut harness = CoreHarness::with_context(kinds, budget_tokens, 66).with_pager(&tiers);
+        let mut harness = HistoryHarness::with_context(kinds, budget_tokens, 66).with_pager(&tiers);
         live(&mut harness, &mut rng, faults, false);
         harness.check_peak(budget_tokens);
         harness.check_empty();
@@ -224,7 +224,7 @@ pub(crate) fn paged_history(seed: u64, faults: bool, seen: &mut Seen) {
     }
 }
 
-fn live(harness: &mut CoreHarness, rng: &mut ChaCha8Rng, faults: bool, losses: bool) {
+fn live(harness: &mut HistoryHarness, rng: &mut ChaCha8Rng, faults: bool, losses: bool) {
     for _ in 0..rng.random_range(50..400) {
         match rng.random_range(0..20) {
             0 if harness.callers.len() < 64 => submit_any(harness, rng),
@@ -321,7 +321,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    pub(crate) fn add(&mut self, harness: &CoreHarness) {
+    pub(crate) fn add(&mut self, harness: &HistoryHarness) {
         let sent = harness.callers.values().map(|caller| caller.sent.len());
         self.histories += 1;
         self.sent += sent.sum::<usize>();

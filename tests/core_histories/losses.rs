@@ -9,7 +9,9 @@ use motet_core::scheduler::{Event, History, Predecessor};
 
 use std::collections::BTreeSet;
 
-use crate::harness::{Answer, CoreHarness, submission};
+use motet_testkit::core_harness::Answer;
+
+use crate::harness::{HistoryHarness, submission};
 
 /// Losses so far, and the state that is needed to continue.
 #[derive(Debug, Default)]
@@ -35,7 +37,7 @@ pub(crate) struct Losses {
     pub(crate) paused: BTreeSet<SequenceId>,
 }
 
-impl CoreHarness {
+impl HistoryHarness {
     /// Another, empty device at the same transfer queue.
     pub(crate) fn empty_table(
         transfer_queue: Option<&DeviceEnd<DetachedState<Oracle>>>,
@@ -86,22 +88,22 @@ impl CoreHarness {
         let cache_effects = self
             .send_to_cache(gone)
             .expect("it can always continue without a pager");
-        self.answers.push_back(Answer::CacheEffects(cache_effects));
+        self.cores.answer(Answer::Unasked(cache_effects));
     }
 
     /// Loses the scheduler after it has handled the event, before its effects are delivered.
     /// Another one replaces it, and receives the state that the other parts know.
     pub(crate) fn lose_scheduler(&mut self, event: Event) {
         self.losses.schedulers += 1;
-        let _lost_effects = self.scheduler.handle(self.now, event);
-        let asked = |answer: &&Answer| matches!(answer, Answer::Asked(_));
+        self.cores.lose_effects(event);
         let left = Predecessor {
             epoch: self.losses.epoch,
-            pending_answers: self.messages.len() + self.answers.iter().filter(asked).count(),
+            pending_answers: self.cores.pending_answers(),
             in_flight: self.work.len() + self.table.in_flight(),
             device_away: self.losses.device_away,
         };
-        self.scheduler = self.fresh_scheduler();
+        let scheduler = self.fresh_scheduler();
+        self.cores.replace_scheduler(scheduler);
         // The callers repeat their commands.
         self.pending_commands.clear();
         self.handle_event(Event::Rebuilt(left));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use motet::config::SchedulerConfig;
+use motet::config::{FairnessConfig, SchedulerConfig};
 use motet::model::oracle::{OracleConfig, StepFault};
 use motet::model::{LayerKind, Model};
 use motet::request::Priority;
@@ -13,7 +13,7 @@ use motet_core::scheduler::{Event, MaskGate, SchedulerCore};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::harness::{Caller, CoreHarness};
+use crate::harness::{Caller, HistoryHarness};
 
 const AGEING: Duration = Duration::from_millis(100);
 /// Messages within which the event that a test waits for happens.
@@ -21,7 +21,7 @@ const MESSAGES_MAX: usize = 100_000;
 
 /// A harness, and the sequences that have started in it.
 struct Load {
-    harness: CoreHarness,
+    harness: HistoryHarness,
     starts: Vec<SequenceId>,
     /// Urgent requests that wait at any time.
     urgent_waiting: usize,
@@ -38,7 +38,7 @@ impl Load {
     /// would only wait if it started.
     fn with_full_steps() -> (Self, [SequenceId; 2], SequenceId) {
         let mut load = Self::new(8, 2_000);
-        let step = load.harness.scheduler_config.step_tokens_max;
+        let step = load.harness.scheduler_config.chunking.step_tokens_max;
         let first = [0; 2].map(|_| load.submit(Priority::Urgent, 1, (3 * step, 4)));
         load.run_until("two run", |load| {
             first.iter().all(|name| load.has_started(*name))
@@ -56,14 +56,19 @@ impl Load {
             tail_block_tokens: 4,
             ..OracleConfig::with_layers(&[LayerKind::Full])
         };
-        let mut harness = CoreHarness::of(oracle, budget_tokens);
+        let mut harness = HistoryHarness::of(oracle, budget_tokens);
         let config = SchedulerConfig {
             sequences_max,
-            ageing: Some(AGEING),
-            locality_service: 0.0,
+            fairness: FairnessConfig {
+                ageing: Some(AGEING),
+                locality_service: 0.0,
+                ..FairnessConfig::default()
+            },
             ..harness.scheduler_config.clone()
         };
-        harness.scheduler = SchedulerCore::new(harness.model.spec().clone(), config);
+        harness
+            .cores
+            .replace_scheduler(SchedulerCore::new(harness.model.spec().clone(), config));
         Self {
             harness,
             starts: Vec::new(),
@@ -97,12 +102,12 @@ impl Load {
             let output_tokens = 2 + self.prompts as usize % 5;
             self.submit(Priority::Urgent, 100, (6, output_tokens));
         }
-        if let Some(Message::OpenSlot(begin)) = self.harness.messages.front() {
+        if let Some(Message::OpenSlot(begin)) = self.harness.cores.messages().front() {
             self.starts.push(begin.sequence);
         }
         let harness = &mut self.harness;
         if !(0..3).any(|channel| harness.deliver(channel)) {
-            harness.now += Duration::from_millis(10);
+            harness.cores.pass(Duration::from_millis(10));
             harness.handle_event(Event::TimePassed);
         }
     }
@@ -200,7 +205,7 @@ fn the_oldest_requests_of_a_greedy_user_do_not_take_the_turns_of_another_class()
     let greedy: Vec<SequenceId> = (0..30)
         .map(|_| load.submit(Priority::Background, 1, (10, 30)))
         .collect();
-    load.harness.now += AGEING;
+    load.harness.cores.pass(AGEING);
     let normal = load.submit(Priority::Normal, 2, (10, 30));
     load.run_until("the normal one ends", |load| load.is_finished(normal));
     let ended = greedy
@@ -280,7 +285,7 @@ fn a_turn_takes_no_more_than_an_eighth_of_the_steps() {
     assert!(turns > 100, "{turns} steps in turns, {others} beside them");
     let share = (others + turns) / AGED_TURN as usize;
     // The first turn is not repaid before it comes, and the last not after it.
-    let longest = 300 / load.harness.scheduler_config.step_tokens_max + 1 + TURN_TOKENS;
+    let longest = 300 / load.harness.scheduler_config.chunking.step_tokens_max + 1 + TURN_TOKENS;
     assert!(turns <= share + 2 * longest, "{turns} of {others}");
 }
 
@@ -313,7 +318,7 @@ fn a_turn_that_finds_no_memory_is_given_up() {
     load.urgent_waiting = 3;
     let large = load.submit(Priority::Background, 1, (1_500, 4));
     let small = load.submit(Priority::Background, 2, (10, 4));
-    load.harness.now += AGEING;
+    load.harness.cores.pass(AGEING);
     let is_urgent =
         |load: &Load, name: &SequenceId| load.harness.callers[name].class == Priority::Urgent;
     let (mut starts, mut last_start) = (0, load.harness.oracle.counters.now().steps);
@@ -354,13 +359,13 @@ fn a_turn_that_finds_no_memory_is_given_up() {
 fn prompts_that_wait_for_their_masks_hold_no_other_back() {
     let (mut load, first, third) = Load::with_full_steps();
     load.run_until("the cache has answered", |load| {
-        load.harness.messages.is_empty() && load.harness.answers.is_empty()
+        load.harness.cores.messages().is_empty() && load.harness.cores.answers().is_empty()
     });
     assert!(!load.has_started(third), "it would only wait");
     for name in first {
         load.harness.handle_event(Event::Mask(name, MaskGate::Shut));
     }
-    let mut messages = load.harness.messages.iter();
+    let mut messages = load.harness.cores.messages().iter();
     let begins = messages.any(|message| match message {
         Message::OpenSlot(begin) => begin.sequence == third,
         _ => false,

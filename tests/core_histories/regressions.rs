@@ -14,33 +14,35 @@ use motet_core::scheduler::{Event, SchedulerCore};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::harness::{Caller, CoreHarness};
+use crate::harness::{Caller, HistoryHarness};
 
 const FULL: &[LayerKind] = &[LayerKind::Full];
 
 /// A harness with memory for so many tokens, and so many slots.
-fn harness(budget_tokens: usize, sequences_max: usize) -> CoreHarness {
-    let mut harness = CoreHarness::with_context(FULL, budget_tokens, 256);
+fn harness(budget_tokens: usize, sequences_max: usize) -> HistoryHarness {
+    let mut harness = HistoryHarness::with_context(FULL, budget_tokens, 256);
     let config = SchedulerConfig {
         sequences_max,
         ..harness.scheduler_config.clone()
     };
-    harness.scheduler = SchedulerCore::new(harness.model.spec().clone(), config);
+    harness
+        .cores
+        .replace_scheduler(SchedulerCore::new(harness.model.spec().clone(), config));
     harness
 }
 
 /// Delivers all messages in flight. Time does not pass, and callers do nothing.
-fn deliver_all(harness: &mut CoreHarness) {
+fn deliver_all(harness: &mut HistoryHarness) {
     let channels = harness.channels();
     for _ in 0..10_000 {
         if !(0..channels).any(|channel| harness.deliver(channel)) {
             return;
         }
     }
-    panic!("work ends: {:?}", harness.scheduler);
+    panic!("work ends: {:?}", harness.cores.scheduler());
 }
 
-fn check_end(mut harness: CoreHarness) {
+fn check_end(mut harness: HistoryHarness) {
     harness.run_until_idle(&mut ChaCha8Rng::seed_from_u64(0));
     harness.check_end();
     harness.check_empty();
@@ -56,7 +58,7 @@ fn queued_sequence_takes_the_slot_of_a_paused_one() {
     harness.handle_event(Event::Pause(first));
     deliver_all(&mut harness);
     assert!(
-        harness.now < Duration::from_millis(100),
+        harness.cores.now() < Duration::from_millis(100),
         "no time has passed"
     );
     assert_eq!(harness.callers[&first].end, None);
@@ -71,7 +73,7 @@ fn queued_sequence_takes_the_slot_of_a_paused_one() {
 #[test]
 fn no_step_is_submitted_on_top_of_one_that_may_be_dropped() {
     let mut harness = harness(400, 4);
-    let step = harness.scheduler_config.step_tokens_max as TokenId;
+    let step = harness.scheduler_config.chunking.step_tokens_max as TokenId;
     for number in 0..3 {
         let prompt = (0..step).map(|at| 1 + (at + 16 * number) % 48).collect();
         harness.submit(prompt, 3, Sampling::GREEDY);
@@ -168,7 +170,7 @@ fn pager_miss_does_not_restart_the_wait_for_a_leader() {
         0,
     )));
     let at = waits.iter().find_map(|effect| match effect {
-        Effect::Checkpoint { sequence, at } if *sequence == leader => Some(*at),
+        Effect::Checkpoint { sequence, at, .. } if *sequence == leader => Some(*at),
         _ => None,
     });
     assert_eq!(at, Some(19), "it waits for the leader's tokens");

@@ -9,8 +9,12 @@ mod deterministic;
 mod ending;
 mod forks;
 mod grammar;
+mod handles;
 mod health;
+#[cfg(feature = "tower")]
+mod layers;
 mod oracle;
+mod own_model;
 mod pages;
 mod recorder;
 mod rejections;
@@ -34,15 +38,17 @@ const GUIDE: &str = include_str!("../../docs/embedding.md");
 const SHOWN_UP_TO: &str = "\n// The guide shows what stands above.\n";
 
 /// In the order of the guide.
-const BLOCKS: [(&str, &str); 17] = [
+const BLOCKS: [(&str, &str); 20] = [
     ("ten_lines.rs", include_str!("ten_lines.rs")),
     ("oracle.rs", include_str!("oracle.rs")),
     ("configuration.rs", include_str!("configuration.rs")),
     ("streams.rs", include_str!("streams.rs")),
+    ("handles.rs", include_str!("handles.rs")),
     ("grammar.rs", include_str!("grammar.rs")),
     ("forks.rs", include_str!("forks.rs")),
     ("shift.rs", include_str!("shift.rs")),
     ("rejections.rs", include_str!("rejections.rs")),
+    ("layers.rs", include_str!("layers.rs")),
     ("tenants.rs", include_str!("tenants.rs")),
     ("tiers.rs", include_str!("tiers.rs")),
     ("warm_and_pin.rs", include_str!("warm_and_pin.rs")),
@@ -52,6 +58,7 @@ const BLOCKS: [(&str, &str); 17] = [
     ("watching.rs", include_str!("watching.rs")),
     ("routers.rs", include_str!("routers.rs")),
     ("ending.rs", include_str!("ending.rs")),
+    ("own_model.rs", include_str!("own_model.rs")),
 ];
 
 /// An engine on the oracle. Its tokens are bytes, and it has a chat template.

@@ -23,7 +23,7 @@ async fn full_engine_returns_retry_after() {
 
     let mut config = crate::common::small();
     config.scheduler.sequences_max = 1;
-    config.scheduler.queue_max = 0;
+    config.scheduler.admission.queue_max = 0;
     let engine = crate::common::engine(&OracleConfig::default(), config).await;
     let senseless = engine.submit(Request::tokens([])).await;
     assert_eq!(status(&senseless.expect_err("no prompt")), (400, None));

@@ -5,10 +5,11 @@ async fn stream(engine: &Engine) -> anyhow::Result<()> {
     while let Some(piece) = stream.next().await {
         let piece = piece?; // an error is the last item of an incomplete output
         print!("{}", piece.text);
-    }
-    if let Some(finish) = stream.finish() {
-        let cached = finish.usage.cached_tokens;
-        println!("{:?}, {cached} tokens from the cache", finish.reason);
+        if let Some(finish) = piece.finish {
+            // the last item of a complete output
+            let cached = finish.usage.cached_tokens;
+            println!("{:?}, {cached} tokens from the cache", finish.reason);
+        }
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ fn expected_ops(layers: usize) -> Vec<Op> {
         Op::OutputProduct,
         Op::AddNorm,
         Op::GateUpProduct,
-        Op::SiluMul,
+        Op::Activation,
         Op::DownProduct,
         Op::AddNorm,
     ];

@@ -461,10 +461,10 @@ fn in_eight_bits(model: &mut MlxModel, segment: &MlxSegment) -> MlxSegment {
     packer
         .pack(&detached_state, &mut full)
         .expect("the buffer has the packed size");
-    let floats = EightBits(packer.floats(segment_size).expect("keys and values"));
+    let floats = EightBits(packer.floats(segment_size));
     let eight_bytes = floats
         .eight_bytes(full.len())
-        .expect("the packed size is a number of whole planes");
+        .expect("the packed size is that of whole planes");
     let mut eight = vec![0; eight_bytes];
     floats.encode(&full, &mut eight).expect("finite numbers");
     full.fill(0);

@@ -321,7 +321,7 @@ fn counted_bytes(model: &mut MlxModel, kind: FloatKind) -> [usize; 6] {
     slot.seal(model, 640);
     let held = model.memory().active_bytes - before;
     let packer = model.packer();
-    assert_eq!(packer.floats(segment_size).expect("numbers").kind, kind);
+    assert_eq!(packer.floats(segment_size)[0].kind, kind);
     let bytes = packed(model, &slot.path[0]);
     [
         outline.segment_bytes(segment_size),
@@ -380,11 +380,14 @@ fn packed_numbers_are_planes_of_heads() {
         slot.seal(&mut model, 5);
         let segment_size = slot.path[0].segment_size();
         let packer = model.packer();
-        let floats = packer.floats(segment_size).expect("numbers");
+        let [floats] = packer.floats(segment_size)[..] else {
+            panic!("layers of one kind make one section");
+        };
         // With a window of 7 and a lag of 4 tokens, the last 3 tokens are retained.
         let (rows, channels) = (3, WINDOWED.head_dim);
         assert_eq!((floats.rows, floats.channels), (rows, channels));
         let planes = 2 * WINDOWED.layers * WINDOWED.kv_heads;
+        assert_eq!(floats.planes, planes);
         let plane_bytes = rows * channels * floats.kind.bytes();
         assert_eq!(packer.packed_bytes(segment_size), planes * plane_bytes);
         let state_lag = 9;
@@ -393,7 +396,7 @@ fn packed_numbers_are_planes_of_heads() {
                 tokens: 5,
                 state_lag
             }),
-            None
+            []
         );
         assert_eq!(
             packer.packed_bytes(SegmentSize {

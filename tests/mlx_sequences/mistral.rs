@@ -150,7 +150,7 @@ pub(crate) fn config(sequences_max: usize, step_tokens: usize) -> EngineConfig {
         ..EngineConfig::default()
     };
     config.scheduler.sequences_max = sequences_max;
-    config.scheduler.step_tokens_max = step_tokens;
+    config.scheduler.chunking.step_tokens_max = step_tokens;
     config
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn config(
         ..EngineConfig::default()
     };
     config.scheduler.sequences_max = sequences_max;
-    config.scheduler.step_tokens_max = step_tokens;
+    config.scheduler.chunking.step_tokens_max = step_tokens;
     let spec = spec();
     config.cache.device_bytes_max = spec.tail_bytes(device_tokens) + config.scratch_bytes(&spec);
     config

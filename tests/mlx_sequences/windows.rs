@@ -61,9 +61,9 @@ async fn forks_resume_from_a_retained_window() {
     let engine = mistral.engine(config).await;
     let prompt = tokens(2, 60);
     let whole = [&prompt[..], &mistral.reference_output(&prompt, OUTPUT)].concat();
-    let mut source = submit(&engine, request(&prompt, OUTPUT)).await;
+    let mut source = submit(&engine, request(&prompt, OUTPUT).restore_point(59)).await;
     let mut received = read(&mut source, 40).await;
-    // Within the prompt, where no window is retained, and at the prompt's end.
+    // Within the prompt, where no window is retained, and behind the requested point.
     for (at, cached) in [(30, 0), (85, 59), (60, 59)] {
         let appended = tokens(at, 5);
         let fork = engine.fork(&source, Some(at), request(&appended, 30)).await;

@@ -1,6 +1,5 @@
-//! Restore points of a model with sliding windows: before a prompt's last token, where another
-//! prompt branched off, where the caller asks for one, at intervals, and where a conversation
-//! will continue.
+//! Restore points of a model with sliding windows: where another prompt branched off, where the
+//! caller asks for one, at intervals, and where a conversation will continue.
 
 use motet::text::{Chat, Message};
 use motet::{Engine, Request, TokenId};
@@ -42,6 +41,7 @@ async fn a_prompt_can_be_resumed_at_its_restore_points_only() {
     let ask =
         async |prompt: &[TokenId]| cached(&engine, &mistral, request(prompt, OUTPUT), prompt).await;
     assert_eq!(ask(&prompt).await, 0);
+    assert_eq!(ask(&prompt).await, 0, "its second visit");
     assert_eq!(ask(&prompt).await, 119, "before its last token");
     assert_eq!(ask(&branch(70, 1)).await, 0, "no window was retained there");
     assert_eq!(
@@ -77,10 +77,11 @@ async fn a_prompt_can_be_resumed_at_every_interval() {
     let ends: Vec<usize> = resumable
         .map(|node| node.tokens_before + node.tokens.len())
         .collect();
-    assert_eq!(ends, [50, 100, 119, 120 + OUTPUT - 1]);
-    // A position near a restore point is not enough. Within the window before a point, all
-    // state since the last one is retained.
-    let branches = [(49, 0), (60, 50), (99, 50), (110, 110)];
+    // At the first end of a chunk from 50 to 75.
+    assert_eq!(ends, [64, 120 + OUTPUT - 1]);
+    // A position near a restore point is not enough. The first to branch off leaves state there.
+    // Between that and the next point, both together hold a whole window.
+    let branches = [(49, 0), (60, 60), (99, 64), (110, 99)];
     for (number, (shared, expected)) in branches.iter().enumerate() {
         let prompt = branch(*shared, number);
         let found = cached(&engine, &mistral, request(&prompt, OUTPUT), &prompt).await;

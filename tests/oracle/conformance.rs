@@ -71,6 +71,8 @@ enum Bug {
     SplitMovesCut,
     MergeForgetsLower,
     MergesAnything,
+    StripKeepsState,
+    StripForgetsWindow,
     TruncatesLate,
     ShiftCutsTheEnd,
     RemovesAnything,
@@ -151,7 +153,7 @@ impl Packer for BrokenPacker {
         })
     }
 
-    fn floats(&self, segment_size: SegmentSize) -> Option<Floats> {
+    fn floats(&self, segment_size: SegmentSize) -> Vec<Floats> {
         self.packer.floats(segment_size)
     }
 }
@@ -327,6 +329,25 @@ impl Model for Broken {
         }
     }
 
+    fn strip(
+        &mut self,
+        segment: &OracleSegment,
+        below: &OracleSegment,
+    ) -> Result<OracleSegment, ModelError> {
+        match self.bug {
+            Bug::StripKeepsState => {
+                let copy = self.oracle.export(segment)?;
+                self.oracle.import(copy)
+            }
+            // As if the lower segment were as long as both.
+            Bug::StripForgetsWindow => {
+                let whole = self.oracle.merge(segment, below)?;
+                self.oracle.strip(segment, &whole)
+            }
+            _ => self.oracle.strip(segment, below),
+        }
+    }
+
     fn remove(
         &mut self,
         path: &[Rc<OracleSegment>],
@@ -430,6 +451,16 @@ fn each_injected_bug_fails_its_check() {
         (windowed, Bug::SplitMovesCut, "split at any offset"),
         (full, Bug::MergeForgetsLower, "merge of adjacent segments"),
         (windowed, Bug::MergesAnything, "merge of adjacent segments"),
+        (
+            windowed,
+            Bug::StripKeepsState,
+            "state given up between segments",
+        ),
+        (
+            windowed,
+            Bug::StripForgetsWindow,
+            "state given up between segments",
+        ),
         (full, Bug::TruncatesLate, "removal of the end"),
         (full, Bug::ShiftCutsTheEnd, "removal of a middle"),
         (full, Bug::ImportsAnother, "copied out and in"),

@@ -197,7 +197,7 @@ fn misuse_is_an_error_that_names_the_span() {
 #[test]
 fn counts_follow_live_state() {
     let config = OracleConfig {
-        layer_bytes: 100,
+        layer_bytes: 100.into(),
         tail_block_tokens: 4,
         ..OracleConfig::default()
     };

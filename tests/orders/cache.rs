@@ -1,25 +1,28 @@
-//! The cache's core, with or without the pager's, a fake device, and three sequences. Two have
+//! The cache's core, with or without the pager's, a device on paper, and three sequences. Two have
 //! a common beginning, and the third repeats the first, with the same salt or another.
 //!
 //! Invariants after each message: both cores' own checks pass. Every path spells its sequence's
 //! tokens, of its own salt. Each slot stays within its grant. The device holds what the cache
 //! says, within its bytes. From every state, all work finishes with nothing held.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use motet::cache::Salt;
 use motet::config::{CacheConfig, EvictionPolicy, PagerConfig};
+use motet::model::LayerKind;
 use motet::model::oracle::OracleConfig;
-use motet::model::{LayerKind, ModelSpec, SegmentSize};
-use motet::{CopyId, PinId, SequenceId, SlotId, TokenId};
-use motet_core::cache::{CacheCore, Effect, Message, OpenSlot, Pin};
-use motet_core::pager::{self, Done, Job, JobError, PagerCore, PagerEvent, Precision, Task};
-
-use crate::explorer::World;
-use crate::fake_device::{FakeDevice, Written};
+use motet::{PinId, SequenceId, TokenId};
+use motet_core::cache::{Message, OpenSlot, Pin};
+use motet_core::pager::PagerEvent;
+use motet_testkit::cache_harness::{CacheHarness, Live};
+use motet_testkit::copy_machine::CopyMachine;
+use motet_testkit::explorer::World;
+use motet_testkit::pager_harness::{PagerHarness, PagerPeer};
+use motet_testkit::paper_device::PaperSegment;
+use motet_testkit::transfer_queue::PaperTransferQueue;
 
 const SEQUENCES: usize = 3;
 /// Tokens that sequences have in common.
@@ -118,43 +121,28 @@ pub(crate) enum Act {
     End(usize, bool),
 }
 
-/// Progress of a sequence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Phase {
-    Idle,
-    /// The cache was asked for a slot, and has not answered.
-    Deferred,
-    Live(Live),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Live {
-    slot: SlotId,
-    computed: usize,
-    granted: usize,
-    grows: bool,
-    checkpoints: Vec<usize>,
-}
-
 #[derive(Debug)]
 pub(crate) struct CacheWorld {
     setup: Setup,
-    spec: ModelSpec,
-    core: CacheCore,
-    phases: [Phase; SEQUENCES],
-    fake_device: FakeDevice,
+    cache: CacheHarness,
     pinned: bool,
-    pager_side: Option<PagerSide>,
+    pager: Option<PagerHarness<PaperSegment>>,
+    to_cache: ToCache,
 }
 
-#[derive(Debug)]
-struct PagerSide {
-    core: PagerCore,
-    to_pager: VecDeque<pager::Message>,
-    to_cache: VecDeque<PagerEvent>,
-    fences: VecDeque<u64>,
-    jobs: Vec<Job>,
-    host: BTreeMap<CopyId, Written>,
+/// The pager's events that the cache has not received.
+#[derive(Debug, Default)]
+struct ToCache(VecDeque<PagerEvent>);
+
+impl PagerPeer<PaperSegment> for ToCache {
+    fn on_event(
+        &mut self,
+        event: PagerEvent,
+        _: &CopyMachine<PaperSegment>,
+        _: &mut PaperTransferQueue<PaperSegment>,
+    ) {
+        self.0.push_back(event);
+    }
 }
 
 impl World for CacheWorld {
@@ -180,43 +168,29 @@ impl World for CacheWorld {
             clean_part: 1.0,
             ..PagerConfig::default()
         };
-        let sizes = |_: SegmentSize| (100, Precision::Full);
-        let pager_side = || PagerSide {
-            core: PagerCore::new(spec.clone(), pager.clone(), Box::new(sizes), Vec::new()),
-            to_pager: VecDeque::new(),
-            to_cache: VecDeque::new(),
-            fences: VecDeque::new(),
-            jobs: Vec::new(),
-            host: BTreeMap::new(),
-        };
-        let core = CacheCore::new(spec.clone(), config);
+        let copies = CopyMachine::new(pager.host_bytes_max, 0);
+        let harness = PagerHarness::new(&spec, &pager, |_| 100, copies, Vec::new());
         Self {
             setup,
-            pager_side: setup.paged.then(pager_side),
-            core: if setup.paged {
-                core.with_pager(&pager, false)
-            } else {
-                core
-            },
-            spec,
-            phases: std::array::from_fn(|_| Phase::Idle),
-            fake_device: FakeDevice::default(),
+            cache: CacheHarness::new(&spec, config, setup.paged.then_some(&pager)),
             pinned: false,
+            pager: setup.paged.then_some(harness),
+            to_cache: ToCache::default(),
         }
     }
 
     fn possible(&self) -> Vec<Act> {
         let mut acts = Vec::new();
-        for (number, phase) in self.phases.iter().enumerate() {
-            match phase {
-                Phase::Idle => acts.push(Act::OpenSlot(number)),
-                Phase::Deferred => acts.push(Act::Discard(number)),
-                Phase::Live(live) => {
-                    if self.next_step(number, live).is_some() {
+        for number in 0..SEQUENCES {
+            match (self.cache.sequence(name(number)), self.live(number)) {
+                (None, _) => acts.push(Act::OpenSlot(number)),
+                (Some(_), None) => acts.push(Act::Discard(number)),
+                (Some(_), Some(live)) => {
+                    if next_step(number, live).is_some() {
                         acts.push(Act::Step(number));
                     }
                     let most = tokens(number).len() + OUTPUT_TOKENS;
-                    if !live.grows && live.granted < most {
+                    if !live.is_extending() && live.granted < most {
                         acts.push(Act::ExtendGrant(number));
                     }
                     acts.extend([Act::Share(number), Act::Close(number), Act::Discard(number)]);
@@ -225,11 +199,13 @@ impl World for CacheWorld {
         }
         acts.push(if self.pinned { Act::Unpin } else { Act::Pin });
         acts.extend([Act::Clear, Act::Reset]);
-        if let Some(pager_side) = &self.pager_side {
-            acts.extend((!pager_side.to_pager.is_empty()).then_some(Act::ToPager));
-            acts.extend((!pager_side.to_cache.is_empty()).then_some(Act::ToCache));
-            acts.extend((!pager_side.fences.is_empty()).then_some(Act::FencePassed));
-            let ends = (0..pager_side.jobs.len()).filter(|at| self.can_end(&pager_side.jobs[*at]));
+        if let Some(pager) = &self.pager {
+            acts.extend(self.cache.has_messages().then_some(Act::ToPager));
+            acts.extend((!self.to_cache.0.is_empty()).then_some(Act::ToCache));
+            acts.extend(self.cache.has_fences().then_some(Act::FencePassed));
+            let queue = self.cache.device().transfer_queue();
+            let jobs = pager.copies().jobs();
+            let ends = (0..jobs.len()).filter(|at| pager.copies().can_end(&jobs[*at], queue));
             acts.extend(ends.flat_map(|at| [true, false].map(|well| Act::End(at, well))));
         }
         acts
@@ -237,115 +213,96 @@ impl World for CacheWorld {
 
     fn happen(&mut self, act: Act) {
         match act {
-            Act::OpenSlot(number) => {
-                self.phases[number] = Phase::Deferred;
-                let begin = OpenSlot {
-                    salt: self.salt(number),
-                    ..OpenSlot::new(name(number), tokens(number), 0)
-                };
-                self.send(Message::OpenSlot(begin));
+            Act::OpenSlot(number) => self.open_slot(number, tokens(number).len()),
+            Act::Step(number) => {
+                let live = self.live(number).expect("it has a slot");
+                match next_step(number, live).expect("it can continue") {
+                    0 => {
+                        let reached = self.cache.reach(name(number));
+                        self.cache
+                            .expect(reached.expect("it has reached a checkpoint"));
+                    }
+                    tokens => self.cache.compute(name(number), tokens),
+                }
             }
-            Act::Step(number) => self.step(number),
             Act::ExtendGrant(number) => {
-                let live = self.live(number);
-                live.grows = true;
+                let live = self.live(number).expect("it has a slot");
                 let tokens_max = live.granted + 1;
-                self.send(Message::ExtendGrant {
+                self.cache.expect(Message::ExtendGrant {
                     sequence: name(number),
                     tokens_max,
                 });
             }
             Act::Share(number) => {
-                let computed = self.live(number).computed;
-                self.send(Message::Share {
-                    sequence: name(number),
-                    computed,
-                    generated: generated(number, computed),
-                    at: computed,
-                });
+                let computed = self.live(number).expect("it has a slot").computed;
+                let share = self.cache.share(name(number), computed);
+                self.cache.expect(share.expect("it has a slot"));
             }
             Act::Close(number) => {
-                let computed = self.live(number).computed;
-                self.send(Message::Close {
-                    sequence: name(number),
-                    computed,
-                    generated: generated(number, computed),
-                });
-                self.phases[number] = Phase::Idle;
+                let close = self.cache.close(name(number)).expect("it has a slot");
+                self.cache.end(close).expect("a sequence may end");
             }
             Act::Discard(number) => {
-                self.send(Message::Discard {
-                    sequence: name(number),
-                });
-                self.phases[number] = Phase::Idle;
+                let sequence = name(number);
+                let discard = Message::Discard { sequence };
+                self.cache.end(discard).expect("a sequence may end");
             }
             Act::Pin => {
                 let pin = Pin {
                     pin: PinId(1),
-                    salt: self.salt(0),
+                    salt: salt(self.setup, 0),
                     tokens: tokens(0)[..SHARED / 2].into(),
                     time_to_live: None,
                 };
-                let pinned = self.core.handle(Duration::ZERO, Message::Pin(pin));
-                self.pinned = pinned.is_ok();
-                self.follow(pinned.unwrap_or_default());
+                self.pinned = self.cache.send(Message::Pin(pin)).is_ok();
                 // Evictions for a pin that then did not fit are reported with the next message.
                 let no_sequences = Vec::new();
-                self.send(Message::ProbePrefix {
+                self.cache.expect(Message::ProbePrefix {
                     sequences: no_sequences,
                 });
             }
             Act::Unpin => {
                 self.pinned = false;
-                self.send(Message::Unpin { pin: PinId(1) });
+                self.cache.expect(Message::Unpin { pin: PinId(1) });
             }
-            Act::Clear => self.send(Message::Clear { salt: None }),
-            Act::Reset => {
-                self.fake_device.reset();
-                self.phases = std::array::from_fn(|_| Phase::Idle);
-                self.send(Message::Reset);
-            }
+            Act::Clear => drop(self.cache.expect(Message::Clear { salt: None })),
+            Act::Reset => drop(self.cache.reset()),
             Act::ToPager => {
-                let message = self
-                    .pager_side()
-                    .to_pager
-                    .pop_front()
-                    .expect("a message is in flight");
-                self.send_to_pager(message);
+                let message = self.cache.take_message();
+                let message = message.expect("a message is in flight");
+                let queue = self.cache.device_mut().transfer_queue_mut();
+                let pager = self.pager.as_mut().expect("there is a pager");
+                pager.send(Duration::ZERO, message, queue, &mut self.to_cache);
             }
             Act::ToCache => {
-                let pager_event = self
-                    .pager_side()
-                    .to_cache
-                    .pop_front()
-                    .expect("a message is in flight");
-                self.send(Message::Paged(pager_event));
+                let event = self.to_cache.0.pop_front();
+                let event = event.expect("a message is in flight");
+                self.cache.expect(Message::Paged(event));
             }
-            Act::FencePassed => {
-                let number = self.pager_side().fences.pop_front();
-                let number = number.expect("the cache waits for it");
-                self.send(Message::FencePassed { number });
+            Act::FencePassed => drop(self.cache.pass_fence()),
+            Act::End(job, well) => {
+                let queue = self.cache.device_mut().transfer_queue_mut();
+                let pager = self.pager.as_mut().expect("there is a pager");
+                pager.end_job(Duration::ZERO, job, well, queue, &mut self.to_cache);
             }
-            Act::End(job, well) => self.end(job, well),
         }
-        self.check();
+        assert!(
+            self.pager.is_some() || !self.cache.has_messages(),
+            "there is no pager"
+        );
+        self.cache.check();
     }
 
     fn describe(&self, text: &mut String) {
         let Self {
             setup: _,
-            spec: _,
-            core,
-            phases,
-            fake_device,
+            cache,
             pinned,
-            pager_side,
+            pager,
+            to_cache,
         } = self;
-        write!(
-            text,
-            "{core:?} {phases:?} {fake_device:?} {pinned:?} {pager_side:?}"
-        )
-        .expect("writing to memory cannot fail");
+        write!(text, "{cache:?} {pinned:?} {pager:?} {to_cache:?}")
+            .expect("writing to memory cannot fail");
     }
 
     fn come_to_rest(mut self) {
@@ -356,26 +313,10 @@ impl World for CacheWorld {
         self.run_to_rest();
         self.happen(Act::Clear);
         self.run_to_rest();
-        let stats = self.core.stats();
-        assert_eq!(
-            (stats.segments, stats.reserved_bytes),
-            (0, 0),
-            "nothing is held"
-        );
-        assert_eq!(
-            self.fake_device.held(),
-            (0, 0),
-            "nothing is left on the device"
-        );
+        self.cache.check_empty();
         // No byte is lost: a sequence that needs all of them runs and ends. As a rule it
         // differs from the last one, whose unanswered lookups its own would hide.
-        let last = SEQUENCES - 1;
-        self.phases[last] = Phase::Deferred;
-        let begin = OpenSlot {
-            tokens_max: DEVICE_TOKENS,
-            ..OpenSlot::new(name(last), tokens(last), 0)
-        };
-        self.send(Message::OpenSlot(begin));
+        self.open_slot(SEQUENCES - 1, DEVICE_TOKENS);
         self.run_to_rest();
     }
 }
@@ -399,257 +340,51 @@ impl CacheWorld {
             };
             self.happen(*act);
         }
-        let idle = self.phases.iter().all(|phase| *phase == Phase::Idle);
-        assert!(idle, "every sequence runs and ends: {:?}", self.phases);
-        if let Some(pager_side) = &self.pager_side {
-            let quiet = pager_side.to_pager.is_empty() && pager_side.to_cache.is_empty();
-            assert!(
-                quiet && pager_side.core.is_idle(),
-                "all work finishes: {pager_side:?}"
-            );
-            assert!(pager_side.jobs.is_empty(), "jobs end: {pager_side:?}");
-            assert!(self.fake_device.imports.is_empty() && self.fake_device.exports.is_empty());
-            assert_eq!(pager_side.core.stats().host_copies, pager_side.host.len());
+        let left: Vec<SequenceId> = self.cache.sequences().collect();
+        assert!(left.is_empty(), "every sequence runs and ends: {left:?}");
+        if let Some(pager) = &self.pager {
+            let is_quiet = !self.cache.has_messages() && self.to_cache.0.is_empty();
+            assert!(is_quiet, "all work finishes: {pager:?}");
+            assert!(self.cache.device().transfer_queue().is_empty());
+            pager.check_end();
         }
     }
 
-    /// Sends a valid message to the cache.
-    fn send(&mut self, message: Message) {
-        let effects = self.core.handle(Duration::ZERO, message);
-        self.follow(effects.expect("the message is valid"));
-    }
-
-    fn follow(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            self.effect(effect);
-        }
-        let for_pager = self.core.take_outbox();
-        match &mut self.pager_side {
-            Some(pager_side) => pager_side.to_pager.extend(for_pager),
-            None => assert!(for_pager.is_empty(), "there is no such sequence"),
-        }
-    }
-
-    fn effect(&mut self, effect: Effect) {
-        match effect {
-            Effect::SlotOpened {
-                sequence,
-                slot,
-                cached_tokens,
-                ..
-            } => {
-                let number = number(sequence);
-                assert_eq!(
-                    self.phases[number],
-                    Phase::Deferred,
-                    "a sequence that asked gets its slot, once"
-                );
-                let whole = tokens(number);
-                assert!(cached_tokens < whole.len(), "one token is left to compute");
-                self.phases[number] = Phase::Live(Live {
-                    slot,
-                    computed: cached_tokens,
-                    granted: whole.len(),
-                    grows: false,
-                    checkpoints: Vec::new(),
-                });
-            }
-            Effect::Deferred { sequence, .. } => {
-                assert_eq!(self.phases[number(sequence)], Phase::Deferred);
-            }
-            Effect::OutOfMemory { sequence } => {
-                let phase = &mut self.phases[number(sequence)];
-                assert_eq!(
-                    *phase,
-                    Phase::Deferred,
-                    "a sequence that asked is rejected, once"
-                );
-                *phase = Phase::Idle;
-            }
-            Effect::GrantExtended {
-                sequence,
-                tokens_max,
-            } => {
-                let live = self.live(number(sequence));
-                assert!(
-                    std::mem::take(&mut live.grows),
-                    "a sequence that asked gets its grant, once"
-                );
-                live.granted = live.granted.max(tokens_max);
-            }
-            Effect::GrantDenied { sequence } => {
-                let live = self.live(number(sequence));
-                assert!(
-                    std::mem::take(&mut live.grows),
-                    "a sequence that asked is rejected, once"
-                );
-            }
-            Effect::Checkpoint { sequence, at } => {
-                self.live(number(sequence)).checkpoints.push(at);
-            }
-            Effect::Edit(edit) => {
-                let (phases, setup) = (&self.phases, self.setup);
-                self.fake_device.edit(&edit, |slot| {
-                    let has_it = |phase: &Phase| matches!(phase, Phase::Live(l) if l.slot == slot);
-                    let number = phases.iter().position(has_it);
-                    let number = number.expect("each slot has an owner");
-                    (salt(setup, number), history(number))
-                });
-            }
-            Effect::Fence { number } => self.pager_side().fences.push_back(number),
-            Effect::CachedPrefix { .. } => unreachable!("no probe is pending"),
-            Effect::Lost { .. } => unreachable!("nothing is lost"),
-        }
-    }
-
-    fn live(&mut self, number: usize) -> &mut Live {
-        match &mut self.phases[number] {
-            Phase::Live(live) => live,
-            other => panic!("{number} is {other:?}, and has no slot"),
-        }
-    }
-
-    fn pager_side(&mut self) -> &mut PagerSide {
-        self.pager_side.as_mut().expect("there is a pager")
-    }
-
-    fn salt(&self, number: usize) -> Salt {
-        salt(self.setup, number)
-    }
-
-    /// Number of tokens that its next step computes; `None` if it only reports its offset.
-    fn next_step(&self, number: usize, live: &Live) -> Option<usize> {
-        let checkpoint = live.checkpoints.iter().min();
-        if checkpoint.is_some_and(|at| *at <= live.computed) {
-            return Some(0);
-        }
-        let prompt = tokens(number).len();
-        let most = if live.computed < prompt {
-            prompt.min(live.computed + STEP_TOKENS)
-        } else {
-            live.computed + 1
+    fn open_slot(&mut self, number: usize, tokens_max: usize) {
+        let open_slot = OpenSlot {
+            salt: salt(self.setup, number),
+            tokens_max,
+            ..OpenSlot::new(name(number), tokens(number), 0)
         };
-        let most = most.min(live.granted).min(prompt + OUTPUT_TOKENS);
-        let to = checkpoint.map_or(most, |at| most.min(*at));
-        (to > live.computed).then_some(to - live.computed)
+        let asked = self.cache.open_slot(open_slot, &output(number));
+        asked.expect("a sequence may ask for a slot");
     }
 
-    fn step(&mut self, number: usize) {
-        let live = self.live(number).clone();
-        match self.next_step(number, &live).expect("it can continue") {
-            0 => {
-                let computed = live.computed;
-                self.live(number).checkpoints.retain(|at| *at > computed);
-                self.send(Message::Reached {
-                    sequence: name(number),
-                    computed,
-                });
-            }
-            tokens => {
-                self.live(number).computed += tokens;
-                self.fake_device.compute(live.slot, tokens);
-            }
-        }
+    fn live(&self, number: usize) -> Option<&Live> {
+        self.cache.live(name(number))
     }
+}
 
-    /// An export is packed only after the device has exported it.
-    fn can_end(&self, job: &Job) -> bool {
-        job.task != Task::Pack || self.fake_device.exports.contains_key(&job.copy)
+/// Number of tokens that its next step computes; `None` if there is none, and 0 if it only
+/// reports its offset.
+fn next_step(number: usize, live: &Live) -> Option<usize> {
+    let checkpoint = live.checkpoint();
+    if checkpoint.is_some_and(|at| at <= live.computed) {
+        return Some(0);
     }
-
-    fn end(&mut self, at: usize, well: bool) {
-        let pager_side = self.pager_side.as_mut().expect("there is a pager");
-        let job = pager_side.jobs.remove(at);
-        match job.task {
-            Task::Pack => {
-                let written = self.fake_device.exports.remove(&job.copy);
-                let written = written.expect("it was exported");
-                if well {
-                    let label = &job.label;
-                    assert!(
-                        label.is_of(label.salt, &written.tokens)
-                            && label.end() == written.tokens.len(),
-                        "a copy holds the tokens of its label"
-                    );
-                    pager_side.host.insert(job.copy, written);
-                }
-            }
-            Task::Unpack if well => {
-                let written = pager_side.host[&job.copy].clone();
-                self.fake_device
-                    .imports
-                    .entry(job.copy)
-                    .or_default()
-                    .push(written);
-            }
-            Task::Unpack => {}
-            Task::Read | Task::Write | Task::Remove => unreachable!("there is no disk"),
-        }
-        let result = if well {
-            Ok(())
-        } else {
-            Err(JobError {
-                what: "a fault".into(),
-                is_lost: true,
-            })
-        };
-        self.send_to_pager(pager::Message::Done(Done {
-            copy: job.copy,
-            task: job.task,
-            result,
-            took: Duration::from_micros(1),
-            bytes: 100,
-        }));
-    }
-
-    fn send_to_pager(&mut self, message: pager::Message) {
-        let pager_side = self.pager_side.as_mut().expect("there is a pager");
-        for effect in pager_side.core.handle(Duration::ZERO, message) {
-            match effect {
-                pager::Effect::Notify(pager_event) => pager_side.to_cache.push_back(pager_event),
-                pager::Effect::Do(job) => pager_side.jobs.push(job),
-                pager::Effect::Forget(copy) => {
-                    pager_side.host.remove(&copy);
-                    // The export is not packed, and no part is notified.
-                    self.fake_device.exports.remove(&copy);
-                    let leaves = |job: &Job| job.copy == copy && job.task == Task::Pack;
-                    pager_side.jobs.retain(|job| !leaves(job));
-                }
-                pager::Effect::Discard(copy) => drop(self.fake_device.take_detached(copy)),
-                pager::Effect::DiscardAll => self.fake_device.imports.clear(),
-            }
-        }
-        pager_side.core.check_integrity();
-        assert!(pager_side.core.stats().host_bytes <= 2 * PAGE);
-    }
-
-    fn check(&self) {
-        self.core.check_integrity();
-        let stats = self.core.stats();
-        let live = self
-            .phases
-            .iter()
-            .filter(|phase| matches!(phase, Phase::Live(_)));
-        assert_eq!(self.fake_device.held(), (stats.segments, live.count()));
-        let sealed = self.fake_device.segment_bytes(&self.spec);
-        assert_eq!(sealed, stats.sealed_bytes, "the device and the cache agree");
-        for (number, phase) in self.phases.iter().enumerate() {
-            let Phase::Live(live) = phase else { continue };
-            let (_, held) = self
-                .fake_device
-                .read(live.slot, &self.salt(number), &history(number));
-            assert_eq!(held, live.computed, "a slot holds the computed tokens");
-            assert!(held <= live.granted, "and stays within its grant");
-        }
-    }
+    let prompt = tokens(number).len();
+    let most = if live.computed < prompt {
+        prompt.min(live.computed + STEP_TOKENS)
+    } else {
+        live.computed + 1
+    };
+    let most = most.min(live.granted).min(prompt + OUTPUT_TOKENS);
+    let to = checkpoint.map_or(most, |at| most.min(at));
+    (to > live.computed).then_some(to - live.computed)
 }
 
 fn name(number: usize) -> SequenceId {
     SequenceId(number as u64 + 1)
-}
-
-fn number(sequence: SequenceId) -> usize {
-    sequence.0 as usize - 1
 }
 
 fn salt(setup: Setup, number: usize) -> Salt {
@@ -669,15 +404,8 @@ fn tokens(number: usize) -> Arc<[TokenId]> {
     (1..=SHARED as TokenId).chain(own.iter().copied()).collect()
 }
 
-/// Its prompt, and all tokens that it generates.
-fn history(number: usize) -> Vec<TokenId> {
+/// All tokens that it generates.
+fn output(number: usize) -> Vec<TokenId> {
     let own = 50 + 10 * number as TokenId;
-    let output = own..own + OUTPUT_TOKENS as TokenId;
-    tokens(number).iter().copied().chain(output).collect()
-}
-
-/// Generated tokens that are reported to the cache.
-fn generated(number: usize, computed: usize) -> Vec<TokenId> {
-    let prompt = tokens(number).len();
-    history(number)[prompt..computed.max(prompt)].to_vec()
+    (own..own + OUTPUT_TOKENS as TokenId).collect()
 }

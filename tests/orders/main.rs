@@ -4,9 +4,6 @@
 //! The default takes some seconds; 120000 are a million in all, and take minutes.
 
 mod cache;
-mod explorer;
-mod fake_device;
-mod fingerprint;
 #[allow(dead_code, reason = "shared with another test; only a part is used")]
 #[path = "../core_histories/harness.rs"]
 mod harness;
@@ -23,8 +20,8 @@ use std::cell::Cell;
 
 use cache::CacheWorld;
 #[cfg(motet_injected)]
-use explorer::Violation;
-use explorer::{World, explore};
+use motet_testkit::explorer::Violation;
+use motet_testkit::explorer::{World, explore};
 use pager::{PagerWorld, Tiers};
 use scheduler::SchedulerWorld;
 
@@ -93,7 +90,7 @@ fn past_violations_are_survived() {
     use cache::Act::*;
     let setup = cache::SETUPS[3];
     // A leased segment that was being exported was counted twice after a clear.
-    explorer::replay::<CacheWorld>(
+    motet_testkit::explorer::replay::<CacheWorld>(
         setup,
         &[
             OpenSlot(0),
@@ -110,7 +107,7 @@ fn past_violations_are_survived() {
     // Bytes reserved for a load that was cancelled stayed reserved when its confirmation
     // crossed a cancel.
     let crossed = [cache::BEGINNINGS[3], &[End(0, false), Discard(0)]].concat();
-    explorer::replay::<CacheWorld>(cache::SETUPS[2], &crossed);
+    motet_testkit::explorer::replay::<CacheWorld>(cache::SETUPS[2], &crossed);
 }
 
 /// One of the explorers finds each injected bug, and none reports a violation without one.

@@ -7,7 +7,7 @@
 //! job takes its copy from where it is. From every state, all work finishes, with every lookup
 //! answered and nothing left over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,11 @@ use motet::model::{LayerKind, SegmentSize};
 use motet::{CopyId, SegmentId, SequenceId, TokenId};
 use motet_core::cache::SaltDigest;
 use motet_core::lease::LeaseCount;
-use motet_core::pager::{
-    CopyQueue, CopyRange, Done, Effect, Job, JobError, Label, Lookup, Message, OffloadCandidate,
-    PagerCore, PagerEvent, Precision, Task,
-};
-
-use crate::explorer::World;
+use motet_core::pager::{CopyRange, Label, Lookup, Message, OffloadCandidate, PagerEvent};
+use motet_testkit::copy_machine::CopyMachine;
+use motet_testkit::explorer::World;
+use motet_testkit::pager_harness::{PagerHarness, PagerPeer};
+use motet_testkit::transfer_queue::PaperTransferQueue;
 
 /// Two segments in a row, and another beside the second.
 const SEGMENTS: [(&[TokenId], usize); 3] = [
@@ -109,24 +108,21 @@ enum LoadState {
 }
 
 pub(crate) struct PagerWorld {
-    core: PagerCore,
+    pager: PagerHarness<()>,
+    queue: PaperTransferQueue<()>,
+    cache: Cache,
     now: Duration,
     /// Lease counts of each segment on the device; its name is new after a reset.
     lease_counts: Vec<LeaseCount>,
     segments_made: u64,
+}
+
+/// The cache's knowledge of its transfers, which the pager's events reach at once.
+#[derive(Default)]
+struct Cache {
     /// Offload candidates without an answer, and whether the pager asked for them.
     offloading: BTreeMap<SegmentId, bool>,
     loads: BTreeMap<SequenceId, LoadState>,
-    /// Pending jobs, oldest first.
-    jobs: Vec<Job>,
-    host: BTreeSet<CopyId>,
-    disk: BTreeSet<CopyId>,
-    /// Copies that a device was exporting when it lost everything.
-    lost: BTreeSet<CopyId>,
-    /// Detached states that wait for the device.
-    detached_states: BTreeMap<CopyId, usize>,
-    /// The pending job has put one of them there.
-    is_unpack_finished: bool,
     order: Vec<Act>,
 }
 
@@ -157,109 +153,93 @@ impl World for PagerWorld {
             disk_timeout: TIMEOUT,
             ..PagerConfig::default()
         };
-        let sizes = |_: SegmentSize| (100, Precision::Full);
+        // A device that lost everything reports the end of a pack in any case.
+        let copies = CopyMachine::new(TIER_BYTES, TIER_BYTES).reporting_cancelled_packs();
         let mut world = Self {
-            core: PagerCore::new(oracle.spec(), config, Box::new(sizes), Vec::new()),
+            pager: PagerHarness::new(&oracle.spec(), &config, |_| 100, copies, Vec::new()),
+            queue: PaperTransferQueue::default(),
+            cache: Cache::default(),
             now: Duration::ZERO,
             lease_counts: Vec::new(),
             segments_made: 0,
-            offloading: BTreeMap::new(),
-            loads: BTreeMap::new(),
-            jobs: Vec::new(),
-            host: BTreeSet::new(),
-            disk: BTreeSet::new(),
-            lost: BTreeSet::new(),
-            detached_states: BTreeMap::new(),
-            is_unpack_finished: false,
-            order: Vec::new(),
         };
         world.fill_device();
         world
     }
 
     fn possible(&self) -> Vec<Act> {
-        let free = |at: &usize| {
-            !self
-                .offloading
-                .contains_key(&self.lease_counts[*at].segment())
+        let is_free = |at: &usize| {
+            let segment = self.lease_counts[*at].segment();
+            !self.cache.offloading.contains_key(&segment)
         };
         let mut acts: Vec<Act> = (0..SEGMENTS.len())
-            .filter(free)
+            .filter(is_free)
             .map(Act::OffloadCandidate)
             .collect();
         for number in 0..2 {
-            acts.extend(match self.loads.get(&SequenceId(number as u64 + 1)) {
+            acts.extend(match self.cache.loads.get(&sequence(number)) {
                 None => vec![Act::Lookup(number)],
                 Some(LoadState::Hit(_)) => vec![Act::Load(number), Act::Cancel(number)],
                 Some(_) => vec![Act::Cancel(number)],
             });
         }
-        let unpacks = self.jobs.iter().any(|job| job.task == Task::Unpack);
-        acts.extend((unpacks && !self.is_unpack_finished).then_some(Act::Make));
-        for (at, job) in self.jobs.iter().enumerate() {
+        let copies = self.pager.copies();
+        acts.extend(copies.can_unpack().then_some(Act::Make));
+        for (at, job) in copies.jobs().iter().enumerate() {
             acts.push(Act::End(at, true));
-            // A finished unpack cannot fail.
-            let fails = job.task != Task::Unpack || !self.is_unpack_finished;
-            acts.extend(fails.then_some(Act::End(at, false)));
+            acts.extend(copies.can_fail(job).then_some(Act::End(at, false)));
         }
         acts.extend([Act::Reset, Act::Clear, Act::Wait]);
         acts
     }
 
     fn happen(&mut self, act: Act) {
-        self.order.push(act);
+        self.cache.order.push(act);
         self.now += Duration::from_millis(1);
-        let sequence = |number: usize| SequenceId(number as u64 + 1);
         match act {
             Act::OffloadCandidate(at) => self.offload(at),
             Act::Lookup(number) => {
-                self.loads.insert(sequence(number), LoadState::Asked);
-                let lookup = Lookup {
+                self.cache.loads.insert(sequence(number), LoadState::Asked);
+                self.send(Message::Lookup(Lookup {
                     sequence: sequence(number),
                     salt: SALT,
                     tokens: SEGMENTS[number + 1].0.into(),
                     resident: Vec::new(),
                     seen_tokens: 0,
                     token_time: None,
-                };
-                self.send(Message::Lookup(lookup));
+                }));
             }
             Act::Load(number) => {
-                let load_state = self.loads.get_mut(&sequence(number)).expect("it was found");
+                let sequence = sequence(number);
+                let load_state = self.cache.loads.get_mut(&sequence).expect("it was found");
                 let LoadState::Hit(copy_ranges) = load_state else {
                     panic!("it was found")
                 };
                 *load_state = LoadState::Loading(std::mem::take(copy_ranges));
-                self.send(Message::Load {
-                    sequence: sequence(number),
-                });
+                self.send(Message::Load { sequence });
             }
             Act::Cancel(number) => {
-                self.loads.remove(&sequence(number));
-                self.send(Message::Cancel {
-                    sequence: sequence(number),
-                });
+                let sequence = sequence(number);
+                self.cache.loads.remove(&sequence);
+                self.send(Message::Cancel { sequence });
             }
-            Act::Make => {
-                let unpacks = |job: &&Job| job.task == Task::Unpack;
-                let job = self.jobs.iter().find(unpacks).expect("one is made");
-                *self.detached_states.entry(job.copy).or_default() += 1;
-                self.is_unpack_finished = true;
+            Act::Make => assert!(self.pager.unpack(&mut self.queue), "one is made"),
+            Act::End(job, well) => {
+                let (now, queue) = (self.now, &mut self.queue);
+                self.pager.end_job(now, job, well, queue, &mut self.cache);
+                self.check();
             }
-            Act::End(job, well) => self.end(job, well),
             Act::Reset => {
-                self.offloading.clear();
-                self.loads.clear();
-                self.detached_states.clear();
+                self.cache.offloading.clear();
+                self.cache.loads.clear();
+                self.queue.discard_imports();
                 self.fill_device();
                 self.send(Message::Reset);
                 assert!(
-                    self.detached_states.is_empty(),
-                    "{self}: nothing waits for a discarded copy"
+                    !self.queue.has_imports(),
+                    "{}: nothing waits for a discarded copy",
+                    self.cache
                 );
-                // A pack in progress is reported in any case.
-                let packs = self.jobs.iter().filter(|job| job.task == Task::Pack);
-                self.lost.extend(packs.map(|job| job.copy));
             }
             Act::Clear => self.send(Message::Clear { salt: None }),
             Act::Wait => {
@@ -271,77 +251,52 @@ impl World for PagerWorld {
 
     fn describe(&self, text: &mut String) {
         let Self {
-            core,
+            pager,
+            queue,
+            cache,
             now,
             lease_counts,
             segments_made: _,
+        } = self;
+        let Cache {
             offloading,
             loads,
-            jobs,
-            host,
-            disk,
-            lost,
-            detached_states,
-            is_unpack_finished,
             order: _,
-        } = self;
-        let places = (host, disk, lost, detached_states, is_unpack_finished);
+        } = cache;
         write!(
             text,
-            "{core:?} now: {now:?}, {lease_counts:?} {offloading:?} {loads:?} {jobs:?} {places:?}"
+            "{pager:?} {queue:?} now: {now:?}, {lease_counts:?} {offloading:?} {loads:?}"
         )
         .expect("writing to memory cannot fail");
     }
 
     fn come_to_rest(mut self) {
         for _ in 0..100 {
-            let found = |(_, load_state): &(&SequenceId, &LoadState)| {
+            let is_hit = |(_, load_state): &(&SequenceId, &LoadState)| {
                 matches!(load_state, LoadState::Hit(_))
             };
-            let found = self
-                .loads
-                .iter()
-                .find(found)
-                .map(|(sequence, _)| sequence.0);
-            if let Some(sequence) = found {
-                self.happen(Act::Load(sequence as usize - 1));
-            } else if !self.jobs.is_empty() {
+            let hit = self.cache.loads.iter().find(is_hit);
+            if let Some(number) = hit.map(|(sequence, _)| sequence.0 as usize - 1) {
+                self.happen(Act::Load(number));
+            } else if !self.pager.copies().jobs().is_empty() {
                 self.happen(Act::End(0, true));
-            } else if self.core.wakes_at().is_some() {
+            } else if self.pager.wakes_at().is_some() {
                 self.happen(Act::Wait);
             } else {
                 break;
             }
         }
-        assert!(self.jobs.is_empty(), "{self}: jobs end");
+        let Cache {
+            offloading, loads, ..
+        } = &self.cache;
+        assert!(loads.is_empty(), "{}: {loads:?} get no answer", self.cache);
         assert!(
-            self.loads.is_empty(),
-            "{self}: {:?} get no answer",
-            self.loads
+            offloading.is_empty(),
+            "{}: {offloading:?} have no answer",
+            self.cache
         );
-        assert!(
-            self.offloading.is_empty(),
-            "{self}: {:?} have no answer",
-            self.offloading
-        );
-        assert!(
-            self.core.is_idle() && self.detached_states.is_empty(),
-            "{self}: {:?}",
-            self.detached_states
-        );
-        let stats = self.core.stats();
-        assert_eq!(
-            stats.host_copies,
-            self.host.len(),
-            "{self}: copies in host memory"
-        );
-        assert_eq!(
-            stats.disk_copies,
-            self.disk.len(),
-            "{self}: copies on the disk"
-        );
-        let all = self.host.union(&self.disk).count();
-        assert_eq!(stats.copies, all, "{self}: a copy is somewhere");
+        assert!(self.queue.is_empty(), "{}: {:?}", self.cache, self.queue);
+        self.pager.check_end();
     }
 }
 
@@ -359,7 +314,8 @@ impl PagerWorld {
 
     fn offload(&mut self, at: usize) {
         let lease_count = &self.lease_counts[at];
-        self.offloading.insert(lease_count.segment(), false);
+        let segment = lease_count.segment();
+        self.cache.offloading.insert(segment, false);
         let (tokens, start) = SEGMENTS[at];
         let candidate = OffloadCandidate {
             lease: lease_count.lease().expect("it is on the device"),
@@ -371,117 +327,39 @@ impl PagerWorld {
         self.send(Message::OffloadCandidate(candidate));
     }
 
-    fn end(&mut self, job: usize, well: bool) {
-        let job = self.jobs.remove(job);
-        let copy = job.copy;
-        match job.task {
-            Task::Pack if self.lost.contains(&copy) => {}
-            Task::Pack | Task::Read if well => drop(self.host.insert(copy)),
-            Task::Write if well => drop(self.disk.insert(copy)),
-            Task::Unpack if std::mem::take(&mut self.is_unpack_finished) => {}
-            Task::Unpack if well => *self.detached_states.entry(copy).or_default() += 1,
-            _ => {}
-        }
-        // A copy that could not be read is gone from the disk.
-        if job.task == Task::Read && !well {
-            self.disk.remove(&copy);
-        }
-        self.send(Message::Done(Done {
-            copy,
-            task: job.task,
-            result: if well {
-                Ok(())
-            } else {
-                Err(JobError {
-                    what: "a fault".into(),
-                    is_lost: true,
-                })
-            },
-            took: Duration::from_micros(1),
-            bytes: 100,
-        }));
-    }
-
     fn send(&mut self, message: Message) {
-        let effects = self.core.handle(self.now, message);
-        for effect in effects {
-            match effect {
-                Effect::Notify(pager_event) => self.pager_event(pager_event),
-                Effect::Do(job) => self.begin(job),
-                Effect::Forget(copy) => self.forget(copy),
-                Effect::Discard(copy) => self.take_detached(copy),
-                Effect::DiscardAll => self.detached_states.clear(),
-            }
-        }
+        let (now, queue) = (self.now, &mut self.queue);
+        self.pager.send(now, message, queue, &mut self.cache);
         self.check();
     }
 
-    fn take_detached(&mut self, copy: CopyId) {
-        if let Some(detached_states) = self.detached_states.get_mut(&copy) {
-            *detached_states -= 1;
-            if *detached_states == 0 {
-                self.detached_states.remove(&copy);
-            }
+    /// A segment is leased exactly as long as its bytes are pending.
+    fn check(&self) {
+        for lease_count in &self.lease_counts {
+            let leaves = self.cache.offloading.get(&lease_count.segment()) == Some(&true);
+            assert_eq!(
+                lease_count.leases() > 0,
+                leaves,
+                "{}: {lease_count:?}",
+                self.cache
+            );
         }
     }
+}
 
-    fn begin(&mut self, job: Job) {
-        let copy_queue = job.task.copy_queue();
-        let alike =
-            |other: &&Job| other.task.copy_queue() == copy_queue && other.task != Task::Pack;
-        let busy = self.jobs.iter().filter(alike).count();
-        assert!(
-            job.task == Task::Pack || busy == 0,
-            "{self}: a thread does one thing at a time"
-        );
-        let there = match job.task {
-            Task::Pack => !self.host.contains(&job.copy),
-            Task::Unpack | Task::Write => self.host.contains(&job.copy),
-            Task::Read => self.disk.contains(&job.copy),
-            // It may be gone already.
-            Task::Remove => true,
-        };
-        assert!(there, "{self}: {job:?} is of a copy that is elsewhere");
-        if job.task == Task::Remove {
-            self.disk.remove(&job.copy);
-        }
-        assert!(copy_queue == CopyQueue::Memory || self.core.stats().disk_bytes <= TIER_BYTES);
-        self.jobs.push(job);
-    }
-
-    fn forget(&mut self, copy: CopyId) {
-        let leaves = self
-            .jobs
-            .iter()
-            .any(|job| job.copy == copy && job.task == Task::Pack);
-        let gone = self.host.remove(&copy);
-        assert!(gone || leaves, "{self}: a removed copy was there");
-        let is_waited_for = self
-            .loads
-            .values()
-            .any(|load_state| load_state.copies().any(|one| one == copy));
-        let fails = matches!(self.order.last(), Some(Act::End(_, false)));
-        assert!(
-            !is_waited_for || fails,
-            "{self}: {copy} is looked up, and discarded"
-        );
-        let moves = self
-            .jobs
-            .iter()
-            .any(|job| job.copy == copy && job.task != Task::Remove);
-        let resets = self.order.last() == Some(&Act::Reset);
-        assert!(
-            !moves || fails || resets,
-            "{self}: {copy} moves, and is discarded"
-        );
-    }
-
-    fn pager_event(&mut self, pager_event: PagerEvent) {
-        match pager_event {
-            PagerEvent::Export { segment, .. } => {
+impl PagerPeer<()> for Cache {
+    fn on_event(
+        &mut self,
+        event: PagerEvent,
+        _: &CopyMachine<()>,
+        queue: &mut PaperTransferQueue<()>,
+    ) {
+        match event {
+            PagerEvent::Export { segment, copy } => {
                 let asked = self.offloading.get_mut(&segment);
                 let asked = asked.unwrap_or_else(|| panic!("an offload candidate"));
                 assert!(!std::mem::replace(asked, true), "it is asked for once");
+                queue.export(copy, ());
             }
             PagerEvent::Offloaded { segment, .. } | PagerEvent::Rejected { segment } => {
                 let answered = self.offloading.remove(&segment);
@@ -502,41 +380,44 @@ impl PagerWorld {
                 let before = self.loads.remove(&sequence);
                 // Sequences that joined a load ended by a reset are notified as well, and
                 // ignore it.
-                let resets = self.order.last() == Some(&Act::Reset);
                 let waits = matches!(before, Some(LoadState::Asked | LoadState::Loading(_)));
-                assert!(waits || resets, "{self}: {before:?} gets a miss");
+                assert!(waits || self.resets(), "{self}: {before:?} gets a miss");
             }
             PagerEvent::Loaded { sequence, .. } => {
                 let Some(LoadState::Loading(copy_ranges)) = self.loads.remove(&sequence) else {
                     panic!("{self}: a loaded copy was requested")
                 };
                 for copy_range in copy_ranges {
-                    assert!(
-                        self.detached_states.contains_key(&copy_range.copy),
-                        "{self}: one detached state each"
-                    );
-                    self.take_detached(copy_range.copy);
+                    let state = queue.take_import(copy_range.copy);
+                    assert!(state.is_some(), "{self}: one detached state each");
                 }
             }
             // The removal of its file may be queued.
             PagerEvent::Lost { .. } | PagerEvent::Cancelled { .. } => {}
-            PagerEvent::Reset => assert_eq!(self.order.last(), Some(&Act::Reset)),
+            PagerEvent::Reset => assert!(self.resets()),
             PagerEvent::Gone => unreachable!("it is here"),
         }
     }
 
-    fn check(&self) {
-        self.core.check_integrity();
-        let stats = self.core.stats();
+    fn on_forget(&mut self, copy: CopyId, copies: &CopyMachine<()>) {
+        let fails = matches!(self.order.last(), Some(Act::End(_, false)));
+        let mut loads = self.loads.values();
+        let is_awaited = loads.any(|load_state| load_state.copies().any(|one| one == copy));
         assert!(
-            stats.host_bytes <= TIER_BYTES && stats.disk_bytes <= TIER_BYTES,
-            "{self}"
+            !is_awaited || fails,
+            "{self}: {copy} is looked up, and discarded"
         );
-        // A segment is leased exactly as long as its bytes are pending.
-        for lease_count in &self.lease_counts {
-            let leaves = self.offloading.get(&lease_count.segment()) == Some(&true);
-            assert_eq!(lease_count.leases() > 0, leaves, "{self}: {lease_count:?}");
-        }
+        assert!(
+            !copies.is_moving(copy) || fails || self.resets(),
+            "{self}: {copy} moves, and is discarded"
+        );
+    }
+}
+
+impl Cache {
+    /// Whether the last act is a reset.
+    fn resets(&self) -> bool {
+        self.order.last() == Some(&Act::Reset)
     }
 }
 
@@ -550,8 +431,12 @@ impl LoadState {
     }
 }
 
-impl std::fmt::Display for PagerWorld {
+impl std::fmt::Display for Cache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "after {:?}", self.order)
     }
+}
+
+fn sequence(number: usize) -> SequenceId {
+    SequenceId(number as u64 + 1)
 }

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use motet::cache::Salt;
-use motet::config::{CacheConfig, EvictionPolicy, InterToken, SchedulerConfig};
+use motet::config::{CacheConfig, ChunkingConfig, EvictionPolicy, InterToken, SchedulerConfig};
 use motet::model::oracle::StepFault;
 use motet::model::{LayerKind, Model};
 use motet::request::{ContextLimit, Priority};
@@ -22,8 +22,9 @@ use motet_core::scheduler::{Event, SchedulerCore};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::explorer::World;
-use crate::harness::{Answer, Caller, CoreHarness};
+use crate::harness::{Caller, HistoryHarness};
+use motet_testkit::core_harness::{Answer, CoreHarness};
+use motet_testkit::explorer::World;
 
 const CALLERS: usize = 3;
 /// The pin that callers ask for.
@@ -118,7 +119,7 @@ pub(crate) enum Act {
 }
 
 pub(crate) struct SchedulerWorld {
-    harness: CoreHarness,
+    harness: HistoryHarness,
     setup: Setup,
     /// Ids of the sequences submitted so far.
     names: BTreeMap<usize, SequenceId>,
@@ -136,12 +137,15 @@ impl World for SchedulerWorld {
     type Setup = Setup;
 
     fn new(setup: Setup) -> Self {
-        let mut harness = CoreHarness::with_context(setup.layers, setup.budget_tokens, 24);
+        let mut harness = HistoryHarness::with_context(setup.layers, setup.budget_tokens, 24);
         let spec = harness.model.spec().clone();
         let scheduler = SchedulerConfig {
             sequences_max: 2,
-            step_tokens_max: 8,
-            inter_token: InterToken::Unbounded,
+            chunking: ChunkingConfig {
+                step_tokens_max: 8,
+                inter_token: InterToken::Unbounded,
+                ..ChunkingConfig::default()
+            },
             step_retries_max: 2,
             ..SchedulerConfig::default()
         };
@@ -152,8 +156,8 @@ impl World for SchedulerWorld {
             restore_interval_tokens: 16,
             ..CacheConfig::default()
         };
-        harness.scheduler = SchedulerCore::new(spec.clone(), scheduler);
-        harness.cache = CacheCore::new(spec, cache);
+        let scheduler = SchedulerCore::new(spec.clone(), scheduler);
+        harness.cores = CoreHarness::new(scheduler, CacheCore::new(spec, cache));
         Self {
             harness,
             setup,
@@ -185,8 +189,8 @@ impl World for SchedulerWorld {
         acts.extend((!self.forked && self.is_inside(0)).then_some(Act::Fork));
         acts.extend((!self.pinned).then_some(Act::Pin));
         acts.push(Act::Clear);
-        acts.extend((!harness.messages.is_empty()).then_some(Act::ToCache));
-        acts.extend((!harness.answers.is_empty()).then_some(Act::ToScheduler));
+        acts.extend((!harness.cores.messages().is_empty()).then_some(Act::ToCache));
+        acts.extend((!harness.cores.answers().is_empty()).then_some(Act::ToScheduler));
         let in_flight = harness.table.in_flight();
         if !harness.work.is_empty() || in_flight > 0 {
             acts.push(Act::Device(true));
@@ -198,7 +202,13 @@ impl World for SchedulerWorld {
         if !self.faulty {
             acts.extend([Act::Fail, Act::Panic]);
         }
-        acts.extend(harness.scheduler.wakes_at().map(|_| Act::TimePassed));
+        acts.extend(
+            harness
+                .cores
+                .scheduler()
+                .wakes_at()
+                .map(|_| Act::TimePassed),
+        );
         acts.extend((!self.aborted && !self.names.is_empty()).then_some(Act::Abort));
         acts
     }
@@ -208,7 +218,7 @@ impl World for SchedulerWorld {
         let name = |number: usize| self.names[&number];
         match act {
             Act::Submit(number) => {
-                let caller = caller(self.setup, number, harness.now);
+                let caller = caller(self.setup, number, harness.cores.now());
                 self.names.insert(number, harness.submit_caller(caller));
             }
             Act::Fork => {
@@ -253,10 +263,11 @@ impl World for SchedulerWorld {
             }
             Act::TimePassed => {
                 let at = harness
-                    .scheduler
+                    .cores
+                    .scheduler()
                     .wakes_at()
                     .expect("it waits for something");
-                harness.now = harness.now.max(at);
+                harness.cores.pass_until(at);
                 harness.handle_event(Event::TimePassed);
             }
             Act::Abort => {
@@ -284,18 +295,18 @@ impl World for SchedulerWorld {
         write!(
             text,
             "{:?} {:?} {device:?} {faults:?} {sent:?} {keeping:?} {:?} {:?} {:?} {:?}",
-            harness.scheduler,
-            harness.cache,
-            harness.messages,
+            harness.cores.scheduler(),
+            harness.cores.cache(),
+            harness.cores.messages(),
             harness.work,
             self.names,
             self.paused
         )
         .expect("writing to memory cannot fail");
-        for answer in &harness.answers {
+        for answer in harness.cores.answers() {
             match answer {
                 Answer::Asked(answer) => write!(text, "{answer:?}"),
-                Answer::CacheEffects(cache_effects) => write!(text, "{cache_effects:?}"),
+                Answer::Unasked(cache_effects) => write!(text, "{cache_effects:?}"),
             }
             .expect("writing to memory cannot fail");
         }

@@ -178,11 +178,12 @@ fn precision() {
     let numbers = 2 * MEBI;
     for kind in [FloatKind::F32, FloatKind::F16, FloatKind::Bf16] {
         for (rows, channels) in [(64, 64), (512, 64), (64, 128)] {
-            let planes = Floats {
+            let planes = EightBits(vec![Floats {
                 kind,
+                planes: numbers / (rows * channels),
                 rows,
                 channels,
-            };
+            }]);
             let values = (0..numbers).map(|i| ((i * 37 % 1001) as f32 - 500.0) / 250.0);
             let full: Vec<u8> = match kind {
                 FloatKind::F32 => values.flat_map(f32::to_ne_bytes).collect(),
@@ -193,15 +194,11 @@ fn precision() {
                     .flat_map(|x| half::bf16::from_f32(x).to_ne_bytes())
                     .collect(),
             };
-            let eight_bytes = EightBits(planes)
-                .eight_bytes(full.len())
-                .expect("whole planes");
+            let eight_bytes = planes.eight_bytes(full.len()).expect("whole planes");
             let (mut eight, mut back) = (vec![1; eight_bytes], vec![1; full.len()]);
-            let encoded =
-                (0..20).map(|_| timed(|| EightBits(planes).encode(&full, &mut eight).unwrap()).1);
+            let encoded = (0..20).map(|_| timed(|| planes.encode(&full, &mut eight).unwrap()).1);
             let encoded = encoded.collect();
-            let decoded =
-                (0..20).map(|_| timed(|| EightBits(planes).decode(&eight, &mut back).unwrap()).1);
+            let decoded = (0..20).map(|_| timed(|| planes.decode(&eight, &mut back).unwrap()).1);
             let decoded = decoded.collect();
             let share = eight_bytes as f64 / full.len() as f64;
             println!("{kind:?} [{rows}, {channels}]: {share:.3} of the bytes");

@@ -111,11 +111,11 @@ impl ClassWatch {
     /// One seed in seven for each choice of saturated classes.
     pub(crate) fn new(seed: u64, config: &SchedulerConfig) -> Self {
         let choice = 1 + seed % 7;
-        let ageing = config.ageing.expect("classes age");
+        let ageing = config.fairness.ageing.expect("classes age");
         let context = PROMPT_TOKENS_MAX + OUTPUT_TOKENS_MAX;
         // The tokens to compute again include the output.
-        let chunks = context.div_ceil(config.prefill_tokens_min);
-        let prefill = chunks * (config.prefill_wait_steps_max + config.sequences_max);
+        let chunks = context.div_ceil(config.chunking.prefill_tokens_min);
+        let prefill = chunks * (config.chunking.prefill_wait_steps_max + config.sequences_max);
         let turn = TURN_WAIT_STEPS_MAX + prefill + TURN_TOKENS;
         let life = prefill + OUTPUT_TOKENS_MAX;
         let aged = ageing.div_duration_f64(STEP) as usize;

@@ -2,6 +2,7 @@
 //! device, virtual users and faults, all derived from a seed.
 //!
 //! `cargo xtask simulate` runs many seeds, or repeats one and prints its history.
+#![cfg(motet_injected)]
 
 mod classes;
 mod devices;
@@ -38,7 +39,6 @@ const SAMPLE: u64 = 200;
 const SATURATED_SAMPLE: u64 = 40;
 
 /// One of so many seeds finds an injected bug.
-#[cfg(motet_injected)]
 const INJECTED_SEEDS_MAX: u64 = 1_000;
 
 /// The kind of history that a seed generates.
@@ -136,7 +136,6 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-#[cfg_attr(motet_injected, ignore = "there is a mistake in it")]
 fn outputs_match_the_reference_under_faults() {
     let counts = run_all(Kind::Mixed, 0, SAMPLE);
     print(&counts);
@@ -150,7 +149,6 @@ fn outputs_match_the_reference_under_faults() {
 }
 
 #[test]
-#[cfg_attr(motet_injected, ignore = "there is a mistake in it")]
 fn seed_determines_the_history() {
     for seed in 0..20 {
         let (once, _) = run(Kind::Mixed, seed, true);
@@ -166,7 +164,6 @@ fn seed_determines_the_history() {
 /// Each class progresses while any others are saturated, and a lower class starts before a
 /// higher one only in its turn.
 #[test]
-#[cfg_attr(motet_injected, ignore = "there is a mistake in it")]
 fn every_class_progresses_under_saturation() {
     let counts = run_all(Kind::Saturated, 0, SATURATED_SAMPLE);
     print(&counts);
@@ -217,7 +214,6 @@ fn soak(name: &str, run: impl FnOnce(std::path::PathBuf) -> SoakReport) -> SoakR
 }
 
 #[test]
-#[cfg_attr(motet_injected, ignore = "there is a mistake in it")]
 fn long_run_releases_everything() {
     let length = Length {
         time: Duration::from_secs(120),
@@ -229,7 +225,6 @@ fn long_run_releases_everything() {
 }
 
 #[test]
-#[cfg_attr(motet_injected, ignore = "there is a mistake in it")]
 fn long_run_with_threads_releases_everything() {
     let length = Length {
         time: Duration::from_secs(2),
@@ -268,7 +263,7 @@ fn soak_for_long() {
 /// A simulation that cannot fail proves nothing. `MOTET_INJECTED` names a bug, which one of
 /// these seeds must find.
 #[test]
-#[cfg(motet_injected)]
+#[ignore = "run by `cargo xtask simulate --injected`"]
 fn the_injected_mistake_is_found() {
     let mistake = std::env::var("MOTET_INJECTED").expect("the name of a mistake");
     let kind = match mistake.as_str() {

@@ -211,9 +211,9 @@ impl Plan {
         };
         let mut config = EngineConfig::default();
         config.scheduler.sequences_max = 16;
-        config.scheduler.queue_max = 200;
-        config.scheduler.queue_tokens_max = 20_000;
-        config.scheduler.step_tokens_max = 64;
+        config.scheduler.admission.queue_max = 200;
+        config.scheduler.admission.queue_tokens_max = 20_000;
+        config.scheduler.chunking.step_tokens_max = 64;
         // A machine that stalls for a while must not fail any request.
         config.scheduler.device_timeout = Duration::from_secs(3_600);
         config.scheduler.unread_timeout = None;
@@ -249,19 +249,19 @@ impl Plan {
         let mut config = EngineConfig::default();
         let scheduler = &mut config.scheduler;
         scheduler.sequences_max = rng.random_range(1..=6);
-        scheduler.queue_max = 1_000;
-        scheduler.queue_tokens_max = 100_000;
-        scheduler.step_tokens_max = scheduler.sequences_max + rng.random_range(0..=40);
-        scheduler.inter_token = match rng.random_range(0..3) {
+        scheduler.admission.queue_max = 1_000;
+        scheduler.admission.queue_tokens_max = 100_000;
+        scheduler.chunking.step_tokens_max = scheduler.sequences_max + rng.random_range(0..=40);
+        scheduler.chunking.inter_token = match rng.random_range(0..3) {
             0 => InterToken::Unbounded,
             1 => InterToken::Absolute(Duration::from_millis(5)),
             _ => InterToken::Relative(2.5),
         };
-        scheduler.prefill_wait_steps_max = rng.random_range(1..=3);
-        scheduler.prefill_tokens_min = rng.random_range(8..=16);
+        scheduler.chunking.prefill_wait_steps_max = rng.random_range(1..=3);
+        scheduler.chunking.prefill_tokens_min = rng.random_range(8..=16);
         scheduler.unread_tokens_max = rng.random_range(1..=32);
-        scheduler.ageing = Some(Duration::from_millis(rng.random_range(50..=300)));
-        scheduler.locality_service = [0.0, 64.0, 2_048.0][rng.random_range(0..3)];
+        scheduler.fairness.ageing = Some(Duration::from_millis(rng.random_range(50..=300)));
+        scheduler.fairness.locality_service = [0.0, 64.0, 2_048.0][rng.random_range(0..3)];
         let whole = oracle.spec();
         let whole = whole.tail_bytes(whole.context_tokens_max);
         config.cache.device_bytes_max = whole * rng.random_range(10..=60) / 10;
@@ -345,20 +345,20 @@ fn config(rng: &mut ChaCha8Rng, oracle: &OracleConfig, folder: &Path) -> EngineC
     // Shorter than a jump of the clock, or longer than any.
     scheduler.device_timeout = Duration::from_secs([10, 120][rng.random_range(0..2)]);
     scheduler.sequences_max = rng.random_range(1..=12);
-    scheduler.queue_max = rng.random_range(0..=24);
-    scheduler.queue_tokens_max = rng.random_range(50..=2_000);
-    scheduler.step_tokens_max = scheduler.sequences_max + rng.random_range(0..=40);
-    scheduler.inter_token = match rng.random_range(0..3) {
+    scheduler.admission.queue_max = rng.random_range(0..=24);
+    scheduler.admission.queue_tokens_max = rng.random_range(50..=2_000);
+    scheduler.chunking.step_tokens_max = scheduler.sequences_max + rng.random_range(0..=40);
+    scheduler.chunking.inter_token = match rng.random_range(0..3) {
         0 => InterToken::Unbounded,
         1 => InterToken::Absolute(Duration::from_millis(20)),
         _ => InterToken::Relative(2.5),
     };
-    scheduler.prefill_tokens_min = rng.random_range(1..=16);
+    scheduler.chunking.prefill_tokens_min = rng.random_range(1..=16);
     scheduler.unread_tokens_max = rng.random_range(1..=32);
     let unread = rng.random_bool(0.6).then(|| rng.random_range(1..=60));
     scheduler.unread_timeout = unread.map(Duration::from_secs);
-    scheduler.ageing = rng.random_bool(0.7).then(|| Duration::from_secs(3));
-    scheduler.locality_service = [0.0, 64.0, 2_048.0][rng.random_range(0..3)];
+    scheduler.fairness.ageing = rng.random_bool(0.7).then(|| Duration::from_secs(3));
+    scheduler.fairness.locality_service = [0.0, 64.0, 2_048.0][rng.random_range(0..3)];
     scheduler.step_retries_max = rng.random_range(0..=3);
     // More than ever happen. A part that fails while no time passes is ended by this bound.
     config.recovery.rebuilds_max = 1_000;

@@ -266,8 +266,8 @@ async fn submit_outputs(
     mut planned: PlannedRequest,
     rng: &mut ChaCha8Rng,
 ) {
-    let most =
-        harness.plan.config.scheduler.sequences_max + harness.plan.config.scheduler.queue_max;
+    let most = harness.plan.config.scheduler.sequences_max
+        + harness.plan.config.scheduler.admission.queue_max;
     let outputs = rng.random_range(1..=4.min(most));
     planned.request.n = outputs;
     let request = planned.request.clone();
@@ -297,6 +297,7 @@ async fn fork(harness: &SimulationHarness, planned: PlannedRequest, rng: &mut Ch
     };
     for _ in 0..rng.random_range(0..=10) {
         match stream.next().await {
+            Some(Ok(piece)) if piece.finish.is_some() => return,
             Some(Ok(piece)) => piece
                 .token
                 .into_iter()

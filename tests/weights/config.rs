@@ -2,7 +2,7 @@
 
 use motet::TokenId;
 use motet::model::ModelError;
-use motet::model::weights::{Format, LlamaConfig, ModelFiles, RopeScaling};
+use motet::model::weights::{Attention, Blueprint, Format, Mixer, ModelFiles, Rope, RopeScaling};
 use serde_json::{Value as Json, json};
 
 use crate::folder;
@@ -11,7 +11,7 @@ use crate::tiny::{HEAD_DIM, HEADS, Scratch, Tiny};
 
 /// The configuration of a folder whose config.json has those fields changed. `"absent"` removes
 /// a field.
-fn folder_config(changes: &Json) -> Result<LlamaConfig, ModelError> {
+fn folder_config(changes: &Json) -> Result<Blueprint, ModelError> {
     let tiny = Tiny::of(Format::F32);
     let folder = folder::whole(tiny);
     let mut config = folder::config(tiny);
@@ -24,21 +24,39 @@ fn folder_config(changes: &Json) -> Result<LlamaConfig, ModelError> {
         }
     }
     folder.write("config.json", config.to_string());
-    ModelFiles::open(folder.path()).map(|files| files.config().clone())
+    ModelFiles::open(folder.path()).map(|files| files.blueprint().clone())
 }
 
-fn gguf_config(file: &GgufFile) -> Result<LlamaConfig, ModelError> {
+fn gguf_config(file: &GgufFile) -> Result<Blueprint, ModelError> {
     let scratch = Scratch::new();
     let path = scratch.write("tiny.gguf", file.write().0);
-    ModelFiles::open(&path).map(|files| files.config().clone())
+    ModelFiles::open(&path).map(|files| files.blueprint().clone())
+}
+
+/// The attention of the first layer.
+fn attention(blueprint: &Blueprint) -> &Attention {
+    match &blueprint.layers[0].mixer {
+        Mixer::Attention(attention) => attention,
+        other => panic!("a Llama has attention: {other:?}"),
+    }
+}
+
+fn rope(blueprint: &Blueprint) -> &Rope {
+    attention(blueprint).rope.as_ref().expect("a Llama has it")
 }
 
 /// Compares an error's text, which must name the file, ignoring the file's folder.
-fn check(result: Result<LlamaConfig, ModelError>, file: &str, expected: &str) {
+fn check(result: Result<Blueprint, ModelError>, file: &str, expected: &str) {
     let error = result.expect_err(expected).to_string();
     let (folder, rest) = error.split_once(file).expect("the error names the file");
     assert!(folder.contains("motet-scratch-"), "{error}");
     assert_eq!(rest, expected);
+}
+
+/// Compares the start of an error's text, which goes on with a list of everything known.
+fn check_unknown(result: Result<Blueprint, ModelError>, expected: &str) {
+    let error = result.expect_err(expected).to_string();
+    assert!(error.contains(expected), "{error}");
 }
 
 fn check_folder(changes: Json, expected: &str) {
@@ -118,30 +136,29 @@ fn folders_with_invalid_fields_are_errors() {
 
 #[test]
 fn folders_of_unsupported_models_are_errors() {
-    check_folder(
-        json!({"architectures": ["GemmaForCausalLM"]}),
-        ": architecture `GemmaForCausalLM` is not supported; \
-         expected one of LlamaForCausalLM, MistralForCausalLM",
+    check_unknown(
+        folder_config(&json!({"architectures": ["GemmaForCausalLM"]})),
+        "config.json: architecture `GemmaForCausalLM` is not supported; \
+         the nearest known one is `Gemma2ForCausalLM`; \
+         expected one of LlamaForCausalLM, MistralForCausalLM, ",
     );
-    check_folder(
-        json!({"architectures": null, "model_type": "qwen2"}),
-        ": architecture `qwen2` is not supported; expected one of llama, mistral",
+    check_unknown(
+        folder_config(&json!({"architectures": null, "model_type": "qwen4"})),
+        "config.json: architecture `qwen4` is not supported; the nearest known one is `qwen2`; \
+         expected one of llama, mistral, ",
     );
     check_folder(
         json!({"architectures": [], "model_type": "absent"}),
-        ": field `model_type`: is missing; expected `llama` or `mistral`",
-    );
-    check_folder(
-        json!({"mlp_bias": true}),
-        ": field `mlp_bias`: found true; expected false",
+        ": field `model_type`: is missing; expected the type of a known model, such as `llama`",
     );
     check_folder(
         json!({"hidden_act": "gelu"}),
-        ": field `hidden_act`: found `gelu`; expected `silu`",
+        ": field `hidden_act`: found `gelu`; expected `silu` or `gelu_pytorch_tanh`",
     );
     check_folder(
-        json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
-        ": field `rope_scaling.rope_type`: found `yarn`; expected `default`, `linear` or `llama3`",
+        json!({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}),
+        ": field `rope_scaling.rope_type`: found `dynamic`; \
+         expected `default`, `linear`, `llama3`, `yarn`, `longrope` or `proportional`",
     );
     check_folder(
         json!({"rope_scaling": {"type": "linear"}}),
@@ -161,60 +178,59 @@ fn folders_are_read_with_transformers_defaults() {
         "attention_bias": "absent", "bos_token_id": "absent", "eos_token_id": "absent",
         "hidden_act": "absent", "architectures": "absent",
     }));
-    assert_eq!(absent.rms_norm_eps, 1e-6);
-    assert_eq!(absent.rope_theta, 10_000.0);
-    assert_eq!((absent.begin_token, absent.end_tokens), (None, vec![]));
-    assert_eq!(absent.sliding_window, None);
+    assert_eq!(absent.stem.norm_eps, 1e-6);
+    assert_eq!(rope(&absent).theta, 10_000.0);
+    assert_eq!(
+        (absent.begin_token, &absent.end_tokens[..]),
+        (None, &[][..])
+    );
+    assert_eq!(attention(&absent).window, None);
 
     let mistral =
         |window| config(json!({"architectures": ["MistralForCausalLM"], "sliding_window": window}));
-    assert_eq!(mistral(json!(64)).sliding_window, Some(64));
-    assert_eq!(mistral(json!(null)).sliding_window, None);
-    assert_eq!(mistral(json!("absent")).sliding_window, Some(4096));
-    assert_eq!(mistral(json!(64)).architecture, "mistral");
+    assert_eq!(attention(&mistral(json!(64))).window, Some(64));
+    assert_eq!(attention(&mistral(json!(null))).window, None);
+    assert_eq!(attention(&mistral(json!("absent"))).window, Some(4096));
+    assert_eq!(mistral(json!(64)).family, "mistral");
 
     let llama3 = json!({
         "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
     });
-    let expected = Some(RopeScaling::Llama3 {
+    let expected = RopeScaling::Llama3 {
         factor: 8.0,
         low_freq_factor: 1.0,
         high_freq_factor: 4.0,
         original_context_tokens: 8192,
-    });
-    assert_eq!(
-        config(json!({"rope_scaling": llama3})).rope_scaling,
-        expected
-    );
+    };
+    let scaled = config(json!({"rope_scaling": llama3}));
+    assert_eq!(rope(&scaled).scaling, expected);
     let moved = config(json!({"rope_theta": "absent", "rope_parameters": llama3}));
     assert_eq!(
-        (moved.rope_theta, moved.rope_scaling),
-        (500_000.0, expected)
+        (rope(&moved).theta, &rope(&moved).scaling),
+        (500_000.0, &expected)
     );
-    assert_eq!(
-        config(json!({"rope_scaling": {"type": "linear", "factor": 2}})).rope_scaling,
-        Some(RopeScaling::Linear { factor: 2.0 })
-    );
+    let linear = config(json!({"rope_scaling": {"type": "linear", "factor": 2}}));
+    assert_eq!(rope(&linear).scaling, RopeScaling::Linear { factor: 2.0 });
 }
 
 #[test]
-fn generation_config_overrides_the_tokens() {
+fn end_tokens_are_those_of_all_files() {
     let tokens = |generation: &str| -> Result<(Option<TokenId>, Vec<TokenId>), ModelError> {
         let folder = folder::whole(Tiny::of(Format::F32));
         folder.write("generation_config.json", generation);
         let files = ModelFiles::open(folder.path())?;
         Ok((
-            files.config().begin_token,
-            files.config().end_tokens.clone(),
+            files.blueprint().begin_token,
+            files.blueprint().end_tokens.clone(),
         ))
     };
     let expect = |generation, expected| assert_eq!(tokens(generation).expect("valid"), expected);
     expect("{}", (Some(1), vec![2]));
-    expect(r#"{"eos_token_id": [7, 9]}"#, (Some(1), vec![7, 9]));
+    expect(r#"{"eos_token_id": [7, 2, 9]}"#, (Some(1), vec![2, 7, 9]));
     expect(
         r#"{"eos_token_id": 3, "bos_token_id": 4}"#,
-        (Some(4), vec![3]),
+        (Some(4), vec![2, 3]),
     );
     for (generation, expected) in [
         (
@@ -235,15 +251,23 @@ fn generation_config_overrides_the_tokens() {
 
 #[test]
 fn gguf_files_with_invalid_fields_are_errors() {
+    let gemma = GgufFile::of(Tiny::of(Format::Q4_0))
+        .with("general.architecture", Some(Value::text("gemma")));
+    check_unknown(
+        gguf_config(&gemma),
+        "tiny.gguf: architecture `gemma` is not supported; the nearest known one is `gemma2`; \
+         expected one of llama, ",
+    );
     check_gguf(
         "general.architecture",
         Some(Value::text("gemma3")),
-        ": architecture `gemma3` is not supported; expected one of llama",
+        ": field `gemma3.embedding_length`: is missing; expected a whole number, 1 or more",
     );
     check_gguf(
         "general.architecture",
         None,
-        ": field `general.architecture`: is missing; expected `llama`",
+        ": field `general.architecture`: is missing; \
+         expected the name of a known architecture, such as `llama`",
     );
     check_gguf(
         "llama.block_count",
@@ -285,14 +309,14 @@ fn gguf_files_with_invalid_fields_are_errors() {
     );
     check_gguf(
         "llama.rope.scaling.type",
-        Some(Value::text("yarn")),
-        ": field `llama.rope.scaling.type`: found `yarn`; expected `none` or `linear`",
+        Some(Value::text("dynamic")),
+        ": field `llama.rope.scaling.type`: found `dynamic`; \
+         expected `none`, `linear`, `yarn` or `longrope`",
     );
     check_gguf(
         "llama.expert_count",
         Some(Value::U32(8)),
-        ": field `llama.expert_count`: found 8; \
-         expected 0: mixtures of experts are not supported",
+        ": field `llama.expert_used_count`: is missing; expected a whole number, 1 or more",
     );
     check_gguf(
         "tokenizer.ggml.eos_token_id",
@@ -320,12 +344,14 @@ fn gguf_files_are_read_with_llama_cpp_defaults() {
     assert_eq!(config(&file).end_tokens, [2]);
     let turns = file.clone().with("tokenizer.ggml.eot_token_id", token(5));
     assert_eq!(config(&turns).end_tokens, [2, 5]);
+    let messages = turns.with("tokenizer.ggml.eom_token_id", token(6));
+    assert_eq!(config(&messages).end_tokens, [2, 5, 6]);
     let same = file.clone().with("tokenizer.ggml.eot_token_id", token(2));
     assert_eq!(config(&same).end_tokens, [2]);
     let none = file.clone().with("tokenizer.ggml.eos_token_id", None);
     assert!(config(&none).end_tokens.is_empty());
     let plain = file.clone().with("llama.rope.freq_base", None);
-    assert_eq!(config(&plain).rope_theta, 10_000.0);
+    assert_eq!(rope(&config(&plain)).theta, 10_000.0);
     let unnamed = file.clone().with("general.name", None);
     assert_eq!(config(&unnamed).name, "tiny");
     let linear = file
@@ -333,13 +359,13 @@ fn gguf_files_are_read_with_llama_cpp_defaults() {
         .with("llama.rope.scaling.type", Some(Value::text("linear")))
         .with("llama.rope.scaling.factor", Some(Value::F32(4.0)));
     assert_eq!(
-        config(&linear).rope_scaling,
-        Some(RopeScaling::Linear { factor: 4.0 })
+        rope(&config(&linear)).scaling,
+        RopeScaling::Linear { factor: 4.0 }
     );
     let window = file.with("llama.attention.sliding_window", token(16));
-    assert_eq!(config(&window).sliding_window, Some(16));
+    assert_eq!(attention(&config(&window)).window, Some(16));
     assert_eq!(
-        config(&window).heads * config(&window).head_dim,
+        attention(&config(&window)).heads * attention(&config(&window)).head_dim,
         HEADS * HEAD_DIM
     );
 }
@@ -374,7 +400,7 @@ fn llama_3_scaling_is_found_in_the_divisors_of_a_gguf_file() {
             kind: 0,
             bytes: divisors.iter().flat_map(|n| n.to_le_bytes()).collect(),
         });
-        gguf_config(&file).map(|config| config.rope_scaling)
+        gguf_config(&file).map(|config| rope(&config).scaling.clone())
     };
     for factor in [8.0, 32.0] {
         let found = scaling(&llama3_divisors(500_000.0, factor)).expect("Llama 3");
@@ -384,12 +410,19 @@ fn llama_3_scaling_is_found_in_the_divisors_of_a_gguf_file() {
             high_freq_factor: 4.0,
             original_context_tokens: 8192,
         };
-        assert_eq!(found, Some(expected));
+        assert_eq!(found, expected);
     }
-    assert_eq!(scaling(&[1.0; HEAD_DIM / 2]).expect("no scaling"), None);
+    assert_eq!(
+        scaling(&[1.0; HEAD_DIM / 2]).expect("no scaling"),
+        RopeScaling::None
+    );
     let mut other = llama3_divisors(500_000.0, 8.0);
     other[5] *= 1.1;
-    assert!(matches!(scaling(&other), Err(ModelError::Field { .. })));
+    let expected = RopeScaling::Long {
+        divisors: other.clone(),
+        magnitude: 1.0,
+    };
+    assert_eq!(scaling(&other).expect("divisors"), expected);
     other[5] = f32::NAN;
     assert!(matches!(scaling(&other), Err(ModelError::Field { .. })));
     assert!(matches!(

@@ -3,33 +3,50 @@
 use std::path::Path;
 
 use motet::model::ModelError;
-use motet::model::weights::{Format, ModelFiles, Tensor, TokenizerSource};
+use motet::model::weights::{Biases, Format, Mixer, ModelFiles, Role, Tensor, TokenizerSource};
 
 use crate::folder;
 use crate::gguf::GgufFile;
 use crate::tiny::{HIDDEN, Scratch, Tiny, TinyTensor, VOCAB, naive};
 
-const FORMATS: [Format; 6] = [
+const FORMATS: [Format; 10] = [
     Format::F32,
     Format::F16,
     Format::BF16,
     Format::Q8_0,
     Format::Q4_0,
     Format::Q4_1,
+    Format::Q5_0,
+    Format::Q5_1,
+    Format::Iq4Nl,
+    Format::Mxfp4,
 ];
 
 /// Opens the files and compares every tensor with the naive reading.
 fn check(path: &Path, expected: &[TinyTensor]) -> ModelFiles {
     let files = ModelFiles::open(path).expect("the tiny model is complete");
-    assert_eq!(files.tensor_names().count(), expected.len());
+    assert_eq!(files.tensors().count(), expected.len());
+    assert_eq!(files.skipped(), []);
+    let is_gguf = path.is_file();
     for expected in expected {
         let tensor = files
-            .tensor(&expected.name)
+            .tensor(expected.layer, expected.role)
             .expect("the tensor was written");
-        assert_eq!(tensor.name, expected.name);
+        let name = if is_gguf {
+            &expected.gguf_name
+        } else {
+            &expected.name
+        };
+        assert_eq!(tensor.name, name);
         assert_eq!(tensor.shape, expected.shape);
-        assert_eq!(tensor.format, expected.format);
-        assert_eq!(tensor.bytes(), expected.bytes, "{}", tensor.name);
+        assert_eq!(tensor.format(), Some(expected.format));
+        let [part] = tensor.parts() else {
+            panic!("{}: one tensor is one part", tensor.name);
+        };
+        assert_eq!(part.bytes(), expected.bytes, "{}", tensor.name);
+        // Only rows in another order are copied.
+        let reordered = is_gguf && expected.rope_heads.is_some();
+        assert_eq!(part.is_borrowed(), !reordered, "{}", tensor.name);
         let naive: Vec<f32> = (0..tensor.elements())
             .map(|index| naive(expected.format, &expected.bytes, index))
             .collect();
@@ -42,9 +59,9 @@ fn check(path: &Path, expected: &[TinyTensor]) -> ModelFiles {
 /// Reads MLX's layout as `mlx.core.dequantize` documents it.
 fn check_affine(tensor: &Tensor<'_>) {
     let Some(affine) = tensor.to_affine() else {
-        assert!(matches!(
-            tensor.format,
-            Format::F32 | Format::F16 | Format::BF16
+        assert!(!matches!(
+            tensor.format(),
+            Some(Format::Q8_0 | Format::Q4_0 | Format::Q4_1)
         ));
         return;
     };
@@ -75,8 +92,12 @@ fn gguf_files_of_every_format() {
             let scratch = Scratch::new();
             let path = scratch.write("tiny.gguf", GgufFile::of(tiny).write().0);
             let files = check(&path, &tiny.tensors());
-            assert_eq!(files.config().tied_embeddings, tied);
-            assert_eq!(files.config().attention_bias, biased);
+            let blueprint = files.blueprint();
+            assert_eq!(blueprint.stem.tied_embeddings, tied);
+            let Mixer::Attention(attention) = &blueprint.layers[0].mixer else {
+                panic!("a Llama has attention");
+            };
+            assert_eq!(attention.biases == Biases::All, biased);
             assert!(matches!(files.tokenizer_source(), TokenizerSource::Gguf(_)));
         }
     }
@@ -126,10 +147,10 @@ fn both_containers_give_the_same_configuration() {
     let gguf = ModelFiles::open(&gguf).expect("the tiny model is complete");
     let folder = folder::whole(tiny);
     let folder = ModelFiles::open(folder.path()).expect("the tiny model is complete");
-    let mut named = folder.config().clone();
+    let mut named = folder.blueprint().clone();
     assert!(named.name.starts_with("motet-scratch-"));
     named.name = "Tiny".to_owned();
-    assert_eq!(*gguf.config(), named);
+    assert_eq!(*gguf.blueprint(), named);
     // Apart from the names, they are the same model.
     assert_eq!(gguf.identity(), folder.identity());
 }
@@ -204,13 +225,10 @@ fn scales_too_large_for_a_half_precision_bias_have_no_affine_form() {
     let scratch = Scratch::new();
     let path = scratch.write("tiny.gguf", file.write().0);
     let files = ModelFiles::open(&path).expect("the model is complete");
-    let tensor = |part: &str| {
-        let name = format!("model.layers.0.self_attn.{part}.weight");
-        files.tensor(&name).expect("the tensor was written")
-    };
-    assert!(tensor("v_proj").to_affine().is_none());
-    assert!(tensor("v_proj").to_f32()[0].is_finite());
-    assert!(tensor("o_proj").to_affine().is_some());
+    let tensor = |role| files.tensor(Some(0), role).expect("the tensor was written");
+    assert!(tensor(Role::Value).to_affine().is_none());
+    assert!(tensor(Role::Value).to_f32()[0].is_finite());
+    assert!(tensor(Role::MixerOutput).to_affine().is_some());
 }
 
 #[test]
@@ -220,13 +238,17 @@ fn tensor_unknown_to_the_architecture_is_missing() {
     let files = ModelFiles::open(folder.path()).expect("the model is complete");
     assert_eq!(
         files
-            .tensor("model.embed_tokens.weight")
+            .tensor(None, Role::Embedding)
             .expect("the architecture has the tensor")
             .shape,
         [VOCAB, HIDDEN]
     );
-    for name in ["lm_head.weight", "model.layers.2.mlp.up_proj.weight", ""] {
-        let error = files.tensor(name).expect_err("tied, two layers");
+    for (layer, role, name) in [
+        (None, Role::Head, "Head"),
+        (Some(2), Role::Up, "Up of layer 2"),
+        (Some(0), Role::Router, "Router of layer 0"),
+    ] {
+        let error = files.tensor(layer, role).expect_err("tied, two layers");
         assert!(matches!(error, ModelError::TensorMissing { tensor, .. } if tensor == name));
     }
 }

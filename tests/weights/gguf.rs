@@ -153,8 +153,13 @@ pub(crate) fn kind(format: Format) -> u32 {
         Format::F16 => 1,
         Format::Q4_0 => 2,
         Format::Q4_1 => 3,
+        Format::Q5_0 => 6,
+        Format::Q5_1 => 7,
         Format::Q8_0 => 8,
+        Format::Iq4Nl => 20,
         Format::BF16 => 30,
+        Format::Mxfp4 => 39,
+        larger => panic!("the rows are too short for {larger:?}"),
     }
 }
 

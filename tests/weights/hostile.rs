@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::allocation::largest_during;
+use crate::fixtures::Fixture;
 use crate::gguf::{GgufFile, Value, array};
 use crate::tiny::{Scratch, Tiny};
 use crate::{folder, read_whole};
@@ -115,6 +116,45 @@ fn json_files_truncated_or_changed_anywhere() {
     }
 }
 
+/// Changes some bytes of each family's files and cuts them at some places.
+#[test]
+fn files_of_each_family_changed_at_some_places() {
+    const PLACES: usize = 12;
+    let sample = |path: &Path, file: &Path| {
+        read_whole::use_all(path).expect("the fixture is complete");
+        let mut victim = Victim::new(file);
+        // Headers precede the tensors, and are longer than 64 KiB in no fixture.
+        let step = victim.bytes.len().min(1 << 16).div_ceil(PLACES);
+        for at in (0..victim.bytes.len().min(1 << 16)).step_by(step.max(1)) {
+            let changed = victim.bytes[at] ^ 1;
+            victim.write(at, &[changed]);
+            // Either Ok or a typed error is correct.
+            read_whole::use_all(path).ok();
+            let original = victim.bytes[at];
+            victim.write(at, &[original]);
+        }
+        for part in 1..PLACES as u64 {
+            let length = victim.bytes.len() as u64 * part / PLACES as u64;
+            victim.file.set_len(length).expect("a scratch file");
+            read_whole::use_all(path)
+                .map(drop)
+                .expect_err("the file is cut short");
+        }
+        std::fs::write(file, &victim.bytes).expect("a scratch file");
+    };
+    for fixture in Fixture::all() {
+        let folder = fixture.folder();
+        for file in ["config.json", "model.safetensors"] {
+            sample(folder.path(), &folder.path().join(file));
+        }
+        if let Some(gguf) = fixture.gguf {
+            let scratch = Scratch::new();
+            let path = scratch.write("model.gguf", gguf.write().0);
+            sample(&path, &path);
+        }
+    }
+}
+
 /// Numbers that commonly cause arithmetic overflow.
 fn wild_bytes() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
@@ -129,7 +169,7 @@ fn wild_bytes() -> impl Strategy<Value = Vec<u8>> {
             any::<u64>(),
         ]
         .prop_map(|number| number.to_le_bytes().to_vec()),
-        (0u32..14).prop_map(|kind| kind.to_le_bytes().to_vec()),
+        (0u32..42).prop_map(|kind| kind.to_le_bytes().to_vec()),
     ]
 }
 
@@ -253,14 +293,16 @@ fn tensors_that_do_not_match_the_configuration_are_errors() {
         ": tensor `blk.0.ffn_up.weight` has shape [32, 64]; expected [64, 32]",
     );
     check(
-        |file| file.tensor("blk.0.ffn_up.weight").kind = 12,
-        ": tensor `blk.0.ffn_up.weight` is stored as Q4_K; \
-         expected one of F32, F16, BF16, Q8_0, Q4_0, Q4_1",
+        |file| file.tensor("blk.0.ffn_up.weight").kind = 16,
+        ": tensor `blk.0.ffn_up.weight` is stored as IQ2_XXS; \
+         expected one of F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, \
+         Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4",
     );
     check(
         |file| file.tensor("blk.0.ffn_up.weight").kind = 77,
         ": tensor `blk.0.ffn_up.weight` is stored as ggml type 77; \
-         expected one of F32, F16, BF16, Q8_0, Q4_0, Q4_1",
+         expected one of F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, \
+         Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4",
     );
     check(
         |file| file.tensor("output_norm.weight").kind = 8,
@@ -283,6 +325,66 @@ fn tensors_that_do_not_match_the_configuration_are_errors() {
         },
         " is damaged: tensor `token_embd.weight` is there twice; expected every tensor once",
     );
+}
+
+/// The formats that cut rows into blocks: ggml's number, the name, and the elements of a block.
+const BLOCKS: [(u32, &str, u64); 13] = [
+    (2, "Q4_0", 32),
+    (3, "Q4_1", 32),
+    (6, "Q5_0", 32),
+    (7, "Q5_1", 32),
+    (8, "Q8_0", 32),
+    (10, "Q2_K", 256),
+    (11, "Q3_K", 256),
+    (12, "Q4_K", 256),
+    (13, "Q5_K", 256),
+    (14, "Q6_K", 256),
+    (20, "IQ4_NL", 32),
+    (23, "IQ4_XS", 256),
+    (39, "MXFP4", 32),
+];
+
+#[test]
+fn rows_that_are_no_multiple_of_a_block_are_errors() {
+    for (kind, name, elements) in BLOCKS {
+        let mut file = GgufFile::of(Tiny::of(Format::F32));
+        let tensor = file.tensor("blk.1.ffn_down.weight");
+        tensor.kind = kind;
+        tensor.dimensions = vec![elements + 16, 2];
+        let scratch = Scratch::new();
+        let path = scratch.write("tiny.gguf", file.write().0);
+        assert_eq!(
+            complaint(&path, "tiny.gguf"),
+            format!(
+                "tiny.gguf is damaged: tensor `blk.1.ffn_down.weight` has rows of {} elements \
+                 in {name}; expected a multiple of {elements}",
+                elements + 16
+            )
+        );
+    }
+}
+
+#[test]
+fn blocks_after_the_end_of_the_file_are_errors() {
+    for (kind, name, elements) in BLOCKS {
+        let mut file = GgufFile::of(Tiny::of(Format::F32));
+        let last = file.tensors.last_mut().expect("the model has tensors");
+        let (tensor, bytes) = (last.name.clone(), last.bytes.len() as u64);
+        last.kind = kind;
+        // No block has fewer bytes than a quarter of its elements.
+        last.dimensions = vec![elements, bytes / (elements / 4) + 1];
+        let rows = last.dimensions[1];
+        let scratch = Scratch::new();
+        let path = scratch.write("tiny.gguf", file.write().0);
+        assert_eq!(
+            complaint(&path, "tiny.gguf"),
+            format!(
+                "tiny.gguf is damaged: tensor `{tensor}` of shape [{rows}, {elements}] reaches \
+                 beyond its end; expected every tensor within the file"
+            ),
+            "{name}"
+        );
+    }
 }
 
 #[test]

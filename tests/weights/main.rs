@@ -6,6 +6,8 @@
 mod allocation;
 mod config;
 mod containers;
+mod families;
+mod fixtures;
 mod folder;
 mod gguf;
 mod hostile;

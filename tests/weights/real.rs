@@ -14,19 +14,26 @@ fn a_real_model_is_read_whole() {
     let files = ModelFiles::open(&path).expect("MOTET_MODEL names a model");
     let opened = started.elapsed();
     let mut elements = 0;
-    for name in files.tensor_names() {
+    for (layer, role) in files.tensors() {
         let tensor = files
-            .tensor(name)
+            .tensor(layer, role)
             .expect("the tensor was checked when the files were opened");
         let values = tensor.to_f32();
         elements += values.len();
         let largest = values
             .iter()
             .fold(0.0, |most: f32, value| most.max(value.abs()));
-        assert!(values.iter().all(|value| value.is_finite()), "{name}");
-        assert!((1e-3..1e3).contains(&largest), "{name}: {largest}");
+        assert!(
+            values.iter().all(|value| value.is_finite()),
+            "{layer:?} {role:?}"
+        );
+        // Gemma 3 270M has norms up to 1,657.
+        assert!(
+            (1e-3..1e4).contains(&largest),
+            "{layer:?} {role:?}: {largest}"
+        );
     }
-    println!("{:#?}", files.config());
+    println!("{:#?}", files.blueprint());
     println!(
         "{elements} weights; opened in {opened:?}, all in {:?}",
         started.elapsed()

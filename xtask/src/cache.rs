@@ -7,6 +7,7 @@
 //!        /build/mlx-c-VERSION-KEY/          mlx-c's objects and bindings.rs
 //!        /build/mlxc-KEY/                   libmlxc.so, libmotet_blas.so
 //!        /models/NAME.gguf
+//!        /models/NAME.license.html         where a model's terms are no common license
 //!        /tools/python/                     a pip of our own, where the system has none
 //! ```
 //! A KEY is a digest of the inputs of the folder's content. Checkouts of different ages share the
@@ -50,6 +51,12 @@ impl Cache {
         fs::create_dir_all(&root)
             .with_context(|| format!("cannot create the cache folder {}", root.display()))?;
         Ok(Self { root })
+    }
+
+    /// A cache in that folder, which exists.
+    #[cfg(test)]
+    pub(crate) fn at(root: PathBuf) -> Self {
+        Self { root }
     }
 
     pub(crate) fn root(&self) -> &Path {

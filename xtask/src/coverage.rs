@@ -19,7 +19,12 @@ use crate::{process, ui, workspace};
 
 /// Set where cargo calls this program as the compiler.
 const AS_COMPILER: &str = "MOTET_COVERAGE_COMPILER";
-const FLAGS: [&str; 2] = ["-Cinstrument-coverage", "-Zcoverage-options=branch"];
+const FLAGS: [&str; 3] = [
+    "-Cinstrument-coverage",
+    "-Zcoverage-options=branch",
+    // The recovery and the simulation need it.
+    "--cfg=motet_injected",
+];
 const CORES: [&str; 3] = [
     "crates/core/src/scheduler",
     "crates/core/src/cache",
@@ -30,11 +35,10 @@ const TESTS: &[&str] = &[
     "cache_machine",
     "fuzz",
     "core_histories",
+    "engine",
     "orders",
     "pager_tiers",
-    "paging",
     "recovery",
-    "scheduling",
     "simulation",
 ];
 

@@ -19,6 +19,10 @@ const PROGRAM: [&str; 5] = [
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// The model; it is fetched unless the cache has it, and its license is shown first
+    #[arg(long, value_name = "NAME", value_enum, default_value_t = Model::SmolLm2)]
+    model: Model,
+
     /// Arguments for the load generator; `-- --help` lists them
     #[arg(last = true, value_name = "ARGS")]
     load_generator: Vec<OsString>,
@@ -28,7 +32,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let mut timings = Timings::default();
     let cache = Cache::open()?;
     timings.time("set MLX up", || setup::install(&cache, None))?;
-    let model = timings.time("fetch the model", || Model::SmolLm2.ensure(&cache))?;
+    let model = timings.time("fetch the model", || arguments.model.ensure(&cache))?;
 
     ui::heading("build the load generator");
     timings.time("build", || {

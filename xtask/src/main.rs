@@ -5,13 +5,15 @@
 //! | `setup/` | MLX for this machine: wheels, mlx-c, bindings, the generated cargo config, here and for dependent crates |
 //! | `bundle/` | a program and its libraries, for machines without the cache |
 //! | `embedded/` | a crate outside the workspace: set up, built, bundled, run |
-//! | `model.rs` | the models that tests and examples run |
+//! | `model/` | the models that tests and examples run: a table, and how their parts are joined |
 //! | `bench/` | the figures, side by side with mlx-lm |
 //! | `coverage.rs` | lines and branches of the cores that the tests reach |
 //! | `mutants.rs` | whether tests notice a mistake in the cores |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
 //! | `clients.rs`, `scale_out.rs` | third-party clients and a router against the server |
 //! | `shape/` | how the code is built: crates, layers, sizes, words, sentences |
+//! | `uninjected.rs` | a build of the library without anything that only tests need |
+//! | `parity.rs` | the table of docs/models.md |
 //! | `page.rs` | the server's page in a real browser |
 //! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands composed of set-up and cargo |
 //! | `cache.rs` | the per-user folder of everything that set-up prepares, and its lock |
@@ -33,6 +35,7 @@ mod model;
 mod mutants;
 mod packages;
 mod page;
+mod parity;
 mod process;
 mod scale_out;
 mod setup;
@@ -41,6 +44,7 @@ mod simulate;
 mod soak;
 mod test;
 mod ui;
+mod uninjected;
 mod workspace;
 
 use std::process::ExitCode;
@@ -71,6 +75,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Set up, then run everything that CI checks
     Test(test::Arguments),
+    /// Compare each family with its reference, and write the table into docs/models.md
+    Parity(parity::Arguments),
     /// Measure the figures and write them to target/motet/bench.json
     Bench(bench::Arguments),
     /// Simulate the whole engine on a paused clock, with a fault schedule for each seed
@@ -89,6 +95,8 @@ enum Command {
     ScaleOut,
     /// Print how the code is built: crates, layers, sizes, words, sentences
     Shape(shape::Arguments),
+    /// Check that a build of the library holds nothing that only tests need
+    Uninjected(uninjected::Arguments),
     /// Check the server's page in Chromium while the server works
     Page(page::Arguments),
 }
@@ -103,6 +111,7 @@ fn main() -> ExitCode {
         Command::Embedded(arguments) => embedded::command(&arguments),
         Command::Demo(arguments) => demo::command(&arguments),
         Command::Test(arguments) => test::command(&arguments),
+        Command::Parity(arguments) => parity::command(&arguments),
         Command::Bench(arguments) => bench::command(&arguments),
         Command::Simulate(arguments) => simulate::command(&arguments),
         Command::Soak(arguments) => soak::command(&arguments),
@@ -112,6 +121,7 @@ fn main() -> ExitCode {
         Command::Clients(arguments) => clients::command(&arguments),
         Command::ScaleOut => scale_out::command(),
         Command::Shape(arguments) => shape::command(&arguments),
+        Command::Uninjected(arguments) => uninjected::command(&arguments),
         Command::Page(arguments) => page::command(&arguments),
     };
     match result {

@@ -98,6 +98,11 @@ fn round(program: &PathBuf, arguments: &Arguments, tests: &[&str], how: &[&str])
         .args(how)
         // One at a time, so that the dependencies are built once.
         .env("CARGO_TARGET_DIR", target.join("mutants"))
+        // The recovery and the simulation need it.
+        .env(
+            "RUSTC_WORKSPACE_WRAPPER",
+            workspace::root().join(workspace::INJECTED_COMPILER),
+        )
         // Fewer histories than a proof needs, but enough to notice a mistake.
         .env("MOTET_HISTORIES", "200")
         .env("MOTET_ORDERS_STATES", "3000");

@@ -15,7 +15,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
-    let mut cargo = workspace::cargo();
+    let mut cargo = workspace::cargo_injected();
     cargo
         .args(["test", "--test", "simulation", "--", "--ignored", "--exact"])
         .args(["soak_for_long", "--nocapture"]);

@@ -1,33 +1,43 @@
 //! Output for the user: one line for each task, with progress on a terminal and plain lines
 //! elsewhere.
 
-use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
+
+use indicatif::{DecimalBytes, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 /// Interval at which a running task prints a line where there is no terminal to redraw.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A task in progress. [`Task::done`] ends it; a task that is dropped has failed.
+/// A task in progress. [`Task::done`] ends it; a task that is dropped has failed, and its last
+/// progress stays on the terminal.
 pub(crate) struct Task {
     label: String,
     started: Instant,
     last_printed: Instant,
-    on_terminal: bool,
+    /// Hidden where there is no terminal.
+    line: ProgressBar,
 }
 
 impl Task {
     pub(crate) fn start(label: impl Into<String>) -> Self {
         let now = Instant::now();
-        let on_terminal = std::io::stderr().is_terminal() && std::env::var_os("CI").is_none();
+        let target = if std::env::var_os("CI").is_none() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let style = ProgressStyle::with_template("  {prefix}: {msg}").expect("a template");
         let task = Self {
             label: label.into(),
             started: now,
             last_printed: now,
-            on_terminal,
+            line: ProgressBar::with_draw_target(None, target)
+                .with_style(style)
+                .with_finish(ProgressFinish::Abandon),
         };
-        if on_terminal {
-            task.rewrite_line("…");
-        } else {
+        task.line.set_prefix(task.label.clone());
+        task.line.set_message("…");
+        if task.line.is_hidden() {
             eprintln!("  {} …", task.label);
         }
         task
@@ -35,9 +45,8 @@ impl Task {
 
     /// Shows the task's progress.
     pub(crate) fn progress(&mut self, text: &str) {
-        if self.on_terminal {
-            self.rewrite_line(text);
-        } else if self.last_printed.elapsed() >= PLAIN_INTERVAL {
+        self.line.set_message(text.to_owned());
+        if self.line.is_hidden() && self.last_printed.elapsed() >= PLAIN_INTERVAL {
             self.last_printed = Instant::now();
             eprintln!("  {}: {text}", self.label);
         }
@@ -45,18 +54,10 @@ impl Task {
 
     pub(crate) fn done(self) {
         let text = format!("done in {}", duration(self.started.elapsed()));
-        if self.on_terminal {
-            self.rewrite_line(&text);
-            eprintln!();
-        } else {
+        if self.line.is_hidden() {
             eprintln!("  {}: {text}", self.label);
         }
-    }
-
-    fn rewrite_line(&self, text: &str) {
-        // Back to the start of the line, and clear it.
-        eprint!("\r\x1b[2K  {}: {text}", self.label);
-        let _ = std::io::stderr().flush(); // a lost progress line is no reason to stop
+        self.line.finish_with_message(text);
     }
 }
 
@@ -114,9 +115,9 @@ pub(crate) fn duration(duration: Duration) -> String {
     }
 }
 
-/// `12.3 MB`, in powers of ten as registries count.
-pub(crate) fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
+/// `12.30 MB`, in powers of ten as registries count.
+pub(crate) fn shown_bytes(bytes: u64) -> String {
+    DecimalBytes(bytes).to_string()
 }
 
 #[cfg(test)]

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet::cache::Salt;
-use motet::model::sampling::Sampling;
-use motet::request::{ContextLimit, Priority};
+use motet::request::Priority;
 use motet::{SequenceId, TokenId, UserId};
 use motet_core::scheduler::{Effect, Submission};
 
@@ -87,23 +85,11 @@ impl Callers {
             started_at: None,
         });
         *self.waiting.entry(arrival.user).or_default() += 1;
+        let sequence = SequenceId(self.all.len() as u64);
         Submission {
-            sequence: SequenceId(self.all.len() as u64),
-            prompt,
-            output_tokens_max: arrival.output_tokens,
-            sampling: Sampling::GREEDY,
-            sampling_spec: None,
-            end_tokens: Arc::default(),
             user: arrival.user,
-            weight: 1.0,
             class: arrival.class,
-            start_by: None,
-            finish_by: None,
-            at_limit: ContextLimit::Stop,
-            salt: Salt::default(),
-            restore_points: Vec::new(),
-            retention: 0,
-            report_prefill_progress: false,
+            ..Submission::new(sequence, prompt, arrival.output_tokens)
         }
     }
 

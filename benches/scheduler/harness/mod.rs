@@ -8,13 +8,14 @@ mod callers;
 mod device;
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use motet::SequenceId;
 use motet::config::{CacheConfig, SchedulerConfig};
 use motet::model::{Model, ModelSpec};
-use motet_core::cache::{self, CacheCore};
+use motet_core::cache::{self, CacheCore, CacheError};
 use motet_core::scheduler::{Effect, Event, SchedulerCore};
+use motet_testkit::core_harness::{self, CorePeer};
 
 use crate::arrivals::Arrival;
 pub(crate) use callers::{Callers, WaitSeconds};
@@ -23,24 +24,22 @@ pub(crate) use device::{LARGE_DEVICE, Pace, SMALL_DEVICE, Step};
 
 /// The cores, the device and all callers.
 pub(crate) struct CoreHarness<M: Model> {
-    pub(crate) scheduler: SchedulerCore,
-    pub(crate) cache: CacheCore,
+    cores: core_harness::CoreHarness,
     pub(crate) callers: Callers,
     device: VirtualDevice<M>,
-    now: Duration,
     /// Whether the state of finished sequences is kept.
     retains: bool,
     /// The work of each step.
     pub(crate) steps: Vec<Step>,
-    /// The cores' own time.
-    cores: CoreTime,
 }
 
-/// The host's time, by part.
-#[derive(Clone, Copy, Debug, Default)]
-struct CoreTime {
-    scheduler: Duration,
-    cache: Duration,
+/// The device, its model and the callers, as the cores see them.
+struct Surroundings<'a, M: Model> {
+    model: &'a mut M,
+    device: &'a mut VirtualDevice<M>,
+    callers: &'a mut Callers,
+    retains: bool,
+    steps: &'a mut Vec<Step>,
 }
 
 impl<M: Model> CoreHarness<M> {
@@ -50,15 +49,15 @@ impl<M: Model> CoreHarness<M> {
         cache: CacheConfig,
         pace: Pace,
     ) -> Self {
+        let scheduler = SchedulerCore::new(spec.clone(), scheduler);
+        let cache = CacheCore::new(spec.clone(), cache);
         Self {
-            scheduler: SchedulerCore::new(spec.clone(), scheduler),
-            cache: CacheCore::new(spec.clone(), cache),
+            // The bench measures the cores without their checks.
+            cores: core_harness::CoreHarness::new(scheduler, cache).unchecked(),
             callers: Callers::default(),
             device: VirtualDevice::new(pace),
-            now: Duration::ZERO,
             retains: true,
             steps: Vec::new(),
-            cores: CoreTime::default(),
         }
     }
 
@@ -70,13 +69,18 @@ impl<M: Model> CoreHarness<M> {
 
     /// The time of the virtual engine.
     pub(crate) fn now(&self) -> Duration {
-        self.now
+        self.cores.now()
+    }
+
+    pub(crate) fn scheduler(&self) -> &SchedulerCore {
+        self.cores.scheduler()
     }
 
     /// The host's time in the scheduler's core, in the cache's, and with the device's table and
     /// the model.
     pub(crate) fn host_time(&self) -> [Duration; 3] {
-        [self.cores.scheduler, self.cores.cache, self.device.host]
+        let [scheduler, cache] = self.cores.times();
+        [scheduler, cache, self.device.host]
     }
 
     /// Serves these requests, which are in order, until all have finished.
@@ -102,7 +106,7 @@ impl<M: Model> CoreHarness<M> {
                 && !arrivals.is_empty()
                 && let Some(mut arrival) = more.next()
             {
-                arrival.at = self.now;
+                arrival.at = self.now();
                 sent.push(self.callers.all.len());
                 self.submit(model, arrival);
             }
@@ -115,8 +119,8 @@ impl<M: Model> CoreHarness<M> {
     /// Handles the next event. Returns false when none is left.
     fn handle_next(&mut self, model: &mut M, arrivals: &mut VecDeque<Arrival>) -> bool {
         let next_arrival_at = arrivals.front().map(|arrival| arrival.at);
-        let finishes_at = self.device.finishes_at(self.now);
-        let wakes_at = self.scheduler.wakes_at();
+        let finishes_at = self.device.finishes_at(self.now());
+        let wakes_at = self.cores.scheduler().wakes_at();
         let Some(at) = [next_arrival_at, finishes_at, wakes_at]
             .into_iter()
             .flatten()
@@ -124,9 +128,11 @@ impl<M: Model> CoreHarness<M> {
         else {
             return false;
         };
-        self.now = self.now.max(at);
+        self.cores.pass_until(at);
         if finishes_at == Some(at) {
-            let outcome = self.device.finish(model, &mut self.now);
+            let mut now = self.now();
+            let outcome = self.device.finish(model, &mut now);
+            self.cores.pass_until(now);
             self.handle_event(model, Event::Outcome(outcome));
         } else if next_arrival_at == Some(at) {
             let arrival = arrivals.pop_front().expect("its time was just read");
@@ -138,49 +144,49 @@ impl<M: Model> CoreHarness<M> {
     }
 
     fn submit(&mut self, model: &mut M, arrival: Arrival) {
-        let submission = self.callers.admit(arrival, self.now);
+        let submission = self.callers.admit(arrival, self.cores.now());
         self.handle_event(model, Event::Submit(submission));
     }
 
     /// Passes an event to the scheduler, and its effects to the other parts, until none is
     /// left.
     fn handle_event(&mut self, model: &mut M, event: Event) {
-        let mut events = VecDeque::from([event]);
-        while let Some(event) = events.pop_front() {
-            let started_at = Instant::now();
-            let effects = self.scheduler.handle(self.now, event);
-            self.cores.scheduler += started_at.elapsed();
-            for effect in effects {
-                match effect {
-                    Effect::Cache(message) => {
-                        let message = self.discard_unless_cached(message);
-                        let started_at = Instant::now();
-                        let answer = self.cache.handle(self.now, message);
-                        self.cores.cache += started_at.elapsed();
-                        self.device
-                            .track_slots(answer.as_ref().map_or(&[], Vec::as_slice));
-                        events.push_back(Event::Cache(answer));
-                    }
-                    Effect::Work(work) => {
-                        let step = self
-                            .device
-                            .submit(model, work, &mut self.now, &self.callers);
-                        self.steps.extend(step);
-                    }
-                    other => self.callers.deliver(other, self.now),
-                }
+        let mut surroundings = Surroundings {
+            model,
+            device: &mut self.device,
+            callers: &mut self.callers,
+            retains: self.retains,
+            steps: &mut self.steps,
+        };
+        self.cores.run(event, &mut surroundings);
+    }
+}
+
+impl<M: Model> CorePeer for Surroundings<'_, M> {
+    fn on_effect(&mut self, effect: Effect, now: &mut Duration) -> Option<Event> {
+        match effect {
+            Effect::Work(work) => {
+                let step = self.device.submit(self.model, work, now, self.callers);
+                self.steps.extend(step);
             }
+            other => self.callers.deliver(other, *now),
         }
+        None
     }
 
     /// Without a cache, a close becomes a discard.
-    fn discard_unless_cached(&self, message: cache::Message) -> cache::Message {
+    fn on_message(&mut self, message: cache::Message) -> cache::Message {
         match message {
             cache::Message::Close { sequence, .. } if !self.retains => {
                 cache::Message::Discard { sequence }
             }
             other => other,
         }
+    }
+
+    fn on_answer(&mut self, answer: &Result<Vec<cache::Effect>, CacheError>) {
+        let effects = answer.as_ref().map_or(&[][..], Vec::as_slice);
+        self.device.track_slots(effects);
     }
 }
 

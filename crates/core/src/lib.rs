@@ -22,6 +22,8 @@ mod ids;
 pub mod lease;
 pub mod pager;
 pub mod protocol;
+#[cfg(test)]
+mod random_cases;
 pub mod recovery;
 pub mod scheduler;
 pub mod snapshot;

@@ -5,16 +5,30 @@
 //! into MLX graphs.
 
 pub mod attend;
+pub mod delta_net;
+pub mod experts;
+pub mod gated;
+pub mod gated_norm;
+mod gates;
 pub mod linear;
+pub mod mamba2;
 pub mod norm;
 pub mod pool;
 mod products;
 mod sample;
-pub mod silu;
+mod scratch;
+pub mod short_conv;
 pub mod simd;
+pub mod spans;
 mod split;
+#[cfg(test)]
+mod tests;
 
-pub use attend::{AttendPlan, Attention, Heads, Order, PartRange, Rotary, SpanRange, TailRange};
+pub use attend::{
+    AttendPlan, Attention, Extras, Heads, LayerInputs, Order, PartRange, PositionScale, QkNorm,
+    Rotary, SpanRange, TailRange,
+};
+pub use gated::Activation;
 pub use sample::sample_rows;
 pub use simd::InstructionSet;
 

@@ -62,15 +62,15 @@ pub fn linear(
 }
 
 /// Some rows of the weights, which are some columns of the output.
-struct Part<'a> {
-    input: &'a [f32],
-    weight: &'a [f32],
-    width: usize,
-    bias: Option<&'a [f32]>,
-    output: &'a Split<'a, f32>,
+pub(super) struct Part<'a> {
+    pub(super) input: &'a [f32],
+    pub(super) weight: &'a [f32],
+    pub(super) width: usize,
+    pub(super) bias: Option<&'a [f32]>,
+    pub(super) output: &'a Split<'a, f32>,
     /// The first of its columns, and the number of all columns.
-    first: usize,
-    n: usize,
+    pub(super) first: usize,
+    pub(super) n: usize,
 }
 
 impl Job for Part<'_> {

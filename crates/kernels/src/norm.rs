@@ -91,12 +91,7 @@ impl Job for Plain<'_> {
         let width = self.norm.width;
         let rows = self.input.chunks_exact(width);
         for (input, output) in rows.zip(self.output.chunks_exact_mut(width)) {
-            let mut squares = [simd.splat(0.0); 4];
-            for (i, x) in input.chunks(S::LANES).enumerate() {
-                let x = simd.load_part(x);
-                squares[i % 4] = simd.mul_add(x, x, squares[i % 4]);
-            }
-            let factor = factor(simd, self.norm, squares);
+            let factor = inverse_root_mean_square(simd, input, self.norm.epsilon);
             scale(simd, self.norm.weight, factor, input, output);
         }
     }
@@ -132,18 +127,29 @@ impl Job for Added<'_> {
                 squares[i % 4] = simd.mul_add(x, x, squares[i % 4]);
                 simd.store_part(sum, x);
             }
-            let factor = factor(simd, self.norm, squares);
+            let factor = factor(simd, width, self.norm.epsilon, squares);
             scale(simd, self.norm.weight, factor, sum, output);
         }
     }
 }
 
-/// The factor of each number in a row.
+/// The factor of each number in `row`: the inverse of the square root of the mean square.
 #[inline(always)]
-fn factor<S: Simd>(simd: S, norm: Norm<'_>, squares: [S::Vector; 4]) -> f32 {
+pub(crate) fn inverse_root_mean_square<S: Simd>(simd: S, row: &[f32], epsilon: f32) -> f32 {
+    let mut squares = [simd.splat(0.0); 4];
+    for (i, x) in row.chunks(S::LANES).enumerate() {
+        let x = simd.load_part(x);
+        squares[i % 4] = simd.mul_add(x, x, squares[i % 4]);
+    }
+    factor(simd, row.len(), epsilon, squares)
+}
+
+/// The factor of each number in a row of `width`.
+#[inline(always)]
+fn factor<S: Simd>(simd: S, width: usize, epsilon: f32, squares: [S::Vector; 4]) -> f32 {
     let [a, b, c, d] = squares;
     let total = simd.sum(simd.add(simd.add(a, b), simd.add(c, d)));
-    1.0 / (total / norm.width as f32 + norm.epsilon).sqrt()
+    1.0 / (total / width as f32 + epsilon).sqrt()
 }
 
 #[inline(always)]

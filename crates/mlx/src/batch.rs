@@ -9,9 +9,10 @@ use mlx_rs::ops::indexing::take_axis;
 use rustc_hash::FxHashMap;
 
 use super::MlxModel;
+use super::groups::{KvShape, LayerGroups};
 use super::ops::concatenate;
-use super::segment::MlxSegment;
-use super::shape::Shape;
+use super::segment::{KvPart, MlxSegment};
+use super::state::State;
 use motet_core::TokenId;
 use motet_core::protocol::OutputKind;
 use motet_model::{Segment, Span, Tail, TokenSource};
@@ -24,8 +25,8 @@ pub(super) struct Batch {
     tokens: Vec<TokenId>,
     sampled_rows: Option<SampledRows>,
     pub(super) spans: Vec<SpanRows>,
-    /// Sealed segments that some span sees, each once.
-    pub(super) segments: Vec<Rc<MlxSegment>>,
+    /// The view of each group with keys and values.
+    pub(super) kv: Vec<KvBatch>,
     /// Rows whose logits are needed, ascending.
     pub(super) output_rows: Vec<u32>,
 }
@@ -45,6 +46,23 @@ pub(super) struct SpanRows {
     pub(super) rows: Range<usize>,
     /// Position of the span's first row.
     pub(super) start: usize,
+}
+
+/// A batch's view of one group with keys and values.
+#[derive(Debug)]
+pub(super) struct KvBatch {
+    group: usize,
+    pub(super) spans: Vec<KvSpan>,
+    /// Sealed segments that some span sees, each once.
+    pub(super) segments: Vec<Rc<MlxSegment>>,
+}
+
+/// One span's rows, and what they see in one group.
+#[derive(Debug)]
+pub(super) struct KvSpan {
+    pub(super) rows: Range<usize>,
+    /// Position of the span's first row.
+    pub(super) start: usize,
     /// Segments that the span sees, in the order of its path.
     pub(super) path: Vec<Seen>,
     /// Tokens of the tail that come before the span's rows in the tail's buffers.
@@ -54,24 +72,27 @@ pub(super) struct SpanRows {
 /// A segment as a span sees it.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// Index among the batch's segments.
+    /// Index among the group's segments.
     pub(super) segment: usize,
     /// Positions of the tokens whose state the segment retains.
     pub(super) positions: Range<usize>,
 }
 
 impl Batch {
-    pub(super) fn new(shape: &Shape, spans: &[Span<'_, MlxModel>]) -> Self {
+    pub(super) fn new(groups: &LayerGroups, spans: &[Span<'_, MlxModel>]) -> Self {
         let mut batch = Self {
             tokens: Vec::new(),
             sampled_rows: None,
             spans: Vec::with_capacity(spans.len()),
-            segments: Vec::new(),
+            kv: Vec::with_capacity(groups.kv.len()),
             output_rows: Vec::new(),
         };
-        let mut index_map = FxHashMap::default();
         for span in spans {
-            batch.push(shape, span, &mut index_map);
+            batch.push(span);
+        }
+        for (group, shape) in groups.kv.iter().enumerate() {
+            let kv = KvBatch::new(group, shape, spans, &batch.spans);
+            batch.kv.push(kv);
         }
         batch
     }
@@ -102,12 +123,7 @@ impl Batch {
         spans.flat_map(|span| span.start..span.start + span.rows.len())
     }
 
-    fn push(
-        &mut self,
-        shape: &Shape,
-        span: &Span<'_, MlxModel>,
-        index_map: &mut FxHashMap<*const MlxSegment, usize>,
-    ) {
+    fn push(&mut self, span: &Span<'_, MlxModel>) {
         let path_tokens: usize = span.path.iter().map(|segment| segment.tokens()).sum();
         let start = path_tokens + span.tail.tokens();
         let rows = self.rows()..self.rows() + span.tokens.count();
@@ -128,13 +144,41 @@ impl Batch {
                 sampled_rows.index_map.push((rows.start, sampled_index));
             }
         }
-        let path = self.path(shape.first_seen(start), span.path, index_map);
-        self.spans.push(SpanRows {
-            rows,
-            start,
-            path,
-            held: span.tail.staying(shape, span.tokens.count()),
-        });
+        self.spans.push(SpanRows { rows, start });
+    }
+}
+
+impl KvBatch {
+    fn new(group: usize, shape: &KvShape, spans: &[Span<'_, MlxModel>], rows: &[SpanRows]) -> Self {
+        let mut batch = Self {
+            group,
+            spans: Vec::with_capacity(spans.len()),
+            segments: Vec::new(),
+        };
+        let mut index_map = FxHashMap::default();
+        for (span, SpanRows { rows, start }) in spans.iter().zip(rows) {
+            let path = batch.path(shape.first_seen(*start), span.path, &mut index_map);
+            batch.spans.push(KvSpan {
+                rows: rows.clone(),
+                start: *start,
+                path,
+                held: span.tail.kv(group).staying(span.tokens.count()),
+            });
+        }
+        batch
+    }
+
+    /// The segments' state of one of the group's layers, in the order of the segments.
+    pub(super) fn states(&self, index: usize) -> impl Iterator<Item = &State> {
+        let parts = self.segments.iter().map(|segment| segment.kv(self.group));
+        parts.map(move |part| part.layer(index))
+    }
+
+    /// Cached tokens that some span sees before this step. Those of a segment count once.
+    pub(super) fn cached_tokens(&self) -> usize {
+        let parts = self.segments.iter().map(|segment| segment.kv(self.group));
+        let tails = self.spans.iter().map(|span| span.held);
+        parts.map(KvPart::retained).chain(tails).sum()
     }
 
     /// The segments of `path` that retain a position from `first_seen` on.
@@ -148,7 +192,8 @@ impl Batch {
         let mut seen = Vec::with_capacity(path.len());
         for segment in path {
             end += segment.tokens();
-            if segment.retained() == 0 || end <= first_seen {
+            let retained = segment.kv(self.group).retained();
+            if retained == 0 || end <= first_seen {
                 continue;
             }
             let segments = &mut self.segments;
@@ -157,14 +202,14 @@ impl Batch {
                     segments.push(Rc::clone(segment));
                     segments.len() - 1
                 }),
-                positions: end - segment.retained()..end,
+                positions: end - retained..end,
             });
         }
         seen
     }
 }
 
-impl SpanRows {
+impl KvSpan {
     /// Position of the first token in the tail's buffers.
     pub(super) fn tail_start(&self) -> usize {
         self.start - self.held

@@ -86,7 +86,8 @@ impl Buffer {
     /// The array owns its memory, which is row-contiguous once the array is evaluated. From now
     /// on it is used only by operations that are evaluated on the kernels' stream, and by the
     /// host once it has waited for the last kernel. Every user of a view of it accepts that its
-    /// numbers change.
+    /// numbers change. No operation gets an array over the same memory beside it, neither as an
+    /// input nor as another buffer: a kernel has exclusive use of the buffers that it changes.
     #[must_use]
     pub unsafe fn new(array: Array) -> Self {
         Self(array)
@@ -431,6 +432,7 @@ unsafe extern "C" fn run(
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let (inputs, rest) = views.split_at(context.counts[0]);
         let (in_place, outputs) = rest.split_at(context.counts[1]);
+        assert_apart(inputs, in_place);
         // SAFETY: the C++ half gives every kernel valid inputs and new outputs. `Buffer::new`
         // requires that nothing else uses the in-place arrays now.
         let (inputs, mut in_place, mut outputs) = unsafe {
@@ -459,6 +461,21 @@ unsafe extern "C" fn run(
     // The payload's own drop might panic again.
     let _forgotten = ManuallyDrop::new(panic);
     1
+}
+
+/// # Panics
+///
+/// When the memory of an in-place array is also that of another one, or of an input.
+fn assert_apart(inputs: &[RawView], in_place: &[RawView]) {
+    let with_memory = in_place.iter().filter(|view| !view.is_empty());
+    let mut changed: SmallVec<[*mut f32; 16]> = with_memory.map(|view| view.data).collect();
+    changed.sort_unstable();
+    let is_twice = changed.windows(2).any(|pair| pair[0] == pair[1]);
+    let is_input = |view: &RawView| changed.binary_search(&view.data).is_ok();
+    assert!(
+        !is_twice && !inputs.iter().any(is_input),
+        "an array that a kernel changes is also another one of its arrays"
+    );
 }
 
 /// Frees the context; called by the C++ half, once.
@@ -522,6 +539,10 @@ impl RawView {
         // SAFETY: the C++ half gives `dims` sizes, none of them negative.
         let sizes = unsafe { std::slice::from_raw_parts(self.shape, self.dims) };
         sizes.iter().map(|&size| size as usize).collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shape().contains(&0)
     }
 
     fn strides(&self) -> &[i64] {

@@ -1,8 +1,11 @@
 //! Detached states: segments in transfer between the device and the host.
 //!
-//! A packed segment is its cached numbers, one layer after another: keys, then values, each
-//! `[kv_heads, retained, head_dim]`, in the type in which they are cached. A change of this
-//! order needs another `LAYOUT` in the model's identity.
+//! A packed segment is its cached numbers, group after group. A group of layers with keys and
+//! values packs one layer after another: keys, then values, each `[kv_heads, retained,
+//! head_dim]`, in the type in which they are cached. After all of these come the recurrent
+//! groups, if the segment holds their state: one layer after another, its arrays in their order
+//! ([`RecurrentShape::arrays`]), in single precision. A change of this order needs another
+//! `LAYOUT` in the model's identity.
 //!
 //! One thread may read an array while another steps with it, since neither changes it. The
 //! device's thread does change MLX's record of how far an array's evaluation has come, so no
@@ -11,24 +14,28 @@
 //! array. MLX's own wait would not do: MLX reports a step's failure to the first thread that
 //! waits.
 //!
-//! On the CPU, imported state lies in memory of a [`Pool`], and MLX gets arrays over that
-//! memory. On other devices, and without the bridge, it is copied to MLX's own memory.
+//! On the CPU, imported keys and values lie in memory of a [`Pool`], and MLX gets arrays over
+//! that memory. On other devices, and without the bridge, they are copied to MLX's own memory,
+//! and so is recurrent state on every device.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, transforms};
+use mlx_rs::{Array, Dtype, transforms};
 
 use super::bridge::{self, memory};
 use super::error::MlxError;
+use super::groups::{Arrays, KvShape, LayerGroups, RecurrentShape};
 use super::kv_block::KvBlock;
-use super::pool::{Pages, Pool};
-use super::segment::MlxSegment;
-use super::shape::Shape;
+use super::pool::Pool;
+use super::segment::{KvPart, MlxSegment};
 use super::state::State;
+use super::tail::TailCopy;
 use motet_core::protocol::{ModelError, SegmentSize};
 use motet_model::{Floats, Packer, Segment, preconditions};
+use motet_sync::page_pool::PageSize;
 
 /// Interval at which a detached state is polled for being computed.
 const WATCH: Duration = Duration::from_micros(50);
@@ -36,62 +43,78 @@ const WATCH: Duration = Duration::from_micros(50);
 /// Packs and unpacks an MLX model's detached states.
 #[derive(Clone, Debug)]
 pub struct MlxPacker {
-    pub(super) shape: Shape,
+    pub(super) groups: Arc<LayerGroups>,
     /// Memory for imported state. None where it lies in MLX's own memory.
     pub(super) pool: Option<Pool>,
 }
 
 /// A segment's arrays, exported or about to be imported.
 pub struct MlxDetachedState {
-    segment_size: SegmentSize,
-    /// Empty where no token's state is retained.
-    layers: Vec<State>,
+    /// The same arrays as a segment.
+    segment: MlxSegment,
     /// An array that is computed after all of them. None where they are known to be computed.
     computed: Option<Array>,
 }
 
 impl MlxPacker {
-    fn array_shape(&self, retained: usize) -> [i32; 3] {
-        [
-            self.shape.kv_heads,
-            retained as i32,
-            self.shape.cached_width(),
-        ]
-    }
-
-    /// The arrays in `bytes`, over one block of the pool.
-    fn wrapped_in_pool(
+    /// The keys and values of a group in `bytes`.
+    fn unpacked_kv(
         &self,
-        pool: &Pool,
+        shape: &KvShape,
         bytes: &[u8],
         retained: usize,
     ) -> Result<Vec<State>, Exception> {
-        let mut block = KvBlock::new(pool, &self.shape, retained, Pages::Large)?;
-        block.fill(bytes);
-        block.states()
+        match &self.pool {
+            _ if retained == 0 => Ok(Vec::new()),
+            Some(pool) => {
+                let mut block = KvBlock::new(pool, shape, retained, PageSize::Large)?;
+                block.fill(bytes);
+                block.states()
+            }
+            None => Ok(copied_kv(shape, bytes, retained)),
+        }
     }
+}
 
-    /// The arrays in `bytes`, copied to MLX's memory.
-    fn copied(&self, bytes: &[u8], retained: usize) -> Vec<State> {
-        let shape = self.array_shape(retained);
-        let array_bytes = bytes.len() / (2 * self.shape.layers);
-        let dtype = self.shape.cached.array_dtype();
-        let copied = |bytes: &[u8]| memory::copied(bytes, &shape, dtype);
-        let layers = bytes.chunks_exact(2 * array_bytes);
-        let state = |bytes: &[u8]| State {
-            keys: copied(&bytes[..array_bytes]),
-            values: copied(&bytes[array_bytes..]),
-        };
-        layers.map(state).collect()
-    }
+/// The keys and values of a group in `bytes`, copied to MLX's memory.
+fn copied_kv(shape: &KvShape, bytes: &[u8], retained: usize) -> Vec<State> {
+    let array_shape = [shape.kv_heads, retained as i32, shape.cached_width()];
+    let array_bytes = bytes.len() / (2 * shape.layers);
+    let dtype = shape.cached.array_dtype();
+    let copied = |bytes: &[u8]| memory::copied(bytes, &array_shape, dtype);
+    let layers = bytes.chunks_exact(2 * array_bytes);
+    let state = |bytes: &[u8]| State {
+        keys: copied(&bytes[..array_bytes]),
+        values: copied(&bytes[array_bytes..]),
+    };
+    layers.map(state).collect()
+}
+
+/// The state of a recurrent group's layers in `bytes`, copied to MLX's memory.
+fn copied_recurrent(shape: &RecurrentShape, mut bytes: &[u8]) -> Vec<Arrays> {
+    let mut array = |(shape, array_bytes): (&Vec<i32>, usize)| {
+        let (own, rest) = bytes.split_at(array_bytes);
+        bytes = rest;
+        memory::copied(own, shape, Dtype::Float32)
+    };
+    let layers = (0..shape.layers).map(|_| {
+        let arrays = shape.arrays.iter().zip(shape.array_bytes());
+        arrays.map(&mut array).collect()
+    });
+    layers.collect()
 }
 
 impl Packer for MlxPacker {
     type DetachedState = MlxDetachedState;
 
     fn packed_bytes(&self, segment_size: SegmentSize) -> usize {
-        let retained = self.shape.retained(segment_size);
-        retained.saturating_mul(self.shape.bytes_per_token())
+        let kv = self.groups.kv.iter().map(|shape| {
+            let retained = shape.retained(segment_size);
+            retained.saturating_mul(shape.bytes_per_token())
+        });
+        let recurrent = segment_size.has_recurrent_state();
+        let recurrent = recurrent.then(|| self.groups.recurrent_bytes());
+        kv.chain(recurrent).fold(0, usize::saturating_add)
     }
 
     fn is_computed(&self, detached_state: &MlxDetachedState) -> bool {
@@ -100,7 +123,8 @@ impl Packer for MlxPacker {
     }
 
     fn pack(&self, detached_state: &MlxDetachedState, into: &mut [u8]) -> Result<(), ModelError> {
-        let expected = self.packed_bytes(detached_state.segment_size);
+        let segment = &detached_state.segment;
+        let expected = self.packed_bytes(segment.segment_size());
         assert_eq!(
             into.len(),
             expected,
@@ -110,7 +134,7 @@ impl Packer for MlxPacker {
             thread::sleep(WATCH);
         }
         let mut rest = into;
-        for array in detached_state.layers.iter().flat_map(State::arrays) {
+        for array in segment.arrays() {
             // SAFETY: the array is computed by now and was found to be row-contiguous. A sealed
             // segment's memory is never changed, and the detached state keeps it alive.
             let bytes = unsafe { memory::bytes(array) };
@@ -127,28 +151,36 @@ impl Packer for MlxPacker {
         bytes: &[u8],
     ) -> Result<MlxDetachedState, ModelError> {
         preconditions::unpack(segment_size, self.packed_bytes(segment_size), bytes.len())?;
-        let retained = self.shape.retained(segment_size);
-        let layers = match &self.pool {
-            _ if retained == 0 => Vec::new(),
-            Some(pool) => self
-                .wrapped_in_pool(pool, bytes, retained)
-                .map_err(MlxError::from)?,
-            None => self.copied(bytes, retained),
-        };
+        let (mut kv, mut rest) = (Vec::with_capacity(self.groups.kv.len()), bytes);
+        for shape in &self.groups.kv {
+            let retained = shape.retained(segment_size);
+            let (own, after) = rest.split_at(retained * shape.bytes_per_token());
+            let layers = self.unpacked_kv(shape, own, retained);
+            kv.push(KvPart::new(retained, layers.map_err(MlxError::from)?));
+            rest = after;
+        }
+        let mut recurrent = Vec::new();
+        if segment_size.has_recurrent_state() {
+            for shape in &self.groups.recurrent {
+                let (own, after) = rest.split_at(shape.bytes());
+                recurrent.push(copied_recurrent(shape, own));
+                rest = after;
+            }
+        }
         Ok(MlxDetachedState {
-            segment_size,
-            layers,
+            segment: MlxSegment::new(segment_size, kv, recurrent),
             computed: None,
         })
     }
 
-    fn floats(&self, segment_size: SegmentSize) -> Option<Floats> {
-        let rows = self.shape.retained(segment_size);
-        (rows > 0).then_some(Floats {
-            kind: self.shape.cached.kind,
-            rows,
-            channels: self.shape.head_dim as usize,
-        })
+    fn floats(&self, segment_size: SegmentSize) -> Vec<Floats> {
+        let sections = self.groups.kv.iter().map(|shape| Floats {
+            kind: shape.cached.kind,
+            planes: shape.layers * 2 * shape.kv_heads as usize,
+            rows: shape.retained(segment_size),
+            channels: shape.head_dim as usize,
+        });
+        sections.filter(|floats| floats.rows > 0).collect()
     }
 }
 
@@ -166,35 +198,31 @@ impl MlxDetachedState {
         let contiguous = segment.arrays().all(memory::is_row_contiguous);
         assert!(contiguous, "sealed state is row-contiguous");
         Ok(Self {
-            segment_size: segment.segment_size(),
-            layers: segment.states().map(State::shared).collect(),
+            segment: segment.shared(),
             computed,
         })
     }
 
-    /// Takes these arrays, which have no other user; they are computed before `computed` is.
-    pub(super) fn from_copy(
-        segment_size: SegmentSize,
-        layers: Vec<State>,
-        computed: Array,
-    ) -> Self {
+    /// Takes the copy of `tokens` tokens of a tail, whose arrays have no other user.
+    pub(super) fn from_copy(tokens: usize, copy: TailCopy) -> Self {
+        let kv = copy.layers.into_iter();
+        let kv = kv.map(|layers| KvPart::new(tokens, layers)).collect();
         Self {
-            segment_size,
-            layers,
-            computed: Some(computed),
+            segment: MlxSegment::new(SegmentSize::whole(tokens), kv, Vec::new()),
+            computed: Some(copy.computed),
         }
     }
 
-    /// Turns the arrays into a segment.
-    pub(super) fn into_segment(self, shape: &Shape) -> MlxSegment {
-        MlxSegment::new(shape, self.segment_size, self.layers)
+    /// The arrays as a segment.
+    pub(super) fn into_segment(self) -> MlxSegment {
+        self.segment
     }
 }
 
 impl std::fmt::Debug for MlxDetachedState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MlxDetachedState")
-            .field("extent", &self.segment_size)
+            .field("segment_size", &self.segment.segment_size())
             .finish_non_exhaustive()
     }
 }

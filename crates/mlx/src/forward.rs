@@ -6,11 +6,16 @@ use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::take_axis;
 use mlx_rs::{Array, transforms};
 
-use super::attention::Attention;
+use super::attention::Attentions;
 use super::batch::Batch;
+use super::blocks::MixerStep;
+use super::decoder::Decoder;
+use super::layers::Weights;
 use super::ops::Ops;
+use super::rotary::Rotary;
 use super::tail::TailWrites;
-use super::weights::Weights;
+use super::weights::InputNorm;
+use motet_weights::Stem;
 
 /// Layers that are built before they are submitted. The device works on them while the rest is
 /// being built.
@@ -21,72 +26,123 @@ const LAYERS_AHEAD: usize = 4;
 /// less; submitting a long chunk waits for its first layers.
 pub(super) const QUEUED_BYTES_MAX: usize = 64 << 20;
 
-/// The transformer: its weights and the operations over them.
+/// The model: its weights and the operations over them. One loop over the layers runs every
+/// family.
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) weights: Weights,
-    pub(super) attention: Attention,
+    pub(super) attentions: Attentions,
     pub(super) ops: Ops,
-    pub(super) norm_eps: f32,
+    pub(super) stem: Stem,
     /// Bytes that one layer allocates for one row before the next layer begins.
     pub(super) layer_bytes_per_row: usize,
 }
 
-impl Network {
-    /// Runs all layers over the batch and writes the new state to `tails`. Returns the logits
-    /// of the output rows, `[output_rows, vocab]` in single precision, if there are any. If
-    /// `eager`, the device starts on the graph while it is built; otherwise nothing is
-    /// submitted yet.
-    pub(super) fn forward(
+impl Decoder for Network {
+    fn forward(
         &self,
         batch: &Batch,
         tails: &mut TailWrites,
         eager: bool,
     ) -> Result<Option<Array>, Exception> {
-        let plan = self.attention.plan(batch);
+        let plans = self.attentions.plan(batch);
         let tokens = batch.token_array()?;
         let mut queued = Queue::new(self, batch);
         let weights = &self.weights;
-        let mut x = weights.embedding.rows(&tokens)?;
-        let mut normed = self
-            .ops
-            .rms_norm(&x, weights.norm_before(0), self.norm_eps)?;
+        let mut x = self.embed(&tokens)?;
+        let mut normed = self.norm_first(&x)?;
+        let mut step = MixerStep {
+            batch,
+            attentions: &self.attentions,
+            plans: &plans,
+            ops: &self.ops,
+            tails,
+        };
         for (index, layer) in weights.layers.iter().enumerate() {
-            let packed = layer.packed.apply(&normed, &self.ops)?;
-            let mut attended = self.attention.attend(batch, &plan, index, &packed, tails)?;
+            // A wider type would be the residual stream's from here on, and then each product
+            // would convert its weights.
+            let mixed = layer.mixer.mix(&mut step, index, &normed)?;
+            let mut mixed = mixed.as_dtype(x.dtype())?;
             if index + 1 == weights.layers.len() {
                 if batch.output_rows.is_empty() {
                     return Ok(None);
                 }
-                attended = output_rows(batch, attended)?;
+                mixed = output_rows(batch, mixed)?;
                 x = output_rows(batch, x)?;
             }
-            let delta = layer.output.apply(&attended, &self.ops)?;
-            (x, normed) = self.add_norm(&x, &delta, layer.mlp_norm.as_ref())?;
-            let gated = self
-                .ops
-                .silu_mul(&layer.gate_up.apply(&normed, &self.ops)?)?;
-            let delta = layer.down.apply(&gated, &self.ops)?;
-            (x, normed) = self.add_norm(&x, &delta, weights.norm_before(index + 1))?;
+            let delta = layer.mixer.output().apply(&mixed, &self.ops)?;
+            let delta = self.norm_after(delta, layer.norms.after_mixer.as_ref())?;
+            (x, normed) = self.add_norm(&x, &delta, &layer.norms.before_mlp)?;
+            let delta = layer.mlp.apply(&normed, &self.ops)?.as_dtype(x.dtype())?;
+            let delta = self.norm_after(delta, layer.norms.after_mlp.as_ref())?;
+            (x, normed) = self.add_norm(&x, &delta, self.norm_before(index + 1))?;
             if eager && index % LAYERS_AHEAD == LAYERS_AHEAD - 1 {
                 transforms::async_eval([&x, &normed])?;
                 queued.push(&x)?;
             }
         }
-        weights
-            .head()
-            .apply(&normed, &self.ops)?
-            .as_type::<f32>()
-            .map(Some)
+        let logits = weights.head().apply(&normed, &self.ops)?.as_type::<f32>()?;
+        match self.stem.logit_softcap {
+            Some(cap) => self.ops.softcap(&logits, cap).map(Some),
+            None => Ok(Some(logits)),
+        }
     }
 
+    fn rotary(&self, layer: usize) -> Option<&Rotary> {
+        self.attentions.rotary(layer)
+    }
+}
+
+impl Network {
+    fn embed(&self, tokens: &Array) -> Result<Array, Exception> {
+        let rows = self.weights.embedding.rows(tokens)?;
+        let scale = self.stem.embedding_scale;
+        if scale == 1.0 {
+            return Ok(rows);
+        }
+        rows.multiply(Array::from_f32(scale).as_dtype(rows.dtype())?)
+    }
+
+    /// The norm before the mixer of layer `index`, or before the output head after the last
+    /// layer.
+    fn norm_before(&self, index: usize) -> &InputNorm {
+        match self.weights.layers.get(index) {
+            Some(layer) => &layer.norms.before_mixer,
+            None => &self.weights.norm,
+        }
+    }
+
+    fn norm_first(&self, x: &Array) -> Result<Array, Exception> {
+        match self.norm_before(0) {
+            InputNorm::None => Ok(x.clone()),
+            InputNorm::Folded => self.ops.rms_norm(x, None, self.stem.norm_eps),
+            InputNorm::Weight(weight) => self.ops.rms_norm(x, Some(weight), self.stem.norm_eps),
+        }
+    }
+
+    fn norm_after(&self, delta: Array, weight: Option<&Array>) -> Result<Array, Exception> {
+        match weight {
+            Some(weight) => self.ops.rms_norm(&delta, Some(weight), self.stem.norm_eps),
+            None => Ok(delta),
+        }
+    }
+
+    /// `x + delta`, and its norm.
     fn add_norm(
         &self,
         x: &Array,
         delta: &Array,
-        weight: Option<&Array>,
+        norm: &InputNorm,
     ) -> Result<(Array, Array), Exception> {
-        self.ops.add_rms_norm(x, delta, weight, self.norm_eps)
+        let weight = match norm {
+            InputNorm::None => {
+                let sum = x.add(delta)?;
+                return Ok((sum.clone(), sum));
+            }
+            InputNorm::Folded => None,
+            InputNorm::Weight(weight) => Some(weight),
+        };
+        self.ops.add_rms_norm(x, delta, weight, self.stem.norm_eps)
     }
 }
 

@@ -11,7 +11,7 @@ use motet_kernels::{self, InstructionSet, Order};
 use motet_model::FloatKind;
 
 /// Must be increased when the order of packed numbers changes.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 /// Must be increased when this crate's kernels, or the operations composed of MLX's, give other
 /// bits.
 const ARITHMETIC: u32 = 1;

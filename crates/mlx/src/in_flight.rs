@@ -143,10 +143,9 @@ impl MlxInFlightStep {
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        // One stream computes everything, and this array last.
-        let tokens = self.tokens.as_ref().map(|tokens| &tokens.tokens);
-        let last = tokens.or(self.logits.as_ref()).or(self.pending.last());
-        last.is_none_or(|last| self.is_started() && bridge::is_available(last))
+        // One stream computes everything, and one of these arrays last.
+        let mut arrays = self.arrays().peekable();
+        arrays.peek().is_none() || self.is_started() && arrays.all(bridge::is_available)
     }
 
     /// Waits for the step and reads its outputs.

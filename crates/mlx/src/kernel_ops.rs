@@ -1,5 +1,12 @@
 //! The kernels as operations of an MLX graph, with their shapes checked.
 
+mod activations;
+mod check;
+pub mod experts;
+mod gated_norm;
+mod layer;
+pub mod recurrent;
+
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -7,32 +14,17 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream};
 
 use crate::bridge::{Buffer, Kernel, View, ViewMut, apply, apply_in_place};
-use motet_kernels::attend::{self, AttendPlan, Cache, CacheMut, Heads};
+use motet_kernels::attend::{self, AttendPlan, Cache, CacheMut, Heads, LayerInputs, QkNorm};
 use motet_kernels::linear::linear as project;
 use motet_kernels::norm::{self, Norm};
 use motet_kernels::pool::Pool;
-use motet_kernels::silu;
 use motet_kernels::simd::Number;
 use motet_model::FloatKind;
 
-/// `silu(gate) * up`, where the last axis of `gate_up` holds `gate | up`
-/// (`[..., 2 * width]` to `[..., width]`), as one operation.
-///
-/// # Errors
-///
-/// When the last axis cannot be halved, or as for [`apply`].
-pub fn silu_mul(gate_up: &Array, stream: &Stream) -> Result<Array, Exception> {
-    let mut shape = gate_up.shape().to_vec();
-    match shape.last_mut() {
-        Some(last) if *last % 2 == 0 => *last /= 2,
-        _ => {
-            return Err(Exception::custom(format!(
-                "silu_mul: cannot halve {shape:?}"
-            )));
-        }
-    }
-    one(apply(SiluMul, &[gate_up], &[&shape], stream)?)
-}
+pub use self::activations::{gated, sigmoid_mul, silu_mul, softcap};
+pub use self::check::Columns;
+pub use self::gated_norm::{NormOptions, gated_rms_norm};
+pub use self::layer::LayerArrays;
 
 /// `input` (`[..., width]`) times the transpose of `weight` (`[n, width]`, as
 /// checkpoints store it), plus `bias` (`[n]`) where given, as one operation.
@@ -117,11 +109,31 @@ pub fn add_rms_norm(
     Ok((sum, normed))
 }
 
-/// Attention of all rows of a step in one layer, as one operation: rotates queries
+/// [`attend_layer`] for plain attention, which reads nothing but `packed`.
+///
+/// # Errors
+///
+/// As for [`attend_layer`].
+pub fn attend(
+    plan: &Arc<AttendPlan>,
+    packed: &Array,
+    segments: &[(&Array, &Array)],
+    tails: &[(Buffer, Buffer)],
+    stream: &Stream,
+) -> Result<Array, Exception> {
+    let layer = LayerArrays {
+        packed,
+        query_norm: None,
+        key_norm: None,
+        sinks: None,
+    };
+    attend_layer(plan, layer, segments, tails, stream)
+}
+
+/// Attention of all rows of a step in one layer, as one operation: normalises and rotates queries
 /// and keys, appends keys and values to each span's tail in place, and attends.
 ///
-/// * `packed`: `[rows, (query heads + 2 * kv heads) * head dim]`, each row
-///   queries | keys | values, as a fused projection leaves them.
+/// * `layer`: the rows, and the weights that the plan's extras ask for.
 /// * `segments`: keys and values of each segment of the plan, in its order, each `[kv heads,
 ///   tokens or more, head dim]`.
 /// * `tails`: keys and values of each span's tail, in the order of the spans, each `[kv heads,
@@ -137,22 +149,24 @@ pub fn add_rms_norm(
 /// # Errors
 ///
 /// When a shape does not fit the plan, and as for [`apply`].
-pub fn attend(
+pub fn attend_layer(
     plan: &Arc<AttendPlan>,
-    packed: &Array,
+    layer: LayerArrays<'_>,
     segments: &[(&Array, &Array)],
     tails: &[(Buffer, Buffer)],
     stream: &Stream,
 ) -> Result<Array, Exception> {
+    let packed = layer.packed;
     let Heads { query, kv, dim } = plan.attention().heads;
     let reject = |what: &str, found: &[i32], expected: &[usize]| {
         let why = format!("attend: {what} is {found:?}, expected {expected:?}");
         Err(Exception::custom(why))
     };
-    let expected = [plan.rows(), (query + 2 * kv) * dim];
+    let expected = [plan.rows(), plan.attention().row_width()];
     if !same(packed.shape(), &expected) {
         return reject("the packed projection", packed.shape(), &expected);
     }
+    let weights = layer.weights(plan)?;
     if segments.len() != plan.segments() || tails.len() != plan.tail_tokens().len() {
         let found = [segments.len() as i32, tails.len() as i32];
         let expected = [plan.segments(), plan.tail_tokens().len()];
@@ -185,7 +199,8 @@ pub fn attend(
         }
     }
     let pairs = segments.iter().flat_map(|&(keys, values)| [keys, values]);
-    let inputs: Vec<&Array> = [packed].into_iter().chain(pairs).collect();
+    let inputs = [packed].into_iter().chain(weights).chain(pairs);
+    let inputs: Vec<&Array> = inputs.collect();
     let tails = tails.iter().flat_map(|(keys, values)| [keys, values]);
     let tails: Vec<&Buffer> = tails.collect();
     let shape = [plan.rows() as i32, (query * dim) as i32];
@@ -224,8 +239,18 @@ impl Attend {
         in_place: &mut [ViewMut<'_>],
         outputs: &mut [ViewMut<'_>],
     ) {
-        let [packed, segments @ ..] = inputs else {
+        let [packed, rest @ ..] = inputs else {
             unreachable!("the operation has the packed projection as its input")
+        };
+        let extras = &self.plan.attention().extras;
+        let norms = 2 * usize::from(extras.qk_norm != QkNorm::None);
+        let (norms, rest) = rest.split_at(norms);
+        let (sinks, segments) = rest.split_at(usize::from(extras.sinks));
+        let layer = LayerInputs {
+            packed: &packed.data,
+            query_norm: norms.first().map(|norm| &*norm.data),
+            key_norm: norms.last().map(|norm| &*norm.data),
+            sinks: sinks.first().map(|sinks| &*sinks.data),
         };
         let segments: Vec<Cache<'_, N>> = segments
             .chunks_exact(2)
@@ -252,7 +277,7 @@ impl Attend {
         attend::attend(
             Pool::global(),
             &self.plan,
-            &packed.data,
+            layer,
             &segments,
             &mut tails,
             output,
@@ -283,18 +308,6 @@ fn one(outputs: Vec<Array>) -> Result<Array, Exception> {
         .into_iter()
         .next()
         .expect("one shape makes one output"))
-}
-
-struct SiluMul;
-
-impl Kernel for SiluMul {
-    fn run(&self, inputs: &[View<'_>], _: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
-        let width = *outputs[0]
-            .shape
-            .last()
-            .expect("the lengths were checked when the operation was built");
-        silu::silu_mul(Pool::global(), &inputs[0].data, width, outputs[0].data);
-    }
 }
 
 struct Linear;

@@ -1,4 +1,4 @@
-//! Keys and values of all layers in one block of the pool.
+//! Keys and values of a group's layers in one block of the pool.
 //!
 //! Each array has a fixed range in the block: a cache line, whose last bytes MLX uses, and then
 //! its numbers, `[kv_heads, tokens, head_dim]`. MLX sees words of `f32`, whatever type is kept
@@ -14,9 +14,10 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, Stream, transforms};
 
 use super::bridge::{self, Buffer, Kernel, View, ViewMut, memory};
-use super::pool::{Block, Pages, Pool};
-use super::shape::Shape;
+use super::groups::KvShape;
+use super::pool::Pool;
 use super::state::State;
+use motet_sync::page_pool::{PageBlock, PageSize};
 
 /// Alignment of arrays: a cache line, which is also the widest vector.
 const ALIGNMENT: usize = 64;
@@ -24,7 +25,7 @@ const ALIGNMENT: usize = 64;
 /// A block and its layout. Arrays in the block keep it alive.
 #[derive(Debug)]
 pub(super) struct KvBlock {
-    block: Arc<Block>,
+    block: Arc<PageBlock>,
     start: NonNull<u8>,
     layout: Layout,
 }
@@ -41,7 +42,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(shape: &Shape, tokens: usize) -> Self {
+    fn new(shape: &KvShape, tokens: usize) -> Self {
         Self {
             arrays: 2 * shape.layers,
             heads: shape.kv_heads as usize,
@@ -91,9 +92,9 @@ impl KvBlock {
     /// When the system has no memory.
     pub(super) fn new(
         pool: &Pool,
-        shape: &Shape,
+        shape: &KvShape,
         tokens: usize,
-        pages: Pages,
+        pages: PageSize,
     ) -> Result<Self, Exception> {
         let words = shape.cached.array_dtype() == Dtype::Float32;
         assert!(words, "blocks hold arrays of f32 words only");
@@ -101,7 +102,7 @@ impl KvBlock {
         let no_memory = |error: io::Error| Exception::custom(format!("no memory: {error}"));
         let mut block = pool.take(layout.bytes(), pages).map_err(no_memory)?;
         Ok(Self {
-            start: block.start(),
+            start: NonNull::from(&mut *block).cast(),
             block: Arc::new(block),
             layout,
         })

@@ -1,14 +1,16 @@
-//! The Llama family (Llama, SmolLM2, Mistral) on MLX: the CPU, Metal or CUDA. Only the CPU under
-//! Linux has been run.
+//! Language models on MLX: the CPU, Metal or CUDA. Only the CPU under Linux has been run.
+//!
+//! One loop over the layers runs every family that [`motet_weights`] describes. A layer is made
+//! of blocks: attention, a short convolution, a delta net or Mamba 2, then an MLP or experts.
 //!
 //! A step is one MLX graph. The rows of all spans are packed, so that norms, projections and
-//! the MLP run once over `[rows, dim]` for any mix of decode and prefill. Only attention knows
+//! the MLP run once over `[rows, dim]` for any mix of decode and prefill. Only the mixers know
 //! which row belongs to which span.
 //!
 //! ```text
-//!  files ─ merged_matrix ─ weights ─┐
-//!  spans ─ batch ─────────────┼─ forward ─ attention ─ sample ─ in_flight ─ span_outputs
-//!  tails, segments ───────────┘
+//!  files ─ weights ─ blocks ─ layers ─┐
+//!  spans ─ batch ─────────────────────┼─ forward ─ sample ─ in_flight ─ span_outputs
+//!  tails, segments (groups of layers) ┘
 //! ```
 //!
 //! Segments leave the device as detached states of their arrays and are imported from them,
@@ -18,18 +20,26 @@
 //! [`MlxOptions::cache_dtype`] sets. On a GPU plain weights and cached state are bfloat16, and
 //! quantised weights stay quantised.
 
+mod activations;
 mod attention;
 mod batch;
+mod blocks;
 pub mod bridge;
+#[cfg(test)]
+mod checkpoint_tests;
+mod decoder;
 mod detached_state;
+mod determinism;
 mod error;
 mod forward;
+mod groups;
 mod identity;
 mod in_flight;
 pub mod kernel_ops;
 mod kv_block;
+mod layers;
 pub mod machine;
-mod merged_matrix;
+mod model;
 mod ops;
 mod options;
 mod pool;
@@ -39,16 +49,16 @@ mod retained;
 mod rotary;
 mod sample;
 mod segment;
-mod shape;
 mod state;
+#[cfg(test)]
+mod state_tests;
 mod tail;
 mod weights;
 
-use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use mlx_rs::ops::zeros_dtype;
-use mlx_rs::{Device, Dtype, Stream, memory, transforms, with_stream};
+use mlx_rs::{Device, Dtype, Stream, memory, with_stream};
 
 pub use detached_state::{MlxDetachedState, MlxPacker};
 pub use in_flight::MlxInFlightStep;
@@ -61,44 +71,48 @@ pub use retained::RetainedWeights;
 pub use segment::MlxSegment;
 pub use tail::MlxTail;
 
-use self::attention::{Attention, AttentionBackend};
+use self::attention::{AttentionBackend, Attentions};
 use self::batch::Batch;
+use self::decoder::Decoder;
 use self::error::MlxError;
 use self::forward::Network;
+use self::groups::{Cached, LayerGroups};
 use self::identity::Inputs;
-use self::ops::{KERNEL_GRAIN, Ops};
+use self::layers::Weights;
+use self::ops::Ops;
 use self::pool::Pool;
-use self::removal::Removal;
-use self::rotary::Rotary;
-use self::shape::{Cached, Shape};
 use self::tail::{PooledMemory, TailWrites};
-use self::weights::Weights;
-use motet_core::protocol::{
-    DeviceMemory, LayerGroup, LayerKind, ModelError, ModelSpec, OutputKind, SegmentSize, SpanOutput,
-};
+use motet_core::protocol::{ModelError, ModelSpec, OutputKind};
 use motet_kernels::Order;
-use motet_model::sampling::SampleInputs;
-use motet_model::{MemoryLeft, Model, Segment, Span, Tail, preconditions};
-use motet_weights::{LlamaConfig, ModelFiles};
+use motet_model::Span;
+use motet_weights::Blueprint;
+use motet_weights::ModelFiles;
 
-/// A GPU's memory is probed in pieces of this many bytes.
-const PROBE_BYTES: usize = 64 << 20;
-
-/// A Llama-family model on one MLX device.
+/// A model on one MLX device.
 ///
 /// Must be created and used on one thread, because each MLX stream belongs to a thread.
 pub struct MlxModel {
     spec: ModelSpec,
-    shape: Shape,
-    network: Network,
-    device: MlxDevice,
-    stream: Stream,
+    groups: Arc<LayerGroups>,
+    decoder: Box<dyn Decoder>,
+    backend: Backend,
     /// Memory for cached state. None where it lies in MLX's own memory.
     pool: Option<Pool>,
     /// Shared with each in-flight step, to count them.
     steps_in_flight: Rc<()>,
     /// Where its weights are retained, until a step has finished with them.
     unproven: Option<RetainedWeights>,
+}
+
+/// The place where a model computes, and its means.
+#[derive(Debug)]
+struct Backend {
+    device: MlxDevice,
+    stream: Stream,
+    /// Whether this crate's CPU kernels are used.
+    has_kernels: bool,
+    /// Whether kernels write keys and values to the tails in place.
+    in_place: bool,
 }
 
 impl MlxModel {
@@ -110,8 +124,13 @@ impl MlxModel {
     /// [`ModelError::Device`] when the device is not there, and [`ModelError::Option`] when it
     /// does not support an option.
     pub fn outline(files: &ModelFiles, options: &MlxOptions) -> Result<ModelSpec, ModelError> {
-        let cached = Cached::as_it_is(options.cached_on(options.device()?)?);
-        Ok(spec(files, &Shape::of(files.config(), cached), 0))
+        let device = options.device()?;
+        let cached = Cached::as_it_is(options.cached_on(device)?);
+        let blueprint = files.blueprint().clone();
+        let groups = LayerGroups::new(&blueprint, cached);
+        let wants_kernels = options.kernels && device == MlxDevice::Cpu;
+        let kernels = uses_kernels(&blueprint, wants_kernels);
+        Ok(spec(&blueprint, &groups, 0, kernels))
     }
 
     /// Loads the model in `files` onto a device.
@@ -168,81 +187,95 @@ impl MlxModel {
         if let Some(why) = bridge::outdated(needs_kernels) {
             return Err(ModelError::Device(why));
         }
-        let kernels = (needs_kernels && bridge::available()).then(|| stream.clone());
+        let blueprint = files.blueprint().clone();
+        if options.deterministic {
+            determinism::check(&blueprint, device, needs_kernels && bridge::available())?;
+        }
+        let kernels = uses_kernels(&blueprint, needs_kernels).then(|| stream.clone());
         if let Some(stream) = &kernels {
             bridge::queue_more(stream);
         }
-        let mut shape = Shape::of(files.config(), Cached::as_it_is(kind));
-        shape.cached.in_words = kernels.is_some() && shape.kernel_heads().supported();
-        let takes_words = shape.cached.array_dtype() == Dtype::Float32;
-        let uses_pool = kernels.is_some() && takes_words && bridge::memory::can_wrap();
+        let cached = Cached {
+            kind,
+            in_words: kernels.is_some() && attention::kernels_support(&blueprint),
+        };
+        let uses_pool = kernels.is_some()
+            && cached.array_dtype() == Dtype::Float32
+            && bridge::memory::can_wrap();
         let pool = uses_pool.then(|| Pool::new(options.idle_bytes_max));
-        if options.deterministic {
-            can_be_deterministic(files.config(), &shape, device, kernels.is_some())?;
-        }
         let order = if options.deterministic {
             Order::PerSequence
         } else {
             Order::PerStep
         };
-        let backend = match &kernels {
-            Some(stream) if shape.cached.in_words => {
-                AttentionBackend::Kernel(stream.clone(), order)
-            }
+        let attention_backend = match &kernels {
+            Some(stream) if cached.in_words => AttentionBackend::Kernel(stream.clone(), order),
             _ if gpu => AttentionBackend::Fused,
             _ => AttentionBackend::Composed,
         };
+        let backend = Backend {
+            device,
+            stream: stream.clone(),
+            has_kernels: kernels.is_some(),
+            in_place: matches!(attention_backend, AttentionBackend::Kernel(..)),
+        };
         // A GPU's memory cannot be read by the host to verify it.
         let retained = retained.filter(|_| !gpu);
+        let identity = Inputs::new(
+            files.identity(),
+            kind,
+            device,
+            &attention_backend,
+            kernels.is_some(),
+            options.deterministic,
+        )
+        .identity();
+        let groups = Arc::new(LayerGroups::new(&blueprint, cached));
         let network = Network {
             weights: with_stream(&stream, || weights(files, dtype, gpu, retained))?,
-            attention: Attention {
-                shape,
-                rotary: Rotary::new(files.config()),
-                backend,
-            },
+            attentions: Attentions::new(&blueprint, &groups, cached, attention_backend),
             ops: Ops { kernels },
-            norm_eps: files.config().rms_norm_eps,
-            layer_bytes_per_row: shape.layer_bytes_per_row(files.config()),
+            stem: blueprint.stem.clone(),
+            layer_bytes_per_row: activations::layer_bytes_per_row_max(
+                &blueprint,
+                backend.has_kernels,
+            ),
         };
-        let identity = {
-            let Network { attention, ops, .. } = &network;
-            let has_kernels = ops.kernels.is_some();
-            let (backend, is_sure) = (&attention.backend, options.deterministic);
-            Inputs::new(
-                files.identity(),
-                kind,
-                device,
-                backend,
-                has_kernels,
-                is_sure,
-            )
-            .identity()
-        };
-        Ok(Self {
-            spec: spec(files, &shape, identity),
-            shape,
-            network,
-            device,
-            stream,
+        let spec = spec(&blueprint, &groups, identity, backend.has_kernels);
+        let mut model = Self::new(spec, groups, Box::new(network), backend, pool);
+        model.unproven = retained.cloned();
+        Ok(model)
+    }
+
+    fn new(
+        spec: ModelSpec,
+        groups: Arc<LayerGroups>,
+        decoder: Box<dyn Decoder>,
+        backend: Backend,
+        pool: Option<Pool>,
+    ) -> Self {
+        Self {
+            spec,
+            groups,
+            decoder,
+            backend,
             pool,
             steps_in_flight: Rc::new(()),
-            unproven: retained.cloned(),
-        })
+            unproven: None,
+        }
     }
 
     /// Memory and stream for tail buffers. None where MLX owns the buffers.
     fn pooled_memory(&self) -> Option<PooledMemory<'_>> {
-        match (&self.network.attention.backend, &self.pool) {
-            (AttentionBackend::Kernel(stream, _), Some(pool)) => {
-                Some(PooledMemory { pool, stream })
-            }
-            _ => None,
-        }
+        let pool = self.pool.as_ref().filter(|_| self.backend.in_place)?;
+        Some(PooledMemory {
+            pool,
+            stream: &self.backend.stream,
+        })
     }
 
     fn batch(&self, spans: &[Span<'_, Self>]) -> Result<Batch, ModelError> {
-        let vocab = self.shape.vocab;
+        let vocab = self.spec.vocab_size;
         for (index, span) in spans.iter().enumerate() {
             if span.tokens.count() == 0 {
                 let message = format!("span {index} has no tokens; expected at least one");
@@ -254,7 +287,7 @@ impl MlxModel {
                 return Err(ModelError::Device(message));
             }
         }
-        Ok(Batch::new(&self.shape, spans))
+        Ok(Batch::new(&self.groups, spans))
     }
 
     /// Builds the step's graph. The device starts on it at once, with one exception: a step
@@ -265,19 +298,18 @@ impl MlxModel {
         spans: &mut [Span<'_, Self>],
         batch: &Batch,
     ) -> Result<MlxInFlightStep, MlxError> {
-        let in_place = matches!(self.network.attention.backend, AttentionBackend::Kernel(..));
-        let eager = in_place || Rc::strong_count(&self.steps_in_flight) == 1;
+        let eager = self.backend.in_place || Rc::strong_count(&self.steps_in_flight) == 1;
         let output_kinds: Vec<OutputKind> =
             spans.iter().map(|span| span.output_kind.clone()).collect();
-        let failures = bridge::failures(&self.stream)?;
+        let failures = bridge::failures(&self.backend.stream)?;
         let appending = spans
             .iter_mut()
             .map(|span| (&mut *span.tail, span.tokens.count()));
-        let mut tails = TailWrites::take_buffers(&self.shape, appending, self.pooled_memory())?;
+        let mut tails = TailWrites::take_buffers(&self.groups, appending, self.pooled_memory())?;
         let logits = if spans.is_empty() {
             None
         } else {
-            self.network.forward(batch, &mut tails, eager)?
+            self.decoder.forward(batch, &mut tails, eager)?
         };
         let pending = tails.commit(spans.iter_mut().map(|span| &mut *span.tail));
         let steps_in_flight = Rc::clone(&self.steps_in_flight);
@@ -294,6 +326,11 @@ impl MlxModel {
         }
         Ok(in_flight)
     }
+}
+
+/// Whether this crate's kernels compute a model's blocks where they are wanted.
+fn uses_kernels(blueprint: &Blueprint, are_wanted: bool) -> bool {
+    are_wanted && bridge::available() && blocks::unsupported(blueprint).is_none()
 }
 
 /// The retained weights, or those in the files, which are then retained.
@@ -319,296 +356,30 @@ fn weights(
     Ok(weights)
 }
 
-/// Checks that this crate's kernels compute all sums. MLX sums in an order that follows from
-/// the shape of the whole step.
-fn can_be_deterministic(
-    config: &LlamaConfig,
-    shape: &Shape,
-    device: MlxDevice,
-    kernels: bool,
-) -> Result<(), ModelError> {
-    if device == MlxDevice::Gpu {
-        return Err(ModelError::NotDeterministic {
-            found: "the device is a GPU".into(),
-            expected: "`device: Some(MlxDevice::Cpu)`",
-        });
-    }
-    if !kernels {
-        return Err(ModelError::NotDeterministic {
-            found: "this crate's CPU kernels are off or not available".into(),
-            expected: "`kernels: true`, and MLX as `cargo xtask setup` prepares it",
-        });
-    }
-    let heads = shape.kernel_heads();
-    let widths = [
-        ("a head", heads.dim),
-        ("all heads", heads.query * heads.dim),
-        ("the residual stream", config.hidden_size),
-        ("the MLP", config.intermediate_size),
-    ];
-    match widths.iter().find(|(_, width)| width % KERNEL_GRAIN != 0) {
-        None => Ok(()),
-        Some((what, width)) => Err(ModelError::NotDeterministic {
-            found: format!("{what} is {width} wide"),
-            expected: "a multiple of 16, as the kernels require",
-        }),
-    }
-}
-
-impl Model for MlxModel {
-    type Segment = MlxSegment;
-    type Tail = MlxTail;
-    type InFlightStep = MlxInFlightStep;
-    type Packer = MlxPacker;
-
-    fn spec(&self) -> &ModelSpec {
-        &self.spec
-    }
-
-    fn tail(
-        &mut self,
-        _path: &[Rc<MlxSegment>],
-        expected_tokens: usize,
-    ) -> Result<MlxTail, ModelError> {
-        Ok(MlxTail::new(&self.shape, expected_tokens))
-    }
-
-    fn submit(&mut self, spans: &mut [Span<'_, Self>]) -> Result<MlxInFlightStep, ModelError> {
-        let batch = self.batch(spans)?;
-        let submitted = with_stream(&self.stream, || self.build_step(spans, &batch));
-        Ok(submitted.inspect_err(|_| bridge::drain(&self.stream))?)
-    }
-
-    fn sample(
-        &mut self,
-        in_flight: &mut MlxInFlightStep,
-        inputs: Vec<SampleInputs>,
-    ) -> Result<(), ModelError> {
-        let kernels = self.network.ops.kernels.as_ref();
-        let sampled = with_stream(&self.stream, || in_flight.sample(inputs, kernels));
-        sampled
-            .inspect_err(|_| bridge::drain(&self.stream))
-            .map_err(MlxError::from)?;
-        Ok(())
-    }
-
-    fn is_ready(&self, in_flight: &MlxInFlightStep) -> bool {
-        in_flight.is_ready()
-    }
-
-    fn finish(&mut self, in_flight: MlxInFlightStep) -> Result<Vec<SpanOutput>, ModelError> {
-        let finished = with_stream(&self.stream, || in_flight.finish(&self.stream));
-        let finished = finished.inspect_err(|_| bridge::drain(&self.stream))?;
-        if let Some(retained) = self.unproven.take() {
-            retained.mark_proven();
-        }
-        Ok(finished)
-    }
-
-    fn seal(&mut self, tail: &mut MlxTail, tokens: usize) -> Result<MlxSegment, ModelError> {
-        preconditions::seal(tail.tokens(), tokens)?;
-        let left = tail.tokens() - tokens;
-        let segment_size = SegmentSize {
-            tokens,
-            state_lag: left,
-        };
-        let retained = self.shape.retained(segment_size);
-        let layers = with_stream(&self.stream, || match self.pooled_memory() {
-            _ if left == 0 => tail.take(retained),
-            Some(memory) => tail.seal_by_copy(&self.shape, retained, left, memory.pool),
-            None => tail.seal_by_graph(retained, left),
-        })
-        .map_err(MlxError::from)?;
-        Ok(MlxSegment::new(&self.shape, segment_size, layers))
-    }
-
-    fn seal_in_place(
-        &mut self,
-        tail: MlxTail,
-        tokens: Range<usize>,
-    ) -> Result<MlxSegment, ModelError> {
-        preconditions::seal_in_place(tail.tokens(), &tokens)?;
-        let segment_size = SegmentSize {
-            tokens: tokens.len(),
-            state_lag: tail.tokens() - tokens.end,
-        };
-        let retained = self.shape.retained(segment_size);
-        let layers = with_stream(&self.stream, || {
-            tail.into_last(retained, segment_size.state_lag)
-        })
-        .map_err(MlxError::from)?;
-        Ok(MlxSegment::new(&self.shape, segment_size, layers))
-    }
-
-    fn split(
-        &mut self,
-        segment: &MlxSegment,
-        at: usize,
-    ) -> Result<(MlxSegment, MlxSegment), ModelError> {
-        preconditions::split(segment.tokens(), at)?;
-        let shape = &self.shape;
-        let (upper, lower) = segment.segment_size().cut(at);
-        let (cut, retained) = (shape.retained(upper), segment.retained());
-        with_stream(&self.stream, || {
-            let upper = segment.part(shape, upper, 0, cut).map_err(MlxError::from)?;
-            let lower = segment
-                .part(shape, lower, cut, retained)
-                .map_err(MlxError::from)?;
-            transforms::async_eval(upper.arrays().chain(lower.arrays())).map_err(MlxError::from)?;
-            Ok((upper, lower))
-        })
-    }
-
-    fn merge(&mut self, upper: &MlxSegment, lower: &MlxSegment) -> Result<MlxSegment, ModelError> {
-        preconditions::merge(&self.spec, upper.segment_size(), lower.segment_size())?;
-        with_stream(&self.stream, || {
-            let merged = upper.merged(&self.shape, lower).map_err(MlxError::from)?;
-            transforms::async_eval(merged.arrays()).map_err(MlxError::from)?;
-            Ok(merged)
-        })
-    }
-
-    fn remove(
-        &mut self,
-        path: &[Rc<MlxSegment>],
-        retained: usize,
-        tail: &mut MlxTail,
-        removed: Range<usize>,
-    ) -> Result<(), ModelError> {
-        let tokens: Vec<usize> = path.iter().map(|segment| segment.tokens()).collect();
-        preconditions::remove(&self.spec, &tokens, retained, tail.tokens(), &removed)?;
-        let retained_tokens: usize = tokens[..retained].iter().sum();
-        let removal = Removal {
-            rotary: &self.network.attention.rotary,
-            cached: self.shape.cached,
-            unsealed: &path[retained..],
-            removed: removed.start - retained_tokens..removed.end - retained_tokens,
-        };
-        Ok(with_stream(&self.stream, || removal.apply(tail))?)
-    }
-
-    fn packer(&self) -> MlxPacker {
-        MlxPacker {
-            shape: self.shape,
-            pool: self.pool.clone(),
-        }
-    }
-
-    fn export(&mut self, segment: &MlxSegment) -> Result<MlxDetachedState, ModelError> {
-        let detached_state =
-            with_stream(&self.stream, || MlxDetachedState::of(segment)).map_err(MlxError::from)?;
-        Ok(detached_state)
-    }
-
-    fn copy_out(
-        &mut self,
-        tail: &mut MlxTail,
-        tokens: Range<usize>,
-    ) -> Result<Option<MlxDetachedState>, ModelError> {
-        preconditions::seal_in_place(tail.tokens(), &tokens)?;
-        let segment_size = SegmentSize::whole(tokens.len());
-        let Some(memory) = self.pooled_memory().filter(|_| self.shape.window.is_none()) else {
-            // In MLX's memory, a tail with another reader is copied as a whole in each step.
-            return Ok(None);
-        };
-        let copied = with_stream(&self.stream, || tail.copy_out(&self.shape, tokens, memory));
-        let copied = copied
-            .map_err(MlxError::from)?
-            .map(|(layers, computed)| MlxDetachedState::from_copy(segment_size, layers, computed));
-        Ok(copied)
-    }
-
-    fn import(&mut self, detached_state: MlxDetachedState) -> Result<MlxSegment, ModelError> {
-        Ok(detached_state.into_segment(&self.shape))
-    }
-
-    fn memory_left(&self) -> Option<MemoryLeft> {
-        if self.device == MlxDevice::Cpu {
-            let bytes = machine::free_bytes()?;
-            return Some(MemoryLeft {
-                bytes,
-                is_host: true,
-            });
-        }
-        let (limit, active) = (memory::memory_limit().ok()?, memory::active_memory().ok()?);
-        Some(MemoryLeft {
-            bytes: limit.saturating_sub(active),
-            is_host: false,
-        })
-    }
-
-    fn try_memory(&mut self, bytes: usize) -> Result<usize, ModelError> {
-        if self.device == MlxDevice::Cpu {
-            return Ok(machine::try_memory(bytes));
-        }
-        Ok(with_stream(&self.stream, || try_device_memory(bytes))?)
-    }
-
-    fn memory(&self) -> DeviceMemory {
-        let (active, peak) = (memory::active_memory(), memory::peak_memory());
-        let (active, peak) = (active.unwrap_or(0), peak.unwrap_or(0));
-        let pool = self.pool.as_ref();
-        DeviceMemory {
-            active_bytes: active + pool.map_or(0, Pool::in_use_bytes),
-            peak_bytes: peak.max(pool.map_or(0, |pool| pool.peak_bytes_beside(active))),
-        }
-    }
-}
-
-/// Allocates memory from MLX, in pieces that are written to, until the device fails to provide
-/// one.
-fn try_device_memory(bytes: usize) -> Result<usize, MlxError> {
-    let (mut taken, mut pieces) = (0, Vec::new());
-    while taken < bytes {
-        let size = PROBE_BYTES.min(bytes - taken);
-        let piece = zeros_dtype(&[size as i32], Dtype::Uint8);
-        let written = piece.and_then(|piece| transforms::eval([&piece]).map(|()| piece));
-        let Ok(piece) = written else {
-            break;
-        };
-        taken += size;
-        pieces.push(piece);
-    }
-    drop(pieces);
-    memory::clear_cache()?;
-    memory::reset_peak_memory()?;
-    Ok(taken)
-}
-
 impl std::fmt::Debug for MlxModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MlxModel")
             .field("spec", &self.spec)
-            .field("cached", &self.shape.cached.kind)
-            .field("stream", &self.stream)
+            .field("groups", &self.groups)
+            .field("backend", &self.backend)
             .finish_non_exhaustive()
     }
 }
 
-fn spec(files: &ModelFiles, shape: &Shape, identity: u64) -> ModelSpec {
-    let config = files.config();
+/// The spec of a model; `kernels`: whether this crate's kernels compute its blocks.
+fn spec(blueprint: &Blueprint, groups: &LayerGroups, identity: u64, kernels: bool) -> ModelSpec {
+    let bytes_per_row: usize = activations::layer_bytes_per_row(blueprint, kernels).sum();
     ModelSpec {
-        name: config.name.clone(),
+        name: blueprint.name.clone(),
         identity,
-        vocab_size: config.vocab_size,
-        context_tokens_max: config.context_tokens_max,
-        end_tokens: config.end_tokens.clone(),
-        layer_groups: vec![LayerGroup {
-            kind: match shape.window {
-                None => LayerKind::Full,
-                Some(tokens) => LayerKind::Window { tokens },
-            },
-            layers: shape.layers,
-            bytes: shape.bytes_per_token(),
-        }],
+        vocab_size: blueprint.stem.vocab_size,
+        context_tokens_max: blueprint.context_tokens_max,
+        end_tokens: blueprint.end_tokens.clone(),
+        layer_groups: groups.spec_groups(),
         tail_block_tokens: tail::BLOCK_TOKENS,
-        can_shift: true,
-        // The widest arrays that are alive at once, in f32: the residual stream and its norm,
-        // queries, keys, values and the output of attention; both halves of the MLP and their
-        // product; the logits.
-        scratch_bytes_per_token: 4
-            * (6 * config.hidden_size + 3 * config.intermediate_size + config.vocab_size),
-        overlap_tokens_max: forward::QUEUED_BYTES_MAX
-            / (shape.layers * shape.layer_bytes_per_row(config)).max(1),
+        // Rotations add up, so rotated keys can be turned to other positions.
+        can_shift: groups.all_full(),
+        scratch_bytes_per_token: activations::scratch_bytes_per_row(blueprint, kernels),
+        overlap_tokens_max: forward::QUEUED_BYTES_MAX / bytes_per_row.max(1),
     }
 }

@@ -10,6 +10,7 @@ use mlx_rs::{Array, Dtype, Stream, fast, ops};
 
 use super::profile::{self, Op};
 use crate::kernel_ops;
+use motet_weights::Activation;
 
 /// `array[start[0]..stop[0], start[1]..stop[1], ..]`: a view.
 pub(super) fn slice<const N: usize>(
@@ -146,17 +147,81 @@ impl Ops {
         })
     }
 
-    /// `silu(gate) * up` (SwiGLU, Shazeer 2020) of rows `[gate | up]`.
-    pub(super) fn silu_mul(&self, gate_up: &Array) -> Result<Array, Exception> {
-        profile::op(Op::SiluMul, &[gate_up], || {
+    /// The activation of rows `[gate | up]` (SwiGLU and its kin, Shazeer 2020).
+    pub(super) fn gated(
+        &self,
+        gate_up: &Array,
+        activation: Activation,
+    ) -> Result<Array, Exception> {
+        profile::op(Op::Activation, &[gate_up], || {
             if let Some(stream) = &self.kernels {
-                return kernel_ops::silu_mul(gate_up, stream);
+                return kernel_ops::gated(gate_up, kernel_activation(activation), stream);
             }
-            let (rows, width) = (gate_up.dim(0), gate_up.dim(1));
-            let gate = slice(gate_up, [0, 0], [rows, width / 2])?;
-            let up = slice(gate_up, [0, width / 2], [rows, width])?;
-            ops::sigmoid(&gate)?.multiply(&gate)?.multiply(&up)
+            let axis = gate_up.ndim() as i32 - 1;
+            let halves = ops::split_equal(gate_up, 2, axis)?;
+            let (gate, up) = (&halves[0], &halves[1]);
+            match activation {
+                Activation::Silu => ops::sigmoid(gate)?.multiply(gate)?.multiply(up),
+                Activation::GeluTanh => gelu_tanh(gate)?.multiply(up),
+                Activation::ClampedSwiglu { alpha, limit } => {
+                    let number = |number: f32| Array::from_f32(number).as_dtype(up.dtype());
+                    let (most, least) = (number(limit)?, number(-limit)?);
+                    let gate = ops::minimum(gate, &most)?;
+                    let up = ops::minimum(ops::maximum(up, least)?, most)?;
+                    let steep = gate.multiply(number(alpha)?)?;
+                    let gated = ops::sigmoid(steep)?.multiply(&gate)?;
+                    up.add(number(1.0)?)?.multiply(gated)
+                }
+            }
         })
+    }
+
+    /// `x * sigmoid(gate)`, where the gate is the columns of `rows` from `column` on.
+    pub(super) fn sigmoid_mul(
+        &self,
+        x: &Array,
+        rows: &Array,
+        column: usize,
+    ) -> Result<Array, Exception> {
+        profile::op(Op::OutputGate, &[x, rows], || {
+            if let Some(stream) = &self.kernels {
+                return kernel_ops::sigmoid_mul(x, rows, column, stream);
+            }
+            let (first, width) = (column as i32, x.dim(1));
+            let gate = slice(rows, [0, first], [rows.dim(0), first + width])?;
+            ops::sigmoid(&gate)?.multiply(x)
+        })
+    }
+
+    /// `cap * tanh(x / cap)`.
+    pub(super) fn softcap(&self, x: &Array, cap: f32) -> Result<Array, Exception> {
+        profile::op(Op::Softcap, &[x], || {
+            if let Some(stream) = &self.kernels {
+                return kernel_ops::softcap(x, cap, stream);
+            }
+            let cap = Array::from_f32(cap);
+            ops::tanh(x.divide(&cap)?)?.multiply(&cap)
+        })
+    }
+}
+
+/// The approximation of GELU by a hyperbolic tangent (Hendrycks and Gimpel 2016).
+fn gelu_tanh(x: &Array) -> Result<Array, Exception> {
+    let number = |number: f32| Array::from_f32(number).as_dtype(x.dtype());
+    let cubic = ops::square(x)?.multiply(x)?.multiply(number(0.044_715)?)?;
+    let scale = number(std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2)?;
+    let share = ops::tanh(x.add(cubic)?.multiply(scale)?)?.add(number(1.0)?)?;
+    x.multiply(number(0.5)?)?.multiply(share)
+}
+
+/// The activation as this crate's kernels call it.
+pub(super) fn kernel_activation(activation: Activation) -> motet_kernels::gated::Activation {
+    match activation {
+        Activation::Silu => motet_kernels::gated::Activation::Silu,
+        Activation::GeluTanh => motet_kernels::gated::Activation::GeluTanh,
+        Activation::ClampedSwiglu { alpha, limit } => {
+            motet_kernels::gated::Activation::ClampedSwiglu { alpha, limit }
+        }
     }
 }
 
@@ -196,5 +261,30 @@ fn made(
         status => Err(Exception::custom(format!(
             "{operation} failed with status {status}"
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activations_keep_the_type_of_their_input() {
+        let ops = Ops { kernels: None };
+        let numbers = Array::from_slice(&[-9.0_f32, 0.5, 9.0, 1.0], &[1, 4]);
+        for dtype in [Dtype::Float32, Dtype::Bfloat16] {
+            let gate_up = numbers.as_dtype(dtype).unwrap();
+            for activation in [
+                Activation::Silu,
+                Activation::GeluTanh,
+                Activation::ClampedSwiglu {
+                    alpha: 1.702,
+                    limit: 7.0,
+                },
+            ] {
+                let gated = ops.gated(&gate_up, activation).unwrap();
+                assert_eq!(gated.dtype(), dtype, "{activation:?}");
+            }
+        }
     }
 }

@@ -7,23 +7,33 @@ use std::rc::Rc;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, transforms};
 
+use super::decoder::Decoder;
+use super::groups::{LayerGroups, Place};
 use super::rotary::Rotary;
 use super::segment::MlxSegment;
-use super::shape::Cached;
 use super::state::State;
 use super::tail::{self, MlxTail};
 use crate::error::MlxError;
 use motet_model::{Segment, Tail};
 
 /// A removal from a slot whose layers all have full attention.
-#[derive(Debug)]
 pub(super) struct Removal<'a> {
-    pub(super) rotary: &'a Rotary,
-    pub(super) cached: Cached,
+    pub(super) groups: &'a LayerGroups,
+    /// Knows how each layer's keys are rotated.
+    pub(super) decoder: &'a dyn Decoder,
     /// The segments that the tail takes over.
     pub(super) unsealed: &'a [Rc<MlxSegment>],
     /// Offsets from the start of the first of them.
     pub(super) removed: Range<usize>,
+}
+
+/// A layer whose keys and values are rebuilt.
+#[derive(Clone, Copy)]
+struct Layer<'a> {
+    group: usize,
+    index: usize,
+    /// None if its keys are not rotated.
+    rotary: Option<&'a Rotary>,
 }
 
 impl Removal<'_> {
@@ -37,43 +47,54 @@ impl Removal<'_> {
         if at_end && self.unsealed.is_empty() && tail.truncate(left)? {
             return Ok(());
         }
-        let tail_tokens = tail.held();
-        let layers = match self.unsealed.first() {
-            Some(segment) => segment.layers(),
-            None => tail.layers(),
-        };
+        let held: Vec<usize> = (0..self.groups.kv.len())
+            .map(|group| tail.kv(group).held())
+            .collect();
         let mut own = tail.take_layers();
-        let mut made = Vec::with_capacity(layers);
-        if left > 0 {
-            for layer in 0..layers {
-                let own = own.next().map(|state| (state, tail_tokens));
-                made.push(self.layer(layer, own, left)?);
-            }
+        let mut made: Vec<Vec<State>> = own.iter().map(|_| Vec::new()).collect();
+        for layer in (0..self.groups.layers()).filter(|_| left > 0) {
+            let Place::Kv { group, index } = self.groups.place(layer) else {
+                unreachable!("all layers have full attention");
+            };
+            let own = own[group].next().map(|state| (state, held[group]));
+            let rotary = self.decoder.rotary(layer);
+            let layer = Layer {
+                group,
+                index,
+                rotary,
+            };
+            made[group].push(self.rebuilt(layer, own, left)?);
         }
-        *tail = tail.with_layers(left, left, made);
+        tail.replace(left, made);
         Ok(())
     }
 
-    fn turned_back(&self, keys: &Array) -> Result<Array, Exception> {
+    fn turned_back(&self, layer: Layer<'_>, keys: &Array) -> Result<Array, Exception> {
         let tokens = self.removed.len();
-        if !self.cached.in_words {
-            return self.rotary.turned_back(keys, tokens);
+        let Some(rotary) = layer.rotary.filter(|_| tokens > 0) else {
+            return Ok(keys.clone());
+        };
+        let cached = self.groups.kv[layer.group].cached;
+        if !cached.in_words {
+            return rotary.turned_back(keys, tokens);
         }
-        let keys = keys.view_dtype(self.cached.dtype())?;
-        let turned = self.rotary.turned_back(&keys, tokens)?;
-        turned.view_dtype(self.cached.array_dtype())
+        let keys = keys.view_dtype(cached.dtype())?;
+        let turned = rotary.turned_back(&keys, tokens)?;
+        turned.view_dtype(cached.array_dtype())
     }
 
     /// Rebuilds one layer's buffers and evaluates them. `own` is the tail's state of that
     /// layer.
-    fn layer(
+    fn rebuilt(
         &self,
-        layer: usize,
+        layer: Layer<'_>,
         own: Option<(State, usize)>,
         left: usize,
     ) -> Result<State, MlxError> {
-        let sealed = self.unsealed.iter();
-        let sealed = sealed.map(|segment| (segment.layer(layer), segment.tokens()));
+        let sealed = self.unsealed.iter().map(|segment| {
+            let part = segment.kv(layer.group);
+            (part.layer(layer.index), segment.tokens())
+        });
         let own = own.as_ref().map(|(state, tokens)| (state, *tokens));
         let (mut before, mut after) = (Vec::new(), Vec::new());
         let mut start = 0;
@@ -92,9 +113,7 @@ impl Removal<'_> {
             start += tokens;
         }
         for state in &mut after {
-            if !self.removed.is_empty() {
-                state.keys = self.turned_back(&state.keys)?;
-            }
+            state.keys = self.turned_back(layer, &state.keys)?;
         }
         let parts: Vec<&State> = before.iter().chain(&after).collect();
         let made = State::joined(&parts)?.moved(0, left, tail::capacity_after(left))?;

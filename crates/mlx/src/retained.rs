@@ -22,7 +22,7 @@ use std::thread;
 use mlx_rs::{Array, Dtype};
 
 use super::bridge::{self, memory};
-use super::weights::Weights;
+use super::layers::Weights;
 
 /// Maximum threads that compute the digest. Beyond these, memory bandwidth is the limit.
 const THREADS_MAX: usize = 8;

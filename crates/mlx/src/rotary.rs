@@ -4,13 +4,15 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, fast};
 
 use super::ops;
-use super::shape::Shape;
-use motet_weights::{LlamaConfig, RopeScaling};
+use motet_weights::Rope;
 
-/// The rotation of each pair of a head from one position to the next.
+/// The rotation of each pair of a head from one position to the next. Pair `i` is dimensions `i`
+/// and `i` plus the number of pairs. Dimensions after the pairs are not rotated.
 #[derive(Debug)]
 pub(super) struct Rotary {
     radians_per_token: Vec<f32>,
+    /// Factor of sine and cosine.
+    magnitude: f32,
     /// The frequencies as MLX expects them.
     tokens_per_radian: Array,
 }
@@ -24,20 +26,20 @@ pub(super) struct Rotation<'a> {
 }
 
 impl Rotary {
-    pub(super) fn new(config: &LlamaConfig) -> Self {
-        let pairs = config.head_dim / 2;
-        let radians_per_token: Vec<f64> = (0..pairs)
-            .map(|pair| f64::from(config.rope_theta).powf(-(pair as f64) / pairs as f64))
-            .map(|plain| match config.rope_scaling {
-                None => plain,
-                Some(scaling) => scaled(plain, scaling),
-            })
-            .collect();
-        let inverse = radians_per_token.iter().map(|r| r.recip() as f32);
+    pub(super) fn new(rope: &Rope) -> Self {
+        let frequencies = rope.frequencies();
+        let radians = frequencies.radians_per_token;
+        let inverse = radians.iter().map(|r| r.recip() as f32);
         Self {
-            tokens_per_radian: Array::from_iter(inverse, &[pairs as i32]),
-            radians_per_token: radians_per_token.iter().map(|r| *r as f32).collect(),
+            tokens_per_radian: Array::from_iter(inverse, &[radians.len() as i32]),
+            radians_per_token: radians.iter().map(|r| *r as f32).collect(),
+            magnitude: frequencies.magnitude,
         }
+    }
+
+    /// Rotated dimensions of a head, its first ones.
+    fn rotated(&self) -> i32 {
+        2 * self.radians_per_token.len() as i32
     }
 
     pub(super) fn rotation(&self, positions: impl Iterator<Item = usize>) -> Rotation<'_> {
@@ -65,7 +67,7 @@ impl Rotary {
         let alike = alike.as_dtype(Dtype::Float32)?;
         fast::rope_dynamic(
             alike,
-            dims[2],
+            self.rotated(),
             false,
             None,
             1.0,
@@ -75,114 +77,157 @@ impl Rotary {
         .reshape(&dims)
         .and_then(|turned| ops::narrowed(&turned, keys.dtype()))
     }
+}
 
-    pub(super) fn for_kernel(&self) -> motet_kernels::Rotary {
-        motet_kernels::Rotary {
-            inverse_frequencies: self.radians_per_token.clone(),
-            magnitude: 1.0,
-        }
+/// The rotation in the form that this crate's kernel takes; without pairs where there is none.
+pub(super) fn for_kernel(rotary: Option<&Rotary>) -> motet_kernels::Rotary {
+    motet_kernels::Rotary {
+        inverse_frequencies: rotary.map_or(Vec::new(), |rotary| rotary.radians_per_token.clone()),
+        magnitude: rotary.map_or(1.0, |rotary| rotary.magnitude),
     }
 }
 
 impl Rotation<'_> {
-    /// The queries and keys of `packed`, rotated: `[rows, rotated heads * head_dim]`.
-    pub(super) fn apply(&self, shape: &Shape, packed: &Array) -> Result<Array, Exception> {
-        let (rows, heads, dim) = (packed.dim(0), shape.rotated_heads(), shape.head_dim);
+    /// The first `heads` heads of `packed`, of `dim` dimensions each, rotated:
+    /// `[rows, heads * dim]`.
+    pub(super) fn apply(&self, heads: i32, dim: i32, packed: &Array) -> Result<Array, Exception> {
+        let rows = packed.dim(0);
+        let rotated = self.rotary.rotated();
         // The kernel counts positions up along the last axis but one.
         let rows_of_heads =
             ops::slice(packed, [0, 0], [rows, heads * dim])?.reshape(&[rows, heads, 1, dim])?;
-        fast::rope_dynamic(
+        let turned = fast::rope_dynamic(
             rows_of_heads,
-            dim,
+            rotated,
             false,
             None,
             1.0,
             &self.positions,
             &self.rotary.tokens_per_radian,
-        )?
-        .reshape(&[rows, heads * dim])
-    }
-}
-
-fn scaled(radians_per_token: f64, scaling: RopeScaling) -> f64 {
-    match scaling {
-        RopeScaling::Linear { factor } => radians_per_token / f64::from(factor),
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_context_tokens,
-        } => {
-            let turns = original_context_tokens as f64 * radians_per_token / std::f64::consts::TAU;
-            let (low, high) = (f64::from(low_freq_factor), f64::from(high_freq_factor));
-            // Share of the original frequency that is kept.
-            let retained = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-            radians_per_token * (retained + (1.0 - retained) / f64::from(factor))
-        }
+        )?;
+        let turned = if self.rotary.magnitude == 1.0 {
+            turned
+        } else {
+            let factor = |i: i32| {
+                if i < rotated {
+                    self.rotary.magnitude
+                } else {
+                    1.0
+                }
+            };
+            let factors = Array::from_iter((0..dim).map(factor), &[dim]);
+            turned.multiply(factors.as_dtype(turned.dtype())?)?
+        };
+        turned.reshape(&[rows, heads * dim])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use motet_weights::RopeScaling;
 
     /// Heads, tokens and dimensions of the keys.
     const DIMS: [i32; 3] = [2, 5, 16];
 
-    fn rotary() -> Rotary {
-        let radians = (0..8).map(|pair| 10_000f32.powf(-pair as f32 / 8.0));
-        let radians_per_token: Vec<f32> = radians.collect();
-        let inverse = radians_per_token.iter().map(|radians| radians.recip());
-        Rotary {
-            tokens_per_radian: Array::from_iter(inverse, &[8]),
-            radians_per_token,
-        }
+    /// A rotation of the first `rotated` of 16 dimensions.
+    fn rotary(rotated: usize, magnitude: f32) -> Rotary {
+        let divisors = vec![1.5; rotated / 2];
+        Rotary::new(&Rope {
+            theta: 10_000.0,
+            rotated,
+            scaling: RopeScaling::Long {
+                divisors,
+                magnitude,
+            },
+        })
     }
 
-    /// `keys` rotated back, in double precision.
-    fn turned_by_hand(rotary: &Rotary, keys: &[f32], tokens: usize) -> Vec<f64> {
-        let heads = keys.chunks(16).flat_map(|head| {
-            let turned = |pair: usize, second: bool| {
-                let angle = -(tokens as f64) * f64::from(rotary.radians_per_token[pair]);
-                let (x, y) = (f64::from(head[pair]), f64::from(head[pair + 8]));
-                if second {
-                    y * angle.cos() + x * angle.sin()
-                } else {
-                    x * angle.cos() - y * angle.sin()
+    /// `heads` of 16 numbers, each turned by `tokens` positions and scaled, in double precision.
+    fn turned_by_hand(rotary: &Rotary, heads: &[f32], tokens: i64, magnitude: f64) -> Vec<f64> {
+        let pairs = rotary.radians_per_token.len();
+        let heads = heads.chunks(16).flat_map(|head| {
+            let turned = move |i: usize| {
+                let number = |i: usize| f64::from(head[i]);
+                if i >= 2 * pairs {
+                    return number(i);
                 }
+                let pair = i % pairs;
+                let angle = tokens as f64 * f64::from(rotary.radians_per_token[pair]);
+                let (x, y) = (number(pair), number(pair + pairs));
+                magnitude
+                    * if i < pairs {
+                        x * angle.cos() - y * angle.sin()
+                    } else {
+                        y * angle.cos() + x * angle.sin()
+                    }
             };
-            (0..16).map(move |i| turned(i % 8, i >= 8))
+            (0..16).map(turned)
         });
         heads.collect()
     }
 
+    fn numbers(array: &Array) -> Vec<f32> {
+        let array = array.as_dtype(Dtype::Float32).expect("numbers");
+        array.try_as_slice().expect("evaluated").to_vec()
+    }
+
+    fn assert_near(found: &Array, expected: &[f64], tolerance: f64, what: &str) {
+        let found = numbers(found);
+        assert_eq!(found.len(), expected.len(), "{what}");
+        for (found, expected) in found.iter().zip(expected) {
+            let error = (f64::from(*found) - expected).abs();
+            assert!(error < tolerance, "{what}: {error}");
+        }
+    }
+
     #[test]
     fn keys_turn_back_by_their_distance() {
-        let rotary = rotary();
         let keys: Vec<f32> = (0..160).map(|i| (i as f32 * 0.7).sin()).collect();
         let rounding = [
             (Dtype::Float32, 1e-6),
             (Dtype::Float16, 1.0 / 2048.0),
             (Dtype::Bfloat16, 1.0 / 256.0),
         ];
-        for (dtype, rounding) in rounding {
-            for tokens in [1, 2, 77, 1_000] {
-                let stored = Array::from_slice(&keys, &DIMS).as_dtype(dtype);
-                let stored = stored.expect("keys");
-                let turned = rotary.turned_back(&stored, tokens).expect("turned");
-                assert_eq!((turned.shape(), turned.dtype()), (&DIMS[..], dtype));
-                let numbers = |array: &Array| -> Vec<f32> {
-                    let array = array.as_dtype(Dtype::Float32).expect("numbers");
-                    array.try_as_slice().expect("evaluated").to_vec()
-                };
-                let expected = turned_by_hand(&rotary, &numbers(&stored), tokens);
-                // In single precision an angle is known to 2^-24 of itself.
-                let tolerance = rounding + tokens as f64 / 1e7;
-                for (found, expected) in numbers(&turned).iter().zip(expected) {
-                    let error = (f64::from(*found) - expected).abs();
-                    assert!(error < tolerance, "{dtype:?}, {tokens} tokens: {error}");
+        // Keys got their magnitude when they were rotated first.
+        for rotary in [rotary(16, 1.0), rotary(8, 1.25)] {
+            for (dtype, rounding) in rounding {
+                for tokens in [1, 2, 77, 1_000] {
+                    let stored = Array::from_slice(&keys, &DIMS).as_dtype(dtype);
+                    let stored = stored.expect("keys");
+                    let turned = rotary.turned_back(&stored, tokens).expect("turned");
+                    assert_eq!((turned.shape(), turned.dtype()), (&DIMS[..], dtype));
+                    let back = -(tokens as i64);
+                    let expected = turned_by_hand(&rotary, &numbers(&stored), back, 1.0);
+                    // In single precision an angle is known to 2^-24 of itself.
+                    let tolerance = rounding + tokens as f64 / 1e7;
+                    let what = format!("{dtype:?}, {tokens} tokens");
+                    assert_near(&turned, &expected, tolerance, &what);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn rows_turn_by_their_position_and_magnitude() {
+        let positions = [0, 1, 300];
+        let rows: Vec<f32> = (0..3 * 64).map(|i| (i as f32 * 0.3).cos()).collect();
+        let packed = Array::from_slice(&rows, &[3, 64]);
+        for (rotated, magnitude) in [(16, 1.0), (16, 1.5), (8, 1.0), (8, 1.5), (4, 0.5)] {
+            let rotary = rotary(rotated, magnitude);
+            let rotation = rotary.rotation(positions.into_iter());
+            let turned = rotation.apply(3, 16, &packed).expect("turned");
+            assert_eq!(turned.shape(), [3, 48], "queries and keys only");
+            let expected: Vec<f64> = rows
+                .chunks(64)
+                .zip(positions)
+                .flat_map(|(row, position)| {
+                    let position = position as i64;
+                    turned_by_hand(&rotary, &row[..48], position, f64::from(magnitude))
+                })
+                .collect();
+            let what = format!("{rotated} of 16 dimensions, times {magnitude}");
+            assert_near(&turned, &expected, 1e-4, &what);
         }
     }
 }

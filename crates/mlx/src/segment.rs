@@ -3,92 +3,164 @@
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
 
-use super::shape::Shape;
+use super::groups::{Arrays, KvShape, LayerGroups};
 use super::state::State;
 use motet_core::protocol::SegmentSize;
 use motet_model::Segment;
 
-/// Keys and values of one contiguous token range, for all layers.
+/// The cached state of one contiguous token range, for all layers.
 pub struct MlxSegment {
     segment_size: SegmentSize,
-    /// Tokens whose state is retained, the last ones of the range: all of them unless the model
+    /// The keys and values of each group that has them.
+    kv: Vec<KvPart>,
+    /// For each recurrent group, each layer's state at the range's end. Empty unless the
+    /// segment size [says](SegmentSize::has_recurrent_state) that there is any.
+    recurrent: Vec<Vec<Arrays>>,
+}
+
+/// The keys and values of one group's layers.
+#[derive(Debug)]
+pub(super) struct KvPart {
+    /// Tokens whose state is retained, the last ones of the range: all of them unless the group
     /// has a sliding window.
     retained: usize,
     /// Empty where no token's state is retained.
     layers: Vec<State>,
 }
 
-impl MlxSegment {
-    /// A segment of each layer's state of the retained tokens, row-contiguous. Nothing is
-    /// evaluated.
-    pub(super) fn new(shape: &Shape, segment_size: SegmentSize, layers: Vec<State>) -> Self {
-        Self {
-            segment_size,
-            retained: shape.retained(segment_size),
-            layers,
-        }
+impl KvPart {
+    /// Each layer's state of the retained tokens, row-contiguous. Nothing is evaluated.
+    pub(super) fn new(retained: usize, layers: Vec<State>) -> Self {
+        Self { retained, layers }
     }
 
     pub(super) fn retained(&self) -> usize {
         self.retained
     }
 
-    pub(super) fn layer(&self, layer: usize) -> &State {
-        &self.layers[layer]
+    pub(super) fn layer(&self, index: usize) -> &State {
+        &self.layers[index]
     }
 
-    /// Number of layers with state: 0 where no token's state is retained.
-    pub(super) fn layers(&self) -> usize {
-        self.layers.len()
-    }
-
-    /// Tokens `from..to` of the retained ones, as a segment of this size.
-    pub(super) fn part(
-        &self,
-        shape: &Shape,
-        segment_size: SegmentSize,
-        from: usize,
-        to: usize,
-    ) -> Result<Self, Exception> {
+    /// Tokens `from..to` of the retained ones.
+    fn part(&self, from: usize, to: usize) -> Result<Self, Exception> {
         let layers = self.layers.iter().filter(|_| from < to);
         let layers = layers.map(|layer| layer.compact(from, to));
-        Ok(Self::new(
-            shape,
-            segment_size,
-            layers.collect::<Result<_, _>>()?,
-        ))
+        Ok(Self::new(to - from, layers.collect::<Result<_, _>>()?))
     }
 
-    /// The state that this segment and `lower`, which follows it, retain for one segment in
-    /// their place.
-    pub(super) fn merged(&self, shape: &Shape, lower: &Self) -> Result<Self, Exception> {
-        let segment_size = self.segment_size.merged(lower.segment_size);
+    /// The last tokens of this part and of `lower`, which follows it: as many as a segment of
+    /// the size of both retains.
+    fn merged(
+        &self,
+        shape: &KvShape,
+        segment_size: SegmentSize,
+        lower: &Self,
+    ) -> Result<Self, Exception> {
+        let retained = shape.retained(segment_size);
         // A merged segment retains at least what the lower one retains. If that is nothing,
         // there is nothing to merge.
-        let taken = shape.retained(segment_size) - lower.retained;
+        let taken = retained - lower.retained;
         if taken == 0 {
-            return lower.part(shape, segment_size, 0, lower.retained);
+            return lower.part(0, lower.retained);
         }
         let layers = self.layers.iter().zip(&lower.layers);
         let layers = layers.map(|(upper, lower)| {
             let upper = upper.view(self.retained - taken, self.retained)?;
             State::joined(&[&upper, lower])
         });
-        Ok(Self::new(
-            shape,
+        Ok(Self::new(retained, layers.collect::<Result<_, _>>()?))
+    }
+
+    fn shared(&self) -> Self {
+        Self::new(
+            self.retained,
+            self.layers.iter().map(State::shared).collect(),
+        )
+    }
+
+    /// The last `retained` tokens. No copy if these are all.
+    fn last(&self, retained: usize) -> Result<Self, Exception> {
+        if retained == self.retained {
+            return Ok(self.shared());
+        }
+        self.part(self.retained - retained, self.retained)
+    }
+}
+
+impl MlxSegment {
+    /// A segment of each group's parts.
+    pub(super) fn new(
+        segment_size: SegmentSize,
+        kv: Vec<KvPart>,
+        recurrent: Vec<Vec<Arrays>>,
+    ) -> Self {
+        Self {
             segment_size,
-            layers.collect::<Result<_, _>>()?,
+            kv,
+            recurrent,
+        }
+    }
+
+    /// The keys and values of a group.
+    pub(super) fn kv(&self, group: usize) -> &KvPart {
+        &self.kv[group]
+    }
+
+    /// The state of a recurrent group's layers at the range's end, if the segment holds it.
+    pub(super) fn recurrent(&self, group: usize) -> Option<&[Arrays]> {
+        self.recurrent.get(group).map(Vec::as_slice)
+    }
+
+    /// The first `at` tokens and the rest, cut as [`SegmentSize::cut`] says.
+    pub(super) fn split(&self, groups: &LayerGroups, at: usize) -> Result<(Self, Self), Exception> {
+        let (upper_size, lower_size) = self.segment_size.cut(at);
+        let (mut upper, mut lower) = (Vec::new(), Vec::new());
+        for (shape, part) in groups.kv.iter().zip(&self.kv) {
+            let cut = shape.retained(upper_size);
+            upper.push(part.part(0, cut)?);
+            lower.push(part.part(cut, part.retained)?);
+        }
+        Ok((
+            Self::new(upper_size, upper, Vec::new()),
+            Self::new(lower_size, lower, self.recurrent.clone()),
         ))
     }
 
-    /// The state of every layer that has any.
-    pub(super) fn states(&self) -> impl Iterator<Item = &State> {
-        self.layers.iter()
+    /// The state that this segment and `lower`, which follows it, retain for one segment in
+    /// their place.
+    pub(super) fn merged(&self, groups: &LayerGroups, lower: &Self) -> Result<Self, Exception> {
+        let segment_size = self.segment_size.merged(lower.segment_size);
+        let parts = groups.kv.iter().zip(self.kv.iter().zip(&lower.kv));
+        let parts = parts.map(|(shape, (upper, lower))| upper.merged(shape, segment_size, lower));
+        let kv = parts.collect::<Result<_, _>>()?;
+        Ok(Self::new(segment_size, kv, lower.recurrent.clone()))
     }
 
-    /// Every array of the segment.
+    /// This segment without the state that only a resume at its end needs: what it retains if
+    /// its state was taken after `below`, which follows it. Nothing is evaluated.
+    pub(super) fn stripped(&self, groups: &LayerGroups, below: &Self) -> Result<Self, Exception> {
+        let segment_size = self.segment_size.stripped(below.segment_size);
+        let parts = groups.kv.iter().zip(&self.kv);
+        let parts = parts.map(|(shape, part)| part.last(shape.retained(segment_size)));
+        let kv = parts.collect::<Result<_, _>>()?;
+        Ok(Self::new(segment_size, kv, Vec::new()))
+    }
+
+    /// Another handle to the same state.
+    pub(super) fn shared(&self) -> Self {
+        Self::new(
+            self.segment_size,
+            self.kv.iter().map(KvPart::shared).collect(),
+            self.recurrent.clone(),
+        )
+    }
+
+    /// Every array of the segment, in the order in which they are packed.
     pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.layers.iter().flat_map(State::arrays)
+        let kv = self.kv.iter().flat_map(|part| &part.layers);
+        let recurrent = self.recurrent.iter().flatten().flatten();
+        kv.flat_map(State::arrays).chain(recurrent)
     }
 }
 
@@ -98,15 +170,15 @@ impl Segment for MlxSegment {
     }
 
     fn bytes(&self) -> usize {
-        self.layers.iter().map(State::bytes).sum()
+        self.arrays().map(Array::nbytes).sum()
     }
 }
 
 impl std::fmt::Debug for MlxSegment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MlxSegment")
-            .field("extent", &self.segment_size)
-            .field("retained", &self.retained)
+            .field("segment_size", &self.segment_size)
+            .field("kv", &self.kv)
             .finish_non_exhaustive()
     }
 }

@@ -75,10 +75,6 @@ impl State {
         self.keys.dim(1) as usize
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        self.keys.nbytes() + self.values.nbytes()
-    }
-
     pub(super) fn arrays(&self) -> [&Array; 2] {
         [&self.keys, &self.values]
     }

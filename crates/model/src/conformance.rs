@@ -22,7 +22,7 @@ mod removal;
 
 use std::rc::Rc;
 
-use super::Model;
+use super::{Model, Packer};
 use crate::sampling::sample_row;
 use checker::{Checker, Slot};
 use motet_core::TokenId;
@@ -33,7 +33,8 @@ const PROMPT_TOKENS_MIN: usize = 6;
 
 /// Checks that `model` keeps the contract of [`Model`], and that its logits depend on a
 /// sequence's tokens only. They must not depend on the batch, the chunks, the cuts, on sharing or
-/// merging, nor on a copy through host memory.
+/// merging, nor on a copy through host memory. Copies are left out where the model has
+/// [`NoPacker`](crate::NoPacker).
 ///
 /// The result of a shift is compared with the same shift of state that was laid out otherwise.
 /// Whether keys turn by the right angle is for a model's own tests.
@@ -66,12 +67,15 @@ pub fn check<M: Model>(
     );
     checker.run("split at any offset", Checker::split);
     checker.run("merge of adjacent segments", Checker::merged);
+    checker.run("state given up between segments", Checker::stripped);
     checker.run("removal of the end", Checker::truncated);
     checker.run("removal of a middle", Checker::shifted);
-    checker.run("copied out and in", Checker::copied);
-    checker.run("copies outlive their segment", Checker::copied_after_drop);
-    checker.run("copies of a tail that goes on", Checker::copied_from_tail);
-    checker.run("invalid copies are rejected", Checker::invalid_copies);
+    if M::Packer::HAS_STATE {
+        checker.run("copied out and in", Checker::copied);
+        checker.run("copies outlive their segment", Checker::copied_after_drop);
+        checker.run("copies of a tail that goes on", Checker::copied_from_tail);
+        checker.run("invalid copies are rejected", Checker::invalid_copies);
+    }
     checker.run("spans share segments, or have their own", Checker::shared);
     checker.run("invalid cuts change nothing", Checker::invalid_cuts);
     checker.run("invalid removals change nothing", Checker::invalid_removals);
@@ -81,10 +85,12 @@ pub fn check<M: Model>(
         "edits while a step is under way",
         Checker::edited_during_a_step,
     );
-    checker.run(
-        "copies while steps are under way",
-        Checker::copied_during_a_step,
-    );
+    if M::Packer::HAS_STATE {
+        checker.run(
+            "copies while steps are under way",
+            Checker::copied_during_a_step,
+        );
+    }
     checker.run("steps in flight that are dropped", Checker::dropped);
 }
 

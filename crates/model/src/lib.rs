@@ -23,8 +23,8 @@
 //! *detached state* crosses threads: handles of a segment's state, whose bytes a [`Packer`]
 //! copies out or in beside the device.
 //!
-//! Two implementations exist: [`oracle`], pure Rust and deterministic, and (feature `mlx`) the
-//! Llama family on MLX.
+//! Two implementations exist: [`oracle`], pure Rust and deterministic, and (feature `mlx`) models
+//! of many families on MLX.
 
 #![forbid(unsafe_code)]
 
@@ -42,7 +42,7 @@ pub use motet_core::protocol::{
     DeviceMemory, LayerGroup, LayerKind, ModelError, ModelSpec, OutputKind, SegmentSize,
     SpanOutput, tail_capacity,
 };
-pub use packer::{DetachedState, FloatKind, Floats, Packer};
+pub use packer::{DetachedState, FloatKind, Floats, NoPacker, Packer};
 pub use span::{Span, TokenSource};
 
 use sampling::SampleInputs;
@@ -73,7 +73,8 @@ pub trait Model: 'static {
     type Tail: Tail;
     /// A step in flight.
     type InFlightStep: std::fmt::Debug + 'static;
-    /// Packs exported state, and unpacks state for import.
+    /// Packs exported state, and unpacks state for import: [`NoPacker`] for a model that leaves
+    /// [`export`](Model::export) and [`import`](Model::import) to their defaults.
     type Packer: Packer;
 
     /// The model's description: vocabulary, context, layer kinds and their bytes.
@@ -214,6 +215,25 @@ pub trait Model: 'static {
         lower: &Self::Segment,
     ) -> Result<Self::Segment, ModelError>;
 
+    /// Returns `segment` without the state that only a resume at its end needs
+    /// ([`SegmentSize::stripped`]): the entries of full attention, those entries of windows that
+    /// `below` needs, and no recurrent state. `below` follows it on a path, and is not changed.
+    ///
+    /// The default merges and splits, so that both exist a second time for a moment. A model
+    /// whose segments share arrays returns handles of those that stay.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Merge`] when the two hold too little of a window.
+    fn strip(
+        &mut self,
+        segment: &Self::Segment,
+        below: &Self::Segment,
+    ) -> Result<Self::Segment, ModelError> {
+        let whole = self.merge(segment, below)?;
+        Ok(self.split(&whole, segment.tokens())?.0)
+    }
+
     /// Removes the tokens at offsets `removed` from the slot of `path` and `tail`.
     ///
     /// Afterwards `tail` continues `path[..retained]`. It holds the state of `path[retained..]`
@@ -255,10 +275,15 @@ pub trait Model: 'static {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Device`] when the device fails.
+    /// [`ModelError::Device`] when the device fails; [`ModelError::NotSupported`] always, which is
+    /// the default.
     fn export(&mut self, segment: &Self::Segment) -> Result<DetachedState<Self>, ModelError>
     where
-        Self: Sized;
+        Self: Sized,
+    {
+        let _ = segment;
+        Err(NoPacker::ERROR)
+    }
 
     /// Returns a copy of the tail's state of `tokens`, as offsets in it, which finished steps
     /// have computed. The tail stays as it is, and steps may go on with it: tokens that they
@@ -290,10 +315,15 @@ pub trait Model: 'static {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Device`] when the device fails.
+    /// [`ModelError::Device`] when the device fails; [`ModelError::NotSupported`] always, which is
+    /// the default.
     fn import(&mut self, detached_state: DetachedState<Self>) -> Result<Self::Segment, ModelError>
     where
-        Self: Sized;
+        Self: Sized,
+    {
+        let _ = detached_state;
+        Err(NoPacker::ERROR)
+    }
 
     /// Device bytes in use now, and their peak so far, as the device itself counts.
     fn memory(&self) -> DeviceMemory;

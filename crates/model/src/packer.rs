@@ -1,5 +1,7 @@
 //! State on its way between the device and the host.
 
+use std::convert::Infallible;
+
 use super::Model;
 use motet_core::protocol::{ModelError, SegmentSize};
 
@@ -12,7 +14,13 @@ pub type DetachedState<M> = <<M as Model>::Packer as Packer>::DetachedState;
 /// bytes carry no description of their own. The pager, which keeps them, knows their
 /// [`SegmentSize`] and the model they belong to
 /// ([`ModelSpec::identity`](motet_core::protocol::ModelSpec::identity)).
+///
+/// A model without offload has [`NoPacker`].
 pub trait Packer: Clone + Send + 'static {
+    /// Whether there is state to pack: false for [`NoPacker`] only. An engine whose settings ask
+    /// for offload starts with such models only.
+    const HAS_STATE: bool = true;
+
     /// A segment's state, detached from the model. It holds its device memory by itself, whatever
     /// happens to the segment that it came from or goes into.
     type DetachedState: Send + 'static;
@@ -55,17 +63,53 @@ pub trait Packer: Clone + Send + 'static {
         bytes: &[u8],
     ) -> Result<Self::DetachedState, ModelError>;
 
-    /// Layout of the packed bytes, if they are numbers that could be kept at a lower precision.
-    /// `None` if each bit counts, or if there are none.
-    fn floats(&self, segment_size: SegmentSize) -> Option<Floats>;
+    /// The packed bytes that are numbers which could be kept at a lower precision: sections that
+    /// lie one after another from the first byte on. Each bit counts of the bytes after them,
+    /// and of all bytes if there is no section. State that later state is computed from, as
+    /// that of recurrent layers is, belongs to the bytes after them.
+    fn floats(&self, segment_size: SegmentSize) -> Vec<Floats>;
 }
 
-/// Packed numbers: consecutive planes, each of `rows` x `channels`, row-major, in the
-/// machine's own byte order.
+/// The packer of a model that exports no state: the engine keeps all of its state on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NoPacker;
+
+impl NoPacker {
+    pub(crate) const ERROR: ModelError = ModelError::NotSupported {
+        what: "offload: it exports no state",
+    };
+}
+
+impl Packer for NoPacker {
+    type DetachedState = Infallible;
+
+    const HAS_STATE: bool = false;
+
+    fn packed_bytes(&self, _segment_size: SegmentSize) -> usize {
+        0
+    }
+
+    fn pack(&self, detached_state: &Infallible, _into: &mut [u8]) -> Result<(), ModelError> {
+        match *detached_state {}
+    }
+
+    fn unpack(&self, _segment_size: SegmentSize, _bytes: &[u8]) -> Result<Infallible, ModelError> {
+        Err(Self::ERROR)
+    }
+
+    fn floats(&self, _segment_size: SegmentSize) -> Vec<Floats> {
+        Vec::new()
+    }
+}
+
+/// A section of packed numbers: consecutive planes, each of `rows` x `channels`, row-major, in
+/// the machine's own byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Floats {
     /// The type of each number.
     pub kind: FloatKind,
+    /// Number of planes; at least 1.
+    pub planes: usize,
     /// Rows of a plane, which are tokens; at least 1.
     pub rows: usize,
     /// Numbers in a row; at least 1.

@@ -2,7 +2,7 @@
 //!
 //! Both may try at the same moment, from different threads; exactly one wins. If the caller
 //! wins, the scheduler stops the sequence at the next step boundary. If the scheduler wins, a
-//! later drop of the stream has no effect.
+//! later drop of the stream, or a cancel by a handle, has no effect.
 
 use crate::primitives::inject::{InjectedBug, injected, ordering};
 use crate::primitives::{Arc, AtomicU8, Ordering};
@@ -11,7 +11,7 @@ const LIVE: u8 = 0;
 const CANCELLED: u8 = 1;
 const FINISHED: u8 = 2;
 
-/// The flag that a caller's stream and the scheduler share. Clones share one flag.
+/// The flag that a caller's stream, its handles, the sequence's actor and the scheduler share. Clones share one flag.
 #[derive(Clone, Debug)]
 pub struct CancelFlag(Arc<AtomicU8>);
 
@@ -27,8 +27,8 @@ impl CancelFlag {
         self.end(CANCELLED)
     }
 
-    /// Ends the sequence for the scheduler. Returns true if this call ended it, false if the
-    /// caller had cancelled before.
+    /// Ends the sequence for the scheduler or the actor of the sequence. Returns true if this call ended it, false if
+    /// it had ended before.
     pub fn finish(&self) -> bool {
         self.end(FINISHED)
     }

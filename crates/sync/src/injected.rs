@@ -1,13 +1,13 @@
 //! Injected bugs that the checkers of whole systems must find, so that a checker that cannot
 //! fail is noticed.
 //!
-//! With `--cfg motet_injected` a test [injects](inject) one of them for its own thread, or
-//! `MOTET_INJECTED` [names](Bug::NAMED) one for a whole program. Without that cfg there are
-//! none: `is_injected` is a constant `false`. (The primitives have other bugs, for loom:
+//! With `--cfg motet_injected` a test injects one of them for its own thread (`inject`), or
+//! `MOTET_INJECTED` names one for a whole program. Without that cfg there are none:
+//! [`is_injected`] is a constant `false`. (The primitives have other bugs, for loom:
 //! `primitives/inject.rs`.)
 
-use std::cell::Cell;
-use std::sync::OnceLock;
+#[cfg(motet_injected)]
+pub use by_name::inject;
 
 /// A bug of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,46 +40,66 @@ pub enum Bug {
     TurnTaken,
 }
 
-impl Bug {
-    /// Bugs that the test of all message orders must find.
-    pub const OF_CORES: [Self; 8] = [
-        Self::LostRelease,
-        Self::DoubleGrant,
-        Self::HeldEvicted,
-        Self::StaleDetachedState,
-        Self::UnconfirmedCancel,
-        Self::TokenTwice,
-        Self::LostCheckpoint,
-        Self::StaleAnswer,
-    ];
-    /// Bugs that the simulation of the whole engine must find, by name.
-    pub const NAMED: [(&str, Self); 4] = [
-        ("lost_lease", Self::LostLease),
-        ("token_again", Self::TokenAgain),
-        ("leased_evicted", Self::LeasedEvicted),
-        ("turn_taken", Self::TurnTaken),
-    ];
-
-    /// Returns the bug that `MOTET_INJECTED` names.
-    fn named() -> Option<Self> {
-        static NAMED: OnceLock<Option<Bug>> = OnceLock::new();
-        *NAMED.get_or_init(|| {
-            let name = std::env::var("MOTET_INJECTED").ok()?;
-            let mut named = Self::NAMED.iter();
-            named.find(|(its, _)| *its == name).map(|(_, bug)| *bug)
-        })
-    }
-}
-
-thread_local!(static INJECTED: Cell<Option<Bug>> = const { Cell::new(None) });
-
-/// Sets the bug of this thread's cores, or none.
-pub fn inject(bug: Option<Bug>) {
-    INJECTED.set(bug);
+/// Whether the cores of this thread have this bug.
+#[cfg(not(motet_injected))]
+#[inline]
+pub const fn is_injected(_: Bug) -> bool {
+    false
 }
 
 /// Whether the cores of this thread have this bug.
+#[cfg(motet_injected)]
 #[inline]
 pub fn is_injected(bug: Bug) -> bool {
-    cfg!(motet_injected) && (INJECTED.get() == Some(bug) || Bug::named() == Some(bug))
+    by_name::is_injected(bug)
+}
+
+#[cfg(motet_injected)]
+mod by_name {
+    use std::cell::Cell;
+    use std::sync::OnceLock;
+
+    use super::Bug;
+
+    thread_local!(static INJECTED: Cell<Option<Bug>> = const { Cell::new(None) });
+
+    impl Bug {
+        /// Bugs that the test of all message orders must find.
+        pub const OF_CORES: [Self; 8] = [
+            Self::LostRelease,
+            Self::DoubleGrant,
+            Self::HeldEvicted,
+            Self::StaleDetachedState,
+            Self::UnconfirmedCancel,
+            Self::TokenTwice,
+            Self::LostCheckpoint,
+            Self::StaleAnswer,
+        ];
+        /// Bugs that the simulation of the whole engine must find, by name.
+        pub const NAMED: [(&str, Self); 4] = [
+            ("lost_lease", Self::LostLease),
+            ("token_again", Self::TokenAgain),
+            ("leased_evicted", Self::LeasedEvicted),
+            ("turn_taken", Self::TurnTaken),
+        ];
+
+        /// Returns the bug that `MOTET_INJECTED` names.
+        fn named() -> Option<Self> {
+            static NAMED: OnceLock<Option<Bug>> = OnceLock::new();
+            *NAMED.get_or_init(|| {
+                let name = std::env::var("MOTET_INJECTED").ok()?;
+                let mut named = Self::NAMED.iter();
+                named.find(|(its, _)| *its == name).map(|(_, bug)| *bug)
+            })
+        }
+    }
+
+    /// Sets the bug of this thread's cores, or none.
+    pub fn inject(bug: Option<Bug>) {
+        INJECTED.set(bug);
+    }
+
+    pub(super) fn is_injected(bug: Bug) -> bool {
+        INJECTED.get() == Some(bug) || Bug::named() == Some(bug)
+    }
 }

@@ -15,6 +15,7 @@
 //! | [`gate`] | the thread that runs a kernel, its workers | which workers may still take part in a loop |
 //! | [`heartbeat`] | the scheduler, health checks | since when the device has been busy with its work |
 //! | [`lease`] | the cache, the pager | whether a segment may be evicted |
+//! | `page_pool` (feature `pages`) | the threads that copy states, the threads that drop them | which memory is idle, and how much is in use |
 //! | [`parking`] | a sleeping thread, threads that wake it | whether it must be woken |
 //! | [`admission::users`] | callers, sequences | the requests and tokens of each user |
 
@@ -25,5 +26,7 @@ pub mod gate;
 pub mod heartbeat;
 pub mod injected;
 pub mod lease;
+#[cfg(feature = "pages")]
+pub mod page_pool;
 pub mod parking;
 pub mod primitives;

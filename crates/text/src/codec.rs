@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::special::Marks;
 use super::{Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError, Tokenizer};
 use motet_core::TokenId;
 
@@ -116,25 +117,57 @@ impl TextCodec {
     }
 
     /// The tokens of a conversation within the limits.
+    ///
+    /// # Errors
+    ///
+    /// As [`encode_chat`](Self::encode_chat), and [`TextError::TooManyTokens`].
     pub fn encode_rendered(
         &self,
         chat: &Chat,
         add_generation_prompt: bool,
         limits: TextLimits,
     ) -> Result<Vec<TokenId>, TextError> {
+        let rendered = self.render(chat, add_generation_prompt, limits)?;
+        self.encode_text(&rendered)
+    }
+
+    /// The text of a conversation within the limits.
+    pub(super) fn render(
+        &self,
+        chat: &Chat,
+        add_generation_prompt: bool,
+        limits: TextLimits,
+    ) -> Result<Rendered, TextError> {
         let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
-        let tokenizer = &self.tokenizer;
         let render = |chat| {
             let text = template.render_within(chat, add_generation_prompt, limits.bytes_max)?;
-            tokenizer.check_count(&text, limits.tokens_max)?;
+            self.tokenizer.check_count(&text, limits.tokens_max)?;
             Ok::<_, TextError>(text)
         };
         if chat.with_special_tokens {
-            return tokenizer.encode(&render(chat)?, false);
+            return Ok(Rendered {
+                text: render(chat)?,
+                spelled: Spelled::Everywhere,
+            });
         }
-        match tokenizer.markup().mark(chat, template.source())? {
-            None => tokenizer.encode_unmarked(&render(chat)?),
-            Some((marked, marks)) => tokenizer.encode_marked(&render(&marked)?, &marks),
+        match self.tokenizer.markup().mark(chat, template.source())? {
+            None => Ok(Rendered {
+                text: render(chat)?,
+                spelled: Spelled::Nowhere,
+            }),
+            Some((marked, marks)) => Ok(Rendered {
+                text: render(&marked)?,
+                spelled: Spelled::Marked(marks),
+            }),
+        }
+    }
+
+    /// The tokens of a rendered conversation.
+    pub(super) fn encode_text(&self, rendered: &Rendered) -> Result<Vec<TokenId>, TextError> {
+        match &rendered.spelled {
+            Spelled::Everywhere => self.tokenizer.encode(&rendered.text, false),
+            Spelled::Nowhere => self.tokenizer.encode_unmarked(&rendered.text),
+            Spelled::Marked(marks) => self.tokenizer.encode_marked(&rendered.text, marks),
         }
     }
 
@@ -143,4 +176,21 @@ impl TextCodec {
     pub fn detokenizer(&self) -> Detokenizer {
         Detokenizer::new(&self.tokenizer, SpecialTokens::Skip)
     }
+}
+
+/// A conversation as its template writes it.
+pub(super) struct Rendered {
+    /// The text, with marks where callers spell special tokens.
+    pub(super) text: String,
+    spelled: Spelled,
+}
+
+/// Where a text may have special tokens that callers have spelled.
+enum Spelled {
+    /// They count as such wherever they are.
+    Everywhere,
+    /// The callers have spelled none.
+    Nowhere,
+    /// They are text at these marks.
+    Marked(Marks),
 }

@@ -144,38 +144,58 @@ fn pieces(path: &Path, encoder: &tokenizers::Tokenizer) -> Result<Pieces, TextEr
     Ok(Pieces::new(&rules, tokens.into_iter()))
 }
 
-/// The `eos_token`, then those that `generation_config.json` adds: one id or a
-/// list.
+/// The `eos_token`, then those that `config.json` and `generation_config.json` add: no file names
+/// all of them. Gemma's `eos_token` ends a text and its `generation_config.json` adds the end of a
+/// turn; other models do it the other way round.
 fn end_tokens(
     folder: &Path,
     end: Option<TokenId>,
     vocab_size: usize,
 ) -> Result<Vec<TokenId>, TextError> {
-    let path = folder.join("generation_config.json");
-    let config = read_json(&path)?.unwrap_or(Value::Null);
-    let listed = match &config["eos_token_id"] {
+    let mut ends: Vec<TokenId> = end.into_iter().collect();
+    for (file, within) in [
+        ("config.json", None),
+        // Configurations of models that also see pictures.
+        ("config.json", Some("text_config")),
+        ("generation_config.json", None),
+    ] {
+        let path = folder.join(file);
+        let config = read_json(&path)?.unwrap_or(Value::Null);
+        let config = within.map_or(&config, |member| &config[member]);
+        for id in listed_ends(&path, within, &config["eos_token_id"], vocab_size)? {
+            if !ends.contains(&id) {
+                ends.push(id);
+            }
+        }
+    }
+    Ok(ends)
+}
+
+/// The ids of an `eos_token_id`: none, one or a list.
+fn listed_ends(
+    path: &Path,
+    within: Option<&str>,
+    value: &Value,
+    vocab_size: usize,
+) -> Result<Vec<TokenId>, TextError> {
+    let listed = match value {
         Value::Null => vec![],
         Value::Array(ids) => ids.iter().collect(),
         id => vec![id],
     };
-    let mut ends: Vec<TokenId> = end.into_iter().collect();
-    for value in listed {
+    let ids = listed.into_iter().map(|value| {
         let id = value.as_u64().filter(|id| *id < vocab_size as u64);
-        let Some(id) = id.and_then(|id| TokenId::try_from(id).ok()) else {
+        id.and_then(|id| TokenId::try_from(id).ok()).ok_or_else(|| {
             let file = path.display().to_string();
+            let field = within.map_or_else(
+                || "eos_token_id".to_owned(),
+                |member| format!("{member}.eos_token_id"),
+            );
             let expected = format!("token ids below {vocab_size}");
-            return Err(field_error(
-                file,
-                "eos_token_id",
-                value.to_string(),
-                expected,
-            ));
-        };
-        if !ends.contains(&id) {
-            ends.push(id);
-        }
-    }
-    Ok(ends)
+            field_error(file, field, value.to_string(), expected)
+        })
+    });
+    ids.collect()
 }
 
 fn read_json(path: &Path) -> Result<Option<Value>, TextError> {

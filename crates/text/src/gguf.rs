@@ -21,6 +21,8 @@ use motet_core::TokenId;
 /// are empty.
 #[derive(Clone, Default)]
 pub struct GgufVocabulary {
+    /// `general.architecture`.
+    pub architecture: Option<String>,
     /// `tokenizer.ggml.model`: `gpt2` or `llama`.
     pub model: String,
     /// `tokenizer.ggml.pre`: how byte-level BPE cuts text into words.
@@ -40,6 +42,8 @@ pub struct GgufVocabulary {
     pub end: Option<TokenId>,
     /// `tokenizer.ggml.eot_token_id`.
     pub end_of_turn: Option<TokenId>,
+    /// `tokenizer.ggml.eom_token_id`: ends a message that calls a tool.
+    pub end_of_message: Option<TokenId>,
     /// `tokenizer.ggml.unknown_token_id`.
     pub unknown: Option<TokenId>,
     /// `tokenizer.ggml.padding_token_id`.
@@ -81,6 +85,11 @@ impl GgufVocabulary {
         }
     }
 
+    /// Whether SentencePiece writes a space before the text.
+    fn adds_space_prefix(&self) -> bool {
+        self.add_space_prefix.unwrap_or(true)
+    }
+
     /// The text of a token named by one of the id fields.
     pub(super) fn token(&self, id: Option<TokenId>) -> Option<&str> {
         self.tokens.get(id? as usize).map(String::as_str)
@@ -107,6 +116,7 @@ impl GgufVocabulary {
             ("bos_token_id", self.begin),
             ("eos_token_id", self.end),
             ("eot_token_id", self.end_of_turn),
+            ("eom_token_id", self.end_of_message),
             ("unknown_token_id", self.unknown),
         ] {
             if let Some(id) = id.filter(|id| *id as usize >= count) {
@@ -142,12 +152,17 @@ pub(super) fn build_tokenizer(vocabulary: &GgufVocabulary) -> Result<Parts, Text
             special,
         })
     });
-    let mut ends: Vec<TokenId> = vocabulary.end.into_iter().collect();
-    ends.extend(
-        vocabulary
-            .end_of_turn
-            .filter(|id| Some(*id) != vocabulary.end),
-    );
+    let mut ends = Vec::new();
+    let named = [
+        vocabulary.end,
+        vocabulary.end_of_turn,
+        vocabulary.end_of_message,
+    ];
+    for id in named.into_iter().flatten() {
+        if !ends.contains(&id) {
+            ends.push(id);
+        }
+    }
     Ok(Parts {
         pieces: Pieces::new(&rules, tokens),
         encoder,
@@ -159,7 +174,12 @@ pub(super) fn build_tokenizer(vocabulary: &GgufVocabulary) -> Result<Parts, Text
 }
 
 /// Tokens that are recognised in a text before any other processing.
+///
+/// Gemma's runs of spaces are the exception: files spell them with spaces, but `sentencepiece`
+/// finds them after it has written `▁` for each space, so a `▁` in the text belongs to a run. A
+/// normalizer that adds a space before the text would add one to the run as well.
 fn added_tokens(vocabulary: &GgufVocabulary) -> Vec<AddedToken> {
+    let runs_are_marked = vocabulary.model == "llama" && !vocabulary.adds_space_prefix();
     let tokens = vocabulary.tokens.iter().enumerate();
     let added = tokens.filter_map(|(index, text)| {
         let special = match vocabulary.token_type(index) {
@@ -167,9 +187,20 @@ fn added_tokens(vocabulary: &GgufVocabulary) -> Vec<AddedToken> {
             TokenType::UserDefined => false,
             TokenType::Normal | TokenType::Unused | TokenType::Byte => return None,
         };
-        Some(AddedToken::from(text.as_str(), special).normalized(false))
+        let is_run = !special && text.bytes().all(|byte| byte == b' ');
+        let token = AddedToken::from(text.as_str(), special);
+        let token = token.rstrip(special && takes_spaces_behind(vocabulary, text));
+        Some(token.normalized(is_run && runs_are_marked))
     });
     added.collect()
+}
+
+/// Whether white space behind this special token belongs to it: Phi-3's do, all but three. Files
+/// have no field for it.
+fn takes_spaces_behind(vocabulary: &GgufVocabulary, text: &str) -> bool {
+    vocabulary.architecture.as_deref() == Some("phi3")
+        && vocabulary.model == "llama"
+        && !["<unk>", "<s>", "<|endoftext|>"].contains(&text)
 }
 
 /// Byte-level BPE, as GPT-2 introduced it (Radford et al. 2019).
@@ -215,7 +246,7 @@ fn sentence_piece(vocabulary: &GgufVocabulary) -> Result<(Tokenizer, PieceRules,
         .build()
         .map_err(|error| bad("tokens", error.to_string(), "a SentencePiece vocabulary"))?;
     let mark = sentence_piece::SPACE_MARK;
-    let space_prefix = vocabulary.add_space_prefix.unwrap_or(true);
+    let space_prefix = vocabulary.adds_space_prefix();
     let mut steps: Vec<NormalizerWrapper> = Vec::new();
     if space_prefix {
         steps.push(Prepend::new(mark.to_owned()).into());

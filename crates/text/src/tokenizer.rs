@@ -38,7 +38,7 @@ struct Inner {
 impl Tokenizer {
     /// Reads a folder in the layout of Hugging Face's `transformers`: `tokenizer.json` and, if
     /// they exist, the special tokens of `tokenizer_config.json` and the end tokens of
-    /// `generation_config.json`.
+    /// `config.json` and `generation_config.json`.
     ///
     /// # Errors
     ///

@@ -28,23 +28,25 @@ pub struct AffineQuantised {
 
 impl Tensor<'_> {
     /// The tensor in MLX's affine quantisation, with the same values as
-    /// [`to_f32`](Tensor::to_f32) up to rounding. `None` for formats that are not quantised,
-    /// and where a bias would be too large for half precision (a scale above 511 in Q8_0, which
-    /// no trained weight has).
+    /// [`to_f32`](Tensor::to_f32) up to rounding. `None` for formats other than Q8_0, Q4_0 and
+    /// Q4_1, for tensors whose parts have several formats, and where a bias would be too large
+    /// for half precision (a scale above 511 in Q8_0, which no trained weight has).
     #[must_use]
     pub fn to_affine(&self) -> Option<AffineQuantised> {
-        let (bits, unpack): (_, fn(&[u8]) -> Group) = match self.format {
-            Format::F32 | Format::F16 | Format::BF16 => return None,
+        let format = self.format()?;
+        let (bits, unpack): (_, fn(&[u8]) -> Group) = match format {
             Format::Q8_0 => (8, q8_0),
             Format::Q4_0 => (4, q4_0),
             Format::Q4_1 => (4, q4_1),
+            _ => return None,
         };
         let groups = self.elements() / BLOCK;
         let mut packed = Vec::with_capacity(groups * bits);
         let mut scales = Vec::with_capacity(groups);
         let mut biases = Vec::with_capacity(groups);
-        let (_, stride) = self.format.block();
-        for block in self.bytes().chunks_exact(stride) {
+        let (_, stride) = format.block();
+        let parts = self.parts().iter();
+        for block in parts.flat_map(|part| part.bytes().chunks_exact(stride)) {
             let group = unpack(block);
             if group.bias.is_infinite() {
                 return None;

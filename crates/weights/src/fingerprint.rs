@@ -5,53 +5,74 @@ use std::thread;
 
 use sha2::{Digest, Sha256};
 
-use super::ModelFiles;
+use super::blueprint::Blueprint;
+use super::locate::Tensors;
+use super::located::Located;
 
 /// Maximum threads that hash weights. Beyond these, memory bandwidth is the limit.
 const THREADS_MAX: usize = 8;
 /// Minimum bytes of weights for each thread.
 const THREAD_BYTES: usize = 4 << 20;
 
-pub(super) struct Fingerprint(Sha256);
+/// The identity of a model with this description and these tensors.
+pub(super) fn identity(blueprint: &Blueprint, tensors: &Tensors) -> u64 {
+    // Names and tokens are not part of the arithmetic, and containers write different ones. The
+    // family is not: a GGUF file calls some families by another's name. A new field must be
+    // named here or it does not compile.
+    let Blueprint {
+        family: _,
+        name: _,
+        stem,
+        layers,
+        context_tokens_max: _,
+        end_tokens: _,
+        begin_token: _,
+    } = blueprint;
+    let mut fingerprint = Fingerprint(Sha256::new());
+    // The derived text has every field, and each number in as many digits as tell it from all
+    // others.
+    fingerprint.bytes(format!("{stem:?}").as_bytes());
+    for layer in layers {
+        fingerprint.bytes(format!("{layer:?}").as_bytes());
+    }
+    for (((layer, role), located), digest) in tensors.iter().zip(tensor_digests(tensors)) {
+        fingerprint.bytes(format!("{layer:?} {role:?} {:?}", located.shape).as_bytes());
+        fingerprint.bytes(&digest);
+    }
+    fingerprint.finish()
+}
+
+struct Fingerprint(Sha256);
 
 impl Fingerprint {
-    pub(super) fn new() -> Self {
-        Self(Sha256::new())
-    }
-
     /// Adds a string of bytes with its length, so that two strings never hash like one.
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
-        self.number(bytes.len() as u64);
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.update((bytes.len() as u64).to_le_bytes());
         self.0.update(bytes);
     }
 
-    pub(super) fn number(&mut self, number: u64) {
-        self.0.update(number.to_le_bytes());
-    }
-
-    pub(super) fn finish(self) -> u64 {
+    fn finish(self) -> u64 {
         let digest = self.0.finalize();
         let first = digest.first_chunk().expect("a digest has 32 bytes");
         u64::from_le_bytes(*first)
     }
 }
 
-/// SHA-256 of all bytes of each tensor, in alphabetical order of their names.
-pub(super) fn tensor_digests(files: &ModelFiles) -> Vec<[u8; 32]> {
-    let mut by_bytes: Vec<(usize, &str, usize)> = files
-        .tensors
-        .iter()
+/// SHA-256 of all bytes of each tensor, in the tensors' order.
+fn tensor_digests(tensors: &Tensors) -> Vec<[u8; 32]> {
+    let mut by_bytes: Vec<(usize, usize, &Located)> = tensors
+        .values()
         .enumerate()
-        .map(|(index, (name, located))| (located.stored.range.len(), name.as_str(), index))
+        .map(|(index, located)| (located.bytes(), index, located))
         .collect();
-    by_bytes.sort_unstable_by(|one, other| other.cmp(one));
+    by_bytes.sort_by_key(|(bytes, index, _)| (usize::MAX - bytes, *index));
     let all_bytes: usize = by_bytes.iter().map(|(bytes, ..)| bytes).sum();
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = (all_bytes / THREAD_BYTES).clamp(1, cores.min(THREADS_MAX));
     // Distributes tensors by size, the largest first, so that threads have about equal work.
     let of_thread = |thread: usize| -> Vec<(usize, [u8; 32])> {
         let own = by_bytes.iter().skip(thread).step_by(threads);
-        own.map(|(_, name, index)| (*index, tensor_digest(files, name)))
+        own.map(|(_, index, located)| (*index, tensor_digest(located)))
             .collect()
     };
     let mut digests = vec![[0; 32]; by_bytes.len()];
@@ -70,11 +91,17 @@ pub(super) fn tensor_digests(files: &ModelFiles) -> Vec<[u8; 32]> {
     digests
 }
 
-/// The digest of the tensor in the form used for computing: rows are in the same order for both
-/// containers.
-fn tensor_digest(files: &ModelFiles, name: &str) -> [u8; 32] {
-    let tensor = files
-        .tensor(name)
-        .expect("the files contain every tensor that they name");
-    Sha256::digest(tensor.bytes()).into()
+/// The digest of the tensor in the form used for computing: it does not depend on the container
+/// nor on how many of the files' tensors it consists of.
+fn tensor_digest(located: &Located) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    let mut format = None;
+    for part in located.tensor().parts() {
+        if format != Some(part.format) {
+            digest.update(part.format.name());
+            format = Some(part.format);
+        }
+        digest.update(part.bytes());
+    }
+    digest.finalize().into()
 }

@@ -1,10 +1,10 @@
-//! The files of one Llama-family model (Llama, SmolLM2, Mistral), opened and checked before
-//! use.
+//! The files of one language model, opened and checked before use.
 //!
 //! Two containers are supported behind one interface: a Hugging Face folder (`config.json`
 //! beside safetensors, whole or sharded) and one GGUF file (llama.cpp's format, versions 2 and
-//! 3). Tensors have their Hugging Face names and shapes in both. llama.cpp stores the rows of
-//! the query and key projections in another order, which is undone when a tensor is read.
+//! 3). A [`Blueprint`] describes the model in the same form for all families and both
+//! containers. A tensor is asked for by its [`Role`], and comes in one form however its file
+//! calls and stores it.
 //!
 //! Files are untrusted input. Opening them gives either a model with all its tensors, or a
 //! [`ModelError`] that names the file, the field or tensor, and what was expected. There is no
@@ -12,42 +12,58 @@
 //!
 //! ```text
 //! huggingface/  config.json, generation_config.json, shards ─┐
-//!                                                            ├─ config + directory
+//!                                                            ├─ settings + directory
 //! gguf/         header, metadata, tensor table ──────────────┘          │
-//!                                                    architecture: required tensors
+//!                                            family: a blueprint, and names of tensors
 //!                                                                       │
-//!                                        ModelFiles ── tensor() ── to_f32 │ to_affine
+//!                                            role: required tensors, located and checked
+//!                                                                       │
+//!                                        ModelFiles ── tensor() ── parts │ to_f32 │ to_affine
 //! ```
 
 #![deny(unsafe_code)]
 
 mod affine;
-mod architecture;
-mod config;
+mod blueprint;
+mod family;
 mod fields;
 mod fingerprint;
+mod formats;
 mod gguf;
 mod huggingface;
+mod limits;
+mod locate;
+mod located;
 mod mapped;
-mod rope_rows;
+mod mxfp4;
+mod names;
+mod plan;
+mod role;
+mod settings;
+mod skipped;
 mod stored;
 mod tensor;
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 pub use affine::AffineQuantised;
-pub use config::{LlamaConfig, RopeScaling};
+pub use blueprint::{
+    Activation, Attention, Biases, Blueprint, DeltaNet, Experts, Frequencies, Gated, Layer, Mamba2,
+    Mixer, Mlp, Norms, PositionScale, QkNorm, Rope, RopeScaling, Routing, SharedExpert, ShortConv,
+    Stem,
+};
 pub use gguf::GgufMetadata;
-pub use tensor::{Format, Tensor};
+pub use role::{Needed, Role, needed};
+pub use skipped::Skipped;
+pub use tensor::{Format, Part, Tensor};
 
-use architecture::{Naming, Needed};
-use fingerprint::Fingerprint;
+use family::Family;
+use huggingface::Folder;
+use locate::{Search, Tensors};
 use motet_core::protocol::ModelError;
-use stored::{Directory, Stored};
-use tensor::Formats;
+use names::Container;
+use settings::{Settings, Source};
 
 /// The opened, checked files of one model.
 ///
@@ -60,11 +76,12 @@ use tensor::Formats;
 ///
 /// ```no_run
 /// # fn main() -> Result<(), motet_core::protocol::ModelError> {
-/// use motet_weights::ModelFiles;
+/// use motet_weights::{ModelFiles, Role};
 ///
 /// let files = ModelFiles::open("SmolLM2-135M-Instruct.Q4_1.gguf".as_ref())?;
-/// let embeddings = files.tensor("model.embed_tokens.weight")?;
-/// assert_eq!(embeddings.shape, [files.config().vocab_size, files.config().hidden_size]);
+/// let embeddings = files.tensor(None, Role::Embedding)?;
+/// let stem = &files.blueprint().stem;
+/// assert_eq!(embeddings.shape, [stem.vocab_size, stem.hidden_size]);
 /// let weights: Vec<f32> = embeddings.to_f32();
 /// # Ok(())
 /// # }
@@ -72,10 +89,11 @@ use tensor::Formats;
 #[derive(Debug)]
 pub struct ModelFiles {
     path: PathBuf,
-    config: LlamaConfig,
+    blueprint: Blueprint,
     origin: Origin,
-    /// Every tensor of the architecture, by its Hugging Face name.
-    tensors: BTreeMap<String, LocatedTensor>,
+    /// Every tensor of the model.
+    tensors: Tensors,
+    skipped: Vec<Skipped>,
     identity: OnceLock<u64>,
 }
 
@@ -98,15 +116,6 @@ enum Origin {
     Gguf(GgufMetadata),
 }
 
-/// A required tensor, located in the files.
-#[derive(Debug)]
-struct LocatedTensor {
-    stored: Stored,
-    format: Format,
-    /// Number of heads whose rows are in llama.cpp's RoPE order and must be reordered.
-    interleaved_heads: Option<usize>,
-}
-
 impl ModelFiles {
     /// Opens a Hugging Face folder or a GGUF file and reads its configuration. Checks that
     /// every tensor of the architecture is present and complete, has the right shape and is in
@@ -120,30 +129,51 @@ impl ModelFiles {
     /// * [`Damaged`](ModelError::Damaged): a file is cut short or not of its format.
     /// * [`Field`](ModelError::Field): a field of the configuration is missing, of the wrong
     ///   type, implausible, or asks for something unsupported.
-    /// * [`Architecture`](ModelError::Architecture): not a Llama or Mistral.
+    /// * [`Architecture`](ModelError::Architecture): a model of no known family.
     /// * [`TensorMissing`](ModelError::TensorMissing),
     ///   [`TensorShape`](ModelError::TensorShape), [`Quantisation`](ModelError::Quantisation):
     ///   a tensor is missing, or differs from what the configuration requires.
+    /// * [`TensorExtra`](ModelError::TensorExtra): the files have a tensor that the configuration
+    ///   does not account for, and that is of no part that may be [`skipped`](Self::skipped).
     pub fn open(path: &Path) -> Result<Self, ModelError> {
-        let (config, mut directory, origin) = if path.is_dir() {
-            let (config, directory) = huggingface::open(path)?;
-            (config, directory, Origin::HuggingFace)
-        } else {
-            let (config, directory, metadata) = gguf::open(path)?;
-            (config, directory, Origin::Gguf(metadata))
+        if path.is_dir() {
+            let folder = Folder::open(path)?;
+            let family = family::of_folder(&folder)?;
+            folder.check_quantisation(family.mxfp4)?;
+            let directory = folder.directory()?;
+            let settings = Settings::new(family.rules(), Source::HuggingFace(&folder), &directory);
+            let mut search = Search::new(path, Container::HuggingFace, family.names, &directory);
+            return Self::with_settings(path, family, &settings, &mut search);
+        }
+        let (metadata, directory) = gguf::open(path)?;
+        let (family, architecture) = family::of_gguf(&metadata)?;
+        let source = Source::Gguf {
+            metadata: &metadata,
+            architecture,
         };
-        let naming = match origin {
-            Origin::HuggingFace => Naming::HuggingFace,
-            Origin::Gguf(_) => Naming::Gguf,
-        };
-        let tensors = architecture::needed(&config)
-            .map(|needed| locate_tensor(path, needed, naming, &mut directory))
-            .collect::<Result<_, _>>()?;
+        let settings = Settings::new(family.rules(), source, &directory);
+        let mut search = Search::new(path, Container::Gguf, family.names, &directory);
+        let mut files = Self::with_settings(path, family, &settings, &mut search)?;
+        files.origin = Origin::Gguf(metadata);
+        Ok(files)
+    }
+
+    fn with_settings(
+        path: &Path,
+        family: &Family,
+        settings: &Settings<'_>,
+        search: &mut Search<'_>,
+    ) -> Result<Self, ModelError> {
+        let blueprint = (family.read)(settings)?;
+        family::check(settings, &blueprint)?;
+        let tensors = search.run(&blueprint)?;
+        let skipped = skipped::find(search, &blueprint, settings.further_layers()?)?;
         Ok(Self {
             path: path.to_owned(),
-            config,
-            origin,
+            blueprint,
+            origin: Origin::HuggingFace,
             tensors,
+            skipped,
             identity: OnceLock::new(),
         })
     }
@@ -154,40 +184,42 @@ impl ModelFiles {
         &self.path
     }
 
-    /// The model's shape and constants.
+    /// The description of the model.
     #[must_use]
-    pub fn config(&self) -> &LlamaConfig {
-        &self.config
+    pub fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
     }
 
-    /// The tensor with this Hugging Face name, for example
-    /// `model.layers.0.self_attn.q_proj.weight`. A model with
-    /// [`tied_embeddings`](LlamaConfig::tied_embeddings) has no `lm_head.weight`.
+    /// The tensor for a role, in canonical form. `layer` is None for those outside the layers. A
+    /// model with [`tied_embeddings`](Stem::tied_embeddings) has no [`Role::Head`].
     ///
     /// # Errors
     ///
-    /// [`ModelError::TensorMissing`] when the architecture has no such tensor. All tensors of
-    /// the architecture were checked when the files were opened.
-    pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, ModelError> {
-        let Some((name, located)) = self.tensors.get_key_value(name) else {
-            return Err(ModelError::TensorMissing {
+    /// [`ModelError::TensorMissing`] when the model has no such tensor. All tensors that
+    /// [`tensors`](Self::tensors) lists were checked when the files were opened.
+    pub fn tensor(&self, layer: Option<usize>, role: Role) -> Result<Tensor<'_>, ModelError> {
+        match self.tensors.get(&(layer, role)) {
+            Some(located) => Ok(located.tensor()),
+            None => Err(ModelError::TensorMissing {
                 path: self.path.clone(),
-                tensor: name.to_owned(),
+                tensor: match layer {
+                    Some(layer) => format!("{role:?} of layer {layer}"),
+                    None => format!("{role:?}"),
+                },
                 expected: Vec::new(),
-            });
-        };
-        let shape = located.stored.shape.clone();
-        let bytes = located.stored.bytes();
-        let bytes = match located.interleaved_heads {
-            Some(heads) => Cow::Owned(rope_rows::to_half_split(bytes, shape[0], heads)),
-            None => Cow::Borrowed(bytes),
-        };
-        Ok(Tensor::new(name, shape, located.format, bytes))
+            }),
+        }
     }
 
-    /// Names of all tensors of the architecture, in alphabetical order.
-    pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
-        self.tensors.keys().map(String::as_str)
+    /// Layer and role of every tensor, the ones outside the layers first.
+    pub fn tensors(&self) -> impl Iterator<Item = (Option<usize>, Role)> {
+        self.tensors.keys().copied()
+    }
+
+    /// The parts of the files that are not used, such as the vision tower of a multimodal model.
+    #[must_use]
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
     }
 
     /// The place of the tokenizer.
@@ -199,9 +231,9 @@ impl ModelFiles {
         }
     }
 
-    /// Identifies the model by what it computes: SHA-256, cut to 64 bits, over the numbers of
-    /// the configuration and, for every tensor in alphabetical order, its name, shape, format
-    /// and all of its bytes.
+    /// Identifies the model by what it computes: SHA-256, cut to 64 bits, over the description
+    /// and, for every tensor, its layer, role, shape, formats and all of its bytes in canonical
+    /// form.
     ///
     /// The value is the same in every run, on every machine and in both containers. It differs
     /// between two quantisations of one model, because their cached state differs. It also
@@ -213,53 +245,7 @@ impl ModelFiles {
     /// the stored value.
     #[must_use]
     pub fn identity(&self) -> u64 {
-        *self.identity.get_or_init(|| {
-            let mut fingerprint = Fingerprint::new();
-            self.config.describe(&mut fingerprint);
-            let digests = fingerprint::tensor_digests(self);
-            for ((name, located), digest) in self.tensors.iter().zip(digests) {
-                fingerprint.bytes(name.as_bytes());
-                for dimension in &located.stored.shape {
-                    fingerprint.number(*dimension as u64);
-                }
-                fingerprint.bytes(located.format.name().as_bytes());
-                fingerprint.bytes(&digest);
-            }
-            fingerprint.finish()
-        })
+        let identity = || fingerprint::identity(&self.blueprint, &self.tensors);
+        *self.identity.get_or_init(identity)
     }
-}
-
-/// Takes a required tensor out of the files' directory and checks it.
-fn locate_tensor(
-    path: &Path,
-    needed: Needed,
-    naming: Naming,
-    directory: &mut Directory,
-) -> Result<(String, LocatedTensor), ModelError> {
-    let spelled = needed.spelled(naming);
-    let Some(stored) = directory.remove(spelled) else {
-        return Err(ModelError::TensorMissing {
-            path: path.to_owned(),
-            tensor: spelled.to_owned(),
-            expected: needed.shape.clone(),
-        });
-    };
-    // Quantisation blocks of a vector would span several of a bias's rows, which have one
-    // element each.
-    let formats = match needed.shape.len() {
-        1 => Formats::UNQUANTISED,
-        _ => Formats::ALL,
-    };
-    let format = stored.check(spelled, &needed.shape, &formats)?;
-    let interleaved_heads = match naming {
-        Naming::Gguf => needed.rope_heads,
-        Naming::HuggingFace => None,
-    };
-    let located = LocatedTensor {
-        stored,
-        format,
-        interleaved_heads,
-    };
-    Ok((needed.name, located))
 }

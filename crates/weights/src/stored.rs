@@ -12,15 +12,15 @@ use super::tensor::{Format, Formats};
 pub(super) type Directory = HashMap<String, Stored>;
 
 /// One tensor in a file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Stored {
     pub(super) file: Arc<MappedFile>,
     /// Row-major, outermost first.
     pub(super) shape: Vec<usize>,
-    /// Or the file's own name of an unsupported format.
+    /// The format, or the file's name for an unsupported one.
     pub(super) format: Result<Format, String>,
     /// Range within the file, which was checked to reach that far. It has exactly the bytes
-    /// that `shape` takes in `format`, and is empty where the format is not supported.
+    /// that `shape` takes in `format`. It may be empty where the format is not supported.
     pub(super) range: Range<usize>,
 }
 

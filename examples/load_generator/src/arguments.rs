@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::Parser;
 use motet::TokenId;
-use motet::config::{CacheConfig, DiskConfig, EngineConfig, SchedulerConfig};
+use motet::config::{AdmissionConfig, ChunkingConfig, DiskConfig, EngineConfig, SchedulerConfig};
 use serde::Serialize;
 
 use crate::arrivals::Arrivals;
-use crate::byte_size::ByteSize;
+use crate::byte_size;
 use crate::mix::{Kind, Mix};
 
 /// Lets many users talk to one engine or one server at once, and measures latency
@@ -216,30 +216,31 @@ pub(crate) struct EngineSettings {
     pub(crate) sequences_max: usize,
 
     /// Requests that may wait; further ones are rejected, and retried after the given time
-    #[arg(long, value_name = "N", default_value_t = SchedulerConfig::default().queue_max)]
+    #[arg(long, value_name = "N", default_value_t = AdmissionConfig::default().queue_max)]
     pub(crate) queue_max: usize,
 
     /// Most tokens that one step evaluates
     #[arg(long = "step-tokens", value_name = "N")]
-    #[arg(default_value_t = SchedulerConfig::default().step_tokens_max)]
+    #[arg(default_value_t = ChunkingConfig::default().step_tokens_max)]
     pub(crate) step_tokens_max: usize,
 
     /// Device memory for cached state, for example 512MiB or 2GiB
     #[arg(long = "cache-bytes", value_name = "SIZE")]
-    #[arg(default_value_t = ByteSize(CacheConfig::DEVICE_BYTES))]
-    pub(crate) cache_bytes_max: ByteSize,
+    #[arg(value_parser = byte_size::parse, default_value = "2 GiB")]
+    pub(crate) cache_bytes_max: usize,
 
     /// Host memory for offloaded state; without it nothing is offloaded
-    #[arg(long = "host-bytes", value_name = "SIZE")]
-    pub(crate) host_bytes_max: Option<ByteSize>,
+    #[arg(long = "host-bytes", value_name = "SIZE", value_parser = byte_size::parse)]
+    pub(crate) host_bytes_max: Option<usize>,
 
     /// A folder for state that does not fit in host memory, and for the next run
     #[arg(long = "disk", value_name = "FOLDER", requires = "host_bytes_max")]
     pub(crate) disk: Option<PathBuf>,
 
     /// Most bytes that the folder may hold
-    #[arg(long = "disk-bytes", value_name = "SIZE", default_value_t = ByteSize(8 << 30))]
-    pub(crate) disk_bytes_max: ByteSize,
+    #[arg(long = "disk-bytes", value_name = "SIZE")]
+    #[arg(value_parser = byte_size::parse, default_value = "8 GiB")]
+    pub(crate) disk_bytes_max: usize,
 }
 
 impl Load {
@@ -269,13 +270,13 @@ impl EngineSettings {
     pub(crate) fn config(&self) -> EngineConfig {
         let mut config = EngineConfig::default();
         config.scheduler.sequences_max = self.sequences_max;
-        config.scheduler.queue_max = self.queue_max;
-        config.scheduler.step_tokens_max = self.step_tokens_max;
-        config.cache.device_bytes_max = self.cache_bytes_max.0;
-        config.pager.host_bytes_max = self.host_bytes_max.map_or(0, |bytes| bytes.0);
+        config.scheduler.admission.queue_max = self.queue_max;
+        config.scheduler.chunking.step_tokens_max = self.step_tokens_max;
+        config.cache.device_bytes_max = self.cache_bytes_max;
+        config.pager.host_bytes_max = self.host_bytes_max.unwrap_or(0);
         config.pager.disk = self.disk.clone().map(|folder| DiskConfig {
             folder,
-            bytes_max: self.disk_bytes_max.0,
+            bytes_max: self.disk_bytes_max,
         });
         config
     }
@@ -304,6 +305,9 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+        let arguments = Arguments::parse_from(["load_generator"]);
+        let cache_bytes_max = arguments.engine.cache_bytes_max;
+        assert_eq!(cache_bytes_max, motet::config::CacheConfig::DEVICE_BYTES);
     }
 
     #[test]

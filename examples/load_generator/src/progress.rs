@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use motet::EngineStats;
 
-use crate::byte_size::ByteSize;
+use crate::byte_size;
 
 /// The interval at which a spinner turns.
 const SPIN_INTERVAL: Duration = Duration::from_millis(100);
@@ -87,7 +87,7 @@ impl RunBars {
             stats.running,
             stats.waiting,
             100.0 * stats.cached_tokens as f64 / prompt_tokens,
-            ByteSize(stats.cache.sealed_bytes + stats.cache.reserved_bytes),
+            byte_size::of(stats.cache.sealed_bytes + stats.cache.reserved_bytes),
         ));
     }
 

@@ -58,7 +58,7 @@ pub(crate) async fn oracle(config: EngineConfig, cost: StepCost) -> Result<Engin
         context_tokens_max: ORACLE_CONTEXT_TOKENS_MAX,
         end_tokens: vec![ORACLE_END],
         end_one_in: ORACLE_END_ONE_IN,
-        layer_bytes: ORACLE_TOKEN_BYTES,
+        layer_bytes: ORACLE_TOKEN_BYTES.into(),
         cost,
         verify: false,
         ..OracleConfig::default()

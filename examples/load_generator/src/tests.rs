@@ -120,6 +120,7 @@ async fn every_load_is_served_to_its_end() {
         assert!(memory.cached_bytes >= memory.needed_bytes, "{words}");
         assert!(memory.held_by_needed <= 1.1, "{words}: {memory:?}");
         assert!(memory.held_by_needed <= memory.held_max_by_needed);
+        assert!(memory.restore.is_none(), "full attention has none");
         report
     };
     let report = check("", 48).await;

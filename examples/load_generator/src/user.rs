@@ -239,15 +239,17 @@ impl Turn {
         clock: &mut Clock,
         bars: &RunBars,
     ) -> Result<Completeness, String> {
+        let mut finish = None;
         while let Some(piece) = stream.next().await {
             let piece = piece.map_err(|error| error.to_string())?;
+            finish = piece.finish;
             self.reply_text.push_str(&piece.text);
             if let Some(token) = piece.token {
                 self.reply_tokens.push(token);
                 self.record_chunk(clock, bars);
             }
         }
-        let finish = stream.finish().ok_or("the stream ended without a finish")?;
+        let finish = finish.ok_or("the stream ended without a finish")?;
         self.prompt_tokens = Some(finish.usage.prompt_tokens);
         self.cached_tokens = Some(finish.usage.cached_tokens);
         Ok(match finish.reason {

@@ -53,6 +53,20 @@ function draw(tier) {
   return box;
 }
 
+/// Restore points, of models that cannot resume after any token.
+function restored(restore) {
+  if (!restore) return [];
+  const share = restore.prompts > 0 ? `${Math.round((100 * restore.resumed) / restore.prompts)} %` : "–";
+  return [
+    ["restore points", restore.taken],
+    ["given up", restore.given_up],
+    ["snapshots", restore.snapshots],
+    ["their bytes", bytes(restore.snapshot_bytes)],
+    ["prompts resumed", share],
+    ["recomputed", restore.recomputed_tokens],
+  ];
+}
+
 export function memory() {
   return {
     update({ stats }) {
@@ -68,10 +82,12 @@ export function memory() {
         ["output", stats.output_tokens],
         ["evaluated", stats.evaluated_tokens],
         ["rebuilds", stats.rebuilds],
+        ...restored(stats.restore),
       ];
       const rows = sums.map(([name, value]) => {
         const pair = element("div");
-        pair.append(element("dt", "", name), element("dd", "", count(value)));
+        const text = typeof value === "string" ? value : count(value);
+        pair.append(element("dt", "", name), element("dd", "", text));
         return pair;
       });
       find("sums").replaceChildren(...rows);

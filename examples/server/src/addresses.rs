@@ -103,7 +103,8 @@ impl Addresses {
             "this address has {} connections open, which is as many as it may have",
             self.connections_max
         );
-        let body = ApiError::busy(message, RETRY_AFTER).body().to_string();
+        let error = ApiError::busy(message, RETRY_AFTER);
+        let body = serde_json::to_string(&error.body()).expect("its keys are strings");
         format!(
             "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\n\
              retry-after: {}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use motet::config::{CacheConfig, DiskConfig, EngineConfig, SchedulerConfig, TextConfig};
+use motet::config::{
+    AdmissionConfig, CacheConfig, ChunkingConfig, DiskConfig, EngineConfig, SchedulerConfig,
+    TextConfig,
+};
 use motet::grammar::GrammarLimits;
 #[cfg(feature = "mlx")]
 use motet::model::FloatKind;
@@ -211,11 +214,11 @@ pub struct EngineSettings {
     pub sequences_max: usize,
 
     /// Requests that may wait; further ones are rejected with status 429
-    #[arg(long, value_name = "N", default_value_t = SchedulerConfig::default().queue_max)]
+    #[arg(long, value_name = "N", default_value_t = AdmissionConfig::default().queue_max)]
     pub queue_max: usize,
 
     /// Most tokens that one step evaluates
-    #[arg(long, value_name = "N", default_value_t = SchedulerConfig::default().step_tokens_max)]
+    #[arg(long, value_name = "N", default_value_t = ChunkingConfig::default().step_tokens_max)]
     pub step_tokens: usize,
 
     /// Device memory for cached state and a step's scratch, in MiB
@@ -389,8 +392,8 @@ impl Arguments {
         let engine = &self.engine;
         let mib = |mib: usize| mib.saturating_mul(1 << 20);
         config.scheduler.sequences_max = engine.sequences_max;
-        config.scheduler.queue_max = engine.queue_max;
-        config.scheduler.step_tokens_max = engine.step_tokens.max(engine.sequences_max);
+        config.scheduler.admission.queue_max = engine.queue_max;
+        config.scheduler.chunking.step_tokens_max = engine.step_tokens.max(engine.sequences_max);
         config.scheduler.unread_timeout = self.conduct.unread_time();
         if let Some(cache_mib) = engine.cache_mib {
             config.cache.device_bytes_max = mib(cache_mib);

@@ -4,10 +4,13 @@ use std::fmt;
 
 use clap::ValueEnum;
 use motet::request::Priority;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// A request's priority class. A higher class starts first, and may preempt a lower one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema, ValueEnum,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// Batch jobs.

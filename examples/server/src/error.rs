@@ -7,7 +7,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use motet::error::{GenerateError, SubmitError};
 use motet::text::TextError;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::class::Class;
 
@@ -16,12 +17,63 @@ use crate::class::Class;
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     /// The API's `type`: a family of errors.
-    kind: &'static str,
+    kind: ErrorKind,
     message: String,
     /// The invalid field of the body.
     param: Option<String>,
-    code: Option<&'static str>,
+    code: Option<ErrorCode>,
     retry_after: Option<Duration>,
+}
+
+/// The API's families of errors.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+enum ErrorKind {
+    #[serde(rename = "invalid_request_error")]
+    InvalidRequest,
+    #[serde(rename = "authentication_error")]
+    Authentication,
+    #[serde(rename = "permission_error")]
+    Permission,
+    #[serde(rename = "rate_limit_error")]
+    RateLimit,
+    #[serde(rename = "server_error")]
+    Server,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum ErrorCode {
+    InvalidApiKey,
+    ModelNotFound,
+    QueueFull,
+    ReceivingFull,
+    Draining,
+    Broken,
+    OutOfMemory,
+    WrongApiKey,
+    NoOperator,
+    PriorityNotAllowed,
+    UnknownHost,
+    ForeignOrigin,
+}
+
+/// The body of an error answer.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(crate) struct ErrorBody<'a> {
+    error: ErrorFields<'a>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ErrorFields<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: ErrorKind,
+    param: Option<&'a str>,
+    code: Option<ErrorCode>,
 }
 
 /// Longest message, in bytes, as a message may quote a request of megabytes.
@@ -30,7 +82,7 @@ const MESSAGE_BYTES_MAX: usize = 2048;
 const PARAM_BYTES_MAX: usize = 256;
 
 impl ApiError {
-    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+    fn new(status: StatusCode, kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             status,
             kind,
@@ -43,7 +95,7 @@ impl ApiError {
 
     /// A field of the body is invalid.
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
-        let error = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message);
+        let error = Self::new(StatusCode::BAD_REQUEST, ErrorKind::InvalidRequest, message);
         Self {
             param: Some(truncated(param.into(), PARAM_BYTES_MAX)),
             ..error
@@ -60,7 +112,7 @@ impl ApiError {
 
     /// The request as a whole has this status; no field is to blame.
     pub(crate) fn request(status: StatusCode, message: impl Into<String>) -> Self {
-        Self::new(status, "invalid_request_error", message)
+        Self::new(status, ErrorKind::InvalidRequest, message)
     }
 
     /// The model's template or tokenizer rejects the input with its own message, or has a defect.
@@ -76,20 +128,24 @@ impl ApiError {
 
     /// The fault is not the request's.
     fn internal(message: String) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            ErrorKind::Server,
+            message,
+        )
     }
 
     pub(crate) fn unauthorized() -> Self {
         let message = "no valid API key; send it as `Authorization: Bearer KEY`";
-        let kind = "authentication_error";
+        let kind = ErrorKind::Authentication;
         Self {
-            code: Some("invalid_api_key"),
+            code: Some(ErrorCode::InvalidApiKey),
             ..Self::new(StatusCode::UNAUTHORIZED, kind, message)
         }
     }
 
-    fn forbidden(code: &'static str, message: impl Into<String>) -> Self {
-        let kind = "permission_error";
+    fn forbidden(code: ErrorCode, message: impl Into<String>) -> Self {
+        let kind = ErrorKind::Permission;
         Self {
             code: Some(code),
             ..Self::new(StatusCode::FORBIDDEN, kind, message)
@@ -99,7 +155,7 @@ impl ApiError {
     /// The key is valid, but not for this route.
     pub(crate) fn wrong_key() -> Self {
         let message = "this route is for the operator; this key is not an operator's key";
-        Self::forbidden("wrong_api_key", message)
+        Self::forbidden(ErrorCode::WrongApiKey, message)
     }
 
     /// The route is for the operator, and the settings do not identify one.
@@ -107,7 +163,7 @@ impl ApiError {
         let message = "this route is for the operator; without API keys there is one only if the \
             server listens on loopback and has neither --host-name nor --origin; start it with \
             --api-keys and --operator-key, or with --operator-open";
-        Self::forbidden("no_operator", message)
+        Self::forbidden(ErrorCode::NoOperator, message)
     }
 
     /// The request's class is higher than its key or this server allows.
@@ -116,7 +172,7 @@ impl ApiError {
             format!("`priority` is \"{found}\"; the highest allowed here is \"{highest}\"");
         Self {
             param: Some("priority".into()),
-            ..Self::forbidden("priority_not_allowed", message)
+            ..Self::forbidden(ErrorCode::PriorityNotAllowed, message)
         }
     }
 
@@ -128,7 +184,7 @@ impl ApiError {
         );
         Self {
             param: Some("Host".into()),
-            code: Some("unknown_host"),
+            code: Some(ErrorCode::UnknownHost),
             ..Self::request(StatusCode::MISDIRECTED_REQUEST, message)
         }
     }
@@ -141,7 +197,7 @@ impl ApiError {
         );
         Self {
             param: Some(header.into()),
-            ..Self::forbidden("foreign_origin", message)
+            ..Self::forbidden(ErrorCode::ForeignOrigin, message)
         }
     }
 
@@ -149,7 +205,7 @@ impl ApiError {
         let message = format!("there is no model {named:?} here; `GET /v1/models` lists them");
         Self {
             status: StatusCode::NOT_FOUND,
-            code: Some("model_not_found"),
+            code: Some(ErrorCode::ModelNotFound),
             ..Self::field("model", message)
         }
     }
@@ -158,11 +214,11 @@ impl ApiError {
     pub(crate) fn busy(message: impl Into<String>, retry_after: Duration) -> Self {
         let error = Self::new(
             StatusCode::TOO_MANY_REQUESTS,
-            "rate_limit_error",
+            ErrorKind::RateLimit,
             message.into(),
         );
         Self {
-            code: Some("queue_full"),
+            code: Some(ErrorCode::QueueFull),
             retry_after: Some(retry_after),
             ..error
         }
@@ -172,12 +228,12 @@ impl ApiError {
     pub(crate) fn receiving_full(message: String, retry_after: Duration) -> Self {
         Self {
             retry_after: Some(retry_after),
-            ..Self::unavailable(message, "receiving_full")
+            ..Self::unavailable(message, ErrorCode::ReceivingFull)
         }
     }
 
-    fn unavailable(message: String, code: &'static str) -> Self {
-        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message);
+    fn unavailable(message: String, code: ErrorCode) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message);
         Self {
             code: Some(code),
             ..error
@@ -185,13 +241,15 @@ impl ApiError {
     }
 
     /// The body of the answer, and of a stream's last event.
-    pub(crate) fn body(&self) -> Value {
-        json!({"error": {
-            "message": self.message,
-            "type": self.kind,
-            "param": self.param,
-            "code": self.code,
-        }})
+    pub(crate) fn body(&self) -> ErrorBody<'_> {
+        ErrorBody {
+            error: ErrorFields {
+                message: &self.message,
+                kind: self.kind,
+                param: self.param.as_deref(),
+                code: self.code,
+            },
+        }
     }
 }
 
@@ -237,8 +295,8 @@ impl From<SubmitError> for ApiError {
             SubmitError::NoTokenizer { field } => Self::unprocessable(api_name(field), message),
             SubmitError::TooLarge { .. } => Self::unprocessable("max_tokens", message),
             SubmitError::QueueFull { retry_after, .. } => Self::busy(message, retry_after),
-            SubmitError::Draining => Self::unavailable(message, "draining"),
-            SubmitError::Broken { .. } => Self::unavailable(message, "broken"),
+            SubmitError::Draining => Self::unavailable(message, ErrorCode::Draining),
+            SubmitError::Broken { .. } => Self::unavailable(message, ErrorCode::Broken),
             _ => Self::internal(message),
         }
     }
@@ -248,19 +306,19 @@ impl From<GenerateError> for ApiError {
     fn from(error: GenerateError) -> Self {
         let message = error.to_string();
         match error {
-            GenerateError::Shutdown => Self::unavailable(message, "draining"),
-            GenerateError::Broken { .. } => Self::unavailable(message, "broken"),
+            GenerateError::Shutdown => Self::unavailable(message, ErrorCode::Draining),
+            GenerateError::Broken { .. } => Self::unavailable(message, ErrorCode::Broken),
             // The reason quotes the output: the caller sees it, and the log does not.
             GenerateError::Grammar(why) => {
                 let message = format!("`response_format` cannot go on: {}", why.reveal());
                 Self::unprocessable("response_format", message)
             }
-            GenerateError::OutOfMemory => Self::unavailable(message, "out_of_memory"),
+            GenerateError::OutOfMemory => Self::unavailable(message, ErrorCode::OutOfMemory),
             GenerateError::DeadlineMissed { .. } => {
-                Self::new(StatusCode::GATEWAY_TIMEOUT, "server_error", message)
+                Self::new(StatusCode::GATEWAY_TIMEOUT, ErrorKind::Server, message)
             }
             GenerateError::SlowReader { .. } => {
-                Self::new(StatusCode::REQUEST_TIMEOUT, "server_error", message)
+                Self::new(StatusCode::REQUEST_TIMEOUT, ErrorKind::Server, message)
             }
             _ => Self::internal(message),
         }
@@ -344,7 +402,8 @@ mod tests {
             found: "2".into(),
             expected: "at most 1".into(),
         };
-        let body = ApiError::from(error).body();
+        let error = ApiError::from(error);
+        let body = serde_json::to_value(error.body()).expect("JSON");
         assert_eq!(body["error"]["param"], "top_p");
         assert_eq!(body["error"]["message"], "`top_p` is 2; expected at most 1");
     }

@@ -10,6 +10,8 @@ use motet::error::GenerateError;
 use motet::request::{FinishReason, Piece, Prefill, TokenLogprobs, Usage};
 use motet::text::Tokenizer;
 use motet::{Engine, Request, TokenId, TokenStream};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::error::ApiError;
 use crate::keys::Caller;
@@ -142,6 +144,14 @@ impl OutputStream {
             text: piece.text,
         }
     }
+
+    /// The usage of this output; one of the outputs that share a prompt is charged for it.
+    fn charged(&self, mut usage: Usage) -> Usage {
+        if !self.is_charged_for_prompt {
+            (usage.prompt_tokens, usage.cached_tokens) = (0, 0);
+        }
+        usage
+    }
 }
 
 impl Stream for OutputStream {
@@ -153,29 +163,36 @@ impl Stream for OutputStream {
         }
         let next = std::task::ready!(self.stream.poll_next_unpin(cx));
         let (event, usage) = match next {
-            Some(Ok(piece)) => (self.event_of(piece), None),
-            Some(Err(error)) => (Event::Failed(error), None),
-            None => match self.stream.finish() {
-                Some(finish) => {
-                    let mut usage = finish.usage;
-                    if !self.is_charged_for_prompt {
-                        (usage.prompt_tokens, usage.cached_tokens) = (0, 0);
-                    }
-                    (Event::Ended(finish.reason), Some(usage))
-                }
-                None => (Event::Failed(GenerateError::Lost), None),
+            Some(Ok(piece)) => match piece.finish {
+                Some(finish) => (
+                    Event::Ended(finish.reason),
+                    Some(self.charged(finish.usage)),
+                ),
+                None => (self.event_of(piece), None),
             },
+            Some(Err(error)) => (Event::Failed(error), None),
+            None => (Event::Failed(GenerateError::Lost), None),
         };
         self.is_finished = !matches!(event, Event::Generated { .. } | Event::Prefilled(_));
         Poll::Ready(Some((self.number, event, usage)))
     }
 }
 
-/// The API's name of a finish reason.
-pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Length | FinishReason::Deadline => "length",
-        _ => "stop",
+/// The API's finish reason.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum ApiFinishReason {
+    Stop,
+    Length,
+}
+
+impl From<FinishReason> for ApiFinishReason {
+    fn from(reason: FinishReason) -> Self {
+        match reason {
+            FinishReason::Length | FinishReason::Deadline => Self::Length,
+            _ => Self::Stop,
+        }
     }
 }
 

@@ -8,22 +8,80 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use motet::HealthState;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::{access, fleet};
 
+/// The answer of `/v1/models`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Models {
+    #[schemars(extend("const" = "list"))]
+    object: &'static str,
+    #[schemars(with = "Vec<Model>")]
+    data: [Model; 1],
+}
+
+/// A model.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Model {
+    id: String,
+    #[schemars(extend("const" = "model"))]
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    max_model_len: usize,
+}
+
+/// The state of this process.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "State")]
+pub(crate) struct StateAnswer {
+    /// The other fields are for the operator; others see `busy` as `ready`
+    state: StateName,
+    #[serde(flatten)]
+    details: Option<StateDetails>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct StateDetails {
+    reason: Option<String>,
+    running: usize,
+    waiting: usize,
+    paused: usize,
+    disk_degraded: bool,
+    pager_lost: bool,
+}
+
+/// The name of a state.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum StateName {
+    Ready,
+    Busy,
+    Draining,
+    Stopped,
+    Recovering,
+    Broken,
+    Dead,
+}
+
 /// `GET /v1/models`.
-pub(crate) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
-    Json(json!({"object": "list", "data": [description(&app)]}))
+pub(crate) async fn models(State(app): State<Arc<App>>) -> Json<Models> {
+    Json(Models {
+        object: "list",
+        data: [description(&app)],
+    })
 }
 
 /// `GET /v1/models/{model}`.
 pub(crate) async fn model(
     State(app): State<Arc<App>>,
     named: Result<Path<String>, PathRejection>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Model>, ApiError> {
     let Path(named) = named
         .map_err(|rejected| ApiError::request(StatusCode::BAD_REQUEST, rejected.body_text()))?;
     if named == app.model {
@@ -33,14 +91,14 @@ pub(crate) async fn model(
     }
 }
 
-fn description(app: &App) -> Value {
-    json!({
-        "id": app.model,
-        "object": "model",
-        "created": app.created,
-        "owned_by": "motet",
-        "max_model_len": app.engine.model().context_tokens_max,
-    })
+fn description(app: &App) -> Model {
+    Model {
+        id: app.model.clone(),
+        object: "model",
+        created: app.created,
+        owned_by: "motet",
+        max_model_len: app.engine.model().context_tokens_max,
+    }
 }
 
 /// `GET /health`: whether this process works; if not, restart it.
@@ -69,38 +127,39 @@ fn answer(app: &App, headers: &HeaderMap, is_well: bool) -> Response {
     if access::authorize_operator(app, headers).is_err() {
         let state = match health.state {
             // The load of others is such a detail.
-            HealthState::Busy => state_name(&HealthState::Ready),
-            state => state_name(&state),
+            HealthState::Busy => StateName::Ready,
+            state => StateName::from(&state),
         };
-        return (status, Json(json!({"state": state}))).into_response();
+        let details = None;
+        return (status, Json(StateAnswer { state, details })).into_response();
     }
-    let state = state_name(&health.state);
+    let state = StateName::from(&health.state);
     let reason = match health.state {
         HealthState::Broken { reason } => Some(reason),
         _ => None,
     };
-    let body = json!({
-        "state": state,
-        "reason": reason,
-        "running": health.running,
-        "waiting": health.waiting,
-        "paused": health.paused,
-        "disk_degraded": health.disk_degraded,
-        "pager_lost": health.pager_lost,
+    let details = Some(StateDetails {
+        reason,
+        running: health.running,
+        waiting: health.waiting,
+        paused: health.paused,
+        disk_degraded: health.disk_degraded,
+        pager_lost: health.pager_lost,
     });
-    (status, Json(body)).into_response()
+    (status, Json(StateAnswer { state, details })).into_response()
 }
 
-/// The name of a state.
-pub(crate) fn state_name(state: &HealthState) -> &'static str {
-    match state {
-        HealthState::Ready => "ready",
-        HealthState::Busy => "busy",
-        HealthState::Draining => "draining",
-        HealthState::Stopped => "stopped",
-        HealthState::Recovering { .. } => "recovering",
-        HealthState::Broken { .. } => "broken",
-        _ => "dead",
+impl From<&HealthState> for StateName {
+    fn from(state: &HealthState) -> Self {
+        match state {
+            HealthState::Ready => Self::Ready,
+            HealthState::Busy => Self::Busy,
+            HealthState::Draining => Self::Draining,
+            HealthState::Stopped => Self::Stopped,
+            HealthState::Recovering { .. } => Self::Recovering,
+            HealthState::Broken { .. } => Self::Broken,
+            _ => Self::Dead,
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use axum::{Extension, Json};
 use motet::TokenId;
 use motet::error::SubmitError;
 use motet::request::Prompt;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::app::App;
 use crate::body::Body;
@@ -15,12 +16,20 @@ use crate::body::fields::fields;
 use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::openai::chat::Conversation;
+use crate::openapi::Token;
 
 fields! {
-    /// The input of `/tokenize`: text, or else a conversation.
-    pub(crate) struct Tokenize {
+    /// The text that is the input of `/tokenize`.
+    pub(crate) struct TokenizeText {
+        #[schemars(required)]
         prompt: Option<String>,
         add_special_tokens: Option<bool>,
+    }
+}
+
+fields! {
+    /// The fields beside a conversation that is the input of `/tokenize`.
+    pub(crate) struct TokenizeChat {
         add_generation_prompt: Option<bool>,
     }
 }
@@ -28,21 +37,36 @@ fields! {
 fields! {
     /// The input of `/detokenize`.
     pub(crate) struct Detokenize {
+        #[schemars(required, with = "Option<Vec<Token>>")]
         tokens: Option<Vec<TokenId>>,
     }
+}
+
+/// The answer of `/tokenize`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Tokenized {
+    count: usize,
+    max_model_len: usize,
+    tokens: Vec<TokenId>,
+}
+
+/// The answer of `/detokenize`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Detokenized {
+    prompt: String,
 }
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    Body((body, conversation)): Body<(Tokenize, Conversation)>,
-) -> Result<Json<Value>, ApiError> {
-    let (prompt, as_prompt, param) = match body.prompt {
-        Some(prompt) => (Prompt::Text(prompt), body.add_special_tokens, "prompt"),
+    Body((text, chat, conversation)): Body<(TokenizeText, TokenizeChat, Conversation)>,
+) -> Result<Json<Tokenized>, ApiError> {
+    let (prompt, as_prompt, param) = match text.prompt {
+        Some(prompt) => (Prompt::Text(prompt), text.add_special_tokens, "prompt"),
         None => {
-            let chat = conversation.chat(&app)?;
-            (Prompt::Chat(chat), body.add_generation_prompt, "messages")
+            let prompt = Prompt::Chat(conversation.chat(&app)?);
+            (prompt, chat.add_generation_prompt, "messages")
         }
     };
     let user = caller.name.as_deref();
@@ -52,11 +76,11 @@ pub(crate) async fn tokenize(
         SubmitError::NoTokenizer { .. } => no_tokenizer(param),
         error => error.into(),
     })?;
-    Ok(Json(json!({
-        "count": tokens.len(),
-        "max_model_len": app.engine.model().context_tokens_max,
-        "tokens": tokens,
-    })))
+    Ok(Json(Tokenized {
+        count: tokens.len(),
+        max_model_len: app.engine.model().context_tokens_max,
+        tokens,
+    }))
 }
 
 /// `POST /detokenize`.
@@ -64,11 +88,11 @@ pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Body(body): Body<Detokenize>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Detokenized>, ApiError> {
     let tokens = body.tokens;
     let tokens = tokens.ok_or_else(|| ApiError::field("tokens", "`tokens` is missing"))?;
     let prompt = spell(&app, &caller, tokens, "tokens").await?;
-    Ok(Json(json!({"prompt": prompt})))
+    Ok(Json(Detokenized { prompt }))
 }
 
 /// The text of tokens; errors name this field.

@@ -1,4 +1,5 @@
-//! The scheduler's handle to the device: a running thread, or one that is being started.
+//! The scheduler's handle to the device: a running thread, or one that is being started, and the
+//! work that it has not answered.
 
 use std::time::Duration;
 
@@ -6,11 +7,20 @@ use tokio::time::Instant;
 
 use crate::device::{Device, Loader, Loading};
 use motet_core::protocol::{ModelError, Outcome, Work};
+use motet_core::scheduler::Predecessor;
+use motet_sync::heartbeat::{Heartbeat, Pulse};
 
-/// The device and its state.
-pub(super) struct DeviceHandle {
+/// The device, its state, and the work in flight.
+pub(crate) struct DeviceHandle {
     loader: Loader,
     state: State,
+    /// The epoch of the latest work that was sent.
+    epoch: u64,
+    /// Work that the device has not answered.
+    in_flight: usize,
+    heartbeat: Heartbeat,
+    /// A device that does not answer for so long is given up.
+    timeout: Duration,
 }
 
 enum State {
@@ -36,10 +46,19 @@ pub(super) enum DeviceEvent {
 }
 
 impl DeviceHandle {
-    pub(super) fn new(device: Device, loader: Loader) -> Self {
+    pub(crate) fn new(
+        device: Device,
+        loader: Loader,
+        heartbeat: Heartbeat,
+        timeout: Duration,
+    ) -> Self {
         Self {
             loader,
             state: State::Running(device),
+            epoch: 0,
+            in_flight: 0,
+            heartbeat,
+            timeout,
         }
     }
 
@@ -63,25 +82,50 @@ impl DeviceHandle {
         }
     }
 
-    pub(super) fn is_running(&self) -> bool {
-        matches!(self.state, State::Running(_))
-    }
-
     /// Sends work. The end of the thread shows when its outcomes close.
     ///
     /// # Panics
     ///
     /// When no device thread is running.
-    pub(super) fn send(&self, work: Work) {
+    pub(super) fn send(&mut self, now: Duration, work: Work) {
         let State::Running(device) = &self.state else {
             panic!("no work is planned while there is no device")
         };
+        self.heartbeat.work_sent(now);
+        self.in_flight += 1;
+        self.epoch = work.epoch;
         let _is_there = device.send(work);
     }
 
+    /// Counts the oldest work as answered.
+    pub(super) fn work_finished(&mut self, now: Duration) {
+        self.in_flight -= 1;
+        self.heartbeat.work_finished(now, self.in_flight);
+    }
+
+    /// Returns when the device is given up, unless it answers; counted from the engine's start.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let Pulse::Working { since } = self.heartbeat.pulse() else {
+            return None;
+        };
+        since.checked_add(self.timeout)
+    }
+
     /// Abandons the thread. Its later outcomes are dropped.
-    pub(super) fn abandon(&mut self) {
+    pub(super) fn abandon(&mut self, now: Duration) {
+        self.forget();
+        self.heartbeat.recovering(now);
+    }
+
+    /// Abandons the thread, and starts no other.
+    pub(super) fn give_up(&mut self) {
+        self.heartbeat.gone();
+        self.forget();
+    }
+
+    fn forget(&mut self) {
         self.state = State::Gone;
+        self.in_flight = 0;
     }
 
     /// Starts another thread after this delay.
@@ -90,5 +134,20 @@ impl DeviceHandle {
             Duration::ZERO => State::Loading(Some(self.loader.load())),
             after => State::Delayed(Instant::now() + after),
         };
+    }
+
+    /// Another thread has loaded the model.
+    pub(super) fn loaded(&self, now: Duration) {
+        self.heartbeat.work_finished(now, 0);
+    }
+
+    /// Returns the state that a rebuilt core must know, beside the cache's answers that are due.
+    pub(super) fn predecessor(&self, pending_answers: usize) -> Predecessor {
+        Predecessor {
+            epoch: self.epoch,
+            pending_answers,
+            in_flight: self.in_flight,
+            device_away: !matches!(self.state, State::Running(_)),
+        }
     }
 }

@@ -5,7 +5,7 @@ use kameo::message::{Context, Message};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Scheduler;
-use super::sequence_handle::{SequenceHandle, Start};
+use super::sequence_actor_handle::{SequenceActorHandle, Start};
 use crate::actors::sequence::{Sequence, SequenceEvent};
 use motet_core::SequenceId;
 use motet_core::cache::{self, CacheError};
@@ -111,7 +111,9 @@ impl Message<AskQueuePosition> for Scheduler {
 
     async fn handle(&mut self, ask: AskQueuePosition, _ctx: &mut Context<Self, Self::Reply>) {
         // The receiver may have gone.
-        ask.reply.send(self.core.queue_position(ask.sequence)).ok();
+        ask.reply
+            .send(self.core.get().queue_position(ask.sequence))
+            .ok();
     }
 }
 
@@ -124,7 +126,7 @@ impl Message<TakeSchedulerSnapshot> for Scheduler {
         _ctx: &mut Context<Self, Self::Reply>,
     ) {
         // The receiver may have gone.
-        request.reply.send(self.core.snapshot()).ok();
+        request.reply.send(self.core.get().snapshot()).ok();
     }
 }
 
@@ -165,9 +167,8 @@ impl Scheduler {
     fn submit(&mut self, submit: Submit) {
         let sequence = submit.submission.sequence;
         let start = Start::Submitted(submit.submission.clone());
-        let handle = SequenceHandle::new(start, submit.actor, submit.cancel, submit.credits);
-        self.register_mask_waker(&handle);
-        self.handles.insert(sequence, handle);
+        let handle = SequenceActorHandle::new(start, submit.actor, submit.cancel, submit.credits);
+        self.sequences.insert(sequence, handle);
         if self.is_aborted {
             return self.end_aborted(sequence);
         }
@@ -178,9 +179,8 @@ impl Scheduler {
     fn fork(&mut self, fork: Fork) {
         let sequence = fork.fork.submission.sequence;
         let start = Start::Forked(fork.fork.clone());
-        let handle = SequenceHandle::new(start, fork.actor, fork.cancel, fork.credits);
-        self.register_mask_waker(&handle);
-        self.handles.insert(sequence, handle);
+        let handle = SequenceActorHandle::new(start, fork.actor, fork.cancel, fork.credits);
+        self.sequences.insert(sequence, handle);
         if self.is_aborted {
             return self.end_aborted(sequence);
         }
@@ -192,14 +192,14 @@ impl Scheduler {
     /// Fails a sequence that was admitted before the engine closed its admission, and that
     /// arrived after all others were aborted.
     fn end_aborted(&mut self, sequence: SequenceId) {
-        self.end_sequence(sequence, SequenceEvent::Failed(GenerateError::Shutdown));
+        let shut_down = SequenceEvent::Failed(GenerateError::Shutdown);
+        self.sequences.end(sequence, shut_down);
     }
 
     /// Stops a sequence whose caller has already gone. Its wakeup may have come before this
     /// handle existed.
     fn stop_if_cancelled(&mut self, sequence: SequenceId) {
-        let handle = self.handles.get(&sequence);
-        if handle.is_some_and(|handle| handle.cancel.is_cancelled()) {
+        if self.sequences.is_cancelled(sequence) {
             self.stop(sequence);
         }
     }

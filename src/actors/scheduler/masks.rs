@@ -1,18 +1,60 @@
 //! Mask gates: a step does not wait for a sequence whose grammar mask is slow to compute.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use tokio::sync::Notify;
 
-use super::Scheduler;
-use super::sequence_handle::{SequenceHandle, Start};
 use motet_core::SequenceId;
 use motet_core::protocol::ConstraintWalk;
-use motet_core::scheduler::{Event, MaskGate};
+use motet_core::scheduler::MaskGate;
+
+/// Sequences that steps do not wait for, since their masks are slow to compute.
+#[derive(Debug, Default)]
+pub(super) struct MaskGates {
+    gated: BTreeSet<SequenceId>,
+}
 
 /// Wakes the scheduler, from any thread that has computed a mask.
 struct NotifyWaker(Arc<Notify>);
+
+impl MaskGates {
+    /// Counts a sequence's gate as shut: the core waits for its mask.
+    pub(super) fn shut(&mut self, sequence: SequenceId) {
+        self.gated.insert(sequence);
+    }
+
+    /// Forgets a sequence.
+    pub(super) fn remove(&mut self, sequence: SequenceId) {
+        self.gated.remove(&sequence);
+    }
+
+    /// Shuts the gate of a sequence whose mask has become slow, and opens it when the mask is
+    /// ready. Returns the gate's new state if it has changed.
+    pub(super) fn check(
+        &mut self,
+        sequence: SequenceId,
+        walk: Option<&dyn ConstraintWalk>,
+    ) -> Option<MaskGate> {
+        let Some(state) = walk.map(ConstraintWalk::state) else {
+            self.gated.remove(&sequence);
+            return None;
+        };
+        let was_gated = self.gated.contains(&sequence);
+        let gate = match (state.is_slow, state.is_ready) {
+            (true, true) => MaskGate::ReadyAt(state.tokens),
+            (true, false) if !was_gated => MaskGate::Shut,
+            (false, true) if was_gated => MaskGate::Open,
+            _ => return None,
+        };
+        match gate {
+            MaskGate::Open => self.gated.remove(&sequence),
+            _ => self.gated.insert(sequence),
+        };
+        Some(gate)
+    }
+}
 
 impl Wake for NotifyWaker {
     fn wake(self: Arc<Self>) {
@@ -20,75 +62,7 @@ impl Wake for NotifyWaker {
     }
 }
 
-impl SequenceHandle {
-    /// Returns the sequence's walk through its grammar, if it has one.
-    pub(super) fn walk(&self) -> Option<Arc<dyn ConstraintWalk>> {
-        let submission = match &self.start {
-            Start::Submitted(submission) => submission,
-            Start::Forked(fork) => &fork.submission,
-        };
-        submission
-            .sampling_spec
-            .as_ref()?
-            .grammar
-            .as_ref()?
-            .sequence_walk()
-    }
-}
-
-impl Scheduler {
-    /// Starts the computation of the sequence's mask for its whole output. The gate opens when
-    /// the mask is ready.
-    pub(super) fn await_mask(&mut self, sequence: SequenceId) {
-        let Some(handle) = self.handles.get(&sequence) else {
-            return;
-        };
-        if let Some(walk) = handle.walk() {
-            walk.await_mask(&handle.sent_tokens);
-        }
-        self.gated.insert(sequence);
-        self.check_mask(sequence);
-    }
-
-    /// Checks all sequences that have masks.
-    pub(super) fn check_masks(&mut self) {
-        let has_walk = self
-            .handles
-            .iter()
-            .filter(|(_, handle)| handle.walk().is_some());
-        let mut all: Vec<SequenceId> = has_walk.map(|(sequence, _)| *sequence).collect();
-        all.sort_unstable();
-        for sequence in all {
-            self.check_mask(sequence);
-        }
-    }
-
-    /// Shuts the gate of a sequence whose mask has become slow, and opens it when the mask is
-    /// ready.
-    fn check_mask(&mut self, sequence: SequenceId) {
-        let walk = self.handles.get(&sequence).and_then(SequenceHandle::walk);
-        let Some(state) = walk.map(|walk| walk.state()) else {
-            self.gated.remove(&sequence);
-            return;
-        };
-        let was_gated = self.gated.contains(&sequence);
-        let gate = match (state.is_slow, state.is_ready) {
-            (true, true) => MaskGate::ReadyAt(state.tokens),
-            (true, false) if !was_gated => MaskGate::Shut,
-            (false, true) if was_gated => MaskGate::Open,
-            _ => return,
-        };
-        match gate {
-            MaskGate::Open => self.gated.remove(&sequence),
-            _ => self.gated.insert(sequence),
-        };
-        self.handle_event(Event::Mask(sequence, gate));
-    }
-
-    /// Makes a new sequence's walk wake the scheduler when an awaited mask is ready.
-    pub(super) fn register_mask_waker(&self, handle: &SequenceHandle) {
-        if let Some(walk) = handle.walk() {
-            walk.wake(Waker::from(Arc::new(NotifyWaker(Arc::clone(&self.wakeup)))));
-        }
-    }
+/// Returns a waker that notifies the scheduler.
+pub(super) fn waker(wakeup: &Arc<Notify>) -> Waker {
+    Waker::from(Arc::new(NotifyWaker(Arc::clone(wakeup))))
 }

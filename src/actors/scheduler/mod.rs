@@ -4,163 +4,126 @@
 //!
 //! | event | from | bound, and the behaviour when it is full |
 //! |---|---|---|
-//! | `CacheAnswer` | cache | [`PENDING_ANSWERS_MAX`]; never full: no more messages are sent than answers fit |
+//! | `CacheAnswer` | cache | [`cache_handle::PENDING_ANSWERS_MAX`]; never full: no more messages are sent than answers fit |
 //! | `Outcome`, or the end of the thread | device thread | one per work in flight; never full |
 //! | the result of loading the model | a new device thread | one |
-//! | a wakeup | streams and sequences that found the mailbox full; computed masks | one pending wakeup; the scheduler then scans the flags |
+//! | a wakeup | streams, handles and sequences that found the mailbox full; computed masks | one pending wakeup; the scheduler then scans the flags |
 //! | `Submit` | `Engine::submit` | the mailbox, [`MAILBOX_MAX`]; the caller awaits |
 //! | `Fork` | `Engine::fork` | the mailbox; the caller awaits |
 //! | `CacheCommand` | `Engine::pin`, `unpin`, `clear_cache`, `clear_all_caches` | the mailbox; the caller awaits the answer |
-//! | `Stop` | sequences, dropped streams | the mailbox; sequences await, a dropped stream that finds it full sends a wakeup |
+//! | `Stop` | sequences, `SequenceHandle::cancel`, dropped streams | the mailbox; sequences await, a handle or stream that finds it full sends a wakeup |
 //! | `SubmitMany` | `Engine::submit_many` | the mailbox; the caller awaits |
 //! | `Resume` | streams that were read | the mailbox; a stream that finds it full sends a wakeup |
-//! | `AskQueuePosition` | `TokenStream::queue_position` | the mailbox; the caller awaits the answer |
+//! | `AskQueuePosition` | `SequenceHandle::queue_position` | the mailbox; the caller awaits the answer |
 //! | `TakeSchedulerSnapshot` | the snapshot task | the mailbox; a task that finds it full tries again later |
 //! | `Abort` | `Engine::shutdown` | the mailbox; the caller awaits |
 //! | the clock | deadlines, the time to plan the next step, and a device that does not answer | one timer, set again at each turn |
 //!
 //! | file | content |
 //! |---|---|
+//! | `mod.rs` | the loop: what wakes the actor, and what it does then |
 //! | `mailbox.rs` | messages from callers and sequences |
+//! | `replaceable_core.rs` | the core in use, and what another one is created from |
+//! | `device_handle.rs` | the device, and the work in flight |
+//! | `cache_handle.rs` | the cache, and the messages that it has not answered |
+//! | `cache_commands.rs` | callers that await the cache's answer to a command |
+//! | `sequences.rs`, `sequence_actor_handle.rs` | the handles of sequences, with the histories that their callers have |
 //! | `masks.rs` | sequences whose grammar masks are slow to compute |
-//! | `sequence_handle.rs` | the handle of a sequence, with the history that its caller has |
-//! | `device_handle.rs` | the scheduler's end of the device |
-//! | `supervision.rs` | failed parts are rebuilt, or the engine gives up |
+//! | `supervision.rs` | decisions about failures: the blame, and when the engine gives up |
+//! | `recovery.rs` | failed parts are rebuilt, or the engine gives up |
 //! | `step_events.rs` | events about steps, for subscribers |
 
+mod cache_commands;
+mod cache_handle;
 mod device_handle;
 mod mailbox;
 mod masks;
-mod sequence_handle;
+mod recovery;
+mod replaceable_core;
+mod sequence_actor_handle;
+mod sequences;
 mod step_events;
 mod supervision;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use kameo::Actor;
 use kameo::actor::{ActorRef, WeakActorRef};
-use kameo::error::{ActorStopReason, PanicError, SendError};
+use kameo::error::{ActorStopReason, PanicError};
 use kameo::mailbox::{MailboxReceiver, Signal};
-use rustc_hash::FxHashMap;
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::cache::{CacheActor, CacheAnswer};
+use super::cache::CacheAnswer;
 use super::sequence::SequenceEvent;
-use crate::actors::breakdown::Breakdown;
-use crate::device::{Device, Loader};
-use crate::failpoint::Failpoint;
-use crate::simulation::Simulation;
-use crate::telemetry::Telemetry;
-use device_handle::DeviceHandle;
+use crate::runtime::{EngineRuntime, Part, Runtime};
+use crate::telemetry::{EngineEvent, Telemetry};
+use cache_commands::CacheCommands;
+pub(crate) use cache_handle::{CacheHandle, PENDING_ANSWERS_MAX};
+
+use device_handle::DeviceEvent;
+pub(crate) use device_handle::DeviceHandle;
 pub(crate) use mailbox::{
     Abort, AskQueuePosition, CacheCommand, Fork, Resume, Stop, Submit, SubmitMany,
     TakeSchedulerSnapshot,
 };
 use motet_core::cache::{self, CacheError};
-use motet_core::config::SchedulerConfig;
-use motet_core::protocol::{ModelSpec, TokenLogprobs};
-use motet_core::recovery::Breaker;
-use motet_core::scheduler::{Effect, Event, SchedulerCore};
-use motet_core::{PinId, SequenceId, TokenId};
-use motet_sync::heartbeat::Heartbeat;
-use sequence_handle::SequenceHandle;
+use motet_core::protocol::{Outcome, Work};
+use motet_core::recovery::Fault;
+use motet_core::scheduler::{Effect, Event};
+use motet_core::{PinId, SequenceId};
+pub(crate) use replaceable_core::CoreSettings;
+use replaceable_core::ReplaceableCore;
+use sequences::Sequences;
 use step_events::StepEvents;
+pub(crate) use supervision::Supervision;
 
 /// Messages from callers and sequences that may wait for the scheduler.
 pub(crate) const MAILBOX_MAX: usize = 1024;
 
-/// Messages that the cache may have to answer at once. Further messages wait in the actor.
-pub(crate) const PENDING_ANSWERS_MAX: usize = 256;
-
-/// The actor. It owns the core, the device handle and a handle for each sequence.
+/// The actor. Its parts own the state; it decides what happens in which order.
 pub(crate) struct Scheduler {
-    core: SchedulerCore,
-    /// Needed to create another core.
-    spec: ModelSpec,
-    config: SchedulerConfig,
+    core: ReplaceableCore,
     device: DeviceHandle,
+    cache: CacheHandle,
+    cache_commands: CacheCommands,
+    sequences: Sequences,
+    supervision: Supervision,
     /// Steps in flight, for the events about them.
     steps: StepEvents,
-    /// The epoch of the latest work that was sent.
-    epoch: u64,
-    /// Work that the device has not answered.
-    in_flight: usize,
-    cache: ActorRef<CacheActor>,
-    answers: mpsc::Receiver<CacheAnswer>,
-    pending_answers: usize,
-    /// Messages to the cache beyond [`PENDING_ANSWERS_MAX`]; at most as many as sequences can
-    /// cause.
-    cache_outbox: VecDeque<cache::Message>,
-    handles: FxHashMap<SequenceId, SequenceHandle>,
-    /// Sequences whose callers do not read.
-    paused: BTreeSet<SequenceId>,
-    /// Sequences that steps do not wait for, since their masks are slow to compute.
-    gated: BTreeSet<SequenceId>,
-    /// Notified by senders that found the mailbox full, and by computed masks.
-    wakeup: Arc<Notify>,
-    /// Callers that await the cache's answer, each with the pin that it creates, if any. The
-    /// engine bounds how many may wait at once.
-    cache_commands: BTreeMap<u64, PendingCommand>,
-    last_command_id: u64,
+    telemetry: Arc<Telemetry>,
     /// Whether all sequences are to end.
     is_aborted: bool,
-    /// The sequence that the current event is about, if any.
-    at: Option<SequenceId>,
-    /// The sequence failed most recently for panicking a core. Messages about it may still be
-    /// in flight, so further panics about it are expected.
-    culprit: Option<SequenceId>,
-    breaker: Breaker,
-    breakdown: Breakdown,
-    failpoint: Failpoint,
-    /// Whether the state is recorded that a rebuilt core needs.
-    has_recovery: bool,
-    /// Tokens after which a live sequence is backed up; 0 means never.
-    backup_tokens: usize,
-    telemetry: Arc<Telemetry>,
-    heartbeat: Heartbeat,
-    simulation: Option<Simulation>,
+    runtime: EngineRuntime,
     started_at: Instant,
 }
 
 /// Arguments of the scheduler's start.
 pub(crate) struct SchedulerArgs {
-    pub(crate) spec: ModelSpec,
-    pub(crate) config: SchedulerConfig,
-    pub(crate) device: Device,
-    pub(crate) loader: Loader,
-    pub(crate) breaker: Breaker,
-    /// Receives the reason when the engine is broken.
-    pub(crate) breakdown: Breakdown,
-    pub(crate) failpoint: Failpoint,
-    /// Whether a panic rebuilds the core. False only in measurements: then a panic ends the
-    /// actor.
-    pub(crate) has_recovery: bool,
-    /// See [`PagerConfig::backup_tokens`](motet_core::config::PagerConfig::backup_tokens); 0
-    /// without a pager.
-    pub(crate) backup_tokens: usize,
-    pub(crate) cache: ActorRef<CacheActor>,
-    pub(crate) answers: mpsc::Receiver<CacheAnswer>,
+    pub(crate) core: CoreSettings,
+    pub(crate) device: DeviceHandle,
+    pub(crate) cache: CacheHandle,
+    pub(crate) supervision: Supervision,
     pub(crate) telemetry: Arc<Telemetry>,
-    pub(crate) heartbeat: Heartbeat,
     pub(crate) wakeup: Arc<Notify>,
-    /// The simulation that the scheduler is part of, if any: then the core checks its
-    /// integrity.
-    pub(crate) simulation: Option<Simulation>,
+    pub(crate) runtime: EngineRuntime,
     /// The engine's start, the origin of its clock.
     pub(crate) started_at: Instant,
 }
 
-/// A cache command that the cache has not answered.
-struct PendingCommand {
-    reply: oneshot::Sender<Result<(), CacheError>>,
-    /// The pin that the command creates, if any.
-    pin: Option<PinId>,
-    /// Released with the answer.
-    _permit: Option<OwnedSemaphorePermit>,
+/// Steps that follow when the effects of an event have been applied.
+#[derive(Default)]
+struct FollowUp {
+    /// Sequences whose callers have too many unread tokens.
+    full: Vec<SequenceId>,
+    /// Sequences that wait for their masks.
+    awaits_mask: Vec<SequenceId>,
+    /// Pins whose callers are gone.
+    unwanted: Vec<PinId>,
 }
 
 impl Actor for Scheduler {
@@ -169,35 +132,16 @@ impl Actor for Scheduler {
 
     async fn on_start(args: Self::Args, _actor_ref: ActorRef<Self>) -> Result<Self, Self::Error> {
         Ok(Self {
-            core: SchedulerCore::new(args.spec.clone(), args.config.clone())
-                .with_backups(args.backup_tokens),
-            spec: args.spec,
-            config: args.config,
-            device: DeviceHandle::new(args.device, args.loader),
-            steps: StepEvents::default(),
-            epoch: 0,
-            in_flight: 0,
+            core: ReplaceableCore::new(args.core),
+            device: args.device,
             cache: args.cache,
-            answers: args.answers,
-            pending_answers: 0,
-            cache_outbox: VecDeque::new(),
-            handles: FxHashMap::default(),
-            paused: BTreeSet::new(),
-            gated: BTreeSet::new(),
-            wakeup: args.wakeup,
-            cache_commands: BTreeMap::new(),
-            last_command_id: 0,
-            is_aborted: false,
-            at: None,
-            culprit: None,
-            breaker: args.breaker,
-            breakdown: args.breakdown,
-            failpoint: args.failpoint,
-            has_recovery: args.has_recovery,
-            backup_tokens: args.backup_tokens,
+            cache_commands: CacheCommands::default(),
+            sequences: Sequences::new(args.wakeup),
+            supervision: args.supervision,
+            steps: StepEvents::default(),
             telemetry: args.telemetry,
-            heartbeat: args.heartbeat,
-            simulation: args.simulation,
+            is_aborted: false,
+            runtime: args.runtime,
             started_at: args.started_at,
         })
     }
@@ -209,17 +153,17 @@ impl Actor for Scheduler {
         mailbox: &mut MailboxReceiver<Self>,
     ) -> Result<Option<Signal<Self>>, Self::Error> {
         loop {
-            let wakes_at = self.core.wakes_at().map(|at| self.started_at + at);
+            let wakes_at = self.core.get().wakes_at().map(|at| self.started_at + at);
             let wakes_at = wakes_at.into_iter().chain(self.device_deadline()).min();
-            let is_broken = self.breakdown.reason().is_some();
+            let is_broken = self.supervision.is_broken();
             tokio::select! {
                 biased;
-                answer = self.answers.recv(), if !is_broken => match answer {
+                answer = self.cache.next_answer(), if !is_broken => match answer {
                     Some(answer) => self.on_answer(answer),
                     None => self.give_up("the cache is gone"),
                 },
                 event = self.device.next_event() => self.on_device(event),
-                () = self.wakeup.notified() => self.check_flags(),
+                () = self.sequences.woken() => self.check_flags(),
                 signal = mailbox.recv() => return Ok(signal),
                 () = tokio::time::sleep_until(wakes_at.unwrap_or(self.started_at)),
                     if wakes_at.is_some() => self.on_clock(),
@@ -233,7 +177,7 @@ impl Actor for Scheduler {
         _actor_ref: WeakActorRef<Self>,
         panic: PanicError,
     ) -> Result<ControlFlow<ActorStopReason>, Self::Error> {
-        if self.breakdown.reason().is_some() {
+        if self.supervision.is_broken() {
             return Ok(ControlFlow::Break(ActorStopReason::Panicked(panic)));
         }
         self.rebuild();
@@ -241,216 +185,229 @@ impl Actor for Scheduler {
     }
 }
 
+/// Handlers of the events that wake the actor.
 impl Scheduler {
+    fn on_answer(&mut self, answer: CacheAnswer) {
+        self.telemetry.cache(answer.stats);
+        if matches!(answer.result, Err(CacheError::Lost)) {
+            self.lose_cache(answer.suspect);
+            if self.supervision.is_broken() {
+                return;
+            }
+        }
+        if !answer.is_reply {
+            self.handle_event(Event::CacheEffects(answer.result.unwrap_or_default()));
+            return;
+        }
+        self.cache.message_answered();
+        self.handle_event(Event::Cache(answer.result));
+    }
+
+    fn on_device(&mut self, device_event: DeviceEvent) {
+        match device_event {
+            DeviceEvent::Outcome(outcome) => self.on_outcome(outcome),
+            DeviceEvent::Dead => self.lose_device(Fault::DeviceDead),
+            DeviceEvent::ReloadDue => self.device.load(Duration::ZERO),
+            DeviceEvent::Loaded(Ok(())) => {
+                self.supervision.loaded();
+                self.device.loaded(self.now());
+                self.telemetry.device_alive(true);
+                self.handle_event(Event::DeviceFound);
+            }
+            DeviceEvent::Loaded(Err(error)) => {
+                let reason = format!("the model cannot be loaded again: {error}");
+                self.reload(Fault::DeviceUnloadable, &reason);
+            }
+        }
+    }
+
+    fn on_outcome(&mut self, outcome: Outcome) {
+        self.device.work_finished(self.now());
+        self.telemetry.outcome(&outcome);
+        if let Some(step) = self.steps.finished(self.now(), &outcome) {
+            self.telemetry.emit(|| EngineEvent::Step(Arc::new(step)));
+        }
+        let idle_before = self.core.get().stats().device_idle;
+        self.handle_event(Event::Outcome(outcome));
+        // A rebuilt core counts idle time from zero.
+        let idle = self.core.get().stats().device_idle;
+        self.telemetry.device_idle(idle.saturating_sub(idle_before));
+    }
+
+    /// Scans the flags of streams and sequences that found the mailbox full.
+    fn check_flags(&mut self) {
+        for sequence in self.sequences.cancelled() {
+            self.stop(sequence);
+        }
+        for sequence in self.sequences.readable() {
+            self.resume(sequence);
+        }
+        for sequence in self.sequences.masked() {
+            self.check_mask(sequence);
+        }
+    }
+
+    /// Handles a timer: a device that did not answer in time, or the core's own timers.
+    fn on_clock(&mut self) {
+        let now = Instant::now();
+        match self.device_deadline() {
+            Some(at) if at <= now => self.lose_device(Fault::DeviceStuck),
+            _ => self.handle_event(Event::TimePassed),
+        }
+    }
+
+    /// Returns when an unanswered device is given up.
+    fn device_deadline(&self) -> Option<Instant> {
+        self.started_at.checked_add(self.device.deadline()?)
+    }
+
+    fn now(&self) -> Duration {
+        self.started_at.elapsed()
+    }
+}
+
+/// Events reach the core, and the core's effects the other parts.
+impl Scheduler {
+    /// Passes an event to the core and applies its effects. A panic in either discards the
+    /// core.
+    fn handle_event(&mut self, event: Event) {
+        if self.supervision.is_broken() {
+            return self.fail_all_sequences();
+        }
+        if !self.runtime.has_recovery() {
+            return self.advance(event);
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.advance(event)));
+        if outcome.is_err() {
+            self.rebuild();
+        }
+    }
+
     /// Passes an event to the core and applies its effects.
     fn advance(&mut self, event: Event) {
-        if let Some(simulation) = &self.simulation {
-            simulation.fault_schedule.message("scheduler", &event);
-            simulation.fault_schedule.scheduler_event(&event);
-        }
-        self.at = event.concerns();
+        self.runtime.on_message(Part::Scheduler, &event);
+        self.runtime.on_scheduler_event(&event);
         let effects = self.core.handle(self.started_at.elapsed(), event);
-        if let Some(simulation) = &self.simulation {
-            self.core.check_integrity();
-            simulation.fault_schedule.scheduler_effects(&effects);
-        }
-        if self.has_recovery {
-            self.failpoint.trip(self.at);
-        }
+        self.runtime.check(|| self.core.get().check_integrity());
+        self.runtime.on_scheduler_effects(&effects);
+        self.runtime.fail_here(Part::Scheduler, self.core.at());
         // Reported before any sequence's end, so that the sums include the end.
-        self.telemetry.scheduler(self.core.stats());
-        let (mut unwanted, mut full, mut awaits_mask) = (Vec::new(), Vec::new(), Vec::new());
+        self.telemetry.scheduler(self.core.get().stats());
         let is_token = |effect: &&Effect| matches!(effect, Effect::Token(..));
         self.telemetry
             .sampled(effects.iter().filter(is_token).count());
+        let mut follow_up = FollowUp::default();
         for effect in effects {
-            match effect {
-                Effect::Cache(message) => self.cache_outbox.push_back(message),
-                Effect::Work(work) => {
-                    self.telemetry.work(&work);
-                    self.heartbeat.work_sent(self.started_at.elapsed());
-                    self.in_flight += 1;
-                    self.record_submit(&work);
-                    self.epoch = work.epoch;
-                    self.device.send(work);
+            self.apply(effect, &mut follow_up);
+        }
+        self.core.end_event();
+        self.cache.send_queued();
+        self.follow_up(follow_up);
+    }
+
+    fn apply(&mut self, effect: Effect, follow_up: &mut FollowUp) {
+        match effect {
+            Effect::Cache(message) => self.cache.queue(message),
+            Effect::Work(work) => self.send_work(work),
+            Effect::Token(sequence, token, logprobs) => {
+                let is_recorded = self.runtime.has_recovery();
+                let sequences = &mut self.sequences;
+                if sequences.send_token(sequence, token, logprobs, is_recorded) {
+                    follow_up.full.push(sequence);
                 }
-                Effect::Token(sequence, token, logprobs) => {
-                    if self.token(sequence, token, logprobs) {
-                        full.push(sequence);
-                    }
-                }
-                Effect::Preempted(sequence) => self.telemetry.preempted(sequence),
-                Effect::AwaitMask(sequence) => awaits_mask.push(sequence),
-                Effect::Started {
-                    sequence,
+            }
+            Effect::Preempted(sequence) => self.telemetry.preempted(sequence),
+            Effect::AwaitMask(sequence) => follow_up.awaits_mask.push(sequence),
+            Effect::Started {
+                sequence,
+                prompt_tokens,
+                cached_tokens,
+                miss,
+            } => {
+                let sequence_event = SequenceEvent::Started {
                     prompt_tokens,
                     cached_tokens,
                     miss,
-                } => {
-                    if let Some(handle) = self.handles.get_mut(&sequence) {
-                        handle.started = true;
-                        let sequence_event = SequenceEvent::Started {
-                            prompt_tokens,
-                            cached_tokens,
-                            miss,
-                        };
-                        handle.deliver(sequence_event, &self.wakeup);
-                    }
-                }
-                Effect::Prefilled(sequence, tokens) => {
-                    if let Some(handle) = self.handles.get_mut(&sequence) {
-                        handle.deliver(SequenceEvent::Prefilled(tokens), &self.wakeup);
-                    }
-                }
-                Effect::Shifted(sequence, tokens) => {
-                    if let Some(handle) = self.handles.get_mut(&sequence) {
-                        handle.deliver(SequenceEvent::Shifted(tokens), &self.wakeup);
-                    }
-                }
-                Effect::Forked {
-                    sequence,
-                    source,
-                    at,
-                } => self.telemetry.forked(sequence, source, at),
-                Effect::CommandDone(command_id, result) => {
-                    let pending = self
-                        .cache_commands
-                        .remove(&command_id)
-                        .expect("a command id is used once");
-                    if let (Err(Ok(())), Some(pin)) = (pending.reply.send(result), pending.pin) {
-                        // The caller is gone, and no other part knows the pin's id.
-                        unwanted.push(pin);
-                    }
-                }
-                Effect::Finished(sequence, reason) => {
-                    self.end_sequence(sequence, SequenceEvent::Finished(reason));
-                }
-                Effect::Failed(sequence, error) => {
-                    self.end_sequence(sequence, SequenceEvent::Failed(error))
-                }
+                };
+                self.sequences.deliver(sequence, sequence_event);
+            }
+            Effect::Prefilled(sequence, tokens) => {
+                let sequence_event = SequenceEvent::Prefilled(tokens);
+                self.sequences.deliver(sequence, sequence_event);
+            }
+            Effect::Shifted(sequence, tokens) => {
+                let sequence_event = SequenceEvent::Shifted(tokens);
+                self.sequences.deliver(sequence, sequence_event);
+            }
+            Effect::Forked {
+                sequence,
+                source,
+                at,
+            } => self.telemetry.forked(sequence, source, at),
+            Effect::CommandDone(command_id, result) => {
+                let unwanted = self.cache_commands.answer(command_id, result);
+                follow_up.unwanted.extend(unwanted);
+            }
+            Effect::Finished(sequence, reason) => {
+                let sequence_event = SequenceEvent::Finished(reason);
+                self.sequences.end(sequence, sequence_event);
+            }
+            Effect::Failed(sequence, error) => {
+                self.sequences.end(sequence, SequenceEvent::Failed(error));
             }
         }
-        self.at = None;
-        self.send_to_cache();
-        for sequence in full {
+    }
+
+    fn send_work(&mut self, work: Work) {
+        self.telemetry.work(&work);
+        let is_watched = self.telemetry.is_watched();
+        let slot_owners = is_watched.then(|| self.core.get().slot_owners());
+        self.steps.submitted(&work, slot_owners);
+        self.device.send(self.started_at.elapsed(), work);
+    }
+
+    fn follow_up(&mut self, follow_up: FollowUp) {
+        for sequence in follow_up.full {
             // The last token may have reached the limit as well.
-            if self.handles.contains_key(&sequence) {
-                self.paused.insert(sequence);
+            if self.sequences.pause(sequence) {
                 self.handle_event(Event::Pause(sequence));
             }
         }
-        for sequence in awaits_mask {
-            self.await_mask(sequence);
+        for sequence in follow_up.awaits_mask {
+            if self.sequences.await_mask(sequence) {
+                self.check_mask(sequence);
+            }
         }
-        for pin in unwanted {
-            let message = cache::Message::Unpin { pin };
+        for pin in follow_up.unwanted {
             let (reply, _) = oneshot::channel();
             self.run_cache_command(CacheCommand {
-                message,
+                message: cache::Message::Unpin { pin },
                 reply,
                 permit: None,
             });
         }
     }
 
-    /// Sends a token to its sequence. Returns true when the caller's unread tokens reach the
-    /// limit.
-    fn token(
-        &mut self,
-        sequence: SequenceId,
-        token: TokenId,
-        logprobs: Option<Arc<TokenLogprobs>>,
-    ) -> bool {
-        let Some(handle) = self.handles.get_mut(&sequence) else {
-            return false;
-        };
-        let sequence_event = SequenceEvent::Token(token, logprobs);
-        handle.token(token, sequence_event, &self.wakeup, self.has_recovery);
-        handle.credits.pause_if_full() && !self.paused.contains(&sequence)
-    }
-
     fn stop(&mut self, sequence: SequenceId) {
-        // A sequence that has finished needs no stop.
-        if let Some(handle) = self.handles.get_mut(&sequence) {
-            handle.is_stopping = true;
+        if self.sequences.stop(sequence) {
             self.handle_event(Event::Stop(sequence));
         }
     }
 
     fn resume(&mut self, sequence: SequenceId) {
-        if self.paused.remove(&sequence) {
+        if self.sequences.resume(sequence) {
             self.handle_event(Event::Resume(sequence));
         }
     }
 
-    /// Scans the flags of streams and sequences that found the mailbox full.
-    fn check_flags(&mut self) {
-        let handles = self.handles.iter();
-        let cancelled = handles.filter(|(_, handle)| handle.cancel.is_cancelled());
-        let mut cancelled: Vec<SequenceId> = cancelled.map(|(sequence, _)| *sequence).collect();
-        cancelled.sort_unstable();
-        for sequence in cancelled {
-            self.stop(sequence);
+    fn check_mask(&mut self, sequence: SequenceId) {
+        if let Some(gate) = self.sequences.check_mask(sequence) {
+            self.handle_event(Event::Mask(sequence, gate));
         }
-        let has_reader = |sequence: &&SequenceId| {
-            let handle = self.handles.get(sequence);
-            handle.is_some_and(|handle| !handle.credits.is_paused())
-        };
-        let readable: Vec<SequenceId> = self.paused.iter().filter(has_reader).copied().collect();
-        for sequence in readable {
-            self.resume(sequence);
-        }
-        self.check_masks();
     }
 
     fn run_cache_command(&mut self, cache_command: CacheCommand) {
-        self.last_command_id += 1;
-        let pin = match &cache_command.message {
-            cache::Message::Pin(pin) => Some(pin.pin),
-            _ => None,
-        };
-        let pending = PendingCommand {
-            reply: cache_command.reply,
-            pin,
-            _permit: cache_command.permit,
-        };
-        self.cache_commands.insert(self.last_command_id, pending);
-        self.handle_event(Event::CacheCommand {
-            command_id: self.last_command_id,
-            message: cache_command.message,
-        });
-    }
-
-    fn send_to_cache(&mut self) {
-        while self.pending_answers < PENDING_ANSWERS_MAX
-            && let Some(message) = self.cache_outbox.pop_front()
-        {
-            match self.cache.tell(message).try_send() {
-                Ok(()) => self.pending_answers += 1,
-                Err(SendError::MailboxFull(message)) => {
-                    // The mailbox also holds kameo's own signals. An answer is due, and the
-                    // message is sent then.
-                    self.cache_outbox.push_front(message);
-                    return;
-                }
-                Err(_) => return,
-            }
-        }
-    }
-
-    /// Sends the last event to a sequence and drops its handle.
-    fn end_sequence(&mut self, sequence: SequenceId, sequence_event: SequenceEvent) {
-        let Some(mut handle) = self.handles.remove(&sequence) else {
-            return;
-        };
-        self.paused.remove(&sequence);
-        self.gated.remove(&sequence);
-        handle.cancel.finish();
-        handle.outbox.push(sequence_event);
-        let batch = std::mem::take(&mut handle.outbox);
-        if let Err(SendError::MailboxFull(batch)) = handle.actor.tell(batch).try_send() {
-            // Rare, and the last event for this sequence: a task of its own waits.
-            tokio::spawn(async move { handle.actor.tell(batch).send().await.ok() });
-        }
+        let event = self.cache_commands.register(cache_command);
+        self.handle_event(event);
     }
 }

@@ -1,12 +1,11 @@
 //! Events about steps, for subscribers.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use super::Scheduler;
-use crate::telemetry::{EngineEvent, SPANS_MAX, SpanView, StepView};
+use crate::telemetry::{SPANS_MAX, SpanView, StepView};
 use motet_core::protocol::{Outcome, Work};
 use motet_core::{SequenceId, SlotId};
 
@@ -20,51 +19,57 @@ pub(super) struct StepEvents {
 }
 
 impl StepEvents {
+    /// Records work that is sent to the device. `slot_owners` is `None` while there is no
+    /// subscriber.
+    pub(super) fn submitted(
+        &mut self,
+        work: &Work,
+        slot_owners: Option<impl Iterator<Item = (SlotId, SequenceId)>>,
+    ) {
+        let is_step = !work.spans.is_empty();
+        self.made += u64::from(is_step);
+        let slot_owners = slot_owners.filter(|_| is_step);
+        let step = slot_owners.map(|slot_owners| step(self.made, work, slot_owners));
+        self.in_flight.push_back(step);
+    }
+
+    /// Returns the report of the oldest work, which has finished.
+    pub(super) fn finished(&mut self, now: Duration, outcome: &Outcome) -> Option<StepView> {
+        let mut step = self.in_flight.pop_front().flatten()?;
+        step.finished_at = now;
+        step.busy = outcome.busy;
+        step.failed = outcome.result.is_err();
+        Some(step)
+    }
+
     /// Forgets the steps in flight: they will not finish.
     pub(super) fn forget(&mut self) {
         self.in_flight.clear();
     }
 }
 
-impl Scheduler {
-    /// Records work that is sent to the device.
-    pub(super) fn record_submit(&mut self, work: &Work) {
-        let is_step = !work.spans.is_empty();
-        self.steps.made += u64::from(is_step);
-        let step = (is_step && self.telemetry.is_watched()).then(|| self.step(work));
-        self.steps.in_flight.push_back(step);
-    }
-
-    /// Reports the oldest work, which has finished.
-    pub(super) fn record_finish(&mut self, outcome: &Outcome) {
-        let Some(mut step) = self.steps.in_flight.pop_front().flatten() else {
-            return;
-        };
-        step.finished_at = self.started_at.elapsed();
-        step.busy = outcome.busy;
-        step.failed = outcome.result.is_err();
-        self.telemetry.emit(|| EngineEvent::Step(Arc::new(step)));
-    }
-
-    fn step(&self, work: &Work) -> StepView {
-        let slot_owners: FxHashMap<SlotId, SequenceId> = self.core.slot_owners().collect();
-        let mut step = StepView {
-            number: self.steps.made,
-            ..StepView::default()
-        };
-        for span in &work.spans {
-            match span.token_source.tokens() {
-                1 => step.decode_tokens += 1,
-                tokens => step.prefill_tokens += tokens,
-            }
+fn step(
+    number: u64,
+    work: &Work,
+    slot_owners: impl Iterator<Item = (SlotId, SequenceId)>,
+) -> StepView {
+    let slot_owners: FxHashMap<SlotId, SequenceId> = slot_owners.collect();
+    let mut step = StepView {
+        number,
+        ..StepView::default()
+    };
+    for span in &work.spans {
+        match span.token_source.tokens() {
+            1 => step.decode_tokens += 1,
+            tokens => step.prefill_tokens += tokens,
         }
-        let shown = work.spans.iter().take(SPANS_MAX);
-        let shown = shown.filter_map(|span| {
-            let sequence = *slot_owners.get(&span.slot)?;
-            Some(SpanView::new(sequence, span.token_source.tokens()))
-        });
-        step.spans = shown.collect();
-        step.spans_left_out = work.spans.len() - step.spans.len();
-        step
     }
+    let shown = work.spans.iter().take(SPANS_MAX);
+    let shown = shown.filter_map(|span| {
+        let sequence = *slot_owners.get(&span.slot)?;
+        Some(SpanView::new(sequence, span.token_source.tokens()))
+    });
+    step.spans = shown.collect();
+    step.spans_left_out = work.spans.len() - step.spans.len();
+    step
 }

@@ -14,10 +14,11 @@ use kameo::Actor;
 use kameo::actor::ActorRef;
 use kameo::message::{Context, Message};
 use smallvec::SmallVec;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::scheduler::{Scheduler, Stop};
+use crate::optional::{ReleasedText, TextOutput};
 use crate::request::{Piece, Prefill, TokenLogprobs};
 use crate::telemetry::Telemetry;
 use held::HeldLogprobs;
@@ -27,7 +28,6 @@ use motet_core::{SequenceId, TokenId, UserId};
 use motet_sync::admission::{self, AdmissionError};
 use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;
-use motet_text::{ReleasedText, TextOutput};
 
 type Permit = admission::Permit<UserId>;
 
@@ -64,9 +64,11 @@ pub(crate) enum SequenceEvent {
 #[derive(Debug)]
 pub(crate) enum Output {
     Piece(Piece),
-    Finish(Finish),
-    Failed(GenerateError),
+    Ended(Result<Finish, GenerateError>),
 }
+
+/// The end of a sequence, once it has ended.
+pub(crate) type Ended = Option<Result<Finish, GenerateError>>;
 
 /// The actor. It owns the text side of one request.
 pub(crate) struct Sequence {
@@ -95,6 +97,8 @@ pub(crate) struct SequenceArgs {
     /// `None` on an engine without a tokenizer.
     pub(crate) text: Option<TextOutput>,
     pub(crate) output: mpsc::Sender<Output>,
+    /// Tells the handles, also after the stream has been dropped.
+    pub(crate) ended: watch::Sender<Ended>,
     pub(crate) scheduler: ActorRef<Scheduler>,
     pub(crate) cancel: CancelFlag,
     pub(crate) credits: Credits,
@@ -267,7 +271,7 @@ impl Sequence {
             token: Some(token),
             text: visible.text,
             logprobs,
-            prefill: None,
+            ..Piece::default()
         });
         if !sent {
             let unread = self.args.credits.unread();
@@ -307,18 +311,21 @@ impl Sequence {
             self.args.submitted_at.elapsed(),
             decoded.map(|(first, last)| last - first),
         );
-        self.send_last(Output::Finish(Finish::new(reason, usage)));
+        self.send_last(Ok(Finish::new(reason, usage)));
     }
 
     fn fail(&mut self, error: GenerateError) {
         self.args.telemetry.failed(self.args.id, &error);
-        self.send_last(Output::Failed(error));
+        self.send_last(Err(error));
     }
 
-    fn send_last(&mut self, output: Output) {
+    fn send_last(&mut self, ended: Result<Finish, GenerateError>) {
+        // The scheduler may not know of this end yet: a cancel by a handle must not seem to win.
+        self.args.cancel.finish();
         if let Some(end) = self.end.take() {
-            end.send(output);
+            end.send(Output::Ended(ended.clone()));
         }
+        self.args.ended.send_replace(Some(ended));
         self.done = true;
     }
 

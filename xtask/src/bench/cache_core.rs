@@ -1,4 +1,4 @@
-//! Figures of the cache's core, and kvbm-logical's beside it.
+//! Figures of the cache's core, and kvbm-logical's beside it; and of what models reuse.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -59,6 +59,16 @@ pub(super) fn host_bytes(workbench: &mut Workbench) -> Result<Measured> {
         "shared_tokens": 20,
     });
     ask(workbench, &request)
+}
+
+/// Chats on models that cannot resume after any token, beside full attention of the same shape.
+pub(super) fn hybrid(workbench: &mut Workbench, figure: &str) -> Result<Measured> {
+    let request = json!({
+        "do": "hybrid",
+        "chats": workbench.pick(12, 2),
+        "turns": workbench.pick(10, 3),
+    });
+    super::scheduler::ask(workbench, &request, figure)
 }
 
 fn ask(workbench: &mut Workbench, request: &Value) -> Result<Measured> {

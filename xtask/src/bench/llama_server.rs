@@ -25,7 +25,7 @@ const SLOT_TOKENS: usize = 2_048;
 /// # Errors
 ///
 /// [`Unavailable`] when there is no such program.
-pub(super) fn find() -> Result<PathBuf> {
+pub(crate) fn find() -> Result<PathBuf> {
     let why = match env::var_os(VARIABLE).map(PathBuf::from) {
         Some(named) if named.is_file() => return Ok(named),
         Some(named) => format!(
@@ -42,7 +42,7 @@ pub(super) fn find() -> Result<PathBuf> {
 
 /// The command that serves this GGUF file as it is, on all processors. By default, the server
 /// batches requests and each slot keeps its conversation.
-pub(super) fn command(program: &Path, model: &Path) -> Result<Command> {
+pub(crate) fn command(program: &Path, model: &Path) -> Result<Command> {
     let threads = thread::available_parallelism().context("cannot count the processors")?;
     let mut command = Command::new(program);
     command

@@ -17,7 +17,7 @@
 //!     └─ turns, statistics ── report: table and target/motet/bench.json
 //! ```
 //!
-//! To add a figure, add a row to [`figures::FIGURES`]. To add a peer, write a program that
+//! To add a figure, add a row to its area in [`figures`]. To add a peer, write a program that
 //! answers the requests of `benches/figures/protocol.rs`, and a method of
 //! [`workbench::Workbench`] that starts it.
 
@@ -25,7 +25,7 @@ mod cache_core;
 mod demo;
 mod figures;
 mod hostile;
-mod llama_server;
+pub(crate) mod llama_server;
 pub(crate) mod mlx_lm;
 mod model;
 mod pager;
@@ -42,12 +42,15 @@ mod trace;
 mod turns;
 mod workbench;
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use self::figures::{FIGURES, Figure, Needs};
+use self::figures::{Figure, Needs};
+pub(crate) use self::report::folder as report_folder;
 use self::report::{Outcome, Row};
+pub(crate) use self::serving::Serving;
 use self::workbench::{Unavailable, Workbench};
 use crate::ui;
 
@@ -66,16 +69,26 @@ pub(crate) struct Arguments {
     profile: bool,
 }
 
+/// Builds the server in release mode with MLX, and returns the program's path.
+pub(crate) fn release_server() -> Result<PathBuf> {
+    programs::package(
+        "motet-server",
+        programs::Build {
+            with_mlx: true,
+            quick: false,
+        },
+    )
+}
+
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     if arguments.profile {
         return workbench::profile(arguments.quick);
     }
-    let chosen: Vec<&Figure> = FIGURES
-        .iter()
+    let chosen: Vec<&Figure> = figures::all()
         .filter(|figure| figure.name.starts_with(&arguments.prefix))
         .collect();
     if chosen.is_empty() {
-        let names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
+        let names: Vec<&str> = figures::all().map(|figure| figure.name).collect();
         bail!(
             "no figure's name starts with `{}`; there are {}",
             arguments.prefix,

@@ -37,9 +37,14 @@ pub(super) fn pager(how: Build) -> Result<PathBuf> {
     build(&["--bench", "pager"], how)
 }
 
-/// Builds `benches/recovery/` and returns the program's path.
+/// Builds `benches/recovery/` and returns the program's path. It kills device threads, for which
+/// the library is built with `--cfg motet_injected`. For a smoke run, the other checks have built
+/// that without MLX.
 pub(super) fn recovery(how: Build) -> Result<PathBuf> {
-    build(&["--bench", "recovery"], how)
+    let with_mlx = how.with_mlx && !how.quick;
+    let mut cargo = cargo_build(&["--bench", "recovery"], Build { with_mlx, ..how });
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace::INJECTED_COMPILER);
+    run(cargo)
 }
 
 /// Builds `benches/cache/` and returns the program's path.

@@ -34,7 +34,7 @@ pub(super) fn write(rows: &[Row<'_>]) -> Result<PathBuf> {
 }
 
 /// The folder for reports and logs, created.
-pub(super) fn folder() -> Result<PathBuf> {
+pub(crate) fn folder() -> Result<PathBuf> {
     let folder = workspace::root().join("target/motet");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot create {}", folder.display()))?;
@@ -114,12 +114,11 @@ fn entry(row: &Row<'_>) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::figures::FIGURES;
+    use super::super::figures;
     use super::*;
 
     fn row(outcome: Outcome) -> Row<'static> {
-        let figure = FIGURES
-            .iter()
+        let figure = figures::all()
             .find(|figure| figure.name == "model.decode_b8_vs_mlx_lm")
             .unwrap();
         Row { figure, outcome }

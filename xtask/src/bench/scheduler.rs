@@ -109,7 +109,7 @@ pub(super) fn preemption(workbench: &mut Workbench) -> Result<Measured> {
     ask(workbench, &request, "throughput")
 }
 
-fn ask(workbench: &mut Workbench, request: &Value, figure: &str) -> Result<Measured> {
+pub(super) fn ask(workbench: &mut Workbench, request: &Value, figure: &str) -> Result<Measured> {
     let answer = workbench.scheduler(request)?.part(figure)?;
     let remarks = answer.texts("remarks")?;
     let measured = Measured::new(answer.numbers("samples")?);

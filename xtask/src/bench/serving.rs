@@ -21,7 +21,7 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A server with a port of its own. It is ended when this is dropped.
-pub(super) struct Serving {
+pub(crate) struct Serving {
     name: &'static str,
     child: Child,
     port: u16,
@@ -57,7 +57,7 @@ impl OurServer {
 impl Serving {
     /// Starts the program, which takes `--port` and answers `GET /health`, and waits until it is
     /// ready. Its output goes to the log.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &'static str,
         model: &'static str,
         command: &mut Command,
@@ -102,7 +102,7 @@ impl Serving {
     }
 
     /// Port of this machine on which the server listens.
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 

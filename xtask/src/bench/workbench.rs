@@ -231,8 +231,10 @@ impl Workbench {
     pub(super) fn recovery(&mut self, request: &Value) -> Result<Answer> {
         if self.recovery.is_none() {
             let program = programs::recovery(self.build())?;
-            let side = self.start("the recovery's program", program, "recovery.log")?;
-            self.recovery = Some(side);
+            // A smoke run's program is built without MLX.
+            let model = self.model().filter(|_| !self.quick);
+            let log = "recovery.log";
+            self.recovery = Some(start("the recovery's program", program, model, log)?);
         }
         let side = self.recovery.as_mut().expect("it was just started");
         side.ask_once(request)
@@ -383,12 +385,15 @@ impl Workbench {
 
     /// Starts a program of ours: with the model where MLX is set up.
     fn start(&self, name: &'static str, program: PathBuf, log: &str) -> Result<Side> {
-        let mut command = Command::new(program);
-        command.arg("--serve");
-        if let Mlx::Ready(ready) = &self.mlx {
-            command.arg(&ready.model);
+        start(name, program, self.model(), log)
+    }
+
+    /// The model, where MLX is set up.
+    fn model(&self) -> Option<&Path> {
+        match &self.mlx {
+            Mlx::Ready(ready) => Some(&ready.model),
+            Mlx::NotAsked | Mlx::Missing(_) => None,
         }
-        Side::start(name, &mut command, &report::folder()?.join(log))
     }
 
     fn start_mlx_lm(&self) -> Result<Side> {
@@ -416,6 +421,13 @@ impl fmt::Display for Unavailable {
 }
 
 impl std::error::Error for Unavailable {}
+
+/// Starts a program of ours, on the oracle where there is no model.
+fn start(name: &'static str, program: PathBuf, model: Option<&Path>, log: &str) -> Result<Side> {
+    let mut command = Command::new(program);
+    command.arg("--serve").args(model);
+    Side::start(name, &mut command, &report::folder()?.join(log))
+}
 
 fn start_cache_core(quick: bool) -> Result<Side> {
     let program = programs::cache_core(quick)?;

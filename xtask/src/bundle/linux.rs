@@ -57,8 +57,8 @@ pub(crate) fn bundle(program: &Path, folder: &Path) -> Result<PathBuf> {
     ui::note(&format!(
         "{} ({}) with libraries of {} in {}",
         copy.display(),
-        ui::megabytes(own_bytes),
-        ui::megabytes(bytes),
+        ui::shown_bytes(own_bytes),
+        ui::shown_bytes(bytes),
         folder.join(LIBRARIES).display()
     ));
     Ok(copy)

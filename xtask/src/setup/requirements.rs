@@ -91,7 +91,7 @@ pub(super) fn python_with_pip(cache: &Cache) -> Result<PathBuf> {
 }
 
 /// Fails when the file system of `folder` has fewer free bytes than this.
-pub(super) fn check_disk(folder: &Path, needed_bytes: u64) -> Result<()> {
+pub(crate) fn check_disk(folder: &Path, needed_bytes: u64) -> Result<()> {
     let text = process::capture(Command::new("df").arg("-Pk").arg(folder))?;
     if let Some(free_bytes) = parse_df(&text)
         && free_bytes < needed_bytes
@@ -100,8 +100,8 @@ pub(super) fn check_disk(folder: &Path, needed_bytes: u64) -> Result<()> {
             "too little disk space: {} has {} free and {} are needed; free some, or set MOTET_CACHE \
              to a folder elsewhere",
             folder.display(),
-            ui::megabytes(free_bytes),
-            ui::megabytes(needed_bytes)
+            ui::shown_bytes(free_bytes),
+            ui::shown_bytes(needed_bytes)
         );
     }
     Ok(())

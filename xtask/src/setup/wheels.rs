@@ -58,11 +58,15 @@ pub(crate) fn unpack(file: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The place of the wheel's file, whether it is there or not.
+pub(crate) fn downloaded_file(cache: &Cache, wheel: &Wheel) -> PathBuf {
+    let name = format!("{}-{}.whl", wheel.name, wheel.version);
+    cache.downloads().join(name)
+}
+
 /// The wheel's file, downloaded unless the cache has it undamaged.
 pub(crate) fn ensure_downloaded(cache: &Cache, wheel: &Wheel) -> Result<PathBuf> {
-    let file = cache
-        .downloads()
-        .join(format!("{}-{}.whl", wheel.name, wheel.version));
+    let file = downloaded_file(cache, wheel);
     if file.exists() {
         match checksum::check_file(&file, wheel.sha256) {
             Ok(()) => return Ok(file),
@@ -101,7 +105,7 @@ fn download(python: &Path, wheel: &Wheel, file: &Path) -> Result<()> {
         "download {} {} ({})",
         wheel.name,
         wheel.version,
-        ui::megabytes(wheel.bytes)
+        ui::shown_bytes(wheel.bytes)
     );
     let mut task = ui::Task::start(what);
     watch(&mut pip, &scratch, wheel.bytes, &mut task).with_context(|| {
@@ -177,7 +181,7 @@ fn watch(pip: &mut Command, scratch: &Path, expected: u64, task: &mut ui::Task) 
         let percent = downloaded_bytes * 100 / expected.max(1);
         task.progress(&format!(
             "{percent} % ({})",
-            ui::megabytes(downloaded_bytes)
+            ui::shown_bytes(downloaded_bytes)
         ));
         thread::sleep(POLL);
     }

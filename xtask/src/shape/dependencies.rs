@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use super::source;
+use crate::workspace;
 
 pub(super) fn table(root: &Path) -> Result<String> {
     let mut table = String::from("| crate | external crates | with its tests |\n|---|--:|--:|\n");
@@ -35,9 +35,9 @@ fn packages(root: &Path) -> Result<Vec<String>> {
     Ok(packages)
 }
 
-/// How many crates from outside the workspace cargo would build.
+/// Counts the crates from outside the workspace that cargo would build.
 fn external(root: &Path, package: &str, edges: &str) -> Result<usize> {
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let output = workspace::cargo()
         .current_dir(root)
         .args(["tree", "--locked", "--prefix", "none", "--package", package])
         .args(["--edges", edges])

@@ -12,14 +12,15 @@ use super::source::{Source, Sources, is_test};
 /// The crates and their modules from the bottom up: each uses those that stand before it.
 #[rustfmt::skip] // a table
 const LAYERS: &[(&str, &[&str])] = &[
-    ("motet-sync", &["injected", "primitives", "cancel", "credits", "gate", "heartbeat", "parking", "lease", "admission"]),
-    ("motet-core", &["ids", "lease", "protocol", "eviction", "config", "recovery", "snapshot", "cache", "pager", "scheduler"]),
-    ("motet-weights", &["fields", "fingerprint", "mapped", "rope_rows", "tensor", "affine", "config", "stored", "architecture", "gguf", "huggingface"]),
+    ("motet-sync", &["injected", "primitives", "cancel", "credits", "gate", "heartbeat", "page_pool", "parking", "lease", "admission"]),
+    ("motet-core", &["random_cases", "ids", "lease", "protocol", "eviction", "config", "recovery", "snapshot", "cache", "pager", "scheduler"]),
+    ("motet-testkit", &["transfer_queue", "copy_machine", "paper_device", "pager_harness", "cache_harness", "core_harness", "explorer"]),
+    ("motet-weights", &["limits", "fields", "mapped", "formats", "tensor", "affine", "stored", "blueprint", "role", "names", "mxfp4", "located", "plan", "locate", "skipped", "fingerprint", "gguf", "huggingface", "settings", "family"]),
     ("motet-model", &["packer", "preconditions", "sampling", "span", "conformance", "oracle"]),
-    ("motet-kernels", &["simd", "split", "pool", "products", "attend", "norm", "sample", "silu", "linear"]),
-    ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "grammar", "template", "codec"]),
-    ("motet-mlx", &["error", "machine", "pool", "shape", "merged_matrix", "options", "bridge", "kernel_ops", "ops", "state", "rotary", "sample", "segment", "weights", "batch", "kv_block", "retained", "detached_state", "in_flight", "tail", "attention", "identity", "removal", "forward"]),
-    ("motet", &["failpoint", "simulation", "request", "device", "storage", "error", "telemetry", "actors", "stream", "engine", "open"]),
+    ("motet-kernels", &["simd", "split", "pool", "products", "norm", "attend", "sample", "gated", "linear", "gates", "spans", "short_conv", "delta_net", "mamba2", "gated_norm", "experts"]),
+    ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "grammar", "template", "codec", "restore_points"]),
+    ("motet-mlx", &["error", "machine", "pool", "activations", "groups", "options", "bridge", "kernel_ops", "ops", "state", "rotary", "sample", "segment", "batch", "kv_block", "in_flight", "tail", "detached_state", "attention", "weights", "blocks", "layers", "retained", "determinism", "decoder", "identity", "removal", "forward", "model", "state_tests"]),
+    ("motet", &["runtime", "optional", "request", "device", "storage", "error", "telemetry", "actors", "handle", "stream", "engine", "open"]),
 ];
 
 /// A use of one module by another, each with its package.

@@ -34,7 +34,7 @@ pub(super) fn hidden_subjects(root: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// All sentences with the line that each begins in. Fenced code is passed over.
+/// All sentences with the line that each begins in. Fenced code is skipped.
 fn sentences(text: &str, is_rust: bool) -> Vec<(usize, String)> {
     let mut sentences: Vec<(usize, String)> = Vec::new();
     let (mut in_code, mut is_open) = (false, false);

@@ -10,12 +10,18 @@ use super::source::Sources;
 use crate::workspace;
 
 /// Names of other crates and of formats, which are not ours to change.
-const FOREIGN: [&str; 6] = [
+const FOREIGN: [&str; 12] = [
+    "DrawingArea",
     "ProgressDrawTarget",
     "TowerToHyperService",
+    "draw",
+    "draw_series",
     "fuse_unk",
+    "into_drawing_area",
+    "refusal",
     "run_upkeep",
     "tower",
+    "tower_service",
     "with_draw_target",
 ];
 

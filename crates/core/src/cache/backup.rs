@@ -12,205 +12,98 @@
 //! A backup takes device memory until it is in host memory. It is made only if memory is free,
 //! and evicts nothing.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::trie::{NodeKey, OffloadState};
+use super::paging::Backup;
 use super::{CacheCore, Effect};
 use crate::lease::LeaseCount;
-use crate::protocol::pager::{self, OffloadCandidate};
-use crate::protocol::{Edit, SegmentSize};
-use crate::{CopyId, SegmentId, SequenceId, SlotId, TokenId};
-
-/// Maximum number of parts being copied at once. It is small, since each takes device memory.
-const BACKUPS_MAX: usize = 4;
-
-/// Parts of live tails on their way to host memory.
-#[derive(Debug, Default)]
-pub(super) struct Backups {
-    /// Parts to be offered, in this order; at most one of each slot.
-    due: VecDeque<Backup>,
-    /// Nodes on the paths of live slots that have no copy.
-    paths: VecDeque<NodeKey>,
-    /// Parts offered and not answered for, by the segment id that stands for each.
-    in_flight: BTreeMap<SegmentId, Backup>,
-}
-
-/// A part of a live tail.
-#[derive(Debug)]
-struct Backup {
-    sequence: SequenceId,
-    slot: SlotId,
-    /// The sequence's tokens up to the end of the part.
-    tokens: Arc<[TokenId]>,
-    /// The offset at which the part starts.
-    from: usize,
-    /// Device bytes of its copy; 0 until the copy is made.
-    bytes: usize,
-    /// Whether the slot no longer holds these tokens.
-    is_void: bool,
-}
-
-impl Backups {
-    /// Device bytes of parts that were copied there and are not in host memory yet.
-    pub(super) fn bytes(&self) -> usize {
-        self.in_flight.values().map(|backup| backup.bytes).sum()
-    }
-
-    /// The parts of a sequence's tail.
-    fn of(&mut self, sequence: SequenceId) -> impl Iterator<Item = &mut Backup> {
-        let all = self.due.iter_mut().chain(self.in_flight.values_mut());
-        all.filter(move |backup| backup.sequence == sequence)
-    }
-
-    pub(super) fn is_under_way(&self, segment: SegmentId) -> bool {
-        self.in_flight.contains_key(&segment)
-    }
-}
-
-impl Backup {
-    fn len(&self) -> usize {
-        self.tokens.len() - self.from
-    }
-}
+use crate::protocol::Edit;
+use crate::protocol::pager::OffloadCandidate;
+use crate::{CopyId, SegmentId, SequenceId, TokenId};
 
 impl CacheCore {
     /// Schedules the computed tokens of a live sequence that are in no copy.
     pub(super) fn back_up(&mut self, sequence: SequenceId, computed: usize, generated: &[TokenId]) {
-        let (Some(slot), Some(paging)) = (self.slots.get_mut(&sequence), &mut self.paging) else {
+        let (Some(slot), Some(paging)) = (self.slots.get_mut(sequence), &mut self.paging) else {
             return;
         };
-        if slot.salt.is_private() {
+        if slot.salt().is_private() {
             return;
         }
-        slot.computed = slot.computed.max(computed);
-        let backups = &mut paging.backups;
-        for node in self.trie.path(slot.end) {
-            let is_offloading = self.trie.node(node).offload_state() != OffloadState::NotOffloaded;
-            if !is_offloading && !backups.paths.contains(&node) {
-                backups.paths.push_back(node);
-            }
+        paging.back_up_path(slot.end(), &self.trie);
+        if let Some((tokens, from)) = slot.take_not_backed_up(computed, generated) {
+            paging.back_up(Backup::new(sequence, slot.id(), tokens, from));
         }
-        let known = slot.tokens.iter().chain(generated).copied();
-        let tokens: Arc<[TokenId]> = known.take(computed.min(slot.exact_tokens)).collect();
-        let mut from = slot.backed_up.max(slot.path_tokens);
-        if tokens.len() <= from {
-            return;
-        }
-        slot.backed_up = tokens.len();
-        if let Some(at) = backups.due.iter().position(|due| due.slot == slot.id) {
-            let before = backups.due.remove(at);
-            from = from.min(before.map_or(from, |before| before.from));
-        }
-        backups.due.push_back(Backup {
-            sequence,
-            slot: slot.id,
-            tokens,
-            from,
-            bytes: 0,
-            is_void: false,
-        });
     }
 
     /// Offers the pager the parts and path nodes that are due, a few at a time.
     pub(super) fn offload_backups(&mut self) {
-        while !self.is_offload_held_back()
-            && let Some(paging) = &mut self.paging
-            && let Some(node) = paging.backups.paths.pop_front()
-        {
-            if self.trie.contains(node)
-                && self.trie.node(node).offload_state() == OffloadState::NotOffloaded
-            {
-                self.offload(node);
-            }
+        if let Some(paging) = &mut self.paging {
+            paging.offload_paths(&mut self.trie);
         }
-        while !self.is_offload_held_back()
-            && let Some(paging) = &mut self.paging
-            && paging.backups.in_flight.len() < BACKUPS_MAX
-            && let Some(backup) = paging.backups.due.pop_front()
+        while let Some(paging) = &mut self.paging
+            && let Some(backup) = paging.next_backup()
         {
             self.offload_backup(backup);
         }
     }
 
     fn offload_backup(&mut self, backup: Backup) {
-        if !self.is_there(&backup) || self.copied_bytes(&backup) > self.free_bytes() {
+        let slot = backup.slot_in(&self.slots);
+        let Some(slot) = slot.filter(|_| self.copied_bytes(&backup) <= self.free_bytes()) else {
             return self.not_backed_up(&backup);
-        }
+        };
+        let (salt, priority) = (slot.salt().digest(), slot.rank().priority);
         let segment = self.next_segment();
         let lease = LeaseCount::new(segment).lease();
-        let slot = &self.slots[&backup.sequence];
         let candidate = OffloadCandidate {
             lease: lease.expect("a new segment is not evicted yet"),
-            salt: slot.salt.digest(),
-            tokens: Arc::clone(&backup.tokens),
-            segment_size: SegmentSize::whole(backup.len()),
-            priority: slot.priority,
+            salt,
+            tokens: Arc::clone(backup.tokens()),
+            segment_size: backup.segment_size(),
+            priority,
         };
-        let paging = self.paging.as_mut().expect("there is a pager");
-        paging.backups.in_flight.insert(segment, backup);
-        self.send_to_pager(pager::Message::OffloadCandidate(candidate));
+        self.paging_mut().begin_backup(backup, candidate);
     }
 
     /// The pager has accepted a part. The device copies it if it has memory for the copy.
     pub(super) fn export_backup(
         &mut self,
         segment: SegmentId,
+        backup: Backup,
         copy: CopyId,
         effects: &mut Vec<Effect>,
     ) {
-        let paging = self.paging.as_mut().expect("there is a pager");
-        let mut backup = paging.backups.in_flight.remove(&segment);
-        let backup = backup.as_mut().expect("the backup is in flight");
-        let bytes = self.copied_bytes(backup);
-        if !self.is_there(backup) || bytes > self.free_bytes() {
-            self.not_backed_up(backup);
-            return self.send_to_pager(pager::Message::CancelExport { copy });
-        }
-        let path_tokens = self.slots[&backup.sequence].path_tokens;
+        let bytes = self.copied_bytes(&backup);
+        let slot = backup.slot_in(&self.slots);
+        let Some(slot) = slot.filter(|_| bytes <= self.free_bytes()) else {
+            self.not_backed_up(&backup);
+            return self.paging_mut().reject_export(copy);
+        };
         effects.push(Effect::Edit(Edit::CopyOut {
-            slot: backup.slot,
-            tokens: backup.from - path_tokens..backup.tokens.len() - path_tokens,
+            slot: slot.id(),
+            tokens: backup.range_after(slot.path_tokens()),
             copy,
         }));
-        let exporting = Backup {
-            tokens: Arc::clone(&backup.tokens),
-            bytes,
-            ..*backup
-        };
-        let paging = self.paging.as_mut().expect("there is a pager");
-        paging.backups.in_flight.insert(segment, exporting);
+        self.paging_mut().export_backup(segment, backup, bytes);
     }
 
     /// Handles the pager's final answer: the part is in this copy, or in none.
-    pub(super) fn backup_ended(&mut self, segment: SegmentId, offloaded: Option<CopyId>) {
-        let paging = self.paging.as_mut().expect("there is a pager");
-        let backup = paging.backups.in_flight.remove(&segment);
-        let backup = backup.expect("the backup is in flight");
-        // A copy that existed before was not made for this part.
-        let was_made = backup.bytes > 0;
-        let slot = self.slots.get_mut(&backup.sequence);
-        let slot = slot.filter(|slot| slot.id == backup.slot);
+    pub(super) fn backup_ended(&mut self, backup: &Backup, offloaded: Option<CopyId>) {
+        let slot = backup.slot_mut(&mut self.slots);
         match (offloaded, slot) {
-            (None, _) => self.not_backed_up(&backup),
-            (Some(copy), Some(slot)) if was_made => slot.backups.push(copy),
-            (Some(copy), None) if was_made => self.give_up_backups(vec![copy]),
+            (None, _) => self.not_backed_up(backup),
+            (Some(copy), Some(slot)) if backup.has_copy() => slot.add_backup(copy),
+            (Some(copy), None) if backup.has_copy() => self.give_up_backups(vec![copy]),
             (Some(_), _) => {}
         }
     }
 
     /// Discards the backups of a finished sequence. The part published in the trie is
     /// offloaded like all other nodes. Copies that already serve a node stay.
-    pub(super) fn give_up_backups(&mut self, mut copies: Vec<CopyId>) {
-        let Some(paging) = &self.paging else {
-            return;
-        };
-        copies.retain(|copy| {
-            let nodes = paging.nodes_of.get(copy);
-            !nodes.is_some_and(|nodes| nodes.iter().any(|node| self.trie.contains(*node)))
-        });
-        if !copies.is_empty() {
-            self.send_to_pager(pager::Message::GiveUp { copies });
+    pub(super) fn give_up_backups(&mut self, copies: Vec<CopyId>) {
+        if let Some(paging) = &mut self.paging {
+            paging.give_up_copies(copies, &self.trie);
         }
     }
 
@@ -220,41 +113,21 @@ impl CacheCore {
         let Some(paging) = &mut self.paging else {
             return;
         };
-        for backup in paging.backups.of(sequence) {
-            backup.is_void |= backup.tokens.len() > from;
+        paging.void_backups(sequence, from);
+        if let Some(slot) = self.slots.get_mut(sequence) {
+            slot.not_backed_up(from);
         }
-        if let Some(slot) = self.slots.get_mut(&sequence) {
-            slot.backed_up = slot.backed_up.min(from);
-        }
-    }
-
-    /// Passes the parts of a slot's tail on to the sequence that takes over the slot.
-    pub(super) fn rename_backups(&mut self, from: SequenceId, to: SequenceId) {
-        if let Some(paging) = &mut self.paging {
-            paging
-                .backups
-                .of(from)
-                .for_each(|backup| backup.sequence = to);
-        }
-    }
-
-    /// Whether the part still belongs to the tail of its slot.
-    fn is_there(&self, backup: &Backup) -> bool {
-        let slot = self.slots.get(&backup.sequence);
-        let is_its = slot.filter(|slot| slot.id == backup.slot && !slot.is_sealed_in_place);
-        !backup.is_void && is_its.is_some_and(|slot| slot.path_tokens <= backup.from)
     }
 
     /// Records that the part is in no copy. The next part starts with it.
     fn not_backed_up(&mut self, backup: &Backup) {
-        let slot = self.slots.get_mut(&backup.sequence);
-        if let Some(slot) = slot.filter(|slot| slot.id == backup.slot) {
-            slot.backed_up = slot.backed_up.min(backup.from);
+        if let Some(slot) = backup.slot_mut(&mut self.slots) {
+            slot.not_backed_up(backup.from());
         }
     }
 
     fn copied_bytes(&self, backup: &Backup) -> usize {
-        self.spec.segment_bytes(SegmentSize::whole(backup.len()))
+        self.spec.segment_bytes(backup.segment_size())
     }
 }
 
@@ -266,8 +139,9 @@ mod tests {
     use super::*;
     use crate::cache::{Message, OpenSlot};
     use crate::config::{CacheConfig, PagerConfig};
+    use crate::protocol::pager;
     use crate::protocol::pager::PagerEvent;
-    use crate::protocol::{LayerKind, ModelSpec};
+    use crate::protocol::{LayerKind, ModelSpec, SegmentSize};
 
     const LIVE: SequenceId = SequenceId(1);
 

@@ -1,77 +1,53 @@
 //! The byte budget: sealed bytes and reserved bytes together never exceed it.
 
+use super::paging::Paging;
 use super::trie::{Evicted, NodeKey, OffloadState, Sealed};
-use super::{CacheCore, Effect};
-use crate::SequenceId;
+use super::{CacheCore, Effect, Salt};
+use crate::SegmentId;
 use crate::protocol::{Edit, SegmentSize};
 use motet_sync::injected::{self, Bug};
-
-/// Maximum number of remembered nodes that may be merged. Older ones are forgotten, which
-/// costs a longer path.
-const MERGEABLE_MAX: usize = 1024;
 
 impl CacheCore {
     /// Evicts until `bytes` more fit. Returns false if even that is not enough; then normally
     /// nothing is evicted.
     pub(super) fn evict_to_fit(&mut self, bytes: usize, effects: &mut Vec<Effect>) -> bool {
         let budget = self.config.device_bytes_max;
-        let lasting = self.own_bytes + self.reserved_bytes + self.transit_bytes() + bytes;
+        let lasting = self.live_bytes() + bytes;
         if self.trie.protected_bytes() + lasting > budget {
             return false;
         }
         let evicts = self.trie.bytes() + lasting > budget;
-        if evicts && self.trie.protected_bytes() + self.leased_bytes() + lasting > budget {
-            return false;
+        if evicts {
+            let paging = self.paging.as_ref();
+            let leased = paging.map_or(0, |paging| paging.leased_bytes(&self.trie));
+            if self.trie.protected_bytes() + leased + lasting > budget {
+                return false;
+            }
         }
         while self.trie.bytes() + lasting > budget {
             let Some(gone) = self.trie.evict() else {
                 return false;
             };
             self.gone(gone, effects);
+            self.evict_dead_ends(gone.above, effects);
         }
         true
     }
 
     /// Device bytes that are free.
     pub(super) fn free_bytes(&self) -> usize {
-        let live = self.own_bytes + self.reserved_bytes + self.transit_bytes();
-        let used = self.trie.bytes() + live;
+        let used = self.trie.bytes() + self.live_bytes();
         self.config.device_bytes_max.saturating_sub(used)
     }
 
-    /// The bytes that the tail of a slot whose path ends at `end` may grow to. A slot that
-    /// will be shifted retains only nodes within its first `keep` tokens; later tokens move
-    /// into its tail.
-    pub(super) fn reservation(
-        &self,
-        end: NodeKey,
-        tokens_max: usize,
-        keep: Option<usize>,
-    ) -> usize {
-        let sealed = match keep {
-            None => self.trie.node(end).end(),
-            Some(keep) => self.trie.node(self.within(end, keep)).end(),
-        };
-        self.spec.tail_bytes(tokens_max.saturating_sub(sealed))
+    /// Device bytes that eviction cannot free: those of slots, and those in transit.
+    fn live_bytes(&self) -> usize {
+        self.slots.own_bytes() + self.slots.reserved_bytes() + self.transit_bytes()
     }
 
-    /// Sets the reservation to what the slot's present path and grant need. The caller that
-    /// changed one of them has checked that it fits.
-    pub(super) fn reserve(&mut self, sequence: SequenceId) {
-        let slot = &self.slots[&sequence];
-        let reserved_bytes = self.reservation(slot.end, slot.tokens_max, slot.keep);
-        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
-        self.reserved_bytes -= std::mem::replace(&mut slot.reserved_bytes, reserved_bytes);
-        self.reserved_bytes += reserved_bytes;
-    }
-
-    /// The last node on the path to `end` that ends within the first `tokens` tokens.
-    pub(super) fn within(&self, end: NodeKey, tokens: usize) -> NodeKey {
-        let mut at = end;
-        while self.trie.node(at).end() > tokens {
-            at = self.trie.node(at).parent();
-        }
-        at
+    /// Device bytes in transit: neither sealed nor reserved by a slot.
+    pub(super) fn transit_bytes(&self) -> usize {
+        self.paging.as_ref().map_or(0, Paging::transit_bytes)
     }
 
     /// Bytes moved to make a compact segment of the front of a tail: the `state_lag` tokens
@@ -85,22 +61,20 @@ impl CacheCore {
 
     /// Whether a sequence can start at the end of this node.
     pub(super) fn resumes_at(&self, end: NodeKey) -> bool {
-        self.spec.resumes_anywhere() || self.spec.can_resume(&self.segment_sizes(end))
+        self.spec.resumes_anywhere() || self.spec.can_resume(&self.trie.segment_sizes(end))
     }
 
     /// Whether a sequence could start at the end of this node if its segment had this size.
     pub(super) fn would_resume(&self, end: NodeKey, segment_size: SegmentSize) -> bool {
-        let mut segment_sizes = self.segment_sizes(self.trie.node(end).parent());
+        let mut segment_sizes = self.trie.segment_sizes(self.trie.node(end).parent());
         segment_sizes.push(segment_size);
         self.spec.can_resume(&segment_sizes)
     }
 
-    /// The sizes of the segments on the path to `end`.
-    pub(super) fn segment_sizes(&self, end: NodeKey) -> Vec<SegmentSize> {
-        let path = self.trie.path(end);
-        path.iter()
-            .map(|node| self.trie.node(*node).segment_size())
-            .collect()
+    /// The id of a new segment.
+    pub(super) fn next_segment(&mut self) -> SegmentId {
+        self.segments_made += 1;
+        SegmentId(self.segments_made)
     }
 
     /// Names a new segment of this size.
@@ -114,21 +88,31 @@ impl CacheCore {
 
     /// Records that a node was evicted.
     pub(super) fn gone(&mut self, evicted: Evicted, effects: &mut Vec<Effect>) {
-        self.evicted_segments += 1;
-        self.evicted_tokens += evicted.tokens as u64;
-        if let Some(mark) = evicted.mark {
-            self.evictions.note(mark);
+        self.evictions.add(&evicted);
+        if let Some(paging) = &mut self.paging {
+            paging.note_gone(evicted.segment);
         }
-        self.note_gone(evicted.segment);
         if let Some(upper) = evicted.merge_at {
-            if self.mergeable.len() == MERGEABLE_MAX {
-                self.mergeable.pop_front();
-            }
-            self.mergeable.push_back(upper);
+            self.mergeable.add(upper);
         }
         effects.push(Effect::Edit(Edit::Drop {
             segment: evicted.segment,
         }));
+    }
+
+    /// Evicts all nodes that are not held, of one salt or of all.
+    pub(super) fn clear(&mut self, salt: Option<&Salt>, effects: &mut Vec<Effect>) {
+        if let Some(paging) = &mut self.paging {
+            paging.clear(salt, &mut self.trie);
+        }
+        let roots = self.trie.roots();
+        let chosen = roots.filter(|(of, _)| salt.is_none_or(|salt| salt == *of));
+        let chosen: Vec<NodeKey> = chosen.map(|(_, root)| root).collect();
+        for root in chosen {
+            for gone in self.trie.clear(root) {
+                self.gone(gone, effects);
+            }
+        }
     }
 
     /// Splits a node's segment after `at` tokens, for all slots that use it. Returns the new

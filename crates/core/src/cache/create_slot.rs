@@ -1,14 +1,14 @@
-//! Creates a slot: its path, its reservation and its restore points.
-
-use std::sync::Arc;
+//! Creates a slot: its path and its reservation.
 
 use super::open_slot::Usable;
+use super::restore_policy::PointKind;
+use super::slots::{Grant, RestorePoints, SlotStart};
 use super::trie::NodeKey;
-use super::{CacheCore, Effect, Miss, OpenSlot, RestorePoint, Slot};
+use super::{CacheCore, Effect, Miss, OpenSlot};
+use crate::SequenceId;
 use crate::config::SlotChoice;
 use crate::eviction::{Class, SequenceMark};
 use crate::protocol::Edit;
-use crate::{SequenceId, SlotId, TokenId};
 
 /// The place of a new slot.
 struct SlotPlan {
@@ -16,7 +16,8 @@ struct SlotPlan {
     end: NodeKey,
     /// Tokens that the trie holds.
     seen_tokens: usize,
-    reserved_bytes: usize,
+    /// Its grant, with the reservation that fits.
+    grant: Grant,
     /// Why the path is not longer.
     miss: Option<Miss>,
 }
@@ -40,15 +41,14 @@ impl CacheCore {
             self.trie.move_hold(end, upper);
             end = upper;
         }
-        let mut reserved_bytes = self.reservation(end, request.tokens_max, request.keep);
-        let mut fits = self.evict_to_fit(reserved_bytes, effects);
+        let mut grant = Grant::new(request.tokens_max, request.keep);
+        let mut fits = self.reserve_for(&mut grant, end, effects);
         if !fits && self.slots.is_empty() {
             // A sequence that is alone on the device must fit, if necessary without the cached
             // prefix.
             self.trie.move_hold(end, root);
             end = root;
-            reserved_bytes = self.reservation(end, request.tokens_max, request.keep);
-            fits = self.evict_to_fit(reserved_bytes, effects);
+            fits = self.reserve_for(&mut grant, end, effects);
         }
         if !fits && self.is_memory_leaving() {
             self.trie.release(end);
@@ -67,10 +67,16 @@ impl CacheCore {
         let slot_plan = SlotPlan {
             end,
             seen_tokens: usable.seen,
-            reserved_bytes,
+            grant,
             miss,
         };
         self.create_slot(request, slot_plan, effects);
+    }
+
+    /// Evicts until the tail of a new slot fits whose path ends at `end`.
+    fn reserve_for(&mut self, grant: &mut Grant, end: NodeKey, effects: &mut Vec<Effect>) -> bool {
+        grant.reserve(end, &self.trie, &self.spec);
+        self.evict_to_fit(grant.reserved_bytes(), effects)
     }
 
     /// Creates the slot and its effects.
@@ -78,64 +84,61 @@ impl CacheCore {
         let SlotPlan {
             end,
             seen_tokens,
-            reserved_bytes,
+            grant,
             miss,
         } = slot_plan;
         assert!(self.resumes_at(end), "a slot starts where it can resume");
-        self.slots_made += 1;
-        self.reserved_bytes += reserved_bytes;
-        let id = SlotId(self.slots_made);
         let (sequence, path_tokens) = (request.sequence, self.trie.node(end).end());
+        let expected_tokens = request.tokens_max - path_tokens;
         let (class, sequence_mark) = self.note_use(&request, end);
-        let restore_points = self.restore_points(&request, path_tokens, seen_tokens);
+        self.give_up_superseded(end, &request, effects);
+        if !request.salt.is_private() {
+            if self.restore_policy.is_some() {
+                self.trie.note_resume(end);
+            }
+            self.restores.count_prompt(path_tokens, seen_tokens);
+        }
+        let policy = self.restore_policy.as_ref();
+        let restore_points = RestorePoints::of(&request, path_tokens, seen_tokens, policy);
+        let slot = self.slots.open(SlotStart {
+            request,
+            end,
+            path_tokens,
+            grant,
+            restore_points,
+            class,
+            sequence_mark,
+        });
         effects.push(Effect::Edit(Edit::Open {
-            slot: id,
+            slot: slot.id(),
             path: self.trie.segments(end),
-            expected_tokens: request.tokens_max - path_tokens,
+            expected_tokens,
         }));
         effects.push(Effect::SlotOpened {
             sequence,
-            slot: id,
+            slot: slot.id(),
             cached_tokens: path_tokens,
             miss,
         });
-        effects.extend(restore_points.iter().map(|point| Effect::Checkpoint {
-            sequence,
-            at: point.at,
-        }));
-        self.in_progress
-            .insert(&request.salt, &request.tokens, sequence);
-        let slot = Slot {
-            id,
-            salt: request.salt,
-            tokens: request.tokens,
-            tokens_max: request.tokens_max,
-            keep: request.keep,
-            restore_points,
-            priority: request.priority,
-            class,
-            sequence_mark,
-            end,
-            path_tokens,
-            computed: path_tokens,
-            reserved_bytes,
-            has_own_segments: false,
-            is_sealed_in_place: false,
-            own_bytes: 0,
-            exact_tokens: usize::MAX,
-            backed_up: path_tokens,
-            backups: Vec::new(),
-        };
-        self.slots.insert(sequence, slot);
+        effects.extend(
+            slot.restore_points()
+                .iter()
+                .map(|point| Effect::Checkpoint {
+                    sequence,
+                    at: point.at,
+                    until: point.until,
+                }),
+        );
     }
 
     /// Records in the trie, the eviction policy and the totals that the sequence uses a path.
     fn note_use(&mut self, request: &OpenSlot, end: NodeKey) -> (Class, SequenceMark) {
+        let cached_tokens = self.trie.node(end).end();
+        self.prefix_hits
+            .add(&request.salt, request.tokens.len(), cached_tokens);
         if request.salt.is_private() {
             return <(Class, SequenceMark)>::default();
         }
-        self.asked_tokens += request.tokens.len() as u64;
-        self.hit_tokens += self.trie.node(end).end() as u64;
         // The last token is computed in any case.
         let asked = &request.tokens[..request.tokens.len() - 1];
         let (class, sequence_mark) = self.trie.asked(&request.salt, end, asked);
@@ -149,46 +152,6 @@ impl CacheCore {
             }
         }
         (class, sequence_mark)
-    }
-
-    /// The offsets at which the sequence is sealed without another sequence waiting. The
-    /// caller may name some. If the model cannot resume anywhere, there are more: at regular
-    /// intervals, where the prompt branches off from one in the trie, and before its last
-    /// token.
-    fn restore_points(
-        &self,
-        request: &OpenSlot,
-        path_tokens: usize,
-        seen: usize,
-    ) -> Vec<RestorePoint> {
-        let asked = |at: &usize| RestorePoint {
-            at: *at,
-            asked: true,
-        };
-        if request.salt.is_private() {
-            return Vec::new();
-        }
-        let mut all: Vec<RestorePoint> = request.restore_points.iter().map(asked).collect();
-        if !self.spec.resumes_anywhere() {
-            let interval = self.config.restore_interval_tokens.max(1);
-            let regular = (1..).map(|n| n * interval);
-            let regular = regular.take_while(|at| *at < request.tokens.len());
-            let branch = path_tokens + self.config.share_tokens_min <= seen;
-            // A caller that named restore points knows where its next prompt will differ.
-            let last = request.restore_points.is_empty();
-            let chosen = regular
-                .chain(branch.then_some(seen))
-                .chain(last.then_some(request.tokens.len() - 1));
-            all.extend(chosen.map(|at| RestorePoint { at, asked: false }));
-        }
-        // A prompt usually lies within its first grant. Otherwise the tokens past the grant
-        // are sealed when the sequence ends, or when another one waits for them.
-        let most = request.tokens.len().min(request.tokens_max);
-        all.retain(|point| path_tokens < point.at && point.at <= most);
-        // If two have the same offset, the one that the caller asked for stays.
-        all.sort_by_key(|point| (point.at, std::cmp::Reverse(point.asked)));
-        all.dedup_by_key(|point| point.at);
-        all
     }
 
     /// With [`SlotChoice::Longest`], a new sequence takes over the conversation that it
@@ -208,32 +171,21 @@ impl CacheCore {
         computed: usize,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(slot) = self.slots.get_mut(&sequence) else {
-            return;
-        };
-        let (due, later) = std::mem::take(&mut slot.restore_points)
-            .into_iter()
-            .partition(|point| point.at <= computed);
-        slot.restore_points = later;
-        let due: Vec<RestorePoint> = due;
-        for point in due {
-            self.seal_for_others(sequence, point.at, computed, effects);
-            let Some(slot) = self.slots.get(&sequence) else {
+        for point in self.slots.take_reached(sequence, computed) {
+            let at = computed.min(point.until);
+            if self.seal_for_others(sequence, at, computed, effects) {
+                self.restores.count_taken();
+            }
+            let Some(slot) = self.slots.get(sequence) else {
                 return;
             };
-            if point.asked && slot.path_tokens == point.at {
-                self.trie.keep_restorable(slot.end);
+            if slot.path_tokens() == at {
+                match point.kind {
+                    PointKind::Named => self.trie.keep_restorable(slot.end()),
+                    PointKind::TurnEnd => self.trie.note_turn_end(slot.end()),
+                    PointKind::Branch | PointKind::Interval => {}
+                }
             }
-        }
-    }
-}
-
-impl Slot {
-    /// The tokens that the slot knows, followed by `generated`.
-    pub(super) fn extended(&self, generated: &[TokenId]) -> Arc<[TokenId]> {
-        match generated {
-            [] => Arc::clone(&self.tokens),
-            _ => self.tokens.iter().chain(generated).copied().collect(),
         }
     }
 }

@@ -5,7 +5,6 @@
 
 use super::{CacheCore, Effect};
 use crate::SequenceId;
-use motet_sync::injected::{self, Bug};
 
 impl CacheCore {
     /// Extends the grant of a live sequence to `tokens_max` tokens, if memory for a tail of
@@ -17,27 +16,20 @@ impl CacheCore {
         tokens_max: usize,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(slot) = self.slots.get(&sequence) else {
+        let Some(slot) = self.slots.get(sequence) else {
             return;
         };
         // A grant is never taken back: the device may have filled it.
-        let tokens_max = tokens_max.max(slot.tokens_max);
-        if tokens_max > slot.tokens_max {
-            let more = self
-                .reservation(slot.end, tokens_max, slot.keep)
-                // A split of its path may have left a shifting slot with a surplus.
-                .saturating_sub(slot.reserved_bytes);
+        let tokens_max = tokens_max.max(slot.granted_tokens());
+        if let Some(more) = slot.bytes_to_extend(tokens_max, &self.trie, &self.spec) {
             if !self.evict_to_fit(more, effects) {
                 if !self.defer_grant(sequence, tokens_max) {
                     effects.push(Effect::GrantDenied { sequence });
                 }
                 return;
             }
-            let slot = self.slots.get_mut(&sequence).expect("the slot is live");
-            slot.tokens_max = tokens_max;
-            if !injected::is_injected(Bug::DoubleGrant) {
-                self.reserve(sequence);
-            }
+            self.slots
+                .extend_grant(sequence, tokens_max, &self.trie, &self.spec);
         }
         effects.push(Effect::GrantExtended {
             sequence,

@@ -4,37 +4,17 @@
 //! memory is reserved before they move. Loaded copies become ordinary nodes of the trie, and
 //! the slot is opened. Until then the request holds its path.
 
-use super::offload::WaitPolicy;
-use super::open_slot::Usable;
-use super::trie::{NodeKey, Trie};
+use super::open_slot::{Usable, WaitPolicy};
+use super::paging::PendingLookup;
+use super::trie::NodeKey;
 use super::{CacheCore, Effect, OpenSlot};
 use crate::eviction::Class;
-use crate::protocol::pager::{self, CopyRange, Lookup};
+use crate::protocol::pager::{CopyRange, Lookup};
 use crate::protocol::{Edit, SegmentSize};
 use crate::{CopyId, SequenceId};
 
 /// Minimum number of tokens worth a lookup.
 const LOOKUP_TOKENS_MIN: usize = 16;
-
-/// A request that waits for the pager.
-#[derive(Debug)]
-pub(super) struct PendingLoad {
-    request: OpenSlot,
-    /// The node held meanwhile.
-    pub(super) end: NodeKey,
-    /// Whether it may wait for a leader afterwards.
-    leader: bool,
-    /// Tokens that it could start with now.
-    resident_tokens: usize,
-    /// Tokens that the trie holds; loaded copies are cut there.
-    seen_tokens: usize,
-    /// The copies to load, each with the device bytes reserved for it.
-    copy_ranges: Vec<(CopyRange, usize)>,
-    /// The part of those bytes that is still reserved.
-    reserved_bytes: usize,
-    /// The fence that must be passed before the load: then the device has the memory.
-    fence: Option<u64>,
-}
 
 /// The place of a loaded copy: a parent node, which ends at this offset of the sequence.
 struct AttachPoint {
@@ -54,52 +34,44 @@ impl CacheCore {
         leader: bool,
         effects: &mut Vec<Effect>,
     ) -> Option<OpenSlot> {
-        // Answers for an earlier request of this sequence must not be taken for answers to
-        // this one.
-        let has_copies = self.paging.as_ref().is_some_and(|paging| {
-            paging.has_copies && !paging.has_pending_release(request.sequence)
-        });
+        let paging = self.paging.as_ref();
+        let has_copies = paging.is_some_and(|paging| paging.can_look_up(request.sequence));
         let asks = has_copies && !request.salt.is_private();
         if !asks || usable.tokens + LOOKUP_TOKENS_MIN > most {
             return Some(request);
         }
         let root = self.trie.root_or_new(&request.salt);
-        // A partially used node follows all nodes above it, even those at which the model
-        // cannot resume.
+        // Loaded state follows all nodes above it, even those at which the model cannot resume.
         let end = match usable.partial {
             Some((node, _)) => self.trie.node(node).parent(),
-            None => usable.end.unwrap_or(root),
+            None => usable.known_end.unwrap_or(root),
         };
         self.trie.hold(end);
-        let mut resident = self.segment_sizes(end);
+        let mut resident = self.trie.segment_sizes(end);
         if let Some((node, at)) = usable.partial {
             resident.push(self.trie.node(node).segment_size().cut(at).0);
         }
         let sequence = request.sequence;
-        self.send_to_pager(pager::Message::Lookup(Lookup {
+        let lookup = Lookup {
             sequence,
             salt: request.salt.digest(),
             tokens: request.tokens[..most].into(),
             resident,
             seen_tokens: usable.seen,
             token_time: request.token_time,
-        }));
+        };
         effects.push(Effect::Deferred {
             sequence,
             tokens: usable.tokens,
         });
-        let loading = PendingLoad {
+        let pending = PendingLookup {
             request,
             end,
             leader,
             resident_tokens: usable.tokens,
             seen_tokens: usable.seen,
-            copy_ranges: Vec::new(),
-            reserved_bytes: 0,
-            fence: None,
         };
-        let paging = self.paging.as_mut().expect("there is a pager");
-        paging.loading.insert(sequence, loading);
+        self.paging_mut().look_up(lookup, pending);
         None
     }
 
@@ -111,12 +83,12 @@ impl CacheCore {
         copy_ranges: Vec<CopyRange>,
         effects: &mut Vec<Effect>,
     ) {
-        let loading = self.paging.as_ref();
-        let Some(loading) = loading.and_then(|paging| paging.loading.get(&sequence)) else {
+        let paging = self.paging.as_ref();
+        let Some(lookup) = paging.and_then(|paging| paging.pending_lookup(sequence)) else {
             return;
         };
-        let mut at = loading.resident_tokens.max(loading.seen_tokens);
-        let tokens_max = loading.request.tokens_max;
+        let mut at = lookup.resident_tokens.max(lookup.seen_tokens);
+        let tokens_max = lookup.request.tokens_max;
         let copied_tokens = copy_ranges.last().map_or(0, |copy_range| copy_range.end);
         let mut reserved = Vec::with_capacity(copy_ranges.len());
         for copy_range in copy_ranges {
@@ -131,38 +103,13 @@ impl CacheCore {
         }
         let bytes: usize = reserved.iter().map(|(_, bytes)| bytes).sum();
         let tail = self.spec.tail_bytes(tokens_max.saturating_sub(at));
-        if !self.evict_to_fit(bytes + tail, effects) {
-            self.send_to_pager(pager::Message::Cancel { sequence });
-            self.add_pending_release(sequence, 0);
+        let fits = self.evict_to_fit(bytes + tail, effects);
+        if fits {
+            let number = self.paging_mut().accept_hit(sequence, reserved);
+            effects.push(Effect::Fence { number });
+        } else {
+            self.paging_mut().reject_hit(sequence);
             self.retry_open_slot(sequence, Some(copied_tokens), effects);
-            return;
-        }
-        let paging = self.paging.as_mut().expect("there is a pager");
-        paging.arriving_bytes += bytes;
-        paging.fences_made += 1;
-        let number = paging.fences_made;
-        let loading = paging
-            .loading
-            .get_mut(&sequence)
-            .expect("the request is waiting");
-        loading.reserved_bytes = bytes;
-        loading.copy_ranges = reserved;
-        loading.fence = Some(number);
-        effects.push(Effect::Fence { number });
-    }
-
-    /// Starts the load for which the device now has the memory.
-    pub(super) fn fence_passed(&mut self, number: u64) {
-        let Some(paging) = self.paging.as_mut() else {
-            return;
-        };
-        let mut waiting = paging.loading.iter_mut();
-        // The sequence may have ended meanwhile.
-        let hit = waiting.find(|(_, loading)| loading.fence == Some(number));
-        if let Some((sequence, loading)) = hit {
-            loading.fence = None;
-            let sequence = *sequence;
-            paging.outbox.push(pager::Message::Load { sequence });
         }
     }
 
@@ -173,46 +120,36 @@ impl CacheCore {
         copies: &[CopyId],
         effects: &mut Vec<Effect>,
     ) {
-        let paging = self.paging.as_mut().expect("there is a pager");
-        let Some(mut loading) = paging.loading.remove(&sequence) else {
-            // The sequence has ended meanwhile.
-            let copies = copies.to_vec();
-            self.add_later_release(sequence);
-            self.send_to_pager(pager::Message::Discard { sequence, copies });
+        let loaded = self.paging_mut().take_loaded(sequence, copies);
+        let Some((mut lookup, copy_ranges)) = loaded else {
             return;
         };
-        for (copy_range, bytes) in std::mem::take(&mut loading.copy_ranges) {
+        for (copy_range, bytes) in copy_ranges {
             // Each copy keeps its reservation until its turn.
-            let attach_point = self.attach_point_for(&loading.request, &copy_range, effects);
-            let paging = self.paging.as_mut().expect("there is a pager");
-            paging.arriving_bytes -= bytes;
-            let (copy, whole) = (
-                copy_range.copy,
-                self.spec.segment_bytes(copy_range.segment_size),
-            );
+            let attach_point = self.attach_point_for(&lookup.request, &copy_range, effects);
+            self.paging_mut().release_loaded(bytes);
             let attach_point = attach_point
                 .filter(|attach_point| self.evict_for_piece(&copy_range, attach_point, effects));
             match attach_point {
                 Some(attach_point) => {
                     let node =
-                        self.import_piece(&loading.request, copy_range, attach_point, effects);
-                    self.trie.move_hold(loading.end, node);
-                    loading.end = node;
+                        self.import_piece(&lookup.request, copy_range, attach_point, effects);
+                    self.trie.move_hold(lookup.end, node);
+                    lookup.end = node;
                 }
                 None => {
-                    let copies = vec![copy];
-                    self.add_pending_release(sequence, whole);
-                    self.send_to_pager(pager::Message::Discard { sequence, copies });
+                    let bytes = self.spec.segment_bytes(copy_range.segment_size);
+                    self.paging_mut().discard(sequence, copy_range.copy, bytes);
                 }
             }
         }
-        self.trie.release(loading.end);
+        self.trie.release(lookup.end);
         let wait_policy = WaitPolicy {
-            leader: loading.leader,
+            leader: lookup.leader,
             pager: false,
             copied_tokens: 0,
         };
-        self.open_slot(loading.request, wait_policy, effects);
+        self.open_slot(lookup.request, wait_policy, effects);
     }
 
     /// Finds the place in the trie for the missing part of a copy, and splits a node if
@@ -293,41 +230,15 @@ impl CacheCore {
         copied_tokens: Option<usize>,
         effects: &mut Vec<Effect>,
     ) {
-        let paging = self.paging.as_mut().expect("there is a pager");
-        if let Some(loading) = paging.loading.remove(&sequence) {
-            paging.arriving_bytes -= loading.reserved_bytes;
-            self.trie.release(loading.end);
+        if let Some(lookup) = self.paging_mut().give_up_load(sequence) {
+            self.trie.release(lookup.end);
             let wait_policy = WaitPolicy {
-                leader: loading.leader,
+                leader: lookup.leader,
                 pager: copied_tokens.is_none(),
                 copied_tokens: copied_tokens.unwrap_or(0),
             };
-            self.open_slot(loading.request, wait_policy, effects);
+            self.open_slot(lookup.request, wait_policy, effects);
         }
-    }
-
-    /// Cancels the load of a finished sequence, if there is one.
-    pub(super) fn cancel_load(&mut self, sequence: SequenceId) {
-        let paging = self.paging.as_mut().expect("there is a pager");
-        if let Some(loading) = paging.loading.remove(&sequence) {
-            paging.arriving_bytes -= loading.reserved_bytes;
-            paging.outbox.push(pager::Message::Cancel { sequence });
-            // The bytes may have arrived already.
-            self.add_pending_release(sequence, loading.reserved_bytes);
-            self.trie.release(loading.end);
-        }
-    }
-}
-
-impl PendingLoad {
-    pub(super) fn request(&self) -> &OpenSlot {
-        &self.request
-    }
-
-    /// Gives up the load and returns the request, whose slot is to be opened.
-    pub(super) fn give_up(self, trie: &mut Trie) -> OpenSlot {
-        trie.release(self.end);
-        self.request
     }
 }
 

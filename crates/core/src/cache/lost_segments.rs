@@ -4,10 +4,10 @@
 //! whose path contains such a node lose their slots and open new ones. Requests that wait for
 //! lost state start over. A pin holds its prefix again once the prefix has been recomputed.
 
-use super::offload::WaitPolicy;
+use super::open_slot::WaitPolicy;
 use super::trie::NodeKey;
 use super::{CacheCore, Effect, OpenSlot};
-use crate::{SegmentId, SequenceId};
+use crate::SegmentId;
 
 impl CacheCore {
     /// Removes the nodes of these segments and the nodes below them.
@@ -18,18 +18,16 @@ impl CacheCore {
         if lost.is_empty() {
             return;
         }
-        let slots = self.slots.iter();
-        let slots = slots.filter(|(_, slot)| self.leads_through(slot.end, &lost));
-        let closed: Vec<SequenceId> = slots.map(|(sequence, _)| *sequence).collect();
+        let closed = self.slots.through(&lost, &self.trie);
         for sequence in &closed {
             effects.push(Effect::Lost {
                 sequence: *sequence,
-                slot: self.slots[sequence].id,
+                slot: self.slots[*sequence].id(),
             });
             self.close_slot(*sequence, effects);
-            self.lost.insert(*sequence);
+            self.slots.lose(*sequence);
         }
-        self.release_pins(&lost);
+        self.pins.release_through(&lost, &mut self.trie);
         let requests = self.stop_loads_below(&lost);
         for node in lost {
             // It may have been below another lost node.
@@ -45,35 +43,13 @@ impl CacheCore {
         }
     }
 
-    fn leads_through(&self, end: NodeKey, nodes: &[NodeKey]) -> bool {
-        let path = self.trie.path(end);
-        path.iter().any(|node| nodes.contains(node))
-    }
-
-    fn release_pins(&mut self, lost: &[NodeKey]) {
-        let ends = self.pins.iter();
-        let ends = ends.filter_map(|(pin, pinned)| Some((*pin, pinned.end?)));
-        let gone: Vec<_> = ends
-            .filter(|(_, end)| self.leads_through(*end, lost))
-            .collect();
-        for (pin, end) in gone {
-            self.trie.release(end);
-            self.pins.get_mut(&pin).expect("the pin is there").end = None;
-        }
-    }
-
     /// Cancels the loads of requests that hold a lost node. Returns the requests, which are to
     /// start over.
     fn stop_loads_below(&mut self, lost: &[NodeKey]) -> Vec<OpenSlot> {
-        let loading = self.paging.iter().flat_map(|paging| &paging.loading);
-        let stopped: Vec<OpenSlot> = loading
-            .filter(|(_, loading)| self.leads_through(loading.end, lost))
-            .map(|(_, loading)| loading.request().clone())
-            .collect();
-        for request in &stopped {
-            self.cancel_load(request.sequence);
-        }
-        stopped
+        let paging = self.paging.as_mut();
+        paging.map_or_else(Vec::new, |paging| {
+            paging.cancel_loads_through(lost, &mut self.trie)
+        })
     }
 
     /// Removes a node that is not held, and all nodes below it.
@@ -96,7 +72,7 @@ mod tests {
     use super::*;
     use crate::config::CacheConfig;
     use crate::protocol::{LayerKind, ModelSpec};
-    use crate::{PinId, TokenId};
+    use crate::{PinId, SequenceId, TokenId};
 
     fn send(core: &mut CacheCore, message: Message) -> Vec<Effect> {
         let effects = core.handle(Duration::ZERO, message);
@@ -153,7 +129,7 @@ mod tests {
         assert_eq!(open_slot(&mut core, 3, &[1; 10]).0, 8);
         assert_eq!(open_slot(&mut core, 4, &[1, 1, 1, 1, 3]).0, 4);
         assert_eq!(open_slot(&mut core, 5, &[7; 10]).0, 0);
-        let slot_of = |core: &CacheCore, name| core.slots[&SequenceId(name)].id;
+        let slot_of = |core: &CacheCore, name| core.slots[SequenceId(name)].id();
         let slot = slot_of(&core, 3);
         let ones = segments(&core, &[1; 8]);
 
@@ -162,7 +138,7 @@ mod tests {
         let sequence = SequenceId(3);
         assert_eq!(effects[0], Effect::Lost { sequence, slot });
         assert_eq!(
-            core.slots.len(),
+            core.slots.ends().count(),
             2,
             "the other slots stay open: {effects:?}"
         );
@@ -190,9 +166,9 @@ mod tests {
             .filter(|effect| matches!(effect, Effect::Lost { .. }));
         assert_eq!(gone.count(), 3);
         assert_eq!(core.stats().cached_tokens, 0);
-        assert_eq!(core.pins[&PinId(1)].end, None);
+        assert_eq!(core.pins.ends().count(), 0);
         open_slot(&mut core, 8, &other);
         close(&mut core, 8, 8);
-        assert!(core.pins[&PinId(1)].end.is_some());
+        assert_eq!(core.pins.ends().count(), 1);
     }
 }

@@ -1,45 +1,13 @@
 //! Why a sequence reused less of its prompt than it might have.
 
-use std::collections::VecDeque;
-
-use rustc_hash::FxHashSet;
-
 use super::open_slot::Usable;
 use super::{CacheCore, Miss, MissReason, OpenSlot, Salt};
 use crate::TokenId;
 
-/// Maximum number of evicted nodes whose starts are remembered.
-const EVICTED_MAX: usize = 4096;
 /// Maximum number of other salts that are searched.
 const SALTS_MAX: usize = 16;
 /// Tokens before the last one of a prefix that are hashed into its mark.
 pub(super) const MARK_TOKENS: usize = 4;
-
-/// Starts of recently evicted nodes. A mark is a hash of a few tokens, so one prompt may be
-/// mistaken for another. The only consequence is a wrong reason.
-#[derive(Debug, Default)]
-pub(super) struct Evictions {
-    marks: FxHashSet<u64>,
-    order: VecDeque<u64>,
-}
-
-impl Evictions {
-    pub(super) fn note(&mut self, mark: u64) {
-        if !self.marks.insert(mark) {
-            return;
-        }
-        self.order.push_back(mark);
-        if self.order.len() > EVICTED_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.marks.remove(&oldest);
-        }
-    }
-
-    fn contains(&self, mark: u64) -> bool {
-        self.marks.contains(&mark)
-    }
-}
 
 impl CacheCore {
     /// Determines why a sequence that starts with `cached_tokens` cached tokens does not start
@@ -73,7 +41,7 @@ impl CacheCore {
         if seen > cached_tokens {
             return Some(miss(MissReason::NoState, seen));
         }
-        let nearest = self.in_progress.nearest(&request.salt, asked).next();
+        let nearest = self.slots.nearest(&request.salt, asked).next();
         if let Some((_, shared)) = nearest.filter(|(_, shared)| *shared > cached_tokens) {
             return Some(miss(MissReason::NotComputed, shared));
         }
@@ -227,16 +195,6 @@ mod tests {
         let mut other = slot_request(ASKS, 1..9);
         other.salt = Salt::new("other");
         check(&open_slot(&mut core, other), 0, None);
-    }
-
-    #[test]
-    fn remembered_evictions_are_bounded() {
-        let mut evictions = Evictions::default();
-        for mark in 0..2 * EVICTED_MAX as u64 {
-            evictions.note(mark % (EVICTED_MAX as u64 + 1));
-        }
-        assert_eq!(evictions.order.len(), EVICTED_MAX);
-        assert_eq!(evictions.marks.len(), EVICTED_MAX);
     }
 
     #[test]

@@ -9,21 +9,37 @@
 //! | file | contents |
 //! |---|---|
 //! | `open_slot.rs` | a sequence starts: the longest usable prefix, or a leader to wait for; probes of a prefix |
-//! | `create_slot.rs` | creates a slot: path, reservation, restore points |
+//! | `create_slot.rs` | creates a slot: path and reservation |
 //! | `publish.rs` | seals tails of slots that continue: for a waiting sequence, for a fork, at restore points |
+//! | `seal_in_place.rs` | seals the tail of a slot that closes |
 //! | `rewind.rs` | passes a slot on to another sequence |
 //! | `extend_grant.rs` | grants a slot more tokens than it started with |
+//! | `restore_policy.rs` | where state is taken that keys and values cannot replace, and how long it is kept: pure functions |
+//! | `superseded.rs` | gives up state that a later turn has superseded |
 //! | `remove_tokens.rs` | removes tokens from a slot: truncation and shift |
-//! | `pins.rs` | pins, clearing, merging |
+//! | `merge.rs` | merges small nodes |
 //! | `lost_segments.rs` | segments that the device lost because edits failed |
 //! | `miss.rs` | why a sequence reused less of its prompt than it might have |
-//! | `budget.rs` | the byte budget: reservations and eviction |
+//! | `budget.rs` | the byte budget: eviction, and what it does to a node |
 //! | `offload.rs`, `load.rs` | offload ahead of need; loads for a sequence that starts |
+//! | `pager_events.rs` | the pager's answers, its loss, and what waits for the memory that they release |
 //! | `backup.rs` | copies of live sequences, in case the device is lost |
-//! | [`trie`] | the compressed prefix trie |
 //! | [`shift`] | how many tokens a full context discards |
-//! | `in_progress.rs`, `integrity.rs` | the live prompts with the longest shared prefix; the invariants |
+//! | `error.rs` | messages that the cache cannot carry out |
+//! | `integrity.rs` | the invariants |
 //! | `tree_view.rs`, `snapshot.rs`, `offloaded_copies.rs` | the trie as data: all of one salt; the most important nodes, in bounded time; copies below them |
+//!
+//! These files hold what needs several components at once. The components have private state
+//! and check their own invariants:
+//!
+//! | component | contents |
+//! |---|---|
+//! | [`trie`] | the compressed prefix trie |
+//! | `slots/` | the slots of live sequences, with their grants, reservations and prompts |
+//! | `waiting.rs` | the requests that wait for a leader |
+//! | `pins.rs` | pins, and how one is made |
+//! | `paging/` | the exchange with the pager: offloads, loads, backups, deferred requests |
+//! | `evictions.rs`, `prefix_hits.rs`, `restores.rs` | totals, and the starts of evicted nodes |
 //!
 //! **Sharing.** A sequence's state stays in its private tail, where decoding is fastest, until
 //! another sequence needs it. A sequence may share more with the prompt of a live sequence
@@ -42,44 +58,57 @@ mod backup;
 mod budget;
 mod create_slot;
 mod error;
+mod evictions;
 mod extend_grant;
-mod in_progress;
 mod integrity;
 mod load;
 mod lost_segments;
+mod merge;
 mod miss;
 mod offload;
 mod offloaded_copies;
 mod open_slot;
+mod pager_events;
+mod paging;
 mod pins;
+mod prefix_hits;
 mod publish;
 mod remove_tokens;
+mod restore_policy;
+mod restores;
 mod rewind;
 mod seal_in_place;
 pub mod shift;
+mod slots;
 mod snapshot;
+mod superseded;
 mod tree_view;
 pub mod trie;
+mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
+use crate::SequenceId;
 use crate::config::CacheConfig;
-use crate::eviction::{Class, SequenceMark};
 use crate::protocol::{Edit, ModelSpec};
-use crate::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId};
-use in_progress::InProgressPrompts;
-use miss::Evictions;
-use motet_sync::injected::{self, Bug};
-use offload::{Paging, WaitPolicy};
-use trie::{NodeKey, Trie};
+use evictions::Evictions;
+use merge::MergeCandidates;
+use open_slot::WaitPolicy;
+use paging::Paging;
+use pins::Pins;
+use prefix_hits::PrefixHits;
+use restore_policy::RestorePolicy;
+use restores::Restores;
+use slots::{Slot, Slots};
+use trie::Trie;
+use waiting::WaitingRequests;
 
 pub use crate::protocol::cache::{
     Effect, Flush, Message, OpenSlot, PROBES_MAX, Pin, ProbePrefix, Rewind,
 };
 pub use crate::protocol::{Miss, MissReason, Salt, SaltDigest};
 pub use error::CacheError;
+pub use restores::RestoreStats;
 pub use tree_view::{NodeView, TreeView};
 pub use trie::{BlockEvent, BlockHash};
 
@@ -107,6 +136,8 @@ pub struct CacheStats {
     pub hit_tokens: u64,
     /// Pins.
     pub pins: usize,
+    /// Restore points; `None` if the model can resume after any token.
+    pub restore: Option<RestoreStats>,
 }
 
 /// The state machine of the cache. See the module's documentation.
@@ -115,95 +146,20 @@ pub struct CacheCore {
     spec: ModelSpec,
     config: CacheConfig,
     trie: Trie,
-    slots: BTreeMap<SequenceId, Slot>,
-    /// Sequences whose slots were lost with their path, until the scheduler closes or discards
-    /// them.
-    lost: BTreeSet<SequenceId>,
-    in_progress: InProgressPrompts,
-    waiting: Vec<WaitingRequest>,
-    pins: BTreeMap<PinId, Pinned>,
-    /// The time at which the next pin expires.
-    next_expiry: Option<Duration>,
-    /// Nodes that may have one child left and could be merged with it.
-    mergeable: VecDeque<NodeKey>,
-    /// State of the exchange with the pager, if there is one.
+    slots: Slots,
+    waiting: WaitingRequests,
+    pins: Pins,
+    mergeable: MergeCandidates,
+    /// The exchange with the pager, if there is one.
     paging: Option<Paging>,
+    evictions: Evictions,
+    prefix_hits: PrefixHits,
+    /// `None` if the model can resume after any token.
+    restore_policy: Option<RestorePolicy>,
+    restores: Restores,
     /// Effects of a message that then failed. The next call of `handle` returns them.
     pending_effects: Vec<Effect>,
-    slots_made: u64,
     segments_made: u64,
-    reserved_bytes: usize,
-    /// Bytes of segments that belong to the path of one slot only and not to the trie.
-    own_bytes: usize,
-    evicted_segments: u64,
-    evicted_tokens: u64,
-    evictions: Evictions,
-    asked_tokens: u64,
-    hit_tokens: u64,
-}
-
-/// A live sequence's state on the device.
-#[derive(Debug)]
-struct Slot {
-    id: SlotId,
-    salt: Salt,
-    /// The tokens that the cache knows: the prompt, and output only if a message reported it.
-    tokens: Arc<[TokenId]>,
-    /// Tokens that the slot may hold: those granted at its start or since.
-    tokens_max: usize,
-    keep: Option<usize>,
-    /// Offsets at which the slot is to be sealed without another sequence waiting, ascending.
-    restore_points: Vec<RestorePoint>,
-    priority: u8,
-    /// The class that the eviction policy assigned.
-    class: Class,
-    sequence_mark: SequenceMark,
-    /// The node at which the slot's path ends. The slot holds it.
-    end: NodeKey,
-    path_tokens: usize,
-    /// Tokens whose state the slot holds, as far as the cache knows.
-    computed: usize,
-    reserved_bytes: usize,
-    /// Whether the device has closed the slot and kept its last segment.
-    is_sealed_in_place: bool,
-    /// Whether the path contains segments that are not in the trie.
-    has_own_segments: bool,
-    /// Bytes of those segments.
-    own_bytes: usize,
-    /// Leading tokens whose state is exactly that of the tokens. A shift reduces it. Later
-    /// tokens are never published.
-    exact_tokens: usize,
-    /// Leading tokens that are in copies, or are being copied.
-    backed_up: usize,
-    /// Copies made of the slot's tail.
-    backups: Vec<CopyId>,
-}
-
-/// An offset at which a slot is to be sealed without another sequence waiting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RestorePoint {
-    at: usize,
-    /// Whether a caller asked for it. Then the node stays restorable.
-    asked: bool,
-}
-
-/// A request that waits until its leader has computed the shared tokens.
-#[derive(Debug)]
-struct WaitingRequest {
-    request: OpenSlot,
-    leader: SequenceId,
-    at: usize,
-}
-
-/// A pin and the node that it holds.
-#[derive(Debug)]
-struct Pinned {
-    salt: Salt,
-    tokens: Arc<[TokenId]>,
-    expires_at: Option<Duration>,
-    /// The held node. `None` after the device lost the prefix, until it has been computed
-    /// again.
-    end: Option<NodeKey>,
 }
 
 impl CacheCore {
@@ -213,28 +169,23 @@ impl CacheCore {
         if config.device_bytes_max == 0 {
             config.device_bytes_max = CacheConfig::DEVICE_BYTES;
         }
+        let mut trie = Trie::new(config.eviction.policy());
+        trie.count_snapshots(&spec);
         Self {
-            trie: Trie::new(config.eviction.policy()),
+            restore_policy: RestorePolicy::new(&spec, &config),
+            restores: Restores::default(),
+            trie,
             spec,
             config,
-            slots: BTreeMap::new(),
-            lost: BTreeSet::new(),
-            in_progress: InProgressPrompts::default(),
-            waiting: Vec::new(),
-            pins: BTreeMap::new(),
-            next_expiry: None,
-            mergeable: VecDeque::new(),
+            slots: Slots::default(),
+            waiting: WaitingRequests::default(),
+            pins: Pins::default(),
+            mergeable: MergeCandidates::default(),
             paging: None,
-            pending_effects: Vec::new(),
-            slots_made: 0,
-            segments_made: 0,
-            reserved_bytes: 0,
-            own_bytes: 0,
-            evicted_segments: 0,
-            evicted_tokens: 0,
             evictions: Evictions::default(),
-            asked_tokens: 0,
-            hit_tokens: 0,
+            prefix_hits: PrefixHits::default(),
+            pending_effects: Vec::new(),
+            segments_made: 0,
         }
     }
 
@@ -247,7 +198,7 @@ impl CacheCore {
     /// unchanged.
     pub fn handle(&mut self, now: Duration, message: Message) -> Result<Vec<Effect>, CacheError> {
         let mut effects = std::mem::take(&mut self.pending_effects);
-        self.expire_pins(now);
+        self.pins.expire(now, &mut self.trie);
         let done = self.dispatch(now, message, &mut effects);
         self.offload_cold();
         self.offload_backups();
@@ -281,7 +232,7 @@ impl CacheCore {
             }
             // Such a message crossed with the event that the slot is lost.
             Message::Share { sequence, .. } | Message::Remove { sequence, .. }
-                if self.lost.contains(&sequence) => {}
+                if self.slots.is_lost(sequence) => {}
             Message::Share {
                 sequence,
                 computed,
@@ -306,17 +257,23 @@ impl CacheCore {
                 generated,
             } => {
                 self.seal_in_place(sequence, computed, &generated, effects);
+                let end = self.slots.get(sequence).map(Slot::end);
                 self.close(sequence, effects);
                 self.hold_lost_pins(effects);
+                self.find_mergeable(end);
                 self.merge_one(effects);
             }
             Message::Discard { sequence } => self.close(sequence, effects),
             Message::Pin(pin) => self.pin(now, pin, effects)?,
-            Message::Unpin { pin } => self.unpin(pin)?,
+            Message::Unpin { pin } => self.pins.remove(pin, &mut self.trie)?,
             Message::Clear { salt } => self.clear(salt.as_ref(), effects),
             Message::Flush(flush) => self.flush(flush),
             Message::Paged(pager_event) => self.pager_event(pager_event, effects),
-            Message::FencePassed { number } => self.fence_passed(number),
+            Message::FencePassed { number } => {
+                if let Some(paging) = &mut self.paging {
+                    paging.fence_passed(number);
+                }
+            }
             Message::Lost { segments } => self.lose_segments(&segments, effects),
             Message::Reset => {
                 // Earlier edits are of no use to an empty device.
@@ -331,58 +288,56 @@ impl CacheCore {
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         CacheStats {
-            sealed_bytes: self.trie.bytes() + self.own_bytes,
-            protected_bytes: self.trie.protected_bytes() + self.own_bytes,
-            reserved_bytes: self.reserved_bytes,
+            sealed_bytes: self.trie.bytes() + self.slots.own_bytes(),
+            protected_bytes: self.trie.protected_bytes() + self.slots.own_bytes(),
+            reserved_bytes: self.slots.reserved_bytes(),
             cached_tokens: self.trie.tokens(),
             segments: self.trie.len(),
-            evicted_segments: self.evicted_segments,
-            evicted_tokens: self.evicted_tokens,
-            asked_tokens: self.asked_tokens,
-            hit_tokens: self.hit_tokens,
+            evicted_segments: self.evictions.segments(),
+            evicted_tokens: self.evictions.tokens(),
+            asked_tokens: self.prefix_hits.asked_tokens(),
+            hit_tokens: self.prefix_hits.hit_tokens(),
             pins: self.pins.len(),
+            restore: self
+                .restore_policy
+                .map(|_| self.restores.stats(self.trie.snapshots())),
         }
     }
 
     /// Forgets a sequence: its slot, or its place among the waiting requests. Requests that
     /// waited for it start over.
     fn close(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
-        self.waiting.retain(|w| w.request.sequence != sequence);
-        self.lost.remove(&sequence);
-        self.stop_paging(sequence);
+        self.waiting.forget(sequence);
+        self.slots.forget_lost(sequence);
+        if let Some(paging) = &mut self.paging {
+            paging.forget(sequence, &mut self.trie);
+        }
         self.close_slot(sequence, effects);
         self.reopen_followers(sequence, effects);
     }
 
     /// Frees a sequence's slot, if it has one.
     fn close_slot(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
-        if let Some(slot) = self.slots.remove(&sequence) {
-            self.in_progress.remove(&slot.salt, sequence);
-            self.reserved_bytes -= slot.reserved_bytes;
-            self.own_bytes -= slot.own_bytes;
-            if !injected::is_injected(Bug::LostRelease) {
-                self.trie.leave(slot.sequence_mark, slot.end);
+        if let Some(mut slot) = self.slots.close(sequence, &mut self.trie) {
+            self.give_up_backups(slot.take_backups());
+            if !slot.is_sealed_in_place() {
+                effects.push(Effect::Edit(Edit::Close { slot: slot.id() }));
             }
-            self.give_up_backups(slot.backups);
-            if !slot.is_sealed_in_place {
-                effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
-            }
-            self.forget_private(&slot.salt, effects);
+            self.forget_private(slot.salt(), effects);
         }
     }
 
     /// Starts over the requests that waited for a finished sequence.
     fn reopen_followers(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
-        for orphan in self.take_waiting(|w| w.leader == sequence) {
-            self.open_slot(orphan.request, WaitPolicy::ALL, effects);
+        for orphan in self.waiting.take_of(sequence) {
+            self.open_slot(orphan, WaitPolicy::ALL, effects);
         }
     }
 
     /// Evicts everything under a private salt once no slot uses that salt.
     fn forget_private(&mut self, salt: &Salt, effects: &mut Vec<Effect>) {
-        let is_in_use = || self.slots.values().any(|slot| slot.salt == *salt);
         if salt.is_private()
-            && !is_in_use()
+            && !self.slots.uses_salt(salt)
             && let Some(root) = self.trie.root(salt)
         {
             for gone in self.trie.clear(root) {
@@ -397,11 +352,7 @@ impl CacheCore {
     /// inspected any further.
     pub fn reset(&mut self) {
         let fresh = Self::new(self.spec.clone(), self.config.clone());
-        let mut pins = std::mem::take(&mut self.pins);
-        for pin in pins.values_mut() {
-            pin.end = None;
-        }
-        let paging = self.reset_paging();
+        let paging = self.paging.take().map(Paging::after_reset);
         let mut trie = fresh.trie;
         trie.follow_like(&self.trie);
         if paging.is_some() {
@@ -409,14 +360,13 @@ impl CacheCore {
         }
         *self = Self {
             trie,
-            pins,
+            slots: self.slots.after_reset(),
+            pins: std::mem::take(&mut self.pins).after_reset(),
             paging,
-            next_expiry: self.next_expiry,
-            slots_made: self.slots_made,
+            evictions: self.evictions.after_reset(),
+            prefix_hits: self.prefix_hits,
+            restores: self.restores,
             segments_made: self.segments_made,
-            evicted_segments: self.evicted_segments,
-            asked_tokens: self.asked_tokens,
-            hit_tokens: self.hit_tokens,
             ..fresh
         };
     }
@@ -437,10 +387,5 @@ impl CacheCore {
     /// followed.
     pub fn take_block_events(&mut self) -> Vec<BlockEvent> {
         self.trie.take_block_events()
-    }
-
-    fn next_segment(&mut self) -> SegmentId {
-        self.segments_made += 1;
-        SegmentId(self.segments_made)
     }
 }

@@ -1,10 +1,8 @@
 //! A sequence starts: the longest usable prefix, or a leader to wait for.
 
-use super::offload::WaitPolicy;
+use super::slots::Leader;
 use super::trie::NodeKey;
-use super::{
-    CacheCore, CacheError, Effect, OpenSlot, PROBES_MAX, ProbePrefix, Salt, WaitingRequest,
-};
+use super::{CacheCore, CacheError, Effect, OpenSlot, PROBES_MAX, ProbePrefix, Salt};
 use crate::protocol::SegmentSize;
 use crate::{SequenceId, TokenId};
 
@@ -17,8 +15,29 @@ pub(super) struct Usable {
     pub(super) partial: Option<(NodeKey, usize)>,
     /// Tokens that need not be computed.
     pub(super) tokens: usize,
+    /// The last node that the trie holds in full. Below `end` if the model cannot resume there.
+    pub(super) known_end: Option<NodeKey>,
     /// Tokens that the trie holds. More than `tokens` if the model cannot resume after them.
     pub(super) seen: usize,
+}
+
+/// The parties that a request may still wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WaitPolicy {
+    /// A leader that computes the same tokens.
+    pub(super) leader: bool,
+    /// The pager.
+    pub(super) pager: bool,
+    /// Tokens in copies that the request does not wait for.
+    pub(super) copied_tokens: usize,
+}
+
+impl WaitPolicy {
+    pub(super) const ALL: Self = Self {
+        leader: true,
+        pager: true,
+        copied_tokens: 0,
+    };
 }
 
 impl CacheCore {
@@ -35,7 +54,9 @@ impl CacheCore {
             // As when a slot is opened: the last token is always computed.
             let most = probe.tokens.len().saturating_sub(1);
             let tokens = self.usable(&probe.salt, &probe.tokens[..most]).tokens;
-            self.prefetch(probe, tokens, most);
+            if let Some(paging) = &mut self.paging {
+                paging.prefetch(probe, tokens, most);
+            }
             effects.push(Effect::CachedPrefix {
                 sequence: probe.sequence,
                 tokens,
@@ -46,9 +67,11 @@ impl CacheCore {
     /// Checks that the request is valid.
     pub(super) fn check_open_slot(&self, request: &OpenSlot) -> Result<(), CacheError> {
         let sequence = request.sequence;
-        let waits = |w: &WaitingRequest| w.request.sequence == sequence;
-        let is_open = self.slots.contains_key(&sequence) || self.is_paged(sequence);
-        if is_open || self.waiting.iter().any(waits) {
+        let paging = self.paging.as_ref();
+        if self.slots.contains(sequence)
+            || self.waiting.contains(sequence)
+            || paging.is_some_and(|paging| paging.waits(sequence))
+        {
             return Err(CacheError::AlreadyOpen(sequence));
         }
         if request.tokens.is_empty() {
@@ -80,21 +103,18 @@ impl CacheCore {
         };
         let usable = self.usable(&request.salt, &request.tokens[..most]);
         if wait_policy.leader
-            && let Some((leader, at)) = self.leader(&request, most, usable.tokens)
+            && let Some(leader) = self.leader(&request, most, usable.tokens)
         {
             effects.push(Effect::Deferred {
                 sequence: request.sequence,
-                tokens: at,
+                tokens: leader.at,
             });
             effects.push(Effect::Checkpoint {
-                sequence: leader,
-                at,
+                sequence: leader.sequence,
+                at: leader.at,
+                until: leader.at,
             });
-            self.waiting.push(WaitingRequest {
-                request,
-                leader,
-                at,
-            });
+            self.waiting.add(request, leader);
             return;
         }
         let request = if wait_policy.pager && !request.ignore_cache {
@@ -115,16 +135,11 @@ impl CacheCore {
         computed: usize,
         effects: &mut Vec<Effect>,
     ) {
-        if let Some(slot) = self.slots.get_mut(&leader) {
-            slot.computed = computed;
-        }
-        let mut ready = self.take_waiting(|w| w.leader == leader && w.at <= computed);
-        // Shortest first, so that the leader's tail is sealed from its front.
-        ready.sort_by_key(|w| w.at);
+        self.slots.set_computed(leader, computed);
         let mut sealed: Vec<(OpenSlot, bool)> = Vec::new();
-        for waiting in ready {
-            let done = self.seal_for_others(leader, waiting.at, computed, effects);
-            sealed.push((waiting.request, done));
+        for (request, at) in self.waiting.take_reached(leader, computed) {
+            let done = self.seal_for_others(leader, at, computed, effects);
+            sealed.push((request, done));
         }
         self.seal_restore_points(leader, computed, effects);
         for (request, done) in sealed {
@@ -140,23 +155,13 @@ impl CacheCore {
         }
     }
 
-    /// Removes the selected requests from the waiting list and returns them.
-    pub(super) fn take_waiting(
-        &mut self,
-        which: impl Fn(&WaitingRequest) -> bool,
-    ) -> Vec<WaitingRequest> {
-        let all = std::mem::take(&mut self.waiting);
-        let (taken, others) = all.into_iter().partition(which);
-        self.waiting = others;
-        taken
-    }
-
     /// Determines how much of `tokens` a sequence could start from now.
     pub(super) fn usable(&self, salt: &Salt, tokens: &[TokenId]) -> Usable {
         let mut usable = Usable {
             end: None,
             partial: None,
             tokens: 0,
+            known_end: None,
             seen: 0,
         };
         let Some(root) = self.trie.root(salt) else {
@@ -164,8 +169,9 @@ impl CacheCore {
         };
         let found = self.trie.find(root, tokens);
         usable.seen = found.tokens_with_partial();
+        usable.known_end = found.path.last().copied();
         if self.spec.resumes_anywhere() {
-            usable.end = found.path.last().copied();
+            usable.end = usable.known_end;
             usable.partial = found.partial;
             usable.tokens = usable.seen;
             return usable;
@@ -193,34 +199,10 @@ impl CacheCore {
         usable
     }
 
-    /// The live sequence to wait for, and the offset that it must reach. It must share enough
-    /// more of its prompt than is cached. Tokens that it has already sealed do not count, as
-    /// they are in the trie. If the model cannot resume anywhere, tokens that it is already
-    /// past do not count either.
-    fn leader(
-        &self,
-        request: &OpenSlot,
-        most: usize,
-        cached: usize,
-    ) -> Option<(SequenceId, usize)> {
-        let least = cached + self.config.share_tokens_min.max(1);
-        if most < least {
-            return None;
-        }
-        let nearest = self.in_progress.nearest(&request.salt, &request.tokens);
-        let candidates = nearest.take_while(|(_, shared)| *shared >= least);
-        candidates
-            .map(|(leader, shared)| {
-                let slot = &self.slots[&leader];
-                // The leader reaches this with its present grant, even if it is never
-                // extended: then the wait ends. The request may wait for more after that.
-                let at = shared.min(most).min(slot.exact_tokens).min(slot.tokens_max);
-                (leader, at)
-            })
-            .find(|(leader, at)| {
-                let slot = &self.slots[leader];
-                let past = *at <= slot.computed && !self.spec.resumes_anywhere();
-                *at >= least && *at > slot.path_tokens && !past
-            })
+    /// The live sequence to wait for. It must share enough more of its prompt than is cached.
+    fn leader(&self, request: &OpenSlot, most: usize, cached: usize) -> Option<Leader> {
+        let least = cached.saturating_add(self.config.share_tokens_min.max(1));
+        let anywhere = self.spec.resumes_anywhere();
+        self.slots.leader(request, least, most, anywhere)
     }
 }

@@ -1,14 +1,125 @@
-//! Pins, clearing, merging.
+//! Pins: cached prefixes that callers hold.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::open_slot::Usable;
-use super::trie::NodeKey;
-use super::{CacheCore, CacheError, Effect, Pin, Pinned, Salt};
-use crate::PinId;
-use crate::protocol::pager;
-use crate::protocol::{Edit, SegmentSize};
+use super::trie::{NodeKey, Trie};
+use super::{CacheCore, CacheError, Effect, Pin, Salt};
+use crate::protocol::SegmentSize;
+use crate::{PinId, TokenId};
+
+/// The pins and the nodes that they hold.
+#[derive(Debug, Default)]
+pub(super) struct Pins {
+    pins: BTreeMap<PinId, Pinned>,
+    /// The time at which the next pin expires.
+    next_expiry: Option<Duration>,
+}
+
+/// A pin and the node that it holds.
+#[derive(Debug)]
+struct Pinned {
+    salt: Salt,
+    tokens: Arc<[TokenId]>,
+    expires_at: Option<Duration>,
+    /// The held node. `None` after the device lost the prefix, until it has been computed
+    /// again.
+    end: Option<NodeKey>,
+}
+
+impl Pins {
+    pub(super) fn len(&self) -> usize {
+        self.pins.len()
+    }
+
+    pub(super) fn contains(&self, pin: PinId) -> bool {
+        self.pins.contains_key(&pin)
+    }
+
+    /// The nodes that pins hold.
+    pub(super) fn ends(&self) -> impl Iterator<Item = NodeKey> + '_ {
+        self.pins.values().filter_map(|pinned| pinned.end)
+    }
+
+    /// Adds a pin. The trie holds `end` for it already.
+    pub(super) fn add(&mut self, now: Duration, pin: Pin, end: NodeKey) {
+        let pinned = Pinned {
+            salt: pin.salt,
+            tokens: pin.tokens,
+            expires_at: pin.time_to_live.map(|ttl| now.saturating_add(ttl)),
+            end: Some(end),
+        };
+        let expiries = self.next_expiry.into_iter().chain(pinned.expires_at);
+        self.next_expiry = expiries.min();
+        self.pins.insert(pin.pin, pinned);
+    }
+
+    /// Removes a pin and releases its path.
+    pub(super) fn remove(&mut self, pin: PinId, trie: &mut Trie) -> Result<(), CacheError> {
+        let pinned = self.pins.remove(&pin).ok_or(CacheError::UnknownPin(pin))?;
+        if let Some(end) = pinned.end {
+            trie.release(end);
+        }
+        Ok(())
+    }
+
+    /// Removes the pins that have expired.
+    pub(super) fn expire(&mut self, now: Duration, trie: &mut Trie) {
+        if self.next_expiry.is_none_or(|at| now < at) {
+            return;
+        }
+        let is_expired =
+            |_: &PinId, pinned: &mut Pinned| pinned.expires_at.is_some_and(|at| at <= now);
+        for (_, expired) in self.pins.extract_if(.., is_expired) {
+            if let Some(end) = expired.end {
+                trie.release(end);
+            }
+        }
+        self.next_expiry = self.pins.values().filter_map(|p| p.expires_at).min();
+    }
+
+    /// The pins without a held node, each with its prefix.
+    fn lost(&self) -> Vec<(PinId, Salt, Arc<[TokenId]>)> {
+        let lost = self.pins.iter().filter(|(_, pinned)| pinned.end.is_none());
+        lost.map(|(pin, lost)| (*pin, lost.salt.clone(), Arc::clone(&lost.tokens)))
+            .collect()
+    }
+
+    /// Records that the prefix of a pin is held again.
+    fn hold_again(&mut self, pin: PinId, end: NodeKey) {
+        let pinned = self.pins.get_mut(&pin).expect("the pin is there");
+        pinned.end = Some(end);
+    }
+
+    /// Releases the paths through lost nodes. Their pins hold them again once they have been
+    /// computed again.
+    pub(super) fn release_through(&mut self, lost: &[NodeKey], trie: &mut Trie) {
+        for pinned in self.pins.values_mut() {
+            if let Some(end) = pinned.end.take_if(|end| trie.leads_through(*end, lost)) {
+                trie.release(end);
+            }
+        }
+    }
+
+    /// The same pins without held nodes, as the device is empty.
+    pub(super) fn after_reset(mut self) -> Self {
+        for pinned in self.pins.values_mut() {
+            pinned.end = None;
+        }
+        self
+    }
+
+    /// Panics unless the next expiry is known.
+    pub(super) fn check_integrity(&self) {
+        let mut expiries = self.pins.values().filter_map(|p| p.expires_at);
+        assert!(
+            expiries.all(|at| self.next_expiry.is_some_and(|next| next <= at)),
+            "no pin expires before the next expiry"
+        );
+    }
+}
 
 impl CacheCore {
     /// Holds a cached prefix until it is unpinned or expires.
@@ -21,7 +132,7 @@ impl CacheCore {
         if pin.tokens.is_empty() {
             return Err(CacheError::NoTokens);
         }
-        if self.pins.contains_key(&pin.pin) {
+        if self.pins.contains(pin.pin) {
             return Err(CacheError::PinnedTwice(pin.pin));
         }
         let bytes_max = self.config.pinned_bytes_max();
@@ -41,55 +152,17 @@ impl CacheCore {
             fits(self.pinned_bytes(&usable))?;
         }
         let end = self.hold_whole(&usable, pin.tokens.len(), effects)?;
-        let pinned = Pinned {
-            salt: pin.salt,
-            tokens: pin.tokens,
-            expires_at: pin.time_to_live.map(|ttl| now.saturating_add(ttl)),
-            end: Some(end),
-        };
-        let expiries = self.next_expiry.into_iter().chain(pinned.expires_at);
-        self.next_expiry = expiries.min();
-        self.pins.insert(pin.pin, pinned);
+        self.pins.add(now, pin, end);
         Ok(())
-    }
-
-    pub(super) fn unpin(&mut self, pin: PinId) -> Result<(), CacheError> {
-        let pinned = self.pins.remove(&pin).ok_or(CacheError::UnknownPin(pin))?;
-        if let Some(end) = pinned.end {
-            self.trie.release(end);
-        }
-        Ok(())
-    }
-
-    pub(super) fn expire_pins(&mut self, now: Duration) {
-        if self.next_expiry.is_none_or(|at| now < at) {
-            return;
-        }
-        let is_expired = |pinned: &Pinned| pinned.expires_at.is_some_and(|at| at <= now);
-        let all = self.pins.iter().filter(|(_, pinned)| is_expired(pinned));
-        let all: Vec<PinId> = all.map(|(pin, _)| *pin).collect();
-        for pin in all {
-            self.unpin(pin).expect("the pin was found");
-        }
-        self.next_expiry = self.pins.values().filter_map(|p| p.expires_at).min();
     }
 
     /// Holds the prefixes again that were lost with the device, if they have been recomputed.
     pub(super) fn hold_lost_pins(&mut self, effects: &mut Vec<Effect>) {
-        let lost: Vec<PinId> = self
-            .pins
-            .iter()
-            .filter(|(_, pinned)| pinned.end.is_none())
-            .map(|(pin, _)| *pin)
-            .collect();
-        for pin in lost {
-            let pinned = &self.pins[&pin];
-            let (usable, tokens) = (
-                self.usable(&pinned.salt, &pinned.tokens),
-                pinned.tokens.len(),
-            );
-            let end = self.hold_whole(&usable, tokens, effects).ok();
-            self.pins.get_mut(&pin).expect("the pin is there").end = end;
+        for (pin, salt, tokens) in self.pins.lost() {
+            let usable = self.usable(&salt, &tokens);
+            if let Ok(end) = self.hold_whole(&usable, tokens.len(), effects) {
+                self.pins.hold_again(pin, end);
+            }
         }
     }
 
@@ -121,11 +194,12 @@ impl CacheCore {
 
     /// Bytes that all pins hold, together with a new pin on the usable prefix.
     fn pinned_bytes(&self, usable: &Usable) -> usize {
-        let ends = self.pins.values().filter_map(|pinned| pinned.end);
         let parent = usable
             .partial
             .map(|(node, _)| self.trie.node(node).parent());
-        let nodes: BTreeSet<NodeKey> = ends
+        let nodes: BTreeSet<NodeKey> = self
+            .pins
+            .ends()
             .chain(parent.or(usable.end))
             .flat_map(|end| self.trie.path(end))
             .collect();
@@ -138,63 +212,40 @@ impl CacheCore {
         let held = nodes.iter().map(|node| self.trie.node(*node).bytes());
         held.sum::<usize>() + upper
     }
+}
 
-    /// Evicts all nodes that are not held, of one salt or of all.
-    pub(super) fn clear(&mut self, salt: Option<&Salt>, effects: &mut Vec<Effect>) {
-        let digest = salt.map(Salt::digest);
-        self.send_to_pager(pager::Message::Clear { salt: digest });
-        self.cancel_exports(salt);
-        let roots: Vec<_> = self
-            .trie
-            .roots()
-            .filter(|(of, _)| salt.is_none_or(|salt| salt == *of))
-            .map(|(_, root)| root)
-            .collect();
-        for root in roots {
-            for gone in self.trie.clear(root) {
-                self.gone(gone, effects);
-            }
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eviction::Lru;
 
-    /// Merges two small nodes that an eviction has left in a row, so that paths have few
-    /// segments. Merges only one pair per call, since each costs the device a copy.
-    pub(super) fn merge_one(&mut self, effects: &mut Vec<Effect>) {
-        while let Some(upper) = self.mergeable.pop_front() {
-            if !self.trie.contains(upper) {
-                continue;
-            }
-            let Some(lower) = self.trie.merges(upper) else {
-                continue;
+    #[test]
+    fn pins_expire_in_time() {
+        let mut trie = Trie::new(Box::new(Lru));
+        let root = trie.root_or_new(&Salt::default());
+        let mut pins = Pins::default();
+        for (name, seconds) in [(1, Some(5)), (2, None), (3, Some(2)), (4, Some(9))] {
+            let pin = Pin {
+                pin: PinId(name),
+                salt: Salt::default(),
+                tokens: [1].into(),
+                time_to_live: seconds.map(Duration::from_secs),
             };
-            let above = self.trie.node(upper).segment_size();
-            let below = self.trie.node(lower).segment_size();
-            let segment_size = above.merged(below);
-            let bytes = self.spec.segment_bytes(segment_size);
-            // A restore point is worth more than a shorter path. For windowed layers the
-            // merged segment holds less state than its parts, and nodes below may need it.
-            let anywhere = self.spec.resumes_anywhere();
-            let needed = !anywhere && self.resumes_at(upper);
-            let lossless = anywhere || below.state_lag == 0;
-            if needed
-                || !lossless
-                || !self.spec.can_merge(above, below)
-                || segment_size.tokens > self.config.merge_tokens_max
-                || bytes > self.free_bytes()
-            {
-                continue;
-            }
-            let sealed = self.new_segment(segment_size);
-            for node in [upper, lower] {
-                self.cancel_export(node);
-            }
-            let (upper, lower) = self.trie.merge(upper, sealed);
-            effects.push(Effect::Edit(Edit::Merge {
-                upper,
-                lower,
-                segment: sealed.segment,
-            }));
-            return;
+            trie.hold(root);
+            pins.add(Duration::from_secs(1), pin, root);
+            pins.check_integrity();
         }
+        let left = |pins: &Pins| {
+            (1..=4)
+                .filter(|pin| pins.contains(PinId(*pin)))
+                .collect::<Vec<_>>()
+        };
+        pins.expire(Duration::from_secs(2), &mut trie);
+        assert_eq!(left(&pins), [1, 2, 3, 4]);
+        pins.expire(Duration::from_secs(6), &mut trie);
+        assert_eq!(left(&pins), [2, 4]);
+        pins.check_integrity();
+        assert_eq!(trie.node(root).ref_count(), 2, "expired pins hold nothing");
+        assert!(pins.remove(PinId(3), &mut trie).is_err());
     }
 }

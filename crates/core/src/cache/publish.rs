@@ -1,7 +1,7 @@
 //! Seals tails of slots that continue: for waiting requests, for forks, and at restore points.
 
 use super::trie::NodeKey;
-use super::{CacheCore, CacheError, Effect, Slot};
+use super::{CacheCore, CacheError, Effect};
 use crate::protocol::{Edit, SegmentSize};
 use crate::{SequenceId, TokenId};
 
@@ -15,10 +15,8 @@ impl CacheCore {
         at: usize,
         effects: &mut Vec<Effect>,
     ) -> Result<(), CacheError> {
-        let slot = self
-            .slots
-            .get_mut(&sequence)
-            .ok_or(CacheError::UnknownSequence(sequence))?;
+        let slot = self.slots.get(sequence);
+        let slot = slot.ok_or(CacheError::UnknownSequence(sequence))?;
         if at > computed {
             return Err(CacheError::PastComputed {
                 sequence,
@@ -26,8 +24,8 @@ impl CacheCore {
                 computed,
             });
         }
-        slot.computed = computed;
         let tail = slot.exact_tail(generated, at);
+        self.slots.set_computed(sequence, computed);
         let usable = at == computed || self.spec.resumes_anywhere();
         if usable && !tail.is_empty() {
             self.seal_tail(sequence, &tail, computed, effects);
@@ -44,14 +42,14 @@ impl CacheCore {
         computed: usize,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let Some(slot) = self.slots.get(&sequence) else {
+        let slot = self.slots.get(sequence);
+        let Some(tail) = slot.and_then(|slot| slot.known_tail(at)) else {
             return false;
         };
-        let usable = at == computed || self.spec.resumes_anywhere();
-        if !usable || at <= slot.path_tokens || at > slot.tokens.len().min(slot.exact_tokens) {
+        if at != computed && !self.spec.resumes_anywhere() {
             return false;
         }
-        let tail = slot.tokens[slot.path_tokens..at].to_vec();
+        let tail = tail.to_vec();
         self.seal_tail(sequence, &tail, computed, effects)
     }
 
@@ -64,9 +62,9 @@ impl CacheCore {
         computed: usize,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let slot = &self.slots[&sequence];
-        let state_lag = computed - slot.path_tokens - tail.len();
-        let Some((shared_end, known)) = self.hold_known(slot.end, tail, effects) else {
+        let slot = &self.slots[sequence];
+        let state_lag = computed - slot.path_tokens() - tail.len();
+        let Some((shared_end, known)) = self.hold_known(slot.end(), tail, effects) else {
             return false;
         };
         let (rest, resumes) = (&tail[known..], self.resumes_at(shared_end));
@@ -84,7 +82,7 @@ impl CacheCore {
             _ => self.seal(sequence, known, shared_end, rest, state_lag, effects),
         };
         self.trie.release(shared_end);
-        done && self.resumes_at(self.slots[&sequence].end)
+        done && self.resumes_at(self.slots[sequence].end())
     }
 
     /// Finds how much of `tail` the trie holds below `end`, and splits the node within which
@@ -132,7 +130,7 @@ impl CacheCore {
             state_lag: state_lag + edge.len(),
         };
         let bytes = match own.tokens + state_lag {
-            0 => self.whole_bytes(sequence, published.tokens),
+            0 => self.slots[sequence].bytes_to_seal_whole(published.tokens, &self.spec),
             _ => self.cut_bytes(own, published),
         };
         if !self.evict_to_fit(bytes, effects) {
@@ -140,15 +138,16 @@ impl CacheCore {
         }
         self.seal_own(sequence, own, effects);
         let sealed = self.new_segment(published);
-        let slot = &self.slots[&sequence];
+        let slot = &self.slots[sequence];
         effects.push(Effect::Edit(Edit::Seal {
-            slot: slot.id,
+            slot: slot.id(),
             tokens: edge.len(),
             segment: sealed.segment,
         }));
+        let rank = slot.rank();
         let node = self
             .trie
-            .insert(parent, edge, sealed, slot.priority, slot.class);
+            .insert(parent, edge, sealed, rank.priority, rank.class);
         self.move_end(sequence, node, self.spec.segment_bytes(own));
         true
     }
@@ -168,15 +167,15 @@ impl CacheCore {
         if !self.evict_to_fit(twice + self.moving_bytes(state_lag), effects) {
             return false;
         }
-        let slot = &self.slots[&sequence];
-        let above = self.trie.path(slot.end).len();
+        let slot = &self.slots[sequence];
+        let above = self.trie.path(slot.end()).len();
         let path = self.trie.segments(end).split_off(above);
         effects.push(Effect::Edit(Edit::ShareExisting {
-            slot: slot.id,
+            slot: slot.id(),
             tokens,
             path,
         }));
-        self.trie.raise_priority(end, slot.priority);
+        self.trie.raise_priority(end, slot.rank().priority);
         self.move_end(sequence, end, 0);
         true
     }
@@ -212,10 +211,10 @@ impl CacheCore {
             return false;
         };
         self.seal_own(sequence, own, effects);
-        let slot = &self.slots[&sequence];
-        let priority = slot.priority;
+        let slot = &self.slots[sequence];
+        let priority = slot.rank().priority;
         effects.push(Effect::Edit(Edit::Seal {
-            slot: slot.id,
+            slot: slot.id(),
             tokens: edge,
             segment: sealed.segment,
         }));
@@ -234,27 +233,14 @@ impl CacheCore {
             return;
         }
         let segment = self.next_segment();
-        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
-        slot.has_own_segments = true;
+        let slot = self.slots.get_mut(sequence).expect("the slot is live");
+        slot.add_own_segment();
         effects.push(Effect::Edit(Edit::Seal {
-            slot: slot.id,
+            slot: slot.id(),
             tokens: own.tokens,
             segment,
         }));
         effects.push(Effect::Edit(Edit::Drop { segment }));
-    }
-
-    /// The bytes needed to seal a tail of `tokens` tokens as a whole. Its memory becomes the
-    /// segment's, and the slot needs memory for another tail.
-    fn whole_bytes(&self, sequence: SequenceId, tokens: usize) -> usize {
-        let slot = &self.slots[&sequence];
-        let sealed = self.spec.segment_bytes(SegmentSize::whole(tokens));
-        // A slot that will be shifted may not reserve less for sealed tokens.
-        let headroom_tokens = match slot.keep {
-            None => slot.tokens_max - slot.path_tokens - tokens,
-            Some(_) => slot.tokens_max,
-        };
-        (sealed + self.spec.tail_bytes(headroom_tokens)).saturating_sub(slot.reserved_bytes)
     }
 
     /// The bytes needed to seal a tail in two parts, the first of which may be empty.
@@ -269,22 +255,7 @@ impl CacheCore {
 
     /// Sets the end of the slot's path.
     pub(super) fn move_end(&mut self, sequence: SequenceId, end: NodeKey, more_own_bytes: usize) {
-        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
-        self.trie.move_hold(slot.end, end);
-        slot.end = end;
-        slot.path_tokens = self.trie.node(end).end();
-        slot.own_bytes += more_own_bytes;
-        self.own_bytes += more_own_bytes;
-        self.reserve(sequence);
-    }
-}
-
-impl Slot {
-    /// The tokens between the path's end and `at` whose state is exact. `generated` are the
-    /// tokens after those that the slot knows.
-    pub(super) fn exact_tail(&self, generated: &[TokenId], at: usize) -> Vec<TokenId> {
-        let known = self.tokens.iter().chain(generated).copied();
-        let exact = known.take(at.min(self.exact_tokens));
-        exact.skip(self.path_tokens).collect()
+        self.slots
+            .move_end(sequence, end, more_own_bytes, &mut self.trie, &self.spec);
     }
 }

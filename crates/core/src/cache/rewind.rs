@@ -1,6 +1,6 @@
 //! A sequence continues in the slot of a finished one, from one of its tokens.
 
-use super::offload::WaitPolicy;
+use super::open_slot::WaitPolicy;
 use super::{CacheCore, Effect, Rewind};
 use crate::{SequenceId, SlotId};
 
@@ -31,34 +31,28 @@ impl CacheCore {
             self.close(from, effects);
             return self.no_successor(to, id, effects);
         }
-        self.lost.remove(&from);
-        let Some(mut slot) = self.slots.remove(&from) else {
+        self.slots.forget_lost(from);
+        let asked = tokens.len();
+        let slot = self
+            .slots
+            .pass_on(from, to, tokens, retained_tokens, priority);
+        let Some(slot) = slot else {
             return self.no_successor(to, id, effects);
         };
-        self.in_progress.remove(&slot.salt, from);
-        if !slot.salt.is_private() {
-            self.asked_tokens += tokens.len() as u64;
-            self.hit_tokens += retained_tokens as u64;
+        self.prefix_hits.add(slot.salt(), asked, retained_tokens);
+        if let Some(paging) = &mut self.paging {
+            paging.rename_backups(from, to);
         }
-        slot.tokens = tokens;
-        slot.computed = retained_tokens;
-        slot.priority = priority;
-        slot.restore_points.clear();
-        self.in_progress.insert(&slot.salt, &slot.tokens, to);
-        self.slots.insert(to, slot);
-        self.rename_backups(from, to);
-        for waiting in self.waiting.iter_mut().filter(|w| w.leader == from) {
-            waiting.leader = to;
-        }
-        for waiting in self.take_waiting(|w| w.leader == to && w.at > retained_tokens) {
-            self.open_slot(waiting.request, WaitPolicy::ALL, effects);
+        self.waiting.rename_leader(from, to);
+        for request in self.waiting.take_past(to, retained_tokens) {
+            self.open_slot(request, WaitPolicy::ALL, effects);
         }
     }
 
     /// Reports that there is no slot to continue in: the sequence must open one like any
     /// other.
     fn no_successor(&mut self, sequence: SequenceId, slot: SlotId, effects: &mut Vec<Effect>) {
-        self.lost.insert(sequence);
+        self.slots.lose(sequence);
         effects.push(Effect::Lost { sequence, slot });
     }
 }

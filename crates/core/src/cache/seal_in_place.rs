@@ -28,34 +28,41 @@ impl CacheCore {
         generated: &[TokenId],
         effects: &mut Vec<Effect>,
     ) {
-        let Some(slot) = self.slots.get(&sequence) else {
+        let Some(slot) = self.slots.get(sequence) else {
             return;
         };
-        if slot.salt.is_private() {
+        if slot.salt().is_private() {
             return;
         }
         let tail = slot.exact_tail(generated, computed);
         if tail.is_empty() {
             return;
         }
-        let state_lag = computed - slot.path_tokens - tail.len();
-        let Some((shared_end, known)) = self.hold_known(slot.end, &tail, effects) else {
+        let state_lag = computed - slot.path_tokens() - tail.len();
+        let Some((shared_end, known)) = self.hold_known(slot.end(), &tail, effects) else {
             return;
         };
         match &tail[known..] {
             [] if self.resumes_at(shared_end) => {
-                let priority = self.slots[&sequence].priority;
+                let priority = self.slots[sequence].rank().priority;
                 self.trie.raise_priority(shared_end, priority);
-                self.release_reservation(sequence);
+                self.slots.end_grant(sequence, &self.trie, &self.spec);
                 self.move_end(sequence, shared_end, 0);
             }
             [] => self.reseal_last(sequence, known, shared_end, state_lag, effects),
-            rest => self.attach_last(sequence, known, shared_end, rest, state_lag, effects),
+            rest => {
+                let attached =
+                    self.attach_last(sequence, known, shared_end, rest, state_lag, effects);
+                if let Some(node) = attached.filter(|_| !generated.is_empty()) {
+                    self.trie.note_output(node);
+                }
+            }
         }
         self.trie.release(shared_end);
     }
 
-    /// Seals the tokens after the first `known` tokens of the tail, below `parent`.
+    /// Seals the tokens after the first `known` tokens of the tail, below `parent`. `None` if memory
+    /// is short.
     fn attach_last(
         &mut self,
         sequence: SequenceId,
@@ -64,13 +71,13 @@ impl CacheCore {
         edge: &[TokenId],
         state_lag: usize,
         effects: &mut Vec<Effect>,
-    ) {
+    ) -> Option<NodeKey> {
         let segment_size = SegmentSize {
             tokens: edge.len(),
             state_lag,
         };
         if !self.fits_last_segment(sequence, segment_size, effects) {
-            return;
+            return None;
         }
         let sealed = self.new_segment(segment_size);
         let last = LastSegment {
@@ -79,10 +86,12 @@ impl CacheCore {
             to: known + edge.len(),
         };
         self.give_up_all_but(sequence, last, effects);
-        let slot = &self.slots[&sequence];
-        let (priority, class) = (slot.priority, slot.class);
-        let node = self.trie.insert(parent, edge, sealed, priority, class);
+        let rank = self.slots[sequence].rank();
+        let node = self
+            .trie
+            .insert(parent, edge, sealed, rank.priority, rank.class);
         self.move_end(sequence, node, 0);
+        Some(node)
     }
 
     /// Gives the node at `end`, which cannot be resumed at, a segment that can: the last of
@@ -117,7 +126,7 @@ impl CacheCore {
             segment: gone,
             by: sealed.segment,
         }));
-        let priority = self.slots[&sequence].priority;
+        let priority = self.slots[sequence].rank().priority;
         self.trie.raise_priority(end, priority);
         self.move_end(sequence, end, 0);
     }
@@ -129,11 +138,11 @@ impl CacheCore {
         last: LastSegment,
         effects: &mut Vec<Effect>,
     ) {
-        self.release_reservation(sequence);
-        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
-        slot.is_sealed_in_place = true;
+        self.slots.end_grant(sequence, &self.trie, &self.spec);
+        let slot = self.slots.get_mut(sequence).expect("the slot is live");
+        slot.seal_in_place();
         effects.push(Effect::Edit(Edit::SealInPlace {
-            slot: slot.id,
+            slot: slot.id(),
             tokens: last.from..last.to,
             segment: last.sealed.segment,
         }));
@@ -147,15 +156,8 @@ impl CacheCore {
         segment_size: SegmentSize,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let reserved = self.slots[&sequence].reserved_bytes;
+        let reserved = self.slots[sequence].reserved_bytes();
         let bytes = self.spec.segment_bytes(segment_size);
         self.evict_to_fit(bytes.saturating_sub(reserved), effects)
-    }
-
-    /// Reduces the slot's grant to nothing, as it will not grow any more.
-    fn release_reservation(&mut self, sequence: SequenceId) {
-        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
-        (slot.tokens_max, slot.keep) = (0, None);
-        self.reserve(sequence);
     }
 }

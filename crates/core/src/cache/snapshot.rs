@@ -63,9 +63,7 @@ impl CacheCore {
     /// Whether the state in this copy is also on the device.
     fn is_here(&self, copy: &CopyView) -> bool {
         let paging = self.paging.as_ref();
-        let nodes = paging.and_then(|paging| paging.nodes_of.get(&copy.copy));
-        // Evicted nodes are still listed.
-        nodes.is_some_and(|nodes| nodes.iter().any(|node| self.trie.contains(*node)))
+        paging.is_some_and(|paging| paging.is_on_device(copy.copy, &self.trie))
     }
 
     fn highest_scored(&self, roots: &[NodeKey], nodes_max: usize) -> Shown {

@@ -49,8 +49,7 @@ impl CacheCore {
         };
         let pinned: Vec<_> = self
             .pins
-            .values()
-            .filter_map(|pin| pin.end)
+            .ends()
             .flat_map(|end| self.trie.path(end))
             .collect();
         // Depth first: the node pushed last is visited next.

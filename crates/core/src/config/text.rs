@@ -2,7 +2,8 @@
 
 use std::num::NonZero;
 
-use super::{ConfigError, positive};
+use super::ConfigError;
+use super::bounds::positive;
 
 /// Settings of rendering and tokenising. Prompts of more than a few kB are processed on threads
 /// of their own, in turns by user, so that no caller's text delays the actors.

@@ -1,15 +1,10 @@
 //! Offload: copies cold segments of the device ahead of need.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use super::PagerCore;
-use super::catalog::{CopyEntry, Presence};
 use super::footprint;
-use crate::CopyId;
-use crate::pager::Label;
-use crate::protocol::SaltDigest;
-use crate::protocol::pager::{Done, Effect, OffloadCandidate, PagerEvent, Task};
+use crate::protocol::pager::{Done, Effect, OffloadCandidate, PagerEvent};
+use crate::protocol::{Label, SaltDigest};
+use crate::{CopyId, TokenId};
 use motet_sync::injected::{self, Bug};
 
 impl PagerCore {
@@ -18,20 +13,19 @@ impl PagerCore {
         let segment = candidate.lease.segment();
         let end = candidate.tokens.len();
         let start = end - candidate.segment_size.tokens;
-        if let Some(copy) = self.covers(
-            candidate.salt,
-            &candidate.tokens,
-            start,
-            candidate.segment_size.state_lag,
-        ) {
-            self.copies.touch(copy);
+        let state_lag = candidate.segment_size.state_lag;
+        if let Some(copy) = self.covers(candidate.salt, &candidate.tokens, start, state_lag) {
+            self.catalog.touch(copy);
             effects.push(Effect::Notify(PagerEvent::Offloaded { segment, copy }));
             return;
         }
         let (payload_bytes, precision) = (self.sizes)(candidate.segment_size);
         let bytes = footprint::host_bytes(payload_bytes);
         let label_bytes = Label::host_bytes(candidate.segment_size.tokens);
-        if !self.free_for_copy(label_bytes, bytes, candidate.priority, effects) {
+        let fits = self
+            .catalog
+            .free_for_copy(label_bytes, bytes, candidate.priority, effects);
+        if !fits {
             self.stats.rejected += 1;
             effects.push(Effect::Notify(PagerEvent::Rejected { segment }));
             return;
@@ -40,60 +34,30 @@ impl PagerCore {
             candidate.salt,
             &candidate.tokens,
             start,
-            candidate.segment_size.state_lag,
+            state_lag,
             precision,
             payload_bytes,
         );
-        let mut copy = CopyEntry::new(
-            Arc::new(label),
-            candidate.segment_size,
-            bytes,
-            candidate.priority,
-        );
-        copy.host = Presence::Incoming;
-        copy.moves.insert(Task::Pack);
-        copy.lease = Some(candidate.lease);
-        let name = self.copies.next_name();
-        self.copies.insert(name, copy);
-        effects.push(Effect::Do(self.copies.job(name, Task::Pack)));
-        effects.push(Effect::Notify(PagerEvent::Export {
-            segment,
-            copy: name,
-        }));
-    }
-
-    /// Returns a copy that holds this range too.
-    fn covers(
-        &self,
-        salt: SaltDigest,
-        tokens: &Arc<[crate::TokenId]>,
-        start: usize,
-        state_lag: usize,
-    ) -> Option<CopyId> {
-        let anywhere = self.spec.resumes_anywhere();
-        let chain = self.index.chain(salt, tokens, start, !anywhere);
-        let whole = chain.first().filter(|one| one.shared == tokens.len())?;
-        let copy = self
-            .copies
-            .get(whole.copy)
-            .expect("the index holds only copies of the catalog");
-        let serves = anywhere || copy.label.state_lag <= state_lag;
-        (serves && self.is_available(whole.copy, copy)).then_some(whole.copy)
+        let job = self
+            .catalog
+            .add_export(label, candidate.priority, candidate.lease);
+        let copy = job.copy;
+        effects.push(Effect::Do(job));
+        effects.push(Effect::Notify(PagerEvent::Export { segment, copy }));
     }
 
     /// Handles the end of a pack job.
     pub(super) fn packed(&mut self, done: &Done, effects: &mut Vec<Effect>) {
-        let Some(copy) = self.copies.get(done.copy) else {
+        let name = done.copy;
+        let Some(copy) = self.catalog.get(name) else {
             // The export was cancelled or the device was reset.
             return;
         };
         let segment = copy
-            .lease
-            .as_ref()
-            .expect("a copy is leased while it is packed")
-            .segment();
+            .exported_segment()
+            .expect("a copy is leased while it is packed");
         if done.result.is_err() {
-            let given_up = self.copies.take_entry(done.copy);
+            let given_up = self.catalog.end_export(name);
             if injected::is_injected(Bug::LostLease) {
                 std::mem::forget(given_up);
             }
@@ -101,54 +65,42 @@ impl PagerCore {
             effects.push(Effect::Notify(PagerEvent::Rejected { segment }));
             return;
         }
-        self.rates.memory.observe(copy.bytes, done.took);
-        let label = Arc::clone(&copy.label);
-        self.copies.change(done.copy, |copy| {
-            copy.lease = None;
-            copy.moves.remove(&Task::Pack);
-            copy.host = Presence::Present;
-        });
-        self.index.insert(&label, done.copy);
+        self.memory.observe(copy.host_bytes(), done.took);
+        self.catalog.packed(name);
         self.stats.packed += 1;
         effects.push(Effect::Notify(PagerEvent::Offloaded {
             segment,
-            copy: done.copy,
+            copy: name,
         }));
     }
 
-    /// Marks all copies with this salt for eviction; those in use go when they are free.
-    pub(super) fn clear(&mut self, salt: Option<SaltDigest>) {
-        let of_salt = |copy: &CopyEntry| salt.is_none_or(|salt| salt == copy.label.salt);
-        let all = self.copies.iter().filter(|(_, copy)| of_salt(copy));
-        self.pending_eviction.extend(all.map(|(name, _)| name));
-    }
-
-    /// Evicts marked copies that are free.
-    pub(super) fn evict_pending(&mut self, effects: &mut Vec<Effect>) {
-        for name in std::mem::take(&mut self.pending_eviction) {
-            match self.copies.get(name) {
-                Some(copy) if copy.is_free() => {
-                    self.forget(name, effects);
-                    self.remove(name, effects);
-                }
-                Some(_) => drop(self.pending_eviction.insert(name)),
-                None => {}
-            }
+    /// Cancels the export of a segment, which may have been exported already.
+    pub(super) fn cancel_export(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
+        if self.catalog.end_export(name).is_some() {
+            effects.push(Effect::Forget(name));
         }
     }
 
-    /// Expected time to load a copy.
-    pub(super) fn load_time(&self, copy: &CopyEntry) -> Duration {
-        let memory = self.rates.memory.time(copy.bytes);
-        match copy.host {
-            Presence::Absent => memory + self.rates.disk.time(copy.disk_bytes()),
-            Presence::Incoming | Presence::Present => memory,
-        }
+    /// Returns a copy that holds this range too.
+    fn covers(
+        &self,
+        salt: SaltDigest,
+        tokens: &[TokenId],
+        start: usize,
+        state_lag: usize,
+    ) -> Option<CopyId> {
+        let anywhere = self.spec.resumes_anywhere();
+        let chain = self.catalog.chain(salt, tokens, start, !anywhere);
+        let whole = chain.first().filter(|one| one.shared == tokens.len())?;
+        let serves = anywhere || self.catalog.found(whole.copy).label().state_lag <= state_lag;
+        (serves && self.is_available(whole.copy)).then_some(whole.copy)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::config::{DiskConfig, PagerConfig};
     use crate::lease::LeaseCount;

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::catalog::CopyEntry;
 use crate::lease::Lease;
 use crate::pager::Label;
 use crate::protocol::pager::{CopyQueue, Done, Effect, Job, Message, PagerEvent, Task};
@@ -17,50 +18,50 @@ use crate::{CopyId, SegmentId, SequenceId};
 /// Copies, jobs and pending answers, as the copy workers and the cache know them.
 #[derive(Debug, Default)]
 pub struct RecoveryLog {
-    pub(super) copies: BTreeMap<CopyId, LoggedCopy>,
+    copies: BTreeMap<CopyId, LoggedCopy>,
     /// Lost copies whose files are still to be removed.
-    pub(super) lost: BTreeSet<CopyId>,
+    lost: BTreeSet<CopyId>,
     /// Offload candidates without a final answer; the cache bounds their number.
-    pub(super) offloads: Vec<Offloading>,
+    offloads: Vec<Offloading>,
     /// Sequences that wait for a lookup or load.
-    pub(super) pending_loads: BTreeSet<SequenceId>,
+    pending_loads: BTreeSet<SequenceId>,
     /// Cancels that are not confirmed, oldest first.
-    pub(super) cancels: Vec<SequenceId>,
+    cancels: Vec<SequenceId>,
     /// Detached states in the transfer queue that the cache does not know of.
-    pub(super) detached_states: Vec<CopyId>,
+    detached_states: Vec<CopyId>,
     /// The copy that is being unpacked.
-    pub(super) unpacking: Option<CopyId>,
+    unpacking: Option<CopyId>,
     /// The job of the disk's copy worker.
-    pub(super) disk: Option<(CopyId, Task)>,
+    disk: Option<(CopyId, Task)>,
     /// The cache waits for the confirmation of a reset.
-    pub(super) is_reset_pending: bool,
+    is_reset_pending: bool,
     /// The largest copy name given so far.
-    pub(super) made: u64,
+    made: u64,
 }
 
 /// A copy, and where it is.
 #[derive(Debug)]
-pub(super) struct LoggedCopy {
-    pub(super) label: Arc<Label>,
-    pub(super) priority: u8,
+struct LoggedCopy {
+    label: Arc<Label>,
+    priority: u8,
     /// The export has been requested and its pack job has not ended.
-    pub(super) is_exporting: bool,
-    pub(super) in_host: bool,
-    pub(super) on_disk: bool,
+    is_exporting: bool,
+    in_host: bool,
+    on_disk: bool,
     /// The cache has cancelled the export.
-    pub(super) is_export_cancelled: bool,
+    is_export_cancelled: bool,
     /// The cache was cleared or gave the copy up: it is evicted when it is free.
-    pub(super) is_pending_eviction: bool,
+    is_pending_eviction: bool,
 }
 
 /// An offload candidate without a final answer.
 #[derive(Debug)]
-pub(super) struct Offloading {
+struct Offloading {
     /// A second lease beside the core's own; it outlives the core.
-    pub(super) lease: Lease,
+    lease: Lease,
     priority: u8,
     /// The copy that it becomes, if the cache was asked to export it.
-    pub(super) copy: Option<CopyId>,
+    copy: Option<CopyId>,
 }
 
 impl Offloading {
@@ -142,13 +143,7 @@ impl RecoveryLog {
                     logged_copy.in_host = false;
                 });
             }
-            Effect::Discard(copy) => {
-                let at = self
-                    .detached_states
-                    .iter()
-                    .position(|detached_state| detached_state == copy);
-                at.map(|at| self.detached_states.swap_remove(at));
-            }
+            Effect::Discard(copy) => self.forget_detached_state(*copy),
             Effect::DiscardAll => self.detached_states.clear(),
         }
     }
@@ -158,6 +153,99 @@ impl RecoveryLog {
     #[must_use]
     pub fn detached_states(&self) -> &[CopyId] {
         &self.detached_states
+    }
+
+    /// The largest copy name given so far.
+    pub(super) fn last_name(&self) -> u64 {
+        self.made
+    }
+
+    /// Returns the copies, in their tiers or on their way there.
+    pub(super) fn copies(&self) -> impl Iterator<Item = (CopyId, CopyEntry)> + '_ {
+        let copies = self.copies.iter();
+        copies.map(|(name, logged_copy)| (*name, self.resumed(*name, logged_copy)))
+    }
+
+    /// Lost copies whose files are still to be removed.
+    pub(super) fn lost(&self) -> impl Iterator<Item = CopyId> + '_ {
+        self.lost.iter().copied()
+    }
+
+    /// Copies to evict when they are free.
+    pub(super) fn pending_evictions(&self) -> impl Iterator<Item = CopyId> + '_ {
+        self.named(|logged_copy| logged_copy.is_pending_eviction)
+    }
+
+    /// Copies whose export the cache has cancelled.
+    pub(super) fn cancelled_exports(&self) -> impl Iterator<Item = CopyId> + '_ {
+        self.named(|logged_copy| logged_copy.is_export_cancelled)
+    }
+
+    /// The copy that is being unpacked.
+    pub(super) fn unpacking(&self) -> Option<CopyId> {
+        self.unpacking
+    }
+
+    /// The job of the disk's copy worker.
+    pub(super) fn disk_job(&self) -> Option<(CopyId, Task)> {
+        self.disk
+    }
+
+    /// Whether the cache waits for the confirmation of a reset.
+    pub(super) fn is_reset_pending(&self) -> bool {
+        self.is_reset_pending
+    }
+
+    /// Returns the answers to the offload candidates whose export has ended, or never began.
+    pub(super) fn offload_answers(&self) -> impl Iterator<Item = PagerEvent> + '_ {
+        self.offloads.iter().filter_map(|offloading| {
+            let segment = offloading.segment();
+            let copy = offloading.copy;
+            match copy.and_then(|copy| Some((copy, self.copies.get(&copy)?))) {
+                Some((_, logged_copy)) if logged_copy.is_exporting => None,
+                Some((copy, _)) => Some(PagerEvent::Offloaded { segment, copy }),
+                None => Some(PagerEvent::Rejected { segment }),
+            }
+        })
+    }
+
+    /// Returns the answers to all lookups, loads and cancels: sequences that wait compute.
+    pub(super) fn load_answers(&self) -> impl Iterator<Item = PagerEvent> + '_ {
+        let misses = self.pending_loads.iter().copied().map(PagerEvent::miss);
+        let cancels = self.cancels.iter().copied().map(PagerEvent::cancelled);
+        misses.chain(cancels)
+    }
+
+    fn named(&self, is_meant: fn(&LoggedCopy) -> bool) -> impl Iterator<Item = CopyId> + '_ {
+        let copies = self.copies.iter();
+        copies.filter_map(move |(name, logged_copy)| is_meant(logged_copy).then_some(*name))
+    }
+
+    /// Returns this copy with the jobs that go on.
+    fn resumed(&self, name: CopyId, logged_copy: &LoggedCopy) -> CopyEntry {
+        let is_at = |task| self.disk == Some((name, task));
+        let moves = [
+            (logged_copy.is_exporting, Task::Pack),
+            (is_at(Task::Read) && !logged_copy.in_host, Task::Read),
+            (is_at(Task::Write) && !logged_copy.on_disk, Task::Write),
+            (self.unpacking == Some(name), Task::Unpack),
+        ];
+        let moves = moves.into_iter();
+        let moves = moves.filter_map(|(moves, task)| moves.then_some(task));
+        let mut offloads = self.offloads.iter();
+        let lease = logged_copy.is_exporting.then(|| {
+            let offloading = offloads.find(|offloading| offloading.copy == Some(name));
+            let offloading = offloading.expect("an exporting copy has a pending offload");
+            offloading.lease.clone()
+        });
+        CopyEntry::resumed(
+            Arc::clone(&logged_copy.label),
+            logged_copy.priority,
+            logged_copy.in_host,
+            logged_copy.on_disk,
+            moves.collect(),
+            lease,
+        )
     }
 
     fn pager_event(&mut self, pager_event: &PagerEvent) {
@@ -180,16 +268,13 @@ impl RecoveryLog {
                 self.pending_loads.remove(sequence);
                 // They belong to the cache from now on, which imports or discards them.
                 for copy in copies {
-                    let at = self
-                        .detached_states
-                        .iter()
-                        .position(|detached_state| detached_state == copy);
-                    at.map(|at| self.detached_states.swap_remove(at));
+                    self.forget_detached_state(*copy);
                 }
             }
             PagerEvent::Cancelled { sequence } => {
-                let at = self.cancels.iter().position(|one| one == sequence);
-                at.map(|at| self.cancels.remove(at));
+                if let Some(at) = self.cancels.iter().position(|one| one == sequence) {
+                    self.cancels.remove(at);
+                }
             }
             PagerEvent::Reset => {
                 self.offloads.clear();
@@ -214,8 +299,17 @@ impl RecoveryLog {
             let copy = one.copy.and_then(|copy| self.copies.get(&copy));
             one.segment() == segment && !copy.is_some_and(|copy| copy.is_exporting)
         };
-        let at = self.offloads.iter().rposition(is_finished);
-        at.map(|at| self.offloads.remove(at));
+        if let Some(at) = self.offloads.iter().rposition(is_finished) {
+            self.offloads.remove(at);
+        }
+    }
+
+    /// Removes one detached state of this copy: it is discarded, or belongs to the cache.
+    fn forget_detached_state(&mut self, copy: CopyId) {
+        let mut states = self.detached_states.iter();
+        if let Some(at) = states.position(|detached_state| *detached_state == copy) {
+            self.detached_states.swap_remove(at);
+        }
     }
 
     fn job_started(&mut self, job: &Job) {

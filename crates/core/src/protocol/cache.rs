@@ -171,6 +171,9 @@ pub struct OpenSlot {
     pub keep: Option<usize>,
     /// Offsets at which it is to be restorable, in addition to those that the cache chooses.
     pub restore_points: Vec<usize>,
+    /// Where the conversation so far ends in `tokens`, and the tokens follow that ask for an
+    /// answer; `None` if unknown. It is restorable there until a later turn starts behind it.
+    pub turn_end: Option<usize>,
     /// Retention priority of its tokens. The lowest priority is evicted first.
     pub priority: u8,
     /// The time to compute one of its tokens, if known. Tokens that are in no copy, or that
@@ -266,13 +269,15 @@ pub enum Effect {
         /// its own tail.
         tokens: usize,
     },
-    /// Requests a [`Message::Reached`] when `sequence` has state for `at` tokens. A prefill
-    /// chunk must end there.
+    /// Requests a [`Message::Reached`] when `sequence` has state for `at` to `until` tokens. A
+    /// prefill chunk must end there.
     Checkpoint {
         /// The sequence to be sealed there: for a waiting sequence, or at a restore point.
         sequence: SequenceId,
-        /// Number of tokens.
+        /// Number of tokens, at least.
         at: usize,
+        /// Number of tokens, at most: often the same.
+        until: usize,
     },
     /// A segment on the path of the sequence's slot was lost, and the slot is closed. The
     /// cache ignores further messages about the sequence until it is closed or discarded.
@@ -368,6 +373,7 @@ impl OpenSlot {
             tokens,
             keep: None,
             restore_points: Vec::new(),
+            turn_end: None,
             priority: 0,
             token_time: None,
             ignore_cache: false,

@@ -62,6 +62,16 @@ pub enum Edit {
         /// The other segment, which holds at least the same state.
         by: SegmentId,
     },
+    /// Replaces a segment by one of the same tokens without the state that a sequence would need
+    /// to resume at its end, in every path that contains it. See `Model::strip`.
+    Strip {
+        /// The segment, which no longer exists afterwards.
+        segment: SegmentId,
+        /// A segment that follows it on a path and stays.
+        below: SegmentId,
+        /// Name of the new segment.
+        stripped: SegmentId,
+    },
     /// Removes tokens from a slot; the tokens after them move up. See `Model::remove`.
     Remove {
         /// The slot.

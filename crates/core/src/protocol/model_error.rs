@@ -48,14 +48,16 @@ pub enum ModelError {
         expected: String,
     },
     /// The backend does not implement the architecture.
-    #[error("{path}: architecture `{found}` is not supported; expected one of {known}", path = path.display())]
+    #[error("{path}: architecture `{found}` is not supported; the nearest known one is `{nearest}`; expected one of {known}", path = path.display())]
     Architecture {
         /// The file that names it.
         path: PathBuf,
         /// The architecture that it names.
         found: String,
+        /// The supported value that is spelled most like it.
+        nearest: &'static str,
         /// Supported values, comma-separated.
-        known: &'static str,
+        known: String,
     },
     /// A tensor is stored in a format that is not supported.
     #[error("{path}: tensor `{tensor}` is stored as {found}; expected one of {known}", path = path.display())]
@@ -90,6 +92,15 @@ pub enum ModelError {
         found: Vec<usize>,
         /// Expected shape.
         expected: Vec<usize>,
+    },
+    /// A layer has a tensor that its configuration does not account for, so that the layer would
+    /// not compute what the model does.
+    #[error("{path}: tensor `{tensor}` has no place in the model; expected only tensors that the configuration accounts for", path = path.display())]
+    TensorExtra {
+        /// The file or folder with the tensor.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
     },
     /// Cached state cannot be split at this position.
     #[error("cannot split {tokens} tokens of cached state after {at}: {why}")]
@@ -153,13 +164,38 @@ pub enum ModelError {
     /// The device failed: out of memory, a kernel error, or an injected fault.
     #[error("the device failed: {0}")]
     Device(String),
+    /// The model does not implement an optional part of its trait.
+    #[error("the model does not support {what}")]
+    NotSupported {
+        /// The missing part.
+        what: &'static str,
+    },
+    /// Another error of the model's own, such as one of its loader's libraries. It has that
+    /// error's text and its source. Created by [`ModelError::other`].
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl ModelError {
+    /// Wraps an error for which no variant exists, or a message.
+    ///
+    /// ```
+    /// use motet_core::protocol::ModelError;
+    ///
+    /// let error = "eight".parse::<u32>().map_err(ModelError::other).unwrap_err();
+    /// assert_eq!(error.to_string(), "invalid digit found in string");
+    /// ```
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
+    }
+
     /// Whether the error leaves all state that the edit did not touch intact, for example
     /// because memory was short. If false, the device and the cache disagree on the state that
     /// the device holds.
     pub fn is_confined_to_edit(&self) -> bool {
-        matches!(self, Self::Device(_) | Self::Import(_))
+        matches!(
+            self,
+            Self::Device(_) | Self::Import(_) | Self::NotSupported { .. }
+        )
     }
 }

@@ -93,10 +93,11 @@ pub struct Lookup {
     pub salt: SaltDigest,
     /// The tokens that may come from the cache.
     pub tokens: Arc<[TokenId]>,
-    /// Sizes of the segments on the device that the sequence would reuse.
+    /// Sizes of the segments on the device that hold the first of its tokens. The model may be
+    /// unable to resume after the last of them.
     pub resident: Vec<SegmentSize>,
-    /// Tokens that the trie knows: more than the resident ones if the model cannot resume after
-    /// them.
+    /// Tokens that the trie knows: more than the resident ones if it knows a part of another
+    /// segment that the model cannot resume after.
     pub seen_tokens: usize,
     /// Time to compute one token of the sequence, if known.
     pub token_time: Option<Duration>,

@@ -6,7 +6,7 @@ use super::Miss;
 
 /// The priority class of a request. A higher class starts before a lower one and may preempt
 /// it. A class in which a request waits long gets turns
-/// ([`ageing`](crate::config::SchedulerConfig::ageing)) and keeps its slot during them.
+/// ([`ageing`](crate::config::FairnessConfig::ageing)) and keeps its slot during them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// Work that no person waits for: batch jobs.

@@ -82,6 +82,18 @@ pub struct DeviceMemory {
     pub peak_bytes: usize,
 }
 
+impl LayerGroup {
+    /// Returns the device bytes of this group in a sealed segment.
+    #[must_use]
+    pub fn segment_bytes(&self, segment_size: SegmentSize) -> usize {
+        match self.kind {
+            LayerKind::Full => self.bytes * segment_size.tokens,
+            LayerKind::Window { tokens: window } => self.bytes * segment_size.window_tokens(window),
+            LayerKind::Recurrent => self.bytes * usize::from(segment_size.has_recurrent_state()),
+        }
+    }
+}
+
 impl SegmentSize {
     /// Creates the size of a segment whose state was taken at its end.
     #[must_use]
@@ -129,6 +141,16 @@ impl SegmentSize {
     #[must_use]
     pub fn window_tokens(self, window: usize) -> usize {
         self.tokens.min(window.saturating_sub(self.state_lag))
+    }
+
+    /// Returns the size of this segment without the state at its end that only a resume there
+    /// needs. `lower` follows it: the two are then like the parts of a cut.
+    #[must_use]
+    pub fn stripped(self, lower: Self) -> Self {
+        Self {
+            tokens: self.tokens,
+            state_lag: lower.tokens + lower.state_lag,
+        }
     }
 
     /// Whether it holds the state of recurrent layers at its end.
@@ -182,16 +204,16 @@ impl ModelSpec {
     pub fn segment_bytes(&self, segment_size: SegmentSize) -> usize {
         self.layer_groups
             .iter()
-            .map(|group| match group.kind {
-                LayerKind::Full => group.bytes * segment_size.tokens,
-                LayerKind::Window { tokens: window } => {
-                    group.bytes * segment_size.window_tokens(window)
-                }
-                LayerKind::Recurrent => {
-                    group.bytes * usize::from(segment_size.has_recurrent_state())
-                }
-            })
+            .map(|group| group.segment_bytes(segment_size))
             .sum()
+    }
+
+    /// Returns the device bytes of a token's keys and values, in windows too.
+    #[must_use]
+    pub fn token_bytes(&self) -> usize {
+        let groups = self.layer_groups.iter();
+        let attention = groups.filter(|group| group.kind != LayerKind::Recurrent);
+        attention.map(|group| group.bytes).sum()
     }
 
     /// Returns an upper bound on the device bytes of a tail that grows to `tokens` tokens,

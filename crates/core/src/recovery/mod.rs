@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::config::RecoveryConfig;
-pub use crate::protocol::only_sequence;
 
 /// A failure of one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,312 +1,316 @@
-//! The protocol with the cache: each message gets one answer, in order.
+//! The scheduler's end of the exchange with the cache: each message gets one answer, in order.
 
-use super::sequence::{Finished, Phase, SequenceKey};
-use super::{Effect, SchedulerCore, WaitingFlush};
-use crate::cache::{self, CacheError, Miss};
-use crate::protocol::GenerateError;
+use std::collections::VecDeque;
+
+use super::Effect;
+use super::sequence::{SequenceKey, Slot};
+use super::sequences::Sequences;
+use crate::cache::{self, CacheError};
 use crate::{SequenceId, SlotId};
+use motet_sync::injected::{self, Bug};
 
-impl SchedulerCore {
-    /// Handles the cache's answer to the oldest unanswered message.
-    pub(super) fn answered(
+/// Numbers of messages and answers, and everything that waits for an answer.
+#[derive(Debug, Default)]
+pub(super) struct CacheClient {
+    /// Number of messages sent to the cache, which answers each in order.
+    asked: u64,
+    /// Number of messages that the cache has not answered.
+    pending_answers: usize,
+    /// Number of the last reset. Answers to earlier messages, and effects that the cache sent
+    /// before it received the reset, concern state that is lost.
+    last_reset: u64,
+    /// Number of the last message that may have freed memory.
+    memory_freed_by: u64,
+    /// Number of the unanswered message that probes prefixes, if any.
+    probe_message: Option<u64>,
+    /// Messages whose answers must come before their sequence's next step.
+    barriers: VecDeque<Barrier>,
+    /// Callers' commands that the cache has not answered: message number and command id.
+    pending_commands: VecDeque<(u64, u64)>,
+    /// Flushes that wait for finished sequences to drain.
+    flushes: Vec<WaitingFlush>,
+}
+
+/// A message whose answer must come before the next step in this slot.
+#[derive(Debug)]
+struct Barrier {
+    /// Number of the message.
+    asked: u64,
+    key: SequenceKey,
+    slot: SlotId,
+}
+
+/// A caller's flush, which must include the state of these draining sequences.
+#[derive(Debug)]
+struct WaitingFlush {
+    command_id: u64,
+    message: cache::Message,
+    draining: Vec<SequenceKey>,
+}
+
+/// An answer of the cache.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// Number of the message that it answers.
+    pub(super) number: u64,
+    pub(super) effects: Vec<cache::Effect>,
+}
+
+/// Whether a message that was sent may free memory in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Frees {
+    Nothing,
+    Memory,
+}
+
+impl CacheClient {
+    /// Whether the cache has not answered everything.
+    pub(super) fn awaits_answers(&self) -> bool {
+        self.pending_answers > 0
+    }
+
+    /// Returns the number of the next message.
+    pub(super) fn next_message(&self) -> u64 {
+        self.asked + 1
+    }
+
+    /// Whether the queue's prefixes may be probed: no such message is unanswered.
+    pub(super) fn may_probe(&self) -> bool {
+        self.probe_message.is_none()
+    }
+
+    /// Whether no message sent since this one may have freed memory.
+    pub(super) fn has_freed_nothing_since(&self, number: u64) -> bool {
+        self.memory_freed_by < number
+    }
+
+    /// Whether this message is the last one that may have freed memory.
+    pub(super) fn freed_memory_last(&self, number: u64) -> bool {
+        self.memory_freed_by == number
+    }
+
+    /// Sends a message, which the cache will answer.
+    pub(super) fn send(
+        &mut self,
+        message: cache::Message,
+        sequences: &mut Sequences,
+        effects: &mut Vec<Effect>,
+    ) -> Frees {
+        self.asked += 1;
+        self.pending_answers += 1;
+        let frees = match &message {
+            cache::Message::ProbePrefix { .. } => {
+                self.probe_message = Some(self.asked);
+                Frees::Nothing
+            }
+            cache::Message::OpenSlot(_)
+            | cache::Message::ExtendGrant { .. }
+            | cache::Message::BackUp { .. }
+            | cache::Message::FencePassed { .. } => Frees::Nothing,
+            cache::Message::Reached { sequence, .. }
+            | cache::Message::Share { sequence, .. }
+            | cache::Message::Remove { sequence, .. }
+            | cache::Message::Rewind(cache::Rewind { to: sequence, .. }) => {
+                self.raise_barrier(*sequence, sequences);
+                Frees::Nothing
+            }
+            _ => {
+                self.memory_freed_by = self.asked;
+                Frees::Memory
+            }
+        };
+        effects.push(Effect::Cache(message));
+        frees
+    }
+
+    /// Sends a caller's command. A flush waits until all finished sequences have drained.
+    pub(super) fn send_command(
+        &mut self,
+        command_id: u64,
+        message: cache::Message,
+        sequences: &mut Sequences,
+        effects: &mut Vec<Effect>,
+    ) -> Frees {
+        let draining = sequences.draining();
+        if matches!(message, cache::Message::Flush(_)) && !draining.is_empty() {
+            self.flushes.push(WaitingFlush {
+                command_id,
+                message,
+                draining: draining.to_vec(),
+            });
+            return Frees::Nothing;
+        }
+        self.pending_commands
+            .push_back((self.next_message(), command_id));
+        self.send(message, sequences, effects)
+    }
+
+    /// Sends the flushes whose sequences have drained.
+    pub(super) fn send_drained_flushes(
+        &mut self,
+        sequences: &mut Sequences,
+        effects: &mut Vec<Effect>,
+    ) -> Frees {
+        let has_drained = |flush: &mut WaitingFlush| {
+            let mut draining = flush.draining.iter();
+            !draining.any(|key| sequences.contains(*key))
+        };
+        let drained: Vec<WaitingFlush> = self.flushes.extract_if(.., has_drained).collect();
+        let mut frees = Frees::Nothing;
+        for flush in drained {
+            self.pending_commands
+                .push_back((self.next_message(), flush.command_id));
+            frees = self.send(flush.message, sequences, effects);
+        }
+        frees
+    }
+
+    /// Receives the answer to the oldest unanswered message. The result is `None` if the answer
+    /// concerns state from before a reset.
+    pub(super) fn receive(
         &mut self,
         answer: Result<Vec<cache::Effect>, CacheError>,
+        sequences: &mut Sequences,
         effects: &mut Vec<Effect>,
-    ) {
+    ) -> Option<Answer> {
         self.pending_answers -= 1;
-        let number = self.asked - self.pending_answers as u64;
-        self.lift_barrier(number);
-        if self.pending_answers == 0 && self.starts_when_answered {
-            self.may_start = true;
-        }
+        let number = self.answered();
+        self.lift_barrier(number, sequences);
         self.probe_message = self.probe_message.filter(|asked| *asked != number);
-        let answers = match self
+        let is_stale = number < self.last_reset;
+        let command = self
             .pending_commands
-            .pop_front_if(|(asked, _)| *asked == number)
-        {
+            .pop_front_if(|(asked, _)| *asked == number);
+        let answer = match command {
             Some((_, command_id)) => {
                 let result = answer.as_ref().map(|_| ()).map_err(Clone::clone);
                 effects.push(Effect::CommandDone(command_id, result));
                 answer.unwrap_or_default()
             }
             // A cache that was rebuilt since does not know what the message refers to.
-            None if self.stale_answers > 0 => Vec::new(),
+            None if is_stale => Vec::new(),
             None => answer.expect("the scheduler sends only messages that the cache can carry out"),
         };
-        if self.stale_answers > 0 {
-            self.stale_answers -= 1;
-            return;
-        }
-        for answer in answers {
-            self.cached(answer, effects);
-        }
-        if number == self.memory_freed_by {
-            self.retry_grants(effects);
-        }
+        (!is_stale).then_some(Answer {
+            number,
+            effects: answer,
+        })
     }
 
-    /// Handles effects that the cache sends without a message to answer.
-    pub(super) fn on_cache_effects(
-        &mut self,
-        cache_effects: Vec<cache::Effect>,
-        effects: &mut Vec<Effect>,
-    ) {
-        // The cache sent these before it received the reset.
-        if self.asked - (self.pending_answers as u64) < self.reset_asked {
-            return;
-        }
-        for one in cache_effects {
-            self.cached(one, effects);
-        }
+    /// Whether effects that the cache sends without a message to answer are up to date: it has
+    /// received the last reset.
+    pub(super) fn receives_effects(&self) -> bool {
+        self.answered() >= self.last_reset
     }
 
-    /// Sends a caller's command to the cache. A flush waits until all finished sequences have
-    /// drained.
-    pub(super) fn send_command(
-        &mut self,
-        command_id: u64,
-        message: cache::Message,
-        effects: &mut Vec<Effect>,
-    ) {
-        if matches!(message, cache::Message::Flush(_)) && !self.draining.is_empty() {
-            self.flushes.push(WaitingFlush {
-                command_id,
-                message,
-                draining: self.draining.clone(),
-            });
-            return;
+    /// Has the cache forget everything. Its answers to earlier messages are stale.
+    pub(super) fn reset(&mut self, sequences: &mut Sequences, effects: &mut Vec<Effect>) -> Frees {
+        self.probe_message = None;
+        self.last_reset = self.next_message();
+        if injected::is_injected(Bug::StaleAnswer) {
+            self.last_reset -= 1;
         }
-        self.pending_commands
-            .push_back((self.asked + 1, command_id));
-        self.ask(message, effects);
+        self.send(cache::Message::Reset, sequences, effects)
     }
 
-    /// Sends the flushes whose sequences have drained.
-    pub(super) fn send_drained_flushes(&mut self, effects: &mut Vec<Effect>) {
-        let sequences = &self.sequences;
-        let has_drained = |flush: &mut WaitingFlush| {
-            !flush
-                .draining
-                .iter()
-                .any(|key| sequences.contains_key(*key))
-        };
-        let drained: Vec<WaitingFlush> = self.flushes.extract_if(.., has_drained).collect();
-        for flush in drained {
-            self.pending_commands
-                .push_back((self.asked + 1, flush.command_id));
-            self.ask(flush.message, effects);
-        }
+    /// Takes over the messages that a failed scheduler has sent.
+    pub(super) fn succeed(&mut self, pending_answers: usize) {
+        self.asked = pending_answers as u64;
+        self.pending_answers = pending_answers;
     }
 
-    /// Sends a message to the cache, which will answer it.
-    pub(super) fn ask(&mut self, message: cache::Message, effects: &mut Vec<Effect>) {
-        self.asked += 1;
-        self.pending_answers += 1;
-        match &message {
-            cache::Message::OpenSlot(_)
-            | cache::Message::ExtendGrant { .. }
-            | cache::Message::ProbePrefix { .. }
-            | cache::Message::BackUp { .. }
-            | cache::Message::FencePassed { .. } => {}
-            cache::Message::Reached { sequence, .. }
-            | cache::Message::Share { sequence, .. }
-            | cache::Message::Remove { sequence, .. }
-            | cache::Message::Rewind(cache::Rewind { to: sequence, .. }) => {
-                self.raise_barrier(*sequence);
-            }
-            _ => {
-                self.memory_freed_by = self.asked;
-                self.memory_waiter = None;
-                self.may_start = true;
-            }
-        }
-        effects.push(Effect::Cache(message));
+    /// Returns the number of the last answered message.
+    fn answered(&self) -> u64 {
+        self.asked - self.pending_answers as u64
     }
 
     /// Keeps the sequence out of further steps until the message being sent is answered.
-    fn raise_barrier(&mut self, sequence: SequenceId) {
-        let key = self.live_keys.get(&sequence).copied();
+    fn raise_barrier(&mut self, sequence: SequenceId, sequences: &mut Sequences) {
+        let key = sequences.find(sequence);
         if let Some(key) = key
-            && let Some(running) = self.sequences[key].running_mut()
+            && let Some(slot) = sequences[key].slot_mut()
         {
-            running.barriers += 1;
-            self.barriers.push_back((self.asked, key, running.slot));
-        }
-    }
-
-    fn lift_barrier(&mut self, number: u64) {
-        if let Some((_, key, slot)) = self.barriers.pop_front_if(|(asked, ..)| *asked == number)
-            && let Some(entry) = self.sequences.get_mut(key)
-            && let Some(running) = entry.running_mut()
-            && running.slot == slot
-        {
-            running.barriers -= 1;
-        }
-    }
-
-    /// Sets a fence behind all edits so far. It passes when they are carried out. A device that
-    /// does not know the epoch yet would drop states imported before that, so the fence waits
-    /// for it.
-    fn set_fence(&mut self, number: u64, effects: &mut Vec<Effect>) {
-        if !self.edits.is_empty() || self.device_needs_reset {
-            self.fences.push(number);
-        } else if let Some(last) = self.steps_in_flight.back_mut() {
-            last.fences.push(number);
-        } else {
-            self.ask(cache::Message::FencePassed { number }, effects);
-        }
-    }
-
-    fn cached(&mut self, answer: cache::Effect, effects: &mut Vec<Effect>) {
-        // The cache has been sent the end of a sequence that ended meanwhile.
-        let key = |core: &Self, sequence| core.live_keys.get(&sequence).copied();
-        match answer {
-            cache::Effect::Edit(edit) => self.edits.push(edit),
-            cache::Effect::Fence { number } => self.set_fence(number, effects),
-            cache::Effect::SlotOpened {
-                sequence,
-                slot,
-                cached_tokens,
-                miss,
-            } => {
-                if let Some(key) = key(self, sequence) {
-                    self.slot_opened(key, slot, cached_tokens, miss, effects);
-                }
-            }
-            cache::Effect::Deferred { sequence, .. } => {
-                if let Some(key) = key(self, sequence)
-                    && let Phase::Starting { waits, .. } = &mut self.sequences[key].phase
-                {
-                    self.awaiting_prefix += usize::from(!std::mem::replace(waits, true));
-                }
-            }
-            cache::Effect::OutOfMemory { sequence } => {
-                if let Some(key) = key(self, sequence) {
-                    self.slot_out_of_memory(key, effects);
-                }
-            }
-            cache::Effect::GrantExtended {
-                sequence,
-                tokens_max,
-            } => {
-                if let Some(key) = key(self, sequence) {
-                    self.grant_extended(key, tokens_max);
-                }
-            }
-            cache::Effect::GrantDenied { sequence } => {
-                if let Some(key) = key(self, sequence) {
-                    self.grant_denied(key);
-                }
-            }
-            cache::Effect::Lost { sequence, slot } => {
-                if let Some(key) = key(self, sequence) {
-                    self.lost_path(key, slot, effects);
-                }
-            }
-            cache::Effect::CachedPrefix { sequence, tokens } => {
-                if let Some(key) = key(self, sequence) {
-                    self.sequences[key].resident_tokens = Some(tokens);
-                }
-            }
-            cache::Effect::Checkpoint { sequence, at } => {
-                let key = key(self, sequence);
-                if let Some(key) = key
-                    && let Some(running) = self.sequences[key].running_mut()
-                {
-                    running.checkpoints.push(at);
-                    self.report_checkpoints(key, effects);
-                }
-            }
-        }
-    }
-
-    fn slot_opened(
-        &mut self,
-        key: SequenceKey,
-        slot: SlotId,
-        cached_tokens: usize,
-        miss: Option<Miss>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Phase::Starting { granted, .. } = self.sequences[key].phase else {
-            panic!("only a starting sequence gets a slot")
-        };
-        self.leave_phase(key);
-        self.may_start |= self.starts_when_answered;
-        let running_index = self.running.len();
-        self.running.push(key);
-        let entry = &mut self.sequences[key];
-        entry.slot_opened(slot, cached_tokens, granted, running_index);
-        let user = entry.user;
-        self.count_slot(user);
-        let entry = &mut self.sequences[key];
-        entry.minimal_grant = false;
-        if entry.is_in_turn() {
-            let class = entry.class;
-            self.turned_away.retain(|(turned, _)| *turned != class);
-        }
-        if !std::mem::replace(&mut entry.started, true) {
-            effects.push(Effect::Started {
-                sequence: entry.sequence,
-                prompt_tokens: entry.tokens.len(),
-                cached_tokens,
-                miss,
+            slot.raise_barrier();
+            self.barriers.push_back(Barrier {
+                asked: self.asked,
+                key,
+                slot: slot.id(),
             });
         }
-        self.note_start();
-        self.await_mask(key, effects);
-        self.shift_if_full(key, effects);
     }
 
-    /// Returns the sequence to the queue until another has ended.
-    fn slot_out_of_memory(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
-        let entry = &self.sequences[key];
-        let Phase::Starting { asked, .. } = entry.phase else {
-            panic!("only a starting sequence is denied a slot")
-        };
-        let class = entry.memory_class();
-        let memory_waiter = self
-            .memory_waiter
-            .map(|memory_waiter| self.sequences[memory_waiter].memory_class());
-        self.turns.undo_start(entry.class);
-        self.leave_phase(key);
-        let entry = &mut self.sequences[key];
-        entry.phase = Phase::Queued;
-        let had_minimal_grant = std::mem::replace(&mut entry.minimal_grant, true);
-        self.enqueue(key);
-        // If a message sent since may have freed memory, the sequence is tried again.
-        let waits_for_memory = self.memory_freed_by < asked && had_minimal_grant;
-        if waits_for_memory && memory_waiter.is_none_or(|memory_waiter| memory_waiter < class) {
-            self.memory_waiter = Some(key);
+    fn lift_barrier(&mut self, number: u64, sequences: &mut Sequences) {
+        let barrier = self
+            .barriers
+            .pop_front_if(|barrier| barrier.asked == number);
+        if let Some(barrier) = barrier
+            && let Some(entry) = sequences.get_mut(barrier.key)
+            && let Some(slot) = entry.slot_mut()
+            && slot.id() == barrier.slot
+        {
+            slot.lift_barrier();
         }
-        self.is_memory_short = true;
-        if waits_for_memory && self.running.is_empty() && self.starting.is_empty() {
-            if std::mem::replace(&mut self.sequences[key].ignore_cache, true) {
-                self.fail(key, GenerateError::OutOfMemory, Finished::Close, effects);
-            } else {
-                self.may_start = true;
+    }
+
+    pub(super) fn check_integrity(&self, sequences: &Sequences) {
+        assert!(
+            self.pending_answers as u64 <= self.asked && self.last_reset <= self.asked,
+            "an answer has a message"
+        );
+        let is_unanswered = |number: u64| self.answered() < number && number <= self.asked;
+        assert!(
+            self.probe_message.is_none_or(is_unanswered),
+            "the answer to a probe ends it"
+        );
+        let mut commands = self.pending_commands.iter();
+        assert!(
+            commands.all(|(number, _)| is_unanswered(*number)),
+            "the answer to a command ends it"
+        );
+        let mut barriers = self.barriers.iter();
+        assert!(
+            barriers.all(|barrier| is_unanswered(barrier.asked)),
+            "the answer lifts a barrier"
+        );
+        let own = |key, slot: &Slot| {
+            let barriers = self.barriers.iter();
+            let own = barriers.filter(|one| one.key == key && one.slot == slot.id());
+            own.count()
+        };
+        for key in sequences.keys() {
+            if let Some(slot) = sequences[key].slot() {
+                assert_eq!(own(key, slot), slot.barriers(), "barriers are counted");
             }
-            // The next sequence may be smaller.
-            self.memory_waiter = None;
         }
     }
+}
 
-    /// Reports the checkpoints that the sequence has reached to the cache, once it is in no
-    /// step.
-    pub(super) fn report_checkpoints(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
-        let entry = &mut self.sequences[key];
-        let sequence = entry.sequence;
-        let Some(running) = entry
-            .running_mut()
-            .filter(|running| running.steps_in_flight == 0)
-        else {
-            return;
-        };
-        let computed = running.computed;
-        let before = running.checkpoints.len();
-        running.checkpoints.retain(|at| *at > computed);
-        if running.checkpoints.len() < before {
-            self.ask(cache::Message::Reached { sequence, computed }, effects);
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client() -> (CacheClient, Sequences, Vec<Effect>) {
+        (CacheClient::default(), Sequences::default(), Vec::new())
+    }
+
+    #[test]
+    fn answers_from_before_a_reset_are_stale() {
+        let (mut client, mut sequences, mut effects) = client();
+        let fence = cache::Message::FencePassed { number: 1 };
+        assert_eq!(
+            client.send(fence, &mut sequences, &mut effects),
+            Frees::Nothing
+        );
+        let frees = client.reset(&mut sequences, &mut effects);
+        assert_eq!(frees, Frees::Memory);
+        assert!(!client.receives_effects(), "it has not received the reset");
+        let stale = client.receive(Err(CacheError::NoTokens), &mut sequences, &mut effects);
+        assert!(stale.is_none());
+        let answer = client.receive(Ok(Vec::new()), &mut sequences, &mut effects);
+        let answer = answer.expect("the reset's answer is not stale");
+        assert!(client.receives_effects() && client.freed_memory_last(answer.number));
+        assert!(!client.awaits_answers());
+        client.check_integrity(&sequences);
     }
 }

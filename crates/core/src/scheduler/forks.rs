@@ -1,22 +1,18 @@
-//! Forks, and contexts that are full.
-//!
-//! A full slot is shifted: the oldest tokens after the retained ones are dropped, and the
-//! tokens after them move up. The positions of shifts depend on the sequence's own tokens only.
-//! A sequence that runs again after a failure therefore makes the same shifts and yields the
-//! same tokens. Where a model's state cannot be moved, the remaining tokens are computed again,
-//! as if the dropped ones had never existed.
+//! Forks that wait until their source is in no step.
 
-use super::sequence::SequenceKey;
-use super::{Effect, Fork, SchedulerCore, Submission};
-use crate::cache::{self, Salt};
-use crate::protocol::{ContextLimit, FinishReason, GenerateError};
+use std::sync::Arc;
+
+use super::sequence::{Sequence, SequenceKey};
+use super::sequences::Sequences;
+use super::{Fork, Submission};
+use crate::cache::Salt;
+use crate::protocol::{ContextLimit, GenerateError};
 use crate::{SequenceId, TokenId};
 
-/// The parts of a source that a fork takes over.
-struct ForkSource {
-    history: Vec<TokenId>,
-    at_limit: ContextLimit,
-    salt: Salt,
+/// Forks whose source is in a step in flight, and forks of those.
+#[derive(Debug, Default)]
+pub(super) struct Forks {
+    due: Vec<DueFork>,
 }
 
 /// A fork whose tokens are known.
@@ -31,183 +27,185 @@ pub(super) struct DueFork {
     pub(super) submission: Submission,
 }
 
-impl SchedulerCore {
-    /// Starts a sequence that continues another, now or after the step in flight.
-    pub(super) fn fork(&mut self, fork: Fork, effects: &mut Vec<Effect>) {
-        let Some(source) = self.fork_source(fork.source) else {
-            let error = GenerateError::ForkSource(fork.source);
-            effects.push(Effect::Failed(fork.submission.sequence, error));
-            return;
-        };
+/// The parts of a source that a fork takes over.
+#[derive(Debug)]
+pub(super) struct ForkSource {
+    history: Arc<[TokenId]>,
+    at_limit: ContextLimit,
+    salt: Salt,
+}
+
+impl Forks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.due.is_empty()
+    }
+
+    /// Keeps a fork until its source is in no step, or until its source, which is a fork that
+    /// waits itself, has started.
+    pub(super) fn wait(&mut self, fork: DueFork) {
+        self.due.push(fork);
+    }
+
+    /// Returns the new sequence of a fork that waits.
+    pub(super) fn find(&self, sequence: SequenceId) -> Option<&Submission> {
+        let mut due = self.due.iter().map(|fork| &fork.submission);
+        due.find(|due| due.sequence == sequence)
+    }
+
+    /// Removes a fork that waits. Returns whether there was one.
+    pub(super) fn cancel(&mut self, sequence: SequenceId) -> bool {
+        let before = self.due.len();
+        self.due.retain(|fork| fork.submission.sequence != sequence);
+        self.due.len() < before
+    }
+
+    /// Removes the forks of this source, in their order.
+    pub(super) fn take_of(&mut self, source: SequenceId) -> Vec<DueFork> {
+        let of_source = |fork: &mut DueFork| fork.source == source;
+        self.due.extract_if(.., of_source).collect()
+    }
+
+    /// Removes all forks. Returns their new sequences.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = SequenceId> {
+        let all = std::mem::take(&mut self.due);
+        all.into_iter().map(|fork| fork.submission.sequence)
+    }
+
+    pub(super) fn check_integrity(&self, sequences: &Sequences) {
+        // A source that is finished drains, and is not found by its id.
+        let waits = |key: &SequenceKey| sequences[*key].slot().is_some_and(|s| s.forks_due() > 0);
+        let sources = sequences.keys().filter(waits);
+        let sources: Vec<SequenceId> = sources.map(|key| sequences[key].id()).collect();
+        for fork in &self.due {
+            assert!(
+                sources.contains(&fork.source) || self.find(fork.source).is_some(),
+                "a fork waits for a source that knows it, or for a fork"
+            );
+        }
+    }
+}
+
+impl ForkSource {
+    /// Returns what a fork of this sequence takes over.
+    pub(super) fn sequence(entry: &Sequence) -> Self {
+        let submission = entry.submission();
+        Self {
+            history: entry.history().all().collect(),
+            at_limit: submission.at_limit,
+            salt: submission.salt.clone(),
+        }
+    }
+
+    /// Returns what a fork of this waiting fork takes over.
+    pub(super) fn waiting(submission: &Submission) -> Self {
+        Self {
+            history: submission.prompt.clone(),
+            at_limit: submission.at_limit,
+            salt: submission.salt.clone(),
+        }
+    }
+}
+
+impl DueFork {
+    /// Completes a fork with what it takes over from its source.
+    ///
+    /// # Errors
+    ///
+    /// If the source has fewer tokens than the fork continues, or if no token is left to
+    /// generate.
+    pub(super) fn new(
+        fork: Fork,
+        source: ForkSource,
+        context_tokens_max: usize,
+    ) -> Result<Self, GenerateError> {
         let known = source.history.len();
         let at = fork.at.unwrap_or(known);
         if at > known {
-            let error = GenerateError::ForkPastEnd {
+            return Err(GenerateError::ForkPastEnd {
                 at,
                 tokens: known,
                 source_sequence: fork.source,
-            };
-            effects.push(Effect::Failed(fork.submission.sequence, error));
-            return;
+            });
         }
         let mut submission = fork.submission;
-        let appended = submission.prompt.iter();
-        submission.prompt = source.history[..at]
-            .iter()
-            .chain(appended)
-            .copied()
-            .collect();
+        let continued = source.history[..at].iter();
+        let prompt = continued.chain(submission.prompt.iter()).copied();
+        submission.prompt = prompt.collect();
         for offset in &mut submission.restore_points {
             *offset += at;
         }
         submission.at_limit = source.at_limit;
         submission.salt = source.salt;
+        let tokens = submission.prompt.len();
         let left = match submission.at_limit {
             ContextLimit::Shift { .. } => usize::MAX,
-            ContextLimit::Stop => {
-                let context = self.spec.context_tokens_max;
-                context.saturating_sub(submission.prompt.len())
-            }
+            ContextLimit::Stop => context_tokens_max.saturating_sub(tokens),
         };
         submission.output_tokens_max = submission.output_tokens_max.min(left);
         if submission.output_tokens_max == 0 || submission.prompt.is_empty() {
-            let error = GenerateError::ForkFull {
-                tokens: submission.prompt.len(),
-            };
-            effects.push(Effect::Failed(submission.sequence, error));
-            return;
+            return Err(GenerateError::ForkFull { tokens });
         }
-        effects.push(Effect::Forked {
-            sequence: submission.sequence,
-            source: fork.source,
-            at,
-        });
-        let fork = DueFork {
+        Ok(Self {
             source: fork.source,
             at,
             replaces: fork.replaces,
             submission,
-        };
-        // The fork of a waiting fork starts after it.
-        match self.live_keys.get(&fork.source) {
-            Some(key) if !self.sequences[*key].in_flight() => self.start_fork(fork, effects),
-            Some(key) => {
-                let running = self.sequences[*key].running_mut();
-                running.expect("a sequence in a step has a slot").forks_due += 1;
-                self.forks_due.push(fork);
-            }
-            None => self.forks_due.push(fork),
-        }
-    }
-
-    /// Returns what a fork of this sequence takes over; `None` if the sequence is finished.
-    fn fork_source(&self, sequence: SequenceId) -> Option<ForkSource> {
-        if let Some(key) = self.live_keys.get(&sequence) {
-            let entry = &self.sequences[*key];
-            return Some(ForkSource {
-                history: entry.history().collect(),
-                at_limit: entry.at_limit,
-                salt: entry.salt.clone(),
-            });
-        }
-        let waits = |fork: &&DueFork| fork.submission.sequence == sequence;
-        let fork = self.forks_due.iter().find(waits)?;
-        Some(ForkSource {
-            history: fork.submission.prompt.to_vec(),
-            at_limit: fork.submission.at_limit,
-            salt: fork.submission.salt.clone(),
         })
     }
+}
 
-    /// Removes a fork that waits for the step in flight. Returns whether there was one.
-    pub(super) fn cancel_fork(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) -> bool {
-        let before = self.forks_due.len();
-        self.forks_due
-            .retain(|fork| fork.submission.sequence != sequence);
-        let is_cancelled = self.forks_due.len() < before;
-        // Its own forks already have all the tokens that they need.
-        self.start_forks_of(sequence, effects);
-        is_cancelled
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::tests::submission;
 
-    /// Starts the forks that waited until this sequence was in no step, and their forks.
-    pub(super) fn start_forks_of(&mut self, source: SequenceId, effects: &mut Vec<Effect>) {
-        let key = self.live_keys.get(&source).copied();
-        if let Some(running) = key.and_then(|key| self.sequences[key].running_mut()) {
-            running.forks_due = 0;
-        }
-        let all = std::mem::take(&mut self.forks_due);
-        let (due, others) = all.into_iter().partition(|fork| fork.source == source);
-        self.forks_due = others;
-        for fork in due {
-            let sequence = fork.submission.sequence;
-            self.start_fork(fork, effects);
-            self.start_forks_of(sequence, effects);
+    fn fork(source: u64, new: u64, at: Option<usize>) -> Fork {
+        Fork {
+            source: SequenceId(source),
+            at,
+            replaces: false,
+            submission: submission(new),
         }
     }
 
-    /// Has the cache share the source's state, if it has any, and queues the new sequence.
-    fn start_fork(&mut self, fork: DueFork, effects: &mut Vec<Effect>) {
-        let fork = match self.continue_in_slot(fork, effects) {
-            Some(fork) => fork,
-            None => return,
+    fn due(source: u64, new: u64) -> DueFork {
+        let source_parts = ForkSource::waiting(&submission(source));
+        DueFork::new(fork(source, new, None), source_parts, 100).expect("it fits")
+    }
+
+    #[test]
+    fn fork_continues_its_source_as_far_as_it_may() {
+        let check = |at, context, expected: Result<(&[TokenId], usize), GenerateError>| {
+            let source = ForkSource::waiting(&submission(1));
+            let due = DueFork::new(fork(1, 2, at), source, context);
+            let due = due.map(|due| (due.submission.prompt, due.submission.output_tokens_max));
+            assert_eq!(due, expected.map(|(prompt, most)| (prompt.into(), most)));
         };
-        let sequence = fork.source;
-        if let Some(key) = self.live_keys.get(&sequence)
-            && let source = &self.sequences[*key]
-            && let Some(running) = source.running()
-            && source.is_whole()
-        {
-            let computed = running.computed;
-            let share = cache::Message::Share {
-                sequence,
-                computed,
-                generated: source.generated_for_cache(),
-                at: fork.at.min(computed),
-            };
-            self.ask(share, effects);
-        }
-        self.submit(fork.submission);
-        if fork.replaces
-            && let Some(key) = self.live_keys.get(&sequence).copied()
-        {
-            self.finish(key, FinishReason::Cancelled, effects);
-        }
+        check(None, 100, Ok((&[1, 2, 3, 1, 2, 3], 10)));
+        check(Some(1), 7, Ok((&[1, 1, 2, 3], 3)));
+        check(Some(1), 4, Err(GenerateError::ForkFull { tokens: 4 }));
+        let past_end = GenerateError::ForkPastEnd {
+            at: 4,
+            tokens: 3,
+            source_sequence: SequenceId(1),
+        };
+        check(Some(4), 100, Err(past_end));
     }
 
-    /// Drops tokens from a sequence's slot if it is full and more tokens follow.
-    pub(super) fn shift_if_full(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
-        let Some(removed) = self.sequences[key].due_shift() else {
-            return;
-        };
-        let movable = self.spec.resumes_anywhere() && self.spec.can_shift;
-        if !movable {
-            self.leave_phase(key);
+    #[test]
+    fn forks_are_taken_with_their_source() {
+        let mut forks = Forks::default();
+        for (source, new) in [(1, 2), (3, 4), (1, 5)] {
+            forks.wait(due(source, new));
         }
-        let entry = &mut self.sequences[key];
-        let sequence = entry.sequence;
-        let forgotten = entry.forgotten_tokens() + removed.len();
-        effects.push(Effect::Shifted(sequence, forgotten));
-        let generated = entry.generated_for_cache();
-        let computed = entry.context_tokens_max;
-        if movable {
-            entry.shifted(&removed);
-            let remove = cache::Message::Remove {
-                sequence,
-                computed,
-                generated,
-                removed,
-            };
-            self.ask(remove, effects);
-        } else {
-            entry.begin_without(&removed);
-            let close = cache::Message::Close {
-                sequence,
-                computed,
-                generated,
-            };
-            self.ask(close, effects);
-            self.enqueue(key);
-        }
+        let taken = forks.take_of(SequenceId(1));
+        let taken: Vec<u64> = taken
+            .iter()
+            .map(|fork| fork.submission.sequence.0)
+            .collect();
+        assert_eq!(taken, [2, 5]);
+        assert!(forks.find(SequenceId(4)).is_some());
+        assert!(forks.cancel(SequenceId(4)) && !forks.cancel(SequenceId(4)));
+        assert!(forks.is_empty());
     }
 }

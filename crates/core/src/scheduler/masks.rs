@@ -33,11 +33,13 @@ impl MaskGate {
 
 impl SchedulerCore {
     pub(super) fn set_mask_gate(&mut self, sequence: SequenceId, gate: MaskGate) {
-        if let Some(key) = self.live_keys.get(&sequence) {
-            let entry = &mut self.sequences[*key];
-            // While the gate is shut, the rest of its prompt holds no other prompt back.
-            self.may_start |= gate == MaskGate::Shut && entry.prompt_tokens_left() > 0;
-            entry.mask_gate = gate;
+        if let Some(key) = self.sequences.find(sequence) {
+            let entry = &mut self.sequences[key];
+            if gate == MaskGate::Shut && entry.prompt_tokens_left() > 0 {
+                // While the gate is shut, the rest of its prompt holds no other prompt back.
+                self.waiting.request_scan();
+            }
+            entry.set_mask_gate(gate);
         }
     }
 
@@ -45,11 +47,8 @@ impl SchedulerCore {
     /// first.
     pub(super) fn await_mask(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
         let entry = &mut self.sequences[key];
-        let spec = entry.sampling_spec.as_ref();
-        let has_grammar = spec.is_some_and(|spec| spec.grammar.is_some());
-        if has_grammar && !entry.generated.is_empty() {
-            entry.mask_gate = MaskGate::Shut;
-            effects.push(Effect::AwaitMask(entry.sequence));
+        if entry.await_mask() {
+            effects.push(Effect::AwaitMask(entry.id()));
         }
     }
 }

@@ -41,23 +41,12 @@ impl<'a> Loss<'a> {
 
 impl SchedulerCore {
     pub(super) fn outcome(&mut self, outcome: Outcome, effects: &mut Vec<Effect>) {
-        let step = self.steps_in_flight.pop_front();
-        let step = step.expect("an outcome answers work in flight");
+        let step = self.pipeline.finish(&outcome, self.now);
         // Edits come before anything in the work that may fail. A lost device has enough memory
         // anyway.
         for number in step.fences {
             self.ask(cache::Message::FencePassed { number }, effects);
         }
-        if let Some(next) = self.steps_in_flight.front_mut() {
-            next.ends_at = self.now + next.takes;
-        }
-        if self.had_work {
-            self.device_idle += outcome.gap;
-        }
-        // A step that was submitted on top of a failed one may be dropped with it, and so would
-        // a step on top of that. None is submitted until the doubtful one has finished.
-        self.is_in_doubt |= outcome.result.is_err();
-        self.is_in_doubt &= !self.steps_in_flight.is_empty();
         // Sequences without their slots take no part in the rest.
         if !outcome.lost.is_empty() {
             self.lose_edited(outcome.lost, effects);
@@ -65,7 +54,7 @@ impl SchedulerCore {
         match outcome.result {
             Ok(span_outputs) => {
                 self.cost.observe(step.load, outcome.busy);
-                self.headroom.narrow();
+                self.grants.narrow_headroom();
                 for (member, span_output) in step.members.into_iter().zip(span_outputs) {
                     self.finish_span(member, span_output, effects);
                 }
@@ -81,23 +70,26 @@ impl SchedulerCore {
             Err(Failure::Reset(reason)) => {
                 let mut blamed = self.still_in_slot(&step.members);
                 // Work of an older epoch may fail because of state that is gone by now.
-                if blamed.is_empty() && step.epoch == self.epoch {
+                if blamed.is_empty() && !step.is_of_older_epoch {
                     // Without a step, no sequence in particular is to blame.
                     blamed = self.sequences.keys().collect();
                 }
                 self.reset(&blamed, &reason, 1, effects);
             }
         }
-        self.had_work = self.sequences.len() > self.paused;
+        self.pipeline.expect_work(self.sequences.have_work());
         self.probe_prefixes(effects);
     }
 
     /// Handles failed edits. Sequences whose slots they changed restart. The cache names those
     /// whose path contains a lost segment, and they restart then.
     fn lose_edited(&mut self, lost: Lost, effects: &mut Vec<Effect>) {
-        let slot = |key: &SequenceKey| self.sequences[*key].running().map(|running| running.slot);
-        let is_lost = |key: &&SequenceKey| slot(key).is_some_and(|slot| lost.slots.contains(&slot));
-        let keys: Vec<SequenceKey> = self.running.iter().filter(is_lost).copied().collect();
+        let is_lost = |key: &SequenceKey| {
+            let slot = self.sequences[*key].slot();
+            slot.is_some_and(|slot| lost.slots.contains(&slot.id()))
+        };
+        let running = self.slots.running().iter().copied();
+        let keys: Vec<SequenceKey> = running.filter(is_lost).collect();
         self.lose(&Loss::step(&keys, &keys, &lost.reason), effects);
         if !lost.segments.is_empty() {
             let segments = lost.segments;
@@ -107,61 +99,39 @@ impl SchedulerCore {
 
     /// Restarts a sequence whose slot the cache has closed, because part of its path was lost.
     pub(super) fn lost_path(&mut self, key: SequenceKey, slot: SlotId, effects: &mut Vec<Effect>) {
-        let running = self.sequences[key].running();
-        if running.is_some_and(|running| running.slot == slot) {
-            let loss = Loss {
-                lost: &[key],
-                blamed: &[],
-                reason: "",
-                alone_after: 1,
-                discards: true,
-            };
-            self.lose(&loss, effects);
+        if self.sequences[key].has_slot(slot) {
+            self.lose(&Loss::step(&[key], &[], ""), effects);
         }
     }
 
     /// Returns the members of a step that still have the slot that they had then.
     pub(super) fn still_in_slot(&self, members: &[Member]) -> Vec<SequenceKey> {
-        let slot = |key| {
-            self.sequences
-                .get(key)
-                .and_then(|entry| entry.running())
-                .map(|r| r.slot)
+        let is_there = |member: &&Member| {
+            let entry = self.sequences.get(member.key);
+            entry.is_some_and(|entry| entry.has_slot(member.slot))
         };
-        let there = members
-            .iter()
-            .filter(|member| slot(member.key) == Some(member.slot));
+        let there = members.iter().filter(is_there);
         there.map(|member| member.key).collect()
     }
 
     /// Finishes a sequence's part of a step.
     fn finish_span(&mut self, member: Member, span_output: SpanOutput, effects: &mut Vec<Effect>) {
         let key = member.key;
-        let Some(entry) = self.sequences.get_mut(key) else {
+        let entry = self.sequences.get_mut(key);
+        let Some(entry) = entry.filter(|entry| entry.has_slot(member.slot)) else {
+            // It has ended, or lost its slot meanwhile.
             return;
         };
-        let Some(running) = entry
-            .running_mut()
-            .filter(|running| running.slot == member.slot)
-        else {
-            // It lost its slot meanwhile.
-            return;
-        };
-        running.steps_in_flight -= 1;
-        running.in_flight_tokens -= member.tokens;
-        running.computed += member.tokens;
-        running.in_flight_samples -= usize::from(member.samples_token);
-        let computed = running.computed;
-        if entry.report_prefill_progress && entry.generated.is_empty() && entry.finished.is_none() {
-            let computed = computed.min(entry.prompt.len());
-            effects.push(Effect::Prefilled(entry.sequence, computed));
+        entry.finish_step(member.tokens, member.samples_token);
+        if let Some(computed) = entry.prefill_progress() {
+            effects.push(Effect::Prefilled(entry.id(), computed));
         }
         match span_output {
             SpanOutput::Token(token) => self.on_token_sampled(key, token, None, effects),
             SpanOutput::Scored(token, logprobs) => {
                 self.on_token_sampled(key, token, Some(logprobs), effects)
             }
-            SpanOutput::Failed(_) if entry.finished.is_some() => {}
+            SpanOutput::Failed(_) if entry.is_finished() => {}
             SpanOutput::Failed(GrammarError::Finished) => {
                 self.finish(key, FinishReason::EndToken, effects);
             }
@@ -177,24 +147,24 @@ impl SchedulerCore {
 
     /// Does what had to wait until the sequence is in no step.
     fn after_step(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
-        let Some(entry) = self.sequences.get(key).filter(|entry| !entry.in_flight()) else {
+        let Some(entry) = self.sequences.get(key) else {
             return;
         };
-        let Some(running) = entry.running() else {
+        let Some(slot) = entry.slot().filter(|slot| !slot.is_in_step()) else {
             return;
         };
-        let sequence = entry.sequence;
-        if let Some(finished) = entry.finished {
+        let sequence = entry.id();
+        if let Some(finished) = entry.finished() {
             self.free_slot(key, finished, effects);
             return;
         }
-        if running.preempting {
+        if slot.is_preempting() {
             self.preempt_now(key, effects);
             return;
         }
-        if running.forks_due > 0 {
+        if slot.forks_due() > 0 {
             self.start_forks_of(sequence, effects);
-            if !self.live_keys.contains_key(&sequence) {
+            if self.sequences.find(sequence).is_none() {
                 // A fork has taken over its slot.
                 return;
             }
@@ -203,6 +173,17 @@ impl SchedulerCore {
             self.report_checkpoints(key, effects);
         }
         self.shift_if_full(key, effects);
+    }
+
+    /// Has the cache copy a sequence's computed state if it has grown enough.
+    fn back_up_if_due(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
+        let tokens_min = self.backup_tokens;
+        if tokens_min > 0
+            && let Some(entry) = self.sequences.get_mut(key)
+            && let Some(message) = entry.take_backup(tokens_min)
+        {
+            self.ask(message, effects);
+        }
     }
 
     /// Adds a sampled token to a sequence.
@@ -214,16 +195,12 @@ impl SchedulerCore {
         effects: &mut Vec<Effect>,
     ) {
         let entry = &mut self.sequences[key];
-        entry.suspect = false;
-        entry.resumes = false;
-        entry.failures = 0;
-        entry.generated.push(token);
-        if entry.finished.is_some() {
+        entry.push(token);
+        if entry.is_finished() {
             // Sampled before its end was known: part of its history, but not of its output.
             return;
         }
-        let full = entry.generated.len() == entry.output_tokens_max;
-        if entry.end_tokens.contains(&token) {
+        if entry.submission().end_tokens.contains(&token) {
             let reason = if self.spec.end_tokens.contains(&token) {
                 FinishReason::EndToken
             } else {
@@ -232,13 +209,11 @@ impl SchedulerCore {
             self.finish(key, reason, effects);
             return;
         }
-        effects.push(Effect::Token(entry.sequence, token, logprobs));
-        match entry.turn_tokens_left {
-            0 => {}
-            1 => self.end_turn(key),
-            _ => entry.turn_tokens_left -= 1,
+        effects.push(Effect::Token(entry.id(), token, logprobs));
+        if entry.count_token_of_turn() {
+            self.waiting.end_turn(entry);
         }
-        if full {
+        if entry.has_full_output() {
             self.finish(key, FinishReason::Length, effects);
         }
     }
@@ -246,36 +221,30 @@ impl SchedulerCore {
     /// Returns sequences whose state is lost to their places in the queue. Blamed ones return
     /// only as often as the configuration allows, and then fail.
     pub(super) fn lose(&mut self, loss: &Loss<'_>, effects: &mut Vec<Effect>) {
-        for key in loss.lost {
-            self.leave_phase(*key);
-            let entry = &mut self.sequences[*key];
-            let sequence = entry.sequence;
+        for key in loss.lost.iter().copied() {
+            self.leave_phase(key);
             if loss.discards {
-                self.ask(cache::Message::Discard { sequence }, effects);
+                self.ask(self.sequences[key].discard_message(), effects);
             }
-            let entry = &mut self.sequences[*key];
-            if loss.blamed.contains(key) {
-                entry.failures += 1;
-                entry.suspect |= entry.failures >= loss.alone_after;
-            }
-            entry.resumes = !entry.generated.is_empty();
-            entry.restart();
+            let entry = &mut self.sequences[key];
+            entry.lose_state(loss.blamed.contains(&key), loss.alone_after);
             if injected::is_injected(Bug::TokenAgain)
-                && entry.finished.is_none()
-                && let Some(token) = entry.generated.last()
+                && !entry.is_finished()
+                && let Some(token) = entry.history().generated().last()
             {
-                effects.push(Effect::Token(sequence, *token, None));
+                effects.push(Effect::Token(entry.id(), *token, None));
             }
-            let (finished, failures) = (entry.finished, entry.failures);
-            self.enqueue(*key);
+            let sequence = entry.id();
+            let (finished, failures) = (entry.finished(), entry.failed_steps());
+            self.enqueue(key);
             if let Some(finished) = finished {
-                self.free_slot(*key, finished, effects);
+                self.free_slot(key, finished, effects);
             } else if failures > self.config.step_retries_max {
                 let error = GenerateError::Device {
                     attempts: failures,
                     reason: loss.reason.to_string(),
                 };
-                self.fail(*key, error, Finished::Discard, effects);
+                self.fail(key, error, Finished::Discard, effects);
             } else {
                 self.start_forks_of(sequence, effects);
             }

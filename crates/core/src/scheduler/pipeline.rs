@@ -1,18 +1,18 @@
-//! Submits steps to the device, up to two at once.
+//! The work for the device: what goes with the next work, and the work in flight, up to two
+//! steps at once.
 //!
-//! The second is planned as late as possible without making the device wait. Sequences that
+//! The second step is planned as late as possible without making the device wait. Sequences that
 //! arrive while the first is computed can thus be part of it.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::policy::plan::{self, Budget, Candidate};
+use super::Predecessor;
 use super::policy::step_cost::StepLoad;
-use super::sequence::SequenceKey;
-use super::{Effect, SchedulerCore};
+use super::sequence::{Sequence, SequenceKey, Slot};
+use super::sequences::Sequences;
 use crate::SlotId;
-use crate::protocol::{
-    OutputKind, PlannedSpan, SamplerStart, TokenSampling, WORK_IN_FLIGHT_MAX, Work,
-};
+use crate::protocol::{Edit, Outcome, PlannedSpan, SamplerStart, WORK_IN_FLIGHT_MAX, Work};
 
 /// Time before the end of a step at which the next is planned at the latest. It covers
 /// planning, building the graph, and a timer's error.
@@ -20,24 +20,46 @@ const LEAD_MIN: Duration = Duration::from_millis(4);
 /// The same as a part of the step's duration: long steps are predicted less exactly.
 const LEAD_PART: f64 = 0.15;
 
-/// Multiple of the largest step so far up to which a step's duration is predicted.
-const TRUSTED_SIZES: usize = 4;
+/// The work for the device, and what is known of the device.
+#[derive(Debug, Default)]
+pub(super) struct Pipeline {
+    /// Edits for the next work, in the cache's order.
+    edits: Vec<Edit>,
+    /// Fences behind these edits, which the cache expects to pass.
+    fences: Vec<u64>,
+    /// The work in flight, oldest first.
+    steps_in_flight: VecDeque<InFlightStep>,
+    /// Whether a step has failed on top of which a step in flight was submitted.
+    is_in_doubt: bool,
+    /// Number of times that all state was lost: the device reported it, or the device, the
+    /// cache or the scheduler was lost.
+    epoch: u64,
+    /// Whether there is no device now; there may be one later.
+    device_away: bool,
+    /// Whether the device does not know the epoch yet and still holds lost state. Work is then
+    /// sent for the epoch alone.
+    device_needs_reset: bool,
+    /// Whether there was something to do when the last work finished.
+    had_work: bool,
+    /// Time so far in which the device was idle although there was work.
+    device_idle: Duration,
+}
 
 /// Work in flight.
 #[derive(Debug)]
-pub(super) struct InFlightStep {
+struct InFlightStep {
     /// The sequences in the step.
-    pub(super) members: Vec<Member>,
+    members: Vec<Member>,
     /// The load of the step.
-    pub(super) load: StepLoad,
+    load: StepLoad,
     /// Predicted duration.
-    pub(super) takes: Duration,
+    takes: Duration,
     /// Predicted end.
-    pub(super) ends_at: Duration,
+    ends_at: Duration,
     /// Fences that pass when the edits sent with it are carried out.
-    pub(super) fences: Vec<u64>,
+    fences: Vec<u64>,
     /// Epoch in which it was sent. A failure of work from an earlier epoch blames no sequence.
-    pub(super) epoch: u64,
+    epoch: u64,
 }
 
 /// One sequence's part in a step in flight.
@@ -50,188 +72,317 @@ pub(super) struct Member {
     pub(super) samples_token: bool,
 }
 
-impl SchedulerCore {
-    /// Submits work while the device can take more and there is something to do.
-    pub(super) fn plan_steps(&mut self, effects: &mut Vec<Effect>) {
-        while !self.device_away
+/// A step that is planned and not submitted.
+#[derive(Debug, Default)]
+pub(super) struct PlannedStep {
+    members: Vec<Member>,
+    spans: Vec<PlannedSpan>,
+    sampler_starts: Vec<SamplerStart>,
+    load: StepLoad,
+}
+
+/// Work that has finished.
+#[derive(Debug)]
+pub(super) struct FinishedStep {
+    /// The sequences that were in the step.
+    pub(super) members: Vec<Member>,
+    /// Its load.
+    pub(super) load: StepLoad,
+    /// Fences that have passed.
+    pub(super) fences: Vec<u64>,
+    /// Whether all state was lost after it was sent.
+    pub(super) is_of_older_epoch: bool,
+}
+
+impl PlannedStep {
+    /// Creates a step that this many sequences can join without an allocation.
+    pub(super) fn with_capacity(members: usize) -> Self {
+        Self {
+            members: Vec::with_capacity(members),
+            spans: Vec::with_capacity(members),
+            sampler_starts: Vec::new(),
+            load: StepLoad::default(),
+        }
+    }
+
+    /// Adds the next `tokens` tokens of a sequence, which come after `cached` computed ones.
+    /// Returns how many of them its user was not charged for before.
+    pub(super) fn add(
+        &mut self,
+        key: SequenceKey,
+        entry: &mut Sequence,
+        tokens: usize,
+        cached: usize,
+    ) -> usize {
+        let joined = entry.join_step(tokens, &mut self.sampler_starts);
+        self.members.push(Member {
+            key,
+            slot: joined.span.slot,
+            tokens,
+            samples_token: joined.samples_token,
+        });
+        self.spans.push(joined.span);
+        self.load = self.load.and(StepLoad::span(tokens, cached));
+        joined.new_tokens
+    }
+
+    /// Returns what it costs the device.
+    pub(super) fn load(&self) -> StepLoad {
+        self.load
+    }
+}
+
+impl Pipeline {
+    /// Whether there is no device now.
+    pub(super) fn is_device_away(&self) -> bool {
+        self.device_away
+    }
+
+    /// Returns the time so far in which the device was idle although there was work.
+    pub(super) fn device_idle(&self) -> Duration {
+        self.device_idle
+    }
+
+    /// Whether no work is in flight, and no edit waits for the next one.
+    pub(super) fn is_idle(&self) -> bool {
+        self.steps_in_flight.is_empty() && self.edits.is_empty()
+    }
+
+    /// Whether the device can take work now.
+    pub(super) fn takes_work(&self, now: Duration) -> bool {
+        !self.device_away
             && !self.is_in_doubt
             && self.steps_in_flight.len() < WORK_IN_FLIGHT_MAX
-            && self.next_submit_at().is_none_or(|at| at <= self.now)
-            && self.plan_step(effects)
-        {}
+            && self.next_submit_at(now).is_none()
     }
 
     /// Returns when the next step is planned, if that is held back.
-    pub(super) fn next_submit_at(&self) -> Option<Duration> {
+    pub(super) fn next_submit_at(&self, now: Duration) -> Option<Duration> {
         let last = self.steps_in_flight.back()?;
         if self.steps_in_flight.len() == WORK_IN_FLIGHT_MAX {
             return None;
         }
         let lead = LEAD_MIN.max(last.takes.mul_f64(LEAD_PART));
         let at = last.ends_at.saturating_sub(lead);
-        (at > self.now).then_some(at)
+        (at > now).then_some(at)
     }
 
-    /// Submits the next work. Returns false if there is nothing to do, or if it must wait until
-    /// the step in flight has finished.
-    fn plan_step(&mut self, effects: &mut Vec<Effect>) -> bool {
-        for running_index in 0..self.running.len() {
-            self.extend_grant(self.running[running_index], effects);
+    /// Whether work with this many tokens is to be submitted: there is something to do, and it
+    /// need not wait until the step in flight has finished.
+    pub(super) fn is_due(&self, tokens: usize, overlap_tokens_max: usize) -> bool {
+        let overlaps = self.steps_in_flight.is_empty() || tokens <= overlap_tokens_max;
+        let has_work = tokens > 0 || !self.edits.is_empty() || self.device_needs_reset;
+        overlaps && has_work
+    }
+
+    /// Adds an edit to the next work.
+    pub(super) fn push_edit(&mut self, edit: Edit) {
+        self.edits.push(edit);
+    }
+
+    /// Sets a fence behind all edits so far. It passes when they are carried out. A device that
+    /// does not know the epoch yet would drop states imported before that, so the fence waits
+    /// for it. Returns whether the fence has passed already.
+    #[must_use]
+    pub(super) fn set_fence(&mut self, number: u64) -> bool {
+        if !self.edits.is_empty() || self.device_needs_reset {
+            self.fences.push(number);
+        } else if let Some(last) = self.steps_in_flight.back_mut() {
+            last.fences.push(number);
+        } else {
+            return true;
         }
-        let (keys, candidates) = self.candidates();
-        let shares = plan::plan(&candidates, &self.budget());
-        let tokens: usize = shares.iter().map(|share| share.tokens).sum();
-        let overlaps = self.steps_in_flight.is_empty() || tokens <= self.spec.overlap_tokens_max;
-        let has_work = !shares.is_empty() || !self.edits.is_empty() || self.device_needs_reset;
-        if !overlaps || !has_work {
-            return false;
-        }
+        false
+    }
+
+    /// Submits a step, predicted to take this long, with all edits so far.
+    pub(super) fn submit(&mut self, step: PlannedStep, takes: Duration, now: Duration) -> Work {
         self.device_needs_reset = false;
-        if !shares.is_empty() {
-            self.step_turns();
-        }
-        for key in &keys {
-            let running = self.sequences[*key].running_mut();
-            running.expect("a candidate has a slot").waited_steps += 1;
-        }
-        let mut step = InFlightStep {
-            members: Vec::with_capacity(shares.len()),
-            load: StepLoad::default(),
-            takes: Duration::ZERO,
-            ends_at: self.now,
+        let last = self.steps_in_flight.back();
+        let begins_at = last.map_or(now, |last| last.ends_at.max(now));
+        self.steps_in_flight.push_back(InFlightStep {
+            members: step.members,
+            load: step.load,
+            takes,
+            ends_at: begins_at + takes,
             fences: std::mem::take(&mut self.fences),
             epoch: self.epoch,
-        };
-        let mut spans = Vec::with_capacity(shares.len());
-        for share in shares {
-            let cached = candidates[share.candidate].cached;
-            step.load = step.load.and(StepLoad::span(share.tokens, cached));
-            let (span, member) = self.add_to_step(keys[share.candidate], share.tokens);
-            let decoding = candidates[share.candidate].decoding;
-            self.charge(member, decoding);
-            // The next prompt is closer to its start.
-            self.may_start |= !decoding && self.memory_waiter.is_none() && self.has_slots();
-            spans.push(span);
-            step.members.push(member);
-        }
-        step.takes = self.predicted_time(step.load);
-        let begins_at = self
-            .steps_in_flight
-            .back()
-            .map_or(self.now, |last| last.ends_at.max(self.now));
-        step.ends_at = begins_at + step.takes;
-        self.steps_in_flight.push_back(step);
-        effects.push(Effect::Work(Work {
+        });
+        Work {
             edits: std::mem::take(&mut self.edits),
-            sampler_starts: std::mem::take(&mut self.sampler_starts),
-            spans,
+            sampler_starts: step.sampler_starts,
+            spans: step.spans,
             epoch: self.epoch,
-        }));
-        true
-    }
-
-    /// Returns the sequences that could be part of the next step.
-    fn candidates(&self) -> (Vec<SequenceKey>, Vec<Candidate>) {
-        let mut keys = Vec::with_capacity(self.running.len());
-        let mut candidates = Vec::with_capacity(self.running.len());
-        for key in &self.running {
-            let entry = &self.sequences[*key];
-            // Only prompts are ordered by service.
-            let service = if entry.fresh().is_empty() {
-                self.service.of(entry.user)
-            } else {
-                0.0
-            };
-            if let Some(candidate) = entry.candidate(service) {
-                keys.push(*key);
-                candidates.push(candidate);
-            }
-        }
-        (keys, candidates)
-    }
-
-    fn budget(&self) -> Budget {
-        Budget {
-            tokens: self.config.step_tokens_max,
-            inter_token: self.config.inter_token,
-            cost: self.cost.cost(),
-            trusted_tokens: self.cost.tokens_seen().saturating_mul(TRUSTED_SIZES),
-            prefill_wait_steps_max: self.config.prefill_wait_steps_max,
-            prefill_tokens_min: self.config.prefill_tokens_min,
         }
     }
 
-    /// Adds a sequence to the step that is being planned.
-    fn add_to_step(&mut self, key: SequenceKey, tokens: usize) -> (PlannedSpan, Member) {
-        let entry = &mut self.sequences[key];
-        let token_source = entry.next_token_source(tokens);
-        let samples_token = entry.pending() <= tokens;
-        let index = entry.generated.len();
-        let needs_sampler = samples_token && entry.sampling_spec.is_some();
-        let spec = entry.sampling_spec.clone().filter(|_| needs_sampler);
-        let sampling = entry.sampling;
-        let running = entry.running_mut().expect("a candidate has a slot");
-        let slot = running.slot;
-        let output_kind = if samples_token {
-            OutputKind::Token(TokenSampling {
-                sampling,
-                index: (index + running.in_flight_samples) as u64,
-            })
-        } else {
-            OutputKind::Nothing
-        };
-        running.in_flight_tokens += tokens;
-        running.steps_in_flight += 1;
-        running.in_flight_samples += usize::from(samples_token);
-        running.waited_steps = 0;
-        let has_sampler = std::mem::replace(&mut running.has_sampler, needs_sampler);
-        if let (Some(spec), false) = (spec, has_sampler) {
-            self.sampler_starts.push(SamplerStart {
-                slot,
-                spec,
-                sampling,
-                prompt: entry.prompt.clone(),
-                output: entry.generated.clone(),
-            });
+    /// Finishes the oldest work in flight.
+    pub(super) fn finish(&mut self, outcome: &Outcome, now: Duration) -> FinishedStep {
+        let step = self.steps_in_flight.pop_front();
+        let step = step.expect("an outcome answers work in flight");
+        if let Some(next) = self.steps_in_flight.front_mut() {
+            next.ends_at = now + next.takes;
         }
-        let member = Member {
-            key,
-            slot,
+        if self.had_work {
+            self.device_idle += outcome.gap;
+        }
+        // A step that was submitted on top of a failed one may be dropped with it, and so would
+        // a step on top of that. None is submitted until the doubtful one has finished.
+        self.is_in_doubt |= outcome.result.is_err();
+        self.is_in_doubt &= !self.steps_in_flight.is_empty();
+        FinishedStep {
+            members: step.members,
+            load: step.load,
+            fences: step.fences,
+            is_of_older_epoch: step.epoch != self.epoch,
+        }
+    }
+
+    /// Records whether there is something to do now that work has finished. The device's time
+    /// until the next work counts as idle if there is.
+    pub(super) fn expect_work(&mut self, has_work: bool) {
+        self.had_work = has_work;
+    }
+
+    /// Begins an epoch: all state is lost, and the edits of lost state with it.
+    pub(super) fn begin_epoch(&mut self) {
+        self.epoch += 1;
+        self.device_needs_reset = true;
+        self.edits.clear();
+        self.fences.clear();
+    }
+
+    /// Records that the device is lost. Returns the sequences whose work was in flight.
+    pub(super) fn lose_device(&mut self) -> Vec<Member> {
+        self.device_away = true;
+        self.is_in_doubt = false;
+        let steps = std::mem::take(&mut self.steps_in_flight);
+        steps.into_iter().flat_map(|step| step.members).collect()
+    }
+
+    /// Records that there is another device, which is empty.
+    pub(super) fn find_device(&mut self) {
+        self.device_away = false;
+    }
+
+    /// Takes over the work in flight of a failed scheduler, whose sequences restart.
+    pub(super) fn succeed(&mut self, predecessor: Predecessor, now: Duration) {
+        self.epoch = predecessor.epoch;
+        self.device_away = predecessor.device_away;
+        let strays = (0..predecessor.in_flight).map(|_| InFlightStep {
+            members: Vec::new(),
+            load: StepLoad::default(),
+            takes: Duration::ZERO,
+            ends_at: now,
+            fences: Vec::new(),
+            epoch: predecessor.epoch,
+        });
+        self.steps_in_flight = VecDeque::from_iter(strays);
+    }
+
+    pub(super) fn check_integrity(&self, sequences: &Sequences) {
+        assert!(
+            self.steps_in_flight.len() <= WORK_IN_FLIGHT_MAX,
+            "at most two steps are in flight"
+        );
+        assert!(
+            !self.is_in_doubt || !self.steps_in_flight.is_empty(),
+            "only a step in flight is in doubt"
+        );
+        let slots = sequences.keys();
+        let slots = slots.filter_map(|key| Some((key, sequences[key].slot()?)));
+        for (key, slot) in slots {
+            self.check_slot(key, slot);
+        }
+    }
+
+    fn check_slot(&self, key: SequenceKey, slot: &Slot) {
+        let members = self.steps_in_flight.iter().flat_map(|step| &step.members);
+        let own = members.filter(|member| member.key == key && member.slot == slot.id());
+        let own: Vec<&Member> = own.collect();
+        assert_eq!(
+            own.len(),
+            slot.steps_in_flight(),
+            "steps in flight are counted"
+        );
+        let tokens: usize = own.iter().map(|member| member.tokens).sum();
+        assert_eq!(
             tokens,
-            samples_token,
-        };
-        (
-            PlannedSpan {
-                slot,
-                token_source,
-                output_kind,
-            },
-            member,
-        )
+            slot.in_flight_tokens(),
+            "tokens in flight are counted"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{DeviceMemory, Failure, Lost};
+
+    const fn at(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
     }
 
-    /// Charges a user for its part in a step, except for tokens that were charged before.
-    fn charge(&mut self, member: Member, decoding: bool) {
-        let entry = &mut self.sequences[member.key];
-        let running = entry.running().expect("a member of a step has a slot");
-        let end = running.computed + running.in_flight_tokens + running.shifted_out;
-        let new = end.saturating_sub(entry.charged_tokens).min(member.tokens);
-        entry.charged_tokens = entry.charged_tokens.max(end);
-        let price = if decoding {
-            self.config.output_token_service
-        } else {
-            self.config.prompt_token_service
-        };
-        self.service
-            .charge(entry.user, price * new as f64, entry.weight);
+    fn outcome(result: Result<Vec<crate::protocol::SpanOutput>, Failure>) -> Outcome {
+        Outcome {
+            result,
+            busy: Duration::ZERO,
+            gap: at(1),
+            lost: Lost::default(),
+            memory: DeviceMemory::default(),
+        }
     }
 
-    fn predicted_time(&self, load: StepLoad) -> Duration {
-        let seconds = match self.cost.cost() {
-            Some(cost) if load.tokens > 0 => cost.of(load),
-            _ => 0.0,
-        };
-        // Longer than any plan looks ahead.
-        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(3600))
+    #[test]
+    fn second_step_is_submitted_shortly_before_the_first_ends() {
+        let mut pipeline = Pipeline::default();
+        assert!(pipeline.takes_work(at(0)));
+        pipeline.submit(PlannedStep::default(), at(100), at(0));
+        assert_eq!(pipeline.next_submit_at(at(0)), Some(at(85)));
+        assert!(!pipeline.takes_work(at(84)) && pipeline.takes_work(at(85)));
+        pipeline.submit(PlannedStep::default(), at(100), at(85));
+        assert!(!pipeline.takes_work(at(200)), "two steps are in flight");
+        pipeline.finish(&outcome(Ok(Vec::new())), at(110));
+        assert_eq!(pipeline.next_submit_at(at(110)), Some(at(195)));
+    }
+
+    #[test]
+    fn no_step_is_submitted_on_top_of_a_doubtful_one() {
+        let mut pipeline = Pipeline::default();
+        for _ in 0..WORK_IN_FLIGHT_MAX {
+            pipeline.submit(PlannedStep::default(), at(0), at(0));
+        }
+        pipeline.finish(&outcome(Err(Failure::Dropped)), at(1));
+        assert!(!pipeline.takes_work(at(1)));
+        pipeline.finish(&outcome(Ok(Vec::new())), at(2));
+        assert!(pipeline.takes_work(at(2)));
+    }
+
+    #[test]
+    fn fence_passes_with_the_work_before_it() {
+        let mut pipeline = Pipeline::default();
+        assert!(pipeline.set_fence(1), "there is nothing before it");
+        pipeline.submit(PlannedStep::default(), at(0), at(0));
+        assert!(!pipeline.set_fence(2));
+        pipeline.begin_epoch();
+        assert!(!pipeline.set_fence(3));
+        let step = pipeline.finish(&outcome(Ok(Vec::new())), at(1));
+        assert_eq!(step.fences, [2]);
+        assert!(step.is_of_older_epoch);
+        assert!(pipeline.is_due(0, 0), "the device is to learn the epoch");
+        pipeline.submit(PlannedStep::default(), at(0), at(1));
+        let step = pipeline.finish(&outcome(Ok(Vec::new())), at(2));
+        assert_eq!(step.fences, [3]);
+    }
+
+    #[test]
+    fn device_is_idle_only_while_there_is_work() {
+        let mut pipeline = Pipeline::default();
+        for has_work in [true, false, true] {
+            pipeline.submit(PlannedStep::default(), at(0), at(0));
+            pipeline.finish(&outcome(Ok(Vec::new())), at(0));
+            pipeline.expect_work(has_work);
+        }
+        assert_eq!(pipeline.device_idle(), at(1));
     }
 }

@@ -4,8 +4,8 @@ use super::super::products::{along, along_fewer, line, sums};
 use super::super::simd::{Number, Simd};
 use super::group::BLOCK;
 use super::item::{KvSlice, Work};
-use super::scratch::Scratch;
 use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
+use crate::scratch::Scratch;
 
 /// Maximum queries for which this kernel is the faster one. Each query costs its own pass over
 /// the block in the first level of cache. Beyond half a vector of queries, the idle lanes of
@@ -47,6 +47,9 @@ pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut 
             is_partial |= visible_range.is_partial(&kv_slice);
         }
         let end = end.next_multiple_of(S::LANES);
+        if let Some(softcap) = work.softcap() {
+            softcap.apply(scores, BLOCK, end);
+        }
         if is_partial {
             apply_mask(simd, work, block, end, scores);
         }

@@ -7,8 +7,9 @@ use super::super::simd::{Job, Number, Simd, dispatch_on};
 use super::super::split::Split;
 use super::group::{BLOCK, Group, Source};
 use super::plan::{AttendPlan, Item, Order};
-use super::scratch::{self, Scratch};
+use super::softmax::{Softcap, with_sink};
 use super::{Cache, few_queries, many_queries};
+use crate::scratch::{self, Scratch};
 
 /// Plans with a lower cost than this do not use another thread.
 const SINGLE_THREAD_BELOW: usize = 8 << 10;
@@ -21,12 +22,21 @@ pub(super) struct Caches<'a, N> {
     pub(super) tails: &'a [Cache<'a, N>],
 }
 
+/// The queries of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows<'a> {
+    /// `[rows, query heads, dim]`, rotated and scaled.
+    pub(super) queries: &'a [f32],
+    /// The logit of each query head's sink.
+    pub(super) sinks: Option<&'a [f32]>,
+}
+
 /// Computes all items of `plan`: into `output` where no merge is necessary, into `partials`
-/// elsewhere. `queries` are rotated and scaled.
+/// elsewhere.
 pub(super) fn run<N: Number>(
     pool: &Pool,
     plan: &AttendPlan,
-    queries: &[f32],
+    rows: Rows<'_>,
     caches: Caches<'_, N>,
     partials: &mut [f32],
     output: &mut [f32],
@@ -39,7 +49,7 @@ pub(super) fn run<N: Number>(
             plan,
             group,
             item,
-            queries,
+            rows,
             caches,
             partials: &partials,
             output: &output,
@@ -80,7 +90,7 @@ pub(super) struct Work<'a, N> {
     plan: &'a AttendPlan,
     group: &'a Group,
     pub(super) item: &'a Item,
-    queries: &'a [f32],
+    rows: Rows<'a>,
     caches: Caches<'a, N>,
     partials: &'a Split<'a, f32>,
     output: &'a Split<'a, f32>,
@@ -186,7 +196,15 @@ impl<'a, N: Number> Work<'a, N> {
     /// The rotated, scaled numbers of a query.
     #[inline(always)]
     pub(super) fn query(&self, query: usize) -> &'a [f32] {
-        &self.queries[self.range(query)]
+        &self.rows.queries[self.range(query)]
+    }
+
+    /// The softcap of the scores, if any.
+    #[inline(always)]
+    pub(super) fn softcap(&self) -> Option<Softcap> {
+        let set = self.plan.set;
+        let cap = self.plan.attention.extras.softcap;
+        cap.map(|cap| Softcap { cap, set })
     }
 
     /// The positions that a query sees.
@@ -240,7 +258,8 @@ impl<'a, N: Number> Work<'a, N> {
         if self.group.direct {
             // SAFETY: only one item computes this query.
             let output = unsafe { self.output.part(self.range(query)) };
-            let factor = simd.splat(1.0 / total);
+            let sink = self.rows.sinks.map(|sinks| sinks[self.locate(query).2]);
+            let factor = simd.splat(1.0 / with_sink(largest, total, sink));
             for (from, to) in values.chunks(S::LANES).zip(output.chunks_mut(S::LANES)) {
                 simd.store_part(to, simd.mul(simd.load_part(from), factor));
             }

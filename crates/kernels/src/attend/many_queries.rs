@@ -6,8 +6,8 @@ use super::super::products::across;
 use super::super::simd::{Number, Simd};
 use super::group::BLOCK;
 use super::item::{KvSlice, VisibleRange, Work};
-use super::scratch::Scratch;
-use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
+use super::softmax::{HIDDEN, LOWEST, Layout, Softcap, weigh};
+use crate::scratch::Scratch;
 
 /// Computes an item, in tiles of two vectors of queries.
 #[inline(always)]
@@ -70,6 +70,7 @@ pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut 
                 total: &mut total[lanes],
                 values: &mut values[numbers],
                 dim,
+                softcap: work.softcap(),
             };
             if tile.count > S::LANES {
                 tile.attend::<S, 2>(simd, &block, scores, factors);
@@ -123,6 +124,7 @@ struct Tile<'a> {
     /// `[width, dim]`.
     values: &'a mut [f32],
     dim: usize,
+    softcap: Option<Softcap>,
 }
 
 impl Tile<'_> {
@@ -141,6 +143,10 @@ impl Tile<'_> {
             return;
         }
         self.score::<S, NQ>(simd, &block, scores);
+        if let Some(softcap) = self.softcap {
+            let width = 2 * S::LANES;
+            softcap.apply(&mut scores[..block.tokens * width], width, NQ * S::LANES);
+        }
         if self.visible_range.is_partial(&block) {
             self.apply_mask::<S, NQ>(simd, &block, scores);
         }

@@ -3,13 +3,20 @@
 use super::super::pool::Pool;
 use super::super::simd::{Job, Simd, dispatch_on};
 use super::plan::{AttendPlan, Span};
-use super::softmax::LOWEST;
+use super::softmax::{LOWEST, with_sink};
 
 /// Fewer numbers than this do not use another thread.
 const SINGLE_THREAD_BELOW: usize = 64 << 10;
 
-/// Merges the partial results of every row that has any into `output`.
-pub(super) fn merge(pool: &Pool, plan: &AttendPlan, partials: &[f32], output: &mut [f32]) {
+/// Merges the partial results of every row that has any into `output`. A sink joins after the
+/// last part.
+pub(super) fn merge(
+    pool: &Pool,
+    plan: &AttendPlan,
+    sinks: Option<&[f32]>,
+    partials: &[f32],
+    output: &mut [f32],
+) {
     if partials.is_empty() {
         return;
     }
@@ -33,6 +40,7 @@ pub(super) fn merge(pool: &Pool, plan: &AttendPlan, partials: &[f32], output: &m
                 plan.set,
                 Merge {
                     plan,
+                    sinks,
                     partials,
                     row,
                 },
@@ -56,6 +64,7 @@ struct Row<'a> {
 
 struct Merge<'a, 'b> {
     plan: &'a AttendPlan,
+    sinks: Option<&'a [f32]>,
     partials: &'a [f32],
     row: &'a mut Row<'b>,
 }
@@ -84,7 +93,8 @@ impl Job for Merge<'_, '_> {
                     merged.add(simd, &self.partials[index * len..][..len], output);
                 }
             }
-            let factor = simd.splat(1.0 / merged.total);
+            let sink = self.sinks.map(|sinks| sinks[head]);
+            let factor = simd.splat(1.0 / with_sink(merged.largest, merged.total, sink));
             for output in output.chunks_mut(S::LANES) {
                 simd.store_part(output, simd.mul(simd.load_part(output), factor));
             }

@@ -3,7 +3,7 @@
 //!
 //! Three loops over threads:
 //!
-//! 1. `rotate`: queries are rotated (and scaled) into scratch memory, new keys
+//! 1. `rotate`: queries are normalised, rotated and scaled into scratch memory, new keys
 //!    and values into each span's tail.
 //! 2. `run`: the plan's items, each a block of queries over a range
 //!    of keys, by online softmax (Milakov and Gimelshein 2018; FlashAttention,
@@ -17,27 +17,33 @@
 //! `many_queries` holds queries side by side in the lanes of a vector and broadcasts a key's
 //! numbers. Keys are never transposed, and the softmax needs no horizontal operation.
 //!
+//! [`Extras`] lists what some families add: norms of queries and keys, sinks, a softcap. Each is
+//! in one of these loops and costs nothing where it is absent.
+//!
 //! In the [order of a sequence](Order::PerSequence) `few_queries` computes everything: each
 //! query's result is the same to the last bit whatever the other queries are and wherever the
 //! keys lie.
 
+mod extras;
 mod few_queries;
 mod group;
 mod item;
 mod many_queries;
 mod merge;
 mod plan;
+mod prepare;
 mod rotate;
-mod scratch;
 mod shape;
 mod softmax;
 #[cfg(test)]
 mod tests;
 
+pub use extras::{Extras, LayerInputs, PositionScale, QkNorm};
 pub use plan::{AttendPlan, Order};
 pub use shape::{Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
 
 use super::pool::Pool;
+use super::scratch;
 use super::simd::Number;
 
 /// Keys and values of one segment, each `[kv heads, capacity, head dim]`.
@@ -64,33 +70,36 @@ pub struct CacheMut<'a, N> {
 
 /// Attention of all rows of a step, in one layer.
 ///
-/// `packed` is `[rows, (query heads + 2 * kv heads) * head dim]`, each row
-/// queries | keys | values before rotation; `output` is
-/// `[rows, query heads * head dim]`. `segments` and `tails` (one for each span)
+/// `output` is `[rows, query heads * head dim]`. `segments` and `tails` (one for each span)
 /// are those of the plan; each tail gets the keys and values of its span's rows.
 ///
 /// # Panics
 ///
-/// When a length does not fit the plan.
+/// When a length does not fit the plan, or `layer` lacks weights that the plan's attention needs or
+/// has others.
 pub fn attend<N: Number>(
     pool: &Pool,
     plan: &AttendPlan,
-    packed: &[f32],
+    layer: LayerInputs<'_>,
     segments: &[Cache<'_, N>],
     tails: &mut [CacheMut<'_, N>],
     output: &mut [f32],
 ) {
-    plan.check(packed, segments, tails, output);
+    plan.check(layer, segments, tails, output);
     scratch::for_step(|memory| {
         let [queries, partials] = memory.take([plan.query_numbers(), plan.partial_numbers()]);
-        rotate::rotate(pool, plan, packed, queries, tails);
+        rotate::rotate(pool, plan, layer, queries, tails);
         let tails: Vec<Cache<'_, N>> = tails.iter().map(CacheMut::read).collect();
         let caches = item::Caches {
             segments,
             tails: &tails,
         };
-        item::run(pool, plan, queries, caches, partials, output);
-        merge::merge(pool, plan, partials, output);
+        let rows = item::Rows {
+            queries,
+            sinks: layer.sinks,
+        };
+        item::run(pool, plan, rows, caches, partials, output);
+        merge::merge(pool, plan, layer.sinks, partials, output);
     });
 }
 

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::super::simd::{InstructionSet, Number};
+use super::extras::{LayerInputs, position_scales};
 use super::group::{BLOCK, Group, gather, gather_chunks};
 use super::shape::{Attention, Heads, PartRange, SpanRange, angles};
 use super::{Cache, CacheMut};
@@ -21,6 +22,8 @@ pub struct AttendPlan {
     pub(super) rows: usize,
     /// Cosines, then sines, of each row.
     pub(super) angles: Vec<f32>,
+    /// A factor of each row's queries; empty where it is 1 for all.
+    position_scales: Vec<f32>,
     pub(super) set: InstructionSet,
     pub(super) order: Order,
     /// The range of each segment, and how many tokens it must hold.
@@ -83,7 +86,7 @@ impl AttendPlan {
     /// # Panics
     ///
     /// When the heads are not [supported](Heads::supported), a span has no rows, a
-    /// part no tokens, or a window is 0 wide.
+    /// part no tokens, a window is 0 wide, or a number of the extras is out of range.
     #[must_use]
     pub fn new(attention: Attention, spans: &[SpanRange], order: Order) -> AttendPlan {
         let threads = super::Pool::global().threads();
@@ -103,10 +106,12 @@ impl AttendPlan {
             attention.window != Some(0),
             "a window admits the row itself"
         );
+        attention.extras.check();
         assert!(2 * attention.rotary.inverse_frequencies.len() <= attention.heads.dim);
         assert!(spans.iter().all(|span| span.rows > 0), "a span has rows");
         let mut plan = AttendPlan {
             angles: angles(&attention.rotary, spans),
+            position_scales: position_scales(&attention.extras, spans),
             spans: Vec::with_capacity(spans.len()),
             groups: Vec::new(),
             items: Vec::new(),
@@ -157,6 +162,14 @@ impl AttendPlan {
         self.rows * self.attention.heads.query * self.attention.heads.dim
     }
 
+    /// Factor of a row's queries.
+    pub(super) fn query_factor(&self, row: usize) -> f32 {
+        let factor = self.attention.query_factor();
+        self.position_scales
+            .get(row)
+            .map_or(factor, |scale| factor * scale)
+    }
+
     /// Numbers in one query's partial result: the largest score, the sum of weights, the
     /// weighted values.
     pub(super) fn partial_len(&self) -> usize {
@@ -182,13 +195,13 @@ impl AttendPlan {
     /// Panics unless the lengths fit; see [`attend`](super::attend).
     pub(super) fn check<N: Number>(
         &self,
-        packed: &[f32],
+        layer: LayerInputs<'_>,
         segments: &[Cache<'_, N>],
         tails: &[CacheMut<'_, N>],
         output: &[f32],
     ) {
         let Heads { kv, dim, .. } = self.attention.heads;
-        assert_eq!(packed.len(), self.rows * self.attention.heads.packed());
+        layer.check(&self.attention, self.rows);
         assert_eq!(output.len(), self.query_numbers());
         assert_eq!(segments.len(), self.segments());
         for (segment, &PartRange { tokens, .. }) in segments.iter().zip(&self.segments) {

@@ -1,10 +1,13 @@
-//! Rotary embedding of a step's queries and keys, and the append to the tails.
+//! Normalisation and rotary embedding of a step's queries and keys, and the append to the tails.
 
 use super::super::pool::Pool;
 use super::super::simd::{Job, LANES_MAX, Number, Simd, dispatch_on};
 use super::CacheMut;
+use super::extras::LayerInputs;
 use super::plan::AttendPlan;
+use super::prepare::Prepare;
 use super::shape::Heads;
+use crate::scratch;
 
 /// Rows that one thread takes at a time.
 const ROWS: usize = 32;
@@ -12,21 +15,34 @@ const ROWS: usize = 32;
 /// Fewer numbers than this do not use another thread.
 const SINGLE_THREAD_BELOW: usize = 32 << 10;
 
-/// Rotates and scales the queries of `packed` into `queries`
-/// (`[rows, query heads, dim]`), rotates its keys into the tails and copies its
-/// values there.
+/// Rotates and scales the queries of the packed rows into `queries`
+/// (`[rows, query heads, dim]`), rotates their keys into the tails and copies their
+/// values there. The plan's extras come before the rotation.
 pub(super) fn rotate<N: Number>(
     pool: &Pool,
     plan: &AttendPlan,
-    packed: &[f32],
+    layer: LayerInputs<'_>,
     queries: &mut [f32],
     tails: &mut [CacheMut<'_, N>],
 ) {
     let mut jobs = jobs(plan, queries, tails);
+    let packed = layer.packed;
+    let prepare = Prepare::new(&plan.attention.extras, layer);
+    let scratch_len = prepare.scratch(plan.attention.heads.dim);
     let job = |_: usize, [jobs]: [&mut [Rows<'_, N>]; 1]| {
-        for rows in jobs {
-            dispatch_on(plan.set, Rotate { plan, packed, rows });
-        }
+        scratch::for_item(|memory| {
+            let [scratch] = memory.take([scratch_len]);
+            for rows in jobs {
+                let rotate = Rotate {
+                    plan,
+                    packed,
+                    prepare,
+                    rows,
+                    scratch: &mut *scratch,
+                };
+                dispatch_on(plan.set, rotate);
+            }
+        });
     };
     if packed.len() < SINGLE_THREAD_BELOW {
         job(0, [&mut jobs]);
@@ -87,7 +103,10 @@ fn jobs<'a, N: Number>(
 struct Rotate<'a, 'b, N> {
     plan: &'a AttendPlan,
     packed: &'a [f32],
+    prepare: Prepare<'a>,
     rows: &'a mut Rows<'b, N>,
+    /// For one head.
+    scratch: &'a mut [f32],
 }
 
 impl<N: Number> Job for Rotate<'_, '_, N> {
@@ -97,17 +116,19 @@ impl<N: Number> Job for Rotate<'_, '_, N> {
     fn run<S: Simd>(self, simd: S) {
         let attention = &self.plan.attention;
         let Heads { query, kv, dim } = attention.heads;
-        let row_of = |row: usize| &self.packed[row * attention.heads.packed()..];
+        let width = attention.row_width();
+        let row_of = |row: usize| &self.packed[row * width..(row + 1) * width];
+        let (prepare, scratch) = (&self.prepare, self.scratch);
         let pairs = attention.rotary.inverse_frequencies.len();
         let angles = |row: usize| self.plan.angles[2 * pairs * row..][..2 * pairs].split_at(pairs);
         match self.rows {
             Rows::Queries { first_row, to } => {
-                // Scores then are exponents of two, which are cheaper to evaluate.
-                let scale = attention.scale * std::f32::consts::LOG2_E;
                 for (row, to) in to.chunks_exact_mut(query * dim).enumerate() {
                     let row = *first_row + row;
-                    let heads = row_of(row).chunks_exact(dim).zip(to.chunks_exact_mut(dim));
-                    for (from, to) in heads {
+                    let scale = self.plan.query_factor(row);
+                    let numbers = prepare.queries(simd, &row_of(row)[..query * dim]);
+                    for (head, to) in to.chunks_exact_mut(dim).enumerate() {
+                        let from = prepare.head(simd, &numbers, head, dim, &mut *scratch);
                         rotate_head(simd, angles(row), scale, from, to);
                     }
                 }
@@ -121,9 +142,12 @@ impl<N: Number> Job for Rotate<'_, '_, N> {
                 let rows = keys.chunks_exact_mut(dim).zip(values.chunks_exact_mut(dim));
                 for (row, (key, value)) in rows.enumerate() {
                     let row = *first_row + row;
-                    let from = &row_of(row)[(query + *kv_head) * dim..];
-                    rotate_head(simd, angles(row), 1.0, &from[..dim], key);
-                    copy_head(simd, &from[kv * dim..][..dim], value);
+                    let (from, values) = row_of(row)[query * dim..].split_at(kv * dim);
+                    let numbers = prepare.keys(simd, from);
+                    let from = prepare.head(simd, &numbers, *kv_head, dim, &mut *scratch);
+                    rotate_head(simd, angles(row), 1.0, from, key);
+                    let from = &values[*kv_head * dim..][..dim];
+                    copy_head(simd, prepare.value(simd, from, &mut *scratch), value);
                 }
             }
         }

@@ -1,6 +1,10 @@
 //! The shapes of attention: for a layer kind, and for one step.
 
+use std::f32::consts::LOG2_E;
+
 use motet_model::FloatKind;
+
+use super::extras::Extras;
 
 /// Attention of one layer kind.
 #[derive(Clone, Debug)]
@@ -15,6 +19,8 @@ pub struct Attention {
     pub rotary: Rotary,
     /// The type of cached keys and values. All computation is in `f32`.
     pub cached: FloatKind,
+    /// Additions of the family to plain attention.
+    pub extras: Extras,
 }
 
 /// Attention heads.
@@ -70,6 +76,23 @@ pub struct TailRange {
     pub start: usize,
     /// Cached tokens; the span's first row has position `start + tokens`.
     pub tokens: usize,
+}
+
+impl Attention {
+    /// Columns of a packed row.
+    #[must_use]
+    pub fn row_width(&self) -> usize {
+        self.heads.packed() + self.extras.trailing_columns
+    }
+
+    /// Factor of every query. Scores then are exponents of two, which are cheaper to evaluate; or
+    /// fractions of the softcap, of which the hyperbolic tangent is taken.
+    pub(super) fn query_factor(&self) -> f32 {
+        match self.extras.softcap {
+            None => self.scale * LOG2_E,
+            Some(cap) => self.scale / cap,
+        }
+    }
 }
 
 impl Heads {

@@ -1,6 +1,8 @@
 //! The running softmax of both inner kernels, and the product with the values.
 
-use super::super::simd::{Number, Simd};
+use std::f32::consts::LOG2_E;
+
+use super::super::simd::{InstructionSet, Job, Number, Simd, dispatch_on, tanh};
 
 /// Initial value of the largest score: lower than every score, but finite, so that differences
 /// are numbers.
@@ -9,6 +11,67 @@ pub(super) const LOWEST: f32 = -1e30;
 /// The score of a hidden key. Its weight is zero in the kernel for few queries, and at most
 /// 2^-126 in the one for many.
 pub(super) const HIDDEN: f32 = f32::NEG_INFINITY;
+
+/// A query's sum of weights with that of its head's sink, which is a score without a value. It is
+/// called once for a query, with the largest score and the sum of all keys.
+#[inline(always)]
+pub(super) fn with_sink(largest: f32, total: f32, sink: Option<f32>) -> f32 {
+    match sink {
+        None => total,
+        // Where the sink is far above all scores this is infinite, and the output zero.
+        Some(sink) => total + (sink * LOG2_E - largest).exp2(),
+    }
+}
+
+/// The softcap of a plan's scores.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Softcap {
+    pub(super) cap: f32,
+    pub(super) set: InstructionSet,
+}
+
+impl Softcap {
+    /// Turns fractions of the softcap into scores, which are exponents of two. Hidden keys stay
+    /// hidden. `scores` has a row in each `stride` numbers, of which the first `len` count.
+    ///
+    /// It is a function of its own, because its constants would take registers of the loops around
+    /// it also in models without a softcap.
+    #[inline(never)]
+    pub(super) fn apply(self, scores: &mut [f32], stride: usize, len: usize) {
+        let cap = self.cap * LOG2_E;
+        let job = CapScores {
+            cap,
+            scores,
+            stride,
+            len,
+        };
+        dispatch_on(self.set, job);
+    }
+}
+
+struct CapScores<'a> {
+    cap: f32,
+    scores: &'a mut [f32],
+    stride: usize,
+    len: usize,
+}
+
+impl Job for CapScores<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let [cap, lowest] = [self.cap, LOWEST].map(|number| simd.splat(number));
+        for row in self.scores.chunks_exact_mut(self.stride) {
+            for scores in row[..self.len].chunks_exact_mut(S::LANES) {
+                let fraction = simd.load_part(scores);
+                let score = simd.mul(cap, tanh(simd, fraction));
+                let score = simd.select_ge(lowest, fraction, fraction, score);
+                simd.store_part(scores, score);
+            }
+        }
+    }
+}
 
 /// Index of weight `(key, query)` among the weights of a block.
 #[derive(Clone, Copy, Debug)]

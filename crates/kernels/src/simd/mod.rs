@@ -9,6 +9,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod hyperbolic;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod number;
@@ -17,6 +18,7 @@ mod portable;
 use std::f32::consts::{LN_2, LOG2_E};
 use std::sync::OnceLock;
 
+pub use hyperbolic::tanh;
 pub use number::Number;
 
 /// Vectors of `f32` of one instruction set.

@@ -12,62 +12,61 @@
 //! Then the weighted values of the parts are added up.
 
 use std::ops::Range;
-use std::rc::Rc;
 
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
 
+use super::extras::{sink_column, softcapped};
 use super::row_blocks::{Reader, RowBlocks};
-use super::{key_rows, query_rows};
-use crate::batch::Batch;
+use super::{Shape, key_rows, query_rows};
 use crate::ops::{self, concatenate, softmax};
-use crate::segment::MlxSegment;
-use crate::shape::Shape;
 use crate::state::State;
 
-/// `[kv_heads, rows * queries per key, head_dim]` of all rows. `tails` are the
-/// layer's buffers, one for each span, with the step's rows in them.
+/// `[kv_heads, rows * queries per key, head_dim]` of all rows. `segments` are the layer's state
+/// of each segment that some span sees. `tails` are the layer's buffers, one for each span,
+/// with the step's rows in them.
 pub(super) fn attend(
     shape: &Shape,
-    batch: &Batch,
+    softmax: Softmax<'_>,
+    segments: &[&State],
     row_blocks: &RowBlocks,
-    layer: usize,
     queries: &Array,
     tails: &[State],
 ) -> Result<Array, Exception> {
-    let queries = &queries.multiply(Array::from_f32(shape.scale()))?;
+    let queries = &queries.multiply(Array::from_f32(shape.scale))?;
     let queries_of = row_blocks
         .all
         .iter()
         .map(|row_block| query_rows(shape, queries, &row_block.rows))
         .collect::<Result<Vec<_>, _>>()?;
     let mut parts: Vec<Parts> = row_blocks.all.iter().map(|_| Parts::default()).collect();
-    for (segment, readers) in shared(batch, row_blocks) {
+    for (segment, readers) in shared(segments, row_blocks) {
         let gathered = gather_queries(shape, queries, &queries_of, row_blocks, readers)?;
-        let keys = &segment.layer(layer).keys;
-        let keys = keys.as_dtype(queries.dtype())?.swap_axes(1, 2)?;
+        let keys = segment.keys.as_dtype(queries.dtype())?.swap_axes(1, 2)?;
         let scores = gathered.matmul(&keys)?;
         for (reader, rows) in reader_rows(row_blocks, readers) {
             let scores = query_rows(shape, &scores, &rows)?;
+            let scores = softcapped(scores, softmax.cap)?;
             parts[reader.row_block].push(masked(scores, reader.mask.as_ref())?);
         }
     }
     for ((row_block, queries), parts) in row_blocks.all.iter().zip(&queries_of).zip(&mut parts) {
         let keys = key_rows(&tails[row_block.span].keys, &row_block.keys)?;
         let keys = keys.as_dtype(queries.dtype())?.swap_axes(1, 2)?;
-        parts.push(masked(queries.matmul(&keys)?, row_block.mask.as_ref())?);
+        let scores = softcapped(queries.matmul(&keys)?, softmax.cap)?;
+        parts.push(masked(scores, row_block.mask.as_ref())?);
     }
     let mut shares = parts
         .into_iter()
-        .map(Parts::normalised)
+        .map(|parts| parts.normalised(shape, softmax.sinks))
         .collect::<Result<Vec<_>, _>>()?;
     let mut sums: Vec<Option<Array>> = vec![None; row_blocks.all.len()];
-    for (segment, readers) in shared(batch, row_blocks) {
+    for (segment, readers) in shared(segments, row_blocks) {
         let gathered = readers
             .iter()
             .map(|reader| shares[reader.row_block].next())
             .collect::<Result<Vec<_>, _>>()?;
-        let values = segment.layer(layer).values.as_dtype(queries.dtype())?;
+        let values = segment.values.as_dtype(queries.dtype())?;
         let values = concatenate(gathered, 1)?.matmul(&values)?;
         for (reader, rows) in reader_rows(row_blocks, readers) {
             add(
@@ -84,14 +83,23 @@ pub(super) fn attend(
     concatenate(sums.into_iter().flatten().collect(), 1)
 }
 
+/// The deviations from the usual softmax of the scores.
+#[derive(Clone, Copy)]
+pub(super) struct Softmax<'a> {
+    /// Scores `s` become `cap * tanh(s / cap)`.
+    pub(super) cap: Option<f32>,
+    /// The logit of each head's sink, `[heads]`.
+    pub(super) sinks: Option<&'a Array>,
+}
+
 /// Segments that some row block sees, each with those row blocks.
 fn shared<'a>(
-    batch: &'a Batch,
+    segments: &'a [&State],
     row_blocks: &'a RowBlocks,
-) -> impl Iterator<Item = (&'a Rc<MlxSegment>, &'a [Reader])> {
-    let all = batch.segments.iter().zip(&row_blocks.readers);
+) -> impl Iterator<Item = (&'a State, &'a [Reader])> {
+    let all = segments.iter().zip(&row_blocks.readers);
     all.filter(|(_, readers)| !readers.is_empty())
-        .map(|(segment, readers)| (segment, readers.as_slice()))
+        .map(|(segment, readers)| (*segment, readers.as_slice()))
 }
 
 /// The queries of all readers of a segment, one after another.
@@ -143,8 +151,13 @@ impl Parts {
         self.scores.push(scores);
     }
 
-    fn normalised(self) -> Result<Shares, Exception> {
+    /// A sink takes its share of the sum, and has no value.
+    fn normalised(mut self, shape: &Shape, sinks: Option<&Array>) -> Result<Shares, Exception> {
         let keys: Vec<i32> = self.scores.iter().map(|scores| scores.dim(2)).collect();
+        if let (Some(sinks), Some(scores)) = (sinks, self.scores.first()) {
+            let column = sink_column(shape, sinks, scores.dim(1))?;
+            self.scores.push(column.as_dtype(scores.dtype())?);
+        }
         Ok(Shares {
             all: softmax(&concatenate(self.scores, 2)?)?,
             keys: keys.into_iter(),

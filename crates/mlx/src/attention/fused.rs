@@ -5,21 +5,20 @@ use mlx_rs::Array;
 use mlx_rs::error::Exception;
 use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
 
-use super::{key_rows, query_rows};
-use crate::batch::{Batch, SpanRows};
+use super::{Shape, key_rows, query_rows};
+use crate::batch::{KvBatch, KvSpan};
 use crate::ops::concatenate;
-use crate::shape::Shape;
 use crate::state::State;
 
 /// Whether the kernel can compute the whole batch.
-pub(super) fn fits(shape: &Shape, batch: &Batch) -> bool {
+pub(super) fn fits(shape: &Shape, batch: &KvBatch) -> bool {
     shape.window.is_none() && batch.segments.is_empty()
 }
 
 /// As [`composed::attend`](super::composed::attend).
 pub(super) fn attend(
     shape: &Shape,
-    batch: &Batch,
+    batch: &KvBatch,
     queries: &Array,
     tails: &[State],
 ) -> Result<Array, Exception> {
@@ -32,7 +31,7 @@ pub(super) fn attend(
 
 fn attend_span(
     shape: &Shape,
-    span: &SpanRows,
+    span: &KvSpan,
     queries: &Array,
     tail: &State,
 ) -> Result<Array, Exception> {
@@ -48,7 +47,7 @@ fn attend_span(
         queries,
         key_rows(&tail.keys, &keys)?.expand_dims(0)?,
         key_rows(&tail.values, &keys)?.expand_dims(0)?,
-        shape.scale(),
+        shape.scale,
         causal,
         None,
     )?

@@ -6,8 +6,10 @@
 //! for the products and the softmax.
 
 mod composed;
+mod extras;
 mod fused;
 mod row_blocks;
+mod shape;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,16 +17,20 @@ use std::sync::Arc;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream};
 
+use self::extras::Extras;
+pub(crate) use self::extras::LayerVectors;
 use self::row_blocks::RowBlocks;
-use super::batch::{Batch, SpanRows};
+pub(super) use self::shape::Shape;
+use super::batch::{Batch, KvBatch, KvSpan};
+use super::groups::{Cached, LayerGroups, Place};
 use super::ops::{self, slice};
 use super::profile::{self, Cost, Op};
-use super::rotary::{Rotary, Rotation};
-use super::shape::Shape;
+use super::rotary::{self, Rotary, Rotation};
 use super::state::State;
 use super::tail::TailWrites;
-use crate::kernel_ops;
+use crate::kernel_ops::{self, LayerArrays};
 use motet_kernels::{self, AttendPlan, Order, PartRange, SpanRange, TailRange};
+use motet_weights::{Blueprint, Mixer};
 
 /// Maximum rows of a row block where attention is composed of products. About half of the
 /// scores over a row block's own rows are computed only to be masked.
@@ -32,10 +38,30 @@ const COMPOSED_ROWS_MAX: usize = 64;
 
 /// A model's attention on a device.
 #[derive(Debug)]
-pub(super) struct Attention {
-    pub(super) shape: Shape,
-    pub(super) rotary: Rotary,
+pub(super) struct Attentions {
+    kinds: Vec<Attention>,
+    /// The kind of each layer, and its index in its group. None where it has no attention.
+    layers: Vec<Option<(usize, usize)>>,
     pub(super) backend: AttentionBackend,
+}
+
+/// Attention of the layers that are described alike.
+#[derive(Debug)]
+struct Attention {
+    shape: Shape,
+    /// The group of the layers' keys and values.
+    group: usize,
+    /// None if positions are not encoded.
+    rotary: Option<Rotary>,
+    extras: Extras,
+}
+
+/// The inputs of attention in one layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerRows<'a> {
+    /// Queries, keys and values, then columns that attention ignores: `[rows, columns]`.
+    pub(crate) packed: &'a Array,
+    pub(crate) vectors: &'a LayerVectors,
 }
 
 /// How attention is computed.
@@ -49,107 +75,221 @@ pub(super) enum AttentionBackend {
     Composed,
 }
 
-/// The inputs of attention that all layers of a step share, computed once.
+/// The inputs of attention that all layers of a kind share in a step, computed once for each
+/// kind.
 #[derive(Debug)]
-pub(super) struct Plan<'a>(BackendPlan<'a>);
+pub(super) struct Plans<'a>(Vec<Plan<'a>>);
 
 #[derive(Debug)]
-enum BackendPlan<'a> {
+enum Plan<'a> {
     Kernel(Arc<AttendPlan>, &'a Stream),
-    Fused(Rotation<'a>),
-    Composed(Rotation<'a>, RowBlocks),
+    Fused(Option<Rotation<'a>>),
+    Composed(Option<Rotation<'a>>, RowBlocks),
 }
 
-impl Attention {
-    pub(super) fn plan(&self, batch: &Batch) -> Plan<'_> {
-        Plan(match &self.backend {
-            AttentionBackend::Kernel(stream, order) => {
-                let spans: Vec<SpanRange> = batch.spans.iter().map(span_range).collect();
-                let plan = AttendPlan::new(self.kernel_attention(), &spans, *order);
-                BackendPlan::Kernel(Arc::new(plan), stream)
-            }
-            AttentionBackend::Fused if fused::fits(&self.shape, batch) => {
-                BackendPlan::Fused(self.rotation(batch))
-            }
-            AttentionBackend::Fused | AttentionBackend::Composed => BackendPlan::Composed(
-                self.rotation(batch),
-                RowBlocks::new(&self.shape, batch, COMPOSED_ROWS_MAX),
-            ),
-        })
+/// The distinct kinds of attention among a model's layers.
+pub(super) fn kinds(blueprint: &Blueprint) -> Vec<&motet_weights::Attention> {
+    let mut kinds: Vec<&motet_weights::Attention> = Vec::new();
+    for layer in &blueprint.layers {
+        match &layer.mixer {
+            Mixer::Attention(attention) if !kinds.contains(&attention) => kinds.push(attention),
+            _ => {}
+        }
+    }
+    kinds
+}
+
+/// Whether this crate's kernels can compute all attention of a model.
+pub(super) fn kernels_support(blueprint: &Blueprint) -> bool {
+    let heads = |kind: &motet_weights::Attention| motet_kernels::Heads {
+        query: kind.heads,
+        kv: kind.kv_heads,
+        dim: kind.head_dim,
+    };
+    kinds(blueprint)
+        .into_iter()
+        .all(|kind| heads(kind).supported())
+}
+
+impl Attentions {
+    /// The attention of a model whose state is cached in this format, in these groups.
+    pub(super) fn new(
+        blueprint: &Blueprint,
+        groups: &LayerGroups,
+        cached: Cached,
+        backend: AttentionBackend,
+    ) -> Self {
+        let described = kinds(blueprint);
+        let mut layers = Vec::with_capacity(blueprint.layers.len());
+        let mut group_of = vec![0; described.len()];
+        for (layer, description) in blueprint.layers.iter().enumerate() {
+            let kind = described.iter().position(|kind| match &description.mixer {
+                Mixer::Attention(attention) => *kind == attention,
+                _ => false,
+            });
+            layers.push(match (kind, groups.place(layer)) {
+                (Some(kind), Place::Kv { group, index }) => {
+                    group_of[kind] = group;
+                    Some((kind, index))
+                }
+                _ => None,
+            });
+        }
+        let kinds = described.into_iter().zip(group_of);
+        let kinds = kinds.map(|(kind, group)| Attention {
+            shape: Shape::of(kind, cached),
+            group,
+            rotary: kind.rope.as_ref().map(Rotary::new),
+            extras: Extras::of(kind, blueprint.stem.norm_eps),
+        });
+        Self {
+            kinds: kinds.collect(),
+            layers,
+            backend,
+        }
     }
 
-    /// Rotates, caches and attends the rows of one layer. `packed` holds queries, keys and
-    /// values, `[rows, fused heads * head_dim]`; the new state is written to the tails. Returns
-    /// `[rows, heads * head_dim]`. Must be called for the layers in order.
+    /// The rotary embeddings of a layer's keys, if it has any.
+    pub(super) fn rotary(&self, layer: usize) -> Option<&Rotary> {
+        let (kind, _) = self.layers[layer]?;
+        self.kinds[kind].rotary.as_ref()
+    }
+
+    /// Plans a step.
+    pub(super) fn plan(&self, batch: &Batch) -> Plans<'_> {
+        let kinds = self.kinds.iter();
+        Plans(kinds.map(|kind| kind.plan(&self.backend, batch)).collect())
+    }
+
+    /// Rotates, caches and attends the rows of one layer; the new state is written to the tails.
+    /// Returns `[rows, heads * head_dim]`. Must be called for the layers in order.
+    ///
+    /// # Panics
+    ///
+    /// When the layer has no attention.
     pub(super) fn attend(
         &self,
         batch: &Batch,
-        plan: &Plan<'_>,
+        plans: &Plans<'_>,
         layer: usize,
-        packed: &Array,
+        rows: LayerRows<'_>,
         tails: &mut TailWrites,
     ) -> Result<Array, Exception> {
-        let state = || self.cached(batch);
-        profile::op_beside(Op::Attention, &[packed], state, || {
-            self.attend_with_backend(batch, plan, layer, packed, tails)
+        let (kind, index) = self.layers[layer].expect("the layer has attention");
+        let (attention, plan) = (&self.kinds[kind], &plans.0[kind]);
+        let kv = &batch.kv[attention.group];
+        let state = || attention.cached(kv);
+        profile::op_beside(Op::Attention, &[rows.packed], state, || match plan {
+            Plan::Kernel(plan, stream) => {
+                let states = kv.states(index);
+                let states: Vec<(&Array, &Array)> =
+                    states.map(|state| (&state.keys, &state.values)).collect();
+                tails.write_in_place(layer, |buffers| {
+                    let LayerVectors {
+                        query_norm,
+                        key_norm,
+                        sinks,
+                    } = rows.vectors;
+                    let inputs = LayerArrays {
+                        packed: rows.packed,
+                        query_norm: query_norm.as_ref(),
+                        key_norm: key_norm.as_ref(),
+                        sinks: sinks.as_ref(),
+                    };
+                    kernel_ops::attend_layer(plan, inputs, &states, buffers, stream)
+                })
+            }
+            Plan::Fused(rotation) => {
+                let (queries, new) = attention.split(batch, rotation.as_ref(), rows)?;
+                let tails = tails.write(layer, batch, &new)?;
+                let attended = fused::attend(&attention.shape, kv, &queries, tails)?;
+                attention.by_row(&attended)
+            }
+            Plan::Composed(rotation, row_blocks) => {
+                let (queries, new) = attention.split(batch, rotation.as_ref(), rows)?;
+                let tails = tails.write(layer, batch, &new)?;
+                let states: Vec<&State> = kv.states(index).collect();
+                let softmax = composed::Softmax {
+                    cap: attention.extras.softcap,
+                    sinks: rows.vectors.sinks.as_ref(),
+                };
+                let shape = &attention.shape;
+                let attended =
+                    composed::attend(shape, softmax, &states, row_blocks, &queries, tails)?;
+                attention.by_row(&attended)
+            }
         })
+    }
+}
+
+impl Attention {
+    fn plan<'a>(&'a self, backend: &'a AttentionBackend, batch: &Batch) -> Plan<'a> {
+        let kv = &batch.kv[self.group];
+        let rotation = || {
+            let rotary = self.rotary.as_ref();
+            rotary.map(|rotary| rotary.rotation(batch.positions()))
+        };
+        match backend {
+            AttentionBackend::Kernel(stream, order) => {
+                let spans: Vec<SpanRange> = kv.spans.iter().map(span_range).collect();
+                let plan = AttendPlan::new(self.for_kernel(), &spans, *order);
+                Plan::Kernel(Arc::new(plan), stream)
+            }
+            AttentionBackend::Fused
+                if fused::fits(&self.shape, kv) && self.extras.has_plain_softmax() =>
+            {
+                Plan::Fused(rotation())
+            }
+            AttentionBackend::Fused | AttentionBackend::Composed => Plan::Composed(
+                rotation(),
+                RowBlocks::new(&self.shape, kv, COMPOSED_ROWS_MAX),
+            ),
+        }
+    }
+
+    fn for_kernel(&self) -> motet_kernels::Attention {
+        motet_kernels::Attention {
+            heads: self.shape.kernel_heads(),
+            scale: self.shape.scale,
+            window: self.shape.window,
+            rotary: rotary::for_kernel(self.rotary.as_ref()),
+            cached: self.shape.cached.kind,
+            extras: self.extras.for_kernel(),
+        }
     }
 
     /// The cached state that the rows of one layer see.
-    fn cached(&self, batch: &Batch) -> Cost {
-        let segments = batch.segments.iter().map(|segment| segment.retained());
-        let tails = batch.spans.iter().map(|span| span.held);
-        let tokens: usize = segments.chain(tails).sum();
+    fn cached(&self, kv: &KvBatch) -> Cost {
+        let shape = self.shape.kv(1);
         Cost {
-            read_bytes: tokens * self.shape.cached_per_token() * self.shape.cached.kind.bytes(),
+            read_bytes: kv.cached_tokens() * shape.bytes_per_token(),
             flops: 0,
         }
     }
 
-    fn attend_with_backend(
+    /// Rotated queries of all rows, `[kv_heads, rows * queries per key, head_dim]`, and their
+    /// keys and values.
+    fn split(
         &self,
         batch: &Batch,
-        plan: &Plan<'_>,
-        layer: usize,
-        packed: &Array,
-        tails: &mut TailWrites,
-    ) -> Result<Array, Exception> {
+        rotation: Option<&Rotation<'_>>,
+        rows: LayerRows<'_>,
+    ) -> Result<(Array, State), Exception> {
         let shape = &self.shape;
-        let (rotation, row_blocks) = match &plan.0 {
-            BackendPlan::Kernel(plan, stream) => {
-                return attend_by_kernel(batch, plan, layer, packed, tails, stream);
-            }
-            BackendPlan::Fused(rotation) => (rotation, None),
-            BackendPlan::Composed(rotation, row_blocks) => (rotation, Some(row_blocks)),
+        let packed = &self
+            .extras
+            .prepare(shape, rows.packed, rows.vectors, batch.positions())?;
+        let turned = match rotation {
+            Some(rotation) => rotation.apply(shape.rotated_heads(), shape.head_dim, packed)?,
+            None => packed.clone(),
         };
-        let turned = rotation.apply(shape, packed)?;
         let keys = self.by_head(&turned, shape.heads, shape.rotated_heads())?;
         let values = self.by_head(packed, shape.rotated_heads(), shape.packed_heads())?;
         let new = State {
             keys: keys.swap_axes(0, 1)?,
             values: values.swap_axes(0, 1)?,
         };
-        let tails = tails.write(batch, &new)?;
-        let queries = self.queries(&turned)?;
-        let attended = match row_blocks {
-            None => fused::attend(shape, batch, &queries, tails)?,
-            Some(row_blocks) => composed::attend(shape, batch, row_blocks, layer, &queries, tails)?,
-        };
-        self.by_row(&attended)
-    }
-
-    fn kernel_attention(&self) -> motet_kernels::Attention {
-        motet_kernels::Attention {
-            heads: self.shape.kernel_heads(),
-            scale: self.shape.scale(),
-            window: self.shape.window,
-            rotary: self.rotary.for_kernel(),
-            cached: self.shape.cached.kind,
-        }
-    }
-
-    fn rotation(&self, batch: &Batch) -> Rotation<'_> {
-        self.rotary.rotation(batch.positions())
+        Ok((self.queries(&turned)?, new))
     }
 
     /// Heads `from..to` of every row, `[rows, heads, head_dim]`.
@@ -190,24 +330,7 @@ impl Attention {
     }
 }
 
-fn attend_by_kernel(
-    batch: &Batch,
-    plan: &Arc<AttendPlan>,
-    layer: usize,
-    packed: &Array,
-    tails: &mut TailWrites,
-    stream: &Stream,
-) -> Result<Array, Exception> {
-    let segments: Vec<(&Array, &Array)> = batch
-        .segments
-        .iter()
-        .map(|segment| segment.layer(layer))
-        .map(|state| (&state.keys, &state.values))
-        .collect();
-    tails.write_in_place(|buffers| kernel_ops::attend(plan, packed, &segments, buffers, stream))
-}
-
-fn span_range(span: &SpanRows) -> SpanRange {
+fn span_range(span: &KvSpan) -> SpanRange {
     let path = span.path.iter().map(|seen| PartRange {
         segment: seen.segment,
         start: seen.positions.start,

@@ -4,15 +4,14 @@
 //! span is one row block of one row. A prefill chunk is cut into many: the keys that a run can
 //! see end with its own last row, so shorter runs compute fewer scores that are masked
 //! afterwards.
-//! computed only to be masked.
 
 use std::ops::Range;
 
 use mlx_rs::Array;
 use rustc_hash::FxHashMap;
 
-use crate::batch::{Batch, SpanRows};
-use crate::shape::Shape;
+use super::Shape;
+use crate::batch::{KvBatch, KvSpan};
 
 /// Score offset of a key that a query may not see.
 const UNSEEN: f32 = -1e30;
@@ -46,7 +45,7 @@ pub(super) struct Reader {
 
 impl RowBlocks {
     /// Cuts the batch's spans into row blocks of at most `rows_max` rows.
-    pub(super) fn new(shape: &Shape, batch: &Batch, rows_max: usize) -> Self {
+    pub(super) fn new(shape: &Shape, batch: &KvBatch, rows_max: usize) -> Self {
         let mut row_blocks = Self {
             all: Vec::new(),
             readers: batch.segments.iter().map(|_| Vec::new()).collect(),
@@ -61,7 +60,7 @@ impl RowBlocks {
         row_blocks
     }
 
-    fn push(&mut self, index: usize, span: &SpanRows, part: Range<usize>, masks: &mut Masks) {
+    fn push(&mut self, index: usize, span: &KvSpan, part: Range<usize>, masks: &mut Masks) {
         let positions = span.start + part.start..span.start + part.end;
         let first_seen = masks.shape.first_seen(positions.start);
         for seen in &span.path {

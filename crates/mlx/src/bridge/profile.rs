@@ -33,14 +33,32 @@ pub enum Op {
     AddNorm,
     /// The product to both halves of the MLP.
     GateUpProduct,
-    /// `silu(gate) * up`.
-    SiluMul,
+    /// The activation between the MLP's products, `silu(gate) * up` for most families.
+    Activation,
     /// The product that ends the MLP.
     DownProduct,
     /// The product to logits.
     HeadProduct,
     /// Sampling tokens from logits.
     Sample,
+    /// The gate of attention's output.
+    OutputGate,
+    /// A short convolution.
+    ShortConv,
+    /// A delta net; with its convolution and its norm where it is composed of MLX's operations.
+    DeltaNet,
+    /// Mamba 2; with its convolution and its norm where it is composed of MLX's operations.
+    Mamba2,
+    /// The norm and the gate behind a recurrence.
+    GatedNorm,
+    /// Copies of recurrent state that segments share, before it is changed.
+    StateCopy,
+    /// The products to the experts' scores.
+    RouterProduct,
+    /// The choice of experts, and the chosen experts.
+    Experts,
+    /// The bound on the logits.
+    Softcap,
 }
 
 /// One timed operation of a step.
@@ -126,6 +144,12 @@ pub(crate) fn clocked(kernel: Box<dyn Kernel>) -> Box<dyn Kernel> {
 impl Made for Array {
     fn arrays(&self) -> Vec<&Array> {
         vec![self]
+    }
+}
+
+impl Made for Vec<Array> {
+    fn arrays(&self) -> Vec<&Array> {
+        self.iter().collect()
     }
 }
 

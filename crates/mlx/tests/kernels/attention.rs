@@ -6,7 +6,9 @@ use mlx_rs::fast::{self, ScaledDotProductAttentionMask};
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, ops};
-use motet_kernels::{AttendPlan, Attention, Heads, Order, PartRange, Rotary, SpanRange, TailRange};
+use motet_kernels::{
+    AttendPlan, Attention, Extras, Heads, Order, PartRange, Rotary, SpanRange, TailRange,
+};
 use motet_mlx::bridge::Buffer;
 use motet_mlx::kernel_ops;
 use motet_model::FloatKind;
@@ -32,6 +34,7 @@ fn attention() -> Attention {
             magnitude: 1.0,
         },
         cached: FloatKind::F32,
+        extras: Extras::default(),
     }
 }
 

@@ -33,7 +33,10 @@ impl Drop for Increment {
 
 impl Kernel for Increment {
     fn run(&self, _: &[View<'_>], in_place: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
-        assert!(!self.panics, "injected panic");
+        if self.panics {
+            // Without a call of the panic hook, which would print a stack for each.
+            std::panic::resume_unwind(Box::new("injected panic".to_owned()));
+        }
         outputs[0].data[0] = in_place.iter().flat_map(|view| view.data.iter()).sum();
         in_place
             .iter_mut()
@@ -212,4 +215,29 @@ fn memory_stays_flat_across_many_steps() {
     // a copy of the tail would add each round.
     let grown = active.last().unwrap().saturating_sub(active[0]);
     assert!(grown < 16 << 20, "{active:?}");
+}
+
+#[test]
+fn an_array_that_is_changed_twice_or_read_is_an_error() {
+    let Some(stream) = stream() else { return };
+    let shared = buffer(numbers(&[4], 1.0, 1));
+    // SAFETY: the kernel does not run on it.
+    let again = unsafe { Buffer::new(shared.array().clone()) };
+    let living = Arc::new(AtomicUsize::new(0));
+    let run = |inputs: &[&Array], in_place: &[&Buffer]| {
+        let kernel = Increment::new(&living, false);
+        let made = bridge::apply_in_place(kernel, inputs, in_place, &[&[1]], &stream).unwrap();
+        made[0].eval()
+    };
+    run(&[], &[&shared]).unwrap();
+    for result in [
+        run(&[], &[&shared, &again]),
+        run(&[shared.array()], &[&shared]),
+    ] {
+        let error = result.unwrap_err().to_string();
+        assert!(
+            error.contains("is also another one of its arrays"),
+            "{error}"
+        );
+    }
 }

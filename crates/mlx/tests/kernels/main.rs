@@ -1,10 +1,15 @@
 //! The Rust kernels in MLX graphs, compared with the same computation by MLX's own operations.
 
+mod activations;
 mod attention;
+mod experts;
 mod in_place;
+mod layer_inputs;
 mod memory;
+mod recurrent;
 mod timings;
 
+use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, Stream, fast, ops};
 use motet_mlx::{bridge, kernel_ops as kernels};
@@ -44,6 +49,17 @@ fn assert_near(actual: &Array, expected: &Array, tolerance: f32) {
             "{a} instead of {b}"
         );
     }
+}
+
+/// All numbers of an array.
+fn data(array: &Array) -> Vec<f32> {
+    array.eval().unwrap();
+    array.as_slice::<f32>().to_vec()
+}
+
+fn check_rejected(outcome: Result<Array, Exception>, why: &str) {
+    let message = outcome.unwrap_err().what().to_owned();
+    assert!(message.contains(why), "{message}");
 }
 
 #[test]
@@ -131,10 +147,6 @@ fn strided_and_unevaluated_inputs_are_understood() {
 fn wrong_shapes_and_types_are_rejected() {
     let Some(stream) = stream() else { return };
     let odd = numbers(&[2, 3], 1.0, 1);
-    let check_rejected = |outcome: Result<Array, mlx_rs::error::Exception>, why: &str| {
-        let message = outcome.unwrap_err().what().to_owned();
-        assert!(message.contains(why), "{message}");
-    };
     check_rejected(kernels::silu_mul(&odd, &stream), "cannot halve [2, 3]");
     check_rejected(
         kernels::rms_norm(&odd, Some(&numbers(&[2], 1.0, 1)), 1e-5, &stream),

@@ -7,17 +7,21 @@ use std::time::Instant;
 use mlx_rs::fast::{self, ScaledDotProductAttentionMask};
 use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype, Stream};
+use motet_kernels::experts::{Routing, choose};
+use motet_kernels::gated::Activation;
+use motet_kernels::pool::Pool;
 use motet_kernels::{
-    AttendPlan, Attention, Heads, Order, Rotary, SpanRange, TailRange, sample_rows,
+    AttendPlan, Attention, Extras, Heads, Order, Rotary, SpanRange, TailRange, sample_rows,
 };
 use motet_mlx::bridge::Buffer;
 use motet_mlx::kernel_ops;
+use motet_mlx::kernel_ops::experts::{ExpertOptions, ExpertWeights, experts};
 use motet_model::FloatKind;
 use motet_model::sampling::{
     SampleInputs, Sampled, Sampler, Sampling, SamplingSpec, TokenSampling,
 };
 
-use super::{numbers, stream};
+use super::{data, numbers, stream};
 
 /// The results of a call, to be waited for and dropped.
 trait Outcome {
@@ -124,6 +128,65 @@ fn projections() {
             print(&what, ours / count, composed / count);
         }
     }
+}
+
+/// Experts against the time that their weights take to arrive from memory: that of a product of
+/// one row with as many weights.
+#[test]
+#[ignore = "measures; nothing to fail"]
+fn experts_layer() {
+    const ROWS: i32 = 16;
+    const HIDDEN: i32 = 1024;
+    const INNER: i32 = 512;
+    const COUNT: i32 = 64;
+    let Some(stream) = stream() else { return };
+    let options = ExpertOptions {
+        count: COUNT as usize,
+        per_row: 8,
+        inner: INNER as usize,
+        routing: Routing::SoftmaxAll { normalised: true },
+        activation: Activation::Silu,
+    };
+    let [gate, up] = [1, 2].map(|seed| numbers(&[COUNT, INNER, HIDDEN], 0.1, seed));
+    let down = numbers(&[COUNT, HIDDEN, INNER], 0.1, 3);
+    let [x, row] = [ROWS, 1].map(|rows| numbers(&[rows, HIDDEN], 1.0, 4));
+    let logits = numbers(&[ROWS, COUNT], 1.0, 5);
+    let choice = choose(
+        Pool::global(),
+        options.routing,
+        &data(&logits),
+        options.count,
+        options.per_row,
+    );
+    let mut used = vec![false; options.count];
+    for row in 0..choice.rows() {
+        choice
+            .of_row(row)
+            .for_each(|(expert, _)| used[expert] = true);
+    }
+    let used = used.into_iter().filter(|used| *used).count();
+    let weights = ExpertWeights {
+        gate: &gate,
+        up: &up,
+        down: &down,
+        biases: None,
+    };
+    let matrix = gate.reshape(&[COUNT * INNER, HIDDEN]).unwrap();
+    eval([&matrix, &up, &down, &x, &row, &logits]).unwrap();
+    let [ours, read] = fastest_of_both(
+        || vec![experts(options, &x, &logits, weights, &stream).unwrap()],
+        || vec![kernel_ops::linear(&row, &matrix, None, &stream).unwrap()],
+    );
+    let bytes = used * 3 * gate.nbytes() / options.count;
+    let read_speed = gate.nbytes() as f64 / read;
+    println!(
+        "{used} of {COUNT} experts of {INNER}, {} for each of {ROWS} rows of {HIDDEN}: {ours:.0} µs, \
+         {:.2} times the time of reading {} MB at {:.1} GB/s",
+        options.per_row,
+        ours / (bytes as f64 / read_speed),
+        bytes / 1_000_000,
+        read_speed / 1000.0,
+    );
 }
 
 #[test]
@@ -258,6 +321,7 @@ fn attend(rows: usize, before: usize, order: Order, cached: FloatKind, stream: &
             magnitude: 1.0,
         },
         cached,
+        extras: Extras::default(),
     };
     let span = SpanRange {
         rows,

@@ -1,4 +1,4 @@
-//! Checks of seal, split and merge.
+//! Checks of seal, split, merge and strip.
 
 use std::rc::Rc;
 
@@ -126,6 +126,41 @@ impl<M: Model> Checker<'_, M> {
             }
             self.resume(prompt, &[segment]);
         }
+    }
+
+    /// Segments that were sealed one after another give up the state between them, the lowest
+    /// first. Segments below can be continued, cut and merged as before.
+    pub(super) fn stripped(&mut self) {
+        for prompt in 0..self.given {
+            let cached = self.prompts[prompt].len() - 1;
+            for at in cuts(cached) {
+                let mut slot = self.cold_slot(prompt);
+                for tokens in [at.div_ceil(2), at / 2, cached - at] {
+                    if tokens > 0 {
+                        self.advance(&mut slot, tokens);
+                        self.seal(&mut slot, tokens);
+                    }
+                }
+                let mut path = slot.path;
+                for upper in (0..path.len() - 1).rev() {
+                    let below = Rc::clone(&path[upper + 1]);
+                    path[upper] = self.stripped_above(&path[upper], &below);
+                    self.resume(prompt, &path);
+                    self.resume(prompt, &path[..=upper]);
+                }
+                let merged = self.whole(&path[0], &path[1]);
+                path.splice(..2, [merged]);
+                self.resume(prompt, &path);
+            }
+        }
+    }
+
+    fn stripped_above(&mut self, segment: &M::Segment, below: &M::Segment) -> Rc<M::Segment> {
+        let stripped = self.model.strip(segment, below);
+        let stripped = self.done(stripped);
+        let segment_size = segment.segment_size().stripped(below.segment_size());
+        self.expect_segment_size(&stripped, segment_size);
+        Rc::new(stripped)
     }
 
     /// Merges the upper part of a cut with `more` tokens that another slot computed after it.

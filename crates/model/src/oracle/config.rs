@@ -25,9 +25,8 @@ pub struct OracleConfig {
     /// One row in so many, by hash, produces an end token and nothing else; 0 means never. End
     /// tokens are produced in no other way.
     pub end_one_in: u64,
-    /// Device bytes that each layer reports per cached token, or per state of a recurrent layer.
-    /// Eight is what it really holds. Larger values make small budgets run out sooner.
-    pub layer_bytes: usize,
+    /// Device bytes that each layer reports.
+    pub layer_bytes: LayerBytes,
     /// Bytes of memory that the simulated device has left when the model is loaded. `None` means
     /// no limit, and the device does not report one.
     pub device_bytes: Option<usize>,
@@ -51,6 +50,16 @@ pub struct OracleConfig {
     pub faults: Faults,
     /// Handle to the oracle's counters. Keep a clone.
     pub counters: OracleCounters,
+}
+
+/// Device bytes that a layer of an oracle reports. Eight is what it really holds. Larger values
+/// make small budgets run out sooner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerBytes {
+    /// Bytes per cached token of an attention layer.
+    pub token: usize,
+    /// Bytes of the state of a recurrent layer.
+    pub state: usize,
 }
 
 /// Duration of a step, so that policies can be measured on the oracle.
@@ -145,15 +154,19 @@ impl OracleConfig {
     pub fn spec(&self) -> ModelSpec {
         let mut layer_groups: Vec<LayerGroup> = Vec::new();
         for &kind in &self.layers {
+            let bytes = match kind {
+                LayerKind::Full | LayerKind::Window { .. } => self.layer_bytes.token,
+                LayerKind::Recurrent => self.layer_bytes.state,
+            };
             match layer_groups.iter_mut().find(|group| group.kind == kind) {
                 Some(group) => {
                     group.layers += 1;
-                    group.bytes += self.layer_bytes;
+                    group.bytes += bytes;
                 }
                 None => layer_groups.push(LayerGroup {
                     kind,
                     layers: 1,
-                    bytes: self.layer_bytes,
+                    bytes,
                 }),
             }
         }
@@ -205,7 +218,7 @@ impl Default for OracleConfig {
             layers: vec![LayerKind::Full],
             end_tokens: vec![0],
             end_one_in: 0,
-            layer_bytes: 8,
+            layer_bytes: 8.into(),
             device_bytes: None,
             scratch_bytes_per_token: 0,
             tail_block_tokens: 16,
@@ -215,6 +228,16 @@ impl Default for OracleConfig {
             seed: 0,
             faults: Faults::default(),
             counters: OracleCounters::default(),
+        }
+    }
+}
+
+/// As many bytes per token as per state.
+impl From<usize> for LayerBytes {
+    fn from(bytes: usize) -> Self {
+        LayerBytes {
+            token: bytes,
+            state: bytes,
         }
     }
 }

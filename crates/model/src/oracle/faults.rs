@@ -68,6 +68,7 @@ struct Plan {
     allocation_failures: u64,
     export_failures: u64,
     export_stalls: u64,
+    thread_ends: u64,
     /// Shared by the exports that are stalled now.
     stall: Arc<Stall>,
     exports_waited_for: Arc<AtomicU64>,
@@ -116,6 +117,12 @@ impl Faults {
     pub fn compute_exports(&self) {
         let stall = std::mem::take(&mut self.plan().stall);
         stall.is_finished.store(true, Ordering::Release);
+    }
+
+    /// Panics at the next `times` reports of the memory in use, when a step has finished. No step
+    /// is to blame, and an engine loses the thread of its device.
+    pub fn end_thread(&self, times: u64) {
+        self.plan().thread_ends = times;
     }
 
     /// Clears every fault that has not struck yet, including poison. Stalled exports stay
@@ -199,6 +206,11 @@ impl Faults {
         let fails = take_one(&mut plan.export_failures);
         plan.counts.exports_failed += u64::from(fails);
         fails
+    }
+
+    /// Whether the current report of the memory in use panics.
+    pub(super) fn ends_thread(&self) -> bool {
+        take_one(&mut self.plan().thread_ends)
     }
 
     /// Completion state of the current export; `None` if it is computed at once.

@@ -50,7 +50,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
 
-pub use config::{OracleConfig, OracleConfigError, StepCost};
+pub use config::{LayerBytes, OracleConfig, OracleConfigError, StepCost};
 pub use counters::{OracleCounters, OracleCounts};
 pub use faults::{FaultCounts, Faults, StepFault};
 pub use in_flight::OracleInFlightStep;
@@ -299,6 +299,20 @@ impl Model for Oracle {
         Ok(self.new_segment(merged))
     }
 
+    fn strip(
+        &mut self,
+        segment: &OracleSegment,
+        below: &OracleSegment,
+    ) -> Result<OracleSegment, ModelError> {
+        let (size, below) = (segment.segment_size(), below.segment_size());
+        preconditions::merge(&self.spec, size, below)?;
+        self.allocate()?;
+        let stripped = segment
+            .range()
+            .stripped(size.stripped(below), &self.config.layers);
+        Ok(self.new_segment(stripped))
+    }
+
     fn remove(
         &mut self,
         path: &[Rc<OracleSegment>],
@@ -381,6 +395,10 @@ impl Model for Oracle {
     }
 
     fn memory(&self) -> DeviceMemory {
+        assert!(
+            !self.config.faults.ends_thread(),
+            "the oracle ends its thread (injected)"
+        );
         self.config.counters.memory()
     }
 }

@@ -299,6 +299,20 @@ impl RangeState {
         }
     }
 
+    /// This range with the state of `segment_size`, which lags further behind.
+    pub(super) fn stripped(&self, segment_size: SegmentSize, kinds: &[LayerKind]) -> RangeState {
+        let layer = |(state, kind): (&LayerState, &LayerKind)| {
+            let surplus = state.entries.len() - retained_entries(*kind, segment_size);
+            LayerState::new(state.entries.iter().skip(surplus).copied().collect())
+        };
+        RangeState {
+            state_lag: segment_size.state_lag,
+            before: self.before,
+            links: self.links.clone(),
+            layers: self.layers.iter().zip(kinds).map(layer).collect(),
+        }
+    }
+
     /// The range without the tokens `removed`; those after them move up. Every layer must keep
     /// every entry.
     pub(super) fn without(mut self, removed: ops::Range<usize>) -> RangeState {

@@ -130,8 +130,8 @@ impl Packer for OraclePacker {
         })
     }
 
-    fn floats(&self, _segment_size: SegmentSize) -> Option<Floats> {
-        None
+    fn floats(&self, _segment_size: SegmentSize) -> Vec<Floats> {
+        Vec::new()
     }
 }
 

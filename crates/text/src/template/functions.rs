@@ -2,53 +2,34 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// Python's `json.dumps` without escapes for HTML, as `transformers` defines the filter. Only its
-/// option `indent` has an effect.
-pub(super) fn to_json(
-    value: &Value,
-    indent: Option<Value>,
-    options: Kwargs,
-) -> Result<Value, Error> {
-    let indent = indent
-        .or(options.get("indent")?)
-        .filter(|value| !value.is_none());
-    let escaped = minijinja::filters::tojson(value, indent, no_options())?;
-    let escaped = escaped.as_str().unwrap_or_default();
-    Ok(Value::from(without_html_escapes(escaped)))
-}
-
-fn no_options() -> Kwargs {
-    Kwargs::from_iter(std::iter::empty::<(&str, Value)>())
-}
-
-/// JSON in which `<`, `>`, `&` and `'` stand for themselves again.
-fn without_html_escapes(json: &str) -> String {
-    let mut plain = String::with_capacity(json.len());
-    let mut rest = json;
-    while let Some(start) = rest.find('\\') {
-        let (before, escape) = rest.split_at(start);
-        plain.push_str(before);
-        let (character, length) = match escape.get(..6) {
-            Some("\\u003c") => ("<", 6),
-            Some("\\u003e") => (">", 6),
-            Some("\\u0026") => ("&", 6),
-            Some("\\u0027") => ("'", 6),
-            // An escaped backslash must not be read as the start of the next.
-            _ => (&escape[..2], 2),
-        };
-        plain.push_str(character);
-        rest = &escape[length..];
-    }
-    plain.push_str(rest);
-    plain
-}
+use super::json::python_float;
 
 /// Lets a template reject its input.
 pub(super) fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
+}
+
+/// Whether Python could run a loop over the value: over a text too, but not over `none`.
+pub(super) fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// The value as Python's `str` writes it.
+pub(super) fn python_text(value: &Value) -> Value {
+    match float(value) {
+        Some(float) => Value::from(python_float(float)),
+        None => Value::from(value.to_string()),
+    }
+}
+
+/// A finite number that is no integer in Python.
+pub(super) fn float(value: &Value) -> Option<f64> {
+    let is_float = value.kind() == ValueKind::Number && !value.is_integer();
+    let float = f64::try_from(value.clone()).ok().filter(|_| is_float)?;
+    float.is_finite().then_some(float)
 }
 
 /// The present time in UTC. `transformers` takes the local time, which the
@@ -172,19 +153,5 @@ mod tests {
         check(4_102_444_800, "%e|%F", " 1|2100-01-01");
         assert!(strftime("%Q", 0).is_err());
         assert!(strftime("%", 0).is_err());
-    }
-
-    #[test]
-    fn json_matches_python() {
-        let check = |value: Value, expected: &str| {
-            let json = to_json(&value, None, no_options()).expect("can be JSON");
-            assert_eq!(json.as_str(), Some(expected));
-        };
-        check(
-            minijinja::context! { b => vec![1, 2], a => "<'&'>" },
-            r#"{"b": [1, 2], "a": "<'&'>"}"#,
-        );
-        check(Value::from("\\u003c \\ \n é"), r#""\\u003c \\ \n é""#);
-        check(Value::from(()), "null");
     }
 }

@@ -6,11 +6,13 @@
 //! `generation` block (which only marks text, and is passed through).
 //!
 //! A template is a program that comes with the model. It can access no file and no other
-//! template. One rendering may run [`FUEL`] instructions and write [`OUTPUT_BYTES_MAX`] bytes, so
+//! template. One rendering may run a million instructions and write [`OUTPUT_BYTES_MAX`] bytes, so
 //! that a template that never ends is stopped. The memory of its values is not bounded: a
 //! template written to exhaust memory or the stack can do so.
 
+mod environment;
 mod functions;
+mod json;
 mod marks;
 
 use std::collections::BTreeMap;
@@ -19,9 +21,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
-use minijinja::{AutoEscape, Environment, Template, context};
+use minijinja::{Environment, Template, context};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
@@ -29,9 +30,6 @@ use super::error::field_error;
 use super::folder::{TokenizerConfig, read_optional};
 use super::gguf::METADATA;
 use super::{GgufVocabulary, TextError};
-
-/// Instructions of one rendering: a fraction of a second. A message costs some dozens.
-const FUEL: u64 = 1_000_000;
 
 /// Bytes of one rendering: more than any context holds.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
@@ -294,7 +292,7 @@ impl ChatTemplate {
         source: &str,
         special_tokens: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, TextError> {
-        let mut environment = environment();
+        let mut environment = environment::environment();
         let source = marks::without_generation_marks(source);
         environment
             .add_template_owned(NAME, source.clone())
@@ -312,24 +310,6 @@ impl ChatTemplate {
             special_tokens: Value::from(special_tokens),
         })))
     }
-}
-
-/// The environment of `transformers` for templates.
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build()
-        .expect("the usual delimiters do not clash");
-    environment.set_syntax(syntax);
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.set_fuel(Some(FUEL));
-    environment.add_filter("tojson", functions::to_json);
-    environment.add_function("raise_exception", functions::raise_exception);
-    environment.add_function("strftime_now", functions::strftime_now);
-    environment
 }
 
 /// The template in `chat_template` of `tokenizer_config.json`.

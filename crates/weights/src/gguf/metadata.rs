@@ -156,8 +156,23 @@ impl GgufMetadata {
         })
     }
 
+    /// An array of whole numbers, 0 or more, or of flags, as 0 and 1. None for a single value.
+    pub(crate) fn whole_numbers(&self, key: &str) -> Result<Option<Vec<usize>>, ModelError> {
+        let Some(Kind::Numbers(_)) = self.values.get(key).map(|value| value.kind) else {
+            return Ok(None);
+        };
+        self.read(key, "an array of whole numbers, 0 or more", |value| {
+            self.scalars(value)?
+                .map(|number| match number? {
+                    Number::Flag(flag) => Some(usize::from(flag)),
+                    number => usize::try_from(number.integer()?).ok(),
+                })
+                .collect()
+        })
+    }
+
     /// Number of elements of an array of strings.
-    pub(super) fn strings_count(&self, key: &str) -> Option<usize> {
+    pub(crate) fn strings_count(&self, key: &str) -> Option<usize> {
         match self.values.get(key)?.kind {
             Kind::Texts { count } => Some(count),
             _ => None,

@@ -4,10 +4,8 @@
 //! Versions 2 and 3 are read. They differ only in that version 3 may be big-endian, which is
 //! rejected, as are the 32-bit counts of version 1.
 
-mod config;
 mod cursor;
 mod metadata;
-mod rope;
 mod tensors;
 mod value;
 
@@ -17,7 +15,6 @@ use std::sync::Arc;
 pub use metadata::GgufMetadata;
 
 use super::ModelError;
-use super::config::LlamaConfig;
 use super::fields::Fields;
 use super::mapped::MappedFile;
 use super::stored::Directory;
@@ -28,12 +25,10 @@ const VERSIONS: [u32; 2] = [2, 3];
 const ALIGNMENT_DEFAULT: u64 = 32;
 
 /// Reads everything but the tensors' bytes.
-pub(super) fn open(path: &Path) -> Result<(LlamaConfig, Directory, GgufMetadata), ModelError> {
+pub(super) fn open(path: &Path) -> Result<(GgufMetadata, Directory), ModelError> {
     let expected = "a Hugging Face folder or a GGUF file";
     let file = Arc::new(MappedFile::open(path, expected)?);
-    let (metadata, directory) = read_header(&file)?;
-    let config = config::read(&metadata, &directory)?;
-    Ok((config, directory, metadata))
+    read_header(&file)
 }
 
 fn read_header(file: &Arc<MappedFile>) -> Result<(GgufMetadata, Directory), ModelError> {

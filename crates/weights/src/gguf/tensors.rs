@@ -155,8 +155,18 @@ fn format(kind: u32) -> Result<Format, u32> {
         1 => Ok(Format::F16),
         2 => Ok(Format::Q4_0),
         3 => Ok(Format::Q4_1),
+        6 => Ok(Format::Q5_0),
+        7 => Ok(Format::Q5_1),
         8 => Ok(Format::Q8_0),
+        10 => Ok(Format::Q2K),
+        11 => Ok(Format::Q3K),
+        12 => Ok(Format::Q4K),
+        13 => Ok(Format::Q5K),
+        14 => Ok(Format::Q6K),
+        20 => Ok(Format::Iq4Nl),
+        23 => Ok(Format::Iq4Xs),
         30 => Ok(Format::BF16),
+        39 => Ok(Format::Mxfp4),
         _ => Err(kind),
     }
 }
@@ -164,23 +174,14 @@ fn format(kind: u32) -> Result<Format, u32> {
 /// ggml's name of an unsupported format.
 fn unsupported(kind: u32) -> String {
     let name = match kind {
-        6 => "Q5_0",
-        7 => "Q5_1",
         9 => "Q8_1",
-        10 => "Q2_K",
-        11 => "Q3_K",
-        12 => "Q4_K",
-        13 => "Q5_K",
-        14 => "Q6_K",
         15 => "Q8_K",
         16 => "IQ2_XXS",
         17 => "IQ2_XS",
         18 => "IQ3_XXS",
         19 => "IQ1_S",
-        20 => "IQ4_NL",
         21 => "IQ3_S",
         22 => "IQ2_S",
-        23 => "IQ4_XS",
         24 => "I8",
         25 => "I16",
         26 => "I32",
@@ -189,7 +190,8 @@ fn unsupported(kind: u32) -> String {
         29 => "IQ1_M",
         34 => "TQ1_0",
         35 => "TQ2_0",
-        39 => "MXFP4",
+        40 => "NVFP4",
+        41 => "Q1_0",
         _ => return format!("ggml type {kind}"),
     };
     name.to_owned()

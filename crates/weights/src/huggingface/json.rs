@@ -9,7 +9,8 @@ use super::super::fields::Fields;
 use super::super::mapped::MappedFile;
 
 /// One JSON object of a file.
-pub(super) struct JsonObject {
+#[derive(Debug)]
+pub(crate) struct JsonObject {
     path: PathBuf,
     /// Prefix of this object's fields in errors: `rope_scaling.`
     prefix: String,
@@ -19,7 +20,7 @@ pub(super) struct JsonObject {
 impl JsonObject {
     /// Reads a file that holds one object. A file larger than `bytes_max` is rejected without
     /// being read.
-    pub(super) fn read(
+    pub(crate) fn read(
         path: &Path,
         expected: &'static str,
         bytes_max: usize,
@@ -41,17 +42,17 @@ impl JsonObject {
     }
 
     /// The field's value, unless it is absent or `null`.
-    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.values.get(name).filter(|value| !value.is_null())
     }
 
     /// Whether the field exists, even if it is `null`.
-    pub(super) fn mentions(&self, name: &str) -> bool {
+    pub(crate) fn mentions(&self, name: &str) -> bool {
         self.values.contains_key(name)
     }
 
     /// The object in this field.
-    pub(super) fn object(&self, name: &str) -> Result<Option<JsonObject>, ModelError> {
+    pub(crate) fn object(&self, name: &str) -> Result<Option<JsonObject>, ModelError> {
         self.typed(name, "an object", |value| {
             value.as_object().map(|values| JsonObject {
                 path: self.path.clone(),
@@ -62,14 +63,14 @@ impl JsonObject {
     }
 
     /// Field names and values.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &Value)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.values
             .iter()
             .map(|(name, value)| (name.as_str(), value))
     }
 
     /// The error of a field with a value of another type.
-    pub(super) fn unlike(&self, name: &str, value: &Value, expected: &str) -> ModelError {
+    pub(crate) fn unlike(&self, name: &str, value: &Value, expected: &str) -> ModelError {
         let mut found: String = value.to_string().chars().take(60).collect();
         found.insert_str(0, "found ");
         self.wrong(name, found, expected)

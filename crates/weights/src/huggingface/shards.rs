@@ -116,6 +116,7 @@ fn stored(file: &Arc<MappedFile>, info: &TensorInfo, data_start: usize) -> Store
             Dtype::F32 => Ok(Format::F32),
             Dtype::F16 => Ok(Format::F16),
             Dtype::BF16 => Ok(Format::BF16),
+            Dtype::U8 => Ok(Format::U8),
             other => Err(format!("{other:?}")),
         },
         // Within the file: the header was checked to be contiguous and to cover the file

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use motet::model::SegmentSize;
 use motet::pager::PagerStats;
 use motet::request::Prompt;
 use motet::text::TextCodec;
@@ -12,7 +11,7 @@ use motet::{EngineStats, TokenId};
 
 use super::{
     Computed, KindFigures, Latency, Memory, ModelFigures, Paged, Percentiles, Report, Requests,
-    Steps, Tokens,
+    Restored, Steps, Tokens,
 };
 use crate::arguments::Arguments;
 use crate::distinct;
@@ -39,7 +38,7 @@ impl Report {
         if let (Some(engine), Some(engine_report)) = (load_target.engine(), &load_run.engine) {
             let stats = &engine_report.stats;
             let computed = computed(&turns, engine.text(), stats)?;
-            let token_bytes = engine.model().segment_bytes(SegmentSize::whole(1));
+            let token_bytes = engine.model().token_bytes();
             let needed_bytes = computed.distinct * token_bytes;
             memory = Some(self::memory(engine_report, arguments.oracle, needed_bytes));
             tokens.prompt = stats.prompt_tokens;
@@ -200,6 +199,15 @@ fn memory(engine_report: &EngineReport, counts_state: bool, needed_bytes: usize)
         cached_tokens: stats.cache.cached_tokens,
         segments: stats.cache.segments,
         evicted_segments: stats.cache.evicted_segments,
+        restore: stats.cache.restore.map(|restore| Restored {
+            taken: restore.taken,
+            given_up: restore.given_up,
+            snapshots: restore.snapshots,
+            snapshot_bytes: restore.snapshot_bytes,
+            prompts: restore.prompts,
+            resumed_share: share(restore.resumed, restore.prompts),
+            recomputed_tokens: restore.recomputed_tokens,
+        }),
         pager: (stats.pager != PagerStats::default()).then(|| paged(&stats.pager)),
     }
 }
@@ -223,6 +231,7 @@ fn prompt_tokens(prompt: &Prompt, text: Option<&TextCodec>) -> Result<Vec<TokenI
         Prompt::Tokens(tokens) => tokens.clone(),
         Prompt::Text(words) => text?.encode_prompt(words)?,
         Prompt::Chat(chat) => text?.encode_chat(chat)?,
+        _ => anyhow::bail!("a prompt of an unknown kind: {prompt:?}"),
     })
 }
 

@@ -191,6 +191,25 @@ pub(crate) struct Memory {
     pub(crate) segments: usize,
     /// Segments that were evicted.
     pub(crate) evicted_segments: u64,
+    /// Restore points; null if the model can resume after any token.
+    pub(crate) restore: Option<Restored>,
     /// Copies off the device at the end, and the copies that were moved; null without a pager.
     pub(crate) pager: Option<Paged>,
+}
+
+/// Restore points of a model that cannot resume after any token.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Restored {
+    /// Restore points that were taken, and the number of these that were given up.
+    pub(crate) taken: u64,
+    pub(crate) given_up: u64,
+    /// Segments with state of window or recurrent layers at the end, and the bytes of that
+    /// state.
+    pub(crate) snapshots: usize,
+    pub(crate) snapshot_bytes: usize,
+    /// Sequences that opened a slot, and the share of them that resumed from cached state.
+    pub(crate) prompts: u64,
+    pub(crate) resumed_share: f64,
+    /// Cached prompt tokens that were computed again, because no state lay at their end.
+    pub(crate) recomputed_tokens: u64,
 }

@@ -13,8 +13,8 @@ use crate::user::{Ending, Turn};
 const PARTS: usize = 60;
 /// Number of points of a distribution.
 const QUANTILES: usize = 200;
-/// The style supports dark mode. Its colours are distinct in print and for the colour-blind
-/// (Okabe and Ito), and the lines also differ in their dashes.
+/// The style supports dark mode: it replaces the colours of the plots. The lines also differ in
+/// their dashes.
 const STYLE: &str = "\
 :root { color-scheme: light dark; --text: #1b1b1b; --page: #ffffff; --grid: #dddddd;
   --c0: #0072b2; --c1: #b34a00; --c2: #007a58; --c3: #a3457f; }
@@ -28,11 +28,14 @@ pre { overflow-x: auto; padding: 1rem; border: 1px solid var(--grid); border-rad
 figure { margin: 0; } figcaption { font-weight: 600; }
 figure ul { list-style: none; display: flex; flex-wrap: wrap; gap: .25rem 1rem; margin: 0; padding: 0;
   font-size: .85rem; }
-svg text { fill: var(--text); font-size: 12px; } .grid { stroke: var(--grid); }
+figure div svg { width: 100%; height: auto; }
+svg text { fill: var(--text); font-size: 12px; }
+svg line, svg polyline { stroke: var(--grid); }
 .key { width: 30px; height: 8px; margin-right: .4rem; vertical-align: middle; }
-.line0, .line1, .line2, .line3 { fill: none; stroke-width: 2; }
-.line0 { stroke: var(--c0); } .line1 { stroke: var(--c1); stroke-dasharray: 7 3; }
-.line2 { stroke: var(--c2); stroke-dasharray: 2 3; } .line3 { stroke: var(--c3); stroke-dasharray: 9 3 2 3; }";
+polyline[stroke='#0072B2'] { stroke: var(--c0); }
+polyline[stroke='#B34A00'] { stroke: var(--c1); stroke-dasharray: 7 3; }
+polyline[stroke='#007A58'] { stroke: var(--c2); stroke-dasharray: 2 3; }
+polyline[stroke='#A3457F'] { stroke: var(--c3); stroke-dasharray: 9 3 2 3; }";
 
 /// The run over time.
 struct Course<'a> {
@@ -187,14 +190,11 @@ impl<'a> Course<'a> {
         end: Option<f64>,
         lines: Vec<Line>,
     ) -> Chart<'b> {
-        let axis = |label, end| Axis {
-            label,
-            is_logarithmic: false,
-            end,
-        };
+        let axis = |label, end| Axis { label, end };
         Chart {
             title,
             x: axis("seconds", Some(self.wall.as_secs_f64())),
+            is_x_logarithmic: false,
             y: axis(label, end),
             lines,
         }
@@ -236,12 +236,11 @@ fn distributions(title: &str, lines: Vec<Line>) -> Chart<'_> {
         title,
         x: Axis {
             label: "milliseconds",
-            is_logarithmic: true,
             end: None,
         },
+        is_x_logarithmic: true,
         y: Axis {
             label: "% that took no longer",
-            is_logarithmic: false,
             end: Some(100.0),
         },
         lines,

@@ -1,21 +1,31 @@
-//! Line charts as SVG. The colours come from the page's style.
+//! Line charts as SVG. The page's style replaces the colours, and adds dashes.
 
-use std::fmt::Write;
+use std::ops::Range;
 
-const WIDTH: f64 = 560.0;
-const HEIGHT: f64 = 260.0;
-/// Margins for labels: left, top, right, bottom.
-const MARGINS: (f64, f64, f64, f64) = (56.0, 14.0, 16.0, 46.0);
-/// Number of line styles, which differ in colour and dashes. The page's style defines them.
-const STYLES: usize = 4;
-/// Number of grid lines.
-const STEPS: u32 = 4;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::prelude::*;
+
+const WIDTH: u32 = 560;
+const HEIGHT: u32 = 260;
+/// Colours of lines, distinct in print and for the colour-blind (Okabe and Ito). The page's style
+/// finds a line by its colour.
+const COLOURS: [RGBColor; 4] = [
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0xb3, 0x4a, 0x00),
+    RGBColor(0x00, 0x7a, 0x58),
+    RGBColor(0xa3, 0x45, 0x7f),
+];
+/// The colour of grid lines and axes, by which the page's style finds them.
+const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
+/// Most labels of an axis.
+const LABELS_MAX: usize = 6;
 
 /// One chart.
 #[derive(Debug)]
 pub(super) struct Chart<'a> {
     pub(super) title: &'a str,
     pub(super) x: Axis<'a>,
+    pub(super) is_x_logarithmic: bool,
     pub(super) y: Axis<'a>,
     pub(super) lines: Vec<Line>,
 }
@@ -24,7 +34,6 @@ pub(super) struct Chart<'a> {
 #[derive(Debug)]
 pub(super) struct Axis<'a> {
     pub(super) label: &'a str,
-    pub(super) is_logarithmic: bool,
     /// The end of the axis, if it differs from that of the lines.
     pub(super) end: Option<f64>,
 }
@@ -36,59 +45,20 @@ pub(super) struct Line {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// Maps values to a position on an axis, from 0 to 1.
-struct Scale {
-    begin: f64,
-    end: f64,
-    is_logarithmic: bool,
-}
-
 impl Axis<'_> {
-    fn scale(&self, values: impl Iterator<Item = f64> + Clone) -> Scale {
-        let most = self
-            .end
-            .unwrap_or_else(|| values.clone().fold(0.0, f64::max));
-        if !self.is_logarithmic {
-            let end = if most > 0.0 { most } else { 1.0 };
-            return Scale {
-                begin: 0.0,
-                end,
-                is_logarithmic: false,
-            };
-        }
-        let least = values.filter(|value| *value > 0.0).fold(most, f64::min);
-        let begin = 10_f64.powf(least.max(1e-3).log10().floor());
-        Scale {
-            begin,
-            end: 10_f64.powf(most.max(1e-3).log10().ceil()).max(begin * 10.0),
-            is_logarithmic: true,
-        }
+    /// From 0 to the largest value.
+    fn linear(&self, values: impl Iterator<Item = f64>) -> Range<f64> {
+        let end = self.end.unwrap_or_else(|| values.fold(0.0, f64::max));
+        0.0..if end > 0.0 { end } else { 1.0 }
     }
 }
 
-impl Scale {
-    fn position(&self, value: f64) -> f64 {
-        let position = if self.is_logarithmic {
-            (value.max(self.begin) / self.begin).log10() / (self.end / self.begin).log10()
-        } else {
-            (value - self.begin) / (self.end - self.begin)
-        };
-        position.clamp(0.0, 1.0)
-    }
-
-    fn grid_values(&self) -> Vec<f64> {
-        if self.is_logarithmic {
-            std::iter::successors(Some(self.begin), |value| Some(value * 10.0))
-                .take_while(|value| *value <= self.end * 1.001)
-                .collect()
-        } else {
-            (0..=STEPS)
-                .map(|step| {
-                    self.begin + (self.end - self.begin) * f64::from(step) / f64::from(STEPS)
-                })
-                .collect()
-        }
-    }
+/// Whole powers of ten around the positive values.
+fn decades(values: impl Iterator<Item = f64> + Clone) -> Range<f64> {
+    let most = values.clone().fold(1e-3, f64::max);
+    let least = values.filter(|value| *value > 0.0).fold(most, f64::min);
+    let begin = 10_f64.powf(least.max(1e-3).log10().floor());
+    begin..10_f64.powf(most.log10().ceil()).max(begin * 10.0)
 }
 
 /// The chart as a figure with its legend, or a sentence if there are no points.
@@ -98,70 +68,85 @@ pub(super) fn figure(chart: &Chart<'_>) -> String {
     if chart.lines.iter().all(|line| line.points.is_empty()) {
         figure += "<p>Nothing was measured.</p>\n"
     } else {
-        figure += &(svg(chart) + &legend(chart))
+        let svg = svg(chart).expect("writing to a string does not fail");
+        // A page needs no name of the SVG language, which looks like a link.
+        let svg = svg.replace(" xmlns=\"http://www.w3.org/2000/svg\"", "");
+        figure += &format!("<div role=\"img\" aria-label=\"{title}\">{svg}</div>\n");
+        figure += &legend(chart);
     }
     figure + "</figure>\n"
 }
 
-fn svg(chart: &Chart<'_>) -> String {
-    let (left, top, right, bottom) = MARGINS;
-    let (width, height) = (WIDTH - left - right, HEIGHT - top - bottom);
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Plotted = Result<(), Box<dyn std::error::Error>>;
+
+fn svg(chart: &Chart<'_>) -> Result<String, Box<dyn std::error::Error>> {
     let points = chart.lines.iter().flat_map(|line| &line.points);
-    let (x, y) = (
-        chart.x.scale(points.clone().map(|point| point.0)),
-        chart.y.scale(points.map(|point| point.1)),
-    );
-    let at_x = |value: f64| left + width * x.position(value);
-    let at_y = |value: f64| top + height * (1.0 - y.position(value));
-    let mut svg = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",
-        escaped(chart.title)
-    );
-    let (end, base) = (left + width, top + height);
-    for value in y.grid_values() {
-        let (at, label) = (at_y(value), number(value));
-        svg += &format!(
-            "<line class=\"grid\" x1=\"{left}\" x2=\"{end}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>\n",
-            left - 6.0,
-            at + 4.0
-        );
+    let y = chart.y.linear(points.clone().map(|point| point.1));
+    let x = points.map(|point| point.0);
+    let mut svg = String::new();
+    let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
+    if chart.is_x_logarithmic {
+        let x = decades(x);
+        plot(&area, chart, x.start, x.log_scale(), y)?;
+    } else {
+        let x = chart.x.linear(x);
+        plot(&area, chart, x.start, x, y)?;
     }
-    for value in x.grid_values() {
-        let (at, label) = (at_x(value), number(value));
-        svg += &format!(
-            "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{top}\" y2=\"{base}\"/>\
-             <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>\n",
-            base + 16.0
-        );
-    }
-    svg += &format!(
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n\
-         <text transform=\"translate(12 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-        left + width / 2.0,
-        base + 36.0,
-        escaped(chart.x.label),
-        top + height / 2.0,
-        escaped(chart.y.label)
-    );
+    area.present()?;
+    drop(area);
+    Ok(svg)
+}
+
+/// Draws grid, labels and lines. Values below `x_begin` are drawn there: a logarithmic axis has no 0.
+fn plot<X>(
+    area: &Area<'_>,
+    chart: &Chart<'_>,
+    x_begin: f64,
+    x: impl AsRangedCoord<CoordDescType = X, Value = f64>,
+    y: Range<f64>,
+) -> Plotted
+where
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    let mut plot = ChartBuilder::on(area)
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(48)
+        .build_cartesian_2d(x, y)?;
+    plot.configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(GRID)
+        .x_labels(LABELS_MAX)
+        .y_labels(LABELS_MAX)
+        .x_label_formatter(&|value| number(*value))
+        .y_label_formatter(&|value| number(*value))
+        .x_desc(chart.x.label)
+        .y_desc(chart.y.label)
+        .draw()?;
     for (number, line) in chart.lines.iter().enumerate() {
-        let mut path = String::new();
-        for (x, y) in &line.points {
-            write!(path, "{:.1},{:.1} ", at_x(*x), at_y(*y))
-                .expect("writing to a string does not fail");
-        }
-        let style = number % STYLES;
-        svg += &format!("<polyline class=\"line{style}\" points=\"{path}\"/>\n");
+        let style = COLOURS[number % COLOURS.len()].stroke_width(2);
+        let points = line.points.iter().map(|(x, y)| (x.max(x_begin), *y));
+        plot.draw_series(LineSeries::new(points, style))?;
     }
-    svg + "</svg>\n"
+    Ok(())
+}
+
+/// A colour as attributes of SVG have it.
+fn hexadecimal(RGBColor(red, green, blue): RGBColor) -> String {
+    format!("#{red:02X}{green:02X}{blue:02X}")
 }
 
 fn legend(chart: &Chart<'_>) -> String {
     let entries = chart.lines.iter().enumerate().map(|(number, line)| {
-        let (style, name) = (number % STYLES, escaped(&line.name));
+        let (colour, name) = (
+            hexadecimal(COLOURS[number % COLOURS.len()]),
+            escaped(&line.name),
+        );
         format!(
             "<li><svg class=\"key\" viewBox=\"0 0 30 8\" aria-hidden=\"true\">\
-             <line class=\"line{style}\" x1=\"0\" x2=\"30\" y1=\"4\" y2=\"4\"/></svg>{name}</li>"
+             <polyline fill=\"none\" stroke=\"{colour}\" points=\"0,4 30,4\"/></svg>{name}</li>"
         )
     });
     format!("<ul>{}</ul>\n", entries.collect::<String>())
@@ -190,15 +175,15 @@ mod tests {
     use super::*;
 
     fn chart(is_logarithmic: bool, points: Vec<(f64, f64)>) -> Chart<'static> {
-        let axis = |is_logarithmic| Axis {
+        let axis = || Axis {
             label: "a & b",
-            is_logarithmic,
             end: None,
         };
         Chart {
             title: "\"small\"",
-            x: axis(is_logarithmic),
-            y: axis(false),
+            x: axis(),
+            is_x_logarithmic: is_logarithmic,
+            y: axis(),
             lines: vec![Line {
                 name: "<one>".into(),
                 points,
@@ -213,12 +198,18 @@ mod tests {
             let svg = figure(&chart(is_logarithmic, points));
             assert!(svg.contains("&lt;one&gt;") && svg.contains("a &amp; b"));
             assert!(!svg.contains("NaN") && !svg.contains("inf"));
-            let path = svg.split("polyline").nth(1).expect("a line");
-            let path = path.split('"').nth(3).expect("its points");
+            let line = svg
+                .split("<polyline")
+                .find(|line| line.contains("stroke=\"#0072B2\""));
+            let points = line.and_then(|line| line.split("points=\"").nth(1));
+            let path = points
+                .and_then(|points| points.split('"').next())
+                .expect("a line");
+            assert!(path.split_whitespace().count() >= 3, "{path}");
             for point in path.split_whitespace() {
                 let (x, y) = point.split_once(',').expect("two numbers");
-                assert!((0.0..=WIDTH).contains(&x.parse().expect("a number")));
-                assert!((0.0..=HEIGHT).contains(&y.parse().expect("a number")));
+                assert!((0.0..=f64::from(WIDTH)).contains(&x.parse().expect("a number")));
+                assert!((0.0..=f64::from(HEIGHT)).contains(&y.parse().expect("a number")));
             }
         }
         assert!(figure(&chart(true, Vec::new())).contains("Nothing was measured"));

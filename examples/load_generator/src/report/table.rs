@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::layout::{bar, counted, duration, paragraph, thousands};
-use super::{Computed, KindFigures, Memory, Paged, Percentiles, Report, Steps};
+use super::{Computed, KindFigures, Memory, Paged, Percentiles, Report, Restored, Steps};
 use crate::arguments::Load;
-use crate::byte_size::ByteSize;
+use crate::byte_size;
 
 /// Most rows of the histogram of batch sizes; more sizes share rows.
 const HISTOGRAM_ROWS: usize = 16;
@@ -212,13 +212,30 @@ fn computed(report: &Report, computed: &Computed) -> String {
     rows
 }
 
+fn restore_rows(restore: &Restored) -> String {
+    let points = format!(
+        "{} taken, {} given up; {} of {} held",
+        restore.taken,
+        restore.given_up,
+        counted(restore.snapshots as u64, "snapshot"),
+        byte_size::of(restore.snapshot_bytes)
+    );
+    let resumed = format!(
+        "{:.1} % of {} resumed; {} computed again",
+        100.0 * restore.resumed_share,
+        counted(restore.prompts, "prompt"),
+        counted(restore.recomputed_tokens, "token")
+    );
+    row("Restore points", &points) + &row("", &resumed)
+}
+
 fn memory(report: &Report, memory: &Memory) -> String {
     let cached = format!(
         "{} for {} in {}; {} at most",
-        ByteSize(memory.cached_bytes),
+        byte_size::of(memory.cached_bytes),
         counted(memory.cached_tokens as u64, "token"),
         counted(memory.segments as u64, "segment"),
-        ByteSize(memory.cached_bytes_max)
+        byte_size::of(memory.cached_bytes_max)
     );
     let mut rows = row("Cached state", &cached);
     let needed = format!(
@@ -230,6 +247,9 @@ fn memory(report: &Report, memory: &Memory) -> String {
         let evicted = counted(memory.evicted_segments, "segment");
         rows += &row("", &format!("{evicted} evicted"));
     }
+    if let Some(restore) = &memory.restore {
+        rows += &restore_rows(restore);
+    }
     if let Some(pager) = &memory.pager {
         rows += &pager_rows(pager);
     }
@@ -239,7 +259,7 @@ fn memory(report: &Report, memory: &Memory) -> String {
         .map_or(0.0, |steps| steps.device_busy_seconds);
     let device = format!(
         "{} at the peak, busy {:.1} % of the time",
-        ByteSize(memory.device_peak_bytes),
+        byte_size::of(memory.device_peak_bytes),
         // The last step may end a moment after the last user has finished.
         (100.0 * busy_seconds / report.wall_seconds).min(100.0)
     );
@@ -281,7 +301,7 @@ fn pager_rows(pager: &Paged) -> String {
     let describe_copies = |copies, bytes| {
         format!(
             "{} in {}",
-            ByteSize(bytes),
+            byte_size::of(bytes),
             counted(copies as u64, "segment")
         )
     };

@@ -1,4 +1,7 @@
 //! Connections to a server.
+//!
+//! hyper's own client and addresses do all that this program needs: with them come 24 crates, 69 with
+//! `reqwest` without TLS, and 33 with `url` for two addresses that hyper would parse once more.
 
 use std::time::Duration;
 

@@ -1,4 +1,9 @@
 //! Parses server-sent events from bytes that arrive in arbitrary portions.
+//!
+//! `eventsource-stream` 0.2.3 would serve but for two things. It has no bound on an event's length,
+//! so that a server could fill the memory of its client. An event of 170 bytes also took it
+//! 2.2 to 2.9 µs, against 0.2 to 1.2 µs here (the same busy machine, one and 64 events a portion):
+//! time that lies within the gaps which this program measures.
 
 /// Longest event, in bytes. A longer one is an error.
 const EVENT_BYTES_MAX: usize = 1 << 20;

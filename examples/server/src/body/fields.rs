@@ -3,7 +3,9 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
 
 /// A struct that is read field by field. A field that is missing in the object keeps its
 /// default. If a field is there twice, the last one counts.
@@ -11,12 +13,12 @@ pub(crate) trait Fields: Default {
     /// Reads a field. Returns false if the struct has no field of this name.
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error>;
 
-    /// The names of its fields.
-    #[cfg(test)]
-    fn names(visit: &mut impl FnMut(&'static str));
+    /// The schema of an object with its fields.
+    fn schema(generator: &mut SchemaGenerator) -> Schema;
 }
 
-/// Declares a struct whose fields may all be missing in an object.
+/// Declares a struct whose fields may all be missing in an object. The comments of its fields are
+/// their descriptions in the server's API description.
 macro_rules! fields {
     (
         $(#[$about:meta])*
@@ -25,7 +27,7 @@ macro_rules! fields {
         }
     ) => {
         $(#[$about])*
-        #[derive(Debug, Default)]
+        #[derive(Debug, Default, schemars::JsonSchema)]
         $visible struct $name {
             $($(#[$about_field])* $field: $kind,)*
         }
@@ -43,9 +45,8 @@ macro_rules! fields {
                 Ok(true)
             }
 
-            #[cfg(test)]
-            fn names(visit: &mut impl FnMut(&'static str)) {
-                $(visit(stringify!($field));)*
+            fn schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                <Self as schemars::JsonSchema>::json_schema(generator)
             }
         }
     };
@@ -58,10 +59,8 @@ impl<A: Fields, B: Fields> Fields for (A, B) {
         Ok(self.0.read(name, map)? || self.1.read(name, map)?)
     }
 
-    #[cfg(test)]
-    fn names(visit: &mut impl FnMut(&'static str)) {
-        A::names(visit);
-        B::names(visit);
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        merged([A::schema(generator), B::schema(generator)])
     }
 }
 
@@ -70,12 +69,28 @@ impl<A: Fields, B: Fields, C: Fields> Fields for (A, B, C) {
         Ok(self.0.read(name, map)? || self.1.read(name, map)? || self.2.read(name, map)?)
     }
 
-    #[cfg(test)]
-    fn names(visit: &mut impl FnMut(&'static str)) {
-        A::names(visit);
-        B::names(visit);
-        C::names(visit);
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        merged([
+            A::schema(generator),
+            B::schema(generator),
+            C::schema(generator),
+        ])
     }
+}
+
+/// The schema of an object that has the fields of all.
+fn merged<const N: usize>(all: [Schema; N]) -> Schema {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for mut schema in all {
+        if let Some(Value::Object(more)) = schema.remove("properties") {
+            properties.extend(more);
+        }
+        if let Some(Value::Array(more)) = schema.remove("required") {
+            required.extend(more);
+        }
+    }
+    json_schema!({"type": "object", "properties": properties, "required": required})
 }
 
 /// A whole object. Unknown fields are skipped.

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
@@ -61,7 +62,8 @@ fn too_many<E: Error>() -> E {
 }
 
 /// Any JSON.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, JsonSchema)]
+#[schemars(inline, transparent)]
 pub(crate) struct Json(pub(crate) Value);
 
 impl<'de> Deserialize<'de> for Json {

@@ -1,9 +1,11 @@
 //! Lists of bounded length. Longer ones are rejected while they are read.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 /// A list of at most `MAX` values.
@@ -39,6 +41,36 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Table<T, M
 impl<'de, const MAX: usize> Deserialize<'de> for OneOrMany<MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(TextsVisitor)
+    }
+}
+
+impl<T: JsonSchema, const MAX: usize> JsonSchema for List<T, MAX> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "List".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let items = generator.subschema_for::<T>();
+        json_schema!({"type": "array", "items": items, "maxItems": MAX})
+    }
+}
+
+impl<T: JsonSchema, const MAX: usize> JsonSchema for Table<T, MAX> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Table".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let values = generator.subschema_for::<T>();
+        json_schema!({"type": "object", "additionalProperties": values, "maxProperties": MAX})
     }
 }
 

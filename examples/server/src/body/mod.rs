@@ -154,7 +154,8 @@ mod tests {
     fn invalid_bodies_are_rejected_by_field() {
         let check = |body: &str, expected: &str| {
             let error = read::<(Parameters, CompletionFields)>(body.as_bytes()).expect_err(body);
-            let message = error.body()["error"]["message"].to_string();
+            let body = serde_json::to_value(error.body()).expect("JSON");
+            let message = body["error"]["message"].to_string();
             assert!(message.contains(expected), "{body}: {message}");
         };
         check("[]", "not a JSON object");

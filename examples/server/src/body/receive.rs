@@ -262,7 +262,8 @@ mod tests {
         let rejected = receive(Some(LARGE), Body::from(vec![b' '; LARGE])).await;
         let rejected = rejected.expect_err("there is none");
         assert_eq!(rejected.status, StatusCode::SERVICE_UNAVAILABLE);
-        let message = rejected.body()["error"]["message"].to_string();
+        let body = serde_json::to_value(rejected.body()).expect("JSON");
+        let message = body["error"]["message"].to_string();
         assert!(message.contains("1048576 bytes"), "{message}");
         drop(received);
         receive(None, Body::from(vec![b' '; LARGE]))

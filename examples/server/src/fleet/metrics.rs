@@ -5,7 +5,6 @@
 use std::fmt::Write;
 
 use motet::Engine;
-use motet::model::SegmentSize;
 
 /// A metric, its kind, and its value.
 struct Metric {
@@ -51,9 +50,7 @@ pub(crate) fn render(engine: &Engine, model: &str) -> String {
         .expect("writing to a string does not fail");
     }
     let block_tokens = engine.config().cache.block_tokens;
-    let block_bytes = engine
-        .model()
-        .segment_bytes(SegmentSize::whole(block_tokens));
+    let block_bytes = block_tokens * engine.model().token_bytes();
     let blocks = engine.config().cache.device_bytes_max / block_bytes.max(1);
     let labels =
         format!("model_name=\"{model}\",block_size=\"{block_tokens}\",num_gpu_blocks=\"{blocks}\"");

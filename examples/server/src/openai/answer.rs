@@ -11,12 +11,13 @@ use futures_util::stream;
 use motet::request::{FinishReason, TokenLogprobs, Usage};
 use motet::text::TextCodec;
 use motet::{Request, TokenId};
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::parameters::Delivery;
 use crate::app::{App, now};
 use crate::error::ApiError;
-use crate::generate::{Event, OutputStreams, finish_reason};
+use crate::generate::{ApiFinishReason, Event, OutputStreams};
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
@@ -32,16 +33,124 @@ pub(crate) trait Shape: Send + 'static {
     /// The `object` of a part.
     const PART: &'static str;
 
+    /// The fields of a complete output.
+    type Whole: Serialize + JsonSchema;
+    /// The fields of a part of an output.
+    type Part: Serialize + JsonSchema;
+    /// Log probabilities of tokens.
+    type Logprobs;
+
     /// The first part of an output's stream, if the endpoint has one.
-    fn first(&self, number: usize) -> Option<Map<String, Value>>;
+    fn first(&self, number: usize) -> Option<Self::Part>;
     /// A part with more text.
-    fn part(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value>;
+    fn part(&self, text: &str, logprobs: Option<Self::Logprobs>) -> Self::Part;
     /// The last part, without text.
-    fn last(&self) -> Map<String, Value>;
+    fn last(&self) -> Self::Part;
     /// The complete output.
-    fn whole(&self, number: usize, text: &str, logprobs: Option<Value>) -> Map<String, Value>;
+    fn whole(&self, number: usize, text: &str, logprobs: Option<Self::Logprobs>) -> Self::Whole;
     /// Log probabilities of tokens; `after` is the number of output characters before them.
-    fn logprobs(&self, text: &TextCodec, sent: &[(TokenId, TokenLogprobs)], after: usize) -> Value;
+    fn logprobs(
+        &self,
+        text: &TextCodec,
+        sent: &[(TokenId, TokenLogprobs)],
+        after: usize,
+    ) -> Self::Logprobs;
+}
+
+/// A complete answer.
+#[derive(Serialize, JsonSchema)]
+#[serde(bound = "")]
+#[schemars(bound = "", rename = "Completion")]
+pub(crate) struct Completion<'a, S: Shape> {
+    #[serde(flatten)]
+    head: Head<'a>,
+    #[schemars(extend("const" = S::WHOLE))]
+    object: &'static str,
+    choices: Vec<Choice<S::Whole>>,
+    usage: ApiUsage,
+}
+
+/// A part of a streamed answer.
+#[derive(Serialize, JsonSchema)]
+#[serde(bound = "")]
+#[schemars(bound = "", rename = "CompletionPart")]
+pub(crate) struct CompletionPart<'a, S: Shape> {
+    #[serde(flatten)]
+    head: Head<'a>,
+    #[schemars(extend("const" = S::PART))]
+    object: &'static str,
+    choices: Vec<Choice<S::Part>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ApiUsage")]
+    usage: Option<ApiUsage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PromptProgress")]
+    prompt_progress: Option<PromptProgress>,
+}
+
+/// The common fields of all parts of an answer.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Head<'a> {
+    id: &'a str,
+    /// Seconds since 1970
+    created: u64,
+    model: &'a str,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Choice<C> {
+    index: usize,
+    #[serde(flatten)]
+    content: C,
+    finish_reason: Option<ApiFinishReason>,
+}
+
+impl<C> Choice<C> {
+    fn new(index: usize, content: C, ended: Option<FinishReason>) -> Self {
+        Self {
+            index,
+            content,
+            finish_reason: ended.map(ApiFinishReason::from),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Usage")]
+struct ApiUsage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+    prompt_tokens_details: PromptTokensDetails,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct PromptTokensDetails {
+    cached_tokens: usize,
+}
+
+impl From<Usage> for ApiUsage {
+    fn from(usage: Usage) -> Self {
+        Self {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.output_tokens,
+            total_tokens: usage.prompt_tokens + usage.output_tokens,
+            prompt_tokens_details: PromptTokensDetails {
+                cached_tokens: usage.cached_tokens,
+            },
+        }
+    }
+}
+
+/// The progress of a prompt, for streams that ask for it.
+#[derive(Debug, Serialize, JsonSchema)]
+struct PromptProgress {
+    index: usize,
+    total: usize,
+    cache: usize,
+    processed: usize,
 }
 
 /// One output so far.
@@ -91,16 +200,16 @@ impl Output {
     }
 }
 
-/// The common fields of all parts of an answer.
+/// The answer that a request gets, as a whole or in parts.
 #[derive(Debug)]
-struct Head {
+struct Reply {
     app: Arc<App>,
     id: String,
     created: u64,
     has_logprobs: bool,
 }
 
-impl Head {
+impl Reply {
     fn new<S: Shape>(app: Arc<App>, has_logprobs: bool) -> Self {
         Self {
             id: app.name(S::PREFIX),
@@ -110,18 +219,35 @@ impl Head {
         }
     }
 
-    fn body(&self, object: &str, choices: Vec<Value>, usage: Option<Usage>) -> Value {
-        let mut body = json!({
-            "id": self.id,
-            "object": object,
-            "created": self.created,
-            "model": self.app.model,
-            "choices": choices,
-        });
-        if let Some(usage) = usage {
-            body["usage"] = spell_usage(usage);
+    fn head(&self) -> Head<'_> {
+        Head {
+            id: &self.id,
+            created: self.created,
+            model: &self.app.model,
         }
-        body
+    }
+
+    fn completion<S: Shape>(
+        &self,
+        choices: Vec<Choice<S::Whole>>,
+        usage: Usage,
+    ) -> Completion<'_, S> {
+        Completion {
+            head: self.head(),
+            object: S::WHOLE,
+            choices,
+            usage: usage.into(),
+        }
+    }
+
+    fn part<S: Shape>(&self, choices: Vec<Choice<S::Part>>) -> CompletionPart<'_, S> {
+        CompletionPart {
+            head: self.head(),
+            object: S::PART,
+            choices,
+            usage: None,
+            prompt_progress: None,
+        }
     }
 
     fn logprobs<S: Shape>(
@@ -129,7 +255,7 @@ impl Head {
         shape: &S,
         sent: &[(TokenId, TokenLogprobs)],
         after: usize,
-    ) -> Option<Value> {
+    ) -> Option<S::Logprobs> {
         let text = self.app.engine.text().filter(|_| self.has_logprobs)?;
         Some(shape.logprobs(text, sent, after))
     }
@@ -153,22 +279,22 @@ pub(crate) async fn answer<S: Shape>(
         })
     });
     let output_streams = OutputStreams::submit(&app.engine, requests, caller, log).await?;
-    let head = Head::new::<S>(app, has_logprobs);
+    let reply = Reply::new::<S>(app, has_logprobs);
     if delivery.is_streamed {
         Ok(streamed(
-            head,
+            reply,
             shape,
             output_streams,
             delivery.include_usage,
         ))
     } else {
-        whole(head, shape, output_streams, chosen).await
+        whole(reply, shape, output_streams, chosen).await
     }
 }
 
 /// Waits for all outputs.
 async fn whole<S: Shape>(
-    head: Head,
+    reply: Reply,
     shape: S,
     mut output_streams: OutputStreams,
     chosen: Option<BestOf>,
@@ -192,18 +318,18 @@ async fn whole<S: Shape>(
         outputs = chosen.best(outputs);
     }
     let choices = (0..).zip(&outputs).map(|(number, output)| {
-        let logprobs = head.logprobs(&shape, &output.logprobs, 0);
+        let logprobs = reply.logprobs(&shape, &output.logprobs, 0);
         let content = shape.whole(number, &output.text, logprobs);
-        choice(number, content, output.ended)
+        Choice::new(number, content, output.ended)
     });
-    let body = head.body(S::WHOLE, choices.collect(), Some(output_streams.usage()));
+    let body = reply.completion::<S>(choices.collect(), output_streams.usage());
     Ok(Json(body).into_response())
 }
 
 /// Streams each piece as it comes. When the client disconnects, the stream and its outputs are
 /// dropped. A client that reads slowly pauses them.
 fn streamed<S: Shape>(
-    head: Head,
+    reply: Reply,
     shape: S,
     output_streams: OutputStreams,
     include_usage: bool,
@@ -211,7 +337,7 @@ fn streamed<S: Shape>(
     let mut outputs: Vec<Output> = Vec::new();
     outputs.resize_with(output_streams.count(), Output::default);
     let streaming = Streaming {
-        head,
+        reply,
         shape,
         output_streams,
         include_usage,
@@ -228,7 +354,7 @@ fn streamed<S: Shape>(
 }
 
 struct Streaming<S> {
-    head: Head,
+    reply: Reply,
     shape: S,
     output_streams: OutputStreams,
     include_usage: bool,
@@ -270,8 +396,9 @@ impl<S: Shape> Streaming<S> {
                 },
                 Stage::SendingUsage => {
                     self.stage = Stage::SendingDone;
-                    let usage = Some(self.output_streams.usage());
-                    return Some(event(&self.head.body(S::PART, Vec::new(), usage)));
+                    let mut part = self.reply.part::<S>(Vec::new());
+                    part.usage = Some(self.output_streams.usage().into());
+                    return Some(event(&part));
                 }
                 Stage::SendingDone => {
                     self.stage = Stage::Finished;
@@ -291,18 +418,18 @@ impl<S: Shape> Streaming<S> {
                 }
                 let after = self.outputs[number].sent;
                 self.outputs[number].sent += text.chars().count();
-                let logprobs = self.head.logprobs(&self.shape, &logprobs, after);
+                let logprobs = self.reply.logprobs(&self.shape, &logprobs, after);
                 Some(self.part(number, self.shape.part(&text, logprobs), None))
             }
             Event::Prefilled(prefill) => {
-                let mut body = self.head.body(S::PART, Vec::new(), None);
-                body["prompt_progress"] = json!({
-                    "index": number,
-                    "total": prefill.prompt_tokens,
-                    "cache": prefill.cached_tokens,
-                    "processed": prefill.computed_tokens,
+                let mut part = self.reply.part::<S>(Vec::new());
+                part.prompt_progress = Some(PromptProgress {
+                    index: number,
+                    total: prefill.prompt_tokens,
+                    cache: prefill.cached_tokens,
+                    processed: prefill.computed_tokens,
                 });
-                Some(event(&body))
+                Some(event(&part))
             }
             Event::Ended(reason) => Some(self.part(number, self.shape.last(), Some(reason))),
             // The status was already sent, so the error is the last event.
@@ -313,33 +440,13 @@ impl<S: Shape> Streaming<S> {
         }
     }
 
-    fn part(
-        &self,
-        number: usize,
-        content: Map<String, Value>,
-        ended: Option<FinishReason>,
-    ) -> sse::Event {
-        let choices = vec![choice(number, content, ended)];
-        event(&self.head.body(S::PART, choices, None))
+    fn part(&self, number: usize, content: S::Part, ended: Option<FinishReason>) -> sse::Event {
+        let choices = vec![Choice::new(number, content, ended)];
+        event(&self.reply.part::<S>(choices))
     }
 }
 
-fn event(body: &Value) -> sse::Event {
-    sse::Event::default().data(body.to_string())
-}
-
-fn choice(number: usize, content: Map<String, Value>, ended: Option<FinishReason>) -> Value {
-    let mut choice = Map::from_iter([("index".to_owned(), json!(number))]);
-    choice.extend(content);
-    choice.insert("finish_reason".into(), json!(ended.map(finish_reason)));
-    choice.into()
-}
-
-fn spell_usage(usage: Usage) -> Value {
-    json!({
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.prompt_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    })
+fn event(body: &impl Serialize) -> sse::Event {
+    let data = serde_json::to_string(body).expect("its keys are strings");
+    sse::Event::default().data(data)
 }

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use motet::TokenId;
 use motet::request::{Prompt, TokenLogprobs};
 use motet::text::{Chat, Message, TextCodec};
-use serde::Deserialize;
+use motet::{Request, TokenId};
+use schemars::JsonSchema;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::answer::{self, Shape};
 use super::parameters::Parameters;
@@ -28,35 +29,46 @@ use crate::log::RequestLog;
 fields! {
     /// The fields of a conversation: messages, and further inputs of the chat template.
     pub(crate) struct Conversation {
+        #[schemars(required, length(min = 1))]
         messages: Option<Vec<ChatMessage>>,
+        /// Passed to the model through its chat template
         tools: Option<Vec<Json>>,
+        /// Tools do not constrain the output, so other values are answered with 422
+        #[schemars(extend("enum" = ["auto", "none", null]))]
         tool_choice: Option<Json>,
         chat_template_kwargs: Option<BTreeMap<String, Json>>,
     }
 }
 
-#[derive(Debug, Default)]
+/// Further fields are passed to the chat template unchanged
+#[derive(Debug, Default, JsonSchema)]
+#[schemars(rename = "Message")]
 struct ChatMessage {
     role: String,
     content: Option<Content>,
     tool_calls: Option<Vec<ToolCall>>,
+    #[schemars(skip)]
     more: BTreeMap<String, Value>,
 }
 
 /// A tool call in the form of templates, with its arguments as JSON. The API has them as text.
-#[derive(Debug)]
+#[derive(Debug, JsonSchema)]
+#[schemars(inline, with = "Json")]
 struct ToolCall(Value);
 
-#[derive(Debug)]
+#[derive(Debug, JsonSchema)]
+#[schemars(inline, untagged)]
 enum Content {
     Text(String),
     Parts(Vec<Part>),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 struct Part {
     #[serde(rename = "type")]
+    #[schemars(extend("const" = "text"))]
     kind: String,
+    #[schemars(required)]
     text: Option<String>,
 }
 
@@ -64,16 +76,20 @@ fields! {
     /// The log probabilities that a request asks for.
     pub(crate) struct Logprobs {
         logprobs: Option<bool>,
+        #[schemars(range(max = Request::LOGPROBS_MAX))]
         top_logprobs: Option<usize>,
     }
 }
+
+/// The body of a conversation's request.
+pub(crate) type ChatRequest = (Parameters, Logprobs, Conversation);
 
 /// Answers a conversation.
 pub(crate) async fn complete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Extension(log): Extension<RequestLog>,
-    Body((parameters, logprobs, conversation)): Body<(Parameters, Logprobs, Conversation)>,
+    Body((parameters, logprobs, conversation)): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let chat = conversation.chat(&app)?;
     // The default output length is what fits in the context.
@@ -249,60 +265,143 @@ impl ChatMessage {
     }
 }
 
-struct ChatShape;
+pub(crate) struct ChatShape;
+
+/// A complete answer to a conversation.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Answered {
+    message: Answer,
+    logprobs: Option<ChatLogprobs>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Answer {
+    #[schemars(extend("const" = ROLE))]
+    role: &'static str,
+    content: String,
+    refusal: (),
+}
+
+/// A part of an answer to a conversation.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct AnsweredPart {
+    delta: Delta,
+    logprobs: Option<ChatLogprobs>,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("const" = ROLE))]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    content: Option<String>,
+}
+
+/// The role of all answers.
+const ROLE: &str = "assistant";
+
+/// Log probabilities of tokens, one element for each.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ChatLogprobs {
+    content: Vec<SampledToken>,
+    refusal: (),
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SampledToken {
+    #[serde(flatten)]
+    sampled: LikelyToken,
+    top_logprobs: Vec<LikelyToken>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct LikelyToken {
+    token: String,
+    logprob: f64,
+    bytes: Vec<u8>,
+}
 
 impl Shape for ChatShape {
     const PREFIX: &'static str = "chatcmpl";
     const WHOLE: &'static str = "chat.completion";
     const PART: &'static str = "chat.completion.chunk";
 
-    fn first(&self, _: usize) -> Option<Map<String, Value>> {
-        Some(delta(json!({"role": "assistant", "content": ""}), None))
-    }
+    type Whole = Answered;
+    type Part = AnsweredPart;
+    type Logprobs = ChatLogprobs;
 
-    fn part(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value> {
-        delta(json!({"content": text}), logprobs)
-    }
-
-    fn last(&self) -> Map<String, Value> {
-        delta(json!({}), None)
-    }
-
-    fn whole(&self, _: usize, text: &str, logprobs: Option<Value>) -> Map<String, Value> {
-        let message = json!({"role": "assistant", "content": text, "refusal": null});
-        Map::from_iter([
-            ("message".to_owned(), message),
-            ("logprobs".to_owned(), logprobs.into()),
-        ])
-    }
-
-    fn logprobs(&self, text: &TextCodec, sent: &[(TokenId, TokenLogprobs)], _: usize) -> Value {
-        let spell = |token: TokenId, logprob: f32| {
-            let (text, bytes) = spelled(text.tokenizer(), token);
-            json!({"token": text, "logprob": logprob, "bytes": bytes})
+    fn first(&self, _: usize) -> Option<AnsweredPart> {
+        let delta = Delta {
+            role: Some(ROLE),
+            content: Some(String::new()),
         };
-        let content = sent.iter().map(|(token, logprobs)| {
-            let top = logprobs.top.iter();
-            let top: Vec<Value> = top
-                .map(|(token, logprob)| spell(*token, *logprob))
-                .collect();
-            let mut entry = spell(*token, logprobs.logprob);
-            entry["top_logprobs"] = top.into();
-            entry
-        });
-        json!({"content": content.collect::<Vec<_>>(), "refusal": null})
+        Some(AnsweredPart {
+            delta,
+            logprobs: None,
+        })
     }
-}
 
-fn delta(delta: Value, logprobs: Option<Value>) -> Map<String, Value> {
-    Map::from_iter([
-        ("delta".to_owned(), delta),
-        ("logprobs".to_owned(), logprobs.into()),
-    ])
+    fn part(&self, text: &str, logprobs: Option<ChatLogprobs>) -> AnsweredPart {
+        let delta = Delta {
+            role: None,
+            content: Some(text.to_owned()),
+        };
+        AnsweredPart { delta, logprobs }
+    }
+
+    fn last(&self) -> AnsweredPart {
+        AnsweredPart {
+            delta: Delta::default(),
+            logprobs: None,
+        }
+    }
+
+    fn whole(&self, _: usize, text: &str, logprobs: Option<ChatLogprobs>) -> Answered {
+        let message = Answer {
+            role: ROLE,
+            content: text.to_owned(),
+            refusal: (),
+        };
+        Answered { message, logprobs }
+    }
+
+    fn logprobs(
+        &self,
+        text: &TextCodec,
+        sent: &[(TokenId, TokenLogprobs)],
+        _: usize,
+    ) -> ChatLogprobs {
+        let spell = |token: TokenId, logprob: f32| {
+            let (token, bytes) = spelled(text.tokenizer(), token);
+            LikelyToken {
+                token,
+                logprob: logprob.into(),
+                bytes,
+            }
+        };
+        let content = sent.iter().map(|(token, logprobs)| SampledToken {
+            sampled: spell(*token, logprobs.logprob),
+            top_logprobs: logprobs
+                .top
+                .iter()
+                .map(|(token, logprob)| spell(*token, *logprob))
+                .collect(),
+        });
+        ChatLogprobs {
+            content: content.collect(),
+            refusal: (),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

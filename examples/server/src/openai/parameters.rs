@@ -1,5 +1,6 @@
 //! The common fields of both endpoints.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use motet::grammar::GrammarSource;
@@ -7,6 +8,7 @@ use motet::model::sampling::Sampling;
 use motet::request::{CacheUse, ContextLimit, Prompt};
 use motet::text::StopStrings;
 use motet::{Request, TokenId};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 use crate::app::App;
@@ -16,6 +18,7 @@ use crate::body::lists::{List, OneOrMany, Table};
 use crate::class::Class;
 use crate::error::ApiError;
 use crate::keys::Caller;
+use crate::openapi::Token;
 
 /// Longest name of a user and longest cache salt, in bytes. Each prompt has a copy.
 pub(crate) const NAME_BYTES_MAX: usize = 1 << 10;
@@ -23,37 +26,85 @@ pub(crate) const NAME_BYTES_MAX: usize = 1 << 10;
 fields! {
     /// Settings for the continuation of a prompt. Fields that OpenAI's API lacks have vLLM's names.
     pub(crate) struct Parameters {
+        /// Another is answered with 404
         model: Option<String>,
+        /// Reduced to the rest of the context; the default is 16 for completions, and all of it for chats
+        #[schemars(range(min = 1))]
         max_tokens: Option<usize>,
+        /// The newer name of `max_tokens`; it takes precedence
+        #[schemars(range(min = 1))]
         max_completion_tokens: Option<usize>,
+        /// Fewest tokens before an end token; at most `max_tokens`
         min_tokens: Option<usize>,
+        /// 0 is greedy; the default is 1
+        #[schemars(range(min = 0))]
         temperature: Option<f32>,
+        #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
         top_p: Option<f32>,
+        /// -1 and 0 mean all tokens
+        #[schemars(range(min = -1, max = u32::MAX))]
         top_k: Option<i64>,
+        #[schemars(range(min = 0, max = 1))]
         min_p: Option<f32>,
         seed: Option<i64>,
         presence_penalty: Option<f32>,
         frequency_penalty: Option<f32>,
+        /// All penalties then count the prompt, too
+        #[schemars(extend("exclusiveMinimum" = 0))]
         repetition_penalty: Option<f32>,
+        /// By token id
+        #[schemars(extend("propertyNames" = {"pattern": "^[0-9]+$"}))]
         logit_bias: Option<Table<f32, { Request::LOGIT_BIAS_MAX }>>,
+        #[schemars(with = "Option<Stop>")]
         stop: Option<OneOrMany<{ StopStrings::COUNT_MAX }>>,
+        #[schemars(with = "Option<List<Token, { Request::STOP_TOKENS_MAX }>>")]
         stop_token_ids: Option<List<TokenId, { Request::STOP_TOKENS_MAX }>>,
+        /// Continue past the model's end tokens; not with a `response_format`
         ignore_eos: Option<bool>,
+        /// At most the requests that this server can hold
+        #[schemars(range(min = 1, max = Request::N_MAX))]
         n: Option<usize>,
         stream: Option<bool>,
         stream_options: Option<StreamOptions>,
+        /// A format that llguidance compiles and the output can follow; else 422
         response_format: Option<ResponseFormat>,
+        /// Users share the model fairly; with API keys, the key is the user
+        #[schemars(length(max = NAME_BYTES_MAX))]
         user: Option<String>,
+        /// Cached state is shared with requests of the same salt only
+        #[schemars(length(max = NAME_BYTES_MAX))]
         cache_salt: Option<String>,
-        /// If false, the request neither reads nor writes the cache. The name is llama.cpp's.
+        /// If false, neither read nor write the cache; not with `cache_salt`. The name is llama.cpp's
         cache_prompt: Option<bool>,
-        /// Report the prompt's progress in the stream. The name is llama.cpp's.
+        /// Report the progress of each prompt in a stream: parts with `prompt_progress`
         return_progress: Option<bool>,
+        /// A priority class: a higher one starts first. One above that of the key is answered with 403
         priority: Option<Class>,
-        /// Continue when the context is full, and drop its oldest part.
+        /// Continue when the context is full, and drop its oldest part
         context_shift: Option<bool>,
-        /// Tokens at the beginning that are never dropped; implies `context_shift`.
+        /// Tokens at the beginning that are never dropped; implies `context_shift`
         num_keep: Option<usize>,
+    }
+}
+
+/// The schema of `stop`. The lengths are checked with those of other fields, after parsing.
+struct Stop;
+
+impl JsonSchema for Stop {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Stop".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let text =
+            json_schema!({"type": "string", "minLength": 1, "maxLength": StopStrings::BYTES_MAX});
+        let many =
+            json_schema!({"type": "array", "items": text, "maxItems": StopStrings::COUNT_MAX});
+        json_schema!({"anyOf": [text, many]})
     }
 }
 
@@ -66,18 +117,23 @@ pub(crate) struct Delivery {
     pub(crate) include_usage: bool,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(inline)]
 struct StreamOptions {
     include_usage: Option<bool>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(try_from = "Format")]
+#[schemars(inline, !try_from, tag = "type", rename_all = "snake_case")]
 enum ResponseFormat {
     Text,
     JsonObject,
-    /// The schema as text.
-    JsonSchema(String),
+    JsonSchema {
+        /// The schema as text.
+        #[schemars(with = "NamedSchema")]
+        json_schema: String,
+    },
 }
 
 /// A response format as in the body.
@@ -96,7 +152,8 @@ enum FormatKind {
     JsonSchema,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(inline)]
 struct NamedSchema {
     schema: Json,
 }
@@ -172,7 +229,9 @@ impl Parameters {
             );
             return Err(ApiError::field("stop", message));
         }
-        if let Some(ResponseFormat::JsonSchema(schema)) = &self.response_format
+        if let Some(ResponseFormat::JsonSchema {
+            json_schema: schema,
+        }) = &self.response_format
             && schema.len() > GrammarSource::SCHEMA_BYTES_MAX
         {
             let message = format!(
@@ -263,7 +322,9 @@ impl ResponseFormat {
         match self {
             Self::Text => None,
             Self::JsonObject => Some(GrammarSource::Json),
-            Self::JsonSchema(schema) => Some(GrammarSource::JsonSchema(schema.clone())),
+            Self::JsonSchema { json_schema } => {
+                Some(GrammarSource::JsonSchema(json_schema.clone()))
+            }
         }
     }
 }
@@ -275,9 +336,9 @@ impl TryFrom<Format> for ResponseFormat {
         match (format.kind, format.json_schema) {
             (FormatKind::Text, _) => Ok(Self::Text),
             (FormatKind::JsonObject, _) => Ok(Self::JsonObject),
-            (FormatKind::JsonSchema, Some(named)) => {
-                Ok(Self::JsonSchema(named.schema.0.to_string()))
-            }
+            (FormatKind::JsonSchema, Some(named)) => Ok(Self::JsonSchema {
+                json_schema: named.schema.0.to_string(),
+            }),
             (FormatKind::JsonSchema, None) => Err("missing field `json_schema`"),
         }
     }

@@ -1,5 +1,7 @@
 //! `POST /v1/completions`.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,9 +11,9 @@ use axum::response::Response;
 use motet::request::{Prompt, TokenLogprobs};
 use motet::text::TextCodec;
 use motet::{Request, TokenId};
-use serde::Deserialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::answer::{self, Shape};
 use super::parameters::Parameters;
@@ -23,6 +25,7 @@ use crate::error::ApiError;
 use crate::generate::spelled;
 use crate::keys::Caller;
 use crate::log::RequestLog;
+use crate::openapi::Token;
 use crate::tokens;
 
 /// The API's default of `max_tokens`.
@@ -33,13 +36,23 @@ pub(crate) const PROMPTS_MAX: usize = 128;
 fields! {
     /// The fields of a completion.
     pub(crate) struct CompletionFields {
+        #[schemars(required)]
         prompt: Option<Prompts>,
+        #[schemars(range(max = Request::LOGPROBS_MAX))]
         logprobs: Option<usize>,
+        /// The prompt before the output; not with `logprobs`
         echo: Option<bool>,
+        /// No other is supported
+        #[schemars(extend("enum" = ["", null]))]
         suffix: Option<String>,
+        /// Generate this many and return the `n` likeliest; at least `n`, and not with `stream`
+        #[schemars(range(min = 1, max = Request::N_MAX))]
         best_of: Option<usize>,
     }
 }
+
+/// The body of a completion's request.
+pub(crate) type TextRequest = (Parameters, CompletionFields);
 
 #[derive(Debug)]
 enum Prompts {
@@ -53,7 +66,7 @@ pub(crate) async fn complete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Extension(log): Extension<RequestLog>,
-    Body((parameters, fields)): Body<(Parameters, CompletionFields)>,
+    Body((parameters, fields)): Body<TextRequest>,
 ) -> Result<Response, ApiError> {
     fields.check(&parameters)?;
     let (logprobs, best_of) = (fields.logprobs, fields.best_of);
@@ -105,6 +118,24 @@ impl CompletionFields {
             );
         }
         Ok(())
+    }
+}
+
+impl JsonSchema for Prompts {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Prompts".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let text = json_schema!({"type": "string", "minLength": 1});
+        let token = generator.subschema_for::<Token>();
+        let tokens = json_schema!({"type": "array", "items": token, "minItems": 1});
+        let many = |items: &Schema| json_schema!({"type": "array", "items": items, "minItems": 1, "maxItems": PROMPTS_MAX});
+        json_schema!({"anyOf": [text, many(&text), tokens, many(&tokens)]})
     }
 }
 
@@ -247,7 +278,7 @@ impl Prompts {
     }
 }
 
-struct TextShape {
+pub(crate) struct TextShape {
     /// The text before the outputs of each prompt; empty without `echo`.
     echoed: Vec<String>,
     /// Number of outputs of each prompt.
@@ -261,32 +292,57 @@ impl TextShape {
     }
 }
 
+/// An output's text, or the next part of it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Text {
+    text: String,
+    logprobs: Option<TextLogprobs>,
+}
+
+/// Log probabilities of tokens, one element for each.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct TextLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<f64>,
+    top_logprobs: Vec<BTreeMap<String, f64>>,
+    text_offset: Vec<usize>,
+}
+
 impl Shape for TextShape {
     const PREFIX: &'static str = "cmpl";
     const WHOLE: &'static str = "text_completion";
     const PART: &'static str = "text_completion";
 
-    fn first(&self, number: usize) -> Option<Map<String, Value>> {
+    type Whole = Text;
+    type Part = Text;
+    type Logprobs = TextLogprobs;
+
+    fn first(&self, number: usize) -> Option<Text> {
         Some(self.part(self.echo(number)?, None))
     }
 
-    fn part(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value> {
-        Map::from_iter([
-            ("text".to_owned(), json!(text)),
-            ("logprobs".to_owned(), logprobs.into()),
-        ])
+    fn part(&self, text: &str, logprobs: Option<TextLogprobs>) -> Text {
+        Text {
+            text: text.to_owned(),
+            logprobs,
+        }
     }
 
-    fn last(&self) -> Map<String, Value> {
+    fn last(&self) -> Text {
         self.part("", None)
     }
 
-    fn whole(&self, number: usize, text: &str, logprobs: Option<Value>) -> Map<String, Value> {
+    fn whole(&self, number: usize, text: &str, logprobs: Option<TextLogprobs>) -> Text {
         let echo = self.echo(number).unwrap_or_default();
         self.part(&format!("{echo}{text}"), logprobs)
     }
 
-    fn logprobs(&self, text: &TextCodec, sent: &[(TokenId, TokenLogprobs)], after: usize) -> Value {
+    fn logprobs(
+        &self,
+        text: &TextCodec,
+        sent: &[(TokenId, TokenLogprobs)],
+        after: usize,
+    ) -> TextLogprobs {
         let spell = |token| spelled(text.tokenizer(), token).0;
         let tokens: Vec<String> = sent.iter().map(|(token, _)| spell(*token)).collect();
         let offsets = tokens.iter().scan(after, |at, token| {
@@ -296,14 +352,15 @@ impl Shape for TextShape {
         });
         let top = sent.iter().map(|(_, logprobs)| {
             let top = logprobs.top.iter();
-            let top = top.map(|(token, logprob)| (spell(*token), json!(logprob)));
-            Value::from(top.collect::<Map<_, _>>())
+            let top = top.map(|(token, logprob)| (spell(*token), f64::from(*logprob)));
+            top.collect()
         });
-        json!({
-            "text_offset": offsets.collect::<Vec<_>>(),
-            "token_logprobs": sent.iter().map(|(_, logprobs)| logprobs.logprob).collect::<Vec<_>>(),
-            "top_logprobs": top.collect::<Vec<_>>(),
-            "tokens": tokens,
-        })
+        let logprobs = sent.iter().map(|(_, logprobs)| logprobs.logprob.into());
+        TextLogprobs {
+            text_offset: offsets.collect(),
+            token_logprobs: logprobs.collect(),
+            top_logprobs: top.collect(),
+            tokens,
+        }
     }
 }

@@ -6,10 +6,8 @@ use clap::Parser;
 
 use super::*;
 use crate::arguments::Arguments;
-use crate::body::fields::Fields;
 use crate::keys::Keys;
-use crate::openai::{chat, parameters::Parameters, text};
-use crate::{start, tokens};
+use crate::start;
 
 async fn described(keys: Keys) -> Value {
     described_with("", keys).await
@@ -22,43 +20,55 @@ async fn described_with(words: &str, keys: Keys) -> Value {
     document(&App::new(engine, "oracle".into(), keys, arguments.conduct))
 }
 
-/// The names of a body's fields.
-fn read<T: Fields>() -> BTreeSet<&'static str> {
-    let mut names = BTreeSet::new();
-    T::names(&mut |name| {
-        names.insert(name);
-    });
-    names
-}
-
 fn names(object: &Value) -> BTreeSet<&str> {
     let object = object.as_object().expect("an object");
     object.keys().map(String::as_str).collect()
 }
 
+/// The handlers parse the same structs that the schemas are derived from, so only what the
+/// description adds to them can be wrong.
 #[tokio::test]
-async fn every_field_that_is_read_is_described_and_no_other() {
-    let document = described(Keys::default()).await;
-    let check = |pointer: &str, read: BTreeSet<&str>| {
-        let pointer = format!("/components/schemas/{pointer}/properties");
-        let properties = document.pointer(&pointer).expect(&pointer);
-        assert_eq!(names(properties), read, "{pointer}");
+async fn fields_have_the_limits_of_the_running_server() {
+    let document = described_with("--class-max normal", Keys::default()).await;
+    let schema = |pointer: &str| {
+        let pointer = format!("/components/schemas/{pointer}");
+        document.pointer(&pointer).expect(&pointer).clone()
     };
-    check(
-        "ChatRequest",
-        read::<(Parameters, chat::Logprobs, chat::Conversation)>(),
+    let arguments = Arguments::parse_from(["server", "--oracle"]);
+    let engine = start::engine(&arguments).await.expect("the oracle starts");
+    let model = engine.model();
+    assert_eq!(schema("Token/maximum"), model.vocab_size - 1);
+    for body in ["ChatRequest", "TextRequest"] {
+        let field = |field: &str| schema(&format!("{body}/properties/{field}"));
+        assert_eq!(field("model/enum"), json!(["oracle", null]));
+        assert_eq!(field("num_keep/maximum"), model.context_tokens_max - 1);
+        assert_eq!(field("max_tokens/minimum"), 1);
+        assert_eq!(field("max_tokens/maximum"), u64::MAX);
+        assert_eq!(field("top_p/exclusiveMinimum"), 0);
+        assert_eq!(field("n/maximum"), motet::Request::N_MAX);
+        let priority = field("priority/description").to_string();
+        assert!(priority.contains("the highest is normal"), "{priority}");
+    }
+    assert_eq!(schema("ChatRequest/required"), json!(["messages"]));
+    assert_eq!(schema("TextRequest/required"), json!(["prompt"]));
+}
+
+#[tokio::test]
+async fn answers_have_the_described_fields_and_no_other() {
+    let document = described(Keys::default()).await;
+    let schemas = &document["components"]["schemas"];
+    for name in ["ChatCompletion", "TextPart", "State", "Error", "Usage"] {
+        assert_eq!(schemas[name]["additionalProperties"], false, "{name}");
+    }
+    assert_eq!(schemas["State"]["required"], json!(["state"]));
+    let completion = &schemas["ChatCompletion"];
+    assert_eq!(
+        completion["properties"]["object"]["const"],
+        "chat.completion"
     );
-    check(
-        "TextRequest",
-        read::<(Parameters, text::CompletionFields)>(),
-    );
-    check("Detokenize", read::<tokens::Detokenize>());
-    let [text, chat] = [0, 1].map(|number| {
-        let properties = format!("/components/schemas/Tokenize/anyOf/{number}/properties");
-        names(document.pointer(&properties).expect("two kinds"))
-    });
-    let read = read::<(tokens::Tokenize, chat::Conversation)>();
-    assert_eq!(&text | &chat, read);
+    let required = completion["required"].as_array().expect("a list");
+    assert!(required.contains(&json!("usage")), "{required:?}");
+    assert!(!document.to_string().contains("\"format\":"));
 }
 
 /// The router does not list its routes, so the test reads its source.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::latency::Quantiles;
 use crate::app::App;
-use crate::state;
+use crate::state::StateName;
 
 /// One frame before it is encoded.
 #[derive(Debug, Serialize)]
@@ -58,7 +58,7 @@ impl Frame {
         let picture = json!({
             "at": snapshot.at.as_secs_f64(),
             "model": app.model,
-            "state": state::state_name(&app.engine.health().state),
+            "state": StateName::from(&app.engine.health().state),
             "stats": stats(snapshot),
             "sequences": sequences.map(|one| sequence(one, name(one.user))).collect::<Vec<_>>(),
             "sequences_left_out": scheduler.sequences_left_out,
@@ -146,6 +146,16 @@ fn stats(snapshot: &Snapshot) -> Value {
             "evicted": cache.evicted_segments,
             "tokens": cache.cached_tokens,
         },
+        // Only of models that cannot resume after any token.
+        "restore": cache.restore.map(|restore| json!({
+            "taken": restore.taken,
+            "given_up": restore.given_up,
+            "snapshots": restore.snapshots,
+            "snapshot_bytes": restore.snapshot_bytes,
+            "prompts": restore.prompts,
+            "resumed": restore.resumed,
+            "recomputed_tokens": restore.recomputed_tokens,
+        })),
         "host": {
             "budget": snapshot.budgets.host_bytes,
             "used": pager.host_bytes,

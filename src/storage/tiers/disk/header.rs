@@ -9,7 +9,7 @@
 //!  64  digest of tokens before      32 bytes
 //!  96  start, tokens, state_lag    u64 each
 //! 120  bytes of payload            u64
-//! 128  checksum of the payload     u64
+//! 128  checksum of the payload     u64, as `checksum.rs` computes it
 //! 136  checksum of the header      u64: all fields before it, and the tokens
 //! 144  the copy's own tokens       u32 each
 //!      the payload, to the end of the file
@@ -28,7 +28,7 @@ use motet_core::pager::{Label, Precision, PrefixDigest};
 
 pub(super) const MAGIC: [u8; 8] = *b"motetseg";
 /// Increases with every change of the format or of the payload.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 /// Bytes before the tokens.
 pub(super) use motet_core::pager::footprint::FILE_HEADER_BYTES as FIXED_BYTES;
 const CHECKSUM_AT: usize = 136;

@@ -12,6 +12,9 @@
 //!              steps       u8, [rows, channels]
 //! ```
 //!
+//! Packed state may have several sections of planes, and bytes after them that are not to be
+//! rounded, such as recurrent state. These bytes follow the planes as they are.
+//!
 //! A decoded number is within half a step of the original: the range of its channel / 510. The
 //! rounding of the `f32` arithmetic and of the result's type comes on top. Encoding decoded
 //! numbers again may give other bytes: encode once.
@@ -29,7 +32,7 @@ use number::{Number, TILE, Tile};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrecisionError {
-    /// The bytes are not whole planes, or the two sides differ in their number of planes.
+    /// The bytes are fewer than those of the planes, or the two sides differ in their number.
     #[error("{full_bytes} bytes cannot be {eight_bytes} bytes with eight bits for each number")]
     Length {
         /// Bytes in full precision.
@@ -46,68 +49,75 @@ const STEPS: f32 = 255.0;
 /// Adding this to a number below 2^22 leaves its nearest whole number in the low bits.
 const WHOLE: f32 = 8_388_608.0;
 
-/// Planes of numbers, stored in eight bits each.
-#[derive(Clone, Copy, Debug)]
-pub struct EightBits(pub Floats);
+/// Sections of numbers, stored in eight bits each, and further bytes, stored as they are.
+#[derive(Clone, Debug)]
+pub struct EightBits(pub Vec<Floats>);
 
 impl EightBits {
-    /// Returns the encoded bytes for `full_bytes` bytes of full precision, or `None` unless
-    /// they are whole planes. Planes of very few rows get larger.
+    /// Returns the encoded bytes for `full_bytes` bytes of full precision, or `None` if the
+    /// planes have more. Planes of very few rows get larger.
     #[must_use]
     pub fn eight_bytes(&self, full_bytes: usize) -> Option<usize> {
-        let (full, eight) = (self.full_plane_bytes()?, self.eight_plane_bytes()?);
-        if full == 0 {
-            return (full_bytes == 0).then_some(0);
+        let (mut eight, mut rest) = (0_usize, full_bytes);
+        for section in self.sections() {
+            let planes = section.0.planes;
+            rest = rest.checked_sub(section.full_plane_bytes()?.checked_mul(planes)?)?;
+            let section_bytes = section.eight_plane_bytes()?.checked_mul(planes)?;
+            eight = eight.checked_add(section_bytes)?;
         }
-        let planes = full_bytes / full;
-        (planes * full == full_bytes).then_some(planes.checked_mul(eight)?)
+        eight.checked_add(rest)
     }
 
-    /// Encodes all planes in `full`.
+    /// Encodes all planes in `full`, and copies the bytes after them.
     ///
     /// # Errors
     ///
     /// [`PrecisionError`]; the content of `eight` is then of no use.
     pub fn encode(&self, full: &[u8], eight: &mut [u8]) -> Result<(), PrecisionError> {
         self.check_lengths(full.len(), eight.len())?;
-        let pairs = self.pairs(full.len());
-        let Some((full_bytes, eight_bytes)) = pairs else {
-            return Ok(());
-        };
-        let planes = full
-            .chunks_exact(full_bytes)
-            .zip(eight.chunks_exact_mut(eight_bytes));
-        for (full, eight) in planes {
-            match self.0.kind {
-                FloatKind::F32 => self.encode_plane::<f32>(full, eight)?,
-                FloatKind::F16 => self.encode_plane::<f16>(full, eight)?,
-                FloatKind::Bf16 => self.encode_plane::<bf16>(full, eight)?,
+        let (mut full, mut eight) = (full, eight);
+        for section in self.sections() {
+            let (full_bytes, eight_bytes) = section.plane_bytes();
+            let planes = section.0.planes;
+            let (own, rest) = full.split_at(planes * full_bytes);
+            let (into, rest_into) = eight.split_at_mut(planes * eight_bytes);
+            let planes = own.chunks_exact(full_bytes);
+            for (full, eight) in planes.zip(into.chunks_exact_mut(eight_bytes)) {
+                section.encode(full, eight)?;
             }
+            (full, eight) = (rest, rest_into);
         }
+        eight.copy_from_slice(full);
         Ok(())
     }
 
-    /// Decodes all planes in `eight`.
+    /// Decodes all planes in `eight`, and copies the bytes after them.
     ///
     /// # Errors
     ///
     /// [`PrecisionError::Length`].
     pub fn decode(&self, eight: &[u8], full: &mut [u8]) -> Result<(), PrecisionError> {
         self.check_lengths(full.len(), eight.len())?;
-        let Some((full_bytes, eight_bytes)) = self.pairs(full.len()) else {
-            return Ok(());
-        };
-        let planes = full
-            .chunks_exact_mut(full_bytes)
-            .zip(eight.chunks_exact(eight_bytes));
-        for (full, eight) in planes {
-            match self.0.kind {
-                FloatKind::F32 => self.decode_plane::<f32>(eight, full),
-                FloatKind::F16 => self.decode_plane::<f16>(eight, full),
-                FloatKind::Bf16 => self.decode_plane::<bf16>(eight, full),
+        let (mut full, mut eight) = (full, eight);
+        for section in self.sections() {
+            let (full_bytes, eight_bytes) = section.plane_bytes();
+            let planes = section.0.planes;
+            let (own, rest) = eight.split_at(planes * eight_bytes);
+            let (into, rest_into) = full.split_at_mut(planes * full_bytes);
+            let planes = own.chunks_exact(eight_bytes);
+            for (eight, full) in planes.zip(into.chunks_exact_mut(full_bytes)) {
+                section.decode(eight, full);
             }
+            (full, eight) = (rest_into, rest);
         }
+        full.copy_from_slice(eight);
         Ok(())
+    }
+
+    /// The sections that have any numbers.
+    fn sections(&self) -> impl Iterator<Item = Section> {
+        let sections = self.0.iter().copied().map(Section);
+        sections.filter(|Section(floats)| floats.rows > 0 && floats.channels > 0)
     }
 
     fn check_lengths(&self, full_bytes: usize, eight_bytes: usize) -> Result<(), PrecisionError> {
@@ -119,26 +129,28 @@ impl EightBits {
             eight_bytes,
         })
     }
+}
 
-    /// Returns the bytes of a plane in full precision and encoded, or `None` if there is no
-    /// plane.
-    fn pairs(&self, full_bytes: usize) -> Option<(usize, usize)> {
-        let pair = (self.full_plane_bytes()?, self.eight_plane_bytes()?);
-        (full_bytes > 0).then_some(pair)
+/// Planes of one shape.
+#[derive(Clone, Copy, Debug)]
+struct Section(Floats);
+
+impl Section {
+    /// Bytes of a plane in full precision and encoded.
+    fn plane_bytes(self) -> (usize, usize) {
+        let pair = self.full_plane_bytes().zip(self.eight_plane_bytes());
+        pair.expect("the lengths were checked")
     }
 
-    fn full_plane_bytes(&self) -> Option<usize> {
-        let number = match self.0.kind {
-            FloatKind::F32 => f32::BYTES,
-            FloatKind::F16 | FloatKind::Bf16 => f16::BYTES,
-        };
+    fn full_plane_bytes(self) -> Option<usize> {
+        let number = self.0.kind.bytes();
         self.0
             .rows
             .checked_mul(self.0.channels)?
             .checked_mul(number)
     }
 
-    fn eight_plane_bytes(&self) -> Option<usize> {
+    fn eight_plane_bytes(self) -> Option<usize> {
         let ranges = self.0.channels.checked_mul(2 * f32::BYTES)?;
         self.0
             .rows
@@ -146,7 +158,23 @@ impl EightBits {
             .checked_add(ranges)
     }
 
-    fn encode_plane<N: Number>(&self, full: &[u8], eight: &mut [u8]) -> Result<(), PrecisionError> {
+    fn encode(self, full: &[u8], eight: &mut [u8]) -> Result<(), PrecisionError> {
+        match self.0.kind {
+            FloatKind::F32 => self.encode_plane::<f32>(full, eight),
+            FloatKind::F16 => self.encode_plane::<f16>(full, eight),
+            FloatKind::Bf16 => self.encode_plane::<bf16>(full, eight),
+        }
+    }
+
+    fn decode(self, eight: &[u8], full: &mut [u8]) {
+        match self.0.kind {
+            FloatKind::F32 => self.decode_plane::<f32>(eight, full),
+            FloatKind::F16 => self.decode_plane::<f16>(eight, full),
+            FloatKind::Bf16 => self.decode_plane::<bf16>(eight, full),
+        }
+    }
+
+    fn encode_plane<N: Number>(self, full: &[u8], eight: &mut [u8]) -> Result<(), PrecisionError> {
         let channels = self.0.channels;
         let (ranges, steps) = eight.split_at_mut(2 * f32::BYTES * channels);
         let (lows, widths) = ranges.split_at_mut(f32::BYTES * channels);
@@ -173,7 +201,7 @@ impl EightBits {
         Ok(())
     }
 
-    fn decode_plane<N: Number>(&self, eight: &[u8], full: &mut [u8]) {
+    fn decode_plane<N: Number>(self, eight: &[u8], full: &mut [u8]) {
         let channels = self.0.channels;
         let (ranges, steps) = eight.split_at(2 * f32::BYTES * channels);
         let (lows, widths) = ranges.split_at(f32::BYTES * channels);

@@ -2,9 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn planes(kind: FloatKind, rows: usize, channels: usize) -> Floats {
+fn planes(kind: FloatKind, planes: usize, rows: usize, channels: usize) -> Floats {
     Floats {
         kind,
+        planes,
         rows,
         channels,
     }
@@ -43,22 +44,26 @@ fn numbers_of(kind: FloatKind, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-fn there_and_back(planes: Floats, full: &[u8]) -> Result<Vec<u8>, PrecisionError> {
-    let eight_bytes = EightBits(planes)
-        .eight_bytes(full.len())
-        .expect("whole planes");
+fn there_and_back(sections: &[Floats], full: &[u8]) -> Result<Vec<u8>, PrecisionError> {
+    let eight_bits = EightBits(sections.to_vec());
+    let eight_bytes = eight_bits.eight_bytes(full.len()).expect("enough bytes");
     let mut eight = vec![0xAA; eight_bytes];
-    EightBits(planes).encode(full, &mut eight)?;
+    eight_bits.encode(full, &mut eight)?;
     let mut back = vec![0x55; full.len()];
-    EightBits(planes).decode(&eight, &mut back)?;
+    eight_bits.decode(&eight, &mut back)?;
     Ok(back)
 }
 
 /// Checks that every number round-trips within half a step of its channel, and rounding.
 fn check(planes: Floats, numbers: &[f32]) -> Result<(), TestCaseError> {
     let (full, stored) = as_kind(planes.kind, numbers);
-    let back = there_and_back(planes, &full).expect("finite numbers");
-    let back = numbers_of(planes.kind, &back);
+    let back = there_and_back(&[planes], &full).expect("finite numbers");
+    check_bounds(planes, &stored, &back)
+}
+
+/// Checks that the numbers in `back` are within half a step of `stored`, and rounding.
+fn check_bounds(planes: Floats, stored: &[f32], back: &[u8]) -> Result<(), TestCaseError> {
+    let back = numbers_of(planes.kind, back);
     let rounding = match planes.kind {
         FloatKind::F32 => 4.0 * f32::EPSILON,
         FloatKind::F16 => 2_f32.powi(-11) + 4.0 * f32::EPSILON,
@@ -93,7 +98,7 @@ fn any_planes() -> impl Strategy<Value = (Floats, Vec<f32>)> {
         let number = (-6_i32..4, -1.0_f32..1.0)
             .prop_map(|(exponent, number)| number * 10_f32.powi(exponent));
         let numbers = prop::collection::vec(number, rows * channels * count);
-        (Just(planes(kind, rows, channels)), numbers)
+        (Just(planes(kind, count, rows, channels)), numbers)
     })
 }
 
@@ -110,7 +115,7 @@ fn range_ends_and_constants_round_trip_exactly() {
     for kind in [FloatKind::F32, FloatKind::F16, FloatKind::Bf16] {
         let numbers = [-3.0, 5.5, 0.0, 12.0, 5.5, 0.0, 4.5, 5.5, 0.0];
         let (full, _) = as_kind(kind, &numbers);
-        let back = there_and_back(planes(kind, 3, 3), &full).unwrap();
+        let back = there_and_back(&[planes(kind, 1, 3, 3)], &full).unwrap();
         let back = numbers_of(kind, &back);
         for at in [0, 1, 2, 3, 4, 5, 7, 8] {
             assert_eq!(back[at], numbers[at], "{kind:?}");
@@ -127,7 +132,7 @@ fn extreme_ranges_keep_the_bound() {
         [1.0, 1.0 + f32::EPSILON, 1.0],
         [-0.0, 0.0, -0.0],
     ] {
-        check(planes(FloatKind::F32, 3, 1), &numbers).unwrap();
+        check(planes(FloatKind::F32, 1, 3, 1), &numbers).unwrap();
     }
 }
 
@@ -139,33 +144,75 @@ fn non_finite_numbers_are_rejected() {
                 let mut numbers = [1.0; 12];
                 numbers[at] = bad;
                 let (full, _) = as_kind(kind, &numbers);
-                let rejected = there_and_back(planes(kind, 3, 2), &full);
+                let rejected = there_and_back(&[planes(kind, 2, 3, 2)], &full);
                 assert_eq!(rejected, Err(PrecisionError::NotFinite), "{bad} at {at}");
             }
         }
     }
     let (full, _) = as_kind(FloatKind::F32, &[f32::MAX, f32::MIN]);
-    let rejected = there_and_back(planes(FloatKind::F32, 2, 1), &full);
+    let rejected = there_and_back(&[planes(FloatKind::F32, 1, 2, 1)], &full);
     assert_eq!(rejected, Err(PrecisionError::NotFinite), "too wide a range");
 }
 
 #[test]
-fn only_whole_planes_are_accepted() {
-    let shape = planes(FloatKind::F32, 2, 3);
-    assert_eq!(EightBits(shape).eight_bytes(48), Some(2 * (24 + 6)));
-    assert_eq!(EightBits(shape).eight_bytes(0), Some(0));
-    assert_eq!(EightBits(shape).eight_bytes(47), None);
-    let rejected = EightBits(shape).encode(&[0; 48], &mut [0; 59]);
-    assert!(matches!(rejected, Err(PrecisionError::Length { .. })));
-    let rejected = EightBits(shape).decode(&[0; 60], &mut [0; 24]);
-    assert!(matches!(rejected, Err(PrecisionError::Length { .. })));
-    for nothing in [planes(FloatKind::F16, 0, 3), planes(FloatKind::F16, 3, 0)] {
-        assert_eq!(EightBits(nothing).eight_bytes(2), None);
-        assert_eq!(EightBits(nothing).encode(&[], &mut []), Ok(()));
-        assert_eq!(EightBits(nothing).decode(&[], &mut []), Ok(()));
+fn only_as_many_bytes_as_expected_are_accepted() {
+    let shape = EightBits(vec![planes(FloatKind::F32, 2, 2, 3)]);
+    assert_eq!(shape.eight_bytes(48), Some(2 * (24 + 6)));
+    assert_eq!(shape.eight_bytes(53), Some(2 * (24 + 6) + 5));
+    for too_few in [0, 24, 47] {
+        assert_eq!(shape.eight_bytes(too_few), None);
     }
-    assert_eq!(
-        EightBits(planes(FloatKind::F32, usize::MAX, 2)).eight_bytes(8),
-        None
-    );
+    let rejected = shape.encode(&[0; 48], &mut [0; 59]);
+    assert!(matches!(rejected, Err(PrecisionError::Length { .. })));
+    let rejected = shape.decode(&[0; 60], &mut [0; 47]);
+    assert!(matches!(rejected, Err(PrecisionError::Length { .. })));
+    for (rows, channels) in [(0, 3), (3, 0)] {
+        let nothing = EightBits(vec![planes(FloatKind::F16, 4, rows, channels)]);
+        assert_eq!(nothing.eight_bytes(2), Some(2));
+        assert_eq!(nothing.encode(&[], &mut []), Ok(()));
+        assert_eq!(nothing.decode(&[], &mut []), Ok(()));
+    }
+    for (count, rows) in [(1, usize::MAX), (usize::MAX, 2), (usize::MAX / 32, 2)] {
+        let huge = EightBits(vec![planes(FloatKind::F32, count, rows, 2)]);
+        assert_eq!(huge.eight_bytes(8), None, "{count} planes of {rows} rows");
+    }
+}
+
+/// Sections differ in every way. The bytes after them are no numbers.
+#[test]
+fn sections_are_encoded_by_their_own_shape_and_the_rest_stays_exact() {
+    let sections = [
+        planes(FloatKind::F32, 2, 5, 3),
+        planes(FloatKind::Bf16, 3, 0, 7),
+        planes(FloatKind::F16, 1, 2, 70),
+        planes(FloatKind::F32, 4, 1, 1),
+    ];
+    let rest: Vec<u8> = [f32::NAN, f32::INFINITY, 1e-30]
+        .into_iter()
+        .flat_map(f32::to_ne_bytes)
+        .chain([1, 2, 3])
+        .collect();
+    let (mut full, mut stored) = (Vec::new(), Vec::new());
+    for (index, section) in sections.iter().enumerate() {
+        let numbers = section.planes * section.rows * section.channels;
+        let scale = 10_f32.powi(index as i32);
+        let numbers = (0..numbers).map(|i| (i as f32 * 0.37).sin() * scale);
+        let numbers: Vec<f32> = numbers.collect();
+        let (bytes, rounded) = as_kind(section.kind, &numbers);
+        full.extend(bytes);
+        stored.push(rounded);
+    }
+    full.extend(&rest);
+    let back = there_and_back(&sections, &full).expect("finite numbers");
+    let mut at = 0;
+    for (section, stored) in sections.into_iter().zip(&stored) {
+        let bytes = stored.len() * section.kind.bytes();
+        if bytes > 0 {
+            check_bounds(section, stored, &back[at..at + bytes]).unwrap();
+        }
+        at += bytes;
+    }
+    assert_eq!(back[at..], rest);
+    let exact = there_and_back(&[], &full).expect("any bytes");
+    assert_eq!(exact, full, "without sections, every bit counts");
 }

@@ -19,7 +19,7 @@ mod attack;
 mod bodies;
 mod exchange;
 mod gaps;
-#[path = "../../../../tests/hostile/grammars.rs"]
+#[path = "../../../../tests/hostile/grammars/mod.rs"]
 #[allow(unreachable_pub, reason = "tests include it too")]
 mod grammars;
 mod payloads;

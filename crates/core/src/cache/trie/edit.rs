@@ -1,8 +1,9 @@
 //! Insert, split, merge, replace, remove.
 
 use super::children::Children;
-use super::{Class, Node, NodeKey, OffloadState, Sealed, Trie};
-use crate::lease::LeaseCount;
+use super::{
+    Class, EndState, Hold, Listing, Node, NodeKey, NodeUse, OffloadState, RESUMES_MAX, Sealed, Trie,
+};
 use crate::protocol::Salt;
 use crate::protocol::SegmentSize;
 use crate::{SegmentId, TokenId};
@@ -18,20 +19,14 @@ impl Trie {
             children: Children::new(),
             edge: Box::default(),
             // A root caches no tokens and owns no segment on the device.
-            lease_count: LeaseCount::new(SegmentId(0)),
-            lease: None,
-            ref_count: 0,
-            hits: 0,
+            hold: Hold::new(SegmentId(0)),
             tokens_before: 0,
             state_lag: 0,
             bytes: 0,
-            last_use: 0,
-            class: Class::default(),
-            priority: 0,
-            listed: false,
-            restore_point: false,
+            usage: NodeUse::new(0, Class::default(), 0),
+            listing: Listing::default(),
             offload_state: OffloadState::NotOffloaded,
-            counted: false,
+            end_state: EndState::default(),
         });
         self.roots.insert(salt.clone(), root);
         self.salts.insert(root, salt.clone());
@@ -56,20 +51,14 @@ impl Trie {
             parent,
             children: Children::new(),
             edge: edge.into(),
-            lease_count: LeaseCount::new(sealed.segment),
-            lease: None,
-            ref_count: 0,
-            hits: 0,
             tokens_before: above.end() as u32,
             state_lag: sealed.state_lag as u32,
             bytes: sealed.bytes,
-            last_use: self.tick,
-            class,
-            priority,
-            listed: false,
-            restore_point: false,
+            hold: Hold::new(sealed.segment),
+            usage: NodeUse::new(self.tick, class, priority),
+            listing: Listing::default(),
             offload_state: OffloadState::NotOffloaded,
-            counted: false,
+            end_state: EndState::default(),
         };
         let key = self.nodes.insert(node);
         let before = self.nodes[parent].children.insert(edge[0], key);
@@ -80,6 +69,7 @@ impl Trie {
         self.unlist(parent);
         self.tokens += edge.len();
         self.bytes += sealed.bytes;
+        self.snapshots.add(self.nodes[key].segment_size());
         self.touch(key);
         self.list_if_free(key);
         self.note_stored(key);
@@ -101,45 +91,40 @@ impl Trie {
         upper: Sealed,
         lower: Sealed,
     ) -> Option<NodeKey> {
-        self.take_lease_count(key)?;
+        self.nodes[key].hold.end_leases()?;
         self.unlist(key);
         let node = &mut self.nodes[key];
-        let (parent, ref_count) = (node.parent, node.ref_count);
+        self.snapshots.remove(node.segment_size());
+        let parent = node.parent;
         let edge = std::mem::take(&mut node.edge);
         assert!(0 < at && at < edge.len(), "an edge is split inside");
         let whole_bytes = node.bytes;
-        let mut above = Node {
+        let above = Node {
             parent,
             children: Children::of(edge[at], key),
             edge: edge[..at].into(),
-            lease_count: LeaseCount::new(upper.segment),
-            lease: None,
-            ref_count,
-            hits: node.hits,
             tokens_before: node.tokens_before,
             state_lag: upper.state_lag as u32,
             bytes: upper.bytes,
-            last_use: node.last_use,
-            class: node.class,
-            priority: node.priority,
-            listed: false,
-            restore_point: false,
+            hold: node.hold.with_segment(upper.segment),
+            usage: node.usage,
+            listing: Listing::default(),
             offload_state: OffloadState::NotOffloaded,
-            counted: false,
+            end_state: EndState::default(),
         };
         node.edge = edge[at..].into();
         node.tokens_before += at as u32;
         node.state_lag = lower.state_lag as u32;
         node.bytes = lower.bytes;
-        node.lease_count = LeaseCount::new(lower.segment);
-        if ref_count > 0 {
-            above.lease = above.lease_count.lease();
-            node.lease = node.lease_count.lease();
+        node.hold = node.hold.with_segment(lower.segment);
+        if node.hold.is_held() {
             self.protected_bytes += upper.bytes + lower.bytes;
             self.protected_bytes -= whole_bytes;
         }
         self.bytes += upper.bytes + lower.bytes;
         self.bytes -= whole_bytes;
+        self.snapshots.add(node.segment_size());
+        self.snapshots.add(above.segment_size());
         let above = self.nodes.insert(above);
         self.nodes[parent].children.insert(edge[0], above);
         self.nodes[key].parent = above;
@@ -156,9 +141,9 @@ impl Trie {
         let above = &self.nodes[upper];
         let child = above.children.only()?;
         let below = &self.nodes[child];
-        let free = |node: &Node| node.ref_count == 0 && node.lease_count.leases() == 0;
-        let alike = above.priority == below.priority && !above.restore_point;
-        (!above.is_root() && free(above) && free(below) && alike).then_some(child)
+        let free = above.hold.is_free() && below.hold.is_free();
+        let alike = above.usage.priority() == below.usage.priority() && !above.end_state.is_named;
+        (!above.is_root() && free && alike).then_some(child)
     }
 
     /// Merges `upper` and its only child, whose key and end stay. Returns the two segments
@@ -170,8 +155,8 @@ impl Trie {
     pub fn merge(&mut self, upper: NodeKey, merged: Sealed) -> (SegmentId, SegmentId) {
         let lower = self.merges(upper).expect("the two can be merged");
         for key in [upper, lower] {
-            self.take_lease_count(key)
-                .expect("neither node is held or leased");
+            let ended = self.nodes[key].hold.end_leases();
+            ended.expect("neither node is held or leased");
         }
         self.unlist(upper);
         self.unlist(lower);
@@ -180,20 +165,22 @@ impl Trie {
             .remove(upper)
             .expect("the upper node is in the trie");
         let node = &mut self.nodes[lower];
-        let gone = (above.lease_count.segment(), node.lease_count.segment());
+        let gone = (above.hold.segment(), node.hold.segment());
         self.bytes -= above.bytes + node.bytes;
         self.bytes += merged.bytes;
+        self.snapshots.remove(above.segment_size());
+        self.snapshots.remove(node.segment_size());
         node.edge = above.edge.iter().chain(&node.edge).copied().collect();
         node.parent = above.parent;
         node.tokens_before = above.tokens_before;
-        node.hits = node.hits.max(above.hits);
-        node.last_use = node.last_use.max(above.last_use);
+        node.usage.merge(&above.usage);
         if !node.offload_state.has_copy() || node.offload_state != above.offload_state {
             node.offload_state = OffloadState::NotOffloaded;
         }
         node.state_lag = merged.state_lag as u32;
         node.bytes = merged.bytes;
-        node.lease_count = LeaseCount::new(merged.segment);
+        self.snapshots.add(node.segment_size());
+        node.hold = node.hold.with_segment(merged.segment);
         self.nodes[above.parent]
             .children
             .insert(above.edge[0], lower);
@@ -206,52 +193,80 @@ impl Trie {
     /// segment. Returns the old segment. Returns `None` and changes nothing while a lease of
     /// it exists outside the trie.
     pub fn replace(&mut self, key: NodeKey, sealed: Sealed) -> Option<SegmentId> {
-        let gone = self.take_lease_count(key)?;
-        self.unlist(key);
-        let node = &mut self.nodes[key];
-        let before = std::mem::replace(&mut node.bytes, sealed.bytes);
-        node.offload_state = OffloadState::NotOffloaded;
-        node.state_lag = sealed.state_lag as u32;
-        node.lease_count = LeaseCount::new(sealed.segment);
-        if node.ref_count > 0 {
-            node.lease = node.lease_count.lease();
+        self.put_segment(key, sealed, false)
+    }
+
+    /// Replaces a node's segment by one that holds less of the state at its end. A copy of the
+    /// old one serves as a copy of the new one. Otherwise as [`replace`](Self::replace).
+    pub(crate) fn strip(&mut self, key: NodeKey, sealed: Sealed) -> Option<SegmentId> {
+        let gone = self.put_segment(key, sealed, true)?;
+        let end_state = &mut self.nodes[key].end_state;
+        *end_state = EndState {
+            is_named: end_state.is_named,
+            ..EndState::default()
+        };
+        Some(gone)
+    }
+
+    fn put_segment(&mut self, key: NodeKey, sealed: Sealed, keeps_copy: bool) -> Option<SegmentId> {
+        let gone = self.nodes[key].hold.end_leases()?;
+        self.snapshots.remove(self.nodes[key].segment_size());
+        let before = self.change(key, |node| {
+            if !(keeps_copy && node.offload_state.has_copy()) {
+                node.offload_state = OffloadState::NotOffloaded;
+            }
+            node.state_lag = sealed.state_lag as u32;
+            node.hold = node.hold.with_segment(sealed.segment);
+            std::mem::replace(&mut node.bytes, sealed.bytes)
+        });
+        self.snapshots.add(self.nodes[key].segment_size());
+        if self.nodes[key].hold.is_held() {
             self.protected_bytes -= before;
             self.protected_bytes += sealed.bytes;
         }
         self.bytes -= before;
         self.bytes += sealed.bytes;
-        self.list_if_free(key);
         Some(gone)
     }
 
     /// Sets whether the node's state is also in a copy outside the device.
     pub fn set_offload_state(&mut self, key: NodeKey, offload_state: OffloadState) {
-        self.unlist(key);
-        self.nodes[key].offload_state = offload_state;
-        self.list_if_free(key);
+        self.change(key, |node| node.offload_state = offload_state);
     }
 
     /// Gives the node's segment a new lease count, so that leases outside the trie no longer
     /// protect the node.
     pub fn renew_lease_count(&mut self, key: NodeKey) {
-        let node = &mut self.nodes[key];
-        node.lease_count = LeaseCount::new(node.lease_count.segment());
-        node.lease = node.lease_count.lease().filter(|_| node.ref_count > 0);
+        self.nodes[key].hold.renew();
     }
 
     /// Keeps the node's end restorable.
     pub fn keep_restorable(&mut self, key: NodeKey) {
-        self.nodes[key].restore_point = true;
+        self.nodes[key].end_state.is_named = true;
+    }
+
+    /// Records that the conversation of a prompt ends at the node's end.
+    pub(crate) fn note_turn_end(&mut self, key: NodeKey) {
+        self.nodes[key].end_state.is_turn_end = true;
+    }
+
+    /// Records that the output of a sequence ends at the node's end.
+    pub(crate) fn note_output(&mut self, key: NodeKey) {
+        self.nodes[key].end_state.is_output = true;
+    }
+
+    /// Records that a sequence resumes at the node's end.
+    pub(crate) fn note_resume(&mut self, key: NodeKey) {
+        let end_state = &mut self.nodes[key].end_state;
+        end_state.resumes = (end_state.resumes + 1).min(RESUMES_MAX);
     }
 
     /// Raises the retention priority of a path to at least `priority`.
     pub fn raise_priority(&mut self, end: NodeKey, priority: u8) {
         let mut at = end;
         while !self.nodes[at].is_root() {
-            if self.nodes[at].priority < priority {
-                self.unlist(at);
-                self.nodes[at].priority = priority;
-                self.list_if_free(at);
+            if self.nodes[at].usage.priority() < priority {
+                self.change(at, |node| node.usage.set_priority(priority));
             }
             at = self.nodes[at].parent;
         }
@@ -264,6 +279,7 @@ impl Trie {
         assert!(node.children.is_empty(), "only leaves are removed");
         self.tokens -= node.edge.len();
         self.bytes -= node.bytes;
+        self.snapshots.remove(node.segment_size());
         self.nodes[node.parent].children.remove(node.edge[0]);
         self.list_if_free(node.parent);
         self.drop_empty_root(node.parent);
@@ -273,27 +289,11 @@ impl Trie {
     /// Removes a root without children that is not held.
     pub(super) fn drop_empty_root(&mut self, key: NodeKey) {
         let node = &self.nodes[key];
-        if node.is_root() && node.children.is_empty() && node.ref_count == 0 {
+        if node.is_root() && node.children.is_empty() && !node.hold.is_held() {
             self.nodes.remove(key);
             let salt = self.salts.remove(key).expect("a root belongs to a salt");
             self.roots.remove(&salt);
         }
-    }
-
-    /// Takes the node's lease count, so that it can be replaced. Nodes that are held must be
-    /// leased again. `None` if a lease exists outside the trie.
-    fn take_lease_count(&mut self, key: NodeKey) -> Option<SegmentId> {
-        let node = &mut self.nodes[key];
-        let held = node.lease.take();
-        let ours = usize::from(held.is_some());
-        if node.lease_count.leases() != ours {
-            node.lease = held;
-            return None;
-        }
-        drop(held);
-        // Only the trie leases its segments, and it is borrowed mutably here.
-        assert!(node.lease_count.try_evict(), "no lease is taken meanwhile");
-        Some(node.lease_count.segment())
     }
 }
 

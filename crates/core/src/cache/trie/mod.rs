@@ -11,36 +11,45 @@
 //! |---|---|
 //! | `edit.rs` | insert, split, merge, replace, remove |
 //! | `order.rs` | holding, using and evicting nodes |
+//! | `hold.rs` | the references to one node |
+//! | `eviction_order.rs` | the order in which nodes are evicted and offloaded |
 //! | `blocks.rs` | the cached tokens as whole blocks, for followers |
 //! | `children.rs` | children by first token |
+//! | `snapshots.rs` | the state that is held beside keys and values of full attention |
 //! | `integrity.rs` | the invariants of the trie |
 
 mod blocks;
 mod children;
 mod edit;
+mod eviction_order;
+mod hold;
 mod integrity;
 mod order;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use slotmap::{SecondaryMap, SlotMap};
 use smallvec::SmallVec;
 
 use crate::eviction::{Asked, Class, Eviction, Facts, SequenceMark};
-use crate::lease::{Lease, LeaseCount};
+use crate::lease::LeaseCount;
 use crate::protocol::Salt;
-use crate::protocol::SegmentSize;
+use crate::protocol::{ModelSpec, SegmentSize};
 use crate::{CopyId, SegmentId, TokenId};
 use blocks::Blocks;
 use children::Children;
+use eviction_order::{EvictionOrder, Listing, NodeUse};
+use hold::Hold;
 
 pub use crate::ids::NodeKey;
 pub use crate::protocol::common_prefix;
 pub use blocks::{BlockEvent, BlockHash};
 pub use order::Evicted;
+pub(crate) use snapshots::Snapshots;
 
 /// One cached token range.
 #[derive(Debug)]
@@ -48,26 +57,32 @@ pub struct Node {
     parent: NodeKey,
     children: Children,
     edge: Box<[TokenId]>,
-    lease_count: LeaseCount,
-    /// Held while `ref_count` is not 0.
-    lease: Option<Lease>,
-    /// Slots and pins whose path leads through this node.
-    ref_count: u32,
-    hits: u32,
     tokens_before: u32,
     state_lag: u32,
     bytes: usize,
-    last_use: u64,
-    /// The class that the eviction policy gave to the last sequence that used it.
-    class: Class,
-    priority: u8,
-    /// Whether it is in the eviction order.
-    listed: bool,
-    restore_point: bool,
+    hold: Hold,
+    usage: NodeUse,
+    listing: Listing,
     offload_state: OffloadState,
-    /// Whether it is counted in `NotOffloadedNodes`.
-    counted: bool,
+    end_state: EndState,
 }
+
+/// The part that the state at a node's end has played, for models that resume only where state
+/// was taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EndState {
+    /// Whether a caller asked to keep the end restorable.
+    pub(crate) is_named: bool,
+    /// Whether the conversation of a prompt ended there.
+    pub(crate) is_turn_end: bool,
+    /// Whether a sequence ended there.
+    pub(crate) is_output: bool,
+    /// Sequences that resumed there, up to [`RESUMES_MAX`].
+    pub(crate) resumes: u8,
+}
+
+/// The policy asks whether more than one sequence resumed at a node.
+const RESUMES_MAX: u8 = 2;
 
 /// Whether a node's state is also in a copy outside the device, so that the node can be
 /// evicted at no cost.
@@ -122,10 +137,7 @@ pub struct Trie {
     roots: BTreeMap<Salt, NodeKey>,
     /// The salt of each root.
     salts: SecondaryMap<NodeKey, Salt>,
-    /// The eviction order: leaves that are not held.
-    order: BTreeSet<EvictionRank>,
-    /// Nodes without a copy, if they are tracked.
-    not_offloaded: Option<NotOffloadedNodes>,
+    order: EvictionOrder,
     policy: Box<dyn Eviction>,
     tokens: usize,
     bytes: usize,
@@ -133,19 +145,8 @@ pub struct Trie {
     tick: u64,
     /// The cached blocks, if they are followed.
     blocks: Option<Blocks>,
+    snapshots: Snapshots,
 }
-
-/// Nodes that are not held and are not [copied](OffloadState::Offloaded).
-#[derive(Debug, Default)]
-struct NotOffloadedNodes {
-    /// Nodes among them that were neither offered nor rejected.
-    order: BTreeSet<EvictionRank>,
-    /// Bytes of all nodes that are neither held nor copied.
-    bytes: usize,
-}
-
-/// The order of eviction: retention priority, the policy's class, last use, node.
-type EvictionRank = (u8, Class, u64, NodeKey);
 
 impl Node {
     /// The parent node; a root is its own parent.
@@ -163,7 +164,7 @@ impl Node {
     /// The counter of the leases of this node's segment.
     #[must_use]
     pub fn lease_count(&self) -> &LeaseCount {
-        &self.lease_count
+        self.hold.lease_count()
     }
 
     /// The size of its segment.
@@ -190,33 +191,38 @@ impl Node {
     /// Slots and pins whose path contains the node.
     #[must_use]
     pub fn ref_count(&self) -> usize {
-        self.ref_count as usize
+        self.hold.ref_count() as usize
     }
 
     /// Sequences that have used it since it was inserted.
     #[must_use]
     pub fn hits(&self) -> u32 {
-        self.hits
+        self.usage.hits()
     }
 
     /// Its last use, in [ticks](Trie::tick).
     #[must_use]
     pub fn last_use(&self) -> u64 {
-        self.last_use
+        self.usage.last_use()
     }
 
     /// Retention priority, the highest of its publishers. The lowest priority is evicted
     /// first.
     #[must_use]
     pub fn priority(&self) -> u8 {
-        self.priority
+        self.usage.priority()
     }
 
     /// Whether a caller asked to keep its end restorable. Such a node is never merged into its
     /// child.
     #[must_use]
     pub fn restore_point(&self) -> bool {
-        self.restore_point
+        self.end_state.is_named
+    }
+
+    /// The part that the state at its end has played.
+    pub(crate) fn end_state(&self) -> EndState {
+        self.end_state
     }
 
     /// Whether its state is also in a copy outside the device.
@@ -228,6 +234,12 @@ impl Node {
     /// Its children, in no particular order.
     pub fn children(&self) -> impl Iterator<Item = NodeKey> + '_ {
         self.children.iter().map(|(_, child)| child)
+    }
+
+    /// The number of nodes directly below it.
+    #[must_use]
+    pub fn child_count(&self) -> usize {
+        self.children.len()
     }
 
     /// The indices of the blocks of `block_tokens` tokens, counted from the root, that end
@@ -245,13 +257,9 @@ impl Node {
             tokens_before: self.tokens_before as usize,
             tokens: self.edge.len(),
             bytes: self.bytes,
-            last_use: self.last_use,
-            class: self.class,
+            last_use: self.usage.last_use(),
+            class: self.usage.class(),
         }
-    }
-
-    fn eviction_rank(&self, key: NodeKey) -> EvictionRank {
-        (self.priority, self.class, self.last_use, key)
     }
 }
 
@@ -271,15 +279,33 @@ impl Trie {
             nodes: SlotMap::with_key(),
             roots: BTreeMap::new(),
             salts: SecondaryMap::new(),
-            order: BTreeSet::new(),
-            not_offloaded: None,
+            order: EvictionOrder::default(),
             policy,
             tokens: 0,
             bytes: 0,
             protected_bytes: 0,
             tick: 0,
             blocks: None,
+            snapshots: Snapshots::default(),
         }
+    }
+
+    /// Starts to count the state that a model cannot cut at any token. The trie must be empty.
+    pub(crate) fn count_snapshots(&mut self, spec: &ModelSpec) {
+        assert!(self.is_empty(), "counting starts while the trie is empty");
+        self.snapshots = Snapshots::of(spec);
+    }
+
+    /// The state that the nodes hold beside keys and values of full attention.
+    pub(crate) fn snapshots(&self) -> &Snapshots {
+        &self.snapshots
+    }
+
+    /// Whether the path of a slot or a pin ends at this node.
+    pub(crate) fn is_path_end(&self, key: NodeKey) -> bool {
+        let node = &self.nodes[key];
+        let below = node.children().map(|child| self.nodes[child].ref_count());
+        node.ref_count() > below.sum()
     }
 
     /// The root of this salt, if one exists.
@@ -307,6 +333,17 @@ impl Trie {
     #[must_use]
     pub fn contains(&self, key: NodeKey) -> bool {
         self.nodes.contains_key(key)
+    }
+
+    /// Whether a node that is in the trie is the root of a salt.
+    pub(crate) fn is_root(&self, key: NodeKey) -> bool {
+        self.nodes[key].is_root()
+    }
+
+    /// Whether the node is still in the trie, without a copy that exists or is being made.
+    pub(crate) fn is_not_offloaded(&self, key: NodeKey) -> bool {
+        let node = self.nodes.get(key);
+        node.is_some_and(|node| node.offload_state == OffloadState::NotOffloaded)
     }
 
     /// Number of nodes, without the roots.
@@ -344,15 +381,13 @@ impl Trie {
     /// pager.
     pub(crate) fn track_not_offloaded(&mut self) {
         assert!(self.is_empty(), "tracking starts while the trie is empty");
-        self.not_offloaded = Some(NotOffloadedNodes::default());
+        self.order.track_not_offloaded();
     }
 
     /// Bytes of nodes that are not held and have no copy; 0 unless tracked.
     #[must_use]
     pub fn not_offloaded_bytes(&self) -> usize {
-        self.not_offloaded
-            .as_ref()
-            .map_or(0, |not_offloaded| not_offloaded.bytes)
+        self.order.not_offloaded_bytes()
     }
 
     /// Number of uses so far: the clock of the trie.
@@ -428,13 +463,33 @@ impl Trie {
         path
     }
 
+    /// Whether the path to `end` leads through one of these nodes.
+    pub(crate) fn leads_through(&self, end: NodeKey, nodes: &[NodeKey]) -> bool {
+        self.path(end).iter().any(|node| nodes.contains(node))
+    }
+
+    /// The last node on the path to `end` that ends within the first `tokens` tokens.
+    pub(crate) fn within(&self, end: NodeKey, tokens: usize) -> NodeKey {
+        let mut at = end;
+        while self.nodes[at].end() > tokens {
+            at = self.nodes[at].parent;
+        }
+        at
+    }
+
+    /// The sizes of the segments on the path to `end`.
+    pub(crate) fn segment_sizes(&self, end: NodeKey) -> Vec<SegmentSize> {
+        let path = self.path(end);
+        path.iter()
+            .map(|node| self.nodes[*node].segment_size())
+            .collect()
+    }
+
     /// The segments on the path to `end`, from the top.
     #[must_use]
     pub fn segments(&self, end: NodeKey) -> Vec<SegmentId> {
         let path = self.path(end);
-        let segments = path
-            .iter()
-            .map(|node| self.nodes[*node].lease_count.segment());
+        let segments = path.iter().map(|node| self.nodes[*node].hold.segment());
         segments.collect()
     }
 }

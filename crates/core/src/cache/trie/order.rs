@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Asked, Class, Node, NodeKey, OffloadState, SequenceMark, Trie};
+use super::{Asked, Class, Facts, Node, NodeKey, OffloadState, SequenceMark, Trie};
 use crate::cache::miss::{MARK_TOKENS, prefix_mark};
 use crate::protocol::Salt;
 use crate::protocol::cache::Flush;
@@ -19,6 +19,8 @@ pub struct Evicted {
     pub tokens: usize,
     /// Device bytes.
     pub bytes: usize,
+    /// The node above it.
+    pub(crate) above: NodeKey,
     /// The mark of the prefix up to its first token; `None` if its salt is private.
     pub(crate) mark: Option<u64>,
     /// The parent node, if it has one child left.
@@ -31,14 +33,12 @@ impl Trie {
         let mut at = end;
         loop {
             let node = &mut self.nodes[at];
-            node.ref_count += 1;
-            let (first, root, parent) = (node.ref_count == 1, node.is_root(), node.parent);
-            if root {
+            let is_first = node.hold.add();
+            if node.is_root() {
                 return;
             }
-            if first {
-                node.lease = node.lease_count.lease();
-                assert!(node.lease.is_some(), "a node in the trie is not evicted");
+            let parent = node.parent;
+            if is_first {
                 self.protected_bytes += node.bytes;
                 self.unlist(at);
             }
@@ -64,13 +64,10 @@ impl Trie {
     /// Releases one node of a path. Returns its parent.
     fn release_one(&mut self, at: NodeKey) -> NodeKey {
         let node = &mut self.nodes[at];
-        assert!(node.ref_count > 0, "a released node was held");
-        node.ref_count -= 1;
-        let parent = node.parent;
+        let (is_last, parent) = (node.hold.remove(), node.parent);
         if node.is_root() {
             self.drop_empty_root(at);
-        } else if node.ref_count == 0 {
-            node.lease = None;
+        } else if is_last {
             self.protected_bytes -= node.bytes;
             self.list_if_free(at);
         }
@@ -93,11 +90,12 @@ impl Trie {
             tick: self.tick,
         });
         if let Some((finished, class)) = answer.superseded
-            && self.nodes.get(finished).is_some_and(|node| node.listed)
+            && self
+                .nodes
+                .get(finished)
+                .is_some_and(|node| node.listing.is_evictable())
         {
-            self.unlist(finished);
-            self.nodes[finished].class = class;
-            self.list_if_free(finished);
+            self.change(finished, |node| node.usage.reclass(class));
         }
         (answer.class, answer.sequence_mark)
     }
@@ -109,7 +107,8 @@ impl Trie {
         self.policy.finished(sequence_mark, end, self.tick);
         let mut at = end;
         while !self.nodes[at].is_root() {
-            self.nodes[at].last_use = self.tick;
+            let tick = self.tick;
+            self.change(at, |node| node.usage.touch(tick));
             at = self.release_one(at);
         }
         self.release_one(at);
@@ -118,10 +117,7 @@ impl Trie {
     /// Records that a sequence uses a path now.
     pub fn use_path(&mut self, end: NodeKey, class: Class) {
         self.tick += 1;
-        self.renew(end, |node| {
-            node.class = class;
-            node.hits = node.hits.saturating_add(1);
-        });
+        self.renew(end, |node| node.usage.hit(class));
     }
 
     /// Marks a path as used now without counting a hit.
@@ -136,6 +132,16 @@ impl Trie {
         let victim = self.victim()?;
         self.unlist(victim);
         Some(self.take_out(victim))
+    }
+
+    /// Evicts a leaf that is neither held nor leased.
+    pub(crate) fn evict_leaf(&mut self, key: NodeKey) -> Option<Evicted> {
+        let node = &self.nodes[key];
+        if !node.listing.is_evictable() || !node.lease_count().try_evict() {
+            return None;
+        }
+        self.unlist(key);
+        Some(self.take_out(key))
     }
 
     /// Evicts all nodes below `root` that are not held.
@@ -163,10 +169,7 @@ impl Trie {
     fn clear_all(&mut self, nodes: &[NodeKey]) -> Vec<Evicted> {
         let mut evicted = Vec::new();
         for &node in nodes.iter().rev() {
-            if self.nodes[node].listed && self.nodes[node].lease_count.try_evict() {
-                self.unlist(node);
-                evicted.push(self.take_out(node));
-            }
+            evicted.extend(self.evict_leaf(node));
         }
         evicted
     }
@@ -176,18 +179,15 @@ impl Trie {
     pub fn demote(&mut self, end: NodeKey, next: Option<TokenId>) {
         let children = self.nodes[end].children.iter();
         let others = children.filter(|(first, _)| Some(*first) != next);
-        let Some((_, last)) = others.max_by_key(|(_, child)| (self.nodes[*child].last_use, *child))
+        let Some((_, last)) =
+            others.max_by_key(|(_, child)| (self.nodes[*child].last_use(), *child))
         else {
             return;
         };
         let mut below = vec![last];
         while let Some(key) = below.pop() {
             below.extend(self.nodes[key].children());
-            self.unlist(key);
-            let node = &mut self.nodes[key];
-            node.last_use = 0;
-            node.hits = 0;
-            self.list_if_free(key);
+            self.change(key, |node| node.usage.forget());
         }
     }
 
@@ -195,25 +195,8 @@ impl Trie {
     /// rejected nodes are left out. Empty unless such nodes are tracked.
     #[must_use]
     pub fn coldest_not_offloaded(&self, count: usize) -> Vec<NodeKey> {
-        let Some(not_offloaded) = &self.not_offloaded else {
-            return Vec::new();
-        };
-        let mut coldest: Vec<(u8, u64, u64, NodeKey)> = Vec::new();
-        let mut oldest = not_offloaded.order.first();
-        while let Some(&(priority, class, ..)) = oldest {
-            let begin = (priority, class, 0, NodeKey::default());
-            // A tick never gets this large.
-            let end = (priority, class, u64::MAX, NodeKey::default());
-            let of_class = not_offloaded.order.range(begin..end);
-            coldest.extend(of_class.take(count).map(|&(_, _, last_use, key)| {
-                let score = self.policy.score(&self.nodes[key].facts(), self.tick);
-                (priority, score, last_use, key)
-            }));
-            oldest = not_offloaded.order.range(end..).next();
-        }
-        coldest.sort_unstable();
-        coldest.truncate(count);
-        coldest.into_iter().map(|(.., key)| key).collect()
+        self.order
+            .coldest_not_offloaded(count, |key| self.score(key))
     }
 
     /// Nodes without a copy, held or not, of about `bytes_max` bytes in all; at least one if
@@ -231,7 +214,11 @@ impl Trie {
                 continue;
             }
             let node = &self.nodes[key];
-            let rank = (node.priority, node.last_use, Reverse(node.tokens_before));
+            let rank = (
+                node.priority(),
+                node.last_use(),
+                Reverse(node.tokens_before),
+            );
             hottest.push((Reverse(rank), key));
         }
         hottest.sort_unstable();
@@ -251,9 +238,10 @@ impl Trie {
         let above = self.nodes.get(node.parent);
         let lone = above.is_some_and(|above| above.children.len() == 1);
         Evicted {
-            segment: node.lease_count.segment(),
+            segment: node.hold.segment(),
             tokens: node.edge.len(),
             bytes: node.bytes,
+            above: node.parent,
             mark,
             merge_at: lone.then_some(node.parent),
         }
@@ -278,91 +266,71 @@ impl Trie {
         Some(prefix_mark(salt.fingerprint(), prefix_tokens, &last))
     }
 
-    /// The next node to evict, with its lease count won. It has the lowest score within the
-    /// lowest retention priority. In each class only the oldest and the newest node are
-    /// compared. A node in between has a lower score than both only if the chances of reuse
-    /// rise and fall more than once.
+    /// The next node to evict, with its lease count won.
     fn victim(&self) -> Option<NodeKey> {
-        let mut oldest = self.order.first();
-        let priority = oldest?.0;
-        let mut least: Option<(u64, u64, NodeKey)> = None;
-        while let Some(&(_, class, ..)) = oldest.filter(|eviction_rank| eviction_rank.0 == priority)
-        {
-            // A tick never gets this large.
-            let end = (priority, class, u64::MAX, NodeKey::default());
-            let newest = self.order.range(..end).next_back();
-            for &(_, _, last_use, key) in [oldest, newest].into_iter().flatten() {
-                let score = self.policy.score(&self.nodes[key].facts(), self.tick);
-                if least.is_none_or(|(low, used, _)| (score, last_use) < (low, used)) {
-                    least = Some((score, last_use, key));
-                }
-            }
-            oldest = self.order.range(end..).next();
-        }
-        let free = |key: &NodeKey| self.nodes[*key].lease_count.try_evict();
-        let least = least.map(|(_, _, key)| key).filter(free);
+        let free = |key: &NodeKey| self.nodes[*key].lease_count().try_evict();
+        let least = self.order.lowest(|key| self.score(key)).filter(free);
         // The first choice is leased outside the trie: take any node that is not.
-        least.or_else(|| {
-            self.order
-                .iter()
-                .map(|eviction_rank| eviction_rank.3)
-                .find(free)
-        })
+        least.or_else(|| self.order.evictable().find(free))
+    }
+
+    /// The score that the policy gives to a node now. A low one is evicted first.
+    fn score(&self, key: NodeKey) -> u64 {
+        self.policy.score(&self.facts(key), self.tick)
+    }
+
+    /// The facts about a node. A leaf counts together with the nodes above it that are of no use
+    /// without it, as they go with it.
+    fn facts(&self, key: NodeKey) -> Facts {
+        let node = &self.nodes[key];
+        let mut facts = node.facts();
+        if !self.snapshots.is_counting() || !node.children.is_empty() {
+            return facts;
+        }
+        let mut above = &self.nodes[node.parent];
+        while !above.is_root()
+            && above.children.len() == 1
+            && !above.segment_size().has_recurrent_state()
+        {
+            facts.tokens += above.edge.len();
+            facts.tokens_before -= above.edge.len();
+            facts.bytes += above.bytes;
+            above = &self.nodes[above.parent];
+        }
+        facts
     }
 
     /// Marks a whole path as used now.
     fn renew(&mut self, end: NodeKey, note: impl Fn(&mut Node)) {
-        let mut at = end;
+        let (mut at, tick) = (end, self.tick);
         while !self.nodes[at].is_root() {
-            self.unlist(at);
-            let node = &mut self.nodes[at];
-            node.last_use = self.tick;
-            if node.offload_state == OffloadState::Rejected {
-                node.offload_state = OffloadState::NotOffloaded;
-            }
-            note(node);
-            let parent = node.parent;
-            self.list_if_free(at);
-            at = parent;
+            at = self.change(at, |node| {
+                node.usage.touch(tick);
+                if node.offload_state == OffloadState::Rejected {
+                    node.offload_state = OffloadState::NotOffloaded;
+                }
+                note(node);
+                node.parent
+            });
         }
+    }
+
+    /// Changes a node, and keeps both orders in step with its rank and its bytes.
+    pub(super) fn change<T>(&mut self, key: NodeKey, change: impl FnOnce(&mut Node) -> T) -> T {
+        self.unlist(key);
+        let changed = change(&mut self.nodes[key]);
+        self.list_if_free(key);
+        changed
     }
 
     /// Adds an evictable node to the eviction order, and a node that is not held to the nodes
     /// without a copy, if it belongs there.
     pub(super) fn list_if_free(&mut self, key: NodeKey) {
-        let node = &mut self.nodes[key];
-        if node.is_root() || node.ref_count > 0 {
-            return;
-        }
-        let eviction_rank = node.eviction_rank(key);
-        if let Some(not_offloaded) = &mut self.not_offloaded
-            && !node.counted
-            && !node.offload_state.has_copy()
-        {
-            node.counted = true;
-            not_offloaded.bytes += node.bytes;
-            if node.offload_state == OffloadState::NotOffloaded {
-                not_offloaded.order.insert(eviction_rank);
-            }
-        }
-        if node.children.is_empty() {
-            node.listed = true;
-            self.order.insert(eviction_rank);
-        }
+        self.order.list_if_free(key, &mut self.nodes[key]);
     }
 
     /// Removes a node from both orders, before its rank or its bytes change.
     pub(super) fn unlist(&mut self, key: NodeKey) {
-        let node = &mut self.nodes[key];
-        let eviction_rank = node.eviction_rank(key);
-        if std::mem::take(&mut node.listed) {
-            self.order.remove(&eviction_rank);
-        }
-        if let Some(not_offloaded) = &mut self.not_offloaded
-            && std::mem::take(&mut node.counted)
-        {
-            not_offloaded.bytes -= node.bytes;
-            not_offloaded.order.remove(&eviction_rank);
-        }
+        self.order.unlist(key, &mut self.nodes[key]);
     }
 }

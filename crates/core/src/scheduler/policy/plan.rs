@@ -23,8 +23,8 @@ pub struct Candidate {
     pub decoding: bool,
     /// Tokens before these.
     pub cached: usize,
-    /// Upper bound on its chunk in tokens, because another sequence waits for the state there
-    /// or its grant ends there; at least 1.
+    /// Upper bound on its chunk in tokens, because the cache takes its state there or its grant
+    /// ends there; at least 1.
     pub stop_after: Option<usize>,
     /// Whether it was part of a failed step and must run alone.
     pub suspect: bool,

@@ -86,6 +86,20 @@ impl StepCost {
         self.base + self.marginal(load)
     }
 
+    /// Returns the time that a step of this load takes; `None` if no clock could show it.
+    #[must_use]
+    pub fn time_of(self, load: StepLoad) -> Option<Duration> {
+        Duration::try_from_secs_f64(self.of(load)).ok()
+    }
+
+    /// Returns the time that each token of this load takes if it is spread over so many steps;
+    /// `None` if no clock could show it.
+    #[must_use]
+    pub fn time_per_token(self, load: StepLoad, steps: usize) -> Option<Duration> {
+        let seconds = self.base * steps as f64 + self.marginal(load);
+        Duration::try_from_secs_f64(seconds / load.tokens as f64).ok()
+    }
+
     /// Returns the seconds that this load adds to a step.
     #[must_use]
     pub fn marginal(&self, load: StepLoad) -> f64 {
@@ -208,32 +222,8 @@ fn eliminate(mut matrix: [[f64; PARTS + 1]; PARTS]) -> [f64; PARTS] {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
-
-    use arbtest::arbitrary::{Result, Unstructured};
-    use arbtest::arbtest;
-
     use super::*;
-
-    /// Runs a property with fixed random bytes, this many in each case.
-    fn check_cases(cases: u64, bytes: u64, property: impl Fn(&mut Unstructured<'_>) -> Result<()>) {
-        for case in 1..=cases {
-            // The seed's high half decides the random bytes, and its low half is their number.
-            let seed = case.wrapping_mul(0x9e37_79b9 << 32) | bytes;
-            let property = |random: &mut Unstructured<'_>| {
-                property(random)?;
-                assert!(!random.is_empty(), "the case has enough random bytes");
-                Ok(())
-            };
-            arbtest(property).seed(seed).run();
-        }
-    }
-
-    /// Returns a number of the range, all equally likely.
-    fn uniform(random: &mut Unstructured<'_>, range: Range<f64>) -> Result<f64> {
-        let share = random.int_in_range(0..=(1u64 << 53) - 1)? as f64 / (1u64 << 53) as f64;
-        Ok(range.start + share * (range.end - range.start))
-    }
+    use crate::random_cases::{check_cases, uniform};
 
     fn learn(actual: StepCost, loads: &[(usize, usize)]) -> StepCost {
         let mut model = CostModel::default();

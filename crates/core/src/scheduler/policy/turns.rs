@@ -118,10 +118,10 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
-    use arbtest::arbitrary::{Result, Unstructured};
-    use arbtest::arbtest;
+    use arbtest::arbitrary::Result;
 
     use super::*;
+    use crate::random_cases::check_cases;
 
     const LOWER: [Priority; 2] = [Priority::Background, Priority::Normal];
 
@@ -214,20 +214,14 @@ mod tests {
     /// slots and steps, and each has a turn again within bounded starts and steps.
     #[test]
     fn turns_are_bounded_and_recur() {
-        for case in 1..=CASES {
-            // The seed's high half decides the random bytes, and its low half is their number.
-            let seed = case.wrapping_mul(0x9e37_79b9 << 32) | BYTES;
-            let property = |random: &mut Unstructured<'_>| {
-                let sequences_max = random.int_in_range(1..=99)?;
-                let count = random.int_in_range(1..=39)?;
-                let lengths: Result<Vec<usize>> =
-                    (0..count).map(|_| random.int_in_range(1..=49)).collect();
-                assert!(!random.is_empty(), "the case has enough random bytes");
-                check_bounds(sequences_max, &lengths?);
-                Ok(())
-            };
-            arbtest(property).seed(seed).run();
-        }
+        check_cases(CASES, BYTES, |random| {
+            let sequences_max = random.int_in_range(1..=99)?;
+            let count = random.int_in_range(1..=39)?;
+            let lengths: Result<Vec<usize>> =
+                (0..count).map(|_| random.int_in_range(1..=49)).collect();
+            check_bounds(sequences_max, &lengths?);
+            Ok(())
+        });
     }
 
     fn check_bounds(sequences_max: usize, lengths: &[usize]) {

@@ -1,11 +1,10 @@
 use std::collections::HashSet;
-use std::ops::Range;
 use std::time::Duration;
 
 use arbtest::arbitrary::{Result, Unstructured};
-use arbtest::arbtest;
 
 use super::*;
+use crate::random_cases::{check_cases, uniform};
 
 const DECODE: Candidate = Candidate {
     arrival: SequenceId(0),
@@ -200,12 +199,6 @@ struct Run<'a, 'bytes> {
     budget: Budget,
     candidates: Vec<Candidate>,
     arrivals: u64,
-}
-
-/// Returns a number of the range, all equally likely.
-fn uniform(random: &mut Unstructured<'_>, range: Range<f64>) -> Result<f64> {
-    let share = random.int_in_range(0..=(1u64 << 53) - 1)? as f64 / (1u64 << 53) as f64;
-    Ok(range.start + share * (range.end - range.start))
 }
 
 impl<'a, 'bytes> Run<'a, 'bytes> {
@@ -415,17 +408,11 @@ const BYTES: u64 = 48 << 10;
 /// 1,000 seeds with 1,000 steps each.
 #[test]
 fn plan_holds_its_invariants_in_a_million_states() {
-    for case in 1..=1000u64 {
-        // The seed's high half decides the random bytes, and its low half is their number.
-        let seed = case.wrapping_mul(0x9e37_79b9 << 32) | BYTES;
-        let property = |random: &mut Unstructured<'_>| {
-            let mut run = Run::new(random)?;
-            for _ in 0..1000 {
-                run.step()?;
-            }
-            assert!(!random.is_empty(), "the run has enough random bytes");
-            Ok(())
-        };
-        arbtest(property).seed(seed).run();
-    }
+    check_cases(1000, BYTES, |random| {
+        let mut run = Run::new(random)?;
+        for _ in 0..1000 {
+            run.step()?;
+        }
+        Ok(())
+    });
 }

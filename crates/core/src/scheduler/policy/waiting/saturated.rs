@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use arbtest::arbitrary::{Result, Unstructured};
-use arbtest::arbtest;
 
 use super::super::plan::{Budget, Candidate, plan};
 use super::super::turns::{AGED_TURN, TURN_TOKENS, Turns};
 use super::*;
 use crate::config::InterToken;
+use crate::random_cases::check_cases;
 
 const CLASSES: [Priority; 3] = [Priority::Background, Priority::Normal, Priority::Urgent];
 /// Users of each class.
@@ -362,17 +362,11 @@ const BYTES: u64 = 32;
 
 #[test]
 fn every_class_progresses_and_none_before_a_higher_one() {
-    for case in 1..=CASES {
-        // The seed's high half decides the random bytes, and its low half is their number.
-        let seed = case.wrapping_mul(0x9e37_79b9 << 32) | BYTES;
-        let property = |random: &mut Unstructured<'_>| {
-            let load = load(random)?;
-            assert!(!random.is_empty(), "the case has enough random bytes");
-            check_all_progress(load);
-            Ok(())
-        };
-        arbtest(property).seed(seed).run();
-    }
+    check_cases(CASES, BYTES, |random| {
+        let load = load(random)?;
+        check_all_progress(load);
+        Ok(())
+    });
 }
 
 fn check_all_progress(load: Load) {

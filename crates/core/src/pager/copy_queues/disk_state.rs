@@ -1,0 +1,130 @@
+//! Whether the disk can be used.
+//!
+//! A disk that fails is not used for a while, and neither is one that does not respond;
+//! sequences that wait for it compute instead. Reads and writes rest separately, so that a
+//! folder that has become read-only is still read.
+
+use std::time::Duration;
+
+/// Time for which a disk is not used after a failure.
+const DISK_REST: Duration = Duration::from_secs(10);
+
+/// Whether the disk can be used, by the results of its last jobs.
+#[derive(Debug)]
+pub(super) struct DiskState {
+    is_there: bool,
+    /// A job has taken longer than the timeout.
+    is_stalled: bool,
+    /// While this rests, the disk is not used.
+    reads: Ability,
+    /// While this rests, nothing is written.
+    writes: Ability,
+}
+
+/// Whether the disk can read (or write), by the result of the last attempt.
+#[derive(Debug, Default)]
+struct Ability {
+    has_failed: bool,
+    /// No attempt is made before this time.
+    rests_until: Option<Duration>,
+}
+
+impl DiskState {
+    pub(super) fn new(is_there: bool) -> Self {
+        Self {
+            is_there,
+            is_stalled: false,
+            reads: Ability::default(),
+            writes: Ability::default(),
+        }
+    }
+
+    pub(super) fn works(&self) -> bool {
+        self.is_there && !self.is_stalled && !self.reads.is_resting()
+    }
+
+    /// Whether writes are not tried for a while.
+    pub(super) fn rests_from_writes(&self) -> bool {
+        self.writes.is_resting()
+    }
+
+    pub(super) fn is_stalled(&self) -> bool {
+        self.is_stalled
+    }
+
+    /// Whether the disk is stalled, or has failed and not succeeded since.
+    pub(super) fn is_degraded(&self) -> bool {
+        self.is_there && (self.is_stalled || self.reads.has_failed || self.writes.has_failed)
+    }
+
+    /// Returns when the next rest ends.
+    pub(super) fn rest_ends_at(&self) -> Option<Duration> {
+        let rest_ends = [self.reads.rests_until, self.writes.rests_until];
+        rest_ends.into_iter().flatten().min()
+    }
+
+    /// Ends the rests that are due.
+    pub(super) fn expire_rests(&mut self, now: Duration) {
+        for ability in [&mut self.reads, &mut self.writes] {
+            ability.rests_until = ability.rests_until.filter(|at| *at > now);
+        }
+    }
+
+    /// Records that a job takes longer than the timeout.
+    pub(super) fn stalled(&mut self) {
+        self.is_stalled = true;
+    }
+
+    /// Records that a job has ended.
+    pub(super) fn responded(&mut self) {
+        self.is_stalled = false;
+    }
+
+    /// Records the result of a read.
+    pub(super) fn has_read(&mut self, succeeded: bool, now: Duration) {
+        self.reads.attempted(succeeded, now);
+    }
+
+    /// Records the result of a write.
+    pub(super) fn has_written(&mut self, succeeded: bool, now: Duration) {
+        self.writes.attempted(succeeded, now);
+    }
+}
+
+impl Ability {
+    fn is_resting(&self) -> bool {
+        self.rests_until.is_some()
+    }
+
+    fn attempted(&mut self, succeeded: bool, now: Duration) {
+        *self = if succeeded {
+            Self::default()
+        } else {
+            Self {
+                has_failed: true,
+                rests_until: Some(now.saturating_add(DISK_REST)),
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The disk may be tried again long before a job needs it.
+    #[test]
+    fn failed_disk_is_degraded_until_it_works() {
+        let mut disk = DiskState::new(true);
+        assert!(disk.works() && !disk.is_degraded());
+        disk.has_read(false, Duration::ZERO);
+        assert!(!disk.works() && disk.is_degraded());
+        disk.expire_rests(DISK_REST);
+        assert!(disk.works() && disk.is_degraded());
+        disk.has_written(false, DISK_REST);
+        disk.has_read(true, DISK_REST);
+        assert!(disk.works() && disk.is_degraded());
+        disk.has_written(true, DISK_REST);
+        assert!(disk.works() && !disk.is_degraded());
+    }
+}

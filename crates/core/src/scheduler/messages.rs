@@ -1,0 +1,269 @@
+//! The scheduler's messages: events that come in, and effects that go out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::MaskGate;
+use crate::cache::{self, CacheError, Miss, Salt};
+use crate::protocol::{
+    ContextLimit, FinishReason, GenerateError, Outcome, Priority, Sampling, SamplingSpec,
+    TokenLogprobs, Work, only_sequence,
+};
+use crate::{SequenceId, TokenId, UserId};
+
+/// Everything that can happen to the scheduler.
+#[derive(Debug)]
+pub enum Event {
+    /// A new sequence.
+    Submit(Submission),
+    /// A new sequence that continues one that is not finished.
+    Fork(Fork),
+    /// A cache command of a caller; [`Effect::CommandDone`] brings the result.
+    CacheCommand {
+        /// The caller's id for it.
+        command_id: u64,
+        /// The command.
+        message: cache::Message,
+    },
+    /// The sequence must stop: its caller has left, or has all the text that it wants.
+    Stop(SequenceId),
+    /// The sequence is as far ahead of its caller's reading as it may be.
+    Pause(SequenceId),
+    /// The sequence's caller has read.
+    Resume(SequenceId),
+    /// Whether the sequence's masks let it be part of a step.
+    Mask(SequenceId, MaskGate),
+    /// The cache's answer to the oldest unanswered message.
+    Cache(Result<Vec<cache::Effect>, CacheError>),
+    /// Effects that the cache sends without a message to answer.
+    CacheEffects(Vec<cache::Effect>),
+    /// The device's answer to the oldest work in flight.
+    Outcome(Outcome),
+    /// Time has passed: see [`SchedulerCore::wakes_at`](super::SchedulerCore::wakes_at).
+    TimePassed,
+    /// The device thread ended or was abandoned, for this reason. The work that was sent to it
+    /// gets no outcome.
+    DeviceLost(String),
+    /// There is another device, which is empty.
+    DeviceFound,
+    /// The cache has failed, and is empty. If one sequence is known to make it fail each time,
+    /// that sequence fails with this error.
+    CacheLost(Option<(SequenceId, GenerateError)>),
+    /// This scheduler replaces one that has failed. This must be its first event.
+    Rebuilt(Predecessor),
+    /// A sequence of the failed scheduler continues.
+    Restore(History),
+    /// All sequences end now.
+    Abort,
+}
+
+/// A new sequence, as the scheduler sees it.
+///
+/// The fields are flat: the engine fills them from one request, and the sequence keeps them whole
+/// and unchanged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submission {
+    /// Its id. Ids are given in order of arrival.
+    pub sequence: SequenceId,
+    /// The prompt; at least one token.
+    pub prompt: Arc<[TokenId]>,
+    /// Tokens that it may generate; at least 1.
+    pub output_tokens_max: usize,
+    /// How its tokens are sampled.
+    pub sampling: Sampling,
+    /// Sampling settings beyond these, if any.
+    pub sampling_spec: Option<Arc<SamplingSpec>>,
+    /// Tokens that end it and are not part of its output: the model's, unless they are ignored,
+    /// and its own.
+    pub end_tokens: Arc<[TokenId]>,
+    /// The user that it belongs to.
+    pub user: UserId,
+    /// Weight of its user's share beside other users' shares; positive.
+    pub weight: f64,
+    /// Its priority class.
+    pub class: Priority,
+    /// Deadline for its first slot, as the engine's time.
+    pub start_by: Option<Duration>,
+    /// Deadline for its end, as the engine's time.
+    pub finish_by: Option<Duration>,
+    /// Behavior when its context is full.
+    pub at_limit: ContextLimit,
+    /// Its salt: it shares cached state with sequences of the same salt only.
+    pub salt: Salt,
+    /// Offsets in its prompt at which it must be restorable.
+    pub restore_points: Vec<usize>,
+    /// The end of the conversation so far in its prompt, before the tokens that ask for an
+    /// answer; `None` if unknown.
+    pub turn_end: Option<usize>,
+    /// Priority with which its cached state is kept.
+    pub retention: u8,
+    /// Whether its caller receives [`Effect::Prefilled`].
+    pub report_prefill_progress: bool,
+}
+
+impl Submission {
+    /// A greedy sequence of normal priority, without a deadline. It ends after
+    /// `output_tokens_max` tokens; all other fields have their defaults.
+    #[must_use]
+    pub fn new(
+        sequence: SequenceId,
+        prompt: impl Into<Arc<[TokenId]>>,
+        output_tokens_max: usize,
+    ) -> Self {
+        Self {
+            sequence,
+            prompt: prompt.into(),
+            output_tokens_max,
+            sampling: Sampling::GREEDY,
+            sampling_spec: None,
+            end_tokens: Arc::default(),
+            user: UserId::default(),
+            weight: 1.0,
+            class: Priority::Normal,
+            start_by: None,
+            finish_by: None,
+            at_limit: ContextLimit::Stop,
+            salt: Salt::default(),
+            restore_points: Vec::new(),
+            turn_end: None,
+            retention: 0,
+            report_prefill_progress: false,
+        }
+    }
+}
+
+/// A new sequence that continues one that is not finished.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fork {
+    /// The sequence to continue.
+    pub source: SequenceId,
+    /// Number of the source's tokens that it continues, prompt and output; `None` is all.
+    pub at: Option<usize>,
+    /// Whether the source ends. The new sequence then takes over its slot, if it can continue
+    /// there.
+    pub replaces: bool,
+    /// The new sequence. Its prompt follows the source's tokens, and may be empty. It takes the
+    /// source's salt and its behavior when the context is full.
+    pub submission: Submission,
+}
+
+/// An action that an event requires.
+#[derive(Debug, PartialEq)]
+pub enum Effect {
+    /// A message to the cache.
+    Cache(cache::Message),
+    /// Work for the device.
+    Work(Work),
+    /// The sequence has a new token, with the log probabilities of its candidates if requested.
+    Token(SequenceId, TokenId, Option<Arc<TokenLogprobs>>),
+    /// The sequence has its first slot.
+    Started {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens of its prompt; a fork's includes the tokens that it continues.
+        prompt_tokens: usize,
+        /// Tokens of the prompt whose state was cached.
+        cached_tokens: usize,
+        /// Why no more tokens were cached, if more might have been.
+        miss: Option<Miss>,
+    },
+    /// Number of the sequence's prompt tokens that are computed. Sent if
+    /// [`Submission::report_prefill_progress`] is set.
+    Prefilled(SequenceId, usize),
+    /// Number of the sequence's tokens that were dropped so far because its context was full. A
+    /// sequence that is computed again drops the same tokens again, and this effect repeats.
+    Shifted(SequenceId, usize),
+    /// The sequence continues another.
+    Forked {
+        /// The new sequence.
+        sequence: SequenceId,
+        /// The other sequence.
+        source: SequenceId,
+        /// Number of the other's tokens with which it starts.
+        at: usize,
+    },
+    /// The sequence was preempted, and continues later.
+    Preempted(SequenceId),
+    /// The sequence has a slot again, and its grammar must catch up with its output.
+    /// [`Event::Mask`] opens its gate.
+    AwaitMask(SequenceId),
+    /// The cache has answered an [`Event::CacheCommand`].
+    CommandDone(u64, Result<(), CacheError>),
+    /// The sequence is finished.
+    Finished(SequenceId, FinishReason),
+    /// The sequence has failed, and its output is incomplete.
+    Failed(SequenceId, GenerateError),
+}
+
+/// State that a failed scheduler leaves to its successor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Predecessor {
+    /// Epoch of the last work that was sent.
+    pub epoch: u64,
+    /// Messages that the cache has not answered yet.
+    pub pending_answers: usize,
+    /// Work that the device has not answered yet.
+    pub in_flight: usize,
+    /// Whether there is no device now.
+    pub device_away: bool,
+}
+
+/// A sequence as its caller knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct History {
+    /// The submission that created it; for a fork, with all tokens that it continues.
+    pub submission: Submission,
+    /// Tokens generated so far.
+    pub generated: Vec<TokenId>,
+    /// Whether it has had a slot.
+    pub started: bool,
+    /// Whether it waits for its reader.
+    pub paused: bool,
+}
+
+/// Gauges and counters of the scheduler.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct SchedulerStats {
+    /// Sequences with a slot.
+    pub running: usize,
+    /// Sequences without a slot.
+    pub waiting: usize,
+    /// Waiting sequences for which another sequence computes their common prefix.
+    pub awaiting_prefix: usize,
+    /// Sequences whose callers do not read.
+    pub paused: usize,
+    /// Preemptions so far.
+    pub preempted: u64,
+    /// Time so far in which the device was idle although there was work.
+    pub device_idle: Duration,
+}
+
+impl Event {
+    /// Returns the sequence that the event concerns, if it concerns exactly one. That sequence
+    /// is suspected when the scheduler panics while handling the event.
+    #[must_use]
+    pub fn concerns(&self) -> Option<SequenceId> {
+        match self {
+            Self::Submit(submission) => Some(submission.sequence),
+            Self::Fork(fork) => Some(fork.submission.sequence),
+            Self::Restore(history) => Some(history.submission.sequence),
+            Self::Stop(sequence)
+            | Self::Pause(sequence)
+            | Self::Resume(sequence)
+            | Self::Mask(sequence, _) => Some(*sequence),
+            Self::Cache(Ok(effects)) | Self::CacheEffects(effects) => {
+                only_sequence(effects.iter().map(cache::Effect::concerns))
+            }
+            Self::Cache(Err(_))
+            | Self::CacheCommand { .. }
+            | Self::Outcome(_)
+            | Self::TimePassed
+            | Self::DeviceLost(_)
+            | Self::DeviceFound
+            | Self::CacheLost(_)
+            | Self::Rebuilt(_)
+            | Self::Abort => None,
+        }
+    }
+}

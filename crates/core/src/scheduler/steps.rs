@@ -1,0 +1,120 @@
+//! Plans steps and submits them.
+
+use std::time::Duration;
+
+use super::pipeline::PlannedStep;
+use super::policy::plan::{self, Budget, Candidate, Share};
+use super::policy::step_cost::StepLoad;
+use super::sequence::SequenceKey;
+use super::{Effect, SchedulerCore};
+
+/// Multiple of the largest step so far up to which a step's duration is predicted.
+const TRUSTED_SIZES: usize = 4;
+
+impl SchedulerCore {
+    /// Submits work while the device can take more and there is something to do.
+    pub(super) fn plan_steps(&mut self, effects: &mut Vec<Effect>) {
+        while self.pipeline.takes_work(self.now) && self.plan_step(effects) {}
+    }
+
+    /// Submits the next work. Returns false if there is nothing to do, or if it must wait until
+    /// the step in flight has finished.
+    fn plan_step(&mut self, effects: &mut Vec<Effect>) -> bool {
+        for running_index in 0..self.slots.running().len() {
+            self.extend_grant(self.slots.running()[running_index], effects);
+        }
+        let (keys, candidates) = self.candidates();
+        let shares = plan::plan(&candidates, &self.budget());
+        let tokens = shares.iter().map(|share| share.tokens).sum();
+        if !self.pipeline.is_due(tokens, self.spec.overlap_tokens_max) {
+            return false;
+        }
+        if !shares.is_empty() {
+            let starting = self.slots.starting();
+            self.waiting.step_turns(&mut self.sequences, starting);
+        }
+        for key in &keys {
+            let slot = self.sequences[*key].slot_mut();
+            slot.expect("a candidate has a slot").wait_for_step();
+        }
+        let mut step = PlannedStep::with_capacity(shares.len());
+        for share in &shares {
+            let candidate = &candidates[share.candidate];
+            self.add_to_step(&mut step, keys[share.candidate], *share, candidate);
+        }
+        let takes = self.predicted_time(step.load());
+        let work = self.pipeline.submit(step, takes, self.now);
+        effects.push(Effect::Work(work));
+        true
+    }
+
+    /// Returns the sequences that could be part of the next step.
+    fn candidates(&self) -> (Vec<SequenceKey>, Vec<Candidate>) {
+        let running = self.slots.running();
+        let mut keys = Vec::with_capacity(running.len());
+        let mut candidates = Vec::with_capacity(running.len());
+        for key in running {
+            let entry = &self.sequences[*key];
+            // Only prompts are ordered by service.
+            let service = if entry.is_prefilling() {
+                self.service.of(entry.user())
+            } else {
+                0.0
+            };
+            if let Some(candidate) = entry.candidate(service) {
+                keys.push(*key);
+                candidates.push(candidate);
+            }
+        }
+        (keys, candidates)
+    }
+
+    fn budget(&self) -> Budget {
+        Budget {
+            tokens: self.config.chunking.step_tokens_max,
+            inter_token: self.config.chunking.inter_token,
+            cost: self.cost.cost(),
+            trusted_tokens: self.cost.tokens_seen().saturating_mul(TRUSTED_SIZES),
+            prefill_wait_steps_max: self.config.chunking.prefill_wait_steps_max,
+            prefill_tokens_min: self.config.chunking.prefill_tokens_min,
+        }
+    }
+
+    /// Adds a sequence to the step that is being planned, and charges its user.
+    fn add_to_step(
+        &mut self,
+        step: &mut PlannedStep,
+        key: SequenceKey,
+        share: Share,
+        candidate: &Candidate,
+    ) {
+        let entry = &mut self.sequences[key];
+        let new_tokens = step.add(key, entry, share.tokens, candidate.cached);
+        let price = if candidate.decoding {
+            self.config.fairness.output_token_service
+        } else {
+            self.config.fairness.prompt_token_service
+        };
+        let weight = entry.submission().weight;
+        self.service
+            .charge(entry.user(), price * new_tokens as f64, weight);
+        if !candidate.decoding && !self.waiting.has_memory_waiter() && self.slots.are_free() {
+            // The next prompt is closer to its start.
+            self.waiting.request_scan();
+        }
+    }
+
+    fn predicted_time(&self, load: StepLoad) -> Duration {
+        let cost = self.cost.cost().filter(|_| load.tokens > 0);
+        let time = cost.unwrap_or_default().time_of(load);
+        // Longer than any plan looks ahead.
+        time.unwrap_or(Duration::from_secs(3600))
+    }
+
+    /// Asks for a larger grant for a slot that is almost full.
+    pub(super) fn extend_grant(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
+        if let Some(message) = self.sequences[key].request_grant() {
+            self.ask(message, effects);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Tests of models that are loaded from checkpoints.
+
+mod checkpoint;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mlx_rs::{Device, Dtype, Stream, memory, with_stream};
+
+use super::attention::{AttentionBackend, Attentions};
+use super::forward::Network;
+use super::groups::{Cached, LayerGroups};
+use super::layers::Weights;
+use super::ops::Ops;
+use super::profile::{self, Op};
+use super::{Backend, MlxDevice, MlxModel, MlxOptions, MlxTail, bridge, spec};
+use checkpoint::{QWEN, Qwen, Sizes, VOCAB};
+use motet_core::protocol::{ModelError, OutputKind, SpanOutput};
+use motet_model::{FloatKind, Model, Span, Tail};
+use motet_weights::ModelFiles;
+
+const SUPPORTED: [Sizes; 3] = [
+    Sizes::Qwen(QWEN),
+    Sizes::Granite {
+        state: 16,
+        kernel: 4,
+    },
+    Sizes::Lfm { kernel: 8 },
+];
+
+/// Each has one size that a kernel does not support. The error of determinism names it.
+const UNSUPPORTED: [(Sizes, &str); 8] = [
+    (
+        Sizes::Qwen(Qwen {
+            value_dim: 24,
+            ..QWEN
+        }),
+        "the size of a value head is 24",
+    ),
+    (
+        Sizes::Qwen(Qwen { inner: 24, ..QWEN }),
+        "the size of an expert is 24",
+    ),
+    (
+        Sizes::Qwen(Qwen { hidden: 40, ..QWEN }),
+        "the size of the residual stream is 40",
+    ),
+    (
+        Sizes::Qwen(Qwen { kernel: 9, ..QWEN }),
+        "the size of a convolution is 9",
+    ),
+    (
+        Sizes::Granite {
+            state: 24,
+            kernel: 4,
+        },
+        "the size of a state is 24",
+    ),
+    (
+        Sizes::Granite {
+            state: 16,
+            kernel: 10,
+        },
+        "the size of a convolution is 10",
+    ),
+    (Sizes::Lfm { kernel: 9 }, "the size of a convolution is 9"),
+    (Sizes::Lfm { kernel: 1 }, "the size of a convolution is 1"),
+];
+
+/// MLX's counters are those of the process.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn load(folder: &Path, kernels: bool, deterministic: bool) -> Result<MlxModel, ModelError> {
+    let files = ModelFiles::open(folder)?;
+    let options = MlxOptions {
+        device: Some(MlxDevice::Cpu),
+        kernels,
+        deterministic,
+        ..MlxOptions::default()
+    };
+    MlxModel::load(&files, options)
+}
+
+/// The logits of a prompt, then of single tokens.
+fn logits(model: &mut MlxModel) -> Vec<f32> {
+    let mut tail = model.tail(&[], 0).expect("a tail");
+    let steps: [&[u32]; 4] = [&[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], &[9], &[7], &[9, 3]];
+    steps.map(|tokens| step(model, &mut tail, tokens)).concat()
+}
+
+fn step(model: &mut MlxModel, tail: &mut MlxTail, tokens: &[u32]) -> Vec<f32> {
+    let mut spans = [Span {
+        tokens: tokens.into(),
+        path: &[],
+        tail,
+        output_kind: OutputKind::Logits,
+    }];
+    let outputs = model.step(&mut spans).expect("a step");
+    match outputs.into_iter().next() {
+        Some(SpanOutput::Logits(logits)) => logits,
+        other => panic!("expected logits, found {other:?}"),
+    }
+}
+
+fn assert_same_logits(sizes: Sizes) {
+    let folder = sizes.checkpoint();
+    let [with, without] = [true, false].map(|kernels| {
+        let model = load(&folder.0, kernels, false);
+        logits(&mut model.unwrap_or_else(|error| panic!("{sizes:?}: {error}")))
+    });
+    assert_eq!(with.len(), 16 * VOCAB);
+    for (with, without) in with.iter().zip(&without) {
+        let close = (with - without).abs() <= 1e-4;
+        assert!(close, "{sizes:?}: {with} and {without}");
+    }
+    assert!(with.iter().any(|logit| logit.abs() > 1e-3), "{sizes:?}");
+}
+
+#[test]
+fn models_with_sizes_that_kernels_support_generate() {
+    let _serial = one_at_a_time();
+    for sizes in SUPPORTED {
+        assert_same_logits(sizes);
+    }
+}
+
+#[test]
+fn models_with_sizes_that_no_kernel_supports_are_composed() {
+    let _serial = one_at_a_time();
+    for (sizes, _) in UNSUPPORTED {
+        assert_same_logits(sizes);
+    }
+}
+
+#[test]
+fn determinism_needs_sizes_that_kernels_support() {
+    let _serial = one_at_a_time();
+    if !bridge::available() {
+        return;
+    }
+    for sizes in SUPPORTED {
+        let folder = sizes.checkpoint();
+        load(&folder.0, true, true).unwrap_or_else(|error| panic!("{sizes:?}: {error}"));
+    }
+    for (sizes, expected) in UNSUPPORTED {
+        let folder = sizes.checkpoint();
+        match load(&folder.0, true, true) {
+            Err(ModelError::NotDeterministic { found, .. }) => assert_eq!(found, expected),
+            other => panic!("{sizes:?}: expected an error, found {other:?}"),
+        }
+    }
+}
+
+/// A model in the types of a GPU, composed on the CPU.
+fn load_in_bf16(folder: &Path) -> MlxModel {
+    let files = ModelFiles::open(folder).expect("a complete checkpoint");
+    let blueprint = files.blueprint();
+    let cached = Cached::as_it_is(FloatKind::Bf16);
+    let groups = Arc::new(LayerGroups::new(blueprint, cached));
+    let stream = Stream::new_with_device(&Device::cpu());
+    let weights = with_stream(&stream, || Weights::load(&files, Dtype::Bfloat16, true));
+    let network = Network {
+        weights: weights.unwrap_or_else(|_| panic!("the weights load")),
+        attentions: Attentions::new(blueprint, &groups, cached, AttentionBackend::Composed),
+        ops: Ops { kernels: None },
+        stem: blueprint.stem.clone(),
+        layer_bytes_per_row: 1,
+    };
+    let spec = spec(blueprint, &groups, 1, false);
+    let backend = Backend {
+        device: MlxDevice::Cpu,
+        stream,
+        has_kernels: false,
+        in_place: false,
+    };
+    MlxModel::new(spec, groups, Box::new(network), backend, None)
+}
+
+/// A residual stream in single precision would make each product convert its weights.
+#[test]
+fn residual_stream_keeps_its_type() {
+    let _serial = one_at_a_time();
+    for sizes in SUPPORTED {
+        let folder = sizes.checkpoint();
+        let mut model = load_in_bf16(&folder.0);
+        let mut tail = model.tail(&[], 0).expect("a tail");
+        let tokens = [3, 1, 4, 1, 5];
+        let (_, timed) = profile::record(|| step(&mut model, &mut tail, &tokens));
+        let sums: Vec<usize> = timed
+            .iter()
+            .filter(|timed| timed.op == Op::AddNorm)
+            .map(|timed| timed.cost.read_bytes)
+            .collect();
+        // The stream and what is added to it, two bytes for each number.
+        assert_eq!(sums, [2 * 2 * tokens.len() * 32; 4], "{sizes:?}");
+    }
+}
+
+#[test]
+fn composed_experts_fit_their_scratch_memory() {
+    let _serial = one_at_a_time();
+    let folder = Sizes::Qwen(Qwen {
+        experts: 64,
+        inner: 64,
+        ..QWEN
+    })
+    .checkpoint();
+    let mut model = load(&folder.0, false, false).expect("a model");
+    let mut tail = model.tail(&[], 0).expect("a tail");
+    let tokens: Vec<u32> = (0..48).map(|token| token % 31).collect();
+    let before = memory::active_memory().expect("a counter");
+    memory::reset_peak_memory().expect("a counter");
+    step(&mut model, &mut tail, &tokens);
+    let peak = memory::peak_memory().expect("a counter") - before;
+    let bound = model.spec().scratch_bytes_per_token * tokens.len() + tail.bytes();
+    assert!(peak <= bound, "{peak} bytes, at most {bound} expected");
+    // The bound is not loose, either.
+    assert!(2 * peak >= bound, "{peak} bytes of {bound}");
+}

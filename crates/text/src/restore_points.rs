@@ -1,0 +1,93 @@
+//! The offsets of a conversation's prompt up to which its next prompts agree.
+//!
+//! The next prompt of a conversation seldom continues the last one token by token. Templates of
+//! thinking models (Qwen3) drop the thoughts of turns before the last question; Mistral's write the
+//! tools, and older ones the system prompt, before the last question only; the generation prompt
+//! itself may open a thought (`<think>`) that no history has. A model that resumes after any
+//! token finds the longest common prefix by itself. A model with recurrent layers or windows
+//! resumes only where state was kept, so the offsets are computed beforehand, by rendering the
+//! conversation as it will stand in its next prompts.
+
+use motet_core::TokenId;
+use motet_core::cache::trie::common_prefix;
+
+use super::codec::TextLimits;
+use super::{Chat, Message, TextCodec, TextError};
+
+/// The text of a message that is not written yet. It lies after every offset that is returned, so
+/// its words do not matter.
+const UNKNOWN: &str = "-";
+
+/// A conversation's prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChatPrompt {
+    /// The tokens, up to where the assistant's turn begins.
+    pub tokens: Vec<TokenId>,
+    /// Offsets in the tokens, ascending, at most two: later prompts of the conversation agree up
+    /// to one of them. The last is where the generation prompt begins. One before it is where
+    /// the prompt after the user's next message differs, if that is earlier.
+    pub restore_points: Vec<usize>,
+}
+
+impl TextCodec {
+    /// The tokens of a conversation up to the assistant's turn, and the offsets from which its
+    /// next prompts are likely to resume.
+    ///
+    /// It costs two more renderings of the conversation, and tokenises twice; three times if an
+    /// earlier part of the history will be rewritten.
+    ///
+    /// # Errors
+    ///
+    /// As [`encode_chat`](Self::encode_chat), and [`TextError::TooManyTokens`]. A template that
+    /// rejects the conversation without its generation prompt, or with another turn, yields fewer
+    /// offsets.
+    pub fn encode_chat_prompt(
+        &self,
+        chat: &Chat,
+        limits: TextLimits,
+    ) -> Result<ChatPrompt, TextError> {
+        let prompt = self.render(chat, true, limits)?;
+        let tokens = self.encode_text(&prompt)?;
+        let mut restore_points = Vec::new();
+        if let Ok(so_far) = self.render(chat, false, limits) {
+            let before_answer = common_prefix(&tokens, &self.encode_text(&so_far)?);
+            let text = common_bytes(&prompt.text, &so_far.text);
+            let rewritten = next_turn(chat).and_then(|next| {
+                let next = self.render(&next, false, limits).ok()?;
+                // Most templates keep the history. Comparing texts shows that without tokenising.
+                let is_rewritten = common_bytes(&prompt.text, &next.text) < text;
+                is_rewritten.then(|| self.encode_text(&next))
+            });
+            if let Some(next) = rewritten.transpose()? {
+                restore_points.push(common_prefix(&tokens, &next).min(before_answer));
+            }
+            restore_points.push(before_answer);
+        }
+        restore_points.retain(|at| *at > 0);
+        restore_points.dedup();
+        Ok(ChatPrompt {
+            tokens,
+            restore_points,
+        })
+    }
+}
+
+/// The conversation after an answer and the user's next message; `None` after a system message or
+/// an unknown role.
+fn next_turn(chat: &Chat) -> Option<Chat> {
+    let last = chat.messages.last()?;
+    let mut next = chat.clone();
+    match &*last.role {
+        "assistant" => {}
+        "user" | "tool" => next.messages.push(Message::assistant(UNKNOWN)),
+        _ => return None,
+    }
+    next.messages.push(Message::user(UNKNOWN));
+    Some(next)
+}
+
+/// Bytes that two texts begin with alike.
+fn common_bytes(one: &str, other: &str) -> usize {
+    let pairs = one.bytes().zip(other.bytes());
+    pairs.take_while(|(one, other)| one == other).count()
+}

@@ -1,0 +1,28 @@
+//! Mixtures of experts, with the field names that families share.
+
+use super::super::ModelError;
+use super::super::blueprint::{Experts, Gated, Routing};
+use super::super::fields::Fields;
+use super::super::limits::{DIMENSION_MAX, EXPERTS_MAX};
+use super::super::settings::Settings;
+
+/// Experts whose number is in `count` and whose width is in `inner`.
+pub(super) fn experts(
+    settings: &Settings<'_>,
+    count: &str,
+    inner: &str,
+    routing: Routing,
+) -> Result<Experts, ModelError> {
+    Ok(Experts {
+        count: settings.count_required(count, EXPERTS_MAX)?,
+        chosen: settings.count_required("num_experts_per_tok", EXPERTS_MAX)?,
+        expert: Gated {
+            inner: settings.count_required(inner, DIMENSION_MAX)?,
+            activation: settings.activation()?,
+            bias: false,
+        },
+        routing,
+        router_bias: false,
+        shared: None,
+    })
+}

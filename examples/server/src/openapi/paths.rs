@@ -1,0 +1,205 @@
+//! Operations, with their errors.
+
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+
+/// Error statuses of every route.
+const ALWAYS: [u16; 3] = [403, 421, 431];
+/// Error statuses of routes with keys: the key is unknown, or at its limit.
+const GUARDED: [u16; 2] = [401, 429];
+/// The status of an operator's route for a request without a valid key.
+const OPERATOR: u16 = 401;
+/// Error statuses of routes with a body.
+const BODY: [u16; 7] = [400, 408, 413, 415, 422, 500, 503];
+/// Error statuses of routes that use the model.
+const GENERATED: [u16; 3] = [404, 503, 504];
+
+/// Every status of an error, and its description.
+const ERRORS: [(u16, &str); 14] = [
+    (
+        400,
+        "A field is invalid: `param` names it. Or the body is not a JSON object",
+    ),
+    (401, "No valid API key"),
+    (
+        403,
+        "The route needs another key, the class is too high, or the request is from another site's page",
+    ),
+    (404, "There is no such route or model"),
+    (
+        408,
+        "The body took too long to come, or the answer was not read",
+    ),
+    (413, "The body is too long"),
+    (415, "The body is not `application/json`"),
+    (421, "`Host` is not a name of this server"),
+    (
+        422,
+        "The request is valid, but this server or its model cannot serve it",
+    ),
+    (
+        429,
+        "A queue is full, or the key has as many concurrent requests as it may have",
+    ),
+    (431, "The headers are too long"),
+    (500, "A fault of the server or the model's device"),
+    (
+        503,
+        "The server shuts down, its device is lost or out of memory, or there is no memory for \
+         the body",
+    ),
+    (504, "The request's time limit has passed"),
+];
+
+pub(super) fn paths(app: &App) -> Value {
+    let model = json!([{
+        "name": "model", "in": "path", "required": true, "example": app.model,
+        "schema": {"type": "string", "minLength": 1},
+    }]);
+    let mut one_model = get("One model", true, "Model", &[400, 404]);
+    one_model["get"]["parameters"] = model;
+    let chat = "Answer a conversation";
+    let text = "Continue prompts";
+    let mut paths = json!({
+        "/v1/chat/completions": generate(chat, "ChatRequest", "Chat"),
+        "/v1/completions": generate(text, "TextRequest", "Text"),
+        "/v1/models": get("The models", true, "Models", &[]),
+        "/v1/models/{model}": one_model,
+        "/tokenize": post("Text or a conversation to tokens", "Tokenize", "Tokenized"),
+        "/detokenize": post("Tokens to text", "Detokenize", "Detokenized"),
+        "/health": state("Whether this process works; if not, restart it"),
+        "/ready": state("Whether requests are accepted"),
+        "/metrics": metrics(),
+        "/openapi.json": description(),
+    });
+    if app.conduct.operator_open {
+        for path in ["/metrics", "/openapi.json"] {
+            let responses = paths[path]["get"]["responses"].as_object_mut();
+            responses.map(|responses| responses.remove(&OPERATOR.to_string()));
+        }
+    }
+    if app.keys.are_required() {
+        guard(&mut paths);
+    }
+    paths
+}
+
+/// The errors by status.
+pub(super) fn errors() -> Map<String, Value> {
+    let responses = ERRORS.into_iter().map(|(status, when)| {
+        let mut response = json(when, "Error");
+        if status == 429 {
+            response["headers"]["retry-after"] = json!({
+                "description": "Seconds", "required": true,
+                "schema": {"type": "string", "pattern": "^[1-9][0-9]*$"},
+            });
+        }
+        (status.to_string(), response)
+    });
+    responses.collect()
+}
+
+/// Marks the operations that need a key: those that may answer 401.
+fn guard(paths: &mut Value) {
+    let operations = paths.as_object_mut().into_iter().flatten();
+    let operations = operations.flat_map(|(_, path)| path.as_object_mut().into_iter().flatten());
+    for (_, operation) in operations {
+        if operation["responses"].get("401").is_some() {
+            operation["security"] = json!([{"key": []}]);
+        }
+    }
+}
+
+fn get(summary: &str, is_guarded: bool, schema: &str, errors: &[u16]) -> Value {
+    let guarded: &[u16] = if is_guarded { &GUARDED } else { &[] };
+    let mut responses = rejected(&[&ALWAYS, guarded, errors]);
+    responses.insert("200".into(), json("As asked", schema));
+    json!({"get": {"summary": summary, "responses": responses}})
+}
+
+fn post(summary: &str, body: &str, schema: &str) -> Value {
+    let mut responses = rejected(&[&ALWAYS, &GUARDED, &BODY]);
+    responses.insert("200".into(), json("As asked", schema));
+    let content = json!({"application/json": {"schema": reference(body)}});
+    let body = json!({"required": true, "content": content});
+    json!({"post": {"summary": summary, "requestBody": body, "responses": responses}})
+}
+
+fn generate(summary: &str, body: &str, shape: &str) -> Value {
+    let mut path = post(summary, body, &format!("{shape}Completion"));
+    let responses = &mut path["post"]["responses"];
+    responses["200"]["content"]["text/event-stream"] = events(&format!("{shape}Part"));
+    for (status, rejected) in rejected(&[&GENERATED]) {
+        responses[status] = rejected;
+    }
+    path
+}
+
+fn state(summary: &str) -> Value {
+    let mut path = get(summary, false, "State", &[]);
+    path["get"]["responses"]["503"] = json("It is not", "State");
+    path
+}
+
+fn metrics() -> Value {
+    let mut path = get(
+        "Prometheus' metrics, for the operator: see docs/metrics.md",
+        false,
+        "Error",
+        &[OPERATOR, 404],
+    );
+    path["get"]["responses"]["200"]["content"] =
+        json!({"text/plain": {"schema": {"type": "string"}}});
+    path
+}
+
+fn description() -> Value {
+    let summary = "This description, for the operator";
+    let mut path = get(summary, false, "Error", &[OPERATOR]);
+    path["get"]["responses"]["200"]["content"] =
+        json!({"application/json": {"schema": {"type": "object"}}});
+    path
+}
+
+fn reference(schema: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{schema}")})
+}
+
+/// References to the errors with these statuses.
+fn rejected(statuses: &[&[u16]]) -> Map<String, Value> {
+    let statuses = statuses.iter().copied().flatten();
+    let references = statuses.map(|status| {
+        let path = format!("#/components/responses/{status}");
+        (status.to_string(), json!({"$ref": path}))
+    });
+    references.collect()
+}
+
+/// A JSON answer.
+fn json(description: &str, schema: &str) -> Value {
+    json!({
+        "description": description,
+        "headers": {"x-request-id": {
+            "description": "The request's, if it had one that can be printed, or a new one",
+            "required": true,
+            "schema": {"type": "string"},
+        }},
+        "content": {"application/json": {"schema": reference(schema)}},
+    })
+}
+
+/// A streamed answer.
+fn events(part: &str) -> Value {
+    let chunk = json!({
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [reference(part), reference("Error")]},
+    });
+    json!({"itemSchema": {
+        "type": "object",
+        "description": "With `stream`. The last is `[DONE]`, or the error that ended it",
+        "properties": {"data": {"anyOf": [{"const": "[DONE]"}, chunk]}},
+        "required": ["data"],
+    }})
+}

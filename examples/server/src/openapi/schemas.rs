@@ -1,0 +1,154 @@
+//! Schemas of bodies and answers. They are derived from the structs that the handlers parse and
+//! serialize. The limits of the running server are then set in them.
+
+use std::borrow::Cow;
+
+use schemars::generate::{Contract, SchemaSettings};
+use schemars::transform::{RecursiveTransform, Transform};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::body::fields::Fields;
+use crate::error::ErrorBody;
+use crate::openai::answer::{Completion, CompletionPart};
+use crate::openai::chat::{ChatRequest, ChatShape, Conversation};
+use crate::openai::text::{TextRequest, TextShape};
+use crate::state::{Model, Models, StateAnswer};
+use crate::tokens::{Detokenize, Detokenized, TokenizeChat, TokenizeText, Tokenized};
+
+/// The schema of a token id: below the vocabulary of the running model.
+pub(crate) struct Token;
+
+impl JsonSchema for Token {
+    fn schema_name() -> Cow<'static, str> {
+        "Token".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "integer", "minimum": 0})
+    }
+}
+
+pub(super) fn schemas(app: &App) -> Map<String, Value> {
+    let mut schemas = bodies();
+    set_limits(&mut schemas, app);
+    schemas.extend(answers());
+    schemas
+}
+
+fn bodies() -> Map<String, Value> {
+    let mut generator = generator(Contract::Deserialize);
+    let bodies = [
+        ("ChatRequest", ChatRequest::schema(&mut generator)),
+        ("TextRequest", TextRequest::schema(&mut generator)),
+        ("Tokenize", tokenize(&mut generator)),
+        ("Detokenize", Detokenize::schema(&mut generator)),
+    ];
+    complete(bodies, generator, &mut set_bounds)
+}
+
+fn tokenize(generator: &mut SchemaGenerator) -> Schema {
+    let text = TokenizeText::schema(generator);
+    let chat = <(TokenizeChat, Conversation)>::schema(generator);
+    json_schema!({"anyOf": [text, chat]})
+}
+
+fn answers() -> Map<String, Value> {
+    let mut generator = generator(Contract::Serialize);
+    let of = &mut generator;
+    let answers = [
+        ("ChatCompletion", Completion::<ChatShape>::json_schema(of)),
+        ("ChatPart", CompletionPart::<ChatShape>::json_schema(of)),
+        ("TextCompletion", Completion::<TextShape>::json_schema(of)),
+        ("TextPart", CompletionPart::<TextShape>::json_schema(of)),
+        ("Models", Models::json_schema(of)),
+        ("Model", Model::json_schema(of)),
+        ("Tokenized", Tokenized::json_schema(of)),
+        ("Detokenized", Detokenized::json_schema(of)),
+        ("State", StateAnswer::json_schema(of)),
+        ("Error", ErrorBody::json_schema(of)),
+    ];
+    complete(answers, generator, &mut |schema| {
+        set_bounds(schema);
+        close(schema);
+    })
+}
+
+fn generator(contract: Contract) -> SchemaGenerator {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.contract = contract;
+    });
+    settings.into_generator()
+}
+
+/// These schemas and those that they refer to, all transformed.
+fn complete<const N: usize>(
+    named: [(&str, Schema); N],
+    mut generator: SchemaGenerator,
+    transform: &mut dyn FnMut(&mut Schema),
+) -> Map<String, Value> {
+    let mut schemas = generator.take_definitions(false);
+    let named = named.map(|(name, schema)| (name.to_owned(), schema.to_value()));
+    schemas.extend(named);
+    let mut transform = RecursiveTransform(transform);
+    for value in schemas.values_mut() {
+        let schema: &mut Schema = value.try_into().expect("an object");
+        transform.transform(schema);
+    }
+    schemas
+}
+
+/// Replaces the formats of numbers, which only Rust knows, by their bounds.
+fn set_bounds(schema: &mut Schema) {
+    let bounds = match schema.get("format").and_then(Value::as_str) {
+        Some("uint" | "uint64") => [json!(0), json!(u64::MAX)],
+        Some("uint32") => [json!(0), json!(u32::MAX)],
+        Some("uint8") => [json!(0), json!(u8::MAX)],
+        Some("int64") => [json!(i64::MIN), json!(i64::MAX)],
+        Some("float") => [json!(f32::MIN), json!(f32::MAX)],
+        Some("double") => {
+            schema.remove("format");
+            return;
+        }
+        _ => return,
+    };
+    schema.remove("format");
+    let is_bounded_below = schema.get("exclusiveMinimum").is_some();
+    for (keyword, bound) in ["minimum", "maximum"].into_iter().zip(bounds) {
+        if schema.get(keyword).is_none() && !(keyword == "minimum" && is_bounded_below) {
+            schema.insert(keyword.to_owned(), bound);
+        }
+    }
+}
+
+/// An answer has no other fields.
+fn close(schema: &mut Schema) {
+    if schema.get("properties").is_some() && schema.get("additionalProperties").is_none() {
+        schema.insert("additionalProperties".to_owned(), json!(false));
+    }
+}
+
+/// Sets the limits that depend on the running server.
+fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
+    let model = app.engine.model();
+    schemas["Token"]["maximum"] = json!(model.vocab_size - 1);
+    for body in ["ChatRequest", "TextRequest"] {
+        let properties = &mut schemas[body]["properties"];
+        properties["model"]["enum"] = json!([app.model, null]);
+        properties["num_keep"]["maximum"] = json!(model.context_tokens_max - 1);
+        let of_vocabulary = format!(", below {}", model.vocab_size);
+        describe_further(&mut properties["logit_bias"], &of_vocabulary);
+        let of_class = format!(
+            "; of a key that has no class, the highest is {}",
+            app.conduct.class_max
+        );
+        describe_further(&mut properties["priority"], &of_class);
+    }
+}
+
+fn describe_further(schema: &mut Value, further: &str) {
+    let description = schema["description"].as_str().unwrap_or_default();
+    schema["description"] = json!(format!("{description}{further}"));
+}

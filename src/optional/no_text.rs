@@ -1,0 +1,58 @@
+//! Text, on an engine that was compiled without feature `text`.
+
+use motet_core::TokenId;
+
+/// A conversation: none exists without feature `text`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Chat {}
+
+/// A tokenizer and chat template: none exist without feature `text`.
+#[derive(Clone, Debug)]
+pub(crate) enum TextCodec {}
+
+/// An error of text: none exists without feature `text`.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {}
+
+/// The text side of a sequence: none exists without feature `text`.
+#[derive(Debug)]
+pub(crate) enum TextOutput {}
+
+/// The text that a token released: always empty without feature `text`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReleasedText {
+    /// Text that the reader may see.
+    pub(crate) text: String,
+    /// Bytes of text that the token completed.
+    pub(crate) completed_bytes: usize,
+    /// Whether a stop string has appeared.
+    pub(crate) stopped: bool,
+}
+
+/// The bounds on stop strings, as with feature `text`. An engine without a tokenizer rejects all.
+#[derive(Debug)]
+pub(crate) enum StopStrings {}
+
+impl StopStrings {
+    /// Most stop strings of a request.
+    pub(crate) const COUNT_MAX: usize = 16;
+    /// Most bytes of a stop string.
+    pub(crate) const BYTES_MAX: usize = 1024;
+}
+
+impl TextOutput {
+    /// Is never called.
+    pub(crate) fn new(codec: &TextCodec, _stop_strings: &[String]) -> Result<Self, TextError> {
+        match *codec {}
+    }
+
+    /// Is never called.
+    pub(crate) fn push(&mut self, _token: TokenId) -> Result<ReleasedText, TextError> {
+        match *self {}
+    }
+
+    /// Is never called.
+    pub(crate) fn finish(&mut self) -> String {
+        match *self {}
+    }
+}

@@ -1,0 +1,20 @@
+//! The engine with its real actors and device thread, on the oracle. One program: the engine's
+//! generic code is compiled once for all of these tests.
+
+mod backups;
+#[path = "../common/mod.rs"]
+mod common;
+mod hybrid_reuse;
+mod hybrid_states;
+mod isolation;
+mod keeping;
+mod long_texts;
+mod outputs;
+mod paging;
+mod requests;
+mod restore_points;
+mod reuse;
+mod rewind;
+mod scheduling;
+mod starting;
+mod watching;

@@ -1,0 +1,268 @@
+//! Tokenizers and templates from folders and from GGUF files, whole and broken.
+
+use std::path::Path;
+
+use motet::text::{Chat, ChatTemplate, GgufVocabulary, Message, TextCodec, TextError, Tokenizer};
+use serde_json::{Value, json};
+
+use crate::sentence_piece::sentence_piece;
+use crate::vocabularies::{CHAT_ML, Folder, byte_level, tokenizer, tokenizer_json};
+
+#[test]
+fn folder_and_gguf_give_the_same_tokens() {
+    let folder = Folder::new("same", &[
+        ("tokenizer.json", tokenizer_json().to_string()),
+        ("tokenizer_config.json", json!({
+            "bos_token": "<s>", "eos_token": {"content": "<|im_end|>"}, "pad_token": null,
+            "chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": CHAT_ML}],
+        }).to_string()),
+        ("generation_config.json", json!({"eos_token_id": [2, 1]}).to_string()),
+    ]);
+    let read = TextCodec::from_folder(&folder.0).expect("a whole folder");
+    let built = TextCodec::from_gguf(&byte_level()).expect("whole");
+    assert_eq!(read.tokenizer().end_tokens(), [2, 1]);
+    assert!(read.tokenizer().is_special(0), "named as bos_token");
+    let text = "hello the 世界, <|im_start|> longer than its truncation";
+    let tokens = built.encode_prompt(text).expect("spelled");
+    assert_eq!(
+        read.encode_prompt(text).expect("spelled"),
+        [&[0], &tokens[..]].concat()
+    );
+    assert_eq!(
+        read.encode_prompt(&format!("<s>{text}")).expect("spelled"),
+        [&[0], &tokens[..]].concat()
+    );
+    assert_eq!(read.tokenizer().decode(&tokens).expect("known"), text);
+    let chat = [Message::system("the"), Message::user("hello")].into();
+    let tokens = read
+        .encode_chat(&chat)
+        .expect("the template takes any roles");
+    assert_eq!(tokens, built.encode_chat(&chat).expect("the same template"));
+    assert_eq!(
+        tokens.iter().filter(|id| **id == 0).count(),
+        1,
+        "one begin token"
+    );
+}
+
+#[test]
+fn end_tokens_are_the_union_of_all_places() {
+    let config = |file: &str, value: Value| (file.to_owned(), value.to_string());
+    let read = |name: &str, files: Vec<(String, String)>| {
+        let mut all = vec![("tokenizer.json", tokenizer_json().to_string())];
+        all.extend(files.iter().map(|(file, text)| (&**file, text.clone())));
+        let folder = Folder::new(name, &all);
+        Tokenizer::from_folder(&folder.0).map(|tokenizer| tokenizer.end_tokens().to_vec())
+    };
+    let named = config("tokenizer_config.json", json!({"eos_token": "<|im_end|>"}));
+    let own = config("config.json", json!({"eos_token_id": 1}));
+    let nested = config(
+        "config.json",
+        json!({"text_config": {"eos_token_id": [2, 0]}}),
+    );
+    let generation = config("generation_config.json", json!({"eos_token_id": [1, 2]}));
+    let check = |name: &str, files: Vec<(String, String)>, expected: &[u32]| {
+        assert_eq!(read(name, files).expect("whole"), expected, "{name}");
+    };
+    check("ends-none", vec![], &[]);
+    check("ends-named", vec![named.clone()], &[2]);
+    check("ends-own", vec![own.clone()], &[1]);
+    check("ends-both", vec![own, generation.clone()], &[1, 2]);
+    check("ends-all", vec![named, nested, generation], &[2, 0, 1]);
+    let unknown_id = config(
+        "config.json",
+        json!({"text_config": {"eos_token_id": 4_000_000}}),
+    );
+    let message = read("ends-unknown", vec![unknown_id])
+        .expect_err("no such token")
+        .to_string();
+    assert!(
+        message.contains("config.json: field `text_config.eos_token_id`"),
+        "{message}"
+    );
+    let gguf = GgufVocabulary {
+        end: Some(0),
+        end_of_turn: Some(2),
+        end_of_message: Some(1),
+        ..byte_level()
+    };
+    let built = Tokenizer::from_gguf(&gguf).expect("whole");
+    assert_eq!(built.end_tokens(), [0, 2, 1]);
+}
+
+#[test]
+fn broken_folder_is_rejected_by_name() {
+    let check = |name: &str, files: &[(&str, String)], needles: &[&str]| {
+        let folder = Folder::new(name, files);
+        let error = TextCodec::from_folder(&folder.0).expect_err("broken");
+        let message = error.to_string();
+        for needle in needles {
+            assert!(message.contains(needle), "{message} should say {needle}");
+        }
+    };
+    let whole = || ("tokenizer.json", tokenizer_json().to_string());
+    let config = |value: Value| ("tokenizer_config.json", value.to_string());
+    check("empty", &[], &["tokenizer.json does not exist"]);
+    check(
+        "torn",
+        &[("tokenizer.json", "{".into())],
+        &["tokenizer.json is damaged"],
+    );
+    // Found by fuzzing: the file is cut off inside of its decoder.
+    let cut = tokenizer_json().to_string();
+    let decoder = cut.find("\"decoder\"").expect("it has one") + 30;
+    check(
+        "cut",
+        &[("tokenizer.json", cut[..decoder].into())],
+        &["tokenizer.json is damaged"],
+    );
+    // A name in it is no text.
+    let strange = whole()
+        .1
+        .replacen("\"decoder\":{", "\"decoder\":{\"\\ud800\":1,", 1);
+    check(
+        "strange",
+        &[("tokenizer.json", strange)],
+        &["tokenizer.json is damaged", "line 1 column"],
+    );
+    let mut decoder = tokenizer_json();
+    decoder["decoder"] = json!({"type": "WordPiece", "prefix": "##", "cleanup": true});
+    check(
+        "decoder",
+        &[("tokenizer.json", decoder.to_string())],
+        &["`decoder`", "WordPiece"],
+    );
+    let mut huge = tokenizer_json();
+    huge["model"]["vocab"]["huge"] = json!(4_000_000_000u32);
+    check(
+        "huge",
+        &[("tokenizer.json", huge.to_string())],
+        &["model.vocab", "4000000000"],
+    );
+    check(
+        "config",
+        &[whole(), ("tokenizer_config.json", "[".into())],
+        &["tokenizer_config.json is damaged"],
+    );
+    check(
+        "special",
+        &[whole(), config(json!({"eos_token": "</end>"}))],
+        &["`eos_token`", "</end>"],
+    );
+    check(
+        "template",
+        &[whole(), config(json!({"chat_template": 7}))],
+        &["`chat_template`", "7"],
+    );
+    check(
+        "default",
+        &[whole(), config(json!({"chat_template": [{"name": "x"}]}))],
+        &["named `default`"],
+    );
+    let syntax = ("chat_template.jinja", "a\n{% if %}".to_owned());
+    check(
+        "jinja",
+        &[whole(), syntax],
+        &["chat_template.jinja", "does not compile", "line 2"],
+    );
+    let ends = (
+        "generation_config.json",
+        json!({"eos_token_id": [2, -1]}).to_string(),
+    );
+    check(
+        "ends",
+        &[whole(), ends],
+        &["generation_config.json", "`eos_token_id`", "-1"],
+    );
+}
+
+#[test]
+fn broken_vocabulary_is_rejected_by_key() {
+    let check = |change: fn(&mut GgufVocabulary), needles: [&str; 2]| {
+        for mut vocabulary in [byte_level(), sentence_piece()] {
+            if vocabulary.model == "llama" && needles[0].ends_with(".pre") {
+                continue;
+            }
+            vocabulary.merges.truncate(1);
+            change(&mut vocabulary);
+            let message = Tokenizer::from_gguf(&vocabulary)
+                .expect_err("broken")
+                .to_string();
+            for needle in needles {
+                assert!(message.contains(needle), "{message} should say {needle}");
+            }
+        }
+    };
+    check(
+        |v| v.model = "bert".into(),
+        ["tokenizer.ggml.model", "`bert`"],
+    );
+    check(
+        |v| v.pre = Some("gemma4".into()),
+        ["tokenizer.ggml.pre", "`gemma4`"],
+    );
+    check(|v| v.tokens.clear(), ["tokenizer.ggml.tokens", "0 tokens"]);
+    check(
+        |v| v.token_types.truncate(5),
+        ["tokenizer.ggml.token_type", "5 values"],
+    );
+    check(
+        |v| v.scores = vec![0.0; 3],
+        ["tokenizer.ggml.scores", "3 values"],
+    );
+    check(
+        |v| v.begin = Some(1 << 20),
+        ["tokenizer.ggml.bos_token_id", "1048576"],
+    );
+    check(
+        |v| v.end_of_turn = Some(u32::MAX),
+        ["tokenizer.ggml.eot_token_id", "4294967295"],
+    );
+    check(
+        |v| v.end_of_message = Some(1 << 30),
+        ["tokenizer.ggml.eom_token_id", "1073741824"],
+    );
+    for (merge, needle) in [
+        ("ab", "`ab` has no space"),
+        ("x yz", "out of vocabulary"),
+        ("", "``"),
+    ] {
+        let mut vocabulary = byte_level();
+        vocabulary.merges.push(merge.into());
+        let message = Tokenizer::from_gguf(&vocabulary)
+            .expect_err("broken")
+            .to_string();
+        assert!(message.contains(needle), "{message} should say {needle}");
+    }
+}
+
+#[test]
+fn template_file_takes_precedence() {
+    let config = json!({"chat_template": "config", "eos_token": "<e>"}).to_string();
+    let folder = Folder::new(
+        "first",
+        &[
+            ("tokenizer_config.json", config),
+            ("chat_template.jinja", "file{{ eos_token }}".into()),
+        ],
+    );
+    let text = |folder: &Path| {
+        let template = ChatTemplate::from_folder(folder).expect("whole")?;
+        Some(template.render(&Chat::default(), false).expect("plain"))
+    };
+    assert_eq!(text(&folder.0).as_deref(), Some("file<e>"));
+    std::fs::remove_file(folder.0.join("chat_template.jinja")).expect("it was written");
+    assert_eq!(text(&folder.0).as_deref(), Some("config"));
+    std::fs::remove_file(folder.0.join("tokenizer_config.json")).expect("it was written");
+    assert_eq!(text(&folder.0), None);
+}
+
+#[test]
+fn a_chat_needs_a_template() {
+    let codec = TextCodec::new(tokenizer(), None);
+    let error = codec
+        .encode_chat(&[Message::user("hello")].into())
+        .expect_err("no template");
+    assert!(matches!(error, TextError::NoTemplate));
+    assert!(codec.template().is_none());
+}

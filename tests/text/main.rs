@@ -1,0 +1,11 @@
+//! The text crate on tokenizers small enough to write down.
+
+mod families;
+mod family_tokens;
+mod files;
+mod forged_tokens;
+#[path = "../common/sentence_piece.rs"]
+mod sentence_piece;
+mod templates;
+mod tokens;
+mod vocabularies;
