@@ -56,7 +56,7 @@ async fn refuses_files(owner: &Family, other: &Family) {
 }
 
 #[test]
-fn files_of_another_model_are_refused() {
+fn files_of_another_model_are_rejected() {
     let _serial = one_at_a_time();
     for (owner, other) in [
         (open_family("llama"), open_family("qwen2")),

@@ -69,13 +69,13 @@ pub(crate) fn differences(
 }
 
 /// The differences beyond the fixture's tolerance, in words.
-fn beyond(differences: Vec<Difference>, fixture: &Fixture) -> Vec<String> {
+fn intolerable(differences: Vec<Difference>, fixture: &Fixture) -> Vec<String> {
     let Fixture {
         family, tolerance, ..
     } = fixture;
     let differences = differences.into_iter();
-    let beyond = differences.filter(|one| one.largest.is_nan() || one.largest > *tolerance);
-    let words = beyond.map(|one| {
+    let intolerable = differences.filter(|one| one.largest.is_nan() || one.largest > *tolerance);
+    let words = intolerable.map(|one| {
         let Difference {
             kernels,
             chunks,
@@ -111,7 +111,7 @@ fn folders_give_the_logits_of_the_reference() {
     for fixture in fixtures() {
         let folder = open_family(&fixture.family);
         let found = differences(folder.path(), &fixture, &fixture.logits());
-        all.append(&mut beyond(found, &fixture));
+        all.append(&mut intolerable(found, &fixture));
     }
     assert!(all.is_empty(), "{all:#?}");
 }
@@ -143,7 +143,7 @@ fn gguf_files_give_the_logits_of_the_reference() {
         let folder = Scratch::new();
         let file = write_gguf(&fixture.family, &gguf, &folder);
         let found = differences(&file, &fixture, &gguf.logits(&fixture));
-        all.append(&mut beyond(found, &fixture));
+        all.append(&mut intolerable(found, &fixture));
     }
     assert!(all.is_empty(), "{all:#?}");
 }

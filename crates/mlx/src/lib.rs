@@ -128,8 +128,8 @@ impl MlxModel {
         let cached = Cached::as_it_is(options.cached_on(device)?);
         let blueprint = files.blueprint().clone();
         let groups = LayerGroups::new(&blueprint, cached);
-        let wants_kernels = options.kernels && device == MlxDevice::Cpu;
-        let kernels = uses_kernels(&blueprint, wants_kernels);
+        let allowed = options.kernels && device == MlxDevice::Cpu;
+        let kernels = uses_kernels(&blueprint, allowed);
         Ok(spec(&blueprint, &groups, 0, kernels))
     }
 
@@ -328,9 +328,9 @@ impl MlxModel {
     }
 }
 
-/// Whether this crate's kernels compute a model's blocks where they are wanted.
-fn uses_kernels(blueprint: &Blueprint, are_wanted: bool) -> bool {
-    are_wanted && bridge::available() && blocks::unsupported(blueprint).is_none()
+/// Whether this crate's kernels compute a model's blocks where the options allow them.
+fn uses_kernels(blueprint: &Blueprint, allowed: bool) -> bool {
+    allowed && bridge::available() && blocks::unsupported(blueprint).is_none()
 }
 
 /// The retained weights, or those in the files, which are then retained.

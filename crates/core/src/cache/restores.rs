@@ -23,7 +23,7 @@ pub struct RestoreStats {
     pub recomputed_tokens: u64,
 }
 
-/// Counts restore points. What is cached now is counted elsewhere, and left out.
+/// Counts restore points. The cache itself counts what it holds now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Restores(RestoreStats);
 
