@@ -97,13 +97,19 @@ impl std::fmt::Display for Mode {
 #[cfg(feature = "mlx")]
 pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
     use motet::model::mlx::{MlxModel, MlxOptions};
-    use motet::model::weights::ModelFiles;
+    use motet::model::weights::{ModelFiles, Role};
 
     let files = ModelFiles::open(path)?;
-    let elements: usize = files
+    let is_tied = files.blueprint().stem.tied_embeddings;
+    // A step reads few rows of an embedding that is not the output head.
+    let read = files
         .tensors()
-        .map(|(layer, role)| Ok(files.tensor(layer, role)?.elements()))
-        .sum::<Result<usize>>()?;
+        .filter(|(_, role)| *role != Role::Embedding || is_tied);
+    let bytes = |(layer, role)| -> Result<usize> {
+        let tensor = files.tensor(layer, role)?;
+        Ok(tensor.parts().iter().map(|part| part.bytes().len()).sum())
+    };
+    let weight_bytes = read.map(bytes).sum::<Result<usize>>()?;
     let options = MlxOptions {
         deterministic: matches!(mode, Mode::Deterministic),
         cache_dtype: match mode {
@@ -114,9 +120,7 @@ pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
     };
     let model = MlxModel::load(&files, options)?;
     drop(files);
-    let device = mlx::Device {
-        weight_bytes: elements * size_of::<f32>(),
-    };
+    let device = mlx::Device { weight_bytes };
     crate::protocol::serve(model, &device)
 }
 
@@ -129,7 +133,7 @@ pub(crate) fn serve(_path: &Path, mode: Mode) -> Result<()> {
 #[cfg(feature = "mlx")]
 pub(crate) fn overlap(path: &Path) -> Result<()> {
     use motet::model::mlx::{MlxModel, MlxOptions};
-    use motet::model::weights::ModelFiles;
+    use motet::model::weights::{ModelFiles, Role};
 
     let files = ModelFiles::open(path)?;
     let mut model = MlxModel::load(&files, MlxOptions::default())?;
@@ -148,7 +152,7 @@ pub(crate) fn overlap(_path: &Path) -> Result<()> {
 #[cfg(feature = "mlx")]
 pub(crate) fn profile(path: &Path, quick: bool) -> Result<()> {
     use motet::model::mlx::{MlxModel, MlxOptions, bridge};
-    use motet::model::weights::ModelFiles;
+    use motet::model::weights::{ModelFiles, Role};
 
     use crate::profile::{ProfileSize, print};
 

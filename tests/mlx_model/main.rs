@@ -10,5 +10,6 @@ mod naive;
 mod profile;
 mod smollm2;
 mod state;
+mod stored;
 mod timings;
 mod tiny;

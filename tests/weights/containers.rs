@@ -46,7 +46,7 @@ fn check(path: &Path, expected: &[TinyTensor]) -> ModelFiles {
         assert_eq!(part.bytes(), expected.bytes, "{}", tensor.name);
         // Only rows in another order are copied.
         let reordered = is_gguf && expected.rope_heads.is_some();
-        assert_eq!(part.is_borrowed(), !reordered, "{}", tensor.name);
+        assert_eq!(part.is_mapped(), !reordered, "{}", tensor.name);
         let naive: Vec<f32> = (0..tensor.elements())
             .map(|index| naive(expected.format, &expected.bytes, index))
             .collect();

@@ -23,6 +23,7 @@ pub mod spans;
 mod split;
 #[cfg(test)]
 mod tests;
+pub mod weights;
 
 pub use attend::{
     AttendPlan, Attention, Extras, Heads, LayerInputs, Order, PartRange, PositionScale, QkNorm,
@@ -31,6 +32,7 @@ pub use attend::{
 pub use gated::Activation;
 pub use sample::sample_rows;
 pub use simd::InstructionSet;
+pub use weights::{Rows, Storage};
 
 /// Threads that kernels run on, including the one that evaluates.
 #[must_use]

@@ -88,7 +88,7 @@ pub(super) fn along_fewer<S: Simd, N: Number>(
 
 /// Sums the lanes of each vector.
 #[inline(always)]
-fn summed<S: Simd>(simd: S, sums: &[S::Vector]) -> [f32; SUMS_MAX] {
+pub(super) fn summed<S: Simd>(simd: S, sums: &[S::Vector]) -> [f32; SUMS_MAX] {
     let mut products = [0.0; SUMS_MAX];
     let sums = sums.chunks_exact(S::LANES);
     for (sums, products) in sums.zip(products.chunks_exact_mut(S::LANES)) {

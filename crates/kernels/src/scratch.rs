@@ -34,6 +34,7 @@ impl Scratch {
 thread_local! {
     static STEP: RefCell<Scratch> = RefCell::default();
     static ITEM: RefCell<Scratch> = RefCell::default();
+    static WEIGHTS: RefCell<Scratch> = RefCell::default();
 }
 
 /// Calls `body` with this thread's memory for a whole call of a kernel.
@@ -44,4 +45,9 @@ pub(super) fn for_step<T>(body: impl FnOnce(&mut Scratch) -> T) -> T {
 /// Calls `body` with this thread's memory for one item of a kernel's loop.
 pub(super) fn for_item<T>(body: impl FnOnce(&mut Scratch) -> T) -> T {
     ITEM.with_borrow_mut(body)
+}
+
+/// Calls `body` with this thread's memory for decoded weights. An item may do so in the middle.
+pub(super) fn for_weights<T>(body: impl FnOnce(&mut Scratch) -> T) -> T {
+    WEIGHTS.with_borrow_mut(body)
 }

@@ -1,6 +1,7 @@
 //! Whole blocks against numbers that the reference implementation (transformers 5.23.0 in
 //! PyTorch, CPU, f32) computed from the same inputs. The inputs are a formula.
 
+use motet_kernels::Rows;
 use motet_kernels::delta_net::{DeltaNet, DeltaRows, delta_net};
 use motet_kernels::experts::{Experts, Routing, choose, experts};
 use motet_kernels::gated::Activation;
@@ -288,13 +289,15 @@ fn mixtures_of_experts() {
     let halves = gate_up.chunks(inner * hidden);
     let gate: Vec<&[f32]> = halves.clone().step_by(2).collect();
     let up: Vec<&[f32]> = halves.skip(1).step_by(2).collect();
+    let (gate, up) = (gate.concat(), up.concat());
+    let down = numbers(count * hidden * inner, 34, 0.25, 0.0);
     let layer = Experts {
         count,
         hidden,
         inner,
-        gate: &gate.concat(),
-        up: &up.concat(),
-        down: &numbers(count * hidden * inner, 34, 0.25, 0.0),
+        gate: &[Rows::from_f32(&gate, hidden)],
+        up: &[Rows::from_f32(&up, hidden)],
+        down: &[Rows::from_f32(&down, inner)],
         biases: None,
         activation: Activation::Silu,
     };

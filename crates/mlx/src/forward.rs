@@ -95,7 +95,7 @@ impl Decoder for Network {
 
 impl Network {
     fn embed(&self, tokens: &Array) -> Result<Array, Exception> {
-        let rows = self.weights.embedding.rows(tokens)?;
+        let rows = self.weights.embedding.rows(tokens, &self.ops)?;
         let scale = self.stem.embedding_scale;
         if scale == 1.0 {
             return Ok(rows);

@@ -6,6 +6,7 @@ pub mod experts;
 mod gated_norm;
 mod layer;
 pub mod recurrent;
+mod stored;
 
 use std::sync::Arc;
 
@@ -19,12 +20,14 @@ use motet_kernels::linear::linear as project;
 use motet_kernels::norm::{self, Norm};
 use motet_kernels::pool::Pool;
 use motet_kernels::simd::Number;
+use motet_kernels::weights::Rows;
 use motet_model::FloatKind;
 
 pub use self::activations::{gated, sigmoid_mul, silu_mul, softcap};
 pub use self::check::Columns;
 pub use self::gated_norm::{NormOptions, gated_rms_norm};
 pub use self::layer::LayerArrays;
+pub(crate) use self::stored::{stored_linear, stored_rows};
 
 /// `input` (`[..., width]`) times the transpose of `weight` (`[n, width]`, as
 /// checkpoints store it), plus `bias` (`[n]`) where given, as one operation.
@@ -323,8 +326,7 @@ impl Kernel for Linear {
         project(
             Pool::global(),
             &input.data,
-            &weight.data,
-            width,
+            &[Rows::from_f32(&weight.data, width)],
             bias,
             output,
         );

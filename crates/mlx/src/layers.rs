@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype};
 
 use super::blocks::{MixerBlock, MlpBlock};
 use super::profile::Op;
-use super::weights::{InputNorm, Loader, Matrix};
+use super::weights::{InputNorm, Loader, Matrix, MatrixForm, StoredMatrix, WeightParts};
 use crate::error::MlxError;
 use motet_weights::{Blueprint, Layer, ModelFiles, Role};
 
@@ -46,9 +46,9 @@ impl Weights {
     pub(super) fn load(
         files: &ModelFiles,
         dtype: Dtype,
-        keep_quantised: bool,
+        form: MatrixForm,
     ) -> Result<Self, MlxError> {
-        let loader = Loader::new(files, dtype, keep_quantised);
+        let loader = Loader::new(files, dtype, form);
         let blueprint = files.blueprint();
         let table = |role| loader.table(Op::HeadProduct, role);
         let has_head = !blueprint.stem.tied_embeddings;
@@ -68,17 +68,25 @@ impl Weights {
         })
     }
 
-    /// All arrays except views of others.
-    pub(super) fn arrays(&self) -> Vec<&Array> {
-        let matrices = [&self.embedding].into_iter().chain(&self.head);
-        let mut all: Vec<&Array> = matrices.flat_map(Matrix::own_arrays).collect();
-        for layer in &self.layers {
-            all.extend(layer.norms.arrays());
-            layer.mixer.add_arrays(&mut all);
-            layer.mlp.add_arrays(&mut all);
+    /// All parts except views of others.
+    pub(super) fn parts(&self) -> WeightParts<'_> {
+        let mut all = WeightParts::default();
+        for matrix in [&self.embedding].into_iter().chain(&self.head) {
+            all.add_matrix(matrix);
         }
-        all.extend(self.norm.weight());
+        for layer in &self.layers {
+            all.arrays.extend(layer.norms.arrays());
+            layer.mixer.add_parts(&mut all);
+            layer.mlp.add_parts(&mut all);
+        }
+        all.arrays.extend(self.norm.weight());
         all
+    }
+
+    /// Bytes of matrices that are mapped from their files.
+    pub(super) fn mapped_bytes(&self) -> usize {
+        let stored = self.parts().stored.into_iter();
+        stored.map(StoredMatrix::mapped_bytes).sum()
     }
 
     /// The matrix that turns a row into logits.

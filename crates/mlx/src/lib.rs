@@ -16,8 +16,8 @@
 //! Segments leave the device as detached states of their arrays and are imported from them,
 //! without a copy on the model's thread.
 //!
-//! On the CPU everything is in single precision, except cached state, whose type
-//! [`MlxOptions::cache_dtype`] sets. On a GPU plain weights and cached state are bfloat16, and
+//! On the CPU everything is computed in single precision. Matrices stay as their files store
+//! them, and [`MlxOptions::cache_dtype`] sets the type of cached state. On a GPU plain weights and cached state are bfloat16, and
 //! quantised weights stay quantised.
 
 mod activations;
@@ -82,6 +82,7 @@ use self::layers::Weights;
 use self::ops::Ops;
 use self::pool::Pool;
 use self::tail::{PooledMemory, TailWrites};
+use self::weights::MatrixForm;
 use motet_core::protocol::{ModelError, ModelSpec, OutputKind};
 use motet_kernels::Order;
 use motet_model::Span;
@@ -102,6 +103,9 @@ pub struct MlxModel {
     steps_in_flight: Rc<()>,
     /// Where its weights are retained, until a step has finished with them.
     unproven: Option<RetainedWeights>,
+    /// Bytes of weights that are mapped from their files. The system counts them as available,
+    /// but each step needs them.
+    mapped_bytes: usize,
 }
 
 /// The place where a model computes, and its means.
@@ -133,7 +137,9 @@ impl MlxModel {
         Ok(spec(&blueprint, &groups, 0, kernels))
     }
 
-    /// Loads the model in `files` onto a device.
+    /// Loads the model in `files` onto a device. On the CPU with `kernels`, matrices stay as the
+    /// files store them and mapped where their rows lie in order, so the files must not change
+    /// while the model lives. Engines on the same files share these pages.
     ///
     /// The first call with these `files` reads all weights one extra time, for
     /// [`ModelFiles::identity`], even where no disk tier will need it. Hashing runs at about
@@ -231,8 +237,15 @@ impl MlxModel {
         )
         .identity();
         let groups = Arc::new(LayerGroups::new(&blueprint, cached));
+        let matrices = match (gpu, backend.has_kernels) {
+            (true, _) => MatrixForm::Affine,
+            (false, true) => MatrixForm::AsStored,
+            (false, false) => MatrixForm::Converted,
+        };
+        let weights = with_stream(&stream, || weights(files, dtype, matrices, retained))?;
+        let mapped_bytes = weights.mapped_bytes();
         let network = Network {
-            weights: with_stream(&stream, || weights(files, dtype, gpu, retained))?,
+            weights,
             attentions: Attentions::new(&blueprint, &groups, cached, attention_backend),
             ops: Ops { kernels },
             stem: blueprint.stem.clone(),
@@ -244,6 +257,7 @@ impl MlxModel {
         let spec = spec(&blueprint, &groups, identity, backend.has_kernels);
         let mut model = Self::new(spec, groups, Box::new(network), backend, pool);
         model.unproven = retained.cloned();
+        model.mapped_bytes = mapped_bytes;
         Ok(model)
     }
 
@@ -262,6 +276,7 @@ impl MlxModel {
             pool,
             steps_in_flight: Rc::new(()),
             unproven: None,
+            mapped_bytes: 0,
         }
     }
 
@@ -337,21 +352,21 @@ fn uses_kernels(blueprint: &Blueprint, allowed: bool) -> bool {
 fn weights(
     files: &ModelFiles,
     dtype: Dtype,
-    keeps_quantised: bool,
+    matrices: MatrixForm,
     retained: Option<&RetainedWeights>,
 ) -> Result<Weights, MlxError> {
     let Some(retained) = retained else {
-        return Weights::load(files, dtype, keeps_quantised);
+        return Weights::load(files, dtype, matrices);
     };
     let form = retained::Form {
         files: files.identity(),
         dtype,
-        keeps_quantised,
+        matrices,
     };
     if let Some(weights) = retained.reuse(form) {
         return Ok(weights);
     }
-    let weights = Weights::load(files, dtype, keeps_quantised)?;
+    let weights = Weights::load(files, dtype, matrices)?;
     retained.store(&weights, form);
     Ok(weights)
 }

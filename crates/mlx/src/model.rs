@@ -185,7 +185,7 @@ impl Model for MlxModel {
         if self.backend.device == MlxDevice::Cpu {
             let bytes = machine::free_bytes()?;
             return Some(MemoryLeft {
-                bytes,
+                bytes: bytes.saturating_sub(self.mapped_bytes),
                 is_host: true,
             });
         }

@@ -10,6 +10,7 @@ use mlx_rs::{Array, Dtype, Stream, fast, ops};
 
 use super::profile::{self, Op};
 use crate::kernel_ops;
+use crate::weights::StoredMatrix;
 use motet_weights::Activation;
 
 /// `array[start[0]..stop[0], start[1]..stop[1], ..]`: a view.
@@ -112,6 +113,32 @@ impl Ops {
             (_, None) => x.matmul(transposed),
             (_, Some(bias)) => ops::addmm(bias, x, transposed, None, None),
         }
+    }
+
+    /// `x` times the transpose of `matrix`, times `factor`, plus `bias`. Needs the kernels: only
+    /// they read matrices as their files store them.
+    pub(super) fn stored_linear(
+        &self,
+        x: &Array,
+        matrix: &StoredMatrix,
+        factor: Option<f32>,
+        bias: Option<&Array>,
+    ) -> Result<Array, Exception> {
+        kernel_ops::stored_linear(x, matrix, factor, bias, self.kernel_stream()?)
+    }
+
+    /// Rows `indices` of `matrix`. Needs the kernels.
+    pub(super) fn stored_rows(
+        &self,
+        matrix: &StoredMatrix,
+        indices: &Array,
+    ) -> Result<Array, Exception> {
+        kernel_ops::stored_rows(matrix, indices, self.kernel_stream()?)
+    }
+
+    fn kernel_stream(&self) -> Result<&Stream, Exception> {
+        let missing = || Exception::custom("a matrix is kept as stored, but there are no kernels");
+        self.kernels.as_ref().ok_or_else(missing)
     }
 
     /// Root mean square normalisation over the last axis (Zhang and Sennrich

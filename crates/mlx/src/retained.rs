@@ -23,6 +23,7 @@ use mlx_rs::{Array, Dtype};
 
 use super::bridge::{self, memory};
 use super::layers::Weights;
+use super::weights::{MatrixForm, StoredMatrix, WeightParts};
 
 /// Maximum threads that compute the digest. Beyond these, memory bandwidth is the limit.
 const THREADS_MAX: usize = 8;
@@ -52,7 +53,7 @@ pub(super) struct Form {
     /// The files' [identity](motet_weights::ModelFiles::identity).
     pub(super) files: u64,
     pub(super) dtype: Dtype,
-    pub(super) keeps_quantised: bool,
+    pub(super) matrices: MatrixForm,
 }
 
 impl RetainedWeights {
@@ -89,7 +90,7 @@ impl RetainedWeights {
 
     /// Retains weights that were just loaded, if all can be shared.
     pub(super) fn store(&self, weights: &Weights, form: Form) {
-        let all_at_rest = weights.arrays().into_iter().all(bridge::is_available);
+        let all_at_rest = weights.parts().arrays.into_iter().all(bridge::is_available);
         let digest = digest(weights).filter(|_| all_at_rest);
         let retained = digest.map(|digest| RetainedEntry {
             weights: weights.clone(),
@@ -121,10 +122,10 @@ impl fmt::Debug for RetainedWeights {
     }
 }
 
-/// A digest of all bytes. None where some array is not row-contiguous. It finds accidental
-/// overwrites, not forgery.
+/// A digest of all bytes that this process can write to: those of mapped files are not among
+/// them. None where some array is not row-contiguous. It finds accidental overwrites, not forgery.
 fn digest(weights: &Weights) -> Option<u64> {
-    let arrays = weights.arrays();
+    let WeightParts { arrays, stored } = weights.parts();
     if !arrays.iter().all(|array| memory::is_row_contiguous(array)) {
         return None;
     }
@@ -133,7 +134,11 @@ fn digest(weights: &Weights) -> Option<u64> {
         // Nothing writes to weights.
         unsafe { memory::bytes(array) }
     });
-    let chunks: Vec<&[u8]> = all.flat_map(|bytes| bytes.chunks(CHUNK_BYTES)).collect();
+    let own = stored.into_iter().flat_map(StoredMatrix::own_bytes);
+    let chunks: Vec<&[u8]> = all
+        .chain(own)
+        .flat_map(|bytes| bytes.chunks(CHUNK_BYTES))
+        .collect();
     Some(digest_chunks(&chunks))
 }
 

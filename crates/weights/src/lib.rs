@@ -67,8 +67,9 @@ use settings::{Settings, Source};
 
 /// The opened, checked files of one model.
 ///
-/// The files stay memory-mapped for the lifetime of this value. Opening reads little more than
-/// headers, and a tensor's bytes are read on request. The files must not change meanwhile:
+/// The files stay memory-mapped for the lifetime of this value and of each [`Part`] taken from
+/// it, which a model on the CPU keeps. Opening reads little more than headers, and a tensor's
+/// bytes are read on request. The files must not change meanwhile:
 /// another process's writes show up in the weights, and shortening a file ends this process
 /// with a bus error, as with every memory-mapped file.
 ///

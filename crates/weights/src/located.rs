@@ -119,28 +119,28 @@ impl Located {
     }
 
     /// Runs of rows: parts of the file, unless they are as small as a row.
-    fn runs(&self, runs: Runs) -> Vec<Part<'_>> {
+    fn runs(&self, runs: Runs) -> Vec<Part> {
         let mut parts = Vec::new();
         for (stored, format) in &self.stored {
             let row_bytes = self.row_bytes(*format);
             let run = |index: usize| {
-                let start = (runs.start + index * runs.stride) * row_bytes;
-                &stored.bytes()[start..start + runs.rows * row_bytes]
+                let start = stored.range.start + (runs.start + index * runs.stride) * row_bytes;
+                start..start + runs.rows * row_bytes
             };
             if runs.rows == 1 && runs.count > 1 {
-                let bytes: Vec<u8> = (0..runs.count).flat_map(run).copied().collect();
-                parts.push(Part::new(*format, runs.count, bytes.into()));
+                let file = stored.file.bytes();
+                let rows = (0..runs.count).flat_map(|index| &file[run(index)]);
+                parts.push(Part::owned(*format, runs.count, rows.copied().collect()));
                 continue;
             }
-            parts.extend(
-                (0..runs.count).map(|at| Part::new(*format, runs.rows, Cow::Borrowed(run(at)))),
-            );
+            let part = |index| Part::mapped(*format, runs.rows, &stored.file, run(index));
+            parts.extend((0..runs.count).map(part));
         }
         parts
     }
 
     /// The rows of the one tensor in another order.
-    fn gathered(&self, stored_row: impl Fn(usize) -> usize) -> Part<'_> {
+    fn gathered(&self, stored_row: impl Fn(usize) -> usize) -> Part {
         let (stored, format) = &self.stored[0];
         let row_bytes = self.row_bytes(*format);
         let bytes = stored.bytes();
@@ -148,11 +148,11 @@ impl Located {
         for row in 0..self.rows() {
             out.extend_from_slice(&bytes[stored_row(row) * row_bytes..][..row_bytes]);
         }
-        Part::new(*format, self.rows(), out.into())
+        Part::owned(*format, self.rows(), out)
     }
 
     /// Columns of the one tensor, as rows.
-    fn columns(&self, runs: Runs, matrices: usize) -> Part<'_> {
+    fn columns(&self, runs: Runs, matrices: usize) -> Part {
         let (stored, format) = &self.stored[0];
         let (_, element) = format.block();
         let bytes = stored.bytes();
@@ -167,12 +167,12 @@ impl Located {
                 }
             }
         }
-        Part::new(*format, self.rows(), out.into())
+        Part::owned(*format, self.rows(), out)
     }
 
     /// The columns of value heads in another order. Blocks of a quantised format move whole if
     /// a head has whole ones; numbers are converted where it has not.
-    fn tiled_columns(&self, tiles: Tiles) -> Part<'_> {
+    fn tiled_columns(&self, tiles: Tiles) -> Part {
         let (stored, format) = &self.stored[0];
         let (elements, stride) = format.block();
         let (bytes, format, unit_bytes) = if tiles.unit.is_multiple_of(elements) {
@@ -191,11 +191,11 @@ impl Located {
                 out.extend_from_slice(&row[place * unit_bytes..][..unit_bytes]);
             }
         }
-        Part::new(format, self.rows(), out.into())
+        Part::owned(format, self.rows(), out)
     }
 
     /// Blocks of 16 bytes and their scales as 17 bytes, as in ggml.
-    fn mxfp4(&self, runs: Runs) -> Part<'_> {
+    fn mxfp4(&self, runs: Runs) -> Part {
         let [(blocks, _), (scales, _)] = self.stored.as_slice() else {
             unreachable!("blocks and scales were located together");
         };
@@ -210,11 +210,11 @@ impl Located {
                 out.extend_from_slice(&mxfp4_block(block, *scale));
             }
         }
-        Part::new(Format::Mxfp4, self.rows(), out.into())
+        Part::owned(Format::Mxfp4, self.rows(), out)
     }
 
     /// The numbers that the stored ones stand for, as `f32`.
-    fn converted(&self, parts: &[Part<'_>]) -> Part<'static> {
+    fn converted(&self, parts: &[Part]) -> Part {
         let mut numbers = Vec::new();
         for part in parts {
             let start = numbers.len();
@@ -228,7 +228,7 @@ impl Located {
                 Values::NegExp => -number.exp(),
             };
         }
-        Part::new(Format::F32, self.rows(), to_bytes(&numbers).into())
+        Part::owned(Format::F32, self.rows(), to_bytes(&numbers))
     }
 }
 

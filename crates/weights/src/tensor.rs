@@ -1,37 +1,48 @@
 //! Tensors in the form that computing needs, whatever form the files have.
 
-use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 pub use super::formats::Format;
 pub(super) use super::formats::{BLOCK, Formats, half_at};
+use super::mapped::MappedFile;
 
 /// The tensor of a role, in canonical form: all rows in order, norm weights as factors, matrices
 /// as `[out, in]`, rotated heads in half-split order.
 ///
-/// It consists of parts that are stacked by rows. A part borrows the file's bytes where these
-/// have the canonical form already, and owns converted bytes elsewhere.
+/// It consists of parts that are stacked by rows. A part is the file's own bytes where these
+/// have the canonical form already, and a converted copy elsewhere.
 #[derive(Clone, Debug)]
 pub struct Tensor<'a> {
     /// Name in its file; that of the first file's tensor where there are several.
     pub name: &'a str,
     /// Row-major, outermost first: `[out, in]` for a matrix, `[experts, out, in]` for experts.
     pub shape: Vec<usize>,
-    parts: Vec<Part<'a>>,
+    parts: Vec<Part>,
 }
 
-/// Some consecutive rows of a [`Tensor`].
+/// Some consecutive rows of a [`Tensor`]. Clones share the bytes. A part outlives its
+/// [`ModelFiles`](super::ModelFiles): it keeps the file mapped.
 #[derive(Clone, Debug)]
-pub struct Part<'a> {
+pub struct Part {
     /// How its elements are stored.
     pub format: Format,
     /// Its rows, with all but the last dimension of the tensor's shape flattened. The elements
     /// of a vector are one row.
     pub rows: usize,
-    bytes: Cow<'a, [u8]>,
+    bytes: Bytes,
+}
+
+#[derive(Clone)]
+enum Bytes {
+    /// A range of a file.
+    Mapped(Arc<MappedFile>, Range<usize>),
+    Owned(Arc<Vec<u8>>),
 }
 
 impl<'a> Tensor<'a> {
-    pub(super) fn new(name: &'a str, shape: Vec<usize>, parts: Vec<Part<'a>>) -> Self {
+    pub(super) fn new(name: &'a str, shape: Vec<usize>, parts: Vec<Part>) -> Self {
         let width = shape.last().copied().unwrap_or(1);
         let rows: usize = parts.iter().map(|part| part.rows).sum();
         assert_eq!(
@@ -42,7 +53,7 @@ impl<'a> Tensor<'a> {
         for part in &parts {
             let (elements, stride) = part.format.block();
             assert_eq!(
-                part.bytes.len(),
+                part.bytes().len(),
                 part.rows * width / elements * stride,
                 "the bytes match the rows, as checked when the file was opened"
             );
@@ -58,8 +69,14 @@ impl<'a> Tensor<'a> {
 
     /// The parts, from the first row to the last. There is at least one.
     #[must_use]
-    pub fn parts(&self) -> &[Part<'a>] {
+    pub fn parts(&self) -> &[Part] {
         &self.parts
+    }
+
+    /// The parts by themselves.
+    #[must_use]
+    pub fn into_parts(self) -> Vec<Part> {
+        self.parts
     }
 
     /// The format of all parts. None if they have several.
@@ -91,18 +108,33 @@ impl<'a> Tensor<'a> {
         let mut rest = out;
         for part in &self.parts {
             let (own, others) = rest.split_at_mut(part.rows * width);
-            part.format.to_f32(&part.bytes, own);
+            part.format.to_f32(part.bytes(), own);
             rest = others;
         }
     }
 }
 
-impl<'a> Part<'a> {
-    pub(super) fn new(format: Format, rows: usize, bytes: Cow<'a, [u8]>) -> Self {
+impl Part {
+    /// A part with converted bytes.
+    pub(super) fn owned(format: Format, rows: usize, bytes: Vec<u8>) -> Self {
         Self {
             format,
             rows,
-            bytes,
+            bytes: Bytes::Owned(Arc::new(bytes)),
+        }
+    }
+
+    /// A part that lies in this range of a file.
+    pub(super) fn mapped(
+        format: Format,
+        rows: usize,
+        file: &Arc<MappedFile>,
+        range: Range<usize>,
+    ) -> Self {
+        Self {
+            format,
+            rows,
+            bytes: Bytes::Mapped(Arc::clone(file), range),
         }
     }
 
@@ -110,12 +142,27 @@ impl<'a> Part<'a> {
     /// particular alignment.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        match &self.bytes {
+            Bytes::Mapped(file, range) => &file.bytes()[range.clone()],
+            Bytes::Owned(bytes) => bytes,
+        }
     }
 
-    /// Whether the bytes are the file's own, which is mapped into memory.
+    /// Whether the bytes are the file's own, which is mapped into memory. Such bytes cannot be
+    /// written to.
     #[must_use]
-    pub fn is_borrowed(&self) -> bool {
-        matches!(self.bytes, Cow::Borrowed(_))
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.bytes, Bytes::Mapped(..))
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bytes::Mapped(file, range) => {
+                write!(f, "bytes {range:?} of {}", file.path().display())
+            }
+            Bytes::Owned(bytes) => write!(f, "{} bytes", bytes.len()),
+        }
     }
 }

@@ -11,6 +11,7 @@
 //!     │                   ├─ side: benches/scheduler/, a virtual engine and whole engines
 //!     │                   ├─ side: benches/pager/, engines with little memory
 //!     │                   ├─ side: benches/recovery/, engines whose device is killed
+//!     │                   ├─ side: xtask/bench/llama_peer.py, llama-server with the same file
 //!     │                   ├─ serving: motet-server, mlx_lm.server and llama-server, over HTTP
 //!     │                   ├─ hostile: motet-server beside clients that want to stall it
 //!     │                   └─ examples: load_generator, trace_replay
@@ -40,6 +41,7 @@ mod side;
 mod statistics;
 mod trace;
 mod turns;
+mod weights;
 mod workbench;
 
 use std::path::PathBuf;

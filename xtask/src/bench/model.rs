@@ -325,11 +325,11 @@ fn pick<T>(turn: Turn, first: T, second: T) -> T {
     }
 }
 
-fn run(side: &mut Side, batch: &str, steps: usize) -> Result<Answer> {
+pub(super) fn run(side: &mut Side, batch: &str, steps: usize) -> Result<Answer> {
     side.ask(&json!({ "do": "decode_run", "batch": batch, "steps": steps }))
 }
 
-fn close(side: &mut Side, batch: &str) -> Result<()> {
+pub(super) fn close(side: &mut Side, batch: &str) -> Result<()> {
     let request: Value = json!({ "do": "decode_close", "batch": batch });
     side.ask(&request).map(drop)
 }
@@ -341,12 +341,12 @@ fn bytes_read(side: &Side, cached_tokens: usize) -> Result<f64> {
     Ok(hello.number("weight_bytes")? + cached)
 }
 
-fn vocab_size(side: &Side) -> Result<usize> {
+pub(super) fn vocab_size(side: &Side) -> Result<usize> {
     Ok(side.hello().number("vocab_size")? as usize)
 }
 
 /// The first side's speed ÷ the second's, where each turn did `work` units.
-fn compared(pairs: &Pairs, work: f64, unit: &str) -> Measured {
+pub(super) fn compared(pairs: &Pairs, work: f64, unit: &str) -> Measured {
     let (first, second) = pairs.medians();
     let remark = format!(
         "{:.1} against {:.1} {unit} (medians)",

@@ -18,7 +18,7 @@ use super::{llama_server, mlx_lm, programs, report, trace};
 use crate::cache::Cache;
 use crate::model::Model;
 use crate::setup::{self, Installed};
-use crate::{process, ui};
+use crate::{process, ui, workspace};
 
 /// Pairs of turns, or samples, of each figure.
 const ROUNDS: usize = 9;
@@ -43,6 +43,8 @@ pub(super) struct Workbench {
     our_server: Option<Serving>,
     mlx_lm_server: Option<Serving>,
     llama_server: Option<Serving>,
+    /// Each model on our side and on llama.cpp's.
+    duels: Vec<Duel>,
     /// File in which the load generator reports its loads.
     loads: PathBuf,
     /// Result of the trace's replay, once it has been replayed.
@@ -59,6 +61,15 @@ pub(super) struct Workbench {
 pub(super) enum Peer {
     MlxLm,
     LlamaServer,
+}
+
+/// One file on our side and on llama.cpp's.
+struct Duel {
+    model: Model,
+    ours: Side,
+    theirs: Side,
+    /// The server behind `theirs`.
+    _server: Serving,
 }
 
 /// A requirement of a figure is not available on this machine. The figure is skipped.
@@ -101,6 +112,7 @@ impl Workbench {
             our_server: None,
             mlx_lm_server: None,
             llama_server: None,
+            duels: Vec::new(),
             loads: report::folder()?.join("load.json"),
             replayed_trace: None,
             hostile: Findings::default(),
@@ -188,6 +200,19 @@ impl Workbench {
         let ours = self.ours.as_mut().expect("it was just started");
         let cached = self.cached_bf16.as_mut();
         Ok((cached.expect("it was just started"), ours))
+    }
+
+    /// Our side and llama.cpp's, both with this model's file as it is.
+    pub(super) fn against_llama(&mut self, model: Model) -> Result<(&mut Side, &mut Side)> {
+        let known = |duel: &Duel| duel.model == model;
+        if !self.duels.iter().any(known) {
+            let duel = self.start_duel(model)?;
+            // The memory of two large models is not needed at once.
+            self.duels = vec![duel];
+        }
+        let duel = self.duels.iter_mut().find(|duel| duel.model == model);
+        let duel = duel.expect("it was just started");
+        Ok((&mut duel.ours, &mut duel.theirs))
     }
 
     /// The cache's core, with kvbm-logical beside it.
@@ -347,6 +372,30 @@ impl Workbench {
         // The name by which the server knows the model that it was started with.
         let started = Serving::start("mlx-lm's server", "default_model", &mut command, &log);
         started.map_err(|error| Unavailable(format!("{error:#}")).into())
+    }
+
+    fn start_duel(&self, model: Model) -> Result<Duel> {
+        let program = llama_server::find()?;
+        let Mlx::Ready(_) = &self.mlx else {
+            return Err(Unavailable("no MLX".to_owned()).into());
+        };
+        let file = model.ensure(&self.cache)?;
+        let mut command = llama_server::command(&program, &file)?;
+        let log = report::folder()?.join("llama-server.log");
+        let server = Serving::start("llama-server", "default_model", &mut command, &log)?;
+        let script = workspace::root().join("xtask/bench/llama_peer.py");
+        let mut peer = Command::new("python3");
+        peer.arg(script)
+            .arg(format!("http://127.0.0.1:{}", server.port()));
+        let log = report::folder()?.join("llama-peer.log");
+        let theirs = Side::start("llama.cpp", &mut peer, &log)?;
+        let ours = programs::figures(self.build())?;
+        Ok(Duel {
+            model,
+            ours: start("our side", ours, Some(&file), "ours.log")?,
+            theirs,
+            _server: server,
+        })
     }
 
     fn start_llama_server(&self) -> Result<Serving> {

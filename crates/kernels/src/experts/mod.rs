@@ -22,6 +22,7 @@ use super::pool::Pool;
 use super::scratch;
 use super::simd::{InstructionSet, Job, Simd, dispatch_on};
 use super::split::Split;
+use super::weights::Rows;
 use grouped::{Grouped, Used};
 
 /// Parts of the weights for each thread, to even out.
@@ -49,6 +50,9 @@ pub struct ExpertBiases<'a> {
 }
 
 /// The experts of a layer. `hidden` and `inner` are multiples of 16.
+///
+/// The matrices of a projection are stacked: one matrix for all experts, or several with one or
+/// more whole experts each, in order. They may be stored in different ways.
 #[derive(Clone, Copy, Debug)]
 pub struct Experts<'a> {
     /// Number of experts.
@@ -58,11 +62,11 @@ pub struct Experts<'a> {
     /// Numbers between the projections.
     pub inner: usize,
     /// `[experts, inner, hidden]`: the gates.
-    pub gate: &'a [f32],
+    pub gate: &'a [Rows<'a>],
     /// `[experts, inner, hidden]`: the projections to the numbers that are gated.
-    pub up: &'a [f32],
+    pub up: &'a [Rows<'a>],
     /// `[experts, hidden, inner]`: the last projections.
-    pub down: &'a [f32],
+    pub down: &'a [Rows<'a>],
     /// Added to the projections.
     pub biases: Option<ExpertBiases<'a>>,
     /// The function between the projections.
@@ -123,9 +127,17 @@ fn run_on(
     });
 }
 
-/// The matrix of an expert, of `len` numbers.
-fn of_expert(matrices: &[f32], expert: usize, len: usize) -> &[f32] {
-    &matrices[expert * len..(expert + 1) * len]
+/// The matrix of an expert, with `rows` rows.
+fn of_expert<'a>(matrices: &[Rows<'a>], expert: usize, rows: usize) -> Rows<'a> {
+    let mut first = expert * rows;
+    for part in matrices {
+        let count = part.rows();
+        if first < count {
+            return part.slice(first..first + rows);
+        }
+        first -= count;
+    }
+    unreachable!("the matrices of all experts were counted")
 }
 
 impl Experts<'_> {
@@ -135,11 +147,18 @@ impl Experts<'_> {
             hidden > 0 && hidden.is_multiple_of(16) && inner > 0 && inner.is_multiple_of(16),
             "a hidden width of {hidden} and an inner width of {inner}: multiples of 16 expected"
         );
-        let len = inner * hidden;
-        let matrices = [("gate", self.gate), ("up", self.up), ("down", self.down)];
-        for (what, matrices) in matrices {
-            let fits = matrices.len() == count * len;
-            assert!(fits, "{what}: expected {count} matrices of {len} numbers");
+        for (what, matrices, rows, width) in [
+            ("gate", self.gate, inner, hidden),
+            ("up", self.up, inner, hidden),
+            ("down", self.down, hidden, inner),
+        ] {
+            let whole = |part: &Rows<'_>| part.width() == width && part.rows().is_multiple_of(rows);
+            let found: usize = matrices.iter().map(Rows::rows).sum();
+            let fits = matrices.iter().all(whole) && found == count * rows;
+            assert!(
+                fits,
+                "{what}: expected {count} matrices of [{rows}, {width}]"
+            );
         }
         if let Some(biases) = self.biases {
             let found = [biases.gate.len(), biases.up.len(), biases.down.len()];
@@ -210,24 +229,22 @@ impl Layer<'_> {
 
     /// Some columns of an expert's gate and up for each row of `input`: `[rows, gate | up]`.
     fn gate_up(&self, expert: usize, columns: &Range<usize>, input: &[f32], gate_up: &mut [f32]) {
-        let Experts { hidden, inner, .. } = *self.experts;
+        let inner = self.experts.inner;
         let width = columns.len();
         let output = Split::new(gate_up);
         let biases = self.experts.biases.map(|biases| [biases.gate, biases.up]);
         let weights = [self.experts.gate, self.experts.up];
         for (half, weight) in weights.into_iter().enumerate() {
             let bias = biases.map(|biases| &biases[half][expert * inner + columns.start..]);
-            let weight = of_expert(weight, expert, inner * hidden);
             let part = Part {
                 input,
-                weight: &weight[columns.start * hidden..columns.end * hidden],
-                width: hidden,
+                weight: of_expert(weight, expert, inner).slice(columns.clone()),
                 bias: bias.map(|bias| &bias[..width]),
                 output: &output,
                 first: half * width,
                 n: 2 * width,
             };
-            dispatch_on(self.set, part);
+            part.compute(self.set);
         }
     }
 
@@ -239,21 +256,20 @@ impl Layer<'_> {
         let parts = self.parts(hidden, inner, |_| usize::MAX);
         self.pool.run(parts.len(), |index| {
             let (Used { expert, pairs }, columns) = &parts[index];
-            let weight = of_expert(self.experts.down, *expert, hidden * inner);
+            let weight = of_expert(self.experts.down, *expert, hidden);
             let bias = self.experts.biases.map(|biases| {
                 let bias = &biases.down[expert * hidden..][..hidden];
                 &bias[columns.clone()]
             });
             let part = Part {
                 input: &between[pairs.start * inner..pairs.end * inner],
-                weight: &weight[columns.start * inner..columns.end * inner],
-                width: inner,
+                weight: weight.slice(columns.clone()),
                 bias,
                 output: &all,
                 first: pairs.start * hidden + columns.start,
                 n: hidden,
             };
-            dispatch_on(self.set, part);
+            part.compute(self.set);
         });
         outputs
     }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::super::tests::{distance, numbers};
+use super::super::weights::Storage;
 use super::*;
 
 const TOLERANCE: f64 = 2e-6;
@@ -80,14 +81,23 @@ impl Case {
         self
     }
 
-    fn experts(&self) -> Experts<'_> {
+    /// Each projection as one matrix.
+    fn matrices(&self) -> [Vec<Rows<'_>>; 3] {
+        [
+            vec![Rows::from_f32(&self.gate, self.hidden)],
+            vec![Rows::from_f32(&self.up, self.hidden)],
+            vec![Rows::from_f32(&self.down, self.inner)],
+        ]
+    }
+
+    fn experts<'a>(&'a self, [gate, up, down]: &'a [Vec<Rows<'a>>; 3]) -> Experts<'a> {
         Experts {
             count: self.count,
             hidden: self.hidden,
             inner: self.inner,
-            gate: &self.gate,
-            up: &self.up,
-            down: &self.down,
+            gate,
+            up,
+            down,
             biases: self
                 .biases
                 .as_ref()
@@ -97,7 +107,7 @@ impl Case {
     }
 
     fn run(&self, set: InstructionSet, threads: usize) -> Vec<f32> {
-        self.run_as(&self.experts(), set, threads)
+        self.run_as(&self.experts(&self.matrices()), set, threads)
     }
 
     fn run_as(&self, experts: &Experts<'_>, set: InstructionSet, threads: usize) -> Vec<f32> {
@@ -256,6 +266,7 @@ fn bits_do_not_depend_on_other_rows_or_threads() {
     // With many columns the weights of one expert are several parts.
     for (count, widths, rows) in [([5, 3], [64, 48], 23), ([2, 2], [512, 272], 9)] {
         let case = Case::new(count, widths, rows, 7).with_biases();
+        let matrices = case.matrices();
         for &set in InstructionSet::available() {
             let together = case.run(set, 1);
             assert_eq!(case.run(set, 3), together, "{set:?}");
@@ -269,29 +280,83 @@ fn bits_do_not_depend_on_other_rows_or_threads() {
                 };
                 let mut output = vec![f32::NAN; case.hidden];
                 let (pool, input) = (Pool::new(1), &case.input[here.clone()]);
-                run_on(set, &pool, &case.experts(), input, &alone, &mut output);
+                let experts = case.experts(&matrices);
+                run_on(set, &pool, &experts, input, &alone, &mut output);
                 assert_eq!(output, together[here], "{set:?}, row {row}");
             }
         }
     }
 }
 
+/// A checkpoint may have one tensor for each expert, each stored in its own way.
 #[test]
-#[should_panic(expected = "an inner width of 24: multiples of 16 expected")]
-fn odd_widths_are_rejected() {
-    let case = Case::new([2, 1], [16, 24], 1, 4);
-    let _ = case.run(InstructionSet::best(), 1);
+fn stacked_matrices_may_have_different_storage() {
+    let case = Case::new([6, 2], [64, 32], 9, 3).with_biases();
+    let storages = [Storage::Q4_0, Storage::Q8_0, Storage::Iq4Nl];
+    // Every scale is 2^-8.
+    let matrix = |expert: usize| {
+        let (elements, bytes) = storages[expert % 3].block();
+        let byte = |at: usize| match at % bytes {
+            0 => 0,
+            1 => 0x1C,
+            _ => (at * 37 + expert) as u8,
+        };
+        let bytes = (0..64 * 32 / elements * bytes).map(byte);
+        bytes.collect::<Vec<u8>>()
+    };
+    let experts: Vec<Vec<u8>> = (0..6).map(matrix).collect();
+    let stacked = [64, 64, 32].map(|width| {
+        let matrices = experts.iter().zip(storages.iter().cycle());
+        let rows = matrices.map(|(bytes, storage)| Rows::new(*storage, bytes, width));
+        rows.collect::<Vec<_>>()
+    });
+    let case = Case {
+        gate: decoded(&stacked[0]),
+        up: decoded(&stacked[1]),
+        down: decoded(&stacked[2]),
+        ..case
+    };
+    for &set in InstructionSet::available() {
+        let found = case.run_as(&case.experts(&stacked), set, 2);
+        assert_eq!(found, case.run(set, 1), "{set:?}");
+    }
+}
+
+fn decoded(matrices: &[Rows<'_>]) -> Vec<f32> {
+    let mut numbers = Vec::new();
+    for matrix in matrices {
+        for row in 0..matrix.rows() {
+            let mut output = vec![0.0; matrix.width()];
+            matrix.decode(row, &mut output);
+            numbers.extend(output);
+        }
+    }
+    numbers
 }
 
 #[test]
-#[should_panic(expected = "down: expected 3 matrices of 512 numbers")]
+#[should_panic(expected = "an inner width of 24: multiples of 16 expected")]
+fn odd_widths_are_rejected() {
+    let case = Case {
+        inner: 24,
+        ..Case::new([2, 1], [16, 32], 1, 4)
+    };
+    let matrices =
+        [&case.gate, &case.up, &case.down].map(|numbers| vec![Rows::from_f32(numbers, 16)]);
+    let _ = case.run_as(&case.experts(&matrices), InstructionSet::best(), 1);
+}
+
+#[test]
+#[should_panic(expected = "down: expected 3 matrices of [16, 32]")]
 fn missing_experts_are_rejected() {
     let case = Case::new([2, 1], [16, 32], 1, 4);
+    let enough = [0.0; 3 * 512];
+    let matrices = case.matrices();
     let experts = Experts {
         count: 3,
-        gate: &[0.0; 3 * 512],
-        up: &[0.0; 3 * 512],
-        ..case.experts()
+        gate: &[Rows::from_f32(&enough, 16)],
+        up: &[Rows::from_f32(&enough, 16)],
+        ..case.experts(&matrices)
     };
     let _ = case.run_as(&experts, InstructionSet::best(), 1);
 }

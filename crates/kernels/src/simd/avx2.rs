@@ -28,6 +28,8 @@ macro_rules! intrinsic {
 
 impl Simd for Avx2 {
     type Vector = __m256;
+    /// The 16 bytes, twice.
+    type Bytes = __m256i;
     const LANES: usize = 8;
     const REGISTERS: usize = 16;
 
@@ -173,5 +175,84 @@ impl Simd for Avx2 {
                 _mm256_permute2f128_ps::<0x31>(low, high),
             )
         })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8) -> __m256i {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { _mm_loadu_si128(from.cast()) };
+        intrinsic!(_mm256_broadcastsi128_si256(bytes))
+    }
+
+    #[inline(always)]
+    fn splat_byte(self, byte: u8) -> __m256i {
+        intrinsic!(_mm256_set1_epi8(byte as i8))
+    }
+
+    #[inline(always)]
+    fn and(self, a: __m256i, b: __m256i) -> __m256i {
+        intrinsic!(_mm256_and_si256(a, b))
+    }
+
+    #[inline(always)]
+    fn or(self, a: __m256i, b: __m256i) -> __m256i {
+        intrinsic!(_mm256_or_si256(a, b))
+    }
+
+    #[inline(always)]
+    fn shift_right(self, bytes: __m256i, count: u32) -> __m256i {
+        intrinsic!(_mm256_srl_epi16(bytes, _mm_cvtsi32_si128(count as i32)))
+    }
+
+    #[inline(always)]
+    fn shift_left(self, bytes: __m256i, count: u32) -> __m256i {
+        intrinsic!(_mm256_sll_epi16(bytes, _mm_cvtsi32_si128(count as i32)))
+    }
+
+    #[inline(always)]
+    fn sub_bytes(self, a: __m256i, b: __m256i) -> __m256i {
+        intrinsic!(_mm256_sub_epi8(a, b))
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: __m256i, indices: __m256i) -> __m256i {
+        intrinsic!(_mm256_shuffle_epi8(table, indices))
+    }
+
+    #[inline(always)]
+    fn widen(self, bytes: __m256i, part: usize) -> __m256 {
+        intrinsic!({
+            let bytes = _mm256_castsi256_si128(bytes);
+            let bytes = if part == 0 {
+                bytes
+            } else {
+                _mm_srli_si128::<8>(bytes)
+            };
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
+        })
+    }
+
+    #[inline(always)]
+    fn widen_small(self, bytes: __m256i, part: usize) -> __m256 {
+        // An index of -1 gives zero. The bytes are in both halves, so none must cross over.
+        intrinsic!({
+            let first = _mm256_setr_epi8(
+                0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1, 3, -1, -1, -1, 4, -1, -1, -1, 5, -1,
+                -1, -1, 6, -1, -1, -1, 7, -1, -1, -1,
+            );
+            let second = _mm256_setr_epi8(
+                8, -1, -1, -1, 9, -1, -1, -1, 10, -1, -1, -1, 11, -1, -1, -1, 12, -1, -1, -1, 13,
+                -1, -1, -1, 14, -1, -1, -1, 15, -1, -1, -1,
+            );
+            let places = if part == 0 { first } else { second };
+            _mm256_cvtepi32_ps(_mm256_shuffle_epi8(bytes, places))
+        })
+    }
+
+    #[inline(always)]
+    fn half(self, bits: u16) -> f32 {
+        intrinsic!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(
+            bits
+        )))))
     }
 }

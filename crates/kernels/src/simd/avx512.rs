@@ -28,6 +28,7 @@ macro_rules! intrinsic {
 
 impl Simd for Avx512 {
     type Vector = __m512;
+    type Bytes = __m128i;
     const LANES: usize = 16;
     const REGISTERS: usize = 32;
 
@@ -180,6 +181,60 @@ impl Simd for Avx512 {
                 _mm512_shuffle_f32x4::<0b10_00_10_00>(pq, rs),
                 _mm512_shuffle_f32x4::<0b11_01_11_01>(pq, rs),
             )
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8) -> __m128i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm_loadu_si128(from.cast()) }
+    }
+
+    #[inline(always)]
+    fn splat_byte(self, byte: u8) -> __m128i {
+        intrinsic!(_mm_set1_epi8(byte as i8))
+    }
+
+    #[inline(always)]
+    fn and(self, a: __m128i, b: __m128i) -> __m128i {
+        intrinsic!(_mm_and_si128(a, b))
+    }
+
+    #[inline(always)]
+    fn or(self, a: __m128i, b: __m128i) -> __m128i {
+        intrinsic!(_mm_or_si128(a, b))
+    }
+
+    #[inline(always)]
+    fn shift_right(self, bytes: __m128i, count: u32) -> __m128i {
+        intrinsic!(_mm_srl_epi16(bytes, _mm_cvtsi32_si128(count as i32)))
+    }
+
+    #[inline(always)]
+    fn shift_left(self, bytes: __m128i, count: u32) -> __m128i {
+        intrinsic!(_mm_sll_epi16(bytes, _mm_cvtsi32_si128(count as i32)))
+    }
+
+    #[inline(always)]
+    fn sub_bytes(self, a: __m128i, b: __m128i) -> __m128i {
+        intrinsic!(_mm_sub_epi8(a, b))
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: __m128i, indices: __m128i) -> __m128i {
+        intrinsic!(_mm_shuffle_epi8(table, indices))
+    }
+
+    #[inline(always)]
+    fn widen(self, bytes: __m128i, _: usize) -> __m512 {
+        intrinsic!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)))
+    }
+
+    #[inline(always)]
+    fn half(self, bits: u16) -> f32 {
+        intrinsic!({
+            let bits = _mm256_castsi128_si256(_mm_cvtsi32_si128(i32::from(bits)));
+            _mm512_cvtss_f32(_mm512_cvtph_ps(bits))
         })
     }
 }

@@ -28,10 +28,15 @@ pub use number::Number;
 pub trait Simd: Copy {
     /// One vector.
     type Vector: Copy;
+    /// A vector of 16 bytes, whatever the number of lanes.
+    type Bytes: Copy;
     /// Numbers in a vector.
     const LANES: usize;
     /// Number of vector registers available to a kernel.
     const REGISTERS: usize;
+
+    /// Whether the operations on bytes are instructions of the machine.
+    const HAS_BYTES: bool = true;
 
     /// A vector with `x` in all lanes.
     fn splat(self, x: f32) -> Self::Vector;
@@ -79,6 +84,40 @@ pub trait Simd: Copy {
     ///
     /// When the number of vectors is not `LANES`.
     fn sum_each(self, vectors: &[Self::Vector]) -> Self::Vector;
+
+    /// # Safety
+    /// `from` is readable for 16 bytes.
+    unsafe fn load_bytes(self, from: *const u8) -> Self::Bytes;
+    /// 16 times `byte`.
+    fn splat_byte(self, byte: u8) -> Self::Bytes;
+    /// `a & b`.
+    fn and(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// `a | b`.
+    fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// Each byte shifted right by 0 to 7. Bits of the next byte may come in from the left, so the
+    /// caller keeps the others with [`Simd::and`].
+    fn shift_right(self, bytes: Self::Bytes, count: u32) -> Self::Bytes;
+    /// Each byte shifted left by 0 to 7. Bits of the byte before may come in from the right, so
+    /// the caller keeps the others with [`Simd::and`].
+    fn shift_left(self, bytes: Self::Bytes, count: u32) -> Self::Bytes;
+    /// `a - b`, modulo 256.
+    fn sub_bytes(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// The bytes of `table` at `indices`, which are below 16.
+    fn look_up(self, table: Self::Bytes, indices: Self::Bytes) -> Self::Bytes;
+    /// The numbers that the bytes from `part * LANES` are, with their signs.
+    fn widen(self, bytes: Self::Bytes, part: usize) -> Self::Vector;
+
+    /// [`Simd::widen`] for bytes below 128, which is faster on some machines.
+    #[inline(always)]
+    fn widen_small(self, bytes: Self::Bytes, part: usize) -> Self::Vector {
+        self.widen(bytes, part)
+    }
+
+    /// The IEEE 754 half with these bits.
+    #[inline(always)]
+    fn half(self, bits: u16) -> f32 {
+        number::from_f16(bits)
+    }
 
     /// Loads numbers from their upper halves.
     ///

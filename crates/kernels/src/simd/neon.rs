@@ -28,6 +28,7 @@ macro_rules! intrinsic {
 
 impl Simd for Neon {
     type Vector = float32x4_t;
+    type Bytes = uint8x16_t;
     const LANES: usize = 4;
     const REGISTERS: usize = 32;
 
@@ -128,5 +129,65 @@ impl Simd for Neon {
             panic!("expected as many vectors as lanes")
         };
         intrinsic!(vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8) -> uint8x16_t {
+        // SAFETY: the caller's promise.
+        unsafe { vld1q_u8(from) }
+    }
+
+    #[inline(always)]
+    fn splat_byte(self, byte: u8) -> uint8x16_t {
+        intrinsic!(vdupq_n_u8(byte))
+    }
+
+    #[inline(always)]
+    fn and(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        intrinsic!(vandq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn or(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        intrinsic!(vorrq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn shift_right(self, bytes: uint8x16_t, count: u32) -> uint8x16_t {
+        // A shift to the left by a negative count.
+        intrinsic!(vshlq_u8(bytes, vdupq_n_s8(-(count as i8))))
+    }
+
+    #[inline(always)]
+    fn shift_left(self, bytes: uint8x16_t, count: u32) -> uint8x16_t {
+        intrinsic!(vshlq_u8(bytes, vdupq_n_s8(count as i8)))
+    }
+
+    #[inline(always)]
+    fn sub_bytes(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        intrinsic!(vsubq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: uint8x16_t, indices: uint8x16_t) -> uint8x16_t {
+        intrinsic!(vqtbl1q_u8(table, indices))
+    }
+
+    #[inline(always)]
+    fn widen(self, bytes: uint8x16_t, part: usize) -> float32x4_t {
+        intrinsic!({
+            let bytes = vreinterpretq_s8_u8(bytes);
+            let eight = if part < 2 {
+                vmovl_s8(vget_low_s8(bytes))
+            } else {
+                vmovl_s8(vget_high_s8(bytes))
+            };
+            let four = if part.is_multiple_of(2) {
+                vmovl_s16(vget_low_s16(eight))
+            } else {
+                vmovl_s16(vget_high_s16(eight))
+            };
+            vcvtq_f32_s32(four)
+        })
     }
 }

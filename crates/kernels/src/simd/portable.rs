@@ -19,8 +19,10 @@ fn each(a: Lanes, b: Lanes, f: impl Fn(f32, f32) -> f32) -> Lanes {
 
 impl Simd for Portable {
     type Vector = Lanes;
+    type Bytes = [u8; 16];
     const LANES: usize = 8;
     const REGISTERS: usize = 8;
+    const HAS_BYTES: bool = false;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Lanes {
@@ -112,5 +114,51 @@ impl Simd for Portable {
     fn sum_each(self, vectors: &[Lanes]) -> Lanes {
         assert_eq!(vectors.len(), Self::LANES, "as many vectors as lanes");
         std::array::from_fn(|i| self.sum(vectors[i]))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8) -> [u8; 16] {
+        // SAFETY: the caller's promise; `read_unaligned` asks for no alignment.
+        unsafe { from.cast::<[u8; 16]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    fn splat_byte(self, byte: u8) -> [u8; 16] {
+        [byte; 16]
+    }
+
+    #[inline(always)]
+    fn and(self, a: [u8; 16], b: [u8; 16]) -> [u8; 16] {
+        std::array::from_fn(|i| a[i] & b[i])
+    }
+
+    #[inline(always)]
+    fn or(self, a: [u8; 16], b: [u8; 16]) -> [u8; 16] {
+        std::array::from_fn(|i| a[i] | b[i])
+    }
+
+    #[inline(always)]
+    fn shift_right(self, bytes: [u8; 16], count: u32) -> [u8; 16] {
+        bytes.map(|byte| byte >> count)
+    }
+
+    #[inline(always)]
+    fn shift_left(self, bytes: [u8; 16], count: u32) -> [u8; 16] {
+        bytes.map(|byte| byte << count)
+    }
+
+    #[inline(always)]
+    fn sub_bytes(self, a: [u8; 16], b: [u8; 16]) -> [u8; 16] {
+        std::array::from_fn(|i| a[i].wrapping_sub(b[i]))
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: [u8; 16], indices: [u8; 16]) -> [u8; 16] {
+        indices.map(|index| table[usize::from(index & 15)])
+    }
+
+    #[inline(always)]
+    fn widen(self, bytes: [u8; 16], part: usize) -> Lanes {
+        std::array::from_fn(|i| f32::from(bytes[8 * part + i] as i8))
     }
 }

@@ -7,7 +7,7 @@ use super::MixerStep;
 use crate::attention::{LayerRows, LayerVectors};
 use crate::error::MlxError;
 use crate::profile::Op;
-use crate::weights::{BlockLoader, InputNorm, Matrix};
+use crate::weights::{BlockLoader, InputNorm, Matrix, WeightParts};
 use motet_weights::{Attention, Biases, QkNorm, Role};
 
 /// Attention of one layer.
@@ -78,10 +78,10 @@ impl AttentionBlock {
         }
     }
 
-    pub(super) fn add_arrays<'a>(&'a self, all: &mut Vec<&'a Array>) {
+    pub(super) fn add_parts<'a>(&'a self, all: &mut WeightParts<'a>) {
         for matrix in [&self.packed, &self.output] {
-            all.extend(matrix.own_arrays());
+            all.add_matrix(matrix);
         }
-        all.extend(self.vectors.arrays());
+        all.arrays.extend(self.vectors.arrays());
     }
 }

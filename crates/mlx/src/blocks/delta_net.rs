@@ -10,7 +10,7 @@ use super::recurrent::{ConvWeights, span_states, state_cost};
 use crate::error::MlxError;
 use crate::kernel_ops::{self, Columns, NormOptions, recurrent};
 use crate::profile::{self, Op};
-use crate::weights::{BlockLoader, InputNorm, Matrix};
+use crate::weights::{BlockLoader, InputNorm, Matrix, WeightParts};
 use motet_kernels::gated_norm::GateOrder;
 use motet_kernels::short_conv::ConvKind;
 use motet_weights::{DeltaNet, Role};
@@ -166,11 +166,12 @@ impl DeltaNetBlock {
         })
     }
 
-    pub(super) fn add_arrays<'a>(&'a self, all: &mut Vec<&'a Array>) {
+    pub(super) fn add_parts<'a>(&'a self, all: &mut WeightParts<'a>) {
         for matrix in [&self.input, &self.output] {
-            all.extend(matrix.own_arrays());
+            all.add_matrix(matrix);
         }
-        all.extend(self.conv.arrays());
-        all.extend([&self.decay_rates, &self.time_step_bias, &self.inner_norm]);
+        all.arrays.extend(self.conv.arrays());
+        all.arrays
+            .extend([&self.decay_rates, &self.time_step_bias, &self.inner_norm]);
     }
 }

@@ -6,10 +6,10 @@ use mlx_rs::{Array, Stream};
 use super::composed::experts as composed_experts;
 use super::gated_mlp::GatedMlp;
 use crate::error::MlxError;
-use crate::kernel_ops::experts::{self as kernel, ExpertOptions, ExpertWeights};
+use crate::kernel_ops::experts::{self as kernel, ExpertOptions, ExpertWeights, StoredExperts};
 use crate::ops::{Ops, kernel_activation};
 use crate::profile::{self, Cost, Op};
-use crate::weights::{BlockLoader, InputNorm, Matrix};
+use crate::weights::{BlockLoader, InputNorm, Matrix, StoredMatrix, WeightParts};
 use motet_weights::{Experts, Role, Routing};
 
 /// The experts of one layer.
@@ -17,11 +17,26 @@ use motet_weights::{Experts, Role, Routing};
 pub(crate) struct ExpertsBlock {
     experts: Experts,
     router: Matrix,
-    stacks: ExpertStacks,
+    stacks: Stacks,
     shared: Option<SharedMlp>,
 }
 
-/// The matrices and biases of all experts.
+/// The weights of all experts.
+#[derive(Clone, Debug)]
+enum Stacks {
+    Arrays(ExpertStacks),
+    /// As the files store them, for the kernel.
+    Stored {
+        /// Gate, up and down, those of all experts stacked.
+        matrices: [StoredMatrix; 3],
+        /// As in [`ExpertStacks`], without the factor of the output.
+        biases: Option<[Array; 3]>,
+        /// Factor of the output.
+        output_scale: f32,
+    },
+}
+
+/// The matrices and biases of all experts as arrays. Down contains the factor of the output.
 #[derive(Clone, Debug)]
 pub(super) struct ExpertStacks {
     /// `[experts, inner, hidden]`.
@@ -52,13 +67,6 @@ impl ExpertsBlock {
             .then_some(Role::RouterBias)
             .into_iter()
             .collect();
-        let biases = || -> Result<_, MlxError> {
-            Ok([
-                loader.part(Role::ExpertGateBias)?,
-                loader.part(Role::ExpertUpBias)?,
-                loader.output_part(Role::ExpertDownBias)?,
-            ])
-        };
         let score = || loader.matrix(Op::RouterProduct, &[Role::SharedScore], &[]);
         let shared = match &experts.shared {
             None => None,
@@ -70,12 +78,7 @@ impl ExpertsBlock {
         let block = Self {
             experts: *experts,
             router: loader.matrix(Op::RouterProduct, &[Role::Router], &router_bias)?,
-            stacks: ExpertStacks {
-                gate: loader.part(Role::ExpertGate)?,
-                up: loader.part(Role::ExpertUp)?,
-                down: loader.output_part(Role::ExpertDown)?,
-                biases: experts.expert.bias.then(biases).transpose()?,
-            },
+            stacks: Stacks::load(loader, experts.expert.bias)?,
             shared,
         };
         Ok((block, loader.input_norm()?))
@@ -86,9 +89,14 @@ impl ExpertsBlock {
         let logits = self.router.apply(normed, ops)?;
         let inputs = [normed, &logits];
         let weights = || self.cost(normed.dim(0) as usize);
-        let mixed = profile::op_beside(Op::Experts, &inputs, weights, || match &ops.kernels {
-            Some(stream) => self.run(normed, &logits, stream),
-            None => self.compose(normed, &logits, ops),
+        let mixed = profile::op_beside(Op::Experts, &inputs, weights, || {
+            match (&self.stacks, &ops.kernels) {
+                (stacks, Some(stream)) => self.run(stacks, normed, &logits, stream),
+                (Stacks::Arrays(stacks), None) => self.compose(stacks, normed, &logits, ops),
+                (Stacks::Stored { .. }, None) => Err(Exception::custom(
+                    "the experts are kept as stored, but there are no kernels",
+                )),
+            }
         })?;
         match &self.shared {
             Some(shared) => mixed.add(shared.apply(normed, ops)?),
@@ -99,8 +107,7 @@ impl ExpertsBlock {
     /// The cost of the experts that `rows` rows use, if no two of them choose the same one.
     fn cost(&self, rows: usize) -> Cost {
         let Experts { count, chosen, .. } = self.experts;
-        let bytes: usize = self.stacks.arrays().map(Array::nbytes).sum();
-        let numbers = self.stacks.gate.size() + self.stacks.up.size() + self.stacks.down.size();
+        let (bytes, numbers) = self.stacks.size();
         Cost {
             read_bytes: bytes / count * count.min(rows * chosen),
             flops: 2 * rows * chosen * (numbers / count),
@@ -108,19 +115,13 @@ impl ExpertsBlock {
     }
 
     /// By this crate's kernel.
-    fn run(&self, x: &Array, logits: &Array, stream: &Stream) -> Result<Array, Exception> {
-        let ExpertStacks {
-            gate,
-            up,
-            down,
-            biases,
-        } = &self.stacks;
-        let weights = ExpertWeights {
-            gate,
-            up,
-            down,
-            biases: biases.as_ref().map(|biases| biases.each_ref()),
-        };
+    fn run(
+        &self,
+        stacks: &Stacks,
+        x: &Array,
+        logits: &Array,
+        stream: &Stream,
+    ) -> Result<Array, Exception> {
         let Experts {
             count,
             chosen,
@@ -140,32 +141,115 @@ impl ExpertsBlock {
             },
             activation: kernel_activation(expert.activation),
         };
-        kernel::experts(options, x, logits, weights, stream)
+        match stacks {
+            Stacks::Arrays(stacks) => {
+                let weights = ExpertWeights {
+                    gate: &stacks.gate,
+                    up: &stacks.up,
+                    down: &stacks.down,
+                    biases: stacks.biases.as_ref().map(|biases| biases.each_ref()),
+                };
+                kernel::experts(options, x, logits, weights, stream)
+            }
+            Stacks::Stored {
+                matrices,
+                biases,
+                output_scale,
+            } => {
+                let weights = StoredExperts {
+                    matrices: matrices.clone(),
+                    biases: biases.as_ref().map(|biases| biases.each_ref()),
+                    output_scale: *output_scale,
+                };
+                kernel::stored_experts(options, x, logits, weights, stream)
+            }
+        }
     }
 
     /// Composed of MLX's operations.
-    fn compose(&self, x: &Array, logits: &Array, ops: &Ops) -> Result<Array, Exception> {
+    fn compose(
+        &self,
+        stacks: &ExpertStacks,
+        x: &Array,
+        logits: &Array,
+        ops: &Ops,
+    ) -> Result<Array, Exception> {
         let shares = composed_experts::shares(&self.experts, logits)?;
         let activation = self.experts.expert.activation;
-        composed_experts::mixture(x, &shares, &self.stacks, |gate_up| {
-            ops.gated(gate_up, activation)
-        })
+        composed_experts::mixture(x, &shares, stacks, |gate_up| ops.gated(gate_up, activation))
     }
 
-    pub(super) fn add_arrays<'a>(&'a self, all: &mut Vec<&'a Array>) {
-        all.extend(self.router.own_arrays());
-        all.extend(self.stacks.arrays());
+    pub(super) fn add_parts<'a>(&'a self, all: &mut WeightParts<'a>) {
+        all.add_matrix(&self.router);
+        self.stacks.add_parts(all);
         if let Some(shared) = &self.shared {
-            shared.mlp.add_arrays(all);
-            all.extend(shared.score.iter().flat_map(Matrix::own_arrays));
+            shared.mlp.add_parts(all);
+            shared.score.iter().for_each(|score| all.add_matrix(score));
         }
     }
 }
 
-impl ExpertStacks {
-    fn arrays(&self) -> impl Iterator<Item = &Array> {
-        let biases = self.biases.iter().flatten();
-        [&self.gate, &self.up, &self.down].into_iter().chain(biases)
+impl Stacks {
+    fn load(loader: &BlockLoader<'_>, with_biases: bool) -> Result<Self, MlxError> {
+        let biases = |down: fn(&BlockLoader<'_>) -> Result<Array, MlxError>| {
+            let [gate, up] = [Role::ExpertGateBias, Role::ExpertUpBias];
+            let biases =
+                || Ok::<_, MlxError>([loader.part(gate)?, loader.part(up)?, down(loader)?]);
+            with_biases.then(biases).transpose()
+        };
+        let matrices = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
+        let [gate, up, down] = matrices.map(|role| loader.stored(role));
+        if let (Some(gate), Some(up), Some(down)) = (gate?, up?, down?) {
+            return Ok(Self::Stored {
+                matrices: [gate, up, down],
+                biases: biases(|loader| loader.part(Role::ExpertDownBias))?,
+                output_scale: loader.output_scale(),
+            });
+        }
+        Ok(Self::Arrays(ExpertStacks {
+            gate: loader.part(Role::ExpertGate)?,
+            up: loader.part(Role::ExpertUp)?,
+            down: loader.output_part(Role::ExpertDown)?,
+            biases: biases(|loader| loader.output_part(Role::ExpertDownBias))?,
+        }))
+    }
+
+    /// Bytes of everything, and numbers of the matrices.
+    fn size(&self) -> (usize, usize) {
+        let bytes_of = |biases: &Option<[Array; 3]>| -> usize {
+            biases.iter().flatten().map(Array::nbytes).sum()
+        };
+        match self {
+            Self::Arrays(stacks) => {
+                let matrices = [&stacks.gate, &stacks.up, &stacks.down];
+                let bytes: usize = matrices.iter().map(|matrix| matrix.nbytes()).sum();
+                let numbers = matrices.iter().map(|matrix| matrix.size()).sum();
+                (bytes + bytes_of(&stacks.biases), numbers)
+            }
+            Self::Stored {
+                matrices, biases, ..
+            } => {
+                let bytes: usize = matrices.iter().map(StoredMatrix::bytes).sum();
+                let numbers = matrices.iter().map(|one| one.rows() * one.columns());
+                (bytes + bytes_of(biases), numbers.sum())
+            }
+        }
+    }
+
+    fn add_parts<'a>(&'a self, all: &mut WeightParts<'a>) {
+        let biases = match self {
+            Self::Arrays(stacks) => {
+                all.arrays.extend([&stacks.gate, &stacks.up, &stacks.down]);
+                &stacks.biases
+            }
+            Self::Stored {
+                matrices, biases, ..
+            } => {
+                all.stored.extend(matrices);
+                biases
+            }
+        };
+        all.arrays.extend(biases.iter().flatten());
     }
 }
 

@@ -6,7 +6,7 @@ use mlx_rs::error::Exception;
 use crate::error::MlxError;
 use crate::ops::Ops;
 use crate::profile::Op;
-use crate::weights::{BlockLoader, InputNorm, Matrix};
+use crate::weights::{BlockLoader, InputNorm, Matrix, WeightParts};
 use motet_weights::{Activation, Gated, Role};
 
 /// `down(activation(gate(x)) * up(x))`.
@@ -54,9 +54,9 @@ impl GatedMlp {
         self.down.apply(&gated, ops)
     }
 
-    pub(super) fn add_arrays<'a>(&'a self, all: &mut Vec<&'a Array>) {
+    pub(super) fn add_parts<'a>(&'a self, all: &mut WeightParts<'a>) {
         for matrix in [&self.gate_up, &self.down] {
-            all.extend(matrix.own_arrays());
+            all.add_matrix(matrix);
         }
     }
 }

@@ -25,7 +25,7 @@ use super::batch::Batch;
 use super::groups::Arrays;
 use super::ops::{Ops, concatenate};
 use super::tail::TailWrites;
-use super::weights::{BlockLoader, InputNorm, Matrix};
+use super::weights::{BlockLoader, InputNorm, Matrix, WeightParts};
 use crate::error::MlxError;
 use motet_weights::{Blueprint, Mixer, Mlp};
 
@@ -134,12 +134,12 @@ impl MixerBlock {
     }
 
     /// Adds all its arrays except views of others.
-    pub(crate) fn add_arrays<'a>(&'a self, all: &mut Vec<&'a Array>) {
+    pub(crate) fn add_parts<'a>(&'a self, all: &mut WeightParts<'a>) {
         match self {
-            Self::Attention(block) => block.add_arrays(all),
-            Self::ShortConv(block) => block.add_arrays(all),
-            Self::DeltaNet(block) => block.add_arrays(all),
-            Self::Mamba2(block) => block.add_arrays(all),
+            Self::Attention(block) => block.add_parts(all),
+            Self::ShortConv(block) => block.add_parts(all),
+            Self::DeltaNet(block) => block.add_parts(all),
+            Self::Mamba2(block) => block.add_parts(all),
         }
     }
 }
@@ -169,10 +169,10 @@ impl MlpBlock {
     }
 
     /// Adds all its arrays except views of others.
-    pub(crate) fn add_arrays<'a>(&'a self, all: &mut Vec<&'a Array>) {
+    pub(crate) fn add_parts<'a>(&'a self, all: &mut WeightParts<'a>) {
         match self {
-            Self::Gated(block) => block.add_arrays(all),
-            Self::Experts(block) => block.add_arrays(all),
+            Self::Gated(block) => block.add_parts(all),
+            Self::Experts(block) => block.add_parts(all),
         }
     }
 }

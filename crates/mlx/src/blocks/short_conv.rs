@@ -9,7 +9,7 @@ use super::{MixerStep, composed};
 use crate::error::MlxError;
 use crate::kernel_ops::Columns;
 use crate::profile::{self, Op};
-use crate::weights::{BlockLoader, InputNorm, Matrix};
+use crate::weights::{BlockLoader, InputNorm, Matrix, WeightParts};
 use motet_kernels::short_conv::ConvKind;
 use motet_weights::{Role, ShortConv};
 
@@ -77,10 +77,10 @@ impl ShortConvBlock {
         })
     }
 
-    pub(super) fn add_arrays<'a>(&'a self, all: &mut Vec<&'a Array>) {
+    pub(super) fn add_parts<'a>(&'a self, all: &mut WeightParts<'a>) {
         for matrix in [&self.input, &self.output] {
-            all.extend(matrix.own_arrays());
+            all.add_matrix(matrix);
         }
-        all.extend(self.conv.arrays());
+        all.arrays.extend(self.conv.arrays());
     }
 }

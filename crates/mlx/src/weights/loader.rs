@@ -2,9 +2,10 @@
 
 use mlx_rs::{Array, Dtype, transforms};
 
-use super::InputNorm;
 use super::matrix::Matrix;
 use super::merged_matrix::MergedMatrix;
+use super::stored::StoredMatrix;
+use super::{InputNorm, MatrixForm};
 use crate::error::MlxError;
 use crate::profile::Op;
 use motet_weights::{ModelFiles, Role};
@@ -14,7 +15,7 @@ use motet_weights::{ModelFiles, Role};
 pub(crate) struct Loader<'a> {
     files: &'a ModelFiles,
     dtype: Dtype,
-    keep_quantised: bool,
+    form: MatrixForm,
 }
 
 /// Loads one block of a layer.
@@ -28,13 +29,9 @@ pub(crate) struct BlockLoader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    /// Loads in `dtype`. Quantised matrices stay as they are if `keep_quantised` is set.
-    pub(crate) fn new(files: &'a ModelFiles, dtype: Dtype, keep_quantised: bool) -> Self {
-        Self {
-            files,
-            dtype,
-            keep_quantised,
-        }
+    /// Loads in `dtype`, and matrices in that form.
+    pub(crate) fn new(files: &'a ModelFiles, dtype: Dtype, form: MatrixForm) -> Self {
+        Self { files, dtype, form }
     }
 
     /// A loader for a block of a layer.
@@ -58,7 +55,7 @@ impl<'a> Loader<'a> {
     }
 
     fn merged(&self, layer: Option<usize>, roles: &[Role]) -> Result<MergedMatrix, MlxError> {
-        MergedMatrix::read(self.files, layer, roles, self.keep_quantised)
+        MergedMatrix::read(self.files, layer, roles, self.form)
     }
 
     /// A tensor in the type of activations, times `factor`, in its own shape.
@@ -171,6 +168,20 @@ impl BlockLoader<'_> {
     pub(crate) fn tensor(&self, role: Role) -> Result<Array, MlxError> {
         self.loader
             .tensor(Some(self.layer), role, 1.0, Dtype::Float32)
+    }
+
+    /// The matrices of experts as the files store them. None if they are kept in another form.
+    pub(crate) fn stored(&self, role: Role) -> Result<Option<StoredMatrix>, MlxError> {
+        if self.loader.form != MatrixForm::AsStored {
+            return Ok(None);
+        }
+        let tensor = self.loader.files.tensor(Some(self.layer), role)?;
+        Ok(StoredMatrix::new(vec![tensor]))
+    }
+
+    /// The factor of the block's output.
+    pub(crate) fn output_scale(&self) -> f32 {
+        self.output_scale
     }
 
     /// A part of the block's output, times the output's factor, in its own shape.

@@ -6,6 +6,7 @@ use mlx_rs::ops::{dequantize, quantized_matmul};
 use mlx_rs::{Array, Dtype, transforms};
 
 use super::merged_matrix::{Elements, MergedMatrix};
+use super::stored::StoredMatrix;
 use crate::error::MlxError;
 use crate::ops::Ops;
 use crate::profile::{self, Cost, Op};
@@ -36,6 +37,8 @@ enum Form {
         bits: i32,
         group_size: i32,
     },
+    /// As the files store it, for this crate's kernels.
+    Stored(StoredMatrix),
 }
 
 impl Matrix {
@@ -52,6 +55,7 @@ impl Matrix {
         let bias = self.bias.as_ref();
         match &self.form {
             Form::Plain { matrix, transposed } => ops.linear(x, matrix, transposed, bias),
+            Form::Stored(matrix) => ops.stored_linear(x, matrix, self.factor, bias),
             Form::Quantised {
                 packed,
                 scales,
@@ -73,17 +77,20 @@ impl Matrix {
     }
 
     /// Rows `indices` of the matrix, as an embedding.
-    pub(crate) fn rows(&self, indices: &Array) -> Result<Array, Exception> {
+    pub(crate) fn rows(&self, indices: &Array, ops: &Ops) -> Result<Array, Exception> {
         let rows = || Cost {
             read_bytes: self.bytes() / self.out() * indices.size(),
             flops: 0,
         };
-        profile::op_beside(Op::EmbeddingRows, &[indices], rows, || self.take(indices))
+        profile::op_beside(Op::EmbeddingRows, &[indices], rows, || {
+            self.take(indices, ops)
+        })
     }
 
-    fn take(&self, indices: &Array) -> Result<Array, Exception> {
+    fn take(&self, indices: &Array, ops: &Ops) -> Result<Array, Exception> {
         match &self.form {
             Form::Plain { matrix, .. } => take_axis(matrix, indices, 0),
+            Form::Stored(matrix) => ops.stored_rows(matrix, indices),
             Form::Quantised {
                 packed,
                 scales,
@@ -102,7 +109,7 @@ impl Matrix {
 }
 
 impl Matrix {
-    /// Moves a matrix to the device, in `dtype` unless it is quantised.
+    /// Moves a matrix to the device, in `dtype` if it is plain.
     pub(super) fn new(product: Op, merged: MergedMatrix, dtype: Dtype) -> Result<Self, MlxError> {
         let rows = merged.rows as i32;
         let columns = merged.columns as i32;
@@ -128,6 +135,7 @@ impl Matrix {
                     group_size: group_size as i32,
                 }
             }
+            Elements::Stored(matrix) => Form::Stored(matrix),
         };
         let matrix = Matrix {
             product,
@@ -156,6 +164,7 @@ impl Matrix {
         match &self.form {
             Form::Plain { matrix, .. } => matrix.dim(0) as usize,
             Form::Quantised { packed, .. } => packed.dim(0) as usize,
+            Form::Stored(matrix) => matrix.rows(),
         }
     }
 
@@ -163,6 +172,15 @@ impl Matrix {
         match &self.form {
             Form::Plain { matrix, .. } => matrix.nbytes(),
             Form::Quantised { .. } => self.arrays().iter().map(|array| array.nbytes()).sum(),
+            Form::Stored(matrix) => matrix.bytes(),
+        }
+    }
+
+    /// The matrix as its files store it. None if it is kept in another form.
+    pub(crate) fn stored(&self) -> Option<&StoredMatrix> {
+        match &self.form {
+            Form::Stored(matrix) => Some(matrix),
+            Form::Plain { .. } | Form::Quantised { .. } => None,
         }
     }
 
@@ -170,7 +188,7 @@ impl Matrix {
     pub(crate) fn own_arrays(&self) -> Vec<&Array> {
         let mut own = match &self.form {
             Form::Plain { matrix, .. } => vec![matrix],
-            Form::Quantised { .. } => self.arrays(),
+            Form::Quantised { .. } | Form::Stored(_) => self.arrays(),
         };
         own.extend(&self.bias);
         own
@@ -185,6 +203,7 @@ impl Matrix {
                 biases,
                 ..
             } => vec![packed, scales, biases],
+            Form::Stored(_) => Vec::new(),
         }
     }
 }

@@ -6,6 +6,8 @@
 
 use half::f16;
 
+use super::MatrixForm;
+use super::stored::StoredMatrix;
 use crate::error::MlxError;
 use motet_weights::{AffineQuantised, ModelFiles, Role};
 
@@ -28,12 +30,13 @@ pub(super) enum Elements {
         scales: Vec<f16>,
         biases: Vec<f16>,
     },
+    /// As in the files.
+    Stored(StoredMatrix),
 }
 
 impl MergedMatrix {
     /// The tensors of these roles, stacked by rows. All but the last of a tensor's axes count as
-    /// rows. They stay quantised if `keep_quantised` is set and all are quantised in the same
-    /// way.
+    /// rows. Matrices for which `form` is not possible are plain.
     ///
     /// # Errors
     ///
@@ -42,7 +45,7 @@ impl MergedMatrix {
         files: &ModelFiles,
         layer: Option<usize>,
         roles: &[Role],
-        keep_quantised: bool,
+        form: MatrixForm,
     ) -> Result<Self, MlxError> {
         let tensors = roles
             .iter()
@@ -53,12 +56,15 @@ impl MergedMatrix {
             .iter()
             .map(|tensor| tensor.elements() / columns)
             .sum();
-        let affine: Option<Vec<_>> = if keep_quantised {
-            tensors.iter().map(|tensor| tensor.to_affine()).collect()
-        } else {
-            None
+        let kept = match form {
+            MatrixForm::Converted => None,
+            MatrixForm::Affine => {
+                let affine = tensors.iter().map(|tensor| tensor.to_affine());
+                affine.collect::<Option<_>>().and_then(merge_affine)
+            }
+            MatrixForm::AsStored => StoredMatrix::new(tensors.clone()).map(Elements::Stored),
         };
-        let elements = affine.and_then(merge_affine).unwrap_or_else(|| {
+        let elements = kept.unwrap_or_else(|| {
             let mut elements = Vec::with_capacity(rows * columns);
             for tensor in &tensors {
                 elements.append(&mut tensor.to_f32());
@@ -73,8 +79,8 @@ impl MergedMatrix {
     }
 
     /// Multiplies column `i` by `factors[i]`, so that `self * (factors ∘ x)` becomes `self *
-    /// x`. Returns false and does nothing for quantised elements, because a group's columns
-    /// share their scale.
+    /// x`. Returns false and does nothing for elements that are not plain: a quantised group's
+    /// columns share their scale, and stored ones belong to the file.
     pub(super) fn scale_columns(&mut self, factors: &[f32]) -> bool {
         let Elements::Plain(elements) = &mut self.elements else {
             return false;
@@ -88,7 +94,7 @@ impl MergedMatrix {
     }
 
     /// Multiplies all elements by `factor`. Returns whether the elements now contain the factor;
-    /// quantised ones are left as they are.
+    /// others are left as they are.
     pub(super) fn scale(&mut self, factor: f32) -> bool {
         let Elements::Plain(elements) = &mut self.elements else {
             return factor == 1.0;

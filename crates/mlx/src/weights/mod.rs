@@ -1,17 +1,45 @@
 //! Weights on their way from the files to the device.
 //!
-//! On the CPU everything is dequantised to single precision at load, because MLX's other
-//! formats have slow paths there. On a GPU quantised matrices stay as they are and plain ones
-//! become bfloat16.
+//! On the CPU matrices stay as their files store them, mapped where that is possible, and this
+//! crate's kernels read them as they are. Without the kernels everything is converted to single
+//! precision at load, because MLX's other formats have slow paths there. On a GPU quantised
+//! matrices stay quantised and plain ones become bfloat16.
 
 mod loader;
 mod matrix;
 mod merged_matrix;
+mod stored;
 
 use mlx_rs::Array;
 
 pub(crate) use loader::{BlockLoader, Loader};
 pub(crate) use matrix::Matrix;
+pub(crate) use stored::StoredMatrix;
+
+/// The form in which matrices are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MatrixForm {
+    /// In the type of activations.
+    Converted,
+    /// Quantised matrices in MLX's affine quantisation, others in the type of activations.
+    Affine,
+    /// As the files store them, for this crate's CPU kernels.
+    AsStored,
+}
+
+/// All parts of some weights, each once.
+#[derive(Default)]
+pub(crate) struct WeightParts<'a> {
+    pub(crate) arrays: Vec<&'a Array>,
+    pub(crate) stored: Vec<&'a StoredMatrix>,
+}
+
+impl<'a> WeightParts<'a> {
+    pub(crate) fn add_matrix(&mut self, matrix: &'a Matrix) {
+        self.arrays.extend(matrix.own_arrays());
+        self.stored.extend(matrix.stored());
+    }
+}
 
 /// The norm of a block's input.
 #[derive(Clone, Debug)]

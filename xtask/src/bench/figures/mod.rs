@@ -7,6 +7,7 @@ mod pager;
 mod recovery;
 mod scheduler;
 mod server;
+mod weights;
 
 use anyhow::Result;
 
@@ -58,6 +59,7 @@ const PERCENT: &str = "%";
 pub(super) fn all() -> impl Iterator<Item = &'static Figure> {
     let areas = [
         model::FIGURES,
+        weights::FIGURES,
         cache::FIGURES,
         scheduler::FIGURES,
         pager::FIGURES,

@@ -1,0 +1,92 @@
+//! The interface to matrices of any storage, and matrices of numbers.
+
+use std::ops::Range;
+
+use crate::products::{SUMS_MAX, along, along_fewer};
+use crate::simd::{Number, Simd};
+
+/// Rows of one storage.
+pub(crate) trait Matrix: Copy + Send + Sync {
+    /// Whether the rows are blocks, which are decoded with operations on bytes.
+    const IS_PACKED: bool;
+
+    /// Elements in a row.
+    fn width(self) -> usize;
+
+    /// [`along`] with `R` rows from `row`. The rows `ahead` are prefetched, as far as there are.
+    fn along<S: Simd, const R: usize, const M: usize>(
+        self,
+        simd: S,
+        row: usize,
+        others: &[f32],
+        ahead: Range<usize>,
+    ) -> [f32; SUMS_MAX];
+
+    /// [`along`] for one row and one other. Results are the same to the last bit.
+    fn along_one<S: Simd>(self, simd: S, row: usize, other: &[f32]) -> [f32; SUMS_MAX];
+
+    /// Decodes some rows into the first numbers of `output`.
+    ///
+    /// # Panics
+    ///
+    /// When there are fewer rows, or `output` is too short.
+    fn decode<S: Simd>(self, simd: S, rows: Range<usize>, output: &mut [f32]);
+}
+
+/// Rows of numbers.
+#[derive(Clone, Copy)]
+pub(super) struct Plain<'a, N> {
+    numbers: &'a [N],
+    width: usize,
+}
+
+impl<'a, N: Number> Plain<'a, N> {
+    /// # Panics
+    ///
+    /// When the bytes are not aligned for the numbers.
+    pub(super) fn new(bytes: &'a [u8], width: usize) -> Plain<'a, N> {
+        Plain {
+            numbers: bytemuck::cast_slice(bytes),
+            width,
+        }
+    }
+}
+
+impl<N: Number> Matrix for Plain<'_, N> {
+    const IS_PACKED: bool = false;
+
+    #[inline(always)]
+    fn width(self) -> usize {
+        self.width
+    }
+
+    #[inline(always)]
+    fn along<S: Simd, const R: usize, const M: usize>(
+        self,
+        simd: S,
+        row: usize,
+        others: &[f32],
+        ahead: Range<usize>,
+    ) -> [f32; SUMS_MAX] {
+        let width = self.width;
+        let end = self.numbers.len();
+        let ahead = &self.numbers[end.min(ahead.start * width)..end.min(ahead.end * width)];
+        along::<S, N, R, M>(simd, &self.numbers[row * width..], others, width, ahead)
+    }
+
+    #[inline(always)]
+    fn along_one<S: Simd>(self, simd: S, row: usize, other: &[f32]) -> [f32; SUMS_MAX] {
+        let row = &self.numbers[row * self.width..][..self.width];
+        along_fewer(simd, row, other, self.width)
+    }
+
+    #[inline(always)]
+    fn decode<S: Simd>(self, simd: S, rows: Range<usize>, output: &mut [f32]) {
+        let numbers = &self.numbers[rows.start * self.width..rows.end * self.width];
+        let output = output[..numbers.len()].chunks_exact_mut(S::LANES);
+        for (numbers, output) in numbers.chunks_exact(S::LANES).zip(output) {
+            // SAFETY: a whole vector of each.
+            unsafe { simd.store(output.as_mut_ptr(), N::load(simd, numbers.as_ptr())) };
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Matrices as checkpoints store them.
+//!
+//! A product with few rows takes as long as the weights take to arrive from memory, and weights
+//! of 4 bits are an eighth of those in single precision. Kernels therefore read the stored
+//! blocks and decode them in registers. Every element is decoded to the same `f32` that ggml
+//! decodes it to, and products are summed in the same order as those of `f32`, so results
+//! have the same bits as with the decoded matrix.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `blocks.rs` | Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: blocks of 32 with one scale |
+//! | `k_quants.rs` | Q2_K to Q6_K: blocks of 256 with a scale for every 16 or 32 |
+//! | `codebooks.rs` | IQ4_NL, IQ4_XS, MXFP4: quants that index a table of values |
+//! | `format.rs` | the interface to block formats |
+//! | `packed.rs` | products with blocks of any format |
+//! | `matrix.rs` | the interface to matrices of any storage |
+
+mod blocks;
+mod codebooks;
+mod format;
+mod k_quants;
+mod matrix;
+mod packed;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod timings;
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::simd::{InstructionSet, Job, Simd, dispatch_on};
+use format::shape;
+pub(super) use matrix::Matrix;
+use matrix::Plain;
+use packed::Packed;
+
+/// How the numbers of a matrix are stored, all little-endian.
+///
+/// The quantised formats are ggml's. Rows are cut into blocks of 32 or 256 elements, each with
+/// one or more scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Storage {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of single precision.
+    Bf16,
+    /// 32 elements of 8 bits with a scale.
+    Q8_0,
+    /// 32 elements of 4 bits with a scale.
+    Q4_0,
+    /// 32 elements of 4 bits with a scale and an offset.
+    Q4_1,
+    /// 32 elements of 5 bits with a scale.
+    Q5_0,
+    /// 32 elements of 5 bits with a scale and an offset.
+    Q5_1,
+    /// 256 elements of 2 bits; a scale and an offset for every 16.
+    Q2K,
+    /// 256 elements of 3 bits; a scale for every 16.
+    Q3K,
+    /// 256 elements of 4 bits; a scale and an offset for every 32.
+    Q4K,
+    /// 256 elements of 5 bits; a scale and an offset for every 32.
+    Q5K,
+    /// 256 elements of 6 bits; a scale for every 16.
+    Q6K,
+    /// 32 elements of 4 bits that index a table, with a scale.
+    Iq4Nl,
+    /// 256 elements of 4 bits that index a table; a scale for every 32.
+    Iq4Xs,
+    /// 32 floating-point numbers of 4 bits with a common exponent.
+    Mxfp4,
+}
+
+impl Storage {
+    /// Elements and bytes of the smallest unit that can be stored. Rows have whole units.
+    #[must_use]
+    pub const fn block(self) -> (usize, usize) {
+        match self {
+            Storage::F32 => (1, 4),
+            Storage::F16 | Storage::Bf16 => (1, 2),
+            Storage::Q8_0 => shape::<blocks::Q8_0>(),
+            Storage::Q4_0 => shape::<blocks::Q4_0>(),
+            Storage::Q4_1 => shape::<blocks::Q4_1>(),
+            Storage::Q5_0 => shape::<blocks::Q5_0>(),
+            Storage::Q5_1 => shape::<blocks::Q5_1>(),
+            Storage::Q2K => shape::<k_quants::Q2K>(),
+            Storage::Q3K => shape::<k_quants::Q3K>(),
+            Storage::Q4K => shape::<k_quants::Q4K>(),
+            Storage::Q5K => shape::<k_quants::Q5K>(),
+            Storage::Q6K => shape::<k_quants::Q6K>(),
+            Storage::Iq4Nl => shape::<codebooks::Iq4Nl>(),
+            Storage::Iq4Xs => shape::<codebooks::Iq4Xs>(),
+            Storage::Mxfp4 => shape::<codebooks::Mxfp4>(),
+        }
+    }
+
+    /// Bytes of a row of `width` elements.
+    ///
+    /// # Panics
+    ///
+    /// When the row is not whole blocks.
+    #[must_use]
+    pub fn row_bytes(self, width: usize) -> usize {
+        let (elements, bytes) = self.block();
+        let whole = width.is_multiple_of(elements);
+        assert!(whole, "{width} elements are not whole blocks of {self:?}");
+        width / elements * bytes
+    }
+
+    /// The required alignment of stored rows, in bytes.
+    #[must_use]
+    pub const fn alignment(self) -> usize {
+        match self {
+            Storage::F32 => 4,
+            Storage::F16 | Storage::Bf16 => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// Rows of a matrix as they are stored, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    storage: Storage,
+    bytes: &'a [u8],
+    width: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// Rows of `width` elements each.
+    ///
+    /// # Panics
+    ///
+    /// When `width` is zero, no multiple of 16 or no multiple of the storage's block, when
+    /// `bytes` are not whole rows, or when they are not aligned to [`Storage::alignment`].
+    #[must_use]
+    pub fn new(storage: Storage, bytes: &'a [u8], width: usize) -> Rows<'a> {
+        let sixteens = width > 0 && width.is_multiple_of(16);
+        assert!(sixteens, "{width} columns: a multiple of 16 expected");
+        let row = storage.row_bytes(width);
+        let whole = bytes.len().is_multiple_of(row);
+        assert!(
+            whole,
+            "{} bytes are not whole rows of {row} bytes",
+            bytes.len()
+        );
+        let aligned = bytes.as_ptr().addr().is_multiple_of(storage.alignment());
+        assert!(aligned, "the rows of {storage:?} are not aligned");
+        Rows {
+            storage,
+            bytes,
+            width,
+        }
+    }
+
+    /// Rows of `width` numbers each in single precision.
+    ///
+    /// # Panics
+    ///
+    /// As for [`Rows::new`].
+    #[must_use]
+    pub fn from_f32(numbers: &'a [f32], width: usize) -> Rows<'a> {
+        Rows::new(Storage::F32, bytemuck::cast_slice(numbers), width)
+    }
+
+    /// How the rows are stored.
+    #[must_use]
+    pub fn storage(&self) -> Storage {
+        self.storage
+    }
+
+    /// Elements in a row.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.bytes.len() / self.storage.row_bytes(self.width)
+    }
+
+    /// Some of the rows.
+    ///
+    /// # Panics
+    ///
+    /// When there are fewer rows.
+    #[must_use]
+    pub fn slice(&self, rows: Range<usize>) -> Rows<'a> {
+        let row = self.storage.row_bytes(self.width);
+        Rows {
+            bytes: &self.bytes[rows.start * row..rows.end * row],
+            ..*self
+        }
+    }
+
+    /// Decodes one row to single precision.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such row, or `output` is not `width` numbers.
+    pub fn decode(&self, row: usize, output: &mut [f32]) {
+        self.decode_on(InstructionSet::best(), row, output);
+    }
+
+    fn decode_on(&self, set: InstructionSet, row: usize, output: &mut [f32]) {
+        assert_eq!(output.len(), self.width, "numbers of a decoded row");
+        self.slice(row..row + 1).decode_all(set, output);
+    }
+
+    /// Decodes all rows with one instruction set. `output` is as many numbers.
+    pub(super) fn decode_all(&self, set: InstructionSet, output: &mut [f32]) {
+        self.visit(DecodeOn { set, output });
+    }
+
+    /// Maximum rows of an input for which products decode these weights in registers. With
+    /// more, decoding once into memory was measured to be as fast or faster.
+    pub(super) fn direct_rows(&self, set: InstructionSet) -> usize {
+        match (self.storage, set) {
+            (Storage::F32, _) => usize::MAX,
+            (Storage::F16 | Storage::Bf16, _) => 16,
+            (_, InstructionSet::Portable) => 0,
+            _ => 4,
+        }
+    }
+
+    /// Calls `visitor` with the matrix as a type of its own for each storage.
+    pub(super) fn visit<V: Visitor>(self, visitor: V) -> V::Output {
+        let Rows { bytes, width, .. } = self;
+        match self.storage {
+            Storage::F32 => visitor.visit(Plain::<f32>::new(bytes, width)),
+            Storage::F16 => visitor.visit(Plain::<f16>::new(bytes, width)),
+            Storage::Bf16 => visitor.visit(Plain::<bf16>::new(bytes, width)),
+            Storage::Q8_0 => visitor.visit(Packed::<blocks::Q8_0>::new(bytes, width)),
+            Storage::Q4_0 => visitor.visit(Packed::<blocks::Q4_0>::new(bytes, width)),
+            Storage::Q4_1 => visitor.visit(Packed::<blocks::Q4_1>::new(bytes, width)),
+            Storage::Q5_0 => visitor.visit(Packed::<blocks::Q5_0>::new(bytes, width)),
+            Storage::Q5_1 => visitor.visit(Packed::<blocks::Q5_1>::new(bytes, width)),
+            Storage::Q2K => visitor.visit(Packed::<k_quants::Q2K>::new(bytes, width)),
+            Storage::Q3K => visitor.visit(Packed::<k_quants::Q3K>::new(bytes, width)),
+            Storage::Q4K => visitor.visit(Packed::<k_quants::Q4K>::new(bytes, width)),
+            Storage::Q5K => visitor.visit(Packed::<k_quants::Q5K>::new(bytes, width)),
+            Storage::Q6K => visitor.visit(Packed::<k_quants::Q6K>::new(bytes, width)),
+            Storage::Iq4Nl => visitor.visit(Packed::<codebooks::Iq4Nl>::new(bytes, width)),
+            Storage::Iq4Xs => visitor.visit(Packed::<codebooks::Iq4Xs>::new(bytes, width)),
+            Storage::Mxfp4 => visitor.visit(Packed::<codebooks::Mxfp4>::new(bytes, width)),
+        }
+    }
+}
+
+/// Work that is compiled once for each storage.
+pub(super) trait Visitor {
+    type Output;
+    fn visit<W: Matrix>(self, matrix: W) -> Self::Output;
+}
+
+/// Decodes all rows with one instruction set.
+struct DecodeOn<'a> {
+    set: InstructionSet,
+    output: &'a mut [f32],
+}
+
+impl Visitor for DecodeOn<'_> {
+    type Output = ();
+
+    fn visit<W: Matrix>(self, matrix: W) {
+        let DecodeOn { set, output } = self;
+        dispatch_on(set, Decode { matrix, output });
+    }
+}
+
+struct Decode<'a, W> {
+    matrix: W,
+    output: &'a mut [f32],
+}
+
+impl<W: Matrix> Job for Decode<'_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let rows = self.output.len() / self.matrix.width();
+        self.matrix.decode(simd, 0..rows, self.output);
+    }
+}

@@ -1,0 +1,327 @@
+//! Every storage against formulas in double precision.
+
+mod reference;
+
+use super::super::linear::{Part, linear};
+use super::super::pool::Pool;
+use super::super::split::Split;
+use super::super::tests::numbers;
+use super::*;
+use reference::element;
+
+/// Every storage.
+pub(super) const ALL: [Storage; 16] = [
+    Storage::F32,
+    Storage::F16,
+    Storage::Bf16,
+    Storage::Q8_0,
+    Storage::Q4_0,
+    Storage::Q4_1,
+    Storage::Q5_0,
+    Storage::Q5_1,
+    Storage::Q2K,
+    Storage::Q3K,
+    Storage::Q4K,
+    Storage::Q5K,
+    Storage::Q6K,
+    Storage::Iq4Nl,
+    Storage::Iq4Xs,
+    Storage::Mxfp4,
+];
+
+/// Where the numbers in half precision lie in a block.
+fn halves(storage: Storage) -> &'static [usize] {
+    match storage {
+        Storage::F32 | Storage::F16 | Storage::Bf16 | Storage::Mxfp4 => &[],
+        Storage::Q8_0 | Storage::Q4_0 | Storage::Q5_0 | Storage::Iq4Nl | Storage::Iq4Xs => &[0],
+        Storage::Q4_1 | Storage::Q5_1 | Storage::Q4K | Storage::Q5K => &[0, 2],
+        Storage::Q2K => &[80, 82],
+        Storage::Q3K => &[108],
+        Storage::Q6K => &[208],
+    }
+}
+
+/// Stored rows that own their bytes, aligned for any storage.
+pub(super) struct Owned {
+    storage: Storage,
+    words: Vec<u32>,
+    len: usize,
+    width: usize,
+}
+
+impl Owned {
+    fn new(storage: Storage, bytes: &[u8], width: usize) -> Owned {
+        let mut words = vec![0; bytes.len().div_ceil(4)];
+        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        Owned {
+            storage,
+            words,
+            len: bytes.len(),
+            width,
+        }
+    }
+
+    pub(super) fn rows(&self) -> Rows<'_> {
+        let bytes = &bytemuck::cast_slice(&self.words)[..self.len];
+        Rows::new(self.storage, bytes, self.width)
+    }
+}
+
+/// Bytes without a pattern.
+fn random_bytes(count: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let words: Vec<u64> = (0..count.div_ceil(8)).map(|_| next()).collect();
+    bytemuck::cast_slice(&words)[..count].to_vec()
+}
+
+/// Random blocks; `scale` makes each number in half precision, or the exponent of MXFP4.
+fn random_rows(
+    storage: Storage,
+    rows: usize,
+    width: usize,
+    seed: u64,
+    scale: impl Fn(u16) -> u16,
+) -> Owned {
+    let len = rows * storage.row_bytes(width);
+    let mut bytes = random_bytes(len, seed);
+    let (_, block_bytes) = storage.block();
+    for block in bytes.chunks_exact_mut(block_bytes) {
+        for &at in halves(storage) {
+            let bits = scale(u16::from_le_bytes([block[at], block[at + 1]]));
+            block[at..at + 2].copy_from_slice(&bits.to_le_bytes());
+        }
+        if storage == Storage::Mxfp4 {
+            block[0] = 118 + block[0] % 4;
+        }
+    }
+    Owned::new(storage, &bytes, width)
+}
+
+/// Random blocks whose elements are not far from 1, as those of models.
+pub(super) fn small_rows(storage: Storage, rows: usize, width: usize, seed: u64) -> Owned {
+    let number = |i: usize| ((i * 7919) % 1009) as f32 / 504.5 - 1.0;
+    let numbers = (0..rows * width).map(number);
+    let bytes: Vec<u8> = match storage {
+        Storage::F32 => numbers.flat_map(|x| x.to_le_bytes()).collect(),
+        Storage::F16 => numbers
+            .flat_map(|x| f16::from_f32(x).to_le_bytes())
+            .collect(),
+        Storage::Bf16 => numbers
+            .flat_map(|x| bf16::from_f32(x).to_le_bytes())
+            .collect(),
+        // Scales with magnitudes from 2^-13 to 2^-12.
+        _ => return random_rows(storage, rows, width, seed, |bits| bits & 0x8BFF | 0x0800),
+    };
+    Owned::new(storage, &bytes, width)
+}
+
+/// All elements by the reference.
+fn expected(rows: &Rows<'_>) -> Vec<f32> {
+    let (elements, block_bytes) = rows.storage.block();
+    let blocks = rows.bytes.chunks_exact(block_bytes);
+    let of_block = |block| (0..elements).map(move |i| element(rows.storage, block, i));
+    blocks.flat_map(of_block).collect()
+}
+
+/// All elements.
+fn decoded(set: InstructionSet, rows: &Rows<'_>) -> Vec<f32> {
+    let mut output = vec![f32::NAN; rows.rows() * rows.width];
+    for (row, output) in output.chunks_mut(rows.width).enumerate() {
+        rows.decode_on(set, row, output);
+    }
+    output
+}
+
+/// Equal to the last bit. Signs of zeros and kinds of NaN do not count.
+fn same(a: f32, b: f32) -> bool {
+    a == b || a.is_nan() && b.is_nan()
+}
+
+/// Any finite number in half precision.
+fn finite(bits: u16) -> u16 {
+    if bits & 0x7C00 == 0x7C00 {
+        bits & !0x4000
+    } else {
+        bits
+    }
+}
+
+#[test]
+fn elements_equal_the_formulas() {
+    for storage in ALL {
+        for (seed, width) in [(1, 256), (2, 768)] {
+            let mut owned = random_rows(storage, 30, width, seed, finite);
+            if storage == Storage::Mxfp4 {
+                // Every exponent.
+                let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut owned.words);
+                let blocks = bytes.chunks_exact_mut(17).enumerate();
+                blocks.for_each(|(index, block)| block[0] = index as u8);
+            }
+            let rows = owned.rows();
+            let expected = expected(&rows);
+            for &set in InstructionSet::available() {
+                let pairs = decoded(set, &rows).into_iter().zip(&expected);
+                for (at, (found, expected)) in pairs.enumerate() {
+                    let place = || format!("{set:?}, {storage:?}, element {at}");
+                    assert!(
+                        same(found, *expected),
+                        "{}: {found}, not {expected}",
+                        place()
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A change of any byte changes an element, so the test above sees every byte.
+#[test]
+fn every_byte_counts() {
+    for storage in ALL {
+        let width = storage.block().0.max(16);
+        let mut owned = small_rows(storage, 1, width, 5);
+        let before = expected(&owned.rows());
+        for at in 0..owned.len {
+            let changes = |bit: usize| {
+                let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut owned.words);
+                bytes[at] ^= 1 << bit;
+                let rows = owned.rows();
+                let after = decoded(InstructionSet::best(), &rows);
+                let is_right = after.iter().zip(expected(&rows)).all(|(a, b)| same(*a, b));
+                assert!(is_right, "{storage:?}, bit {bit} of byte {at}");
+                let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut owned.words);
+                bytes[at] ^= 1 << bit;
+                after.iter().zip(&before).any(|(a, b)| !same(*a, *b))
+            };
+            let count = (0..8).map(changes).filter(|changed| *changed).count();
+            assert!(count > 0, "{storage:?}, byte {at}");
+        }
+    }
+}
+
+/// The product with one matrix on one instruction set.
+fn product(set: InstructionSet, input: &[f32], weight: Rows<'_>) -> Vec<f32> {
+    let n = weight.rows();
+    let mut output = vec![f32::NAN; input.len() / weight.width * n];
+    let part = Part {
+        input,
+        weight,
+        bias: None,
+        output: &Split::new(&mut output),
+        first: 0,
+        n,
+    };
+    part.compute(set);
+    output
+}
+
+/// The largest error of a product, relative to the sum of its terms' magnitudes.
+fn largest_error(found: &[f32], input: &[f32], weight: &[f32], width: usize) -> f64 {
+    let inputs = input.chunks(width);
+    let pairs = inputs.flat_map(|x| weight.chunks(width).map(move |w| (x, w)));
+    let error = |((x, w), found): ((&[f32], &[f32]), &f32)| {
+        let terms = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
+        let magnitude: f64 = terms.clone().map(f64::abs).sum();
+        (f64::from(*found) - terms.sum::<f64>()).abs() / (magnitude + 1e-30)
+    };
+    pairs.zip(found).map(error).fold(0.0, f64::max)
+}
+
+#[test]
+fn products_have_the_bits_of_decoded_products() {
+    for (index, storage) in ALL.into_iter().enumerate() {
+        for rows in 1..12 {
+            let width = 256 * (1 + (rows + index) % 2);
+            let n = 1 + (rows * 17 + index * 5) % 40;
+            let owned = small_rows(storage, n, width, rows as u64);
+            let input = numbers(rows * width, 9);
+            let weight = expected(&owned.rows());
+            for &set in InstructionSet::available() {
+                let found = product(set, &input, owned.rows());
+                let plain = product(set, &input, Rows::from_f32(&weight, width));
+                assert_eq!(found, plain, "{set:?}, {storage:?}, {rows} rows of {width}");
+                let error = largest_error(&found, &input, &weight, width);
+                assert!(error < 2e-6, "{set:?}, {storage:?}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_element_is_noticed() {
+    let (width, input) = (512, numbers(512, 9));
+    let owned = small_rows(Storage::Q4K, 8, width, 1);
+    let mut weight = expected(&owned.rows());
+    let found = product(InstructionSet::best(), &input, owned.rows());
+    weight[3 * width + 77] += 0.02;
+    assert!(largest_error(&found, &input, &weight, width) > 1e-5);
+}
+
+#[test]
+fn rows_do_not_depend_on_each_other() {
+    for storage in ALL {
+        let (width, n, rows) = (256, 45, 11);
+        let owned = small_rows(storage, n, width, 4);
+        let input = numbers(rows * width, 3);
+        for &set in InstructionSet::available() {
+            let together = product(set, &input, owned.rows());
+            for (row, expected) in input.chunks(width).zip(together.chunks(n)) {
+                assert_eq!(
+                    product(set, row, owned.rows()),
+                    expected,
+                    "{set:?}, {storage:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn stacked_matrices_may_have_different_storage() {
+    let width = 512;
+    let stack = [
+        small_rows(Storage::Q4K, 37, width, 1),
+        small_rows(Storage::Q6K, 200, width, 2),
+        small_rows(Storage::F32, 5, width, 3),
+        small_rows(Storage::Q8_0, 0, width, 4),
+        small_rows(Storage::Q5_1, 90, width, 5),
+    ];
+    let rows: Vec<Rows<'_>> = stack.iter().map(Owned::rows).collect();
+    let weight: Vec<f32> = rows.iter().flat_map(expected).collect();
+    let n = weight.len() / width;
+    let bias = numbers(n, 6);
+    for (count, threads) in [(1, 3), (3, 1), (5, 2), (9, 4)] {
+        let input = numbers(count * width, 7);
+        let pool = Pool::new(threads);
+        let [mut found, mut plain] = [vec![f32::NAN; count * n], vec![f32::NAN; count * n]];
+        linear(&pool, &input, &rows, Some(&bias), &mut found);
+        let together = [Rows::from_f32(&weight, width)];
+        linear(&Pool::new(1), &input, &together, Some(&bias), &mut plain);
+        assert_eq!(found, plain, "{count} rows, {threads} threads");
+    }
+}
+
+#[test]
+#[should_panic(expected = "35 bytes are not whole rows of 34 bytes")]
+fn parts_of_rows_are_rejected() {
+    let _ = Rows::new(Storage::Q8_0, &[0; 35], 32);
+}
+
+#[test]
+#[should_panic(expected = "288 elements are not whole blocks of Q4K")]
+fn parts_of_blocks_are_rejected() {
+    let _ = Rows::new(Storage::Q4K, &[0; 144], 288);
+}
+
+#[test]
+#[should_panic(expected = "the rows of F32 are not aligned")]
+fn rows_that_are_not_aligned_are_rejected() {
+    let words = [0_u32; 17];
+    let _ = Rows::new(Storage::F32, &bytemuck::cast_slice(&words)[1..65], 16);
+}

@@ -1,0 +1,119 @@
+//! Products with matrices as their files store them, and their rows, as operations of a graph.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, Stream};
+use motet_kernels::linear::linear as project;
+use motet_kernels::pool::Pool;
+
+use super::one;
+use crate::bridge::{Kernel, View, ViewMut, apply};
+use crate::weights::StoredMatrix;
+
+/// `input` (`[..., width]`) times the transpose of `matrix` (`[n, width]`), times `factor`
+/// where given, plus `bias` (`[n]`) where given, as one operation.
+///
+/// # Errors
+///
+/// When the shapes do not fit, and as for [`apply`].
+pub(crate) fn stored_linear(
+    input: &Array,
+    matrix: &StoredMatrix,
+    factor: Option<f32>,
+    bias: Option<&Array>,
+    stream: &Stream,
+) -> Result<Array, Exception> {
+    let [rows, columns] = [matrix.rows() as i32, matrix.columns() as i32];
+    let mut shape = input.shape().to_vec();
+    let fits = shape.last() == Some(&columns) && bias.is_none_or(|bias| bias.shape() == [rows]);
+    if !fits {
+        let (input, bias) = (input.shape(), bias.map(Array::shape));
+        return Err(Exception::custom(format!(
+            "stored_linear: input {input:?}, a matrix of [{rows}, {columns}] and bias {bias:?} \
+             do not fit"
+        )));
+    }
+    if let Some(last) = shape.last_mut() {
+        *last = rows;
+    }
+    let inputs: Vec<&Array> = [input].into_iter().chain(bias).collect();
+    let kernel = Product {
+        matrix: matrix.clone(),
+        factor: factor.filter(|factor| *factor != 1.0),
+    };
+    one(apply(kernel, &inputs, &[&shape], stream)?)
+}
+
+/// Rows `indices` (`[rows]`, 32-bit integers) of `matrix`, in single precision, as one operation.
+///
+/// # Errors
+///
+/// When `indices` has another type or shape, and as for [`apply`]. An index that is not less than
+/// the matrix's rows fails the operation when it runs.
+pub(crate) fn stored_rows(
+    matrix: &StoredMatrix,
+    indices: &Array,
+    stream: &Stream,
+) -> Result<Array, Exception> {
+    let &[count] = indices.shape() else {
+        let shape = indices.shape();
+        return Err(Exception::custom(format!(
+            "stored_rows: indices {shape:?} are not [rows]"
+        )));
+    };
+    if !matches!(indices.dtype(), Dtype::Uint32 | Dtype::Int32) {
+        let found = indices.dtype();
+        return Err(Exception::custom(format!(
+            "stored_rows: indices are {found:?}, expected 32-bit integers"
+        )));
+    }
+    // Kernels read arrays of `f32`: the same bits under another type.
+    let bits = indices.view_dtype(Dtype::Float32)?;
+    let kernel = Lookup {
+        matrix: matrix.clone(),
+    };
+    let shape = [count, matrix.columns() as i32];
+    one(apply(kernel, &[&bits], &[&shape], stream)?)
+}
+
+struct Product {
+    matrix: StoredMatrix,
+    factor: Option<f32>,
+}
+
+impl Kernel for Product {
+    fn run(&self, inputs: &[View<'_>], _: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
+        let [input, bias @ ..] = inputs else {
+            unreachable!("the operation has an input")
+        };
+        let bias = bias.first().map(|bias| &*bias.data);
+        let output = &mut *outputs[0].data;
+        let pool = Pool::global();
+        let parts = self.matrix.parts();
+        let Some(factor) = self.factor else {
+            return project(pool, &input.data, &parts, bias, output);
+        };
+        project(pool, &input.data, &parts, None, output);
+        for row in output.chunks_exact_mut(self.matrix.rows()) {
+            match bias {
+                Some(bias) => row
+                    .iter_mut()
+                    .zip(bias)
+                    .for_each(|(y, b)| *y = *y * factor + b),
+                None => row.iter_mut().for_each(|y| *y *= factor),
+            }
+        }
+    }
+}
+
+struct Lookup {
+    matrix: StoredMatrix,
+}
+
+impl Kernel for Lookup {
+    fn run(&self, inputs: &[View<'_>], _: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
+        let rows = outputs[0].data.chunks_exact_mut(self.matrix.columns());
+        for (index, row) in inputs[0].data.iter().zip(rows) {
+            self.matrix.decode(index.to_bits() as usize, row);
+        }
+    }
+}

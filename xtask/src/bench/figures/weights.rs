@@ -1,0 +1,86 @@
+//! Figures of weights as their files store them.
+
+use super::{Better, Figure, Needs, RATIO};
+use crate::bench::{model, weights};
+use crate::model::Model;
+
+const LLAMA: &str = "llama-server on the same Q4_1 file, where one is at hand";
+const LLAMA_LARGE: &str = "llama-server on the same Q4_K_M file of Qwen2.5-Coder 1.5B";
+const BYTES: &str = "the time in which as many threads read the step's bytes";
+
+const fn figure(
+    name: &'static str,
+    versus: &'static str,
+    goal: f64,
+    better: Better,
+    measure: fn(&mut super::Workbench) -> anyhow::Result<super::Measured>,
+) -> Figure {
+    Figure {
+        name,
+        unit: RATIO,
+        versus,
+        goal: Some(goal),
+        better,
+        needs: Needs::Mlx,
+        measure,
+    }
+}
+
+pub(super) const FIGURES: &[Figure] = &[
+    figure(
+        "weights.decode_b1_vs_llama",
+        LLAMA,
+        1.2,
+        Better::Higher,
+        |workbench| weights::decode(workbench, Model::SmolLm2, 1),
+    ),
+    figure(
+        "weights.decode_b16_vs_llama",
+        LLAMA,
+        2.0,
+        Better::Higher,
+        |workbench| weights::decode(workbench, Model::SmolLm2, 16),
+    ),
+    figure(
+        "weights.prefill_vs_llama",
+        LLAMA,
+        1.5,
+        Better::Higher,
+        |workbench| weights::prefill(workbench, Model::SmolLm2),
+    ),
+    figure(
+        "weights.step_b1_vs_bytes",
+        BYTES,
+        1.3,
+        Better::Lower,
+        |workbench| model::step_vs_roofline(workbench, 1, 128),
+    ),
+    figure(
+        "weights.step_b16_vs_bytes",
+        BYTES,
+        1.5,
+        Better::Lower,
+        |workbench| model::step_vs_roofline(workbench, 16, 128),
+    ),
+    figure(
+        "weights.large_b1_vs_llama",
+        LLAMA_LARGE,
+        1.0,
+        Better::Higher,
+        |workbench| weights::decode(workbench, Model::Qwen25Coder, 1),
+    ),
+    figure(
+        "weights.large_b8_vs_llama",
+        LLAMA_LARGE,
+        1.5,
+        Better::Higher,
+        |workbench| weights::decode(workbench, Model::Qwen25Coder, 8),
+    ),
+    figure(
+        "weights.large_prefill_vs_llama",
+        LLAMA_LARGE,
+        1.2,
+        Better::Higher,
+        |workbench| weights::prefill(workbench, Model::Qwen25Coder),
+    ),
+];
