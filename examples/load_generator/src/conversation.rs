@@ -16,26 +16,46 @@ const ASSISTANT: TokenId = 3;
 /// The first token that stands for words.
 const WORDS: TokenId = 4;
 
+/// Begins a user's part where there is no chat template. A reply ends before it.
+pub(crate) const GUEST: &str = "\nGuest:";
+/// Begins the model's part where there is no chat template.
+const HOST: &str = "\nConcierge:";
+
+/// The form in which a model gets conversations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Messages: the model has a chat template.
+    Chat,
+    /// One text, with the speakers' names: a base model without a chat template.
+    Script,
+    /// Tokens: the oracle, which has no tokenizer.
+    Tokens,
+}
+
 /// A conversation so far, in the form that the model gets.
 #[derive(Clone, Debug)]
 pub(crate) enum Conversation {
     /// For a model with a tokenizer and a chat template.
     Chat(Vec<Message>),
+    /// For a model with a tokenizer and without a chat template.
+    Script(Vec<Message>),
     /// For the oracle, which has neither. Each word is one token.
     Tokens(Vec<TokenId>),
 }
 
 impl Conversation {
     /// Creates a conversation that holds only the system prompt.
-    pub(crate) fn new(is_text: bool, system_prompt: &str) -> Self {
-        let mut conversation = if is_text {
-            Conversation::Chat(Vec::new())
-        } else {
-            Conversation::Tokens(Vec::new())
+    pub(crate) fn new(form: Form, system_prompt: &str) -> Self {
+        let mut conversation = match form {
+            Form::Chat => Conversation::Chat(Vec::new()),
+            Form::Script => Conversation::Script(Vec::new()),
+            Form::Tokens => Conversation::Tokens(Vec::new()),
         };
         if !system_prompt.is_empty() {
             match &mut conversation {
-                Conversation::Chat(messages) => messages.push(Message::system(system_prompt)),
+                Conversation::Chat(messages) | Conversation::Script(messages) => {
+                    messages.push(Message::system(system_prompt));
+                }
                 Conversation::Tokens(tokens) => speak(tokens, SYSTEM, system_prompt),
             }
         }
@@ -45,7 +65,9 @@ impl Conversation {
     /// Appends a question of the user.
     pub(crate) fn ask(&mut self, question: &str) {
         match self {
-            Conversation::Chat(messages) => messages.push(Message::user(question)),
+            Conversation::Chat(messages) | Conversation::Script(messages) => {
+                messages.push(Message::user(question));
+            }
             Conversation::Tokens(tokens) => {
                 speak(tokens, USER, question);
                 tokens.push(ASSISTANT);
@@ -56,7 +78,9 @@ impl Conversation {
     /// Drops everything except the system prompt.
     pub(crate) fn forget(&mut self) {
         match self {
-            Conversation::Chat(messages) => messages.retain(|message| message.role == "system"),
+            Conversation::Chat(messages) | Conversation::Script(messages) => {
+                messages.retain(|message| message.role == "system");
+            }
             Conversation::Tokens(tokens) => {
                 let user = tokens.iter().position(|token| *token == USER);
                 tokens.truncate(user.unwrap_or(tokens.len()));
@@ -68,6 +92,7 @@ impl Conversation {
     pub(crate) fn prompt(&self) -> Prompt {
         match self {
             Conversation::Chat(messages) => Prompt::Chat(messages.clone().into()),
+            Conversation::Script(messages) => Prompt::Text(script(messages)),
             Conversation::Tokens(tokens) => Prompt::Tokens(tokens.clone()),
         }
     }
@@ -75,10 +100,24 @@ impl Conversation {
     /// Appends a reply of the model.
     pub(crate) fn answer(&mut self, reply_text: &str, reply_tokens: &[TokenId]) {
         match self {
-            Conversation::Chat(messages) => messages.push(Message::assistant(reply_text)),
+            Conversation::Chat(messages) | Conversation::Script(messages) => {
+                messages.push(Message::assistant(reply_text));
+            }
             Conversation::Tokens(tokens) => tokens.extend_from_slice(reply_tokens),
         }
     }
+}
+
+/// The messages as one text, which the model continues with its next reply.
+fn script(messages: &[Message]) -> String {
+    let part = |message: &Message| match message.role.as_str() {
+        "system" => format!("{}\n", message.content),
+        "user" => format!("{GUEST} {}", message.content),
+        _ => format!("{HOST}{}", message.content),
+    };
+    let mut text: String = messages.iter().map(part).collect();
+    text += HOST;
+    text
 }
 
 fn speak(tokens: &mut Vec<TokenId>, speaker: TokenId, text: &str) {
@@ -100,7 +139,7 @@ mod tests {
 
     #[test]
     fn each_turn_continues_the_last() {
-        let mut conversation = Conversation::new(false, "You are a stone.");
+        let mut conversation = Conversation::new(Form::Tokens, "You are a stone.");
         conversation.ask("How old are you?");
         let Prompt::Tokens(first) = conversation.prompt() else {
             panic!("expected a prompt of tokens");
@@ -123,8 +162,8 @@ mod tests {
 
     #[test]
     fn the_system_prompt_is_not_forgotten() {
-        for is_text in [false, true] {
-            let fresh = Conversation::new(is_text, "You are a stone.");
+        for form in [Form::Chat, Form::Script, Form::Tokens] {
+            let fresh = Conversation::new(form, "You are a stone.");
             let mut conversation = fresh.clone();
             conversation.ask("How old are you?");
             conversation.answer("", &[7, 8, 9]);
@@ -134,8 +173,18 @@ mod tests {
     }
 
     #[test]
+    fn a_script_names_the_speakers() {
+        let mut conversation = Conversation::new(Form::Script, "A hotel.");
+        conversation.ask("Is it warm?");
+        conversation.answer(" Yes.", &[1]);
+        conversation.ask("Why?");
+        let text = "A hotel.\n\nGuest: Is it warm?\nConcierge: Yes.\nGuest: Why?\nConcierge:";
+        assert_eq!(conversation.prompt(), Prompt::Text(text.to_owned()));
+    }
+
+    #[test]
     fn chat_keeps_the_roles() {
-        let mut conversation = Conversation::new(true, "");
+        let mut conversation = Conversation::new(Form::Chat, "");
         conversation.ask("Hello?");
         conversation.answer("Hello.", &[1]);
         let Prompt::Chat(chat) = conversation.prompt() else {

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use motet::Engine;
 
 use crate::arguments::Arguments;
+use crate::conversation::Form;
 use crate::progress::Progress;
 use crate::server::{Client, Settings};
 use crate::start;
@@ -54,9 +55,16 @@ impl LoadTarget {
         }
     }
 
-    /// Whether it accepts chats rather than the oracle's tokens.
-    pub(crate) fn takes_text(&self) -> bool {
-        self.engine().is_none_or(|engine| engine.text().is_some())
+    /// The form in which it takes conversations.
+    pub(crate) fn form(&self) -> Form {
+        let Some(engine) = self.engine() else {
+            return Form::Chat;
+        };
+        match engine.text().map(|text| text.template()) {
+            Some(Some(_)) => Form::Chat,
+            Some(None) => Form::Script,
+            None => Form::Tokens,
+        }
     }
 
     /// Shuts an engine down; a server continues.

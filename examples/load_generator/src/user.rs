@@ -8,7 +8,7 @@ use motet::request::{FinishReason, Prompt};
 use motet::{Engine, Request, TokenId, TokenStream};
 use tokio::sync::watch;
 
-use crate::conversation::Conversation;
+use crate::conversation::{Conversation, GUEST};
 use crate::load_target::LoadTarget;
 use crate::mix::Kind;
 use crate::progress::RunBars;
@@ -96,7 +96,7 @@ pub(crate) async fn visit(
 ) -> Visit {
     let mut visit = Visit {
         kind: script.kind,
-        conversation: Conversation::new(load_target.takes_text(), &script.system_prompt),
+        conversation: Conversation::new(load_target.form(), &script.system_prompt),
         turns: Vec::new(),
     };
     let mut free_at = start;
@@ -141,6 +141,9 @@ fn request(script: &Script, cue: &Cue, prompt: &Prompt) -> Request {
         ..Sampling::GREEDY
     };
     request.ignore_end_tokens = script.ignore_end;
+    if let Prompt::Text(_) = prompt {
+        request.stop_strings = vec![GUEST.to_owned()];
+    }
     request.logit_bias = script
         .banned
         .iter()

@@ -23,6 +23,7 @@
 //! [`workbench::Workbench`] that starts it.
 
 mod cache_core;
+mod counters;
 mod demo;
 mod figures;
 mod hostile;

@@ -37,6 +37,20 @@ pub(super) fn unique(workbench: &mut Workbench, peer: Peer) -> Result<Measured> 
     against(workbench, peer, &format!("--unique-words 100 {load}"))
 }
 
+/// The same for one user with two turns.
+pub(super) fn single(workbench: &mut Workbench, peer: Peer) -> Result<Measured> {
+    let load = if workbench.is_quick() {
+        "--users 1 --turns 1 --reply-tokens 4"
+    } else {
+        "--users 1 --turns 2 --reply-tokens 128"
+    };
+    against(
+        workbench,
+        peer,
+        &format!("--fresh --system-words 40 {load}"),
+    )
+}
+
 /// Both servers answer until the model's own end. Their greedy replies can differ from where two
 /// tokens are almost equally likely, so times are compared per token of output.
 fn against(workbench: &mut Workbench, peer: Peer, load: &str) -> Result<Measured> {

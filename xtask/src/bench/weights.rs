@@ -1,7 +1,14 @@
 //! Figures of weights as their files store them, against llama.cpp on the same file.
 
-use anyhow::Result;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
 use serde_json::json;
+
+use super::counters::Process;
 
 use super::model::{close, compared, run, vocab_size};
 use super::prompts::{prompt, prompts};
@@ -50,4 +57,49 @@ pub(super) fn prefill(workbench: &mut Workbench, model: Model) -> Result<Measure
         side.ask(&request)?.number("seconds")
     })?;
     Ok(compared(&pairs, tokens as f64, "tok/s"))
+}
+
+/// Resident memory of our server after one answer ÷ the bytes of its model's file. Its largest
+/// resident memory until then is in the remark.
+pub(super) fn resident_vs_file(workbench: &mut Workbench) -> Result<Measured> {
+    let (server, file) = workbench.server_of(Model::Qwen25Coder)?;
+    let (generator, serving, json) = workbench.started(&server)?;
+    let load = ["--users", "1", "--turns", "1", "--reply-tokens", "8"].map(str::to_owned);
+    serving.load(generator, &load, json)?;
+    let process = Process::new(serving.id())?;
+    let (resident, peak) = (process.resident_bytes()?, process.peak_bytes()?);
+    let bytes = std::fs::metadata(&file)?.len();
+    let remark = format!(
+        "{:.0} MB resident, at most {:.0} MB, for a file of {:.0} MB",
+        resident as f64 / 1e6,
+        peak as f64 / 1e6,
+        bytes as f64 / 1e6,
+    );
+    Ok(Measured::new(vec![resident as f64 / bytes as f64]).remark(remark))
+}
+
+/// The time until our server is ready ÷ the time to read its model's file once. The file is in
+/// the system's cache for both.
+pub(super) fn load_vs_read(workbench: &mut Workbench) -> Result<Measured> {
+    let rounds = workbench.rounds();
+    let (server, file) = workbench.server_of(Model::Qwen25Coder)?;
+    let pairs = take_turns(rounds, |turn| match turn {
+        Turn::First => seconds_to_read(&file),
+        Turn::Second => {
+            let started_at = Instant::now();
+            workbench.started(&server)?;
+            Ok(started_at.elapsed().as_secs_f64())
+        }
+    })?;
+    let (reading, starting) = pairs.medians();
+    let remark = format!("ready after {starting:.2} s, read in {reading:.2} s (medians)");
+    Ok(Measured::new(pairs.second_by_first()).remark(remark))
+}
+
+fn seconds_to_read(path: &Path) -> Result<f64> {
+    let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let mut buffer = vec![0; 1 << 20];
+    let started_at = Instant::now();
+    while file.read(&mut buffer)? > 0 {}
+    Ok(started_at.elapsed().as_secs_f64())
 }

@@ -41,6 +41,8 @@ pub(super) struct Workbench {
     recovery: Option<Side>,
     load_generator: Option<PathBuf>,
     our_server: Option<Serving>,
+    /// Our server on another model.
+    other_server: Option<Serving>,
     mlx_lm_server: Option<Serving>,
     llama_server: Option<Serving>,
     /// Each model on our side and on llama.cpp's.
@@ -110,6 +112,7 @@ impl Workbench {
             recovery: None,
             load_generator: None,
             our_server: None,
+            other_server: None,
             mlx_lm_server: None,
             llama_server: None,
             duels: Vec::new(),
@@ -361,6 +364,31 @@ impl Workbench {
             arguments,
             model: OUR_MODEL,
         })
+    }
+
+    /// Our server to start on another model, and that model's file. Any server that runs is
+    /// ended.
+    pub(super) fn server_of(&mut self, model: Model) -> Result<(OurServer, PathBuf)> {
+        llama_server::find()?;
+        self.duels.clear();
+        self.our_server = None;
+        let file = model.ensure(&self.cache)?;
+        let mut server = self.our_server_to_start()?;
+        server.arguments = ["--model".into(), file.clone().into()].to_vec();
+        server.arguments.extend(["--name".into(), OUR_MODEL.into()]);
+        Ok((server, file))
+    }
+
+    /// Starts that server, and returns the load generator, the server and the place of load
+    /// reports. The server is ended when this returns the next time.
+    pub(super) fn started(&mut self, server: &OurServer) -> Result<(&Path, &Serving, &Path)> {
+        self.build_load_generator()?;
+        self.other_server = None;
+        let log = report::folder()?.join("other-server.log");
+        self.other_server = Some(server.start(&log)?);
+        let generator = self.load_generator.as_ref().expect("it was just built");
+        let started = self.other_server.as_ref().expect("it was just started");
+        Ok((generator, started, &self.loads))
     }
 
     fn start_mlx_lm_server(&self) -> Result<Serving> {

@@ -13,6 +13,7 @@ use super::groups::{Cached, LayerGroups};
 use super::layers::Weights;
 use super::ops::Ops;
 use super::profile::{self, Op};
+use super::weights::MatrixForm;
 use super::{Backend, MlxDevice, MlxModel, MlxOptions, MlxTail, bridge, spec};
 use checkpoint::{QWEN, Qwen, Sizes, VOCAB};
 use motet_core::protocol::{ModelError, OutputKind, SpanOutput};
@@ -161,7 +162,9 @@ fn load_in_bf16(folder: &Path) -> MlxModel {
     let cached = Cached::as_it_is(FloatKind::Bf16);
     let groups = Arc::new(LayerGroups::new(blueprint, cached));
     let stream = Stream::new_with_device(&Device::cpu());
-    let weights = with_stream(&stream, || Weights::load(&files, Dtype::Bfloat16, true));
+    let weights = with_stream(&stream, || {
+        Weights::load(&files, Dtype::Bfloat16, MatrixForm::Affine)
+    });
     let network = Network {
         weights: weights.unwrap_or_else(|_| panic!("the weights load")),
         attentions: Attentions::new(blueprint, &groups, cached, AttentionBackend::Composed),

@@ -4,6 +4,7 @@ use mlx_rs::Array;
 use motet_kernels::experts::{self, Choice, Routing, choose};
 use motet_kernels::gated::Activation;
 use motet_kernels::pool::Pool;
+use motet_kernels::weights::Rows;
 use motet_mlx::kernel_ops::experts::{self as expert_ops, ExpertOptions, ExpertWeights};
 
 use super::{check_rejected, data, numbers, stream};
@@ -44,9 +45,9 @@ impl Weights {
             count: 3,
             hidden: 32,
             inner: 48,
-            gate: &gate,
-            up: &up,
-            down: &down,
+            gate: &[Rows::from_f32(&gate, 32)],
+            up: &[Rows::from_f32(&up, 32)],
+            down: &[Rows::from_f32(&down, 48)],
             biases: Some(experts::ExpertBiases {
                 gate: &gate_bias,
                 up: &up_bias,

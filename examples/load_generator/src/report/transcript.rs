@@ -23,7 +23,8 @@ pub(crate) fn transcripts(visits: &[Visit], users: usize, is_oracle: bool) -> St
 }
 
 fn transcript(number: usize, visit: &Visit) -> String {
-    let Conversation::Chat(messages) = &visit.conversation else {
+    let (Conversation::Chat(messages) | Conversation::Script(messages)) = &visit.conversation
+    else {
         return String::new();
     };
     let mut endings = visit.turns.iter().map(|turn| &turn.ending);

@@ -44,6 +44,24 @@ pub(super) const FIGURES: &[Figure] = &[
         measure: |workbench| server::shared(workbench, Peer::LlamaServer),
     },
     Figure {
+        name: "server.unique_vs_llama_server",
+        unit: RATIO,
+        versus: "wall time of that llama-server for 16 unlike prompts",
+        goal: Some(0.25),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: |workbench| server::unique(workbench, Peer::LlamaServer),
+    },
+    Figure {
+        name: "server.single_vs_llama_server",
+        unit: RATIO,
+        versus: "wall time of that llama-server for one user with two turns",
+        goal: Some(0.8),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: |workbench| server::single(workbench, Peer::LlamaServer),
+    },
+    Figure {
         name: "server.hostile_grammar_gap",
         unit: RATIO,
         versus: "median step of eight streams undisturbed; their longest gap beside four clients that send the hostile \

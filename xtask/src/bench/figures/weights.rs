@@ -83,4 +83,18 @@ pub(super) const FIGURES: &[Figure] = &[
         Better::Higher,
         |workbench| weights::prefill(workbench, Model::Qwen25Coder),
     ),
+    figure(
+        "weights.resident_vs_file",
+        "the file of Qwen2.5-Coder 1.5B; resident memory of the server after one answer",
+        1.15,
+        Better::Lower,
+        weights::resident_vs_file,
+    ),
+    figure(
+        "weights.load_vs_read",
+        "the time to read that file once; time until the server is ready",
+        1.5,
+        Better::Lower,
+        weights::load_vs_read,
+    ),
 ];

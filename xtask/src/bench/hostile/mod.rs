@@ -8,7 +8,7 @@
 //! | `payloads.rs` | schemas, texts and bodies to attack with |
 //! | `attack.rs`, `exchange.rs` | hostile clients, and the one request that each sends at a time |
 //! | `streams.rs` | honest clients, and the arrival times of their tokens |
-//! | `victim.rs`, `process.rs` | the watched server; its processor time and memory |
+//! | `victim.rs` | the watched server; its processor time and memory |
 //!
 //! All traffic goes over loopback and is bounded in count and time. The server is a process of
 //! its own. It is ended when it grows beyond the memory that the machine can spare, and when it
@@ -23,7 +23,6 @@ mod gaps;
 #[allow(unreachable_pub, reason = "tests include it too")]
 mod grammars;
 mod payloads;
-mod process;
 mod streams;
 mod victim;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::process::Process;
+use crate::bench::counters::Process;
 use crate::bench::report;
 use crate::bench::serving::{OurServer, Serving};
 
