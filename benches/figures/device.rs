@@ -133,7 +133,7 @@ pub(crate) fn serve(_path: &Path, mode: Mode) -> Result<()> {
 #[cfg(feature = "mlx")]
 pub(crate) fn overlap(path: &Path) -> Result<()> {
     use motet::model::mlx::{MlxModel, MlxOptions};
-    use motet::model::weights::{ModelFiles, Role};
+    use motet::model::weights::ModelFiles;
 
     let files = ModelFiles::open(path)?;
     let mut model = MlxModel::load(&files, MlxOptions::default())?;
@@ -152,7 +152,7 @@ pub(crate) fn overlap(_path: &Path) -> Result<()> {
 #[cfg(feature = "mlx")]
 pub(crate) fn profile(path: &Path, quick: bool) -> Result<()> {
     use motet::model::mlx::{MlxModel, MlxOptions, bridge};
-    use motet::model::weights::{ModelFiles, Role};
+    use motet::model::weights::ModelFiles;
 
     use crate::profile::{ProfileSize, print};
 

@@ -333,7 +333,7 @@ fn matrices_that_are_stacked_may_have_several_formats() {
 }
 
 #[test]
-fn weights_as_stored_outlive_their_files_and_are_taken_over() {
+fn weights_as_stored_outlive_their_files_and_are_reused() {
     let _serial = one_at_a_time();
     let file = gguf(|_| 9);
     let retained = RetainedWeights::default();

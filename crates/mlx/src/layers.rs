@@ -4,7 +4,8 @@ use mlx_rs::{Array, Dtype};
 
 use super::blocks::{MixerBlock, MlpBlock};
 use super::profile::Op;
-use super::weights::{InputNorm, Loader, Matrix, MatrixForm, StoredMatrix, WeightParts};
+use super::stored_matrix::StoredMatrix;
+use super::weights::{InputNorm, Loader, Matrix, MatrixForm, WeightParts};
 use crate::error::MlxError;
 use motet_weights::{Blueprint, Layer, ModelFiles, Role};
 

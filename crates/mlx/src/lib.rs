@@ -52,6 +52,7 @@ mod segment;
 mod state;
 #[cfg(test)]
 mod state_tests;
+mod stored_matrix;
 mod tail;
 mod weights;
 

@@ -10,7 +10,7 @@ use mlx_rs::{Array, Dtype, Stream, fast, ops};
 
 use super::profile::{self, Op};
 use crate::kernel_ops;
-use crate::weights::StoredMatrix;
+use crate::stored_matrix::StoredMatrix;
 use motet_weights::Activation;
 
 /// `array[start[0]..stop[0], start[1]..stop[1], ..]`: a view.

@@ -23,7 +23,8 @@ use mlx_rs::{Array, Dtype};
 
 use super::bridge::{self, memory};
 use super::layers::Weights;
-use super::weights::{MatrixForm, StoredMatrix, WeightParts};
+use super::stored_matrix::StoredMatrix;
+use super::weights::{MatrixForm, WeightParts};
 
 /// Maximum threads that compute the digest. Beyond these, memory bandwidth is the limit.
 const THREADS_MAX: usize = 8;

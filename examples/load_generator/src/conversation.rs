@@ -17,9 +17,9 @@ const ASSISTANT: TokenId = 3;
 const WORDS: TokenId = 4;
 
 /// Begins a user's part where there is no chat template. A reply ends before it.
-pub(crate) const GUEST: &str = "\nGuest:";
+pub(crate) const USER_PART: &str = "\nGuest:";
 /// Begins the model's part where there is no chat template.
-const HOST: &str = "\nConcierge:";
+const MODEL_PART: &str = "\nConcierge:";
 
 /// The form in which a model gets conversations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,11 +112,11 @@ impl Conversation {
 fn script(messages: &[Message]) -> String {
     let part = |message: &Message| match message.role.as_str() {
         "system" => format!("{}\n", message.content),
-        "user" => format!("{GUEST} {}", message.content),
-        _ => format!("{HOST}{}", message.content),
+        "user" => format!("{USER_PART} {}", message.content),
+        _ => format!("{MODEL_PART}{}", message.content),
     };
     let mut text: String = messages.iter().map(part).collect();
-    text += HOST;
+    text += MODEL_PART;
     text
 }
 

@@ -8,7 +8,7 @@ use motet::request::{FinishReason, Prompt};
 use motet::{Engine, Request, TokenId, TokenStream};
 use tokio::sync::watch;
 
-use crate::conversation::{Conversation, GUEST};
+use crate::conversation::{Conversation, USER_PART};
 use crate::load_target::LoadTarget;
 use crate::mix::Kind;
 use crate::progress::RunBars;
@@ -142,7 +142,7 @@ fn request(script: &Script, cue: &Cue, prompt: &Prompt) -> Request {
     };
     request.ignore_end_tokens = script.ignore_end;
     if let Prompt::Text(_) = prompt {
-        request.stop_strings = vec![GUEST.to_owned()];
+        request.stop_strings = vec![USER_PART.to_owned()];
     }
     request.logit_bias = script
         .banned

@@ -9,7 +9,8 @@ use crate::error::MlxError;
 use crate::kernel_ops::experts::{self as kernel, ExpertOptions, ExpertWeights, StoredExperts};
 use crate::ops::{Ops, kernel_activation};
 use crate::profile::{self, Cost, Op};
-use crate::weights::{BlockLoader, InputNorm, Matrix, StoredMatrix, WeightParts};
+use crate::stored_matrix::StoredMatrix;
+use crate::weights::{BlockLoader, InputNorm, Matrix, WeightParts};
 use motet_weights::{Experts, Role, Routing};
 
 /// The experts of one layer.

@@ -10,7 +10,7 @@ use motet_kernels::weights::Rows;
 use super::check::Check;
 use super::one;
 use crate::bridge::{Kernel, View, ViewMut, apply};
-use crate::weights::StoredMatrix;
+use crate::stored_matrix::StoredMatrix;
 
 /// The kernel needs widths that are a multiple of this.
 const GRAIN: usize = 16;

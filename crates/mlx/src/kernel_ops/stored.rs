@@ -7,7 +7,7 @@ use motet_kernels::pool::Pool;
 
 use super::one;
 use crate::bridge::{Kernel, View, ViewMut, apply};
-use crate::weights::StoredMatrix;
+use crate::stored_matrix::StoredMatrix;
 
 /// `input` (`[..., width]`) times the transpose of `matrix` (`[n, width]`), times `factor`
 /// where given, plus `bias` (`[n]`) where given, as one operation.

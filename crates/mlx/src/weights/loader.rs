@@ -4,10 +4,10 @@ use mlx_rs::{Array, Dtype, transforms};
 
 use super::matrix::Matrix;
 use super::merged_matrix::MergedMatrix;
-use super::stored::StoredMatrix;
 use super::{InputNorm, MatrixForm};
 use crate::error::MlxError;
 use crate::profile::Op;
+use crate::stored_matrix::StoredMatrix;
 use motet_weights::{ModelFiles, Role};
 
 /// The inputs that all parts of loading share.

@@ -6,10 +6,10 @@ use mlx_rs::ops::{dequantize, quantized_matmul};
 use mlx_rs::{Array, Dtype, transforms};
 
 use super::merged_matrix::{Elements, MergedMatrix};
-use super::stored::StoredMatrix;
 use crate::error::MlxError;
 use crate::ops::Ops;
 use crate::profile::{self, Cost, Op};
+use crate::stored_matrix::StoredMatrix;
 
 /// A matrix `[out, in]` and a bias.
 #[derive(Clone, Debug)]

@@ -7,8 +7,8 @@
 use half::f16;
 
 use super::MatrixForm;
-use super::stored::StoredMatrix;
 use crate::error::MlxError;
+use crate::stored_matrix::StoredMatrix;
 use motet_weights::{AffineQuantised, ModelFiles, Role};
 
 /// A matrix `[rows, columns]`, row-major.

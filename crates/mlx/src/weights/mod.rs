@@ -8,13 +8,13 @@
 mod loader;
 mod matrix;
 mod merged_matrix;
-mod stored;
 
 use mlx_rs::Array;
 
+use crate::stored_matrix::StoredMatrix;
+
 pub(crate) use loader::{BlockLoader, Loader};
 pub(crate) use matrix::Matrix;
-pub(crate) use stored::StoredMatrix;
 
 /// The form in which matrices are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

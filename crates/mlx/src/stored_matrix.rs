@@ -5,6 +5,9 @@ use std::sync::Arc;
 use motet_kernels::weights::{Rows, Storage};
 use motet_weights::{Format, Part, Tensor};
 
+/// The kernels need rows that are a multiple of this.
+const GRAIN: usize = 16;
+
 /// A matrix `[rows, columns]` as its files store it. It consists of parts that are stacked by
 /// rows, each in a format of its own. Parts that lie in a file in the right order are mapped, not
 /// copied. Clones share the bytes.
@@ -22,9 +25,9 @@ impl StoredMatrix {
     /// The tensors, stacked by rows. All but the last of a tensor's axes count as rows. None if
     /// the kernels cannot read them in place: where a row has no whole blocks of 16, or numbers
     /// are not aligned.
-    pub(super) fn new(tensors: Vec<Tensor<'_>>) -> Option<Self> {
+    pub(crate) fn new(tensors: Vec<Tensor<'_>>) -> Option<Self> {
         let columns = *tensors.first()?.shape.last()?;
-        if !columns.is_multiple_of(crate::ops::KERNEL_GRAIN) {
+        if !columns.is_multiple_of(GRAIN) {
             return None;
         }
         let parts = tensors.into_iter().flat_map(Tensor::into_parts);
