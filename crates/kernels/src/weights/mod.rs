@@ -23,8 +23,6 @@ mod matrix;
 mod packed;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod timings;
 
 use std::ops::Range;
 

@@ -1,6 +1,7 @@
 //! Every storage against formulas in double precision.
 
 mod reference;
+mod timings;
 
 use super::super::linear::{Part, linear};
 use super::super::pool::Pool;

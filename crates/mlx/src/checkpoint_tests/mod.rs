@@ -3,7 +3,7 @@
 mod checkpoint;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use mlx_rs::{Device, Dtype, Stream, memory, with_stream};
 
@@ -13,6 +13,7 @@ use super::groups::{Cached, LayerGroups};
 use super::layers::Weights;
 use super::ops::Ops;
 use super::profile::{self, Op};
+use super::state_tests::one_at_a_time;
 use super::weights::MatrixForm;
 use super::{Backend, MlxDevice, MlxModel, MlxOptions, MlxTail, bridge, spec};
 use checkpoint::{QWEN, Qwen, Sizes, VOCAB};
@@ -67,12 +68,6 @@ const UNSUPPORTED: [(Sizes, &str); 8] = [
     (Sizes::Lfm { kernel: 9 }, "the size of a convolution is 9"),
     (Sizes::Lfm { kernel: 1 }, "the size of a convolution is 1"),
 ];
-
-/// MLX's counters are those of the process.
-fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static LOCK: Mutex<()> = Mutex::new(());
-    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn load(folder: &Path, kernels: bool, deterministic: bool) -> Result<MlxModel, ModelError> {
     let files = ModelFiles::open(folder)?;

@@ -15,8 +15,8 @@ use motet_core::protocol::{ModelError, OutputKind, SpanOutput};
 use motet_model::{Model, Packer, Segment, Span};
 use motet_weights::Mixer;
 
-/// MLX's counters are those of the process.
-fn one_at_a_time() -> MutexGuard<'static, ()> {
+/// MLX's counters are those of the process: tests that read them or allocate run in turn.
+pub(super) fn one_at_a_time() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::tests::{ALL, small_rows};
-use super::{Rows, Storage};
+use super::super::{Rows, Storage};
+use super::{ALL, small_rows};
 use crate::linear::linear;
 use crate::pool::Pool;
 
