@@ -3,7 +3,8 @@
 use super::{Better, Figure, Needs, PERCENT, RATIO};
 use crate::bench::model::{self, Sides};
 
-const MLX_LM: &str = "mlx-lm's batch generator with f32 weights, same libmlx and BLAS; ours are as stored, Q4_1";
+const MLX_LM: &str =
+    "mlx-lm's batch generator with f32 weights, same libmlx and BLAS; ours are as stored, Q4_1";
 /// Bytes of keys or values of one layer of SmolLM2-135M at 4,096 tokens: the size of the smallest
 /// hidden copy of a tail.
 const ONE_COPY_BYTES: f64 = (4_096 * 3 * 64 * size_of::<f32>()) as f64;
