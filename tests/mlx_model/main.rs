@@ -8,6 +8,8 @@ mod deterministic;
 mod harness;
 mod naive;
 mod profile;
+#[path = "../common/scratch.rs"]
+mod scratch;
 mod smollm2;
 mod state;
 mod stored;

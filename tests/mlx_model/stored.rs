@@ -1,8 +1,7 @@
 //! Weights that stay as their file stores them: a model in each quantised format computes what
 //! the same numbers in single precision give, to the last bit.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::Path;
 
 use half::f16;
 use motet::model::OutputKind;
@@ -15,6 +14,7 @@ use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use serde_json::json;
 
 use crate::harness::{Slot, assert_close, one_at_a_time, rows, step};
+use crate::scratch::Scratch;
 use crate::tiny::tokens;
 
 const HIDDEN: usize = 256;
@@ -79,24 +79,8 @@ const FORMATS: [(Format, u32, &[usize], i32); 14] = [
     (Format::Iq4Xs, 23, &[0], -15),
 ];
 
-/// A file or folder in the temporary folder, removed on drop.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new(name: &str) -> Self {
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        let made = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("motet-stored-{}-{made}{name}", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // If it cannot be removed, it stays behind in the temporary folder.
-        let _ = std::fs::remove_file(&self.0).or_else(|_| std::fs::remove_dir_all(&self.0));
-    }
-}
+/// The file of [`gguf`] in its folder.
+const FILE: &str = "model.gguf";
 
 /// Random blocks whose numbers are finite and small.
 fn blocks(rng: &mut ChaCha8Rng, which: usize, numbers: usize) -> Vec<u8> {
@@ -123,7 +107,7 @@ fn text(text: &str) -> Vec<u8> {
 }
 
 /// A Llama as GGUF, in which matrix `i` has the format `of(i)` of [`FORMATS`].
-fn gguf(of: impl Fn(usize) -> usize) -> Temporary {
+fn gguf(of: impl Fn(usize) -> usize) -> Scratch {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let mut table: Vec<(String, Vec<u64>, u32, Vec<u8>)> = Vec::new();
     let norm = |rng: &mut ChaCha8Rng| -> Vec<u8> {
@@ -216,15 +200,14 @@ fn gguf(of: impl Fn(usize) -> usize) -> Temporary {
     }
     out.resize(out.len().next_multiple_of(32), 0);
     out.extend(data);
-    let file = Temporary::new(".gguf");
-    std::fs::write(&file.0, out).expect("written");
-    file
+    let folder = Scratch::new();
+    folder.write(FILE, out);
+    folder
 }
 
 /// A folder with the numbers of `files` in single precision.
-fn dequantised(files: &ModelFiles) -> Temporary {
-    let folder = Temporary::new("");
-    std::fs::create_dir_all(&folder.0).expect("a folder in the temporary one");
+fn dequantised(files: &ModelFiles) -> Scratch {
+    let folder = Scratch::new();
     let config = json!({
         "model_type": "llama",
         "vocab_size": VOCAB,
@@ -239,7 +222,7 @@ fn dequantised(files: &ModelFiles) -> Temporary {
         "rope_theta": 10_000.0,
         "tie_word_embeddings": true,
     });
-    std::fs::write(folder.0.join("config.json"), config.to_string()).expect("written");
+    folder.write("config.json", config.to_string());
     let mut tensors = Vec::new();
     let mut add = |name: String, layer, role| {
         let tensor = files.tensor(layer, role).expect("the file has it");
@@ -264,7 +247,7 @@ fn dequantised(files: &ModelFiles) -> Temporary {
         let view = TensorView::new(Dtype::F32, shape.clone(), bytes).expect("a tensor");
         (name.as_str(), view)
     });
-    serialize_to_file(views, None, &folder.0.join("model.safetensors")).expect("written");
+    serialize_to_file(views, None, &folder.path().join("model.safetensors")).expect("written");
     folder
 }
 
@@ -299,11 +282,11 @@ fn logits(model: &mut MlxModel) -> Vec<Vec<f32>> {
     all
 }
 
-fn assert_same_bits(file: &Temporary, what: &str) {
-    let files = open(&file.0);
+fn assert_same_bits(file: &Scratch, what: &str) {
+    let files = open(&file.path().join(FILE));
     let folder = dequantised(&files);
     let found = logits(&mut load(&files, true));
-    let expected = logits(&mut load(&open(&folder.0), true));
+    let expected = logits(&mut load(&open(folder.path()), true));
     assert!(expected.iter().flatten().all(|logit| logit.is_finite()));
     let spread = expected[0]
         .iter()
@@ -333,12 +316,12 @@ fn matrices_that_are_stacked_may_have_several_formats() {
 }
 
 #[test]
-fn weights_as_stored_outlive_their_files_and_are_reused() {
+fn weights_as_stored_outlive_their_files() {
     let _serial = one_at_a_time();
     let file = gguf(|_| 9);
     let retained = RetainedWeights::default();
     let load = || {
-        let files = open(&file.0);
+        let files = open(&file.path().join(FILE));
         let options = MlxOptions {
             device: Some(MlxDevice::Cpu),
             ..MlxOptions::default()

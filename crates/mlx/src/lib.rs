@@ -17,8 +17,8 @@
 //! without a copy on the model's thread.
 //!
 //! On the CPU everything is computed in single precision. Matrices stay as their files store
-//! them, and [`MlxOptions::cache_dtype`] sets the type of cached state. On a GPU plain weights and cached state are bfloat16, and
-//! quantised weights stay quantised.
+//! them, and [`MlxOptions::cache_dtype`] sets the type of cached state. On a GPU plain weights and
+//! cached state are bfloat16, and quantised weights stay quantised.
 
 mod activations;
 mod attention;

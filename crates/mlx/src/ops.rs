@@ -90,8 +90,7 @@ pub(super) struct Ops {
     pub(super) kernels: Option<Stream>,
 }
 
-/// The kernels need row widths that are a multiple of this.
-pub(super) const KERNEL_GRAIN: usize = 16;
+pub(super) use crate::stored_matrix::KERNEL_GRAIN;
 
 /// The largest finite number of half precision.
 const F16_MAX: f32 = 65_504.0;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use motet_kernels::weights::{Rows, Storage};
 use motet_weights::{Format, Part, Tensor};
 
-/// The kernels need rows that are a multiple of this.
-const GRAIN: usize = 16;
+/// The kernels need row widths that are a multiple of this.
+pub(crate) const KERNEL_GRAIN: usize = 16;
 
 /// A matrix `[rows, columns]` as its files store it. It consists of parts that are stacked by
 /// rows, each in a format of its own. Parts that lie in a file in the right order are mapped, not
@@ -27,7 +27,7 @@ impl StoredMatrix {
     /// are not aligned.
     pub(crate) fn new(tensors: Vec<Tensor<'_>>) -> Option<Self> {
         let columns = *tensors.first()?.shape.last()?;
-        if !columns.is_multiple_of(GRAIN) {
+        if !columns.is_multiple_of(KERNEL_GRAIN) {
             return None;
         }
         let parts = tensors.into_iter().flat_map(Tensor::into_parts);

@@ -92,7 +92,7 @@ impl ExpertsBlock {
         let weights = || self.cost(normed.dim(0) as usize);
         let mixed = profile::op_beside(Op::Experts, &inputs, weights, || {
             match (&self.stacks, &ops.kernels) {
-                (stacks, Some(stream)) => self.run(stacks, normed, &logits, stream),
+                (_, Some(stream)) => self.run(normed, &logits, stream),
                 (Stacks::Arrays(stacks), None) => self.compose(stacks, normed, &logits, ops),
                 (Stacks::Stored { .. }, None) => Err(Exception::custom(
                     "the experts are kept as stored, but there are no kernels",
@@ -116,13 +116,7 @@ impl ExpertsBlock {
     }
 
     /// By this crate's kernel.
-    fn run(
-        &self,
-        stacks: &Stacks,
-        x: &Array,
-        logits: &Array,
-        stream: &Stream,
-    ) -> Result<Array, Exception> {
+    fn run(&self, x: &Array, logits: &Array, stream: &Stream) -> Result<Array, Exception> {
         let Experts {
             count,
             chosen,
@@ -142,7 +136,7 @@ impl ExpertsBlock {
             },
             activation: kernel_activation(expert.activation),
         };
-        match stacks {
+        match &self.stacks {
             Stacks::Arrays(stacks) => {
                 let weights = ExpertWeights {
                     gate: &stacks.gate,

@@ -133,7 +133,7 @@ impl MixerBlock {
         }
     }
 
-    /// Adds all its arrays except views of others.
+    /// Adds all its parts except views of others.
     pub(crate) fn add_parts<'a>(&'a self, all: &mut WeightParts<'a>) {
         match self {
             Self::Attention(block) => block.add_parts(all),
@@ -168,7 +168,7 @@ impl MlpBlock {
         }
     }
 
-    /// Adds all its arrays except views of others.
+    /// Adds all its parts except views of others.
     pub(crate) fn add_parts<'a>(&'a self, all: &mut WeightParts<'a>) {
         match self {
             Self::Gated(block) => block.add_parts(all),

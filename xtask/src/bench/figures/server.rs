@@ -4,7 +4,7 @@ use super::{Better, Figure, Needs, RATIO};
 use crate::bench::workbench::Peer;
 use crate::bench::{hostile, server};
 
-const MLX_LM_SERVER: &str = "wall time of mlx_lm.server with its defaults, same libmlx, BLAS and f32 weights, same load over HTTP";
+const MLX_LM_SERVER: &str = "wall time of mlx_lm.server with its defaults and f32 weights, same libmlx and BLAS, same load over HTTP; ours are as stored";
 
 pub(super) const FIGURES: &[Figure] = &[
     Figure {
