@@ -34,12 +34,13 @@ use crate::report::{Report, median, percentile};
 const DECODING: usize = 4;
 /// With at least so many visits, half of them must have loaded copies, or nothing is measured.
 const VISITS_MIN: usize = 8;
-/// Tokens of a decoding sequence's prompt.
-const DECODING_PROMPT_TOKENS: usize = 64;
+/// Tokens of a decoding sequence's prompt: few, since the first sequence decodes while the prompts
+/// of the others are computed, a token in each step at worst.
+const DECODING_PROMPT_TOKENS: usize = 16;
 /// Tokens that all decode before the measurement starts.
 const WARM_TOKENS: usize = 8;
 /// Tokens by which one decoding sequence may be ahead of another.
-const AHEAD_TOKENS: usize = 32;
+const AHEAD_TOKENS: usize = DECODING * DECODING_PROMPT_TOKENS;
 /// Tokens of a visit after its prefix.
 const FRESH_TOKENS: usize = 16;
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -268,6 +269,9 @@ impl Side {
             let so_far = decoding[0].times().len();
             if so_far >= until {
                 break;
+            }
+            if decoding[0].is_finished() {
+                return Err(format!("a decoding sequence ended after {so_far} tokens").into());
             }
             // Late visits are made up for, so that both sides have as many.
             if visited && so_far >= next {

@@ -134,6 +134,11 @@ impl TimedReader {
             .len()
     }
 
+    /// Whether the stream has ended.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.reader.is_finished()
+    }
+
     /// Waits for the end of the stream.
     pub(crate) async fn end(self) -> Result<()> {
         self.reader.await?
