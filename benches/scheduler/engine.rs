@@ -171,7 +171,7 @@ pub(crate) async fn wait_for_tokens(timed_readers: &[TimedReader], tokens: usize
         let waits = timed_readers.iter().any(few);
         if timed_readers
             .iter()
-            .any(|timed_reader| few(timed_reader) && timed_reader.reader.is_finished())
+            .any(|timed_reader| few(timed_reader) && timed_reader.is_finished())
         {
             return Err("a sequence ended before its time".into());
         }
