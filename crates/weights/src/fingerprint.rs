@@ -1,9 +1,12 @@
-//! The fingerprint that identifies a model: SHA-256, cut to 64 bits, of everything that it
+//! The fingerprint that identifies a model: BLAKE3, cut to 64 bits, of everything that it
 //! computes with.
+//!
+//! BLAKE3 hashes several parts of its input side by side in wide registers: each loading reads
+//! all weights once, and SHA-256 takes longer for that than the rest of a loading.
 
 use std::thread;
 
-use sha2::{Digest, Sha256};
+use blake3::Hasher;
 
 use super::blueprint::Blueprint;
 use super::locate::Tensors;
@@ -28,7 +31,7 @@ pub(super) fn identity(blueprint: &Blueprint, tensors: &Tensors) -> u64 {
         end_tokens: _,
         begin_token: _,
     } = blueprint;
-    let mut fingerprint = Fingerprint(Sha256::new());
+    let mut fingerprint = Fingerprint(Hasher::new());
     // The derived text has every field, and each number in as many digits as tell it from all
     // others.
     fingerprint.bytes(format!("{stem:?}").as_bytes());
@@ -42,23 +45,23 @@ pub(super) fn identity(blueprint: &Blueprint, tensors: &Tensors) -> u64 {
     fingerprint.finish()
 }
 
-struct Fingerprint(Sha256);
+struct Fingerprint(Hasher);
 
 impl Fingerprint {
     /// Adds a string of bytes with its length, so that two strings never hash like one.
     fn bytes(&mut self, bytes: &[u8]) {
-        self.0.update((bytes.len() as u64).to_le_bytes());
+        self.0.update(&(bytes.len() as u64).to_le_bytes());
         self.0.update(bytes);
     }
 
     fn finish(self) -> u64 {
         let digest = self.0.finalize();
-        let first = digest.first_chunk().expect("a digest has 32 bytes");
-        u64::from_le_bytes(*first)
+        let first = digest.as_bytes().first_chunk();
+        u64::from_le_bytes(*first.expect("a digest has 32 bytes"))
     }
 }
 
-/// SHA-256 of all bytes of each tensor, in the tensors' order.
+/// BLAKE3 of all bytes of each tensor, in the tensors' order.
 fn tensor_digests(tensors: &Tensors) -> Vec<[u8; 32]> {
     let mut by_bytes: Vec<(usize, usize, &Located)> = tensors
         .values()
@@ -94,11 +97,11 @@ fn tensor_digests(tensors: &Tensors) -> Vec<[u8; 32]> {
 /// The digest of the tensor in the form used for computing: it does not depend on the container
 /// nor on how many of the files' tensors it consists of.
 fn tensor_digest(located: &Located) -> [u8; 32] {
-    let mut digest = Sha256::new();
+    let mut digest = Hasher::new();
     let mut format = None;
     for part in located.tensor().parts() {
         if format != Some(part.format) {
-            digest.update(part.format.name());
+            digest.update(part.format.name().as_bytes());
             format = Some(part.format);
         }
         digest.update(part.bytes());

@@ -232,7 +232,7 @@ impl ModelFiles {
         }
     }
 
-    /// Identifies the model by what it computes: SHA-256, cut to 64 bits, over the description
+    /// Identifies the model by what it computes: BLAKE3, cut to 64 bits, over the description
     /// and, for every tensor, its layer, role, shape, formats and all of its bytes in canonical
     /// form.
     ///
@@ -242,8 +242,7 @@ impl ModelFiles {
     /// changed. The tokenizer is not part of it: state belongs to tokens, not to texts.
     ///
     /// The first call reads all weights, on up to eight threads: SmolLM2-135M's 98 MB take
-    /// about 55 ms on one, where the processor has instructions for SHA-256. Later calls return
-    /// the stored value.
+    /// about 40 ms on one with AVX2. Later calls return the stored value.
     #[must_use]
     pub fn identity(&self) -> u64 {
         let identity = || fingerprint::identity(&self.blueprint, &self.tensors);
