@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use motet::TokenId;
 use motet::model::oracle::{self, OracleConfig};
 use motet::model::{FloatKind, Model};
 
@@ -17,6 +18,9 @@ pub(crate) trait Device<M: Model> {
 
     /// Threads that a step computes on.
     fn threads(&self) -> usize;
+
+    /// The tokens of a text.
+    fn tokens(&self, text: &str) -> Result<Vec<TokenId>>;
 
     /// The time of one f32 product of `[rows, inner]` and `[inner, columns]`: the best of
     /// several.
@@ -49,6 +53,10 @@ impl Device<oracle::Oracle> for Oracle {
 
     fn threads(&self) -> usize {
         1
+    }
+
+    fn tokens(&self, _text: &str) -> Result<Vec<TokenId>> {
+        Err("the oracle has no tokenizer".into())
     }
 
     fn matmul_seconds(&self, _rows: usize, _inner: usize, _columns: usize) -> Result<f64> {
@@ -118,9 +126,10 @@ pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
         },
         ..MlxOptions::default()
     };
+    let text = motet::text_of(&files)?;
     let model = MlxModel::load(&files, options)?;
     drop(files);
-    let device = mlx::Device { weight_bytes };
+    let device = mlx::Device { weight_bytes, text };
     crate::protocol::serve(model, &device)
 }
 
@@ -184,8 +193,10 @@ pub(crate) fn profile(_path: &Path, _quick: bool) -> Result<()> {
 mod mlx {
     use std::time::Instant;
 
+    use motet::TokenId;
     use motet::model::mlx::mlx_rs::{Array, memory, random};
     use motet::model::mlx::{MlxModel, kernels};
+    use motet::text::TextCodec;
 
     use super::Allocated;
     use crate::Result;
@@ -195,6 +206,7 @@ mod mlx {
 
     pub(super) struct Device {
         pub(super) weight_bytes: usize,
+        pub(super) text: TextCodec,
     }
 
     impl super::Device<MlxModel> for Device {
@@ -204,6 +216,10 @@ mod mlx {
 
         fn threads(&self) -> usize {
             kernels::threads()
+        }
+
+        fn tokens(&self, text: &str) -> Result<Vec<TokenId>> {
+            Ok(self.text.encode_prompt(text)?)
         }
 
         fn matmul_seconds(&self, rows: usize, inner: usize, columns: usize) -> Result<f64> {

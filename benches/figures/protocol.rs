@@ -43,8 +43,8 @@ enum Request {
     DecodeRun { batch: String, steps: usize },
     /// Frees a batch.
     DecodeClose { batch: String },
-    /// The mean negative log-likelihood of a text's tokens.
-    Loss { text: Vec<TokenId> },
+    /// The mean negative log-likelihood of the first tokens of a text.
+    Loss { text: String, tokens: usize },
     /// How much of a shared system prompt an engine evaluates.
     SystemPrompt(Load),
 }
@@ -126,7 +126,11 @@ impl<M: Model, D: Device<M>> Host<'_, M, D> {
                 self.batches.remove(&batch);
                 Ok(json!({}))
             }
-            Request::Loss { text } => Ok(json!({ "loss": loss(&mut self.model, &text)? })),
+            Request::Loss { text, tokens } => {
+                let text = self.device.tokens(&text)?;
+                let text = text.get(..tokens).ok_or("the text has too few tokens")?;
+                Ok(json!({ "loss": loss(&mut self.model, text)? }))
+            }
             Request::SystemPrompt(load) => Ok(json!({ "evaluated": system_prompt::run(load)? })),
         }
     }

@@ -1,6 +1,8 @@
 //! Figures of the model on MLX.
 
-use anyhow::Result;
+use std::fs;
+
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::prompts::{prompt, prompts};
@@ -8,6 +10,7 @@ use super::side::{Answer, Side};
 use super::statistics::{Measured, median};
 use super::turns::{Pairs, Turn, take_turns};
 use super::workbench::Workbench;
+use crate::workspace;
 
 /// Steps of one turn. The steps of all rounds stay within the 256 tokens by which both sides'
 /// caches grow.
@@ -77,12 +80,12 @@ pub(super) fn decode(
     Ok(agreement.note(compared(&pairs, tokens, "tok/s")))
 }
 
-/// The mean negative log-likelihood of a recorded text with state cached in bf16 ÷ in f32.
+/// The mean negative log-likelihood of a text with state cached in bf16 ÷ in f32.
 pub(super) fn cached_bf16_loss(workbench: &mut Workbench) -> Result<Measured> {
+    let request = loss_request(workbench)?;
     let (ours, theirs) = workbench.against_f32()?;
     let bytes = |side: &Side| side.hello().number("cached_token_bytes");
     let bytes = [bytes(ours)?, bytes(theirs)?];
-    let request = json!({ "do": "loss", "text": recorded_text()? });
     let loss = |side: &mut Side| side.ask(&request)?.number("loss");
     let [bf16, f32] = [loss(ours)?, loss(theirs)?];
     let remark = format!(
@@ -94,21 +97,18 @@ pub(super) fn cached_bf16_loss(workbench: &mut Workbench) -> Result<Measured> {
     Ok(Measured::new(vec![100.0 * (bf16 / f32 - 1.0).abs()]).remark(remark))
 }
 
-/// The prompts of the recorded generations and what follows each, as one text.
-fn recorded_text() -> Result<Vec<u64>> {
-    let json = include_str!("../../../tests/data/reference_generations.json");
-    let json: Value = serde_json::from_str(json)?;
-    let cases = json["models"][0]["cases"].as_array();
-    let tokens = |of: &Value| {
-        let tokens = of
-            .as_array()
-            .map(|all| all.iter().filter_map(Value::as_u64));
-        tokens.into_iter().flatten().collect::<Vec<u64>>()
-    };
-    let text = cases.into_iter().flatten();
-    Ok(text
-        .flat_map(|case| [tokens(&case["ids"]), tokens(&case["greedy"])].concat())
-        .collect())
+/// A request for the mean negative log-likelihood of 2,048 tokens: of the decision records.
+pub(super) fn loss_request(workbench: &Workbench) -> Result<Value> {
+    let folder = workspace::root().join("docs/adr");
+    let files =
+        fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut paths = files
+        .map(|file| Ok(file?.path()))
+        .collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    let texts = paths.iter().map(fs::read_to_string);
+    let text = texts.collect::<std::io::Result<String>>()?;
+    Ok(json!({ "do": "loss", "text": text, "tokens": workbench.pick(2_048, 64) }))
 }
 
 /// Prefill tokens/s of a prompt of `tokens` tokens, up to its first token, ÷ the other side's.
