@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use super::blueprint::Blueprint;
 use super::locate::Tensors;
 use super::located::Located;
+use super::tensor::Format;
 
 /// Maximum threads that hash weights. Beyond these, memory bandwidth is the limit.
 const THREADS_MAX: usize = 8;
@@ -99,9 +100,22 @@ fn tensor_digest(located: &Located) -> [u8; 32] {
     for part in located.tensor().parts() {
         if format != Some(part.format) {
             digest.update(part.format.name());
+            if let Format::Affine(affine) = part.format {
+                digest.update(format!("{affine:?}"));
+            }
             format = Some(part.format);
         }
-        digest.update(part.bytes());
+        if part.scales().is_empty() {
+            digest.update(part.bytes());
+            continue;
+        }
+        // Row by row, so that it does not matter how many rows a part has.
+        for row in 0..part.rows {
+            for array in part.arrays() {
+                let bytes = array.len() / part.rows;
+                digest.update(&array[row * bytes..][..bytes]);
+            }
+        }
     }
     digest.finalize().into()
 }
