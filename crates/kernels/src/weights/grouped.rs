@@ -122,7 +122,7 @@ impl Scaling for Halves<'_> {
 }
 
 impl Scaling for Singles<'_> {
-    // Few folders have such scales.
+    // Few folders have such scales: their rows are decoded into memory.
     const HAS_PRODUCTS: bool = false;
 
     #[inline(always)]
