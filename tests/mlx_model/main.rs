@@ -8,6 +8,9 @@ mod deterministic;
 mod harness;
 mod naive;
 mod profile;
+#[path = "../common/quantised.rs"]
+mod quantised;
+mod quantised_folders;
 #[path = "../common/scratch.rs"]
 mod scratch;
 mod smollm2;

@@ -251,11 +251,11 @@ fn dequantised(files: &ModelFiles) -> Scratch {
     folder
 }
 
-fn open(path: &Path) -> ModelFiles {
+pub(crate) fn open(path: &Path) -> ModelFiles {
     ModelFiles::open(path).expect("a complete model")
 }
 
-fn load(files: &ModelFiles, kernels: bool) -> MlxModel {
+pub(crate) fn load(files: &ModelFiles, kernels: bool) -> MlxModel {
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),
         kernels,
@@ -266,7 +266,7 @@ fn load(files: &ModelFiles, kernels: bool) -> MlxModel {
 }
 
 /// Logits of 21 tokens at once, and of one token each of two sequences after them.
-fn logits(model: &mut MlxModel) -> Vec<Vec<f32>> {
+pub(crate) fn logits(model: &mut MlxModel) -> Vec<Vec<f32>> {
     let ids: Vec<u32> = tokens(1, 24).iter().map(|id| id % VOCAB as u32).collect();
     let mut slot = Slot::new(model, &[]);
     let mut all = slot.logits(model, &ids[..21]);

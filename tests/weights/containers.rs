@@ -74,7 +74,7 @@ fn check_affine(tensor: &Tensor<'_>) {
             let word = affine.packed[index / per_word] >> (index % per_word * affine.bits);
             let quant = word & ((1 << affine.bits) - 1);
             let group = index / affine.group_size;
-            affine.scales[group].to_f32() * quant as f32 + affine.biases[group].to_f32()
+            affine.scales[group] * quant as f32 + affine.biases[group]
         })
         .collect();
     assert_eq!(values, tensor.to_f32(), "{}", tensor.name);

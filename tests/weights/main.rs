@@ -12,6 +12,9 @@ mod folder;
 mod gguf;
 mod hostile;
 mod metadata;
+#[path = "../common/quantised.rs"]
+mod quantised;
+mod quantised_folders;
 #[path = "../common/read_whole.rs"]
 mod read_whole;
 mod real;

@@ -171,7 +171,7 @@ impl<W: Matrix> Job for Tiles<'_, W> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        if const { W::IS_PACKED && !S::HAS_BYTES } {
+        if const { !W::HAS_PRODUCTS || W::IS_PACKED && !S::HAS_BYTES } {
             unreachable!("such weights are decoded into memory");
         } else {
             let n = self.part.weight.rows();

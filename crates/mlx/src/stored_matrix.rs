@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use motet_kernels::weights::{Rows, Storage};
-use motet_weights::{Format, Part, Tensor};
+use motet_kernels::weights::{self, Rows, Storage};
+use motet_weights::{Format, Part, ScaleFormat, Tensor};
 
 /// The kernels need row widths that are a multiple of this.
 pub(crate) const KERNEL_GRAIN: usize = 16;
@@ -52,19 +52,19 @@ impl StoredMatrix {
     /// Bytes of all parts.
     pub(crate) fn bytes(&self) -> usize {
         let parts = self.0.parts.iter();
-        parts.map(|(_, part)| part.bytes().len()).sum()
+        parts.map(|(_, part)| bytes_of(part)).sum()
     }
 
     /// Bytes of the parts that are mapped from their file.
     pub(crate) fn mapped_bytes(&self) -> usize {
         let mapped = self.0.parts.iter().filter(|(_, part)| part.is_mapped());
-        mapped.map(|(_, part)| part.bytes().len()).sum()
+        mapped.map(|(_, part)| bytes_of(part)).sum()
     }
 
     /// The bytes that this process could overwrite: those of parts that are not mapped.
     pub(crate) fn own_bytes(&self) -> impl Iterator<Item = &[u8]> {
         let own = self.0.parts.iter().filter(|(_, part)| !part.is_mapped());
-        own.map(|(_, part)| part.bytes())
+        own.flat_map(|(_, part)| part.arrays())
     }
 
     /// Writes a row in single precision into `output`.
@@ -76,7 +76,7 @@ impl StoredMatrix {
         let mut within = row;
         for (storage, part) in &self.0.parts {
             if within < part.rows {
-                return Rows::new(*storage, part.bytes(), self.0.columns).decode(within, output);
+                return rows(*storage, part, self.0.columns).decode(within, output);
             }
             within -= part.rows;
         }
@@ -87,9 +87,19 @@ impl StoredMatrix {
     pub(crate) fn parts(&self) -> Vec<Rows<'_>> {
         let parts = self.0.parts.iter();
         parts
-            .map(|(storage, part)| Rows::new(*storage, part.bytes(), self.0.columns))
+            .map(|(storage, part)| rows(*storage, part, self.0.columns))
             .collect()
     }
+}
+
+/// A part as the kernels take it.
+fn rows(storage: Storage, part: &Part, columns: usize) -> Rows<'_> {
+    let spans = [part.scales(), part.offsets()];
+    Rows::grouped(storage, part.bytes(), spans, columns)
+}
+
+fn bytes_of(part: &Part) -> usize {
+    part.arrays().map(<[u8]>::len).sum()
 }
 
 /// The format as the kernels call it. None if they cannot read the part in place.
@@ -111,7 +121,17 @@ fn storage(part: &Part) -> Option<Storage> {
         Format::Iq4Nl => Storage::Iq4Nl,
         Format::Iq4Xs => Storage::Iq4Xs,
         Format::Mxfp4 => Storage::Mxfp4,
-        Format::U8 => return None,
+        Format::Affine(affine) => Storage::Affine {
+            bits: affine.bits,
+            group: affine.group,
+            scales: match affine.scales {
+                ScaleFormat::F32 => weights::ScaleFormat::F32,
+                ScaleFormat::F16 => weights::ScaleFormat::F16,
+                ScaleFormat::BF16 => weights::ScaleFormat::Bf16,
+            },
+        },
+        Format::GroupedMxfp4 => Storage::GroupedMxfp4,
+        Format::U8 | Format::U32 => return None,
     };
     let aligned = part
         .bytes()

@@ -1,4 +1,5 @@
-//! MLX's affine group quantisation, converted from ggml's blocks without loss.
+//! MLX's affine group quantisation: as MLX's folders have it, or converted from ggml's blocks
+//! without loss.
 //!
 //! Both cut rows into groups of 32 elements with a half-precision scale. MLX stores unsigned
 //! quants in 32-bit words, consecutive elements in consecutive bits from the lowest up, and
@@ -7,33 +8,36 @@
 
 use half::f16;
 
-use super::tensor::{BLOCK, Format, Tensor, half_at};
+use super::tensor::{Affine, BLOCK, Format, Part, Tensor, half_at};
 
 /// A tensor in MLX's affine group quantisation: `w = scale * q + bias`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AffineQuantised {
     /// Shape of the represented tensor: `[.., in]`, row-major.
     pub shape: Vec<usize>,
-    /// Bits of one quant: 8 or 4.
+    /// Bits of one quant: 2, 3, 4, 5, 6 or 8.
     pub bits: usize,
-    /// Elements that share a scale and a bias: 32.
+    /// Elements that share a scale and a bias: 32, 64 or 128.
     pub group_size: usize,
     /// Quants, `[.., in * bits / 32]`: the first element is in the lowest bits.
     pub packed: Vec<u32>,
     /// One per group, `[.., in / group_size]`.
-    pub scales: Vec<f16>,
+    pub scales: Vec<f32>,
     /// One per group, `[.., in / group_size]`.
-    pub biases: Vec<f16>,
+    pub biases: Vec<f32>,
 }
 
 impl Tensor<'_> {
     /// The tensor in MLX's affine quantisation, with the same values as
-    /// [`to_f32`](Tensor::to_f32) up to rounding. `None` for formats other than Q8_0, Q4_0 and
-    /// Q4_1, for tensors whose parts have several formats, and where a bias would be too large
+    /// [`to_f32`](Tensor::to_f32) up to rounding. `None` for formats other than
+    /// [`Format::Affine`], Q8_0, Q4_0 and Q4_1, for tensors whose parts have several formats, and where a bias would be too large
     /// for half precision (a scale above 511 in Q8_0, which no trained weight has).
     #[must_use]
     pub fn to_affine(&self) -> Option<AffineQuantised> {
         let format = self.format()?;
+        if let Format::Affine(affine) = format {
+            return Some(self.words(affine));
+        }
         let (bits, unpack): (_, fn(&[u8]) -> Group) = match format {
             Format::Q8_0 => (8, q8_0),
             Format::Q4_0 => (4, q4_0),
@@ -53,8 +57,8 @@ impl Tensor<'_> {
             }
             // A group of 32 quants of `bits` bits fills `bits` words.
             packed.extend_from_slice(&group.words[..bits]);
-            scales.push(group.scale);
-            biases.push(group.bias);
+            scales.push(group.scale.to_f32());
+            biases.push(group.bias.to_f32());
         }
         Some(AffineQuantised {
             shape: self.shape.clone(),
@@ -64,6 +68,29 @@ impl Tensor<'_> {
             scales,
             biases,
         })
+    }
+
+    /// A tensor that is stored in this form.
+    fn words(&self, affine: Affine) -> AffineQuantised {
+        let parts = self.parts().iter();
+        let words = parts
+            .clone()
+            .flat_map(|part| part.bytes().as_chunks().0)
+            .map(|bytes| u32::from_le_bytes(*bytes));
+        let numbers = |bytes: fn(&Part) -> &[u8]| -> Vec<f32> {
+            let parts = parts.clone();
+            parts
+                .flat_map(|part| affine.scales.to_f32(bytes(part)))
+                .collect()
+        };
+        AffineQuantised {
+            shape: self.shape.clone(),
+            bits: affine.bits.into(),
+            group_size: affine.group.into(),
+            packed: words.collect(),
+            scales: numbers(Part::scales),
+            biases: numbers(Part::offsets),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use blake3::Hasher;
 use super::blueprint::Blueprint;
 use super::locate::Tensors;
 use super::located::Located;
+use super::tensor::Format;
 
 /// Maximum threads that hash weights. Beyond these, memory bandwidth is the limit.
 const THREADS_MAX: usize = 8;
@@ -95,16 +96,26 @@ fn tensor_digests(tensors: &Tensors) -> Vec<[u8; 32]> {
 }
 
 /// The digest of the tensor in the form used for computing: it does not depend on the container
-/// nor on how many of the files' tensors it consists of.
+/// nor on how many of the files' tensors it consists of. Codes, scales and offsets that lie apart
+/// have a digest each, since they continue in the next part.
 fn tensor_digest(located: &Located) -> [u8; 32] {
-    let mut digest = Hasher::new();
+    let mut arrays = [Hasher::new(), Hasher::new(), Hasher::new()];
     let mut format = None;
     for part in located.tensor().parts() {
         if format != Some(part.format) {
-            digest.update(part.format.name().as_bytes());
+            arrays[0].update(part.format.name().as_bytes());
+            if let Format::Affine(affine) = part.format {
+                arrays[0].update(format!("{affine:?}").as_bytes());
+            }
             format = Some(part.format);
         }
-        digest.update(part.bytes());
+        for (array, bytes) in arrays.iter_mut().zip(part.arrays()) {
+            array.update(bytes);
+        }
+    }
+    let mut digest = Hasher::new();
+    for array in arrays {
+        digest.update(array.finalize().as_bytes());
     }
     digest.finalize().into()
 }

@@ -35,6 +35,7 @@ mod limits;
 mod locate;
 mod located;
 mod mapped;
+mod mlx;
 mod mxfp4;
 mod names;
 mod plan;
@@ -56,11 +57,12 @@ pub use blueprint::{
 pub use gguf::GgufMetadata;
 pub use role::{Needed, Role, needed};
 pub use skipped::Skipped;
-pub use tensor::{Format, Part, Tensor};
+pub use tensor::{Affine, Format, Part, ScaleFormat, Tensor};
 
 use family::Family;
 use huggingface::Folder;
 use locate::{Search, Tensors};
+use mlx::Spans;
 use motet_core::protocol::ModelError;
 use names::Container;
 use settings::{Settings, Source};
@@ -132,18 +134,19 @@ impl ModelFiles {
     ///   type, implausible, or asks for something unsupported.
     /// * [`Architecture`](ModelError::Architecture): a model of no known family.
     /// * [`TensorMissing`](ModelError::TensorMissing),
-    ///   [`TensorShape`](ModelError::TensorShape), [`Quantisation`](ModelError::Quantisation):
-    ///   a tensor is missing, or differs from what the configuration requires.
+    ///   [`TensorShape`](ModelError::TensorShape), [`Quantisation`](ModelError::Quantisation),
+    ///   [`QuantisedTensor`](ModelError::QuantisedTensor): a tensor is missing, or differs from what the configuration requires.
     /// * [`TensorExtra`](ModelError::TensorExtra): the files have a tensor that the configuration
     ///   does not account for, and that is of no part that may be [`skipped`](Self::skipped).
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         if path.is_dir() {
             let folder = Folder::open(path)?;
             let family = family::of_folder(&folder)?;
-            folder.check_quantisation(family.mxfp4)?;
+            let quantisation = folder.quantisation(family.mxfp4)?;
             let directory = folder.directory()?;
             let settings = Settings::new(family.rules(), Source::HuggingFace(&folder), &directory);
             let mut search = Search::new(path, Container::HuggingFace, family.names, &directory);
+            search.quantisation = quantisation.as_ref();
             return Self::with_settings(path, family, &settings, &mut search);
         }
         let (metadata, directory) = gguf::open(path)?;
@@ -198,9 +201,14 @@ impl ModelFiles {
     ///
     /// [`ModelError::TensorMissing`] when the model has no such tensor. All tensors that
     /// [`tensors`](Self::tensors) lists were checked when the files were opened.
+    /// [`ModelError::QuantisedTensor`] when scales or offsets in an array of their own are not
+    /// finite. This is found out by reading them, which opening does not.
     pub fn tensor(&self, layer: Option<usize>, role: Role) -> Result<Tensor<'_>, ModelError> {
         match self.tensors.get(&(layer, role)) {
-            Some(located) => Ok(located.tensor()),
+            Some(located) => {
+                located.spans.iter().try_for_each(Spans::check_finite)?;
+                Ok(located.tensor())
+            }
             None => Err(ModelError::TensorMissing {
                 path: self.path.clone(),
                 tensor: match layer {

@@ -7,12 +7,13 @@ use motet_core::protocol::ModelError;
 
 use super::blueprint::{Blueprint, Layer, Mixer};
 use super::located::Located;
+use super::mlx::{self, Grouping, MlxQuantisation};
 use super::mxfp4;
 use super::names::{Container, Form, Name, Values, names_of};
 use super::plan::Plan;
 use super::role::{Needed, Role, needed};
 use super::stored::Directory;
-use super::tensor::Formats;
+use super::tensor::{Format, Formats};
 
 /// The tensors of a model, by layer and role.
 pub(super) type Tensors = BTreeMap<(Option<usize>, Role), Located>;
@@ -37,6 +38,8 @@ pub(super) struct Search<'a> {
     /// Whether MLX's converter wrote the folder: norm weights have the 1 added already, and
     /// convolutions are `[channels, kernel, 1]`.
     by_mlx_converter: bool,
+    /// The forms of modules that are quantised as MLX does it.
+    pub(super) quantisation: Option<&'a MlxQuantisation>,
     used: HashSet<String>,
 }
 
@@ -59,6 +62,7 @@ impl<'a> Search<'a> {
             directory,
             root: ROOTS.into_iter().find(has_root).unwrap_or(ROOTS[0]),
             by_mlx_converter,
+            quantisation: None,
             used: HashSet::new(),
         }
     }
@@ -150,6 +154,24 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// The path and the form of the module whose weight has this name, if it is quantised as MLX
+    /// does it.
+    fn grouping<'n>(&self, name: &'n str) -> Result<Option<(&'n str, Grouping)>, ModelError> {
+        let Some((quantisation, path)) = self.quantisation.zip(name.strip_suffix(".weight")) else {
+            return Ok(None);
+        };
+        let scales = self.directory.get(&format!("{path}.scales"));
+        let words = self.directory.get(name);
+        let is_words = words.is_some_and(|weight| weight.format == Ok(Format::U32));
+        let grouping = match (quantisation.modules.get(path), scales) {
+            (Some(None), Some(scales)) => return Err(mlx::unexpected_scales(scales, path)),
+            (Some(form), _) => *form,
+            (None, Some(_)) => Some(quantisation.default),
+            (None, None) => is_words.then_some(quantisation.default),
+        };
+        Ok(grouping.map(|grouping| (path, grouping)))
+    }
+
     /// Checks a tensor that is there.
     fn found(
         &mut self,
@@ -177,8 +199,21 @@ impl<'a> Search<'a> {
         } else {
             &Formats::ALL
         };
-        let mut stored = Vec::new();
+        let (mut stored, mut spans) = (Vec::new(), Vec::new());
         for (spelled, shape) in plan.files(spelled) {
+            let grouping = match self.grouping(&spelled)? {
+                Some(_) if !plan.may_be_grouped() || values != Values::AsStored => None,
+                grouping => grouping,
+            };
+            if let Some((path, grouping)) = grouping {
+                let module = mlx::find(self.directory, self.path, path, &shape, grouping)?;
+                let names = module.spans.tensors().map(|(name, _)| name.clone());
+                self.used.extend(names);
+                self.used.insert(spelled);
+                stored.push((module.weight, module.format));
+                spans.push(module.spans);
+                continue;
+            }
             let Some(one) = self.directory.get(&spelled) else {
                 return Err(ModelError::TensorMissing {
                     path: self.path.to_owned(),
@@ -203,6 +238,7 @@ impl<'a> Search<'a> {
             shape: needed.shape.clone(),
             width: plan.width,
             stored,
+            spans,
             layout: plan.layout,
             values,
         })

@@ -1,12 +1,14 @@
 //! A role's tensor, located in the files, and its conversion to canonical form.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::formats::mxfp4_block;
+use super::mlx::Spans;
 use super::mxfp4;
 use super::names::Values;
 use super::stored::Stored;
-use super::tensor::{Format, Part, Tensor};
+use super::tensor::{Bytes, Format, Part, Tensor};
 
 /// The place and the stored form of a role's tensor. All sizes were checked against the files'.
 #[derive(Debug)]
@@ -21,6 +23,9 @@ pub(super) struct Located {
     /// The files' tensors: several for experts of which each has its own, or for blocks with
     /// their scales.
     pub(super) stored: Vec<(Stored, Format)>,
+    /// Scales and offsets of each of them, for formats that have arrays of these. Such tensors are
+    /// runs of rows.
+    pub(super) spans: Vec<Spans>,
     pub(super) layout: Layout,
     pub(super) values: Values,
 }
@@ -51,6 +56,21 @@ pub(super) struct Runs {
     pub(super) count: usize,
 }
 
+impl Runs {
+    /// The bytes of a run, where a row of the stored tensor has `row_bytes`.
+    fn range(&self, stored: &Stored, row_bytes: usize, index: usize) -> Range<usize> {
+        let start = stored.range.start + (self.start + index * self.stride) * row_bytes;
+        start..start + self.rows * row_bytes
+    }
+
+    /// A copy of all runs.
+    fn gathered(&self, stored: &Stored, row_bytes: usize) -> Bytes {
+        let file = stored.file.bytes();
+        let rows = (0..self.count).flat_map(|index| &file[self.range(stored, row_bytes, index)]);
+        Bytes::owned(rows.copied().collect())
+    }
+}
+
 /// The order of a delta net's value heads: canonical head `k * per_key + j` is stored as head
 /// `j * keys + k`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +95,10 @@ impl Tiles {
 impl Located {
     /// Bytes in the files.
     pub(super) fn bytes(&self) -> usize {
-        let stored = self.stored.iter();
-        stored.map(|(stored, _)| stored.range.len()).sum()
+        let stored = self.stored.iter().map(|(stored, _)| stored);
+        let spans = self.spans.iter().flat_map(Spans::tensors);
+        let all = stored.chain(spans.map(|(_, stored)| stored));
+        all.map(|stored| stored.range.len()).sum()
     }
 
     /// The tensor in canonical form.
@@ -121,19 +143,30 @@ impl Located {
     /// Runs of rows: parts of the file, unless they are as small as a row.
     fn runs(&self, runs: Runs) -> Vec<Part> {
         let mut parts = Vec::new();
-        for (stored, format) in &self.stored {
-            let row_bytes = self.row_bytes(*format);
-            let run = |index: usize| {
-                let start = stored.range.start + (runs.start + index * runs.stride) * row_bytes;
-                start..start + runs.rows * row_bytes
+        for (index, (stored, format)) in self.stored.iter().enumerate() {
+            let spans = self.spans.get(index);
+            let of_all = |bytes: &dyn Fn(&Stored, usize) -> Bytes, rows: usize| {
+                let blocks = self.width / format.block().0;
+                let (scale, offset) = format.span_bytes();
+                let scales = spans.map(|spans| bytes(&spans.scales.1, blocks * scale));
+                let offsets = spans.and_then(|spans| spans.offsets.as_ref());
+                let offsets = offsets.map(|(_, stored)| bytes(stored, blocks * offset));
+                let elements = bytes(stored, self.row_bytes(*format));
+                Part::new(*format, rows, elements, [scales, offsets])
             };
             if runs.rows == 1 && runs.count > 1 {
-                let file = stored.file.bytes();
-                let rows = (0..runs.count).flat_map(|index| &file[run(index)]);
-                parts.push(Part::owned(*format, runs.count, rows.copied().collect()));
+                parts.push(of_all(
+                    &|stored, row| runs.gathered(stored, row),
+                    runs.count,
+                ));
                 continue;
             }
-            let part = |index| Part::mapped(*format, runs.rows, &stored.file, run(index));
+            let part = |index| {
+                let mapped = |stored: &Stored, row| {
+                    Bytes::Mapped(stored.file.clone(), runs.range(stored, row, index))
+                };
+                of_all(&mapped, runs.rows)
+            };
             parts.extend((0..runs.count).map(part));
         }
         parts
@@ -219,7 +252,7 @@ impl Located {
         for part in parts {
             let start = numbers.len();
             numbers.resize(start + part.rows * self.width, 0.0);
-            part.format.to_f32(part.bytes(), &mut numbers[start..]);
+            part.write_f32(&mut numbers[start..]);
         }
         for number in &mut numbers {
             *number = match self.values {

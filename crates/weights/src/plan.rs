@@ -199,6 +199,11 @@ impl Plan {
         (0..self.tensors).map(of).collect()
     }
 
+    /// Whether the files may have the tensor in MLX's groups.
+    pub(super) fn may_be_grouped(&self) -> bool {
+        !self.plain_formats && matches!(self.layout, Layout::Runs(_))
+    }
+
     /// Checks a tensor's shape, in which sizes of 1 do not count, and its format.
     pub(super) fn check(
         &self,

@@ -55,7 +55,10 @@ const GGUF_STARTS: [(&str, &str); 5] = [
 ];
 
 /// Names of a head, which some folders have beside a tied embedding.
-const HEADS: [&str; 2] = ["lm_head.weight", "language_model.lm_head.weight"];
+const HEADS: [&str; 2] = ["lm_head", "language_model.lm_head"];
+
+/// The tensors of a head, which may be quantised.
+const HEAD_PARTS: [&str; 3] = ["weight", "scales", "biases"];
 
 /// Divisors of GGUF files, which are read with the configuration.
 const DIVISORS: [&str; 3] = [
@@ -106,7 +109,7 @@ fn part_of(
         Some(layer) if layer < layers => with_part(name, &LAYER_PARTS),
         Some(layer) if layer - layers < further_layers => Some(FURTHER_TOKENS),
         Some(_) => None,
-        None if blueprint.stem.tied_embeddings && HEADS.contains(&name) => Some(TIED_HEAD),
+        None if blueprint.stem.tied_embeddings && is_head(name) => Some(TIED_HEAD),
         None if search.is_gguf() => {
             let mut starts = GGUF_STARTS.iter();
             let found = starts.find(|(start, _)| name.starts_with(start));
@@ -114,6 +117,11 @@ fn part_of(
         }
         None => with_part(name, &PARTS),
     }
+}
+
+fn is_head(name: &str) -> bool {
+    name.rsplit_once('.')
+        .is_some_and(|(path, part)| HEADS.contains(&path) && HEAD_PARTS.contains(&part))
 }
 
 fn with_part(name: &str, parts: &[(&str, &'static str)]) -> Option<&'static str> {

@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use super::formats::Format;
+use super::formats::grouped_to_f32;
+pub use super::formats::{Affine, Format, ScaleFormat};
 pub(super) use super::formats::{BLOCK, Formats, half_at};
 use super::mapped::MappedFile;
 
@@ -32,10 +33,12 @@ pub struct Part {
     /// of a vector are one row.
     pub rows: usize,
     bytes: Bytes,
+    /// Scales and offsets, where the format has arrays of them.
+    spans: [Option<Bytes>; 2],
 }
 
 #[derive(Clone)]
-enum Bytes {
+pub(super) enum Bytes {
     /// A range of a file.
     Mapped(Arc<MappedFile>, Range<usize>),
     Owned(Arc<Vec<u8>>),
@@ -52,9 +55,11 @@ impl<'a> Tensor<'a> {
         );
         for part in &parts {
             let (elements, stride) = part.format.block();
+            let (scale, offset) = part.format.span_bytes();
+            let blocks = part.rows * width / elements;
             assert_eq!(
-                part.bytes().len(),
-                part.rows * width / elements * stride,
+                [part.bytes(), part.scales(), part.offsets()].map(<[u8]>::len),
+                [stride, scale, offset].map(|bytes| blocks * bytes),
                 "the bytes match the rows, as checked when the file was opened"
             );
         }
@@ -108,7 +113,7 @@ impl<'a> Tensor<'a> {
         let mut rest = out;
         for part in &self.parts {
             let (own, others) = rest.split_at_mut(part.rows * width);
-            part.format.to_f32(part.bytes(), own);
+            part.write_f32(own);
             rest = others;
         }
     }
@@ -117,24 +122,21 @@ impl<'a> Tensor<'a> {
 impl Part {
     /// A part with converted bytes.
     pub(super) fn owned(format: Format, rows: usize, bytes: Vec<u8>) -> Self {
-        Self {
-            format,
-            rows,
-            bytes: Bytes::Owned(Arc::new(bytes)),
-        }
+        Self::new(format, rows, Bytes::owned(bytes), [None, None])
     }
 
-    /// A part that lies in this range of a file.
-    pub(super) fn mapped(
+    /// A part with these bytes, and its scales and offsets if the format has arrays of them.
+    pub(super) fn new(
         format: Format,
         rows: usize,
-        file: &Arc<MappedFile>,
-        range: Range<usize>,
+        bytes: Bytes,
+        spans: [Option<Bytes>; 2],
     ) -> Self {
         Self {
             format,
             rows,
-            bytes: Bytes::Mapped(Arc::clone(file), range),
+            bytes,
+            spans,
         }
     }
 
@@ -142,9 +144,37 @@ impl Part {
     /// particular alignment.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::Mapped(file, range) => &file.bytes()[range.clone()],
-            Bytes::Owned(bytes) => bytes,
+        self.bytes.get()
+    }
+
+    /// The scales of a format that has an array of them, as stored: those of the first row's
+    /// groups, then those of the next one's. Empty for other formats.
+    #[must_use]
+    pub fn scales(&self) -> &[u8] {
+        self.spans[0].as_ref().map_or(&[], Bytes::get)
+    }
+
+    /// The offsets of a format that has an array of them, in the order of the scales. Empty for
+    /// other formats.
+    #[must_use]
+    pub fn offsets(&self) -> &[u8] {
+        self.spans[1].as_ref().map_or(&[], Bytes::get)
+    }
+
+    /// Its arrays: elements, scales and offsets. Those that the format has not are left out.
+    pub fn arrays(&self) -> impl Iterator<Item = &[u8]> {
+        let all = [self.bytes(), self.scales(), self.offsets()];
+        all.into_iter().filter(|array| !array.is_empty())
+    }
+
+    /// Writes all elements in single precision into `out`.
+    pub(super) fn write_f32(&self, out: &mut [f32]) {
+        match self.format {
+            Format::Affine(_) | Format::GroupedMxfp4 => {
+                let spans = [self.scales(), self.offsets()];
+                grouped_to_f32(self.format, self.bytes(), spans, out);
+            }
+            format => format.to_f32(self.bytes(), out),
         }
     }
 
@@ -153,6 +183,19 @@ impl Part {
     #[must_use]
     pub fn is_mapped(&self) -> bool {
         matches!(self.bytes, Bytes::Mapped(..))
+    }
+}
+
+impl Bytes {
+    pub(super) fn owned(bytes: Vec<u8>) -> Self {
+        Self::Owned(Arc::new(bytes))
+    }
+
+    fn get(&self) -> &[u8] {
+        match self {
+            Self::Mapped(file, range) => &file.bytes()[range.clone()],
+            Self::Owned(bytes) => bytes,
+        }
     }
 }
 

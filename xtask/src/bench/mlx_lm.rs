@@ -15,6 +15,10 @@ pub(crate) const REQUIREMENTS: &str = "xtask/bench/requirements.txt";
 const PEER: &str = "xtask/bench/mlx_lm_peer.py";
 /// The program that starts mlx-lm's own server.
 const SERVER: &str = "xtask/bench/mlx_lm_server.py";
+/// The program that quantises a model as mlx-lm's converter does.
+const QUANTISE: &str = "xtask/bench/mlx_lm_quantise.py";
+/// If set, both sides run the model quantised to so many bits, in groups of 64.
+const BITS: &str = "MOTET_BENCH_BITS";
 /// Part of the exported weights' name: raise it when `benches/figures/export.rs` changes.
 const EXPORT_VERSION: &str = "1";
 
@@ -58,7 +62,37 @@ pub(super) fn weights(
     Ok(dir)
 }
 
+/// Bits of the weights that both sides run. None for the model as it is.
+///
+/// # Errors
+///
+/// When the variable has another value than 2, 3, 4, 5, 6 or 8.
+pub(super) fn bits() -> Result<Option<u8>> {
+    let Ok(text) = std::env::var(BITS) else {
+        return Ok(None);
+    };
+    match text.parse() {
+        Ok(bits @ (2..=6 | 8)) => Ok(Some(bits)),
+        _ => anyhow::bail!("{BITS} is `{text}`; expected 2, 3, 4, 5, 6 or 8"),
+    }
+}
+
 impl MlxLm {
+    /// A folder with the weights in `weights`, quantised to `bits` bits.
+    pub(super) fn quantised(&self, cache: &Cache, weights: &Path, bits: u8) -> Result<PathBuf> {
+        let name = weights.file_name().unwrap_or_default().to_string_lossy();
+        let dir = cache.models().join(format!("{name}-{bits}bit"));
+        let _lock = cache.lock()?;
+        component::ensure(&dir, |fresh| {
+            let task = ui::Task::start(format!("quantise the weights to {bits} bits"));
+            let mut command = self.program(QUANTISE, weights, None);
+            process::capture(command.arg(fresh).arg(bits.to_string()))?;
+            task.done();
+            Ok(())
+        })?;
+        Ok(dir)
+    }
+
     /// The peer on these weights, with the BLAS that we use.
     pub(super) fn peer(&self, weights: &Path, blas_preload: Option<&Path>) -> Command {
         self.program(PEER, weights, blas_preload)

@@ -449,13 +449,22 @@ impl Workbench {
         )?;
         let mlx_lm = mlx_lm::install(&self.cache)
             .map_err(|error| Unavailable(format!("mlx-lm cannot be installed: {error:#}")))?;
+        let weights = match mlx_lm::bits()? {
+            Some(bits) => mlx_lm.quantised(&self.cache, &weights, bits)?,
+            None => weights,
+        };
         Ok((mlx_lm, ready, weights))
     }
 
     fn start_ours(&self) -> Result<Side> {
         let program = programs::figures(self.build())?;
+        let quantised = match (&self.mlx, mlx_lm::bits()?) {
+            (Mlx::Ready(_), Some(_)) => Some(self.mlx_lm()?.2),
+            _ => None,
+        };
         let task = ui::Task::start("load our side");
-        let side = self.start("our side", program, "ours.log")?;
+        let model = quantised.as_deref().or_else(|| self.model());
+        let side = start("our side", program, model, "ours.log")?;
         task.done();
         Ok(side)
     }

@@ -71,6 +71,18 @@ pub enum ModelError {
         /// Supported values, comma-separated.
         known: &'static str,
     },
+    /// A tensor of a quantised matrix is not as the configuration states, or cannot be used.
+    #[error("{path}: tensor `{tensor}` is {found}; expected {expected}", path = path.display())]
+    QuantisedTensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type and shape, or what is wrong with its numbers.
+        found: String,
+        /// The expected type and shape, or numbers.
+        expected: String,
+    },
     /// A tensor that the architecture needs is in none of the model's files.
     #[error("{path}: tensor `{tensor}` is missing; expected shape {expected:?}", path = path.display())]
     TensorMissing {

@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::fields::eight;
 use super::{Job, Simd};
 
 /// Runs `job` with AVX2.
@@ -17,6 +18,44 @@ pub(super) unsafe fn run<J: Job>(job: J) -> J::Output {
 /// Proof that the machine has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(());
+
+/// Eight numbers of `BITS` bits, each in the lowest bits of its lane after the shift that
+/// [`field_shifts`] has for it. Other numbers are above them.
+///
+/// # Safety
+///
+/// The machine has AVX2, and `from` is readable for `BITS` bytes.
+#[inline(always)]
+pub(super) unsafe fn field_words<const BITS: usize>(from: *const u8) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match BITS {
+            8 => _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())),
+            2..=4 => _mm256_set1_epi32(eight::<BITS>(from) as i32),
+            _ => {
+                let all = eight::<BITS>(from);
+                let upper = _mm_set1_epi32((all >> (4 * BITS)) as i32);
+                _mm256_set_m128i(upper, _mm_set1_epi32(all as i32))
+            }
+        }
+    }
+}
+
+/// The place of each lane's number in [`field_words`].
+#[inline(always)]
+pub(super) const fn field_shifts(bits: usize) -> [i32; 8] {
+    let mut shifts = [0; 8];
+    let mut lane = 0;
+    while lane < 8 {
+        shifts[lane] = match bits {
+            8 => 0,
+            5.. => (bits * (lane % 4)) as i32,
+            _ => (bits * lane) as i32,
+        };
+        lane += 1;
+    }
+    shifts
+}
 
 /// Wraps intrinsics that need nothing but the instruction set.
 macro_rules! intrinsic {
@@ -247,6 +286,22 @@ impl Simd for Avx2 {
             let places = if part == 0 { first } else { second };
             _mm256_cvtepi32_ps(_mm256_shuffle_epi8(bytes, places))
         })
+    }
+
+    #[inline(always)]
+    unsafe fn load_fields<const BITS: usize>(self, from: *const u8, part: usize) -> __m256 {
+        let shifts = const { field_shifts(BITS) };
+        // SAFETY: the caller's promise; a vector is read from an array of its size.
+        unsafe {
+            let words = field_words::<BITS>(from.add(part * BITS));
+            if BITS == 8 {
+                return _mm256_cvtepi32_ps(words);
+            }
+            let shifts = _mm256_loadu_si256(shifts.as_ptr().cast());
+            let numbers = _mm256_srlv_epi32(words, shifts);
+            let mask = _mm256_set1_epi32((1 << BITS) - 1);
+            _mm256_cvtepi32_ps(_mm256_and_si256(numbers, mask))
+        }
     }
 
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::avx2::{field_shifts, field_words};
 use super::{Job, Simd};
 
 /// Runs `job` with AVX-512.
@@ -228,6 +229,24 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn widen(self, bytes: __m128i, _: usize) -> __m512 {
         intrinsic!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)))
+    }
+
+    #[inline(always)]
+    unsafe fn load_fields<const BITS: usize>(self, from: *const u8, _: usize) -> __m512 {
+        let shifts = const { [field_shifts(BITS); 2] };
+        // SAFETY: the caller's promise; a vector is read from an array of its size.
+        unsafe {
+            let lower = _mm512_castsi256_si512(field_words::<BITS>(from));
+            let upper = field_words::<BITS>(from.add(BITS));
+            let words = _mm512_inserti64x4::<1>(lower, upper);
+            if BITS == 8 {
+                return _mm512_cvtepi32_ps(words);
+            }
+            let shifts = _mm512_loadu_si512(shifts.as_ptr().cast());
+            let numbers = _mm512_srlv_epi32(words, shifts);
+            let mask = _mm512_set1_epi32((1 << BITS) - 1);
+            _mm512_cvtepi32_ps(_mm512_and_si512(numbers, mask))
+        }
     }
 
     #[inline(always)]

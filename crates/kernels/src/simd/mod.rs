@@ -9,6 +9,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod fields;
 mod hyperbolic;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -111,6 +112,33 @@ pub trait Simd: Copy {
     #[inline(always)]
     fn widen_small(self, bytes: Self::Bytes, part: usize) -> Self::Vector {
         self.widen(bytes, part)
+    }
+
+    /// 16 unsigned numbers of `BITS` bits (2, 3, 4, 5, 6 or 8), one after the other from the lowest
+    /// bit up, as a byte each.
+    ///
+    /// # Safety
+    /// `from` is readable for `2 * BITS` bytes.
+    #[inline(always)]
+    unsafe fn unpack<const BITS: usize>(self, from: *const u8) -> Self::Bytes {
+        // SAFETY: the caller's promise.
+        unsafe { fields::unpack::<Self, BITS>(self, from) }
+    }
+
+    /// The numbers of [`Simd::unpack`] from `part * LANES`.
+    ///
+    /// # Safety
+    /// As for [`Simd::unpack`], and `part` is below `16 / LANES`.
+    #[inline(always)]
+    unsafe fn load_fields<const BITS: usize>(self, from: *const u8, part: usize) -> Self::Vector {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { self.unpack::<BITS>(from) };
+        if BITS == 8 {
+            let signed = self.widen(self.sub_bytes(bytes, self.splat_byte(128)), part);
+            self.add(signed, self.splat(128.0))
+        } else {
+            self.widen_small(bytes, part)
+        }
     }
 
     /// The IEEE 754 half with these bits.

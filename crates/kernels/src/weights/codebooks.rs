@@ -63,6 +63,12 @@ unsafe fn values<S: Simd, const N: usize>(
     simd.look_up(bytes(simd, table), quants)
 }
 
+/// Twice the numbers of MXFP4 that 16 quants stand for.
+#[inline(always)]
+pub(super) fn number_of<S: Simd>(simd: S, quants: S::Bytes) -> S::Bytes {
+    simd.look_up(bytes(simd, &TWICE_E2M1), quants)
+}
+
 impl Format for Iq4Nl {
     type Block = [u8; 18];
     const ELEMENTS: usize = 32;
@@ -137,7 +143,7 @@ impl Format for Mxfp4 {
 /// `2^(exponent - 128)`: half of what the exponent says, because the table holds twice the
 /// numbers. The two smallest powers are subnormal.
 #[inline(always)]
-fn half_power(exponent: u8) -> f32 {
+pub(super) fn half_power(exponent: u8) -> f32 {
     f32::from_bits(match exponent {
         0 | 1 => 1 << (21 + exponent),
         255 => return f32::NAN,

@@ -10,6 +10,9 @@ pub(crate) trait Matrix: Copy + Send + Sync {
     /// Whether the rows are blocks, which are decoded with operations on bytes.
     const IS_PACKED: bool;
 
+    /// Whether products are compiled. Other rows are always decoded into memory.
+    const HAS_PRODUCTS: bool = true;
+
     /// Elements in a row.
     fn width(self) -> usize;
 

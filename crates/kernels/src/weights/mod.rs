@@ -11,6 +11,7 @@
 //! | `blocks.rs` | Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: blocks of 32 with one scale |
 //! | `k_quants.rs` | Q2_K to Q6_K: blocks of 256 with a scale for every 16 or 32 |
 //! | `codebooks.rs` | IQ4_NL, IQ4_XS, MXFP4: quants that index a table of values |
+//! | `grouped.rs` | MLX's formats: codes, scales and offsets in arrays of their own |
 //! | `format.rs` | the interface to block formats |
 //! | `packed.rs` | products with blocks of any format |
 //! | `matrix.rs` | the interface to matrices of any storage |
@@ -18,6 +19,7 @@
 mod blocks;
 mod codebooks;
 mod format;
+mod grouped;
 mod k_quants;
 mod matrix;
 mod packed;
@@ -30,14 +32,16 @@ use half::{bf16, f16};
 
 use super::simd::{InstructionSet, Job, Simd, dispatch_on};
 use format::shape;
+use grouped::{Exponents, Grouped, Halves, Scaling, Singles};
 pub(super) use matrix::Matrix;
 use matrix::Plain;
 use packed::Packed;
 
 /// How the numbers of a matrix are stored, all little-endian.
 ///
-/// The quantised formats are ggml's. Rows are cut into blocks of 32 or 256 elements, each with
-/// one or more scales.
+/// The quantised formats without arrays of scales are ggml's. Rows are cut into blocks of 32 or
+/// 256 elements, each with one or more scales. Those with such arrays are MLX's; their rows
+/// come from [`Rows::grouped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Storage {
     /// IEEE single precision.
@@ -72,10 +76,44 @@ pub enum Storage {
     Iq4Xs,
     /// 32 floating-point numbers of 4 bits with a common exponent.
     Mxfp4,
+    /// Groups of elements with a scale and an offset in arrays of their own.
+    Affine {
+        /// Bits of an element: 2, 3, 4, 5, 6 or 8.
+        bits: u8,
+        /// Elements of a group: a multiple of 16.
+        group: u8,
+        /// How scales and offsets are stored.
+        scales: ScaleFormat,
+    },
+    /// The elements of `Mxfp4`, two consecutive ones in a byte, with the exponents in an array of
+    /// their own.
+    GroupedMxfp4,
+}
+
+/// How the scales and offsets of groups are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScaleFormat {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of single precision.
+    Bf16,
+}
+
+impl ScaleFormat {
+    /// Bytes of one.
+    const fn bytes(self) -> usize {
+        match self {
+            ScaleFormat::F32 => 4,
+            ScaleFormat::F16 | ScaleFormat::Bf16 => 2,
+        }
+    }
 }
 
 impl Storage {
-    /// Elements and bytes of the smallest unit that can be stored. Rows have whole units.
+    /// Elements and bytes of the smallest unit that can be stored, without scales that have an
+    /// array of their own. Rows have whole units.
     #[must_use]
     pub const fn block(self) -> (usize, usize) {
         match self {
@@ -94,6 +132,20 @@ impl Storage {
             Storage::Iq4Nl => shape::<codebooks::Iq4Nl>(),
             Storage::Iq4Xs => shape::<codebooks::Iq4Xs>(),
             Storage::Mxfp4 => shape::<codebooks::Mxfp4>(),
+            Storage::Affine { bits, group, .. } => {
+                (group as usize, group as usize * bits as usize / 8)
+            }
+            Storage::GroupedMxfp4 => (32, 16),
+        }
+    }
+
+    /// Bytes of a group's scale and of its offset, where they have arrays of their own.
+    #[must_use]
+    pub const fn span_bytes(self) -> (usize, usize) {
+        match self {
+            Storage::Affine { scales, .. } => (scales.bytes(), scales.bytes()),
+            Storage::GroupedMxfp4 => (1, 0),
+            _ => (0, 0),
         }
     }
 
@@ -126,18 +178,39 @@ impl Storage {
 pub struct Rows<'a> {
     storage: Storage,
     bytes: &'a [u8],
+    /// Scales and offsets in arrays of their own. Empty where the storage has none.
+    scales: &'a [u8],
+    offsets: &'a [u8],
     width: usize,
 }
 
 impl<'a> Rows<'a> {
-    /// Rows of `width` elements each.
+    /// Rows of `width` elements each, whose scales, if any, are among `bytes`.
     ///
     /// # Panics
     ///
     /// When `width` is zero, no multiple of 16 or no multiple of the storage's block, when
-    /// `bytes` are not whole rows, or when they are not aligned to [`Storage::alignment`].
+    /// `bytes` are not whole rows, or when they are not aligned to [`Storage::alignment`]. Also for
+    /// storage with arrays of scales.
     #[must_use]
     pub fn new(storage: Storage, bytes: &'a [u8], width: usize) -> Rows<'a> {
+        Rows::grouped(storage, bytes, [&[], &[]], width)
+    }
+
+    /// Rows of `width` elements each, with arrays of scales and offsets: one of each for every group
+    /// of every row, in order. They need no alignment.
+    ///
+    /// # Panics
+    ///
+    /// As for [`Rows::new`], and when the arrays are not as long as [`Storage::span_bytes`] says,
+    /// or elements have another number of bits than 2, 3, 4, 5, 6 or 8.
+    #[must_use]
+    pub fn grouped(
+        storage: Storage,
+        bytes: &'a [u8],
+        [scales, offsets]: [&'a [u8]; 2],
+        width: usize,
+    ) -> Rows<'a> {
         let sixteens = width > 0 && width.is_multiple_of(16);
         assert!(sixteens, "{width} columns: a multiple of 16 expected");
         let row = storage.row_bytes(width);
@@ -149,9 +222,25 @@ impl<'a> Rows<'a> {
         );
         let aligned = bytes.as_ptr().addr().is_multiple_of(storage.alignment());
         assert!(aligned, "the rows of {storage:?} are not aligned");
+        let (elements, _) = storage.block();
+        let groups = bytes.len() / row * (width / elements);
+        let (scale, offset) = storage.span_bytes();
+        let [found, expected] = [
+            [scales.len(), offsets.len()],
+            [scale, offset].map(|n| n * groups),
+        ];
+        assert_eq!(
+            found, expected,
+            "bytes of the scales and offsets of {storage:?}"
+        );
+        if let Storage::Affine { bits, .. } = storage {
+            assert!(matches!(bits, 2..=6 | 8), "elements of {bits} bits");
+        }
         Rows {
             storage,
             bytes,
+            scales,
+            offsets,
             width,
         }
     }
@@ -192,8 +281,13 @@ impl<'a> Rows<'a> {
     #[must_use]
     pub fn slice(&self, rows: Range<usize>) -> Rows<'a> {
         let row = self.storage.row_bytes(self.width);
+        let groups = self.width / self.storage.block().0;
+        let (scale, offset) = self.storage.span_bytes();
+        let part = |all: &'a [u8], row: usize| &all[rows.start * row..rows.end * row];
         Rows {
-            bytes: &self.bytes[rows.start * row..rows.end * row],
+            bytes: part(self.bytes, row),
+            scales: part(self.scales, scale * groups),
+            offsets: part(self.offsets, offset * groups),
             ..*self
         }
     }
@@ -224,6 +318,13 @@ impl<'a> Rows<'a> {
             (Storage::F32, _) => usize::MAX,
             (Storage::F16 | Storage::Bf16, _) => 16,
             (_, InstructionSet::Portable) => 0,
+            (
+                Storage::Affine {
+                    scales: ScaleFormat::F32,
+                    ..
+                },
+                _,
+            ) => 0,
             _ => 4,
         }
     }
@@ -248,6 +349,53 @@ impl<'a> Rows<'a> {
             Storage::Iq4Nl => visitor.visit(Packed::<codebooks::Iq4Nl>::new(bytes, width)),
             Storage::Iq4Xs => visitor.visit(Packed::<codebooks::Iq4Xs>::new(bytes, width)),
             Storage::Mxfp4 => visitor.visit(Packed::<codebooks::Mxfp4>::new(bytes, width)),
+            Storage::Affine {
+                bits,
+                group,
+                scales,
+            } => match scales {
+                ScaleFormat::F32 => {
+                    let scaling = Singles {
+                        scales: self.scales.as_chunks().0,
+                        offsets: self.offsets.as_chunks().0,
+                    };
+                    self.visit_affine(visitor, scaling, bits, group)
+                }
+                format => {
+                    let scaling = Halves {
+                        scales: self.scales.as_chunks().0,
+                        offsets: self.offsets.as_chunks().0,
+                        format,
+                    };
+                    self.visit_affine(visitor, scaling, bits, group)
+                }
+            },
+            Storage::GroupedMxfp4 => {
+                let scaling = Exponents {
+                    scales: self.scales,
+                };
+                visitor.visit(Grouped::<_, 4>::new(bytes, scaling, width, 32))
+            }
+        }
+    }
+
+    fn visit_affine<V: Visitor>(
+        self,
+        visitor: V,
+        scaling: impl Scaling,
+        bits: u8,
+        group: u8,
+    ) -> V::Output {
+        let Rows { bytes, width, .. } = self;
+        let group = usize::from(group);
+        match bits {
+            2 => visitor.visit(Grouped::<_, 2>::new(bytes, scaling, width, group)),
+            3 => visitor.visit(Grouped::<_, 3>::new(bytes, scaling, width, group)),
+            4 => visitor.visit(Grouped::<_, 4>::new(bytes, scaling, width, group)),
+            5 => visitor.visit(Grouped::<_, 5>::new(bytes, scaling, width, group)),
+            6 => visitor.visit(Grouped::<_, 6>::new(bytes, scaling, width, group)),
+            8 => visitor.visit(Grouped::<_, 8>::new(bytes, scaling, width, group)),
+            _ => unreachable!("the bits were checked"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Every storage against formulas in double precision.
 
+mod grouped;
 mod reference;
 mod timings;
 
@@ -39,6 +40,7 @@ fn halves(storage: Storage) -> &'static [usize] {
         Storage::Q2K => &[80, 82],
         Storage::Q3K => &[108],
         Storage::Q6K => &[208],
+        Storage::Affine { .. } | Storage::GroupedMxfp4 => unreachable!("tested in `grouped.rs`"),
     }
 }
 

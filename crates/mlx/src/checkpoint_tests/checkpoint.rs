@@ -197,25 +197,89 @@ impl Sizes {
 
     /// Writes a checkpoint with arbitrary weights to a new folder.
     pub(super) fn checkpoint(self) -> Folder {
-        let folder = Folder::new();
-        let path = &folder.0;
-        std::fs::write(path.join("config.json"), self.config()).expect("a writable folder");
-        let (mut header, mut data) = (Vec::new(), Vec::<u8>::new());
-        for (index, (name, shape)) in self.tensors().into_iter().enumerate() {
-            let count = shape.iter().product::<usize>();
-            let start = data.len();
-            data.extend((0..count).flat_map(|i| (0.2 * noise(1000 * index + 7 * i)).to_le_bytes()));
-            header.push(format!(
-                r#""{name}": {{"dtype": "F32", "shape": {shape:?}, "data_offsets": [{start}, {}]}}"#,
-                data.len()
-            ));
-        }
-        let header = format!("{{{}}}", header.join(", "));
-        let length = (header.len() as u64).to_le_bytes();
-        let file = [&length[..], header.as_bytes(), &data].concat();
-        std::fs::write(path.join("model.safetensors"), file).expect("a writable folder");
-        folder
+        let tensors = self.tensors().into_iter().enumerate();
+        let tensors = tensors.map(|(index, (name, shape))| plain(index, name, shape));
+        write(&self.config(), tensors.collect())
     }
+
+    /// Writes a checkpoint whose matrices are quantised as MLX does it, in groups of 32.
+    pub(super) fn quantised_checkpoint(self, bits: usize) -> Folder {
+        let config = self.config();
+        let fields = config.strip_prefix('{').expect("an object");
+        let quantisation = format!(r#""quantization": {{"group_size": 32, "bits": {bits}}}"#);
+        let mut tensors = Vec::new();
+        for (index, (name, shape)) in self.tensors().into_iter().enumerate() {
+            match (name.strip_suffix(".weight"), &shape[..]) {
+                (Some(path), &[rows, width]) if width.is_multiple_of(32) => {
+                    tensors.extend(quantised(index, path, [rows, width], bits));
+                }
+                _ => tensors.push(plain(index, name, shape)),
+            }
+        }
+        write(&format!("{{{quantisation}, {fields}"), tensors)
+    }
+}
+
+/// A tensor's name, type, shape and bytes.
+type Tensor = (String, &'static str, Vec<usize>, Vec<u8>);
+
+fn plain(index: usize, name: String, shape: Vec<usize>) -> Tensor {
+    let count = shape.iter().product::<usize>();
+    let numbers = (0..count).flat_map(|i| (0.2 * noise(1000 * index + 7 * i)).to_le_bytes());
+    (name, "F32", shape, numbers.collect())
+}
+
+/// The tensors of a module with elements from -0.2 to 0.2.
+fn quantised(index: usize, path: &str, [rows, width]: [usize; 2], bits: usize) -> [Tensor; 3] {
+    let words = rows * width * bits / 32;
+    let codes = (0..words).flat_map(|i| noise(1000 * index + 7 * i).to_bits().to_le_bytes());
+    let groups = [rows, width / 32];
+    let numbers = |factor: f32| {
+        let number = move |i| (factor * (1.0 + 0.2 * noise(1000 * index + 3 * i))).to_le_bytes();
+        (0..groups[0] * groups[1]).flat_map(number).collect()
+    };
+    let scale = 0.3 / (1 << bits) as f32;
+    [
+        (
+            format!("{path}.weight"),
+            "U32",
+            vec![rows, width * bits / 32],
+            codes.collect(),
+        ),
+        (
+            format!("{path}.scales"),
+            "F32",
+            groups.to_vec(),
+            numbers(scale),
+        ),
+        (
+            format!("{path}.biases"),
+            "F32",
+            groups.to_vec(),
+            numbers(-0.15),
+        ),
+    ]
+}
+
+/// Writes a checkpoint to a new folder.
+fn write(config: &str, tensors: Vec<Tensor>) -> Folder {
+    let folder = Folder::new();
+    let path = &folder.0;
+    std::fs::write(path.join("config.json"), config).expect("a writable folder");
+    let (mut header, mut data) = (Vec::new(), Vec::<u8>::new());
+    for (name, dtype, shape, bytes) in tensors {
+        let start = data.len();
+        data.extend(bytes);
+        let end = data.len();
+        header.push(format!(
+            r#""{name}": {{"dtype": "{dtype}", "shape": {shape:?}, "data_offsets": [{start}, {end}]}}"#
+        ));
+    }
+    let header = format!("{{{}}}", header.join(", "));
+    let length = (header.len() as u64).to_le_bytes();
+    let file = [&length[..], header.as_bytes(), &data].concat();
+    std::fs::write(path.join("model.safetensors"), file).expect("a writable folder");
+    folder
 }
 
 /// A number in -1..1.

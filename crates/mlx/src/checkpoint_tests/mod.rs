@@ -152,14 +152,17 @@ fn determinism_needs_sizes_that_kernels_support() {
 
 /// A model in the types of a GPU, composed on the CPU.
 fn load_in_bf16(folder: &Path) -> MlxModel {
+    load_composed(folder, FloatKind::Bf16, Dtype::Bfloat16, MatrixForm::Affine)
+}
+
+/// A model whose numbers have this type and whose matrices have this form, composed on the CPU.
+fn load_composed(folder: &Path, kind: FloatKind, dtype: Dtype, form: MatrixForm) -> MlxModel {
     let files = ModelFiles::open(folder).expect("a complete checkpoint");
     let blueprint = files.blueprint();
-    let cached = Cached::as_it_is(FloatKind::Bf16);
+    let cached = Cached::as_it_is(kind);
     let groups = Arc::new(LayerGroups::new(blueprint, cached));
     let stream = Stream::new_with_device(&Device::cpu());
-    let weights = with_stream(&stream, || {
-        Weights::load(&files, Dtype::Bfloat16, MatrixForm::Affine)
-    });
+    let weights = with_stream(&stream, || Weights::load(&files, dtype, form));
     let network = Network {
         weights: weights.unwrap_or_else(|_| panic!("the weights load")),
         attentions: Attentions::new(blueprint, &groups, cached, AttentionBackend::Composed),
@@ -175,6 +178,37 @@ fn load_in_bf16(folder: &Path) -> MlxModel {
         in_place: false,
     };
     MlxModel::new(spec, groups, Box::new(network), backend, None)
+}
+
+/// MLX's quantised products, which a GPU uses, have the numbers that dequantised ones have.
+#[test]
+fn quantised_matrices_stay_quantised_for_a_gpu() {
+    let _serial = one_at_a_time();
+    for bits in [2, 3, 4, 5, 6, 8] {
+        let folder = Sizes::Lfm { kernel: 8 }.quantised_checkpoint(bits);
+        let logits = |form| {
+            let mut model = load_composed(&folder.0, FloatKind::F32, Dtype::Float32, form);
+            let mut tail = model.tail(&[], 0).expect("a tail");
+            let run = || step(&mut model, &mut tail, &[3, 1, 4, 1, 5]);
+            let (logits, timed) = profile::record(run);
+            let bytes = timed.iter().map(|timed| timed.cost.read_bytes);
+            (logits, bytes.sum::<usize>())
+        };
+        let (found, quantised_bytes) = logits(MatrixForm::Affine);
+        let (expected, bytes) = logits(MatrixForm::Converted);
+        assert!(
+            quantised_bytes < bytes * 3 / 4,
+            "{bits} bits: {quantised_bytes} of {bytes}"
+        );
+        let largest = found.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        assert!(largest > 0.01, "{bits} bits: the logits tell nothing");
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!(
+                (found - expected).abs() < 1e-4 * largest.max(1.0),
+                "{found}, not {expected}"
+            );
+        }
+    }
 }
 
 /// A residual stream in single precision would make each product convert its weights.

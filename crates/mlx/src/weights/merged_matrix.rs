@@ -4,8 +4,6 @@
 //! up). The weight of the norm before a matrix is folded into its columns, and a factor of its
 //! output into its rows. Neither then costs an operation in each step.
 
-use half::f16;
-
 use super::MatrixForm;
 use crate::error::MlxError;
 use crate::stored_matrix::StoredMatrix;
@@ -27,8 +25,8 @@ pub(super) enum Elements {
         bits: usize,
         group_size: usize,
         packed: Vec<u32>,
-        scales: Vec<f16>,
-        biases: Vec<f16>,
+        scales: Vec<f32>,
+        biases: Vec<f32>,
     },
     /// As in the files.
     Stored(StoredMatrix),

@@ -58,16 +58,28 @@ pub(super) const FAMILY: Family = Family {
 
 const NAMES: &[Name] = &[
     hf(Role::Gate, "shared_mlp.input_linear.weight").form(Form::Stacked(GATE_UP)),
+    hf(Role::Gate, "mlp.gate_proj.weight"),
     hf(Role::Up, "shared_mlp.input_linear.weight").form(Form::Stacked(GATE_UP)),
+    hf(Role::Up, "mlp.up_proj.weight"),
     hf(Role::Down, "shared_mlp.output_linear.weight"),
+    hf(Role::Down, "mlp.down_proj.weight"),
     hf(Role::SharedGate, "shared_mlp.input_linear.weight").form(Form::Stacked(SHARED)),
     hf(Role::SharedUp, "shared_mlp.input_linear.weight").form(Form::Stacked(SHARED)),
     hf(Role::SharedDown, "shared_mlp.output_linear.weight"),
     hf(Role::Router, "block_sparse_moe.router.layer.weight"),
     hf(Role::ExpertGate, "block_sparse_moe.input_linear.weight")
         .form(Form::Stacked(EXPERT_GATE_UP)),
+    hf(
+        Role::ExpertGate,
+        "block_sparse_moe.switch_mlp.gate_proj.weight",
+    ),
     hf(Role::ExpertUp, "block_sparse_moe.input_linear.weight").form(Form::Stacked(EXPERT_GATE_UP)),
+    hf(Role::ExpertUp, "block_sparse_moe.switch_mlp.up_proj.weight"),
     hf(Role::ExpertDown, "block_sparse_moe.output_linear.weight"),
+    hf(
+        Role::ExpertDown,
+        "block_sparse_moe.switch_mlp.down_proj.weight",
+    ),
     hf(Role::MixerInput, "mamba.in_proj.weight"),
     hf(Role::MixerInputBias, "mamba.in_proj.bias"),
     hf(Role::MixerOutput, "self_attn.o_proj.weight").in_attention(),

@@ -25,10 +25,19 @@ pub(super) const FAMILY: Family = Family {
         hf(Role::Router, "mlp.gate.weight"),
         hf(Role::ExpertGate, "block_sparse_moe.experts.{}.w1.weight").form(Form::PerExpert),
         hf(Role::ExpertGate, "mlp.experts.gate_up_proj").form(Form::Stacked(EXPERT_GATE_UP)),
+        hf(
+            Role::ExpertGate,
+            "block_sparse_moe.switch_mlp.gate_proj.weight",
+        ),
         hf(Role::ExpertUp, "block_sparse_moe.experts.{}.w3.weight").form(Form::PerExpert),
         hf(Role::ExpertUp, "mlp.experts.gate_up_proj").form(Form::Stacked(EXPERT_GATE_UP)),
+        hf(Role::ExpertUp, "block_sparse_moe.switch_mlp.up_proj.weight"),
         hf(Role::ExpertDown, "block_sparse_moe.experts.{}.w2.weight").form(Form::PerExpert),
         hf(Role::ExpertDown, "mlp.experts.down_proj"),
+        hf(
+            Role::ExpertDown,
+            "block_sparse_moe.switch_mlp.down_proj.weight",
+        ),
     ],
     defaults: &[
         ("num_experts_per_tok", FieldDefault::Count(2)),

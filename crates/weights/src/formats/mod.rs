@@ -6,14 +6,16 @@
 //! | `blocks.rs` | Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: blocks of 32 with one scale |
 //! | `k_quants.rs` | Q2_K to Q6_K: blocks of 256 with a scale for every 16 or 32 |
 //! | `codebooks.rs` | IQ4_NL, IQ4_XS, MXFP4: quants that index a table of values |
+//! | `grouped.rs` | MLX's affine formats and MXFP4, with arrays of scales |
 //! | `mxfp4_pair.rs` | MXFP4 in two tensors, as gpt-oss' safetensors have it |
 //!
-//! Layouts and formulas are ggml's (`ggml-common.h` and `ggml-quants.c`; in Python
+//! Layouts and formulas of blocks are ggml's (`ggml-common.h` and `ggml-quants.c`; in Python
 //! `gguf/quants.py`). Everything is little-endian. A conversion takes a run of whole blocks, and
 //! its operations are ggml's in ggml's order, so that results are equal to the last bit.
 
 mod blocks;
 mod codebooks;
+mod grouped;
 mod k_quants;
 mod mxfp4_pair;
 mod plain;
@@ -25,6 +27,7 @@ use std::thread;
 use half::f16;
 
 pub(super) use blocks::BLOCK;
+pub(super) use grouped::grouped_to_f32;
 pub(super) use mxfp4_pair::mxfp4_block;
 
 /// Minimum elements for each thread of a conversion.
@@ -34,8 +37,8 @@ const THREADS_MAX: usize = 8;
 
 /// How a tensor's elements are stored, all little-endian.
 ///
-/// The quantised formats are ggml's: rows are cut into blocks of 32 or 256 elements, each with
-/// one or more scales. `d` and `m` are in half precision.
+/// Most quantised formats are ggml's: rows are cut into blocks of 32 or 256 elements, each with
+/// one or more scales. `d` and `m` are in half precision. `Affine` and `GroupedMxfp4` are MLX's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// IEEE single precision.
@@ -79,6 +82,58 @@ pub enum Format {
     /// Unsigned bytes. They are parts of a quantised tensor that a file keeps in several pieces,
     /// as gpt-oss' MXFP4, and no weights by themselves.
     U8,
+    /// Words of 32 bits. They hold the elements of MLX's quantised tensors, and are no weights by
+    /// themselves.
+    U32,
+    /// MLX's groups of unsigned elements of a few bits, with a scale and an offset (the bias)
+    /// for each group in arrays of their own: `w = scale * q + offset`.
+    Affine(Affine),
+    /// The numbers of `Mxfp4` in MLX's order, element `2i` in the lower and `2i + 1` in the upper
+    /// four bits of byte `i`, with the exponents in an array of their own.
+    GroupedMxfp4,
+}
+
+/// The parameters of MLX's affine quantisation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Affine {
+    /// Bits of an element: 2, 3, 4, 5, 6 or 8.
+    pub bits: u8,
+    /// Elements of a group: 32, 64 or 128.
+    pub group: u8,
+    /// How scales and offsets are stored.
+    pub scales: ScaleFormat,
+}
+
+/// How the scales and offsets of groups are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScaleFormat {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of single precision.
+    BF16,
+}
+
+impl ScaleFormat {
+    /// Bytes of one.
+    fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+        }
+    }
+
+    /// Numbers in this format.
+    pub(super) fn to_f32(self, bytes: &[u8]) -> Vec<f32> {
+        let mut numbers = vec![0.0; bytes.len() / self.bytes()];
+        match self {
+            Self::F32 => plain::f32(bytes, &mut numbers),
+            Self::F16 => plain::f16(bytes, &mut numbers),
+            Self::BF16 => plain::bf16(bytes, &mut numbers),
+        }
+        numbers
+    }
 }
 
 impl Format {
@@ -103,16 +158,32 @@ impl Format {
             Format::Iq4Xs => "IQ4_XS",
             Format::Mxfp4 => "MXFP4",
             Format::U8 => "U8",
+            Format::U32 => "U32",
+            Format::Affine(affine) => match affine.bits {
+                2 => "affine of 2 bits",
+                3 => "affine of 3 bits",
+                4 => "affine of 4 bits",
+                5 => "affine of 5 bits",
+                6 => "affine of 6 bits",
+                _ => "affine of 8 bits",
+            },
+            Format::GroupedMxfp4 => "MXFP4 in groups",
         }
     }
 
-    /// Elements and bytes of the smallest unit that can be stored. Rows have whole units.
+    /// Elements and bytes of the smallest unit that can be stored, without scales that have an array
+    /// of their own. Rows have whole units.
     #[must_use]
     pub fn block(self) -> (usize, usize) {
         match self {
             Format::F32 => (1, 4),
             Format::F16 | Format::BF16 => (1, 2),
             Format::U8 => (1, 1),
+            Format::U32 => (1, 4),
+            Format::Affine(Affine { bits, group, .. }) => {
+                (group.into(), usize::from(group) / 8 * usize::from(bits))
+            }
+            Format::GroupedMxfp4 => (BLOCK, BLOCK / 2),
             Format::Q8_0 => (BLOCK, blocks::Q8_0_BYTES),
             Format::Q4_0 => (BLOCK, blocks::Q4_0_BYTES),
             Format::Q4_1 => (BLOCK, blocks::Q4_1_BYTES),
@@ -129,6 +200,16 @@ impl Format {
         }
     }
 
+    /// Bytes of a block's scale and of its offset, where they have arrays of their own.
+    #[must_use]
+    pub fn span_bytes(self) -> (usize, usize) {
+        match self {
+            Format::Affine(affine) => (affine.scales.bytes(), affine.scales.bytes()),
+            Format::GroupedMxfp4 => (1, 0),
+            _ => (0, 0),
+        }
+    }
+
     /// The conversion of a run of whole blocks.
     fn conversion(self) -> fn(&[u8], &mut [f32]) {
         match self {
@@ -136,6 +217,9 @@ impl Format {
             Format::F16 => plain::f16,
             Format::BF16 => plain::bf16,
             Format::U8 => plain::u8,
+            Format::U32 | Format::Affine(_) | Format::GroupedMxfp4 => {
+                unreachable!("{self:?} has no numbers without its scales")
+            }
             Format::Q8_0 => blocks::q8_0,
             Format::Q4_0 => blocks::q4_0,
             Format::Q4_1 => blocks::q4_1,
@@ -167,8 +251,7 @@ impl Format {
             out.len()
         );
         let convert = self.conversion();
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let threads = (out.len() / THREAD_ELEMENTS).clamp(1, cores.min(THREADS_MAX));
+        let threads = threads_of(out.len());
         if threads == 1 {
             return convert(bytes, out);
         }
@@ -180,6 +263,12 @@ impl Format {
             }
         });
     }
+}
+
+/// Threads for the conversion of so many elements.
+fn threads_of(elements: usize) -> usize {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    (elements / THREAD_ELEMENTS).clamp(1, cores.min(THREADS_MAX))
 }
 
 /// The formats that are allowed for some tensor, and their names in an error.

@@ -2,6 +2,8 @@
 //!
 //! `fixtures/block_formats.py` writes the expected values.
 
+mod grouped;
+
 use half::f16;
 use serde_json::Value;
 use sha2::{Digest, Sha256};

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::ModelError;
 use super::fields::Fields;
+use super::mlx::MlxQuantisation;
 use super::stored::Directory;
 pub(crate) use json::JsonObject;
 
@@ -46,15 +47,16 @@ impl Folder {
         })
     }
 
-    /// An error for quantised weights, of which only gpt-oss's MXFP4 is supported in folders.
-    pub(crate) fn check_quantisation(&self, mxfp4: bool) -> Result<(), ModelError> {
-        const EXPECTED: &str = "an unquantised folder, gpt-oss in MXFP4, or a GGUF file";
-        for json in [Some(&self.whole), self.nested.as_ref()]
-            .into_iter()
-            .flatten()
-        {
-            if let Some(value) = json.get("quantization") {
-                return Err(json.unlike("quantization", value, EXPECTED));
+    /// The form of MLX's quantised weights, if the folder has such. An error for other
+    /// quantised weights, of which only gpt-oss's MXFP4 is supported in folders.
+    pub(crate) fn quantisation(&self, mxfp4: bool) -> Result<Option<MlxQuantisation>, ModelError> {
+        const EXPECTED: &str =
+            "an unquantised folder, one in MLX's quantisation, gpt-oss in MXFP4, or a GGUF file";
+        let parts = [Some(&self.whole), self.nested.as_ref()];
+        for json in parts.into_iter().flatten() {
+            // MLX's converter writes a copy of it as `quantization_config`.
+            if let Some(quantisation) = json.object("quantization")? {
+                return MlxQuantisation::read(&quantisation).map(Some);
             }
             let name = "quantization_config";
             let Some(config) = json.object(name)? else {
@@ -72,7 +74,7 @@ impl Folder {
                 }
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Reads the headers of the folder's weights.

@@ -117,6 +117,7 @@ fn stored(file: &Arc<MappedFile>, info: &TensorInfo, data_start: usize) -> Store
             Dtype::F16 => Ok(Format::F16),
             Dtype::BF16 => Ok(Format::BF16),
             Dtype::U8 => Ok(Format::U8),
+            Dtype::U32 => Ok(Format::U32),
             other => Err(format!("{other:?}")),
         },
         // Within the file: the header was checked to be contiguous and to cover the file

@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::{Rows, Storage};
+use super::super::{Rows, ScaleFormat, Storage};
+use super::grouped::Arrays;
 use super::{ALL, small_rows};
 use crate::linear::linear;
 use crate::pool::Pool;
@@ -31,16 +32,45 @@ fn seconds(weights: &[Rows<'_>], rows: usize, n: usize, width: usize) -> f64 {
 }
 
 fn line(storage: Storage, [n, width]: [usize; 2]) -> String {
+    if matches!(storage, Storage::Affine { .. } | Storage::GroupedMxfp4) {
+        let matrix = Arrays::new(storage, n * 4, width, 7);
+        return line_of(matrix.rows(), [n, width]);
+    }
     let matrix = small_rows(storage, n * 4, width, 7);
-    let all = matrix.rows();
+    line_of(matrix.rows(), [n, width])
+}
+
+/// Times of products with each quarter of the rows in turn.
+fn line_of(all: Rows<'_>, [n, width]: [usize; 2]) -> String {
+    let storage = all.storage();
     let copies: Vec<Rows<'_>> = (0..4).map(|i| all.slice(i * n..(i + 1) * n)).collect();
     let times = ROWS.map(|rows| {
         let seconds = seconds(&copies, rows, n, width);
         let weights = (n * width) as f64 / seconds / 1e9;
-        let bytes = (n * storage.row_bytes(width)) as f64 / seconds / 1e9;
+        let (scale, offset) = storage.span_bytes();
+        let spans = width / storage.block().0 * (scale + offset);
+        let bytes = (n * (storage.row_bytes(width) + spans)) as f64 / seconds / 1e9;
         format!("{weights:6.3} Gw/s {bytes:5.1} GB/s")
     });
-    format!("{:>6} {}", format!("{storage:?}"), times.join(" | "))
+    format!("{:>6} {}", name(storage), times.join(" | "))
+}
+
+fn name(storage: Storage) -> String {
+    match storage {
+        Storage::Affine { bits, group, .. } => format!("A{bits}g{group}"),
+        _ => format!("{storage:?}"),
+    }
+}
+
+/// The forms of MLX that are measured.
+fn grouped() -> impl Iterator<Item = Storage> {
+    let affine = |bits| Storage::Affine {
+        bits,
+        group: 64,
+        scales: ScaleFormat::Bf16,
+    };
+    let all = [2, 3, 4, 5, 6, 8].into_iter().map(affine);
+    all.chain([Storage::GroupedMxfp4])
 }
 
 #[test]
@@ -50,8 +80,8 @@ fn times_of_stored_weights() {
     let only = std::env::var("MOTET_STORAGE").ok();
     for shape in SHAPES {
         println!("{shape:?}, {threads} threads, rows of the input: {ROWS:?}");
-        for storage in ALL {
-            let name = format!("{storage:?}");
+        for storage in ALL.into_iter().chain(grouped()) {
+            let name = name(storage);
             let chosen = |only: &String| only.split(',').any(|only| only == name);
             if only.as_ref().is_none_or(chosen) {
                 println!("{}", line(storage, shape));
