@@ -18,7 +18,7 @@ use super::weights::MatrixForm;
 use super::{Backend, MlxDevice, MlxModel, MlxOptions, MlxTail, bridge, spec};
 use checkpoint::{QWEN, Qwen, Sizes, VOCAB};
 use motet_core::protocol::{ModelError, OutputKind, SpanOutput};
-use motet_model::{FloatKind, Model, Span, Tail};
+use motet_model::{CacheKind, Model, Span, Tail};
 use motet_weights::ModelFiles;
 
 const SUPPORTED: [Sizes; 3] = [
@@ -154,7 +154,7 @@ fn determinism_needs_sizes_that_kernels_support() {
 fn load_in_bf16(folder: &Path) -> MlxModel {
     let files = ModelFiles::open(folder).expect("a complete checkpoint");
     let blueprint = files.blueprint();
-    let cached = Cached::as_it_is(FloatKind::Bf16);
+    let cached = Cached::as_it_is(CacheKind::Bf16);
     let groups = Arc::new(LayerGroups::new(blueprint, cached));
     let stream = Stream::new_with_device(&Device::cpu());
     let weights = with_stream(&stream, || {
