@@ -62,24 +62,17 @@ fn keys_in_fewer_bits_lie_beside_recurrent_state_in_single_precision() {
             eprintln!("{means:?}, {kind}");
             let mut model = model(&mixers, means, kind);
             conformance::check(&mut model, &prompts, near(tolerance));
-            let found = model.spec().clone();
+            let kv = model.groups.kv.iter().map(|shape| {
+                let rows = shape.layers * 2 * shape.kv_heads as usize;
+                rows * kind.row_bytes(shape.head_dim as usize)
+            });
             let singles = network::model(&mixers, means, CacheKind::F32);
-            let groups = found.layer_groups.iter();
-            for (found, single) in groups.zip(&singles.spec().layer_groups) {
-                let bytes = match found.kind {
-                    LayerKind::Recurrent => single.bytes,
-                    // Heads of 16 numbers, or of 32.
-                    LayerKind::Full | LayerKind::Window { .. } => {
-                        let dim = if single.bytes / single.layers == 2 * 2 * 16 * 4 {
-                            16
-                        } else {
-                            32
-                        };
-                        single.bytes / (4 * dim) * kind.row_bytes(dim)
-                    }
-                };
-                assert_eq!(found.bytes, bytes);
-            }
+            let singles = singles.spec().layer_groups.iter();
+            let recurrent = singles.filter(|group| group.kind == LayerKind::Recurrent);
+            let expected: Vec<usize> = kv.chain(recurrent.map(|group| group.bytes)).collect();
+            let found = model.spec().layer_groups.iter();
+            let found: Vec<usize> = found.map(|group| group.bytes).collect();
+            assert_eq!(found, expected, "{kind}");
         }
     }
 }
