@@ -4,7 +4,7 @@ use std::path::Path;
 
 use motet::TokenId;
 use motet::model::oracle::{self, OracleConfig};
-use motet::model::{FloatKind, Model};
+use motet::model::{CacheKind, Model};
 
 use crate::Result;
 
@@ -88,7 +88,7 @@ pub(crate) enum Mode {
     /// With every sum in its sequence's order.
     Deterministic,
     /// With cached state of this type.
-    Cached(FloatKind),
+    Cached(CacheKind),
 }
 
 impl std::fmt::Display for Mode {

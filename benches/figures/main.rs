@@ -31,7 +31,7 @@ mod system_prompt;
 use std::error::Error;
 use std::path::Path;
 
-use motet::model::FloatKind;
+use motet::model::CacheKind;
 
 use device::Mode;
 
@@ -41,7 +41,7 @@ const USAGE: &str = "\
 Motet's side of `cargo xtask bench`; run that instead, or
     figures --serve [MODEL]           answer requests, on the oracle or on this model
     figures --serve-deterministic MODEL  the same, with every sum in its sequence's order
-    figures --serve-cached KIND MODEL the same, with state cached in bf16 or f16
+    figures --serve-cached KIND MODEL the same, with state cached in bf16, f16 or int8
     figures --overlap MODEL           compare one and two steps in flight
     figures --profile MODEL [--quick] show where a step's time goes
     figures --export-hf MODEL FOLDER  write the model as f32 safetensors for mlx-lm";
@@ -54,10 +54,13 @@ fn main() -> Result<()> {
         ["--serve", model] => device::serve(Path::new(model), Mode::Fast),
         ["--serve-deterministic", model] => device::serve(Path::new(model), Mode::Deterministic),
         ["--serve-cached", "bf16", model] => {
-            device::serve(Path::new(model), Mode::Cached(FloatKind::Bf16))
+            device::serve(Path::new(model), Mode::Cached(CacheKind::Bf16))
         }
         ["--serve-cached", "f16", model] => {
-            device::serve(Path::new(model), Mode::Cached(FloatKind::F16))
+            device::serve(Path::new(model), Mode::Cached(CacheKind::F16))
+        }
+        ["--serve-cached", "int8", model] => {
+            device::serve(Path::new(model), Mode::Cached(CacheKind::Int8))
         }
         ["--overlap", model] => device::overlap(Path::new(model)),
         ["--profile", model] => device::profile(Path::new(model), false),

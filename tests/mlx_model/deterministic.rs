@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions, MlxSegment};
 use motet::model::weights::ModelFiles;
-use motet::model::{FloatKind, Model, ModelError, OutputKind, Packer, Segment, Tail};
+use motet::model::{CacheKind, Model, ModelError, OutputKind, Packer, Segment, Tail};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -187,12 +187,12 @@ fn logits_are_the_same_to_the_last_bit_in_any_schedule() {
     );
 }
 
-/// Each cached number is rounded independently.
+/// Each cached number is rounded independently of the other tokens.
 #[test]
-fn half_precision_state_does_not_change_bits() {
+fn state_in_fewer_bits_does_not_change_bits() {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(WHOLE, 70);
-    for kind in [FloatKind::Bf16, FloatKind::F16] {
+    for kind in [CacheKind::Bf16, CacheKind::F16, CacheKind::Int8] {
         let options = MlxOptions {
             cache_dtype: Some(kind),
             ..options()

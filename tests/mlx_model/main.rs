@@ -4,6 +4,7 @@
 
 #![cfg(feature = "mlx")]
 
+mod cached_kinds;
 mod deterministic;
 mod harness;
 mod naive;

@@ -1,6 +1,7 @@
 //! Cached state of tiny models. However it is cut, merged, moved and shifted, the logits match
 //! the naive implementation.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -9,7 +10,7 @@ use motet::model::mlx::{
 };
 use motet::model::weights::ModelFiles;
 use motet::model::{
-    FloatKind, Model, ModelError, OutputKind, Packer, Segment, SegmentSize, Span, Tail,
+    CacheKind, Model, ModelError, OutputKind, Packer, Segment, SegmentSize, Span, Tail,
     TokenSource, conformance,
 };
 
@@ -36,7 +37,7 @@ fn the_backend_conforms() {
     }
 }
 
-fn packed(model: &mut MlxModel, segment: &MlxSegment) -> Vec<u8> {
+pub(crate) fn packed(model: &mut MlxModel, segment: &MlxSegment) -> Vec<u8> {
     let packer = model.packer();
     let mut bytes = vec![0; packer.packed_bytes(segment.segment_size())];
     let detached_state = model.export(segment).expect("a detached state");
@@ -296,81 +297,6 @@ fn packed_state_round_trips() {
     }
 }
 
-/// Cached state takes half of the bytes in every count, and each cached number has at most 16
-/// significant bits.
-#[test]
-fn halves_take_half_of_the_bytes() {
-    let _serial = one_at_a_time();
-    let tiny = Tiny::new(PLAIN, 8);
-    for kernels in [true, false] {
-        let [whole, bf16, f16] = [FloatKind::F32, FloatKind::Bf16, FloatKind::F16]
-            .map(|kind| counted_bytes(&mut load_cached(&tiny, kernels, kind), kind));
-        let half = whole.map(|bytes| bytes / 2);
-        assert_eq!((bf16, f16), (half, half), "{kernels}");
-    }
-}
-
-/// Bytes of the spec, of a tail, of a segment, of a packed segment, and of the model's memory.
-fn counted_bytes(model: &mut MlxModel, kind: FloatKind) -> [usize; 6] {
-    let segment_size = SegmentSize::whole(640);
-    let outline = model.spec().clone();
-    let before = model.memory().active_bytes;
-    let mut slot = Slot::new(model, &[]);
-    slot.step(model, &tokens(8, 640), OutputKind::Nothing);
-    let tail = slot.tail.bytes();
-    slot.seal(model, 640);
-    let held = model.memory().active_bytes - before;
-    let packer = model.packer();
-    assert_eq!(packer.floats(segment_size)[0].kind, kind);
-    let bytes = packed(model, &slot.path[0]);
-    [
-        outline.segment_bytes(segment_size),
-        outline.tail_bytes(640),
-        tail,
-        slot.path[0].bytes(),
-        bytes.len(),
-        // A pool's blocks are whole pages, with cache lines between their arrays.
-        held.next_multiple_of(1 << 16) & !((1 << 17) - 1),
-    ]
-}
-
-/// Packed numbers are those that attention read: rounded once, to the type that the packer
-/// reports.
-#[test]
-fn half_precision_state_is_packed_in_half_precision() {
-    let _serial = one_at_a_time();
-    let tiny = Tiny::new(PLAIN, 8);
-    for kernels in [true, false] {
-        let mut state = |kind| {
-            let mut model = load_cached(&tiny, kernels, kind);
-            let mut slot = Slot::new(&mut model, &[]);
-            slot.step(&mut model, &tokens(8, 40), OutputKind::Nothing);
-            slot.seal(&mut model, 40);
-            packed(&mut model, &slot.path[0])
-        };
-        let [whole, bf16, f16] = [FloatKind::F32, FloatKind::Bf16, FloatKind::F16].map(&mut state);
-        let numbers = |bytes: &[u8], size: usize| -> Vec<[u8; 4]> {
-            let wide = |number: &[u8]| {
-                let mut wide = [0; 4];
-                wide[..size].copy_from_slice(number);
-                wide
-            };
-            bytes.chunks_exact(size).map(wide).collect()
-        };
-        let whole = numbers(&whole, 4).into_iter().map(f32::from_le_bytes);
-        let of_bf16 = |[a, b, ..]: [u8; 4]| half::bf16::from_le_bytes([a, b]).to_f32();
-        let of_f16 = |[a, b, ..]: [u8; 4]| half::f16::from_le_bytes([a, b]).to_f32();
-        let halves = numbers(&bf16, 2).into_iter().map(of_bf16);
-        let halves = halves.zip(numbers(&f16, 2).into_iter().map(of_f16));
-        // The first layer's keys and values do not depend on earlier cached state.
-        let first_layer = 2 * PLAIN.kv_heads * 40 * PLAIN.head_dim;
-        for (whole, (bf16, f16)) in whole.zip(halves).take(first_layer) {
-            assert_eq!(bf16, half::bf16::from_f32(whole).to_f32(), "{whole}");
-            assert_eq!(f16, half::f16::from_f32(whole).to_f32(), "{whole}");
-        }
-    }
-}
-
 #[test]
 fn packed_numbers_are_planes_of_heads() {
     let _serial = one_at_a_time();
@@ -461,15 +387,16 @@ fn attention_backend_and_options_are_in_the_identity() {
     assert_ne!(plain, composed);
     assert_ne!(plain, deterministic);
     assert_ne!(composed, deterministic);
-    let halves = [FloatKind::Bf16, FloatKind::F16].map(|kind| {
+    let kinds = CacheKind::ALL.map(|kind| {
         let model = load_cached(&tiny, true, kind);
         model.spec().identity
     });
-    assert!(!halves.contains(&plain));
-    assert_ne!(halves[0], halves[1]);
+    assert_eq!(kinds[0], plain, "the default");
+    let distinct: HashSet<u64> = kinds.into_iter().collect();
+    assert_eq!(distinct.len(), kinds.len());
     // Options that change no bit are not part of the identity.
     assert_eq!(
-        identity(|options| options.cache_dtype = Some(FloatKind::F32)),
+        identity(|options| options.cache_dtype = Some(CacheKind::F32)),
         plain
     );
     assert_eq!(identity(|options| options.cache_bytes_max = 1 << 20), plain);

@@ -4,7 +4,7 @@ use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
 use motet::model::sampling::{SampleInputs, Sampling, TokenSampling, sample_row};
 use motet::model::weights::ModelFiles;
 use motet::model::{
-    FloatKind, Model, ModelError, OutputKind, SegmentSize, Span, SpanOutput, Tail, TokenSource,
+    CacheKind, Model, ModelError, OutputKind, SegmentSize, Span, SpanOutput, Tail, TokenSource,
 };
 
 use crate::harness::{Slot, argmax, assert_close, greedy, one_at_a_time, rows, step, token};
@@ -14,6 +14,8 @@ pub(crate) const TOLERANCE: f32 = 1e-4;
 /// Tolerances where cached numbers are rounded to 8 and to 11 significant bits.
 pub(crate) const BF16_TOLERANCE: f32 = 0.03;
 pub(crate) const F16_TOLERANCE: f32 = 0.004;
+/// The tolerance where cached numbers are rounded to 1/127 of the largest of their group.
+pub(crate) const INT8_TOLERANCE: f32 = 0.05;
 
 pub(crate) const PLAIN: Shape = Shape {
     layers: 2,
@@ -45,22 +47,25 @@ pub(crate) fn both(tiny: &Tiny) -> [MlxModel; 2] {
 /// their logits against the naive ones.
 pub(crate) fn models_of_every_cache_kind(tiny: &Tiny) -> Vec<(MlxModel, f32)> {
     let kinds = [
-        (FloatKind::F32, TOLERANCE),
-        (FloatKind::Bf16, BF16_TOLERANCE),
-        (FloatKind::F16, F16_TOLERANCE),
+        (CacheKind::F32, TOLERANCE),
+        (CacheKind::Bf16, BF16_TOLERANCE),
+        (CacheKind::F16, F16_TOLERANCE),
+        (CacheKind::Int8, INT8_TOLERANCE),
     ];
     let load = |kernels| {
-        let load = move |(kind, tolerance)| (load_cached(tiny, kernels, kind), tolerance);
-        kinds.into_iter().map(load)
+        // Only this crate's kernels read numbers that share a scale.
+        let kinds = kinds.into_iter();
+        let readable = kinds.filter(move |(kind, _)| kernels || kind.float().is_some());
+        readable.map(move |(kind, tolerance)| (load_cached(tiny, kernels, kind), tolerance))
     };
     [true, false].into_iter().flat_map(load).collect()
 }
 
 pub(crate) fn load(tiny: &Tiny, kernels: bool) -> MlxModel {
-    load_cached(tiny, kernels, FloatKind::F32)
+    load_cached(tiny, kernels, CacheKind::F32)
 }
 
-pub(crate) fn load_cached(tiny: &Tiny, kernels: bool, kind: FloatKind) -> MlxModel {
+pub(crate) fn load_cached(tiny: &Tiny, kernels: bool, kind: CacheKind) -> MlxModel {
     let files = ModelFiles::open(tiny.folder()).expect("a complete model");
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),

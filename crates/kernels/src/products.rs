@@ -2,7 +2,7 @@
 
 use super::simd::{Number, Simd};
 
-/// Numbers in a cache line.
+/// Elements in a cache line.
 pub(super) const fn line<N>() -> usize {
     64 / size_of::<N>()
 }
@@ -36,12 +36,13 @@ pub(super) fn along<S: Simd, N: Number, const R: usize, const M: usize>(
     ahead: &[N],
 ) -> [f32; SUMS_MAX] {
     assert!(R * M == sums::<S>() && dim.is_multiple_of(16));
-    assert!(rows.len() >= R * dim && others.len() >= M * dim);
+    let row_len = N::row_len(dim);
+    assert!(rows.len() >= R * row_len && others.len() >= M * dim);
     let mut sums = [simd.splat(0.0); SUMS_MAX];
     for at in (0..dim).step_by(S::LANES) {
         if at.is_multiple_of(line::<N>()) {
-            for row in 0..ahead.len() / dim {
-                simd.prefetch(ahead.as_ptr().wrapping_add(row * dim + at).cast());
+            for row in 0..ahead.len() / row_len {
+                simd.prefetch(ahead.as_ptr().wrapping_add(row * row_len + at).cast());
             }
         }
         let mut numbers = [simd.splat(0.0); M];
@@ -51,7 +52,7 @@ pub(super) fn along<S: Simd, N: Number, const R: usize, const M: usize>(
         }
         for r in 0..R {
             // SAFETY: `at + LANES <= dim`, and there are `R` rows of `dim`.
-            let row = unsafe { N::load(simd, rows.as_ptr().add(r * dim + at)) };
+            let row = unsafe { N::load_at(simd, rows.as_ptr().add(r * row_len), at) };
             for m in 0..M {
                 sums[r * M + m] = simd.mul_add(row, numbers[m], sums[r * M + m]);
             }
@@ -74,12 +75,13 @@ pub(super) fn along_fewer<S: Simd, N: Number>(
     other: &[f32],
     dim: usize,
 ) -> [f32; SUMS_MAX] {
-    assert!(dim.is_multiple_of(16) && other.len() == dim && rows.len() <= SUMS_MAX * dim);
+    let row_len = N::row_len(dim);
+    assert!(dim.is_multiple_of(16) && other.len() == dim && rows.len() <= SUMS_MAX * row_len);
     let mut sums = [simd.splat(0.0); SUMS_MAX];
-    for (row, sum) in rows.chunks_exact(dim).zip(&mut sums) {
-        for (row, other) in row.chunks_exact(S::LANES).zip(other.chunks_exact(S::LANES)) {
-            // SAFETY: a whole vector of it.
-            let row = unsafe { N::load(simd, row.as_ptr()) };
+    for (row, sum) in rows.chunks_exact(row_len).zip(&mut sums) {
+        for (index, other) in other.chunks_exact(S::LANES).enumerate() {
+            // SAFETY: the row has as many numbers as `other`.
+            let row = unsafe { N::load_at(simd, row.as_ptr(), index * S::LANES) };
             *sum = simd.mul_add(row, simd.load_part(other), *sum);
         }
     }

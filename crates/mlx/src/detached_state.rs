@@ -2,7 +2,8 @@
 //!
 //! A packed segment is its cached numbers, group after group. A group of layers with keys and
 //! values packs one layer after another: keys, then values, each `[kv_heads, retained,
-//! head_dim]`, in the type in which they are cached. After all of these come the recurrent
+//! head_dim]`, in the type in which they are cached. In eight bits, a head of a token is a row of
+//! groups with their scales, as the kernels read it. After all of these come the recurrent
 //! groups, if the segment holds their state: one layer after another, its arrays in their order
 //! ([`RecurrentShape::arrays`]), in single precision. A change of this order needs another
 //! `LAYOUT` in the model's identity.
@@ -174,11 +175,13 @@ impl Packer for MlxPacker {
     }
 
     fn floats(&self, segment_size: SegmentSize) -> Vec<Floats> {
-        let sections = self.groups.kv.iter().map(|shape| Floats {
-            kind: shape.cached.kind,
-            planes: shape.layers * 2 * shape.kv_heads as usize,
-            rows: shape.retained(segment_size),
-            channels: shape.head_dim as usize,
+        let sections = self.groups.kv.iter().filter_map(|shape| {
+            Some(Floats {
+                kind: shape.cached.kind.float()?,
+                planes: shape.layers * 2 * shape.kv_heads as usize,
+                rows: shape.retained(segment_size),
+                channels: shape.head_dim as usize,
+            })
         });
         sections.filter(|floats| floats.rows > 0).collect()
     }

@@ -9,7 +9,7 @@ use mlx_rs::{Array, Dtype};
 use smallvec::SmallVec;
 
 use motet_core::protocol::{LayerGroup, LayerKind, SegmentSize};
-use motet_model::FloatKind;
+use motet_model::CacheKind;
 use motet_weights::{Blueprint, Mixer};
 
 /// The groups of a model's layers.
@@ -57,16 +57,16 @@ pub(super) type Arrays = SmallVec<[Array; 2]>;
 /// The format of cached keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cached {
-    pub(super) kind: FloatKind,
+    pub(super) kind: CacheKind,
     /// Whether each number of an array is an `f32` that holds the bits of as many cached numbers
-    /// as fit into it. This crate's kernels take arrays of `f32` only. Only those kernels may
+    /// as fit into it, or of their scales. This crate's kernels take arrays of `f32` only. Only those kernels may
     /// compute with such an array; other operations only move its bits.
     pub(super) in_words: bool,
 }
 
 impl Cached {
     /// The format of arrays whose numbers are of this kind, unpacked.
-    pub(super) fn as_it_is(kind: FloatKind) -> Self {
+    pub(super) fn as_it_is(kind: CacheKind) -> Self {
         Self {
             kind,
             in_words: false,
@@ -74,11 +74,16 @@ impl Cached {
     }
 
     /// The kind as an MLX type.
+    ///
+    /// # Panics
+    ///
+    /// When MLX has no such type. Arrays of these numbers are always in words.
     pub(super) fn dtype(self) -> Dtype {
         match self.kind {
-            FloatKind::F32 => Dtype::Float32,
-            FloatKind::F16 => Dtype::Float16,
-            FloatKind::Bf16 => Dtype::Bfloat16,
+            CacheKind::F32 => Dtype::Float32,
+            CacheKind::F16 => Dtype::Float16,
+            CacheKind::Bf16 => Dtype::Bfloat16,
+            CacheKind::Int8 => unreachable!("MLX has no numbers with a scale for each group"),
         }
     }
 
@@ -229,20 +234,20 @@ impl KvShape {
         (position + 1).saturating_sub(window)
     }
 
-    /// Numbers that one layer caches for one token.
-    pub(super) fn cached_per_token(&self) -> usize {
-        (2 * self.kv_heads * self.head_dim) as usize
+    /// Bytes of the keys, or the values, of one head of one token.
+    pub(super) fn row_bytes(&self) -> usize {
+        self.cached.kind.row_bytes(self.head_dim as usize)
     }
 
     /// Bytes that all layers cache for one token.
     pub(super) fn bytes_per_token(&self) -> usize {
-        self.layers * self.cached_per_token() * self.cached.kind.bytes()
+        self.layers * 2 * self.kv_heads as usize * self.row_bytes()
     }
 
     /// Numbers of a cached array for one head of one token.
     pub(super) fn cached_width(&self) -> i32 {
         if self.cached.in_words {
-            self.head_dim * self.cached.kind.bytes() as i32 / size_of::<f32>() as i32
+            (self.row_bytes() / size_of::<f32>()) as i32
         } else {
             self.head_dim
         }

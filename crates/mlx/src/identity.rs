@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::MlxDevice;
 use super::attention::AttentionBackend;
 use motet_kernels::{self, InstructionSet, Order};
-use motet_model::FloatKind;
+use motet_model::CacheKind;
 
 /// Must be increased when the order of packed numbers changes.
 const LAYOUT: u32 = 2;
@@ -29,7 +29,7 @@ pub(super) struct Inputs {
     /// [`ModelFiles::identity`](motet_weights::ModelFiles::identity).
     pub(super) files: u64,
     /// The type of cached numbers.
-    pub(super) cached: FloatKind,
+    pub(super) cached: CacheKind,
     pub(super) device: MlxDevice,
     /// How attention is computed.
     pub(super) attention: &'static str,
@@ -63,7 +63,7 @@ impl Inputs {
     /// Collects the inputs of a model with these files on this machine.
     pub(super) fn new(
         files: u64,
-        cached: FloatKind,
+        cached: CacheKind,
         device: MlxDevice,
         backend: &AttentionBackend,
         kernels: bool,
@@ -159,7 +159,7 @@ mod tests {
     fn inputs() -> Inputs {
         Inputs {
             files: 7,
-            cached: FloatKind::F32,
+            cached: CacheKind::F32,
             device: MlxDevice::Cpu,
             attention: "composed",
             kernels: true,
@@ -187,7 +187,7 @@ mod tests {
         };
         check("weights", |inputs| inputs.files = 8);
         check("the type of numbers", |inputs| {
-            inputs.cached = FloatKind::Bf16
+            inputs.cached = CacheKind::Bf16
         });
         check("the device", |inputs| inputs.device = MlxDevice::Gpu);
         check("attention", |inputs| inputs.attention = "fused");

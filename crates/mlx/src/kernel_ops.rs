@@ -7,6 +7,7 @@ mod gated_norm;
 mod layer;
 pub mod recurrent;
 mod stored;
+mod turn;
 
 use std::sync::Arc;
 
@@ -19,15 +20,16 @@ use motet_kernels::attend::{self, AttendPlan, Cache, CacheMut, Heads, LayerInput
 use motet_kernels::linear::linear as project;
 use motet_kernels::norm::{self, Norm};
 use motet_kernels::pool::Pool;
-use motet_kernels::simd::Number;
+use motet_kernels::simd::{Int8, Number};
 use motet_kernels::weights::Rows;
-use motet_model::FloatKind;
+use motet_model::CacheKind;
 
 pub use self::activations::{gated, sigmoid_mul, silu_mul, softcap};
 pub use self::check::Columns;
 pub use self::gated_norm::{NormOptions, gated_rms_norm};
 pub use self::layer::LayerArrays;
 pub(crate) use self::stored::{stored_linear, stored_rows};
+pub(crate) use self::turn::turn_back;
 
 /// `input` (`[..., width]`) times the transpose of `weight` (`[n, width]`, as
 /// checkpoints store it), plus `bias` (`[n]`) where given, as one operation.
@@ -143,8 +145,8 @@ pub fn attend(
 ///   capacity, head dim]` with capacity for the span's rows.
 ///
 /// Arrays are `f32`. Where the plan's [`cached`](attend::Attention::cached) is another kind,
-/// each `f32` of `segments` and `tails` holds the bits of two numbers side by side, so that a
-/// head is half as wide.
+/// each `f32` of `segments` and `tails` holds the bits of two or four numbers side by side, so that
+/// a head is as wide as [`row_bytes`](CacheKind::row_bytes) says.
 ///
 /// Returns `[rows, query heads * head dim]`. The tails are written even if the result is never
 /// read, but only if it is evaluated.
@@ -181,7 +183,7 @@ pub fn attend_layer(
         .iter()
         .map(|(keys, values)| (keys.array(), values.array()))
         .zip(plan.tail_tokens());
-    let width = dim * plan.attention().cached.bytes() / size_of::<f32>();
+    let width = plan.attention().cached.row_bytes(dim) / size_of::<f32>();
     for ((keys, values), tokens) in caches.chain(tail_caches) {
         let has_capacity = |shape: &[i32]| {
             same(
@@ -227,9 +229,10 @@ struct Attend {
 impl Kernel for Attend {
     fn run(&self, inputs: &[View<'_>], in_place: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
         match self.plan.attention().cached {
-            FloatKind::F32 => self.run_typed::<f32>(inputs, in_place, outputs),
-            FloatKind::Bf16 => self.run_typed::<bf16>(inputs, in_place, outputs),
-            FloatKind::F16 => self.run_typed::<f16>(inputs, in_place, outputs),
+            CacheKind::F32 => self.run_typed::<f32>(inputs, in_place, outputs),
+            CacheKind::Bf16 => self.run_typed::<bf16>(inputs, in_place, outputs),
+            CacheKind::F16 => self.run_typed::<f16>(inputs, in_place, outputs),
+            CacheKind::Int8 => self.run_typed::<Int8>(inputs, in_place, outputs),
         }
     }
 }

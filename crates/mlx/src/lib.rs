@@ -135,6 +135,8 @@ impl MlxModel {
         let groups = LayerGroups::new(&blueprint, cached);
         let allowed = options.kernels && device == MlxDevice::Cpu;
         let kernels = uses_kernels(&blueprint, allowed);
+        let kernel_attention = kernels && attention::kernels_support(&blueprint);
+        options::check_kind(cached.kind, kernel_attention)?;
         Ok(spec(&blueprint, &groups, 0, kernels))
     }
 
@@ -206,6 +208,7 @@ impl MlxModel {
             kind,
             in_words: kernels.is_some() && attention::kernels_support(&blueprint),
         };
+        options::check_kind(kind, cached.in_words)?;
         let uses_pool = kernels.is_some()
             && cached.array_dtype() == Dtype::Float32
             && bridge::memory::can_wrap();

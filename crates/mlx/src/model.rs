@@ -141,6 +141,7 @@ impl Model for MlxModel {
         let removal = Removal {
             groups: &self.groups,
             decoder: &*self.decoder,
+            stream: &self.backend.stream,
             unsealed: &path[retained..],
             removed: removed.start - retained_tokens..removed.end - retained_tokens,
         };

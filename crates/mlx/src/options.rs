@@ -4,7 +4,7 @@ use mlx_rs::{Device, DeviceType, Dtype};
 
 use crate::error::MlxError;
 use motet_core::protocol::ModelError;
-use motet_model::FloatKind;
+use motet_model::CacheKind;
 
 /// How to run a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,13 +39,16 @@ pub struct MlxOptions {
     /// on the disk. `None` is the type that the device computes in: `f32` on the CPU, `bf16` on
     /// a GPU.
     ///
-    /// With [`Bf16`](FloatKind::Bf16) and [`F16`](FloatKind::F16) a budget holds twice as many
-    /// tokens, and each step reads less memory. All computation stays in `f32`, so only the
+    /// With [`Bf16`](CacheKind::Bf16) and [`F16`](CacheKind::F16) a budget holds twice as many
+    /// tokens, with [`Int8`](CacheKind::Int8) 3.76 times as many where a head has a multiple of
+    /// 64 numbers, and each step reads less memory. All computation stays in `f32`, so only the
     /// rounding of cached numbers has an effect (docs/performance.md has figures). `Bf16` has
     /// the range of `f32` and 8 significant bits: the safe choice for any model. `F16` has 11,
     /// and clamps magnitudes beyond 65,504 to that: for models whose keys are known to be
-    /// smaller. A GPU supports `None` and `Bf16` only.
-    pub cache_dtype: Option<FloatKind>,
+    /// smaller. `Int8` rounds each number to a multiple of 1/127 of the largest among 32 of its
+    /// head, and needs `kernels` on the CPU and heads whose size is a multiple of 16. A GPU
+    /// supports `None` and `Bf16` only.
+    pub cache_dtype: Option<CacheKind>,
 }
 
 /// Kinds of devices.
@@ -85,18 +88,35 @@ impl MlxOptions {
     }
 
     /// The type of cached state on this device.
-    pub(super) fn cached_on(&self, device: MlxDevice) -> Result<FloatKind, ModelError> {
+    pub(super) fn cached_on(&self, device: MlxDevice) -> Result<CacheKind, ModelError> {
         match (self.cache_dtype, device) {
-            (kind, MlxDevice::Cpu) => Ok(kind.unwrap_or(FloatKind::F32)),
-            (None | Some(FloatKind::Bf16), MlxDevice::Gpu) => Ok(FloatKind::Bf16),
+            (kind, MlxDevice::Cpu) => Ok(kind.unwrap_or(CacheKind::F32)),
+            (None | Some(CacheKind::Bf16), MlxDevice::Gpu) => Ok(CacheKind::Bf16),
             (Some(kind), MlxDevice::Gpu) => Err(ModelError::Option {
                 field: "cache_dtype",
                 found: format!("{kind} on a GPU"),
-                expected: "`None` or `Some(FloatKind::Bf16)` there; any kind with `device: \
+                expected: "`None` or `Some(CacheKind::Bf16)` there; any kind with `device: \
                            Some(MlxDevice::Cpu)`",
             }),
         }
     }
+}
+
+/// Whether a model can be cached in this kind, with attention by this crate's kernels or without.
+///
+/// # Errors
+///
+/// [`ModelError::Option`] where only those kernels could read the kind.
+pub(super) fn check_kind(kind: CacheKind, has_kernel_attention: bool) -> Result<(), ModelError> {
+    if kind.float().is_some() || has_kernel_attention {
+        return Ok(());
+    }
+    Err(ModelError::Option {
+        field: "cache_dtype",
+        found: format!("{kind} where MLX's operations compute attention"),
+        expected: "a kind of floating-point numbers; or `kernels: true` with MLX set up for them, \
+                   and a model whose heads have a multiple of 16 numbers",
+    })
 }
 
 impl MlxDevice {
@@ -139,14 +159,23 @@ mod tests {
             }
             Err(other) => panic!("{other}"),
         };
-        let kinds = [FloatKind::F32, FloatKind::Bf16, FloatKind::F16];
-        for kind in kinds {
+        for kind in CacheKind::ALL {
             check(Some(kind), MlxDevice::Cpu, Some(kind));
         }
-        check(None, MlxDevice::Cpu, Some(FloatKind::F32));
-        check(None, MlxDevice::Gpu, Some(FloatKind::Bf16));
-        check(Some(FloatKind::Bf16), MlxDevice::Gpu, Some(FloatKind::Bf16));
-        check(Some(FloatKind::F32), MlxDevice::Gpu, None);
-        check(Some(FloatKind::F16), MlxDevice::Gpu, None);
+        check(None, MlxDevice::Cpu, Some(CacheKind::F32));
+        check(None, MlxDevice::Gpu, Some(CacheKind::Bf16));
+        check(Some(CacheKind::Bf16), MlxDevice::Gpu, Some(CacheKind::Bf16));
+        check(Some(CacheKind::F32), MlxDevice::Gpu, None);
+        check(Some(CacheKind::F16), MlxDevice::Gpu, None);
+        check(Some(CacheKind::Int8), MlxDevice::Gpu, None);
+    }
+
+    #[test]
+    fn eight_bits_need_attention_by_kernels() {
+        for kind in CacheKind::ALL {
+            assert!(check_kind(kind, true).is_ok(), "{kind}");
+            let is_float = kind != CacheKind::Int8;
+            assert_eq!(check_kind(kind, false).is_ok(), is_float, "{kind}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, transforms};
+use mlx_rs::{Array, Stream, transforms};
 
 use super::decoder::Decoder;
 use super::groups::{LayerGroups, Place};
@@ -14,13 +14,15 @@ use super::segment::MlxSegment;
 use super::state::State;
 use super::tail::{self, MlxTail};
 use crate::error::MlxError;
-use motet_model::{Segment, Tail};
+use crate::kernel_ops;
+use motet_model::{CacheKind, Segment, Tail};
 
 /// A removal from a slot whose layers all have full attention.
 pub(super) struct Removal<'a> {
     pub(super) groups: &'a LayerGroups,
     /// Knows how each layer's keys are rotated.
     pub(super) decoder: &'a dyn Decoder,
+    pub(super) stream: &'a Stream,
     /// The segments that the tail takes over.
     pub(super) unsealed: &'a [Rc<MlxSegment>],
     /// Offsets from the start of the first of them.
@@ -69,12 +71,18 @@ impl Removal<'_> {
         Ok(())
     }
 
+    /// Keys of a layer at their new positions. Those in fewer bits are rounded once more.
     fn turned_back(&self, layer: Layer<'_>, keys: &Array) -> Result<Array, Exception> {
         let tokens = self.removed.len();
         let Some(rotary) = layer.rotary.filter(|_| tokens > 0) else {
             return Ok(keys.clone());
         };
-        let cached = self.groups.kv[layer.group].cached;
+        let shape = &self.groups.kv[layer.group];
+        let cached = shape.cached;
+        if cached.kind == CacheKind::Int8 {
+            let (dim, radians) = (shape.head_dim as usize, rotary.radians_per_token());
+            return kernel_ops::turn_back(keys, dim, radians, tokens, self.stream);
+        }
         if !cached.in_words {
             return rotary.turned_back(keys, tokens);
         }

@@ -42,6 +42,11 @@ impl Rotary {
         2 * self.radians_per_token.len() as i32
     }
 
+    /// Radians per token of each pair.
+    pub(super) fn radians_per_token(&self) -> &[f32] {
+        &self.radians_per_token
+    }
+
     pub(super) fn rotation(&self, positions: impl Iterator<Item = usize>) -> Rotation<'_> {
         let positions: Vec<i32> = positions.map(|position| position as i32).collect();
         Rotation {

@@ -28,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cache_kind;
 pub mod conformance;
 pub mod oracle;
 mod packer;
@@ -38,6 +39,7 @@ mod span;
 use std::ops::Range;
 use std::rc::Rc;
 
+pub use cache_kind::{CacheKind, INT8_GROUP};
 pub use motet_core::protocol::{
     DeviceMemory, LayerGroup, LayerKind, ModelError, ModelSpec, OutputKind, SegmentSize,
     SpanOutput, tail_capacity,

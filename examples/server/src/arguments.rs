@@ -12,7 +12,7 @@ use motet::config::{
 };
 use motet::grammar::GrammarLimits;
 #[cfg(feature = "mlx")]
-use motet::model::FloatKind;
+use motet::model::CacheKind;
 
 use crate::class::Class;
 use crate::keys::Keys;
@@ -42,10 +42,10 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "oracle")]
     pub deterministic: bool,
 
-    /// Type of cached keys and values: bf16 and f16 take half the bytes
+    /// Type of cached keys and values: bf16 and f16 take half the bytes, int8 about a quarter
     ///
     /// Computations stay in f32; only cached values are rounded. bf16 suits any model; f16 is
-    /// finer and has less range. The default is f32 on a CPU and bf16 on a GPU.
+    /// finer and has less range; int8 is for a CPU only. The default is f32 on a CPU and bf16 on a GPU.
     #[arg(long, value_name = "TYPE", value_enum, conflicts_with = "oracle")]
     pub cache_dtype: Option<CacheDtype>,
 
@@ -84,6 +84,8 @@ pub enum CacheDtype {
     Bf16,
     /// Half precision
     F16,
+    /// A byte for each number and a scale for each 32
+    Int8,
 }
 
 /// Access, and limits on clients.
@@ -375,11 +377,12 @@ pub struct FleetSettings {
 impl CacheDtype {
     /// The engine's name for the type.
     #[must_use]
-    pub fn kind(self) -> FloatKind {
+    pub fn kind(self) -> CacheKind {
         match self {
-            Self::F32 => FloatKind::F32,
-            Self::Bf16 => FloatKind::Bf16,
-            Self::F16 => FloatKind::F16,
+            Self::F32 => CacheKind::F32,
+            Self::Bf16 => CacheKind::Bf16,
+            Self::F16 => CacheKind::F16,
+            Self::Int8 => CacheKind::Int8,
         }
     }
 }
@@ -456,7 +459,9 @@ mod tests {
         let set = parse("server --model x --cache-mib 5 --cache-dtype bf16").expect("whole");
         assert_eq!(set.engine_config().cache.device_bytes_max, 5 << 20);
         assert_eq!(set.cache_dtype, Some(CacheDtype::Bf16));
-        assert!(parse("server --model x --cache-dtype int8").is_err());
+        let eight = parse("server --model x --cache-dtype int8").expect("a type");
+        assert_eq!(eight.cache_dtype, Some(CacheDtype::Int8));
+        assert!(parse("server --model x --cache-dtype int4").is_err());
         assert!(parse("server --oracle --cache-dtype bf16").is_err());
         let disk = parse("server --oracle --disk x").expect("enough");
         let config = disk.engine_config();

@@ -87,18 +87,18 @@ fn score<S: Simd, N: Number>(
     next: Option<&KvSlice<'_, N>>,
     scores: &mut [f32],
 ) {
-    let tile = sums::<S>();
+    let (tile, row_len) = (sums::<S>(), N::row_len(dim));
     let start = kv_slice.position - kv_slice.block;
     let whole = kv_slice.tokens - kv_slice.tokens % tile;
     let (fours, ones) = queries.split_at(queries.len() / (4 * dim) * 4 * dim);
     let pass_count = (fours.len() / 4 + ones.len()) / dim;
     for first in (0..whole).step_by(tile) {
-        let keys = &kv_slice.keys[first * dim..(first + tile) * dim];
+        let rows = first * row_len..(first + tile) * row_len;
+        let keys = &kv_slice.keys[rows.clone()];
         // The corresponding keys and values of the next slice, which the first and the second
         // pass prefetch.
-        let range = first * dim..first * dim + keys.len();
         let [mut ahead, mut after] = next.map_or([&[][..]; 2], |next| {
-            [next.keys, next.values].map(|all| all.get(range.clone()).unwrap_or_default())
+            [next.keys, next.values].map(|all| all.get(rows.clone()).unwrap_or_default())
         });
         if pass_count == 1 {
             prefetch_numbers(simd, after);
@@ -135,7 +135,7 @@ fn score<S: Simd, N: Number>(
         .chunks_exact(dim)
         .zip(scores.chunks_exact_mut(BLOCK));
     for (query, scores) in each {
-        let products = along_fewer(simd, &kv_slice.keys[whole * dim..], query, dim);
+        let products = along_fewer(simd, &kv_slice.keys[whole * row_len..], query, dim);
         scores[start + whole..start + kv_slice.tokens].copy_from_slice(&products[..rest]);
     }
 }
@@ -152,8 +152,9 @@ fn score_four<S: Simd, N: Number>(
     scores: &mut [f32],
 ) {
     let rows = sums::<S>() / 4;
-    let mut ahead = ahead.chunks(rows * dim);
-    for (index, keys) in keys.chunks_exact(rows * dim).enumerate() {
+    let len = rows * N::row_len(dim);
+    let mut ahead = ahead.chunks(len);
+    for (index, keys) in keys.chunks_exact(len).enumerate() {
         let ahead = ahead.next().unwrap_or_default();
         let products = if rows == 4 {
             along::<S, N, 4, 4>(simd, keys, queries, dim, ahead)

@@ -96,7 +96,7 @@ pub(super) struct Work<'a, N> {
     output: &'a Split<'a, f32>,
 }
 
-/// Neighbouring keys with their values, `dim` numbers each: a block or a part of one.
+/// Neighbouring keys with their values, a row each: a block or a part of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KvSlice<'a, N> {
     pub(super) keys: &'a [N],
@@ -128,9 +128,10 @@ impl<N: Number> KvSlice<'_, N> {
             .saturating_sub(self.position)
             .min(self.tokens)
             .max(from);
+        let row_len = N::row_len(dim);
         KvSlice {
-            keys: &self.keys[from * dim..to * dim],
-            values: &self.values[from * dim..to * dim],
+            keys: &self.keys[from * row_len..to * row_len],
+            values: &self.values[from * row_len..to * row_len],
             position: self.position + from,
             tokens: to - from,
             block: self.block,
@@ -142,11 +143,12 @@ impl<N: Number> KvSlice<'_, N> {
     pub(super) fn widened<'a, S: Simd>(
         &'a self,
         simd: S,
+        dim: usize,
         [keys, values]: [&'a mut [f32]; 2],
     ) -> KvSlice<'a, f32> {
         KvSlice {
-            keys: N::widened(simd, self.keys, keys),
-            values: N::widened(simd, self.values, values),
+            keys: N::widened(simd, self.keys, dim, keys),
+            values: N::widened(simd, self.values, dim, values),
             position: self.position,
             tokens: self.tokens,
             block: self.block,
@@ -315,11 +317,12 @@ impl<'a, N: Number> Iterator for KvSlices<'a, N> {
             Source::Segment(index) => self.work.caches.segments[index],
             Source::Tail(span) => self.work.caches.tails[span],
         };
-        let dim = self.work.dim();
-        let from = (self.work.item.kv_head * cache.capacity + token) * dim;
+        let row_len = N::row_len(self.work.dim());
+        let from = (self.work.item.kv_head * cache.capacity + token) * row_len;
+        let rows = from..from + tokens * row_len;
         Some(KvSlice {
-            keys: &cache.keys[from..from + tokens * dim],
-            values: &cache.values[from..from + tokens * dim],
+            keys: &cache.keys[rows.clone()],
+            values: &cache.values[rows],
             position,
             tokens,
             block,

@@ -55,7 +55,7 @@ pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut 
         lay_out(work, tile_queries(tile), width, queries, first, last);
     }
     for block in work.kv_slices() {
-        let block = block.widened(simd, [&mut *wide_keys, &mut *wide_values]);
+        let block = block.widened(simd, dim, [&mut *wide_keys, &mut *wide_values]);
         for tile in 0..tiles {
             let lanes = tile * width..(tile + 1) * width;
             let numbers = tile * width * dim..(tile + 1) * width * dim;

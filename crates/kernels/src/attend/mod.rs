@@ -37,16 +37,19 @@ mod shape;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 pub use extras::{Extras, LayerInputs, PositionScale, QkNorm};
 pub use plan::{AttendPlan, Order};
 pub use shape::{Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
+pub use turn::turn_back;
 
 use super::pool::Pool;
 use super::scratch;
 use super::simd::Number;
 
-/// Keys and values of one segment, each `[kv heads, capacity, head dim]`.
+/// Keys and values of one segment, each `[kv heads, capacity, row]`, where a row is the elements
+/// of `N` that [hold](Number::row_len) a head of one token.
 #[derive(Clone, Copy, Debug)]
 pub struct Cache<'a, N> {
     /// Keys.
@@ -57,7 +60,7 @@ pub struct Cache<'a, N> {
     pub capacity: usize,
 }
 
-/// Keys and values of one tail, each `[kv heads, capacity, head dim]`.
+/// Keys and values of one tail, in the form of [`Cache`].
 #[derive(Debug)]
 pub struct CacheMut<'a, N> {
     /// Keys.

@@ -201,23 +201,24 @@ impl AttendPlan {
         output: &[f32],
     ) {
         let Heads { kv, dim, .. } = self.attention.heads;
+        let row_len = N::row_len(dim);
         layer.check(&self.attention, self.rows);
         assert_eq!(output.len(), self.query_numbers());
         assert_eq!(segments.len(), self.segments());
         for (segment, &PartRange { tokens, .. }) in segments.iter().zip(&self.segments) {
-            let numbers = kv * segment.capacity * dim;
+            let elements = kv * segment.capacity * row_len;
             assert!(
                 segment.capacity >= tokens,
                 "{} < {tokens}",
                 segment.capacity
             );
-            assert_eq!([segment.keys.len(), segment.values.len()], [numbers; 2]);
+            assert_eq!([segment.keys.len(), segment.values.len()], [elements; 2]);
         }
         assert_eq!(tails.len(), self.spans.len());
         for (tail, tokens) in tails.iter().zip(self.tail_tokens()) {
-            let numbers = kv * tail.capacity * dim;
+            let elements = kv * tail.capacity * row_len;
             assert!(tail.capacity >= tokens, "{} < {tokens}", tail.capacity);
-            assert_eq!([tail.keys.len(), tail.values.len()], [numbers; 2]);
+            assert_eq!([tail.keys.len(), tail.values.len()], [elements; 2]);
         }
     }
 

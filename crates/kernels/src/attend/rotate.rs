@@ -1,7 +1,7 @@
 //! Normalisation and rotary embedding of a step's queries and keys, and the append to the tails.
 
 use super::super::pool::Pool;
-use super::super::simd::{Job, LANES_MAX, Number, Simd, dispatch_on};
+use super::super::simd::{Job, Number, Simd, dispatch_on};
 use super::CacheMut;
 use super::extras::LayerInputs;
 use super::plan::AttendPlan;
@@ -28,10 +28,11 @@ pub(super) fn rotate<N: Number>(
     let mut jobs = jobs(plan, queries, tails);
     let packed = layer.packed;
     let prepare = Prepare::new(&plan.attention.extras, layer);
-    let scratch_len = prepare.scratch(plan.attention.heads.dim);
+    let dim = plan.attention.heads.dim;
+    let scratch_len = prepare.scratch(dim);
     let job = |_: usize, [jobs]: [&mut [Rows<'_, N>]; 1]| {
         scratch::for_item(|memory| {
-            let [scratch] = memory.take([scratch_len]);
+            let [scratch, rotated] = memory.take([scratch_len, dim]);
             for rows in jobs {
                 let rotate = Rotate {
                     plan,
@@ -39,6 +40,7 @@ pub(super) fn rotate<N: Number>(
                     prepare,
                     rows,
                     scratch: &mut *scratch,
+                    rotated: &mut *rotated,
                 };
                 dispatch_on(plan.set, rotate);
             }
@@ -71,6 +73,7 @@ fn jobs<'a, N: Number>(
     tails: &'a mut [CacheMut<'_, N>],
 ) -> Vec<Rows<'a, N>> {
     let Heads { query, dim, .. } = plan.attention.heads;
+    let row_len = N::row_len(dim);
     let blocks = queries.chunks_mut(ROWS * query * dim).enumerate();
     let mut jobs: Vec<Rows<'a, N>> = blocks
         .map(|(block, to)| Rows::Queries {
@@ -79,13 +82,13 @@ fn jobs<'a, N: Number>(
         })
         .collect();
     for (span, tail) in plan.spans.iter().zip(tails) {
-        let new = span.tail_tokens * dim..(span.tail_tokens + span.rows) * dim;
-        let head_len = tail.capacity * dim;
+        let new = span.tail_tokens * row_len..(span.tail_tokens + span.rows) * row_len;
+        let head_len = tail.capacity * row_len;
         let heads = tail.keys.chunks_exact_mut(head_len);
         let heads = heads.zip(tail.values.chunks_exact_mut(head_len));
         for (kv_head, (keys, values)) in heads.enumerate() {
-            let keys = keys[new.clone()].chunks_mut(ROWS * dim);
-            let values = values[new.clone()].chunks_mut(ROWS * dim);
+            let keys = keys[new.clone()].chunks_mut(ROWS * row_len);
+            let values = values[new.clone()].chunks_mut(ROWS * row_len);
             jobs.extend(keys.zip(values).enumerate().map(|(block, (keys, values))| {
                 let first_row = span.first_row + block * ROWS;
                 Rows::Keys {
@@ -107,6 +110,8 @@ struct Rotate<'a, 'b, N> {
     rows: &'a mut Rows<'b, N>,
     /// For one head.
     scratch: &'a mut [f32],
+    /// For a key before it is converted to the cached type.
+    rotated: &'a mut [f32],
 }
 
 impl<N: Number> Job for Rotate<'_, '_, N> {
@@ -118,7 +123,7 @@ impl<N: Number> Job for Rotate<'_, '_, N> {
         let Heads { query, kv, dim } = attention.heads;
         let width = attention.row_width();
         let row_of = |row: usize| &self.packed[row * width..(row + 1) * width];
-        let (prepare, scratch) = (&self.prepare, self.scratch);
+        let (prepare, scratch, rotated) = (&self.prepare, self.scratch, self.rotated);
         let pairs = attention.rotary.inverse_frequencies.len();
         let angles = |row: usize| self.plan.angles[2 * pairs * row..][..2 * pairs].split_at(pairs);
         match self.rows {
@@ -139,15 +144,18 @@ impl<N: Number> Job for Rotate<'_, '_, N> {
                 keys,
                 values,
             } => {
-                let rows = keys.chunks_exact_mut(dim).zip(values.chunks_exact_mut(dim));
+                let row_len = N::row_len(dim);
+                let values = values.chunks_exact_mut(row_len);
+                let rows = keys.chunks_exact_mut(row_len).zip(values);
                 for (row, (key, value)) in rows.enumerate() {
                     let row = *first_row + row;
                     let (from, values) = row_of(row)[query * dim..].split_at(kv * dim);
                     let numbers = prepare.keys(simd, from);
                     let from = prepare.head(simd, &numbers, *kv_head, dim, &mut *scratch);
-                    rotate_head(simd, angles(row), 1.0, from, key);
+                    rotate_head(simd, angles(row), 1.0, from, rotated);
+                    N::store_row(simd, key, rotated);
                     let from = &values[*kv_head * dim..][..dim];
-                    copy_head(simd, prepare.value(simd, from, &mut *scratch), value);
+                    N::store_row(simd, value, prepare.value(simd, from, &mut *scratch));
                 }
             }
         }
@@ -155,12 +163,12 @@ impl<N: Number> Job for Rotate<'_, '_, N> {
 }
 
 #[inline(always)]
-fn rotate_head<S: Simd, N: Number>(
+pub(super) fn rotate_head<S: Simd>(
     simd: S,
     (cosines, sines): (&[f32], &[f32]),
     scale: f32,
     from: &[f32],
-    to: &mut [N],
+    to: &mut [f32],
 ) {
     let pairs = cosines.len();
     let scale = simd.splat(scale);
@@ -182,32 +190,11 @@ fn rotate_head<S: Simd, N: Number>(
         );
         let (cos, sin) = (simd.load_part(cos), simd.load_part(sin));
         let minus_sin = simd.sub(simd.splat(0.0), sin);
-        store_part(simd, to_x, simd.mul_add(x, cos, simd.mul(y, minus_sin)));
-        store_part(simd, to_y, simd.mul_add(y, cos, simd.mul(x, sin)));
+        simd.store_part(to_x, simd.mul_add(x, cos, simd.mul(y, minus_sin)));
+        simd.store_part(to_y, simd.mul_add(y, cos, simd.mul(x, sin)));
     }
     let rest = from_rest.chunks(S::LANES).zip(to_rest.chunks_mut(S::LANES));
     for (x, to) in rest {
-        store_part(simd, to, simd.mul(simd.load_part(x), scale));
+        simd.store_part(to, simd.mul(simd.load_part(x), scale));
     }
-}
-
-/// Converts numbers to the cached type and stores them.
-#[inline(always)]
-fn copy_head<S: Simd, N: Number>(simd: S, from: &[f32], to: &mut [N]) {
-    for (x, to) in from.chunks(S::LANES).zip(to.chunks_mut(S::LANES)) {
-        store_part(simd, to, simd.load_part(x));
-    }
-}
-
-/// Stores as many lanes as fit into `to`.
-#[inline(always)]
-fn store_part<S: Simd, N: Number>(simd: S, to: &mut [N], v: S::Vector) {
-    if to.len() >= S::LANES {
-        // SAFETY: the length was just checked.
-        return unsafe { N::store(simd, to.as_mut_ptr(), v) };
-    }
-    let mut whole = [N::zeroed(); LANES_MAX];
-    // SAFETY: `whole` holds LANES_MAX numbers.
-    unsafe { N::store(simd, whole.as_mut_ptr(), v) };
-    to.copy_from_slice(&whole[..to.len()]);
 }

@@ -2,7 +2,7 @@
 
 use std::f32::consts::LOG2_E;
 
-use motet_model::FloatKind;
+use motet_model::CacheKind;
 
 use super::extras::Extras;
 
@@ -18,7 +18,7 @@ pub struct Attention {
     /// Rotary embedding of queries and keys.
     pub rotary: Rotary,
     /// The type of cached keys and values. All computation is in `f32`.
-    pub cached: FloatKind,
+    pub cached: CacheKind,
     /// Additions of the family to plain attention.
     pub extras: Extras,
 }

@@ -82,7 +82,7 @@ pub(super) struct Layout {
 
 /// For each query: `values` becomes `values * factor + weights · rows`.
 ///
-/// `rows` are `keys` rows of `dim` numbers, `values` has `dim` for each of
+/// `rows` are rows of `dim` numbers, one for each key, `values` has `dim` for each of
 /// `factors`.
 #[inline(always)]
 pub(super) fn weigh<S: Simd, N: Number>(
@@ -94,7 +94,8 @@ pub(super) fn weigh<S: Simd, N: Number>(
     factors: &[f32],
     values: &mut [f32],
 ) {
-    let (keys, queries) = (rows.len() / dim, factors.len());
+    let row_len = N::row_len(dim);
+    let (keys, queries) = (rows.len() / row_len, factors.len());
     if keys == 0 || queries == 0 {
         return;
     }
@@ -109,7 +110,9 @@ pub(super) fn weigh<S: Simd, N: Number>(
             let tile = Tile {
                 weights: weights[query * layout.query..].as_ptr(),
                 layout,
-                rows: rows[column..].as_ptr(),
+                rows: rows.as_ptr(),
+                row_len,
+                column,
                 keys,
                 dim,
                 factors: factors[query..].as_ptr(),
@@ -144,6 +147,10 @@ struct Tile<N> {
     weights: *const f32,
     layout: Layout,
     rows: *const N,
+    /// Elements of a row.
+    row_len: usize,
+    /// The first column.
+    column: usize,
     keys: usize,
     dim: usize,
     factors: *const f32,
@@ -172,7 +179,7 @@ impl<N: Number> Tile<N> {
             for _ in 0..self.keys {
                 let mut numbers = [simd.splat(0.0); NV];
                 for (vector, numbers) in numbers.iter_mut().enumerate() {
-                    *numbers = N::load(simd, row.add(vector * S::LANES));
+                    *numbers = N::load_at(simd, row, self.column + vector * S::LANES);
                 }
                 for (query, sums) in sums.iter_mut().enumerate() {
                     let weight = simd.splat(*weight.add(query * self.layout.query));
@@ -180,7 +187,7 @@ impl<N: Number> Tile<N> {
                         *sum = simd.mul_add(weight, *numbers, *sum);
                     }
                 }
-                row = row.wrapping_add(self.dim);
+                row = row.wrapping_add(self.row_len);
                 weight = weight.wrapping_add(self.layout.key);
             }
             for (query, sums) in sums.iter().enumerate() {

@@ -6,20 +6,22 @@ mod mutants;
 mod odd_shapes;
 mod reference;
 mod sequence_order;
+mod turn;
 
 use half::{bf16, f16};
-use motet_model::FloatKind;
+use motet_model::CacheKind;
 use proptest::prelude::*;
 
 use self::case::{CachedNumber, Case, ORDERS};
-use super::super::simd::InstructionSet;
+use super::super::simd::{InstructionSet, Int8};
 use super::*;
 
 /// Every type of cached keys and values gives the expected output.
 fn check(attention: Attention, lengths: &[usize], spans: &[(&[usize], usize, usize)]) {
     Case::<f32>::new(attention.clone(), lengths, spans).check();
     Case::<bf16>::new(attention.clone(), lengths, spans).check();
-    Case::<f16>::new(attention, lengths, spans).check();
+    Case::<f16>::new(attention.clone(), lengths, spans).check();
+    Case::<Int8>::new(attention, lengths, spans).check();
 }
 
 fn attention(query: usize, kv: usize, dim: usize, window: Option<usize>) -> Attention {
@@ -32,7 +34,7 @@ fn attention(query: usize, kv: usize, dim: usize, window: Option<usize>) -> Atte
             inverse_frequencies,
             magnitude: 1.0,
         },
-        cached: FloatKind::F32,
+        cached: CacheKind::F32,
         extras: Extras::default(),
     }
 }
@@ -113,6 +115,7 @@ fn large_scores_do_not_overflow() {
     check::<f32>();
     check::<bf16>();
     check::<f16>();
+    check::<Int8>();
 }
 
 /// Keys and values beyond the range of half precision are clamped to its largest numbers.
@@ -125,7 +128,7 @@ fn values_too_large_for_f16_stay_finite() {
             for order in ORDERS {
                 let (output, tails) = case.run(order, set, 2);
                 assert!(output.iter().all(|x| x.is_finite()), "{set:?}, {order:?}");
-                let largest = tails[0].values.iter().map(|x| x.wide().abs());
+                let largest = tails[0].values.iter().map(|x| x.to_f32().abs());
                 assert_eq!(largest.fold(0.0, f32::max), 65_504.0);
             }
         }
@@ -137,7 +140,10 @@ fn nan_propagates() {
     fn check<N: CachedNumber>() {
         for rows in [1, 40] {
             let mut case = Case::<N>::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, rows)]);
-            case.segments[0].keys[5] = N::of(f32::NAN);
+            let mut key = [0.5; 16];
+            key[5] = f32::NAN;
+            let key = N::row_of(&key);
+            case.segments[0].keys[..key.len()].copy_from_slice(&key);
             for order in ORDERS {
                 let (output, _) = case.run(order, InstructionSet::best(), 2);
                 let all = output.iter().all(|x| x.is_nan());
@@ -149,6 +155,7 @@ fn nan_propagates() {
     check::<f32>();
     check::<bf16>();
     check::<f16>();
+    check::<Int8>();
 }
 
 #[test]

@@ -118,6 +118,22 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_i8(self, from: *const i8) -> __m256 {
+        // SAFETY: the caller's promise; the load takes eight bytes.
+        let bytes = unsafe { _mm_loadl_epi64(from.cast()) };
+        intrinsic!(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_bf16(self, from: *const u16) -> __m256 {
+        // SAFETY: the caller's promise.
+        let word = unsafe { from.cast::<i32>().read_unaligned() };
+        intrinsic!(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(
+            _mm256_set1_epi32(word)
+        )))
+    }
+
+    #[inline(always)]
     fn add(self, a: __m256, b: __m256) -> __m256 {
         intrinsic!(_mm256_add_ps(a, b))
     }

@@ -81,6 +81,22 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_i8(self, from: *const i8) -> __m512 {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { _mm_loadu_si128(from.cast()) };
+        intrinsic!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_bf16(self, from: *const u16) -> __m512 {
+        // SAFETY: the caller's promise.
+        let word = unsafe { from.cast::<i32>().read_unaligned() };
+        intrinsic!(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(
+            _mm512_set1_epi32(word)
+        )))
+    }
+
+    #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
         intrinsic!(_mm512_add_ps(a, b))
     }

@@ -11,6 +11,7 @@ mod avx2;
 mod avx512;
 mod fields;
 mod hyperbolic;
+mod int8;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod number;
@@ -20,6 +21,7 @@ use std::f32::consts::{LN_2, LOG2_E};
 use std::sync::OnceLock;
 
 pub use hyperbolic::tanh;
+pub use int8::Int8;
 pub use number::Number;
 
 /// Vectors of `f32` of one instruction set.
@@ -188,6 +190,26 @@ pub trait Simd: Copy {
         unsafe { store_each(self, to, v, half) }
     }
 
+    /// Loads whole numbers with their signs.
+    ///
+    /// # Safety
+    /// `from` is readable for `LANES` bytes.
+    #[inline(always)]
+    unsafe fn load_i8(self, from: *const i8) -> Self::Vector {
+        // SAFETY: the caller's promise.
+        unsafe { load_each(self, from, f32::from) }
+    }
+
+    /// A vector with one number, given by its upper half, in all lanes.
+    ///
+    /// # Safety
+    /// `from` is readable for four bytes; the first two are the number's.
+    #[inline(always)]
+    unsafe fn splat_bf16(self, from: *const u16) -> Self::Vector {
+        // SAFETY: the caller's promise; `read_unaligned` asks for no alignment.
+        self.splat(number::from_bf16(unsafe { from.read_unaligned() }))
+    }
+
     /// Prefetches the cache line at `at`, which need not exist, into the second level of cache.
     /// Requests for the first level are few and block loads, so they are not used.
     #[inline(always)]
@@ -244,13 +266,17 @@ pub trait Simd: Copy {
     }
 }
 
-/// Converts half after half; the compiler may vectorise it.
+/// Converts number after number; the compiler may vectorise it.
 ///
 /// # Safety
 ///
-/// `from` is readable for `LANES` halves.
+/// `from` is readable for `LANES` numbers.
 #[inline(always)]
-unsafe fn load_each<S: Simd>(simd: S, from: *const u16, read: impl Fn(u16) -> f32) -> S::Vector {
+unsafe fn load_each<S: Simd, T: Copy>(
+    simd: S,
+    from: *const T,
+    read: impl Fn(T) -> f32,
+) -> S::Vector {
     let mut whole = [0.0; LANES_MAX];
     for (lane, number) in whole[..S::LANES].iter_mut().enumerate() {
         // SAFETY: the caller's promise.

@@ -3,57 +3,95 @@
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-use super::Simd;
+use super::{LANES_MAX, Simd};
 
 /// The largest finite number of IEEE 754 half precision.
 const F16_MAX: f32 = 65_504.0;
 
-/// A type of cached numbers.
+/// A type of cached numbers. Those of a head lie in a row.
 pub trait Number: Pod + Send + Sync + std::fmt::Debug {
     /// Whether it is `f32` itself, which needs no conversion.
     const IS_F32: bool;
+
+    /// Elements of this type in a row of `dim` numbers.
+    #[inline(always)]
+    fn row_len(dim: usize) -> usize {
+        dim
+    }
 
     /// Loads `LANES` numbers.
     ///
     /// # Safety
     ///
     /// `from` is readable for `LANES` numbers.
-    unsafe fn load<S: Simd>(simd: S, from: *const Self) -> S::Vector;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const Self) -> S::Vector {
+        // SAFETY: the caller's promise.
+        unsafe { Self::load_at(simd, from, 0) }
+    }
 
-    /// Stores the nearest numbers of the type, ties to even.
+    /// Loads `LANES` numbers of a row, the first of which has index `at`.
     ///
     /// # Safety
     ///
-    /// `to` is writable for `LANES` numbers.
-    unsafe fn store<S: Simd>(simd: S, to: *mut Self, v: S::Vector);
+    /// The row, which begins at `row`, has `at + LANES` numbers or more, and `at` is a multiple of
+    /// `LANES`.
+    unsafe fn load_at<S: Simd>(simd: S, row: *const Self, at: usize) -> S::Vector;
 
-    /// The numbers as `f32`: in place if they are `f32` already, otherwise converted into
-    /// `scratch`.
+    /// Stores the numbers of a row, each as the nearest one of the type, ties to even.
     ///
     /// # Panics
     ///
-    /// When the numbers do not fill whole vectors, or `scratch` is too short.
-    fn widened<'a, S: Simd>(simd: S, numbers: &'a [Self], scratch: &'a mut [f32]) -> &'a [f32];
+    /// When `row` is not as long as [`row_len`](Self::row_len) says.
+    fn store_row<S: Simd>(simd: S, row: &mut [Self], numbers: &[f32]);
+
+    /// Rows of `dim` numbers as `f32`: in place if they are `f32` already, otherwise converted
+    /// into `scratch`.
+    ///
+    /// # Panics
+    ///
+    /// When `dim` is not a multiple of `LANES`, or `scratch` is too short.
+    #[inline(always)]
+    fn widened<'a, S: Simd>(
+        simd: S,
+        rows: &'a [Self],
+        dim: usize,
+        scratch: &'a mut [f32],
+    ) -> &'a [f32] {
+        let count = rows.len() / Self::row_len(dim);
+        assert!(dim.is_multiple_of(S::LANES));
+        let wide = &mut scratch[..count * dim];
+        let rows = rows.chunks_exact(Self::row_len(dim));
+        for (row, wide) in rows.zip(wide.chunks_exact_mut(dim)) {
+            for at in (0..dim).step_by(S::LANES) {
+                // SAFETY: a whole vector is left of both rows.
+                unsafe {
+                    let vector = Self::load_at(simd, row.as_ptr(), at);
+                    simd.store(wide.as_mut_ptr().add(at), vector);
+                }
+            }
+        }
+        wide
+    }
 }
 
 impl Number for f32 {
     const IS_F32: bool = true;
 
     #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const f32) -> S::Vector {
+    unsafe fn load_at<S: Simd>(simd: S, row: *const f32, at: usize) -> S::Vector {
         // SAFETY: the caller's promise.
-        unsafe { simd.load(from) }
+        unsafe { simd.load(row.add(at)) }
     }
 
     #[inline(always)]
-    unsafe fn store<S: Simd>(simd: S, to: *mut f32, v: S::Vector) {
-        // SAFETY: the caller's promise.
-        unsafe { simd.store(to, v) }
+    fn store_row<S: Simd>(_: S, row: &mut [f32], numbers: &[f32]) {
+        row.copy_from_slice(numbers);
     }
 
     #[inline(always)]
-    fn widened<'a, S: Simd>(_: S, numbers: &'a [f32], _: &'a mut [f32]) -> &'a [f32] {
-        numbers
+    fn widened<'a, S: Simd>(_: S, rows: &'a [f32], _: usize, _: &'a mut [f32]) -> &'a [f32] {
+        rows
     }
 }
 
@@ -61,20 +99,17 @@ impl Number for bf16 {
     const IS_F32: bool = false;
 
     #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const bf16) -> S::Vector {
+    unsafe fn load_at<S: Simd>(simd: S, row: *const bf16, at: usize) -> S::Vector {
         // SAFETY: the caller's promise; the type has the layout of `u16`.
-        unsafe { simd.load_bf16(from.cast()) }
+        unsafe { simd.load_bf16(row.add(at).cast()) }
     }
 
     #[inline(always)]
-    unsafe fn store<S: Simd>(simd: S, to: *mut bf16, v: S::Vector) {
-        // SAFETY: the caller's promise; the type has the layout of `u16`.
-        unsafe { simd.store_bf16(to.cast(), v) }
-    }
-
-    #[inline(always)]
-    fn widened<'a, S: Simd>(simd: S, numbers: &'a [bf16], scratch: &'a mut [f32]) -> &'a [f32] {
-        widen(simd, numbers, scratch)
+    fn store_row<S: Simd>(simd: S, row: &mut [bf16], numbers: &[f32]) {
+        store_vectors(simd, row, numbers, |to, v| {
+            // SAFETY: `to` has a whole vector; the type has the layout of `u16`.
+            unsafe { simd.store_bf16(to.cast(), v) }
+        });
     }
 }
 
@@ -82,39 +117,43 @@ impl Number for f16 {
     const IS_F32: bool = false;
 
     #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const f16) -> S::Vector {
+    unsafe fn load_at<S: Simd>(simd: S, row: *const f16, at: usize) -> S::Vector {
         // SAFETY: the caller's promise; the type has the layout of `u16`.
-        unsafe { simd.load_f16(from.cast()) }
+        unsafe { simd.load_f16(row.add(at).cast()) }
     }
 
     /// Numbers beyond the type's range become its largest number. An infinity among the keys
     /// would make a sequence's whole output NaN.
     #[inline(always)]
-    unsafe fn store<S: Simd>(simd: S, to: *mut f16, v: S::Vector) {
-        // In this order NaN stays NaN.
-        let v = simd.min(simd.splat(F16_MAX), simd.max(simd.splat(-F16_MAX), v));
-        // SAFETY: the caller's promise; the type has the layout of `u16`.
-        unsafe { simd.store_f16(to.cast(), v) }
-    }
-
-    #[inline(always)]
-    fn widened<'a, S: Simd>(simd: S, numbers: &'a [f16], scratch: &'a mut [f32]) -> &'a [f32] {
-        widen(simd, numbers, scratch)
+    fn store_row<S: Simd>(simd: S, row: &mut [f16], numbers: &[f32]) {
+        store_vectors(simd, row, numbers, |to, v| {
+            // In this order NaN stays NaN.
+            let v = simd.min(simd.splat(F16_MAX), simd.max(simd.splat(-F16_MAX), v));
+            // SAFETY: `to` has a whole vector; the type has the layout of `u16`.
+            unsafe { simd.store_f16(to.cast(), v) }
+        });
     }
 }
 
+/// Stores a row of numbers by `store`, which writes a whole vector.
 #[inline(always)]
-fn widen<'a, S: Simd, N: Number>(simd: S, numbers: &[N], scratch: &'a mut [f32]) -> &'a [f32] {
-    let count = numbers.len();
-    assert!(count.is_multiple_of(S::LANES) && count <= scratch.len());
-    for at in (0..count).step_by(S::LANES) {
-        // SAFETY: a whole vector is left of both.
-        unsafe {
-            let vector = N::load(simd, numbers.as_ptr().add(at));
-            simd.store(scratch.as_mut_ptr().add(at), vector);
+fn store_vectors<S: Simd, N: Number>(
+    simd: S,
+    row: &mut [N],
+    numbers: &[f32],
+    store: impl Fn(*mut N, S::Vector),
+) {
+    assert_eq!(row.len(), numbers.len());
+    for (to, from) in row.chunks_mut(S::LANES).zip(numbers.chunks(S::LANES)) {
+        let v = simd.load_part(from);
+        if to.len() == S::LANES {
+            store(to.as_mut_ptr(), v);
+        } else {
+            let mut whole = [N::zeroed(); LANES_MAX];
+            store(whole.as_mut_ptr(), v);
+            to.copy_from_slice(&whole[..to.len()]);
         }
     }
-    &scratch[..count]
 }
 
 /// The number with this upper half and a lower half of zero.
@@ -155,7 +194,7 @@ mod tests {
     use super::super::{InstructionSet, Job, LANES_MAX, dispatch_on};
     use super::*;
 
-    /// Stores numbers and loads them again; they are padded to whole vectors.
+    /// Stores numbers as a row and loads them again; they are padded to whole vectors.
     struct RoundTrip<'a, N>(&'a [f32], std::marker::PhantomData<N>);
 
     impl<N: Number> Job for RoundTrip<'_, N> {
@@ -165,14 +204,9 @@ mod tests {
         fn run<S: Simd>(self, simd: S) -> Self::Output {
             let mut stored = vec![N::zeroed(); self.0.len()];
             let mut loaded = vec![0.0; self.0.len()];
-            for at in (0..self.0.len()).step_by(S::LANES) {
-                // SAFETY: all slices hold whole vectors.
-                unsafe {
-                    N::store(simd, stored.as_mut_ptr().add(at), simd.load(&self.0[at]));
-                }
-            }
+            N::store_row(simd, &mut stored, self.0);
             let mut scratch = vec![f32::NAN; self.0.len()];
-            loaded.copy_from_slice(N::widened(simd, &stored, &mut scratch));
+            loaded.copy_from_slice(N::widened(simd, &stored, self.0.len(), &mut scratch));
             (stored, loaded)
         }
     }
@@ -246,7 +280,7 @@ mod tests {
             #[inline(always)]
             fn run<S: Simd>(self, simd: S) -> Vec<f32> {
                 let mut scratch = vec![0.0; self.0.len()];
-                N::widened(simd, self.0, &mut scratch).to_vec()
+                N::widened(simd, self.0, self.0.len(), &mut scratch).to_vec()
             }
         }
 

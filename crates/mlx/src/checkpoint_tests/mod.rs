@@ -18,7 +18,7 @@ use super::weights::MatrixForm;
 use super::{Backend, MlxDevice, MlxModel, MlxOptions, MlxTail, bridge, spec};
 use checkpoint::{QWEN, Qwen, Sizes, VOCAB};
 use motet_core::protocol::{ModelError, OutputKind, SpanOutput};
-use motet_model::{FloatKind, Model, Span, Tail};
+use motet_model::{CacheKind, Model, Span, Tail};
 use motet_weights::ModelFiles;
 
 const SUPPORTED: [Sizes; 3] = [
@@ -152,11 +152,11 @@ fn determinism_needs_sizes_that_kernels_support() {
 
 /// A model in the types of a GPU, composed on the CPU.
 fn load_in_bf16(folder: &Path) -> MlxModel {
-    load_composed(folder, FloatKind::Bf16, Dtype::Bfloat16, MatrixForm::Affine)
+    load_composed(folder, CacheKind::Bf16, Dtype::Bfloat16, MatrixForm::Affine)
 }
 
 /// A model whose numbers have this type and whose matrices have this form, composed on the CPU.
-fn load_composed(folder: &Path, kind: FloatKind, dtype: Dtype, form: MatrixForm) -> MlxModel {
+fn load_composed(folder: &Path, kind: CacheKind, dtype: Dtype, form: MatrixForm) -> MlxModel {
     let files = ModelFiles::open(folder).expect("a complete checkpoint");
     let blueprint = files.blueprint();
     let cached = Cached::as_it_is(kind);

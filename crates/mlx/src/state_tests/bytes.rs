@@ -5,7 +5,7 @@ use super::{Slot, mixes, one_at_a_time, packed, tokens};
 use crate::MlxModel;
 use crate::groups::{Cached, LayerGroups, Place};
 use motet_core::protocol::{LayerKind, SegmentSize};
-use motet_model::{FloatKind, Floats, Model, Packer, Segment, Tail};
+use motet_model::{CacheKind, FloatKind, Floats, Model, Packer, Segment, Tail};
 use motet_weights::{DeltaNet, Mamba2, Mixer, ShortConv};
 
 #[test]
@@ -13,8 +13,8 @@ fn bytes_are_those_of_the_spec() {
     let _serial = one_at_a_time();
     for (what, mixers) in mixes() {
         let has_window = what.contains("window") || what == "all kinds";
-        for means in Means::ALL {
-            let mut model = model(&mixers, means, FloatKind::F32);
+        for (means, kind, _) in Means::with_kinds() {
+            let mut model = model(&mixers, means, kind);
             let spec = model.spec().clone();
             let recurrent: usize = spec
                 .layer_groups
@@ -31,7 +31,7 @@ fn bytes_are_those_of_the_spec() {
                 if has_window {
                     assert!(found <= expected, "{what}: {found} above {expected}");
                 } else {
-                    assert_eq!(found, expected, "{what}, {means:?}");
+                    assert_eq!(found, expected, "{what}, {means:?}, {kind}");
                 }
             }
             slot.seal(&mut model, 70);
@@ -39,7 +39,7 @@ fn bytes_are_those_of_the_spec() {
             for (segment, state_lag) in slot.path.iter().zip([30, 0]) {
                 let tokens = segment.tokens();
                 let expected = spec.segment_bytes(SegmentSize { tokens, state_lag });
-                assert_eq!(segment.bytes(), expected, "{what}, {means:?}");
+                assert_eq!(segment.bytes(), expected, "{what}, {means:?}, {kind}");
                 assert_eq!(packed(&mut model, segment).len(), expected);
             }
             assert_eq!(slot.tail.bytes(), recurrent, "{what}: sealed as a whole");
@@ -62,7 +62,7 @@ fn recurrent_state_is_copied_once_for_each_segment() {
     let mut model = model(
         &[Mixer::DeltaNet(delta), Mixer::DeltaNet(delta)],
         Means::Kernels,
-        FloatKind::F32,
+        CacheKind::F32,
     );
     let state = model.spec().tail_bytes(0);
     assert!(state > 500_000);
@@ -96,7 +96,7 @@ fn recurrent_state_is_copied_once_for_each_segment() {
 fn only_keys_and_values_may_be_rounded() {
     let _serial = one_at_a_time();
     let (_, mixers) = mixes().pop().expect("mixes");
-    let mut model = model(&mixers, Means::Kernels, FloatKind::F32);
+    let mut model = model(&mixers, Means::Kernels, CacheKind::F32);
     let packer = model.packer();
     for (tokens, state_lag) in [(9, 0), (9, 2), (9, 4), (2, 0), (2, 9)] {
         let segment_size = SegmentSize { tokens, state_lag };
@@ -113,7 +113,7 @@ fn only_keys_and_values_may_be_rounded() {
         let windows = [5, 3].map(|window| usize::from(segment_size.window_tokens(window) > 0));
         assert_eq!(sections.len(), 1 + windows.iter().sum::<usize>());
     }
-    let recurrent = network::model(&[mixers[1].clone()], Means::Kernels, FloatKind::F32);
+    let recurrent = network::model(&[mixers[1].clone()], Means::Kernels, CacheKind::F32);
     assert_eq!(recurrent.packer().floats(SegmentSize::whole(9)), []);
     // The state is packed after all keys and values.
     let mut slot = Slot::new(&mut model, &[]);
@@ -128,6 +128,40 @@ fn only_keys_and_values_may_be_rounded() {
         whole[whole.len() - recurrent..],
         lower[lower.len() - recurrent..]
     );
+}
+
+/// Memory that the process holds, not what the spec computes.
+#[test]
+fn a_cached_kind_holds_as_few_bytes_as_it_counts() {
+    let _serial = one_at_a_time();
+    let mixers = [network::wide_attention(None), network::wide_attention(None)];
+    for (kind, _) in Means::Kernels.kinds() {
+        let mut model = model(&mixers, Means::Kernels, kind);
+        let before = model.memory().active_bytes;
+        let mut slot = Slot::new(&mut model, &[]);
+        slot.step(&mut model, &tokens(20, 3_000));
+        slot.seal(&mut model, 3_000);
+        let held = model.memory().active_bytes - before;
+        let counted = slot.path[0].bytes();
+        // Two layers' keys and values of one head of 32 numbers.
+        assert_eq!(counted, 3_000 * 4 * kind.row_bytes(32));
+        // A block is whole pages, with a cache line before each array.
+        let pages = counted..=counted + (1 << 16);
+        assert!(
+            pages.contains(&held),
+            "{kind}: {held} held, {counted} counted"
+        );
+    }
+}
+
+/// Numbers that share a scale are packed as they are, so nothing of them may be rounded again.
+#[test]
+fn state_in_eight_bits_is_not_rounded_again() {
+    let _serial = one_at_a_time();
+    for (_, mixers) in mixes() {
+        let model = model(&mixers, Means::Kernels, CacheKind::Int8);
+        assert_eq!(model.packer().floats(SegmentSize::whole(9)), []);
+    }
 }
 
 #[test]
@@ -158,7 +192,7 @@ fn layers_are_grouped_by_their_state() {
         Mixer::DeltaNet(network::DELTA),
     ];
     let blueprint = network::blueprint(&mixers);
-    let groups = LayerGroups::new(&blueprint, Cached::as_it_is(FloatKind::Bf16));
+    let groups = LayerGroups::new(&blueprint, Cached::as_it_is(CacheKind::Bf16));
     let places: Vec<Place> = (0..mixers.len()).map(|layer| groups.place(layer)).collect();
     let kv = |group, index| Place::Kv { group, index };
     let recurrent = |group, index| Place::Recurrent { group, index };

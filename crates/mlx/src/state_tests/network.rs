@@ -18,7 +18,7 @@ use crate::rotary::Rotary;
 use crate::tail::TailWrites;
 use crate::{Backend, MlxDevice, MlxModel, spec};
 use motet_kernels::Order;
-use motet_model::FloatKind;
+use motet_model::CacheKind;
 use motet_weights::{
     Activation, Attention, Blueprint, DeltaNet, Gated, Layer, Mixer, Mlp, Norms, Rope, RopeScaling,
     ShortConv, Stem,
@@ -63,6 +63,29 @@ impl Means {
         Self::MixedAttention,
         Self::MixedRecurrent,
     ];
+
+    /// The kinds in which keys and values can be cached, each with the tolerance of logits that
+    /// were computed from other chunks: a number may be rounded to either neighbour.
+    pub(super) fn kinds(self) -> impl Iterator<Item = (CacheKind, f32)> {
+        let kinds = CacheKind::ALL.into_iter();
+        let readable = kinds.filter(move |kind| kind.float().is_some() || self.attends_by_kernel());
+        readable.map(|kind| match kind {
+            CacheKind::F32 => (kind, 2e-5),
+            CacheKind::F16 => (kind, 5e-3),
+            CacheKind::Bf16 => (kind, 2e-2),
+            CacheKind::Int8 => (kind, 5e-2),
+        })
+    }
+
+    /// Every way with each of its [`kinds`](Self::kinds).
+    pub(super) fn with_kinds() -> impl Iterator<Item = (Self, CacheKind, f32)> {
+        let ways = Self::ALL.into_iter();
+        ways.flat_map(|means| {
+            means
+                .kinds()
+                .map(move |(kind, tolerance)| (means, kind, tolerance))
+        })
+    }
 
     fn attends_by_kernel(self) -> bool {
         matches!(self, Self::Kernels | Self::MixedRecurrent)
@@ -138,11 +161,11 @@ pub(super) struct Sums {
     pub(super) decay: f32,
 }
 
-pub(super) fn model(mixers: &[Mixer], means: Means, kind: FloatKind) -> MlxModel {
+pub(super) fn model(mixers: &[Mixer], means: Means, kind: CacheKind) -> MlxModel {
     model_with(mixers, means, kind, Sums { decay: 0.75 })
 }
 
-pub(super) fn model_with(mixers: &[Mixer], means: Means, kind: FloatKind, sums: Sums) -> MlxModel {
+pub(super) fn model_with(mixers: &[Mixer], means: Means, kind: CacheKind, sums: Sums) -> MlxModel {
     assert!(bridge::available(), "`cargo xtask setup` prepares MLX");
     let blueprint = blueprint(mixers);
     let stream = Stream::new_with_device(&Device::cpu());

@@ -3,7 +3,7 @@
 use super::network::{self, Means, Sums, model, model_with};
 use super::{Slot, assert_close, mixes, one_at_a_time, packed, tokens};
 use motet_core::protocol::{LayerKind, OutputKind};
-use motet_model::{FloatKind, Model, Span, conformance};
+use motet_model::{CacheKind, Model, Span, conformance};
 use motet_weights::Mixer;
 
 fn near(tolerance: f32) -> impl Fn(&[f32], &[f32]) -> bool {
@@ -27,7 +27,7 @@ fn mixed_groups_conform() {
         };
         for means in all_means.iter().copied() {
             eprintln!("{what}, {means:?}");
-            let mut model = model(&mixers, means, FloatKind::F32);
+            let mut model = model(&mixers, means, CacheKind::F32);
             conformance::check(&mut model, &prompts, near(2e-5));
         }
     }
@@ -39,7 +39,7 @@ fn all_means_compute_the_same() {
     let prompt = tokens(19, 40);
     for (what, mixers) in mixes() {
         let logits = Means::ALL.map(|means| {
-            let mut model = model(&mixers, means, FloatKind::F32);
+            let mut model = model(&mixers, means, CacheKind::F32);
             let mut slot = Slot::new(&mut model, &[]);
             let mut logits = slot.step(&mut model, &prompt[..25]);
             slot.seal(&mut model, 25);
@@ -53,21 +53,26 @@ fn all_means_compute_the_same() {
 }
 
 #[test]
-fn half_precision_keys_lie_beside_recurrent_state_in_single_precision() {
+fn keys_in_fewer_bits_lie_beside_recurrent_state_in_single_precision() {
     let _serial = one_at_a_time();
     let prompts = [tokens(4, 11), tokens(5, 9)];
     let (_, mixers) = mixes().pop().expect("mixes");
     for means in Means::ALL {
-        let mut model = model(&mixers, means, FloatKind::Bf16);
-        conformance::check(&mut model, &prompts, near(2e-2));
-        let halves = model.spec().clone();
-        let singles = network::model(&mixers, means, FloatKind::F32);
-        for (half, single) in halves.layer_groups.iter().zip(&singles.spec().layer_groups) {
-            let bytes = match half.kind {
-                LayerKind::Recurrent => single.bytes,
-                LayerKind::Full | LayerKind::Window { .. } => single.bytes / 2,
-            };
-            assert_eq!(half.bytes, bytes);
+        for (kind, tolerance) in means.kinds().filter(|(kind, _)| *kind != CacheKind::F32) {
+            eprintln!("{means:?}, {kind}");
+            let mut model = model(&mixers, means, kind);
+            conformance::check(&mut model, &prompts, near(tolerance));
+            let kv = model.groups.kv.iter().map(|shape| {
+                let rows = shape.layers * 2 * shape.kv_heads as usize;
+                rows * kind.row_bytes(shape.head_dim as usize)
+            });
+            let singles = network::model(&mixers, means, CacheKind::F32);
+            let singles = singles.spec().layer_groups.iter();
+            let recurrent = singles.filter(|group| group.kind == LayerKind::Recurrent);
+            let expected: Vec<usize> = kv.chain(recurrent.map(|group| group.bytes)).collect();
+            let found = model.spec().layer_groups.iter();
+            let found: Vec<usize> = found.map(|group| group.bytes).collect();
+            assert_eq!(found, expected, "{kind}");
         }
     }
 }
@@ -80,7 +85,7 @@ fn recurrent_state_does_not_depend_on_chunks_or_the_batch() {
     let mixers = [Mixer::DeltaNet(network::DELTA)];
     let prompts = [tokens(6, 9), tokens(7, 9)];
     for means in Means::ALL {
-        let mut model = model(&mixers, means, FloatKind::F32);
+        let mut model = model(&mixers, means, CacheKind::F32);
         let mut whole = Vec::new();
         for prompt in &prompts {
             let mut slot = Slot::new(&mut model, &[]);
@@ -119,7 +124,7 @@ fn running_sums_reach_back_to_the_first_token() {
     let mut model = model_with(
         &[Mixer::ShortConv(network::CONV)],
         Means::Kernels,
-        FloatKind::F32,
+        CacheKind::F32,
         Sums { decay: 1.0 },
     );
     let mut prompt = tokens(17, 12);

@@ -11,7 +11,7 @@ use motet_kernels::{
 };
 use motet_mlx::bridge::Buffer;
 use motet_mlx::kernel_ops;
-use motet_model::FloatKind;
+use motet_model::CacheKind;
 
 use super::{assert_near, numbers, stream};
 
@@ -33,7 +33,7 @@ fn attention() -> Attention {
             inverse_frequencies: (0..HEADS.dim / 2).map(frequency).collect(),
             magnitude: 1.0,
         },
-        cached: FloatKind::F32,
+        cached: CacheKind::F32,
         extras: Extras::default(),
     }
 }

@@ -11,7 +11,7 @@ use motet_kernels::{
 };
 use motet_mlx::bridge::Buffer;
 use motet_mlx::kernel_ops::{self, LayerArrays};
-use motet_model::FloatKind;
+use motet_model::CacheKind;
 
 use super::{check_rejected, numbers, stream};
 
@@ -32,7 +32,7 @@ fn plan(qk_norm: QkNorm, sinks: bool) -> Arc<AttendPlan> {
             inverse_frequencies: vec![0.1; 8],
             magnitude: 1.0,
         },
-        cached: FloatKind::F32,
+        cached: CacheKind::F32,
         extras: Extras {
             qk_norm,
             clip: Some(1.0),

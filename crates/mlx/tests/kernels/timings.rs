@@ -16,7 +16,7 @@ use motet_kernels::{
 use motet_mlx::bridge::Buffer;
 use motet_mlx::kernel_ops;
 use motet_mlx::kernel_ops::experts::{ExpertOptions, ExpertWeights, experts};
-use motet_model::FloatKind;
+use motet_model::CacheKind;
 use motet_model::sampling::{
     SampleInputs, Sampled, Sampler, Sampling, SamplingSpec, TokenSampling,
 };
@@ -284,15 +284,16 @@ fn attention() {
         (1, 255),
         (1, 1023),
         (1, 4095),
+        (1, 8191),
         (128, 0),
         (512, 0),
         (512, 1536),
     ] {
         let tokens = (rows + before) as i32;
-        let [ours, bf16, f16] = [FloatKind::F32, FloatKind::Bf16, FloatKind::F16]
-            .map(|cached| attend(rows, before, Order::PerStep, cached, &stream));
-        let ordered = attend(rows, before, Order::PerSequence, FloatKind::F32, &stream);
-        println!("cached in bf16 {bf16:.0} µs, in f16 {f16:.0} µs");
+        let [ours, f16, bf16, int8] =
+            CacheKind::ALL.map(|cached| attend(rows, before, Order::PerStep, cached, &stream));
+        let ordered = attend(rows, before, Order::PerSequence, CacheKind::F32, &stream);
+        println!("cached in bf16 {bf16:.0} µs, in f16 {f16:.0} µs, in int8 {int8:.0} µs");
         let queries = numbers(&[1, 9, rows as i32, 64], 1.0, 1);
         let keys = numbers(&[1, 3, tokens, 64], 1.0, 2);
         let composed = fastest(|| {
@@ -307,7 +308,7 @@ fn attention() {
     }
 }
 
-fn attend(rows: usize, before: usize, order: Order, cached: FloatKind, stream: &Stream) -> f64 {
+fn attend(rows: usize, before: usize, order: Order, cached: CacheKind, stream: &Stream) -> f64 {
     let attention = Attention {
         heads: Heads {
             query: 9,
@@ -333,23 +334,38 @@ fn attend(rows: usize, before: usize, order: Order, cached: FloatKind, stream: &
     };
     let plan = Arc::new(AttendPlan::new(attention, &[span], order));
     let packed = numbers(&[rows as i32, 15 * 64], 1.0, 3);
-    let cache = [3, (rows + before) as i32, 64];
-    let dtype = match cached {
-        FloatKind::F32 => Dtype::Float32,
-        FloatKind::F16 => Dtype::Float16,
-        FloatKind::Bf16 => Dtype::Bfloat16,
-    };
-    let cached_array = |seed| {
-        let cached_array = numbers(&cache, 1.0, seed).as_dtype(dtype).unwrap();
-        cached_array.view::<f32>().unwrap().contiguous().unwrap()
-    };
     // SAFETY: each array is new, and nothing reads it.
     let tail = unsafe {
-        let buffer = |seed| Buffer::new(cached_array(seed));
+        let buffer = |seed| Buffer::new(cached_array(rows + before, cached, seed));
         [(buffer(4), buffer(5))]
     };
     fastest(|| {
         let output = kernel_ops::attend(&plan, &packed, &[], &tail, stream).unwrap();
         vec![output]
     })
+}
+
+/// Keys or values of three heads of 64 numbers, in words.
+fn cached_array(tokens: usize, cached: CacheKind, seed: u64) -> Array {
+    let dtype = match cached {
+        CacheKind::F32 => Dtype::Float32,
+        CacheKind::F16 => Dtype::Float16,
+        CacheKind::Bf16 => Dtype::Bfloat16,
+        CacheKind::Int8 => return cached_codes(tokens),
+    };
+    let floats = numbers(&[3, tokens as i32, 64], 1.0, seed);
+    let floats = floats.as_dtype(dtype).unwrap();
+    floats.view::<f32>().unwrap().contiguous().unwrap()
+}
+
+/// Groups of a scale and 32 codes.
+fn cached_codes(tokens: usize) -> Array {
+    let scale = half::bf16::from_f32(1.0 / 127.0).to_le_bytes();
+    let group = |group: usize| {
+        let codes = (0..32).map(move |i| (group * 31 + i * 37) as u8);
+        scale.into_iter().chain(codes)
+    };
+    let bytes: Vec<u8> = (0..2 * 3 * tokens).flat_map(group).collect();
+    let words: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+    Array::from_slice(&words, &[3, tokens as i32, 17])
 }

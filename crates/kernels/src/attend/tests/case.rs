@@ -1,59 +1,124 @@
 //! A step with random numbers.
 
 use half::{bf16, f16};
-use motet_model::FloatKind;
+use motet_model::CacheKind;
 
 use super::super::super::pool::Pool;
-use super::super::super::simd::{InstructionSet, Number};
+use super::super::super::simd::{InstructionSet, Int8, Number};
 use super::super::*;
 
 pub(super) const ORDERS: [Order; 2] = [Order::PerStep, Order::PerSequence];
 
-/// A type of cached keys and values.
+/// A type of cached keys and values, with a conversion of its own, number by number.
 pub(super) trait CachedNumber: Number + PartialEq {
-    const KIND: FloatKind;
-    /// Relative error that rounding may cause in a number.
-    const ROUNDING: f32;
-    fn of(x: f32) -> Self;
-    fn wide(self) -> f32;
+    const KIND: CacheKind;
+    /// A row of these numbers.
+    fn row_of(numbers: &[f32]) -> Vec<Self>;
+    /// The `dim` numbers of a row.
+    fn wide(row: &[Self], dim: usize) -> Vec<f32>;
+    /// The error that rounding may cause in a number of a row.
+    fn rounding(row: &[f32], index: usize) -> f32;
 }
 
 impl CachedNumber for f32 {
-    const KIND: FloatKind = FloatKind::F32;
-    const ROUNDING: f32 = 0.0;
+    const KIND: CacheKind = CacheKind::F32;
 
-    fn of(x: f32) -> f32 {
-        x
+    fn row_of(numbers: &[f32]) -> Vec<f32> {
+        numbers.to_vec()
     }
 
-    fn wide(self) -> f32 {
-        self
+    fn wide(row: &[f32], _: usize) -> Vec<f32> {
+        row.to_vec()
+    }
+
+    fn rounding(_: &[f32], _: usize) -> f32 {
+        0.0
     }
 }
 
 impl CachedNumber for bf16 {
-    const KIND: FloatKind = FloatKind::Bf16;
-    const ROUNDING: f32 = 1.0 / 256.0;
+    const KIND: CacheKind = CacheKind::Bf16;
 
-    fn of(x: f32) -> bf16 {
-        bf16::from_f32(x)
+    fn row_of(numbers: &[f32]) -> Vec<bf16> {
+        numbers.iter().map(|x| bf16::from_f32(*x)).collect()
     }
 
-    fn wide(self) -> f32 {
-        self.to_f32()
+    fn wide(row: &[bf16], _: usize) -> Vec<f32> {
+        row.iter().map(|x| x.to_f32()).collect()
+    }
+
+    fn rounding(row: &[f32], index: usize) -> f32 {
+        row[index].abs() / 256.0
     }
 }
 
 impl CachedNumber for f16 {
-    const KIND: FloatKind = FloatKind::F16;
-    const ROUNDING: f32 = 1.0 / 2_048.0;
+    const KIND: CacheKind = CacheKind::F16;
 
-    fn of(x: f32) -> f16 {
-        f16::from_f32(x.clamp(-65_504.0, 65_504.0))
+    fn row_of(numbers: &[f32]) -> Vec<f16> {
+        let clamped = numbers.iter().map(|x| x.clamp(-65_504.0, 65_504.0));
+        clamped.map(f16::from_f32).collect()
     }
 
-    fn wide(self) -> f32 {
-        self.to_f32()
+    fn wide(row: &[f16], _: usize) -> Vec<f32> {
+        row.iter().map(|x| x.to_f32()).collect()
+    }
+
+    fn rounding(row: &[f32], index: usize) -> f32 {
+        row[index].abs() / 2_048.0
+    }
+}
+
+impl CachedNumber for Int8 {
+    const KIND: CacheKind = CacheKind::Int8;
+
+    fn row_of(numbers: &[f32]) -> Vec<Int8> {
+        let mut row = Vec::new();
+        for group in numbers.chunks(32) {
+            let scale = scale_of(group);
+            row.extend(scale.to_bits().to_le_bytes().map(Int8));
+            let code = |x: &f32| (x / scale.to_f32()).round_ties_even() as i8;
+            row.extend(group.iter().map(|x| Int8(code(x) as u8)));
+        }
+        row.resize(row.len().next_multiple_of(4), Int8(0));
+        row
+    }
+
+    fn wide(row: &[Int8], dim: usize) -> Vec<f32> {
+        let groups = row.chunks(34).flat_map(|group| {
+            let (scale, codes) = group.split_at(2);
+            let scale = bf16::from_le_bytes([scale[0].0, scale[1].0]).to_f32();
+            codes
+                .iter()
+                .map(move |code| f32::from(code.0 as i8) * scale)
+        });
+        groups.take(dim).collect()
+    }
+
+    /// Half a step, and as much again of the largest number as the scale is rounded up.
+    fn rounding(row: &[f32], index: usize) -> f32 {
+        let group = row.chunks(32).nth(index / 32).expect("the number's group");
+        let largest = group
+            .iter()
+            .fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        largest * (1.0 + 1.0 / 128.0) / 254.0
+    }
+}
+
+/// The smallest scale by which all codes of a group are at most 127.
+fn scale_of(group: &[f32]) -> bf16 {
+    if group.iter().any(|x| !x.is_finite()) {
+        return bf16::NAN;
+    }
+    let largest = group
+        .iter()
+        .fold(0.0_f32, |largest, x| largest.max(x.abs()));
+    let exact = largest / 127.0;
+    let nearest = bf16::from_f32(exact);
+    if nearest.to_f32() < exact {
+        bf16::from_bits(nearest.to_bits() + 1)
+    } else {
+        nearest
     }
 }
 
@@ -68,10 +133,13 @@ pub(super) struct Buffer<N> {
 impl<N: CachedNumber> Buffer<N> {
     pub(super) fn new(heads: Heads, capacity: usize, seed: u64) -> Buffer<N> {
         let count = heads.kv * capacity * heads.dim;
-        let cached_numbers = |seed| numbers(count, seed).into_iter().map(N::of).collect();
+        let rows = |seed| {
+            let numbers = numbers(count, seed);
+            numbers.chunks(heads.dim).flat_map(N::row_of).collect()
+        };
         Buffer {
-            keys: cached_numbers(seed),
-            values: cached_numbers(seed + 1),
+            keys: rows(seed),
+            values: rows(seed + 1),
             capacity,
         }
     }
@@ -92,22 +160,29 @@ impl<N: CachedNumber> Buffer<N> {
         }
     }
 
-    /// The same numbers in another type.
-    pub(super) fn converted<M: CachedNumber>(&self) -> Buffer<M> {
-        let cached_numbers = |of: &[N]| of.iter().map(|x| M::of(x.wide())).collect();
+    /// The same numbers in `f32`.
+    pub(super) fn wide(&self, heads: Heads) -> Buffer<f32> {
+        let wide = |of: &[N]| {
+            let rows = of.chunks(N::row_len(heads.dim));
+            rows.flat_map(|row| N::wide(row, heads.dim)).collect()
+        };
         Buffer {
-            keys: cached_numbers(&self.keys),
-            values: cached_numbers(&self.values),
+            keys: wide(&self.keys),
+            values: wide(&self.values),
             capacity: self.capacity,
         }
     }
 
-    pub(super) fn row(&self, of: &[N], heads: Heads, kv_head: usize, token: usize) -> Vec<f64> {
-        let from = (kv_head * self.capacity + token) * heads.dim;
-        of[from..from + heads.dim]
-            .iter()
-            .map(|x| f64::from(x.wide()))
-            .collect()
+    /// The row of keys, or of values, of one head of a token.
+    pub(super) fn row<'a>(
+        &self,
+        of: &'a [N],
+        heads: Heads,
+        kv_head: usize,
+        token: usize,
+    ) -> &'a [N] {
+        let len = N::row_len(heads.dim);
+        &of[(kv_head * self.capacity + token) * len..][..len]
     }
 }
 

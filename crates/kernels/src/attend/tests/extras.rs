@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::super::super::simd::InstructionSet;
+use super::super::super::simd::{InstructionSet, Int8};
 use super::super::*;
 use super::case::{CachedNumber, Case, ORDERS};
 use super::{attention, check};
@@ -240,6 +240,7 @@ fn neutral_options_keep_every_bit() {
     check::<f32>();
     check::<bf16>();
     check::<f16>();
+    check::<Int8>();
 }
 
 /// A head whose every number is zero has no direction: epsilon keeps it finite.

@@ -48,6 +48,7 @@ fn last_position_of_the_context() {
     check_at_the_end::<f32>();
     check_at_the_end::<bf16>();
     check_at_the_end::<f16>();
+    check_at_the_end::<Int8>();
 }
 
 fn check_at_the_end<N: CachedNumber>() {

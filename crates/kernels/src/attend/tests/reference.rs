@@ -135,7 +135,8 @@ impl<N: CachedNumber> Reference<'_, N> {
     /// The tails with the step's keys and values, not rounded.
     pub(super) fn appended(&self) -> Vec<Buffer<f32>> {
         let heads = self.attention.heads;
-        let mut tails: Vec<Buffer<f32>> = self.case.tails.iter().map(Buffer::converted).collect();
+        let tails = self.case.tails.iter().map(|tail| tail.wide(heads));
+        let mut tails: Vec<Buffer<f32>> = tails.collect();
         let clip_values = !self.has(Mistake::ClipWithoutValues);
         let weights = if self.has(Mistake::NormOfKeysWithTheWeightsOfQueries) {
             &self.case.query_norm
@@ -175,9 +176,8 @@ impl<N: CachedNumber> Reference<'_, N> {
     pub(super) fn attended(&self, tails: &[Buffer<N>]) -> Vec<f64> {
         let heads = self.attention.heads;
         let [segments, tails] = [&self.case.segments[..], tails].map(|all| {
-            all.iter()
-                .map(Buffer::converted)
-                .collect::<Vec<Buffer<f32>>>()
+            let wide = all.iter().map(|buffer| buffer.wide(heads));
+            wide.collect::<Vec<Buffer<f32>>>()
         });
         let mut output = Vec::new();
         let mut rows = self.rows();
@@ -218,9 +218,10 @@ impl<N: CachedNumber> Reference<'_, N> {
         let mut seen = Vec::new();
         for (buffer, start, tokens) in parts.chain([own]) {
             for token in 0..tokens {
-                let key = buffer.row(&buffer.keys, heads, kv_head, token);
-                let value = buffer.row(&buffer.values, heads, kv_head, token);
-                let score = self.capped(key.iter().zip(query).map(|(k, q)| k * q).sum());
+                let numbers = |of| buffer.row(of, heads, kv_head, token).iter();
+                let key = numbers(&buffer.keys).map(|x| f64::from(*x));
+                let value = numbers(&buffer.values).map(|x| f64::from(*x)).collect();
+                let score = self.capped(key.zip(query).map(|(k, q)| k * q).sum());
                 if position - (start + token) < window {
                     seen.push(Seen { score, value });
                 } else if let (true, Some(cap)) = (
@@ -313,7 +314,8 @@ impl<N: CachedNumber> Case<N> {
                 let (output, tails) = self.run(order, set, threads);
                 let is_known = |known: &(Vec<Buffer<N>>, Vec<f64>)| known.0 == tails;
                 if !known.as_ref().is_some_and(is_known) {
-                    compare_tails(&tails, &appended).map_err(|why| format!("{how}, {why}"))?;
+                    self.compare_tails(&tails, &appended)
+                        .map_err(|why| format!("{how}, {why}"))?;
                     // Computed from the cached numbers, since a number between two may be
                     // rounded to either.
                     known = Some((tails.clone(), reference.attended(&tails)));
@@ -331,21 +333,46 @@ impl<N: CachedNumber> Case<N> {
         }
         Ok(())
     }
+
+    /// Compares tails with the expected numbers. The rows that a step does not append are the same
+    /// as before.
+    fn compare_tails(&self, tails: &[Buffer<N>], appended: &[Buffer<f32>]) -> Result<(), String> {
+        let heads = self.attention.heads;
+        let before = self.spans.iter().zip(&self.tails);
+        for ((span, before), (tail, expected)) in before.zip(tails.iter().zip(appended)) {
+            let new = span.tail.tokens..span.tail.tokens + span.rows;
+            for (kv_head, token) in (0..heads.kv).flat_map(|head| {
+                let tokens = 0..tail.capacity;
+                tokens.map(move |token| (head, token))
+            }) {
+                let [key, value] =
+                    [&tail.keys, &tail.values].map(|of| tail.row(of, heads, kv_head, token));
+                if !new.contains(&token) {
+                    let before = [&before.keys, &before.values]
+                        .map(|of| tail.row(of, heads, kv_head, token));
+                    if [key, value] != before {
+                        return Err(format!("token {token} has changed"));
+                    }
+                    continue;
+                }
+                let expected_value = expected.row(&expected.values, heads, kv_head, token);
+                if value != N::row_of(expected_value) {
+                    return Err("the values differ".into());
+                }
+                compare_keys(key, expected.row(&expected.keys, heads, kv_head, token))?;
+            }
+        }
+        Ok(())
+    }
 }
 
-fn compare_tails<N: CachedNumber>(
-    tails: &[Buffer<N>],
-    appended: &[Buffer<f32>],
-) -> Result<(), String> {
-    for (tail, expected) in tails.iter().zip(appended) {
-        if tail.values != expected.converted::<N>().values {
-            return Err("the values differ".into());
-        }
-        for (key, expected) in tail.keys.iter().zip(&expected.keys) {
-            let (key, error) = (key.wide(), (key.wide() - expected).abs());
-            if error.is_nan() || error >= 1e-6 + (1e-6 + N::ROUNDING) * expected.abs() {
-                return Err(format!("key {key}, not {expected}"));
-            }
+fn compare_keys<N: CachedNumber>(keys: &[N], expected: &[f32]) -> Result<(), String> {
+    let found = N::wide(keys, expected.len());
+    for (index, (key, expected_key)) in found.iter().zip(expected).enumerate() {
+        let error = (key - expected_key).abs();
+        let rounding = N::rounding(expected, index);
+        if error.is_nan() || error >= 2e-6 + 1e-6 * expected_key.abs() + rounding {
+            return Err(format!("key {key}, not {expected_key}"));
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::super::super::simd::InstructionSet;
+use super::super::super::simd::{InstructionSet, Int8};
 use super::super::*;
 use super::attention;
 use super::case::{Buffer, CachedNumber, Case};
@@ -41,11 +41,12 @@ impl<N: CachedNumber> Whole<N> {
         let Heads { kv, dim, .. } = self.heads();
         let mut part = Buffer::new(self.heads(), tokens.len() + extra_tokens, 1);
         for kv_head in 0..kv {
-            let from = (kv_head * self.tail.capacity + tokens.start) * dim;
-            let to = kv_head * part.capacity * dim;
-            let numbers = tokens.len() * dim;
-            part.keys[to..to + numbers].copy_from_slice(&self.tail.keys[from..from + numbers]);
-            part.values[to..to + numbers].copy_from_slice(&self.tail.values[from..from + numbers]);
+            let row_len = N::row_len(dim);
+            let from = (kv_head * self.tail.capacity + tokens.start) * row_len;
+            let to = kv_head * part.capacity * row_len;
+            let len = tokens.len() * row_len;
+            part.keys[to..to + len].copy_from_slice(&self.tail.keys[from..from + len]);
+            part.values[to..to + len].copy_from_slice(&self.tail.values[from..from + len]);
         }
         part
     }
@@ -139,7 +140,8 @@ proptest! {
             let attention = Attention { extras, ..attention(query, kv, dim, window) };
             Whole::<f32>::new(attention.clone(), tokens, set).check(&cuts, &ranges, threads);
             Whole::<bf16>::new(attention.clone(), tokens, set).check(&cuts, &ranges, threads);
-            Whole::<f16>::new(attention, tokens, set).check(&cuts, &ranges, threads);
+            Whole::<f16>::new(attention.clone(), tokens, set).check(&cuts, &ranges, threads);
+            Whole::<Int8>::new(attention, tokens, set).check(&cuts, &ranges, threads);
         }
     }
 }
@@ -154,6 +156,7 @@ fn spans_with_different_visible_starts_keep_their_order() {
     ] {
         check_visible_starts::<f32>(window, &cuts);
         check_visible_starts::<bf16>(window, &cuts);
+        check_visible_starts::<Int8>(window, &cuts);
     }
 }
 
