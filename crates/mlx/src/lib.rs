@@ -67,6 +67,7 @@ pub use in_flight::MlxInFlightStep;
 pub use mlx_rs;
 #[doc(hidden)]
 pub use motet_kernels as kernels;
+pub use motet_kernels::Arithmetic;
 pub use options::{MlxDevice, MlxOptions};
 pub use retained::RetainedWeights;
 pub use segment::MlxSegment;
@@ -135,6 +136,7 @@ impl MlxModel {
         let groups = LayerGroups::new(&blueprint, cached);
         let allowed = options.kernels && device == MlxDevice::Cpu;
         let kernels = uses_kernels(&blueprint, allowed);
+        options.check_arithmetic(kernels)?;
         Ok(spec(&blueprint, &groups, 0, kernels))
     }
 
@@ -199,6 +201,7 @@ impl MlxModel {
             determinism::check(&blueprint, device, needs_kernels && bridge::available())?;
         }
         let kernels = uses_kernels(&blueprint, needs_kernels).then(|| stream.clone());
+        options.check_arithmetic(kernels.is_some())?;
         if let Some(stream) = &kernels {
             bridge::queue_more(stream);
         }
@@ -235,6 +238,7 @@ impl MlxModel {
             &attention_backend,
             kernels.is_some(),
             options.deterministic,
+            options.arithmetic,
         )
         .identity();
         let groups = Arc::new(LayerGroups::new(&blueprint, cached));
@@ -248,7 +252,10 @@ impl MlxModel {
         let network = Network {
             weights,
             attentions: Attentions::new(&blueprint, &groups, cached, attention_backend),
-            ops: Ops { kernels },
+            ops: Ops {
+                kernels,
+                arithmetic: options.arithmetic,
+            },
             stem: blueprint.stem.clone(),
             layer_bytes_per_row: activations::layer_bytes_per_row_max(
                 &blueprint,

@@ -33,7 +33,8 @@ pub(super) const UNEVEN: [u8; 16] = unsigned([
 ]);
 
 /// Twice the numbers of MXFP4.
-pub(super) const TWICE_E2M1: [u8; 16] = unsigned([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]);
+pub(super) const TWICE_E2M1: [u8; 16] =
+    unsigned([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]);
 
 const fn unsigned(values: [i8; 16]) -> [u8; 16] {
     let mut bytes = [0; 16];

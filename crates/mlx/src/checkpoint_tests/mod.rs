@@ -18,6 +18,7 @@ use super::weights::MatrixForm;
 use super::{Backend, MlxDevice, MlxModel, MlxOptions, MlxTail, bridge, spec};
 use checkpoint::{QWEN, Qwen, Sizes, VOCAB};
 use motet_core::protocol::{ModelError, OutputKind, SpanOutput};
+use motet_kernels::Arithmetic;
 use motet_model::{FloatKind, Model, Span, Tail};
 use motet_weights::ModelFiles;
 
@@ -163,7 +164,10 @@ fn load_in_bf16(folder: &Path) -> MlxModel {
     let network = Network {
         weights: weights.unwrap_or_else(|_| panic!("the weights load")),
         attentions: Attentions::new(blueprint, &groups, cached, AttentionBackend::Composed),
-        ops: Ops { kernels: None },
+        ops: Ops {
+            kernels: None,
+            arithmetic: Arithmetic::Exact,
+        },
         stem: blueprint.stem.clone(),
         layer_bytes_per_row: 1,
     };

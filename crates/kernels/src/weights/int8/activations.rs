@@ -47,10 +47,6 @@ impl Activations {
     /// # Panics
     ///
     /// When `width` is no multiple of 32, or `input` is not whole rows.
-    pub(crate) fn new(pool: &Pool, input: &[f32], width: usize) -> Activations {
-        Activations::new_on(InstructionSet::best(), pool, input, width)
-    }
-
     pub(super) fn new_on(
         set: InstructionSet,
         pool: &Pool,

@@ -105,7 +105,9 @@ impl Unit {
     pub(super) fn available(set: InstructionSet) -> Vec<Unit> {
         let mut found = Vec::new();
         #[cfg(target_arch = "x86_64")]
-        if set != InstructionSet::Portable && InstructionSet::available().contains(&InstructionSet::Avx2) {
+        if set != InstructionSet::Portable
+            && InstructionSet::available().contains(&InstructionSet::Avx2)
+        {
             let has_vnni = is_x86_feature_detected!("avx512vnni")
                 && is_x86_feature_detected!("avx512vl")
                 && is_x86_feature_detected!("avx512bw");
@@ -134,7 +136,10 @@ impl Unit {
     /// When this machine does not have them.
     pub(super) fn run(self, work: impl Work) {
         let available = Unit::available(InstructionSet::best());
-        assert!(available.contains(&self), "this machine does not have {self:?}");
+        assert!(
+            available.contains(&self),
+            "this machine does not have {self:?}"
+        );
         match self {
             // SAFETY: the machine has the instructions.
             #[cfg(target_arch = "x86_64")]

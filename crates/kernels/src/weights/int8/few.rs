@@ -48,12 +48,18 @@ fn eight<B: Bytes, F: Codes>(
     let mut sum = floats.splat(0.0);
     for index in 0..weights.count() {
         weights.prefetch(bytes, column, index);
-        // SAFETY: each row has `count` blocks.
-        let blocks = rows.map(|row| unsafe { row.get_unchecked(index) });
+        let mut blocks = [&rows[0][0]; LANES];
+        for (block, row) in blocks.iter_mut().zip(&rows) {
+            // SAFETY: each row has `count` blocks.
+            *block = unsafe { row.get_unchecked(index) };
+        }
         let scales = EightScales::<B>::new::<F>(bytes, &blocks);
         for chunk in 0..F::ELEMENTS / BLOCK {
-            // SAFETY: `chunk` is one of the block's.
-            let codes = blocks.map(|block| unsafe { F::chunk(bytes, block, chunk) });
+            let mut codes = [bytes.splat(0); LANES];
+            for (codes, block) in codes.iter_mut().zip(&blocks) {
+                // SAFETY: `chunk` is one of the block's.
+                *codes = unsafe { F::chunk(bytes, block, chunk) };
+            }
             let at = index * (F::ELEMENTS / BLOCK) + chunk;
             // SAFETY: the row has as many codes, scales and sums, as was checked above.
             let (other, scale) = unsafe {
@@ -61,14 +67,15 @@ fn eight<B: Bytes, F: Codes>(
                 (other, floats.splat(*input.scales.get_unchecked(at)))
             };
             let [first, second] = bytes.dots::<F>(&codes, other);
-            let dots = match spans {
-                1 => [bytes.add(first, second), second],
-                _ => [first, second],
+            let dots = if spans == 1 {
+                [bytes.add(first, second), second]
+            } else {
+                [first, second]
             };
-            for (span, dot) in dots.into_iter().enumerate().take(spans) {
+            for (span, dot) in dots[..spans].iter().enumerate() {
                 let within = chunk * spans + span;
                 let weight = floats.mul(scales.scales[within], scale);
-                sum = bytes.mul_add(bytes.to_floats(dot), weight, sum);
+                sum = bytes.mul_add(bytes.to_floats(*dot), weight, sum);
                 if F::HAS_OFFSETS {
                     // SAFETY: as above.
                     let total = unsafe { *input.sums.get_unchecked(at * spans + span) };

@@ -60,8 +60,7 @@ impl<F: Codes> Work for Many<'_, F> {
                 decode(bytes, &weights, column, Decoded::new(memory, lengths));
             }
             let rows = product.rows;
-            let mut row = 0;
-            while row < rows {
+            for row in (0..rows).step_by(TILE) {
                 for (column, memory) in columns.clone().zip(all.chunks_exact_mut(eight)) {
                     let tile = Tile {
                         product,
@@ -70,17 +69,8 @@ impl<F: Codes> Work for Many<'_, F> {
                         count: LANES.min(end - column),
                         width,
                     };
-                    match rows - row {
-                        TILE.. => tile.compute::<B, F, TILE>(bytes, row),
-                        2.. => tile.compute::<B, F, 2>(bytes, row),
-                        _ => tile.compute::<B, F, 1>(bytes, row),
-                    }
+                    tile.compute::<B, F>(bytes, row);
                 }
-                row += match rows - row {
-                    TILE.. => TILE,
-                    2.. => 2,
-                    _ => 1,
-                };
             }
         }
     }
@@ -125,12 +115,15 @@ fn decode<B: Bytes, F: Codes>(
             floats.store_part(offsets, eight.offsets[span]);
         }
         for (chunk, codes) in codes.chunks_exact_mut(LANES * BLOCK / 4).enumerate() {
-            // SAFETY: `chunk` is one of the block's.
-            let rows = blocks.map(|block| unsafe { F::chunk(bytes, block, chunk) });
+            let mut rows = [bytes.splat(0); LANES];
+            for (row, block) in rows.iter_mut().zip(&blocks) {
+                // SAFETY: `chunk` is one of the block's.
+                *row = unsafe { F::chunk(bytes, block, chunk) };
+            }
             let steps = bytes.transpose(rows);
-            for (step, codes) in steps.into_iter().zip(codes.chunks_exact_mut(LANES)) {
+            for (step, codes) in steps.iter().zip(codes.chunks_exact_mut(LANES)) {
                 // SAFETY: eight times four bytes.
-                unsafe { bytes.store(codes.as_mut_ptr().cast(), step) };
+                unsafe { bytes.store(codes.as_mut_ptr().cast(), *step) };
             }
         }
     }
@@ -146,23 +139,31 @@ struct Tile<'a> {
 }
 
 impl Tile<'_> {
-    /// The products with `M` rows from `row`.
+    /// The products with the next rows from `row`. Where there are less than a tile, the last one
+    /// is repeated.
     #[inline(always)]
-    fn compute<B: Bytes, F: Codes, const M: usize>(&self, bytes: B, row: usize) {
+    fn compute<B: Bytes, F: Codes>(&self, bytes: B, row: usize) {
         if F::SPAN == BLOCK {
-            self.spans::<B, F, M, 8>(bytes, row);
+            self.spans::<B, F, 8>(bytes, row);
         } else {
-            self.spans::<B, F, M, 4>(bytes, row);
+            self.spans::<B, F, 4>(bytes, row);
         }
     }
 
     /// [`Tile::compute`] for spans of `4 * STEPS` codes.
     #[inline(always)]
-    fn spans<B: Bytes, F: Codes, const M: usize, const STEPS: usize>(&self, bytes: B, row: usize) {
+    fn spans<B: Bytes, F: Codes, const STEPS: usize>(&self, bytes: B, row: usize) {
         let floats = bytes.floats();
-        let activations = self.product.activations;
-        let first = self.product.first + row;
-        let others: [_; M] = std::array::from_fn(|m| activations.row(first + m, F::SPAN));
+        let Product {
+            activations,
+            first,
+            rows,
+            ..
+        } = *self.product;
+        let others: [_; TILE] = std::array::from_fn(|m| {
+            let row = (row + m).min(rows - 1);
+            activations.row(first + row, F::SPAN)
+        });
         let count = self.width / F::SPAN;
         let Decoded {
             codes,
@@ -170,23 +171,28 @@ impl Tile<'_> {
             offsets,
         } = &self.weights;
         assert!(4 * STEPS == F::SPAN && codes.len() == 2 * self.width);
-        assert!(scales.len() == count * LANES && (!F::HAS_OFFSETS || offsets.len() == count * LANES));
+        assert!(
+            scales.len() == count * LANES && (!F::HAS_OFFSETS || offsets.len() == count * LANES)
+        );
         let fits = |row: &super::activations::Row<'_>| {
             row.codes.len() == self.width
                 && row.scales.len() == self.width / BLOCK
                 && row.sums.len() == count
         };
         assert!(others.iter().all(fits));
-        let mut sums = [floats.splat(0.0); M];
+        let mut sums = [floats.splat(0.0); TILE];
         for span in 0..count {
             // SAFETY: all have `count` spans, as was just checked.
             let (dots, weight) = unsafe {
                 let codes = codes.as_ptr().cast::<u8>().add(span * LANES * F::SPAN);
-                let others = others.each_ref().map(|row| row.codes.as_ptr().add(span * F::SPAN));
+                let mut starts = [std::ptr::null(); TILE];
+                for (start, row) in starts.iter_mut().zip(&others) {
+                    *start = row.codes.as_ptr().add(span * F::SPAN);
+                }
                 let weight = floats.load(scales.as_ptr().add(span * LANES));
-                (bytes.dots_across::<F, M, STEPS>(codes, others), weight)
+                (bytes.dots_across::<F, TILE, STEPS>(codes, starts), weight)
             };
-            for m in 0..M {
+            for m in 0..TILE {
                 // SAFETY: as above.
                 let scale = unsafe { *others[m].scales.get_unchecked(span * F::SPAN / BLOCK) };
                 let weight = floats.mul(weight, floats.splat(scale));
@@ -195,7 +201,7 @@ impl Tile<'_> {
             if F::HAS_OFFSETS {
                 // SAFETY: as above.
                 let offset = unsafe { floats.load(offsets.as_ptr().add(span * LANES)) };
-                for m in 0..M {
+                for m in 0..TILE {
                     // SAFETY: as above.
                     let total = unsafe { *others[m].sums.get_unchecked(span) };
                     sums[m] = bytes.mul_add(offset, floats.splat(total), sums[m]);
@@ -203,8 +209,8 @@ impl Tile<'_> {
             }
         }
         let mut lanes = [0.0; LANES];
-        for (m, sum) in sums.into_iter().enumerate() {
-            floats.store_part(&mut lanes, sum);
+        for (m, sum) in sums[..TILE.min(rows - row)].iter().enumerate() {
+            floats.store_part(&mut lanes, *sum);
             self.product.put(row + m, self.column, &lanes[..self.count]);
         }
     }

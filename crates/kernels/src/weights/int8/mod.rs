@@ -63,7 +63,7 @@ pub enum Arithmetic {
 
 /// Maximum rows of the input for which codes are decoded anew for each row. With more, decoding
 /// once into memory was measured to be faster.
-const DIRECT_ROWS: usize = 3;
+const DIRECT_ROWS: usize = 2;
 
 /// [`linear`](crate::linear::linear) with [`Arithmetic::Fast`]. A row's result is the same to
 /// the last bit regardless of the other rows, their number, the threads and the instruction set.
@@ -81,10 +81,10 @@ pub fn linear(
     output: &mut [f32],
 ) {
     let set = InstructionSet::best();
-    if !pays(set) || weight.iter().all(|part| !is_supported(part.storage())) {
+    let Some(activations) = activations(Arithmetic::Fast, set, pool, input, &[weight]) else {
         return crate::linear::linear(pool, input, weight, bias, output);
-    }
-    let width = weight[0].width();
+    };
+    let width = activations.width();
     let widths_fit = weight.iter().all(|part| part.width() == width);
     assert!(widths_fit, "stacked matrices with different widths");
     let n: usize = weight.iter().map(Rows::rows).sum();
@@ -92,7 +92,6 @@ pub fn linear(
     assert_eq!(rows * width, input.len(), "numbers of the input");
     assert_eq!(rows * n, output.len(), "numbers of the output");
     assert!(bias.is_none_or(|bias| bias.len() == n));
-    let activations = Activations::new(pool, input, width);
     let chunk = chunk_rows(pool, n, width);
     let count = |part: &Rows<'_>| part.rows().div_ceil(chunk);
     let output = Split::new(output);
@@ -107,28 +106,43 @@ pub fn linear(
             first,
             n,
         };
-        compute(&part, &activations, 0, set);
+        compute(&part, Some(&activations), 0, set);
     });
 }
 
 /// Whether integer products take less time than exact ones. Plain code has no fused
 /// multiplication and addition on x86-64, and calls a function for each.
-pub(crate) fn pays(set: InstructionSet) -> bool {
+fn pays(set: InstructionSet) -> bool {
     !(cfg!(target_arch = "x86_64") && set == InstructionSet::Portable)
 }
 
-/// Computes a part of a product whose input is `activations` from row `first`. Parts with
-/// storages that are not blocks are computed exactly.
+/// The input in 8 bits, if products with these weights use it.
+pub(crate) fn activations(
+    arithmetic: Arithmetic,
+    set: InstructionSet,
+    pool: &Pool,
+    input: &[f32],
+    weights: &[&[Rows<'_>]],
+) -> Option<Activations> {
+    let mut weights = weights.iter().copied().flatten();
+    let supported = weights.find(|part| is_supported(part.storage))?;
+    let used = arithmetic == Arithmetic::Fast && pays(set);
+    used.then(|| Activations::new_on(set, pool, input, supported.width))
+}
+
+/// Computes a part of a product. Its input is `activations` from row `first`. Without them, and
+/// for storages that are not blocks, it is computed exactly.
 pub(crate) fn compute(
     part: &Part<'_>,
-    activations: &Activations,
+    activations: Option<&Activations>,
     first: usize,
     set: InstructionSet,
 ) {
-    if is_supported(part.weight.storage) {
-        compute_on(part, activations, first, Unit::best(set));
-    } else {
-        part.compute(set);
+    match activations {
+        Some(activations) if is_supported(part.weight.storage) => {
+            compute_on(part, activations, first, Unit::best(set));
+        }
+        _ => part.compute(set),
     }
 }
 

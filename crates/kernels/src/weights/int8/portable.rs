@@ -91,13 +91,7 @@ impl Bytes for PortableBytes {
 
     #[inline(always)]
     fn lower_and_upper(self, bytes: Array) -> Array {
-        std::array::from_fn(|i| {
-            if i < 16 {
-                bytes[i] & 15
-            } else {
-                bytes[i] >> 4
-            }
-        })
+        std::array::from_fn(|i| if i < 16 { bytes[i] & 15 } else { bytes[i] >> 4 })
     }
 
     #[inline(always)]
@@ -110,18 +104,18 @@ impl Bytes for PortableBytes {
         indices.map(|index| table[usize::from(index & 15)])
     }
 
-    #[inline(always)]
+    #[inline]
     fn transpose(self, rows: [Array; 8]) -> [Array; 8] {
         let byte = |row: usize, i: usize| rows[i / 4][4 * row + i % 4];
         std::array::from_fn(|row| std::array::from_fn(|i| byte(row, i)))
     }
 
-    #[inline(always)]
+    #[inline]
     fn transpose_floats(self, rows: Eight<Self>) -> Eight<Self> {
         std::array::from_fn(|row| std::array::from_fn(|i| rows[i][row]))
     }
 
-    #[inline(always)]
+    #[inline]
     fn dots<F: Codes>(self, rows: &[Array; 8], other: Array) -> [[i32; 8]; 2] {
         let dot = |row: &Array, half: usize| -> i32 {
             let pairs = row[16 * half..][..16].iter().zip(&other[16 * half..]);
@@ -130,7 +124,7 @@ impl Bytes for PortableBytes {
         [0, 1].map(|half| std::array::from_fn(|row| dot(&rows[row], half)))
     }
 
-    #[inline(always)]
+    #[inline]
     unsafe fn dots_across<F: Codes, const M: usize, const STEPS: usize>(
         self,
         rows: *const u8,
@@ -145,9 +139,7 @@ impl Bytes for PortableBytes {
                 let other = unsafe { other.add(4 * step).cast::<[i8; 4]>().read() };
                 for (sum, row) in sums.iter_mut().zip(rows.as_chunks::<4>().0) {
                     let pairs = row.iter().zip(other);
-                    *sum += pairs
-                        .map(|(code, x)| product::<F>(*code, x))
-                        .sum::<i32>();
+                    *sum += pairs.map(|(code, x)| product::<F>(*code, x)).sum::<i32>();
                 }
             }
         }

@@ -34,37 +34,24 @@ impl<B: Bytes> EightScales<B> {
             };
             return all;
         }
-        let rows = blocks.map(|block| F::scales(bytes.floats(), block));
-        all.scales = transposed::<B, F>(bytes, &rows, |scales| &scales.scales);
-        if F::HAS_OFFSETS {
-            all.offsets = transposed::<B, F>(bytes, &rows, |scales| &scales.offsets);
+        let mut rows = [Scales::one(0.0); 8];
+        for (row, block) in rows.iter_mut().zip(blocks) {
+            *row = F::scales(bytes.floats(), block);
+        }
+        for first in (0..F::ELEMENTS / F::SPAN).step_by(8) {
+            let mut vectors = [[zero; 8]; 2];
+            for (lane, row) in rows.iter().enumerate() {
+                // SAFETY: both have 16 numbers, and `first` is 0 or 8.
+                unsafe {
+                    vectors[0][lane] = bytes.floats().load(row.scales.as_ptr().add(first));
+                    vectors[1][lane] = bytes.floats().load(row.offsets.as_ptr().add(first));
+                }
+            }
+            all.scales[first..first + 8].copy_from_slice(&bytes.transpose_floats(vectors[0]));
+            if F::HAS_OFFSETS {
+                all.offsets[first..first + 8].copy_from_slice(&bytes.transpose_floats(vectors[1]));
+            }
         }
         all
     }
-}
-
-/// One number of each span, for eight rows.
-#[inline(always)]
-fn transposed<B: Bytes, F: Codes>(
-    bytes: B,
-    rows: &[Scales; 8],
-    numbers: impl Fn(&Scales) -> &[f32; SPANS_MAX],
-) -> [Vector<B>; SPANS_MAX] {
-    let spans = F::ELEMENTS / F::SPAN;
-    let mut all = [bytes.floats().splat(0.0); SPANS_MAX];
-    if spans == 1 {
-        let first: [f32; 8] = std::array::from_fn(|row| numbers(&rows[row])[0]);
-        // SAFETY: eight numbers.
-        all[0] = unsafe { bytes.floats().load(first.as_ptr()) };
-        return all;
-    }
-    for eight in 0..spans / 8 {
-        let vectors = std::array::from_fn(|row| {
-            let numbers = &numbers(&rows[row])[8 * eight..][..8];
-            // SAFETY: eight numbers.
-            unsafe { bytes.floats().load(numbers.as_ptr()) }
-        });
-        all[8 * eight..8 * eight + 8].copy_from_slice(&bytes.transpose_floats(vectors));
-    }
-    all
 }

@@ -11,6 +11,10 @@ fn quantised() -> impl Iterator<Item = Storage> {
     ALL.into_iter().filter(|storage| is_supported(*storage))
 }
 
+fn rounded_rows(input: &[f32], width: usize) -> Activations {
+    Activations::new_on(InstructionSet::best(), &Pool::new(1), input, width)
+}
+
 /// The input as its codes and scales stand for it.
 fn rounded(activations: &Activations) -> Vec<f64> {
     let row = |row| {
@@ -44,7 +48,7 @@ fn product(unit: Unit, input: &[f32], weight: Rows<'_>) -> Vec<f32> {
         first: 0,
         n,
     };
-    let activations = Activations::new(&Pool::new(1), input, weight.width());
+    let activations = rounded_rows(input, weight.width());
     compute_on(&part, &activations, 0, unit);
     output
 }
@@ -53,7 +57,11 @@ fn units() -> Vec<Unit> {
     let mut units = Vec::new();
     for &set in InstructionSet::available() {
         let more = Unit::available(set);
-        units.extend(more.into_iter().filter(|unit| !units.contains(unit)).collect::<Vec<_>>());
+        units.extend(
+            more.into_iter()
+                .filter(|unit| !units.contains(unit))
+                .collect::<Vec<_>>(),
+        );
     }
     units
 }
@@ -80,7 +88,7 @@ fn products_are_those_of_the_rounded_input() {
             let owned = small_rows(storage, n, width, rows as u64);
             let input = numbers(rows * width, 9);
             let weight = decoded(&owned.rows());
-            let activations = Activations::new(&Pool::new(1), &input, width);
+            let activations = rounded_rows(&input, width);
             let found = product(Unit::Portable, &input, owned.rows());
             let error = largest_error(&found, &rounded(&activations), &weight, width);
             assert!(error < 5e-6, "{storage:?}, {rows} rows of {width}: {error}");
@@ -102,7 +110,7 @@ fn rows_may_have_an_odd_number_of_blocks() {
         for (rows, width) in [(1, 32), (2, 96), (5, 32), (7, 160)] {
             let owned = small_rows(storage, 11, width, 5);
             let input = numbers(rows * width, 2);
-            let activations = Activations::new(&Pool::new(1), &input, width);
+            let activations = rounded_rows(&input, width);
             for unit in units() {
                 let found = product(unit, &input, owned.rows());
                 let weight = decoded(&owned.rows());
@@ -149,7 +157,7 @@ fn a_wrong_number_of_the_input_is_noticed() {
     for storage in quantised() {
         let owned = small_rows(storage, 8, width, 1);
         let found = product(Unit::best(InstructionSet::best()), &input, owned.rows());
-        let activations = Activations::new(&Pool::new(1), &input, width);
+        let activations = rounded_rows(&input, width);
         let mut other = rounded(&activations);
         other[77] += 0.03;
         let error = largest_error(&found, &other, &decoded(&owned.rows()), width);
@@ -225,7 +233,10 @@ fn numbers_are_rounded_to_the_nearest_code() {
             let row = activations.row(at / width, 32);
             let half = 0.5 * f64::from(row.scales[at % width / 32]);
             let error = (f64::from(*x) - rounded).abs();
-            assert!(error <= 1.0001 * half + 1e-30, "{set:?}, {at}: {x}, {rounded}");
+            assert!(
+                error <= 1.0001 * half + 1e-30,
+                "{set:?}, {at}: {x}, {rounded}"
+            );
         }
         for row in 0..3 {
             let (whole, halves) = (activations.row(row, 32), activations.row(row, 16));

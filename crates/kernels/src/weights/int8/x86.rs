@@ -87,26 +87,19 @@ impl<const VNNI: u8> X86<VNNI> {
     /// `sum` and, for each of eight groups of four bytes, the sum of four products.
     #[inline(always)]
     fn fours<F: Codes>(self, sum: __m256i, codes: __m256i, other: __m256i) -> __m256i {
-        let signed = |codes, other| {
-            if F::HAS_SIGNS {
-                intrinsic!((_mm256_abs_epi8(codes), _mm256_sign_epi8(other, codes)))
-            } else {
-                (codes, other)
-            }
+        if VNNI == PLAIN {
+            let fours = self.widen(self.pairs::<F>(codes, other));
+            return intrinsic!(_mm256_add_epi32(sum, fours));
+        }
+        let (codes, other) = if F::HAS_SIGNS {
+            intrinsic!((_mm256_abs_epi8(codes), _mm256_sign_epi8(other, codes)))
+        } else {
+            (codes, other)
         };
-        match VNNI {
-            AVX512_VNNI => {
-                let (codes, other) = signed(codes, other);
-                intrinsic!(_mm256_dpbusd_epi32(sum, codes, other))
-            }
-            AVX_VNNI => {
-                let (codes, other) = signed(codes, other);
-                intrinsic!(_mm256_dpbusd_avx_epi32(sum, codes, other))
-            }
-            _ => {
-                let fours = self.widen(self.pairs::<F>(codes, other));
-                intrinsic!(_mm256_add_epi32(sum, fours))
-            }
+        if VNNI == AVX512_VNNI {
+            intrinsic!(_mm256_dpbusd_epi32(sum, codes, other))
+        } else {
+            intrinsic!(_mm256_dpbusd_avx_epi32(sum, codes, other))
         }
     }
 
@@ -140,19 +133,55 @@ impl<const VNNI: u8> X86<VNNI> {
     /// For each half of four rows of 32 codes, the sum of all products: four sums in each half.
     #[inline(always)]
     fn four_rows<F: Codes>(self, rows: &[__m256i], other: __m256i) -> __m256i {
-        let zero = intrinsic!(_mm256_setzero_si256());
-        let pairs = |row: usize| self.pairs::<F>(rows[row], other);
-        if VNNI == PLAIN && sums_in_16_bits::<F>() >= 4 {
-            let [a, b] = [0, 2].map(|row| self.halve::<16>(pairs(row), pairs(row + 1)));
-            self.widen(self.halve_again::<16>(a, b))
-        } else if VNNI == PLAIN && sums_in_16_bits::<F>() >= 2 {
-            let [a, b] = [0, 2].map(|row| self.halve::<16>(pairs(row), pairs(row + 1)));
-            self.halve_again::<32>(self.widen(a), self.widen(b))
+        let [a, b, c, d] = [rows[0], rows[1], rows[2], rows[3]];
+        if VNNI == PLAIN && sums_in_16_bits::<F>() >= 2 {
+            let ab = self.halve::<16>(self.pairs::<F>(a, other), self.pairs::<F>(b, other));
+            let cd = self.halve::<16>(self.pairs::<F>(c, other), self.pairs::<F>(d, other));
+            if sums_in_16_bits::<F>() >= 4 {
+                self.widen(self.halve_again::<16>(ab, cd))
+            } else {
+                self.halve_again::<32>(self.widen(ab), self.widen(cd))
+            }
         } else {
-            let fours = |row: usize| self.fours::<F>(zero, rows[row], other);
-            let [a, b] = [0, 2].map(|row| self.halve::<32>(fours(row), fours(row + 1)));
-            self.halve_again::<32>(a, b)
+            let zero = intrinsic!(_mm256_setzero_si256());
+            let (a, b) = (
+                self.fours::<F>(zero, a, other),
+                self.fours::<F>(zero, b, other),
+            );
+            let (c, d) = (
+                self.fours::<F>(zero, c, other),
+                self.fours::<F>(zero, d, other),
+            );
+            self.halve_again::<32>(self.halve::<32>(a, b), self.halve::<32>(c, d))
         }
+    }
+
+    /// Four rows of four numbers of four bytes, in each half: the columns.
+    #[inline(always)]
+    fn transpose_four(self, rows: &[__m256i]) -> [__m256i; 4] {
+        let [a, b, c, d] = [rows[0], rows[1], rows[2], rows[3]];
+        intrinsic!({
+            let (ab, more_ab) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            let (cd, more_cd) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+            [
+                _mm256_unpacklo_epi64(ab, cd),
+                _mm256_unpackhi_epi64(ab, cd),
+                _mm256_unpacklo_epi64(more_ab, more_cd),
+                _mm256_unpackhi_epi64(more_ab, more_cd),
+            ]
+        })
+    }
+
+    /// Four codes, eight times.
+    ///
+    /// # Safety
+    ///
+    /// `from` is readable for four codes.
+    #[inline(always)]
+    unsafe fn load_four(self, from: *const i8) -> __m256i {
+        // SAFETY: the caller's promise.
+        let four = unsafe { from.cast::<i32>().read_unaligned() };
+        intrinsic!(_mm256_set1_epi32(four))
     }
 }
 
@@ -247,19 +276,9 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
 
     #[inline(always)]
     fn transpose(self, rows: [__m256i; 8]) -> [__m256i; 8] {
+        let [a, b, c, d] = self.transpose_four(&rows[..4]);
+        let [e, f, g, h] = self.transpose_four(&rows[4..]);
         intrinsic!({
-            let fours = |at: usize| {
-                let [a, b, c, d] = [rows[at], rows[at + 1], rows[at + 2], rows[at + 3]];
-                let (ab, more_ab) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-                let (cd, more_cd) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-                [
-                    _mm256_unpacklo_epi64(ab, cd),
-                    _mm256_unpackhi_epi64(ab, cd),
-                    _mm256_unpacklo_epi64(more_ab, more_cd),
-                    _mm256_unpackhi_epi64(more_ab, more_cd),
-                ]
-            };
-            let ([a, b, c, d], [e, f, g, h]) = (fours(0), fours(4));
             [
                 _mm256_permute2x128_si256::<0x20>(a, e),
                 _mm256_permute2x128_si256::<0x20>(b, f),
@@ -275,9 +294,15 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
 
     #[inline(always)]
     fn transpose_floats(self, rows: [__m256; 8]) -> [__m256; 8] {
-        let bits = rows.map(|row| intrinsic!(_mm256_castps_si256(row)));
-        let transposed = self.transpose(bits);
-        transposed.map(|row| intrinsic!(_mm256_castsi256_ps(row)))
+        let mut bits = [intrinsic!(_mm256_setzero_si256()); 8];
+        for (bits, row) in bits.iter_mut().zip(rows) {
+            *bits = intrinsic!(_mm256_castps_si256(row));
+        }
+        let mut transposed = rows;
+        for (row, bits) in transposed.iter_mut().zip(self.transpose(bits)) {
+            *row = intrinsic!(_mm256_castsi256_ps(bits));
+        }
+        transposed
     }
 
     #[inline(always)]
@@ -296,39 +321,34 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
         rows: *const u8,
         others: [*const i8; M],
     ) -> [__m256i; M] {
-        // SAFETY: the caller promises that there are as many codes, for all three.
-        let codes = |step: usize| unsafe { self.load(rows.add(32 * step)) };
-        let other = |m: usize, step: usize| {
-            let four = unsafe { others[m].add(4 * step).cast::<i32>().read_unaligned() };
-            intrinsic!(_mm256_set1_epi32(four))
-        };
         let zero = intrinsic!(_mm256_setzero_si256());
         let mut sums = [zero; M];
-        if VNNI != PLAIN || sums_in_16_bits::<F>() < 2 {
-            for step in 0..STEPS {
-                let codes = codes(step);
-                for (m, sum) in sums.iter_mut().enumerate() {
-                    *sum = self.fours::<F>(*sum, codes, other(m, step));
-                }
-            }
-            return sums;
-        }
-        let group = match sums_in_16_bits::<F>() {
-            8.. => 8,
-            4.. => 4,
-            _ => 2,
+        // Steps whose products are added in 16 bits.
+        let group = if VNNI == PLAIN && sums_in_16_bits::<F>() >= 2 {
+            1 << sums_in_16_bits::<F>().ilog2()
+        } else {
+            1
         };
         for first in (0..STEPS).step_by(group) {
             let mut pairs = [zero; M];
             for step in first..STEPS.min(first + group) {
-                let codes = codes(step);
-                for (m, pairs) in pairs.iter_mut().enumerate() {
-                    let product = self.pairs::<F>(codes, other(m, step));
-                    *pairs = intrinsic!(_mm256_add_epi16(*pairs, product));
+                // SAFETY: the caller promises that there are as many codes.
+                let codes = unsafe { self.load(rows.add(32 * step)) };
+                for m in 0..M {
+                    // SAFETY: as above.
+                    let other = unsafe { self.load_four(others[m].add(4 * step)) };
+                    if group == 1 {
+                        sums[m] = self.fours::<F>(sums[m], codes, other);
+                    } else {
+                        let product = self.pairs::<F>(codes, other);
+                        pairs[m] = intrinsic!(_mm256_add_epi16(pairs[m], product));
+                    }
                 }
             }
-            for (sum, pairs) in sums.iter_mut().zip(pairs) {
-                *sum = intrinsic!(_mm256_add_epi32(*sum, self.widen(pairs)));
+            if group > 1 {
+                for m in 0..M {
+                    sums[m] = intrinsic!(_mm256_add_epi32(sums[m], self.widen(pairs[m])));
+                }
             }
         }
         sums

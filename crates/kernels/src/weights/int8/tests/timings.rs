@@ -40,7 +40,9 @@ fn seconds(
 fn line(pool: &Pool, storage: Storage, shape: [usize; 2]) -> String {
     let [n, width] = shape;
     let matrix = small_rows(storage, n * 4, width, 7);
-    let copies: Vec<Rows<'_>> = (0..4).map(|i| matrix.rows().slice(i * n..(i + 1) * n)).collect();
+    let copies: Vec<Rows<'_>> = (0..4)
+        .map(|i| matrix.rows().slice(i * n..(i + 1) * n))
+        .collect();
     let times = ROWS.map(|rows| {
         let [exact, fast] = [crate::linear::linear as Product, linear].map(|product| {
             let seconds = seconds(product, pool, &copies, rows, shape);
@@ -59,11 +61,15 @@ fn times_of_integer_products() {
     let pool = Pool::new(threads.and_then(|text| text.parse().ok()).unwrap_or(1));
     let only = std::env::var("MOTET_STORAGE").ok();
     for shape in SHAPES {
-        println!("{shape:?}, {} threads, rows of the input: {ROWS:?}", pool.threads());
+        println!(
+            "{shape:?}, {} threads, rows of the input: {ROWS:?}",
+            pool.threads()
+        );
         for storage in quantised() {
             let name = format!("{storage:?}");
             let chosen = |only: &String| only.split(',').any(|only| only == name);
-            if only.as_ref().is_none_or(chosen) {
+            let whole = shape[1].is_multiple_of(storage.block().0);
+            if whole && only.as_ref().is_none_or(chosen) {
                 println!("{}", line(&pool, storage, shape));
             }
         }
