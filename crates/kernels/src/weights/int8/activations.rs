@@ -2,6 +2,7 @@
 
 use crate::pool::Pool;
 use crate::simd::{InstructionSet, Job, Simd, dispatch_on};
+use crate::split::Split;
 
 /// Numbers with one scale.
 pub(super) const BLOCK: usize = 32;
@@ -57,12 +58,12 @@ impl Activations {
         assert!(input.len().is_multiple_of(width));
         let blocks = input.len() / BLOCK;
         let mut codes = vec![0; input.len()];
-        let mut numbers = vec![0.0; 4 * blocks];
-        let (scales, sums) = numbers.split_at_mut(blocks);
-        let (sums, half_sums) = sums.split_at_mut(blocks);
-        let codes_of = crate::split::Split::new(&mut codes);
+        let [mut scales, mut sums] = [vec![0.0; blocks], vec![0.0; blocks]];
+        let mut half_sums = vec![0.0; 2 * blocks];
+        let codes_of = Split::new(&mut codes);
+        let slices = [&mut scales[..], &mut sums, &mut half_sums];
         let lengths = [CHUNK / BLOCK, CHUNK / BLOCK, 2 * CHUNK / BLOCK];
-        pool.for_each_chunk([scales, sums, half_sums], lengths, |index, numbers| {
+        pool.for_each_chunk(slices, lengths, |index, numbers| {
             let from = index * CHUNK;
             let to = input.len().min(from + CHUNK);
             let [scales, sums, half_sums] = numbers;
@@ -79,9 +80,9 @@ impl Activations {
         Activations {
             width,
             codes,
-            scales: numbers[..blocks].to_vec(),
-            sums: numbers[blocks..2 * blocks].to_vec(),
-            half_sums: numbers[2 * blocks..].to_vec(),
+            scales,
+            sums,
+            half_sums,
         }
     }
 

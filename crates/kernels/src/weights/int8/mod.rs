@@ -148,7 +148,22 @@ pub(crate) fn compute(
 
 /// Whether a storage has codes for integer products.
 fn is_supported(storage: Storage) -> bool {
-    storage.block().0 >= activations::BLOCK
+    matches!(
+        storage,
+        Storage::Q8_0
+            | Storage::Q4_0
+            | Storage::Q4_1
+            | Storage::Q5_0
+            | Storage::Q5_1
+            | Storage::Q2K
+            | Storage::Q3K
+            | Storage::Q4K
+            | Storage::Q5K
+            | Storage::Q6K
+            | Storage::Iq4Nl
+            | Storage::Iq4Xs
+            | Storage::Mxfp4
+    )
 }
 
 fn compute_on(part: &Part<'_>, activations: &Activations, first: usize, unit: Unit) {
@@ -160,7 +175,6 @@ fn compute_on(part: &Part<'_>, activations: &Activations, first: usize, unit: Un
         rows,
     };
     match part.weight.storage {
-        Storage::F32 | Storage::F16 | Storage::Bf16 => unreachable!("these are not blocks"),
         Storage::Q8_0 => product.compute::<blocks::Q8_0>(unit),
         Storage::Q4_0 => product.compute::<blocks::Q4_0>(unit),
         Storage::Q4_1 => product.compute::<blocks::Q4_1>(unit),
@@ -174,6 +188,7 @@ fn compute_on(part: &Part<'_>, activations: &Activations, first: usize, unit: Un
         Storage::Iq4Nl => product.compute::<codebooks::Iq4Nl>(unit),
         Storage::Iq4Xs => product.compute::<codebooks::Iq4Xs>(unit),
         Storage::Mxfp4 => product.compute::<codebooks::Mxfp4>(unit),
+        other => unreachable!("{other:?} has no codes"),
     }
 }
 
