@@ -89,6 +89,8 @@ pub(crate) enum Mode {
     Deterministic,
     /// With cached state of this type.
     Cached(CacheKind),
+    /// With activations in 8 bits beside quantised weights.
+    Int8,
 }
 
 impl std::fmt::Display for Mode {
@@ -97,6 +99,7 @@ impl std::fmt::Display for Mode {
             Mode::Fast => f.write_str("as it is by default"),
             Mode::Deterministic => f.write_str("that is deterministic"),
             Mode::Cached(kind) => write!(f, "with state cached in {kind}"),
+            Mode::Int8 => f.write_str("with activations in 8 bits"),
         }
     }
 }
@@ -104,7 +107,7 @@ impl std::fmt::Display for Mode {
 /// Answers requests with this model on MLX.
 #[cfg(feature = "mlx")]
 pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
-    use motet::model::mlx::{MlxModel, MlxOptions};
+    use motet::model::mlx::{Arithmetic, MlxModel, MlxOptions};
     use motet::model::weights::{ModelFiles, Role};
 
     let files = ModelFiles::open(path)?;
@@ -121,8 +124,12 @@ pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
     let options = MlxOptions {
         deterministic: matches!(mode, Mode::Deterministic),
         cache_dtype: match mode {
-            Mode::Fast | Mode::Deterministic => None,
+            Mode::Fast | Mode::Deterministic | Mode::Int8 => None,
             Mode::Cached(kind) => Some(kind),
+        },
+        arithmetic: match mode {
+            Mode::Int8 => Arithmetic::Fast,
+            Mode::Fast | Mode::Deterministic | Mode::Cached(_) => Arithmetic::Exact,
         },
         ..MlxOptions::default()
     };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use motet::TokenId;
-use motet::model::mlx::{MlxModel, MlxOptions, MlxSegment};
+use motet::model::mlx::{Arithmetic, MlxModel, MlxOptions, MlxSegment};
 use motet::model::weights::ModelFiles;
 use motet::model::{CacheKind, Model, OutputKind, Packer, Segment, SegmentSize};
 use motet::storage::tiers::precision::EightBits;
@@ -84,6 +84,7 @@ fn smollm2() {
     a_shift_is_hardly_noticed(&mut model, &cases);
     eight_bits_are_hardly_noticed(&mut model, &cases);
     fewer_bits_are_hardly_noticed(&mut model, &cases);
+    fast_products_are_hardly_noticed(&mut model, &cases);
 }
 
 #[test]
@@ -144,6 +145,24 @@ fn fewer_bits_are_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
         assert!(change.abs() < most, "{kind}: {found}, not {whole}");
         assert!(change != 0.0, "no state was cached in {kind}");
     }
+}
+
+/// Activations in 8 bits: the loss on the same text changes by less than 0.5 %.
+fn fast_products_are_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
+    let exact = mean_loss(model, cases);
+    let mut fast = load(MlxOptions {
+        arithmetic: Arithmetic::Fast,
+        ..MlxOptions::default()
+    });
+    let found = mean_loss(&mut fast, cases);
+    let change = found / exact - 1.0;
+    println!(
+        "activations in 8 bits: mean negative log-likelihood {found:.5}, {exact:.5} in f32 \
+         ({:+.3} %)",
+        100.0 * change
+    );
+    assert!(change.abs() < 0.005, "{found}, not {exact}");
+    assert!(change != 0.0, "nothing was rounded");
 }
 
 /// The mean negative log-likelihood of the cases' texts as one. Most of it is evaluated in

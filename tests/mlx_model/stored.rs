@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use half::f16;
-use motet::model::OutputKind;
-use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions, RetainedWeights};
+use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions, RetainedWeights};
 use motet::model::weights::{Format, ModelFiles, Role};
+use motet::model::{Model, ModelError, OutputKind};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -256,18 +256,27 @@ pub(crate) fn open(path: &Path) -> ModelFiles {
 }
 
 pub(crate) fn load(files: &ModelFiles, kernels: bool) -> MlxModel {
+    load_by(files, kernels, Arithmetic::Exact)
+}
+
+fn load_by(files: &ModelFiles, kernels: bool, arithmetic: Arithmetic) -> MlxModel {
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),
         kernels,
         deterministic: kernels,
+        arithmetic,
         ..MlxOptions::default()
     };
     MlxModel::load(files, options).expect("loaded")
 }
 
+fn text_ids() -> Vec<u32> {
+    tokens(1, 24).iter().map(|id| id % VOCAB as u32).collect()
+}
+
 /// Logits of 21 tokens at once, and of one token each of two sequences after them.
 pub(crate) fn logits(model: &mut MlxModel) -> Vec<Vec<f32>> {
-    let ids: Vec<u32> = tokens(1, 24).iter().map(|id| id % VOCAB as u32).collect();
+    let ids = text_ids();
     let mut slot = Slot::new(model, &[]);
     let mut all = slot.logits(model, &ids[..21]);
     let mut other = Slot::new(model, &[]);
@@ -282,15 +291,76 @@ pub(crate) fn logits(model: &mut MlxModel) -> Vec<Vec<f32>> {
     all
 }
 
+/// [`logits`], with one sequence in each step and the long one in pieces.
+fn logits_alone(model: &mut MlxModel) -> Vec<Vec<f32>> {
+    let ids = text_ids();
+    let mut slot = Slot::new(model, &[]);
+    let mut all = slot.logits(model, &ids[..7]);
+    all.extend(slot.logits(model, &ids[7..8]));
+    all.extend(slot.logits(model, &ids[8..21]));
+    let mut other = Slot::new(model, &[]);
+    all.extend(other.logits(model, &ids[..2]));
+    all.extend(slot.logits(model, &ids[21..22]));
+    all.extend(other.logits(model, &ids[2..3]));
+    all
+}
+
+/// The magnitude of the first token's logits.
+fn spread(logits: &[Vec<f32>]) -> f32 {
+    let magnitudes = logits[0].iter().map(|logit| logit.abs());
+    magnitudes.fold(0.0, f32::max)
+}
+
+#[test]
+fn fast_products_are_near_and_independent_of_the_batch() {
+    let _serial = one_at_a_time();
+    for (which, (format, ..)) in FORMATS.iter().enumerate() {
+        let file = gguf(|_| which);
+        let files = open(&file.path().join(FILE));
+        let mut exact = load(&files, true);
+        let mut fast = load_by(&files, true, Arithmetic::Fast);
+        assert_ne!(exact.spec().identity, fast.spec().identity);
+        let expected = logits(&mut exact);
+        let found = logits(&mut fast);
+        assert_eq!(logits_alone(&mut fast), found, "{}", format.name());
+        let spread = spread(&expected);
+        assert_close(&found, &expected, 0.1 * spread, format.name());
+        let is_plain = matches!(format, Format::F16 | Format::BF16);
+        assert_eq!(found == expected, is_plain, "{}", format.name());
+    }
+}
+
+#[test]
+fn fast_products_need_kernels() {
+    let _serial = one_at_a_time();
+    let file = gguf(|_| 3);
+    let options = MlxOptions {
+        device: Some(MlxDevice::Cpu),
+        kernels: false,
+        arithmetic: Arithmetic::Fast,
+        ..MlxOptions::default()
+    };
+    let files = open(&file.path().join(FILE));
+    let rejected = [
+        MlxModel::outline(&files, &options).map(|_| ()),
+        MlxModel::load(&files, options).map(|_| ()),
+    ];
+    for rejected in rejected {
+        let field = match rejected {
+            Err(ModelError::Option { field, .. }) => field,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(field, "arithmetic");
+    }
+}
+
 fn assert_same_bits(file: &Scratch, what: &str) {
     let files = open(&file.path().join(FILE));
     let folder = dequantised(&files);
     let found = logits(&mut load(&files, true));
     let expected = logits(&mut load(&open(folder.path()), true));
     assert!(expected.iter().flatten().all(|logit| logit.is_finite()));
-    let spread = expected[0]
-        .iter()
-        .fold(0.0_f32, |most, logit| most.max(logit.abs()));
+    let spread = spread(&expected);
     assert!(spread > 0.01, "{what}: the logits tell nothing: {spread}");
     assert_eq!(found, expected, "{what}");
     // MLX's own operations on numbers that were converted when the model was loaded.

@@ -4,11 +4,11 @@
 
 use std::time::Instant;
 
-use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
+use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
 use motet::model::{Model, OutputKind, Packer, Segment};
 
-use crate::harness::{Slot, one_at_a_time};
+use crate::harness::{Slot, one_at_a_time, step};
 use crate::naive::{Shape, Tiny};
 use crate::tiny::{PLAIN, tokens};
 
@@ -95,5 +95,55 @@ fn copies_out_and_in() {
                  came in dropped in {dropped:.0}"
             );
         }
+    }
+}
+
+/// Milliseconds of a decode step of `sequences` contexts of 128 tokens: the fastest of many.
+fn decode_ms(model: &mut MlxModel, sequences: usize) -> f64 {
+    let ids = tokens(1, 128);
+    let mut slots: Vec<Slot> = (0..sequences).map(|_| Slot::new(model, &[])).collect();
+    for slot in &mut slots {
+        slot.step(model, &ids, OutputKind::Nothing);
+    }
+    let one_step = || {
+        let spans = slots.iter_mut();
+        let mut spans: Vec<_> = spans
+            .map(|slot| (slot, &ids[..1], OutputKind::Logits))
+            .collect();
+        step(model, &mut spans)
+    };
+    fastest(one_step) / 1e3
+}
+
+/// Milliseconds of a prefill of 512 tokens: the fastest of a few.
+fn prefill_ms(model: &mut MlxModel) -> f64 {
+    let ids = tokens(1, 512);
+    let times = (0..4).map(|_| {
+        let mut slot = Slot::new(model, &[]);
+        timed(|| slot.step(model, &ids, OutputKind::Nothing)).1
+    });
+    times.fold(f64::MAX, f64::min) / 1e3
+}
+
+/// The model of `MOTET_MODEL` by both kinds of arithmetic.
+#[test]
+#[ignore = "measures; nothing to fail"]
+fn steps_by_arithmetic() {
+    let _serial = one_at_a_time();
+    let path = std::env::var("MOTET_MODEL").expect("MOTET_MODEL names a model");
+    let files = ModelFiles::open(path.as_ref()).expect("a complete model");
+    for arithmetic in [Arithmetic::Exact, Arithmetic::Fast] {
+        let options = MlxOptions {
+            device: Some(MlxDevice::Cpu),
+            arithmetic,
+            ..MlxOptions::default()
+        };
+        let mut model = MlxModel::load(&files, options).expect("a model");
+        let decode = [1, 8, 16].map(|sequences| decode_ms(&mut model, sequences));
+        let prefill = prefill_ms(&mut model);
+        println!(
+            "{arithmetic:?}: decode of 1, 8, 16 sequences {decode:.1?} ms, prefill of 512 tokens \
+             {prefill:.0} ms"
+        );
     }
 }

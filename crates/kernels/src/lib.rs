@@ -32,6 +32,7 @@ pub use attend::{
 pub use gated::Activation;
 pub use sample::sample_rows;
 pub use simd::InstructionSet;
+pub use weights::int8::Arithmetic;
 pub use weights::{Rows, Storage};
 
 /// Threads that kernels run on, including the one that evaluates.

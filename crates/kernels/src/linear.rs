@@ -55,8 +55,7 @@ pub fn linear(
     assert_eq!(rows * width, input.len(), "numbers of the input");
     assert_eq!(rows * n, output.len(), "numbers of the output");
     assert!(bias.is_none_or(|bias| bias.len() == n));
-    let even = n.div_ceil(CHUNKS_PER_THREAD * pool.threads());
-    let chunk = even.max(CHUNK / width).next_multiple_of(GROUP);
+    let chunk = chunk_rows(pool, n, width);
     let count = |part: &Rows<'_>| part.rows().div_ceil(chunk);
     let output = Split::new(output);
     pool.run(weight.iter().map(count).sum(), |index| {
@@ -74,10 +73,16 @@ pub fn linear(
     });
 }
 
+/// Maximum rows of the weights in a chunk, for `n` rows in all.
+pub(super) fn chunk_rows(pool: &Pool, n: usize, width: usize) -> usize {
+    let even = n.div_ceil(CHUNKS_PER_THREAD * pool.threads());
+    even.max(CHUNK / width).next_multiple_of(GROUP)
+}
+
 /// The matrix that the chunk with this index is in, the chunk's rows, and the column of the
 /// output that the first of them is. No chunk has more than `chunk` rows, and those of a matrix
 /// are about equal.
-fn chunk_at<'a>(
+pub(super) fn chunk_at<'a>(
     weight: &[Rows<'a>],
     chunk: usize,
     mut index: usize,

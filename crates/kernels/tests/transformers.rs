@@ -1,7 +1,6 @@
 //! Whole blocks against numbers that the reference implementation (transformers 5.23.0 in
 //! PyTorch, CPU, f32) computed from the same inputs. The inputs are a formula.
 
-use motet_kernels::Rows;
 use motet_kernels::delta_net::{DeltaNet, DeltaRows, delta_net};
 use motet_kernels::experts::{Experts, Routing, choose, experts};
 use motet_kernels::gated::Activation;
@@ -10,6 +9,7 @@ use motet_kernels::mamba2::{Mamba2, mamba2};
 use motet_kernels::pool::Pool;
 use motet_kernels::short_conv::{ConvKind, ShortConv, short_conv};
 use motet_kernels::spans::{Columns, SpanState};
+use motet_kernels::{Arithmetic, Rows};
 
 const TOKENS: usize = 7;
 
@@ -300,6 +300,7 @@ fn mixtures_of_experts() {
         down: &[Rows::from_f32(&down, inner)],
         biases: None,
         activation: Activation::Silu,
+        arithmetic: Arithmetic::Exact,
     };
     let input = numbers(TOKENS * hidden, 31, 2.0, 0.0);
     let logits = numbers(TOKENS * count, 32, 3.0, 0.0);

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::MlxDevice;
 use super::attention::AttentionBackend;
-use motet_kernels::{self, InstructionSet, Order};
+use motet_kernels::{self, Arithmetic, InstructionSet, Order};
 use motet_model::CacheKind;
 
 /// Must be increased when the order of packed numbers changes.
@@ -36,6 +36,8 @@ pub(super) struct Inputs {
     /// Whether this crate's kernels compute norms and products with few rows.
     pub(super) kernels: bool,
     pub(super) is_deterministic: bool,
+    /// How products with quantised weights are computed.
+    pub(super) arithmetic: Arithmetic,
     /// The instruction set of this crate's kernels. None where they compute nothing.
     pub(super) instructions: Option<InstructionSet>,
     /// The settings that determine how sums are split. None where their order follows from the
@@ -68,6 +70,7 @@ impl Inputs {
         backend: &AttentionBackend,
         kernels: bool,
         is_deterministic: bool,
+        arithmetic: Arithmetic,
     ) -> Self {
         let is_cpu = device == MlxDevice::Cpu;
         Self {
@@ -84,6 +87,7 @@ impl Inputs {
             },
             kernels,
             is_deterministic,
+            arithmetic,
             instructions: kernels.then(InstructionSet::best),
             sums: (is_cpu && !is_deterministic).then(Sums::detect),
             mlx: mlx_version(),
@@ -164,6 +168,7 @@ mod tests {
             attention: "composed",
             kernels: true,
             is_deterministic: false,
+            arithmetic: Arithmetic::Exact,
             instructions: Some(InstructionSet::Portable),
             sums: Some(Sums {
                 threads: 2,
@@ -193,6 +198,9 @@ mod tests {
         check("attention", |inputs| inputs.attention = "fused");
         check("kernels", |inputs| inputs.kernels = false);
         check("the order of sums", |inputs| inputs.is_deterministic = true);
+        check("the arithmetic", |inputs| {
+            inputs.arithmetic = Arithmetic::Fast
+        });
         check("instructions", |inputs| {
             inputs.instructions = Some(InstructionSet::Avx2)
         });
@@ -241,6 +249,7 @@ mod tests {
             attention: _,
             kernels: _,
             is_deterministic: _,
+            arithmetic: _,
             instructions: _,
             sums: _,
             mlx: _,

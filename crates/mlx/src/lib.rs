@@ -67,6 +67,7 @@ pub use in_flight::MlxInFlightStep;
 pub use mlx_rs;
 #[doc(hidden)]
 pub use motet_kernels as kernels;
+pub use motet_kernels::Arithmetic;
 pub use options::{MlxDevice, MlxOptions};
 pub use retained::RetainedWeights;
 pub use segment::MlxSegment;
@@ -137,6 +138,7 @@ impl MlxModel {
         let kernels = uses_kernels(&blueprint, allowed);
         let kernel_attention = kernels && attention::kernels_support(&blueprint);
         options::check_kind(cached.kind, kernel_attention)?;
+        options.check_arithmetic(kernels)?;
         Ok(spec(&blueprint, &groups, 0, kernels))
     }
 
@@ -201,6 +203,7 @@ impl MlxModel {
             determinism::check(&blueprint, device, needs_kernels && bridge::available())?;
         }
         let kernels = uses_kernels(&blueprint, needs_kernels).then(|| stream.clone());
+        options.check_arithmetic(kernels.is_some())?;
         if let Some(stream) = &kernels {
             bridge::queue_more(stream);
         }
@@ -238,6 +241,7 @@ impl MlxModel {
             &attention_backend,
             kernels.is_some(),
             options.deterministic,
+            options.arithmetic,
         )
         .identity();
         let groups = Arc::new(LayerGroups::new(&blueprint, cached));
@@ -251,7 +255,10 @@ impl MlxModel {
         let network = Network {
             weights,
             attentions: Attentions::new(&blueprint, &groups, cached, attention_backend),
-            ops: Ops { kernels },
+            ops: Ops {
+                kernels,
+                arithmetic: options.arithmetic,
+            },
             stem: blueprint.stem.clone(),
             layer_bytes_per_row: activations::layer_bytes_per_row_max(
                 &blueprint,

@@ -11,6 +11,7 @@ use mlx_rs::{Array, Dtype, Stream, fast, ops};
 use super::profile::{self, Op};
 use crate::kernel_ops;
 use crate::stored_matrix::StoredMatrix;
+use motet_kernels::Arithmetic;
 use motet_weights::Activation;
 
 /// `array[start[0]..stop[0], start[1]..stop[1], ..]`: a view.
@@ -88,6 +89,8 @@ pub(super) fn put_tokens(array: &Array, new: &Array, at: usize) -> Result<Array,
 pub(super) struct Ops {
     /// The CPU stream that the kernels run on. None to compose MLX's operations.
     pub(super) kernels: Option<Stream>,
+    /// How the kernels compute products with quantised weights.
+    pub(super) arithmetic: Arithmetic,
 }
 
 pub(super) use crate::stored_matrix::KERNEL_GRAIN;
@@ -123,7 +126,8 @@ impl Ops {
         factor: Option<f32>,
         bias: Option<&Array>,
     ) -> Result<Array, Exception> {
-        kernel_ops::stored_linear(x, matrix, factor, bias, self.kernel_stream()?)
+        let stream = self.kernel_stream()?;
+        kernel_ops::stored_linear(x, matrix, factor, bias, self.arithmetic, stream)
     }
 
     /// Rows `indices` of `matrix`. Needs the kernels.
@@ -296,7 +300,10 @@ mod tests {
 
     #[test]
     fn activations_keep_the_type_of_their_input() {
-        let ops = Ops { kernels: None };
+        let ops = Ops {
+            kernels: None,
+            arithmetic: Arithmetic::Exact,
+        };
         let numbers = Array::from_slice(&[-9.0_f32, 0.5, 9.0, 1.0], &[1, 4]);
         for dtype in [Dtype::Float32, Dtype::Bfloat16] {
             let gate_up = numbers.as_dtype(dtype).unwrap();

@@ -4,6 +4,7 @@ use mlx_rs::{Device, DeviceType, Dtype};
 
 use crate::error::MlxError;
 use motet_core::protocol::ModelError;
+use motet_kernels::Arithmetic;
 use motet_model::CacheKind;
 
 /// How to run a model.
@@ -49,6 +50,14 @@ pub struct MlxOptions {
     /// head, and needs `kernels` on the CPU and heads whose size is a multiple of 16. A GPU
     /// supports `None` and `Bf16` only.
     pub cache_dtype: Option<CacheKind>,
+    /// How products with quantised weights are computed.
+    ///
+    /// With [`Fast`](Arithmetic::Fast), activations are rounded to 8 bits, in blocks of 32, and
+    /// multiplied with the stored codes as integers. Steps take less time, and logits are near
+    /// those of [`Exact`](Arithmetic::Exact), the default, but not the same (docs/performance.md
+    /// has figures). It may be combined with `deterministic`. Cached state of one is never used
+    /// with the other. Needs `kernels` on the CPU.
+    pub arithmetic: Arithmetic,
 }
 
 /// Kinds of devices.
@@ -69,6 +78,7 @@ impl Default for MlxOptions {
             kernels: true,
             deterministic: false,
             cache_dtype: None,
+            arithmetic: Arithmetic::Exact,
         }
     }
 }
@@ -85,6 +95,21 @@ impl MlxOptions {
             )),
             (device, best) => Ok(device.unwrap_or(best)),
         }
+    }
+
+    /// Checks that the arithmetic is possible; `kernels`: whether this crate's kernels compute
+    /// the model.
+    pub(super) fn check_arithmetic(&self, kernels: bool) -> Result<(), ModelError> {
+        if self.arithmetic == Arithmetic::Exact || kernels {
+            return Ok(());
+        }
+        Err(ModelError::Option {
+            field: "arithmetic",
+            found: "`Arithmetic::Fast` without this crate's CPU kernels".to_owned(),
+            expected: "`Arithmetic::Exact`; or `device: Some(MlxDevice::Cpu)` with `kernels: true`, \
+                       MLX as `cargo xtask setup` prepares it, and a model whose widths are \
+                       multiples of 16",
+        })
     }
 
     /// The type of cached state on this device.
@@ -139,6 +164,20 @@ impl MlxDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fast_arithmetic_needs_kernels() {
+        let fast = MlxOptions {
+            arithmetic: Arithmetic::Fast,
+            ..MlxOptions::default()
+        };
+        assert!(fast.check_arithmetic(true).is_ok());
+        assert!(MlxOptions::default().check_arithmetic(false).is_ok());
+        match fast.check_arithmetic(false) {
+            Err(ModelError::Option { field, .. }) => assert_eq!(field, "arithmetic"),
+            other => panic!("{other:?}"),
+        }
+    }
 
     #[test]
     fn a_gpu_caches_in_bf16_only_and_a_cpu_in_any_type() {

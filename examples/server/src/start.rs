@@ -7,7 +7,7 @@ use motet::Engine;
 use motet::config::EngineConfig;
 use motet::model::ModelError;
 #[cfg(feature = "mlx")]
-use motet::model::mlx::{MlxDevice, MlxOptions};
+use motet::model::mlx::{Arithmetic, MlxDevice, MlxOptions};
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::text::{ChatTemplate, GgufVocabulary, TextCodec, Tokenizer};
 
@@ -37,10 +37,19 @@ pub async fn engine(arguments: &Arguments) -> Result<Engine> {
 
 #[cfg(feature = "mlx")]
 async fn model(path: &Path, arguments: &Arguments, config: EngineConfig) -> Result<Engine> {
-    let deterministic = arguments.deterministic;
-    let options = MlxOptions {
-        device: deterministic.then_some(MlxDevice::Cpu),
+    let Arguments {
         deterministic,
+        fast,
+        ..
+    } = *arguments;
+    let options = MlxOptions {
+        device: (deterministic || fast).then_some(MlxDevice::Cpu),
+        deterministic,
+        arithmetic: if fast {
+            Arithmetic::Fast
+        } else {
+            Arithmetic::Exact
+        },
         cache_dtype: arguments.cache_dtype.map(CacheDtype::kind),
         ..MlxOptions::default()
     };

@@ -12,6 +12,7 @@ use super::counters::Process;
 
 use super::model::{close, compared, run, vocab_size};
 use super::prompts::{prompt, prompts};
+use super::side::Side;
 use super::statistics::Measured;
 use super::turns::{Turn, take_turns};
 use super::workbench::Workbench;
@@ -20,14 +21,19 @@ use crate::model::Model;
 /// Tokens of each sequence in one turn.
 const STEPS: usize = 32;
 
+/// Our side, by its arithmetic, and llama.cpp's: [`Workbench::against_llama`] or
+/// [`Workbench::fast_against_llama`].
+type Sides = for<'a> fn(&'a mut Workbench, Model) -> Result<(&'a mut Side, &'a mut Side)>;
+
 /// Decode tokens/s of `sequences` contexts of 128 tokens ÷ llama.cpp's.
 pub(super) fn decode(
     workbench: &mut Workbench,
+    sides: Sides,
     model: Model,
     sequences: usize,
 ) -> Result<Measured> {
     let (steps, rounds) = (workbench.pick(STEPS, 2), workbench.rounds());
-    let (ours, theirs) = workbench.against_llama(model)?;
+    let (ours, theirs) = sides(workbench, model)?;
     let prompts = prompts(sequences, 128, vocab_size(ours)?);
     let open = json!({ "do": "decode_open", "batch": "decode", "prompts": prompts });
     let generate = json!({ "do": "generate", "prompts": prompts, "tokens": steps });
@@ -44,9 +50,9 @@ pub(super) fn decode(
 }
 
 /// Prefill tokens/s of a prompt of 512 tokens ÷ llama.cpp's.
-pub(super) fn prefill(workbench: &mut Workbench, model: Model) -> Result<Measured> {
+pub(super) fn prefill(workbench: &mut Workbench, sides: Sides, model: Model) -> Result<Measured> {
     let (tokens, rounds) = (workbench.pick(512, 32), workbench.rounds());
-    let (ours, theirs) = workbench.against_llama(model)?;
+    let (ours, theirs) = sides(workbench, model)?;
     let prompt = prompt(1, tokens, vocab_size(ours)?);
     let request = json!({ "do": "prefill", "prompt": prompt });
     let pairs = take_turns(rounds, |turn| {

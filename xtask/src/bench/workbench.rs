@@ -69,6 +69,8 @@ pub(super) enum Peer {
 struct Duel {
     model: Model,
     ours: Side,
+    /// Ours with activations in 8 bits.
+    fast: Option<Side>,
     theirs: Side,
     /// The server behind `theirs`.
     _server: Serving,
@@ -207,6 +209,26 @@ impl Workbench {
 
     /// Our side and llama.cpp's, both with this model's file as it is.
     pub(super) fn against_llama(&mut self, model: Model) -> Result<(&mut Side, &mut Side)> {
+        let duel = self.duel(model)?;
+        Ok((&mut duel.ours, &mut duel.theirs))
+    }
+
+    /// Our side with activations in 8 bits and llama.cpp's, both with this model's file.
+    pub(super) fn fast_against_llama(&mut self, model: Model) -> Result<(&mut Side, &mut Side)> {
+        let program = programs::figures(self.build())?;
+        let file = model.ensure(&self.cache)?;
+        let duel = self.duel(model)?;
+        if duel.fast.is_none() {
+            let mut command = Command::new(program);
+            command.arg("--serve-int8").arg(file);
+            let log = report::folder()?.join("ours-int8.log");
+            duel.fast = Some(Side::start("our fast side", &mut command, &log)?);
+        }
+        let fast = duel.fast.as_mut().expect("it was just started");
+        Ok((fast, &mut duel.theirs))
+    }
+
+    fn duel(&mut self, model: Model) -> Result<&mut Duel> {
         let known = |duel: &Duel| duel.model == model;
         if !self.duels.iter().any(known) {
             let duel = self.start_duel(model)?;
@@ -214,8 +236,7 @@ impl Workbench {
             self.duels = vec![duel];
         }
         let duel = self.duels.iter_mut().find(|duel| duel.model == model);
-        let duel = duel.expect("it was just started");
-        Ok((&mut duel.ours, &mut duel.theirs))
+        Ok(duel.expect("it was just started"))
     }
 
     /// The cache's core, with kvbm-logical beside it.
@@ -421,6 +442,7 @@ impl Workbench {
         Ok(Duel {
             model,
             ours: start("our side", ours, Some(&file), "ours.log")?,
+            fast: None,
             theirs,
             _server: server,
         })

@@ -23,6 +23,7 @@ use super::scratch;
 use super::simd::{InstructionSet, Job, Simd, dispatch_on};
 use super::split::Split;
 use super::weights::Rows;
+use super::weights::int8::{self, Activations, Arithmetic};
 use grouped::{Grouped, Used};
 
 /// Parts of the weights for each thread, to even out.
@@ -71,6 +72,8 @@ pub struct Experts<'a> {
     pub biases: Option<ExpertBiases<'a>>,
     /// The function between the projections.
     pub activation: Activation,
+    /// How the products are computed.
+    pub arithmetic: Arithmetic,
 }
 
 /// Each row of `output` becomes the sum of the outputs of the row's experts for that row of
@@ -176,6 +179,15 @@ struct Layer<'a> {
     grouped: &'a Grouped,
 }
 
+/// The input of an expert: rows from `first` of all pairs.
+#[derive(Clone, Copy)]
+struct Input<'a> {
+    numbers: &'a [f32],
+    /// All pairs.
+    rounded: Option<&'a Activations>,
+    first: usize,
+}
+
 impl Layer<'_> {
     /// The input of each pair.
     fn gathered(&self, input: &[f32]) -> Vec<f32> {
@@ -193,6 +205,11 @@ impl Layer<'_> {
         inputs
     }
 
+    /// The input of some matrices in 8 bits, if they use it.
+    fn rounded(&self, input: &[f32], weights: &[&[Rows<'_>]]) -> Option<Activations> {
+        int8::activations(self.experts.arithmetic, self.set, self.pool, input, weights)
+    }
+
     fn parts(
         &self,
         columns: usize,
@@ -206,12 +223,18 @@ impl Layer<'_> {
     /// The numbers between the projections of each pair: `[pairs, inner]`.
     fn first_half(&self, inputs: &[f32]) -> Vec<f32> {
         let Experts { hidden, inner, .. } = *self.experts;
+        let Experts { gate, up, .. } = *self.experts;
+        let rounded = self.rounded(inputs, &[gate, up]);
         let mut between = vec![0.0; self.grouped.rows.len() * inner];
         let all = Split::new(&mut between);
         let parts = self.parts(inner, 2 * hidden, |rows| BETWEEN / (2 * rows));
         self.pool.run(parts.len(), |index| {
             let (Used { expert, pairs }, columns) = &parts[index];
-            let input = &inputs[pairs.start * hidden..pairs.end * hidden];
+            let input = Input {
+                numbers: &inputs[pairs.start * hidden..pairs.end * hidden],
+                rounded: rounded.as_ref(),
+                first: pairs.start,
+            };
             let width = columns.len();
             scratch::for_item(|memory| {
                 let [gate_up] = memory.take([pairs.len() * 2 * width]);
@@ -228,7 +251,13 @@ impl Layer<'_> {
     }
 
     /// Some columns of an expert's gate and up for each row of `input`: `[rows, gate | up]`.
-    fn gate_up(&self, expert: usize, columns: &Range<usize>, input: &[f32], gate_up: &mut [f32]) {
+    fn gate_up(
+        &self,
+        expert: usize,
+        columns: &Range<usize>,
+        input: Input<'_>,
+        gate_up: &mut [f32],
+    ) {
         let inner = self.experts.inner;
         let width = columns.len();
         let output = Split::new(gate_up);
@@ -237,20 +266,21 @@ impl Layer<'_> {
         for (half, weight) in weights.into_iter().enumerate() {
             let bias = biases.map(|biases| &biases[half][expert * inner + columns.start..]);
             let part = Part {
-                input,
+                input: input.numbers,
                 weight: of_expert(weight, expert, inner).slice(columns.clone()),
                 bias: bias.map(|bias| &bias[..width]),
                 output: &output,
                 first: half * width,
                 n: 2 * width,
             };
-            part.compute(self.set);
+            int8::compute(&part, input.rounded, input.first, self.set);
         }
     }
 
     /// The output of each pair: `[pairs, hidden]`.
     fn second_half(&self, between: &[f32]) -> Vec<f32> {
         let Experts { hidden, inner, .. } = *self.experts;
+        let rounded = self.rounded(between, &[self.experts.down]);
         let mut outputs = vec![0.0; self.grouped.rows.len() * hidden];
         let all = Split::new(&mut outputs);
         let parts = self.parts(hidden, inner, |_| usize::MAX);
@@ -269,7 +299,7 @@ impl Layer<'_> {
                 first: pairs.start * hidden + columns.start,
                 n: hidden,
             };
-            part.compute(self.set);
+            int8::compute(&part, rounded.as_ref(), pairs.start, self.set);
         });
         outputs
     }

@@ -103,6 +103,7 @@ impl Case {
                 .as_ref()
                 .map(|[gate, up, down]| ExpertBiases { gate, up, down }),
             activation: self.activation,
+            arithmetic: Arithmetic::Exact,
         }
     }
 
@@ -319,6 +320,37 @@ fn stacked_matrices_may_have_different_storage() {
     for &set in InstructionSet::available() {
         let found = case.run_as(&case.experts(&stacked), set, 2);
         assert_eq!(found, case.run(set, 1), "{set:?}");
+    }
+    check_fast(&case, &case.experts(&stacked));
+}
+
+/// Integer products give nearly the same, and each row gets what it gets alone.
+fn check_fast(case: &Case, exact: &Experts<'_>) {
+    let set = InstructionSet::best();
+    let fast = Experts {
+        arithmetic: Arithmetic::Fast,
+        ..*exact
+    };
+    let expected = case.run_as(exact, set, 1);
+    let found = case.run_as(&fast, set, 2);
+    let largest = expected.iter().fold(0.0_f32, |most, y| most.max(y.abs()));
+    let pairs = found.iter().zip(&expected);
+    let error = pairs.fold(0.0_f32, |most, (a, b)| most.max((a - b).abs()));
+    let bounds = 1e-5 * largest..0.03 * largest;
+    assert!(bounds.contains(&error), "{error} of {largest}");
+    let per_row = case.choice.per_row;
+    for row in 0..case.choice.rows() {
+        let pairs = row * per_row..(row + 1) * per_row;
+        let choice = Choice {
+            per_row,
+            experts: case.choice.experts[pairs.clone()].to_vec(),
+            shares: case.choice.shares[pairs].to_vec(),
+        };
+        let row = row * case.hidden..(row + 1) * case.hidden;
+        let mut alone = vec![f32::NAN; case.hidden];
+        let input = &case.input[row.clone()];
+        run_on(set, &Pool::new(1), &fast, input, &choice, &mut alone);
+        assert_eq!(alone, found[row]);
     }
 }
 

@@ -17,7 +17,17 @@ pub(super) unsafe fn run<J: Job>(job: J) -> J::Output {
 
 /// Proof that the machine has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
-pub(super) struct Avx2(());
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    ///
+    /// The machine has AVX2, FMA and F16C.
+    #[inline(always)]
+    pub(crate) const unsafe fn new() -> Avx2 {
+        Avx2(())
+    }
+}
 
 /// Eight numbers of `BITS` bits, each in the lowest bits of its lane after the shift that
 /// [`field_shifts`] has for it. Other numbers are above them.

@@ -20,9 +20,12 @@ mod portable;
 use std::f32::consts::{LN_2, LOG2_E};
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
 pub use hyperbolic::tanh;
 pub use int8::Int8;
 pub use number::Number;
+pub(crate) use portable::Portable;
 
 /// Vectors of `f32` of one instruction set.
 ///

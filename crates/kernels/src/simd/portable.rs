@@ -8,7 +8,7 @@ pub(super) fn run<J: Job>(job: J) -> J::Output {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Portable;
+pub(crate) struct Portable;
 
 type Lanes = [f32; 8];
 

@@ -28,12 +28,13 @@ pub(super) struct Iq4Xs;
 pub(super) struct Mxfp4;
 
 /// Values of IQ4_NL and IQ4_XS, closer to each other near zero, where most weights are.
-const UNEVEN: [u8; 16] = unsigned([
+pub(super) const UNEVEN: [u8; 16] = unsigned([
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ]);
 
 /// Twice the numbers of MXFP4.
-const TWICE_E2M1: [u8; 16] = unsigned([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]);
+pub(super) const TWICE_E2M1: [u8; 16] =
+    unsigned([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]);
 
 const fn unsigned(values: [i8; 16]) -> [u8; 16] {
     let mut bytes = [0; 16];

@@ -15,11 +15,13 @@
 //! | `format.rs` | the interface to block formats |
 //! | `packed.rs` | products with blocks of any format |
 //! | `matrix.rs` | the interface to matrices of any storage |
+//! | `int8/` | integer products with activations in 8 bits |
 
 mod blocks;
 mod codebooks;
 mod format;
 mod grouped;
+pub mod int8;
 mod k_quants;
 mod matrix;
 mod packed;

@@ -64,6 +64,21 @@ impl Owned {
         }
     }
 
+    /// Makes all bytes of the blocks the same, except those of scales in half precision or of
+    /// MXFP4.
+    pub(super) fn fill_quants(&mut self, byte: u8) {
+        let (storage, len) = (self.storage, self.len);
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
+        for block in bytes[..len].chunks_exact_mut(storage.block().1) {
+            let halves = halves(storage).iter().flat_map(|at| [*at, *at + 1]);
+            let exponent = (storage == Storage::Mxfp4).then_some(0);
+            let kept: Vec<usize> = halves.chain(exponent).collect();
+            let quants = block.iter_mut().enumerate();
+            let quants = quants.filter(|(at, _)| !kept.contains(at));
+            quants.for_each(|(_, quant)| *quant = byte);
+        }
+    }
+
     pub(super) fn rows(&self) -> Rows<'_> {
         let bytes = &bytemuck::cast_slice(&self.words)[..self.len];
         Rows::new(self.storage, bytes, self.width)

@@ -11,6 +11,7 @@ use crate::ops::{Ops, kernel_activation};
 use crate::profile::{self, Cost, Op};
 use crate::stored_matrix::StoredMatrix;
 use crate::weights::{BlockLoader, InputNorm, Matrix, WeightParts};
+use motet_kernels::Arithmetic;
 use motet_weights::{Experts, Role, Routing};
 
 /// The experts of one layer.
@@ -92,7 +93,7 @@ impl ExpertsBlock {
         let weights = || self.cost(normed.dim(0) as usize);
         let mixed = profile::op_beside(Op::Experts, &inputs, weights, || {
             match (&self.stacks, &ops.kernels) {
-                (_, Some(stream)) => self.run(normed, &logits, stream),
+                (_, Some(stream)) => self.run(normed, &logits, ops.arithmetic, stream),
                 (Stacks::Arrays(stacks), None) => self.compose(stacks, normed, &logits, ops),
                 (Stacks::Stored { .. }, None) => Err(Exception::custom(
                     "the experts are kept as stored, but there are no kernels",
@@ -116,7 +117,13 @@ impl ExpertsBlock {
     }
 
     /// By this crate's kernel.
-    fn run(&self, x: &Array, logits: &Array, stream: &Stream) -> Result<Array, Exception> {
+    fn run(
+        &self,
+        x: &Array,
+        logits: &Array,
+        arithmetic: Arithmetic,
+        stream: &Stream,
+    ) -> Result<Array, Exception> {
         let Experts {
             count,
             chosen,
@@ -155,6 +162,7 @@ impl ExpertsBlock {
                     matrices: matrices.clone(),
                     biases: biases.as_ref().map(|biases| biases.each_ref()),
                     output_scale: *output_scale,
+                    arithmetic,
                 };
                 kernel::stored_experts(options, x, logits, weights, stream)
             }

@@ -18,6 +18,7 @@ use super::weights::MatrixForm;
 use super::{Backend, MlxDevice, MlxModel, MlxOptions, MlxTail, bridge, spec};
 use checkpoint::{QWEN, Qwen, Sizes, VOCAB};
 use motet_core::protocol::{ModelError, OutputKind, SpanOutput};
+use motet_kernels::Arithmetic;
 use motet_model::{CacheKind, Model, Span, Tail};
 use motet_weights::ModelFiles;
 
@@ -166,7 +167,10 @@ fn load_composed(folder: &Path, kind: CacheKind, dtype: Dtype, form: MatrixForm)
     let network = Network {
         weights: weights.unwrap_or_else(|_| panic!("the weights load")),
         attentions: Attentions::new(blueprint, &groups, cached, AttentionBackend::Composed),
-        ops: Ops { kernels: None },
+        ops: Ops {
+            kernels: None,
+            arithmetic: Arithmetic::Exact,
+        },
         stem: blueprint.stem.clone(),
         layer_bytes_per_row: 1,
     };
@@ -187,7 +191,7 @@ fn quantised_matrices_stay_quantised_for_a_gpu() {
     for bits in [2, 3, 4, 5, 6, 8] {
         let folder = Sizes::Lfm { kernel: 8 }.quantised_checkpoint(bits);
         let logits = |form| {
-            let mut model = load_composed(&folder.0, FloatKind::F32, Dtype::Float32, form);
+            let mut model = load_composed(&folder.0, CacheKind::F32, Dtype::Float32, form);
             let mut tail = model.tail(&[], 0).expect("a tail");
             let run = || step(&mut model, &mut tail, &[3, 1, 4, 1, 5]);
             let (logits, timed) = profile::record(run);

@@ -5,7 +5,7 @@ use mlx_rs::{Array, Stream};
 use motet_kernels::experts::{self, ExpertBiases, Experts, Routing};
 use motet_kernels::gated::Activation;
 use motet_kernels::pool::Pool;
-use motet_kernels::weights::Rows;
+use motet_kernels::{Arithmetic, Rows};
 
 use super::check::Check;
 use super::one;
@@ -38,6 +38,8 @@ pub(crate) struct StoredExperts<'a> {
     pub(crate) biases: Option<[&'a Array; 3]>,
     /// Factor of the output.
     pub(crate) output_scale: f32,
+    /// How the products are computed.
+    pub(crate) arithmetic: Arithmetic,
 }
 
 /// How rows use the experts.
@@ -93,6 +95,7 @@ pub fn experts(
         options,
         stored: None,
         output_scale: 1.0,
+        arithmetic: Arithmetic::Exact,
     };
     one(apply(kernel, &inputs, &[input.shape()], stream)?)
 }
@@ -131,6 +134,7 @@ pub(crate) fn stored_experts(
         options,
         stored: Some(weights.matrices),
         output_scale: weights.output_scale,
+        arithmetic: weights.arithmetic,
     };
     one(apply(kernel, &inputs, &[input.shape()], stream)?)
 }
@@ -188,6 +192,7 @@ struct Mixture {
     stored: Option<[StoredMatrix; 3]>,
     /// Factor of the output.
     output_scale: f32,
+    arithmetic: Arithmetic,
 }
 
 impl Kernel for Mixture {
@@ -231,6 +236,7 @@ impl Kernel for Mixture {
             down,
             biases,
             activation,
+            arithmetic: self.arithmetic,
         };
         let pool = Pool::global();
         let choice = experts::choose(pool, routing, &logits.data, count, per_row);

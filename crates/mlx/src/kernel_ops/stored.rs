@@ -2,15 +2,18 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, Stream};
+use motet_kernels::Arithmetic;
 use motet_kernels::linear::linear as project;
 use motet_kernels::pool::Pool;
+use motet_kernels::weights::int8::linear as project_fast;
 
 use super::one;
 use crate::bridge::{Kernel, View, ViewMut, apply};
 use crate::stored_matrix::StoredMatrix;
 
 /// `input` (`[..., width]`) times the transpose of `matrix` (`[n, width]`), times `factor`
-/// where given, plus `bias` (`[n]`) where given, as one operation.
+/// where given, plus `bias` (`[n]`) where given, as one operation. The product is computed by
+/// `arithmetic`.
 ///
 /// # Errors
 ///
@@ -20,6 +23,7 @@ pub(crate) fn stored_linear(
     matrix: &StoredMatrix,
     factor: Option<f32>,
     bias: Option<&Array>,
+    arithmetic: Arithmetic,
     stream: &Stream,
 ) -> Result<Array, Exception> {
     let [rows, columns] = [matrix.rows() as i32, matrix.columns() as i32];
@@ -39,6 +43,7 @@ pub(crate) fn stored_linear(
     let kernel = Product {
         matrix: matrix.clone(),
         factor: factor.filter(|factor| *factor != 1.0),
+        arithmetic,
     };
     one(apply(kernel, &inputs, &[&shape], stream)?)
 }
@@ -78,6 +83,7 @@ pub(crate) fn stored_rows(
 struct Product {
     matrix: StoredMatrix,
     factor: Option<f32>,
+    arithmetic: Arithmetic,
 }
 
 impl Kernel for Product {
@@ -89,6 +95,10 @@ impl Kernel for Product {
         let output = &mut *outputs[0].data;
         let pool = Pool::global();
         let parts = self.matrix.parts();
+        let project = match self.arithmetic {
+            Arithmetic::Exact => project,
+            Arithmetic::Fast => project_fast,
+        };
         let Some(factor) = self.factor else {
             return project(pool, &input.data, &parts, bias, output);
         };

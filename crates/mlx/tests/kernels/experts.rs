@@ -4,7 +4,7 @@ use mlx_rs::Array;
 use motet_kernels::experts::{self, Choice, Routing, choose};
 use motet_kernels::gated::Activation;
 use motet_kernels::pool::Pool;
-use motet_kernels::weights::Rows;
+use motet_kernels::{Arithmetic, Rows};
 use motet_mlx::kernel_ops::experts::{self as expert_ops, ExpertOptions, ExpertWeights};
 
 use super::{check_rejected, data, numbers, stream};
@@ -54,6 +54,7 @@ impl Weights {
                 down: &down_bias,
             }),
             activation: Activation::Silu,
+            arithmetic: Arithmetic::Exact,
         };
         let mut output = vec![f32::NAN; input.size()];
         experts::experts(Pool::global(), &layer, &data(input), choice, &mut output);

@@ -1,6 +1,6 @@
 //! Figures of weights as their files store them.
 
-use super::{Better, Figure, Needs, RATIO};
+use super::{Better, Figure, Needs, RATIO, Workbench};
 use crate::bench::{model, weights};
 use crate::model::Model;
 
@@ -13,7 +13,7 @@ const fn figure(
     versus: &'static str,
     goal: f64,
     better: Better,
-    measure: fn(&mut super::Workbench) -> anyhow::Result<super::Measured>,
+    measure: fn(&mut Workbench) -> anyhow::Result<super::Measured>,
 ) -> Figure {
     Figure {
         name,
@@ -32,21 +32,42 @@ pub(super) const FIGURES: &[Figure] = &[
         LLAMA,
         1.2,
         Better::Higher,
-        |workbench| weights::decode(workbench, Model::SmolLm2, 1),
+        |workbench| weights::decode(workbench, Workbench::against_llama, Model::SmolLm2, 1),
     ),
     figure(
         "weights.decode_b16_vs_llama",
         LLAMA,
         2.0,
         Better::Higher,
-        |workbench| weights::decode(workbench, Model::SmolLm2, 16),
+        |workbench| weights::decode(workbench, Workbench::against_llama, Model::SmolLm2, 16),
     ),
     figure(
         "weights.prefill_vs_llama",
         LLAMA,
         1.5,
         Better::Higher,
-        |workbench| weights::prefill(workbench, Model::SmolLm2),
+        |workbench| weights::prefill(workbench, Workbench::against_llama, Model::SmolLm2),
+    ),
+    figure(
+        "weights.fast_decode_b1_vs_llama",
+        LLAMA,
+        1.2,
+        Better::Higher,
+        |workbench| weights::decode(workbench, Workbench::fast_against_llama, Model::SmolLm2, 1),
+    ),
+    figure(
+        "weights.fast_decode_b16_vs_llama",
+        LLAMA,
+        2.0,
+        Better::Higher,
+        |workbench| weights::decode(workbench, Workbench::fast_against_llama, Model::SmolLm2, 16),
+    ),
+    figure(
+        "weights.fast_prefill_vs_llama",
+        LLAMA,
+        1.5,
+        Better::Higher,
+        |workbench| weights::prefill(workbench, Workbench::fast_against_llama, Model::SmolLm2),
     ),
     figure(
         "weights.step_b1_vs_bytes",
@@ -67,21 +88,56 @@ pub(super) const FIGURES: &[Figure] = &[
         LLAMA_LARGE,
         1.0,
         Better::Higher,
-        |workbench| weights::decode(workbench, Model::Qwen25Coder, 1),
+        |workbench| weights::decode(workbench, Workbench::against_llama, Model::Qwen25Coder, 1),
     ),
     figure(
         "weights.large_b8_vs_llama",
         LLAMA_LARGE,
         1.5,
         Better::Higher,
-        |workbench| weights::decode(workbench, Model::Qwen25Coder, 8),
+        |workbench| weights::decode(workbench, Workbench::against_llama, Model::Qwen25Coder, 8),
     ),
     figure(
         "weights.large_prefill_vs_llama",
         LLAMA_LARGE,
         1.2,
         Better::Higher,
-        |workbench| weights::prefill(workbench, Model::Qwen25Coder),
+        |workbench| weights::prefill(workbench, Workbench::against_llama, Model::Qwen25Coder),
+    ),
+    figure(
+        "weights.fast_large_b1_vs_llama",
+        LLAMA_LARGE,
+        1.0,
+        Better::Higher,
+        |workbench| {
+            weights::decode(
+                workbench,
+                Workbench::fast_against_llama,
+                Model::Qwen25Coder,
+                1,
+            )
+        },
+    ),
+    figure(
+        "weights.fast_large_b8_vs_llama",
+        LLAMA_LARGE,
+        1.5,
+        Better::Higher,
+        |workbench| {
+            weights::decode(
+                workbench,
+                Workbench::fast_against_llama,
+                Model::Qwen25Coder,
+                8,
+            )
+        },
+    ),
+    figure(
+        "weights.fast_large_prefill_vs_llama",
+        LLAMA_LARGE,
+        1.2,
+        Better::Higher,
+        |workbench| weights::prefill(workbench, Workbench::fast_against_llama, Model::Qwen25Coder),
     ),
     figure(
         "weights.resident_vs_file",

@@ -1,0 +1,308 @@
+//! Products of quantised weights with activations in 8 bits: [`Arithmetic::Fast`].
+//!
+//! Each row of the input is cut into blocks of 32 numbers. A block becomes one scale and 32 codes
+//! from -127 to 127. Codes of weights and codes of the input are multiplied and added as
+//! integers, which is exact. Each span of the weights (16 or 32 elements with one scale)
+//! then adds one number to its row's sum, in the order of the elements:
+//!
+//! ```text
+//! sum += float(integer product) * (scale of the weights * scale of the input)
+//! sum += offset of the weights * (scale of the input * sum of its codes)
+//! ```
+//!
+//! Both lines are fused multiplications and additions. Every instruction set and every number of
+//! rows computes just that, so a result has the same bits everywhere. Only the rounding of the
+//! input changes a result: by about 0.5 % of the magnitude of its terms at the most.
+//!
+//! Eight rows of the weights lie in the eight lanes of a vector.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `activations.rs` | the input in 8 bits |
+//! | `bytes.rs` | the interface to 32 bytes of an instruction set; `x86.rs`, `portable.rs` |
+//! | `codes.rs` | the codes of each format, 32 at a time |
+//! | `scales.rs` | the scales of eight rows, side by side |
+//! | `few.rs` | products with a few rows of the input: codes are decoded in registers |
+//! | `many.rs` | products with more rows: codes are decoded once, into scratch memory |
+
+mod activations;
+mod bytes;
+mod codes;
+mod few;
+mod many;
+mod portable;
+mod scales;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub(crate) use activations::Activations;
+
+use super::{Rows, Storage, blocks, codebooks, k_quants};
+use crate::linear::{Part, chunk_at, chunk_rows};
+use crate::pool::Pool;
+use crate::scratch;
+use crate::simd::InstructionSet;
+use crate::split::Split;
+use bytes::{Bytes, Unit};
+use codes::Codes;
+
+/// How products with quantised weights are computed. Products with F32, F16 and BF16 are the same
+/// for both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Arithmetic {
+    /// In single precision.
+    #[default]
+    Exact,
+    /// With activations that are rounded to 8 bits, and integer products. Takes less time.
+    /// x86-64 machines without AVX2 and FMA compute as for [`Exact`](Arithmetic::Exact), which is
+    /// faster there.
+    Fast,
+}
+
+/// Maximum rows of the input for which codes are decoded anew for each row. With more, decoding
+/// once into memory was measured to be faster.
+const DIRECT_ROWS: usize = 2;
+
+/// [`linear`](crate::linear::linear) with [`Arithmetic::Fast`]. A row's result is the same to
+/// the last bit regardless of the other rows, their number, the threads and the instruction set.
+/// Where a block of 32 numbers of the input has one that is not finite, the row's results are
+/// NaN.
+///
+/// # Panics
+///
+/// As for [`linear`](crate::linear::linear).
+pub fn linear(
+    pool: &Pool,
+    input: &[f32],
+    weight: &[Rows<'_>],
+    bias: Option<&[f32]>,
+    output: &mut [f32],
+) {
+    let set = InstructionSet::best();
+    let Some(activations) = activations(Arithmetic::Fast, set, pool, input, &[weight]) else {
+        return crate::linear::linear(pool, input, weight, bias, output);
+    };
+    let width = activations.width();
+    let widths_fit = weight.iter().all(|part| part.width() == width);
+    assert!(widths_fit, "stacked matrices with different widths");
+    let n: usize = weight.iter().map(Rows::rows).sum();
+    let rows = input.len() / width;
+    assert_eq!(rows * width, input.len(), "numbers of the input");
+    assert_eq!(rows * n, output.len(), "numbers of the output");
+    assert!(bias.is_none_or(|bias| bias.len() == n));
+    let chunk = chunk_rows(pool, n, width);
+    let count = |part: &Rows<'_>| part.rows().div_ceil(chunk);
+    let output = Split::new(output);
+    pool.run(weight.iter().map(count).sum(), |index| {
+        let (part, columns, first) = chunk_at(weight, chunk, index);
+        let end = first + columns.len();
+        let part = Part {
+            input,
+            weight: part.slice(columns),
+            bias: bias.map(|bias| &bias[first..end]),
+            output: &output,
+            first,
+            n,
+        };
+        compute(&part, Some(&activations), 0, set);
+    });
+}
+
+/// Whether integer products take less time than exact ones. Plain code has no fused
+/// multiplication and addition on x86-64, and calls a function for each.
+fn pays(set: InstructionSet) -> bool {
+    !(cfg!(target_arch = "x86_64") && set == InstructionSet::Portable)
+}
+
+/// The input in 8 bits, if products with these weights use it.
+pub(crate) fn activations(
+    arithmetic: Arithmetic,
+    set: InstructionSet,
+    pool: &Pool,
+    input: &[f32],
+    weights: &[&[Rows<'_>]],
+) -> Option<Activations> {
+    let mut weights = weights.iter().copied().flatten();
+    let supported = weights.find(|part| is_supported(part.storage))?;
+    let used = arithmetic == Arithmetic::Fast && pays(set);
+    used.then(|| Activations::new_on(set, pool, input, supported.width))
+}
+
+/// Computes a part of a product. Its input is `activations` from row `first`. Without them, and
+/// for storages that are not blocks, it is computed exactly.
+pub(crate) fn compute(
+    part: &Part<'_>,
+    activations: Option<&Activations>,
+    first: usize,
+    set: InstructionSet,
+) {
+    match activations {
+        Some(activations) if is_supported(part.weight.storage) => {
+            compute_on(part, activations, first, Unit::best(set));
+        }
+        _ => part.compute(set),
+    }
+}
+
+/// Whether a storage has codes for integer products.
+fn is_supported(storage: Storage) -> bool {
+    matches!(
+        storage,
+        Storage::Q8_0
+            | Storage::Q4_0
+            | Storage::Q4_1
+            | Storage::Q5_0
+            | Storage::Q5_1
+            | Storage::Q2K
+            | Storage::Q3K
+            | Storage::Q4K
+            | Storage::Q5K
+            | Storage::Q6K
+            | Storage::Iq4Nl
+            | Storage::Iq4Xs
+            | Storage::Mxfp4
+    )
+}
+
+fn compute_on(part: &Part<'_>, activations: &Activations, first: usize, unit: Unit) {
+    let rows = part.input.len() / part.weight.width;
+    let product = Product {
+        part,
+        activations,
+        first,
+        rows,
+    };
+    match part.weight.storage {
+        Storage::Q8_0 => product.compute::<blocks::Q8_0>(unit),
+        Storage::Q4_0 => product.compute::<blocks::Q4_0>(unit),
+        Storage::Q4_1 => product.compute::<blocks::Q4_1>(unit),
+        Storage::Q5_0 => product.compute::<blocks::Q5_0>(unit),
+        Storage::Q5_1 => product.compute::<blocks::Q5_1>(unit),
+        Storage::Q2K => product.compute::<k_quants::Q2K>(unit),
+        Storage::Q3K => product.compute::<k_quants::Q3K>(unit),
+        Storage::Q4K => product.compute::<k_quants::Q4K>(unit),
+        Storage::Q5K => product.compute::<k_quants::Q5K>(unit),
+        Storage::Q6K => product.compute::<k_quants::Q6K>(unit),
+        Storage::Iq4Nl => product.compute::<codebooks::Iq4Nl>(unit),
+        Storage::Iq4Xs => product.compute::<codebooks::Iq4Xs>(unit),
+        Storage::Mxfp4 => product.compute::<codebooks::Mxfp4>(unit),
+        other => unreachable!("{other:?} has no codes"),
+    }
+}
+
+/// A part of a product, with its input in 8 bits.
+struct Product<'a> {
+    part: &'a Part<'a>,
+    activations: &'a Activations,
+    /// Rows of the activations.
+    first: usize,
+    rows: usize,
+}
+
+impl Product<'_> {
+    fn compute<F: Codes>(&self, unit: Unit) {
+        let Rows { bytes, width, .. } = self.part.weight;
+        let weights = Blocks::<F>::new(bytes, width);
+        assert_eq!(self.activations.width(), width, "width of the activations");
+        assert!(self.first + self.rows <= self.activations.rows());
+        if self.rows <= DIRECT_ROWS {
+            unit.run(few::Few {
+                product: self,
+                weights,
+            });
+        } else {
+            scratch::for_weights(|memory| {
+                unit.run(many::Many {
+                    product: self,
+                    weights,
+                    memory,
+                });
+            });
+        }
+    }
+
+    /// Writes the sums of up to eight columns from `column` of a row.
+    #[inline(always)]
+    fn put(&self, row: usize, column: usize, sums: &[f32]) {
+        let Part { output, n, .. } = *self.part;
+        let from = row * n + self.part.first + column;
+        // SAFETY: only this part computes these columns.
+        let output = unsafe { output.part(from..from + sums.len()) };
+        for (lane, (output, sum)) in output.iter_mut().zip(sums).enumerate() {
+            let bias = self.part.bias.map_or(0.0, |bias| bias[column + lane]);
+            *output = sum + bias;
+        }
+    }
+}
+
+/// Rows that are computed together: one in each lane.
+const LANES: usize = 8;
+
+/// Rows of blocks of one format.
+#[derive(Clone, Copy)]
+struct Blocks<'a, F> {
+    bytes: &'a [u8],
+    width: usize,
+    row_bytes: usize,
+    format: std::marker::PhantomData<F>,
+}
+
+impl<'a, F: Codes> Blocks<'a, F> {
+    /// # Panics
+    ///
+    /// When the bytes are not whole rows of whole blocks.
+    fn new(bytes: &'a [u8], width: usize) -> Blocks<'a, F> {
+        const { assert!(align_of::<F::Block>() == 1, "blocks lie anywhere") };
+        assert!(width > 0 && width.is_multiple_of(F::ELEMENTS));
+        let row_bytes = width / F::ELEMENTS * size_of::<F::Block>();
+        assert!(bytes.len().is_multiple_of(row_bytes));
+        Blocks {
+            bytes,
+            width,
+            row_bytes,
+            format: std::marker::PhantomData,
+        }
+    }
+
+    fn rows(&self) -> usize {
+        self.bytes.len() / self.row_bytes
+    }
+
+    /// Blocks of a row.
+    fn count(&self) -> usize {
+        self.width / F::ELEMENTS
+    }
+
+    /// The blocks of eight rows from `first`. Rows after the last one repeat it.
+    ///
+    /// # Panics
+    ///
+    /// When there is no row `first`.
+    #[inline(always)]
+    fn eight(&self, first: usize) -> [&'a [F::Block]; LANES] {
+        let last = self.rows() - 1;
+        assert!(first <= last);
+        std::array::from_fn(|lane| {
+            let at = (first + lane).min(last) * self.row_bytes;
+            let bytes = &self.bytes[at..at + self.row_bytes];
+            // SAFETY: a block is an array of bytes, and these are `count` of them.
+            unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), self.count()) }
+        })
+    }
+
+    /// Prefetches the part of the eight rows after those from `first` that block `index` of all
+    /// is.
+    #[inline(always)]
+    fn prefetch<B: Bytes>(&self, bytes: B, first: usize, index: usize) {
+        use crate::simd::Simd;
+        const LINE: usize = 64;
+        let share = LANES * size_of::<F::Block>();
+        let from = (first + LANES) * self.row_bytes + index * share;
+        for line in (0..share).step_by(LINE) {
+            let at = self.bytes.as_ptr().wrapping_add(from + line);
+            bytes.floats().prefetch(at);
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! [`Bytes`] on AVX2, with or without VNNI's instruction for products of bytes.
+//!
+//! `vpmaddubsw` multiplies unsigned bytes with signed ones and adds pairs of products to 16 bits.
+//! Codes of few bits leave room to add several such sums before they are widened. Codes with
+//! signs are multiplied as their magnitudes, with others that take over the signs.
+
+use std::arch::x86_64::*;
+
+use super::bytes::{Bytes, Work};
+use super::codes::Codes;
+use crate::simd::{Avx2, Simd};
+
+/// Without VNNI.
+const PLAIN: u8 = 0;
+/// `vpdpbusd` of AVX-512.
+const AVX512_VNNI: u8 = 1;
+/// `vpdpbusd` of AVX.
+const AVX_VNNI: u8 = 2;
+
+/// Runs `work` with AVX2.
+///
+/// # Safety
+///
+/// The machine has AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn run_avx2(work: impl Work) {
+    // SAFETY: the caller's promise.
+    work.run(X86::<PLAIN>(unsafe { Avx2::new() }));
+}
+
+/// Runs `work` with AVX2 and the VNNI of AVX-512.
+///
+/// # Safety
+///
+/// The machine has AVX2, FMA, F16C, and AVX-512 with BW, VL and VNNI.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
+pub(super) unsafe fn run_avx512_vnni(work: impl Work) {
+    // SAFETY: the caller's promise.
+    work.run(X86::<AVX512_VNNI>(unsafe { Avx2::new() }));
+}
+
+/// Runs `work` with AVX2 and the VNNI of AVX.
+///
+/// # Safety
+///
+/// The machine has AVX2, FMA, F16C and AVX-VNNI.
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub(super) unsafe fn run_avx_vnni(work: impl Work) {
+    // SAFETY: the caller's promise.
+    work.run(X86::<AVX_VNNI>(unsafe { Avx2::new() }));
+}
+
+/// Proof that the machine has AVX2 and this kind of VNNI.
+#[derive(Clone, Copy)]
+struct X86<const VNNI: u8>(Avx2);
+
+/// Wraps intrinsics that need nothing but the instruction set.
+macro_rules! intrinsic {
+    ($call:expr) => {
+        // SAFETY: `self` is the proof that the machine has the instruction.
+        unsafe { $call }
+    };
+}
+
+/// Sums of two products with codes that can be added in 16 bits.
+const fn sums_in_16_bits<F: Codes>() -> i32 {
+    32_767 / (2 * 127 * F::CODE_MAX)
+}
+
+impl<const VNNI: u8> X86<VNNI> {
+    /// For each of eight groups of four bytes, two sums of two products, in 16 bits.
+    #[inline(always)]
+    fn pairs<F: Codes>(self, codes: __m256i, other: __m256i) -> __m256i {
+        intrinsic!(if F::HAS_SIGNS {
+            _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(other, codes))
+        } else {
+            _mm256_maddubs_epi16(codes, other)
+        })
+    }
+
+    /// The sums of pairs of 16 bits, in 32 bits.
+    #[inline(always)]
+    fn widen(self, pairs: __m256i) -> __m256i {
+        intrinsic!(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    }
+
+    /// `sum` and, for each of eight groups of four bytes, the sum of four products.
+    #[inline(always)]
+    fn fours<F: Codes>(self, sum: __m256i, codes: __m256i, other: __m256i) -> __m256i {
+        if VNNI == PLAIN {
+            let fours = self.widen(self.pairs::<F>(codes, other));
+            return intrinsic!(_mm256_add_epi32(sum, fours));
+        }
+        let (codes, other) = if F::HAS_SIGNS {
+            intrinsic!((_mm256_abs_epi8(codes), _mm256_sign_epi8(other, codes)))
+        } else {
+            (codes, other)
+        };
+        if VNNI == AVX512_VNNI {
+            intrinsic!(_mm256_dpbusd_epi32(sum, codes, other))
+        } else {
+            intrinsic!(_mm256_dpbusd_avx_epi32(sum, codes, other))
+        }
+    }
+
+    /// Adds the halves of each half of two rows, in 16 or 32 bits. Each half of the result has
+    /// two numbers of 32 bits of both rows.
+    #[inline(always)]
+    fn halve<const BITS: u8>(self, a: __m256i, b: __m256i) -> __m256i {
+        intrinsic!({
+            let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            if BITS == 16 {
+                _mm256_add_epi16(low, high)
+            } else {
+                _mm256_add_epi32(low, high)
+            }
+        })
+    }
+
+    /// [`halve`](Self::halve) for two of its results. Each half has one number of four rows.
+    #[inline(always)]
+    fn halve_again<const BITS: u8>(self, a: __m256i, b: __m256i) -> __m256i {
+        intrinsic!({
+            let (low, high) = (_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+            if BITS == 16 {
+                _mm256_add_epi16(low, high)
+            } else {
+                _mm256_add_epi32(low, high)
+            }
+        })
+    }
+
+    /// For each half of four rows of 32 codes, the sum of all products: four sums in each half.
+    #[inline(always)]
+    fn four_rows<F: Codes>(self, rows: &[__m256i], other: __m256i) -> __m256i {
+        let [a, b, c, d] = [rows[0], rows[1], rows[2], rows[3]];
+        if VNNI == PLAIN && sums_in_16_bits::<F>() >= 2 {
+            let ab = self.halve::<16>(self.pairs::<F>(a, other), self.pairs::<F>(b, other));
+            let cd = self.halve::<16>(self.pairs::<F>(c, other), self.pairs::<F>(d, other));
+            if sums_in_16_bits::<F>() >= 4 {
+                self.widen(self.halve_again::<16>(ab, cd))
+            } else {
+                self.halve_again::<32>(self.widen(ab), self.widen(cd))
+            }
+        } else {
+            let zero = intrinsic!(_mm256_setzero_si256());
+            let (a, b) = (
+                self.fours::<F>(zero, a, other),
+                self.fours::<F>(zero, b, other),
+            );
+            let (c, d) = (
+                self.fours::<F>(zero, c, other),
+                self.fours::<F>(zero, d, other),
+            );
+            self.halve_again::<32>(self.halve::<32>(a, b), self.halve::<32>(c, d))
+        }
+    }
+
+    /// Four rows of four numbers of four bytes, in each half: the columns.
+    #[inline(always)]
+    fn transpose_four(self, rows: &[__m256i]) -> [__m256i; 4] {
+        let [a, b, c, d] = [rows[0], rows[1], rows[2], rows[3]];
+        intrinsic!({
+            let (ab, more_ab) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            let (cd, more_cd) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+            [
+                _mm256_unpacklo_epi64(ab, cd),
+                _mm256_unpackhi_epi64(ab, cd),
+                _mm256_unpacklo_epi64(more_ab, more_cd),
+                _mm256_unpackhi_epi64(more_ab, more_cd),
+            ]
+        })
+    }
+
+    /// Four codes, eight times.
+    ///
+    /// # Safety
+    ///
+    /// `from` is readable for four codes.
+    #[inline(always)]
+    unsafe fn load_four(self, from: *const i8) -> __m256i {
+        // SAFETY: the caller's promise.
+        let four = unsafe { from.cast::<i32>().read_unaligned() };
+        intrinsic!(_mm256_set1_epi32(four))
+    }
+}
+
+impl<const VNNI: u8> Bytes for X86<VNNI> {
+    type Floats = Avx2;
+    type Bytes = __m256i;
+    type Ints = __m256i;
+
+    #[inline(always)]
+    fn floats(self) -> Avx2 {
+        self.0
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        self.0.mul_add(a, b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const u8) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_twice(self, from: *const u8) -> __m256i {
+        // SAFETY: the caller's promise.
+        let half = unsafe { _mm_loadu_si128(from.cast()) };
+        intrinsic!(_mm256_broadcastsi128_si256(half))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8, bytes: __m256i) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_si256(to.cast(), bytes) }
+    }
+
+    #[inline(always)]
+    fn splat(self, byte: u8) -> __m256i {
+        intrinsic!(_mm256_set1_epi8(byte as i8))
+    }
+
+    #[inline(always)]
+    fn and(self, a: __m256i, b: __m256i) -> __m256i {
+        intrinsic!(_mm256_and_si256(a, b))
+    }
+
+    #[inline(always)]
+    fn or(self, a: __m256i, b: __m256i) -> __m256i {
+        intrinsic!(_mm256_or_si256(a, b))
+    }
+
+    #[inline(always)]
+    fn shift_right(self, bytes: __m256i, count: usize) -> __m256i {
+        intrinsic!(_mm256_srl_epi16(bytes, _mm_cvtsi32_si128(count as i32)))
+    }
+
+    #[inline(always)]
+    fn shift_left(self, bytes: __m256i, count: usize) -> __m256i {
+        intrinsic!(_mm256_sll_epi16(bytes, _mm_cvtsi32_si128(count as i32)))
+    }
+
+    #[inline(always)]
+    fn lower_and_upper(self, bytes: __m256i) -> __m256i {
+        intrinsic!({
+            let shifted = _mm256_srlv_epi64(bytes, _mm256_setr_epi64x(0, 0, 4, 4));
+            _mm256_and_si256(shifted, _mm256_set1_epi8(15))
+        })
+    }
+
+    #[inline(always)]
+    fn spread(self, word: u32) -> __m256i {
+        intrinsic!({
+            let places = _mm256_setr_epi64x(
+                0,
+                0x0101_0101_0101_0101,
+                0x0202_0202_0202_0202,
+                0x0303_0303_0303_0303,
+            );
+            let word = _mm256_shuffle_epi8(_mm256_set1_epi32(word as i32), places);
+            let bits = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+            _mm256_cmpeq_epi8(_mm256_and_si256(word, bits), bits)
+        })
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], indices: __m256i) -> __m256i {
+        // SAFETY: 16 bytes.
+        let table = unsafe { self.load_twice(table.as_ptr()) };
+        intrinsic!(_mm256_shuffle_epi8(table, indices))
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: [__m256i; 8]) -> [__m256i; 8] {
+        let [a, b, c, d] = self.transpose_four(&rows[..4]);
+        let [e, f, g, h] = self.transpose_four(&rows[4..]);
+        intrinsic!({
+            [
+                _mm256_permute2x128_si256::<0x20>(a, e),
+                _mm256_permute2x128_si256::<0x20>(b, f),
+                _mm256_permute2x128_si256::<0x20>(c, g),
+                _mm256_permute2x128_si256::<0x20>(d, h),
+                _mm256_permute2x128_si256::<0x31>(a, e),
+                _mm256_permute2x128_si256::<0x31>(b, f),
+                _mm256_permute2x128_si256::<0x31>(c, g),
+                _mm256_permute2x128_si256::<0x31>(d, h),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    fn transpose_floats(self, rows: [__m256; 8]) -> [__m256; 8] {
+        let mut bits = [intrinsic!(_mm256_setzero_si256()); 8];
+        for (bits, row) in bits.iter_mut().zip(rows) {
+            *bits = intrinsic!(_mm256_castps_si256(row));
+        }
+        let mut transposed = rows;
+        for (row, bits) in transposed.iter_mut().zip(self.transpose(bits)) {
+            *row = intrinsic!(_mm256_castsi256_ps(bits));
+        }
+        transposed
+    }
+
+    #[inline(always)]
+    fn dots<F: Codes>(self, rows: &[__m256i; 8], other: __m256i) -> [__m256i; 2] {
+        let a = self.four_rows::<F>(&rows[..4], other);
+        let b = self.four_rows::<F>(&rows[4..], other);
+        intrinsic!([
+            _mm256_permute2x128_si256::<0x20>(a, b),
+            _mm256_permute2x128_si256::<0x31>(a, b),
+        ])
+    }
+
+    #[inline(always)]
+    unsafe fn dots_across<F: Codes, const M: usize, const STEPS: usize>(
+        self,
+        rows: *const u8,
+        others: [*const i8; M],
+    ) -> [__m256i; M] {
+        let zero = intrinsic!(_mm256_setzero_si256());
+        let mut sums = [zero; M];
+        // Steps whose products are added in 16 bits.
+        let group = if VNNI == PLAIN && sums_in_16_bits::<F>() >= 2 {
+            1 << sums_in_16_bits::<F>().ilog2()
+        } else {
+            1
+        };
+        for first in (0..STEPS).step_by(group) {
+            let mut pairs = [zero; M];
+            for step in first..STEPS.min(first + group) {
+                // SAFETY: the caller promises that there are as many codes.
+                let codes = unsafe { self.load(rows.add(32 * step)) };
+                for m in 0..M {
+                    // SAFETY: as above.
+                    let other = unsafe { self.load_four(others[m].add(4 * step)) };
+                    if group == 1 {
+                        sums[m] = self.fours::<F>(sums[m], codes, other);
+                    } else {
+                        let product = self.pairs::<F>(codes, other);
+                        pairs[m] = intrinsic!(_mm256_add_epi16(pairs[m], product));
+                    }
+                }
+            }
+            if group > 1 {
+                for m in 0..M {
+                    sums[m] = intrinsic!(_mm256_add_epi32(sums[m], self.widen(pairs[m])));
+                }
+            }
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256i, b: __m256i) -> __m256i {
+        intrinsic!(_mm256_add_epi32(a, b))
+    }
+
+    #[inline(always)]
+    fn to_floats(self, ints: __m256i) -> __m256 {
+        intrinsic!(_mm256_cvtepi32_ps(ints))
+    }
+}
