@@ -156,11 +156,14 @@ impl<F: Format> Matrix for Packed<'_, F> {
     }
 
     #[inline(always)]
-    fn decode<S: Simd>(self, simd: S, rows: Range<usize>, output: &mut [f32]) {
-        let row_bytes = self.row_bytes();
-        let bytes = &self.bytes[rows.start * row_bytes..rows.end * row_bytes];
-        let output = &mut output[..rows.len() * self.width];
-        let blocks = bytes.chunks_exact(size_of::<F::Block>());
+    fn decode<S: Simd>(self, simd: S, row: usize, along: Range<usize>, output: &mut [f32]) {
+        let whole =
+            along.start.is_multiple_of(F::ELEMENTS) && along.end.is_multiple_of(F::ELEMENTS);
+        assert!(whole && along.end <= self.width && along.len() == output.len());
+        let size = size_of::<F::Block>();
+        let bytes = &self.bytes[row * self.row_bytes()..][..self.row_bytes()];
+        let bytes = &bytes[along.start / F::ELEMENTS * size..along.end / F::ELEMENTS * size];
+        let blocks = bytes.chunks_exact(size);
         for (block, output) in blocks.zip(output.chunks_exact_mut(F::ELEMENTS)) {
             for line in (0..size_of::<F::Block>()).step_by(LINE) {
                 simd.prefetch(block.as_ptr().wrapping_add(DISTANCE + line));
