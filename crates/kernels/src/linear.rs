@@ -2,11 +2,11 @@
 //!
 //! With few rows, a product is as fast as its weights arrive from memory. BLAS libraries are
 //! made for many rows: at 1 to 16 rows OpenBLAS was measured to read weights at a third of the
-//! memory's speed or less. Here every weight is read once, in order, and prefetched. At some
-//! 100 rows the two are equal.
+//! memory's speed or less. Here every weight is read once, in order, and prefetched.
 //!
-//! Quantised weights are decoded in registers where the rows are few. With more rows, some rows
-//! of the weights at a time are decoded into scratch memory. Both give the same bits.
+//! Weights are decoded in registers where the rows are few. With more rows, a few rows of the
+//! weights at a time are decoded into scratch memory, and tiles of sums are shaped for the
+//! registers (`many_rows.rs`). Both give the same bits.
 
 mod many_rows;
 

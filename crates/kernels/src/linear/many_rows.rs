@@ -194,6 +194,8 @@ impl Job for Add<'_> {
         assert!(self.input.has(rows, len) && self.weights.has(GROUP, len));
         assert!(self.sums.len() >= rows * GROUP * S::LANES);
         let mut row = 0;
+        // The sums of a tile, its rows of the input and one vector of weights fill the registers.
+        // Fewer than eight sums would wait for each other.
         while row < rows {
             // SAFETY: as many rows are left, and the lengths were just checked.
             row += unsafe {

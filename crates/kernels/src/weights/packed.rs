@@ -14,6 +14,10 @@ const LINE: usize = 64;
 /// Bytes ahead of the decoded block that are prefetched.
 const DISTANCE: usize = 2048;
 
+/// Groups that are decoded without a loop around them: half a block of 256 elements. Places and
+/// shifts are constants then.
+const UNROLLED: usize = 8;
+
 /// Rows of blocks of one format.
 #[derive(Clone, Copy)]
 pub(super) struct Packed<'a, F> {
@@ -171,14 +175,17 @@ impl<F: Format> Matrix for Packed<'_, F> {
             // SAFETY: the block's bytes.
             let block = unsafe { &*block.as_ptr().cast::<F::Block>() };
             let scales = F::scales(simd, block);
-            for (group, output) in output.chunks_exact_mut(GROUP).enumerate() {
-                // SAFETY: `group` is one of the block's.
-                let codes = unsafe { F::codes(simd, block, group) };
-                for (part, output) in output.chunks_exact_mut(S::LANES).enumerate() {
-                    simd.store_part(
-                        output,
-                        weights::<S, F, 0>(simd, codes, &scales, group, part),
-                    );
+            let together = UNROLLED.min(F::ELEMENTS / GROUP);
+            for (first, output) in output.chunks_exact_mut(together * GROUP).enumerate() {
+                for index in 0..together {
+                    let group = first * together + index;
+                    // SAFETY: `group` is one of the block's.
+                    let codes = unsafe { F::codes(simd, block, group) };
+                    let output = &mut output[index * GROUP..][..GROUP];
+                    for (part, output) in output.chunks_exact_mut(S::LANES).enumerate() {
+                        let weights = weights::<S, F, 0>(simd, codes, &scales, group, part);
+                        simd.store_part(output, weights);
+                    }
                 }
             }
         }
