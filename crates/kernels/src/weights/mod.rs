@@ -244,7 +244,8 @@ impl<'a> Rows<'a> {
     /// more, decoding once into memory was measured to be as fast or faster.
     pub(super) fn direct_rows(&self, set: InstructionSet) -> usize {
         match (self.storage, set) {
-            (Storage::F32 | Storage::F16 | Storage::Bf16, _) => 12,
+            (Storage::F32, _) => 16,
+            (Storage::F16 | Storage::Bf16, _) => 12,
             (_, InstructionSet::Portable) => 0,
             (Storage::Q4_0 | Storage::Q4_1, _) => 2,
             _ => 4,
