@@ -2,17 +2,19 @@
 //!
 //! With few rows, a product is as fast as its weights arrive from memory. BLAS libraries are
 //! made for many rows: at 1 to 16 rows OpenBLAS was measured to read weights at a third of the
-//! memory's speed or less. Here every weight is read once, in order, and prefetched. At some
-//! 100 rows the two are equal.
+//! memory's speed or less. Here every weight is read once, in order, and prefetched.
 //!
-//! Quantised weights are decoded in registers where the rows are few. With more rows, some rows
-//! of the weights at a time are decoded into scratch memory. Both give the same bits.
+//! Weights are decoded in registers where the rows are few. With more rows, a few rows of the
+//! weights at a time are decoded into scratch memory, and tiles of sums are shaped for the
+//! registers (`many_rows.rs`). Both give the same bits.
+
+mod many_rows;
 
 use std::ops::Range;
 
 use super::pool::Pool;
 use super::products::{SUMS_MAX, sums};
-use super::scratch::{self, Scratch};
+use super::scratch;
 use super::simd::{InstructionSet, Job, Simd, dispatch_on};
 use super::split::Split;
 use super::weights::{Matrix, Rows, Visitor};
@@ -26,10 +28,7 @@ const CHUNKS_PER_THREAD: usize = 4;
 
 /// Rows of the weights that are multiplied with all rows of the input before the next ones.
 /// They stay in the second level of cache meanwhile.
-const GROUP: usize = 16;
-
-/// Numbers of decoded weights that stay in the second level of cache.
-const DECODED: usize = 64 << 10;
+pub(super) const GROUP: usize = 16;
 
 /// Each row of `output` (`[rows, n]`) becomes the dot products of that row of `input` (`[rows,
 /// width]`) with all `n` rows of `weight`, plus `bias` (`[n]`). The matrices of `weight` are
@@ -55,11 +54,14 @@ pub fn linear(
     assert_eq!(rows * width, input.len(), "numbers of the input");
     assert_eq!(rows * n, output.len(), "numbers of the output");
     assert!(bias.is_none_or(|bias| bias.len() == n));
-    let chunk = chunk_rows(pool, n, width);
+    let set = InstructionSet::best();
+    let are_many = weight.iter().any(|part| rows > part.direct_rows(set));
+    let group = if are_many { many_rows::GROUP } else { GROUP };
+    let chunk = chunk_rows(pool, n, width, group);
     let count = |part: &Rows<'_>| part.rows().div_ceil(chunk);
     let output = Split::new(output);
     pool.run(weight.iter().map(count).sum(), |index| {
-        let (part, columns, first) = chunk_at(weight, chunk, index);
+        let (part, columns, first) = chunk_at(weight, [chunk, group], index);
         let end = first + columns.len();
         let part = Part {
             input,
@@ -69,22 +71,22 @@ pub fn linear(
             first,
             n,
         };
-        part.compute(InstructionSet::best());
+        part.compute(set);
     });
 }
 
-/// Maximum rows of the weights in a chunk, for `n` rows in all.
-pub(super) fn chunk_rows(pool: &Pool, n: usize, width: usize) -> usize {
+/// Maximum rows of the weights in a chunk, for `n` rows in all: a multiple of `group`.
+pub(super) fn chunk_rows(pool: &Pool, n: usize, width: usize, group: usize) -> usize {
     let even = n.div_ceil(CHUNKS_PER_THREAD * pool.threads());
-    even.max(CHUNK / width).next_multiple_of(GROUP)
+    even.max(CHUNK / width).next_multiple_of(group)
 }
 
 /// The matrix that the chunk with this index is in, the chunk's rows, and the column of the
 /// output that the first of them is. No chunk has more than `chunk` rows, and those of a matrix
-/// are about equal.
+/// are about equal, in multiples of `group`.
 pub(super) fn chunk_at<'a>(
     weight: &[Rows<'a>],
-    chunk: usize,
+    [chunk, group]: [usize; 2],
     mut index: usize,
 ) -> (Rows<'a>, Range<usize>, usize) {
     let mut first = 0;
@@ -92,7 +94,7 @@ pub(super) fn chunk_at<'a>(
         let rows = part.rows();
         let count = rows.div_ceil(chunk);
         if index < count {
-            let even = rows.div_ceil(count).next_multiple_of(GROUP);
+            let even = rows.div_ceil(count).next_multiple_of(group);
             let start = rows.min(index * even);
             return (*part, start..rows.min(start + even), first + start);
         }
@@ -121,34 +123,9 @@ impl Part<'_> {
         if rows <= self.weight.direct_rows(set) {
             self.weight.visit(ComputeOn { part: self, set });
         } else {
-            scratch::for_weights(|memory| self.decode_and_compute(set, memory));
+            scratch::for_weights(|memory| many_rows::compute(self, set, memory));
         }
     }
-
-    /// Decodes some rows of the weights at a time into `memory`, for all rows of the input.
-    fn decode_and_compute(&self, set: InstructionSet, memory: &mut Scratch) {
-        let (n, width) = (self.weight.rows(), self.weight.width());
-        let group = decoded_rows(set, width);
-        let [decoded] = memory.take([group * width]);
-        for first in (0..n).step_by(group) {
-            let rows = first..n.min(first + group);
-            let decoded = &mut decoded[..rows.len() * width];
-            self.weight.slice(rows).decode_all(set, decoded);
-            let part = Part {
-                weight: Rows::from_f32(decoded, width),
-                bias: self.bias.map(|bias| &bias[first..]),
-                first: self.first + first,
-                ..*self
-            };
-            part.compute(set);
-        }
-    }
-}
-
-/// Rows of the weights that are decoded at a time: at least a whole tile for one row of the input.
-fn decoded_rows(set: InstructionSet, width: usize) -> usize {
-    let tile = if set.lanes() == 8 { 8 } else { SUMS_MAX };
-    (DECODED / width / tile * tile).clamp(tile, GROUP)
 }
 
 struct ComputeOn<'a> {
@@ -293,9 +270,9 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn equals_the_reference(
-            rows in 1_usize..12,
+            rows in 1_usize..41,
             sixteens in 1_usize..6,
-            n in 1_usize..40,
+            n in 1_usize..60,
             biased: bool,
             threads in 1_usize..4,
             seed in proptest::collection::vec(-2.0_f32..2.0, 61),
@@ -327,41 +304,62 @@ mod tests {
         }
     }
 
+    /// A product with some rows of the input on one instruction set.
+    fn product(
+        set: InstructionSet,
+        input: &[f32],
+        weight: Rows<'_>,
+        bias: Option<&[f32]>,
+    ) -> Vec<f32> {
+        let n = weight.rows();
+        let mut output = vec![f32::NAN; input.len() / weight.width() * n];
+        let part = Part {
+            input,
+            weight,
+            bias,
+            output: &Split::new(&mut output),
+            first: 0,
+            n,
+        };
+        part.compute(set);
+        output
+    }
+
+    /// Widths of one span, of a short last span, and of several.
     #[test]
     fn rows_do_not_depend_on_each_other() {
         let seed = [1.0, -0.5, 0.25, 0.7, -0.3];
-        let (width, n, rows) = (112, 45, 11);
-        let input = numbers(rows * width, &seed, 0);
-        let weight = numbers(n * width, &seed, 1);
-        let product = |set, input: &[f32]| {
-            let mut output = vec![f32::NAN; input.len() / width * n];
-            let part = Part {
-                input,
-                weight: Rows::from_f32(&weight, width),
-                bias: None,
-                output: &Split::new(&mut output),
-                first: 0,
-                n,
-            };
-            part.compute(set);
-            output
-        };
-        for &set in InstructionSet::available() {
-            let together = product(set, &input);
-            for (row, expected) in input.chunks(width).zip(together.chunks(n)) {
-                assert_eq!(product(set, row), expected, "{set:?}");
+        let rows = 150;
+        for (width, n) in [(16, 1), (112, 45), (592, 13), (1200, 26)] {
+            let input = numbers(rows * width, &seed, 0);
+            let weight = numbers(n * width, &seed, 1);
+            let bias = numbers(n, &seed, 2);
+            let weight = Rows::from_f32(&weight, width);
+            for &set in InstructionSet::available() {
+                let product = |input: &[f32]| product(set, input, weight, Some(&bias));
+                let alone: Vec<f32> = input.chunks(width).flat_map(product).collect();
+                for count in (1..=40).chain([64, 127, 129, rows]) {
+                    let found = product(&input[..count * width]);
+                    assert_eq!(
+                        found,
+                        alone[..count * n],
+                        "{set:?}, {count} rows of {width}"
+                    );
+                }
             }
         }
     }
 
     #[test]
     fn threads_share_the_weights() {
-        let input = numbers(3 * 64, &[1.0, -0.5, 0.25], 0);
-        let weight = numbers(2000 * 64, &[1.0, -0.5, 0.25], 1);
-        let [mut one, mut three] = [vec![0.0; 6000], vec![0.0; 6000]];
-        let weight = [Rows::from_f32(&weight, 64)];
-        linear(&Pool::new(1), &input, &weight, None, &mut one);
-        linear(&Pool::new(3), &input, &weight, None, &mut three);
-        assert_eq!(one, three);
+        for rows in [3, 29] {
+            let input = numbers(rows * 64, &[1.0, -0.5, 0.25], 0);
+            let weight = numbers(2000 * 64, &[1.0, -0.5, 0.25], 1);
+            let [mut one, mut three] = [vec![0.0; rows * 2000], vec![0.0; rows * 2000]];
+            let weight = [Rows::from_f32(&weight, 64)];
+            linear(&Pool::new(1), &input, &weight, None, &mut one);
+            linear(&Pool::new(3), &input, &weight, None, &mut three);
+            assert_eq!(one, three, "{rows} rows");
+        }
     }
 }

@@ -265,7 +265,11 @@ fn mistakes_are_noticed() {
 #[test]
 fn bits_do_not_depend_on_other_rows_or_threads() {
     // With many columns the weights of one expert are several parts.
-    for (count, widths, rows) in [([5, 3], [64, 48], 23), ([2, 2], [512, 272], 9)] {
+    for (count, widths, rows) in [
+        ([5, 3], [64, 48], 23),
+        ([2, 2], [512, 272], 9),
+        ([3, 2], [592, 80], 60),
+    ] {
         let case = Case::new(count, widths, rows, 7).with_biases();
         let matrices = case.matrices();
         for &set in InstructionSet::available() {

@@ -314,6 +314,8 @@ impl Simd for Avx2 {
         })
     }
 
+    /// The compiler's own conversion of one number inserts it into a register whose other bits it
+    /// leaves as they are, and so waits for whatever wrote that register last.
     #[inline(always)]
     unsafe fn load_fields<const BITS: usize>(self, from: *const u8, part: usize) -> __m256 {
         let shifts = const { field_shifts(BITS) };
@@ -332,8 +334,16 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn half(self, bits: u16) -> f32 {
-        intrinsic!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(
-            bits
-        )))))
+        intrinsic!({
+            let bits = _mm_cvtsi32_si128(i32::from(bits));
+            let number: __m128;
+            std::arch::asm!(
+                "vcvtph2ps {number}, {bits}",
+                bits = in(xmm_reg) bits,
+                number = lateout(xmm_reg) number,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+            _mm_cvtss_f32(number)
+        })
     }
 }

@@ -316,11 +316,12 @@ impl<G: Scaling, const BITS: usize> Matrix for Grouped<'_, G, BITS> {
     }
 
     #[inline(always)]
-    fn decode<S: Simd>(self, simd: S, rows: Range<usize>, output: &mut [f32]) {
-        let row_bytes = self.row_bytes();
-        let codes = &self.codes[rows.start * row_bytes..rows.end * row_bytes];
-        let output = &mut output[..rows.len() * self.width];
-        let first = rows.start * self.groups();
+    fn decode<S: Simd>(self, simd: S, row: usize, along: Range<usize>, output: &mut [f32]) {
+        let whole = along.start.is_multiple_of(self.group) && along.end.is_multiple_of(self.group);
+        assert!(whole && along.end <= self.width && along.len() == output.len());
+        let codes = &self.codes[row * self.row_bytes()..][..self.row_bytes()];
+        let codes = &codes[along.start / 8 * BITS..along.end / 8 * BITS];
+        let first = row * self.groups() + along.start / self.group;
         let groups = codes.chunks_exact(self.group / 8 * BITS);
         for (index, (codes, output)) in groups.zip(output.chunks_exact_mut(self.group)).enumerate()
         {

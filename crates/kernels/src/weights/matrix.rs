@@ -28,12 +28,13 @@ pub(crate) trait Matrix: Copy + Send + Sync {
     /// [`along`] for one row and one other. Results are the same to the last bit.
     fn along_one<S: Simd>(self, simd: S, row: usize, other: &[f32]) -> [f32; SUMS_MAX];
 
-    /// Decodes some rows into the first numbers of `output`.
+    /// Decodes the elements `along` a row, which are whole blocks, into `output`, which is as many
+    /// numbers.
     ///
     /// # Panics
     ///
-    /// When there are fewer rows, or `output` is too short.
-    fn decode<S: Simd>(self, simd: S, rows: Range<usize>, output: &mut [f32]);
+    /// When there are not as many.
+    fn decode<S: Simd>(self, simd: S, row: usize, along: Range<usize>, output: &mut [f32]);
 }
 
 /// Rows of numbers.
@@ -84,9 +85,10 @@ impl<N: Number> Matrix for Plain<'_, N> {
     }
 
     #[inline(always)]
-    fn decode<S: Simd>(self, simd: S, rows: Range<usize>, output: &mut [f32]) {
-        let numbers = &self.numbers[rows.start * self.width..rows.end * self.width];
-        let output = output[..numbers.len()].chunks_exact_mut(S::LANES);
+    fn decode<S: Simd>(self, simd: S, row: usize, along: Range<usize>, output: &mut [f32]) {
+        let numbers = &self.numbers[row * self.width..][..self.width][along];
+        assert_eq!(numbers.len(), output.len());
+        let output = output.chunks_exact_mut(S::LANES);
         for (numbers, output) in numbers.chunks_exact(S::LANES).zip(output) {
             // SAFETY: a whole vector of each.
             unsafe { simd.store(output.as_mut_ptr(), N::load(simd, numbers.as_ptr())) };

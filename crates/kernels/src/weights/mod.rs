@@ -305,20 +305,43 @@ impl<'a> Rows<'a> {
 
     fn decode_on(&self, set: InstructionSet, row: usize, output: &mut [f32]) {
         assert_eq!(output.len(), self.width, "numbers of a decoded row");
-        self.slice(row..row + 1).decode_all(set, output);
+        self.slice(row..row + 1)
+            .decode_span(set, 0..self.width, output, self.width);
     }
 
-    /// Decodes all rows with one instruction set. `output` is as many numbers.
-    pub(super) fn decode_all(&self, set: InstructionSet, output: &mut [f32]) {
-        self.visit(DecodeOn { set, output });
+    /// Decodes the elements `along` each row, which are whole blocks, with one instruction set.
+    /// The rows of `output` begin `stride` numbers apart.
+    pub(super) fn decode_span(
+        &self,
+        set: InstructionSet,
+        along: Range<usize>,
+        output: &mut [f32],
+        stride: usize,
+    ) {
+        let rows = self.rows();
+        self.visit(DecodeOn {
+            set,
+            rows,
+            along,
+            output,
+            stride,
+        });
     }
 
-    /// Maximum rows of an input for which products decode these weights in registers. With
+    /// The stored bytes of the elements `along` each row, which are whole blocks.
+    pub(super) fn span_bytes(self, along: Range<usize>) -> impl Iterator<Item = &'a [u8]> {
+        let (elements, bytes) = self.storage.block();
+        let span = along.start / elements * bytes..along.end / elements * bytes;
+        let rows = self.bytes.chunks_exact(self.storage.row_bytes(self.width));
+        rows.map(move |row| &row[span.clone()])
+    }
+
+    /// Maximum rows of an input for which products read these weights as they are stored. With
     /// more, decoding once into memory was measured to be as fast or faster.
     pub(super) fn direct_rows(&self, set: InstructionSet) -> usize {
         match (self.storage, set) {
-            (Storage::F32, _) => usize::MAX,
-            (Storage::F16 | Storage::Bf16, _) => 16,
+            (Storage::F32, _) => 16,
+            (Storage::F16 | Storage::Bf16, _) => 12,
             (_, InstructionSet::Portable) => 0,
             (
                 Storage::Affine {
@@ -327,6 +350,7 @@ impl<'a> Rows<'a> {
                 },
                 _,
             ) => 0,
+            (Storage::Q4_0 | Storage::Q4_1, _) => 2,
             _ => 4,
         }
     }
@@ -408,24 +432,43 @@ pub(super) trait Visitor {
     fn visit<W: Matrix>(self, matrix: W) -> Self::Output;
 }
 
-/// Decodes all rows with one instruction set.
+/// Decodes a span of all rows with one instruction set.
 struct DecodeOn<'a> {
     set: InstructionSet,
+    rows: usize,
+    along: Range<usize>,
     output: &'a mut [f32],
+    stride: usize,
 }
 
 impl Visitor for DecodeOn<'_> {
     type Output = ();
 
     fn visit<W: Matrix>(self, matrix: W) {
-        let DecodeOn { set, output } = self;
-        dispatch_on(set, Decode { matrix, output });
+        let DecodeOn {
+            set,
+            rows,
+            along,
+            output,
+            stride,
+        } = self;
+        let decode = Decode {
+            matrix,
+            rows,
+            along,
+            output,
+            stride,
+        };
+        dispatch_on(set, decode);
     }
 }
 
 struct Decode<'a, W> {
     matrix: W,
+    rows: usize,
+    along: Range<usize>,
     output: &'a mut [f32],
+    stride: usize,
 }
 
 impl<W: Matrix> Job for Decode<'_, W> {
@@ -433,7 +476,9 @@ impl<W: Matrix> Job for Decode<'_, W> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let rows = self.output.len() / self.matrix.width();
-        self.matrix.decode(simd, 0..rows, self.output);
+        for (row, output) in (0..self.rows).zip(self.output.chunks_mut(self.stride)) {
+            let output = &mut output[..self.along.len()];
+            self.matrix.decode(simd, row, self.along.clone(), output);
+        }
     }
 }

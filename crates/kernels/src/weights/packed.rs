@@ -14,6 +14,10 @@ const LINE: usize = 64;
 /// Bytes ahead of the decoded block that are prefetched.
 const DISTANCE: usize = 2048;
 
+/// Groups that are decoded without a loop around them: half a block of 256 elements. Places and
+/// shifts are constants then.
+const UNROLLED: usize = 8;
+
 /// Rows of blocks of one format.
 #[derive(Clone, Copy)]
 pub(super) struct Packed<'a, F> {
@@ -156,11 +160,14 @@ impl<F: Format> Matrix for Packed<'_, F> {
     }
 
     #[inline(always)]
-    fn decode<S: Simd>(self, simd: S, rows: Range<usize>, output: &mut [f32]) {
-        let row_bytes = self.row_bytes();
-        let bytes = &self.bytes[rows.start * row_bytes..rows.end * row_bytes];
-        let output = &mut output[..rows.len() * self.width];
-        let blocks = bytes.chunks_exact(size_of::<F::Block>());
+    fn decode<S: Simd>(self, simd: S, row: usize, along: Range<usize>, output: &mut [f32]) {
+        let whole =
+            along.start.is_multiple_of(F::ELEMENTS) && along.end.is_multiple_of(F::ELEMENTS);
+        assert!(whole && along.end <= self.width && along.len() == output.len());
+        let size = size_of::<F::Block>();
+        let bytes = &self.bytes[row * self.row_bytes()..][..self.row_bytes()];
+        let bytes = &bytes[along.start / F::ELEMENTS * size..along.end / F::ELEMENTS * size];
+        let blocks = bytes.chunks_exact(size);
         for (block, output) in blocks.zip(output.chunks_exact_mut(F::ELEMENTS)) {
             for line in (0..size_of::<F::Block>()).step_by(LINE) {
                 simd.prefetch(block.as_ptr().wrapping_add(DISTANCE + line));
@@ -168,14 +175,17 @@ impl<F: Format> Matrix for Packed<'_, F> {
             // SAFETY: the block's bytes.
             let block = unsafe { &*block.as_ptr().cast::<F::Block>() };
             let scales = F::scales(simd, block);
-            for (group, output) in output.chunks_exact_mut(GROUP).enumerate() {
-                // SAFETY: `group` is one of the block's.
-                let codes = unsafe { F::codes(simd, block, group) };
-                for (part, output) in output.chunks_exact_mut(S::LANES).enumerate() {
-                    simd.store_part(
-                        output,
-                        weights::<S, F, 0>(simd, codes, &scales, group, part),
-                    );
+            let together = UNROLLED.min(F::ELEMENTS / GROUP);
+            for (first, output) in output.chunks_exact_mut(together * GROUP).enumerate() {
+                for index in 0..together {
+                    let group = first * together + index;
+                    // SAFETY: `group` is one of the block's.
+                    let codes = unsafe { F::codes(simd, block, group) };
+                    let output = &mut output[index * GROUP..][..GROUP];
+                    for (part, output) in output.chunks_exact_mut(S::LANES).enumerate() {
+                        let weights = weights::<S, F, 0>(simd, codes, &scales, group, part);
+                        simd.store_part(output, weights);
+                    }
                 }
             }
         }

@@ -254,8 +254,8 @@ fn largest_error(found: &[f32], input: &[f32], weight: &[f32], width: usize) -> 
 #[test]
 fn products_have_the_bits_of_decoded_products() {
     for (index, storage) in ALL.into_iter().enumerate() {
-        for rows in 1..12 {
-            let width = 256 * (1 + (rows + index) % 2);
+        for rows in (1..=12).chain([16, 23]) {
+            let width = 256 * (1 + (rows + index) % 3);
             let n = 1 + (rows * 17 + index * 5) % 40;
             let owned = small_rows(storage, n, width, rows as u64);
             let input = numbers(rows * width, 9);
@@ -284,17 +284,16 @@ fn a_wrong_element_is_noticed() {
 #[test]
 fn rows_do_not_depend_on_each_other() {
     for storage in ALL {
-        let (width, n, rows) = (256, 45, 11);
+        let (width, n, rows) = (768, 45, 40);
         let owned = small_rows(storage, n, width, 4);
         let input = numbers(rows * width, 3);
         for &set in InstructionSet::available() {
-            let together = product(set, &input, owned.rows());
-            for (row, expected) in input.chunks(width).zip(together.chunks(n)) {
-                assert_eq!(
-                    product(set, row, owned.rows()),
-                    expected,
-                    "{set:?}, {storage:?}"
-                );
+            let product = |input: &[f32]| product(set, input, owned.rows());
+            let alone: Vec<f32> = input.chunks(width).flat_map(product).collect();
+            for count in 1..=rows {
+                let found = product(&input[..count * width]);
+                let place = || format!("{set:?}, {storage:?}, {count} rows");
+                assert!(found == alone[..count * n], "{}", place());
             }
         }
     }
@@ -302,7 +301,7 @@ fn rows_do_not_depend_on_each_other() {
 
 #[test]
 fn stacked_matrices_may_have_different_storage() {
-    let width = 512;
+    let width = 768;
     let stack = [
         small_rows(Storage::Q4K, 37, width, 1),
         small_rows(Storage::Q6K, 200, width, 2),
@@ -314,7 +313,7 @@ fn stacked_matrices_may_have_different_storage() {
     let weight: Vec<f32> = rows.iter().flat_map(expected).collect();
     let n = weight.len() / width;
     let bias = numbers(n, 6);
-    for (count, threads) in [(1, 3), (3, 1), (5, 2), (9, 4)] {
+    for (count, threads) in [(1, 3), (3, 1), (5, 2), (9, 4), (17, 3), (40, 2), (150, 3)] {
         let input = numbers(count * width, 7);
         let pool = Pool::new(threads);
         let [mut found, mut plain] = [vec![f32::NAN; count * n], vec![f32::NAN; count * n]];

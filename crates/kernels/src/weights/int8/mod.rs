@@ -40,7 +40,7 @@ mod x86;
 pub(crate) use activations::Activations;
 
 use super::{Rows, Storage, blocks, codebooks, k_quants};
-use crate::linear::{Part, chunk_at, chunk_rows};
+use crate::linear::{GROUP, Part, chunk_at, chunk_rows};
 use crate::pool::Pool;
 use crate::scratch;
 use crate::simd::InstructionSet;
@@ -92,11 +92,11 @@ pub fn linear(
     assert_eq!(rows * width, input.len(), "numbers of the input");
     assert_eq!(rows * n, output.len(), "numbers of the output");
     assert!(bias.is_none_or(|bias| bias.len() == n));
-    let chunk = chunk_rows(pool, n, width);
+    let chunk = chunk_rows(pool, n, width, GROUP);
     let count = |part: &Rows<'_>| part.rows().div_ceil(chunk);
     let output = Split::new(output);
     pool.run(weight.iter().map(count).sum(), |index| {
-        let (part, columns, first) = chunk_at(weight, chunk, index);
+        let (part, columns, first) = chunk_at(weight, [chunk, GROUP], index);
         let end = first + columns.len();
         let part = Part {
             input,

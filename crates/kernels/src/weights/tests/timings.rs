@@ -1,7 +1,11 @@
 //! Times of products with weights of each storage, beside the same weights in single precision.
 //!
 //! `cargo test --release -p motet-kernels -- --ignored --nocapture times_of_stored_weights`
+//!
+//! `rates_of_products` prints how many of the processor's multiplications and additions products
+//! with one or two threads reach.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use super::super::{Rows, ScaleFormat, Storage};
@@ -9,12 +13,20 @@ use super::grouped::Arrays;
 use super::{ALL, small_rows};
 use crate::linear::linear;
 use crate::pool::Pool;
+use crate::simd::{Job, Simd, dispatch};
 
 const SHAPES: [[usize; 2]; 2] = [[1536, 8960], [576, 1536]];
+
+/// `[n, width]` of the products that `rates_of_products` measures.
+const RATED: [[usize; 2]; 4] = [[1536, 576], [576, 1536], [49_152, 576], [49_152, 1536]];
+
 const ROWS: [usize; 6] = [1, 2, 4, 8, 16, 512];
 
+/// Time for one measurement.
+const SPAN: Duration = Duration::from_millis(60);
+
 /// The shortest of several products, in seconds. The weights do not stay in the caches.
-fn seconds(weights: &[Rows<'_>], rows: usize, n: usize, width: usize) -> f64 {
+fn seconds(pool: &Pool, weights: &[Rows<'_>], rows: usize, n: usize, width: usize) -> f64 {
     let input = vec![0.5; rows * width];
     let mut output = vec![0.0; rows * n];
     let mut shortest = f64::INFINITY;
@@ -22,9 +34,9 @@ fn seconds(weights: &[Rows<'_>], rows: usize, n: usize, width: usize) -> f64 {
     for round in 0.. {
         let weight = &weights[round % weights.len()..][..1];
         let begin = Instant::now();
-        linear(Pool::global(), &input, weight, None, &mut output);
+        linear(pool, &input, weight, None, &mut output);
         shortest = shortest.min(begin.elapsed().as_secs_f64());
-        if round >= 2 && start.elapsed() > Duration::from_millis(60) {
+        if round >= 2 && start.elapsed() > SPAN {
             break;
         }
     }
@@ -45,7 +57,7 @@ fn line_of(all: Rows<'_>, [n, width]: [usize; 2]) -> String {
     let storage = all.storage();
     let copies: Vec<Rows<'_>> = (0..4).map(|i| all.slice(i * n..(i + 1) * n)).collect();
     let times = ROWS.map(|rows| {
-        let seconds = seconds(&copies, rows, n, width);
+        let seconds = seconds(Pool::global(), &copies, rows, n, width);
         let weights = (n * width) as f64 / seconds / 1e9;
         let (scale, offset) = storage.span_bytes();
         let spans = width / storage.block().0 * (scale + offset);
@@ -85,6 +97,85 @@ fn times_of_stored_weights() {
             let chosen = |only: &String| only.split(',').any(|only| only == name);
             if only.as_ref().is_none_or(chosen) {
                 println!("{}", line(storage, shape));
+            }
+        }
+    }
+}
+
+/// Independent multiplications with additions, as many at a time as keep every unit busy.
+struct Peak {
+    rounds: usize,
+    factor: f32,
+}
+
+impl Job for Peak {
+    /// Floating-point operations, and the sum of the results.
+    type Output = (f64, f32);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> (f64, f32) {
+        let factor = simd.splat(self.factor);
+        let mut sums = [simd.splat(1.0); 12];
+        for _ in 0..self.rounds {
+            for sum in &mut sums {
+                *sum = simd.mul_add(*sum, factor, factor);
+            }
+        }
+        let total = sums
+            .into_iter()
+            .fold(simd.splat(0.0), |a, b| simd.add(a, b));
+        let operations = 2 * sums.len() * S::LANES * self.rounds;
+        (operations as f64, simd.sum(total))
+    }
+}
+
+/// The most floating-point operations of one core, in billions a second.
+fn peak() -> f64 {
+    let run = |_| {
+        let begin = Instant::now();
+        let (operations, sum) = dispatch(Peak {
+            rounds: 20_000,
+            factor: black_box(0.5),
+        });
+        black_box(sum);
+        operations / begin.elapsed().as_secs_f64() / 1e9
+    };
+    (0..200).map(run).fold(0.0, f64::max)
+}
+
+#[test]
+#[ignore = "prints rates"]
+fn rates_of_products() {
+    let peak = peak();
+    println!(
+        "{peak:.1} GFLOP/s of one core; GFLOP/s and share of the threads' peak at {ROWS:?} rows"
+    );
+    for [n, width] in RATED {
+        for storage in [Storage::Q4_1, Storage::Q4K, Storage::F32] {
+            if !width.is_multiple_of(storage.block().0) {
+                continue;
+            }
+            // Small matrices take turns, so that weights come from memory as in a model.
+            let copies = (100_000 / n).clamp(1, 30);
+            let matrix = small_rows(storage, n * copies, width, 7);
+            let copies: Vec<Rows<'_>> = (0..copies)
+                .map(|i| matrix.rows().slice(i * n..(i + 1) * n))
+                .collect();
+            for threads in [1, 2] {
+                let pool = Pool::new(threads);
+                let rates = ROWS.map(|rows| {
+                    let operations = (2 * rows * n * width) as f64;
+                    let rate = operations / seconds(&pool, &copies, rows, n, width) / 1e9;
+                    format!(
+                        "{rate:6.1} {:3.0} %",
+                        100.0 * rate / (peak * threads as f64)
+                    )
+                });
+                let name = format!("{storage:?}");
+                println!(
+                    "[{n}, {width}] {name:>5} {threads} threads: {}",
+                    rates.join(" | ")
+                );
             }
         }
     }
