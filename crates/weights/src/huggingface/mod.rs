@@ -1,6 +1,7 @@
 //! A Hugging Face folder: JSON configuration beside safetensors files.
 
 mod json;
+mod quantisation;
 mod shards;
 
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ impl Folder {
         for json in parts.into_iter().flatten() {
             // MLX's converter writes a copy of it as `quantization_config`.
             if let Some(quantisation) = json.object("quantization")? {
-                return MlxQuantisation::read(&quantisation).map(Some);
+                return quantisation::read(&quantisation).map(Some);
             }
             let name = "quantization_config";
             let Some(config) = json.object(name)? else {

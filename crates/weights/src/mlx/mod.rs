@@ -12,13 +12,13 @@
 //! Everything that configuration and tensors say about a module is compared when the files are
 //! opened. Scales are read, and must be finite, when a tensor is asked for.
 
-mod config;
+mod forms;
 
 use motet_core::protocol::ModelError;
 
 use super::stored::{Directory, Stored};
 use super::tensor::{Affine, Format, ScaleFormat};
-pub(crate) use config::{Grouping, MlxQuantisation};
+pub(crate) use forms::{Grouping, MlxQuantisation};
 
 /// The tensors with the scales and offsets of a quantised module.
 #[derive(Debug)]
