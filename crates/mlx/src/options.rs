@@ -42,7 +42,8 @@ pub struct MlxOptions {
     ///
     /// With [`Bf16`](CacheKind::Bf16) and [`F16`](CacheKind::F16) a budget holds twice as many
     /// tokens, with [`Int8`](CacheKind::Int8) 3.76 times as many where a head has a multiple of
-    /// 64 numbers, and each step reads less memory. All computation stays in `f32`, so only the
+    /// 64 numbers. In 16 bits each step also reads less memory. In 8 bits decoding on the
+    /// CPU spends more instructions on each number. All computation stays in `f32`, so only the
     /// rounding of cached numbers has an effect (docs/performance.md has figures). `Bf16` has
     /// the range of `f32` and 8 significant bits: the safe choice for any model. `F16` has 11,
     /// and clamps magnitudes beyond 65,504 to that: for models whose keys are known to be

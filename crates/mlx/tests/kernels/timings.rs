@@ -366,9 +366,7 @@ fn cached_codes(tokens: usize) -> Array {
         scale.into_iter().chain(codes)
     };
     let bytes: Vec<u8> = (0..2 * 3 * tokens).flat_map(group).collect();
-    let words = bytes
-        .chunks_exact(4)
-        .map(|word| f32::from_ne_bytes(word.try_into().unwrap()));
-    let words: Vec<f32> = words.collect();
+    let words = bytes.as_chunks::<4>().0.iter();
+    let words: Vec<f32> = words.map(|word| f32::from_ne_bytes(*word)).collect();
     Array::from_slice(&words, &[3, tokens as i32, 17])
 }
