@@ -10,6 +10,7 @@ pub mod experts;
 pub mod gated;
 pub mod gated_norm;
 mod gates;
+pub mod int8;
 pub mod linear;
 pub mod mamba2;
 pub mod norm;
@@ -30,9 +31,9 @@ pub use attend::{
     Rotary, SpanRange, TailRange,
 };
 pub use gated::Activation;
+pub use int8::Arithmetic;
 pub use sample::sample_rows;
 pub use simd::InstructionSet;
-pub use weights::int8::Arithmetic;
 pub use weights::{Rows, Storage};
 
 /// Threads that kernels run on, including the one that evaluates.

@@ -17,13 +17,13 @@ use std::ops::Range;
 pub use choose::{Choice, Routing, choose};
 
 use super::gated::{Activation, gated_on};
+use super::int8::{self, Activations, Arithmetic};
 use super::linear::Part;
 use super::pool::Pool;
 use super::scratch;
 use super::simd::{InstructionSet, Job, Simd, dispatch_on};
 use super::split::Split;
 use super::weights::Rows;
-use super::weights::int8::{self, Activations, Arithmetic};
 use grouped::{Grouped, Used};
 
 /// Parts of the weights for each thread, to even out.

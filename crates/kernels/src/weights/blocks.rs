@@ -17,15 +17,15 @@ use super::format::{Format, Scales, bits, bytes, half_at, sixteen};
 use crate::simd::Simd;
 
 #[derive(Clone, Copy)]
-pub(super) struct Q8_0;
+pub(crate) struct Q8_0;
 #[derive(Clone, Copy)]
-pub(super) struct Q4_0;
+pub(crate) struct Q4_0;
 #[derive(Clone, Copy)]
-pub(super) struct Q4_1;
+pub(crate) struct Q4_1;
 #[derive(Clone, Copy)]
-pub(super) struct Q5_0;
+pub(crate) struct Q5_0;
 #[derive(Clone, Copy)]
-pub(super) struct Q5_1;
+pub(crate) struct Q5_1;
 
 /// For each group: the byte of the fifth bits that an element's bit is in.
 const FIFTH_BYTE: [[u8; 16]; 2] = [

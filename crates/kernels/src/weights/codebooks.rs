@@ -21,19 +21,19 @@ use super::format::{Format, Scales, bits, bytes, half_at, scaled, sixteen, word_
 use crate::simd::Simd;
 
 #[derive(Clone, Copy)]
-pub(super) struct Iq4Nl;
+pub(crate) struct Iq4Nl;
 #[derive(Clone, Copy)]
-pub(super) struct Iq4Xs;
+pub(crate) struct Iq4Xs;
 #[derive(Clone, Copy)]
-pub(super) struct Mxfp4;
+pub(crate) struct Mxfp4;
 
 /// Values of IQ4_NL and IQ4_XS, closer to each other near zero, where most weights are.
-pub(super) const UNEVEN: [u8; 16] = unsigned([
+pub(crate) const UNEVEN: [u8; 16] = unsigned([
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ]);
 
 /// Twice the numbers of MXFP4.
-pub(super) const TWICE_E2M1: [u8; 16] =
+pub(crate) const TWICE_E2M1: [u8; 16] =
     unsigned([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]);
 
 const fn unsigned(values: [i8; 16]) -> [u8; 16] {
@@ -66,7 +66,7 @@ unsafe fn values<S: Simd, const N: usize>(
 
 /// Twice the numbers of MXFP4 that 16 quants stand for.
 #[inline(always)]
-pub(super) fn number_of<S: Simd>(simd: S, quants: S::Bytes) -> S::Bytes {
+pub(crate) fn number_of<S: Simd>(simd: S, quants: S::Bytes) -> S::Bytes {
     simd.look_up(bytes(simd, &TWICE_E2M1), quants)
 }
 
@@ -144,7 +144,7 @@ impl Format for Mxfp4 {
 /// `2^(exponent - 128)`: half of what the exponent says, because the table holds twice the
 /// numbers. The two smallest powers are subnormal.
 #[inline(always)]
-pub(super) fn half_power(exponent: u8) -> f32 {
+pub(crate) fn half_power(exponent: u8) -> f32 {
     f32::from_bits(match exponent {
         0 | 1 => 1 << (21 + exponent),
         255 => return f32::NAN,

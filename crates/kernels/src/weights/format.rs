@@ -10,10 +10,10 @@
 use crate::simd::Simd;
 
 /// Elements that are decoded at a time.
-pub(super) const GROUP: usize = 16;
+pub(crate) const GROUP: usize = 16;
 
 /// A block format.
-pub(super) trait Format: Copy + Send + Sync + 'static {
+pub(crate) trait Format: Copy + Send + Sync + 'static {
     /// An array of the block's bytes.
     type Block: Copy;
     /// Elements of a block.
@@ -37,33 +37,33 @@ pub(super) trait Format: Copy + Send + Sync + 'static {
 }
 
 /// Elements and bytes of a block.
-pub(super) const fn shape<F: Format>() -> (usize, usize) {
+pub(crate) const fn shape<F: Format>() -> (usize, usize) {
     (F::ELEMENTS, size_of::<F::Block>())
 }
 
 /// The scales and offsets of a block. Those beyond its spans are arbitrary.
 #[derive(Clone, Copy)]
-pub(super) struct Scales {
-    pub(super) scales: [f32; 16],
-    pub(super) offsets: [f32; 16],
+pub(crate) struct Scales {
+    pub(crate) scales: [f32; 16],
+    pub(crate) offsets: [f32; 16],
 }
 
 impl Scales {
     /// The scale of a block that has only one.
     #[inline(always)]
-    pub(super) fn one(scale: f32) -> Scales {
+    pub(crate) fn one(scale: f32) -> Scales {
         Scales::with_offset(scale, 0.0)
     }
 
     /// The scale of a block that has only one, where `zero` is the code of zero.
     #[inline(always)]
-    pub(super) fn around(zero: f32, scale: f32) -> Scales {
+    pub(crate) fn around(zero: f32, scale: f32) -> Scales {
         Scales::with_offset(scale, -zero * scale)
     }
 
     /// The scale and the offset of a block that has only one.
     #[inline(always)]
-    pub(super) fn with_offset(scale: f32, offset: f32) -> Scales {
+    pub(crate) fn with_offset(scale: f32, offset: f32) -> Scales {
         let (mut scales, mut offsets) = ([0.0; 16], [0.0; 16]);
         (scales[0], offsets[0]) = (scale, offset);
         Scales { scales, offsets }
@@ -72,7 +72,7 @@ impl Scales {
 
 /// 16 signed bytes times `factor`.
 #[inline(always)]
-pub(super) fn scaled<S: Simd>(simd: S, bytes: S::Bytes, factor: f32) -> [f32; 16] {
+pub(crate) fn scaled<S: Simd>(simd: S, bytes: S::Bytes, factor: f32) -> [f32; 16] {
     let mut products = [0.0; 16];
     for (part, products) in products.chunks_exact_mut(S::LANES).enumerate() {
         let numbers = simd.widen(bytes, part);
@@ -83,7 +83,7 @@ pub(super) fn scaled<S: Simd>(simd: S, bytes: S::Bytes, factor: f32) -> [f32; 16
 
 /// A constant or computed vector of bytes.
 #[inline(always)]
-pub(super) fn bytes<S: Simd>(simd: S, bytes: &[u8; 16]) -> S::Bytes {
+pub(crate) fn bytes<S: Simd>(simd: S, bytes: &[u8; 16]) -> S::Bytes {
     // SAFETY: 16 bytes.
     unsafe { simd.load_bytes(bytes.as_ptr()) }
 }
@@ -94,7 +94,7 @@ pub(super) fn bytes<S: Simd>(simd: S, bytes: &[u8; 16]) -> S::Bytes {
 ///
 /// The block has as many bytes from `at`.
 #[inline(always)]
-pub(super) unsafe fn sixteen<S: Simd, const N: usize>(
+pub(crate) unsafe fn sixteen<S: Simd, const N: usize>(
     simd: S,
     block: &[u8; N],
     at: usize,
@@ -106,18 +106,18 @@ pub(super) unsafe fn sixteen<S: Simd, const N: usize>(
 
 /// The bits `shift..` of each byte that `mask` keeps.
 #[inline(always)]
-pub(super) fn bits<S: Simd>(simd: S, bytes: S::Bytes, shift: usize, mask: u8) -> S::Bytes {
+pub(crate) fn bits<S: Simd>(simd: S, bytes: S::Bytes, shift: usize, mask: u8) -> S::Bytes {
     simd.and(simd.shift_right(bytes, shift as u32), simd.splat_byte(mask))
 }
 
 /// The half-precision number at offset `at`.
 #[inline(always)]
-pub(super) fn half_at<S: Simd, const N: usize>(simd: S, block: &[u8; N], at: usize) -> f32 {
+pub(crate) fn half_at<S: Simd, const N: usize>(simd: S, block: &[u8; N], at: usize) -> f32 {
     simd.half(u16::from_le_bytes([block[at], block[at + 1]]))
 }
 
 /// The four bytes at offset `at` as a number.
 #[inline(always)]
-pub(super) fn word_at<const N: usize>(block: &[u8; N], at: usize) -> u32 {
+pub(crate) fn word_at<const N: usize>(block: &[u8; N], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }

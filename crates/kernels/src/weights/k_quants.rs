@@ -32,15 +32,15 @@ use super::format::{Format, Scales, bits, bytes, half_at, scaled, sixteen, word_
 use crate::simd::Simd;
 
 #[derive(Clone, Copy)]
-pub(super) struct Q2K;
+pub(crate) struct Q2K;
 #[derive(Clone, Copy)]
-pub(super) struct Q3K;
+pub(crate) struct Q3K;
 #[derive(Clone, Copy)]
-pub(super) struct Q4K;
+pub(crate) struct Q4K;
 #[derive(Clone, Copy)]
-pub(super) struct Q5K;
+pub(crate) struct Q5K;
 #[derive(Clone, Copy)]
-pub(super) struct Q6K;
+pub(crate) struct Q6K;
 
 /// Where a group of 16 elements lies: `h`, `c`, and the first `l`.
 #[inline(always)]

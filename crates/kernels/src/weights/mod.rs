@@ -15,18 +15,16 @@
 //! | `format.rs` | the interface to block formats |
 //! | `packed.rs` | products with blocks of any format |
 //! | `matrix.rs` | the interface to matrices of any storage |
-//! | `int8/` | integer products with activations in 8 bits |
 
-mod blocks;
-mod codebooks;
-mod format;
+pub(crate) mod blocks;
+pub(crate) mod codebooks;
+pub(crate) mod format;
 mod grouped;
-pub mod int8;
-mod k_quants;
+pub(crate) mod k_quants;
 mod matrix;
 mod packed;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::ops::Range;
 
@@ -267,6 +265,11 @@ impl<'a> Rows<'a> {
     #[must_use]
     pub fn width(&self) -> usize {
         self.width
+    }
+
+    /// Their bytes: of the elements' codes alone, where scales lie apart.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes
     }
 
     /// Number of rows.

@@ -12,7 +12,7 @@ use super::*;
 use reference::element;
 
 /// Every storage.
-pub(super) const ALL: [Storage; 16] = [
+pub(crate) const ALL: [Storage; 16] = [
     Storage::F32,
     Storage::F16,
     Storage::Bf16,
@@ -45,7 +45,7 @@ fn halves(storage: Storage) -> &'static [usize] {
 }
 
 /// Stored rows that own their bytes, aligned for any storage.
-pub(super) struct Owned {
+pub(crate) struct Owned {
     storage: Storage,
     words: Vec<u32>,
     len: usize,
@@ -66,7 +66,7 @@ impl Owned {
 
     /// Makes all bytes of the blocks the same, except those of scales in half precision or of
     /// MXFP4.
-    pub(super) fn fill_quants(&mut self, byte: u8) {
+    pub(crate) fn fill_quants(&mut self, byte: u8) {
         let (storage, len) = (self.storage, self.len);
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
         for block in bytes[..len].chunks_exact_mut(storage.block().1) {
@@ -79,7 +79,7 @@ impl Owned {
         }
     }
 
-    pub(super) fn rows(&self) -> Rows<'_> {
+    pub(crate) fn rows(&self) -> Rows<'_> {
         let bytes = &bytemuck::cast_slice(&self.words)[..self.len];
         Rows::new(self.storage, bytes, self.width)
     }
@@ -122,7 +122,7 @@ fn random_rows(
 }
 
 /// Random blocks whose elements are not far from 1, as those of models.
-pub(super) fn small_rows(storage: Storage, rows: usize, width: usize, seed: u64) -> Owned {
+pub(crate) fn small_rows(storage: Storage, rows: usize, width: usize, seed: u64) -> Owned {
     let number = |i: usize| ((i * 7919) % 1009) as f32 / 504.5 - 1.0;
     let numbers = (0..rows * width).map(number);
     let bytes: Vec<u8> = match storage {

@@ -3,9 +3,9 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, Stream};
 use motet_kernels::Arithmetic;
+use motet_kernels::int8::linear as project_fast;
 use motet_kernels::linear::linear as project;
 use motet_kernels::pool::Pool;
-use motet_kernels::weights::int8::linear as project_fast;
 
 use super::one;
 use crate::bridge::{Kernel, View, ViewMut, apply};

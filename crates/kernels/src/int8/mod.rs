@@ -39,12 +39,12 @@ mod x86;
 
 pub(crate) use activations::Activations;
 
-use super::{Rows, Storage, blocks, codebooks, k_quants};
 use crate::linear::{GROUP, Part, chunk_at, chunk_rows};
 use crate::pool::Pool;
 use crate::scratch;
 use crate::simd::InstructionSet;
 use crate::split::Split;
+use crate::weights::{Rows, Storage, blocks, codebooks, k_quants};
 use bytes::{Bytes, Unit};
 use codes::Codes;
 
@@ -125,9 +125,9 @@ pub(crate) fn activations(
     weights: &[&[Rows<'_>]],
 ) -> Option<Activations> {
     let mut weights = weights.iter().copied().flatten();
-    let supported = weights.find(|part| is_supported(part.storage))?;
+    let supported = weights.find(|part| is_supported(part.storage()))?;
     let used = arithmetic == Arithmetic::Fast && pays(set);
-    used.then(|| Activations::new_on(set, pool, input, supported.width))
+    used.then(|| Activations::new_on(set, pool, input, supported.width()))
 }
 
 /// Computes a part of a product. Its input is `activations` from row `first`. Without them, and
@@ -139,7 +139,7 @@ pub(crate) fn compute(
     set: InstructionSet,
 ) {
     match activations {
-        Some(activations) if is_supported(part.weight.storage) => {
+        Some(activations) if is_supported(part.weight.storage()) => {
             compute_on(part, activations, first, Unit::best(set));
         }
         _ => part.compute(set),
@@ -167,14 +167,14 @@ fn is_supported(storage: Storage) -> bool {
 }
 
 fn compute_on(part: &Part<'_>, activations: &Activations, first: usize, unit: Unit) {
-    let rows = part.input.len() / part.weight.width;
+    let rows = part.input.len() / part.weight.width();
     let product = Product {
         part,
         activations,
         first,
         rows,
     };
-    match part.weight.storage {
+    match part.weight.storage() {
         Storage::Q8_0 => product.compute::<blocks::Q8_0>(unit),
         Storage::Q4_0 => product.compute::<blocks::Q4_0>(unit),
         Storage::Q4_1 => product.compute::<blocks::Q4_1>(unit),
@@ -203,7 +203,7 @@ struct Product<'a> {
 
 impl Product<'_> {
     fn compute<F: Codes>(&self, unit: Unit) {
-        let Rows { bytes, width, .. } = self.part.weight;
+        let (bytes, width) = (self.part.weight.bytes(), self.part.weight.width());
         let weights = Blocks::<F>::new(bytes, width);
         assert_eq!(self.activations.width(), width, "width of the activations");
         assert!(self.first + self.rows <= self.activations.rows());

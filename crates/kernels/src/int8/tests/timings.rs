@@ -5,8 +5,9 @@
 use std::time::{Duration, Instant};
 
 use super::super::{Rows, Storage, linear};
-use super::{quantised, small_rows};
+use super::quantised;
 use crate::pool::Pool;
+use crate::weights::tests::small_rows;
 
 const SHAPES: [[usize; 2]; 2] = [[1536, 8960], [1536, 576]];
 const ROWS: [usize; 7] = [1, 2, 3, 4, 8, 16, 512];

@@ -2,9 +2,9 @@
 
 mod timings;
 
-use super::super::tests::{ALL, Owned, small_rows};
 use super::*;
 use crate::tests::numbers;
+use crate::weights::tests::{ALL, Owned, small_rows};
 
 /// The storages with integer products.
 fn quantised() -> impl Iterator<Item = Storage> {
