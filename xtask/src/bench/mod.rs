@@ -29,6 +29,7 @@ mod figures;
 mod hostile;
 pub(crate) mod llama_server;
 pub(crate) mod mlx_lm;
+mod mode;
 mod model;
 mod pager;
 mod programs;

@@ -5,6 +5,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::mode::Mode;
 use super::prompts::{prompt, prompts};
 use super::side::{Answer, Side};
 use super::statistics::{Measured, median};
@@ -34,19 +35,21 @@ pub(super) fn matmul_sanity(workbench: &mut Workbench) -> Result<Measured> {
 pub(super) enum Sides {
     /// Ours ÷ mlx-lm.
     MlxLm,
-    /// Ours in the deterministic mode ÷ ours in the fast mode.
-    Fast,
-    /// Ours with state cached in bf16 ÷ ours with state in f32.
-    F32,
+    /// Ours in this mode ÷ ours by default.
+    Default(Mode),
 }
 
 impl Sides {
     fn of(self, workbench: &mut Workbench) -> Result<(&mut Side, &mut Side)> {
         match self {
             Sides::MlxLm => workbench.against_mlx_lm(),
-            Sides::Fast => workbench.against_fast(),
-            Sides::F32 => workbench.against_f32(),
+            Sides::Default(mode) => workbench.against_default(mode),
         }
+    }
+
+    /// Whether one side rounds numbers that the other does not.
+    fn are_rounded(self) -> bool {
+        matches!(self, Sides::Default(mode) if mode.is_rounded())
     }
 }
 
@@ -76,29 +79,29 @@ pub(super) fn decode(
         close(side, "decode")?;
     }
     let tokens = (sequences * steps) as f64;
-    agreement.is_rounded = matches!(sides, Sides::F32);
+    agreement.is_rounded = sides.are_rounded();
     Ok(agreement.note(compared(&pairs, tokens, "tok/s")))
 }
 
-/// The mean negative log-likelihood of a text with state cached in bf16 ÷ in f32.
-pub(super) fn cached_bf16_loss(workbench: &mut Workbench) -> Result<Measured> {
+/// The mean negative log-likelihood of a text in this mode ÷ by default: the change in percent.
+pub(super) fn loss(workbench: &mut Workbench, mode: Mode) -> Result<Measured> {
     let request = loss_request(workbench)?;
-    let (ours, theirs) = workbench.against_f32()?;
+    let (ours, default) = workbench.against_default(mode)?;
     let bytes = |side: &Side| side.hello().number("cached_token_bytes");
-    let bytes = [bytes(ours)?, bytes(theirs)?];
+    let bytes = [bytes(ours)?, bytes(default)?];
     let loss = |side: &mut Side| side.ask(&request)?.number("loss");
-    let [bf16, f32] = [loss(ours)?, loss(theirs)?];
+    let [changed, default] = [loss(ours)?, loss(default)?];
     let remark = format!(
-        "{bf16:.5} against {f32:.5}, {:+.3} %; {} against {} bytes a token",
-        100.0 * (bf16 / f32 - 1.0),
+        "{changed:.5} against {default:.5}, {:+.3} %; {} against {} bytes a token",
+        100.0 * (changed / default - 1.0),
         bytes[0],
         bytes[1],
     );
-    Ok(Measured::new(vec![100.0 * (bf16 / f32 - 1.0).abs()]).remark(remark))
+    Ok(Measured::new(vec![100.0 * (changed / default - 1.0).abs()]).remark(remark))
 }
 
 /// A request for the mean negative log-likelihood of 2,048 tokens: of the decision records.
-pub(super) fn loss_request(workbench: &Workbench) -> Result<Value> {
+fn loss_request(workbench: &Workbench) -> Result<Value> {
     let folder = workspace::root().join("docs/adr");
     let files =
         fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
@@ -124,7 +127,7 @@ pub(super) fn prefill(workbench: &mut Workbench, sides: Sides, tokens: usize) ->
         agreement.record(turn, &answer)?;
         answer.number("seconds")
     })?;
-    agreement.is_rounded = matches!(sides, Sides::F32);
+    agreement.is_rounded = sides.are_rounded();
     Ok(agreement.note(compared(&pairs, tokens as f64, "tok/s")))
 }
 
@@ -276,7 +279,7 @@ impl Tails {
 struct Agreement {
     first: Vec<Vec<u64>>,
     second: Vec<Vec<u64>>,
-    /// Whether one side rounds its cached state, and may sample other tokens for that reason.
+    /// Whether one side rounds numbers, and may sample other tokens for that reason.
     is_rounded: bool,
 }
 

@@ -1,5 +1,6 @@
 //! Everything that measurements need, prepared when the first one asks for it.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use serde_json::Value;
 use super::figures::{Figure, Needs};
 use super::hostile::Findings;
 use super::mlx_lm::MlxLm;
+use super::mode::Mode;
 use super::programs::Build;
 use super::serving::{OurServer, Serving};
 use super::side::{Answer, Side};
@@ -32,8 +34,7 @@ pub(super) struct Workbench {
     cache: Cache,
     mlx: Mlx,
     ours: Option<Side>,
-    deterministic: Option<Side>,
-    cached_bf16: Option<Side>,
+    modes: BTreeMap<Mode, Side>,
     mlx_lm: Option<Side>,
     cache_core: Option<Side>,
     scheduler: Option<Side>,
@@ -105,8 +106,7 @@ impl Workbench {
             cache,
             mlx,
             ours: None,
-            deterministic: None,
-            cached_bf16: None,
+            modes: BTreeMap::new(),
             mlx_lm: None,
             cache_core: None,
             scheduler: None,
@@ -173,38 +173,24 @@ impl Workbench {
         Ok((ours, self.mlx_lm.as_mut().expect("it was just started")))
     }
 
-    /// Our side in its deterministic mode, and in its default mode.
-    pub(super) fn against_fast(&mut self) -> Result<(&mut Side, &mut Side)> {
+    /// Our side in this mode, and in its default mode.
+    pub(super) fn against_default(&mut self, mode: Mode) -> Result<(&mut Side, &mut Side)> {
         self.ours()?;
-        if self.deterministic.is_none() {
+        if !self.modes.contains_key(&mode) {
             let Mlx::Ready(ready) = &self.mlx else {
                 return Err(Unavailable("no MLX".to_owned()).into());
             };
             let mut command = Command::new(programs::figures(self.build())?);
-            command.arg("--serve-deterministic").arg(&ready.model);
-            let log = report::folder()?.join("deterministic.log");
-            self.deterministic = Some(Side::start("the deterministic side", &mut command, &log)?);
+            command.args(mode.arguments()).arg(&ready.model);
+            let log = report::folder()?.join(format!("ours-{mode}.log"));
+            let side = Side::start("our side in another mode", &mut command, &log)?;
+            self.modes.insert(mode, side);
         }
         let ours = self.ours.as_mut().expect("it was just started");
-        let deterministic = self.deterministic.as_mut();
-        Ok((deterministic.expect("it was just started"), ours))
-    }
-
-    /// Our side with state cached in bf16, and in its default mode.
-    pub(super) fn against_f32(&mut self) -> Result<(&mut Side, &mut Side)> {
-        self.ours()?;
-        if self.cached_bf16.is_none() {
-            let Mlx::Ready(ready) = &self.mlx else {
-                return Err(Unavailable("no MLX".to_owned()).into());
-            };
-            let mut command = Command::new(programs::figures(self.build())?);
-            command.args(["--serve-cached", "bf16"]).arg(&ready.model);
-            let log = report::folder()?.join("cached-bf16.log");
-            self.cached_bf16 = Some(Side::start("the side cached in bf16", &mut command, &log)?);
-        }
-        let ours = self.ours.as_mut().expect("it was just started");
-        let cached = self.cached_bf16.as_mut();
-        Ok((cached.expect("it was just started"), ours))
+        Ok((
+            self.modes.get_mut(&mode).expect("it was just started"),
+            ours,
+        ))
     }
 
     /// Our side and llama.cpp's, both with this model's file as it is.
@@ -220,7 +206,7 @@ impl Workbench {
         let duel = self.duel(model)?;
         if duel.fast.is_none() {
             let mut command = Command::new(program);
-            command.arg("--serve-int8").arg(file);
+            command.args(Mode::Fast.arguments()).arg(file);
             let log = report::folder()?.join("ours-int8.log");
             duel.fast = Some(Side::start("our fast side", &mut command, &log)?);
         }

@@ -1,6 +1,7 @@
 //! Figures of the model against mlx-lm and against itself.
 
 use super::{Better, Figure, Needs, PERCENT, RATIO};
+use crate::bench::mode::Mode;
 use crate::bench::model::{self, Sides};
 
 const MLX_LM: &str =
@@ -90,7 +91,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: None,
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, Sides::Fast, 16, 512),
+        measure: |workbench| model::decode(workbench, Sides::Default(Mode::Deterministic), 16, 512),
     },
     Figure {
         name: "model.deterministic_prefill",
@@ -99,7 +100,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: None,
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::prefill(workbench, Sides::Fast, 2_048),
+        measure: |workbench| model::prefill(workbench, Sides::Default(Mode::Deterministic), 2_048),
     },
     Figure {
         name: "model.cache_bf16_decode",
@@ -108,7 +109,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(1.0),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, Sides::F32, 16, 512),
+        measure: |workbench| model::decode(workbench, Sides::Default(Mode::CachedBf16), 16, 512),
     },
     Figure {
         name: "model.cache_bf16_long_decode",
@@ -117,7 +118,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(1.0),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, Sides::F32, 2, 4_096),
+        measure: |workbench| model::decode(workbench, Sides::Default(Mode::CachedBf16), 2, 4_096),
     },
     Figure {
         name: "model.cache_bf16_prefill",
@@ -126,7 +127,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: None,
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::prefill(workbench, Sides::F32, 2_048),
+        measure: |workbench| model::prefill(workbench, Sides::Default(Mode::CachedBf16), 2_048),
     },
     Figure {
         name: "model.cache_bf16_loss",
@@ -135,7 +136,34 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(0.2),
         better: Better::Lower,
         needs: Needs::Mlx,
-        measure: model::cached_bf16_loss,
+        measure: |workbench| model::loss(workbench, Mode::CachedBf16),
+    },
+    Figure {
+        name: "model.cache_int8_decode",
+        unit: RATIO,
+        versus: "decode tokens/s with state cached in f32; 16 sequences of 512 tokens, cached in 8 bits",
+        goal: None,
+        better: Better::Higher,
+        needs: Needs::Mlx,
+        measure: |workbench| model::decode(workbench, Sides::Default(Mode::CachedInt8), 16, 512),
+    },
+    Figure {
+        name: "model.cache_int8_long_decode",
+        unit: RATIO,
+        versus: "decode tokens/s with state cached in f32; 2 sequences of 4,096 tokens, cached in 8 bits",
+        goal: None,
+        better: Better::Higher,
+        needs: Needs::Mlx,
+        measure: |workbench| model::decode(workbench, Sides::Default(Mode::CachedInt8), 2, 4_096),
+    },
+    Figure {
+        name: "model.cache_int8_loss",
+        unit: PERCENT,
+        versus: "mean negative log-likelihood of 2,048 tokens with state cached in f32; the change in 8 bits",
+        goal: Some(1.0),
+        better: Better::Lower,
+        needs: Needs::Mlx,
+        measure: |workbench| model::loss(workbench, Mode::CachedInt8),
     },
     Figure {
         name: "model.shared_prefix_gain",

@@ -1,6 +1,7 @@
 //! Figures of weights as their files store them.
 
-use super::{Better, Figure, Needs, RATIO, Workbench};
+use super::{Better, Figure, Needs, PERCENT, RATIO, Workbench};
+use crate::bench::mode::Mode;
 use crate::bench::{model, weights};
 use crate::model::Model;
 
@@ -139,6 +140,15 @@ pub(super) const FIGURES: &[Figure] = &[
         Better::Higher,
         |workbench| weights::prefill(workbench, Workbench::fast_against_llama, Model::Qwen25Coder),
     ),
+    Figure {
+        name: "weights.fast_loss",
+        unit: PERCENT,
+        versus: "mean negative log-likelihood of 2,048 tokens with exact products; the change with activations in 8 bits",
+        goal: Some(0.5),
+        better: Better::Lower,
+        needs: Needs::Mlx,
+        measure: |workbench| model::loss(workbench, Mode::Fast),
+    },
     figure(
         "weights.resident_vs_file",
         "the file of Qwen2.5-Coder 1.5B; resident memory of the server after one answer",
