@@ -2,6 +2,8 @@
 
 #[cfg(feature = "mlx")]
 use std::path::Path;
+#[cfg(feature = "mlx")]
+use std::time::Instant;
 
 use crate::error::StartError;
 use motet_core::TokenId;
@@ -89,8 +91,30 @@ fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, Sta
     let text = text_of(&files)?;
     let outline = MlxModel::outline(&files, &options)?;
     let retained_weights = RetainedWeights::default();
-    let load = move || MlxModel::load_reusing(&files, options.clone(), &retained_weights);
+    let load = move || {
+        read_all(&files);
+        MlxModel::load_reusing(&files, options.clone(), &retained_weights)
+    };
     Ok(crate::Engine::builder(load).outline(outline).text(text))
+}
+
+/// Reads all weights once, for their identity. Logs how far it is in every second but the first.
+#[cfg(feature = "mlx")]
+fn read_all(files: &ModelFiles) {
+    let started_at = Instant::now();
+    let mut logged_seconds = 0;
+    files.identity_with_progress(|read, all| {
+        let seconds = started_at.elapsed().as_secs();
+        if seconds > logged_seconds {
+            logged_seconds = seconds;
+            let name = &files.blueprint().name;
+            tracing::info!(
+                "{name}: {} of {} MB of weights are read",
+                read >> 20,
+                all >> 20
+            );
+        }
+    });
 }
 
 fn vocabulary(metadata: &GgufMetadata) -> Result<GgufVocabulary, ModelError> {

@@ -152,7 +152,15 @@ fn both_containers_give_the_same_configuration() {
     named.name = "Tiny".to_owned();
     assert_eq!(*gguf.blueprint(), named);
     // Apart from the names, they are the same model.
-    assert_eq!(gguf.identity(), folder.identity());
+    let mut calls = Vec::new();
+    let identity = gguf.identity_with_progress(|read, all| calls.push((read, all)));
+    assert_eq!(identity, folder.identity());
+    let (last, all) = *calls.last().expect("progress is reported");
+    assert!(calls.is_sorted() && calls.len() == gguf.tensors().count());
+    assert_eq!(last, all);
+    // A stored value is not computed again.
+    let again = gguf.identity_with_progress(|_, _| panic!("nothing is read"));
+    assert_eq!(again, identity);
 }
 
 #[test]

@@ -253,7 +253,13 @@ impl ModelFiles {
     /// about 40 ms on one with AVX2. Later calls return the stored value.
     #[must_use]
     pub fn identity(&self) -> u64 {
-        let identity = || fingerprint::identity(&self.blueprint, &self.tensors);
+        self.identity_with_progress(|_, _| ())
+    }
+
+    /// As [`identity`](Self::identity). Calls `progress` with the bytes of weights that have been
+    /// read and with all, after each tensor, unless the value is stored already.
+    pub fn identity_with_progress(&self, mut progress: impl FnMut(usize, usize) + Send) -> u64 {
+        let identity = || fingerprint::identity(&self.blueprint, &self.tensors, &mut progress);
         *self.identity.get_or_init(identity)
     }
 }
