@@ -96,6 +96,10 @@ impl Tiny {
         }
     }
 
+    pub(crate) fn head_dim(&self) -> usize {
+        self.shape.head_dim
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }

@@ -53,9 +53,10 @@ pub(crate) fn models_of_every_cache_kind(tiny: &Tiny) -> Vec<(MlxModel, f32)> {
         (CacheKind::Int8, INT8_TOLERANCE),
     ];
     let load = |kernels| {
-        // Only this crate's kernels read numbers that share a scale.
+        // Only this crate's kernels read numbers that share a scale, of heads that they support.
+        let reads_codes = kernels && tiny.head_dim().is_multiple_of(16);
         let kinds = kinds.into_iter();
-        let readable = kinds.filter(move |(kind, _)| kernels || kind.float().is_some());
+        let readable = kinds.filter(move |(kind, _)| reads_codes || kind.float().is_some());
         readable.map(move |(kind, tolerance)| (load_cached(tiny, kernels, kind), tolerance))
     };
     [true, false].into_iter().flat_map(load).collect()
