@@ -46,6 +46,29 @@ pub fn linear(
     bias: Option<&[f32]>,
     output: &mut [f32],
 ) {
+    let set = InstructionSet::best();
+    let is_many = |part: &Rows<'_>| input.len() / part.width() > part.direct_rows(set);
+    let are_many = weight.iter().any(is_many);
+    let group = if are_many { many_rows::GROUP } else { GROUP };
+    let compute = |part: &Part<'_>| part.compute(set);
+    for_each_part(pool, input, weight, bias, output, group, compute);
+}
+
+/// Has `compute` write every part of a product, on the threads of the pool. Parts have multiples
+/// of `group` columns.
+///
+/// # Panics
+///
+/// As for [`linear`].
+pub(super) fn for_each_part(
+    pool: &Pool,
+    input: &[f32],
+    weight: &[Rows<'_>],
+    bias: Option<&[f32]>,
+    output: &mut [f32],
+    group: usize,
+    compute: impl Fn(&Part<'_>) + Sync,
+) {
     let width = weight.first().expect("at least one matrix").width();
     let widths_fit = weight.iter().all(|part| part.width() == width);
     assert!(widths_fit, "stacked matrices with different widths");
@@ -54,29 +77,25 @@ pub fn linear(
     assert_eq!(rows * width, input.len(), "numbers of the input");
     assert_eq!(rows * n, output.len(), "numbers of the output");
     assert!(bias.is_none_or(|bias| bias.len() == n));
-    let set = InstructionSet::best();
-    let are_many = weight.iter().any(|part| rows > part.direct_rows(set));
-    let group = if are_many { many_rows::GROUP } else { GROUP };
     let chunk = chunk_rows(pool, n, width, group);
     let count = |part: &Rows<'_>| part.rows().div_ceil(chunk);
     let output = Split::new(output);
     pool.run(weight.iter().map(count).sum(), |index| {
         let (part, columns, first) = chunk_at(weight, [chunk, group], index);
         let end = first + columns.len();
-        let part = Part {
+        compute(&Part {
             input,
             weight: part.slice(columns),
             bias: bias.map(|bias| &bias[first..end]),
             output: &output,
             first,
             n,
-        };
-        part.compute(set);
+        });
     });
 }
 
 /// Maximum rows of the weights in a chunk, for `n` rows in all: a multiple of `group`.
-pub(super) fn chunk_rows(pool: &Pool, n: usize, width: usize, group: usize) -> usize {
+fn chunk_rows(pool: &Pool, n: usize, width: usize, group: usize) -> usize {
     let even = n.div_ceil(CHUNKS_PER_THREAD * pool.threads());
     even.max(CHUNK / width).next_multiple_of(group)
 }
@@ -84,7 +103,7 @@ pub(super) fn chunk_rows(pool: &Pool, n: usize, width: usize, group: usize) -> u
 /// The matrix that the chunk with this index is in, the chunk's rows, and the column of the
 /// output that the first of them is. No chunk has more than `chunk` rows, and those of a matrix
 /// are about equal, in multiples of `group`.
-pub(super) fn chunk_at<'a>(
+fn chunk_at<'a>(
     weight: &[Rows<'a>],
     [chunk, group]: [usize; 2],
     mut index: usize,

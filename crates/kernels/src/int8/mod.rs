@@ -39,11 +39,10 @@ mod x86;
 
 pub(crate) use activations::Activations;
 
-use crate::linear::{GROUP, Part, chunk_at, chunk_rows};
+use crate::linear::{GROUP, Part, for_each_part};
 use crate::pool::Pool;
 use crate::scratch;
 use crate::simd::InstructionSet;
-use crate::split::Split;
 use crate::weights::{Rows, Storage, blocks, codebooks, k_quants};
 use bytes::{Bytes, Unit};
 use codes::Codes;
@@ -84,30 +83,8 @@ pub fn linear(
     let Some(activations) = activations(Arithmetic::Fast, set, pool, input, &[weight]) else {
         return crate::linear::linear(pool, input, weight, bias, output);
     };
-    let width = activations.width();
-    let widths_fit = weight.iter().all(|part| part.width() == width);
-    assert!(widths_fit, "stacked matrices with different widths");
-    let n: usize = weight.iter().map(Rows::rows).sum();
-    let rows = input.len() / width;
-    assert_eq!(rows * width, input.len(), "numbers of the input");
-    assert_eq!(rows * n, output.len(), "numbers of the output");
-    assert!(bias.is_none_or(|bias| bias.len() == n));
-    let chunk = chunk_rows(pool, n, width, GROUP);
-    let count = |part: &Rows<'_>| part.rows().div_ceil(chunk);
-    let output = Split::new(output);
-    pool.run(weight.iter().map(count).sum(), |index| {
-        let (part, columns, first) = chunk_at(weight, [chunk, GROUP], index);
-        let end = first + columns.len();
-        let part = Part {
-            input,
-            weight: part.slice(columns),
-            bias: bias.map(|bias| &bias[first..end]),
-            output: &output,
-            first,
-            n,
-        };
-        compute(&part, Some(&activations), 0, set);
-    });
+    let compute = |part: &Part<'_>| compute(part, Some(&activations), 0, set);
+    for_each_part(pool, input, weight, bias, output, GROUP, compute);
 }
 
 /// Whether integer products take less time than exact ones. Plain code has no fused
@@ -125,7 +102,7 @@ pub(crate) fn activations(
     weights: &[&[Rows<'_>]],
 ) -> Option<Activations> {
     let mut weights = weights.iter().copied().flatten();
-    let supported = weights.find(|part| is_supported(part.storage()))?;
+    let supported = weights.find(|part| product_with(part.storage()).is_some())?;
     let used = arithmetic == Arithmetic::Fast && pays(set);
     used.then(|| Activations::new_on(set, pool, input, supported.width()))
 }
@@ -138,58 +115,46 @@ pub(crate) fn compute(
     first: usize,
     set: InstructionSet,
 ) {
-    match activations {
-        Some(activations) if is_supported(part.weight.storage()) => {
-            compute_on(part, activations, first, Unit::best(set));
+    match (activations, product_with(part.weight.storage())) {
+        (Some(activations), Some(compute)) => {
+            let product = Product {
+                part,
+                activations,
+                first,
+                rows: part.input.len() / part.weight.width(),
+            };
+            compute(&product, Unit::best(set));
         }
         _ => part.compute(set),
     }
 }
 
-/// Whether a storage has codes for integer products.
-fn is_supported(storage: Storage) -> bool {
-    matches!(
-        storage,
-        Storage::Q8_0
-            | Storage::Q4_0
-            | Storage::Q4_1
-            | Storage::Q5_0
-            | Storage::Q5_1
-            | Storage::Q2K
-            | Storage::Q3K
-            | Storage::Q4K
-            | Storage::Q5K
-            | Storage::Q6K
-            | Storage::Iq4Nl
-            | Storage::Iq4Xs
-            | Storage::Mxfp4
-    )
+/// The integer product with weights of this storage, if they have codes for it.
+fn product_with(storage: Storage) -> Option<fn(&Product<'_>, Unit)> {
+    match storage {
+        Storage::Q8_0 => Some(compute_with::<blocks::Q8_0>),
+        Storage::Q4_0 => Some(compute_with::<blocks::Q4_0>),
+        Storage::Q4_1 => Some(compute_with::<blocks::Q4_1>),
+        Storage::Q5_0 => Some(compute_with::<blocks::Q5_0>),
+        Storage::Q5_1 => Some(compute_with::<blocks::Q5_1>),
+        Storage::Q2K => Some(compute_with::<k_quants::Q2K>),
+        Storage::Q3K => Some(compute_with::<k_quants::Q3K>),
+        Storage::Q4K => Some(compute_with::<k_quants::Q4K>),
+        Storage::Q5K => Some(compute_with::<k_quants::Q5K>),
+        Storage::Q6K => Some(compute_with::<k_quants::Q6K>),
+        Storage::Iq4Nl => Some(compute_with::<codebooks::Iq4Nl>),
+        Storage::Iq4Xs => Some(compute_with::<codebooks::Iq4Xs>),
+        Storage::Mxfp4 => Some(compute_with::<codebooks::Mxfp4>),
+        Storage::F32
+        | Storage::F16
+        | Storage::Bf16
+        | Storage::Affine { .. }
+        | Storage::GroupedMxfp4 => None,
+    }
 }
 
-fn compute_on(part: &Part<'_>, activations: &Activations, first: usize, unit: Unit) {
-    let rows = part.input.len() / part.weight.width();
-    let product = Product {
-        part,
-        activations,
-        first,
-        rows,
-    };
-    match part.weight.storage() {
-        Storage::Q8_0 => product.compute::<blocks::Q8_0>(unit),
-        Storage::Q4_0 => product.compute::<blocks::Q4_0>(unit),
-        Storage::Q4_1 => product.compute::<blocks::Q4_1>(unit),
-        Storage::Q5_0 => product.compute::<blocks::Q5_0>(unit),
-        Storage::Q5_1 => product.compute::<blocks::Q5_1>(unit),
-        Storage::Q2K => product.compute::<k_quants::Q2K>(unit),
-        Storage::Q3K => product.compute::<k_quants::Q3K>(unit),
-        Storage::Q4K => product.compute::<k_quants::Q4K>(unit),
-        Storage::Q5K => product.compute::<k_quants::Q5K>(unit),
-        Storage::Q6K => product.compute::<k_quants::Q6K>(unit),
-        Storage::Iq4Nl => product.compute::<codebooks::Iq4Nl>(unit),
-        Storage::Iq4Xs => product.compute::<codebooks::Iq4Xs>(unit),
-        Storage::Mxfp4 => product.compute::<codebooks::Mxfp4>(unit),
-        other => unreachable!("{other:?} has no codes"),
-    }
+fn compute_with<F: Codes>(product: &Product<'_>, unit: Unit) {
+    product.compute::<F>(unit);
 }
 
 /// A part of a product, with its input in 8 bits.

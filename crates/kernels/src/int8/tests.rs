@@ -3,12 +3,14 @@
 mod timings;
 
 use super::*;
+use crate::split::Split;
 use crate::tests::numbers;
 use crate::weights::tests::{ALL, Owned, small_rows};
 
 /// The storages with integer products.
 fn quantised() -> impl Iterator<Item = Storage> {
-    ALL.into_iter().filter(|storage| is_supported(*storage))
+    ALL.into_iter()
+        .filter(|storage| product_with(*storage).is_some())
 }
 
 fn rounded_rows(input: &[f32], width: usize) -> Activations {
@@ -49,7 +51,14 @@ fn product(unit: Unit, input: &[f32], weight: Rows<'_>) -> Vec<f32> {
         n,
     };
     let activations = rounded_rows(input, weight.width());
-    compute_on(&part, &activations, 0, unit);
+    let compute = product_with(weight.storage()).expect("a storage with codes");
+    let product = Product {
+        part: &part,
+        activations: &activations,
+        first: 0,
+        rows: activations.rows(),
+    };
+    compute(&product, unit);
     output
 }
 
