@@ -84,22 +84,22 @@ pub(crate) fn oracle() -> Result<oracle::Oracle> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mode {
     /// The default.
-    Fast,
-    /// With every sum in its sequence's order.
+    Default,
+    /// With every product in `f32`.
+    Exact,
+    /// With every product in `f32`, and every sum in its sequence's order.
     Deterministic,
-    /// With cached state of this type.
+    /// With every product in `f32`, and cached state of this type.
     Cached(CacheKind),
-    /// With activations in 8 bits beside quantised weights.
-    Int8,
 }
 
 impl std::fmt::Display for Mode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Mode::Fast => f.write_str("as it is by default"),
+            Mode::Default => f.write_str("as it is by default"),
+            Mode::Exact => f.write_str("with exact products"),
             Mode::Deterministic => f.write_str("that is deterministic"),
             Mode::Cached(kind) => write!(f, "with state cached in {kind}"),
-            Mode::Int8 => f.write_str("with activations in 8 bits"),
         }
     }
 }
@@ -124,12 +124,12 @@ pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
     let options = MlxOptions {
         deterministic: matches!(mode, Mode::Deterministic),
         cache_dtype: match mode {
-            Mode::Fast | Mode::Deterministic | Mode::Int8 => None,
+            Mode::Default | Mode::Exact | Mode::Deterministic => None,
             Mode::Cached(kind) => Some(kind),
         },
         arithmetic: match mode {
-            Mode::Int8 => Arithmetic::Fast,
-            Mode::Fast | Mode::Deterministic | Mode::Cached(_) => Arithmetic::Exact,
+            Mode::Default => None,
+            Mode::Exact | Mode::Deterministic | Mode::Cached(_) => Some(Arithmetic::Exact),
         },
         ..MlxOptions::default()
     };

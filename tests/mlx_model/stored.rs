@@ -264,7 +264,7 @@ fn load_by(files: &ModelFiles, kernels: bool, arithmetic: Arithmetic) -> MlxMode
         device: Some(MlxDevice::Cpu),
         kernels,
         deterministic: kernels,
-        arithmetic,
+        arithmetic: Some(arithmetic),
         ..MlxOptions::default()
     };
     MlxModel::load(files, options).expect("loaded")
@@ -337,7 +337,7 @@ fn fast_products_need_kernels() {
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),
         kernels: false,
-        arithmetic: Arithmetic::Fast,
+        arithmetic: Some(Arithmetic::Fast),
         ..MlxOptions::default()
     };
     let files = open(&file.path().join(FILE));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use motet::model::OutputKind;
-use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
+use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
 
 use crate::fixture::{Fixture, families};
@@ -20,6 +20,7 @@ fn load(path: &Path, kernels: bool) -> MlxModel {
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),
         kernels,
+        arithmetic: Some(Arithmetic::Exact),
         ..MlxOptions::default()
     };
     MlxModel::load(&files, options).expect("a model")

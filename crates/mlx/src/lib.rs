@@ -138,7 +138,7 @@ impl MlxModel {
         let kernels = uses_kernels(&blueprint, allowed);
         let kernel_attention = kernels && attention::kernels_support(&blueprint);
         options::check_kind(cached.kind, kernel_attention)?;
-        options.check_arithmetic(kernels)?;
+        options.arithmetic(kernels)?;
         Ok(spec(&blueprint, &groups, 0, kernels))
     }
 
@@ -203,7 +203,7 @@ impl MlxModel {
             determinism::check(&blueprint, device, needs_kernels && bridge::available())?;
         }
         let kernels = uses_kernels(&blueprint, needs_kernels).then(|| stream.clone());
-        options.check_arithmetic(kernels.is_some())?;
+        let arithmetic = options.arithmetic(kernels.is_some())?;
         if let Some(stream) = &kernels {
             bridge::queue_more(stream);
         }
@@ -241,7 +241,7 @@ impl MlxModel {
             &attention_backend,
             kernels.is_some(),
             options.deterministic,
-            options.arithmetic,
+            arithmetic,
         )
         .identity();
         let groups = Arc::new(LayerGroups::new(&blueprint, cached));
@@ -257,7 +257,7 @@ impl MlxModel {
             attentions: Attentions::new(&blueprint, &groups, cached, attention_backend),
             ops: Ops {
                 kernels,
-                arithmetic: options.arithmetic,
+                arithmetic,
             },
             stem: blueprint.stem.clone(),
             layer_bytes_per_row: activations::layer_bytes_per_row_max(

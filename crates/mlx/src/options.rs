@@ -51,14 +51,16 @@ pub struct MlxOptions {
     /// head, and needs `kernels` on the CPU and heads whose size is a multiple of 16. A GPU
     /// supports `None` and `Bf16` only.
     pub cache_dtype: Option<CacheKind>,
-    /// How products with quantised weights are computed.
+    /// How products with quantised weights are computed. `None` is [`Fast`](Arithmetic::Fast) where
+    /// this crate's kernels compute the model and `deterministic` is off, and
+    /// [`Exact`](Arithmetic::Exact) otherwise.
     ///
-    /// With [`Fast`](Arithmetic::Fast), activations are rounded to 8 bits, in blocks of 32, and
-    /// multiplied with the stored codes as integers. Steps take less time, and logits are near
-    /// those of [`Exact`](Arithmetic::Exact), the default, but not the same (docs/performance.md
-    /// has figures). It may be combined with `deterministic`. Cached state of one is never used
-    /// with the other. Needs `kernels` on the CPU.
-    pub arithmetic: Arithmetic,
+    /// With `Fast`, activations are rounded to 8 bits, in blocks of 32, and multiplied with the
+    /// stored codes as integers. Steps take about half the time, and logits are near those of
+    /// `Exact`, but not the same (docs/performance.md has figures). `Exact` computes in `f32`
+    /// with the numbers that the codes stand for. Both may be combined with `deterministic`. Cached
+    /// state of one is never used with the other. `Fast` needs `kernels` on the CPU.
+    pub arithmetic: Option<Arithmetic>,
 }
 
 /// Kinds of devices.
@@ -79,7 +81,7 @@ impl Default for MlxOptions {
             kernels: true,
             deterministic: false,
             cache_dtype: None,
-            arithmetic: Arithmetic::Exact,
+            arithmetic: None,
         }
     }
 }
@@ -98,19 +100,20 @@ impl MlxOptions {
         }
     }
 
-    /// Checks that the arithmetic is possible; `kernels`: whether this crate's kernels compute
-    /// the model.
-    pub(super) fn check_arithmetic(&self, kernels: bool) -> Result<(), ModelError> {
-        if self.arithmetic == Arithmetic::Exact || kernels {
-            return Ok(());
+    /// The arithmetic to use; `kernels`: whether this crate's kernels compute the model.
+    pub(super) fn arithmetic(&self, kernels: bool) -> Result<Arithmetic, ModelError> {
+        match self.arithmetic {
+            None if kernels && !self.deterministic => Ok(Arithmetic::Fast),
+            None | Some(Arithmetic::Exact) => Ok(Arithmetic::Exact),
+            Some(Arithmetic::Fast) if kernels => Ok(Arithmetic::Fast),
+            Some(Arithmetic::Fast) => Err(ModelError::Option {
+                field: "arithmetic",
+                found: "`Arithmetic::Fast` without this crate's CPU kernels".to_owned(),
+                expected: "`None` or `Arithmetic::Exact`; or `device: Some(MlxDevice::Cpu)` with \
+                           `kernels: true`, MLX as `cargo xtask setup` prepares it, and a model \
+                           whose widths are multiples of 16",
+            }),
         }
-        Err(ModelError::Option {
-            field: "arithmetic",
-            found: "`Arithmetic::Fast` without this crate's CPU kernels".to_owned(),
-            expected: "`Arithmetic::Exact`; or `device: Some(MlxDevice::Cpu)` with `kernels: true`, \
-                       MLX as `cargo xtask setup` prepares it, and a model whose widths are \
-                       multiples of 16",
-        })
     }
 
     /// The type of cached state on this device.
@@ -167,14 +170,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fast_arithmetic_needs_kernels() {
-        let fast = MlxOptions {
-            arithmetic: Arithmetic::Fast,
-            ..MlxOptions::default()
+    fn fast_arithmetic_needs_kernels_and_is_their_default() {
+        let arithmetic = |asked, deterministic, kernels| {
+            let options = MlxOptions {
+                arithmetic: asked,
+                deterministic,
+                ..MlxOptions::default()
+            };
+            options.arithmetic(kernels)
         };
-        assert!(fast.check_arithmetic(true).is_ok());
-        assert!(MlxOptions::default().check_arithmetic(false).is_ok());
-        match fast.check_arithmetic(false) {
+        for (asked, deterministic, kernels, expected) in [
+            (None, false, true, Arithmetic::Fast),
+            (None, true, true, Arithmetic::Exact),
+            (None, false, false, Arithmetic::Exact),
+            (Some(Arithmetic::Fast), true, true, Arithmetic::Fast),
+            (Some(Arithmetic::Exact), false, true, Arithmetic::Exact),
+        ] {
+            let found = arithmetic(asked, deterministic, kernels).expect("possible");
+            assert_eq!(found, expected, "{asked:?} {deterministic} {kernels}");
+        }
+        match arithmetic(Some(Arithmetic::Fast), false, false) {
             Err(ModelError::Option { field, .. }) => assert_eq!(field, "arithmetic"),
             other => panic!("{other:?}"),
         }

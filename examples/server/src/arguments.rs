@@ -42,11 +42,12 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "oracle")]
     pub deterministic: bool,
 
-    /// Round activations to 8 bits beside quantised weights; faster, and nearly the same answers
+    /// Compute products with quantised weights in f32; slower, and the numbers of the model
     ///
-    /// CPU only. Models without quantised weights are computed as without this option.
+    /// By default, activations are rounded to 8 bits there, on the CPU. This option also follows
+    /// from `--deterministic`.
     #[arg(long, conflicts_with = "oracle")]
-    pub fast: bool,
+    pub exact: bool,
 
     /// Type of cached keys and values: bf16 and f16 take half the bytes, int8 about a quarter
     ///

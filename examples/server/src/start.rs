@@ -39,17 +39,13 @@ pub async fn engine(arguments: &Arguments) -> Result<Engine> {
 async fn model(path: &Path, arguments: &Arguments, config: EngineConfig) -> Result<Engine> {
     let Arguments {
         deterministic,
-        fast,
+        exact,
         ..
     } = *arguments;
     let options = MlxOptions {
-        device: (deterministic || fast).then_some(MlxDevice::Cpu),
+        device: deterministic.then_some(MlxDevice::Cpu),
         deterministic,
-        arithmetic: if fast {
-            Arithmetic::Fast
-        } else {
-            Arithmetic::Exact
-        },
+        arithmetic: exact.then_some(Arithmetic::Exact),
         cache_dtype: arguments.cache_dtype.map(CacheDtype::kind),
         ..MlxOptions::default()
     };

@@ -35,21 +35,21 @@ pub(super) fn matmul_sanity(workbench: &mut Workbench) -> Result<Measured> {
 pub(super) enum Sides {
     /// Ours ÷ mlx-lm.
     MlxLm,
-    /// Ours in this mode ÷ ours by default.
-    Default(Mode),
+    /// Ours in this mode ÷ ours with exact products.
+    Exact(Mode),
 }
 
 impl Sides {
     fn of(self, workbench: &mut Workbench) -> Result<(&mut Side, &mut Side)> {
         match self {
             Sides::MlxLm => workbench.against_mlx_lm(),
-            Sides::Default(mode) => workbench.against_default(mode),
+            Sides::Exact(mode) => workbench.against_exact(mode),
         }
     }
 
     /// Whether one side rounds numbers that the other does not.
     fn are_rounded(self) -> bool {
-        matches!(self, Sides::Default(mode) if mode.is_rounded())
+        matches!(self, Sides::Exact(mode) if mode.is_rounded())
     }
 }
 
@@ -83,21 +83,22 @@ pub(super) fn decode(
     Ok(agreement.note(compared(&pairs, tokens, "tok/s")))
 }
 
-/// The mean negative log-likelihood of a text in this mode ÷ by default: the change in percent.
+/// The mean negative log-likelihood of a text in this mode ÷ with exact products: the change in
+/// percent.
 pub(super) fn loss(workbench: &mut Workbench, mode: Mode) -> Result<Measured> {
     let request = loss_request(workbench)?;
-    let (ours, default) = workbench.against_default(mode)?;
+    let (ours, exact) = workbench.against_exact(mode)?;
     let bytes = |side: &Side| side.hello().number("cached_token_bytes");
-    let bytes = [bytes(ours)?, bytes(default)?];
+    let bytes = [bytes(ours)?, bytes(exact)?];
     let loss = |side: &mut Side| side.ask(&request)?.number("loss");
-    let [changed, default] = [loss(ours)?, loss(default)?];
+    let [changed, exact] = [loss(ours)?, loss(exact)?];
     let remark = format!(
-        "{changed:.5} against {default:.5}, {:+.3} %; {} against {} bytes a token",
-        100.0 * (changed / default - 1.0),
+        "{changed:.5} against {exact:.5}, {:+.3} %; {} against {} bytes a token",
+        100.0 * (changed / exact - 1.0),
         bytes[0],
         bytes[1],
     );
-    Ok(Measured::new(vec![100.0 * (changed / default - 1.0).abs()]).remark(remark))
+    Ok(Measured::new(vec![100.0 * (changed / exact - 1.0).abs()]).remark(remark))
 }
 
 /// A request for the mean negative log-likelihood of 2,048 tokens: of the decision records.
@@ -135,12 +136,13 @@ pub(super) fn prefill(workbench: &mut Workbench, sides: Sides, tokens: usize) ->
 /// from memory. As many threads read them and do nothing else.
 pub(super) fn step_vs_roofline(
     workbench: &mut Workbench,
+    side: fn(&mut Workbench) -> Result<&mut Side>,
     sequences: usize,
     context_tokens: usize,
 ) -> Result<Measured> {
     let context_tokens = workbench.pick(context_tokens, 16);
     let (steps, rounds) = (workbench.pick(STEPS, 2), workbench.rounds());
-    let ours = workbench.ours()?;
+    let ours = side(workbench)?;
     let prompts = prompts(sequences, context_tokens, vocab_size(ours)?);
     ours.ask(&json!({ "do": "decode_open", "batch": "decode", "prompts": prompts }))?;
     // Half of the decoded tokens are cached before the middle step.

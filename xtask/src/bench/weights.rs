@@ -22,7 +22,7 @@ use crate::model::Model;
 const STEPS: usize = 32;
 
 /// Our side, by its arithmetic, and llama.cpp's: [`Workbench::against_llama`] or
-/// [`Workbench::fast_against_llama`].
+/// [`Workbench::exact_against_llama`].
 type Sides = for<'a> fn(&'a mut Workbench, Model) -> Result<(&'a mut Side, &'a mut Side)>;
 
 /// Decode tokens/s of `sequences` contexts of 128 tokens ÷ llama.cpp's.

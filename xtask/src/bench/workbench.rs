@@ -59,6 +59,9 @@ pub(super) struct Workbench {
     no_cache_core: Option<Unavailable>,
 }
 
+/// Argument of `benches/figures/` for a model with exact products.
+const EXACT: &str = "--serve-exact";
+
 /// The server that ours is measured against.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Peer {
@@ -70,8 +73,8 @@ pub(super) enum Peer {
 struct Duel {
     model: Model,
     ours: Side,
-    /// Ours with activations in 8 bits.
-    fast: Option<Side>,
+    /// Ours with exact products.
+    exact: Option<Side>,
     theirs: Side,
     /// The server behind `theirs`.
     _server: Serving,
@@ -148,7 +151,7 @@ impl Workbench {
         }
     }
 
-    /// Our side: with the model where MLX is set up, on the oracle otherwise.
+    /// Our side: the model with exact products where MLX is set up, the oracle otherwise.
     pub(super) fn ours(&mut self) -> Result<&mut Side> {
         if self.ours.is_none() {
             self.ours = Some(self.start_ours()?);
@@ -173,8 +176,13 @@ impl Workbench {
         Ok((ours, self.mlx_lm.as_mut().expect("it was just started")))
     }
 
-    /// Our side in this mode, and in its default mode.
-    pub(super) fn against_default(&mut self, mode: Mode) -> Result<(&mut Side, &mut Side)> {
+    /// Our side as it is by default, with the model.
+    pub(super) fn by_default(&mut self) -> Result<&mut Side> {
+        Ok(self.against_exact(Mode::Default)?.0)
+    }
+
+    /// Our side in this mode, and with exact products.
+    pub(super) fn against_exact(&mut self, mode: Mode) -> Result<(&mut Side, &mut Side)> {
         self.ours()?;
         if !self.modes.contains_key(&mode) {
             let Mlx::Ready(ready) = &self.mlx else {
@@ -193,25 +201,25 @@ impl Workbench {
         ))
     }
 
-    /// Our side and llama.cpp's, both with this model's file as it is.
+    /// Our side as it is by default and llama.cpp's, both with this model's file as it is.
     pub(super) fn against_llama(&mut self, model: Model) -> Result<(&mut Side, &mut Side)> {
         let duel = self.duel(model)?;
         Ok((&mut duel.ours, &mut duel.theirs))
     }
 
-    /// Our side with activations in 8 bits and llama.cpp's, both with this model's file.
-    pub(super) fn fast_against_llama(&mut self, model: Model) -> Result<(&mut Side, &mut Side)> {
+    /// Our side with exact products and llama.cpp's, both with this model's file.
+    pub(super) fn exact_against_llama(&mut self, model: Model) -> Result<(&mut Side, &mut Side)> {
         let program = programs::figures(self.build())?;
         let file = model.ensure(&self.cache)?;
         let duel = self.duel(model)?;
-        if duel.fast.is_none() {
+        if duel.exact.is_none() {
             let mut command = Command::new(program);
-            command.args(Mode::Fast.arguments()).arg(file);
-            let log = report::folder()?.join("ours-int8.log");
-            duel.fast = Some(Side::start("our fast side", &mut command, &log)?);
+            command.arg(EXACT).arg(file);
+            let log = report::folder()?.join("ours-exact.log");
+            duel.exact = Some(Side::start("our exact side", &mut command, &log)?);
         }
-        let fast = duel.fast.as_mut().expect("it was just started");
-        Ok((fast, &mut duel.theirs))
+        let exact = duel.exact.as_mut().expect("it was just started");
+        Ok((exact, &mut duel.theirs))
     }
 
     fn duel(&mut self, model: Model) -> Result<&mut Duel> {
@@ -428,7 +436,7 @@ impl Workbench {
         Ok(Duel {
             model,
             ours: start("our side", ours, Some(&file), "ours.log")?,
-            fast: None,
+            exact: None,
             theirs,
             _server: server,
         })
@@ -472,7 +480,16 @@ impl Workbench {
         };
         let task = ui::Task::start("load our side");
         let model = quantised.as_deref().or_else(|| self.model());
-        let side = start("our side", program, model, "ours.log")?;
+        let mut command = Command::new(program);
+        match model {
+            Some(model) => command.arg(EXACT).arg(model),
+            None => command.arg("--serve"),
+        };
+        let side = Side::start(
+            "our side",
+            &mut command,
+            &report::folder()?.join("ours.log"),
+        )?;
         task.done();
         Ok(side)
     }

@@ -1,6 +1,6 @@
 //! Figures of the model against mlx-lm and against itself.
 
-use super::{Better, Figure, Needs, PERCENT, RATIO};
+use super::{Better, Figure, Needs, PERCENT, RATIO, Workbench};
 use crate::bench::mode::Mode;
 use crate::bench::model::{self, Sides};
 
@@ -82,7 +82,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(3.0),
         better: Better::Lower,
         needs: Needs::Mlx,
-        measure: |workbench| model::step_vs_roofline(workbench, 16, 512),
+        measure: |workbench| model::step_vs_roofline(workbench, Workbench::ours, 16, 512),
     },
     Figure {
         name: "model.deterministic_decode",
@@ -91,7 +91,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: None,
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, Sides::Default(Mode::Deterministic), 16, 512),
+        measure: |workbench| model::decode(workbench, Sides::Exact(Mode::Deterministic), 16, 512),
     },
     Figure {
         name: "model.deterministic_prefill",
@@ -100,7 +100,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: None,
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::prefill(workbench, Sides::Default(Mode::Deterministic), 2_048),
+        measure: |workbench| model::prefill(workbench, Sides::Exact(Mode::Deterministic), 2_048),
     },
     Figure {
         name: "model.cache_bf16_decode",
@@ -109,7 +109,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(1.0),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, Sides::Default(Mode::CachedBf16), 16, 512),
+        measure: |workbench| model::decode(workbench, Sides::Exact(Mode::CachedBf16), 16, 512),
     },
     Figure {
         name: "model.cache_bf16_long_decode",
@@ -118,7 +118,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(1.0),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, Sides::Default(Mode::CachedBf16), 2, 4_096),
+        measure: |workbench| model::decode(workbench, Sides::Exact(Mode::CachedBf16), 2, 4_096),
     },
     Figure {
         name: "model.cache_bf16_prefill",
@@ -127,7 +127,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: None,
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::prefill(workbench, Sides::Default(Mode::CachedBf16), 2_048),
+        measure: |workbench| model::prefill(workbench, Sides::Exact(Mode::CachedBf16), 2_048),
     },
     Figure {
         name: "model.cache_bf16_loss",
@@ -145,7 +145,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: None,
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, Sides::Default(Mode::CachedInt8), 16, 512),
+        measure: |workbench| model::decode(workbench, Sides::Exact(Mode::CachedInt8), 16, 512),
     },
     Figure {
         name: "model.cache_int8_long_decode",
@@ -154,7 +154,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: None,
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, Sides::Default(Mode::CachedInt8), 2, 4_096),
+        measure: |workbench| model::decode(workbench, Sides::Exact(Mode::CachedInt8), 2, 4_096),
     },
     Figure {
         name: "model.cache_int8_loss",

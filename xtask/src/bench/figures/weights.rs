@@ -50,39 +50,46 @@ pub(super) const FIGURES: &[Figure] = &[
         |workbench| weights::prefill(workbench, Workbench::against_llama, Model::SmolLm2),
     ),
     figure(
-        "weights.fast_decode_b1_vs_llama",
+        "weights.exact_decode_b1_vs_llama",
         LLAMA,
         1.2,
         Better::Higher,
-        |workbench| weights::decode(workbench, Workbench::fast_against_llama, Model::SmolLm2, 1),
+        |workbench| weights::decode(workbench, Workbench::exact_against_llama, Model::SmolLm2, 1),
     ),
     figure(
-        "weights.fast_decode_b16_vs_llama",
+        "weights.exact_decode_b16_vs_llama",
         LLAMA,
         2.0,
         Better::Higher,
-        |workbench| weights::decode(workbench, Workbench::fast_against_llama, Model::SmolLm2, 16),
+        |workbench| {
+            weights::decode(
+                workbench,
+                Workbench::exact_against_llama,
+                Model::SmolLm2,
+                16,
+            )
+        },
     ),
     figure(
-        "weights.fast_prefill_vs_llama",
+        "weights.exact_prefill_vs_llama",
         LLAMA,
         1.5,
         Better::Higher,
-        |workbench| weights::prefill(workbench, Workbench::fast_against_llama, Model::SmolLm2),
+        |workbench| weights::prefill(workbench, Workbench::exact_against_llama, Model::SmolLm2),
     ),
     figure(
         "weights.step_b1_vs_bytes",
         BYTES,
         1.3,
         Better::Lower,
-        |workbench| model::step_vs_roofline(workbench, 1, 128),
+        |workbench| model::step_vs_roofline(workbench, Workbench::by_default, 1, 128),
     ),
     figure(
         "weights.step_b16_vs_bytes",
         BYTES,
         1.5,
         Better::Lower,
-        |workbench| model::step_vs_roofline(workbench, 16, 128),
+        |workbench| model::step_vs_roofline(workbench, Workbench::by_default, 16, 128),
     ),
     figure(
         "weights.large_b1_vs_llama",
@@ -106,48 +113,54 @@ pub(super) const FIGURES: &[Figure] = &[
         |workbench| weights::prefill(workbench, Workbench::against_llama, Model::Qwen25Coder),
     ),
     figure(
-        "weights.fast_large_b1_vs_llama",
+        "weights.exact_large_b1_vs_llama",
         LLAMA_LARGE,
         1.0,
         Better::Higher,
         |workbench| {
             weights::decode(
                 workbench,
-                Workbench::fast_against_llama,
+                Workbench::exact_against_llama,
                 Model::Qwen25Coder,
                 1,
             )
         },
     ),
     figure(
-        "weights.fast_large_b8_vs_llama",
+        "weights.exact_large_b8_vs_llama",
         LLAMA_LARGE,
         1.5,
         Better::Higher,
         |workbench| {
             weights::decode(
                 workbench,
-                Workbench::fast_against_llama,
+                Workbench::exact_against_llama,
                 Model::Qwen25Coder,
                 8,
             )
         },
     ),
     figure(
-        "weights.fast_large_prefill_vs_llama",
+        "weights.exact_large_prefill_vs_llama",
         LLAMA_LARGE,
         1.2,
         Better::Higher,
-        |workbench| weights::prefill(workbench, Workbench::fast_against_llama, Model::Qwen25Coder),
+        |workbench| {
+            weights::prefill(
+                workbench,
+                Workbench::exact_against_llama,
+                Model::Qwen25Coder,
+            )
+        },
     ),
     Figure {
-        name: "weights.fast_loss",
+        name: "weights.int8_loss",
         unit: PERCENT,
         versus: "mean negative log-likelihood of 2,048 tokens with exact products; the change with activations in 8 bits",
         goal: Some(0.5),
         better: Better::Lower,
         needs: Needs::Mlx,
-        measure: |workbench| model::loss(workbench, Mode::Fast),
+        measure: |workbench| model::loss(workbench, Mode::Default),
     },
     figure(
         "weights.resident_vs_file",
