@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use motet::model::OutputKind;
+use motet::model::mlx::profile::record;
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
 
@@ -115,6 +116,21 @@ fn folders_give_the_logits_of_the_reference() {
         all.append(&mut intolerable(found, &fixture));
     }
     assert!(all.is_empty(), "{all:#?}");
+}
+
+/// The end of a layer is one operation where a step has few rows. Each of its parts is an operation
+/// while a step is recorded.
+#[test]
+fn operations_of_several_parts_change_no_bit() {
+    let _serial = one_at_a_time();
+    for fixture in fixtures() {
+        let folder = open_family(&fixture.family);
+        let mut model = load(folder.path(), true);
+        let together = logits(&mut model, &fixture, CUTS[1]);
+        let (apart, recorded) = record(|| logits(&mut model, &fixture, CUTS[1]));
+        assert!(!recorded.is_empty(), "{}", fixture.family);
+        assert_eq!(together, apart, "{}", fixture.family);
+    }
 }
 
 /// The weights are the same numbers in every type, so the logits are too.

@@ -10,8 +10,10 @@ use super::attention::Attentions;
 use super::batch::Batch;
 use super::blocks::MixerStep;
 use super::decoder::Decoder;
-use super::layers::Weights;
-use super::ops::Ops;
+use super::kernel_ops::layer_end::{self, LayerEnd};
+use super::layers::{LayerWeights, Weights};
+use super::ops::{Ops, kernel_activation};
+use super::profile;
 use super::rotary::Rotary;
 use super::tail::TailWrites;
 use super::weights::InputNorm;
@@ -70,12 +72,7 @@ impl Decoder for Network {
                 mixed = output_rows(batch, mixed)?;
                 x = output_rows(batch, x)?;
             }
-            let delta = layer.mixer.output().apply(&mixed, &self.ops)?;
-            let delta = self.norm_after(delta, layer.norms.after_mixer.as_ref())?;
-            (x, normed) = self.add_norm(&x, &delta, &layer.norms.before_mlp)?;
-            let delta = layer.mlp.apply(&normed, &self.ops)?.as_dtype(x.dtype())?;
-            let delta = self.norm_after(delta, layer.norms.after_mlp.as_ref())?;
-            (x, normed) = self.add_norm(&x, &delta, self.norm_before(index + 1))?;
+            (x, normed) = self.end_layer(index, layer, &x, &mixed)?;
             if eager && index % LAYERS_AHEAD == LAYERS_AHEAD - 1 {
                 transforms::async_eval([&x, &normed])?;
                 queued.push(&x)?;
@@ -118,6 +115,48 @@ impl Network {
             InputNorm::Folded => self.ops.rms_norm(x, None, self.stem.norm_eps),
             InputNorm::Weight(weight) => self.ops.rms_norm(x, Some(weight), self.stem.norm_eps),
         }
+    }
+
+    /// Adds the output of layer `index` to the residual stream `x`, and returns the sum and the
+    /// next layer's input.
+    fn end_layer(
+        &self,
+        index: usize,
+        layer: &LayerWeights,
+        x: &Array,
+        mixed: &Array,
+    ) -> Result<(Array, Array), Exception> {
+        // One operation has one clock.
+        let is_small = x.dim(0) as usize <= layer_end::ROWS_MAX && !profile::is_recording();
+        if let Some(stream) = self.ops.kernels.as_ref().filter(|_| is_small)
+            && let Some(end) = self.layer_end(index, layer)
+        {
+            return layer_end::layer_end(x, mixed, &end, stream);
+        }
+        let delta = layer.mixer.output().apply(mixed, &self.ops)?;
+        let delta = self.norm_after(delta, layer.norms.after_mixer.as_ref())?;
+        let (x, normed) = self.add_norm(x, &delta, &layer.norms.before_mlp)?;
+        let delta = layer.mlp.apply(&normed, &self.ops)?.as_dtype(x.dtype())?;
+        let delta = self.norm_after(delta, layer.norms.after_mlp.as_ref())?;
+        self.add_norm(&x, &delta, self.norm_before(index + 1))
+    }
+
+    /// The end of layer `index` for one operation. None if the layer has experts, or matrices that
+    /// are not kept as stored.
+    fn layer_end<'a>(&'a self, index: usize, layer: &'a LayerWeights) -> Option<LayerEnd<'a>> {
+        let ([gate_up, down], activation) = layer.mlp.gated()?;
+        Some(LayerEnd {
+            output: layer.mixer.output().projection()?,
+            after_mixer: layer.norms.after_mixer.as_ref(),
+            before_mlp: layer.norms.before_mlp.of_rows(),
+            gate_up,
+            activation: kernel_activation(activation),
+            down,
+            after_mlp: layer.norms.after_mlp.as_ref(),
+            before_next: self.norm_before(index + 1).of_rows(),
+            epsilon: self.stem.norm_eps,
+            arithmetic: self.ops.arithmetic,
+        })
     }
 
     fn norm_after(&self, delta: Array, weight: Option<&Array>) -> Result<Array, Exception> {

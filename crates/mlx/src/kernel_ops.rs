@@ -5,6 +5,7 @@ mod check;
 pub mod experts;
 mod gated_norm;
 mod layer;
+pub(crate) mod layer_end;
 pub mod recurrent;
 mod stored;
 mod turn;

@@ -4,6 +4,7 @@ use mlx_rs::Array;
 use mlx_rs::error::Exception;
 
 use crate::error::MlxError;
+use crate::kernel_ops::layer_end::Projection;
 use crate::ops::Ops;
 use crate::profile::Op;
 use crate::weights::{BlockLoader, InputNorm, Matrix, WeightParts};
@@ -52,6 +53,15 @@ impl GatedMlp {
     pub(super) fn apply(&self, normed: &Array, ops: &Ops) -> Result<Array, Exception> {
         let gated = ops.gated(&self.gate_up.apply(normed, ops)?, self.activation)?;
         self.down.apply(&gated, ops)
+    }
+
+    /// The MLP's two products. None if a matrix is not kept as stored.
+    pub(super) fn projections(&self) -> Option<[Projection<'_>; 2]> {
+        Some([self.gate_up.projection()?, self.down.projection()?])
+    }
+
+    pub(super) fn activation(&self) -> Activation {
+        self.activation
     }
 
     pub(super) fn add_parts<'a>(&'a self, all: &mut WeightParts<'a>) {

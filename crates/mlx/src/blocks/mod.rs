@@ -27,7 +27,8 @@ use super::ops::{Ops, concatenate};
 use super::tail::TailWrites;
 use super::weights::{BlockLoader, InputNorm, Matrix, WeightParts};
 use crate::error::MlxError;
-use motet_weights::{Blueprint, Mixer, Mlp};
+use crate::kernel_ops::layer_end::Projection;
+use motet_weights::{Activation, Blueprint, Mixer, Mlp};
 
 /// The block of a layer that sees other tokens.
 #[derive(Clone, Debug)]
@@ -158,6 +159,15 @@ impl MlpBlock {
                 (Self::Experts(Box::new(block)), norm)
             }
         })
+    }
+
+    /// The products of a gated MLP, to both halves and behind them, and the activation between
+    /// them. None if the block is another, or a matrix is not kept as stored.
+    pub(crate) fn gated(&self) -> Option<([Projection<'_>; 2], Activation)> {
+        match self {
+            Self::Gated(block) => Some((block.projections()?, block.activation())),
+            Self::Experts(_) => None,
+        }
     }
 
     /// The block's output for every row, `[rows, hidden]`.

@@ -96,6 +96,11 @@ pub fn record<T>(work: impl FnOnce() -> T) -> (T, Vec<Timed>) {
     (made, timed)
 }
 
+/// Whether the operations that this thread builds are recorded.
+pub(crate) fn is_recording() -> bool {
+    RECORDING.with_borrow(Option::is_some)
+}
+
 /// The arrays that an operation makes.
 pub(crate) trait Made {
     fn arrays(&self) -> Vec<&Array>;
@@ -117,7 +122,7 @@ pub(crate) fn op_beside<T: Made>(
     beside: impl FnOnce() -> Cost,
     build: impl FnOnce() -> Result<T, Exception>,
 ) -> Result<T, Exception> {
-    if !RECORDING.with_borrow(Option::is_some) {
+    if !is_recording() {
         return build();
     }
     let mut cost = beside();

@@ -40,11 +40,7 @@ pub(crate) fn stored_linear(
         *last = rows;
     }
     let inputs: Vec<&Array> = [input].into_iter().chain(bias).collect();
-    let kernel = Product {
-        matrix: matrix.clone(),
-        factor: factor.filter(|factor| *factor != 1.0),
-        arithmetic,
-    };
+    let kernel = Product::new(matrix, factor, arithmetic);
     one(apply(kernel, &inputs, &[&shape], stream)?)
 }
 
@@ -80,19 +76,34 @@ pub(crate) fn stored_rows(
     one(apply(kernel, &[&bits], &[&shape], stream)?)
 }
 
-struct Product {
+/// A product with a matrix as its file stores it.
+pub(super) struct Product {
     matrix: StoredMatrix,
     factor: Option<f32>,
     arithmetic: Arithmetic,
 }
 
-impl Kernel for Product {
-    fn run(&self, inputs: &[View<'_>], _: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
-        let [input, bias @ ..] = inputs else {
-            unreachable!("the operation has an input")
-        };
-        let bias = bias.first().map(|bias| &*bias.data);
-        let output = &mut *outputs[0].data;
+impl Product {
+    pub(super) fn new(matrix: &StoredMatrix, factor: Option<f32>, arithmetic: Arithmetic) -> Self {
+        Self {
+            matrix: matrix.clone(),
+            factor: factor.filter(|factor| *factor != 1.0),
+            arithmetic,
+        }
+    }
+
+    /// Length of an output row.
+    pub(super) fn rows(&self) -> usize {
+        self.matrix.rows()
+    }
+
+    /// Length of an input row.
+    pub(super) fn columns(&self) -> usize {
+        self.matrix.columns()
+    }
+
+    /// Writes the product of each row of `input`, times the factor, plus `bias` to `output`.
+    pub(super) fn compute(&self, input: &[f32], bias: Option<&[f32]>, output: &mut [f32]) {
         let pool = Pool::global();
         let parts = self.matrix.parts();
         let project = match self.arithmetic {
@@ -100,9 +111,9 @@ impl Kernel for Product {
             Arithmetic::Fast => project_fast,
         };
         let Some(factor) = self.factor else {
-            return project(pool, &input.data, &parts, bias, output);
+            return project(pool, input, &parts, bias, output);
         };
-        project(pool, &input.data, &parts, None, output);
+        project(pool, input, &parts, None, output);
         for row in output.chunks_exact_mut(self.matrix.rows()) {
             match bias {
                 Some(bias) => row
@@ -112,6 +123,16 @@ impl Kernel for Product {
                 None => row.iter_mut().for_each(|y| *y *= factor),
             }
         }
+    }
+}
+
+impl Kernel for Product {
+    fn run(&self, inputs: &[View<'_>], _: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
+        let [input, bias @ ..] = inputs else {
+            unreachable!("the operation has an input")
+        };
+        let bias = bias.first().map(|bias| &*bias.data);
+        self.compute(&input.data, bias, outputs[0].data);
     }
 }
 

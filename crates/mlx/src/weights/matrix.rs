@@ -7,6 +7,7 @@ use mlx_rs::{Array, Dtype, transforms};
 
 use super::merged_matrix::{Elements, MergedMatrix};
 use crate::error::MlxError;
+use crate::kernel_ops::layer_end::Projection;
 use crate::ops::Ops;
 use crate::profile::{self, Cost, Op};
 use crate::stored_matrix::StoredMatrix;
@@ -182,6 +183,15 @@ impl Matrix {
             Form::Stored(matrix) => Some(matrix),
             Form::Plain { .. } | Form::Quantised { .. } => None,
         }
+    }
+
+    /// The product with the matrix as its files store it. None if it is kept in another form.
+    pub(crate) fn projection(&self) -> Option<Projection<'_>> {
+        Some(Projection {
+            matrix: self.stored()?,
+            factor: self.factor,
+            bias: self.bias.as_ref(),
+        })
     }
 
     /// Its arrays except views of others.

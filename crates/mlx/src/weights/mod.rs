@@ -11,6 +11,7 @@ mod merged_matrix;
 
 use mlx_rs::Array;
 
+use crate::kernel_ops::layer_end::RowNorm;
 use crate::stored_matrix::StoredMatrix;
 
 pub(crate) use loader::{BlockLoader, Loader};
@@ -53,6 +54,15 @@ pub(crate) enum InputNorm {
 }
 
 impl InputNorm {
+    /// The norm as the kernels take it.
+    pub(crate) fn of_rows(&self) -> RowNorm<'_> {
+        match self {
+            Self::None => RowNorm::None,
+            Self::Folded => RowNorm::Plain,
+            Self::Weight(weight) => RowNorm::Weighted(weight),
+        }
+    }
+
     /// The weight, unless it is folded into a matrix.
     pub(crate) fn weight(&self) -> Option<&Array> {
         match self {
