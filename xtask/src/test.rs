@@ -54,9 +54,10 @@ const STAGES: &[Stage] = &[
     Stage { name: "documentation, mlx", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
         cargo: &["doc", "--no-deps", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx,motet/tower"] },
     Stage { name: "tests", quick: true, environment: &[],
-        cargo: &["test", "--workspace", "--exclude", "motet-mlx"] },
+        cargo: &["test", "--workspace", "--exclude", "motet-mlx", "--exclude", "motet-kernels"] },
+    // All other stages have the kernels without these checks, which make a model's step slow.
     Stage { name: "kernels, with checks of unsafe code", quick: true, environment: &[],
-        cargo: &["test", "--package", "motet-kernels", "--lib", "--config", "profile.dev.package.motet-kernels.debug-assertions=true"] },
+        cargo: &["test", "--package", "motet-kernels", "--config", "profile.dev.package.motet-kernels.debug-assertions=true"] },
     Stage { name: "tests without text", quick: false, environment: &[],
         cargo: &["test", "--package", "motet", "--no-default-features", "--test", "tokens_only"] },
     // One BLAS thread: tests run side by side, and two threads that wait for each other
