@@ -250,9 +250,11 @@ async fn errors_have_the_shape_of_the_api_and_name_the_field() {
     let thinking = |kind: &str, tokens: u64| json!({"thinking": {"type": kind, "budget_tokens": tokens}});
     check(thinking("enabled", 60), 400, budget).await;
     check(thinking("disabled", 10), 400, budget).await;
-    let mut contradictory = json!({"thinking": {"type": "disabled"}});
-    contradictory["output_config"] = json!({"effort": "high"});
+    let mut contradictory = json!({"thinking": {"type": "enabled"}});
+    contradictory["output_config"] = json!({"effort": "none"});
     check(contradictory, 400, "output_config.effort").await;
+    let off = json!({"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}});
+    server.post(MESSAGES, &message(off)).await.ok();
     let format = json!({"format": {"type": "json_schema", "schema": {"type": 7}}});
     check(json!({"output_config": format}), 422, "output_config.format").await;
 

@@ -247,7 +247,8 @@ fn reasoning(
         return Err(ApiError::field(field, message));
     }
     Ok(Reasoning {
-        effort,
+        // Without reasoning, the effort is about the answer, and no template reads that.
+        effort: effort.filter(|_| thinking.kind != ThinkingKind::Disabled),
         is_enabled: match thinking.kind {
             ThinkingKind::Enabled => Some(true),
             ThinkingKind::Disabled => Some(false),
