@@ -88,8 +88,7 @@ impl ConversationRequest {
         let is_parallel = tools.as_ref().is_none_or(|tools| tools.is_parallel);
         let tools = tools.as_ref().map(|tools| &tools.tools);
         let streams = OutputStreams::submit(&app.engine, vec![request], caller, log).await;
-        let streams =
-            streams.map_err(|error| names.submit_error(error, &grammar_field, tools))?;
+        let streams = streams.map_err(|error| names.submit_error(error, &grammar_field, tools))?;
         let parser = || Some(format?.parser(&reading.as_ref()?.prompt_end, tools));
         Ok(Answers::new(streams, parser, is_parallel, grammar_field))
     }

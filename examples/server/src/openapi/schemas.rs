@@ -70,7 +70,10 @@ fn answers() -> Map<String, Value> {
         ("TextPart", CompletionPart::<TextShape>::json_schema(of)),
         ("AnthropicMessage", MessageBody::json_schema(of)),
         ("MessageEvent", MessageEvent::json_schema(of)),
-        ("MessagesError", anthropic::errors::ErrorBody::json_schema(of)),
+        (
+            "MessagesError",
+            anthropic::errors::ErrorBody::json_schema(of),
+        ),
         ("CountedTokens", anthropic::CountedTokens::json_schema(of)),
         ("Models", Models::json_schema(of)),
         ("Model", Model::json_schema(of)),
@@ -144,7 +147,12 @@ fn close(schema: &mut Schema) {
 fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
     let model = app.engine.model();
     schemas["Token"]["maximum"] = json!(model.vocab_size - 1);
-    for body in ["ChatRequest", "TextRequest", "MessagesRequest", "CountTokens"] {
+    for body in [
+        "ChatRequest",
+        "TextRequest",
+        "MessagesRequest",
+        "CountTokens",
+    ] {
         schemas[body]["properties"]["model"]["enum"] = json!([app.model, null]);
     }
     for body in ["ChatRequest", "TextRequest"] {
