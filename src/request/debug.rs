@@ -47,7 +47,10 @@ impl fmt::Debug for Request {
             .field("stop_tokens", &stop_tokens.len())
             .field("ignore_end_tokens", ignore_end_tokens)
             .field("grammar", grammar)
-            .field("reasoning", &reasoning.as_ref().map(|budget| budget.tokens_max))
+            .field(
+                "reasoning",
+                &reasoning.as_ref().map(|budget| budget.tokens_max),
+            )
             .field("n", n)
             .field("best_of", best_of)
             .field("has_user", &user.is_some())
