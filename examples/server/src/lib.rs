@@ -11,6 +11,7 @@
 //! | `access.rs`, `site.rs` | checks of hosts and origins, and access for the operator |
 //! | `keys.rs`, `class.rs` | API keys, with limits on concurrent requests and priority class |
 //! | `body/` | bodies, received within a bound and read into structs |
+//! | `conversation/` | the one core behind the API's faces: what they ask of the model, and its answers |
 //! | `openai/` | the API's bodies, as requests to the engine and back |
 //! | `openapi/` | the description of the API, at `/openapi.json` |
 //! | `generate.rs` | streams of outputs, several side by side |
@@ -30,6 +31,7 @@ pub mod arguments;
 mod body;
 pub mod class;
 mod connections;
+mod conversation;
 mod error;
 pub mod fleet;
 mod generate;
