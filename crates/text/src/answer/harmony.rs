@@ -1,0 +1,1 @@
+//! Messages on channels, as gpt-oss writes them.

@@ -1,0 +1,1 @@
+//! The schemas in a grammar of an answer.

@@ -1,0 +1,1 @@
+//! Finds marks in text that arrives in pieces.
