@@ -11,9 +11,13 @@ use serde_json::{Value, json};
 
 use super::items::{Call, Item, Role};
 use crate::body::json::VALUES_MAX;
-use crate::conversation::{CALLS, History, REASONING};
+use crate::conversation::History;
 use crate::error::ApiError;
 
+/// The field of a message that templates read calls from.
+const CALLS: &str = "tool_calls";
+/// The field of a message that templates read reasoning from.
+const REASONING: &str = "reasoning_content";
 /// Between instructions and the system's messages that follow them.
 const BETWEEN_INSTRUCTIONS: &str = "\n\n";
 
@@ -157,5 +161,126 @@ impl Messages {
             message.more.insert(CALLS.to_owned(), Value::Array(turn.calls));
         }
         self.messages.push(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::responses::items::{CallOutput, ItemStatus, Part, ReasoningItem};
+
+    fn message(role: Role, text: &str) -> Item {
+        Item::message("msg".into(), role, text.into())
+    }
+
+    fn reasoning(text: &str) -> Item {
+        Item::Reasoning(ReasoningItem {
+            id: "rs".into(),
+            status: ItemStatus::Completed,
+            summary: Vec::new(),
+            content: vec![Part::ReasoningText { text: text.into() }],
+            encrypted_content: (),
+        })
+    }
+
+    fn call(call_id: &str, arguments: &str) -> Item {
+        Item::FunctionCall(Call {
+            id: "fc".into(),
+            call_id: call_id.into(),
+            name: "clock".into(),
+            arguments: arguments.into(),
+            status: ItemStatus::Completed,
+        })
+    }
+
+    fn output(call_id: &str, output: &str) -> Item {
+        Item::FunctionCallOutput(CallOutput {
+            id: "fco".into(),
+            call_id: call_id.into(),
+            output: output.into(),
+            status: ItemStatus::Completed,
+        })
+    }
+
+    fn written(messages: &[Message]) -> Value {
+        serde_json::to_value(messages).expect("JSON")
+    }
+
+    #[test]
+    fn answer_is_one_message_with_its_reasoning_and_calls() {
+        let history = [
+            message(Role::User, "When?"),
+            reasoning("Hm."),
+            message(Role::Assistant, "Let me look."),
+            call("1", "{\"zone\": \"x\"}"),
+            call("2", "no JSON"),
+        ];
+        let history: Vec<&Item> = history.iter().collect();
+        let input = [output("1", "noon"), output("2", "one"), message(Role::User, "And?")];
+        let found = messages(Some("Be short."), &history, &input).expect("messages");
+        let function = |id: &str, arguments: Value| {
+            let function = json!({"name": "clock", "arguments": arguments});
+            json!({"id": id, "type": "function", "function": function})
+        };
+        let calls = [function("1", json!({"zone": "x"})), function("2", json!("no JSON"))];
+        let expected = json!([
+            {"role": "system", "content": "Be short."},
+            {"role": "user", "content": "When?"},
+            {"role": "assistant", "content": "Let me look.", "reasoning_content": "Hm.",
+             "tool_calls": calls},
+            {"role": "tool", "content": "noon", "name": "clock", "tool_call_id": "1"},
+            {"role": "tool", "content": "one", "name": "clock", "tool_call_id": "2"},
+            {"role": "user", "content": "And?"},
+        ]);
+        assert_eq!(written(&found), expected);
+    }
+
+    #[test]
+    fn new_turn_of_the_assistant_begins_with_reasoning_or_text() {
+        let input = [
+            reasoning("a"),
+            message(Role::Assistant, "b"),
+            message(Role::Assistant, "c"),
+            call("1", "{}"),
+            reasoning("d"),
+            call("2", "{}"),
+        ];
+        let found = written(&messages(None, &[], &input).expect("messages"));
+        let texts = found.as_array().expect("a list").iter();
+        let texts: Vec<_> = texts.map(|message| (&message["reasoning_content"], &message["content"])).collect();
+        let expected = [(&json!("a"), &json!("b")), (&Value::Null, &json!("c")), (&json!("d"), &json!(""))];
+        assert_eq!(texts, expected);
+    }
+
+    #[test]
+    fn first_messages_of_the_system_are_one() {
+        let input = [
+            message(Role::Developer, "b"),
+            message(Role::System, "c"),
+            message(Role::User, "d"),
+            message(Role::Developer, "e"),
+        ];
+        let found = messages(Some("a"), &[], &input).expect("messages");
+        let found: Vec<_> = found.iter().map(|found| (&*found.role, &*found.content)).collect();
+        assert_eq!(found, [("system", "a\n\nb\n\nc"), ("user", "d"), ("system", "e")]);
+    }
+
+    #[test]
+    fn results_without_calls_and_too_many_values_are_rejected() {
+        let check = |input: &[Item], field: &str| {
+            let error = messages(None, &[], input).expect_err(field);
+            let body = serde_json::to_value(error.body()).expect("JSON");
+            assert_eq!(body["error"]["param"], field);
+            assert_eq!(error.status, 400);
+        };
+        check(&[call("1", "{}"), output("2", "x")], "input[1].call_id");
+        check(&[output("1", "x"), call("1", "{}")], "input[0].call_id");
+        let many = format!("[{}1]", "1,".repeat(VALUES_MAX));
+        check(&[call("1", "{}"), call("2", &many)], "input[1].arguments");
+        // Earlier turns count as well.
+        let half = format!("[{}1]", "1,".repeat(VALUES_MAX / 2));
+        let first = call("1", &half);
+        assert!(messages(None, &[&first], &[]).is_ok());
+        assert!(messages(None, &[&first], &[call("2", &half)]).is_err());
     }
 }
