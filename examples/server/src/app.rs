@@ -12,6 +12,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
+use motet::text::{AnswerFormat, TextCodec};
 use motet::{Engine, Shutdown, UserId};
 
 use crate::arguments::Conduct;
@@ -32,6 +33,8 @@ pub struct App {
     pub(crate) engine: Engine,
     /// The model's name in the API.
     pub(crate) model: String,
+    /// How the model writes calls and reasoning; `None` without a tokenizer.
+    pub(crate) format: Option<AnswerFormat>,
     pub(crate) keys: Keys,
     pub(crate) conduct: Conduct,
     /// Receives bodies within a memory budget.
@@ -54,9 +57,11 @@ impl App {
     pub fn new(engine: Engine, model: String, keys: Keys, conduct: Conduct) -> Self {
         let known = conduct.page_names.then(|| keys.names());
         let names = known.into_iter().flatten();
+        let format = engine.text().map(TextCodec::answer_format);
         Self {
             engine,
             model,
+            format,
             watchers: Watchers::new(),
             names: names
                 .map(|name| (UserId::of(name), Arc::clone(name)))

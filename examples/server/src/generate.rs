@@ -10,8 +10,6 @@ use motet::error::{GenerateError, SubmitError};
 use motet::request::{FinishReason, Piece, Prefill, TokenLogprobs, Usage};
 use motet::text::Tokenizer;
 use motet::{Engine, Request, SequenceHandle, TokenId, TokenStream};
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use crate::keys::Caller;
 use crate::log::RequestLog;
@@ -123,6 +121,7 @@ impl OutputStreams {
             self.usage.prompt_tokens += usage.prompt_tokens;
             self.usage.cached_tokens += usage.cached_tokens;
             self.usage.output_tokens += usage.output_tokens;
+            self.usage.reasoning_tokens += usage.reasoning_tokens;
         }
         Some((number, event))
     }
@@ -195,24 +194,6 @@ impl Stream for OutputStream {
         };
         self.is_finished = !matches!(event, Event::Generated { .. } | Event::Prefilled(_));
         Poll::Ready(Some((self.number, event, usage)))
-    }
-}
-
-/// The API's finish reason.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub(crate) enum ApiFinishReason {
-    Stop,
-    Length,
-}
-
-impl From<FinishReason> for ApiFinishReason {
-    fn from(reason: FinishReason) -> Self {
-        match reason {
-            FinishReason::Length | FinishReason::Deadline => Self::Length,
-            _ => Self::Stop,
-        }
     }
 }
 

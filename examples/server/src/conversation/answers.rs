@@ -52,8 +52,9 @@ pub(crate) enum AnswerPiece {
     },
     /// More of a call's arguments, which are JSON once they are complete.
     CallArguments { index: usize, json: String },
-    /// A call is complete. A call that the answer's greatest length cuts off has no such event.
-    CallEnded { index: usize },
+    /// A call ends. It is not complete if the answer ended within its arguments, or if these are
+    /// no JSON.
+    CallEnded { index: usize, is_complete: bool },
 }
 
 /// Why an answer ended.
@@ -117,6 +118,12 @@ impl Answers {
         }
     }
 
+    /// Reads outputs that are text: those of plain prompts.
+    pub(crate) fn of_text(output_streams: OutputStreams) -> Self {
+        let grammar_field = FieldNames::CHAT.output_format.to_owned();
+        Self::new(output_streams, || None, true, grammar_field)
+    }
+
     /// The number of answers.
     pub(crate) fn count(&self) -> usize {
         self.readers.len()
@@ -171,7 +178,7 @@ impl Answers {
                 pending.push_back((number, AnswerEvent::Ended { end, usage }));
             }
             Event::Failed(error) => {
-                let error = FieldNames::generate_error(&self.grammar_field, error);
+                let error = ApiError::generate(error, &self.grammar_field);
                 pending.push_back((number, AnswerEvent::Failed(error)));
             }
         }
@@ -215,7 +222,13 @@ impl Reader {
     fn events(&mut self, parts: Vec<AnswerPart>) -> Vec<AnswerEvent> {
         let mut events = Vec::with_capacity(parts.len());
         for part in parts {
-            let is_call_end = matches!(part, AnswerPart::CallEnd { .. });
+            let is_call_end = matches!(
+                part,
+                AnswerPart::CallEnd {
+                    is_complete: true,
+                    ..
+                }
+            );
             let piece = self.piece(part);
             events.push(self.event(piece));
             if is_call_end && !self.is_parallel {
@@ -239,7 +252,11 @@ impl Reader {
                 }
             }
             AnswerPart::CallArguments { index, json } => AnswerPiece::CallArguments { index, json },
-            AnswerPart::CallEnd { index } => AnswerPiece::CallEnded { index },
+            AnswerPart::CallEnd { index, is_complete } => {
+                AnswerPiece::CallEnded { index, is_complete }
+            }
+            // A kind of part that this server does not know yet.
+            _ => AnswerPiece::Text(String::new()),
         }
     }
 

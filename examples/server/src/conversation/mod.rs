@@ -14,11 +14,12 @@
 //! | file | content |
 //! |---|---|
 //! | `request.rs` | [`ConversationRequest`], and its way to the engine |
-//! | `tools.rs` | [`OfferedTools`]: tools, and how they may be called |
+//! | `tools.rs` | [`CallableTools`]: tools, and how they may be called |
 //! | `history.rs` | checks of the calls and results in messages |
 //! | `reasoning.rs` | [`Reasoning`]: settings, as variables of the template and as a budget |
 //! | `tenancy.rs` | [`Tenancy`]: user, cache and class of a request |
 //! | `names.rs` | [`FieldNames`]: a face's names of fields, for errors |
+//! | `untaught.rs` | tools for templates that know none |
 //! | `prompt_end.rs` | the text that a prompt ends with |
 //! | `answers.rs` | [`Answers`] and [`AnswerEvent`] |
 //! | `whole.rs` | [`WholeAnswer`]: an answer's events, collected |
@@ -31,13 +32,14 @@ mod reasoning;
 mod request;
 mod tenancy;
 mod tools;
+mod untaught;
 mod whole;
 
 pub(crate) use answers::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken};
-pub(crate) use history::History;
+pub(crate) use history::{History, call_for_template, set_reasoning};
 pub(crate) use names::FieldNames;
 pub(crate) use reasoning::{Effort, Reasoning};
 pub(crate) use request::ConversationRequest;
 pub(crate) use tenancy::Tenancy;
-pub(crate) use tools::{Offer, OfferedTools};
+pub(crate) use tools::{CallableTool, CallableTools};
 pub(crate) use whole::{AnswerItem, WholeAnswer};

@@ -1,16 +1,16 @@
 //! A face's names of fields.
 
-use motet::error::{GenerateError, SubmitError};
-use motet::text::ToolError;
+use motet::error::SubmitError;
+use motet::text::{ToolError, ToolPart, Tools};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, api_name};
 
 /// The names that a face has for the fields of a conversation. Errors name fields by them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FieldNames {
     /// The messages.
     pub(crate) messages: &'static str,
-    /// The offered tools.
+    /// The tools that the model may call.
     pub(crate) tools: &'static str,
     /// The path from a tool to its schema, such as `function.parameters`.
     pub(crate) tool_schema: &'static str,
@@ -82,21 +82,34 @@ impl FieldNames {
         format!("{}.{}", self.tool(index), self.tool_name)
     }
 
+    /// The error of tools that are invalid.
+    pub(crate) fn tool_error(&self, error: &ToolError) -> ApiError {
+        let field = match error.part() {
+            ToolPart::Tools => self.tools.to_owned(),
+            ToolPart::Name(index) => self.name_of_tool(index),
+            ToolPart::Parameters(index) => self.schema_of_tool(index),
+            ToolPart::Choice => self.tool_choice.to_owned(),
+        };
+        let message = format!("`{field}`: {error}");
+        ApiError::field(field, message)
+    }
+
     /// The error of a request that the engine rejects. `grammar_field` is the field that the
     /// output's grammar comes from.
-    pub(crate) fn submit_error(&self, grammar_field: &str, error: SubmitError) -> ApiError {
+    pub(crate) fn submit_error(
+        &self,
+        error: SubmitError,
+        grammar_field: &str,
+        tools: Option<&Tools>,
+    ) -> ApiError {
+        if let SubmitError::ToolSchema { name, why } = &error {
+            let mut tools = tools.into_iter().flatten();
+            let index = tools.position(|tool| tool.name == name.reveal());
+            let field = index.map_or(self.tools.to_owned(), |index| self.schema_of_tool(index));
+            let message = format!("`{field}` cannot be a grammar: {}", why.reveal());
+            return ApiError::unprocessable(field, message);
+        }
         ApiError::submit(error, |field| self.of_engine(field), grammar_field)
-    }
-
-    /// The error of tools that cannot be offered or held.
-    pub(crate) fn tool_error(&self, error: &ToolError) -> ApiError {
-        // The seam to the errors of crate text.
-        ApiError::field(self.tools, format!("`{}`: {error}", self.tools))
-    }
-
-    /// The error of an output that the engine does not complete.
-    pub(crate) fn generate_error(grammar_field: &str, error: GenerateError) -> ApiError {
-        ApiError::generate(error, grammar_field)
     }
 
     /// The name of a field of the engine's request.
@@ -105,7 +118,7 @@ impl FieldNames {
             "output_tokens_max" => self.output_tokens_max,
             "stop_strings" => self.stop_strings,
             "prompt.chat" => self.messages,
-            other => crate::error::api_name(other),
+            other => api_name(other),
         }
     }
 }

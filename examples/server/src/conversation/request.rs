@@ -2,11 +2,12 @@
 
 use motet::Request;
 use motet::grammar::GrammarSource;
-use motet::request::Prompt;
-use motet::text::{AnswerFormat, Chat, TextCodec};
+use motet::request::{Prompt, ReasoningBudget};
+use motet::text::{AnswerFormat, Chat, ReasoningStart, TextCodec};
 
 use super::prompt_end::prompt_end;
-use super::{Answers, FieldNames, OfferedTools, Reasoning};
+use super::untaught;
+use super::{Answers, CallableTools, FieldNames, Reasoning};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::generate::OutputStreams;
@@ -20,13 +21,13 @@ pub(crate) struct ConversationRequest {
     /// settings of reasoning are added to them on the way.
     pub(crate) chat: Chat,
     /// The tools that the model may call.
-    pub(crate) tools: Option<OfferedTools>,
+    pub(crate) tools: Option<CallableTools>,
     /// How the model reasons.
     pub(crate) reasoning: Reasoning,
     /// The form that the answer's text must have.
     pub(crate) output_format: Option<GrammarSource>,
-    /// Sampling, lengths, tenancy and everything else. Its prompt and its grammar are set on the
-    /// way.
+    /// Sampling, lengths, tenancy and everything else. Its prompt, its grammar and its reasoning
+    /// are set on the way.
     pub(crate) request: Request,
     /// The face's names of fields.
     pub(crate) names: &'static FieldNames,
@@ -34,10 +35,11 @@ pub(crate) struct ConversationRequest {
 
 /// How the outputs of a request are read.
 #[derive(Debug)]
-struct Reader {
-    format: AnswerFormat,
+struct Reading {
     /// The text that the prompt ends with.
     prompt_end: String,
+    /// Whether the outputs begin with reasoning.
+    start: ReasoningStart,
 }
 
 impl ConversationRequest {
@@ -46,8 +48,8 @@ impl ConversationRequest {
     /// # Errors
     ///
     /// Settings of reasoning that contradict each other are an error.
-    pub(crate) fn into_chat(mut self) -> Result<Chat, ApiError> {
-        self.complete_chat()?;
+    pub(crate) fn into_chat(mut self, app: &App) -> Result<Chat, ApiError> {
+        self.complete_chat(app.format.as_ref())?;
         Ok(self.chat)
     }
 
@@ -66,10 +68,15 @@ impl ConversationRequest {
         caller: Caller,
         log: RequestLog,
     ) -> Result<Answers, ApiError> {
-        self.complete_chat()?;
-        let format = app.engine.text().and_then(TextCodec::answer_format);
-        let grammar_field = self.set_grammar(format.as_ref())?;
-        let reader = format.and_then(|format| self.reader_of(app, format));
+        let format = app.format.as_ref();
+        self.complete_chat(format)?;
+        let reading = self.reading(app);
+        let grammar_field = self.set_grammar(format, reading.as_ref())?;
+        if let (Some(format), Some(reading), Some(text)) = (format, &reading, app.engine.text()) {
+            self.request.special_tokens_in_text = format.shows_special_tokens();
+            let tokens_max = self.reasoning.tokens_max;
+            self.request.reasoning = budget(text, format, reading.start, tokens_max);
+        }
         let Self {
             chat,
             tools,
@@ -77,33 +84,57 @@ impl ConversationRequest {
             names,
             ..
         } = self;
-        if let Some(reader) = &reader {
-            request.special_tokens_in_text = reader.format.shows_special_tokens();
-        }
         request.prompt = Prompt::Chat(chat);
-        let streams = OutputStreams::submit(&app.engine, vec![request], caller, log).await;
-        let streams = streams.map_err(|error| names.submit_error(&grammar_field, error))?;
         let is_parallel = tools.as_ref().is_none_or(|tools| tools.is_parallel);
         let tools = tools.as_ref().map(|tools| &tools.tools);
-        let parser = || {
-            let reader = reader.as_ref()?;
-            Some(reader.format.parser(&reader.prompt_end, tools))
-        };
+        let streams = OutputStreams::submit(&app.engine, vec![request], caller, log).await;
+        let streams =
+            streams.map_err(|error| names.submit_error(error, &grammar_field, tools))?;
+        let parser = || Some(format?.parser(&reading.as_ref()?.prompt_end, tools));
         Ok(Answers::new(streams, parser, is_parallel, grammar_field))
     }
 
-    /// Adds the tools and the settings of reasoning to the variables of the template.
-    fn complete_chat(&mut self) -> Result<(), ApiError> {
+    /// Adds the tools and the settings of reasoning to what the template gets.
+    fn complete_chat(&mut self, format: Option<&AnswerFormat>) -> Result<(), ApiError> {
         self.reasoning.apply(&mut self.chat.variables, self.names)?;
-        if let Some(tools) = &mut self.tools {
-            let variables = &mut self.chat.variables;
-            variables.insert("tools".to_owned(), tools.take_variable());
+        match format {
+            Some(format) if !format.template_knows_tools() => {
+                let tools = self.tools.as_ref().map(|tools| &tools.tools);
+                untaught::teach(&mut self.chat, format, tools);
+            }
+            _ => {
+                let tools = self.tools.as_ref().map(CallableTools::variable);
+                let variable = tools.map(|tools| ("tools".to_owned(), tools));
+                self.chat.variables.extend(variable);
+            }
         }
         Ok(())
     }
 
+    /// How the outputs are read; `None` if all of an output is its text. That is so where the text
+    /// is held to a form from its first token on.
+    fn reading(&self, app: &App) -> Option<Reading> {
+        let format = app.format.as_ref()?;
+        let template = app.engine.text()?.template()?;
+        let is_text = match &self.tools {
+            Some(_) => false,
+            None => self.output_format.is_some() || format.reasoning_marks().is_none(),
+        };
+        (!is_text).then(|| {
+            let prompt_end = prompt_end(template, &self.chat);
+            Reading {
+                start: format.reasoning_start(&prompt_end),
+                prompt_end,
+            }
+        })
+    }
+
     /// Sets the grammar of the output, and returns the field that it comes from.
-    fn set_grammar(&mut self, format: Option<&AnswerFormat>) -> Result<String, ApiError> {
+    fn set_grammar(
+        &mut self,
+        format: Option<&AnswerFormat>,
+        reading: Option<&Reading>,
+    ) -> Result<String, ApiError> {
         let names = self.names;
         let output_format = self.output_format.take();
         let (Some(tools), Some(format)) = (&self.tools, format) else {
@@ -112,29 +143,36 @@ impl ConversationRequest {
         };
         if output_format.is_some() && !tools.is_call_required() {
             let message = format!(
-                "`{}` cannot be held together with `{}` that the model may call or not: expected \
+                "`{}` cannot be held together with `{}` that the model may call or not; expected \
                  one of them, or a `{}` that requires a call or forbids it",
                 names.output_format, names.tools, names.tool_choice
             );
             return Err(ApiError::unprocessable(names.output_format, message));
         }
-        let has_reasoning = format.reasoning_marks().is_some();
-        let grammar = format.grammar(&tools.tools, &tools.choice, tools.is_parallel, has_reasoning);
+        let start = reading.map_or(ReasoningStart::Absent, |reading| reading.start);
+        let grammar = format.grammar(&tools.tools, &tools.choice, tools.is_parallel, start);
         self.request.grammar = grammar.map_err(|error| names.tool_error(&error))?;
         Ok(names.tools.to_owned())
     }
+}
 
-    /// How the outputs are read; `None` if all of an output is its text. An output that is held to
-    /// a form from its first token on is.
-    fn reader_of(&self, app: &App, format: AnswerFormat) -> Option<Reader> {
-        let template = app.engine.text()?.template()?;
-        let is_text = match &self.tools {
-            Some(_) => false,
-            None => self.request.grammar.is_some() || format.reasoning_marks().is_none(),
-        };
-        (!is_text).then(|| Reader {
-            prompt_end: prompt_end(template, &self.chat),
-            format,
-        })
+/// The budget of the reasoning, by which the engine counts it as well. `None` if there is none, or
+/// if the vocabulary cannot spell its marks.
+fn budget(
+    text: &TextCodec,
+    format: &AnswerFormat,
+    start: ReasoningStart,
+    tokens_max: Option<usize>,
+) -> Option<ReasoningBudget> {
+    let marks = format.reasoning_marks()?;
+    if start == ReasoningStart::Absent {
+        return None;
     }
+    let spell = |mark: &str| text.encode_continuation(mark).ok();
+    Some(ReasoningBudget {
+        open: spell(&marks.open)?,
+        close: spell(&marks.close)?,
+        is_open: start == ReasoningStart::Open,
+        tokens_max: tokens_max.unwrap_or(usize::MAX),
+    })
 }

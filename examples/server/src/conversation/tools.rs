@@ -1,4 +1,4 @@
-//! Tools that a request offers, and how the model may call them.
+//! Tools that a request has, and how the model may call them.
 
 use motet::text::{Tool, ToolChoice, Tools};
 use serde_json::{Value, json};
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use super::FieldNames;
 use crate::error::ApiError;
 
-/// A tool as a body offers it.
+/// A tool as a body has it.
 #[derive(Debug)]
-pub(crate) struct Offer {
-    /// The name, empty if the body has none.
+pub(crate) struct CallableTool {
+    /// The name.
     pub(crate) name: String,
     /// What the tool does, for the model.
     pub(crate) description: Option<String>,
@@ -23,7 +23,7 @@ pub(crate) struct Offer {
 
 /// The tools of a request, checked.
 #[derive(Debug)]
-pub(crate) struct OfferedTools {
+pub(crate) struct CallableTools {
     pub(crate) tools: Tools,
     pub(crate) choice: ToolChoice,
     /// Whether one answer may have several calls.
@@ -32,39 +32,57 @@ pub(crate) struct OfferedTools {
     for_template: Vec<Value>,
 }
 
-impl Offer {
-    /// A tool in the shape of chat completions, which is what templates read.
-    pub(crate) fn function(name: &str, description: Option<&str>, schema: &Value) -> Value {
+impl CallableTool {
+    /// A tool whose body has another shape than chat completions, which is that of templates.
+    pub(crate) fn new(
+        name: String,
+        description: Option<String>,
+        schema: Value,
+        is_strict: bool,
+    ) -> Self {
+        let for_template = Self::function(&name, description.as_deref(), &schema);
+        Self {
+            name,
+            description,
+            schema,
+            is_strict,
+            for_template,
+        }
+    }
+
+    fn function(name: &str, description: Option<&str>, schema: &Value) -> Value {
         let mut function = json!({"name": name});
         if let Some(description) = description {
             function["description"] = json!(description);
         }
-        function["parameters"] = schema.clone();
+        if !schema.is_null() {
+            function["parameters"] = schema.clone();
+        }
         json!({"type": "function", "function": function})
     }
 }
 
-impl OfferedTools {
+impl CallableTools {
     /// Checks the tools and the choice. Returns `None` if the model is to know of no tool.
     ///
     /// # Errors
     ///
     /// The error names the tool by its index, or the choice.
     pub(crate) fn new(
-        offers: Vec<Offer>,
+        callable: Vec<CallableTool>,
         choice: ToolChoice,
         is_parallel: bool,
         names: &FieldNames,
     ) -> Result<Option<Self>, ApiError> {
-        let mut tools = Vec::with_capacity(offers.len());
-        let mut for_template = Vec::with_capacity(offers.len());
-        for offer in offers {
-            for_template.push(offer.for_template);
+        let mut tools = Vec::with_capacity(callable.len());
+        let mut for_template = Vec::with_capacity(callable.len());
+        for callable in callable {
+            for_template.push(callable.for_template);
             tools.push(Tool {
-                name: offer.name,
-                description: offer.description,
-                parameters: offer.schema,
-                is_strict: offer.is_strict,
+                name: callable.name,
+                description: callable.description,
+                parameters: callable.schema,
+                is_strict: callable.is_strict,
             });
         }
         let tools = Tools::new(tools).map_err(|error| names.tool_error(&error))?;
@@ -80,9 +98,9 @@ impl OfferedTools {
         }))
     }
 
-    /// Takes the value of the template's variable `tools`.
-    pub(super) fn take_variable(&mut self) -> Value {
-        Value::Array(std::mem::take(&mut self.for_template))
+    /// The value of the template's variable `tools`.
+    pub(super) fn variable(&self) -> Value {
+        Value::Array(self.for_template.clone())
     }
 
     /// Whether the answer is nothing but calls.
@@ -95,12 +113,12 @@ fn check_choice(choice: &ToolChoice, tools: &Tools, names: &FieldNames) -> Resul
     let field = names.tool_choice;
     match choice {
         ToolChoice::Required if tools.is_empty() => {
-            let message = format!("`{field}` requires a call, and `{}` offers no tool", names.tools);
+            let message = format!("`{field}` requires a call, and `{}` has no tool", names.tools);
             Err(ApiError::field(field, message))
         }
-        ToolChoice::Named(name) if !tools.contains(name) => {
+        ToolChoice::Named(name) if tools.get(name).is_none() => {
             let message = format!(
-                "`{field}` names the tool {name:?}, which `{}` does not offer",
+                "`{field}` names the tool {name:?}, which is not in `{}`",
                 names.tools
             );
             Err(ApiError::field(field, message))
