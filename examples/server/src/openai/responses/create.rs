@@ -260,7 +260,7 @@ impl Creation {
         let failed = self.begun.failed(self.writer.items().to_vec(), error);
         self.log.push(|sequence_number| ResponseEvent::Error {
             sequence_number,
-            code: error.code_name(),
+            code: error.code(),
             message: error.message().to_owned(),
             param: error.param().map(str::to_owned),
         });

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::items::{Item, Logprob, Part, SummaryPart};
 use super::response::ResponseBody;
+use crate::error::ErrorCode;
 
 /// An event. `sequence_number` counts the events of a stream from 0.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -156,7 +157,7 @@ pub(crate) enum ResponseEvent {
     #[serde(rename = "error")]
     Error {
         sequence_number: u64,
-        code: Option<String>,
+        code: Option<ErrorCode>,
         message: String,
         param: Option<String>,
     },

@@ -42,6 +42,14 @@ impl Ids {
         }
     }
 
+    /// Ids with this part in place of the random one.
+    #[cfg(test)]
+    pub(super) fn of(random: &str) -> Self {
+        Self {
+            random: random.to_owned(),
+        }
+    }
+
     pub(super) fn response(&self) -> String {
         format!("{RESPONSE}{}", self.random)
     }

@@ -11,13 +11,9 @@ use serde_json::{Value, json};
 
 use super::items::{Call, Item, Role};
 use crate::body::json::VALUES_MAX;
-use crate::conversation::History;
+use crate::conversation::{History, call_for_template, set_reasoning};
 use crate::error::ApiError;
 
-/// The field of a message that templates read calls from.
-const CALLS: &str = "tool_calls";
-/// The field of a message that templates read reasoning from.
-const REASONING: &str = "reasoning_content";
 /// Between instructions and the system's messages that follow them.
 const BETWEEN_INSTRUCTIONS: &str = "\n\n";
 
@@ -82,11 +78,9 @@ impl Messages {
             }
             Item::FunctionCallOutput(output) => {
                 self.end_turn();
-                let tool = self.history.tool_of(&output.call_id, &format!("{path}.call_id"))?;
                 let mut message = Message::new("tool", output.output.clone());
-                message.more.insert("name".to_owned(), json!(tool));
-                let id = json!(output.call_id);
-                message.more.insert("tool_call_id".to_owned(), id);
+                let (id, field) = (Some(&*output.call_id), format!("{path}.call_id"));
+                self.history.add_result(&mut message, id, &field)?;
                 self.messages.push(message);
             }
         }
@@ -136,11 +130,7 @@ impl Messages {
         self.history.call(&*call.call_id, &*call.name);
         let arguments = serde_json::from_str::<Value>(&call.arguments);
         let arguments = arguments.unwrap_or_else(|_| json!(call.arguments));
-        Ok(json!({
-            "id": call.call_id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": arguments},
-        }))
+        Ok(call_for_template(&call.call_id, &call.name, arguments))
     }
 
     /// The assistant's message that is being collected, if it can take more, or a new one.
@@ -155,10 +145,11 @@ impl Messages {
         let Some(turn) = self.turn.take() else { return };
         let mut message = Message::new("assistant", turn.text.unwrap_or_default());
         if !turn.reasoning.is_empty() {
-            message.more.insert(REASONING.to_owned(), json!(turn.reasoning));
+            set_reasoning(&mut message, &turn.reasoning);
         }
         if !turn.calls.is_empty() {
-            message.more.insert(CALLS.to_owned(), Value::Array(turn.calls));
+            let calls = Value::Array(turn.calls);
+            message.more.insert("tool_calls".to_owned(), calls);
         }
         self.messages.push(message);
     }

@@ -17,7 +17,7 @@ use crate::body::fields::fields;
 use crate::body::json::Json;
 use crate::body::lists::{List, Table};
 use crate::class::Class;
-use crate::conversation::{FieldNames, OfferedTools, Reasoning, Tenancy};
+use crate::conversation::{CallableTools, FieldNames, Reasoning, Tenancy};
 use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::openai::parameters::NAME_BYTES_MAX;
@@ -123,7 +123,7 @@ pub(crate) type CreateRequest = (ConversationFields, AnswerFields);
 pub(super) struct Prepared {
     pub(super) input: Input,
     pub(super) is_streamed: bool,
-    pub(super) tools: Option<OfferedTools>,
+    pub(super) tools: Option<CallableTools>,
     pub(super) reasoning: Reasoning,
     /// Whether reasoning has a summary.
     pub(super) has_summary: bool,
@@ -157,12 +157,12 @@ pub(super) fn prepare(
     let tool_choice = conversation.tool_choice.map(|Json(choice)| choice);
     let tool_choice = tool_choice.unwrap_or_else(|| json!("auto"));
     let is_parallel = conversation.parallel_tool_calls.unwrap_or(true);
-    let (offers, choice) = choose(&params, &tool_choice)?;
+    let (callable, choice) = choose(&params, &tool_choice)?;
     let variables = answer.chat_template_kwargs.into_iter().flatten();
     Ok(Prepared {
         input: conversation.input.ok_or_else(|| missing("input"))?,
         is_streamed: answer.stream == Some(true),
-        tools: OfferedTools::new(offers, choice, is_parallel, NAMES)?,
+        tools: CallableTools::new(callable, choice, is_parallel, NAMES)?,
         reasoning: Reasoning {
             effort: reasoning.effort,
             tokens_max: answer.thinking_token_budget,

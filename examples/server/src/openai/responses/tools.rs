@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 use motet::text::ToolChoice;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::request::NAMES;
 use crate::body::json::Json;
-use crate::conversation::Offer;
+use crate::body::typed::Typed;
+use crate::conversation::CallableTool;
 use crate::error::ApiError;
 
-/// The type of the tools that this server offers to the model, and of choices that name one.
+/// The type of tools, and of choices that name one.
 const FUNCTION: &str = "function";
 /// The type of a choice that names several tools.
 const ALLOWED: &str = "allowed_tools";
@@ -47,40 +48,37 @@ pub(crate) struct ToolChoiceParam;
 pub(super) fn choose(
     params: &[ToolParam],
     choice: &Value,
-) -> Result<(Vec<Offer>, ToolChoice), ApiError> {
-    let offers = params.iter().enumerate();
-    let offers = offers.map(|(index, param)| param.offer(index));
-    let mut offers = offers.collect::<Result<Vec<_>, _>>()?;
-    let field = NAMES.tool_choice;
-    let invalid = || {
-        let message = format!(
-            "`{field}` is {choice}; expected \"none\", \"auto\", \"required\", a function or \
-             `{ALLOWED}`"
-        );
-        ApiError::field(field, message)
-    };
-    if let Some(mode) = choice.as_str() {
-        return Ok((offers, mode_of(mode).ok_or_else(invalid)?));
+) -> Result<(Vec<CallableTool>, ToolChoice), ApiError> {
+    let tools = params.iter().enumerate();
+    let tools = tools.map(|(index, param)| param.callable(index));
+    let mut tools = tools.collect::<Result<Vec<_>, _>>()?;
+    let choice = Typed::new(choice, NAMES.tool_choice);
+    if let Ok(mode) = choice.text() {
+        let expected = "\"none\", \"auto\", \"required\", a function or `allowed_tools`";
+        let mode = mode_of(mode).ok_or_else(|| choice.unexpected(expected))?;
+        return Ok((tools, mode));
     }
-    let choice = match choice.get("type").and_then(Value::as_str) {
-        Some(FUNCTION) => ToolChoice::Named(name_of(choice).ok_or_else(invalid)?),
-        Some(ALLOWED) => {
-            let allowed = allowed_tools(choice).ok_or_else(invalid)?;
-            let mode = choice.get("mode").and_then(Value::as_str);
-            let mode = mode.and_then(mode_of).filter(|mode| *mode != ToolChoice::None);
-            retain(&mut offers, &allowed)?;
-            mode.ok_or_else(invalid)?
+    let kind = choice.member("type")?;
+    let choice = match kind.text()? {
+        FUNCTION => ToolChoice::Named(choice.member("name")?.text()?.to_owned()),
+        ALLOWED => {
+            retain(&mut tools, &choice.member("tools")?)?;
+            let mode = choice.member("mode")?;
+            match mode_of(mode.text()?) {
+                Some(choice) if choice != ToolChoice::None => choice,
+                _ => return Err(mode.unexpected("\"auto\" or \"required\"")),
+            }
         }
-        Some(other) => {
+        other => {
+            let field = kind.path();
             let message = format!(
-                "`{field}.type` is {other:?}; this server knows functions only: expected \
+                "`{field}` is {other:?}; this server knows functions only: expected \
                  \"{FUNCTION}\" or \"{ALLOWED}\""
             );
-            return Err(ApiError::unprocessable(format!("{field}.type"), message));
+            return Err(ApiError::unprocessable(field, message));
         }
-        None => return Err(invalid()),
     };
-    Ok((offers, choice))
+    Ok((tools, choice))
 }
 
 fn mode_of(mode: &str) -> Option<ToolChoice> {
@@ -92,37 +90,26 @@ fn mode_of(mode: &str) -> Option<ToolChoice> {
     }
 }
 
-fn name_of(choice: &Value) -> Option<String> {
-    choice.get("name")?.as_str().map(str::to_owned)
-}
-
-/// The names of the functions of `allowed_tools`.
-fn allowed_tools(choice: &Value) -> Option<BTreeSet<String>> {
-    let tools = choice.get("tools")?.as_array()?.iter();
-    let named = tools.map(|tool| {
-        let is_function = tool.get("type").and_then(Value::as_str) == Some(FUNCTION);
-        is_function.then(|| name_of(tool))?
-    });
-    named.collect()
-}
-
-/// Keeps the tools with these names, each of which must be offered.
-fn retain(offers: &mut Vec<Offer>, allowed: &BTreeSet<String>) -> Result<(), ApiError> {
-    let is_offered = |name: &String| offers.iter().any(|offer| offer.name == *name);
-    if let Some(unknown) = allowed.iter().find(|name| !is_offered(name)) {
-        let field = format!("{}.tools", NAMES.tool_choice);
-        let message = format!(
-            "`{field}` names the tool {unknown:?}, which `{}` does not offer",
-            NAMES.tools
-        );
-        return Err(ApiError::field(field, message));
+/// Keeps the tools that this list names. Each must be a tool of the request.
+fn retain(tools: &mut Vec<CallableTool>, allowed: &Typed<'_>) -> Result<(), ApiError> {
+    let mut names = BTreeSet::new();
+    for choice in allowed.elements()? {
+        let (kind, name) = (choice.member("type")?, choice.member("name")?);
+        if kind.text()? != FUNCTION {
+            return Err(kind.unexpected("\"function\""));
+        }
+        let name_text = name.text()?;
+        if tools.iter().all(|tool| tool.name != name_text) {
+            return Err(name.unexpected("the name of one of `tools`"));
+        }
+        names.insert(name_text.to_owned());
     }
-    offers.retain(|offer| allowed.contains(&offer.name));
+    tools.retain(|tool| names.contains(&tool.name));
     Ok(())
 }
 
 impl ToolParam {
-    fn offer(&self, index: usize) -> Result<Offer, ApiError> {
+    fn callable(&self, index: usize) -> Result<CallableTool, ApiError> {
         if self.kind != FUNCTION {
             let field = format!("{}.type", NAMES.tool(index));
             let message = format!(
@@ -136,21 +123,15 @@ impl ToolParam {
             let message = format!("`{field}` is missing");
             return Err(ApiError::field(field, message));
         };
-        let without_arguments = || json!({"type": "object", "properties": {}});
-        let schema = self.parameters.as_ref().map(|Json(schema)| schema.clone());
-        let schema = schema.unwrap_or_else(without_arguments);
-        if !schema.is_object() {
-            let field = NAMES.schema_of_tool(index);
-            let message = format!("`{field}` is no object; expected a JSON schema");
-            return Err(ApiError::field(field, message));
-        }
-        Ok(Offer {
-            for_template: Offer::function(&name, self.description.as_deref(), &schema),
+        let schema = self.parameters.as_ref();
+        let schema = schema.map_or(&Value::Null, |Json(schema)| schema);
+        let schema = Typed::new(schema, NAMES.schema_of_tool(index)).optional_object()?;
+        Ok(CallableTool::new(
             name,
-            description: self.description.clone(),
-            schema,
-            is_strict: self.strict.unwrap_or(false),
-        })
+            self.description.clone(),
+            schema.cloned().unwrap_or_default(),
+            self.strict.unwrap_or(false),
+        ))
     }
 }
 
@@ -189,6 +170,8 @@ impl JsonSchema for ToolChoiceParam {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn params(tools: Value) -> Vec<ToolParam> {
@@ -202,9 +185,9 @@ mod tests {
             {"type": "function", "name": "b", "description": "B", "parameters": null},
         ]));
         let check = |choice: Value, names: &[&str], expected: ToolChoice| {
-            let (offers, found) = choose(&tools, &choice).expect("a choice");
-            let offered: Vec<_> = offers.iter().map(|offer| &*offer.name).collect();
-            assert_eq!((offered, found), (names.to_vec(), expected), "{choice}");
+            let (callable, found) = choose(&tools, &choice).expect("a choice");
+            let callable: Vec<_> = callable.iter().map(|tool| &*tool.name).collect();
+            assert_eq!((callable, found), (names.to_vec(), expected), "{choice}");
         };
         check(json!("auto"), &["a", "b"], ToolChoice::Auto);
         check(json!("none"), &["a", "b"], ToolChoice::None);
@@ -215,12 +198,11 @@ mod tests {
         let allowed = json!({"type": "allowed_tools", "mode": "required", "tools": one});
         check(allowed, &["b"], ToolChoice::Required);
 
-        let (offers, _) = choose(&tools, &json!("auto")).expect("two");
-        assert!(offers[0].is_strict && !offers[1].is_strict);
-        let parameters = json!({"type": "object", "properties": {}});
-        let function = json!({"name": "b", "description": "B", "parameters": parameters});
+        let (callable, _) = choose(&tools, &json!("auto")).expect("two");
+        assert!(callable[0].is_strict && !callable[1].is_strict);
+        let function = json!({"name": "b", "description": "B"});
         let expected = json!({"type": "function", "function": function});
-        assert_eq!(offers[1].for_template, expected);
+        assert_eq!(callable[1].for_template, expected);
     }
 
     #[test]
@@ -236,14 +218,16 @@ mod tests {
         check(json!([{"type": "function"}]), auto(), "tools[0].name", 400);
         let tool = json!([{"type": "function", "name": "a", "parameters": [1]}]);
         check(tool, auto(), "tools[0].parameters", 400);
-        for choice in [json!("any"), json!(1), json!({}), json!({"type": "function"})] {
+        for choice in [json!("any"), json!(1), json!([])] {
             check(json!([]), choice, "tool_choice", 400);
         }
+        check(json!([]), json!({}), "tool_choice.type", 400);
+        check(json!([]), json!({"type": "function"}), "tool_choice.name", 400);
         check(json!([]), json!({"type": "file_search"}), "tool_choice.type", 422);
         let unknown = json!([{"type": "function", "name": "b"}]);
         let allowed = json!({"type": "allowed_tools", "mode": "auto", "tools": unknown});
-        check(json!([]), allowed, "tool_choice.tools", 400);
+        check(json!([]), allowed, "tool_choice.tools[0].name", 400);
         let allowed = json!({"type": "allowed_tools", "mode": "none", "tools": []});
-        check(json!([]), allowed, "tool_choice", 400);
+        check(json!([]), allowed, "tool_choice.mode", 400);
     }
 }

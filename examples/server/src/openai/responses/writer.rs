@@ -79,7 +79,14 @@ impl OutputWriter {
                 self.open(OpenKind::Call { call_id, name }, log);
             }
             AnswerPiece::CallArguments { json, .. } => self.arguments(json, log),
-            AnswerPiece::CallEnded { .. } => self.close(ItemStatus::Completed, log),
+            AnswerPiece::CallEnded { is_complete, .. } => {
+                let status = if is_complete {
+                    ItemStatus::Completed
+                } else {
+                    ItemStatus::Incomplete
+                };
+                self.close(status, log);
+            }
         }
     }
 
@@ -359,5 +366,215 @@ impl OpenItem {
             Item::FunctionCallOutput(_) => unreachable!("the model gives no results"),
         }
         item
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn reasoning(text: &str) -> AnswerPiece {
+        AnswerPiece::Reasoning(text.into())
+    }
+
+    fn text(text: &str) -> AnswerPiece {
+        AnswerPiece::Text(text.into())
+    }
+
+    fn call(index: usize, arguments: &[&str], is_complete: Option<bool>) -> Vec<AnswerPiece> {
+        let start = AnswerPiece::CallStarted {
+            index,
+            id: format!("call{index}"),
+            name: format!("tool{index}"),
+        };
+        let arguments = arguments.iter().map(|json| AnswerPiece::CallArguments {
+            index,
+            json: (*json).into(),
+        });
+        let end = is_complete.map(|is_complete| AnswerPiece::CallEnded { index, is_complete });
+        std::iter::once(start).chain(arguments).chain(end).collect()
+    }
+
+    /// The items of an answer, and the events that its stream has.
+    fn write(pieces: &[AnswerPiece], status: ItemStatus, is_streamed: bool) -> (Value, Vec<Value>) {
+        let ids = Ids::of("x");
+        let mut writer = OutputWriter::new(ids, true);
+        let mut log = EventLog::new(is_streamed);
+        for piece in pieces {
+            writer.push(piece.clone(), Vec::new(), &mut log);
+        }
+        writer.finish(status, &mut log);
+        let events = std::iter::from_fn(|| log.pop());
+        let events = events.map(|event| serde_json::to_value(event).expect("JSON"));
+        let events = events.collect();
+        let items = serde_json::to_value(writer.take_items()).expect("JSON");
+        (items, events)
+    }
+
+    /// The items as a client collects them from events, which it also checks.
+    fn collected(events: &[Value]) -> Vec<Value> {
+        let mut items: Vec<Value> = Vec::new();
+        let mut is_open = false;
+        for (number, event) in events.iter().enumerate() {
+            assert_eq!(event["sequence_number"], number);
+            let index = event["output_index"].as_u64().expect("an index") as usize;
+            let kind = event["type"].as_str().expect("a type");
+            if kind == "response.output_item.added" {
+                assert!(!is_open && index == items.len(), "{event}");
+                is_open = true;
+                items.push(event["item"].clone());
+                continue;
+            }
+            assert!(is_open && index + 1 == items.len(), "{event}");
+            let item = &mut items[index];
+            assert!(event["item_id"].is_null() || event["item_id"] == item["id"]);
+            collect(item, kind, event);
+            if kind == "response.output_item.done" {
+                is_open = false;
+                let mut expected = event["item"].clone();
+                // Only the last event has the final status.
+                expected["status"] = item["status"].clone();
+                assert_eq!(*item, expected);
+                *item = event["item"].clone();
+            }
+        }
+        assert!(!is_open);
+        items
+    }
+
+    fn collect(item: &mut Value, kind: &str, event: &Value) {
+        let append = |text: &mut Value, more: &Value| {
+            let more = more.as_str().expect("text");
+            *text = json!(format!("{}{more}", text.as_str().expect("text")));
+        };
+        match kind {
+            "response.content_part.added" => {
+                let parts = item["content"].as_array_mut().expect("parts");
+                assert_eq!(event["content_index"], parts.len());
+                parts.push(event["part"].clone());
+            }
+            "response.reasoning_summary_part.added" => {
+                let parts = item["summary"].as_array_mut().expect("parts");
+                parts.push(event["part"].clone());
+            }
+            "response.output_text.delta" | "response.reasoning_text.delta" => {
+                append(&mut item["content"][0]["text"], &event["delta"]);
+            }
+            "response.reasoning_summary_text.delta" => {
+                append(&mut item["summary"][0]["text"], &event["delta"]);
+            }
+            "response.function_call_arguments.delta" => {
+                append(&mut item["arguments"], &event["delta"]);
+            }
+            "response.output_text.done" | "response.reasoning_text.done" => {
+                assert_eq!(event["text"], item["content"][0]["text"]);
+            }
+            "response.reasoning_summary_text.done" => {
+                assert_eq!(event["text"], item["summary"][0]["text"]);
+            }
+            "response.function_call_arguments.done" => {
+                assert_eq!(event["arguments"], item["arguments"]);
+                assert_eq!(event["name"], item["name"]);
+            }
+            "response.content_part.done" => assert_eq!(event["part"], item["content"][0]),
+            "response.reasoning_summary_part.done" => {
+                assert_eq!(event["part"], item["summary"][0]);
+            }
+            "response.output_item.done" => {}
+            other => panic!("unexpected event {other}"),
+        }
+    }
+
+    /// The kind, the text and the status of each item, whole and streamed alike.
+    fn check(pieces: &[AnswerPiece], status: ItemStatus, expected: &[(&str, &str, &str)]) {
+        let (whole, none) = write(pieces, status, false);
+        assert_eq!(none, Vec::<Value>::new());
+        let (streamed, events) = write(pieces, status, true);
+        assert_eq!(streamed, whole);
+        assert_eq!(Value::Array(collected(&events)), whole);
+        let items = whole.as_array().expect("items").iter();
+        let items: Vec<_> = items
+            .map(|item| {
+                let text = match item["type"].as_str() {
+                    Some("function_call") => &item["arguments"],
+                    _ => &item["content"][0]["text"],
+                };
+                (&item["type"], text, &item["status"])
+            })
+            .collect();
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(kind, text, status)| (json!(kind), json!(text), json!(status)))
+            .collect();
+        let expected: Vec<_> = expected.iter().map(|(a, b, c)| (a, b, c)).collect();
+        assert_eq!(items, expected);
+    }
+
+    #[test]
+    fn streamed_items_join_to_the_whole() {
+        let pieces = [
+            vec![reasoning("Let "), reasoning("me see."), text("\n\n"), text("I "), text("look.")],
+            call(0, &["{\"a\"", ": 1}"], Some(true)),
+            call(1, &["{}"], Some(true)),
+            vec![text("\n"), reasoning("Hm."), text("Done"), text(" now")],
+        ];
+        let expected = [
+            ("reasoning", "Let me see.", "completed"),
+            ("message", "\n\nI look.", "completed"),
+            ("function_call", "{\"a\": 1}", "completed"),
+            ("function_call", "{}", "completed"),
+            ("reasoning", "Hm.", "completed"),
+            ("message", "\nDone now", "completed"),
+        ];
+        check(&pieces.concat(), ItemStatus::Completed, &expected);
+    }
+
+    #[test]
+    fn white_space_between_items_is_no_message() {
+        let pieces = [
+            vec![reasoning("Hm."), text("\n")],
+            call(0, &["{}"], Some(true)),
+            vec![text("\n")],
+        ];
+        let expected = [
+            ("reasoning", "Hm.", "completed"),
+            ("function_call", "{}", "completed"),
+        ];
+        check(&pieces.concat(), ItemStatus::Completed, &expected);
+    }
+
+    #[test]
+    fn answer_without_anything_is_an_empty_message() {
+        check(&[], ItemStatus::Completed, &[("message", "", "completed")]);
+        let expected = [("message", " \n", "incomplete")];
+        check(&[text(" "), text("\n")], ItemStatus::Incomplete, &expected);
+    }
+
+    #[test]
+    fn last_item_of_a_cut_answer_is_incomplete() {
+        let cut = [vec![text("a")], call(0, &["{\"a"], None)].concat();
+        let expected = [
+            ("message", "a", "completed"),
+            ("function_call", "{\"a", "incomplete"),
+        ];
+        check(&cut, ItemStatus::Incomplete, &expected);
+        let invalid = [call(0, &["{\"a"], Some(false)), vec![text("b")]].concat();
+        let expected = [
+            ("function_call", "{\"a", "incomplete"),
+            ("message", "b", "completed"),
+        ];
+        check(&invalid, ItemStatus::Completed, &expected);
+    }
+
+    #[test]
+    fn ids_and_names_of_calls_are_kept() {
+        let (items, events) = write(&call(0, &["{}"], Some(true)), ItemStatus::Completed, true);
+        assert_eq!(items[0]["call_id"], "call0");
+        assert_eq!(items[0]["name"], "tool0");
+        assert_eq!(items[0]["id"], "fc_x_0");
+        assert_eq!(events[0]["item"]["status"], "in_progress");
+        assert_eq!(events[0]["item"]["name"], "tool0");
     }
 }
