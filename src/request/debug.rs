@@ -19,6 +19,7 @@ impl fmt::Debug for Request {
             stop_tokens,
             ignore_end_tokens,
             grammar,
+            reasoning,
             n,
             best_of,
             user,
@@ -46,6 +47,7 @@ impl fmt::Debug for Request {
             .field("stop_tokens", &stop_tokens.len())
             .field("ignore_end_tokens", ignore_end_tokens)
             .field("grammar", grammar)
+            .field("reasoning", &reasoning.as_ref().map(|budget| budget.tokens_max))
             .field("n", n)
             .field("best_of", best_of)
             .field("has_user", &user.is_some())

@@ -22,7 +22,7 @@ use crate::keys::Keys;
 use crate::log::RequestLog;
 use crate::openai::responses::{self, store::ResponseStore};
 use crate::page::{self, Watchers};
-use crate::{access, openai, openapi, state, tokens};
+use crate::{access, anthropic, openai, openapi, state, tokens};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest request id that is accepted from a client.
@@ -138,6 +138,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/responses/{response}", get(responses::stored::get))
         .route("/v1/responses/{response}", delete(responses::stored::delete))
         .route("/v1/responses/{response}/input_items", get(responses::stored::input_items))
+        .route("/v1/messages", post(anthropic::create))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(state::models))
         .route("/v1/models/{*model}", get(state::model))
         .route("/tokenize", post(tokens::tokenize))
@@ -176,9 +178,10 @@ async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Ne
         .filter(is_printable)
         .unwrap_or_else(|| HeaderValue::try_from(app.name("req")).expect("it is ASCII"));
     let text = id.to_str().unwrap_or_default().to_owned();
-    let log = RequestLog::new(text, request.method(), request.uri().path());
+    let path = request.uri().path().to_owned();
+    let log = RequestLog::new(text.clone(), request.method(), &path);
     request.extensions_mut().insert(log.clone());
-    let mut response = if header_bytes(request.headers()) <= app.conduct.header_bytes_max {
+    let response = if header_bytes(request.headers()) <= app.conduct.header_bytes_max {
         next.run(request).await
     } else {
         ApiError::request(
@@ -191,6 +194,7 @@ async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Ne
         .into_response()
     };
     log.answered(response.status());
+    let mut response = anthropic::errors::reshape(&path, &text, response);
     response.headers_mut().insert(&REQUEST_ID, id);
     response
 }

@@ -138,7 +138,7 @@ impl ApiError {
     }
 
     pub(crate) fn unauthorized() -> Self {
-        let message = "no valid API key; send it as `Authorization: Bearer KEY`";
+        let message = "no valid API key; send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`";
         let kind = ErrorKind::Authentication;
         Self {
             code: Some(ErrorCode::InvalidApiKey),
@@ -261,6 +261,7 @@ impl ApiError {
         }
     }
 
+    /// The message for the client.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
@@ -296,6 +297,8 @@ impl IntoResponse for ApiError {
             let headers = response.headers_mut();
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        // The outermost layer gives it the shape of its route.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -100,13 +100,32 @@ impl JsonSchema for Stop {
         "Stop".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let text =
-            json_schema!({"type": "string", "minLength": 1, "maxLength": StopStrings::BYTES_MAX});
-        let many =
-            json_schema!({"type": "array", "items": text, "maxItems": StopStrings::COUNT_MAX});
-        json_schema!({"anyOf": [text, many]})
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let many = StopList::json_schema(generator);
+        json_schema!({"anyOf": [stop_string(), many]})
     }
+}
+
+/// The schema of a list of stop strings.
+pub(crate) struct StopList;
+
+impl JsonSchema for StopList {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "StopList".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let text = stop_string();
+        json_schema!({"type": "array", "items": text, "maxItems": StopStrings::COUNT_MAX})
+    }
+}
+
+fn stop_string() -> Schema {
+    json_schema!({"type": "string", "minLength": 1, "maxLength": StopStrings::BYTES_MAX})
 }
 
 /// The form of delivery of the answer.

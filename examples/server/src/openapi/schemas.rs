@@ -8,6 +8,10 @@ use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
+use crate::anthropic;
+use crate::anthropic::answer::MessageBody;
+use crate::anthropic::body::{MessagesRequest, Turn};
+use crate::anthropic::events::MessageEvent;
 use crate::app::App;
 use crate::body::fields::Fields;
 use crate::error::ErrorBody;
@@ -47,6 +51,8 @@ fn bodies() -> Map<String, Value> {
         ("ChatRequest", ChatRequest::schema(&mut generator)),
         ("TextRequest", TextRequest::schema(&mut generator)),
         ("ResponseRequest", CreateRequest::schema(&mut generator)),
+        ("MessagesRequest", MessagesRequest::schema(&mut generator)),
+        ("CountTokens", Turn::schema(&mut generator)),
         ("Tokenize", tokenize(&mut generator)),
         ("Detokenize", Detokenize::schema(&mut generator)),
     ];
@@ -71,6 +77,10 @@ fn answers() -> Map<String, Value> {
         ("ResponseEvent", ResponseEvent::json_schema(of)),
         ("ResponseItems", ItemList::json_schema(of)),
         ("ResponseDeleted", Deleted::json_schema(of)),
+        ("AnthropicMessage", MessageBody::json_schema(of)),
+        ("MessageEvent", MessageEvent::json_schema(of)),
+        ("MessagesError", anthropic::errors::ErrorBody::json_schema(of)),
+        ("CountedTokens", anthropic::CountedTokens::json_schema(of)),
         ("Models", Models::json_schema(of)),
         ("Model", Model::json_schema(of)),
         ("Tokenized", Tokenized::json_schema(of)),
@@ -143,6 +153,16 @@ fn close(schema: &mut Schema) {
 fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
     let model = app.engine.model();
     schemas["Token"]["maximum"] = json!(model.vocab_size - 1);
+    let with_model = [
+        "ChatRequest",
+        "TextRequest",
+        "ResponseRequest",
+        "MessagesRequest",
+        "CountTokens",
+    ];
+    for body in with_model {
+        schemas[body]["properties"]["model"]["enum"] = json!([app.model, null]);
+    }
     for body in ["ChatRequest", "TextRequest"] {
         let properties = &mut schemas[body]["properties"];
         properties["num_keep"]["maximum"] = json!(model.context_tokens_max - 1);
@@ -151,7 +171,6 @@ fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
     }
     for body in ["ChatRequest", "TextRequest", "ResponseRequest"] {
         let properties = &mut schemas[body]["properties"];
-        properties["model"]["enum"] = json!([app.model, null]);
         let of_class = format!(
             "; of a key that has no class, the highest is {}",
             app.conduct.class_max
