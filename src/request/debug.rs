@@ -18,6 +18,7 @@ impl fmt::Debug for Request {
             stop_strings,
             stop_tokens,
             ignore_end_tokens,
+            special_tokens_in_text,
             grammar,
             reasoning,
             n,
@@ -46,6 +47,7 @@ impl fmt::Debug for Request {
             .field("stop_strings", &stop_strings.len())
             .field("stop_tokens", &stop_tokens.len())
             .field("ignore_end_tokens", ignore_end_tokens)
+            .field("special_tokens_in_text", special_tokens_in_text)
             .field("grammar", grammar)
             .field("reasoning", &reasoning.as_ref().map(|budget| budget.tokens_max))
             .field("n", n)

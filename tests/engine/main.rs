@@ -1,6 +1,7 @@
 //! The engine with its real actors and device thread, on the oracle. One program: the engine's
 //! generic code is compiled once for all of these tests.
 
+mod appended;
 mod backups;
 #[path = "../common/mod.rs"]
 mod common;
@@ -16,5 +17,6 @@ mod restore_points;
 mod reuse;
 mod rewind;
 mod scheduling;
+mod special_tokens;
 mod starting;
 mod watching;

@@ -44,6 +44,8 @@ pub(super) struct Marked {
     pub(super) is_bare_written: bool,
     /// The form in which a grammar writes calls.
     pub(super) form: Form,
+    /// The mark between a name and its arguments, of [`Form::Named`].
+    pub(super) arguments: Mark,
 }
 
 /// A form in which a grammar writes calls.
@@ -70,8 +72,32 @@ pub(super) struct MarkPair {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) text: String,
-    /// Its token, if it is a special one.
+    /// The special token that it is, or that it begins with.
     pub(super) token: Option<TokenId>,
+    /// Bytes of that token's text.
+    pub(super) token_bytes: usize,
+}
+
+impl Mark {
+    fn new(text: &str, special: &dyn Fn(&str) -> Option<TokenId>) -> Self {
+        let whole = special(text).map(|token| (token, text.len()));
+        // Gemma 4 opens its reasoning with a token and a word.
+        let first = || {
+            let bytes = text.find('>')? + 1;
+            Some((special(&text[..bytes])?, bytes))
+        };
+        let found = whole.or_else(first);
+        Self {
+            text: text.to_owned(),
+            token: found.map(|(token, _)| token),
+            token_bytes: found.map_or(0, |(_, bytes)| bytes),
+        }
+    }
+
+    /// A mark that is no token.
+    fn plain(text: &str) -> Self {
+        Self::new(text, &|_| None)
+    }
 }
 
 /// The marks of gpt-oss.
@@ -159,14 +185,9 @@ impl AnswerFormat {
 
     /// The format by a template's text; `special` is the special token of a text, if it is one.
     pub(super) fn recognize(source: &str, special: &dyn Fn(&str) -> Option<TokenId>) -> Self {
-        let mark = |text: &str| Mark {
-            text: text.to_owned(),
-            token: special(text),
-        };
-        if ["<|start|>", "<|channel|>", "<|message|>"]
-            .iter()
-            .all(|text| source.contains(text))
-        {
+        let mark = |text: &str| Mark::new(text, special);
+        let is_harmony = |text: &&str| source.contains(*text) && special(text).is_some();
+        if ["<|start|>", "<|channel|>", "<|message|>"].iter().all(is_harmony) {
             return Self(Arc::new(harmony(mark)));
         }
         let reasoning = REASONING
@@ -301,30 +322,25 @@ fn marked(source: &str, mark: impl Fn(&str) -> Mark) -> Marked {
     let found = MARKED.iter().find(|(open, ..)| source.contains(open));
     if let Some((open, close, form)) = found {
         // Granite 3 ends such a list with its turn.
-        let is_closed = |close: &&str| *form != Form::List || source.contains(*close);
+        let close = close.filter(|close| *form != Form::List || source.contains(*close));
         let is_named = *open == "[TOOL_CALLS]" && source.contains("[ARGS]");
         return Marked {
             pairs: vec![MarkPair {
                 open: mark(open),
-                close: close.filter(|close| is_closed(&close)).map(&mark),
+                close: close.map(&mark),
             }],
             // Qwen2.5-Coder often forgets its marks. A list's brackets may be a mark's.
             is_bare_read: *form == Form::Object,
             is_bare_written: false,
             form: if is_named { Form::Named } else { *form },
+            arguments: mark("[ARGS]"),
         };
     }
     let is_llama = source.contains("<|python_tag|>")
         || source.contains("\"parameters\": ") && source.contains("ipython");
     let fences = FENCES.iter().map(|open| MarkPair {
-        open: Mark {
-            text: (*open).to_owned(),
-            token: None,
-        },
-        close: Some(Mark {
-            text: "```".to_owned(),
-            token: None,
-        }),
+        open: Mark::plain(open),
+        close: Some(Mark::plain("```")),
     });
     let python_tag = is_llama.then(|| MarkPair {
         open: mark("<|python_tag|>"),
@@ -339,5 +355,6 @@ fn marked(source: &str, mark: impl Fn(&str) -> Mark) -> Marked {
         } else {
             Form::Object
         },
+        arguments: mark("[ARGS]"),
     }
 }

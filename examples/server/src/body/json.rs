@@ -63,7 +63,7 @@ fn too_many<E: Error>() -> E {
 }
 
 /// Any JSON.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[schemars(inline, transparent)]
 pub(crate) struct Json(pub(crate) Value);
 

@@ -84,6 +84,14 @@ impl Reasoning {
         Ok(())
     }
 
+    /// Turns the reasoning off where no setting says anything about it: an answer that is held to
+    /// a form from its first token on has none.
+    pub(super) fn turn_off(variables: &mut BTreeMap<String, Value>) {
+        for switch in SWITCHES {
+            variables.entry(switch.to_owned()).or_insert(json!(false));
+        }
+    }
+
     fn check(
         self,
         variables: &BTreeMap<String, Value>,

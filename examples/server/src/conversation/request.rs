@@ -97,6 +97,9 @@ impl ConversationRequest {
     /// Adds the tools and the settings of reasoning to what the template gets.
     fn complete_chat(&mut self, format: Option<&AnswerFormat>) -> Result<(), ApiError> {
         self.reasoning.apply(&mut self.chat.variables, self.names)?;
+        if self.output_format.is_some() {
+            Reasoning::turn_off(&mut self.chat.variables);
+        }
         match format {
             Some(format) if !format.template_knows_tools() => {
                 let tools = self.tools.as_ref().map(|tools| &tools.tools);
