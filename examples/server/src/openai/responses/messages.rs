@@ -4,8 +4,6 @@
 //! calls are one message of the assistant. The prompt of the next turn then begins with the tokens
 //! of this one, which are cached.
 
-use std::mem;
-
 use motet::text::Message;
 use serde_json::{Value, json};
 
