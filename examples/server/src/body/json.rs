@@ -4,8 +4,9 @@ use std::cell::Cell;
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::Serialize;
+use serde::Serialize;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 /// Most free-form values and messages of one body, all together. Each takes up to a hundred

@@ -6,7 +6,7 @@ use motet::request::{Prompt, ReasoningBudget};
 use motet::text::{AnswerFormat, Chat, ReasoningStart, TextCodec};
 
 use super::prompt_end::prompt_end;
-use super::untaught;
+use super::tools_as_text;
 use super::{Answers, CallableTools, FieldNames, Reasoning};
 use crate::app::App;
 use crate::error::ApiError;
@@ -68,6 +68,7 @@ impl ConversationRequest {
         caller: Caller,
         log: RequestLog,
     ) -> Result<Answers, ApiError> {
+        self.check_logprobs()?;
         let format = app.format.as_ref();
         self.complete_chat(format)?;
         let reading = self.reading(app);
@@ -88,10 +89,20 @@ impl ConversationRequest {
         let is_parallel = tools.as_ref().is_none_or(|tools| tools.is_parallel);
         let tools = tools.as_ref().map(|tools| &tools.tools);
         let streams = OutputStreams::submit(&app.engine, vec![request], caller, log).await;
-        let streams =
-            streams.map_err(|error| names.submit_error(error, &grammar_field, tools))?;
+        let streams = streams.map_err(|error| names.submit_error(error, &grammar_field, tools))?;
         let parser = || Some(format?.parser(&reading.as_ref()?.prompt_end, tools));
         Ok(Answers::new(streams, parser, is_parallel, grammar_field))
+    }
+
+    /// Tokens that end the reasoning are not sampled and have no log probabilities, so that those of
+    /// later tokens could not be told apart.
+    fn check_logprobs(&self) -> Result<(), ApiError> {
+        if self.request.logprobs.is_none() || self.reasoning.tokens_max.is_none() {
+            return Ok(());
+        }
+        let field = self.names.reasoning_tokens_max;
+        let message = format!("`{field}` is not supported with log probabilities");
+        Err(ApiError::unprocessable(field, message))
     }
 
     /// Adds the tools and the settings of reasoning to what the template gets.
@@ -103,7 +114,7 @@ impl ConversationRequest {
         match format {
             Some(format) if !format.template_knows_tools() => {
                 let tools = self.tools.as_ref().map(|tools| &tools.tools);
-                untaught::teach(&mut self.chat, format, tools);
+                tools_as_text::write(&mut self.chat, format, tools);
             }
             _ => {
                 let tools = self.tools.as_ref().map(CallableTools::variable);
