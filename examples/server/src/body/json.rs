@@ -5,7 +5,6 @@ use std::fmt;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
