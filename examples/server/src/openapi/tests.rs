@@ -75,7 +75,7 @@ async fn answers_have_the_described_fields_and_no_other() {
     );
     let required = completion["required"].as_array().expect("a list");
     assert!(required.contains(&json!("usage")), "{required:?}");
-    // The formats that Rust knows are replaced; a property may have that name.
+    // Formats of numbers, which only Rust knows. A field may have that name.
     assert!(!document.to_string().contains("\"format\":\""));
 }
 
