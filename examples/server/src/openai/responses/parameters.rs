@@ -94,7 +94,7 @@ pub(crate) enum Includable {
     CodeOutputs,
 }
 
-/// What becomes of a conversation that is longer than the context.
+/// The treatment of a conversation that is longer than the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]

@@ -132,7 +132,7 @@ pub(super) struct Prepared {
     pub(super) variables: BTreeMap<String, serde_json::Value>,
     /// Sampling, lengths and tenancy.
     pub(super) request: Request,
-    /// What the response repeats.
+    /// The fields that the response repeats.
     pub(super) echo: Echo,
 }
 
