@@ -89,7 +89,7 @@ fn body(seed: u64, is_streamed: bool) -> Value {
         _ => json!("required"),
     };
     chat(json!({
-        "tools": tools(seed), "tool_choice": choice, "parallel_tool_calls": seed % 2 == 0,
+        "tools": tools(seed), "tool_choice": choice, "parallel_tool_calls": seed.is_multiple_of(2),
         "temperature": 1, "seed": seed, "max_tokens": 6000, "stream": is_streamed,
     }))
 }
@@ -100,7 +100,7 @@ fn check(seed: u64, functions: &[Value]) {
     let tools = tools(seed);
     assert!(!functions.is_empty(), "{seed}: no call");
     assert!(
-        seed % 2 == 0 || functions.len() == 1,
+        seed.is_multiple_of(2) || functions.len() == 1,
         "{seed}: {functions:?}"
     );
     for function in functions {
@@ -108,7 +108,7 @@ fn check(seed: u64, functions: &[Value]) {
             .iter()
             .find(|tool| tool["function"]["name"] == function["name"]);
         let schema = &called.expect("a known tool")["function"]["parameters"];
-        assert!(seed % 3 != 0 || function["name"] == "tool_0");
+        assert!(!seed.is_multiple_of(3) || function["name"] == "tool_0");
         let arguments = function["arguments"].as_str().expect("text");
         let arguments: Value = serde_json::from_str(arguments)
             .unwrap_or_else(|error| panic!("{seed}: {error}: {arguments}"));

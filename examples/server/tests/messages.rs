@@ -185,7 +185,7 @@ async fn thinking_is_a_block_of_its_own_within_its_budget() {
 }
 
 #[tokio::test]
-async fn stop_sequences_and_lengths_are_told_apart() {
+async fn stop_sequences_and_lengths_are_different_reasons() {
     let server = Server::new().await;
     let free = server.post(MESSAGES, &message(json!({}))).await.ok();
     let text = free["content"][0]["text"].as_str().expect("text");

@@ -1,6 +1,6 @@
 //! Finds marks in text that arrives in pieces.
 
-/// What a text that was held back may be.
+/// The result of comparing a text that was held back with marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// The mark of this number.

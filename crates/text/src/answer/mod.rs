@@ -1,4 +1,4 @@
-//! What a model's answer consists of: reasoning, text, and calls of tools.
+//! The parts of a model's answer: reasoning, text, and calls of tools.
 //!
 //! ```text
 //!  request   Tools::new ── typed error

@@ -10,7 +10,7 @@ use serde_json::Value;
 pub struct Tool {
     /// Its name: 1 to 64 letters, digits, `_` and `-`.
     pub name: String,
-    /// What it does, for the model to read.
+    /// Its description, for the model to read.
     pub description: Option<String>,
     /// The JSON schema of its arguments, which are an object. `Null` stands for no arguments.
     pub parameters: Value,

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_of_the_api_are_told_from_others() {
+    fn routes_of_the_api_are_recognised() {
         assert!(is_of_api("/v1/messages") && is_of_api("/v1/messages/count_tokens"));
         assert!(!is_of_api("/v1/messagesx") && !is_of_api("/v1/chat/completions"));
     }

@@ -283,3 +283,84 @@ fn call_id() -> String {
     const CALL_ID_CHARACTERS: usize = 9;
     Alphanumeric.sample_string(&mut rand::rng(), CALL_ID_CHARACTERS)
 }
+
+#[cfg(test)]
+mod tests {
+    use motet::text::{AnswerFormat, GgufVocabulary, Tokenizer, Tool, Tools};
+    use serde_json::Value;
+
+    use super::*;
+
+    const TEXT: &str = "Now.\n{\"name\": \"clock\", \"arguments\": {\"a\": 1}}\n\
+        {\"name\": \"clock\", \"arguments\": {}}\n";
+
+    fn reader(is_parallel: bool) -> Reader {
+        let vocabulary = GgufVocabulary {
+            model: "gpt2".into(),
+            pre: Some("gpt-2".into()),
+            tokens: vec!["a".into()],
+            token_types: vec![1],
+            ..GgufVocabulary::default()
+        };
+        let tokenizer = Tokenizer::from_gguf(&vocabulary).expect("a tokenizer");
+        let clock = Tool {
+            name: "clock".into(),
+            description: None,
+            parameters: Value::Null,
+            is_strict: false,
+        };
+        let tools = Tools::new(vec![clock]).expect("tools");
+        let format = AnswerFormat::new(None, &tokenizer);
+        Reader {
+            parser: Some(format.parser("", Some(&tools))),
+            is_parallel,
+            has_calls: false,
+            is_complete: false,
+            logprobs: Vec::new(),
+        }
+    }
+
+    fn calls(events: &[AnswerEvent]) -> usize {
+        let is_call = |event: &&AnswerEvent| {
+            let AnswerEvent::Piece { piece, .. } = event else {
+                return false;
+            };
+            matches!(piece, AnswerPiece::CallStarted { .. })
+        };
+        events.iter().filter(is_call).count()
+    }
+
+    /// The model is free to call, so no grammar keeps it from a second call.
+    #[test]
+    fn answer_without_parallel_calls_ends_after_its_first() {
+        for (is_parallel, expected) in [(true, 2), (false, 1)] {
+            let mut reader = reader(is_parallel);
+            let mut events = reader.push(TEXT, Vec::new());
+            events.extend(reader.finish());
+            assert_eq!(calls(&events), expected);
+            assert_eq!(reader.is_complete, !is_parallel);
+            assert_eq!(reader.end(FinishReason::Cancelled), AnswerEnd::Calls);
+        }
+    }
+
+    #[test]
+    fn log_probabilities_of_held_back_text_go_with_the_next_piece() {
+        let mut reader = reader(true);
+        let scored = |token| {
+            let (logprob, top) = (-1.0, Vec::new());
+            (token, TokenLogprobs { logprob, top })
+        };
+        let mut events = Vec::new();
+        for (token, letter) in (0..).zip(TEXT.chars()) {
+            events.extend(reader.push(&letter.to_string(), vec![scored(token)]));
+        }
+        events.extend(reader.finish());
+        let tokens = events.iter().filter_map(|event| match event {
+            AnswerEvent::Piece { logprobs, .. } => Some(logprobs.iter().map(|(token, _)| *token)),
+            _ => None,
+        });
+        let tokens: Vec<TokenId> = tokens.flatten().collect();
+        let expected: Vec<TokenId> = (0..TEXT.chars().count() as TokenId).collect();
+        assert_eq!(tokens, expected, "each once, in order");
+    }
+}

@@ -34,7 +34,7 @@ pub(super) fn prompt_end(template: &ChatTemplate, chat: &Chat) -> String {
     ends.into_iter().flatten().next().unwrap_or_default()
 }
 
-/// What the template writes for the answer's beginning.
+/// The text with which the template begins the answer.
 fn end_of(template: &ChatTemplate, chat: &Chat) -> Option<String> {
     let with_end = template.render(chat, true).ok()?;
     let without_end = template.render(chat, false).unwrap_or_default();

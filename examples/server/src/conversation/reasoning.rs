@@ -86,8 +86,8 @@ impl Reasoning {
 
     /// Whether a setting asks for reasoning, be it a variable of the template.
     pub(super) fn is_asked_for(self, variables: &BTreeMap<String, Value>) -> bool {
-        let is_on = |switch: &&str| variables.get(*switch) == Some(&json!(true));
-        self.tokens_max.is_some() || SWITCHES.iter().any(|switch| is_on(&switch))
+        let is_on = |switch: &str| variables.get(switch) == Some(&json!(true));
+        self.tokens_max.is_some() || SWITCHES.iter().any(|switch| is_on(switch))
     }
 
     /// Turns the reasoning off where no setting says anything about it: an answer that is held to

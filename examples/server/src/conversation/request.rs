@@ -14,7 +14,7 @@ use crate::generate::OutputStreams;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
-/// What a face asks of the model.
+/// A request of a face to the model.
 #[derive(Debug)]
 pub(crate) struct ConversationRequest {
     /// The messages in the form of templates, and the variables that the client sets. Tools and

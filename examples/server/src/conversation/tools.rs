@@ -11,7 +11,7 @@ use crate::error::ApiError;
 pub(crate) struct CallableTool {
     /// The name.
     pub(crate) name: String,
-    /// What the tool does, for the model.
+    /// A description of the tool, for the model.
     pub(crate) description: Option<String>,
     /// The JSON schema of its arguments; `null` means no arguments.
     pub(crate) schema: Value,

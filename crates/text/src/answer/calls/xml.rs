@@ -40,7 +40,7 @@ struct ValueReader {
     kept: String,
 }
 
-/// What a value may be.
+/// The values that a parameter may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// A string, whatever it looks like.
@@ -181,7 +181,7 @@ fn as_json(value: &str) -> Option<&str> {
     }
 }
 
-/// What the schema of a parameter allows.
+/// The values that the schema of a parameter allows.
 fn kind(tool: &Tool, key: &str) -> Kind {
     let schema = &tool.parameters["properties"][key];
     let named = |value: &Value, name: &str| value.as_str() == Some(name);

@@ -69,7 +69,7 @@ fn walk(grammar: &Grammar, special: &[String], random: &mut Random) -> Option<St
             token => {
                 let at = (token - FIRST_SPECIAL) as usize;
                 let long = |at: usize| LONG[at - special.len()];
-                let text = special.get(at).map_or_else(|| long(at), |text| text);
+                let text = special.get(at).map(String::as_str).unwrap_or_else(|| long(at));
                 bytes.extend_from_slice(text.as_bytes());
             }
         }
@@ -269,7 +269,8 @@ fn usual_answers_follow_the_grammar() {
         let family = FAMILIES.iter().find(|family| family.name == name);
         let family = family.expect("listed");
         let (special, vocabulary) = vocabulary(family);
-        let strict = tools().iter().cloned().map(|tool| Tool {
+        let all = tools();
+        let strict = all.iter().cloned().map(|tool| Tool {
             is_strict: true,
             ..tool
         });

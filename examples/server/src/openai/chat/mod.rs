@@ -33,7 +33,7 @@ pub(crate) use body::Conversation;
 pub(crate) use shape::ChatShape;
 
 fields! {
-    /// What a request asks of the answer beside its text.
+    /// Settings of an answer beside those of its text.
     pub(crate) struct AnswerOptions {
         logprobs: Option<bool>,
         #[schemars(range(max = Request::LOGPROBS_MAX))]
