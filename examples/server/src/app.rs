@@ -10,16 +10,18 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use motet::text::{AnswerFormat, TextCodec};
 use motet::{Engine, Shutdown, UserId};
 
-use crate::arguments::Conduct;
+use crate::arguments::{Conduct, StoreSettings};
 use crate::body::BodyReceiver;
 use crate::error::ApiError;
 use crate::keys::Keys;
 use crate::log::RequestLog;
+use crate::openai::responses::store::ResponseStore;
+use crate::openai::responses::{create, stored};
 use crate::page::{self, Watchers};
 use crate::{access, anthropic, openai, openapi, state, tokens};
 
@@ -37,6 +39,8 @@ pub struct App {
     pub(crate) format: Option<AnswerFormat>,
     pub(crate) keys: Keys,
     pub(crate) conduct: Conduct,
+    /// The responses that clients can continue and read.
+    pub(crate) responses: ResponseStore,
     /// Receives bodies within a memory budget.
     pub(crate) body_receiver: BodyReceiver,
     /// The watchers of the page.
@@ -67,6 +71,7 @@ impl App {
                 .map(|name| (UserId::of(name), Arc::clone(name)))
                 .collect(),
             keys,
+            responses: ResponseStore::new(StoreSettings::default()),
             body_receiver: BodyReceiver::new(&conduct),
             conduct,
             metrics: None,
@@ -80,6 +85,13 @@ impl App {
     #[must_use]
     pub fn metrics(mut self, metrics: PrometheusHandle) -> Self {
         self.metrics = Some(metrics);
+        self
+    }
+
+    /// Sets the bounds of the store of responses, which is empty then.
+    #[must_use]
+    pub fn store(mut self, settings: StoreSettings) -> Self {
+        self.responses = ResponseStore::new(settings);
         self
     }
 
@@ -123,6 +135,10 @@ pub fn router(app: Arc<App>) -> Router {
     let guarded = Router::new()
         .route("/v1/chat/completions", post(openai::chat::complete))
         .route("/v1/completions", post(openai::text::complete))
+        .route("/v1/responses", post(create::create))
+        .route("/v1/responses/{id}", get(stored::get))
+        .route("/v1/responses/{id}", delete(stored::delete))
+        .route("/v1/responses/{id}/input_items", get(stored::input_items))
         .route("/v1/messages", post(anthropic::create))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(state::models))

@@ -47,4 +47,5 @@ pub mod serve;
 pub mod site;
 pub mod start;
 mod state;
+mod store_settings;
 mod tokens;

@@ -41,7 +41,7 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         keys,
         arguments.conduct.clone(),
     );
-    let app = Arc::new(app.metrics(metrics));
+    let app = Arc::new(app.metrics(metrics).store(arguments.store));
     if let Some(events) = KvEvents::bind(&arguments.fleet).await? {
         if arguments.conduct.api_keys.is_some() && !arguments.conduct.share_cache {
             tracing::warn!("each key has a cache of its own, which KV events leave out");

@@ -4,6 +4,7 @@
 mod common;
 
 use common::client::{CHAT, MESSAGES, Server};
+use common::responses::{RESPONSES, ask, clock, events, id, letters};
 use serde_json::{Value, json};
 
 /// The schemas of the running server.
@@ -97,6 +98,39 @@ async fn answers_fit_their_description() {
     description.check("MessagesError", &rejected.body);
     let rejected = server.post(CHAT, &json!({"messages": []})).await;
     description.check("Error", &rejected.body);
+}
+
+#[tokio::test]
+async fn responses_fit_their_description() {
+    let server = Server::new().await;
+    let description = Description::of(&server).await;
+    let requests = [
+        json!({"include": ["message.output_text.logprobs"], "top_logprobs": 1}),
+        json!({"max_output_tokens": 4, "metadata": {"a": "b"}, "user": "ann", "text": letters()}),
+        json!({
+            "tools": [clock()], "tool_choice": "required", "max_output_tokens": 2000,
+            "reasoning": {"effort": "low", "summary": "auto"}, "thinking_token_budget": 9,
+        }),
+        json!({"input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
+            {"type": "function_call", "call_id": "1", "name": "clock", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": "noon"},
+        ]}),
+    ];
+    for request in requests {
+        let body = ask(request);
+        description.check("ResponseRequest", &body);
+        let response = server.post(RESPONSES, &body).await.ok();
+        description.check("Response", &response);
+        for event in events(&server, &streamed(&body)).await {
+            description.check("ResponseEvent", &event);
+        }
+        let items = format!("{RESPONSES}/{}/input_items", id(&response));
+        description.check("ResponseItems", &server.get(&items).await.ok());
+    }
+    let unknown = server.get("/v1/responses/x").await;
+    description.check("Error", &unknown.body);
 }
 
 /// The validator finds what does not fit: an answer of the other face.

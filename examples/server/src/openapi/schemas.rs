@@ -17,6 +17,10 @@ use crate::body::fields::Fields;
 use crate::error::ErrorBody;
 use crate::openai::answer::{Completion, CompletionPart};
 use crate::openai::chat::{ChatRequest, ChatShape, Conversation};
+use crate::openai::responses::events::ResponseEvent;
+use crate::openai::responses::request::CreateRequest;
+use crate::openai::responses::response::ResponseBody;
+use crate::openai::responses::stored::{Deleted, ItemList};
 use crate::openai::text::{TextRequest, TextShape};
 use crate::state::{Model, Models, StateAnswer};
 use crate::tokens::{Detokenize, Detokenized, TokenizeChat, TokenizeText, Tokenized};
@@ -46,6 +50,7 @@ fn bodies() -> Map<String, Value> {
     let bodies = [
         ("ChatRequest", ChatRequest::schema(&mut generator)),
         ("TextRequest", TextRequest::schema(&mut generator)),
+        ("ResponseRequest", CreateRequest::schema(&mut generator)),
         ("MessagesRequest", MessagesRequest::schema(&mut generator)),
         ("CountTokens", Turn::schema(&mut generator)),
         ("Tokenize", tokenize(&mut generator)),
@@ -68,6 +73,10 @@ fn answers() -> Map<String, Value> {
         ("ChatPart", CompletionPart::<ChatShape>::json_schema(of)),
         ("TextCompletion", Completion::<TextShape>::json_schema(of)),
         ("TextPart", CompletionPart::<TextShape>::json_schema(of)),
+        ("Response", ResponseBody::json_schema(of)),
+        ("ResponseEvent", ResponseEvent::json_schema(of)),
+        ("ResponseItems", ItemList::json_schema(of)),
+        ("ResponseDeleted", Deleted::json_schema(of)),
         ("AnthropicMessage", MessageBody::json_schema(of)),
         ("MessageEvent", MessageEvent::json_schema(of)),
         (
@@ -147,12 +156,14 @@ fn close(schema: &mut Schema) {
 fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
     let model = app.engine.model();
     schemas["Token"]["maximum"] = json!(model.vocab_size - 1);
-    for body in [
+    let with_model = [
         "ChatRequest",
         "TextRequest",
+        "ResponseRequest",
         "MessagesRequest",
         "CountTokens",
-    ] {
+    ];
+    for body in with_model {
         schemas[body]["properties"]["model"]["enum"] = json!([app.model, null]);
     }
     for body in ["ChatRequest", "TextRequest"] {
@@ -160,6 +171,9 @@ fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
         properties["num_keep"]["maximum"] = json!(model.context_tokens_max - 1);
         let of_vocabulary = format!(", below {}", model.vocab_size);
         describe_further(&mut properties["logit_bias"], &of_vocabulary);
+    }
+    for body in ["ChatRequest", "TextRequest", "ResponseRequest"] {
+        let properties = &mut schemas[body]["properties"];
         let of_class = format!(
             "; of a key that has no class, the highest is {}",
             app.conduct.class_max

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 pub(crate) mod client;
+pub(crate) mod responses;
 
 use clap::Parser;
 use motet_server::app::App;
@@ -19,5 +20,5 @@ pub(crate) async fn app(arguments: &str, keys: &str) -> App {
         "" => Keys::default(),
         keys => Keys::parse(keys).expect("keys"),
     };
-    App::new(engine, arguments.model_name(), keys, arguments.conduct)
+    App::new(engine, arguments.model_name(), keys, arguments.conduct).store(arguments.store)
 }
