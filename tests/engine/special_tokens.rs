@@ -20,10 +20,11 @@ fn codec() -> TextCodec {
     TextCodec::from_gguf(&vocabulary).expect("a vocabulary")
 }
 
-async fn engine(text: Option<TextCodec>) -> Engine {
+async fn engine(text: Option<TextCodec>, end_one_in: u64) -> Engine {
     let oracle = OracleConfig {
         vocab_size: 258,
         end_tokens: vec![END],
+        end_one_in,
         context_tokens_max: 512,
         ..OracleConfig::default()
     };
@@ -42,7 +43,7 @@ async fn output(engine: &Engine, request: Request) -> Completion {
 
 #[tokio::test]
 async fn special_tokens_are_in_the_text_if_asked_for() {
-    let engine = engine(Some(codec())).await;
+    let engine = engine(Some(codec()), 0).await;
     // Only the mark is sampled.
     let marks = || {
         let mut request = Request::tokens([1, 2]).output_tokens_max(3);
@@ -62,18 +63,22 @@ async fn special_tokens_are_in_the_text_if_asked_for() {
     let stopped = output(&engine, stopped).await;
     assert_eq!(stopped.text, "");
     assert_eq!(stopped.finish.reason, FinishReason::StopString);
-    // The token that ends the output is no part of it.
-    let mut ended = Request::tokens([1, 2]).special_tokens_in_text();
-    ended.logit_bias.insert(END, 1e6);
-    let ended = output(&engine, ended).await;
-    assert_eq!(ended.text, "");
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn the_token_that_ends_the_output_is_no_part_of_its_text() {
+    let engine = engine(Some(codec()), 4).await;
+    let request = Request::tokens([1, 2]).special_tokens_in_text();
+    let ended = output(&engine, request).await;
     assert_eq!(ended.finish.reason, FinishReason::EndToken);
+    assert!(!ended.text.contains("<end>"), "{}", ended.text);
     engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
 async fn special_tokens_need_a_tokenizer() {
-    let engine = engine(None).await;
+    let engine = engine(None, 0).await;
     let request = Request::tokens([1, 2]).special_tokens_in_text();
     let error = engine.submit(request).await.expect_err("rejected");
     let field = "special_tokens_in_text";
@@ -83,7 +88,7 @@ async fn special_tokens_need_a_tokenizer() {
 
 #[tokio::test]
 async fn schema_of_a_tool_that_is_no_grammar_is_rejected_by_name() {
-    let engine = engine(Some(codec())).await;
+    let engine = engine(Some(codec()), 0).await;
     let tool = |name: &str, property: serde_json::Value| Tool {
         name: name.into(),
         description: None,

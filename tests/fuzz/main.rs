@@ -99,6 +99,7 @@ fn tokenizers_templates_and_text() {
     check("tokenizer", 5);
     check("template", 6);
     check("text", 7);
+    check("answer", 11);
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl HarmonyParser {
         };
         if let Some((_, begun)) = prompt_end.rsplit_once(ANSWER) {
             parser.push(begun, parts);
-            // What the prompt says is no part of the answer.
+            // The prompt's own words are no part of the answer.
             parts.take();
             (parser.had_reasoning, parser.had_text) = (false, false);
         }

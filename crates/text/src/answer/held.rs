@@ -230,7 +230,7 @@ impl Rules {
             .as_ref()
             .is_some_and(|mark| mark.text == "</tool_call>");
         let line = if is_on_lines { "\"\\n\"" } else { "" };
-        // What stands between the first opening mark and the end.
+        // The text between the first opening mark and the end.
         let body = match marked.form {
             Form::List => {
                 let more = self.more("\", \" call");

@@ -306,7 +306,7 @@ impl MarkedParser {
         }
         let progress = call.reader.read(c, &mut Calls { tools, parts });
         if parts.calls() > calls {
-            // What was held is part of the call now.
+            // The text that was held is part of the call now.
             call.held.clear();
             self.spaces.clear();
         }
