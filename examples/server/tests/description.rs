@@ -17,14 +17,21 @@ impl Description {
 
     #[track_caller]
     fn check(&self, schema: &str, answer: &Value) {
+        self.check_all(schema, std::slice::from_ref(answer));
+    }
+
+    #[track_caller]
+    fn check_all(&self, schema: &str, answers: &[Value]) {
         let reference = format!("#/components/schemas/{schema}");
         let root = json!({"$ref": reference, "components": self.0});
         let validator = jsonschema::validator_for(&root).expect("a schema");
-        let errors: Vec<String> = validator
-            .iter_errors(answer)
-            .map(|error| format!("{}: {error}", error.instance_path()))
-            .collect();
-        assert!(errors.is_empty(), "{schema}: {errors:?}: {answer}");
+        for answer in answers {
+            let errors: Vec<String> = validator
+                .iter_errors(answer)
+                .map(|error| format!("{}: {error}", error.instance_path()))
+                .collect();
+            assert!(errors.is_empty(), "{schema}: {errors:?}: {answer}");
+        }
     }
 }
 
@@ -76,15 +83,14 @@ async fn answers_fit_their_description() {
         description.check("ChatRequest", &chat);
         let answer = server.post(CHAT, &chat).await.ok();
         description.check("ChatCompletion", &answer);
-        for part in server.stream(CHAT, &streamed(&chat)).await {
-            description.check("ChatPart", &part);
-        }
+        let parts = server.stream(CHAT, &streamed(&chat)).await;
+        description.check_all("ChatPart", &parts);
         description.check("MessagesRequest", &anthropic);
         let answer = server.post(MESSAGES, &anthropic).await.ok();
         description.check("AnthropicMessage", &answer);
-        for (_, event) in server.events(MESSAGES, &streamed(&anthropic)).await {
-            description.check("MessageEvent", &event);
-        }
+        let events = server.events(MESSAGES, &streamed(&anthropic)).await;
+        let events: Vec<Value> = events.into_iter().map(|(_, event)| event).collect();
+        description.check_all("MessageEvent", &events);
     }
     let counted =
         json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]});
@@ -109,7 +115,8 @@ async fn responses_fit_their_description() {
         json!({"max_output_tokens": 4, "metadata": {"a": "b"}, "user": "ann", "text": letters()}),
         json!({
             "tools": [clock()], "tool_choice": "required", "max_output_tokens": 2000,
-            "reasoning": {"effort": "low", "summary": "auto"}, "thinking_token_budget": 9,
+            "parallel_tool_calls": false,
+            "reasoning": {"effort": "low", "summary": "auto"}, "thinking_token_budget": 16,
         }),
         json!({"input": [
             {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
@@ -123,9 +130,8 @@ async fn responses_fit_their_description() {
         description.check("ResponseRequest", &body);
         let response = server.post(RESPONSES, &body).await.ok();
         description.check("Response", &response);
-        for event in events(&server, &streamed(&body)).await {
-            description.check("ResponseEvent", &event);
-        }
+        let events = events(&server, &streamed(&body)).await;
+        description.check_all("ResponseEvent", &events);
         let items = format!("{RESPONSES}/{}/input_items", id(&response));
         description.check("ResponseItems", &server.get(&items).await.ok());
     }

@@ -98,7 +98,7 @@ async fn streamed_response_is_stored_and_others_are_not() {
 }
 
 #[tokio::test]
-async fn store_forgets_and_says_so() {
+async fn forgotten_responses_are_reported_with_the_bounds() {
     let server = Server::with("--stored-responses-max 2", "").await;
     let mut ids = Vec::new();
     for _ in 0..3 {

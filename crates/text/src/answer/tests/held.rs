@@ -69,10 +69,7 @@ fn walk(grammar: &Grammar, special: &[String], random: &mut Random) -> Option<St
             token => {
                 let at = (token - FIRST_SPECIAL) as usize;
                 let long = |at: usize| LONG[at - special.len()];
-                let text = special
-                    .get(at)
-                    .map(String::as_str)
-                    .unwrap_or_else(|| long(at));
+                let text = special.get(at).map(String::as_str).unwrap_or_else(|| long(at));
                 bytes.extend_from_slice(text.as_bytes());
             }
         }

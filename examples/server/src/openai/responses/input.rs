@@ -155,7 +155,7 @@ impl InputItem {
                             ("input_text" | "output_text" | "text", Some(text), _) => {
                                 Ok(role.part(text))
                             }
-                            ("refusal", _, Some(refusal)) => Ok(Part::Refusal { refusal }),
+                            ("refusal", _, Some(refusal)) => Ok(Part::Declined { refusal }),
                             (kind, ..) => Err(not_text(path, "content", number, kind)),
                         },
                     );
@@ -497,6 +497,9 @@ mod tests {
         let texts: Vec<_> = items.iter().map(Item::text).collect();
         assert_eq!(texts, ["a", "bc", "s", "r", "{}", "xy", "stored", "stored"]);
         assert_eq!(items[1].id(), "mine");
+        let message = serde_json::to_value(&items[1]).expect("JSON");
+        let expected = json!({"type": "refusal", "refusal": "c"});
+        assert_eq!(message["content"][1], expected);
         assert!(items[4].id().starts_with("fc_") && items[4].id().ends_with("_i4"));
     }
 

@@ -77,7 +77,8 @@ pub(crate) enum Part {
         annotations: [(); 0],
         logprobs: Vec<Logprob>,
     },
-    Refusal {
+    #[serde(rename = "refusal")]
+    Declined {
         refusal: String,
     },
     ReasoningText {
@@ -213,7 +214,7 @@ impl Part {
             Self::InputText { text }
             | Self::OutputText { text, .. }
             | Self::ReasoningText { text }
-            | Self::Refusal { refusal: text } => text,
+            | Self::Declined { refusal: text } => text,
         }
     }
 
