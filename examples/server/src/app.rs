@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -14,12 +14,14 @@ use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use motet::{Engine, Shutdown, UserId};
 
+use crate::activity::Activity;
 use crate::arguments::Conduct;
 use crate::body::BodyReceiver;
 use crate::error::ApiError;
 use crate::keys::Keys;
 use crate::log::RequestLog;
 use crate::page::{self, Watchers};
+use crate::trace::{RequestHead, RequestTrace, TRACEPARENT, Tracer};
 use crate::{access, openai, openapi, state, tokens};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -38,9 +40,13 @@ pub struct App {
     pub(crate) body_receiver: BodyReceiver,
     /// The watchers of the page.
     pub(crate) watchers: Watchers,
+    /// The parts of running answers.
+    pub(crate) activity: Arc<Activity>,
     /// Names of users that watchers may see.
     pub(crate) names: BTreeMap<UserId, Arc<str>>,
     pub(crate) metrics: Option<PrometheusHandle>,
+    /// Records the spans of requests.
+    tracer: Tracer,
     /// Start time, in seconds since 1970.
     pub(crate) created: u64,
     /// A random prefix of generated names, which end in a number.
@@ -58,6 +64,7 @@ impl App {
             engine,
             model,
             watchers: Watchers::new(),
+            activity: Arc::default(),
             names: names
                 .map(|name| (UserId::of(name), Arc::clone(name)))
                 .collect(),
@@ -65,6 +72,7 @@ impl App {
             body_receiver: BodyReceiver::new(&conduct),
             conduct,
             metrics: None,
+            tracer: Tracer::default(),
             created: now(),
             instance: rand::random(),
             names_given: AtomicU64::new(0),
@@ -75,6 +83,14 @@ impl App {
     #[must_use]
     pub fn metrics(mut self, metrics: PrometheusHandle) -> Self {
         self.metrics = Some(metrics);
+        self
+    }
+
+    /// Adds a provider of traces, which records spans of requests and sequences.
+    #[cfg(feature = "otel")]
+    #[must_use]
+    pub fn traces(mut self, provider: &opentelemetry_sdk::trace::SdkTracerProvider) -> Self {
+        self.tracer = Tracer::new(provider, self.model.clone());
         self
     }
 
@@ -149,14 +165,16 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Gives the request its id and its log line, and checks the size of its headers.
+/// Gives the request its id, its place in a trace and its log line, and checks the size of its
+/// headers.
 async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let sent = request.headers().get(&REQUEST_ID).cloned();
     let id = sent
         .filter(is_printable)
         .unwrap_or_else(|| HeaderValue::try_from(app.name("req")).expect("it is ASCII"));
     let text = id.to_str().unwrap_or_default().to_owned();
-    let log = RequestLog::new(text, request.method(), request.uri().path());
+    let (trace, traceparent) = trace(&app, &request);
+    let log = RequestLog::new(text, request.method(), request.uri().path(), trace);
     request.extensions_mut().insert(log.clone());
     let mut response = if header_bytes(request.headers()) <= app.conduct.header_bytes_max {
         next.run(request).await
@@ -172,7 +190,22 @@ async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Ne
     };
     log.answered(response.status());
     response.headers_mut().insert(&REQUEST_ID, id);
+    response.headers_mut().insert(&TRACEPARENT, traceparent);
     response
+}
+
+/// The request's place in its trace, and the header that says so in the answer.
+fn trace(app: &App, request: &Request) -> (RequestTrace, HeaderValue) {
+    let route = request.extensions().get::<MatchedPath>();
+    let head = RequestHead {
+        method: request.method().as_str(),
+        path: request.uri().path(),
+        route: route.map(MatchedPath::as_str),
+        headers: request.headers(),
+    };
+    let trace = RequestTrace::begin(&app.tracer, &head);
+    let header = trace.header();
+    (trace, header)
 }
 
 /// Rejects requests without a valid key, and those above their key's limit.

@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::log::RequestLog;
+use crate::trace::SequenceSpan;
 
 /// An event of one output.
 #[derive(Debug)]
@@ -48,6 +49,7 @@ struct OutputStream {
     number: usize,
     stream: TokenStream,
     log: RequestLog,
+    span: SequenceSpan,
     /// Tokens whose log probabilities have not come yet.
     pending_tokens: VecDeque<TokenId>,
     has_logprobs: bool,
@@ -71,6 +73,7 @@ impl OutputStreams {
                 request.logprobs.get_or_insert(0);
             }
             let has_logprobs = request.logprobs.is_some();
+            let generation = log.generation(&request);
             let streams = match request.best_of.unwrap_or(request.n) {
                 1 => vec![engine.submit(request).await?],
                 _ => engine.submit_many(request).await?,
@@ -81,6 +84,7 @@ impl OutputStreams {
                 }
                 output_streams.push(OutputStream {
                     number: output_streams.len(),
+                    span: generation.sequence(stream.handle()),
                     stream,
                     log: log.clone(),
                     pending_tokens: VecDeque::new(),
@@ -131,6 +135,7 @@ impl OutputStream {
         }
         if piece.token.is_some() {
             self.log.output(1);
+            self.span.token();
         }
         if self.has_logprobs {
             self.pending_tokens.extend(piece.token);
@@ -164,13 +169,17 @@ impl Stream for OutputStream {
         let next = std::task::ready!(self.stream.poll_next_unpin(cx));
         let (event, usage) = match next {
             Some(Ok(piece)) => match piece.finish {
-                Some(finish) => (
-                    Event::Ended(finish.reason),
-                    Some(self.charged(finish.usage)),
-                ),
+                Some(finish) => {
+                    self.span.finished(&finish);
+                    let usage = self.charged(finish.usage);
+                    (Event::Ended(finish.reason), Some(usage))
+                }
                 None => (self.event_of(piece), None),
             },
-            Some(Err(error)) => (Event::Failed(error), None),
+            Some(Err(error)) => {
+                self.span.failed(&error);
+                (Event::Failed(error), None)
+            }
             None => (Event::Failed(GenerateError::Lost), None),
         };
         self.is_finished = !matches!(event, Event::Generated { .. } | Event::Prefilled(_));

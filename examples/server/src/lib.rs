@@ -8,6 +8,7 @@
 //! | file | content |
 //! |---|---|
 //! | `app.rs` | routes, and the layers that every request passes: its id, its limits, its log line |
+//! | `activity.rs` | the parts of running answers, for the page |
 //! | `access.rs`, `site.rs` | checks of hosts and origins, and access for the operator |
 //! | `keys.rs`, `class.rs` | API keys, with limits on concurrent requests and priority class |
 //! | `body/` | bodies, received within a bound and read into structs |
@@ -15,6 +16,7 @@
 //! | `openapi/` | the description of the API, at `/openapi.json` |
 //! | `generate.rs` | streams of outputs, several side by side |
 //! | `tokens.rs` | text to tokens and back |
+//! | `trace/` | W3C's trace context, and OpenTelemetry's spans |
 //! | `state.rs` | models, health and metrics |
 //! | `page/` | the live page, at `/` |
 //! | `error.rs` | the API's errors, with their status |
@@ -24,6 +26,7 @@
 //! | `serve.rs` | start and graceful shutdown |
 
 mod access;
+mod activity;
 mod addresses;
 pub mod app;
 pub mod arguments;
@@ -44,3 +47,4 @@ pub mod site;
 pub mod start;
 mod state;
 mod tokens;
+pub mod trace;
