@@ -159,6 +159,10 @@ impl Engine {
         };
         let constraint = |grammar| Some(Arc::new(grammar) as Arc<dyn TokenConstraint>);
         compiled.map(constraint).map_err(|error| match error {
+            GrammarError::Tool { name, error } => SubmitError::ToolSchema {
+                name: name.into(),
+                why: error.to_string().into(),
+            },
             GrammarError::TooDear { bound, .. } => SubmitError::GrammarTooDear { bound },
             GrammarError::TooSlow { limit, .. } => SubmitError::GrammarTooSlow { limit },
             error => SubmitError::Grammar {

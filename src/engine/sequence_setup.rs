@@ -222,10 +222,14 @@ impl Engine {
 
     /// Creates the text output, if the engine has a tokenizer.
     fn text_output(&self, request: &Request) -> Result<Option<TextOutput>, SubmitError> {
-        let output = |text| TextOutput::new(text, &request.stop_strings);
+        let special = request.special_tokens_in_text;
+        let output = |text| TextOutput::new(text, &request.stop_strings, special);
         match &self.inner.text {
             None if !request.stop_strings.is_empty() => Err(SubmitError::NoTokenizer {
                 field: "stop_strings",
+            }),
+            None if special => Err(SubmitError::NoTokenizer {
+                field: "special_tokens_in_text",
             }),
             text => Ok(text.as_ref().map(output).transpose()?),
         }

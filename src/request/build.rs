@@ -44,6 +44,7 @@ impl Request {
             stop_strings: Vec::new(),
             stop_tokens: Vec::new(),
             ignore_end_tokens: false,
+            special_tokens_in_text: false,
             grammar: None,
             n: 1,
             best_of: None,
@@ -152,6 +153,13 @@ impl Request {
     #[must_use]
     pub fn ignore_end_tokens(mut self) -> Self {
         self.ignore_end_tokens = true;
+        self
+    }
+
+    /// Spells special tokens out in the output's text.
+    #[must_use]
+    pub fn special_tokens_in_text(mut self) -> Self {
+        self.special_tokens_in_text = true;
         self
     }
 

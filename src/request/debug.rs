@@ -18,6 +18,7 @@ impl fmt::Debug for Request {
             stop_strings,
             stop_tokens,
             ignore_end_tokens,
+            special_tokens_in_text,
             grammar,
             n,
             best_of,
@@ -45,6 +46,7 @@ impl fmt::Debug for Request {
             .field("stop_strings", &stop_strings.len())
             .field("stop_tokens", &stop_tokens.len())
             .field("ignore_end_tokens", ignore_end_tokens)
+            .field("special_tokens_in_text", special_tokens_in_text)
             .field("grammar", grammar)
             .field("n", n)
             .field("best_of", best_of)

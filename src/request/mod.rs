@@ -79,6 +79,12 @@ pub struct Request {
     pub stop_tokens: Vec<TokenId>,
     /// Whether to continue past the model's own end tokens, for measurements.
     pub ignore_end_tokens: bool,
+    /// Whether the text of the output contains special tokens: `<|channel|>`, `[TOOL_CALLS]`. By
+    /// default they leave no trace in it. The tokens that end the output are no part of it and are
+    /// left out in any case. Models whose `AnswerFormat` has special tokens need it for their
+    /// answers to be parsed. It changes no token. Needs an engine with a tokenizer.
+    #[doc(alias = "skip_special_tokens")]
+    pub special_tokens_in_text: bool,
     /// The grammar that the whole output follows. Needs an engine with a tokenizer, and end
     /// tokens that are not ignored.
     #[doc(alias = "structured output")]

@@ -1,5 +1,5 @@
-//! Structured output: output that follows a grammar in JSON, a JSON schema, a regular expression
-//! or Lark.
+//! Structured output: output that follows a grammar in JSON, a JSON schema, a regular expression,
+//! Lark, or the schemas of tools.
 //!
 //! [`llguidance`](https://github.com/guidance-ai/llguidance) does the work: an Earley parser over
 //! lexemes that are derivatives of regular expressions, run along the trie of all token texts. It
@@ -21,6 +21,7 @@
 //! before it is compiled (`cost`), a mask has fuel, and the states of each output's lexer have a
 //! budget of bytes. Exceeding any of them is a [`GrammarError`] of one request.
 
+mod answer_source;
 mod cost;
 mod matcher;
 mod memory;
@@ -32,6 +33,8 @@ mod tests;
 mod vocabulary;
 mod walk;
 
+pub use answer_source::AnswerGrammar;
+pub(crate) use answer_source::AnswerSchema;
 pub use matcher::Matcher;
 pub use motet_core::protocol::{
     Attached, GrammarBound, GrammarError, GrammarLimits, Next, TokenMask,
