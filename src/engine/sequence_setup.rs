@@ -20,7 +20,9 @@ use crate::optional::TextOutput;
 use crate::request::{CacheUse, Milestones, Request};
 use crate::stream::TokenStream;
 use motet_core::cache::Salt;
-use motet_core::protocol::{SamplingSpec, WORK_IN_FLIGHT_MAX};
+use motet_core::protocol::{
+    FORCED_TOKENS_MAX, ReasoningTracker, SamplingSpec, WORK_IN_FLIGHT_MAX,
+};
 use motet_core::scheduler::Submission;
 use motet_core::{SequenceId, TokenId, UserId};
 use motet_sync::admission::AdmissionError;
@@ -112,6 +114,7 @@ impl Engine {
         admission_guard: AdmissionGuard,
     ) -> Result<SequenceSetup, SubmitError> {
         let text = self.text_output(request)?;
+        let reasoning = request.reasoning.clone().map(Arc::new);
         let number = self.inner.sequences_made.fetch_add(1, Ordering::Relaxed);
         let sequence = SequenceId(number as u64 + 1);
         let cancel = CancelFlag::new();
@@ -149,6 +152,7 @@ impl Engine {
             prompt_tokens,
             truncated_tokens: admitted.truncated_tokens,
             report_prefill_progress: request.report_prefill_progress,
+            reasoning: reasoning.clone().map(ReasoningTracker::new),
             text,
             output: sender,
             ended: end_sender,
@@ -164,7 +168,10 @@ impl Engine {
         let events_max = pieces_max + OTHER_EVENTS_MAX;
         let actor = Sequence::spawn_with_mailbox(arguments, mailbox::bounded(events_max));
         Ok(SequenceSetup {
-            submission: self.submission(sequence, request, admitted, sampling_spec, entered_at),
+            submission: Submission {
+                reasoning,
+                ..self.submission(sequence, request, admitted, sampling_spec, entered_at)
+            },
             actor,
             stream,
         })
@@ -236,10 +243,11 @@ impl Engine {
     }
 
     /// Returns the number of pieces that may wait for a caller: the tokens that a sequence may
-    /// be ahead of its reader, the tokens in flight when it paused, the held-back text, and the
-    /// end.
+    /// be ahead of its reader, the tokens in flight when it paused and those appended to them,
+    /// the held-back text, and the end.
     fn pieces_max(&self, output_tokens_max: usize) -> usize {
-        let ahead_max = self.inner.config.scheduler.unread_tokens_max + WORK_IN_FLIGHT_MAX + 1;
+        let unread_max = self.inner.config.scheduler.unread_tokens_max;
+        let ahead_max = unread_max + (WORK_IN_FLIGHT_MAX + 1) * FORCED_TOKENS_MAX;
         ahead_max.min(output_tokens_max) + 2
     }
 
@@ -275,6 +283,7 @@ impl Engine {
             restore_points: admitted.restore_points,
             turn_end: admitted.turn_end,
             retention: request.retention,
+            reasoning: None,
             report_prefill_progress: request.report_prefill_progress,
         }
     }

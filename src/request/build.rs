@@ -9,7 +9,7 @@ use crate::optional::Chat;
 #[cfg(feature = "grammar")]
 use crate::optional::GrammarSource;
 use motet_core::TokenId;
-use motet_core::protocol::{ContextLimit, Priority, Sampling};
+use motet_core::protocol::{ContextLimit, Priority, ReasoningBudget, Sampling};
 
 impl Request {
     /// Creates a request that continues text.
@@ -46,6 +46,7 @@ impl Request {
             ignore_end_tokens: false,
             special_tokens_in_text: false,
             grammar: None,
+            reasoning: None,
             n: 1,
             best_of: None,
             user: None,
@@ -262,6 +263,13 @@ impl Request {
     #[must_use]
     pub fn without_cache(mut self) -> Self {
         self.cache = CacheUse::Off;
+        self
+    }
+
+    /// Sets the marks of the model's reasoning, and the most tokens that it may take.
+    #[must_use]
+    pub fn reasoning(mut self, budget: ReasoningBudget) -> Self {
+        self.reasoning = Some(budget);
         self
     }
 

@@ -22,7 +22,7 @@ use motet_core::protocol::Sampling;
 pub use motet_core::cache::{Miss, MissReason};
 pub use motet_core::protocol::TokenLogprobs;
 pub use motet_core::protocol::{
-    ContextLimit, Finish, FinishReason, Priority, QueuePosition, Usage,
+    ContextLimit, Finish, FinishReason, Priority, QueuePosition, ReasoningBudget, Usage,
 };
 pub use output::{Completion, Piece, Prefill};
 pub(crate) use times::Milestones;
@@ -90,6 +90,10 @@ pub struct Request {
     #[doc(alias = "structured output")]
     #[doc(alias = "response_format")]
     pub grammar: Option<GrammarSource>,
+    /// The marks of the model's reasoning, and the most tokens that it may take; `None` neither
+    /// bounds nor counts it. A grammar must accept the closing mark where the budget may end.
+    #[doc(alias = "thinking")]
+    pub reasoning: Option<ReasoningBudget>,
     /// Number of outputs of [`Engine::submit_many`](crate::Engine::submit_many) and
     /// [`Engine::best_of`](crate::Engine::best_of); at least 1, at most
     /// [`N_MAX`](Request::N_MAX). They differ by their seeds: the request's seed, and the seeds

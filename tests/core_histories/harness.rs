@@ -595,6 +595,7 @@ pub(crate) fn submission(
         restore_points: (sequence.0 % 2..1).map(|_| prompt.len() / 2).collect(),
         turn_end: (!sequence.0.is_multiple_of(3)).then(|| prompt.len() - prompt.len() / 4),
         retention: (sequence.0 % 3) as u8,
+        reasoning: None,
         report_prefill_progress: sequence.0.is_multiple_of(5),
     }
 }

@@ -23,7 +23,7 @@ use crate::request::{Milestones, Piece, Prefill, TokenLogprobs};
 use crate::telemetry::Telemetry;
 use held::HeldLogprobs;
 use motet_core::cache::{Miss, MissReason};
-use motet_core::protocol::{Finish, FinishReason, GenerateError, Usage};
+use motet_core::protocol::{Finish, FinishReason, GenerateError, ReasoningTracker, Usage};
 use motet_core::{SequenceId, TokenId, UserId};
 use motet_sync::admission::{self, AdmissionError};
 use motet_sync::cancel::CancelFlag;
@@ -92,6 +92,8 @@ pub(crate) struct SequenceArgs {
     pub(crate) truncated_tokens: usize,
     /// Whether the caller asked for progress reports of the prompt.
     pub(crate) report_prefill_progress: bool,
+    /// Counts the reasoning of the output, if the request bounds it.
+    pub(crate) reasoning: Option<ReasoningTracker>,
     /// `None` on an engine without a tokenizer.
     pub(crate) text: Option<TextOutput>,
     pub(crate) output: mpsc::Sender<Output>,
@@ -246,6 +248,10 @@ impl Sequence {
 
     async fn token(&mut self, token: TokenId, logprobs: Option<Arc<TokenLogprobs>>) {
         self.usage.output_tokens += 1;
+        if let Some(reasoning) = &mut self.args.reasoning {
+            reasoning.push(token);
+            self.usage.reasoning_tokens = reasoning.tokens();
+        }
         self.measure_token();
         let (visible, logprobs) = match &mut self.args.text {
             Some(text) => match text.push(token) {

@@ -1,5 +1,6 @@
 //! Output kinds of spans, and span outputs.
 
+use std::slice;
 use std::sync::Arc;
 
 use super::{GrammarError, TokenLogprobs, TokenSampling};
@@ -27,6 +28,11 @@ pub enum SpanOutput {
     Token(TokenId),
     /// The sampled token, with log probabilities.
     Scored(TokenId, Arc<TokenLogprobs>),
+    /// The sampled token and the tokens after it that its constraint forces: at least two. No
+    /// model returns this: the device's table does. The tokens after the first are not evaluated
+    /// yet. A step in flight samples none of them again; its output for the slot is
+    /// [`Nothing`](Self::Nothing).
+    Forced(Arc<[TokenId]>),
     /// Logits, row-major `[span tokens, vocabulary]`.
     Logits(Vec<f32>),
     /// The token could not be sampled, and why. The rest of the step succeeded. No model
@@ -35,11 +41,22 @@ pub enum SpanOutput {
 }
 
 impl SpanOutput {
+    /// Returns the tokens that it adds to the output.
+    #[must_use]
+    pub fn tokens(&self) -> &[TokenId] {
+        match self {
+            SpanOutput::Token(token) | SpanOutput::Scored(token, _) => slice::from_ref(token),
+            SpanOutput::Forced(tokens) => tokens,
+            SpanOutput::Nothing | SpanOutput::Logits(_) | SpanOutput::Failed(_) => &[],
+        }
+    }
+
     /// Returns the sampled token, if there is one.
     #[must_use]
     pub fn token(&self) -> Option<TokenId> {
         match self {
             SpanOutput::Token(token) | SpanOutput::Scored(token, _) => Some(*token),
+            SpanOutput::Forced(tokens) => tokens.first().copied(),
             SpanOutput::Nothing | SpanOutput::Logits(_) | SpanOutput::Failed(_) => None,
         }
     }

@@ -4,15 +4,13 @@
 //! of a failed step returns to its place in the queue and must then run alone. A sequence that
 //! cannot be computed thus fails by itself.
 
-use std::sync::Arc;
-
 use super::pipeline::Member;
-use super::sequence::{Finished, SequenceKey};
+use super::sequence::{Finished, SequenceKey, Slot};
 use super::{Effect, SchedulerCore};
 use crate::protocol::{
-    Failure, FinishReason, GenerateError, GrammarError, Lost, Outcome, SpanOutput, TokenLogprobs,
+    Failure, FinishReason, GenerateError, GrammarError, Lost, Outcome, SpanOutput,
 };
-use crate::{SlotId, TokenId, cache};
+use crate::{SlotId, cache};
 use motet_sync::injected::{self, Bug};
 
 /// Sequences whose state is lost.
@@ -122,15 +120,18 @@ impl SchedulerCore {
             // It has ended, or lost its slot meanwhile.
             return;
         };
-        entry.finish_step(member.tokens, member.samples_token);
+        let is_void = entry.finish_step(member.tokens, member.samples_token);
         if let Some(computed) = entry.prefill_progress() {
             effects.push(Effect::Prefilled(entry.id(), computed));
         }
         match span_output {
+            // Other tokens were appended in its place.
+            _ if is_void => {}
             SpanOutput::Token(token) => self.on_token_sampled(key, token, None, effects),
             SpanOutput::Scored(token, logprobs) => {
                 self.on_token_sampled(key, token, Some(logprobs), effects)
             }
+            SpanOutput::Forced(tokens) => self.on_tokens_forced(key, &tokens, effects),
             SpanOutput::Failed(_) if entry.is_finished() => {}
             SpanOutput::Failed(GrammarError::Finished) => {
                 self.finish(key, FinishReason::EndToken, effects);
@@ -139,7 +140,12 @@ impl SchedulerCore {
                 // The next step may have evaluated a token that is not in its history.
                 self.fail(key, generate_error(&error), Finished::Discard, effects);
             }
-            SpanOutput::Nothing | SpanOutput::Logits(_) => {}
+            SpanOutput::Nothing | SpanOutput::Logits(_) => {
+                // A budget without tokens ends the reasoning before any token is sampled.
+                if !entry.is_finished() && entry.pending() == 0 {
+                    self.end_reasoning(key, effects);
+                }
+            }
         }
         self.after_step(key, effects);
         self.back_up_if_due(key, effects);
@@ -169,6 +175,9 @@ impl SchedulerCore {
                 return;
             }
         }
+        if self.sequences[key].slot_mut().is_some_and(Slot::take_reread) {
+            self.await_mask(key, effects);
+        }
         if !injected::is_injected(Bug::LostCheckpoint) {
             self.report_checkpoints(key, effects);
         }
@@ -183,38 +192,6 @@ impl SchedulerCore {
             && let Some(message) = entry.take_backup(tokens_min)
         {
             self.ask(message, effects);
-        }
-    }
-
-    /// Adds a sampled token to a sequence.
-    fn on_token_sampled(
-        &mut self,
-        key: SequenceKey,
-        token: TokenId,
-        logprobs: Option<Arc<TokenLogprobs>>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let entry = &mut self.sequences[key];
-        entry.push(token);
-        if entry.is_finished() {
-            // Sampled before its end was known: part of its history, but not of its output.
-            return;
-        }
-        if entry.submission().end_tokens.contains(&token) {
-            let reason = if self.spec.end_tokens.contains(&token) {
-                FinishReason::EndToken
-            } else {
-                FinishReason::StopToken
-            };
-            self.finish(key, reason, effects);
-            return;
-        }
-        effects.push(Effect::Token(entry.id(), token, logprobs));
-        if entry.count_token_of_turn() {
-            self.waiting.end_turn(entry);
-        }
-        if entry.has_full_output() {
-            self.finish(key, FinishReason::Length, effects);
         }
     }
 

@@ -60,7 +60,7 @@ impl Walking {
     }
 
     fn accept(&self, token: TokenId) {
-        self.0.accept(self.1, token);
+        self.0.accept(self.1, &[token]);
     }
 
     fn next_tokens(&self) -> Result<Next, GrammarError> {
@@ -69,10 +69,8 @@ impl Walking {
 }
 
 fn allowed(next: &Next) -> Vec<TokenId> {
-    match next {
-        Next::Mask(mask) => mask.tokens().collect(),
-        Next::Finished => Vec::new(),
-    }
+    let mask = next.mask();
+    mask.map_or_else(Vec::new, |mask| mask.tokens().collect())
 }
 
 /// The token that spells one byte.
@@ -226,7 +224,7 @@ fn attached_walk_resumes_where_it_is() {
     let walk = GrammarWalk::new(&grammar, &[]);
     let first = walk.attach(&[]);
     for _ in 0..40 {
-        walk.accept(first, byte(b'a'));
+        walk.accept(first, &[byte(b'a')]);
     }
     assert!(walk.next_tokens(first).is_ok());
     let work = walk.work();
@@ -236,7 +234,7 @@ fn attached_walk_resumes_where_it_is() {
     let second = walk.attach(&output);
     assert!(walk.next_tokens(second).is_ok());
     assert_eq!(walk.work(), work);
-    walk.accept(first, byte(b'b'));
+    walk.accept(first, &[byte(b'b')]);
     assert_eq!(walk.next_tokens(first), Err(GrammarError::Unwanted));
     let next = allowed(&walk.next_tokens(second).expect("goes on"));
     assert!(
@@ -368,7 +366,7 @@ fn awaited_mask_wakes_its_waiter() {
     walk.wake(Waker::from(Arc::clone(&wake_flag)));
     let was_woken = || wake_flag.0.swap(false, Ordering::Relaxed);
     let attached = walk.attach(&[]);
-    walk.accept(attached, byte(b'a'));
+    walk.accept(attached, &[byte(b'a')]);
     assert!(walk.next_tokens(attached).is_ok());
     assert!(!was_woken(), "a step waits for it");
     for output in [

@@ -8,21 +8,22 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use motet::request::{Prompt, TokenLogprobs};
+use motet::request::Prompt;
 use motet::text::TextCodec;
 use motet::{Request, TokenId};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::answer::{self, Shape};
+use super::answer::{self, BestOf, Shape, Terms};
 use super::parameters::Parameters;
 use crate::app::App;
 use crate::body::Body;
 use crate::body::fields::fields;
 use crate::body::lists::too_many;
+use crate::conversation::{AnswerPiece, Answers, ScoredToken, WholeAnswer};
 use crate::error::ApiError;
-use crate::generate::spelled;
+use crate::generate::{OutputStreams, spelled};
 use crate::keys::Caller;
 use crate::log::RequestLog;
 use crate::openapi::Token;
@@ -88,10 +89,19 @@ pub(crate) async fn complete(
         echoed,
         outputs_each: requests[0].n,
     };
-    let delivery = parameters.delivery();
+    let first = &requests[0];
+    let terms = Terms {
+        delivery: parameters.delivery(),
+        has_logprobs: logprobs.is_some(),
+        chosen: first.best_of.map(|candidates_per_prompt| BestOf {
+            n: first.n,
+            candidates_per_prompt,
+        }),
+    };
     // The body's memory is freed before the answer is generated.
     drop(parameters);
-    answer::answer(app, shape, requests, delivery, caller, log).await
+    let outputs = OutputStreams::submit(&app.engine, requests, caller, log).await?;
+    answer::answer(app, shape, Answers::of_text(outputs), terms).await
 }
 
 impl CompletionFields {
@@ -318,31 +328,33 @@ impl Shape for TextShape {
     type Logprobs = TextLogprobs;
 
     fn first(&self, number: usize) -> Option<Text> {
-        Some(self.part(self.echo(number)?, None))
+        let text = self.echo(number)?.to_owned();
+        let logprobs = None;
+        Some(Text { text, logprobs })
     }
 
-    fn part(&self, text: &str, logprobs: Option<TextLogprobs>) -> Text {
-        Text {
-            text: text.to_owned(),
-            logprobs,
-        }
+    fn part(&self, piece: AnswerPiece, logprobs: Option<TextLogprobs>) -> Text {
+        let text = match piece {
+            AnswerPiece::Text(text) => text,
+            // Outputs without a parser are text.
+            _ => String::new(),
+        };
+        Text { text, logprobs }
     }
 
     fn last(&self) -> Text {
-        self.part("", None)
+        let text = String::new();
+        let logprobs = None;
+        Text { text, logprobs }
     }
 
-    fn whole(&self, number: usize, text: &str, logprobs: Option<TextLogprobs>) -> Text {
+    fn whole(&self, number: usize, answer: WholeAnswer, logprobs: Option<TextLogprobs>) -> Text {
         let echo = self.echo(number).unwrap_or_default();
-        self.part(&format!("{echo}{text}"), logprobs)
+        let text = format!("{echo}{}", answer.text());
+        Text { text, logprobs }
     }
 
-    fn logprobs(
-        &self,
-        text: &TextCodec,
-        sent: &[(TokenId, TokenLogprobs)],
-        after: usize,
-    ) -> TextLogprobs {
+    fn logprobs(&self, text: &TextCodec, sent: &[ScoredToken], after: usize) -> TextLogprobs {
         let spell = |token| spelled(text.tokenizer(), token).0;
         let tokens: Vec<String> = sent.iter().map(|(token, _)| spell(*token)).collect();
         let offsets = tokens.iter().scan(after, |at, token| {

@@ -8,6 +8,10 @@ use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
+use crate::anthropic;
+use crate::anthropic::answer::MessageBody;
+use crate::anthropic::body::{MessagesRequest, Turn};
+use crate::anthropic::events::MessageEvent;
 use crate::app::App;
 use crate::body::fields::Fields;
 use crate::error::ErrorBody;
@@ -42,6 +46,8 @@ fn bodies() -> Map<String, Value> {
     let bodies = [
         ("ChatRequest", ChatRequest::schema(&mut generator)),
         ("TextRequest", TextRequest::schema(&mut generator)),
+        ("MessagesRequest", MessagesRequest::schema(&mut generator)),
+        ("CountTokens", Turn::schema(&mut generator)),
         ("Tokenize", tokenize(&mut generator)),
         ("Detokenize", Detokenize::schema(&mut generator)),
     ];
@@ -62,6 +68,10 @@ fn answers() -> Map<String, Value> {
         ("ChatPart", CompletionPart::<ChatShape>::json_schema(of)),
         ("TextCompletion", Completion::<TextShape>::json_schema(of)),
         ("TextPart", CompletionPart::<TextShape>::json_schema(of)),
+        ("AnthropicMessage", MessageBody::json_schema(of)),
+        ("MessageEvent", MessageEvent::json_schema(of)),
+        ("MessagesError", anthropic::errors::ErrorBody::json_schema(of)),
+        ("CountedTokens", anthropic::CountedTokens::json_schema(of)),
         ("Models", Models::json_schema(of)),
         ("Model", Model::json_schema(of)),
         ("Tokenized", Tokenized::json_schema(of)),
@@ -134,9 +144,11 @@ fn close(schema: &mut Schema) {
 fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
     let model = app.engine.model();
     schemas["Token"]["maximum"] = json!(model.vocab_size - 1);
+    for body in ["ChatRequest", "TextRequest", "MessagesRequest", "CountTokens"] {
+        schemas[body]["properties"]["model"]["enum"] = json!([app.model, null]);
+    }
     for body in ["ChatRequest", "TextRequest"] {
         let properties = &mut schemas[body]["properties"];
-        properties["model"]["enum"] = json!([app.model, null]);
         properties["num_keep"]["maximum"] = json!(model.context_tokens_max - 1);
         let of_vocabulary = format!(", below {}", model.vocab_size);
         describe_further(&mut properties["logit_bias"], &of_vocabulary);

@@ -30,7 +30,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{MaskGate, Submission};
-use crate::protocol::Priority;
+use crate::protocol::{Priority, ReasoningTracker};
 use crate::{SequenceId, SlotId, TokenId, UserId};
 use failures::Failures;
 use history::TokenHistory;
@@ -53,6 +53,8 @@ pub(super) struct Sequence {
     context_tokens_max: usize,
     phase: Phase,
     history: TokenHistory,
+    /// Follows its reasoning, if that is bounded.
+    reasoning: Option<ReasoningTracker>,
     queue_time: QueueTime,
     start: StartTerms,
     turn: Turn,
@@ -101,7 +103,9 @@ pub(super) enum Phase {
 impl Sequence {
     pub(super) fn new(submission: Submission, context_tokens_max: usize, now: Duration) -> Self {
         let history = TokenHistory::new(submission.prompt.clone());
+        let reasoning = submission.reasoning.clone().map(ReasoningTracker::new);
         Self {
+            reasoning,
             submission,
             context_tokens_max,
             phase: Phase::Queued,
@@ -129,6 +133,9 @@ impl Sequence {
     ) -> Self {
         let mut sequence = Self::new(submission, context_tokens_max, now);
         sequence.failures = Failures::restored(!generated.is_empty());
+        if let Some(reasoning) = &mut sequence.reasoning {
+            generated.iter().for_each(|token| reasoning.push(*token));
+        }
         let prompt = sequence.submission.prompt.clone();
         sequence.history = TokenHistory::restored(prompt, generated);
         sequence.started = started;
@@ -374,13 +381,16 @@ impl Sequence {
     /// Shuts its gate if its grammar must read its output first. Returns whether that is the
     /// case.
     pub(super) fn await_mask(&mut self) -> bool {
-        let spec = self.submission.sampling_spec.as_ref();
-        let has_grammar = spec.is_some_and(|spec| spec.grammar.is_some());
-        let awaits = has_grammar && !self.history.generated().is_empty();
+        let awaits = self.has_grammar() && !self.history.generated().is_empty();
         if awaits {
             self.mask_gate = MaskGate::Shut;
         }
         awaits
+    }
+
+    pub(super) fn has_grammar(&self) -> bool {
+        let spec = self.submission.sampling_spec.as_ref();
+        spec.is_some_and(|spec| spec.grammar.is_some())
     }
 
     /// Ends it for its caller.
