@@ -10,17 +10,18 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use motet::text::{AnswerFormat, TextCodec};
 use motet::{Engine, Shutdown, UserId};
 
 use crate::activity::Activity;
-use crate::arguments::Conduct;
+use crate::arguments::{Conduct, StoreSettings};
 use crate::body::BodyReceiver;
 use crate::error::ApiError;
 use crate::keys::Keys;
 use crate::log::RequestLog;
+use crate::openai::responses::{self, store::ResponseStore};
 use crate::page::{self, Watchers};
 use crate::trace::{RequestHead, RequestTrace, TRACEPARENT, Tracer};
 use crate::{access, anthropic, openai, openapi, state, tokens};
@@ -39,6 +40,8 @@ pub struct App {
     pub(crate) format: Option<AnswerFormat>,
     pub(crate) keys: Keys,
     pub(crate) conduct: Conduct,
+    /// The responses that clients can continue and read.
+    pub(crate) responses: ResponseStore,
     /// Receives bodies within a memory budget.
     pub(crate) body_receiver: BodyReceiver,
     /// The watchers of the page.
@@ -74,6 +77,7 @@ impl App {
                 .map(|name| (UserId::of(name), Arc::clone(name)))
                 .collect(),
             keys,
+            responses: ResponseStore::new(StoreSettings::default()),
             body_receiver: BodyReceiver::new(&conduct),
             conduct,
             metrics: None,
@@ -96,6 +100,13 @@ impl App {
     #[must_use]
     pub fn traces(mut self, provider: &opentelemetry_sdk::trace::SdkTracerProvider) -> Self {
         self.tracer = Tracer::new(provider, self.model.clone());
+        self
+    }
+
+    /// Sets the bounds of the store of responses, which is empty then.
+    #[must_use]
+    pub fn store(mut self, settings: StoreSettings) -> Self {
+        self.responses = ResponseStore::new(settings);
         self
     }
 
@@ -141,6 +152,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(openai::text::complete))
         .route("/v1/messages", post(anthropic::create))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
+        .route("/v1/responses", post(responses::create::create))
+        .route("/v1/responses/{response}", get(responses::stored::get))
+        .route("/v1/responses/{response}", delete(responses::stored::delete))
+        .route("/v1/responses/{response}/input_items", get(responses::stored::input_items))
         .route("/v1/models", get(state::models))
         .route("/v1/models/{*model}", get(state::model))
         .route("/tokenize", post(tokens::tokenize))

@@ -17,6 +17,7 @@ use motet::model::CacheKind;
 use crate::class::Class;
 use crate::keys::Keys;
 use crate::site::{Host, Origin};
+pub use crate::store_settings::StoreSettings;
 
 /// Default host memory with a disk tier, in MiB.
 const HOST_MIB_WITH_DISK: usize = 1024;
@@ -71,6 +72,10 @@ pub struct Arguments {
     /// Access, and limits on clients.
     #[command(flatten)]
     pub conduct: Conduct,
+
+    /// Bounds of the store of responses.
+    #[command(flatten)]
+    pub store: StoreSettings,
 
     /// Settings of the engine.
     #[command(flatten)]

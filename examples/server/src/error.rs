@@ -44,7 +44,7 @@ enum ErrorKind {
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-enum ErrorCode {
+pub(crate) enum ErrorCode {
     InvalidApiKey,
     ModelNotFound,
     QueueFull,
@@ -57,6 +57,8 @@ enum ErrorCode {
     PriorityNotAllowed,
     UnknownHost,
     ForeignOrigin,
+    ResponseNotFound,
+    PreviousResponseNotFound,
 }
 
 /// The body of an error answer.
@@ -240,9 +242,37 @@ impl ApiError {
         }
     }
 
+    /// The store of responses, within these bounds, has no response with this id.
+    pub(crate) fn response_not_found(id: &str, bounds: &str) -> Self {
+        let message = format!("there is no response {id:?}: {}", forgotten(bounds));
+        Self {
+            code: Some(ErrorCode::ResponseNotFound),
+            ..Self::request(StatusCode::NOT_FOUND, message)
+        }
+    }
+
+    /// The store has no response with the id that a request continues.
+    pub(crate) fn previous_response_not_found(id: &str, bounds: &str) -> Self {
+        let field = "previous_response_id";
+        let message = format!("`{field}` is {id:?}: {}", forgotten(bounds));
+        Self {
+            code: Some(ErrorCode::PreviousResponseNotFound),
+            ..Self::field(field, message)
+        }
+    }
+
     /// The message for the client.
     pub(crate) fn message(&self) -> &str {
         &self.message
+    }
+
+    /// The invalid field of the body.
+    pub(crate) fn param(&self) -> Option<&str> {
+        self.param.as_deref()
+    }
+
+    pub(crate) fn code(&self) -> Option<ErrorCode> {
+        self.code
     }
 
     /// The body of the answer, and of a stream's last event.
@@ -353,6 +383,14 @@ impl From<GenerateError> for ApiError {
     fn from(error: GenerateError) -> Self {
         Self::generate(error, OUTPUT_FORMAT)
     }
+}
+
+/// Why a stored response may be missing.
+fn forgotten(bounds: &str) -> String {
+    format!(
+        "unknown or forgotten; the store keeps at most {bounds}, forgets the oldest, and is empty \
+         after a restart"
+    )
 }
 
 /// The text, truncated with an ellipsis to this many bytes.

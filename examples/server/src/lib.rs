@@ -50,5 +50,6 @@ pub mod serve;
 pub mod site;
 pub mod start;
 mod state;
+mod store_settings;
 mod tokens;
 pub mod trace;

@@ -41,7 +41,7 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         keys,
         arguments.conduct.clone(),
     );
-    let app = app.metrics(metrics);
+    let app = app.metrics(metrics).store(arguments.store);
     #[cfg(feature = "otel")]
     let traces = arguments.traces.provider()?;
     #[cfg(feature = "otel")]

@@ -5,6 +5,7 @@ use std::fmt;
 
 use schemars::JsonSchema;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::Serialize;
 use serde_json::{Map, Number, Value};
 
 /// Most free-form values and messages of one body, all together. Each takes up to a hundred
@@ -62,7 +63,7 @@ fn too_many<E: Error>() -> E {
 }
 
 /// Any JSON.
-#[derive(Clone, Debug, Default, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[schemars(inline, transparent)]
 pub(crate) struct Json(pub(crate) Value);
 

@@ -49,6 +49,19 @@ impl<'a> Typed<'a> {
         })
     }
 
+    /// The elements of a list.
+    ///
+    /// # Errors
+    ///
+    /// A value that is no list is an error.
+    pub(crate) fn elements(&self) -> Result<Vec<Typed<'a>>, ApiError> {
+        let elements = self.value.and_then(Value::as_array);
+        let elements = elements.ok_or_else(|| self.unexpected("a list"))?;
+        let typed = elements.iter().enumerate();
+        let typed = typed.map(|(index, element)| Typed::new(element, format!("{}[{index}]", self.path)));
+        Ok(typed.collect())
+    }
+
     /// A text.
     pub(crate) fn text(&self) -> Result<&'a str, ApiError> {
         let text = self.optional_text()?;

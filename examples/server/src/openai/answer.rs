@@ -21,7 +21,7 @@ use crate::conversation::{
 use crate::error::ApiError;
 
 /// After this time without output, a comment keeps the connection open.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// The form of an endpoint's answers.
 pub(crate) trait Shape: Send + 'static {

@@ -6,8 +6,10 @@
 //! | `chat/` | `/v1/chat/completions` |
 //! | `text.rs` | `/v1/completions` |
 //! | `answer.rs` | answers, complete or as server-sent events |
+//! | `responses/` | `/v1/responses` |
 
 pub(crate) mod answer;
 pub(crate) mod chat;
 pub(crate) mod parameters;
+pub(crate) mod responses;
 pub(crate) mod text;

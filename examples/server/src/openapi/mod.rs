@@ -6,12 +6,14 @@
 //! | file | content |
 //! |---|---|
 //! | `paths.rs` | operations, written here: crates that derive them know neither OpenAPI 3.2 nor its `itemSchema`, which describes the parts of a stream |
+//! | `responses.rs` | those of the Responses API |
 //! | `schemas.rs` | schemas of bodies and answers, derived from the structs that are parsed and serialized |
 //!
 //! `tests.rs` compares the operations with the routes of `app.rs`. `cargo xtask clients` tests the
 //! running server against the description with schemathesis.
 
 mod paths;
+mod responses;
 mod schemas;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::responses;
 use crate::app::App;
 
 /// Error statuses of every route.
@@ -13,7 +14,7 @@ const OPERATOR: u16 = 401;
 /// Error statuses of routes with a body.
 const BODY: [u16; 7] = [400, 408, 413, 415, 422, 500, 503];
 /// Error statuses of routes that use the model.
-const GENERATED: [u16; 3] = [404, 503, 504];
+pub(super) const GENERATED: [u16; 3] = [404, 503, 504];
 
 /// Every status of an error, and its description.
 const ERRORS: [(u16, &str); 14] = [
@@ -26,7 +27,7 @@ const ERRORS: [(u16, &str); 14] = [
         403,
         "The route needs another key, the class is too high, or the request is from another site's page",
     ),
-    (404, "There is no such route or model"),
+    (404, "There is no such route, model or response"),
     (
         408,
         "The body took too long to come, or the answer was not read",
@@ -75,6 +76,9 @@ pub(super) fn paths(app: &App) -> Value {
         "/metrics": metrics(),
         "/openapi.json": description(),
     });
+    for (path, operations) in responses::paths() {
+        paths[path] = operations;
+    }
     if app.conduct.operator_open {
         for path in ["/metrics", "/openapi.json"] {
             let responses = paths[path]["get"]["responses"].as_object_mut();
@@ -115,14 +119,14 @@ fn guard(paths: &mut Value) {
     }
 }
 
-fn get(summary: &str, is_guarded: bool, schema: &str, errors: &[u16]) -> Value {
+pub(super) fn get(summary: &str, is_guarded: bool, schema: &str, errors: &[u16]) -> Value {
     let guarded: &[u16] = if is_guarded { &GUARDED } else { &[] };
     let mut responses = rejected(&[&ALWAYS, guarded, errors]);
     responses.insert("200".into(), json("As asked", schema));
     json!({"get": {"summary": summary, "responses": responses}})
 }
 
-fn post(summary: &str, body: &str, schema: &str) -> Value {
+pub(super) fn post(summary: &str, body: &str, schema: &str) -> Value {
     let mut responses = rejected(&[&ALWAYS, &GUARDED, &BODY]);
     responses.insert("200".into(), json("As asked", schema));
     let content = json!({"application/json": {"schema": reference(body)}});
@@ -200,12 +204,12 @@ fn description() -> Value {
     path
 }
 
-fn reference(schema: &str) -> Value {
+pub(super) fn reference(schema: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{schema}")})
 }
 
 /// References to the errors with these statuses.
-fn rejected(statuses: &[&[u16]]) -> Map<String, Value> {
+pub(super) fn rejected(statuses: &[&[u16]]) -> Map<String, Value> {
     let statuses = statuses.iter().copied().flatten();
     let references = statuses.map(|status| {
         let path = format!("#/components/responses/{status}");

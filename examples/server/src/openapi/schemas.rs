@@ -17,6 +17,10 @@ use crate::body::fields::Fields;
 use crate::error::ErrorBody;
 use crate::openai::answer::{Completion, CompletionPart};
 use crate::openai::chat::{ChatRequest, ChatShape, Conversation};
+use crate::openai::responses::events::ResponseEvent;
+use crate::openai::responses::request::CreateRequest;
+use crate::openai::responses::response::ResponseBody;
+use crate::openai::responses::stored::{Deleted, ItemList};
 use crate::openai::text::{TextRequest, TextShape};
 use crate::state::{Model, Models, StateAnswer};
 use crate::tokens::{Detokenize, Detokenized, TokenizeChat, TokenizeText, Tokenized};
@@ -48,6 +52,7 @@ fn bodies() -> Map<String, Value> {
         ("TextRequest", TextRequest::schema(&mut generator)),
         ("MessagesRequest", MessagesRequest::schema(&mut generator)),
         ("CountTokens", Turn::schema(&mut generator)),
+        ("ResponseRequest", CreateRequest::schema(&mut generator)),
         ("Tokenize", tokenize(&mut generator)),
         ("Detokenize", Detokenize::schema(&mut generator)),
     ];
@@ -72,6 +77,10 @@ fn answers() -> Map<String, Value> {
         ("MessageEvent", MessageEvent::json_schema(of)),
         ("MessagesError", anthropic::errors::ErrorBody::json_schema(of)),
         ("CountedTokens", anthropic::CountedTokens::json_schema(of)),
+        ("Response", ResponseBody::json_schema(of)),
+        ("ResponseEvent", ResponseEvent::json_schema(of)),
+        ("ResponseItems", ItemList::json_schema(of)),
+        ("ResponseDeleted", Deleted::json_schema(of)),
         ("Models", Models::json_schema(of)),
         ("Model", Model::json_schema(of)),
         ("Tokenized", Tokenized::json_schema(of)),
@@ -152,6 +161,10 @@ fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
         properties["num_keep"]["maximum"] = json!(model.context_tokens_max - 1);
         let of_vocabulary = format!(", below {}", model.vocab_size);
         describe_further(&mut properties["logit_bias"], &of_vocabulary);
+    }
+    for body in ["ChatRequest", "TextRequest", "ResponseRequest"] {
+        let properties = &mut schemas[body]["properties"];
+        properties["model"]["enum"] = json!([app.model, null]);
         let of_class = format!(
             "; of a key that has no class, the highest is {}",
             app.conduct.class_max

@@ -19,5 +19,5 @@ pub(crate) async fn app(arguments: &str, keys: &str) -> App {
         "" => Keys::default(),
         keys => Keys::parse(keys).expect("keys"),
     };
-    App::new(engine, arguments.model_name(), keys, arguments.conduct)
+    App::new(engine, arguments.model_name(), keys, arguments.conduct).store(arguments.store)
 }

@@ -1,0 +1,248 @@
+//! The events of a streamed response.
+
+use std::collections::VecDeque;
+
+use axum::response::sse;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::items::{Item, Logprob, Part, SummaryPart};
+use super::response::ResponseBody;
+use crate::error::ErrorCode;
+
+/// An event. `sequence_number` counts the events of a stream from 0.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(tag = "type")]
+#[schemars(rename = "ResponseEvent")]
+pub(crate) enum ResponseEvent {
+    /// The first event
+    #[serde(rename = "response.created")]
+    Created {
+        sequence_number: u64,
+        response: Box<ResponseBody>,
+    },
+    #[serde(rename = "response.in_progress")]
+    InProgress {
+        sequence_number: u64,
+        response: Box<ResponseBody>,
+    },
+    /// The last event of a complete answer
+    #[serde(rename = "response.completed")]
+    Completed {
+        sequence_number: u64,
+        response: Box<ResponseBody>,
+    },
+    /// The last event of an answer that its greatest length cut off
+    #[serde(rename = "response.incomplete")]
+    Incomplete {
+        sequence_number: u64,
+        response: Box<ResponseBody>,
+    },
+    /// The last event of an answer that failed
+    #[serde(rename = "response.failed")]
+    Failed {
+        sequence_number: u64,
+        response: Box<ResponseBody>,
+    },
+    #[serde(rename = "response.output_item.added")]
+    OutputItemAdded {
+        sequence_number: u64,
+        output_index: usize,
+        item: Item,
+    },
+    #[serde(rename = "response.output_item.done")]
+    OutputItemDone {
+        sequence_number: u64,
+        output_index: usize,
+        item: Item,
+    },
+    #[serde(rename = "response.content_part.added")]
+    ContentPartAdded {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        part: Part,
+    },
+    #[serde(rename = "response.content_part.done")]
+    ContentPartDone {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        part: Part,
+    },
+    #[serde(rename = "response.output_text.delta")]
+    OutputTextDelta {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        delta: String,
+        logprobs: Vec<Logprob>,
+    },
+    #[serde(rename = "response.output_text.done")]
+    OutputTextDone {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        text: String,
+        logprobs: Vec<Logprob>,
+    },
+    #[serde(rename = "response.reasoning_text.delta")]
+    ReasoningTextDelta {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        delta: String,
+    },
+    #[serde(rename = "response.reasoning_text.done")]
+    ReasoningTextDone {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        text: String,
+    },
+    #[serde(rename = "response.reasoning_summary_part.added")]
+    SummaryPartAdded {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        summary_index: usize,
+        part: SummaryPart,
+    },
+    #[serde(rename = "response.reasoning_summary_part.done")]
+    SummaryPartDone {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        summary_index: usize,
+        part: SummaryPart,
+    },
+    #[serde(rename = "response.reasoning_summary_text.delta")]
+    SummaryTextDelta {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        summary_index: usize,
+        delta: String,
+    },
+    #[serde(rename = "response.reasoning_summary_text.done")]
+    SummaryTextDone {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        summary_index: usize,
+        text: String,
+    },
+    #[serde(rename = "response.function_call_arguments.delta")]
+    ArgumentsDelta {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        delta: String,
+    },
+    #[serde(rename = "response.function_call_arguments.done")]
+    ArgumentsDone {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        name: String,
+        arguments: String,
+    },
+    /// The reason of the failure that the next event, the last, reports
+    #[serde(rename = "error")]
+    Error {
+        sequence_number: u64,
+        code: Option<ErrorCode>,
+        message: String,
+        param: Option<String>,
+    },
+}
+
+/// Numbers the events of one response, and keeps them until they are sent.
+#[derive(Debug)]
+pub(super) struct EventLog {
+    /// Whether the response is streamed; else no event is made.
+    is_streamed: bool,
+    next_number: u64,
+    events: VecDeque<ResponseEvent>,
+}
+
+impl EventLog {
+    pub(super) fn new(is_streamed: bool) -> Self {
+        Self {
+            is_streamed,
+            next_number: 0,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Adds the event that has the next number.
+    pub(super) fn push(&mut self, event: impl FnOnce(u64) -> ResponseEvent) {
+        if self.is_streamed {
+            self.events.push_back(event(self.next_number));
+            self.next_number += 1;
+        }
+    }
+
+    /// Takes the oldest event.
+    pub(super) fn pop(&mut self) -> Option<ResponseEvent> {
+        self.events.pop_front()
+    }
+}
+
+impl ResponseEvent {
+    /// The event as it is sent, under its type's name.
+    pub(super) fn sent(&self) -> sse::Event {
+        let data = serde_json::to_string(self).expect("its keys are strings");
+        sse::Event::default().event(name(&data)).data(data)
+    }
+}
+
+/// The type of a serialized event, which is its first field.
+fn name(data: &str) -> &str {
+    let rest = data.strip_prefix("{\"type\":\"");
+    rest.and_then(|rest| rest.split('"').next())
+        .expect("a tagged enum begins with its tag")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_has_the_name_of_its_type() {
+        let event = ResponseEvent::ArgumentsDelta {
+            sequence_number: 3,
+            item_id: "fc".into(),
+            output_index: 0,
+            delta: "{\"type\":\"x\"".into(),
+        };
+        let data = serde_json::to_string(&event).expect("JSON");
+        assert_eq!(name(&data), "response.function_call_arguments.delta");
+    }
+
+    #[test]
+    fn events_are_numbered_where_they_are_sent() {
+        let error = |sequence_number| ResponseEvent::Error {
+            sequence_number,
+            code: None,
+            message: String::new(),
+            param: None,
+        };
+        let mut log = EventLog::new(true);
+        for number in 0..3 {
+            log.push(error);
+            let event = serde_json::to_value(log.pop().expect("one")).expect("JSON");
+            assert_eq!(event["sequence_number"], number);
+            assert_eq!(event["type"], "error");
+        }
+        let mut whole = EventLog::new(false);
+        whole.push(|_| unreachable!("no event is made"));
+        assert!(whole.pop().is_none());
+    }
+}

@@ -1,0 +1,515 @@
+//! The input of a request: a text, or items.
+
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+
+use super::ids::{IdKind, Ids};
+use super::items::{
+    Call, CallOutput, Item, ItemStatus, Message, Part, ReasoningItem, Role, SummaryPart,
+};
+use crate::body::json;
+use crate::error::ApiError;
+
+/// The input as the body has it.
+#[derive(Debug)]
+pub(crate) enum Input {
+    Text(String),
+    Items(Vec<InputItem>),
+}
+
+/// An item as the body has it, with the fields of all kinds.
+#[derive(Debug, Default, serde::Deserialize)]
+pub(crate) struct InputItem {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    id: Option<String>,
+    role: Option<Role>,
+    content: Option<Content>,
+    summary: Option<Parts>,
+    call_id: Option<String>,
+    name: Option<String>,
+    arguments: Option<String>,
+    output: Option<Content>,
+}
+
+/// Text, or parts of it.
+#[derive(Debug)]
+enum Content {
+    Text(String),
+    Parts(Parts),
+}
+
+/// Parts, counted as values of the body.
+#[derive(Debug, Default)]
+struct Parts(Vec<InputPart>);
+
+#[derive(Debug, serde::Deserialize)]
+struct InputPart {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+    refusal: Option<String>,
+}
+
+/// Free-form values that an item counts as, by its size in memory.
+const ITEM_VALUES: usize = 4;
+/// The types of items that this server reads.
+const KINDS: &str = "message, function_call, function_call_output, reasoning or item_reference";
+
+impl Input {
+    /// The items, with ids. `stored` finds the item that a reference names.
+    ///
+    /// # Errors
+    ///
+    /// The error names the item's field.
+    pub(super) fn items(
+        self,
+        ids: &Ids,
+        stored: impl Fn(&str) -> Option<Item>,
+    ) -> Result<Vec<Item>, ApiError> {
+        let items = match self {
+            Self::Text(text) => {
+                let id = ids.input(IdKind::Message, 0);
+                return Ok(vec![Item::message(id, Role::User, text)]);
+            }
+            Self::Items(items) => items,
+        };
+        if items.is_empty() {
+            return Err(ApiError::field("input", "`input` is empty; expected an item"));
+        }
+        let read = (0..).zip(items).map(|(index, item)| {
+            let path = ItemPath { ids, index };
+            item.read(&path, &stored)
+        });
+        read.collect()
+    }
+}
+
+/// The place of an item in the input.
+struct ItemPath<'a> {
+    ids: &'a Ids,
+    index: usize,
+}
+
+impl ItemPath<'_> {
+    fn field(&self, name: &str) -> String {
+        format!("input[{}].{name}", self.index)
+    }
+
+    fn invalid(&self, name: &str, what: &str) -> ApiError {
+        let field = self.field(name);
+        let message = format!("`{field}` {what}");
+        ApiError::field(field, message)
+    }
+
+    fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, ApiError> {
+        value.ok_or_else(|| self.invalid(name, "is missing"))
+    }
+
+    /// The client's id of the item, or a new one.
+    fn id(&self, id: Option<String>, kind: IdKind) -> String {
+        id.unwrap_or_else(|| self.ids.input(kind, self.index))
+    }
+}
+
+impl InputItem {
+    fn read(
+        self,
+        path: &ItemPath<'_>,
+        stored: &impl Fn(&str) -> Option<Item>,
+    ) -> Result<Item, ApiError> {
+        let implied = match (&self.role, &self.id) {
+            (Some(_), _) => Some("message"),
+            (None, Some(_)) => Some("item_reference"),
+            (None, None) => None,
+        };
+        let kind = self.kind.as_deref().or(implied).map(str::to_owned);
+        match &*path.required("type", kind)? {
+            "message" => self.message(path),
+            "function_call" => self.call(path),
+            "function_call_output" => self.call_output(path),
+            "reasoning" => self.reasoning(path),
+            "item_reference" => self.reference(path, stored),
+            other => {
+                let field = path.field("type");
+                let message = format!("`{field}` is {other:?}; this server takes {KINDS}");
+                Err(ApiError::unprocessable(field, message))
+            }
+        }
+    }
+
+    fn message(self, path: &ItemPath<'_>) -> Result<Item, ApiError> {
+        let role = path.required("role", self.role)?;
+        let content = match path.required("content", self.content)? {
+            Content::Text(text) => vec![role.part(text)],
+            Content::Parts(Parts(parts)) => {
+                let parts = (0..).zip(parts);
+                let parts = parts.map(|(number, part)| match (&*part.kind, part.text, part.refusal) {
+                    ("input_text" | "output_text" | "text", Some(text), _) => Ok(role.part(text)),
+                    ("refusal", _, Some(refusal)) => Ok(Part::Refusal { refusal }),
+                    (kind, ..) => Err(not_text(path, "content", number, kind)),
+                });
+                parts.collect::<Result<_, _>>()?
+            }
+        };
+        Ok(Item::Message(Message {
+            id: path.id(self.id, IdKind::Message),
+            role,
+            status: ItemStatus::Completed,
+            content,
+        }))
+    }
+
+    fn call(self, path: &ItemPath<'_>) -> Result<Item, ApiError> {
+        Ok(Item::FunctionCall(Call {
+            call_id: path.required("call_id", self.call_id)?,
+            name: path.required("name", self.name)?,
+            arguments: path.required("arguments", self.arguments)?,
+            id: path.id(self.id, IdKind::Call),
+            status: ItemStatus::Completed,
+        }))
+    }
+
+    fn call_output(self, path: &ItemPath<'_>) -> Result<Item, ApiError> {
+        let output = match path.required("output", self.output)? {
+            Content::Text(text) => text,
+            Content::Parts(parts) => parts.text(path, "output", &["input_text", "output_text", "text"])?,
+        };
+        Ok(Item::FunctionCallOutput(CallOutput {
+            call_id: path.required("call_id", self.call_id)?,
+            output,
+            id: path.id(self.id, IdKind::CallOutput),
+            status: ItemStatus::Completed,
+        }))
+    }
+
+    fn reasoning(self, path: &ItemPath<'_>) -> Result<Item, ApiError> {
+        let summary = self.summary.unwrap_or_default();
+        let summary = summary.texts(path, "summary", &["summary_text"])?;
+        let content = match self.content {
+            None => Vec::new(),
+            Some(Content::Parts(parts)) => {
+                parts.texts(path, "content", &["reasoning_text", "text"])?
+            }
+            Some(Content::Text(_)) => {
+                return Err(path.invalid("content", "is text; expected a list of parts"));
+            }
+        };
+        let content = content.into_iter();
+        Ok(Item::Reasoning(ReasoningItem {
+            id: path.id(self.id, IdKind::Reasoning),
+            status: ItemStatus::Completed,
+            summary: summary.into_iter().map(SummaryPart::new).collect(),
+            content: content.map(|text| Part::ReasoningText { text }).collect(),
+            encrypted_content: (),
+        }))
+    }
+
+    fn reference(
+        self,
+        path: &ItemPath<'_>,
+        stored: &impl Fn(&str) -> Option<Item>,
+    ) -> Result<Item, ApiError> {
+        let id = path.required("id", self.id)?;
+        stored(&id).ok_or_else(|| {
+            let what = format!("is {id:?}, an item of no stored response: unknown or forgotten");
+            path.invalid("id", &what)
+        })
+    }
+}
+
+impl Role {
+    fn part(self, text: String) -> Part {
+        match self {
+            Self::Assistant => Part::output_text(text, Vec::new()),
+            Self::User | Self::System | Self::Developer => Part::InputText { text },
+        }
+    }
+}
+
+impl Parts {
+    /// The texts of parts, which must have one of these types.
+    fn texts(
+        self,
+        path: &ItemPath<'_>,
+        field: &str,
+        kinds: &[&str],
+    ) -> Result<Vec<String>, ApiError> {
+        let parts = (0..).zip(self.0);
+        let texts = parts.map(|(number, part)| match part.text {
+            Some(text) if kinds.contains(&&*part.kind) => Ok(text),
+            _ => Err(not_text(path, field, number, &part.kind)),
+        });
+        texts.collect()
+    }
+
+    fn text(self, path: &ItemPath<'_>, field: &str, kinds: &[&str]) -> Result<String, ApiError> {
+        self.texts(path, field, kinds).map(|texts| texts.concat())
+    }
+}
+
+fn not_text(path: &ItemPath<'_>, field: &str, number: usize, kind: &str) -> ApiError {
+    let what = format!("is a part of type {kind:?}; expected text");
+    path.invalid(&format!("{field}[{number}]"), &what)
+}
+
+impl<'de> Deserialize<'de> for Input {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(InputVisitor)
+    }
+}
+
+struct InputVisitor;
+
+impl<'de> Visitor<'de> for InputVisitor {
+    type Value = Input;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text or a list of items")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Input, E> {
+        Ok(Input::Text(text.to_owned()))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<Input, E> {
+        Ok(Input::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Input, A::Error> {
+        let mut all = Vec::new();
+        while let Some(item) = items.next_element()? {
+            json::count(ITEM_VALUES)?;
+            all.push(item);
+        }
+        Ok(Input::Items(all))
+    }
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text or a list of parts")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Content, E> {
+        Ok(Content::Text(text.to_owned()))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<Content, E> {
+        Ok(Content::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, parts: A) -> Result<Content, A::Error> {
+        PartsVisitor.visit_seq(parts).map(Content::Parts)
+    }
+}
+
+impl<'de> Deserialize<'de> for Parts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(PartsVisitor)
+    }
+}
+
+struct PartsVisitor;
+
+impl<'de> Visitor<'de> for PartsVisitor {
+    type Value = Parts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of parts")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Parts, A::Error> {
+        let mut all = Vec::new();
+        while let Some(part) = parts.next_element()? {
+            json::count(1)?;
+            all.push(part);
+        }
+        Ok(Parts(all))
+    }
+}
+
+impl JsonSchema for Input {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ResponseInput".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let items = [message(), call(), call_output(), reasoning(), reference()];
+        json_schema!({"anyOf": [
+            {"type": "string"},
+            {"type": "array", "minItems": 1, "items": {"anyOf": items}},
+        ]})
+    }
+}
+
+fn message() -> Schema {
+    let text = text_part(&["input_text", "output_text", "text"]);
+    let refusal = json_schema!({
+        "type": "object",
+        "properties": {"type": {"const": "refusal"}, "refusal": {"type": "string"}},
+        "required": ["type", "refusal"],
+    });
+    json_schema!({
+        "type": "object",
+        "description": "A message; those of role `developer` reach the template as the system's",
+        "properties": {
+            "type": {"enum": ["message", null]},
+            "id": {"type": ["string", "null"]},
+            "role": {"enum": ["user", "system", "developer", "assistant"]},
+            "content": {"anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"anyOf": [text, refusal]}},
+            ]},
+        },
+        "required": ["role", "content"],
+    })
+}
+
+fn call() -> Schema {
+    json_schema!({
+        "type": "object",
+        "description": "A call that the model has made",
+        "properties": {
+            "type": {"const": "function_call"},
+            "id": {"type": ["string", "null"]},
+            "call_id": {"type": "string"},
+            "name": {"type": "string"},
+            "arguments": {"type": "string", "contentMediaType": "application/json"},
+        },
+        "required": ["type", "call_id", "name", "arguments"],
+    })
+}
+
+fn call_output() -> Schema {
+    json_schema!({
+        "type": "object",
+        "description": "The result of a call",
+        "properties": {
+            "type": {"const": "function_call_output"},
+            "id": {"type": ["string", "null"]},
+            "call_id": {"type": "string", "description": "The id of a call before it"},
+            "output": {"anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": text_part(&["input_text", "output_text", "text"])},
+            ]},
+        },
+        "required": ["type", "call_id", "output"],
+    })
+}
+
+fn reasoning() -> Schema {
+    json_schema!({
+        "type": "object",
+        "description": "The model's reasoning: the content, or the summary if that is all",
+        "properties": {
+            "type": {"const": "reasoning"},
+            "id": {"type": ["string", "null"]},
+            "summary": {"type": ["array", "null"], "items": text_part(&["summary_text"])},
+            "content": {"type": ["array", "null"], "items": text_part(&["reasoning_text", "text"])},
+        },
+        "required": ["type"],
+    })
+}
+
+fn reference() -> Schema {
+    json_schema!({
+        "type": "object",
+        "description": "An item of a stored response",
+        "properties": {
+            "type": {"enum": ["item_reference", null]},
+            "id": {"type": "string"},
+        },
+        "required": ["id"],
+    })
+}
+
+fn text_part(kinds: &[&str]) -> Schema {
+    json_schema!({
+        "type": "object",
+        "properties": {"type": {"enum": kinds}, "text": {"type": "string"}},
+        "required": ["type", "text"],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(input: Value) -> Result<Vec<Item>, ApiError> {
+        let input: Input = serde_json::from_value(input).expect("an input");
+        input.items(&Ids::new(), |id| {
+            let text = "stored".to_owned();
+            (id == "msg_1").then(|| Item::message(id.to_owned(), Role::Assistant, text))
+        })
+    }
+
+    #[test]
+    fn texts_and_items_are_read() {
+        let items = read(json!("hello")).expect("a text");
+        assert_eq!(items.len(), 1);
+        assert_eq!(items[0].text(), "hello");
+
+        let items = read(json!([
+            {"role": "user", "content": "a"},
+            {"type": "message", "role": "assistant", "id": "mine", "content": [
+                {"type": "output_text", "text": "b", "annotations": []},
+                {"type": "refusal", "refusal": "c"},
+            ]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
+            {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": [
+                {"type": "input_text", "text": "x"}, {"type": "input_text", "text": "y"},
+            ]},
+            {"id": "msg_1"},
+            {"type": "item_reference", "id": "msg_1"},
+        ]));
+        let items = items.expect("items");
+        let texts: Vec<_> = items.iter().map(Item::text).collect();
+        assert_eq!(texts, ["a", "bc", "s", "r", "{}", "xy", "stored", "stored"]);
+        assert_eq!(items[1].id(), "mine");
+        assert!(items[4].id().starts_with("fc_") && items[4].id().ends_with("_i4"));
+    }
+
+    #[test]
+    fn invalid_items_are_rejected_by_field() {
+        let check = |item: Value, field: &str, status: u16| {
+            let error = read(json!([{"role": "user", "content": "x"}, item]));
+            let error = error.expect_err(field);
+            let body = serde_json::to_value(error.body()).expect("JSON");
+            assert_eq!(body["error"]["param"], field);
+            assert_eq!(error.status, status);
+        };
+        check(json!({}), "input[1].type", 400);
+        check(json!({"content": "x"}), "input[1].type", 400);
+        check(json!({"role": "user"}), "input[1].content", 400);
+        check(json!({"type": "message", "content": "x", "id": "x"}), "input[1].role", 400);
+        let image = json!([{"type": "input_image", "image_url": "x"}]);
+        check(json!({"role": "user", "content": image}), "input[1].content[0]", 400);
+        check(json!({"type": "function_call", "id": "x"}), "input[1].call_id", 400);
+        check(json!({"type": "function_call_output", "id": "x"}), "input[1].output", 400);
+        check(json!({"type": "item_reference", "id": "x"}), "input[1].id", 400);
+        check(json!({"type": "web_search_call", "id": "x"}), "input[1].type", 422);
+        let error = read(json!([])).expect_err("no item");
+        assert_eq!(error.status, 400);
+    }
+}

@@ -1,0 +1,275 @@
+//! The items of a conversation: what a client sends, and what an answer is made of.
+
+use motet::TokenId;
+use motet::text::TextCodec;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::conversation::ScoredToken;
+use crate::generate::spelled;
+
+/// An item, as answers have it.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(rename = "ResponseItem")]
+pub(crate) enum Item {
+    Message(Message),
+    Reasoning(ReasoningItem),
+    FunctionCall(Call),
+    FunctionCallOutput(CallOutput),
+}
+
+/// A message, of the client or of the model.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct Message {
+    pub(crate) id: String,
+    pub(crate) role: Role,
+    pub(crate) status: ItemStatus,
+    pub(crate) content: Vec<Part>,
+}
+
+/// The reasoning before an answer.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct ReasoningItem {
+    pub(crate) id: String,
+    pub(crate) status: ItemStatus,
+    /// Without a summarizer, a summary is the reasoning itself, for requests that ask for one
+    pub(crate) summary: Vec<SummaryPart>,
+    pub(crate) content: Vec<Part>,
+    /// Reasoning is never encrypted here: `content` has it
+    pub(crate) encrypted_content: (),
+}
+
+/// A call of a function.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct Call {
+    pub(crate) id: String,
+    pub(crate) call_id: String,
+    pub(crate) name: String,
+    /// JSON, unless the answer's greatest length cut it off
+    pub(crate) arguments: String,
+    pub(crate) status: ItemStatus,
+}
+
+/// The result of a call.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct CallOutput {
+    pub(crate) id: String,
+    pub(crate) call_id: String,
+    pub(crate) output: String,
+    pub(crate) status: ItemStatus,
+}
+
+/// A part of a message or of reasoning.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(rename = "ResponsePart")]
+pub(crate) enum Part {
+    InputText {
+        text: String,
+    },
+    OutputText {
+        text: String,
+        annotations: [(); 0],
+        logprobs: Vec<Logprob>,
+    },
+    Refusal {
+        refusal: String,
+    },
+    ReasoningText {
+        text: String,
+    },
+}
+
+/// A part of a summary.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "ResponseSummaryPart")]
+pub(crate) struct SummaryPart {
+    #[serde(rename = "type")]
+    #[schemars(extend("const" = SUMMARY_TEXT))]
+    kind: &'static str,
+    pub(crate) text: String,
+}
+
+/// A token with its log probability and the likeliest alternatives.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "ResponseLogprob")]
+pub(crate) struct Logprob {
+    token: String,
+    logprob: f64,
+    bytes: Vec<u8>,
+    top_logprobs: Vec<LikelyToken>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "ResponseLikelyToken")]
+struct LikelyToken {
+    token: String,
+    logprob: f64,
+    bytes: Vec<u8>,
+}
+
+/// The author of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum Role {
+    User,
+    System,
+    Developer,
+    Assistant,
+}
+
+/// Whether an item is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum ItemStatus {
+    InProgress,
+    Completed,
+    Incomplete,
+}
+
+const SUMMARY_TEXT: &str = "summary_text";
+
+impl Item {
+    /// A complete message of one part.
+    pub(crate) fn message(id: String, role: Role, text: String) -> Self {
+        let part = match role {
+            Role::Assistant => Part::output_text(text, Vec::new()),
+            Role::User | Role::System | Role::Developer => Part::InputText { text },
+        };
+        Self::Message(Message {
+            id,
+            role,
+            status: ItemStatus::Completed,
+            content: vec![part],
+        })
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        match self {
+            Self::Message(message) => &message.id,
+            Self::Reasoning(reasoning) => &reasoning.id,
+            Self::FunctionCall(call) => &call.id,
+            Self::FunctionCallOutput(output) => &output.id,
+        }
+    }
+
+    /// All text of a message or of reasoning, the arguments of a call, or its result.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Message(message) => texts(&message.content),
+            Self::Reasoning(reasoning) => reasoning.text(),
+            Self::FunctionCall(call) => call.arguments.clone(),
+            Self::FunctionCallOutput(output) => output.output.clone(),
+        }
+    }
+
+    /// Bytes in memory: those of the item and of its texts.
+    pub(crate) fn bytes(&self) -> usize {
+        let own = match self {
+            Self::Message(message) => parts_bytes(&message.content),
+            Self::Reasoning(reasoning) => {
+                let summary = reasoning.summary.iter();
+                let summary: usize = summary
+                    .map(|part| size_of::<SummaryPart>() + part.text.len())
+                    .sum();
+                parts_bytes(&reasoning.content) + summary
+            }
+            Self::FunctionCall(call) => {
+                call.call_id.len() + call.name.len() + call.arguments.len()
+            }
+            Self::FunctionCallOutput(output) => output.call_id.len() + output.output.len(),
+        };
+        size_of::<Self>() + self.id().len() + own
+    }
+}
+
+impl ReasoningItem {
+    /// The reasoning, or its summary where a client sends that alone.
+    pub(crate) fn text(&self) -> String {
+        if self.content.is_empty() {
+            let summary: Vec<&str> = self.summary.iter().map(|part| &*part.text).collect();
+            return summary.join("\n\n");
+        }
+        texts(&self.content)
+    }
+}
+
+impl Part {
+    pub(crate) fn output_text(text: String, logprobs: Vec<Logprob>) -> Self {
+        Self::OutputText {
+            text,
+            annotations: [],
+            logprobs,
+        }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::InputText { text }
+            | Self::OutputText { text, .. }
+            | Self::ReasoningText { text }
+            | Self::Refusal { refusal: text } => text,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let logprobs = match self {
+            Self::OutputText { logprobs, .. } => logprobs.iter().map(Logprob::bytes).sum(),
+            _ => 0,
+        };
+        size_of::<Self>() + self.text().len() + logprobs
+    }
+}
+
+impl SummaryPart {
+    pub(crate) fn new(text: String) -> Self {
+        Self {
+            kind: SUMMARY_TEXT,
+            text,
+        }
+    }
+}
+
+impl Logprob {
+    pub(crate) fn of((token, logprobs): &ScoredToken, text: &TextCodec) -> Self {
+        let spell = |token: TokenId, logprob: f32| {
+            let (token, bytes) = spelled(text.tokenizer(), token);
+            LikelyToken {
+                token,
+                logprob: logprob.into(),
+                bytes,
+            }
+        };
+        let sampled = spell(*token, logprobs.logprob);
+        let top = logprobs.top.iter();
+        Self {
+            token: sampled.token,
+            logprob: sampled.logprob,
+            bytes: sampled.bytes,
+            top_logprobs: top.map(|(token, logprob)| spell(*token, *logprob)).collect(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let top = self.top_logprobs.iter();
+        let top: usize = top
+            .map(|likely| size_of::<LikelyToken>() + likely.token.len() + likely.bytes.len())
+            .sum();
+        size_of::<Self>() + self.token.len() + self.bytes.len() + top
+    }
+}
+
+fn texts(parts: &[Part]) -> String {
+    parts.iter().map(Part::text).collect()
+}
+
+fn parts_bytes(parts: &[Part]) -> usize {
+    parts.iter().map(Part::bytes).sum()
+}

@@ -1,0 +1,306 @@
+//! The body of a request.
+
+use std::collections::BTreeMap;
+
+use motet::Request;
+use motet::grammar::GrammarSource;
+use motet::model::sampling::Sampling;
+use motet::text::Tools;
+use serde_json::json;
+
+use super::input::Input;
+use super::parameters::{Includable, ReasoningParam, TextParam, Truncation};
+use super::response::{Echo, SamplingEcho};
+use super::tools::{ToolChoiceParam, ToolParam, choose};
+use crate::app::App;
+use crate::body::fields::fields;
+use crate::body::json::Json;
+use crate::body::lists::{List, Table};
+use crate::class::Class;
+use crate::conversation::{CallableTools, FieldNames, Reasoning, Tenancy};
+use crate::error::ApiError;
+use crate::keys::Caller;
+use crate::openai::parameters::NAME_BYTES_MAX;
+
+/// The names of `/v1/responses`.
+pub(super) const NAMES: &FieldNames = &FieldNames {
+    messages: "input",
+    tools: "tools",
+    tool_schema: "parameters",
+    tool_name: "name",
+    tool_choice: "tool_choice",
+    output_format: "text.format",
+    output_tokens_max: "max_output_tokens",
+    stop_strings: "stop",
+    effort: "reasoning.effort",
+    reasoning_switch: "reasoning.effort",
+    reasoning_tokens_max: "thinking_token_budget",
+    template_variables: "chat_template_kwargs",
+};
+
+/// Most pairs of `metadata`.
+const METADATA_MAX: usize = 16;
+/// Longest key of `metadata`, in characters.
+const METADATA_KEY_MAX: usize = 64;
+/// Longest value of `metadata`, in characters.
+const METADATA_VALUE_MAX: usize = 512;
+/// Most values of `include`.
+const INCLUDE_MAX: usize = 16;
+
+fields! {
+    /// The conversation, and what becomes of the response.
+    pub(crate) struct ConversationFields {
+        #[schemars(required)]
+        input: Option<Input>,
+        /// A message of the system before all others. It is not carried to the next response
+        instructions: Option<String>,
+        /// A stored response, which the input continues. One that is unknown or forgotten is answered with 400
+        previous_response_id: Option<String>,
+        /// Keep the response for `previous_response_id` and for later reads; the default is true. The store forgets the oldest
+        store: Option<bool>,
+        /// Up to 16 pairs, returned with the response: keys of up to 64 characters, values of up to 512
+        metadata: Option<Table<String, METADATA_MAX>>,
+        /// Functions that the model may call. Tools of other types are answered with 422
+        tools: Option<List<ToolParam, { Tools::COUNT_MAX }>>,
+        /// Which tools the model may or must call
+        #[schemars(with = "Option<ToolChoiceParam>")]
+        tool_choice: Option<Json>,
+        /// Whether an answer may have several calls; the default is true
+        parallel_tool_calls: Option<bool>,
+        text: Option<TextParam>,
+        reasoning: Option<ReasoningParam>,
+        /// `message.output_text.logprobs` returns log probabilities. The others add nothing here
+        include: Option<List<Includable, INCLUDE_MAX>>,
+        /// `auto` is answered with 422: no item is dropped from a conversation that is too long
+        truncation: Option<Truncation>,
+        /// True is answered with 422: responses are not computed in the background
+        background: Option<bool>,
+        /// Answered with 422, unless null
+        conversation: Option<Json>,
+        /// Answered with 422, unless null
+        prompt: Option<Json>,
+    }
+}
+
+fields! {
+    /// How the answer is generated. Fields that OpenAI's API lacks have vLLM's names.
+    pub(crate) struct AnswerFields {
+        /// Another is answered with 404
+        model: Option<String>,
+        stream: Option<bool>,
+        /// Reduced to the rest of the context, which is the default
+        #[schemars(range(min = 1))]
+        max_output_tokens: Option<usize>,
+        /// 0 is greedy; the default is 1
+        #[schemars(range(min = 0))]
+        temperature: Option<f32>,
+        #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+        top_p: Option<f32>,
+        /// Log probabilities of so many alternatives to each token of text
+        #[schemars(range(max = Request::LOGPROBS_MAX))]
+        top_logprobs: Option<usize>,
+        /// Users share the model fairly; with API keys, the key is the user
+        #[schemars(length(max = NAME_BYTES_MAX))]
+        user: Option<String>,
+        seed: Option<i64>,
+        /// Cached state is shared with requests of the same salt only
+        #[schemars(length(max = NAME_BYTES_MAX))]
+        cache_salt: Option<String>,
+        /// A priority class: a higher one starts first. One above that of the key is answered with 403
+        priority: Option<Class>,
+        /// Most tokens of reasoning
+        thinking_token_budget: Option<usize>,
+        /// Variables of the chat template, such as `enable_thinking`
+        chat_template_kwargs: Option<BTreeMap<String, Json>>,
+    }
+}
+
+/// The body of a request.
+pub(crate) type CreateRequest = (ConversationFields, AnswerFields);
+
+/// A body, checked, and turned into the parts of an internal request.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) input: Input,
+    pub(super) is_streamed: bool,
+    pub(super) tools: Option<CallableTools>,
+    pub(super) reasoning: Reasoning,
+    /// Whether reasoning has a summary.
+    pub(super) has_summary: bool,
+    pub(super) output_format: Option<GrammarSource>,
+    /// Variables of the chat template.
+    pub(super) variables: BTreeMap<String, serde_json::Value>,
+    /// Sampling, lengths and tenancy.
+    pub(super) request: Request,
+    /// What the response repeats.
+    pub(super) echo: Echo,
+}
+
+/// Checks a body.
+///
+/// # Errors
+///
+/// The error names the field.
+pub(super) fn prepare(
+    (conversation, answer): CreateRequest,
+    app: &App,
+    caller: &Caller,
+) -> Result<Prepared, ApiError> {
+    conversation.check()?;
+    answer.check(app)?;
+    let mut request = answer.request(app, caller)?;
+    request.logprobs = answer.logprobs(&conversation);
+    let text = conversation.text.unwrap_or_default().with_format();
+    let output_format = text.grammar()?;
+    let reasoning = conversation.reasoning.unwrap_or_default();
+    let params = conversation.tools.unwrap_or_default().0;
+    let tool_choice = conversation.tool_choice.map(|Json(choice)| choice);
+    let tool_choice = tool_choice.unwrap_or_else(|| json!("auto"));
+    let is_parallel = conversation.parallel_tool_calls.unwrap_or(true);
+    let (callable, choice) = choose(&params, &tool_choice)?;
+    let variables = answer.chat_template_kwargs.into_iter().flatten();
+    Ok(Prepared {
+        input: conversation.input.ok_or_else(|| missing("input"))?,
+        is_streamed: answer.stream == Some(true),
+        tools: CallableTools::new(callable, choice, is_parallel, NAMES)?,
+        reasoning: Reasoning {
+            effort: reasoning.effort,
+            tokens_max: answer.thinking_token_budget,
+            ..Reasoning::default()
+        },
+        has_summary: reasoning.summary.is_some(),
+        output_format,
+        variables: variables.map(|(name, Json(value))| (name, value)).collect(),
+        request,
+        echo: Echo {
+            model: app.model.clone(),
+            instructions: conversation.instructions,
+            previous_response_id: conversation.previous_response_id,
+            store: conversation.store.unwrap_or_else(|| app.responses.keeps_any()),
+            metadata: conversation.metadata.unwrap_or_default().0,
+            tools: params,
+            tool_choice,
+            parallel_tool_calls: is_parallel,
+            text,
+            reasoning,
+            truncation: Truncation::Disabled,
+            user: answer.user,
+            sampling: SamplingEcho {
+                max_output_tokens: answer.max_output_tokens,
+                temperature: answer.temperature.unwrap_or(1.0),
+                top_p: answer.top_p.unwrap_or(1.0),
+                top_logprobs: answer.top_logprobs.unwrap_or(0),
+            },
+        },
+    })
+}
+
+fn missing(field: &str) -> ApiError {
+    ApiError::field(field, format!("`{field}` is missing"))
+}
+
+impl ConversationFields {
+    fn check(&self) -> Result<(), ApiError> {
+        self.check_supported()?;
+        for (key, value) in self.metadata.iter().flat_map(|metadata| &metadata.0) {
+            for (what, text, most) in [
+                ("key", key, METADATA_KEY_MAX),
+                ("value", value, METADATA_VALUE_MAX),
+            ] {
+                let length = text.chars().count();
+                if length > most {
+                    let message = format!(
+                        "`metadata` has a {what} of {length} characters; expected at most {most}"
+                    );
+                    return Err(ApiError::field("metadata", message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rejects what this server does not do, rather than ignoring it.
+    fn check_supported(&self) -> Result<(), ApiError> {
+        let unsupported = [
+            (
+                "background",
+                self.background == Some(true),
+                "is true; responses are computed while the client waits, and cancelled when it \
+                 disconnects",
+            ),
+            (
+                "truncation",
+                self.truncation == Some(Truncation::Auto),
+                "is \"auto\"; this server drops no items: expected \"disabled\"",
+            ),
+            (
+                "conversation",
+                self.conversation.is_some(),
+                "is set; this server keeps no conversations: expected `previous_response_id`",
+            ),
+            (
+                "prompt",
+                self.prompt.is_some(),
+                "is set; this server has no stored prompts: expected `instructions` and `input`",
+            ),
+        ];
+        for (field, is_set, what) in unsupported {
+            if is_set {
+                let message = format!("`{field}` {what}");
+                return Err(ApiError::unprocessable(field, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn includes(&self, value: Includable) -> bool {
+        let mut included = self.include.iter().flat_map(|include| &include.0);
+        included.any(|included| *included == value)
+    }
+}
+
+impl AnswerFields {
+    fn check(&self, app: &App) -> Result<(), ApiError> {
+        for (field, text) in [("user", &self.user), ("cache_salt", &self.cache_salt)] {
+            let bytes = text.as_ref().map_or(0, String::len);
+            if bytes > NAME_BYTES_MAX {
+                let message =
+                    format!("`{field}` has {bytes} bytes; expected at most {NAME_BYTES_MAX}");
+                return Err(ApiError::field(field, message));
+            }
+        }
+        match &self.model {
+            Some(named) if *named != app.model => Err(ApiError::model_not_found(named)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The engine's request, without a prompt.
+    fn request(&self, app: &App, caller: &Caller) -> Result<Request, ApiError> {
+        // The default output length is what fits in the context.
+        let most = app.engine.model().context_tokens_max;
+        let most = self.max_output_tokens.unwrap_or(most);
+        let mut request = Request::text("").output_tokens_max(most);
+        request.sampling = Sampling {
+            temperature: self.temperature.unwrap_or(1.0),
+            top_p: self.top_p.unwrap_or(1.0),
+            seed: self.seed.map_or_else(rand::random, i64::cast_unsigned),
+            ..Sampling::GREEDY
+        };
+        let tenancy = Tenancy {
+            user: self.user.as_deref(),
+            cache_salt: self.cache_salt.as_deref(),
+            uses_cache: None,
+            class: self.priority,
+        };
+        tenancy.apply(app, caller, &mut request)?;
+        Ok(request)
+    }
+
+    /// The number of alternatives per token; `None` without log probabilities.
+    fn logprobs(&self, conversation: &ConversationFields) -> Option<usize> {
+        let alternatives = self.top_logprobs.filter(|top| *top > 0);
+        let is_included = conversation.includes(Includable::Logprobs);
+        alternatives.or(is_included.then_some(0))
+    }
+}

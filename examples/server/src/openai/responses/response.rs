@@ -1,0 +1,196 @@
+//! A response, as clients get it.
+
+use std::sync::Arc;
+
+use motet::request::Usage;
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::items::Item;
+use super::parameters::{ReasoningParam, TextParam, Truncation};
+use super::tools::{ToolChoiceParam, ToolParam};
+use crate::app::now;
+use crate::error::ApiError;
+
+/// A response.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Response")]
+pub(crate) struct ResponseBody {
+    id: String,
+    #[schemars(extend("const" = OBJECT))]
+    object: &'static str,
+    /// Seconds since 1970
+    created_at: u64,
+    /// Seconds since 1970
+    completed_at: Option<u64>,
+    status: Status,
+    error: Option<ResponseError>,
+    incomplete_details: Option<IncompleteDetails>,
+    output: Vec<Item>,
+    usage: Option<ResponseUsage>,
+    #[serde(flatten, serialize_with = "shared")]
+    #[schemars(with = "Echo")]
+    echo: Arc<Echo>,
+}
+
+/// The fields of the request, which its response repeats with their defaults.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Echo {
+    pub(crate) model: String,
+    pub(crate) instructions: Option<String>,
+    pub(crate) previous_response_id: Option<String>,
+    pub(crate) store: bool,
+    pub(crate) metadata: std::collections::BTreeMap<String, String>,
+    pub(crate) tools: Vec<ToolParam>,
+    #[schemars(with = "ToolChoiceParam")]
+    pub(crate) tool_choice: Value,
+    pub(crate) parallel_tool_calls: bool,
+    pub(crate) text: TextParam,
+    pub(crate) reasoning: ReasoningParam,
+    pub(crate) truncation: Truncation,
+    pub(crate) user: Option<String>,
+    #[serde(flatten)]
+    pub(crate) sampling: SamplingEcho,
+}
+
+/// The settings of the output, as the response repeats them.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SamplingEcho {
+    pub(crate) max_output_tokens: Option<usize>,
+    pub(crate) temperature: f32,
+    pub(crate) top_p: f32,
+    pub(crate) top_logprobs: usize,
+}
+
+/// Whether a response is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum Status {
+    InProgress,
+    Completed,
+    Incomplete,
+    Failed,
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ResponseError {
+    #[schemars(extend("enum" = ["server_error", "rate_limit_exceeded", "invalid_prompt"]))]
+    code: &'static str,
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct IncompleteDetails {
+    #[schemars(extend("const" = LENGTH))]
+    reason: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ResponseUsage")]
+struct ResponseUsage {
+    input_tokens: usize,
+    input_tokens_details: InputTokensDetails,
+    output_tokens: usize,
+    output_tokens_details: OutputTokensDetails,
+    total_tokens: usize,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct InputTokensDetails {
+    cached_tokens: usize,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct OutputTokensDetails {
+    reasoning_tokens: usize,
+}
+
+const OBJECT: &str = "response";
+const LENGTH: &str = "max_output_tokens";
+
+impl ResponseBody {
+    /// A response without output.
+    pub(super) fn new(id: String, echo: Echo) -> Self {
+        Self {
+            id,
+            object: OBJECT,
+            created_at: now(),
+            completed_at: None,
+            status: Status::InProgress,
+            error: None,
+            incomplete_details: None,
+            output: Vec::new(),
+            usage: None,
+            echo: Arc::new(echo),
+        }
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn echo(&self) -> &Echo {
+        &self.echo
+    }
+
+    /// The response with its whole output.
+    pub(super) fn ended(&self, status: Status, output: Vec<Item>, usage: Usage) -> Self {
+        let is_incomplete = status == Status::Incomplete;
+        Self {
+            status,
+            completed_at: (status == Status::Completed).then(now),
+            incomplete_details: is_incomplete.then_some(IncompleteDetails { reason: LENGTH }),
+            output,
+            usage: Some(usage.into()),
+            ..self.clone()
+        }
+    }
+
+    /// The response with its output so far and the error that ended it.
+    pub(super) fn failed(&self, output: Vec<Item>, error: &ApiError) -> Self {
+        Self {
+            status: Status::Failed,
+            error: Some(ResponseError {
+                code: error_code(error),
+                message: error.message().to_owned(),
+            }),
+            output,
+            ..self.clone()
+        }
+    }
+}
+
+impl From<Usage> for ResponseUsage {
+    fn from(usage: Usage) -> Self {
+        Self {
+            input_tokens: usage.prompt_tokens,
+            input_tokens_details: InputTokensDetails {
+                cached_tokens: usage.cached_tokens,
+            },
+            output_tokens: usage.output_tokens,
+            output_tokens_details: OutputTokensDetails {
+                reasoning_tokens: usage.reasoning_tokens,
+            },
+            total_tokens: usage.prompt_tokens + usage.output_tokens,
+        }
+    }
+}
+
+/// The API's code of an error that ends an answer.
+fn error_code(error: &ApiError) -> &'static str {
+    match error.status.as_u16() {
+        429 => "rate_limit_exceeded",
+        400..=499 => "invalid_prompt",
+        _ => "server_error",
+    }
+}
+
+fn shared<S: Serializer>(echo: &Arc<Echo>, serializer: S) -> Result<S::Ok, S::Error> {
+    Echo::serialize(echo, serializer)
+}

@@ -1,0 +1,225 @@
+//! The routes that read the store of responses.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::{Extension, Json};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::create::json;
+use super::items::Item;
+use super::store::Turn;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::keys::Caller;
+
+/// Most items of a list, and the default.
+pub(crate) const LIMIT_MAX: usize = 100;
+pub(crate) const LIMIT: usize = 20;
+
+/// A list of the items of a request.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ItemList {
+    #[schemars(extend("const" = "list"))]
+    object: &'static str,
+    data: Vec<Item>,
+    first_id: Option<String>,
+    last_id: Option<String>,
+    has_more: bool,
+}
+
+/// The answer to a deletion.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Deleted {
+    id: String,
+    #[schemars(extend("const" = "response"))]
+    object: &'static str,
+    #[schemars(extend("const" = true))]
+    deleted: bool,
+}
+
+/// The settings of a list, in the query.
+#[derive(Debug, PartialEq, Eq)]
+struct ListQuery {
+    limit: usize,
+    /// Whether the newest item is the first.
+    is_descending: bool,
+    /// The id of the item before the first.
+    after: Option<String>,
+}
+
+type Named = Result<Path<String>, PathRejection>;
+
+/// `GET /v1/responses/{response}`.
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    named: Named,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    for (name, value) in pairs(query.as_deref()) {
+        if name == "stream" && value != "false" {
+            let message = format!("`stream` is {value:?}; a stored response is whole");
+            return Err(ApiError::unprocessable("stream", message));
+        }
+    }
+    Ok(json(turn(&app, &caller, named)?.body()))
+}
+
+/// `DELETE /v1/responses/{response}`.
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    named: Named,
+) -> Result<Json<Deleted>, ApiError> {
+    let id = id(named)?;
+    if !app.responses.remove(&caller.name, &id) {
+        return Err(ApiError::response_not_found(&id, &app.responses.bounds()));
+    }
+    Ok(Json(Deleted {
+        id,
+        object: "response",
+        deleted: true,
+    }))
+}
+
+/// `GET /v1/responses/{response}/input_items`: the items of the response's own request.
+pub(crate) async fn input_items(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    named: Named,
+    RawQuery(query): RawQuery,
+) -> Result<Json<ItemList>, ApiError> {
+    let query = ListQuery::parse(query.as_deref())?;
+    let turn = turn(&app, &caller, named)?;
+    Ok(Json(query.list(turn.input())?))
+}
+
+fn id(named: Named) -> Result<String, ApiError> {
+    let Path(id) = named
+        .map_err(|rejected| ApiError::request(StatusCode::BAD_REQUEST, rejected.body_text()))?;
+    Ok(id)
+}
+
+fn turn(app: &App, caller: &Caller, named: Named) -> Result<Arc<Turn>, ApiError> {
+    let id = id(named)?;
+    let turn = app.responses.get(&caller.name, &id);
+    turn.ok_or_else(|| ApiError::response_not_found(&id, &app.responses.bounds()))
+}
+
+/// The names and values of a query.
+fn pairs(query: Option<&str>) -> form_urlencoded::Parse<'_> {
+    form_urlencoded::parse(query.unwrap_or_default().as_bytes())
+}
+
+impl ListQuery {
+    fn parse(query: Option<&str>) -> Result<Self, ApiError> {
+        let mut parsed = Self {
+            limit: LIMIT,
+            is_descending: true,
+            after: None,
+        };
+        for (name, value) in pairs(query) {
+            let invalid = |expected: &str| {
+                let message = format!("`{name}` is {value:?}; expected {expected}");
+                ApiError::field(&*name, message)
+            };
+            match &*name {
+                "limit" => {
+                    let limit = value.parse().ok();
+                    let limit = limit.filter(|limit| (1..=LIMIT_MAX).contains(limit));
+                    parsed.limit = limit.ok_or_else(|| invalid("1 to 100"))?;
+                }
+                "order" => {
+                    parsed.is_descending = match &*value {
+                        "asc" => false,
+                        "desc" => true,
+                        _ => return Err(invalid("asc or desc")),
+                    }
+                }
+                "after" => parsed.after = Some(value.into_owned()),
+                _ => {}
+            }
+        }
+        Ok(parsed)
+    }
+
+    fn list(&self, items: &[Item]) -> Result<ItemList, ApiError> {
+        let mut ordered: Vec<&Item> = items.iter().collect();
+        if self.is_descending {
+            ordered.reverse();
+        }
+        let start = match &self.after {
+            None => 0,
+            Some(after) => {
+                let position = ordered.iter().position(|item| item.id() == *after);
+                let unknown = || {
+                    let message = format!("`after` is {after:?}, which is no item of the request");
+                    ApiError::field("after", message)
+                };
+                position.ok_or_else(unknown)? + 1
+            }
+        };
+        let rest = &ordered[start..];
+        let data: Vec<Item> = rest.iter().take(self.limit).copied().cloned().collect();
+        Ok(ItemList {
+            object: "list",
+            first_id: data.first().map(|item| item.id().to_owned()),
+            last_id: data.last().map(|item| item.id().to_owned()),
+            has_more: data.len() < rest.len(),
+            data,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::responses::items::Role;
+
+    fn ids(query: &str) -> Result<(Vec<String>, bool), ApiError> {
+        let items: Vec<Item> = (0..30)
+            .map(|number| Item::message(number.to_string(), Role::User, "x".into()))
+            .collect();
+        let list = ListQuery::parse(Some(query))?.list(&items)?;
+        let ids: Vec<String> = list.data.iter().map(|item| item.id().to_owned()).collect();
+        assert_eq!(list.first_id.as_ref(), ids.first());
+        assert_eq!(list.last_id.as_ref(), ids.last());
+        Ok((ids, list.has_more))
+    }
+
+    #[test]
+    fn items_are_listed_by_pages() {
+        let (newest, has_more) = ids("").expect("a page");
+        assert_eq!((newest.len(), &*newest[0], has_more), (LIMIT, "29", true));
+        let check = |query: &str, expected: &[&str], expected_more: bool| {
+            let (found, has_more) = ids(query).expect(query);
+            assert_eq!((found, has_more), (expected.iter().map(|id| (*id).to_owned()).collect(), expected_more), "{query}");
+        };
+        check("order=asc&limit=2", &["0", "1"], true);
+        check("order=asc&limit=2&after=1", &["2", "3"], true);
+        check("order=asc&limit=2&after=27&include%5B%5D=x", &["28", "29"], false);
+        check("order=desc&limit=100&after=1", &["0"], false);
+        check("after=0", &[], false);
+    }
+
+    #[test]
+    fn invalid_queries_are_rejected_by_field() {
+        for (query, field) in [
+            ("limit=0", "limit"),
+            ("limit=101", "limit"),
+            ("limit=x", "limit"),
+            ("order=up", "order"),
+            ("after=30", "after"),
+        ] {
+            let error = ids(query).expect_err(query);
+            let body = serde_json::to_value(error.body()).expect("JSON");
+            assert_eq!(body["error"]["param"], field);
+            assert_eq!(error.status, StatusCode::BAD_REQUEST);
+        }
+    }
+}

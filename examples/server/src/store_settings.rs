@@ -1,0 +1,32 @@
+//! Bounds of the store of responses.
+
+/// Responses stored by default.
+const RESPONSES_MAX: usize = 1024;
+/// Bytes of stored responses by default.
+const BYTES_MAX: usize = 64 << 20;
+
+/// Bounds of the store of responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "Store of responses")]
+pub struct StoreSettings {
+    /// Responses that can be continued and read; 0 keeps none
+    ///
+    /// Further ones displace the oldest of the key that has the most. A restart forgets all.
+    #[arg(long, value_name = "N", default_value_t = RESPONSES_MAX)]
+    pub stored_responses_max: usize,
+
+    /// Memory for stored responses and their conversations, in bytes; 0 keeps none
+    ///
+    /// A conversation that is longer by itself cannot be continued by its id.
+    #[arg(long, value_name = "BYTES", default_value_t = BYTES_MAX)]
+    pub stored_bytes_max: usize,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self {
+            stored_responses_max: RESPONSES_MAX,
+            stored_bytes_max: BYTES_MAX,
+        }
+    }
+}
