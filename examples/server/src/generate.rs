@@ -9,7 +9,7 @@ use futures_util::stream::{SelectAll, StreamExt};
 use motet::error::{GenerateError, SubmitError};
 use motet::request::{FinishReason, Piece, Prefill, TokenLogprobs, Usage};
 use motet::text::Tokenizer;
-use motet::{Engine, Request, SequenceHandle, TokenId, TokenStream};
+use motet::{Engine, Request, SequenceHandle, SequenceId, TokenId, TokenStream};
 
 use crate::keys::Caller;
 use crate::log::RequestLog;
@@ -134,6 +134,11 @@ impl OutputStreams {
     pub(crate) fn cancel(&self, number: usize) {
         // An output that has ended by itself needs no cancelling.
         self.handles[number].cancel();
+    }
+
+    /// The outputs' sequences, by number.
+    pub(crate) fn sequences(&self) -> impl Iterator<Item = SequenceId> {
+        self.handles.iter().map(SequenceHandle::sequence)
     }
 
     /// Tokens of all prompts, each counted once.

@@ -150,6 +150,46 @@ async fn frames_show_users_and_no_request_content() {
 }
 
 #[tokio::test]
+async fn frames_show_calls_as_they_begin() {
+    let (_app, router) = server("", "").await;
+    let mut watched = get(&router, "/watch", None).await.into_body();
+    frame(&mut watched).await.expect("the server is there");
+    let number = serde_json::json!({"type": "string", "minLength": 400, "maxLength": 500});
+    let parameters = serde_json::json!({
+        "type": "object", "properties": {"secret": number}, "required": ["secret"],
+    });
+    let body = serde_json::json!({
+        "messages": [{"role": "user", "content": "Call."}],
+        "tools": [{"type": "function", "function": {"name": "tell", "parameters": parameters}}],
+        "tool_choice": "required", "stream": true, "max_tokens": 2000,
+    });
+    let request = Request::post("/v1/chat/completions");
+    let request = request.header(header::CONTENT_TYPE, "application/json");
+    let request = request.body(Body::from(body.to_string())).expect("a request");
+    let answered = router.clone().oneshot(request).await;
+    let mut answer = answered.expect("a router always answers").into_body();
+    // The call has begun, and its arguments are being written.
+    for _ in 0..40 {
+        answer.frame().await.expect("it goes on").expect("well");
+    }
+    let seen = loop {
+        let seen = frame(&mut watched).await.expect("the server is there");
+        if seen["part_sums"]["calls"] == 1 {
+            break seen;
+        }
+    };
+    let sequence = &seen["sequences"][0];
+    assert_eq!(sequence["answer"]["part"], "call", "{seen}");
+    assert_eq!(sequence["answer"]["calls"], 1, "{seen}");
+    let began = serde_json::json!([[sequence["id"], "call"]]);
+    assert_eq!(seen["parts"], began, "{seen}");
+    assert!(!seen.to_string().contains("secret") && !seen.to_string().contains("tell"), "{seen}");
+    drop(answer);
+    let after = frame(&mut watched).await.expect("the server is there");
+    assert_eq!(after["parts"], serde_json::json!([]), "each is shown once");
+}
+
+#[tokio::test]
 async fn frames_show_what_restore_points_hold() {
     let layers = [LayerKind::Recurrent, LayerKind::Full];
     let oracle = OracleConfig::with_layers(&layers);

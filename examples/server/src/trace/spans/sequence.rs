@@ -135,6 +135,10 @@ impl Sequence {
             End::Finished(finish) => {
                 let mut attributes = vec![reasons(finish_reason(finish.reason))];
                 attributes.extend(usage_attributes(&finish.usage));
+                if finish.usage.reasoning_tokens > 0 {
+                    let name = "gen_ai.usage.reasoning.output_tokens";
+                    attributes.push(count(name, finish.usage.reasoning_tokens));
+                }
                 attributes
             }
             End::Failed(label) => vec![
