@@ -26,13 +26,13 @@ fn template(name: &str) -> ChatTemplate {
 
 fn tools() -> Tools {
     let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
-    let weather = Tool {
+    let forecast = Tool {
         name: "weather".into(),
         description: None,
         parameters,
         is_strict: false,
     };
-    Tools::new(vec![weather]).expect("they are valid")
+    Tools::new(vec![forecast]).expect("they are valid")
 }
 
 /// Calls as the templates of the families write them are read.
@@ -108,7 +108,7 @@ fn calls_are_read_by_the_format_of_the_template() {
 }
 
 #[test]
-fn reasoning_begins_where_the_template_says() {
+fn reasoning_begins_as_the_template_has_it() {
     let start = |name: &str, special: &[&str], prompt_end: &str| {
         let format = AnswerFormat::new(Some(&template(name)), &tokenizer(special));
         format.reasoning_start(prompt_end)

@@ -322,12 +322,12 @@ fn marked(source: &str, mark: impl Fn(&str) -> Mark) -> Marked {
     let found = MARKED.iter().find(|(open, ..)| source.contains(open));
     if let Some((open, close, form)) = found {
         // Granite 3 ends such a list with its turn.
-        let is_closed = |close: &&str| *form != Form::List || source.contains(*close);
+        let close = close.filter(|close| *form != Form::List || source.contains(*close));
         let is_named = *open == "[TOOL_CALLS]" && source.contains("[ARGS]");
         return Marked {
             pairs: vec![MarkPair {
                 open: mark(open),
-                close: close.filter(|close| is_closed(&close)).map(&mark),
+                close: close.map(&mark),
             }],
             // Qwen2.5-Coder often forgets its marks. A list's brackets may be a mark's.
             is_bare_read: *form == Form::Object,

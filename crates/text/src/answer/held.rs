@@ -37,7 +37,7 @@ impl AnswerFormat {
     ///
     /// # Errors
     ///
-    /// [`ToolError::NothingOffered`], [`ToolError::NotOffered`].
+    /// [`ToolError::NoTools`], [`ToolError::UnknownTool`].
     pub fn grammar(
         &self,
         tools: &Tools,
@@ -60,7 +60,7 @@ impl AnswerFormat {
                 rules.answer(self, tools.iter(), &schema, true, reasoning);
                 rules
             }
-            ToolChoice::Required if tools.is_empty() => return Err(ToolError::NothingOffered),
+            ToolChoice::Required if tools.is_empty() => return Err(ToolError::NoTools),
             ToolChoice::Required => {
                 let mut rules = Rules::new(parallel);
                 let schema = |tool: &Tool| held(&tool.parameters);
@@ -70,7 +70,7 @@ impl AnswerFormat {
             ToolChoice::Named(name) => {
                 let tool = tools
                     .get(name)
-                    .ok_or_else(|| ToolError::NotOffered { name: name.clone() })?;
+                    .ok_or_else(|| ToolError::UnknownTool { name: name.clone() })?;
                 let mut rules = Rules::new(false);
                 let schema = |tool: &Tool| held(&tool.parameters);
                 rules.answer(self, [tool], &schema, false, reasoning);

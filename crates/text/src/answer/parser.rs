@@ -360,7 +360,7 @@ impl MarkedParser {
         if let Phase::Call(call) = &self.phase {
             if parts.is_call_open() {
                 parts.end_call(false);
-            } else if !(call.reader.is_settled() && parts.calls() > call.calls_before) {
+            } else if !(call.reader.is_whole() && parts.calls() > call.calls_before) {
                 self.fail_call(parts);
             }
             self.phase = Phase::Text;

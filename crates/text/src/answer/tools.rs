@@ -260,13 +260,13 @@ pub enum ToolError {
     },
     /// The choice names a tool that is not offered.
     #[error("tool `{name}` is chosen but not offered; expected the name of an offered tool")]
-    NotOffered {
+    UnknownTool {
         /// The name.
         name: String,
     },
     /// A call is required, but no tool is offered.
     #[error("a call is required but no tool is offered; expected at least one tool")]
-    NothingOffered,
+    NoTools,
 }
 
 /// The part of a request that a [`ToolError`] is about.
@@ -290,7 +290,7 @@ impl ToolError {
             Self::TooMany { .. } | Self::TooLong { .. } => ToolPart::Tools,
             Self::Name { index, .. } | Self::Duplicate { index, .. } => ToolPart::Name(index),
             Self::Parameters { index, .. } => ToolPart::Parameters(index),
-            Self::NotOffered { .. } | Self::NothingOffered => ToolPart::Choice,
+            Self::UnknownTool { .. } | Self::NoTools => ToolPart::Choice,
         }
     }
 }

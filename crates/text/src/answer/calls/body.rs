@@ -58,9 +58,9 @@ impl Single {
         }
     }
 
-    fn is_settled(&self) -> bool {
+    fn is_whole(&self) -> bool {
         match self {
-            Self::Object(reader) => reader.is_settled(),
+            Self::Object(reader) => reader.is_whole(),
             Self::Named(_) => false,
         }
     }
@@ -75,13 +75,13 @@ impl MarkedReader {
     }
 
     /// Whether the last call has ended, and only its own end or that of its marks is missing.
-    pub(in crate::answer) fn is_settled(&self) -> bool {
+    pub(in crate::answer) fn is_whole(&self) -> bool {
         match &self.stage {
             Stage::After | Stage::Closing(_) => true,
-            Stage::Single(single) => single.is_settled(),
+            Stage::Single(single) => single.is_whole(),
             Stage::List { item } => match item {
                 Item::After => true,
-                Item::Reading(single) => single.is_settled(),
+                Item::Reading(single) => single.is_whole(),
                 Item::First | Item::Next => false,
             },
             Stage::Before | Stage::Xml(_) => false,

@@ -316,7 +316,7 @@ impl LooseReader {
         self.word.push(c);
         let mut begun = TEXT_MARKS.iter().filter(|mark| mark.starts_with(&self.word));
         match begun.next() {
-            Some(mark) if *mark == self.word => {
+            Some(&mark) if mark == self.word => {
                 calls.arguments("\"");
                 self.go(State::Text {
                     is_key,
@@ -333,14 +333,14 @@ impl LooseReader {
             return Progress::Failed;
         };
         let is_key = *is_key;
-        let is_over = match end {
+        let has_ended = match end {
             TextEnd::Quote { quote, escape } => match escape.read(c, *quote, calls) {
-                Some(is_over) => is_over,
+                Some(has_ended) => has_ended,
                 None => return Progress::Failed,
             },
             TextEnd::Mark { mark, matched } => read_until(mark, matched, c, calls),
         };
-        if !is_over {
+        if !has_ended {
             return Progress::More;
         }
         calls.arguments("\"");

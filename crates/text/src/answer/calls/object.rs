@@ -55,7 +55,7 @@ impl ObjectReader {
     }
 
     /// Whether its call has ended, and only the end of the object is missing.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         self.arguments == Arguments::PassedOn && !matches!(self.state, State::InArguments(_))
     }
 

@@ -142,7 +142,7 @@ impl ValueReader {
             return Progress::More;
         }
         let (kind, kept) = (self.kind, &mut self.kept);
-        let is_over = self.end.push(c, &VALUE_ENDS, |c| {
+        let has_ended = self.end.push(c, &VALUE_ENDS, |c| {
             if kind == Kind::Text {
                 calls.escaped(c);
             } else {
@@ -152,7 +152,7 @@ impl ValueReader {
         if self.kept.len() > VALUE_BYTES_MAX {
             return Progress::Failed;
         }
-        if !is_over {
+        if !has_ended {
             return Progress::More;
         }
         match kind {

@@ -175,9 +175,9 @@ fn grammars_are_made_where_they_hold_something() {
     assert_eq!(grammar(&free, ToolChoice::None), Ok(None));
     assert!(matches!(grammar(&free, ToolChoice::Required), Ok(Some(_))));
     let unknown = grammar(&free, ToolChoice::Named("x".into()));
-    assert_eq!(unknown, Err(ToolError::NotOffered { name: "x".into() }));
+    assert_eq!(unknown, Err(ToolError::UnknownTool { name: "x".into() }));
     let none = Tools::new(Vec::new()).expect("valid");
-    assert_eq!(grammar(&none, ToolChoice::Required), Err(ToolError::NothingOffered));
+    assert_eq!(grammar(&none, ToolChoice::Required), Err(ToolError::NoTools));
     assert_eq!(grammar(&none, ToolChoice::Auto), Ok(None));
 }
 

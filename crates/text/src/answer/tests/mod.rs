@@ -28,12 +28,12 @@ fn tools() -> Tools {
         parameters,
         is_strict: false,
     };
-    let weather = json!({"type": "object", "properties": {
+    let forecast = json!({"type": "object", "properties": {
         "city": {"type": "string"}, "days": {"type": "integer"},
         "note": {"type": ["string", "null"]}, "list": {"type": "array"},
     }, "required": ["city"]});
     Tools::new(vec![
-        tool("weather", weather),
+        tool("weather", forecast),
         tool("now", json!({"type": "object", "properties": {}})),
     ])
     .expect("they are valid")
