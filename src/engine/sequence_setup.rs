@@ -21,7 +21,7 @@ use crate::request::{CacheUse, Milestones, Request};
 use crate::stream::TokenStream;
 use motet_core::cache::Salt;
 use motet_core::protocol::{
-    FORCED_TOKENS_MAX, ReasoningTracker, SamplingSpec, WORK_IN_FLIGHT_MAX,
+    FORCED_TOKENS_MAX, ReasoningBudget, ReasoningTracker, SamplingSpec, WORK_IN_FLIGHT_MAX,
 };
 use motet_core::scheduler::Submission;
 use motet_core::{SequenceId, TokenId, UserId};
@@ -32,6 +32,8 @@ use motet_sync::primitives::Ordering;
 
 /// Events to a sequence that carry no token, and kameo's own signals.
 const OTHER_EVENTS_MAX: usize = 16;
+/// Tokens that one outcome may bring for a sequence: forced ones, and the end of its reasoning.
+const OUTCOME_TOKENS_MAX: usize = FORCED_TOKENS_MAX + ReasoningBudget::MARK_TOKENS_MAX;
 /// Shortest time after which a rejected caller is asked to retry when the queue is full.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(10);
 /// Longest such time.
@@ -247,7 +249,7 @@ impl Engine {
     /// the held-back text, and the end.
     fn pieces_max(&self, output_tokens_max: usize) -> usize {
         let unread_max = self.inner.config.scheduler.unread_tokens_max;
-        let ahead_max = unread_max + (WORK_IN_FLIGHT_MAX + 1) * FORCED_TOKENS_MAX;
+        let ahead_max = unread_max + (WORK_IN_FLIGHT_MAX + 1) * OUTCOME_TOKENS_MAX;
         ahead_max.min(output_tokens_max) + 2
     }
 

@@ -1,6 +1,7 @@
 //! The engine with its real actors and device thread, on the oracle. One program: the engine's
 //! generic code is compiled once for all of these tests.
 
+mod appended;
 mod backups;
 #[path = "../common/mod.rs"]
 mod common;
