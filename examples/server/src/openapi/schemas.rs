@@ -50,9 +50,9 @@ fn bodies() -> Map<String, Value> {
     let bodies = [
         ("ChatRequest", ChatRequest::schema(&mut generator)),
         ("TextRequest", TextRequest::schema(&mut generator)),
+        ("ResponseRequest", CreateRequest::schema(&mut generator)),
         ("MessagesRequest", MessagesRequest::schema(&mut generator)),
         ("CountTokens", Turn::schema(&mut generator)),
-        ("ResponseRequest", CreateRequest::schema(&mut generator)),
         ("Tokenize", tokenize(&mut generator)),
         ("Detokenize", Detokenize::schema(&mut generator)),
     ];
@@ -73,14 +73,14 @@ fn answers() -> Map<String, Value> {
         ("ChatPart", CompletionPart::<ChatShape>::json_schema(of)),
         ("TextCompletion", Completion::<TextShape>::json_schema(of)),
         ("TextPart", CompletionPart::<TextShape>::json_schema(of)),
-        ("AnthropicMessage", MessageBody::json_schema(of)),
-        ("MessageEvent", MessageEvent::json_schema(of)),
-        ("MessagesError", anthropic::errors::ErrorBody::json_schema(of)),
-        ("CountedTokens", anthropic::CountedTokens::json_schema(of)),
         ("Response", ResponseBody::json_schema(of)),
         ("ResponseEvent", ResponseEvent::json_schema(of)),
         ("ResponseItems", ItemList::json_schema(of)),
         ("ResponseDeleted", Deleted::json_schema(of)),
+        ("AnthropicMessage", MessageBody::json_schema(of)),
+        ("MessageEvent", MessageEvent::json_schema(of)),
+        ("MessagesError", anthropic::errors::ErrorBody::json_schema(of)),
+        ("CountedTokens", anthropic::CountedTokens::json_schema(of)),
         ("Models", Models::json_schema(of)),
         ("Model", Model::json_schema(of)),
         ("Tokenized", Tokenized::json_schema(of)),
@@ -153,7 +153,14 @@ fn close(schema: &mut Schema) {
 fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
     let model = app.engine.model();
     schemas["Token"]["maximum"] = json!(model.vocab_size - 1);
-    for body in ["ChatRequest", "TextRequest", "MessagesRequest", "CountTokens"] {
+    let with_model = [
+        "ChatRequest",
+        "TextRequest",
+        "ResponseRequest",
+        "MessagesRequest",
+        "CountTokens",
+    ];
+    for body in with_model {
         schemas[body]["properties"]["model"]["enum"] = json!([app.model, null]);
     }
     for body in ["ChatRequest", "TextRequest"] {
@@ -164,7 +171,6 @@ fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
     }
     for body in ["ChatRequest", "TextRequest", "ResponseRequest"] {
         let properties = &mut schemas[body]["properties"];
-        properties["model"]["enum"] = json!([app.model, null]);
         let of_class = format!(
             "; of a key that has no class, the highest is {}",
             app.conduct.class_max
