@@ -12,8 +12,8 @@ use super::next_action::{NextAction, Progress, next_action};
 use super::sampling::Decided;
 use super::transfer_queue::{DeviceEnd, transfer_queue};
 use motet_core::protocol::{
-    Edit, Failure, Lost, ModelError, OutputKind, PlannedSpan, PlannedTokens,
-    SamplerStart, SpanOutput, WORK_IN_FLIGHT_MAX, Work,
+    Edit, Failure, Lost, ModelError, OutputKind, PlannedSpan, PlannedTokens, SamplerStart,
+    SpanOutput, WORK_IN_FLIGHT_MAX, Work,
 };
 use motet_core::{CopyId, SegmentId, SlotId, TokenId};
 use motet_model::sampling::Sampler;

@@ -49,7 +49,10 @@ impl fmt::Debug for Request {
             .field("ignore_end_tokens", ignore_end_tokens)
             .field("special_tokens_in_text", special_tokens_in_text)
             .field("grammar", grammar)
-            .field("reasoning", &reasoning.as_ref().map(|budget| budget.tokens_max))
+            .field(
+                "reasoning",
+                &reasoning.as_ref().map(|budget| budget.tokens_max),
+            )
             .field("n", n)
             .field("best_of", best_of)
             .field("has_user", &user.is_some())

@@ -149,7 +149,9 @@ fn forced(seed: u64, output: &[TokenId]) -> Vec<TokenId> {
 fn run_after(seed: u64, output: &[TokenId]) -> Vec<TokenId> {
     let mut hash = seed ^ 0x9E37_79B9_7F4A_7C15;
     for token in output {
-        hash = (hash ^ u64::from(*token)).wrapping_mul(0x0100_0000_01B3).rotate_left(23);
+        hash = (hash ^ u64::from(*token))
+            .wrapping_mul(0x0100_0000_01B3)
+            .rotate_left(23);
     }
     let mut next = move || {
         hash = hash.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -164,7 +166,11 @@ fn run_after(seed: u64, output: &[TokenId]) -> Vec<TokenId> {
 fn reasoning_end(budget: &ReasoningBudget, output: &[TokenId]) -> Vec<TokenId> {
     let (mut is_inside, mut begin, mut counted) = (budget.is_open, 0, 0);
     for end in 1..=output.len() {
-        let mark = if is_inside { &budget.close } else { &budget.open };
+        let mark = if is_inside {
+            &budget.close
+        } else {
+            &budget.open
+        };
         if !mark.is_empty() && output[begin..end].ends_with(mark) {
             if is_inside {
                 counted += end - begin - mark.len();
@@ -193,7 +199,9 @@ pub(crate) fn expected_output(oracle: &OracleConfig, caller: &Caller) -> Vec<Tok
     while output.len() < caller.output_tokens_max {
         let budget = caller.reasoning.as_ref();
         let end = budget.map_or_else(Vec::new, |budget| reasoning_end(budget, &output));
-        let forced = caller.grammar.map_or_else(Vec::new, |seed| forced(seed, &output));
+        let forced = caller
+            .grammar
+            .map_or_else(Vec::new, |seed| forced(seed, &output));
         let appended = end.first().or(forced.first()).copied();
         let token = appended.unwrap_or_else(|| sampled(&run, caller, output.len()));
         output.push(token);
@@ -202,12 +210,7 @@ pub(crate) fn expected_output(oracle: &OracleConfig, caller: &Caller) -> Vec<Tok
     output
 }
 
-fn evaluate(
-    run: &mut ReferenceRun,
-    oracle: &OracleConfig,
-    at_limit: ContextLimit,
-    token: TokenId,
-) {
+fn evaluate(run: &mut ReferenceRun, oracle: &OracleConfig, at_limit: ContextLimit, token: TokenId) {
     if let ContextLimit::Shift { keep } = at_limit
         && run.tokens().len() == oracle.context_tokens_max
     {
@@ -226,7 +229,9 @@ fn sampled(run: &ReferenceRun, caller: &Caller, index: usize) -> TokenId {
         sampling: caller.sampling,
         index: index as u64,
     };
-    SampleInputs::plain(token_sampling).from_logits(&logits).token
+    SampleInputs::plain(token_sampling)
+        .from_logits(&logits)
+        .token
 }
 
 #[test]

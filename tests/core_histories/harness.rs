@@ -324,7 +324,10 @@ impl HistoryHarness {
                 } => assert!(source < sequence),
                 Effect::Preempted(_) => self.preempted += 1,
                 Effect::AwaitMask(sequence) => {
-                    assert!(self.callers[&sequence].grammar.is_some(), "it has a grammar");
+                    assert!(
+                        self.callers[&sequence].grammar.is_some(),
+                        "it has a grammar"
+                    );
                     self.masks_awaited += 1;
                     self.awaits_mask.push(sequence);
                 }

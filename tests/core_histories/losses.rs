@@ -1,10 +1,10 @@
 //! Losses that the engine survives: its device, its cache, its scheduler, its pager.
 
+use motet::SequenceId;
 use motet::cache::CacheError;
 use motet::device::{DeviceEnd, ImportQueue, Table};
 use motet::model::DetachedState;
 use motet::model::oracle::Oracle;
-use motet::SequenceId;
 use motet_core::scheduler::{Event, History, Predecessor};
 
 use std::collections::BTreeSet;

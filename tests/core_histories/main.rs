@@ -2,9 +2,9 @@
 //! Messages are delivered in a random order, all invariants are checked after each one, and
 //! every sequence must get exactly the tokens of its reference run.
 
+mod appended;
 #[path = "../common/folder.rs"]
 mod folder;
-mod appended;
 mod harness;
 mod histories;
 mod losses;
@@ -15,9 +15,7 @@ mod regressions;
 mod scheduler_cases;
 
 use harness::{Caller, HistoryHarness};
-use histories::{
-    KINDS, Seen, appending_history, history, history_of_losses, paged_history,
-};
+use histories::{KINDS, Seen, appending_history, history, history_of_losses, paged_history};
 use motet::model::oracle::OracleConfig;
 use motet::model::sampling::Sampling;
 use motet::{SequenceId, TokenId, UserId};

@@ -46,7 +46,9 @@ fn without_forced_tokens() -> EngineConfig {
 
 fn regex(prompt: impl Into<Vec<TokenId>>, expression: &str) -> Request {
     let source = GrammarSource::Regex(expression.into());
-    Request::tokens(prompt).grammar(source).output_tokens_max(100)
+    Request::tokens(prompt)
+        .grammar(source)
+        .output_tokens_max(100)
 }
 
 async fn complete(engine: &Engine, request: Request) -> Result<Completion, GenerateError> {
@@ -93,7 +95,10 @@ async fn forced_tokens_take_fewer_steps_and_are_the_same() {
             let request = regex([1, 2, 3], ANSWER).temperature(1.0).seed(seed);
             let completion = complete(&engine, request).await.expect("an output");
             assert_eq!(completion.finish.reason, FinishReason::EndToken);
-            assert_eq!(completion.finish.usage.output_tokens, completion.tokens.len());
+            assert_eq!(
+                completion.finish.usage.output_tokens,
+                completion.tokens.len()
+            );
             all.push((completion.tokens, completion.text));
             if seed == 0 {
                 steps.push(oracle.counters.now().steps - before);
@@ -115,10 +120,22 @@ async fn forced_tokens_take_fewer_steps_and_are_the_same() {
 async fn run_of_forced_tokens_ends_where_the_output_must() {
     let table: [(&str, Request); 5] = [
         ("length", regex([1, 2, 3], ANSWER).output_tokens_max(9)),
-        ("stop token", regex([1, 2, 3], ANSWER).stop_token(token_of(b'b'))),
-        ("stop token", regex([1, 2, 3], ANSWER).stop_token(token_of(b'm'))),
-        ("stop string", regex([1, 2, 3], ANSWER).stop("asons").stop("reason")),
-        ("bias", regex([1, 2, 3], ANSWER).bias(token_of(b'a'), f32::NEG_INFINITY)),
+        (
+            "stop token",
+            regex([1, 2, 3], ANSWER).stop_token(token_of(b'b')),
+        ),
+        (
+            "stop token",
+            regex([1, 2, 3], ANSWER).stop_token(token_of(b'm')),
+        ),
+        (
+            "stop string",
+            regex([1, 2, 3], ANSWER).stop("asons").stop("reason"),
+        ),
+        (
+            "bias",
+            regex([1, 2, 3], ANSWER).bias(token_of(b'a'), f32::NEG_INFINITY),
+        ),
     ];
     let forcing = engine(&oracle(), small()).await;
     let sampling = engine(&oracle(), without_forced_tokens()).await;
@@ -144,7 +161,9 @@ async fn run_of_forced_tokens_ends_where_the_output_must() {
 /// The byte's token in the vocabulary of the tests.
 fn token_of(letter: u8) -> TokenId {
     let text = bytes();
-    let tokens = text.tokenizer().encode(&char::from(letter).to_string(), false);
+    let tokens = text
+        .tokenizer()
+        .encode(&char::from(letter).to_string(), false);
     tokens.expect("a byte")[0]
 }
 
@@ -155,7 +174,9 @@ async fn each_token_has_its_log_probability() {
     let completion = complete(&engine, regex([1, 2, 3], ANSWER).logprobs(1)).await;
     let completion = completion.expect("an output");
     assert_eq!(completion.logprobs.len(), completion.tokens.len());
-    let plain = complete(&engine, regex([1, 2, 3], ANSWER)).await.expect("an output");
+    let plain = complete(&engine, regex([1, 2, 3], ANSWER))
+        .await
+        .expect("an output");
     assert_eq!(plain.tokens, completion.tokens);
     engine.shutdown(Shutdown::Finish).await;
 }
@@ -165,7 +186,12 @@ async fn budget_ends_the_reasoning() {
     let oracle = oracle();
     let engine = engine(&oracle, small()).await;
     let prompt = [1, 2, 3];
-    for (tokens_max, close) in [(5, &[70][..]), (1, &[70, 71, 72]), (0, &[70, 71]), (19, &[70])] {
+    for (tokens_max, close) in [
+        (5, &[70][..]),
+        (1, &[70, 71, 72]),
+        (0, &[70, 71]),
+        (19, &[70]),
+    ] {
         let request = Request::tokens(prompt)
             .output_tokens_max(20)
             .reasoning(budget(true, close, tokens_max));
@@ -173,7 +199,10 @@ async fn budget_ends_the_reasoning() {
         let expected = with_inserted(&oracle, &prompt, tokens_max, close, 20);
         assert_eq!(completion.tokens, expected, "{tokens_max}");
         let usage = completion.finish.usage;
-        assert_eq!((usage.reasoning_tokens, usage.output_tokens), (tokens_max, 20));
+        assert_eq!(
+            (usage.reasoning_tokens, usage.output_tokens),
+            (tokens_max, 20)
+        );
     }
     // A budget that is not used up changes nothing, and neither does one that never begins.
     for (is_open, reasoning_tokens) in [(true, 20), (false, 0)] {
@@ -209,7 +238,10 @@ async fn sampler_knows_the_appended_tokens() {
         .reasoning(budget(true, &close, 2));
     let completion = complete(&engine, request).await.expect("an output");
     assert_eq!(completion.tokens[..4], [&begun[..], &close].concat());
-    assert_ne!(completion.tokens[4], close[0], "it is in the output already");
+    assert_ne!(
+        completion.tokens[4], close[0],
+        "it is in the output already"
+    );
     engine.shutdown(Shutdown::Finish).await;
 }
 
@@ -231,7 +263,9 @@ async fn grammar_accepts_the_end_of_the_reasoning() {
     }
     // A grammar that does not allow the end fails its request.
     let request = regex([1, 2, 3], "[a-z]{20}").reasoning(budget(true, &close, 4));
-    let error = complete(&engine, request).await.expect_err("no end is allowed");
+    let error = complete(&engine, request)
+        .await
+        .expect_err("no end is allowed");
     assert!(matches!(error, GenerateError::Grammar(_)), "{error}");
     engine.shutdown(Shutdown::Finish).await;
 }
@@ -260,10 +294,15 @@ async fn batch_memory_forks_and_failures_do_not_show() {
     const REQUESTS: u32 = 24;
     let close = [token_of(b'<'), token_of(b'/'), token_of(b'>')];
     let request = |number: u32| {
-        let prompt: Vec<TokenId> = (0..20 + number % 5).map(|at| 1 + (at * number) % 50).collect();
-        let request = regex(prompt, "[a-z]{0,30}</>(yes|no), surely and certainly[!?]{1,9}")
-            .temperature(1.0)
-            .seed(u64::from(number));
+        let prompt: Vec<TokenId> = (0..20 + number % 5)
+            .map(|at| 1 + (at * number) % 50)
+            .collect();
+        let request = regex(
+            prompt,
+            "[a-z]{0,30}</>(yes|no), surely and certainly[!?]{1,9}",
+        )
+        .temperature(1.0)
+        .seed(u64::from(number));
         match number % 3 {
             0 => request.reasoning(budget(true, &close, (number % 7) as usize)),
             _ => request,

@@ -98,9 +98,8 @@ impl ReasoningTracker {
 /// with `matched` tokens of it before this one.
 fn matched_after(mark: &[TokenId], matched: usize, token: TokenId) -> usize {
     let before = &mark[..matched];
-    let ends_with = |length: &usize| {
-        mark[*length - 1] == token && before.ends_with(&mark[..*length - 1])
-    };
+    let ends_with =
+        |length: &usize| mark[*length - 1] == token && before.ends_with(&mark[..*length - 1]);
     let longest = mark.len().min(matched + 1);
     (1..=longest).rev().find(ends_with).unwrap_or(0)
 }

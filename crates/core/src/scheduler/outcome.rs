@@ -175,7 +175,10 @@ impl SchedulerCore {
                 return;
             }
         }
-        if self.sequences[key].slot_mut().is_some_and(Slot::take_reread) {
+        if self.sequences[key]
+            .slot_mut()
+            .is_some_and(Slot::take_reread)
+        {
             self.await_mask(key, effects);
         }
         if !injected::is_injected(Bug::LostCheckpoint) {

@@ -96,9 +96,8 @@ impl Sampler {
         if self.spec.logprobs.is_some() {
             return None;
         }
-        let is_plain = |token: &&TokenId| {
-            !self.spec.end_tokens.contains(token) && !self.is_excluded(**token)
-        };
+        let is_plain =
+            |token: &&TokenId| !self.spec.end_tokens.contains(token) && !self.is_excluded(**token);
         let plain = forced.iter().take_while(is_plain).count();
         match plain {
             0 | 1 => None,

@@ -395,18 +395,23 @@ fn spelling_vocabulary() -> GrammarVocabulary {
         let mut rest = text.as_bytes();
         let mut encoded = Vec::new();
         while !rest.is_empty() {
-            let begins = |token: &usize| !spelled[*token].is_empty() && rest.starts_with(&spelled[*token]);
-            let longest = (1..spelled.len()).filter(begins).max_by_key(|token| spelled[*token].len());
+            let begins =
+                |token: &usize| !spelled[*token].is_empty() && rest.starts_with(&spelled[*token]);
+            let longest = (1..spelled.len())
+                .filter(begins)
+                .max_by_key(|token| spelled[*token].len());
             let longest = longest?;
             encoded.push(longest as TokenId);
             rest = &rest[spelled[longest].len()..];
         }
         Some(encoded)
     };
-    vocabulary().with_encoder(encode).with_limits(GrammarLimits {
-        options_allowed: true,
-        ..GrammarLimits::default()
-    })
+    vocabulary()
+        .with_encoder(encode)
+        .with_limits(GrammarLimits {
+            options_allowed: true,
+            ..GrammarLimits::default()
+        })
 }
 
 /// The text that is forced after an output of single bytes; empty if none is.
@@ -439,7 +444,11 @@ fn text_with_one_continuation_is_forced() {
     check("(p|q)x\"(;|,)", "p", "x\"");
     check("(p|q)tru[ei]", "p", "");
     check("(p|q)xé(a|b)", "p", "xé");
-    check(&format!("(p|q){}(a|b)", "x".repeat(500)), "p", &"x".repeat(32));
+    check(
+        &format!("(p|q){}(a|b)", "x".repeat(500)),
+        "p",
+        &"x".repeat(32),
+    );
 }
 
 #[test]
@@ -459,7 +468,10 @@ fn forced_tokens_are_switched_off_by_the_limits() {
     }
     let plain = spelling_vocabulary().without_forced_tokens();
     let grammar = Grammar::compile(&regex("ababc"), &plain, &pool()).expect("compiles");
-    assert_eq!(allowed(&grammar.matcher().next_tokens().expect("goes on")).len(), 2);
+    assert_eq!(
+        allowed(&grammar.matcher().next_tokens().expect("goes on")).len(),
+        2
+    );
 }
 
 /// Follows a grammar with forced tokens beside one that leaves them to the model.
@@ -472,7 +484,11 @@ fn check_forced(source: &GrammarSource, choices: &[u64]) -> usize {
         let next = forcing.next_tokens().expect("goes on");
         let expected = allowed(&free.next_tokens().expect("goes on"));
         let Next::Forced(forced) = next else {
-            assert_eq!(allowed(&next), expected, "the mask is the same where none is forced");
+            assert_eq!(
+                allowed(&next),
+                expected,
+                "the mask is the same where none is forced"
+            );
             let token = expected[*choice as usize % expected.len()];
             if token == END {
                 break;
@@ -513,7 +529,9 @@ fn runs_of_schemas_are_forced() {
     let source = schema(SCHEMA);
     let runs: usize = (0..20u64)
         .map(|seed| {
-            let choices: Vec<u64> = (0..60).map(|at| seed * 977 + at * 31 * (seed + 1)).collect();
+            let choices: Vec<u64> = (0..60)
+                .map(|at| seed * 977 + at * 31 * (seed + 1))
+                .collect();
             check_forced(&source, &choices)
         })
         .sum();

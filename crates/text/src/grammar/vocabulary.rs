@@ -179,7 +179,9 @@ impl GrammarVocabulary {
 
     pub(super) fn encoder(&self) -> Option<&Encoder> {
         // Without an end token nothing says that an output may end, and no text is forced.
-        self.encoder.as_ref().filter(|_| !self.end_tokens().is_empty())
+        self.encoder
+            .as_ref()
+            .filter(|_| !self.end_tokens().is_empty())
     }
 
     pub(super) fn memory(&self) -> &Memory {

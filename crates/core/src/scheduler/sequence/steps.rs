@@ -3,9 +3,7 @@
 use super::failures::Failures;
 use super::{Phase, Sequence, Slot};
 use crate::TokenId;
-use crate::protocol::{
-    OutputKind, PlannedSpan, ReasoningTracker, SamplerStart, TokenSampling,
-};
+use crate::protocol::{OutputKind, PlannedSpan, ReasoningTracker, SamplerStart, TokenSampling};
 use crate::scheduler::MaskGate;
 
 /// A sequence's part of a step, as it joins the step.
