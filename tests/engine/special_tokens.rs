@@ -53,7 +53,10 @@ async fn special_tokens_are_in_the_text_if_asked_for() {
     let without = output(&engine, marks()).await;
     assert_eq!((&*without.text, &without.tokens[..]), ("", &[MARK; 3][..]));
     let with = output(&engine, marks().special_tokens_in_text()).await;
-    assert_eq!((&*with.text, &with.tokens), ("<mark><mark><mark>", &without.tokens));
+    assert_eq!(
+        (&*with.text, &with.tokens),
+        ("<mark><mark><mark>", &without.tokens)
+    );
     // A stop string may be a special token then.
     let stopped = marks().special_tokens_in_text().stop("<mark><mark>");
     let stopped = output(&engine, stopped).await;
@@ -88,7 +91,10 @@ async fn schema_of_a_tool_that_is_no_grammar_is_rejected_by_name() {
         is_strict: false,
     };
     let grammar = |property| -> GrammarSource {
-        let tools = vec![tool("good", json!({"type": "string"})), tool("bad", property)];
+        let tools = vec![
+            tool("good", json!({"type": "string"})),
+            tool("bad", property),
+        ];
         let tools = Tools::new(tools).expect("valid");
         let format = codec().answer_format();
         let source = format.grammar(&tools, &ToolChoice::Required, true, ReasoningStart::Absent);

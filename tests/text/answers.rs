@@ -38,10 +38,16 @@ fn tools() -> Tools {
 /// Calls as the templates of the families write them are read.
 #[test]
 fn calls_are_read_by_the_format_of_the_template() {
-    let hermes = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>";
+    let hermes =
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>";
     let bare = "{\"name\": \"weather\", \"parameters\": {\"city\": \"Bern\"}}";
     let harmony = [
-        "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>",
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+        "<|constrain|>",
+        "<|end|>",
+        "<|call|>",
     ];
     let lfm2 = ["<|tool_call_start|>", "<|tool_call_end|>"];
     for (name, special, text) in [
@@ -117,7 +123,11 @@ fn reasoning_begins_as_the_template_has_it() {
     for (name, prompt_end, expected) in [
         ("qwen2.5", assistant, ReasoningStart::Absent),
         ("qwen3", assistant, ReasoningStart::Possible),
-        ("qwen3", "assistant\n<think>\n\n</think>\n\n", ReasoningStart::Absent),
+        (
+            "qwen3",
+            "assistant\n<think>\n\n</think>\n\n",
+            ReasoningStart::Absent,
+        ),
         ("qwen3.5", "assistant\n<think>\n", ReasoningStart::Open),
         ("smollm3", assistant, ReasoningStart::Possible),
         ("ministral-3", "[/INST]", ReasoningStart::Possible),

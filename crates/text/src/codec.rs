@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::special::Marks;
 use super::{
-    AnswerFormat, Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError, Tokenizer,
+    AnswerFormat, Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError,
+    Tokenizer,
 };
 use motet_core::TokenId;
 

@@ -138,7 +138,8 @@ impl ApiError {
     }
 
     pub(crate) fn unauthorized() -> Self {
-        let message = "no valid API key; send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`";
+        let message =
+            "no valid API key; send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`";
         let kind = ErrorKind::Authentication;
         Self {
             code: Some(ErrorCode::InvalidApiKey),

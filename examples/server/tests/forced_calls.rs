@@ -34,7 +34,9 @@ fn object(random: &mut StdRng, level: u32) -> Value {
         if random.random_bool(0.7) && !properties.contains_key(&name) {
             required.push(name.clone());
         }
-        properties.entry(name).or_insert_with(|| value(random, level + 1));
+        properties
+            .entry(name)
+            .or_insert_with(|| value(random, level + 1));
     }
     json!({"type": "object", "properties": properties, "required": required,
            "additionalProperties": false})
@@ -74,7 +76,8 @@ fn tools(seed: u64) -> Vec<Value> {
     let mut random = StdRng::seed_from_u64(seed);
     let count = random.random_range(1..=3);
     let tools = (0..count).map(|index| {
-        let function = json!({"name": format!("tool_{index}"), "parameters": object(&mut random, 0)});
+        let function =
+            json!({"name": format!("tool_{index}"), "parameters": object(&mut random, 0)});
         json!({"type": "function", "function": function})
     });
     tools.collect()
@@ -96,24 +99,37 @@ fn body(seed: u64, is_streamed: bool) -> Value {
 fn check(seed: u64, functions: &[Value]) {
     let tools = tools(seed);
     assert!(!functions.is_empty(), "{seed}: no call");
-    assert!(seed % 2 == 0 || functions.len() == 1, "{seed}: {functions:?}");
+    assert!(
+        seed % 2 == 0 || functions.len() == 1,
+        "{seed}: {functions:?}"
+    );
     for function in functions {
-        let called = tools.iter().find(|tool| tool["function"]["name"] == function["name"]);
+        let called = tools
+            .iter()
+            .find(|tool| tool["function"]["name"] == function["name"]);
         let schema = &called.expect("a known tool")["function"]["parameters"];
         assert!(seed % 3 != 0 || function["name"] == "tool_0");
         let arguments = function["arguments"].as_str().expect("text");
         let arguments: Value = serde_json::from_str(arguments)
             .unwrap_or_else(|error| panic!("{seed}: {error}: {arguments}"));
         let validator = jsonschema::validator_for(schema).expect("a schema");
-        let errors: Vec<String> = validator.iter_errors(&arguments).map(|e| e.to_string()).collect();
-        assert!(errors.is_empty(), "{seed}: {errors:?}: {arguments} of {schema}");
+        let errors: Vec<String> = validator
+            .iter_errors(&arguments)
+            .map(|e| e.to_string())
+            .collect();
+        assert!(
+            errors.is_empty(),
+            "{seed}: {errors:?}: {arguments} of {schema}"
+        );
     }
 }
 
 /// The called functions of a stream, joined.
 fn joined(text: &str) -> Vec<Value> {
     let mut functions: Vec<Value> = Vec::new();
-    let events = text.split("\n\n").filter_map(|event| event.strip_prefix("data: {"));
+    let events = text
+        .split("\n\n")
+        .filter_map(|event| event.strip_prefix("data: {"));
     for event in events {
         let event: Value = serde_json::from_str(&format!("{{{event}")).expect("JSON");
         let deltas = event["choices"][0]["delta"]["tool_calls"].as_array();

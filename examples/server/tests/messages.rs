@@ -35,7 +35,10 @@ fn joined(events: &[(String, Value)]) -> Value {
     let mut is_open = false;
     for (name, event) in events {
         assert_eq!(event["type"], json!(name));
-        let last = message["content"].as_array().map_or(0, Vec::len).saturating_sub(1);
+        let last = message["content"]
+            .as_array()
+            .map_or(0, Vec::len)
+            .saturating_sub(1);
         match name.as_str() {
             "message_start" => {
                 assert!(message.is_null());
@@ -116,9 +119,14 @@ async fn whole_and_streamed_messages_agree() {
     let counted = server.post(COUNT, &message(json!({}))).await.ok();
     assert_eq!(counted["input_tokens"], prompt_tokens);
 
-    let events = server.events(MESSAGES, &message(json!({"stream": true}))).await;
+    let events = server
+        .events(MESSAGES, &message(json!({"stream": true})))
+        .await;
     let streamed = joined(&events);
-    assert_eq!(events[0].1["message"]["usage"]["input_tokens"], prompt_tokens);
+    assert_eq!(
+        events[0].1["message"]["usage"]["input_tokens"],
+        prompt_tokens
+    );
     // All but the prompt's last token, which is always evaluated.
     let usage = &streamed["usage"];
     assert_eq!(usage["cache_read_input_tokens"], prompt_tokens - 1);
@@ -213,10 +221,17 @@ async fn errors_have_the_shape_of_the_api_and_name_the_field() {
         let answer = server.post(MESSAGES, &message(more)).await;
         assert_eq!(answer.status.as_u16(), status, "{field}: {}", answer.body);
         assert_eq!(answer.body["type"], "error");
-        let kind = if status == 404 { "not_found_error" } else { "invalid_request_error" };
+        let kind = if status == 404 {
+            "not_found_error"
+        } else {
+            "invalid_request_error"
+        };
         assert_eq!(answer.body["error"]["type"], kind, "{}", answer.body);
         let message = answer.body["error"]["message"].as_str().expect("text");
-        assert!(message.contains(&format!("`{field}`")) || status == 404, "{field}: {message}");
+        assert!(
+            message.contains(&format!("`{field}`")) || status == 404,
+            "{field}: {message}"
+        );
         assert!(answer.body["request_id"].is_string());
         assert!(answer.body["error"].get("param").is_none());
     };
@@ -226,28 +241,59 @@ async fn errors_have_the_shape_of_the_api_and_name_the_field() {
     check(json!({"temperature": -1}), 400, "temperature").await;
     check(json!({"messages": []}), 400, "messages").await;
     check(json!({"stop_sequences": [""]}), 400, "stop_sequences").await;
-    check(json!({"messages": [{"role": "assistant", "content": "x"}]}), 422, "messages").await;
+    check(
+        json!({"messages": [{"role": "assistant", "content": "x"}]}),
+        422,
+        "messages",
+    )
+    .await;
 
-    check(json!({"tools": [{"input_schema": {"type": "object"}}]}), 400, "tools[0].name").await;
+    check(
+        json!({"tools": [{"input_schema": {"type": "object"}}]}),
+        400,
+        "tools[0].name",
+    )
+    .await;
     check(json!({"tools": [clock(), clock()]}), 400, "tools[1].name").await;
-    check(json!({"tools": [{"name": "a"}]}), 400, "tools[0].input_schema").await;
+    check(
+        json!({"tools": [{"name": "a"}]}),
+        400,
+        "tools[0].input_schema",
+    )
+    .await;
     let server_tool = json!([{"type": "web_search_20250305", "name": "web_search"}]);
     check(json!({"tools": server_tool}), 422, "tools[0].type").await;
     let no_grammar = json!({"type": "object", "properties": {"x": {"type": 7}}});
     let no_grammar = json!([{"name": "a", "input_schema": no_grammar}]);
     let any = json!({"type": "any"});
-    check(json!({"tools": no_grammar, "tool_choice": any}), 422, "tools[0].input_schema").await;
+    check(
+        json!({"tools": no_grammar, "tool_choice": any}),
+        422,
+        "tools[0].input_schema",
+    )
+    .await;
     check(json!({"tool_choice": any}), 400, "tool_choice").await;
     let other = json!({"type": "tool", "name": "other"});
-    check(json!({"tools": [clock()], "tool_choice": other}), 400, "tool_choice").await;
+    check(
+        json!({"tools": [clock()], "tool_choice": other}),
+        400,
+        "tool_choice",
+    )
+    .await;
     let nameless = json!({"type": "tool"});
-    check(json!({"tools": [clock()], "tool_choice": nameless}), 400, "tool_choice.name").await;
+    check(
+        json!({"tools": [clock()], "tool_choice": nameless}),
+        400,
+        "tool_choice.name",
+    )
+    .await;
     let result = json!([{"type": "tool_result", "tool_use_id": "c1", "content": "noon"}]);
     let result = json!({"messages": [{"role": "user", "content": result}]});
     check(result, 400, "messages[0].content[0].tool_use_id").await;
 
     let budget = "thinking.budget_tokens";
-    let thinking = |kind: &str, tokens: u64| json!({"thinking": {"type": kind, "budget_tokens": tokens}});
+    let thinking =
+        |kind: &str, tokens: u64| json!({"thinking": {"type": kind, "budget_tokens": tokens}});
     check(thinking("enabled", 60), 400, budget).await;
     check(thinking("disabled", 10), 400, budget).await;
     let mut contradictory = json!({"thinking": {"type": "enabled"}});
@@ -256,12 +302,20 @@ async fn errors_have_the_shape_of_the_api_and_name_the_field() {
     let off = json!({"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}});
     server.post(MESSAGES, &message(off)).await.ok();
     let format = json!({"format": {"type": "json_schema", "schema": {"type": 7}}});
-    check(json!({"output_config": format}), 422, "output_config.format").await;
+    check(
+        json!({"output_config": format}),
+        422,
+        "output_config.format",
+    )
+    .await;
 
     let missing = server.post("/v1/messages/other", &json!({})).await;
     assert_eq!(missing.body["error"]["type"], "not_found_error");
     let chat = server.post("/v1/chat/completions", &json!({})).await;
-    assert_eq!(chat.body["error"]["param"], "messages", "others keep their shape");
+    assert_eq!(
+        chat.body["error"]["param"], "messages",
+        "others keep their shape"
+    );
 }
 
 #[tokio::test]
@@ -269,7 +323,9 @@ async fn key_may_come_in_its_own_header() {
     let server = Server::with("", "ann secret-a 1\n").await;
     let ask = async |name: &'static str, key: &'static str| {
         let mut request = post(MESSAGES, &message(json!({})));
-        request.headers_mut().insert(name, HeaderValue::from_static(key));
+        request
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(key));
         let version = HeaderValue::from_static("2023-06-01");
         request.headers_mut().insert("anthropic-version", version);
         Answer::of(server.send(request).await).await

@@ -33,13 +33,20 @@ fn with_tools(more: Value) -> Value {
 fn check_call(call: &Value) {
     let id = call["id"].as_str().expect("an id");
     assert_eq!(id.len(), 9, "{call}");
-    assert!(id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{call}");
+    assert!(
+        id.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+        "{call}"
+    );
     assert_eq!(call["type"], "function");
     let arguments = call["function"]["arguments"].as_str().expect("text");
     let arguments: Value = serde_json::from_str(arguments).expect("JSON");
     match call["function"]["name"].as_str() {
-        Some("clock") => assert!(["utc", "cet"].contains(&arguments["zone"].as_str().expect("text"))),
-        Some("turn") => assert!(["left", "right"].contains(&arguments["side"].as_str().expect("text"))),
+        Some("clock") => {
+            assert!(["utc", "cet"].contains(&arguments["zone"].as_str().expect("text")))
+        }
+        Some("turn") => {
+            assert!(["left", "right"].contains(&arguments["side"].as_str().expect("text")))
+        }
         _ => panic!("{call}"),
     }
 }
@@ -78,7 +85,12 @@ async fn required_calls_are_the_same_whole_and_streamed() {
     let calls = choice["message"]["tool_calls"].as_array().expect("calls");
     calls.iter().for_each(check_call);
 
-    let events = server.stream(CHAT, &with_tools(json!({"tool_choice": "required", "stream": true}))).await;
+    let events = server
+        .stream(
+            CHAT,
+            &with_tools(json!({"tool_choice": "required", "stream": true})),
+        )
+        .await;
     assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
     let last = events.last().expect("an event");
     assert_eq!(last["choices"][0]["finish_reason"], "tool_calls");
@@ -139,7 +151,9 @@ async fn log_probabilities_cover_calls_and_reasoning() {
     let answer = server.post(CHAT, &with_tools(forced)).await.ok();
     let content = answer["choices"][0]["logprobs"]["content"].as_array();
     let tokens = content.expect("log probabilities").len() as u64;
-    let all = answer["usage"]["completion_tokens"].as_u64().expect("a number");
+    let all = answer["usage"]["completion_tokens"]
+        .as_u64()
+        .expect("a number");
     // Tokens that the grammar forces are not sampled, and have none.
     assert!((1..=all).contains(&tokens), "{tokens} of {all}");
 }
@@ -166,7 +180,9 @@ async fn reasoning_is_parted_from_the_answer() {
     body["stream"] = json!(true);
     let events = server.stream(CHAT, &body).await;
     let join = |field: &str| -> String {
-        let deltas = events.iter().map(|event| &event["choices"][0]["delta"][field]);
+        let deltas = events
+            .iter()
+            .map(|event| &event["choices"][0]["delta"][field]);
         deltas.filter_map(Value::as_str).collect()
     };
     assert_eq!(join("reasoning_content"), reasoning);
@@ -176,7 +192,9 @@ async fn reasoning_is_parted_from_the_answer() {
         let text = event["choices"][0]["delta"][field].as_str();
         text.is_some_and(|text| !text.is_empty())
     };
-    let last_thought = events.iter().rposition(|event| has(event, "reasoning_content"));
+    let last_thought = events
+        .iter()
+        .rposition(|event| has(event, "reasoning_content"));
     let first_text = events.iter().position(|event| has(event, "content"));
     assert!(last_thought < first_text, "the reasoning comes first");
 }
@@ -201,7 +219,10 @@ async fn effort_turns_reasoning_on_and_off() {
         {"role": "user", "content": "x"},
     ]);
     let before = spell(json!({"messages": before})).await;
-    assert!(before.contains("assistant: <think>z</think>y\n"), "{before}");
+    assert!(
+        before.contains("assistant: <think>z</think>y\n"),
+        "{before}"
+    );
 }
 
 #[tokio::test]
@@ -226,22 +247,49 @@ async fn invalid_tools_calls_and_settings_are_rejected_by_name() {
     check(json!({"tools": twice}), 400, "tools[1].function.name").await;
     let parameters = "tools[0].function.parameters";
     check(json!({"tools": with_schema(json!([]))}), 400, parameters).await;
-    check(json!({"tools": with_schema(json!({"type": "string"}))}), 400, parameters).await;
+    check(
+        json!({"tools": with_schema(json!({"type": "string"}))}),
+        400,
+        parameters,
+    )
+    .await;
     let no_grammar = with_schema(json!({"type": "object", "properties": {"x": {"type": 7}}}));
-    check(json!({"tools": no_grammar, "tool_choice": "required"}), 422, parameters).await;
+    check(
+        json!({"tools": no_grammar, "tool_choice": "required"}),
+        422,
+        parameters,
+    )
+    .await;
     check(json!({"tool_choice": "required"}), 400, "tool_choice").await;
-    check(json!({"tools": tools(), "tool_choice": "any"}), 400, "tool_choice").await;
+    check(
+        json!({"tools": tools(), "tool_choice": "any"}),
+        400,
+        "tool_choice",
+    )
+    .await;
     let named = json!({"type": "function", "function": {"name": "other"}});
-    check(json!({"tools": tools(), "tool_choice": named}), 400, "tool_choice").await;
+    check(
+        json!({"tools": tools(), "tool_choice": named}),
+        400,
+        "tool_choice",
+    )
+    .await;
     let format = json!({"type": "json_object"});
-    check(json!({"tools": tools(), "response_format": format}), 422, "response_format").await;
+    check(
+        json!({"tools": tools(), "response_format": format}),
+        422,
+        "response_format",
+    )
+    .await;
 
-    let result = |id: Value| json!({"messages": [
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": null, "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}]},
-        {"role": "tool", "tool_call_id": id, "content": "noon"},
-    ]});
+    let result = |id: Value| {
+        json!({"messages": [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": id, "content": "noon"},
+        ]})
+    };
     let id = "messages[2].tool_call_id";
     check(result(json!("c2")), 400, id).await;
     check(result(Value::Null), 400, id).await;
@@ -250,11 +298,31 @@ async fn invalid_tools_calls_and_settings_are_rejected_by_name() {
     let effort = "reasoning_effort";
     check(json!({"reasoning_effort": "much"}), 400, effort).await;
     let on = json!({"enable_thinking": true});
-    check(json!({"reasoning_effort": "none", "chat_template_kwargs": on}), 400, effort).await;
+    check(
+        json!({"reasoning_effort": "none", "chat_template_kwargs": on}),
+        400,
+        effort,
+    )
+    .await;
     let other = json!({"reasoning_effort": "low"});
-    check(json!({"reasoning_effort": "high", "chat_template_kwargs": other}), 400, effort).await;
+    check(
+        json!({"reasoning_effort": "high", "chat_template_kwargs": other}),
+        400,
+        effort,
+    )
+    .await;
     let budget = "thinking_token_budget";
-    check(json!({"reasoning_effort": "none", "thinking_token_budget": 4}), 400, budget).await;
+    check(
+        json!({"reasoning_effort": "none", "thinking_token_budget": 4}),
+        400,
+        budget,
+    )
+    .await;
     let off = json!({"enable_thinking": false});
-    check(json!({"chat_template_kwargs": off, "thinking_token_budget": 4}), 400, budget).await;
+    check(
+        json!({"chat_template_kwargs": off, "thinking_token_budget": 4}),
+        400,
+        budget,
+    )
+    .await;
 }

@@ -153,11 +153,7 @@ const REASONING: [(&str, &str, &str, &str); 4] = [
 /// Marks of calls, by which a template is recognised. A template that contains several has the
 /// format of the first.
 const MARKED: [(&str, Option<&str>, Form); 6] = [
-    (
-        "<|tool_call_start|>",
-        Some("<|tool_call_end|>"),
-        Form::List,
-    ),
+    ("<|tool_call_start|>", Some("<|tool_call_end|>"), Form::List),
     (
         "<start_function_call>",
         Some("<end_function_call>"),
@@ -187,7 +183,10 @@ impl AnswerFormat {
     pub(super) fn recognize(source: &str, special: &dyn Fn(&str) -> Option<TokenId>) -> Self {
         let mark = |text: &str| Mark::new(text, special);
         let is_harmony = |text: &&str| source.contains(*text) && special(text).is_some();
-        if ["<|start|>", "<|channel|>", "<|message|>"].iter().all(is_harmony) {
+        if ["<|start|>", "<|channel|>", "<|message|>"]
+            .iter()
+            .all(is_harmony)
+        {
             return Self(Arc::new(harmony(mark)));
         }
         let reasoning = REASONING
@@ -248,9 +247,10 @@ impl AnswerFormat {
         let is_special = |mark: &Mark| mark.token.is_some();
         let in_calls = match &self.0.syntax {
             Syntax::Harmony(_) => true,
-            Syntax::Marked(marked) => marked.pairs.iter().any(|pair| {
-                is_special(&pair.open) || pair.close.as_ref().is_some_and(is_special)
-            }),
+            Syntax::Marked(marked) => marked
+                .pairs
+                .iter()
+                .any(|pair| is_special(&pair.open) || pair.close.as_ref().is_some_and(is_special)),
         };
         let in_reasoning = self
             .0

@@ -10,7 +10,9 @@
 
 use serde_json::{Value, json};
 
-use super::format::{AnswerFormat, Form, HarmonyMarks, Mark, Marked, Reasoning, ReasoningStart, Syntax};
+use super::format::{
+    AnswerFormat, Form, HarmonyMarks, Mark, Marked, Reasoning, ReasoningStart, Syntax,
+};
 use super::held_schema::held;
 use super::tools::{Tool, ToolChoice, ToolError, Tools};
 use crate::grammar::{AnswerGrammar, AnswerSchema, GrammarSource};
@@ -99,7 +101,10 @@ impl AnswerFormat {
             (Syntax::Harmony(marks), _) => {
                 let before = rules.analysis(marks, reasoning);
                 let (channel, message) = (spelled(&marks.channel), spelled(&marks.message));
-                rules.rule("start", &format!("{before} {channel} \"final\" {message} text"));
+                rules.rule(
+                    "start",
+                    &format!("{before} {channel} \"final\" {message} text"),
+                );
             }
             (Syntax::Marked(_), Some(marks)) => {
                 let before = rules.reasoning(marks, reasoning);
@@ -220,7 +225,10 @@ impl Rules {
         let pair = &marked.pairs[0];
         let open = spelled(&pair.open);
         let close = pair.close.as_ref().map_or_else(String::new, spelled);
-        let is_on_lines = pair.close.as_ref().is_some_and(|mark| mark.text == "</tool_call>");
+        let is_on_lines = pair
+            .close
+            .as_ref()
+            .is_some_and(|mark| mark.text == "</tool_call>");
         let line = if is_on_lines { "\"\\n\"" } else { "" };
         // What stands between the first opening mark and the end.
         let body = match marked.form {

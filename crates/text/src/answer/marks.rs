@@ -78,9 +78,9 @@ mod tests {
     fn text_before_an_end_is_released() {
         let check = |text: &str, released: &str, ended| {
             let (mut finder, mut out) = (EndFinder::default(), String::new());
-            let found = text.chars().any(|c| {
-                finder.push(c, &["\n</p>", "</p>"], |released| out.push(released))
-            });
+            let found = text
+                .chars()
+                .any(|c| finder.push(c, &["\n</p>", "</p>"], |released| out.push(released)));
             assert_eq!((out.as_str(), found), (released, ended), "{text}");
         };
         check("a</p>", "a", true);

@@ -237,8 +237,7 @@ impl MarkedParser {
         let is_text = matches!(self.phase, Phase::Text);
         if c.is_whitespace() || c == ';' && self.is_after_bare {
             // Other white space would begin no line of a grammar's.
-            self.is_line_start =
-                c == '\n' || self.is_line_start && matches!(c, ' ' | '\t' | ';');
+            self.is_line_start = c == '\n' || self.is_line_start && matches!(c, ' ' | '\t' | ';');
             self.spaces.push(c);
             if self.spaces.len() > SPACES_BYTES_MAX {
                 self.release_spaces(parts);

@@ -74,7 +74,11 @@ impl AnswerGrammar {
     pub(super) fn lark(&self) -> String {
         let mut lark = self.0.rules.clone();
         for schema in &self.0.schemas {
-            lark.push_str(&format!("{}: %json {}\n", schema.rule, schema.with_options()));
+            lark.push_str(&format!(
+                "{}: %json {}\n",
+                schema.rule,
+                schema.with_options()
+            ));
         }
         lark
     }

@@ -124,7 +124,8 @@ impl GrammarSource {
                 let bytes = values.map(expression_bytes).sum();
                 self.check("bytes of patterns", bytes, Self::EXPRESSION_BYTES_MAX)?;
                 if is_judged {
-                    let judged = cost::judge_schemas(answer.schemas().map(AnswerSchema::value), limits);
+                    let judged =
+                        cost::judge_schemas(answer.schemas().map(AnswerSchema::value), limits);
                     judged.map_err(|(index, bound)| answer.name_tool(index, too_dear(bound)))?;
                 }
                 TopLevelGrammar::from_lark(answer.lark())

@@ -142,7 +142,9 @@ pub(super) async fn whole(
     let answers_and_end = answers.whole().await?;
     let mut message = MessageBody::new(app, answers.usage().into());
     for answer in answers_and_end {
-        message.content.extend(answer.items.into_iter().filter_map(block));
+        message
+            .content
+            .extend(answer.items.into_iter().filter_map(block));
         if let Some(end) = answer.end {
             message.stop = Stop::new(end, stop_strings);
         }
@@ -206,7 +208,11 @@ mod tests {
     #[test]
     fn cached_tokens_are_no_input_tokens() {
         let mut usage = Usage::default();
-        (usage.prompt_tokens, usage.cached_tokens, usage.output_tokens) = (10, 7, 3);
+        (
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.output_tokens,
+        ) = (10, 7, 3);
         let usage = MessageUsage::from(usage);
         assert_eq!(usage.input_tokens, 3);
         assert_eq!(usage.cache_read_input_tokens, 7);

@@ -58,7 +58,10 @@ struct Block {
 /// The schema of a block.
 #[derive(JsonSchema)]
 #[schemars(rename = "ContentBlock", tag = "type", rename_all = "snake_case")]
-#[allow(dead_code, reason = "only its schema is used: blocks are checked by hand")]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: blocks are checked by hand"
+)]
 enum BlockSchema {
     Text {
         text: String,
@@ -86,7 +89,10 @@ enum BlockSchema {
 /// The schema of a result: text, or a list of text blocks.
 #[derive(JsonSchema)]
 #[schemars(inline, untagged)]
-#[allow(dead_code, reason = "only its schema is used: blocks are checked by hand")]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: blocks are checked by hand"
+)]
 enum ResultSchema {
     Text(String),
     Blocks(Vec<TextSchema>),
@@ -94,7 +100,10 @@ enum ResultSchema {
 
 #[derive(JsonSchema)]
 #[schemars(inline)]
-#[allow(dead_code, reason = "only its schema is used: blocks are checked by hand")]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: blocks are checked by hand"
+)]
 struct TextSchema {
     #[serde(rename = "type")]
     #[schemars(extend("const" = "text"))]
@@ -172,11 +181,7 @@ fn append_user(
 }
 
 /// The message of an earlier answer: reasoning, text and calls.
-fn assistant(
-    blocks: Vec<Block>,
-    path: &str,
-    history: &mut History,
-) -> Result<Message, ApiError> {
+fn assistant(blocks: Vec<Block>, path: &str, history: &mut History) -> Result<Message, ApiError> {
     let (mut texts, mut thoughts, mut calls) = (Vec::new(), Vec::new(), Vec::new());
     for (index, block) in (0..).zip(blocks) {
         let path = format!("{path}[{index}]");
@@ -345,7 +350,11 @@ mod tests {
             {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "noon"}]},
             {"type": "text", "text": "And"}, {"type": "text", "text": "then?"},
         ]});
-        let messages = messages(&[json!({"role": "user", "content": "What time?"}), called(), result]);
+        let messages = messages(&[
+            json!({"role": "user", "content": "What time?"}),
+            called(),
+            result,
+        ]);
         let messages = messages.expect("a conversation");
         let roles: Vec<&str> = messages.iter().map(|message| &*message.role).collect();
         assert_eq!(roles, ["user", "assistant", "tool", "user"]);
@@ -373,10 +382,17 @@ mod tests {
         let unknown = json!({"type": "tool_result", "tool_use_id": "c2"});
         check(user(unknown), &path("tool_use_id"));
         check(user(json!({"type": "tool_result"})), &path("tool_use_id"));
-        let image = json!({"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "image"}]});
+        let image =
+            json!({"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "image"}]});
         check(user(image), &path("content[0].type"));
-        check(json!({"role": "user", "content": []}), "messages[1].content");
+        check(
+            json!({"role": "user", "content": []}),
+            "messages[1].content",
+        );
         let input = json!({"type": "tool_use", "id": "a", "name": "b", "input": 1});
-        check(json!({"role": "assistant", "content": [input]}), &path("input"));
+        check(
+            json!({"role": "assistant", "content": [input]}),
+            &path("input"),
+        );
     }
 }

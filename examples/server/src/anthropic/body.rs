@@ -206,7 +206,6 @@ impl Turn {
     }
 }
 
-
 impl OutputConfig {
     fn grammar(self) -> Result<Option<GrammarSource>, ApiError> {
         let Some(format) = self.format else {

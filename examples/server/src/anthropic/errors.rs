@@ -96,7 +96,9 @@ pub(crate) fn reshape(path: &str, request_id: &str, mut response: Response) -> R
     }
     let body = Json(ErrorBody::new(&error, Some(request_id)));
     let mut reshaped = (error.status, body).into_response();
-    let retry_after = response.headers_mut().remove(axum::http::header::RETRY_AFTER);
+    let retry_after = response
+        .headers_mut()
+        .remove(axum::http::header::RETRY_AFTER);
     if let Some(retry_after) = retry_after {
         let headers = reshaped.headers_mut();
         headers.insert(axum::http::header::RETRY_AFTER, retry_after);

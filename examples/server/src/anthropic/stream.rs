@@ -51,7 +51,10 @@ struct Streaming {
 pub(super) fn streamed(app: Arc<App>, answers: Answers, stop_strings: Vec<String>) -> Response {
     let usage = MessageUsage::of_prompt(answers.prompt_tokens());
     let message = MessageBody::new(&app, usage);
-    let start = [MessageEvent::MessageStart { message }, MessageEvent::Ping {}];
+    let start = [
+        MessageEvent::MessageStart { message },
+        MessageEvent::Ping {},
+    ];
     let streaming = Streaming {
         answers,
         blocks: Blocks::default(),

@@ -20,7 +20,10 @@ pub(crate) struct InputTool(Value);
 /// The schema of a tool.
 #[derive(JsonSchema)]
 #[schemars(rename = "InputTool")]
-#[allow(dead_code, reason = "only its schema is used: tools are checked by hand")]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: tools are checked by hand"
+)]
 struct ToolSchema {
     /// Tools that the server runs are answered with 422
     #[serde(rename = "type")]

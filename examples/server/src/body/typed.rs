@@ -30,11 +30,6 @@ impl<'a> Typed<'a> {
         &self.path
     }
 
-    /// Whether there is a value.
-    pub(crate) fn is_present(&self) -> bool {
-        self.value.is_some()
-    }
-
     /// A member of an object.
     ///
     /// # Errors
@@ -80,7 +75,9 @@ impl<'a> Typed<'a> {
 
     /// An object, if there is one.
     pub(crate) fn optional_object(&self) -> Result<Option<&'a Value>, ApiError> {
-        self.optional("an object", |value| Some(value).filter(|value| value.is_object()))
+        self.optional("an object", |value| {
+            Some(value).filter(|value| value.is_object())
+        })
     }
 
     /// The value, if it has the kind that `read` reads.
@@ -136,11 +133,17 @@ mod tests {
         let a = typed.member("a").expect("an object");
         let b = a.member("b").expect("an object");
         let error = b.text().expect_err("no text");
-        assert_eq!(message(error), "`tools[2].a.b` is a number; expected a string");
+        assert_eq!(
+            message(error),
+            "`tools[2].a.b` is a number; expected a string"
+        );
         let missing = a.member("n").expect("an object");
         assert_eq!(missing.optional_text().ok(), Some(None));
         let error = missing.text().expect_err("no text");
-        assert_eq!(message(error), "`tools[2].a.n` is missing; expected a string");
+        assert_eq!(
+            message(error),
+            "`tools[2].a.n` is missing; expected a string"
+        );
         let text = typed.member("t").expect("an object");
         assert_eq!(text.text().ok(), Some("x"));
         let error = text.member("x").expect_err("no object");

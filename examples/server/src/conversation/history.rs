@@ -32,9 +32,8 @@ impl History {
         match self.calls.get(id) {
             Some(tool) => Ok(tool),
             None => {
-                let message = format!(
-                    "`{field}` is {id:?}; expected the id of a call in an earlier message"
-                );
+                let message =
+                    format!("`{field}` is {id:?}; expected the id of a call in an earlier message");
                 Err(ApiError::field(field, message))
             }
         }
@@ -66,7 +65,9 @@ impl History {
 
 /// Gives an assistant's message its reasoning, as templates read it.
 pub(crate) fn set_reasoning(message: &mut Message, reasoning: &str) {
-    message.more.insert("reasoning_content".to_owned(), json!(reasoning));
+    message
+        .more
+        .insert("reasoning_content".to_owned(), json!(reasoning));
 }
 
 /// A call of an assistant's message, as templates read it. Arguments are JSON where they parse.

@@ -29,7 +29,8 @@ pub(super) fn prompt_end(template: &ChatTemplate, chat: &Chat) -> String {
         _ => after_user.clone(),
     };
     let with_system = [system(chat), messages.clone()].concat();
-    let ends = [with_system, messages, after_user].map(|messages| end_of(template, &short(messages)));
+    let ends =
+        [with_system, messages, after_user].map(|messages| end_of(template, &short(messages)));
     ends.into_iter().flatten().next().unwrap_or_default()
 }
 
@@ -58,10 +59,12 @@ fn switches(chat: &Chat) -> std::collections::BTreeMap<String, Value> {
 
 fn system(chat: &Chat) -> Vec<Message> {
     let first = chat.messages.first();
-    let first = first.filter(|first| {
-        first.role == "system" && first.content.len() <= SYSTEM_BYTES_MAX
-    });
-    first.map(|first| Message::system(&*first.content)).into_iter().collect()
+    let first =
+        first.filter(|first| first.role == "system" && first.content.len() <= SYSTEM_BYTES_MAX);
+    first
+        .map(|first| Message::system(&*first.content))
+        .into_iter()
+        .collect()
 }
 
 /// A conversation that ends with the result of a call.

@@ -84,6 +84,14 @@ impl Reasoning {
         Ok(())
     }
 
+    /// Turns the reasoning off where no setting says anything about it: an answer that is held to
+    /// a form from its first token on has none.
+    pub(super) fn turn_off(variables: &mut BTreeMap<String, Value>) {
+        for switch in SWITCHES {
+            variables.entry(switch.to_owned()).or_insert(json!(false));
+        }
+    }
+
     fn check(
         self,
         variables: &BTreeMap<String, Value>,
@@ -94,7 +102,9 @@ impl Reasoning {
             Err(ApiError::field(field, message))
         };
         let is_off = self.switch() == Some(false)
-            || SWITCHES.iter().any(|switch| variables.get(*switch) == Some(&json!(false)));
+            || SWITCHES
+                .iter()
+                .any(|switch| variables.get(*switch) == Some(&json!(false)));
         if let Some(tokens) = self.tokens_max.filter(|_| is_off) {
             let other = "reasoning that is turned off";
             return contradicts(names.reasoning_tokens_max, &tokens.to_string(), other);
@@ -113,7 +123,9 @@ impl Reasoning {
             None => (names.reasoning_switch, is_enabled.to_string()),
         };
         for switch in SWITCHES {
-            let set = variables.get(switch).filter(|set| **set != json!(is_enabled));
+            let set = variables
+                .get(switch)
+                .filter(|set| **set != json!(is_enabled));
             if let Some(set) = set {
                 let other = format!("`{}.{switch}`, which is {set}", names.template_variables);
                 return contradicts(field, &found, &other);

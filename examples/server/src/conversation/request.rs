@@ -88,8 +88,7 @@ impl ConversationRequest {
         let is_parallel = tools.as_ref().is_none_or(|tools| tools.is_parallel);
         let tools = tools.as_ref().map(|tools| &tools.tools);
         let streams = OutputStreams::submit(&app.engine, vec![request], caller, log).await;
-        let streams =
-            streams.map_err(|error| names.submit_error(error, &grammar_field, tools))?;
+        let streams = streams.map_err(|error| names.submit_error(error, &grammar_field, tools))?;
         let parser = || Some(format?.parser(&reading.as_ref()?.prompt_end, tools));
         let answers = Answers::new(streams, parser, is_parallel, grammar_field);
         Ok(answers.observed(&app.activity))
@@ -98,6 +97,9 @@ impl ConversationRequest {
     /// Adds the tools and the settings of reasoning to what the template gets.
     fn complete_chat(&mut self, format: Option<&AnswerFormat>) -> Result<(), ApiError> {
         self.reasoning.apply(&mut self.chat.variables, self.names)?;
+        if self.output_format.is_some() {
+            Reasoning::turn_off(&mut self.chat.variables);
+        }
         match format {
             Some(format) if !format.template_knows_tools() => {
                 let tools = self.tools.as_ref().map(|tools| &tools.tools);

@@ -113,7 +113,10 @@ fn check_choice(choice: &ToolChoice, tools: &Tools, names: &FieldNames) -> Resul
     let field = names.tool_choice;
     match choice {
         ToolChoice::Required if tools.is_empty() => {
-            let message = format!("`{field}` requires a call, and `{}` has no tool", names.tools);
+            let message = format!(
+                "`{field}` requires a call, and `{}` has no tool",
+                names.tools
+            );
             Err(ApiError::field(field, message))
         }
         ToolChoice::Named(name) if tools.get(name).is_none() => {

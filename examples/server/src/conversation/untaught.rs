@@ -42,7 +42,9 @@ fn write_calls(message: &mut Message, format: &AnswerFormat) {
         (name, arguments)
     });
     let calls: Vec<(&str, String)> = calls.collect();
-    let calls = calls.iter().map(|(name, arguments)| (*name, arguments.as_str()));
+    let calls = calls
+        .iter()
+        .map(|(name, arguments)| (*name, arguments.as_str()));
     let calls = format.written_calls(calls);
     let before = if message.content.is_empty() { "" } else { "\n" };
     message.content = format!("{}{before}{calls}", message.content);
@@ -60,7 +62,7 @@ fn write_result(message: &mut Message) {
 
 #[cfg(test)]
 mod tests {
-    use motet::text::{ChatTemplate, GgufVocabulary, Tool, Tokenizer};
+    use motet::text::{ChatTemplate, GgufVocabulary, Tokenizer, Tool};
     use serde_json::json;
 
     use super::*;
@@ -97,7 +99,11 @@ mod tests {
             panic!("{} messages", chat.messages.len());
         };
         assert_eq!(system.role, "system");
-        assert!(system.content.contains("Tells the time."), "{}", system.content);
+        assert!(
+            system.content.contains("Tells the time."),
+            "{}",
+            system.content
+        );
         let written = "Let me look.\n{\"name\": \"clock\", \"arguments\": {\"zone\":2}}";
         assert_eq!(called.content, written);
         assert!(called.more.is_empty());

@@ -72,12 +72,6 @@ impl WholeAnswer {
         });
         texts.collect()
     }
-
-    /// Whether it has a call.
-    pub(crate) fn has_calls(&self) -> bool {
-        let is_call = |item: &AnswerItem| matches!(item, AnswerItem::Call { .. });
-        self.items.iter().any(is_call)
-    }
 }
 
 impl Answers {

@@ -15,9 +15,7 @@ use serde::Serialize;
 
 use super::parameters::Delivery;
 use crate::app::{App, now};
-use crate::conversation::{
-    AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken, WholeAnswer,
-};
+use crate::conversation::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken, WholeAnswer};
 use crate::error::ApiError;
 
 /// After this time without output, a comment keeps the connection open.
@@ -427,9 +425,7 @@ impl<S: Shape> Streaming<S> {
                 });
                 Some(event(&part))
             }
-            AnswerEvent::Ended { end, .. } => {
-                Some(self.part(number, self.shape.last(), Some(end)))
-            }
+            AnswerEvent::Ended { end, .. } => Some(self.part(number, self.shape.last(), Some(end))),
             // The status was already sent, so the error is the last event.
             AnswerEvent::Failed(error) => {
                 self.stage = Stage::Finished;

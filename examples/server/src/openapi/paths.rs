@@ -94,7 +94,9 @@ pub(super) fn paths(app: &App) -> Value {
 /// The errors by status.
 pub(super) fn errors() -> Map<String, Value> {
     let shapes = [("", "Error"), (MESSAGES, "MessagesError")];
-    let all = shapes.into_iter().flat_map(|shape| ERRORS.map(|error| (shape, error)));
+    let all = shapes
+        .into_iter()
+        .flat_map(|shape| ERRORS.map(|error| (shape, error)));
     let responses = all.map(|((prefix, schema), (status, when))| {
         let mut response = json(when, schema);
         if status == 429 {

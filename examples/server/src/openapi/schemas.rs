@@ -79,7 +79,10 @@ fn answers() -> Map<String, Value> {
         ("ResponseDeleted", Deleted::json_schema(of)),
         ("AnthropicMessage", MessageBody::json_schema(of)),
         ("MessageEvent", MessageEvent::json_schema(of)),
-        ("MessagesError", anthropic::errors::ErrorBody::json_schema(of)),
+        (
+            "MessagesError",
+            anthropic::errors::ErrorBody::json_schema(of),
+        ),
         ("CountedTokens", anthropic::CountedTokens::json_schema(of)),
         ("Models", Models::json_schema(of)),
         ("Model", Model::json_schema(of)),

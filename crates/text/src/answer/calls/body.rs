@@ -17,7 +17,9 @@ pub(in crate::answer) struct MarkedReader {
 enum Stage {
     Before,
     Single(Single),
-    List { item: Item },
+    List {
+        item: Item,
+    },
     Xml(XmlReader),
     After,
     /// This many bytes of the closing mark are there.

@@ -111,9 +111,7 @@ impl LooseReader {
             State::KeyWord => self.read_key_word(c, calls),
             _ if c.is_whitespace() => Progress::More,
             State::Key { is_first } => self.begin_key(c, is_first, calls),
-            State::Separator if c == self.separator() => {
-                self.go(State::Value { is_first: false })
-            }
+            State::Separator if c == self.separator() => self.go(State::Value { is_first: false }),
             State::Value { is_first } => self.begin_value(c, is_first, calls),
             State::Next => self.next(c, calls),
             State::Separator => Progress::Failed,
@@ -314,7 +312,9 @@ impl LooseReader {
 
     fn read_opening(&mut self, c: char, is_key: bool, calls: &mut Calls<'_>) -> Progress {
         self.word.push(c);
-        let mut begun = TEXT_MARKS.iter().filter(|mark| mark.starts_with(&self.word));
+        let mut begun = TEXT_MARKS
+            .iter()
+            .filter(|mark| mark.starts_with(&self.word));
         match begun.next() {
             Some(&mark) if mark == self.word => {
                 calls.arguments("\"");

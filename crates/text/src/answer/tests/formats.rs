@@ -8,14 +8,19 @@ use crate::answer::{AnswerFormat, ReasoningStart};
 fn check(name: &str, prompt_end: &str, text: &str, expected: &str) {
     let format = family(name);
     assert_eq!(read(&format, prompt_end, text), expected, "{name}: {text}");
-    let ends = text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()]);
+    let ends = text
+        .char_indices()
+        .map(|(at, c)| &text[at..at + c.len_utf8()]);
     let single = parts(&format, prompt_end, Some(&tools()), ends);
     assert_eq!(shown(&single), expected, "{name}, by characters: {text}");
 }
 
 /// Answers of one call and of two, by family.
 pub(super) const CALLS: [(&str, &str); 14] = [
-    ("plain", r#"{"name": "weather", "arguments": {"city": "Bern"}}"#),
+    (
+        "plain",
+        r#"{"name": "weather", "arguments": {"city": "Bern"}}"#,
+    ),
     (
         "qwen2.5",
         "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>",
@@ -24,7 +29,10 @@ pub(super) const CALLS: [(&str, &str); 14] = [
         "qwen3-coder",
         "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n</function>\n</tool_call>",
     ),
-    ("llama3", r#"{"name": "weather", "parameters": {"city": "Bern"}}"#),
+    (
+        "llama3",
+        r#"{"name": "weather", "parameters": {"city": "Bern"}}"#,
+    ),
     (
         "llama3",
         r#"<|python_tag|>{"name": "weather", "parameters": {"city": "Bern"}}"#,
@@ -33,7 +41,10 @@ pub(super) const CALLS: [(&str, &str); 14] = [
         "mistral-nemo",
         r#"[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Bern"}, "id": "abcdefghi"}]"#,
     ),
-    ("ministral-3", r#"[TOOL_CALLS]weather[ARGS]{"city": "Bern"}"#),
+    (
+        "ministral-3",
+        r#"[TOOL_CALLS]weather[ARGS]{"city": "Bern"}"#,
+    ),
     (
         "granite-3.3",
         r#"<|tool_call|>[{"name": "weather", "arguments": {"city": "Bern"}}]"#,
@@ -46,12 +57,18 @@ pub(super) const CALLS: [(&str, &str); 14] = [
         "lfm2",
         r#"<|tool_call_start|>[weather(city="Bern")]<|tool_call_end|>"#,
     ),
-    ("lfm2", r#"<|tool_call_start|>[weather(city='Bern')]<|tool_call_end|>"#),
+    (
+        "lfm2",
+        r#"<|tool_call_start|>[weather(city='Bern')]<|tool_call_end|>"#,
+    ),
     (
         "functiongemma",
         "<start_function_call>call:weather{city:<escape>Bern<escape>}<end_function_call>",
     ),
-    ("gemma4", "<|tool_call>call:weather{city:<|\"|>Bern<|\"|>}<tool_call|>"),
+    (
+        "gemma4",
+        "<|tool_call>call:weather{city:<|\"|>Bern<|\"|>}<tool_call|>",
+    ),
     (
         "gpt-oss",
         r#"<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Bern"}"#,
@@ -150,9 +167,19 @@ fn plain_calls_are_read_in_fenced_blocks() {
     check("plain", "", &format!("```json\n{call}\n```"), "0 now({})");
     let text = format!("Here:\n\n```tool_call\n[{call}]\n```\nDone.");
     check("plain", "", &text, "text: Here:\n0 now({})\ntext: Done.");
-    check("plain", "", "[weather(city='Bern')]", "0 weather({\"city\": \"Bern\"})");
+    check(
+        "plain",
+        "",
+        "[weather(city='Bern')]",
+        "0 weather({\"city\": \"Bern\"})",
+    );
     // A block of another language, or of other JSON, is text.
-    for text in ["```json\n{\"a\": 1}\n```", "```rust\nfn main() {}\n```", "{\"a\": 1}", "[1, 2]"] {
+    for text in [
+        "```json\n{\"a\": 1}\n```",
+        "```rust\nfn main() {}\n```",
+        "{\"a\": 1}",
+        "[1, 2]",
+    ] {
         check("plain", "", text, &format!("text: {text}"));
     }
     check("qwen2.5", "", call, "0 now({})");
@@ -177,14 +204,23 @@ fn malformed_calls_are_text() {
     for (name, text) in [
         ("qwen2.5", "<tool_call>\nnow\n</tool_call> and more"),
         ("qwen2.5", "<tool_call>{\"name\": 7}</tool_call>"),
-        ("qwen2.5", "<tool_call>{\"name\": \"now\", \"arguments\": [1]}</tool_call>"),
+        (
+            "qwen2.5",
+            "<tool_call>{\"name\": \"now\", \"arguments\": [1]}</tool_call>",
+        ),
         ("qwen2.5", "<tool_call></tool_call>"),
         ("qwen2.5", "a <tool_cal> b <"),
         ("qwen3-coder", "<tool_call>\n<parameter=a>\n</tool_call>"),
         ("mistral-nemo", "[TOOL_CALLS][]"),
         ("mistral-nemo", "[TOOL_CALLS][1, 2]"),
-        ("lfm2", "<|tool_call_start|>[weather(\"Bern\")]<|tool_call_end|>"),
-        ("functiongemma", "<start_function_call>weather<end_function_call>"),
+        (
+            "lfm2",
+            "<|tool_call_start|>[weather(\"Bern\")]<|tool_call_end|>",
+        ),
+        (
+            "functiongemma",
+            "<start_function_call>weather<end_function_call>",
+        ),
     ] {
         check(name, "", text, &format!("text: {text}"));
     }
@@ -209,7 +245,11 @@ fn cut_calls_end_as_incomplete_ones() {
             "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}",
             "0 now({})",
         ),
-        ("qwen2.5", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}", "0 now({})"),
+        (
+            "qwen2.5",
+            "<tool_call>\n{\"name\": \"now\", \"arguments\": {}",
+            "0 now({})",
+        ),
         // No JSON any more: the rest is text.
         (
             "qwen2.5",
@@ -243,14 +283,24 @@ fn cut_calls_end_as_incomplete_ones() {
 
 #[test]
 fn values_of_xml_have_the_types_of_the_schema() {
-    let call = |inner: &str| format!("<tool_call>\n<function=weather>\n{inner}</function>\n</tool_call>");
+    let call =
+        |inner: &str| format!("<tool_call>\n<function=weather>\n{inner}</function>\n</tool_call>");
     for (inner, expected) in [
         ("<parameter=city>\n12\n</parameter>\n", r#"{"city": "12"}"#),
         ("<parameter=days>\n12\n</parameter>\n", r#"{"days": 12}"#),
-        ("<parameter=days>\nfew\n</parameter>\n", r#"{"days": "few"}"#),
-        ("<parameter=note>\nnull\n</parameter>\n", r#"{"note": null}"#),
+        (
+            "<parameter=days>\nfew\n</parameter>\n",
+            r#"{"days": "few"}"#,
+        ),
+        (
+            "<parameter=note>\nnull\n</parameter>\n",
+            r#"{"note": null}"#,
+        ),
         ("<parameter=note>\n3\n</parameter>\n", r#"{"note": "3"}"#),
-        ("<parameter=list>\n[1, \"a\"]\n</parameter>\n", r#"{"list": [1, "a"]}"#),
+        (
+            "<parameter=list>\n[1, \"a\"]\n</parameter>\n",
+            r#"{"list": [1, "a"]}"#,
+        ),
         ("<parameter=other>True</parameter>\n", r#"{"other": true}"#),
         (
             "<parameter=city>\nA \"b\"\n\\</p>\n\n</parameter>\n<parameter=days>1</parameter>",
@@ -259,7 +309,12 @@ fn values_of_xml_have_the_types_of_the_schema() {
         ("<parameter=city>\n</parameter>\n", r#"{"city": ""}"#),
         ("", "{}"),
     ] {
-        check("qwen3-coder", "", &call(inner), &format!("0 weather({expected})"));
+        check(
+            "qwen3-coder",
+            "",
+            &call(inner),
+            &format!("0 weather({expected})"),
+        );
     }
     // The grammar's form is read in the same marks.
     let text = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
@@ -271,23 +326,45 @@ fn values_of_python_and_gemma_become_json() {
     let python = |inner: &str| format!("<|tool_call_start|>[weather({inner})]<|tool_call_end|>");
     for (inner, expected) in [
         ("days=3, note=None", r#"{"days": 3, "note": null}"#),
-        ("list=[True, false, 1.5, -2]", r#"{"list": [true, false, 1.5, -2]}"#),
+        (
+            "list=[True, false, 1.5, -2]",
+            r#"{"list": [true, false, 1.5, -2]}"#,
+        ),
         ("list=[]", r#"{"list": []}"#),
         (r#"city="a\"b\n\x41\u00e9\q""#, r#"{"city": "a\"b\nAé\\q"}"#),
         ("city='it\\'s \"so\"'", r#"{"city": "it's \"so\""}"#),
-        ("a={'b': [{}], \"c\": .5}", r#"{"a": {"b": [{}], "c": 0.5}}"#),
+        (
+            "a={'b': [{}], \"c\": .5}",
+            r#"{"a": {"b": [{}], "c": 0.5}}"#,
+        ),
         ("days = 1 , city = ''", r#"{"days": 1, "city": ""}"#),
         ("days=1_000", r#"{"days": 1000.0}"#),
     ] {
-        check("lfm2", "", &python(inner), &format!("0 weather({expected})"));
+        check(
+            "lfm2",
+            "",
+            &python(inner),
+            &format!("0 weather({expected})"),
+        );
     }
     let gemma = |inner: &str| format!("<|tool_call>call:weather{{{inner}}}<tool_call|>");
     for (inner, expected) in [
-        ("days:3,city:<|\"|>a \"b\" {c}<|\"|>", r#"{"days": 3, "city": "a \"b\" {c}"}"#),
-        ("list:[<|\"|>x<|\"|>,{k:true}]", r#"{"list": ["x", {"k": true}]}"#),
+        (
+            "days:3,city:<|\"|>a \"b\" {c}<|\"|>",
+            r#"{"days": 3, "city": "a \"b\" {c}"}"#,
+        ),
+        (
+            "list:[<|\"|>x<|\"|>,{k:true}]",
+            r#"{"list": ["x", {"k": true}]}"#,
+        ),
         ("city:<|\"|>a<|\"b<|\"|>", r#"{"city": "a<|\"b"}"#),
     ] {
-        check("gemma4", "", &gemma(inner), &format!("0 weather({expected})"));
+        check(
+            "gemma4",
+            "",
+            &gemma(inner),
+            &format!("0 weather({expected})"),
+        );
     }
 }
 
@@ -301,17 +378,52 @@ fn line_ends_in_strings_are_escaped() {
 fn reasoning_is_parted_from_the_answer() {
     let call = "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>";
     for (name, prompt_end, text, expected) in [
-        ("qwen3", "", "<think>\nHm.\n</think>\n\nYes.", "reasoning: Hm.\ntext: Yes."),
+        (
+            "qwen3",
+            "",
+            "<think>\nHm.\n</think>\n\nYes.",
+            "reasoning: Hm.\ntext: Yes.",
+        ),
         ("qwen3", "assistant\n", "Yes <think>.", "text: Yes <think>."),
-        ("qwen3", "<think>\n", "Hm.\n\nSo.\n</think>\n\nYes.", "reasoning: Hm.\n\nSo.\ntext: Yes."),
+        (
+            "qwen3",
+            "<think>\n",
+            "Hm.\n\nSo.\n</think>\n\nYes.",
+            "reasoning: Hm.\n\nSo.\ntext: Yes.",
+        ),
         ("qwen3", "<think>\n\n</think>\n\n", "Yes.", "text: Yes."),
         ("qwen3", "<think>\n", "Hm", "reasoning: Hm"),
         ("qwen3", "", "\n<thin", "text: \n<thin"),
-        ("qwen3", "", &format!("<think>{call}</think>{call}"), &format!("reasoning: {call}\n0 now({{}})")),
-        ("deepseek-r1", "<think>\n", "Hm.</think>Yes.", "reasoning: Hm.\ntext: Yes."),
-        ("seed", "", "<seed:think>a<b</seed:think>c", "reasoning: a<b\ntext: c"),
-        ("ministral-3", "", "[THINK]a[/b[/THINK]c[TOOL_CALLS]now[ARGS]{}", "reasoning: a[/b\ntext: c\n0 now({})"),
-        ("gemma4", "", "<|channel>thought\nHm.\n<channel|>Yes.", "reasoning: Hm.\ntext: Yes."),
+        (
+            "qwen3",
+            "",
+            &format!("<think>{call}</think>{call}"),
+            &format!("reasoning: {call}\n0 now({{}})"),
+        ),
+        (
+            "deepseek-r1",
+            "<think>\n",
+            "Hm.</think>Yes.",
+            "reasoning: Hm.\ntext: Yes.",
+        ),
+        (
+            "seed",
+            "",
+            "<seed:think>a<b</seed:think>c",
+            "reasoning: a<b\ntext: c",
+        ),
+        (
+            "ministral-3",
+            "",
+            "[THINK]a[/b[/THINK]c[TOOL_CALLS]now[ARGS]{}",
+            "reasoning: a[/b\ntext: c\n0 now({})",
+        ),
+        (
+            "gemma4",
+            "",
+            "<|channel>thought\nHm.\n<channel|>Yes.",
+            "reasoning: Hm.\ntext: Yes.",
+        ),
         ("qwen2.5", "", "<think>a</think>", "text: <think>a</think>"),
     ] {
         check(name, prompt_end, text, expected);
@@ -337,7 +449,11 @@ fn channels_are_parted() {
             "<|channel|>commentary<|message|>First.<|end|><|start|>assistant to=functions.now<|channel|>commentary <|constrain|>json<|message|>{}<|call|>",
             "text: First.\n0 now({})",
         ),
-        (answer, "<|channel|>commentary to=functions.now<|message|><|call|>", "0 now({})"),
+        (
+            answer,
+            "<|channel|>commentary to=functions.now<|message|><|call|>",
+            "0 now({})",
+        ),
         (answer, "No channel.", "text: No channel."),
         (answer, "<|channel|>final", ""),
         (
@@ -389,9 +505,15 @@ fn formats_say_what_they_need() {
     assert_eq!(start("<think>\n\n</think>\n\n"), ReasoningStart::Absent);
     assert_eq!(family("plain").reasoning_start(""), ReasoningStart::Absent);
     let marks = qwen.reasoning_marks().expect("it reasons");
-    assert_eq!((&*marks.open, &*marks.ending), ("<think>", "\n</think>\n\n"));
+    assert_eq!(
+        (&*marks.open, &*marks.ending),
+        ("<think>", "\n</think>\n\n")
+    );
     let harmony = family("gpt-oss");
-    assert_eq!(harmony.reasoning_start("<|start|>assistant"), ReasoningStart::Possible);
+    assert_eq!(
+        harmony.reasoning_start("<|start|>assistant"),
+        ReasoningStart::Possible
+    );
     // A template in words of its own has no channels if its vocabulary has no such tokens.
     let words = AnswerFormat::recognize("<|start|><|channel|><|message|>", &|_| None);
     assert!(!words.shows_special_tokens());
@@ -400,7 +522,13 @@ fn formats_say_what_they_need() {
 #[test]
 fn instructions_name_the_tools_and_the_form() {
     let text = family("plain").instructions(&tools());
-    for part in ["weather", "Does now.", "\"city\"", "{\"name\": ", "\"arguments\": "] {
+    for part in [
+        "weather",
+        "Does now.",
+        "\"city\"",
+        "{\"name\": ",
+        "\"arguments\": ",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let calls = [("now", "{}"), ("weather", "{\"city\": \"Bern\"}")];
@@ -420,9 +548,17 @@ fn held_text_is_bounded() {
     check_long("plain", &text, &format!("text: {text}"));
     // After the name they are passed on, however long they are.
     let text = format!("{{\"name\": \"weather\", \"arguments\": {{\"city\": \"{long}\"}}}}");
-    check_long("plain", &text, &format!("0 weather({{\"city\": \"{long}\"}})"));
+    check_long(
+        "plain",
+        &text,
+        &format!("0 weather({{\"city\": \"{long}\"}})"),
+    );
     let spaces = " ".repeat(100_000);
-    check_long("qwen3", &format!("a{spaces}b"), &format!("text: a{spaces}b"));
+    check_long(
+        "qwen3",
+        &format!("a{spaces}b"),
+        &format!("text: a{spaces}b"),
+    );
 }
 
 fn check_long(name: &str, text: &str, expected: &str) {

@@ -99,7 +99,10 @@ fn calls(parts: Vec<AnswerPart>) -> (Vec<(String, Value)>, String) {
     (calls, text)
 }
 
-fn compile(source: &GrammarSource, vocabulary: &GrammarVocabulary) -> Result<Grammar, GrammarError> {
+fn compile(
+    source: &GrammarSource,
+    vocabulary: &GrammarVocabulary,
+) -> Result<Grammar, GrammarError> {
     let pool = MaskPool::start(1).expect("a thread");
     Grammar::compile(source, vocabulary, &pool)
 }
@@ -121,7 +124,11 @@ fn check_case(seed: u64) -> Option<usize> {
     let (start, prompt_end) = match (random.below(3), format.reasoning_marks()) {
         (0, Some(_)) => (ReasoningStart::Possible, String::new()),
         (1, Some(marks)) => {
-            let answer = if family.name == "gpt-oss" { "<|start|>assistant" } else { "" };
+            let answer = if family.name == "gpt-oss" {
+                "<|start|>assistant"
+            } else {
+                ""
+            };
             (ReasoningStart::Open, format!("{answer}{}", marks.open))
         }
         _ => (ReasoningStart::Absent, String::new()),
@@ -134,7 +141,10 @@ fn check_case(seed: u64) -> Option<usize> {
         Err(error) => panic!("{}, seed {seed}: {error}", family.name),
     };
     let text = walk(&grammar, &special, random)?;
-    let case = format!("{}, seed {seed}, {choice:?}, {start:?}: {text}", family.name);
+    let case = format!(
+        "{}, seed {seed}, {choice:?}, {start:?}: {text}",
+        family.name
+    );
     let (calls, free) = calls(parts(&format, &prompt_end, Some(&tools), [&*text]));
     if choice != ToolChoice::Auto {
         assert!(!calls.is_empty(), "{case}");
@@ -161,7 +171,10 @@ fn every_choice_of_tokens_gives_valid_calls() {
     let found: Vec<Option<usize>> = (1..=CASES).map(check_case).collect();
     let finished = found.iter().flatten().count();
     let calls: usize = found.iter().flatten().sum();
-    assert!(finished * 20 >= found.len() * 19, "{finished} walks finished");
+    assert!(
+        finished * 20 >= found.len() * 19,
+        "{finished} walks finished"
+    );
     assert!(calls > finished / 2, "{calls} calls");
 }
 
@@ -177,7 +190,10 @@ fn grammars_are_made_where_they_hold_something() {
     let unknown = grammar(&free, ToolChoice::Named("x".into()));
     assert_eq!(unknown, Err(ToolError::UnknownTool { name: "x".into() }));
     let none = Tools::new(Vec::new()).expect("valid");
-    assert_eq!(grammar(&none, ToolChoice::Required), Err(ToolError::NoTools));
+    assert_eq!(
+        grammar(&none, ToolChoice::Required),
+        Err(ToolError::NoTools)
+    );
     assert_eq!(grammar(&none, ToolChoice::Auto), Ok(None));
 }
 
@@ -193,7 +209,11 @@ fn schema_that_is_no_grammar_names_its_tool() {
     };
     let check = |schema: Value, expected: &dyn Fn(&GrammarError) -> bool| {
         let good = json!({"type": "object", "properties": {"a": {"type": "string"}}});
-        let tools = vec![tool("good", good.clone()), tool("bad", schema.clone()), tool("last", good)];
+        let tools = vec![
+            tool("good", good.clone()),
+            tool("bad", schema.clone()),
+            tool("last", good),
+        ];
         let tools = Tools::new(tools).expect("valid");
         let format = family("plain");
         let source = format.grammar(&tools, &ToolChoice::Auto, true, ReasoningStart::Absent);
@@ -209,9 +229,18 @@ fn schema_that_is_no_grammar_names_its_tool() {
     let is_compile = |error: &GrammarError| matches!(error, GrammarError::Compile { .. });
     let is_dear = |error: &GrammarError| matches!(error, GrammarError::TooDear { .. });
     check(json!({"properties": {"a": {"type": 7}}}), &is_compile);
-    check(json!({"properties": {"a": {"$ref": "https://example.org/"}}}), &is_compile);
-    check(json!({"properties": {"a": {"pattern": "(?=a)"}}}), &is_compile);
-    check(json!({"properties": {"a": false}, "required": ["a"]}), &is_compile);
+    check(
+        json!({"properties": {"a": {"$ref": "https://example.org/"}}}),
+        &is_compile,
+    );
+    check(
+        json!({"properties": {"a": {"pattern": "(?=a)"}}}),
+        &is_compile,
+    );
+    check(
+        json!({"properties": {"a": false}, "required": ["a"]}),
+        &is_compile,
+    );
     check(json!({"x-guidance": {"lenient": true}}), &is_dear);
     let many: Vec<String> = (0..100_000).map(|n| n.to_string()).collect();
     let long = json!({"properties": {"a": {"enum": many[..2_000]}}});
@@ -251,7 +280,9 @@ fn usual_answers_follow_the_grammar() {
         let mut matcher = grammar.expect("compiles").matcher();
         let mut rest = text;
         while !rest.is_empty() {
-            let special = special.iter().position(|token| rest.starts_with(token.as_str()));
+            let special = special
+                .iter()
+                .position(|token| rest.starts_with(token.as_str()));
             let (token, bytes) = match special {
                 Some(at) => (FIRST_SPECIAL + at as TokenId, family.special[at].len()),
                 None => (TokenId::from(rest.as_bytes()[0]) + 1, 1),
@@ -281,20 +312,65 @@ fn usual_answers_follow_the_grammar() {
         ("qwen2.5", absent, &*bad, false),
         ("qwen2.5", absent, &*format!("text {bad}"), false),
         ("qwen2.5", absent, "<tool_call>\nno call", false),
-        ("qwen3", ReasoningStart::Possible, &*format!("<think>\nHm.\n</think>\n\n{hermes}"), true),
-        ("qwen3", ReasoningStart::Open, &*format!("Hm.\n</think>\n\n{hermes}"), true),
+        (
+            "qwen3",
+            ReasoningStart::Possible,
+            &*format!("<think>\nHm.\n</think>\n\n{hermes}"),
+            true,
+        ),
+        (
+            "qwen3",
+            ReasoningStart::Open,
+            &*format!("Hm.\n</think>\n\n{hermes}"),
+            true,
+        ),
         ("qwen3", ReasoningStart::Open, "Hm.\n</think>\n\nYes.", true),
-        ("qwen3", ReasoningStart::Open, &*format!("Hm. {bad}</think>{hermes}"), true),
-        ("plain", absent, &*format!("Let me look.\n{call}\n{call}"), true),
+        (
+            "qwen3",
+            ReasoningStart::Open,
+            &*format!("Hm. {bad}</think>{hermes}"),
+            true,
+        ),
+        (
+            "plain",
+            absent,
+            &*format!("Let me look.\n{call}\n{call}"),
+            true,
+        ),
         ("plain", absent, call, true),
         ("plain", absent, "One.\n\nTwo: {}.\n", true),
         ("plain", absent, "{\"other\": 1}", false),
         ("plain", absent, &*call.replace("\"Bern\"", "7"), false),
-        ("lfm2", absent, &*format!("Yes. <|tool_call_start|>[{call}, {call}]<|tool_call_end|>"), true),
-        ("mistral-nemo", absent, &*format!("[TOOL_CALLS][{call}]"), true),
-        ("ministral-3", absent, "Well.[TOOL_CALLS]weather[ARGS]{\"city\":\"Bern\"}", true),
-        ("ministral-3", ReasoningStart::Possible, "[THINK]Hm.[/THINK]Yes.", true),
-        ("ministral-3", absent, "[TOOL_CALLS]weather[ARGS]{\"city\": 7}", false),
+        (
+            "lfm2",
+            absent,
+            &*format!("Yes. <|tool_call_start|>[{call}, {call}]<|tool_call_end|>"),
+            true,
+        ),
+        (
+            "mistral-nemo",
+            absent,
+            &*format!("[TOOL_CALLS][{call}]"),
+            true,
+        ),
+        (
+            "ministral-3",
+            absent,
+            "Well.[TOOL_CALLS]weather[ARGS]{\"city\":\"Bern\"}",
+            true,
+        ),
+        (
+            "ministral-3",
+            ReasoningStart::Possible,
+            "[THINK]Hm.[/THINK]Yes.",
+            true,
+        ),
+        (
+            "ministral-3",
+            absent,
+            "[TOOL_CALLS]weather[ARGS]{\"city\": 7}",
+            false,
+        ),
         (
             "gpt-oss",
             ReasoningStart::Possible,
@@ -303,13 +379,23 @@ fn usual_answers_follow_the_grammar() {
         ),
         ("gpt-oss", absent, "<|channel|>final<|message|>Yes.", true),
         ("gpt-oss", absent, "Yes.", false),
-        ("gemma4", ReasoningStart::Possible, "<|channel>thought\nHm.<channel|>Yes.", true),
+        (
+            "gemma4",
+            ReasoningStart::Possible,
+            "<|channel>thought\nHm.<channel|>Yes.",
+            true,
+        ),
     ] {
         assert_eq!(follows(name, start, auto, text), expected, "{name}: {text}");
         let is_call = text.contains("Bern") || text.contains("7");
         let required = follows(name, start, &ToolChoice::Required, text);
-        let starts_with_call = !text.contains("look") && !text.contains("Well") && !text.contains("Yes");
-        assert_eq!(required, expected && is_call && starts_with_call, "{name}: {text}");
+        let starts_with_call =
+            !text.contains("look") && !text.contains("Well") && !text.contains("Yes");
+        assert_eq!(
+            required,
+            expected && is_call && starts_with_call,
+            "{name}: {text}"
+        );
     }
 }
 
@@ -320,7 +406,10 @@ fn json_answers_may_follow_reasoning() {
     let absent = ReasoningStart::Absent;
     let plain = family("qwen3").json_grammar(Some(&schema), absent);
     assert_eq!(plain, GrammarSource::JsonSchema(schema.to_string()));
-    assert_eq!(family("plain").json_grammar(None, absent), GrammarSource::Json);
+    assert_eq!(
+        family("plain").json_grammar(None, absent),
+        GrammarSource::Json
+    );
     for (name, start, prompt_end) in [
         ("qwen3", ReasoningStart::Open, "<think>\n"),
         ("qwen3", ReasoningStart::Possible, ""),

@@ -87,12 +87,24 @@ pub(super) const FAMILIES: [Family; 15] = [
     Family {
         name: "gemma4",
         template: "{% if tools %}<|tool_call>call:{<|\"|>}<tool_call|> <|channel>thought <channel|>",
-        special: &["<|tool_call>", "<tool_call|>", "<|\"|>", "<|channel>", "<channel|>"],
+        special: &[
+            "<|tool_call>",
+            "<tool_call|>",
+            "<|\"|>",
+            "<|channel>",
+            "<channel|>",
+        ],
     },
     Family {
         name: "gpt-oss",
         template: "{% if tools %}<|start|>assistant<|channel|>analysis<|message|>",
-        special: &["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"],
+        special: &[
+            "<|start|>",
+            "<|channel|>",
+            "<|message|>",
+            "<|constrain|>",
+            "<|end|>",
+        ],
     },
     Family {
         name: "deepseek-r1",

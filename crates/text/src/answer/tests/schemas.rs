@@ -24,7 +24,16 @@ impl Random {
     }
 }
 
-const NAMES: [&str; 8] = ["a", "city", "the_key", "x-y", "Größe", "with \"quotes\"", "b\\c", "7"];
+const NAMES: [&str; 8] = [
+    "a",
+    "city",
+    "the_key",
+    "x-y",
+    "Größe",
+    "with \"quotes\"",
+    "b\\c",
+    "7",
+];
 
 /// One to three tools. In every second set, some are strict.
 pub(super) fn tools(random: &mut Random) -> Tools {

@@ -9,9 +9,30 @@ use super::{parts, shown, tools};
 
 /// Pieces of answers, from which others are put together.
 const PIECES: [&str; 24] = [
-    "Text. ", "\n", " ", "{", "}", "[", "]", "\"name\": \"now\"", ", ", "\"arguments\": {}",
-    "<think>", "</think>", "<tool_call>", "</tool_call>", "<function=now>", "</function>",
-    "[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "now(", "<|channel|>", "<|message|>", "é",
+    "Text. ",
+    "\n",
+    " ",
+    "{",
+    "}",
+    "[",
+    "]",
+    "\"name\": \"now\"",
+    ", ",
+    "\"arguments\": {}",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<function=now>",
+    "</function>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[THINK]",
+    "[/THINK]",
+    "now(",
+    "<|channel|>",
+    "<|message|>",
+    "é",
 ];
 
 fn answers() -> impl Strategy<Value = (usize, String)> {

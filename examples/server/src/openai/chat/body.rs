@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::body::fields::fields;
 use crate::body::json::Json;
 use crate::conversation::{
-    ConversationRequest, Effort, FieldNames, History, CallableTools, Reasoning,
+    CallableTools, ConversationRequest, Effort, FieldNames, History, Reasoning,
 };
 use crate::error::ApiError;
 

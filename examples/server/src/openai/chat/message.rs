@@ -5,8 +5,8 @@ use std::fmt;
 
 use motet::text::Message;
 use schemars::JsonSchema;
-use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::body::json::{self, Json};
@@ -40,7 +40,10 @@ struct ToolCall(Value);
 /// The schema of a call.
 #[derive(JsonSchema)]
 #[schemars(inline)]
-#[allow(dead_code, reason = "only its schema is used: calls are checked by hand")]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: calls are checked by hand"
+)]
 struct ToolCallSchema {
     id: Option<String>,
     function: CalledFunctionSchema,
@@ -48,7 +51,10 @@ struct ToolCallSchema {
 
 #[derive(JsonSchema)]
 #[schemars(inline)]
-#[allow(dead_code, reason = "only its schema is used: calls are checked by hand")]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: calls are checked by hand"
+)]
 struct CalledFunctionSchema {
     name: String,
     /// JSON as text
@@ -73,11 +79,7 @@ struct Part {
 
 impl ChatMessage {
     /// The message with this index, after those that `history` knows.
-    pub(super) fn message(
-        self,
-        index: usize,
-        history: &mut History,
-    ) -> Result<Message, ApiError> {
+    pub(super) fn message(self, index: usize, history: &mut History) -> Result<Message, ApiError> {
         let path = format!("messages[{index}]");
         let content = match self.content {
             None => String::new(),

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::body::json::Json;
 use crate::body::typed::Typed;
-use crate::conversation::{FieldNames, CallableTool};
+use crate::conversation::{CallableTool, FieldNames};
 use crate::error::ApiError;
 
 /// A tool as the body has it. Templates read it unchanged, so it stays as it is.
@@ -25,7 +25,10 @@ const NAMES: &FieldNames = &FieldNames::CHAT;
 /// The schema of a tool.
 #[derive(JsonSchema)]
 #[schemars(rename = "Tool")]
-#[allow(dead_code, reason = "only its schema is used: tools are checked by hand")]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: tools are checked by hand"
+)]
 struct ToolSchema {
     #[serde(rename = "type")]
     #[schemars(extend("const" = "function"))]
@@ -35,7 +38,10 @@ struct ToolSchema {
 
 #[derive(JsonSchema)]
 #[schemars(inline)]
-#[allow(dead_code, reason = "only its schema is used: tools are checked by hand")]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: tools are checked by hand"
+)]
 struct FunctionSchema {
     /// Unique among the tools
     #[schemars(regex(pattern = "^[a-zA-Z0-9_-]{1,64}$"))]
@@ -51,7 +57,10 @@ struct FunctionSchema {
 /// The schema of a tool choice.
 #[derive(JsonSchema)]
 #[schemars(inline, untagged)]
-#[allow(dead_code, reason = "only its schema is used: the choice is checked by hand")]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: the choice is checked by hand"
+)]
 enum ToolChoiceSchema {
     Mode(ModeSchema),
     Named(NamedSchema),
@@ -59,7 +68,10 @@ enum ToolChoiceSchema {
 
 #[derive(JsonSchema)]
 #[schemars(inline, rename_all = "snake_case")]
-#[allow(dead_code, reason = "only its schema is used: the choice is checked by hand")]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: the choice is checked by hand"
+)]
 enum ModeSchema {
     None,
     Auto,
@@ -68,7 +80,10 @@ enum ModeSchema {
 
 #[derive(JsonSchema)]
 #[schemars(inline)]
-#[allow(dead_code, reason = "only its schema is used: the choice is checked by hand")]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: the choice is checked by hand"
+)]
 struct NamedSchema {
     #[serde(rename = "type")]
     #[schemars(extend("const" = "function"))]
@@ -78,7 +93,10 @@ struct NamedSchema {
 
 #[derive(JsonSchema)]
 #[schemars(inline)]
-#[allow(dead_code, reason = "only its schema is used: the choice is checked by hand")]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: the choice is checked by hand"
+)]
 struct NameSchema {
     name: String,
 }
@@ -195,7 +213,10 @@ mod tests {
     fn template_gets_the_tool_unchanged() {
         let tool = json!({"type": "function", "function": {"name": "clock", "return": {"a": 1}}});
         let callable = ChatTool(tool.clone()).callable(0).expect("a tool");
-        assert_eq!((callable.name.as_str(), callable.is_strict), ("clock", false));
+        assert_eq!(
+            (callable.name.as_str(), callable.is_strict),
+            ("clock", false)
+        );
         assert_eq!(callable.for_template, tool);
     }
 }
