@@ -153,7 +153,7 @@ pub(super) fn prepare(
     let text = conversation.text.unwrap_or_default().with_format();
     let output_format = text.grammar()?;
     let reasoning = conversation.reasoning.unwrap_or_default();
-    let params = conversation.tools.unwrap_or_default().0;
+    let params = conversation.tools.map_or_else(Vec::new, |tools| tools.0);
     let tool_choice = conversation.tool_choice.map(|Json(choice)| choice);
     let tool_choice = tool_choice.unwrap_or_else(|| json!("auto"));
     let is_parallel = conversation.parallel_tool_calls.unwrap_or(true);
