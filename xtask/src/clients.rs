@@ -16,11 +16,12 @@ use crate::{process, setup, ui, workspace};
 
 pub(crate) const REQUIREMENTS: &str = "examples/server/clients/requirements.txt";
 /// Each checks one client of one face.
-const CLIENTS: [&str; 4] = [
+const CLIENTS: [&str; 5] = [
     "openai_client.py",
     "responses_client.py",
     "anthropic_client.py",
     "langchain_client.py",
+    "llm_comply_client.py",
 ];
 /// The faces that LangChain's standard tests are run through.
 const FACES: [&str; 2] = ["openai", "anthropic"];
