@@ -6,7 +6,6 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde::Serialize;
 use serde_json::{Map, Number, Value};
 
 /// Most free-form values and messages of one body, all together. Each takes up to a hundred
