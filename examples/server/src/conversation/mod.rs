@@ -19,7 +19,7 @@
 //! | `reasoning.rs` | [`Reasoning`]: settings, as variables of the template and as a budget |
 //! | `tenancy.rs` | [`Tenancy`]: user, cache and class of a request |
 //! | `names.rs` | [`FieldNames`]: a face's names of fields, for errors |
-//! | `untaught.rs` | tools for templates that know none |
+//! | `tools_as_text.rs` | tools for templates that know none |
 //! | `prompt_end.rs` | the text that a prompt ends with |
 //! | `answers.rs` | [`Answers`] and [`AnswerEvent`] |
 //! | `whole.rs` | [`WholeAnswer`]: an answer's events, collected |
@@ -32,7 +32,7 @@ mod reasoning;
 mod request;
 mod tenancy;
 mod tools;
-mod untaught;
+mod tools_as_text;
 mod whole;
 
 pub(crate) use answers::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken};

@@ -6,7 +6,7 @@ use motet::request::{Prompt, ReasoningBudget};
 use motet::text::{AnswerFormat, Chat, ReasoningStart, TextCodec};
 
 use super::prompt_end::prompt_end;
-use super::untaught;
+use super::tools_as_text;
 use super::{Answers, CallableTools, FieldNames, Reasoning};
 use crate::app::App;
 use crate::error::ApiError;
@@ -68,6 +68,7 @@ impl ConversationRequest {
         caller: Caller,
         log: RequestLog,
     ) -> Result<Answers, ApiError> {
+        self.check_logprobs()?;
         let format = app.format.as_ref();
         self.complete_chat(format)?;
         let reading = self.reading(app);
@@ -94,6 +95,17 @@ impl ConversationRequest {
         Ok(answers.observed(&app.activity))
     }
 
+    /// Tokens that end the reasoning are not sampled and have no log probabilities, so that those of
+    /// later tokens could not be told apart.
+    fn check_logprobs(&self) -> Result<(), ApiError> {
+        if self.request.logprobs.is_none() || self.reasoning.tokens_max.is_none() {
+            return Ok(());
+        }
+        let field = self.names.reasoning_tokens_max;
+        let message = format!("`{field}` is not supported with log probabilities");
+        Err(ApiError::unprocessable(field, message))
+    }
+
     /// Adds the tools and the settings of reasoning to what the template gets.
     fn complete_chat(&mut self, format: Option<&AnswerFormat>) -> Result<(), ApiError> {
         self.reasoning.apply(&mut self.chat.variables, self.names)?;
@@ -103,7 +115,7 @@ impl ConversationRequest {
         match format {
             Some(format) if !format.template_knows_tools() => {
                 let tools = self.tools.as_ref().map(|tools| &tools.tools);
-                untaught::teach(&mut self.chat, format, tools);
+                tools_as_text::write(&mut self.chat, format, tools);
             }
             _ => {
                 let tools = self.tools.as_ref().map(CallableTools::variable);
@@ -125,11 +137,23 @@ impl ConversationRequest {
         };
         (!is_text).then(|| {
             let prompt_end = prompt_end(template, &self.chat);
-            Reading {
-                start: format.reasoning_start(&prompt_end),
-                prompt_end,
-            }
+            let start = self.reasoning_start(format.reasoning_start(&prompt_end));
+            Reading { prompt_end, start }
         })
+    }
+
+    /// A call that is required begins at once, unless the prompt has opened the reasoning or a
+    /// setting asks for it.
+    fn reasoning_start(&self, start: ReasoningStart) -> ReasoningStart {
+        let is_call_required = self
+            .tools
+            .as_ref()
+            .is_some_and(CallableTools::is_call_required);
+        let is_asked_for = self.reasoning.is_asked_for(&self.chat.variables);
+        match start {
+            ReasoningStart::Possible if is_call_required && !is_asked_for => ReasoningStart::Absent,
+            start => start,
+        }
     }
 
     /// Sets the grammar of the output, and returns the field that it comes from.

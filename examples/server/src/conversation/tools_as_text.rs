@@ -8,7 +8,7 @@ use motet::text::{AnswerFormat, Chat, Message, Tools};
 use serde_json::Value;
 
 /// Rewrites the messages so that the model knows the tools, its calls and their results.
-pub(super) fn teach(chat: &mut Chat, format: &AnswerFormat, tools: Option<&Tools>) {
+pub(super) fn write(chat: &mut Chat, format: &AnswerFormat, tools: Option<&Tools>) {
     for message in &mut chat.messages {
         write_calls(message, format);
         write_result(message);
@@ -94,7 +94,7 @@ mod tests {
         let mut result = Message::new("tool", "noon");
         result.more.insert("name".into(), json!("clock"));
         let mut chat = Chat::from([Message::user("What time?"), called, result]);
-        teach(&mut chat, &format, Some(&tools));
+        write(&mut chat, &format, Some(&tools));
         let [system, _, called, result] = &chat.messages[..] else {
             panic!("{} messages", chat.messages.len());
         };
