@@ -21,7 +21,8 @@ use crate::body::BodyReceiver;
 use crate::error::ApiError;
 use crate::keys::Keys;
 use crate::log::RequestLog;
-use crate::openai::responses::{self, store::ResponseStore};
+use crate::openai::responses::store::ResponseStore;
+use crate::openai::responses::{create, stored};
 use crate::page::{self, Watchers};
 use crate::trace::{RequestHead, RequestTrace, TRACEPARENT, Tracer};
 use crate::{access, anthropic, openai, openapi, state, tokens};
@@ -150,10 +151,10 @@ pub fn router(app: Arc<App>) -> Router {
     let guarded = Router::new()
         .route("/v1/chat/completions", post(openai::chat::complete))
         .route("/v1/completions", post(openai::text::complete))
-        .route("/v1/responses", post(responses::create::create))
-        .route("/v1/responses/{response}", get(responses::stored::get))
-        .route("/v1/responses/{response}", delete(responses::stored::delete))
-        .route("/v1/responses/{response}/input_items", get(responses::stored::input_items))
+        .route("/v1/responses", post(create::create))
+        .route("/v1/responses/{id}", get(stored::get))
+        .route("/v1/responses/{id}", delete(stored::delete))
+        .route("/v1/responses/{id}/input_items", get(stored::input_items))
         .route("/v1/messages", post(anthropic::create))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(state::models))

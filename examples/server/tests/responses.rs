@@ -98,7 +98,8 @@ fn comparable(response: &Value) -> Value {
 
 fn text(response: &Value) -> &str {
     let text = &response["output"][0]["content"][0]["text"];
-    text.as_str().unwrap_or_else(|| panic!("no text: {response}"))
+    text.as_str()
+        .unwrap_or_else(|| panic!("no text: {response}"))
 }
 
 fn id(response: &Value) -> &str {
@@ -145,7 +146,10 @@ async fn streamed_and_whole_responses_agree() {
         last,
     ];
     assert_eq!(kinds(&events), expected);
-    assert_eq!(joined(&events, "response.output_text.delta"), text(&response));
+    assert_eq!(
+        joined(&events, "response.output_text.delta"),
+        text(&response)
+    );
     let ended = &events.last().expect("an end")["response"];
     assert_eq!(comparable(ended), comparable(&response));
     let begun = &events[0]["response"];
@@ -157,7 +161,9 @@ async fn streamed_and_whole_responses_agree() {
 #[tokio::test]
 async fn response_repeats_the_request_with_its_defaults() {
     let server = Server::new().await;
-    let response = server.post(RESPONSES, &json!({"input": "x", "max_output_tokens": 1})).await;
+    let response = server
+        .post(RESPONSES, &json!({"input": "x", "max_output_tokens": 1}))
+        .await;
     let response = response.ok();
     for (field, expected) in [
         ("model", json!("oracle")),
@@ -183,62 +189,109 @@ async fn response_repeats_the_request_with_its_defaults() {
         "parallel_tool_calls": false, "top_p": 0.5, "include": ["reasoning.encrypted_content"],
     }));
     let response = server.post(RESPONSES, &body).await.ok();
-    for field in ["metadata", "tool_choice", "reasoning", "store", "user", "top_p", "instructions"] {
+    for field in [
+        "metadata",
+        "tool_choice",
+        "reasoning",
+        "store",
+        "user",
+        "top_p",
+        "instructions",
+    ] {
         assert_eq!(response[field], body[field], "{field}");
     }
-    assert_eq!(response["text"]["format"]["schema"], body["text"]["format"]["schema"]);
-    assert_eq!(response["tools"][0]["parameters"], body["tools"][0]["parameters"]);
+    assert_eq!(
+        response["text"]["format"]["schema"],
+        body["text"]["format"]["schema"]
+    );
+    assert_eq!(
+        response["tools"][0]["parameters"],
+        body["tools"][0]["parameters"]
+    );
     assert_eq!(response["status"], "completed");
 }
 
+/// A request whose answer is reasoning and a call.
+fn required_call() -> Value {
+    ask(json!({
+        "tools": [clock()], "tool_choice": "required", "parallel_tool_calls": false,
+        "reasoning": {"effort": "low", "summary": "auto"}, "thinking_token_budget": 16,
+        "max_output_tokens": 2000,
+    }))
+}
+
 #[tokio::test]
-async fn required_call_is_streamed_and_answered() {
+async fn reasoning_and_call_are_streamed_items() {
     let server = Server::new().await;
-    let body = ask(json!({
-        "tools": [clock()], "tool_choice": "required", "max_output_tokens": 400,
-        "parallel_tool_calls": false,
-    }));
-    let response = server.post(RESPONSES, &body).await.ok();
+    let response = server.post(RESPONSES, &required_call()).await.ok();
     assert_eq!(response["status"], "completed", "{response}");
-    let call = &response["output"][0];
-    assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("clock")));
+    let (reasoning, call) = (&response["output"][0], &response["output"][1]);
+    assert_eq!(reasoning["type"], "reasoning");
+    assert_eq!(reasoning["content"][0]["type"], "reasoning_text");
+    assert_eq!(
+        reasoning["summary"][0]["text"],
+        reasoning["content"][0]["text"]
+    );
+    let details = &response["usage"]["output_tokens_details"];
+    assert!(details["reasoning_tokens"].as_u64() > Some(0), "{response}");
+    let expected = (&json!("function_call"), &json!("clock"));
+    assert_eq!((&call["type"], &call["name"]), expected);
     let arguments = call["arguments"].as_str().expect("text");
     let parsed: Value = serde_json::from_str(arguments).expect("JSON");
     assert!(["here", "there"].contains(&parsed["zone"].as_str().expect("a zone")));
 
-    let mut streamed = body.clone();
+    let mut streamed = required_call();
     streamed["stream"] = json!(true);
     let events = events(&server, &streamed).await;
+    let text = joined(&events, "response.reasoning_text.delta");
+    assert_eq!(text, reasoning["content"][0]["text"]);
+    let summary = joined(&events, "response.reasoning_summary_text.delta");
+    assert_eq!(summary, text);
+    let deltas = joined(&events, "response.function_call_arguments.delta");
+    assert_eq!(deltas, arguments);
     let expected = [
-        "response.created",
-        "response.in_progress",
+        "response.output_item.done",
         "response.output_item.added",
         "response.function_call_arguments.delta",
         "response.function_call_arguments.done",
         "response.output_item.done",
         "response.completed",
     ];
-    assert_eq!(kinds(&events), expected);
-    let deltas = joined(&events, "response.function_call_arguments.delta");
-    assert_eq!(deltas, arguments);
+    let kinds = kinds(&events);
+    assert_eq!(kinds[kinds.len() - expected.len()..], expected);
     let ended = &events.last().expect("an end")["response"];
     assert_eq!(comparable(ended), comparable(&response));
+}
 
-    // Its result continues the conversation, by the store or by the client's own items.
-    let result = json!({
-        "type": "function_call_output", "call_id": call["call_id"], "output": "noon",
-    });
-    let next = ask(json!({"input": [result], "previous_response_id": id(&response)}));
-    let stored = server.post(RESPONSES, &next).await.ok();
-    let items = json!([{"role": "user", "content": "What will be?"}, call, result]);
-    let own = server.post(RESPONSES, &ask(json!({"input": items}))).await.ok();
-    assert_eq!(stored["usage"]["input_tokens"], own["usage"]["input_tokens"]);
-    let (stored, own) = (&stored["output"][0]["content"], &own["output"][0]["content"]);
-    assert_eq!(stored, own);
+#[tokio::test]
+async fn call_is_answered_by_the_store_or_by_the_clients_own_items() {
+    let server = Server::new().await;
+    let response = server.post(RESPONSES, &required_call()).await.ok();
+    let (reasoning, call) = (&response["output"][0], &response["output"][1]);
+    let result = |call_id: &Value| json!({"type": "function_call_output", "call_id": call_id, "output": "noon"});
+    let next = |input: Value, previous: Option<&str>| {
+        ask(json!({"input": input, "previous_response_id": previous, "text": letters()}))
+    };
+    let own = async |more: &[&Value]| {
+        let mut items = vec![json!({"role": "user", "content": "What will be?"})];
+        items.extend(more.iter().copied().cloned());
+        items.push(result(&call["call_id"]));
+        server.post(RESPONSES, &next(json!(items), None)).await.ok()
+    };
+    let body = next(json!([result(&call["call_id"])]), Some(id(&response)));
+    let stored = server.post(RESPONSES, &body).await.ok();
+    let same = own(&[reasoning, call]).await;
+    assert_eq!(
+        stored["usage"]["input_tokens"],
+        same["usage"]["input_tokens"]
+    );
+    assert_eq!(text(&stored), text(&same));
+    // Reasoning is a part of the prompt.
+    let without = own(&[call]).await;
+    assert!(without["usage"]["input_tokens"].as_u64() < same["usage"]["input_tokens"].as_u64());
 
-    let result = json!({"type": "function_call_output", "call_id": "other", "output": "noon"});
-    let next = ask(json!({"input": [result], "previous_response_id": id(&response)}));
-    let answer = server.post(RESPONSES, &next).await;
+    let body = next(json!([result(&json!("other"))]), Some(id(&response)));
+    let answer = server.post(RESPONSES, &body).await;
     assert_rejected(&answer, 400, "input[0].call_id");
 }
 
@@ -267,7 +320,10 @@ async fn cached_tokens_grow_by_turn() {
         messages.push(json!({"role": "user", "content": question}));
         let chat = json!({"messages": messages, "max_tokens": 1, "temperature": 0});
         let chat = server.post(CHAT, &chat).await.ok();
-        assert_eq!(chat["usage"]["prompt_tokens"], response["usage"]["input_tokens"]);
+        assert_eq!(
+            chat["usage"]["prompt_tokens"],
+            response["usage"]["input_tokens"]
+        );
         let cached = &chat["usage"]["prompt_tokens_details"]["cached_tokens"];
         assert_eq!(cached.as_u64(), Some(tokens(&response, "input_tokens") - 1));
         messages.push(json!({"role": "assistant", "content": text(&response)}));
@@ -278,7 +334,10 @@ async fn cached_tokens_grow_by_turn() {
 #[tokio::test]
 async fn text_follows_its_format() {
     let server = Server::new().await;
-    let response = server.post(RESPONSES, &ask(json!({"text": letters()}))).await.ok();
+    let response = server
+        .post(RESPONSES, &ask(json!({"text": letters()})))
+        .await
+        .ok();
     let letters: String = serde_json::from_str(text(&response)).expect("JSON");
     assert!((4..=12).contains(&letters.len()) && letters.bytes().all(|b| b.is_ascii_lowercase()));
 }
@@ -292,14 +351,23 @@ async fn log_probabilities_belong_to_the_text() {
     let response = server.post(RESPONSES, &ask(more.clone())).await.ok();
     let logprobs = response["output"][0]["content"][0]["logprobs"].as_array();
     let logprobs = logprobs.expect("as asked");
-    let tokens: String = logprobs.iter().filter_map(|entry| entry["token"].as_str()).collect();
+    let tokens: String = logprobs
+        .iter()
+        .filter_map(|entry| entry["token"].as_str())
+        .collect();
     assert!(tokens.starts_with(text(&response)), "{tokens}");
-    assert!(logprobs.iter().all(|entry| entry["top_logprobs"].as_array().map(Vec::len) == Some(2)));
+    assert!(
+        logprobs
+            .iter()
+            .all(|entry| entry["top_logprobs"].as_array().map(Vec::len) == Some(2))
+    );
 
     let mut more = more;
     more["stream"] = json!(true);
     let events = events(&server, &ask(more)).await;
-    let deltas = events.iter().filter(|event| event["type"] == "response.output_text.delta");
+    let deltas = events
+        .iter()
+        .filter(|event| event["type"] == "response.output_text.delta");
     let streamed: Vec<&Value> = deltas
         .flat_map(|event| event["logprobs"].as_array().expect("a list"))
         .collect();
@@ -316,12 +384,21 @@ async fn stored_response_is_read_and_deleted() {
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "input_text", "text": "What will be?"}]},
     ]);
-    let response = server.post(RESPONSES, &ask(json!({"input": input}))).await.ok();
+    let response = server
+        .post(RESPONSES, &ask(json!({"input": input})))
+        .await
+        .ok();
     let path = format!("{RESPONSES}/{}", id(&response));
     assert_eq!(server.get(&path).await.ok(), response);
 
-    let items = server.get(&format!("{path}/input_items?order=asc")).await.ok();
-    let texts: Vec<_> = items["data"].as_array().expect("items").iter()
+    let items = server
+        .get(&format!("{path}/input_items?order=asc"))
+        .await
+        .ok();
+    let texts: Vec<_> = items["data"]
+        .as_array()
+        .expect("items")
+        .iter()
         .map(|item| (&item["role"], &item["content"][0]["text"]))
         .collect();
     let expected = [
@@ -331,7 +408,10 @@ async fn stored_response_is_read_and_deleted() {
     assert_eq!(texts, expected);
     assert_eq!(items["has_more"], false);
     assert_eq!(items["first_id"], items["data"][0]["id"]);
-    let page = server.get(&format!("{path}/input_items?limit=1")).await.ok();
+    let page = server
+        .get(&format!("{path}/input_items?limit=1"))
+        .await
+        .ok();
     assert_eq!(page["data"], json!([items["data"][1]]));
     assert_eq!(page["has_more"], true);
     let wrong = server.get(&format!("{path}/input_items?limit=0")).await;
@@ -344,7 +424,10 @@ async fn stored_response_is_read_and_deleted() {
         {"type": "item_reference", "id": response["output"][0]["id"]},
         {"role": "user", "content": "Why?"},
     ]);
-    server.post(RESPONSES, &ask(json!({"input": reference}))).await.ok();
+    server
+        .post(RESPONSES, &ask(json!({"input": reference})))
+        .await
+        .ok();
 
     let delete = || {
         let request = Request::builder().method(Method::DELETE).uri(&path);
@@ -353,9 +436,14 @@ async fn stored_response_is_read_and_deleted() {
     let deleted = Answer::of(delete().await).await.ok();
     let expected = json!({"id": id(&response), "object": "response", "deleted": true});
     assert_eq!(deleted, expected);
-    assert_eq!(Answer::of(delete().await).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(
+        Answer::of(delete().await).await.status,
+        StatusCode::NOT_FOUND
+    );
     assert_eq!(server.get(&path).await.status, StatusCode::NOT_FOUND);
-    let answer = server.post(RESPONSES, &ask(json!({"input": reference}))).await;
+    let answer = server
+        .post(RESPONSES, &ask(json!({"input": reference})))
+        .await;
     assert_rejected(&answer, 400, "input[0].id");
 }
 
@@ -367,7 +455,10 @@ async fn streamed_response_is_stored_and_others_are_not() {
     let path = format!("{RESPONSES}/{}", id(response));
     assert_eq!(server.get(&path).await.ok(), *response);
 
-    let response = server.post(RESPONSES, &ask(json!({"store": false}))).await.ok();
+    let response = server
+        .post(RESPONSES, &ask(json!({"store": false})))
+        .await
+        .ok();
     assert_eq!(response["store"], false);
     let path = format!("{RESPONSES}/{}", id(&response));
     let unknown = server.get(&path).await;
@@ -392,14 +483,19 @@ async fn store_forgets_and_says_so() {
     let more = ask(json!({"previous_response_id": ids[0]}));
     for answer in [
         server.post(RESPONSES, &more).await,
-        server.post(RESPONSES, &ask(json!({"previous_response_id": "resp_1"}))).await,
+        server
+            .post(RESPONSES, &ask(json!({"previous_response_id": "resp_1"})))
+            .await,
     ] {
         assert_rejected(&answer, 400, "previous_response_id");
         assert_eq!(answer.body["error"]["code"], "previous_response_not_found");
     }
     // The newest still continues the whole conversation.
     let last = server.get(&format!("{RESPONSES}/{}", ids[2])).await.ok();
-    let next = server.post(RESPONSES, &ask(json!({"previous_response_id": ids[2]}))).await.ok();
+    let next = server
+        .post(RESPONSES, &ask(json!({"previous_response_id": ids[2]})))
+        .await
+        .ok();
     assert!(next["usage"]["input_tokens"].as_u64() > last["usage"]["input_tokens"].as_u64());
 }
 
@@ -440,10 +536,16 @@ async fn key_sees_only_its_own_responses() {
         Answer::of(server.send(request.body(body).expect("a request")).await).await
     };
     let body = ask(json!({}));
-    let response = send(Method::POST, RESPONSES, "secret-a", Some(&body)).await.ok();
+    let response = send(Method::POST, RESPONSES, "secret-a", Some(&body))
+        .await
+        .ok();
     let path = format!("{RESPONSES}/{}", id(&response));
     let items = format!("{path}/input_items");
-    for (method, path) in [(Method::GET, &path), (Method::GET, &items), (Method::DELETE, &path)] {
+    for (method, path) in [
+        (Method::GET, &path),
+        (Method::GET, &items),
+        (Method::DELETE, &path),
+    ] {
         let answer = send(method, path, "secret-b", None).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}");
     }
@@ -458,7 +560,9 @@ async fn key_sees_only_its_own_responses() {
     assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
 
     send(Method::GET, &path, "secret-a", None).await.ok();
-    send(Method::POST, RESPONSES, "secret-a", Some(&next)).await.ok();
+    send(Method::POST, RESPONSES, "secret-a", Some(&next))
+        .await
+        .ok();
     send(Method::DELETE, &path, "secret-a", None).await.ok();
 }
 
@@ -492,8 +596,18 @@ async fn bad_input_is_rejected_by_field() {
     };
     check(json!({"input": null}), 400, "input").await;
     check(json!({"input": []}), 400, "input").await;
-    check(json!({"input": [{"role": "robot", "content": "x"}]}), 400, "input[0].role").await;
-    check(json!({"input": [{"type": "computer_call", "id": "x"}]}), 422, "input[0].type").await;
+    check(
+        json!({"input": [{"role": "robot", "content": "x"}]}),
+        400,
+        "input[0].role",
+    )
+    .await;
+    check(
+        json!({"input": [{"type": "computer_call", "id": "x"}]}),
+        422,
+        "input[0].type",
+    )
+    .await;
     check(json!({"background": true}), 422, "background").await;
     check(json!({"truncation": "auto"}), 422, "truncation").await;
     check(json!({"truncation": "some"}), 400, "truncation").await;
@@ -506,15 +620,45 @@ async fn bad_input_is_rejected_by_field() {
     check(json!({"max_output_tokens": 0}), 400, "max_output_tokens").await;
     check(json!({"top_p": 2}), 400, "top_p").await;
     check(json!({"top_logprobs": 21}), 400, "logprobs").await;
-    check(json!({"reasoning": {"effort": "huge"}}), 400, "reasoning.effort").await;
-    check(json!({"text": {"format": {"type": "json_schema"}}}), 400, "text.format").await;
+    check(
+        json!({"reasoning": {"effort": "huge"}}),
+        400,
+        "reasoning.effort",
+    )
+    .await;
+    check(
+        json!({"text": {"format": {"type": "json_schema"}}}),
+        400,
+        "text.format",
+    )
+    .await;
     let schema = json!({"type": "json_schema", "name": "x", "schema": {"type": "nothing"}});
     check(json!({"text": {"format": schema}}), 422, "text.format").await;
-    check(json!({"tools": [{"type": "web_search"}]}), 422, "tools[0].type").await;
-    check(json!({"tools": [{"type": "function"}]}), 400, "tools[0].name").await;
+    check(
+        json!({"tools": [{"type": "web_search"}]}),
+        422,
+        "tools[0].type",
+    )
+    .await;
+    check(
+        json!({"tools": [{"type": "function"}]}),
+        400,
+        "tools[0].name",
+    )
+    .await;
     check(json!({"tools": [clock(), clock()]}), 400, "tools[1].name").await;
     check(json!({"tool_choice": "required"}), 400, "tool_choice").await;
     let other = json!({"type": "function", "name": "other"});
-    check(json!({"tools": [clock()], "tool_choice": other}), 400, "tool_choice").await;
-    check(json!({"tools": [clock()], "tool_choice": {"type": "mcp"}}), 422, "tool_choice.type").await;
+    check(
+        json!({"tools": [clock()], "tool_choice": other}),
+        400,
+        "tool_choice",
+    )
+    .await;
+    check(
+        json!({"tools": [clock()], "tool_choice": {"type": "mcp"}}),
+        422,
+        "tool_choice.type",
+    )
+    .await;
 }

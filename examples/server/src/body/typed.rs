@@ -53,7 +53,8 @@ impl<'a> Typed<'a> {
         let elements = self.value.and_then(Value::as_array);
         let elements = elements.ok_or_else(|| self.unexpected("a list"))?;
         let typed = elements.iter().enumerate();
-        let typed = typed.map(|(index, element)| Typed::new(element, format!("{}[{index}]", self.path)));
+        let typed =
+            typed.map(|(index, element)| Typed::new(element, format!("{}[{index}]", self.path)));
         Ok(typed.collect())
     }
 

@@ -8,13 +8,13 @@ use crate::openai::responses::stored::{LIMIT, LIMIT_MAX};
 /// The paths and their operations.
 pub(super) fn paths() -> [(&'static str, Value); 3] {
     let mut one = get("A stored response", true, "Response", &[400, 404, 422]);
-    one["get"]["parameters"] = json!([query("stream", "Only false", &json!({"enum": ["false"]}))]);
+    let stream = query("stream", "Only false", &json!({"enum": ["false"]}));
+    one["get"]["parameters"] = json!([named(), stream]);
     one["delete"] = delete();
-    one["parameters"] = named();
     [
         ("/v1/responses", create()),
-        ("/v1/responses/{response}", one),
-        ("/v1/responses/{response}/input_items", input_items()),
+        ("/v1/responses/{id}", one),
+        ("/v1/responses/{id}/input_items", input_items()),
     ]
 }
 
@@ -30,7 +30,9 @@ fn create() -> Value {
 
 fn delete() -> Value {
     let summary = "Forget a response. Later responses that continue it keep its conversation";
-    get(summary, true, "ResponseDeleted", &[400, 404])["get"].take()
+    let mut deletion = get(summary, true, "ResponseDeleted", &[400, 404])["get"].take();
+    deletion["parameters"] = json!([named()]);
+    deletion
 }
 
 fn input_items() -> Value {
@@ -39,19 +41,27 @@ fn input_items() -> Value {
     let limit = json!({"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT});
     let order = json!({"enum": ["asc", "desc"], "default": "desc"});
     path["get"]["parameters"] = json!([
+        named(),
         query("limit", "Most items of the list", &limit),
-        query("order", "Whether the newest item is the first or the last", &order),
-        query("after", "The id of the item before the list", &json!({"type": "string"})),
+        query(
+            "order",
+            "Whether the newest item is the first or the last",
+            &order
+        ),
+        query(
+            "after",
+            "The id of the item before the list",
+            &json!({"type": "string"})
+        ),
     ]);
-    path["parameters"] = named();
     path
 }
 
 fn named() -> Value {
-    json!([{
-        "name": "response", "in": "path", "required": true,
+    json!({
+        "name": "id", "in": "path", "required": true,
         "schema": {"type": "string", "minLength": 1},
-    }])
+    })
 }
 
 fn query(name: &str, description: &str, schema: &Value) -> Value {

@@ -57,7 +57,14 @@ async fn fields_have_the_limits_of_the_running_server() {
 async fn answers_have_the_described_fields_and_no_other() {
     let document = described(Keys::default()).await;
     let schemas = &document["components"]["schemas"];
-    for name in ["ChatCompletion", "TextPart", "State", "Error", "Usage"] {
+    for name in [
+        "ChatCompletion",
+        "TextPart",
+        "Response",
+        "State",
+        "Error",
+        "Usage",
+    ] {
         assert_eq!(schemas[name]["additionalProperties"], false, "{name}");
     }
     assert_eq!(schemas["State"]["required"], json!(["state"]));

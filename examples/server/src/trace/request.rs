@@ -14,6 +14,10 @@ pub(crate) struct RequestTrace {
 
 /// The parts of a request that its span names.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(feature = "otel"),
+    allow(dead_code, reason = "only spans have names")
+)]
 pub(crate) struct RequestHead<'a> {
     pub(crate) method: &'a str,
     pub(crate) path: &'a str,

@@ -67,7 +67,11 @@ pub(crate) async fn create(
     let previous = previous(&app, &owner, &prepared)?;
     let stored = |id: &str| stored_item(&app, &owner, id);
     let input = prepared.input.items(&ids, stored)?;
-    let messages = conversation(prepared.echo.instructions.as_deref(), previous.as_deref(), &input)?;
+    let messages = conversation(
+        prepared.echo.instructions.as_deref(),
+        previous.as_deref(),
+        &input,
+    )?;
     let mut chat = Chat::from(messages);
     chat.with_special_tokens = app.conduct.special_tokens_in_messages;
     chat.variables = prepared.variables;
@@ -112,11 +116,7 @@ fn check_store(app: &App, is_asked: bool) -> Result<(), ApiError> {
 }
 
 /// The turn that the request continues.
-fn previous(
-    app: &App,
-    owner: &Owner,
-    prepared: &Prepared,
-) -> Result<Option<Arc<Turn>>, ApiError> {
+fn previous(app: &App, owner: &Owner, prepared: &Prepared) -> Result<Option<Arc<Turn>>, ApiError> {
     let Some(id) = &prepared.echo.previous_response_id else {
         return Ok(None);
     };

@@ -77,7 +77,10 @@ impl Input {
             Self::Items(items) => items,
         };
         if items.is_empty() {
-            return Err(ApiError::field("input", "`input` is empty; expected an item"));
+            return Err(ApiError::field(
+                "input",
+                "`input` is empty; expected an item",
+            ));
         }
         let read = (0..).zip(items).map(|(index, item)| {
             let path = ItemPath { ids, index };
@@ -146,11 +149,16 @@ impl InputItem {
             Content::Text(text) => vec![role.part(text)],
             Content::Parts(Parts(parts)) => {
                 let parts = (0..).zip(parts);
-                let parts = parts.map(|(number, part)| match (&*part.kind, part.text, part.refusal) {
-                    ("input_text" | "output_text" | "text", Some(text), _) => Ok(role.part(text)),
-                    ("refusal", _, Some(refusal)) => Ok(Part::Refusal { refusal }),
-                    (kind, ..) => Err(not_text(path, "content", number, kind)),
-                });
+                let parts =
+                    parts.map(
+                        |(number, part)| match (&*part.kind, part.text, part.refusal) {
+                            ("input_text" | "output_text" | "text", Some(text), _) => {
+                                Ok(role.part(text))
+                            }
+                            ("refusal", _, Some(refusal)) => Ok(Part::Refusal { refusal }),
+                            (kind, ..) => Err(not_text(path, "content", number, kind)),
+                        },
+                    );
                 parts.collect::<Result<_, _>>()?
             }
         };
@@ -175,7 +183,9 @@ impl InputItem {
     fn call_output(self, path: &ItemPath<'_>) -> Result<Item, ApiError> {
         let output = match path.required("output", self.output)? {
             Content::Text(text) => text,
-            Content::Parts(parts) => parts.text(path, "output", &["input_text", "output_text", "text"])?,
+            Content::Parts(parts) => {
+                parts.text(path, "output", &["input_text", "output_text", "text"])?
+            }
         };
         Ok(Item::FunctionCallOutput(CallOutput {
             call_id: path.required("call_id", self.call_id)?,
@@ -502,13 +512,37 @@ mod tests {
         check(json!({}), "input[1].type", 400);
         check(json!({"content": "x"}), "input[1].type", 400);
         check(json!({"role": "user"}), "input[1].content", 400);
-        check(json!({"type": "message", "content": "x", "id": "x"}), "input[1].role", 400);
+        check(
+            json!({"type": "message", "content": "x", "id": "x"}),
+            "input[1].role",
+            400,
+        );
         let image = json!([{"type": "input_image", "image_url": "x"}]);
-        check(json!({"role": "user", "content": image}), "input[1].content[0]", 400);
-        check(json!({"type": "function_call", "id": "x"}), "input[1].call_id", 400);
-        check(json!({"type": "function_call_output", "id": "x"}), "input[1].output", 400);
-        check(json!({"type": "item_reference", "id": "x"}), "input[1].id", 400);
-        check(json!({"type": "web_search_call", "id": "x"}), "input[1].type", 422);
+        check(
+            json!({"role": "user", "content": image}),
+            "input[1].content[0]",
+            400,
+        );
+        check(
+            json!({"type": "function_call", "id": "x"}),
+            "input[1].call_id",
+            400,
+        );
+        check(
+            json!({"type": "function_call_output", "id": "x"}),
+            "input[1].output",
+            400,
+        );
+        check(
+            json!({"type": "item_reference", "id": "x"}),
+            "input[1].id",
+            400,
+        );
+        check(
+            json!({"type": "web_search_call", "id": "x"}),
+            "input[1].type",
+            422,
+        );
         let error = read(json!([])).expect_err("no item");
         assert_eq!(error.status, 400);
     }

@@ -181,9 +181,7 @@ impl Item {
                     .sum();
                 parts_bytes(&reasoning.content) + summary
             }
-            Self::FunctionCall(call) => {
-                call.call_id.len() + call.name.len() + call.arguments.len()
-            }
+            Self::FunctionCall(call) => call.call_id.len() + call.name.len() + call.arguments.len(),
             Self::FunctionCallOutput(output) => output.call_id.len() + output.output.len(),
         };
         size_of::<Self>() + self.id().len() + own
@@ -253,7 +251,9 @@ impl Logprob {
             token: sampled.token,
             logprob: sampled.logprob,
             bytes: sampled.bytes,
-            top_logprobs: top.map(|(token, logprob)| spell(*token, *logprob)).collect(),
+            top_logprobs: top
+                .map(|(token, logprob)| spell(*token, *logprob))
+                .collect(),
         }
     }
 

@@ -4,8 +4,6 @@
 //! calls are one message of the assistant. The prompt of the next turn then begins with the tokens
 //! of this one, which are cached.
 
-use std::mem;
-
 use motet::text::Message;
 use serde_json::{Value, json};
 
@@ -207,13 +205,20 @@ mod tests {
             call("2", "no JSON"),
         ];
         let history: Vec<&Item> = history.iter().collect();
-        let input = [output("1", "noon"), output("2", "one"), message(Role::User, "And?")];
+        let input = [
+            output("1", "noon"),
+            output("2", "one"),
+            message(Role::User, "And?"),
+        ];
         let found = messages(Some("Be short."), &history, &input).expect("messages");
         let function = |id: &str, arguments: Value| {
             let function = json!({"name": "clock", "arguments": arguments});
             json!({"id": id, "type": "function", "function": function})
         };
-        let calls = [function("1", json!({"zone": "x"})), function("2", json!("no JSON"))];
+        let calls = [
+            function("1", json!({"zone": "x"})),
+            function("2", json!("no JSON")),
+        ];
         let expected = json!([
             {"role": "system", "content": "Be short."},
             {"role": "user", "content": "When?"},
@@ -238,8 +243,14 @@ mod tests {
         ];
         let found = written(&messages(None, &[], &input).expect("messages"));
         let texts = found.as_array().expect("a list").iter();
-        let texts: Vec<_> = texts.map(|message| (&message["reasoning_content"], &message["content"])).collect();
-        let expected = [(&json!("a"), &json!("b")), (&Value::Null, &json!("c")), (&json!("d"), &json!(""))];
+        let texts: Vec<_> = texts
+            .map(|message| (&message["reasoning_content"], &message["content"]))
+            .collect();
+        let expected = [
+            (&json!("a"), &json!("b")),
+            (&Value::Null, &json!("c")),
+            (&json!("d"), &json!("")),
+        ];
         assert_eq!(texts, expected);
     }
 
@@ -252,8 +263,14 @@ mod tests {
             message(Role::Developer, "e"),
         ];
         let found = messages(Some("a"), &[], &input).expect("messages");
-        let found: Vec<_> = found.iter().map(|found| (&*found.role, &*found.content)).collect();
-        assert_eq!(found, [("system", "a\n\nb\n\nc"), ("user", "d"), ("system", "e")]);
+        let found: Vec<_> = found
+            .iter()
+            .map(|found| (&*found.role, &*found.content))
+            .collect();
+        assert_eq!(
+            found,
+            [("system", "a\n\nb\n\nc"), ("user", "d"), ("system", "e")]
+        );
     }
 
     #[test]

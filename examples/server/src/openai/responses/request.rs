@@ -176,7 +176,9 @@ pub(super) fn prepare(
             model: app.model.clone(),
             instructions: conversation.instructions,
             previous_response_id: conversation.previous_response_id,
-            store: conversation.store.unwrap_or_else(|| app.responses.keeps_any()),
+            store: conversation
+                .store
+                .unwrap_or_else(|| app.responses.keeps_any()),
             metadata: conversation.metadata.unwrap_or_default().0,
             tools: params,
             tool_choice,

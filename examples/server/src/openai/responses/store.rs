@@ -194,7 +194,11 @@ impl State {
     }
 
     fn drop_owner_without_responses(&mut self, owner: &Owner) {
-        if self.owned.get(owner).is_some_and(|owned| owned.turns.is_empty()) {
+        if self
+            .owned
+            .get(owner)
+            .is_some_and(|owned| owned.turns.is_empty())
+        {
             self.owned.remove(owner);
         }
     }
@@ -296,7 +300,11 @@ mod tests {
         NewTurn {
             id: id.to_owned(),
             previous,
-            input: vec![Item::message(format!("msg_{id}"), Role::User, text.to_owned())],
+            input: vec![Item::message(
+                format!("msg_{id}"),
+                Role::User,
+                text.to_owned(),
+            )],
             output: Vec::new(),
             body: Bytes::from(id.to_owned()),
         }
@@ -331,7 +339,10 @@ mod tests {
             assert!(store.insert(&ann, turn(id, &"x".repeat(1000), None)));
             assert!(store.bytes.load(Ordering::Relaxed) <= 3 * one);
         }
-        assert_eq!(known(&store, &ann, &["1", "2", "3", "4", "5"]), ["3", "4", "5"]);
+        assert_eq!(
+            known(&store, &ann, &["1", "2", "3", "4", "5"]),
+            ["3", "4", "5"]
+        );
         // A response that can never fit displaces no other.
         assert!(!store.insert(&ann, turn("6", &"x".repeat(4000), None)));
         assert_eq!(known(&store, &ann, &["3", "4", "5"]), ["3", "4", "5"]);
@@ -351,7 +362,10 @@ mod tests {
             assert!(store.insert(&ann, turn(id, "x", None)));
         }
         assert_eq!(known(&store, &bob, &["b", "6"]), ["b"]);
-        assert_eq!(known(&store, &ann, &["b", "3", "4", "5", "6"]), ["4", "5", "6"]);
+        assert_eq!(
+            known(&store, &ann, &["b", "3", "4", "5", "6"]),
+            ["4", "5", "6"]
+        );
         assert!(store.get(&None, "b").is_none());
     }
 
@@ -365,7 +379,10 @@ mod tests {
             assert!(store.insert(&ann, turn(id, &"x".repeat(1000), None)));
         }
         assert_eq!(known(&store, &bob, &["b"]), ["b"]);
-        assert_eq!(known(&store, &ann, &["1", "2", "3", "4", "5"]), ["3", "4", "5"]);
+        assert_eq!(
+            known(&store, &ann, &["1", "2", "3", "4", "5"]),
+            ["3", "4", "5"]
+        );
     }
 
     #[test]
@@ -391,7 +408,12 @@ mod tests {
         let one = turn("1", "x", None).bytes();
         let store = store(100, 3 * one);
         let ann = owner("ann");
-        for (id, previous, is_kept) in [("1", "", true), ("2", "1", true), ("3", "2", true), ("4", "3", false)] {
+        for (id, previous, is_kept) in [
+            ("1", "", true),
+            ("2", "1", true),
+            ("3", "2", true),
+            ("4", "3", false),
+        ] {
             let previous = store.get(&ann, previous);
             assert_eq!(store.insert(&ann, turn(id, "x", previous)), is_kept, "{id}");
         }

@@ -54,7 +54,7 @@ struct ListQuery {
 
 type Named = Result<Path<String>, PathRejection>;
 
-/// `GET /v1/responses/{response}`.
+/// `GET /v1/responses/{id}`.
 pub(crate) async fn get(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -70,7 +70,7 @@ pub(crate) async fn get(
     Ok(json(turn(&app, &caller, named)?.body()))
 }
 
-/// `DELETE /v1/responses/{response}`.
+/// `DELETE /v1/responses/{id}`.
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -87,7 +87,7 @@ pub(crate) async fn delete(
     }))
 }
 
-/// `GET /v1/responses/{response}/input_items`: the items of the response's own request.
+/// `GET /v1/responses/{id}/input_items`: the items of the response's own request.
 pub(crate) async fn input_items(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -198,11 +198,22 @@ mod tests {
         assert_eq!((newest.len(), &*newest[0], has_more), (LIMIT, "29", true));
         let check = |query: &str, expected: &[&str], expected_more: bool| {
             let (found, has_more) = ids(query).expect(query);
-            assert_eq!((found, has_more), (expected.iter().map(|id| (*id).to_owned()).collect(), expected_more), "{query}");
+            assert_eq!(
+                (found, has_more),
+                (
+                    expected.iter().map(|id| (*id).to_owned()).collect(),
+                    expected_more
+                ),
+                "{query}"
+            );
         };
         check("order=asc&limit=2", &["0", "1"], true);
         check("order=asc&limit=2&after=1", &["2", "3"], true);
-        check("order=asc&limit=2&after=27&include%5B%5D=x", &["28", "29"], false);
+        check(
+            "order=asc&limit=2&after=27&include%5B%5D=x",
+            &["28", "29"],
+            false,
+        );
         check("order=desc&limit=100&after=1", &["0"], false);
         check("after=0", &[], false);
     }

@@ -214,7 +214,12 @@ mod tests {
             assert_eq!(error.status, status);
         };
         let auto = || json!("auto");
-        check(json!([{"type": "web_search"}]), auto(), "tools[0].type", 422);
+        check(
+            json!([{"type": "web_search"}]),
+            auto(),
+            "tools[0].type",
+            422,
+        );
         check(json!([{"type": "function"}]), auto(), "tools[0].name", 400);
         let tool = json!([{"type": "function", "name": "a", "parameters": [1]}]);
         check(tool, auto(), "tools[0].parameters", 400);
@@ -222,8 +227,18 @@ mod tests {
             check(json!([]), choice, "tool_choice", 400);
         }
         check(json!([]), json!({}), "tool_choice.type", 400);
-        check(json!([]), json!({"type": "function"}), "tool_choice.name", 400);
-        check(json!([]), json!({"type": "file_search"}), "tool_choice.type", 422);
+        check(
+            json!([]),
+            json!({"type": "function"}),
+            "tool_choice.name",
+            400,
+        );
+        check(
+            json!([]),
+            json!({"type": "file_search"}),
+            "tool_choice.type",
+            422,
+        );
         let unknown = json!([{"type": "function", "name": "b"}]);
         let allowed = json!({"type": "allowed_tools", "mode": "auto", "tools": unknown});
         check(json!([]), allowed, "tool_choice.tools[0].name", 400);

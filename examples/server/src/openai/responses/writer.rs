@@ -6,7 +6,9 @@ use std::mem;
 
 use super::events::{EventLog, ResponseEvent};
 use super::ids::{IdKind, Ids};
-use super::items::{Call, Item, ItemStatus, Logprob, Message, Part, ReasoningItem, Role, SummaryPart};
+use super::items::{
+    Call, Item, ItemStatus, Logprob, Message, Part, ReasoningItem, Role, SummaryPart,
+};
 use crate::conversation::AnswerPiece;
 
 /// Every message and every reasoning has one part.
@@ -127,7 +129,10 @@ impl OutputWriter {
     }
 
     fn text(&mut self, more: Text, log: &mut EventLog) {
-        let is_open = self.open.as_ref().is_some_and(|open| open.kind == OpenKind::Message);
+        let is_open = self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.kind == OpenKind::Message);
         if !is_open && more.text.trim().is_empty() {
             self.held_back.add(more);
             return;
@@ -295,13 +300,15 @@ impl OpenItem {
                     text: text(),
                 });
             }
-            OpenKind::Call { name, .. } => log.push(|sequence_number| ResponseEvent::ArgumentsDone {
-                sequence_number,
-                item_id: item_id(),
-                output_index,
-                name: name.clone(),
-                arguments: text(),
-            }),
+            OpenKind::Call { name, .. } => {
+                log.push(|sequence_number| ResponseEvent::ArgumentsDone {
+                    sequence_number,
+                    item_id: item_id(),
+                    output_index,
+                    name: name.clone(),
+                    arguments: text(),
+                })
+            }
         }
         if let Some(part) = self.part() {
             log.push(|sequence_number| ResponseEvent::ContentPartDone {
@@ -515,7 +522,13 @@ mod tests {
     #[test]
     fn streamed_items_join_to_the_whole() {
         let pieces = [
-            vec![reasoning("Let "), reasoning("me see."), text("\n\n"), text("I "), text("look.")],
+            vec![
+                reasoning("Let "),
+                reasoning("me see."),
+                text("\n\n"),
+                text("I "),
+                text("look."),
+            ],
             call(0, &["{\"a\"", ": 1}"], Some(true)),
             call(1, &["{}"], Some(true)),
             vec![text("\n"), reasoning("Hm."), text("Done"), text(" now")],
