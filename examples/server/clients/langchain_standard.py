@@ -55,6 +55,9 @@ def main():
     words = [str(FOLDER / f"test_{face}.py"), "-q", "--no-header", "-p", "no:cacheprovider"]
     words += ["--rootdir", str(FOLDER), "-o", "asyncio_mode=auto", "--tb=line"]
     words += ["--benchmark-disable", "-W", "ignore"]
+    # LangChain keeps connections across tests.
+    for kind in ("test", "fixture"):
+        words += ["-o", f"asyncio_default_{kind}_loop_scope=session"]
     for plugin in PLUGINS:
         words += ["-p", plugin]
     outcomes = Outcomes()

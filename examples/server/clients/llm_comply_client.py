@@ -5,19 +5,20 @@ checks that do not pass, each with its reason. A named check that passes is an e
 does not.
 """
 
-import contextlib
-import io
 import json
+import subprocess
 import sys
 import tomllib
 import urllib.request
 from pathlib import Path
 
 url, packages = sys.argv[1:]
-sys.path.append(packages)
-
-from llm_comply.cli import main as llm_comply  # noqa: E402
-
+PROGRAM = """
+import sys
+sys.path.append(sys.argv.pop(1))
+from llm_comply.cli import main
+main(sys.argv[1:])
+"""
 FORMATS = {
     "openai-chat": ["--base-url", f"{url}/v1"],
     "open-responses": ["--base-url", f"{url}/v1"],
@@ -30,10 +31,10 @@ FORMATS = {
 
 def results(model, name):
     words = ["--format", name, *FORMATS[name], "--api-key", "none", "--model", model]
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        llm_comply([*words, "--timeout", "300", "--json"])
-    return json.loads(printed.getvalue())["results"]
+    words += ["--timeout", "300", "--json"]
+    command = [sys.executable, "-I", "-S", "-B", "-c", PROGRAM, packages, *words]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    return json.loads(printed.stdout)["results"]
 
 
 def main():

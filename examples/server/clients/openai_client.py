@@ -35,6 +35,7 @@ clock = {
         },
     },
 }
+one_call = {"tools": [clock], "parallel_tool_calls": False, **long}
 
 
 def chat():
@@ -74,7 +75,7 @@ def tools():
     assert answer.choices[0].finish_reason in ("stop", "length", "tool_calls")
     named = {"type": "function", "function": {"name": "clock"}}
     for choice in ("required", named):
-        asked = {"messages": question, "tools": [clock], "tool_choice": choice, **long}
+        asked = {"messages": question, "tool_choice": choice, **one_call}
         answer = client.chat.completions.create(**asked)
         (call,) = answer.choices[0].message.tool_calls
         assert call.function.name == "clock" and call.type == "function", call
@@ -90,7 +91,7 @@ def tools():
 
 def accumulated():
     """The client joins the deltas of a stream itself."""
-    asked = {"messages": question, "tools": [clock], "tool_choice": "required", **long}
+    asked = {"messages": question, "tool_choice": "required", **one_call}
     whole = client.chat.completions.create(**asked).choices[0].message.tool_calls[0]
     with client.chat.completions.stream(**asked) as stream:
         kinds = [event.type for event in stream]
@@ -104,8 +105,11 @@ def accumulated():
 
     with client.chat.completions.stream(messages=question, **greedy) as stream:
         deltas = [event.delta for event in stream if event.type == "content.delta"]
-        final = stream.get_final_completion()
+        # The client's final completion rejects an answer of the greatest length.
+        final = stream.current_completion_snapshot
+    whole = client.chat.completions.create(messages=question, **greedy)
     assert "".join(deltas) == final.choices[0].message.content
+    assert final.choices[0].message.content == whole.choices[0].message.content
 
 
 def reasoning():

@@ -77,6 +77,7 @@ def streaming():
 def tools():
     for choice in ("required", {"type": "function", "name": "clock"}):
         asked = {"input": "What time is it?", "tools": [clock], "tool_choice": choice, **long}
+        asked["parallel_tool_calls"] = False
         answer = client.responses.create(**asked)
         (call,) = [item for item in answer.output if item.type == "function_call"]
         assert call.name == "clock" and json.loads(call.arguments)["zone"] in zones, call

@@ -18,10 +18,16 @@ class TestChatAnthropic(ChatModelIntegrationTests):
             "base_url": os.environ["SERVER_URL"],
             "api_key": "none",
             "model": os.environ["SERVER_MODEL"],
-            "max_tokens": 400,
+            "max_tokens": 1000,
+            # A field that the client no longer has a name for.
+            "model_kwargs": {"extra_body": {"temperature": 0}},
             "max_retries": 0,
             "timeout": 300,
         }
+
+    @property
+    def model_override_value(self) -> str:
+        return os.environ["SERVER_MODEL"]
 
     @property
     def has_tool_choice(self) -> bool:

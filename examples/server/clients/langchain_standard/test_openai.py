@@ -18,11 +18,18 @@ class TestChatOpenAI(ChatModelIntegrationTests):
             "base_url": f"{os.environ['SERVER_URL']}/v1",
             "api_key": "none",
             "model": os.environ["SERVER_MODEL"],
-            "max_tokens": 400,
+            "max_tokens": 1000,
+            "temperature": 0,
             "max_retries": 0,
             "timeout": 300,
             "stream_usage": True,
+            # The oracle makes as many calls as it may.
+            "extra_body": {"parallel_tool_calls": False},
         }
+
+    @property
+    def model_override_value(self) -> str:
+        return os.environ["SERVER_MODEL"]
 
     @property
     def has_tool_choice(self) -> bool:
