@@ -18,7 +18,7 @@ class TestChatAnthropic(ChatModelIntegrationTests):
             "base_url": os.environ["SERVER_URL"],
             "api_key": "none",
             "model": os.environ["SERVER_MODEL"],
-            "max_tokens": 1000,
+            "max_tokens": 4000,
             # A field that the client no longer has a name for.
             "model_kwargs": {"extra_body": {"temperature": 0}},
             "max_retries": 0,
