@@ -97,7 +97,12 @@ fn on_oracle(arguments: &Arguments, checks: &mut Checks<'_>) -> Result<()> {
     let seconds = arguments.churn_seconds.to_string();
     let process = server.process.id().to_string();
     let words = ["200", &*seconds, &*process];
-    checks.run("200 streams; one in ten disconnects", STREAM_CHURN, &server, &words)?;
+    checks.run(
+        "200 streams; one in ten disconnects",
+        STREAM_CHURN,
+        &server,
+        &words,
+    )?;
 
     // The server has a key, so that schemathesis can also try requests without it.
     let keys = workspace::root().join("target/motet/clients.keys");
@@ -137,7 +142,9 @@ impl Checks<'_> {
             return Ok(());
         }
         ui::heading(name);
-        let mut command = self.packages.program(&format!("examples/server/clients/{client}"));
+        let mut command = self
+            .packages
+            .program(&format!("examples/server/clients/{client}"));
         command
             .arg(&server.url)
             .arg(self.packages.folder())

@@ -74,7 +74,8 @@ impl Timings {
     ) -> anyhow::Result<T> {
         let started = Instant::now();
         let result = stage();
-        self.0.push((name.into(), started.elapsed(), result.is_ok()));
+        self.0
+            .push((name.into(), started.elapsed(), result.is_ok()));
         result
     }
 

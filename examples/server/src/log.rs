@@ -151,9 +151,7 @@ mod tests {
     fn long_paths_are_truncated_in_the_log() {
         let long = format!("/{}é", "x".repeat(60_000));
         let method = Method::from_bytes(&b"X".repeat(60_000)).expect("a method");
-        let log = |method: &Method, path: &str| {
-            RequestLog::new("1".into(), method, path, trace())
-        };
+        let log = |method: &Method, path: &str| RequestLog::new("1".into(), method, path, trace());
         let long = log(&method, &long);
         let (method, path) = (&long.0.method, &long.0.path);
         assert!(path.len() < 300 && method.len() < 300);

@@ -165,7 +165,9 @@ async fn frames_show_calls_as_they_begin() {
     });
     let request = Request::post("/v1/chat/completions");
     let request = request.header(header::CONTENT_TYPE, "application/json");
-    let request = request.body(Body::from(body.to_string())).expect("a request");
+    let request = request
+        .body(Body::from(body.to_string()))
+        .expect("a request");
     let answered = router.clone().oneshot(request).await;
     let mut answer = answered.expect("a router always answers").into_body();
     // The call has begun, and its arguments are being written.
@@ -183,8 +185,14 @@ async fn frames_show_calls_as_they_begin() {
     assert_eq!(sequence["answer"]["calls"], 1, "{seen}");
     // A frame that this test was too slow for may have shown its beginning.
     let began = serde_json::json!([[sequence["id"], "call"]]);
-    assert!(seen["parts"] == began || seen["parts"] == serde_json::json!([]), "{seen}");
-    assert!(!seen.to_string().contains("secret") && !seen.to_string().contains("tell"), "{seen}");
+    assert!(
+        seen["parts"] == began || seen["parts"] == serde_json::json!([]),
+        "{seen}"
+    );
+    assert!(
+        !seen.to_string().contains("secret") && !seen.to_string().contains("tell"),
+        "{seen}"
+    );
     drop(answer);
 }
 
@@ -214,7 +222,11 @@ async fn frames_show_what_restore_points_hold() {
     let held: Vec<u64> = bytes.filter(|bytes| *bytes > 0).collect();
     assert_eq!(restore["snapshots"], held.len(), "{seen}");
     assert!(!held.is_empty(), "{seen}");
-    assert_eq!(restore["snapshot_bytes"], held.iter().sum::<u64>(), "{seen}");
+    assert_eq!(
+        restore["snapshot_bytes"],
+        held.iter().sum::<u64>(),
+        "{seen}"
+    );
 }
 
 #[tokio::test]

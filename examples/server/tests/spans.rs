@@ -9,8 +9,8 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::http::{Request, StatusCode};
 use axum::body::Body;
+use axum::http::{Request, StatusCode};
 use common::client::{CHAT, Server, TEXT, chat, post, whole};
 use http_body_util::BodyExt;
 use motet_server::app::App;
@@ -81,12 +81,19 @@ async fn a_request_has_spans_of_its_stages() {
     let spans = memory.spans();
     assert_eq!(spans.len(), 5, "{spans:?}");
     let trace = TraceId::from_hex(TRACE).expect("an id");
-    assert!(spans.iter().all(|span| span.span_context.trace_id() == trace));
+    assert!(
+        spans
+            .iter()
+            .all(|span| span.span_context.trace_id() == trace)
+    );
     let [request] = named(&spans, &format!("POST {CHAT}"))[..] else {
         panic!("{spans:?}");
     };
     assert_eq!(request.span_kind, SpanKind::Server);
-    assert_eq!(request.parent_span_id, SpanId::from_hex(SPAN).expect("an id"));
+    assert_eq!(
+        request.parent_span_id,
+        SpanId::from_hex(SPAN).expect("an id")
+    );
     assert_eq!(request.span_context.trace_state().get("other"), Some("2"));
     let own = request.span_context.span_id();
     assert_eq!(header, format!("00-{TRACE}-{own}-01"));
@@ -106,13 +113,19 @@ async fn a_request_has_spans_of_its_stages() {
         ("gen_ai.request.model", "oracle".into()),
         ("gen_ai.request.max_tokens", "8".into()),
         ("gen_ai.request.temperature", "0".into()),
-        ("gen_ai.usage.input_tokens", usage["prompt_tokens"].to_string()),
+        (
+            "gen_ai.usage.input_tokens",
+            usage["prompt_tokens"].to_string(),
+        ),
         ("gen_ai.usage.output_tokens", "8".into()),
         ("gen_ai.usage.cache_read.input_tokens", "0".into()),
     ] {
         assert_eq!(told.get(name), Some(&expected), "{name}: {told:?}");
     }
-    assert!(told["gen_ai.response.finish_reasons"].contains("length"), "{told:?}");
+    assert!(
+        told["gen_ai.response.finish_reasons"].contains("length"),
+        "{told:?}"
+    );
     assert_eq!(sequence.status, Status::Unset);
 
     // The stages follow one another, and together are the sequence.
@@ -121,7 +134,11 @@ async fn a_request_has_spans_of_its_stages() {
         let [stage] = named(&spans, name)[..] else {
             panic!("{name}: {spans:?}");
         };
-        assert_eq!(stage.parent_span_id, sequence.span_context.span_id(), "{name}");
+        assert_eq!(
+            stage.parent_span_id,
+            sequence.span_context.span_id(),
+            "{name}"
+        );
         assert_eq!(stage.start_time, at, "{name}");
         assert!(stage.end_time >= at, "{name}");
         at = stage.end_time;
@@ -150,7 +167,11 @@ async fn errors_and_disconnects_are_told() {
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     let told = attributes(&memory.spans()[0]);
     assert_eq!(told["http.response.status_code"], "400");
-    assert_eq!(told.get("error.type"), None, "a client's mistake is no error of the server");
+    assert_eq!(
+        told.get("error.type"),
+        None,
+        "a client's mistake is no error of the server"
+    );
 
     memory.0.lock().expect("no panic").clear();
     let body = chat(json!({"stream": true, "max_tokens": 4000, "ignore_eos": true}));
@@ -163,7 +184,10 @@ async fn errors_and_disconnects_are_told() {
     let told = attributes(named(&spans, &format!("POST {CHAT}"))[0]);
     assert_eq!(told["error.type"], "client_disconnected");
     let told = attributes(named(&spans, "chat oracle")[0]);
-    assert!(told["gen_ai.response.finish_reasons"].contains("cancelled"), "{told:?}");
+    assert!(
+        told["gen_ai.response.finish_reasons"].contains("cancelled"),
+        "{told:?}"
+    );
     assert_ne!(told["gen_ai.usage.output_tokens"], "0");
 }
 
@@ -214,7 +238,9 @@ fn read_request(mut connection: &TcpStream) -> Option<(String, Vec<u8>)> {
         head.extend(byte);
     }
     let head = String::from_utf8(head).ok()?.to_lowercase();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "));
     let mut body = vec![0; length?.parse().ok()?];
     connection.read_exact(&mut body).ok()?;
     Some((head, body))
@@ -238,7 +264,10 @@ async fn spans_reach_a_collector() {
     let (endpoint, received) = collector("200 OK");
     let provider = exporting(endpoint);
     let server = Server::of(Arc::new(app().await.traces(&provider)));
-    server.post(CHAT, &chat(json!({"max_tokens": 4}))).await.ok();
+    server
+        .post(CHAT, &chat(json!({"max_tokens": 4})))
+        .await
+        .ok();
     export_rest(provider).await;
     let request = received.recv_timeout(Duration::from_secs(30));
     let (head, body) = request.expect("spans came");

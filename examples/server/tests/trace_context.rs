@@ -57,7 +57,10 @@ async fn malformed_contexts_begin_a_new_trace() {
         assert_eq!((&*version, &*flags), ("00", "00"), "{sent:?}");
         assert_eq!((trace.len(), span.len()), (32, 16), "{sent:?}");
         assert_ne!(trace, TRACE, "{sent:?}");
-        assert!(!seen.contains(&trace), "{sent:?}: each is a trace of its own");
+        assert!(
+            !seen.contains(&trace),
+            "{sent:?}: each is a trace of its own"
+        );
         seen.push(trace);
     }
 }

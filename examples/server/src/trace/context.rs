@@ -153,7 +153,11 @@ mod tests {
             (String::new(), None),
         ] {
             let context = TraceContext::of_client(&headers(&[&header]));
-            assert_eq!(context.map(|context| context.is_sampled), is_sampled, "{header}");
+            assert_eq!(
+                context.map(|context| context.is_sampled),
+                is_sampled,
+                "{header}"
+            );
             if let Some(context) = context {
                 assert_eq!(context.trace_id(), TRACE);
                 assert_eq!(format!("{:016x}", context.span), SPAN);
@@ -169,7 +173,10 @@ mod tests {
         let new = TraceContext::new_trace();
         for context in [new, new.new_span()] {
             for is_sampled in [false, true] {
-                let sent = TraceContext { is_sampled, ..context };
+                let sent = TraceContext {
+                    is_sampled,
+                    ..context
+                };
                 assert_eq!(TraceContext::parse(sent.header().as_bytes()), Some(sent));
             }
         }

@@ -28,6 +28,6 @@ pub(crate) use context::TRACEPARENT;
 pub(crate) use no_spans::{Generation, RequestSpan, SequenceSpan, Tracer};
 pub(crate) use request::{RequestEnd, RequestHead, RequestTrace};
 #[cfg(feature = "otel")]
-pub use spans::{TraceSettings, export_rest};
-#[cfg(feature = "otel")]
 pub(crate) use spans::{Generation, RequestSpan, SequenceSpan, Tracer};
+#[cfg(feature = "otel")]
+pub use spans::{TraceSettings, export_rest};

@@ -197,7 +197,10 @@ fn request_attributes(operation: &'static str, model: &str, request: &Request) -
     }
     for (name, penalty) in [
         ("gen_ai.request.presence_penalty", sampling.presence_penalty),
-        ("gen_ai.request.frequency_penalty", sampling.frequency_penalty),
+        (
+            "gen_ai.request.frequency_penalty",
+            sampling.frequency_penalty,
+        ),
     ] {
         if penalty != 0.0 {
             attributes.push(number(name, penalty));

@@ -57,7 +57,10 @@ impl TraceSettings {
     /// the common endpoint.
     fn traces_endpoint(&self) -> Option<String> {
         variable(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT).or_else(|| {
-            let base = self.otlp_endpoint.as_ref().filter(|base| !base.is_empty())?;
+            let base = self
+                .otlp_endpoint
+                .as_ref()
+                .filter(|base| !base.is_empty())?;
             Some(format!("{}/{TRACES}", base.trim_end_matches('/')))
         })
     }
@@ -105,7 +108,13 @@ mod tests {
 
     #[test]
     fn endpoint_is_checked_at_the_start() {
-        for wrong in ["https://collector:4318", "collector", "http://", "ftp://a", "http://a b"] {
+        for wrong in [
+            "https://collector:4318",
+            "collector",
+            "http://",
+            "ftp://a",
+            "http://a b",
+        ] {
             let error = provider(wrong).expect_err(wrong);
             assert!(format!("{error:#}").contains("export"), "{error:#}");
         }
