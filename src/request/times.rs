@@ -96,6 +96,9 @@ mod tests {
         }
         let times = milestones.times();
         let reached = [times.started, times.first_token, times.ended];
-        assert_eq!(reached, [1, 2, 3].map(|seconds| Some(Duration::from_secs(seconds))));
+        assert_eq!(
+            reached,
+            [1, 2, 3].map(|seconds| Some(Duration::from_secs(seconds)))
+        );
     }
 }

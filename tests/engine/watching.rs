@@ -192,7 +192,11 @@ async fn snapshot_shows_the_bytes_of_restore_points() {
         .warm(Request::tokens(prompt).restore_point(80))
         .await
         .expect("it is computed");
-    let snapshot = engine.snapshots().next().await.expect("the engine is there");
+    let snapshot = engine
+        .snapshots()
+        .next()
+        .await
+        .expect("the engine is there");
     let restore = snapshot.stats.cache.restore.expect("a hybrid has them");
     let nodes = &snapshot.trie.nodes;
     let holding = nodes.iter().filter(|node| node.snapshot_bytes > 0);
