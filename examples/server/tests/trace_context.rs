@@ -92,7 +92,8 @@ async fn the_log_names_the_trace() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt().json().flatten_event(true);
     let subscriber = subscriber.with_writer(log.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    // The log of all tests of this program.
+    tracing::subscriber::set_global_default(subscriber).expect("it is the only one");
     let server = Server::new().await;
     let body = chat(json!({"stream": true, "max_tokens": 4, "ignore_eos": true}));
     let mut request = post(CHAT, &body);
@@ -102,7 +103,8 @@ async fn the_log_names_the_trace() {
     let text = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("text");
     let lines = text.lines().map(serde_json::from_str::<Value>);
     let lines: Vec<Value> = lines.collect::<Result<_, _>>().expect("JSON");
-    let line = lines.iter().find(|line| line["message"] == "request");
+    let mut lines = lines.iter().filter(|line| line["message"] == "request");
+    let line = lines.find(|line| line["path"] == CHAT);
     let line = line.expect("a line of the request");
     assert_eq!(line["trace_id"], TRACE);
     assert_eq!(line["output_tokens"], 4);
