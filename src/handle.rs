@@ -7,6 +7,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::actors::scheduler::{AskQueuePosition, Resume, Scheduler, Stop};
 use crate::actors::sequence::Ended;
+use crate::request::{Milestones, SequenceTimes};
 use motet_core::SequenceId;
 use motet_core::protocol::{ContextLimit, Finish, GenerateError, QueuePosition};
 use motet_sync::cancel::CancelFlag;
@@ -42,6 +43,7 @@ pub struct SequenceHandle {
     scheduler: WeakActorRef<Scheduler>,
     wakeup: Arc<Notify>,
     ended: watch::Receiver<Ended>,
+    milestones: Arc<Milestones>,
 }
 
 impl SequenceHandle {
@@ -52,6 +54,7 @@ impl SequenceHandle {
         scheduler: WeakActorRef<Scheduler>,
         wakeup: Arc<Notify>,
         ended: watch::Receiver<Ended>,
+        milestones: Arc<Milestones>,
     ) -> Self {
         Self {
             sequence,
@@ -60,6 +63,7 @@ impl SequenceHandle {
             scheduler,
             wakeup,
             ended,
+            milestones,
         }
     }
 
@@ -107,6 +111,13 @@ impl SequenceHandle {
         let ended = ended.wait_for(Option::is_some).await;
         let ended = ended.map_err(|_| GenerateError::Lost)?;
         ended.clone().expect("it was awaited")
+    }
+
+    /// Returns when the sequence reached its stages, as far as it has. The times count from the
+    /// moment at which the request was admitted and tokenised.
+    #[must_use]
+    pub fn times(&self) -> SequenceTimes {
+        self.milestones.times()
     }
 
     /// Returns the sequence's position in the queue; `None` once it has started or ended.

@@ -17,7 +17,7 @@ use crate::error::field_error;
 use crate::error::{QueueLimit, SubmitError};
 use crate::handle::SequenceHandle;
 use crate::optional::TextOutput;
-use crate::request::{CacheUse, Request};
+use crate::request::{CacheUse, Milestones, Request};
 use crate::stream::TokenStream;
 use motet_core::cache::Salt;
 use motet_core::protocol::{
@@ -130,6 +130,7 @@ impl Engine {
         let (sender, output) = mpsc::channel(pieces_max);
         let (end_sender, ended) = watch::channel(None);
         let prompt_tokens = admitted.tokens.len();
+        let milestones = Arc::new(Milestones::new());
         let handle = SequenceHandle::new(
             sequence,
             request.at_context_limit,
@@ -137,6 +138,7 @@ impl Engine {
             self.inner.scheduler.downgrade(),
             self.inner.wakeup.clone(),
             ended,
+            Arc::clone(&milestones),
         );
         let stream = TokenStream {
             handle,
@@ -160,7 +162,7 @@ impl Engine {
             cancel,
             credits,
             telemetry: Arc::clone(&self.inner.telemetry),
-            submitted_at: Instant::now(),
+            milestones,
             admission_guard,
         };
         // As many events as credits allow, so that no event waits in the scheduler. The start,

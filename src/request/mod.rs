@@ -5,10 +5,12 @@
 //! | `build.rs` | constructors and setters of a request |
 //! | `debug.rs` | `Debug` output without a request's content |
 //! | `output.rs` | pieces and whole outputs |
+//! | `times.rs` | when a sequence reached its stages |
 
 mod build;
 mod debug;
 mod output;
+mod times;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,6 +25,8 @@ pub use motet_core::protocol::{
     ContextLimit, Finish, FinishReason, Priority, QueuePosition, ReasoningBudget, Usage,
 };
 pub use output::{Completion, Piece, Prefill};
+pub(crate) use times::Milestones;
+pub use times::SequenceTimes;
 
 /// One request: a prompt, and how to continue it.
 ///

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use motet::cache::Salt;
 use motet::config::{CacheConfig, EngineConfig};
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::model::{Model, SegmentSize};
+use motet::model::{LayerKind, Model, SegmentSize};
 use motet::monitor::{
     EVENTS_MAX, EngineEvent, NODES_MAX, SEQUENCES_MAX, SPANS_MAX, Tier, TrieNode,
 };
@@ -151,6 +151,62 @@ async fn snapshot_shows_sequences_users_and_cached_nodes() {
     );
     engine.shutdown(Shutdown::Abort).await;
     while snapshots.next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn times_of_a_sequence_are_ordered_and_end_with_it() {
+    let mut config = EngineConfig::default();
+    config.scheduler.sequences_max = 1;
+    let engine = engine(config).await;
+    let request = |tokens| Request::tokens([1, 2, 3]).output_tokens_max(tokens);
+    let long = request(4000).ignore_end_tokens();
+    let mut running = engine.submit(long).await.expect("it is accepted");
+    running.next().await.expect("it goes on").expect("well");
+    let waiting = engine.submit(request(3)).await.expect("it is accepted");
+    let handle = waiting.handle();
+    assert_eq!(handle.times().started, None, "the slot is taken");
+    // Cancels the sequence that has the slot.
+    let cancelled = running.handle();
+    drop(running);
+    waiting.collect().await.expect("it ends");
+    let times = handle.times();
+    let reached = [times.started, times.first_token, times.ended];
+    let reached = reached.map(|time| time.expect("it was reached"));
+    assert!(reached.is_sorted(), "{times:?}");
+    assert!(reached[2] <= times.since_submit, "{times:?}");
+    assert_eq!(handle.times().ended, times.ended);
+    cancelled.finished().await.expect("a cancel is a finish");
+    let times = cancelled.times();
+    assert!(times.ended >= times.first_token, "{times:?}");
+    assert!(times.first_token.is_some(), "{times:?}");
+}
+
+#[tokio::test]
+async fn snapshot_shows_the_bytes_of_restore_points() {
+    let layers = [LayerKind::Recurrent, LayerKind::Full];
+    let oracle = OracleConfig::with_layers(&layers);
+    let oracle = move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle"));
+    let engine = Engine::builder(oracle).start().await.expect("it starts");
+    let prompt: Vec<u32> = (0..200).map(|token| token % 50).collect();
+    engine
+        .warm(Request::tokens(prompt).restore_point(80))
+        .await
+        .expect("it is computed");
+    let snapshot = engine
+        .snapshots()
+        .next()
+        .await
+        .expect("the engine is there");
+    let restore = snapshot.stats.cache.restore.expect("a hybrid has them");
+    let nodes = &snapshot.trie.nodes;
+    let holding = nodes.iter().filter(|node| node.snapshot_bytes > 0);
+    assert_eq!(holding.clone().count(), restore.snapshots, "{nodes:?}");
+    let bytes: usize = holding.map(|node| node.snapshot_bytes).sum();
+    assert_eq!(bytes, restore.snapshot_bytes);
+    assert!(nodes.iter().all(|node| node.snapshot_bytes <= node.bytes));
+    let named = nodes.iter().filter(|node| node.restore_point);
+    let ends: Vec<usize> = named.map(|node| node.tokens_before + node.tokens).collect();
+    assert_eq!(ends, [80], "{nodes:?}");
 }
 
 #[tokio::test]

@@ -1,23 +1,43 @@
-//! `cargo xtask clients`: third-party clients against the server, on the oracle.
+//! `cargo xtask clients`: third-party clients against the server, on the oracle and on a real model.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::cache::Cache;
+use crate::model::Model;
 use crate::packages::{self, Packages};
-use crate::{process, ui, workspace};
+use crate::ui::Timings;
+use crate::{process, setup, ui, workspace};
 
 pub(crate) const REQUIREMENTS: &str = "examples/server/clients/requirements.txt";
-const CLIENTS: [&str; 2] = ["openai_client.py", "langchain_client.py"];
+/// Each checks one client of one face.
+const CLIENTS: [&str; 5] = [
+    "openai_client.py",
+    "responses_client.py",
+    "anthropic_client.py",
+    "langchain_client.py",
+    "llm_comply_client.py",
+];
+/// The faces that LangChain's standard tests are run through.
+const FACES: [&str; 2] = ["openai", "anthropic"];
+/// Runs LangChain's standard tests of chat models.
+const STANDARD: &str = "langchain_standard.py";
+/// Forces calls of random tools.
+const FORCED: &str = "forced_calls.py";
+/// Random tools on the oracle, in the short form and in the long one; and on a model.
+const FORCED_TOOLS: [&str; 2] = ["200", "1000"];
+const MODEL_TOOLS: &str = "50";
+/// Runs the tests of OpenAI's client, which its source has, against the server.
+const RESOURCES: &str = "openai_resources.py";
 /// Sends requests that the server's schema allows, and requests that it forbids.
-const SCHEMATHESIS: &str = "examples/server/clients/schemathesis_client.py";
+const SCHEMATHESIS: &str = "schemathesis_client.py";
 /// Disconnects from some streams, and reads the others to their end.
-const STREAM_CHURN: &str = "examples/server/clients/stream_churn.py";
+const STREAM_CHURN: &str = "stream_churn.py";
 const KEY: &str = "a-key-of-the-checks";
 
 #[derive(clap::Args)]
@@ -28,33 +48,62 @@ pub(crate) struct Arguments {
     /// Seconds for which 200 streams connect and disconnect
     #[arg(long, value_name = "SECONDS", default_value_t = 8)]
     churn_seconds: u32,
+    /// Also run all that takes minutes: more random tools, the tests of OpenAI's client, and the
+    /// clients on a real model
+    #[arg(long)]
+    long: bool,
+    /// The real model of the long form; it is fetched unless the cache has it
+    #[arg(long, value_name = "NAME", value_enum, requires = "long")]
+    #[arg(default_value_t = Model::SmolLm2)]
+    model: Model,
+    /// Run only the checks whose names contain this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+}
+
+/// A check, and the time that each takes.
+struct Checks<'a> {
+    packages: &'a Packages,
+    only: &'a str,
+    timings: Timings,
 }
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let cache = Cache::open()?;
-    let packages = packages::install(&cache, "clients", REQUIREMENTS)?;
+    let mut checks = Checks {
+        packages: &packages::install(&cache, "clients", REQUIREMENTS)?,
+        only: &arguments.only,
+        timings: Timings::default(),
+    };
+    let result = on_oracle(arguments, &mut checks).and_then(|()| {
+        if arguments.long {
+            on_model(&cache, arguments.model, &mut checks)?;
+        }
+        Ok(())
+    });
+    println!("\n{}", checks.timings.table());
+    result
+}
+
+fn on_oracle(arguments: &Arguments, checks: &mut Checks<'_>) -> Result<()> {
     let program = build_server()?;
     let server = Server::start(&program, &[])?;
-    for client in CLIENTS {
-        ui::heading(client);
-        run(
-            &packages,
-            &format!("examples/server/clients/{client}"),
-            &server,
-            &[],
-        )?;
+    clients(checks, &server, "oracle")?;
+    let tools = FORCED_TOOLS[usize::from(arguments.long)];
+    checks.run("forced calls, oracle", FORCED, &server, &[tools])?;
+    if arguments.long {
+        checks.run("OpenAI's own tests", RESOURCES, &server, &[])?;
     }
-
-    ui::heading("200 streams; one in ten disconnects");
     let seconds = arguments.churn_seconds.to_string();
-    run(
-        &packages,
+    let process = server.process.id().to_string();
+    let words = ["200", &*seconds, &*process];
+    checks.run(
+        "200 streams; one in ten disconnects",
         STREAM_CHURN,
         &server,
-        &["200", &seconds, &server.process.id().to_string()],
+        &words,
     )?;
 
-    ui::heading("schemathesis");
     // The server has a key, so that schemathesis can also try requests without it.
     let keys = workspace::root().join("target/motet/clients.keys");
     fs::create_dir_all(keys.parent().unwrap_or(&keys)).context("cannot make target/motet")?;
@@ -63,13 +112,45 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let operator = ["--api-keys", &keys, "--operator-key", "checks"];
     let server = Server::start(&program, &operator)?;
     let cases = arguments.cases.to_string();
-    run(&packages, SCHEMATHESIS, &server, &[KEY, &cases])
+    checks.run("schemathesis", SCHEMATHESIS, &server, &[KEY, &cases])
 }
 
-fn run(packages: &Packages, client: &str, server: &Server, words: &[&str]) -> Result<()> {
-    let mut command = packages.program(client);
-    command.arg(&server.url).arg(packages.folder()).args(words);
-    process::run(&mut command)
+fn on_model(cache: &Cache, model: Model, checks: &mut Checks<'_>) -> Result<()> {
+    setup::install(cache, None)?;
+    let path = model.ensure(cache)?;
+    let program = build(&["--features", "mlx"])?;
+    let server = Server::start_on_model(&program, &path)?;
+    clients(checks, &server, "model")?;
+    checks.run("forced calls, model", FORCED, &server, &[MODEL_TOOLS])
+}
+
+/// Checks each client, and LangChain's standard tests through each face.
+fn clients(checks: &mut Checks<'_>, server: &Server, kind: &str) -> Result<()> {
+    for client in CLIENTS {
+        checks.run(&format!("{client}, {kind}"), client, server, &[])?;
+    }
+    for face in FACES {
+        let name = format!("langchain-tests, {face}, {kind}");
+        checks.run(&name, STANDARD, server, &[face])?;
+    }
+    Ok(())
+}
+
+impl Checks<'_> {
+    fn run(&mut self, name: &str, client: &str, server: &Server, words: &[&str]) -> Result<()> {
+        if !name.contains(self.only) {
+            return Ok(());
+        }
+        ui::heading(name);
+        let mut command = self
+            .packages
+            .program(&format!("examples/server/clients/{client}"));
+        command
+            .arg(&server.url)
+            .arg(self.packages.folder())
+            .args(words);
+        self.timings.time(name, || process::run(&mut command))
+    }
 }
 
 /// Builds the server, and returns its path.
@@ -78,10 +159,15 @@ fn run(packages: &Packages, client: &str, server: &Server, words: &[&str]) -> Re
 ///
 /// When it does not compile.
 pub(crate) fn build_server() -> Result<PathBuf> {
+    build(&[])
+}
+
+fn build(words: &[&str]) -> Result<PathBuf> {
     let mut cargo = workspace::cargo();
-    cargo.args(["build", "--package", "motet-server", "--message-format"]);
     cargo
-        .args(["json-render-diagnostics"])
+        .args(["build", "--package", "motet-server", "--message-format"])
+        .arg("json-render-diagnostics")
+        .args(words)
         .stderr(Stdio::inherit());
     let built = process::capture(&mut cargo)?;
     let messages = built
@@ -101,10 +187,22 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts the server on the oracle, with these additional arguments.
-    pub(crate) fn start(program: &PathBuf, arguments: &[&str]) -> Result<Self> {
-        let mut process = Command::new(program)
-            .args(["--oracle", "--port", "0"])
-            .args(arguments)
+    pub(crate) fn start(program: &Path, arguments: &[&str]) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.arg("--oracle").args(arguments);
+        Self::spawn(command)
+    }
+
+    /// Starts the server on a model, whose answers do not depend on other requests.
+    fn start_on_model(program: &Path, model: &Path) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.arg("--model").arg(model).arg("--deterministic");
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Result<Self> {
+        let mut process = command
+            .args(["--port", "0"])
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot start the server")?;

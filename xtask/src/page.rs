@@ -36,6 +36,10 @@ const CONSOLE: [&str; 3] = [
     "Log.entryAdded",
 ];
 const USERS: usize = 12;
+/// Users whose requests run at the same time in the name of one.
+const CROWD: usize = 16;
+/// Longest time until the page shows all of them.
+const CROWD_SECONDS_MAX: u64 = 60;
 /// Name, width, height, and whether the colours are dark.
 const PICTURES: [(&str, u32, u32, bool); 4] = [
     ("laptop-light", 1280, 800, false),
@@ -55,12 +59,13 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let browser = browser(arguments)?;
     let server = Server::start(
         &clients::build_server()?,
-        &["--cache-mib", "1", "--host-mib", "4"],
+        &["--cache-mib", "2", "--host-mib", "4"],
     )?;
     let address = server.url.trim_start_matches("http://").to_owned();
     let load = Load::start(&address);
     let pictures = Browser::start(&browser).and_then(|mut browser| {
         check(&mut browser, &server.url)?;
+        check_queues(&mut browser)?;
         take_pictures(&mut browser)
     });
     load.end();
@@ -108,6 +113,25 @@ fn check(browser: &mut Browser, url: &str) -> Result<()> {
         "the console has messages:\n{}",
         browser.console.join("\n")
     );
+    Ok(())
+}
+
+/// Fails unless all columns of the queues fit beside many running sequences of one user.
+fn check_queues(browser: &mut Browser) -> Result<()> {
+    let shown = format!(
+        "[...document.querySelectorAll('#users .queue')].some(one => one.textContent.startsWith('{CROWD},'))"
+    );
+    let mut seconds = 0..CROWD_SECONDS_MAX;
+    while browser.evaluate(&shown)? != true {
+        ensure!(
+            seconds.next().is_some(),
+            "the page does not show {CROWD} running sequences of one user"
+        );
+        thread::sleep(Duration::from_secs(1));
+    }
+    let hidden = "(one => one.scrollWidth - one.clientWidth)(document.getElementById('queues'))";
+    let hidden = browser.evaluate(hidden)?;
+    ensure!(hidden == 0, "{hidden} pixels of the queues are cut");
     Ok(())
 }
 
@@ -276,7 +300,7 @@ impl Load {
                 }
             })
         };
-        let users = (0..USERS).map(user).collect();
+        let users = (0..USERS + CROWD).map(user).collect();
         Self { ends, users }
     }
 
@@ -290,13 +314,17 @@ impl Load {
 
 /// One request. Its prefix is shared with other requests.
 fn ask(address: &str, user: usize, turn: usize) -> Result<()> {
+    // Requests of the crowd are long, so that all of them run at the same time.
+    let (name, tokens) = if user >= USERS {
+        (USERS, 2000)
+    } else {
+        (user / 3, 100 + 40 * (user % 5))
+    };
     let topic = "All voices begin alike. ".repeat(10 + 20 * (user % 3));
     let own = format!("{} and then {} sings alone. ", turn % 20, user).repeat(6);
     let body = format!(
-        "{{\"prompt\": \"{topic}{own}\", \"max_tokens\": {}, \"ignore_eos\": true, \
-         \"user\": \"user {}\"}}",
-        100 + 40 * (user % 5),
-        user / 3
+        "{{\"prompt\": \"{topic}{own}\", \"max_tokens\": {tokens}, \"ignore_eos\": true, \
+         \"user\": \"user {name}\"}}"
     );
     let mut socket = TcpStream::connect(address)?;
     write!(

@@ -41,7 +41,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "clippy", quick: true, environment: &[],
         cargo: &["clippy", "--workspace", "--exclude", "motet-mlx", "--all-targets", "--", "-D", "warnings"] },
     Stage { name: "clippy, mlx and injection", quick: true, environment: &[],
-        cargo: &["clippy", "--workspace", "--all-targets", "--features", "mlx,motet/tower", "--", "-D", "warnings", "--cfg", "motet_injected"] },
+        cargo: &["clippy", "--workspace", "--all-targets", "--features", "mlx,motet/tower,otel", "--", "-D", "warnings", "--cfg", "motet_injected"] },
     // An embedder may leave text and grammars out, or grammars alone.
     Stage { name: "without text", quick: true, environment: &[],
         cargo: &["clippy", "--package", "motet", "--lib", "--no-default-features", "--", "-D", "warnings"] },
@@ -80,6 +80,8 @@ const STAGES: &[Stage] = &[
         cargo: &["run", "--package", "xtask", "--", "simulate", "--injected"] },
     Stage { name: "a build without injection", quick: false, environment: &[],
         cargo: &["run", "--package", "xtask", "--", "uninjected"] },
+    Stage { name: "spans of the server", quick: false, environment: &[],
+        cargo: &["test", "--package", "motet-server", "--features", "otel", "--lib", "--test", "spans"] },
     Stage { name: "clients of the server", quick: false, environment: &[],
         cargo: &["run", "--package", "xtask", "--", "clients"] },
     Stage { name: "quickstart", quick: false, environment: &[],

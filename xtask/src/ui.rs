@@ -63,18 +63,19 @@ impl Task {
 
 /// Time of each stage of a command.
 #[derive(Default)]
-pub(crate) struct Timings(Vec<(&'static str, Duration, bool)>);
+pub(crate) struct Timings(Vec<(String, Duration, bool)>);
 
 impl Timings {
     /// Runs a stage and notes its time, whether it succeeds or not.
     pub(crate) fn time<T>(
         &mut self,
-        name: &'static str,
+        name: impl Into<String>,
         stage: impl FnOnce() -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         let started = Instant::now();
         let result = stage();
-        self.0.push((name, started.elapsed(), result.is_ok()));
+        self.0
+            .push((name.into(), started.elapsed(), result.is_ok()));
         result
     }
 

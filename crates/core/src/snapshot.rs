@@ -128,6 +128,11 @@ pub struct TrieNode {
     pub tokens: usize,
     /// Bytes in its tier.
     pub bytes: usize,
+    /// The part of them that is state of window or recurrent layers at the end of the range: the
+    /// snapshot from which a sequence can resume there. 0 for copies, whose parts are not known.
+    pub snapshot_bytes: usize,
+    /// Whether a caller asked to keep its end restorable.
+    pub restore_point: bool,
     /// Live sequences and pins whose path contains the node.
     pub ref_count: usize,
     /// Sequences that have used the node since its state came to the device.

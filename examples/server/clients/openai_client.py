@@ -18,6 +18,24 @@ question = [
     {"role": "user", "content": "What is a motet?"},
 ]
 greedy = {"model": model, "temperature": 0, "max_tokens": 24}
+# Calls need more tokens than a sentence.
+long = {"model": model, "temperature": 0, "max_tokens": 400}
+is_oracle = model == "oracle"
+zones = ["here", "there"]
+clock = {
+    "type": "function",
+    "function": {
+        "name": "clock",
+        "description": "Tells the time.",
+        "parameters": {
+            "type": "object",
+            "properties": {"zone": {"enum": zones}},
+            "required": ["zone"],
+            "additionalProperties": False,
+        },
+    },
+}
+one_call = {"tools": [clock], "parallel_tool_calls": False, **long}
 
 
 def chat():
@@ -47,14 +65,6 @@ def streaming():
 
 
 def tools():
-    clock = {
-        "type": "function",
-        "function": {
-            "name": "clock",
-            "description": "Tells the time.",
-            "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}},
-        },
-    }
     call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
     conversation = [
         *question,
@@ -62,7 +72,65 @@ def tools():
         {"role": "tool", "tool_call_id": "c1", "content": "noon"},
     ]
     answer = client.chat.completions.create(messages=conversation, tools=[clock], **greedy)
-    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.choices[0].finish_reason in ("stop", "length", "tool_calls")
+    named = {"type": "function", "function": {"name": "clock"}}
+    for choice in ("required", named):
+        asked = {"messages": question, "tool_choice": choice, **one_call}
+        answer = client.chat.completions.create(**asked)
+        (call,) = answer.choices[0].message.tool_calls
+        assert call.function.name == "clock" and call.type == "function", call
+        assert json.loads(call.function.arguments)["zone"] in zones, call
+        assert answer.choices[0].finish_reason == "tool_calls", answer
+        # The ids of calls go back with their results.
+        results = [
+            answer.choices[0].message,
+            {"role": "tool", "tool_call_id": call.id, "content": "noon"},
+        ]
+        client.chat.completions.create(messages=[*question, *results], tools=[clock], **greedy)
+
+
+def accumulated():
+    """The client joins the deltas of a stream itself."""
+    asked = {"messages": question, "tool_choice": "required", **one_call}
+    whole = client.chat.completions.create(**asked).choices[0].message.tool_calls[0]
+    with client.chat.completions.stream(**asked) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_completion()
+    assert kinds.count("tool_calls.function.arguments.delta") > 1, kinds
+    assert kinds.count("tool_calls.function.arguments.done") == 1, kinds
+    (call,) = final.choices[0].message.tool_calls
+    assert call.function.name == "clock"
+    assert call.function.arguments == whole.function.arguments, (call, whole)
+    assert final.choices[0].finish_reason == "tool_calls"
+
+    with client.chat.completions.stream(messages=question, **greedy) as stream:
+        deltas = [event.delta for event in stream if event.type == "content.delta"]
+        # The client's final completion rejects an answer of the greatest length.
+        final = stream.current_completion_snapshot
+    whole = client.chat.completions.create(messages=question, **greedy)
+    assert "".join(deltas) == final.choices[0].message.content
+    assert final.choices[0].message.content == whole.choices[0].message.content
+
+
+def reasoning():
+    """Thoughts come apart from the answer, whole and in a stream, as far as the model has any."""
+    asked = {
+        "messages": question,
+        "reasoning_effort": "low",
+        "extra_body": {"chat_template_kwargs": {"enable_thinking": True}},
+        **long,
+    }
+    whole = client.chat.completions.create(**asked)
+    message = whole.choices[0].message
+    thoughts = getattr(message, "reasoning_content", None)
+    spent = whole.usage.completion_tokens_details.reasoning_tokens
+    assert (spent > 0) == bool(thoughts), whole
+    parts = client.chat.completions.create(stream=True, **asked)
+    deltas = [part.choices[0].delta for part in parts if part.choices]
+    streamed = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    assert streamed == (thoughts or ""), (streamed, thoughts)
+    assert "".join(delta.content or "" for delta in deltas) == (message.content or "")
+    assert thoughts or not is_oracle, "the oracle's template opens the reasoning"
 
 
 def logprobs():
@@ -121,7 +189,10 @@ def errors():
     fails(openai.BadRequestError, "temperature", temperature=-1)
     fails(openai.BadRequestError, "top_p", top_p=7)
     fails(openai.NotFoundError, "model", model="another")
-    fails(openai.UnprocessableEntityError, "tool_choice", tool_choice="required")
+    fails(openai.BadRequestError, "tool_choice", tool_choice="required")
+    unknown = {"type": "function", "function": {"name": "calendar"}}
+    fails(openai.BadRequestError, "tool_choice", tools=[clock], tool_choice=unknown)
+    fails(openai.BadRequestError, "tools[1].function.name", tools=[clock, clock])
 
 
 def cancel():
@@ -145,6 +216,19 @@ def cancel():
         time.sleep(0.01)
 
 
-for check in (chat, streaming, tools, logprobs, several, stop, schema, errors, cancel):
+CHECKS = (
+    chat,
+    streaming,
+    tools,
+    accumulated,
+    reasoning,
+    logprobs,
+    several,
+    stop,
+    schema,
+    errors,
+    cancel,
+)
+for check in CHECKS:
     check()
     print(f"{check.__name__}: ok")

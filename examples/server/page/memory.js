@@ -3,7 +3,7 @@
 import { bytes, count, element, find, plural, say } from "./words.js";
 
 /** A tier's name, its parts in bytes, and its legend. */
-function tiers({ device, host, disk }) {
+function tiers({ device, host, disk, restore }) {
   const shown = [
     {
       name: "Device",
@@ -18,6 +18,8 @@ function tiers({ device, host, disk }) {
         ["held", "held", device.held],
         ["reserved", "reserved to grow into", device.reserved],
         ["device", "idle", device.sealed - device.held],
+        // A part of the cached bytes, of models that cannot resume after any token.
+        ...(restore ? [["point", `in ${plural(restore.snapshots, "restore point", "restore points")}`, restore.snapshot_bytes]] : []),
       ],
     },
   ];
@@ -58,10 +60,8 @@ function restored(restore) {
   if (!restore) return [];
   const share = restore.prompts > 0 ? `${Math.round((100 * restore.resumed) / restore.prompts)} %` : "–";
   return [
-    ["restore points", restore.taken],
+    ["points taken", restore.taken],
     ["given up", restore.given_up],
-    ["snapshots", restore.snapshots],
-    ["their bytes", bytes(restore.snapshot_bytes)],
     ["prompts resumed", share],
     ["recomputed", restore.recomputed_tokens],
   ];
@@ -69,7 +69,7 @@ function restored(restore) {
 
 export function memory() {
   return {
-    update({ stats }) {
+    update({ stats, part_sums: parts }) {
       find("tiers").replaceChildren(...tiers(stats).map(draw));
       say(find("memory-note"), stats.active_bytes > 0 ? `the device counts ${bytes(stats.active_bytes)} in use` : "");
       const sums = [
@@ -82,6 +82,7 @@ export function memory() {
         ["output", stats.output_tokens],
         ["evaluated", stats.evaluated_tokens],
         ["rebuilds", stats.rebuilds],
+        ...(parts.calls + parts.reasoned > 0 ? [["calls", parts.calls], ["reasoned", parts.reasoned]] : []),
         ...restored(stats.restore),
       ];
       const rows = sums.map(([name, value]) => {

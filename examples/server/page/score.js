@@ -10,6 +10,9 @@ const LANE = 34;
 /** A prompt chunk of this many tokens is as tall as a line. */
 const TALL = 512;
 
+/** Parts of an answer whose beginnings are marked, and their legends. */
+const MARKS = ["reasoning", "call"];
+
 export function score() {
   const target = find("score");
   const note = find("steps-note");
@@ -51,7 +54,7 @@ export function score() {
         if (line === undefined) continue;
         const bottom = (line + 1) * LINE - 1.5;
         if (tokens === 1) {
-          pen.fillStyle = ink;
+          pen.fillStyle = step.reasons?.has(sequence) ? soft : ink;
           pen.fillRect(left(i) + 1, bottom - 6.5, COLUMN - 3, 3.5);
         } else {
           const tall = Math.max(3, Math.min(1, Math.log2(tokens) / Math.log2(TALL)) * (LINE - 2));
@@ -60,7 +63,41 @@ export function score() {
         }
       }
     });
+    columns.forEach((step, i) => {
+      for (const [sequence, part] of step.parts ?? []) {
+        const line = lines.get(sequence);
+        if (line !== undefined) begins(pen, part, left(i) + COLUMN / 2 - 0.5, (line + 1) * LINE - 6, { ink, accent });
+      }
+    });
     times(pen, height, left);
+  }
+
+  /** Marks the step in which an answer's reasoning or a call begins. */
+  function begins(pen, part, x, y, { ink, accent }) {
+    pen.beginPath();
+    if (part === "reasoning") {
+      pen.arc(x, y, 3.2, 0, 2 * Math.PI);
+      pen.strokeStyle = ink;
+      pen.lineWidth = 1.25;
+      pen.stroke();
+      return;
+    }
+    for (const [dx, dy] of [[0, -4], [4, 0], [0, 4], [-4, 0]]) pen.lineTo(x + dx, y + dy);
+    pen.closePath();
+    pen.fillStyle = accent;
+    pen.fill();
+  }
+
+  /** Puts the parts that have begun at the last step that their sequence was in. */
+  function mark(now) {
+    const reasons = new Set(now.sequences.filter((one) => one.answer.part === "reasoning").map((one) => one.id));
+    for (const step of columns.slice(-now.steps.length)) step.reasons = reasons;
+    for (const [sequence, part] of now.parts) {
+      if (!MARKS.includes(part)) continue;
+      find(`legend-${part}`).hidden = false;
+      const step = columns.findLast((step) => step.spans.some(([one]) => one === sequence));
+      if (step) (step.parts ??= []).push([sequence, part]);
+    }
   }
 
   function staves(pen, width, most, staff) {
@@ -112,6 +149,7 @@ export function score() {
   return {
     update(now) {
       now.steps.forEach((step, i) => columns.push({ ...step, gap: i === 0 && now.steps_before > 0 }));
+      if (now.steps.length > 0) mark(now);
       this.draw();
       const last = now.steps[now.steps.length - 1];
       if (!last) return say(note, now.stats.running > 0 ? "none just now" : "nothing to do");

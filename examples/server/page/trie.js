@@ -9,8 +9,8 @@ const AXIS = 16;
 const SALT_GAP = 3;
 
 /** A node's row of numbers, with names. */
-function named([id, parent, [salt, tier, from, tokens, size, holders, hits, idle, children]]) {
-  return { id, parent, salt, tier, from, tokens, size, holders, hits, idle, children, below: [], leaves: 0 };
+function named([id, parent, [salt, tier, from, tokens, size, holders, hits, idle, children, snapshot, kept]]) {
+  return { id, parent, salt, tier, from, tokens, size, holders, hits, idle, children, snapshot, kept, below: [], leaves: 0 };
 }
 
 /** Links nodes, and counts the leaves below each. Parents come before their children. */
@@ -36,9 +36,16 @@ function describe(node) {
     bytes(node.size),
     `in ${TIERS[node.tier]}`.replace("in d", "on d"),
     uses,
+    restorePoint(node),
     node.children > 0 ? `${plural(node.children, "branch", "branches")} below` : "",
   ];
   return parts.filter(Boolean).join(" · ");
+}
+
+/** The state that a sequence can resume from at the end of a node; nothing where any token will do. */
+function restorePoint({ snapshot, kept }) {
+  if (snapshot > 0) return `${kept ? "kept restore point" : "restore point"} with ${bytes(snapshot)} of state`;
+  return kept ? "a restore point was asked for here" : "";
 }
 
 export function trie() {
@@ -50,7 +57,9 @@ export function trie() {
   let nodes = [];
   let chosen = null;
   const [labels, marks] = [svg("g"), svg("g")];
-  target.append(hatching(), layer, labels, marks);
+  const points = svg("g");
+  points.setAttribute("class", "points");
+  target.append(hatching(), layer, points, labels, marks);
 
   function update(now) {
     const grown = grow(now.nodes);
@@ -61,6 +70,7 @@ export function trie() {
     if (now.nodes_left_out > 0) parts.push(`${count(now.nodes_left_out)} smaller or colder not shown, ${bytes(now.bytes_left_out)}`);
     if (now.copies_left_out > 0) parts.push(`${plural(now.copies_left_out, "copy", "copies")} not shown`);
     say(find("trie-note"), parts.join(" · "));
+    find("legend-points").hidden = !now.stats.restore;
     if (find("nodes").closest("details").open) table();
   }
 
@@ -75,11 +85,13 @@ export function trie() {
     const idlest = Math.max(...all.map((node) => node.idle), 1);
     const seen = new Set();
     labels.replaceChildren();
+    points.replaceChildren();
     const place = (node, top) => {
       seen.add(node.id);
       node.box = { x: x(node.from), y: top, w: Math.max(x(node.from + node.tokens) - x(node.from), 1), h: node.leaves * line };
       paint(node, idlest);
       name(node);
+      if (node.snapshot > 0) point(node);
       let below = top;
       for (const child of node.below) {
         place(child, below);
@@ -127,6 +139,14 @@ export function trie() {
     }
   }
 
+  /** Marks the end of a node that a sequence can resume at. */
+  function point({ box: { x, y, w, h }, kept }) {
+    const mark = svg("rect");
+    const wide = Math.min(kept ? 4 : 2.5, w);
+    set(mark, { x: x + w - wide, y: y + (h > 4 ? 0.5 : 0), width: wide, height: Math.max(h - (h > 4 ? 1 : 0), 0.75), class: "point" });
+    points.append(mark);
+  }
+
   /** Labels a large box. */
   function name({ box: { x, y, w, h }, tokens, hits, tier }) {
     if (w < 175 || h < 26 || tier > 1) return;
@@ -164,7 +184,7 @@ export function trie() {
 
   function table() {
     const largest = [...nodes].sort((a, b) => b.size - a.size).slice(0, 40);
-    const rows = largest.map((node) => row(TIERS[node.tier], node.from, node.tokens, { number: bytes(node.size) }, node.holders, node.hits, node.children));
+    const rows = largest.map((node) => row(TIERS[node.tier], node.from, node.tokens, { number: bytes(node.size) }, { number: node.snapshot > 0 ? bytes(node.snapshot) : "–" }, node.holders, node.hits, node.children));
     find("nodes").replaceChildren(...rows);
   }
 

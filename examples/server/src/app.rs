@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -15,6 +15,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use motet::text::{AnswerFormat, TextCodec};
 use motet::{Engine, Shutdown, UserId};
 
+use crate::activity::Activity;
 use crate::arguments::{Conduct, StoreSettings};
 use crate::body::BodyReceiver;
 use crate::error::ApiError;
@@ -23,6 +24,7 @@ use crate::log::RequestLog;
 use crate::openai::responses::store::ResponseStore;
 use crate::openai::responses::{create, stored};
 use crate::page::{self, Watchers};
+use crate::trace::{RequestHead, RequestTrace, TRACEPARENT, Tracer};
 use crate::{access, anthropic, openai, openapi, state, tokens};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -45,9 +47,13 @@ pub struct App {
     pub(crate) body_receiver: BodyReceiver,
     /// The watchers of the page.
     pub(crate) watchers: Watchers,
+    /// The parts of running answers.
+    pub(crate) activity: Arc<Activity>,
     /// Names of users that watchers may see.
     pub(crate) names: BTreeMap<UserId, Arc<str>>,
     pub(crate) metrics: Option<PrometheusHandle>,
+    /// Records the spans of requests.
+    tracer: Tracer,
     /// Start time, in seconds since 1970.
     pub(crate) created: u64,
     /// A random prefix of generated names, which end in a number.
@@ -67,6 +73,7 @@ impl App {
             model,
             format,
             watchers: Watchers::new(),
+            activity: Arc::default(),
             names: names
                 .map(|name| (UserId::of(name), Arc::clone(name)))
                 .collect(),
@@ -75,6 +82,7 @@ impl App {
             body_receiver: BodyReceiver::new(&conduct),
             conduct,
             metrics: None,
+            tracer: Tracer::default(),
             created: now(),
             instance: rand::random(),
             names_given: AtomicU64::new(0),
@@ -85,6 +93,14 @@ impl App {
     #[must_use]
     pub fn metrics(mut self, metrics: PrometheusHandle) -> Self {
         self.metrics = Some(metrics);
+        self
+    }
+
+    /// Adds a provider of traces, which records spans of requests and sequences.
+    #[cfg(feature = "otel")]
+    #[must_use]
+    pub fn traces(mut self, provider: &opentelemetry_sdk::trace::SdkTracerProvider) -> Self {
+        self.tracer = Tracer::new(provider, self.model.clone());
         self
     }
 
@@ -172,15 +188,17 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Gives the request its id and its log line, and checks the size of its headers.
+/// Gives the request its id, its place in a trace and its log line, and checks the size of its
+/// headers.
 async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let sent = request.headers().get(&REQUEST_ID).cloned();
     let id = sent
         .filter(is_printable)
         .unwrap_or_else(|| HeaderValue::try_from(app.name("req")).expect("it is ASCII"));
     let text = id.to_str().unwrap_or_default().to_owned();
+    let (trace, traceparent) = trace(&app, &request);
     let path = request.uri().path().to_owned();
-    let log = RequestLog::new(text.clone(), request.method(), &path);
+    let log = RequestLog::new(text.clone(), request.method(), &path, trace);
     request.extensions_mut().insert(log.clone());
     let response = if header_bytes(request.headers()) <= app.conduct.header_bytes_max {
         next.run(request).await
@@ -197,7 +215,22 @@ async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Ne
     log.answered(response.status());
     let mut response = anthropic::errors::reshape(&path, &text, response);
     response.headers_mut().insert(&REQUEST_ID, id);
+    response.headers_mut().insert(&TRACEPARENT, traceparent);
     response
+}
+
+/// The request's place in its trace, and the header that says so in the answer.
+fn trace(app: &App, request: &Request) -> (RequestTrace, HeaderValue) {
+    let route = request.extensions().get::<MatchedPath>();
+    let head = RequestHead {
+        method: request.method().as_str(),
+        path: request.uri().path(),
+        route: route.map(MatchedPath::as_str),
+        headers: request.headers(),
+    };
+    let trace = RequestTrace::begin(&app.tracer, &head);
+    let header = trace.header();
+    (trace, header)
 }
 
 /// Rejects requests without a valid key, and those above their key's limit.

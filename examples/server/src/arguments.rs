@@ -85,6 +85,11 @@ pub struct Arguments {
     /// Settings for routers.
     #[command(flatten)]
     pub fleet: FleetSettings,
+
+    /// Settings of traces.
+    #[cfg(feature = "otel")]
+    #[command(flatten)]
+    pub traces: crate::trace::TraceSettings,
 }
 
 /// Types in which keys and values can be cached.

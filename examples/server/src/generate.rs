@@ -9,10 +9,11 @@ use futures_util::stream::{SelectAll, StreamExt};
 use motet::error::{GenerateError, SubmitError};
 use motet::request::{FinishReason, Piece, Prefill, TokenLogprobs, Usage};
 use motet::text::Tokenizer;
-use motet::{Engine, Request, SequenceHandle, TokenId, TokenStream};
+use motet::{Engine, Request, SequenceHandle, SequenceId, TokenId, TokenStream};
 
 use crate::keys::Caller;
 use crate::log::RequestLog;
+use crate::trace::SequenceSpan;
 
 /// An event of one output.
 #[derive(Debug)]
@@ -49,6 +50,7 @@ struct OutputStream {
     number: usize,
     stream: TokenStream,
     log: RequestLog,
+    span: SequenceSpan,
     /// Tokens whose log probabilities have not come yet.
     pending_tokens: VecDeque<TokenId>,
     has_logprobs: bool,
@@ -74,6 +76,7 @@ impl OutputStreams {
                 request.logprobs.get_or_insert(0);
             }
             let has_logprobs = request.logprobs.is_some();
+            let generation = log.generation(&request);
             let streams = match request.best_of.unwrap_or(request.n) {
                 1 => vec![engine.submit(request).await?],
                 _ => engine.submit_many(request).await?,
@@ -86,6 +89,7 @@ impl OutputStreams {
                 handles.push(stream.handle());
                 output_streams.push(OutputStream {
                     number: output_streams.len(),
+                    span: generation.sequence(stream.handle()),
                     stream,
                     log: log.clone(),
                     pending_tokens: VecDeque::new(),
@@ -132,6 +136,11 @@ impl OutputStreams {
         self.handles[number].cancel();
     }
 
+    /// The outputs' sequences, by number.
+    pub(crate) fn sequences(&self) -> impl Iterator<Item = SequenceId> {
+        self.handles.iter().map(SequenceHandle::sequence)
+    }
+
     /// Tokens of all prompts, each counted once.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
@@ -150,6 +159,7 @@ impl OutputStream {
         }
         if piece.token.is_some() {
             self.log.output(1);
+            self.span.token();
         }
         if self.has_logprobs {
             self.pending_tokens.extend(piece.token);
@@ -183,13 +193,17 @@ impl Stream for OutputStream {
         let next = std::task::ready!(self.stream.poll_next_unpin(cx));
         let (event, usage) = match next {
             Some(Ok(piece)) => match piece.finish {
-                Some(finish) => (
-                    Event::Ended(finish.reason),
-                    Some(self.charged(finish.usage)),
-                ),
+                Some(finish) => {
+                    self.span.finished(&finish);
+                    let usage = self.charged(finish.usage);
+                    (Event::Ended(finish.reason), Some(usage))
+                }
                 None => (self.event_of(piece), None),
             },
-            Some(Err(error)) => (Event::Failed(error), None),
+            Some(Err(error)) => {
+                self.span.failed(&error);
+                (Event::Failed(error), None)
+            }
             None => (Event::Failed(GenerateError::Lost), None),
         };
         self.is_finished = !matches!(event, Event::Generated { .. } | Event::Prefilled(_));

@@ -8,6 +8,7 @@
 //! | file | content |
 //! |---|---|
 //! | `app.rs` | routes, and the layers that every request passes: its id, its limits, its log line |
+//! | `activity.rs` | the parts of running answers, for the page |
 //! | `access.rs`, `site.rs` | checks of hosts and origins, and access for the operator |
 //! | `keys.rs`, `class.rs` | API keys, with limits on concurrent requests and priority class |
 //! | `body/` | bodies, received within a bound and read into structs |
@@ -17,6 +18,7 @@
 //! | `openapi/` | the description of the API, at `/openapi.json` |
 //! | `generate.rs` | streams of outputs, several side by side |
 //! | `tokens.rs` | text to tokens and back |
+//! | `trace/` | W3C's trace context, and OpenTelemetry's spans |
 //! | `state.rs` | models, health and metrics |
 //! | `page/` | the live page, at `/` |
 //! | `error.rs` | the API's errors, with their status |
@@ -26,6 +28,7 @@
 //! | `serve.rs` | start and graceful shutdown |
 
 mod access;
+mod activity;
 mod addresses;
 mod anthropic;
 pub mod app;
@@ -49,3 +52,4 @@ pub mod start;
 mod state;
 mod store_settings;
 mod tokens;
+pub mod trace;

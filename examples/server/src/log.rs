@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use axum::http::{Method, StatusCode};
 
+use crate::trace::{Generation, RequestEnd, RequestTrace};
+
 /// nginx's status for a client that disconnected before its answer.
 const CLIENT_LEFT: u16 = 499;
 /// Most bytes of a path or a method in the line, as any client may send long ones.
@@ -19,6 +21,7 @@ pub(crate) struct RequestLog(Arc<Line>);
 #[derive(Debug)]
 struct Line {
     id: String,
+    trace: RequestTrace,
     method: String,
     path: String,
     since: Instant,
@@ -31,9 +34,10 @@ struct Line {
 }
 
 impl RequestLog {
-    pub(crate) fn new(id: String, method: &Method, path: &str) -> Self {
+    pub(crate) fn new(id: String, method: &Method, path: &str, trace: RequestTrace) -> Self {
         Self(Arc::new(Line {
             id,
+            trace,
             method: truncated(method.as_str()),
             path: truncated(path),
             since: Instant::now(),
@@ -58,6 +62,11 @@ impl RequestLog {
         self.0.is_open.store(false, Ordering::Relaxed);
     }
 
+    /// The common part of the spans of the request's sequences.
+    pub(crate) fn generation(&self, request: &motet::Request) -> Generation {
+        self.0.trace.generation(request)
+    }
+
     pub(crate) fn prompt(&self, tokens: usize) {
         self.0.prompt_tokens.fetch_add(tokens, Ordering::Relaxed);
     }
@@ -68,11 +77,25 @@ impl RequestLog {
 }
 
 impl Line {
+    fn end(&self) -> RequestEnd {
+        let status = match self.status.load(Ordering::Relaxed) {
+            0 => None,
+            status => Some(status),
+        };
+        let is_cut = status == Some(200) && self.is_open.load(Ordering::Relaxed);
+        RequestEnd {
+            status,
+            is_abandoned: status.is_none() || is_cut,
+        }
+    }
+
     fn status(&self) -> u16 {
-        match self.status.load(Ordering::Relaxed) {
-            0 => CLIENT_LEFT,
-            200 if self.is_open.load(Ordering::Relaxed) => CLIENT_LEFT,
-            status => status,
+        match self.end() {
+            RequestEnd {
+                status: Some(status),
+                is_abandoned: false,
+            } => status,
+            _ => CLIENT_LEFT,
         }
     }
 }
@@ -81,6 +104,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         tracing::info!(
             id = self.id,
+            trace_id = self.trace.trace_id(),
             method = self.method,
             path = self.path,
             status = self.status(),
@@ -89,11 +113,13 @@ impl Drop for Line {
             output_tokens = self.output_tokens.load(Ordering::Relaxed),
             "request"
         );
+        let end = self.end();
+        self.trace.end(end);
     }
 }
 
 /// The text, or its beginning and its length if it is too long.
-fn truncated(text: &str) -> String {
+pub(crate) fn truncated(text: &str) -> String {
     if text.len() <= SHOWN_BYTES_MAX {
         return text.to_owned();
     }
@@ -106,30 +132,44 @@ fn truncated(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderMap;
+
     use super::*;
+    use crate::trace::{RequestHead, Tracer};
+
+    fn trace() -> RequestTrace {
+        let head = RequestHead {
+            method: "GET",
+            path: "/",
+            route: None,
+            headers: &HeaderMap::new(),
+        };
+        RequestTrace::begin(&Tracer::default(), &head)
+    }
 
     #[test]
     fn long_paths_are_truncated_in_the_log() {
         let long = format!("/{}é", "x".repeat(60_000));
         let method = Method::from_bytes(&b"X".repeat(60_000)).expect("a method");
-        let log = RequestLog::new("1".into(), &method, &long);
-        let (method, path) = (&log.0.method, &log.0.path);
+        let log = |method: &Method, path: &str| RequestLog::new("1".into(), method, path, trace());
+        let long = log(&method, &long);
+        let (method, path) = (&long.0.method, &long.0.path);
         assert!(path.len() < 300 && method.len() < 300);
         assert!(
             path.starts_with("/xxx") && path.ends_with("… (60003 bytes)"),
             "{path}"
         );
         // The cut is between characters: each of these has two bytes, after a first one of one byte.
-        let log = RequestLog::new("1".into(), &Method::GET, &format!("/{}", "é".repeat(200)));
-        assert!(log.0.path.ends_with("é… (401 bytes)"), "{}", log.0.path);
+        let wide = log(&Method::GET, &format!("/{}", "é".repeat(200)));
+        assert!(wide.0.path.ends_with("é… (401 bytes)"), "{}", wide.0.path);
         let whole = "/v1/models";
-        let log = RequestLog::new("1".into(), &Method::GET, whole);
-        assert_eq!((&*log.0.method, &*log.0.path), ("GET", whole));
+        let short = log(&Method::GET, whole);
+        assert_eq!((&*short.0.method, &*short.0.path), ("GET", whole));
     }
 
     #[test]
     fn early_disconnect_is_logged_as_499() {
-        let log = || RequestLog::new("1".into(), &Method::GET, "/");
+        let log = || RequestLog::new("1".into(), &Method::GET, "/", trace());
         let left = log();
         assert_eq!(left.0.status(), 499);
         let answered = log();

@@ -41,7 +41,15 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         keys,
         arguments.conduct.clone(),
     );
-    let app = Arc::new(app.metrics(metrics).store(arguments.store));
+    let app = app.metrics(metrics).store(arguments.store);
+    #[cfg(feature = "otel")]
+    let traces = arguments.traces.provider()?;
+    #[cfg(feature = "otel")]
+    let app = match &traces {
+        Some(provider) => app.traces(provider),
+        None => app,
+    };
+    let app = Arc::new(app);
     if let Some(events) = KvEvents::bind(&arguments.fleet).await? {
         if arguments.conduct.api_keys.is_some() && !arguments.conduct.share_cache {
             tracing::warn!("each key has a cache of its own, which KV events leave out");
@@ -64,7 +72,12 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         device_memory = %device_memory,
         "serving"
     );
-    serve(app, listener, shutdown_signal()).await
+    serve(app, listener, shutdown_signal()).await?;
+    #[cfg(feature = "otel")]
+    if let Some(provider) = traces {
+        crate::trace::export_rest(provider).await;
+    }
+    Ok(())
 }
 
 /// Logs settings that an operator may not expect.

@@ -8,8 +8,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
+use clap::Parser;
 use http_body_util::BodyExt;
+use motet::Engine;
+use motet::model::LayerKind;
+use motet::model::oracle::{Oracle, OracleConfig};
 use motet_server::app::{App, router};
+use motet_server::arguments::Arguments;
+use motet_server::keys::Keys;
 use serde_json::Value;
 use tokio::time::timeout;
 use tower::ServiceExt;
@@ -137,8 +143,90 @@ async fn frames_show_users_and_no_request_content() {
         assert_eq!(user == "ann", is_named, "{user}");
         assert_eq!(seen["sequences"][0]["user"], user);
         assert_eq!(seen["sequences"][0]["prompt"], 8);
+        // No conversation: the server knows no parts of it.
+        assert!(seen["sequences"][0]["answer"]["part"].is_null(), "{seen}");
         assert!(!seen.to_string().contains("secret"), "{seen}");
     }
+}
+
+#[tokio::test]
+async fn frames_show_calls_as_they_begin() {
+    let (_app, router) = server("", "").await;
+    let mut watched = get(&router, "/watch", None).await.into_body();
+    frame(&mut watched).await.expect("the server is there");
+    let number = serde_json::json!({"type": "string", "minLength": 400, "maxLength": 500});
+    let parameters = serde_json::json!({
+        "type": "object", "properties": {"secret": number}, "required": ["secret"],
+    });
+    let body = serde_json::json!({
+        "messages": [{"role": "user", "content": "Call."}],
+        "tools": [{"type": "function", "function": {"name": "tell", "parameters": parameters}}],
+        "tool_choice": "required", "stream": true, "max_tokens": 2000,
+    });
+    let request = Request::post("/v1/chat/completions");
+    let request = request.header(header::CONTENT_TYPE, "application/json");
+    let request = request
+        .body(Body::from(body.to_string()))
+        .expect("a request");
+    let answered = router.clone().oneshot(request).await;
+    let mut answer = answered.expect("a router always answers").into_body();
+    // The call has begun, and its arguments are being written.
+    for _ in 0..40 {
+        answer.frame().await.expect("it goes on").expect("well");
+    }
+    let seen = loop {
+        let seen = frame(&mut watched).await.expect("the server is there");
+        if seen["part_sums"]["calls"] == 1 {
+            break seen;
+        }
+    };
+    let sequence = &seen["sequences"][0];
+    assert_eq!(sequence["answer"]["part"], "call", "{seen}");
+    assert_eq!(sequence["answer"]["calls"], 1, "{seen}");
+    // A frame that this test was too slow for may have shown its beginning.
+    let began = serde_json::json!([[sequence["id"], "call"]]);
+    assert!(
+        seen["parts"] == began || seen["parts"] == serde_json::json!([]),
+        "{seen}"
+    );
+    assert!(
+        !seen.to_string().contains("secret") && !seen.to_string().contains("tell"),
+        "{seen}"
+    );
+    drop(answer);
+}
+
+#[tokio::test]
+async fn frames_show_what_restore_points_hold() {
+    let layers = [LayerKind::Recurrent, LayerKind::Full];
+    let oracle = OracleConfig::with_layers(&layers);
+    let oracle = move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle"));
+    let engine = Engine::builder(oracle).start().await.expect("it starts");
+    let arguments = Arguments::parse_from(["server", "--oracle"]);
+    let keys = Keys::default();
+    let app = Arc::new(App::new(engine, "hybrid".into(), keys, arguments.conduct));
+    let router = router(Arc::clone(&app));
+    let prompt: Vec<u32> = (0..300).map(|token| token % 50).collect();
+    let body = serde_json::json!({"prompt": prompt, "max_tokens": 2}).to_string();
+    let request = Request::post("/v1/completions").header(header::CONTENT_TYPE, "application/json");
+    let request = request.body(Body::from(body)).expect("a request");
+    let answered = router.clone().oneshot(request).await;
+    let answered = answered.expect("a router always answers").into_body();
+    answered.collect().await.expect("a whole body");
+    let mut watched = get(&router, "/watch", None).await.into_body();
+    let seen = frame(&mut watched).await.expect("the server is there");
+    let restore = &seen["stats"]["restore"];
+    let nodes = seen["nodes"].as_array().expect("nodes").iter();
+    // The tenth number of a row; see `trie.js`.
+    let bytes = nodes.map(|node| node[2][9].as_u64().expect("bytes"));
+    let held: Vec<u64> = bytes.filter(|bytes| *bytes > 0).collect();
+    assert_eq!(restore["snapshots"], held.len(), "{seen}");
+    assert!(!held.is_empty(), "{seen}");
+    assert_eq!(
+        restore["snapshot_bytes"],
+        held.iter().sum::<u64>(),
+        "{seen}"
+    );
 }
 
 #[tokio::test]

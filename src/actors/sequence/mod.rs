@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::scheduler::{Scheduler, Stop};
 use crate::optional::{ReleasedText, TextOutput};
-use crate::request::{Piece, Prefill, TokenLogprobs};
+use crate::request::{Milestones, Piece, Prefill, TokenLogprobs};
 use crate::telemetry::Telemetry;
 use held::HeldLogprobs;
 use motet_core::cache::{Miss, MissReason};
@@ -75,10 +75,8 @@ pub(crate) struct Sequence {
     args: SequenceArgs,
     usage: Usage,
     held: HeldLogprobs,
-    started_at: Option<Instant>,
     /// Computed prompt tokens from which the caller gets the next progress report.
     next_progress_at: usize,
-    first_token_at: Option<Instant>,
     last_token_at: Option<Instant>,
     /// A reserved place in the channel for the last item. `None` once that is sent, and if the
     /// caller had gone before the actor started.
@@ -105,7 +103,8 @@ pub(crate) struct SequenceArgs {
     pub(crate) cancel: CancelFlag,
     pub(crate) credits: Credits,
     pub(crate) telemetry: Arc<Telemetry>,
-    pub(crate) submitted_at: Instant,
+    /// When it reached its stages, shared with the handles.
+    pub(crate) milestones: Arc<Milestones>,
     /// Its permit to be inside the engine; released with the actor.
     pub(crate) admission_guard: AdmissionGuard,
 }
@@ -165,9 +164,7 @@ impl Actor for Sequence {
             args,
             usage,
             held: HeldLogprobs::default(),
-            started_at: None,
             next_progress_at: 0,
-            first_token_at: None,
             last_token_at: None,
             end,
             done: false,
@@ -209,8 +206,8 @@ impl Sequence {
         // A caller must not learn that another salt's sequences computed the same prefix.
         self.usage.miss = miss.filter(|miss| miss.reason != MissReason::OtherSalt);
         let now = Instant::now();
-        self.started_at = Some(now);
-        let waited = now - self.args.submitted_at;
+        self.args.milestones.start(now);
+        let waited = now - self.args.milestones.submitted_at();
         let telemetry = &self.args.telemetry;
         telemetry.started(self.args.id, &self.usage, miss, waited);
     }
@@ -309,12 +306,13 @@ impl Sequence {
 
     fn end(&mut self, reason: FinishReason) {
         let usage = self.usage;
-        let decoded = self.first_token_at.zip(self.last_token_at);
+        let milestones = &self.args.milestones;
+        let decoded = milestones.first_token_at().zip(self.last_token_at);
         self.args.telemetry.finished(
             self.args.id,
             reason,
             usage.output_tokens,
-            self.args.submitted_at.elapsed(),
+            milestones.submitted_at().elapsed(),
             decoded.map(|(first, last)| last - first),
         );
         self.send_last(Ok(Finish::new(reason, usage)));
@@ -328,6 +326,7 @@ impl Sequence {
     fn send_last(&mut self, ended: Result<Finish, GenerateError>) {
         // The scheduler may not know of this end yet: a cancel by a handle must not seem to win.
         self.args.cancel.finish();
+        self.args.milestones.end(Instant::now());
         if let Some(end) = self.end.take() {
             end.send(Output::Ended(ended.clone()));
         }
@@ -366,9 +365,10 @@ impl Sequence {
         let telemetry = &self.args.telemetry;
         match self.last_token_at.replace(now) {
             None => {
-                self.first_token_at = Some(now);
-                let computed = self.started_at.map(|started| now - started);
-                let since_submit = now - self.args.submitted_at;
+                let milestones = &self.args.milestones;
+                milestones.token(now);
+                let computed = milestones.started_at().map(|started| now - started);
+                let since_submit = now - milestones.submitted_at();
                 telemetry.first_token(self.args.id, since_submit, computed);
             }
             Some(before) => telemetry.next_token(now - before),

@@ -172,6 +172,8 @@ impl<'a> OffloadedCopies<'a> {
             tokens_before: label.start,
             tokens: label.tokens.len(),
             bytes: label.bytes,
+            snapshot_bytes: 0,
+            restore_point: false,
             ref_count: 0,
             hits: 0,
             idle_uses: self.newest - copy.last_use,

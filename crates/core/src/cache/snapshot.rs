@@ -124,6 +124,8 @@ impl CacheCore {
             tokens_before: node.end() - node.edge().len(),
             tokens: node.edge().len(),
             bytes: node.bytes(),
+            snapshot_bytes: self.trie.snapshots().bytes_of(node.segment_size()),
+            restore_point: node.restore_point(),
             ref_count: node.ref_count(),
             hits: node.hits(),
             idle_uses: self.trie.tick() - node.last_use(),

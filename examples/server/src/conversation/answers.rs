@@ -1,6 +1,7 @@
 //! An answer as events: its reasoning, its text and its calls, parted as they are generated.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use motet::TokenId;
 use motet::request::{FinishReason, Prefill, TokenLogprobs, Usage};
@@ -8,6 +9,7 @@ use motet::text::{AnswerParser, AnswerPart};
 use rand::distr::{Alphanumeric, SampleString};
 
 use super::FieldNames;
+use crate::activity::{Activity, ObservedAnswer};
 use crate::error::ApiError;
 use crate::generate::{Event, OutputStreams};
 
@@ -93,6 +95,8 @@ struct Reader {
     is_complete: bool,
     /// Log probabilities of tokens whose text the parser holds back.
     logprobs: Vec<ScoredToken>,
+    /// Shows the answer's parts to the page while it is written.
+    observed: Option<ObservedAnswer>,
 }
 
 impl Answers {
@@ -109,6 +113,7 @@ impl Answers {
             has_calls: false,
             is_complete: false,
             logprobs: Vec::new(),
+            observed: None,
         });
         Self {
             readers: readers.collect(),
@@ -122,6 +127,15 @@ impl Answers {
     pub(crate) fn of_text(output_streams: OutputStreams) -> Self {
         let grammar_field = FieldNames::CHAT.output_format.to_owned();
         Self::new(output_streams, || None, true, grammar_field)
+    }
+
+    /// Lets the page show the parts of the answers.
+    #[must_use]
+    pub(super) fn observed(mut self, activity: &Arc<Activity>) -> Self {
+        for (reader, sequence) in self.readers.iter_mut().zip(self.output_streams.sequences()) {
+            reader.observed = Some(activity.observe(sequence));
+        }
+        self
     }
 
     /// The number of answers.
@@ -173,6 +187,7 @@ impl Answers {
             Event::Ended(reason) => {
                 let pieces = reader.finish();
                 pending.extend(pieces.into_iter().map(|event| (number, event)));
+                reader.observed = None;
                 let end = reader.end(reason);
                 let usage = self.output_streams.usage();
                 pending.push_back((number, AnswerEvent::Ended { end, usage }));
@@ -262,6 +277,9 @@ impl Reader {
 
     /// A piece, with the log probabilities that have no piece yet.
     fn event(&mut self, piece: AnswerPiece) -> AnswerEvent {
+        if let Some(observed) = &self.observed {
+            observe(observed, &piece);
+        }
         let logprobs = std::mem::take(&mut self.logprobs);
         AnswerEvent::Piece { piece, logprobs }
     }
@@ -275,6 +293,16 @@ impl Reader {
             FinishReason::StopString | FinishReason::StopToken => AnswerEnd::StopString,
             _ => AnswerEnd::Stop,
         }
+    }
+}
+
+/// Tells the page of a piece.
+fn observe(answer: &ObservedAnswer, piece: &AnswerPiece) {
+    match piece {
+        AnswerPiece::Reasoning(_) => answer.reasoning(),
+        AnswerPiece::Text(text) if !text.is_empty() => answer.text(),
+        AnswerPiece::CallStarted { .. } => answer.call(),
+        _ => {}
     }
 }
 

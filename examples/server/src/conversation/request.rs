@@ -91,7 +91,8 @@ impl ConversationRequest {
         let streams = OutputStreams::submit(&app.engine, vec![request], caller, log).await;
         let streams = streams.map_err(|error| names.submit_error(error, &grammar_field, tools))?;
         let parser = || Some(format?.parser(&reading.as_ref()?.prompt_end, tools));
-        Ok(Answers::new(streams, parser, is_parallel, grammar_field))
+        let answers = Answers::new(streams, parser, is_parallel, grammar_field);
+        Ok(answers.observed(&app.activity))
     }
 
     /// Tokens that end the reasoning are not sampled and have no log probabilities, so that those of

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::latency::Quantiles;
+use crate::activity::{AnswerView, Part};
 use crate::app::App;
 use crate::state::StateName;
 
@@ -30,7 +31,7 @@ pub(super) struct Frame {
 }
 
 /// A node's id, its parent's index, and its numbers.
-type Row = (String, Option<usize>, [u64; 9]);
+type Row = (String, Option<usize>, [u64; 11]);
 
 #[derive(Debug, Serialize)]
 struct Step {
@@ -60,7 +61,11 @@ impl Frame {
             "model": app.model,
             "state": StateName::from(&app.engine.health().state),
             "stats": stats(snapshot),
-            "sequences": sequences.map(|one| sequence(one, name(one.user))).collect::<Vec<_>>(),
+            "sequences": sequences
+                .map(|one| sequence(one, name(one.user), app.activity.answer(one.sequence)))
+                .collect::<Vec<_>>(),
+            "parts": parts(app),
+            "part_sums": app.activity.sums(),
             "sequences_left_out": scheduler.sequences_left_out,
             "users": users.map(|one| user(one, name(one.user))).collect::<Vec<_>>(),
             "users_left_out": scheduler.users_left_out,
@@ -171,7 +176,7 @@ fn stats(snapshot: &Snapshot) -> Value {
     })
 }
 
-fn sequence(one: &SequenceView, user: String) -> Value {
+fn sequence(one: &SequenceView, user: String, answer: AnswerView) -> Value {
     let stage = match one.stage {
         Stage::Queued => "queued",
         Stage::Starting => "starting",
@@ -191,7 +196,14 @@ fn sequence(one: &SequenceView, user: String) -> Value {
         "output_max": one.output_tokens_max,
         "preempted": one.preempted,
         "waited": one.waited.as_secs_f64(),
+        "answer": answer,
     })
+}
+
+/// The parts of answers that have begun since the last frame, each with its sequence.
+fn parts(app: &App) -> Vec<(u64, Part)> {
+    let changes = app.activity.take_changes().into_iter();
+    changes.map(|(sequence, part)| (sequence.0, part)).collect()
 }
 
 fn user(one: &UserView, name: String) -> Value {
@@ -228,6 +240,8 @@ fn row(node: &TrieNode) -> Row {
             node.hits.into(),
             node.idle_uses,
             node.children as u64,
+            node.snapshot_bytes as u64,
+            node.restore_point.into(),
         ],
     )
 }

@@ -32,6 +32,32 @@ pub(crate) struct ResponseBody {
     #[serde(flatten, serialize_with = "shared")]
     #[schemars(with = "Echo")]
     echo: Arc<Echo>,
+    #[serde(flatten)]
+    fixed: Fixed,
+}
+
+/// Fields that the API's specification requires, and that are the same in every response here.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+struct Fixed {
+    background: bool,
+    frequency_penalty: f32,
+    max_tool_calls: (),
+    presence_penalty: f32,
+    prompt_cache_key: (),
+    safety_identifier: (),
+    service_tier: &'static str,
+}
+
+impl Fixed {
+    const ALL: Self = Self {
+        background: false,
+        frequency_penalty: 0.0,
+        max_tool_calls: (),
+        presence_penalty: 0.0,
+        prompt_cache_key: (),
+        safety_identifier: (),
+        service_tier: "default",
+    };
 }
 
 /// The fields of the request, which its response repeats with their defaults.
@@ -128,6 +154,7 @@ impl ResponseBody {
             output: Vec::new(),
             usage: None,
             echo: Arc::new(echo),
+            fixed: Fixed::ALL,
         }
     }
 
