@@ -1,7 +1,7 @@
 //! Sampling on the table: inputs for each step's sampler, and the sampled tokens.
 
 use super::table::{Last, Table};
-use motet_core::protocol::{GrammarError, OutputKind, PlannedSpan, SamplerStart, SpanOutput};
+use motet_core::protocol::{GrammarError, PlannedSpan, SamplerStart, SpanOutput};
 use motet_model::Model;
 use motet_model::sampling::{SampleInputs, Sampler};
 
@@ -31,7 +31,7 @@ impl<M: Model> Table<M> {
         let mut failed = Vec::new();
         let mut inputs = Vec::with_capacity(spans.len());
         for (index, span) in spans.iter().enumerate() {
-            let OutputKind::Token(token_sampling) = span.output_kind else {
+            let Some(token_sampling) = span.output_kind.token_sampling() else {
                 continue;
             };
             let slot = self.slots.get_mut(&span.slot);

@@ -11,8 +11,8 @@ use super::edit::{EditLosses, changed_slot, edit_losses, required_segments};
 use super::next_action::{NextAction, Progress, next_action};
 use super::transfer_queue::{DeviceEnd, transfer_queue};
 use motet_core::protocol::{
-    Edit, Failure, GrammarError, Lost, ModelError, OutputKind, PlannedSpan, PlannedTokens,
-    SamplerStart, SpanOutput, WORK_IN_FLIGHT_MAX, Work,
+    Edit, Failure, GrammarError, Lost, ModelError, PlannedSpan, PlannedTokens, SamplerStart,
+    SpanOutput, WORK_IN_FLIGHT_MAX, Work,
 };
 use motet_core::{CopyId, SegmentId, SlotId, TokenId};
 use motet_model::sampling::Sampler;
@@ -296,7 +296,7 @@ impl<M: Model> Table<M> {
                 );
                 table.accept(work.work_number, &work.spans, &span_outputs);
                 for (span, why) in failed {
-                    span_outputs[span] = SpanOutput::Failed(why);
+                    span_outputs[span].fail(why);
                 }
                 Ok(with_skipped(span_outputs, &work.skipped))
             }),
@@ -503,12 +503,12 @@ impl<M: Model> Table<M> {
             .collect();
         let step = model.submit(&mut spans).map_err(Failure::Step)?;
         for (index, (planned, mut slot)) in planned.iter().zip(slots).enumerate() {
-            slot.last = match planned.output_kind {
-                OutputKind::Token(_) => Last::InFlight {
+            slot.last = match planned.output_kind.token_sampling() {
+                Some(_) => Last::InFlight {
                     work_number: self.works_submitted,
                     span: index,
                 },
-                OutputKind::Nothing | OutputKind::Logits => Last::Nothing,
+                None => Last::Nothing,
             };
             let twin = self.slots.insert(planned.slot, slot);
             assert!(twin.is_none(), "a slot has one span in a step");

@@ -16,5 +16,6 @@ mod restore_points;
 mod reuse;
 mod rewind;
 mod scheduling;
+mod scores;
 mod starting;
 mod watching;

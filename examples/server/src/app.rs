@@ -118,6 +118,7 @@ pub fn router(app: Arc<App>) -> Router {
     let guarded = Router::new()
         .route("/v1/chat/completions", post(openai::chat::complete))
         .route("/v1/completions", post(openai::text::complete))
+        .route("/v1/embeddings", post(openai::embeddings::embed))
         .route("/v1/models", get(state::models))
         .route("/v1/models/{*model}", get(state::model))
         .route("/tokenize", post(tokens::tokenize))

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::pipeline::Member;
-use super::sequence::{Finished, SequenceKey};
+use super::sequence::{Finished, Sequence, SequenceKey};
 use super::{Effect, SchedulerCore};
 use crate::protocol::{
     Failure, FinishReason, GenerateError, GrammarError, Lost, Outcome, SpanOutput, TokenLogprobs,
@@ -126,10 +126,40 @@ impl SchedulerCore {
         if let Some(computed) = entry.prefill_progress() {
             effects.push(Effect::Prefilled(entry.id(), computed));
         }
+        self.on_span_output(key, member, span_output, effects);
+        self.end_with_prompt(key, effects);
+        self.after_step(key, effects);
+        self.back_up_if_due(key, effects);
+    }
+
+    fn on_span_output(
+        &mut self,
+        key: SequenceKey,
+        member: Member,
+        span_output: SpanOutput,
+        effects: &mut Vec<Effect>,
+    ) {
+        let entry = &mut self.sequences[key];
         match span_output {
             SpanOutput::Token(token) => self.on_token_sampled(key, token, None, effects),
             SpanOutput::Scored(token, logprobs) => {
                 self.on_token_sampled(key, token, Some(logprobs), effects)
+            }
+            SpanOutput::PromptLogprobs(logprobs, token) => {
+                let rows = entry.finish_prompt_rows(member.tokens);
+                if !entry.is_finished() {
+                    let first = rows.start + 1;
+                    effects.push(Effect::PromptLogprobs(entry.id(), first, logprobs));
+                }
+                if let Some(token) = token {
+                    self.on_span_output(key, member, *token, effects);
+                }
+            }
+            SpanOutput::HiddenSum(sum) => {
+                let rows = entry.finish_prompt_rows(member.tokens);
+                if !entry.is_finished() {
+                    effects.push(Effect::HiddenSum(entry.id(), rows, sum));
+                }
             }
             SpanOutput::Failed(_) if entry.is_finished() => {}
             SpanOutput::Failed(GrammarError::Finished) => {
@@ -141,8 +171,14 @@ impl SchedulerCore {
             }
             SpanOutput::Nothing | SpanOutput::Logits(_) => {}
         }
-        self.after_step(key, effects);
-        self.back_up_if_due(key, effects);
+    }
+
+    /// Ends a sequence that generates nothing when its prompt is computed.
+    fn end_with_prompt(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
+        let entry = self.sequences.get(key);
+        if entry.is_some_and(Sequence::ends_with_prompt) {
+            self.finish(key, FinishReason::Length, effects);
+        }
     }
 
     /// Does what had to wait until the sequence is in no step.

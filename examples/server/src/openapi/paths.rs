@@ -64,6 +64,7 @@ pub(super) fn paths(app: &App) -> Value {
     let mut paths = json!({
         "/v1/chat/completions": generate(chat, "ChatRequest", "Chat"),
         "/v1/completions": generate(text, "TextRequest", "Text"),
+        "/v1/embeddings": embeddings(),
         "/v1/models": get("The models", true, "Models", &[]),
         "/v1/models/{model}": one_model,
         "/tokenize": post("Text or a conversation to tokens", "Tokenize", "Tokenized"),
@@ -132,6 +133,14 @@ fn generate(summary: &str, body: &str, shape: &str) -> Value {
     responses["200"]["content"]["text/event-stream"] = events(&format!("{shape}Part"));
     for (status, rejected) in rejected(&[&GENERATED]) {
         responses[status] = rejected;
+    }
+    path
+}
+
+fn embeddings() -> Value {
+    let mut path = post("Vectors of texts", "EmbeddingRequest", "Embeddings");
+    for (status, rejected) in rejected(&[&GENERATED]) {
+        path["post"]["responses"][status] = rejected;
     }
     path
 }

@@ -13,6 +13,7 @@ use crate::body::fields::Fields;
 use crate::error::ErrorBody;
 use crate::openai::answer::{Completion, CompletionPart};
 use crate::openai::chat::{ChatRequest, ChatShape, Conversation};
+use crate::openai::embeddings::{EmbeddingRequest, Embeddings};
 use crate::openai::text::{TextRequest, TextShape};
 use crate::state::{Model, Models, StateAnswer};
 use crate::tokens::{Detokenize, Detokenized, TokenizeChat, TokenizeText, Tokenized};
@@ -42,6 +43,7 @@ fn bodies() -> Map<String, Value> {
     let bodies = [
         ("ChatRequest", ChatRequest::schema(&mut generator)),
         ("TextRequest", TextRequest::schema(&mut generator)),
+        ("EmbeddingRequest", EmbeddingRequest::schema(&mut generator)),
         ("Tokenize", tokenize(&mut generator)),
         ("Detokenize", Detokenize::schema(&mut generator)),
     ];
@@ -62,6 +64,7 @@ fn answers() -> Map<String, Value> {
         ("ChatPart", CompletionPart::<ChatShape>::json_schema(of)),
         ("TextCompletion", Completion::<TextShape>::json_schema(of)),
         ("TextPart", CompletionPart::<TextShape>::json_schema(of)),
+        ("Embeddings", Embeddings::json_schema(of)),
         ("Models", Models::json_schema(of)),
         ("Model", Model::json_schema(of)),
         ("Tokenized", Tokenized::json_schema(of)),
@@ -134,6 +137,15 @@ fn close(schema: &mut Schema) {
 fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
     let model = app.engine.model();
     schemas["Token"]["maximum"] = json!(model.vocab_size - 1);
+    let embedding = &mut schemas["EmbeddingRequest"]["properties"];
+    embedding["model"]["enum"] = json!([app.model, null]);
+    embedding["dimensions"]["maximum"] = json!(model.hidden_size);
+    for tokens in ["max_tokens", "max_completion_tokens"] {
+        let tokens = &mut schemas["TextRequest"]["properties"][tokens];
+        tokens["minimum"] = json!(0);
+        let or_none = "; 0 with log probabilities of the prompt, and else 1 or more";
+        describe_further(tokens, or_none);
+    }
     for body in ["ChatRequest", "TextRequest"] {
         let properties = &mut schemas[body]["properties"];
         properties["model"]["enum"] = json!([app.model, null]);

@@ -3,7 +3,7 @@
 use super::failures::Failures;
 use super::{Phase, Sequence, Slot};
 use crate::TokenId;
-use crate::protocol::{OutputKind, PlannedSpan, SamplerStart, TokenSampling};
+use crate::protocol::{PlannedSpan, SamplerStart, TokenSampling};
 use crate::scheduler::MaskGate;
 
 /// A sequence's part of a step, as it joins the step.
@@ -53,22 +53,20 @@ impl Sequence {
     ) -> JoinedStep {
         let pending = self.pending();
         let token_source = self.history.token_source(pending, tokens);
-        let samples_token = pending <= tokens;
+        let samples_token = pending <= tokens && self.submission.output_tokens_max > 0;
         let generated = self.history.generated().len();
-        let submission = &self.submission;
-        let sampling = submission.sampling;
-        let spec = submission.sampling_spec.as_ref();
+        let sampling = self.submission.sampling;
+        let slot = self.slot().expect("a candidate has a slot");
+        let token_sampling = samples_token.then(|| TokenSampling {
+            sampling,
+            index: (generated + slot.in_flight_samples()) as u64,
+        });
+        let evaluated = slot.evaluated()..slot.evaluated() + tokens;
+        let output_kind = self.output_kind(&evaluated, token_sampling);
+        let spec = self.submission.sampling_spec.as_ref();
         let spec = spec.filter(|_| samples_token);
         let Phase::Running(slot) = &mut self.phase else {
             panic!("a candidate has a slot")
-        };
-        let output_kind = if samples_token {
-            OutputKind::Token(TokenSampling {
-                sampling,
-                index: (generated + slot.in_flight_samples()) as u64,
-            })
-        } else {
-            OutputKind::Nothing
         };
         let has_sampler = slot.join_step(tokens, samples_token, spec.is_some());
         if let Some(spec) = spec.filter(|_| !has_sampler) {
