@@ -77,13 +77,14 @@ pub(crate) async fn complete(
 ) -> Result<Response, ApiError> {
     fields.check(&parameters)?;
     let (logprobs, best_of) = (fields.logprobs, fields.best_of);
+    let scores = fields.prompt_scores();
     let prompts = fields.prompt;
     let prompts = prompts.ok_or_else(|| ApiError::field("prompt", "`prompt` is missing"))?;
     let echoed = match fields.echo {
         Some(true) => prompts.texts(&app, &caller).await?,
         _ => Vec::new(),
     };
-    if let Some(scores) = fields.prompt_scores() {
+    if let Some(scores) = scores {
         scores.check(&parameters)?;
         let (prompts, tenant) = (prompts.prompts("prompt")?, (caller, log));
         return scored_text::complete(app, tenant, &parameters, scores, prompts, &echoed).await;
