@@ -82,6 +82,16 @@ pub enum SubmitError {
         /// The compiler's message, with quotes from the grammar.
         why: Withheld,
     },
+    /// The parameters of one of the tools in the request's grammar cannot be a grammar.
+    #[error(
+        "request field `grammar` is invalid: the parameters of a tool cannot be a grammar: {why}; expected a JSON schema that compiles within its bounds"
+    )]
+    ToolSchema {
+        /// Name of the tool.
+        name: Withheld,
+        /// The compiler's message, with quotes from the schema.
+        why: Withheld,
+    },
     /// The request's grammar exceeds a bound on the cost of compiling it. It was not compiled.
     #[error("request field `grammar` passes a bound: {bound}")]
     GrammarTooDear {
@@ -252,6 +262,7 @@ impl SubmitError {
             Self::Field { .. }
             | Self::Text(_)
             | Self::Grammar { .. }
+            | Self::ToolSchema { .. }
             | Self::GrammarTooDear { .. }
             | Self::GrammarTooSlow { .. }
             | Self::NoTokenizer { .. } => "invalid",

@@ -99,7 +99,8 @@ fn follow(name: &str, grammar: &Grammar) -> Result<(), GrammarError> {
         let work = matcher.take_work();
         assert!(work <= MASK_WORK_MAX, "{name}: a mask took {work}");
         assert!(matcher.state_bytes() <= STATE_BYTES_MAX, "{name}");
-        let Next::Mask(mask) = next? else {
+        let next = next?;
+        let Some(mask) = next.mask() else {
             return Ok(());
         };
         choice = choice

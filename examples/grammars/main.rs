@@ -130,6 +130,7 @@ fn follow(grammar: &Grammar, answer: &mut Answer) -> String {
         answer.work_max = answer.work_max.max(matcher.take_work());
         let next = match next {
             Ok(Next::Mask(mask)) => mask,
+            Ok(Next::Forced(forced)) => forced.mask,
             Ok(Next::Finished) => return format!("compiled; finished after {step} tokens"),
             Err(error) => return format!("compiled; after {step} tokens {error}"),
         };

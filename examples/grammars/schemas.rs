@@ -90,7 +90,8 @@ impl Report {
             let began = Instant::now();
             let next = matcher.next_tokens();
             self.mask_times.push(began.elapsed());
-            let allows = matches!(&next, Ok(Next::Mask(mask)) if mask.allows(token));
+            let allowed = next.as_ref().ok().and_then(Next::mask);
+            let allows = allowed.is_some_and(|mask| mask.allows(token));
             if !allows || matcher.accept(token).is_err() {
                 self.not_followed += 1;
                 return;

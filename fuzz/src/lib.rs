@@ -12,9 +12,11 @@
 //! | [`tokenizer`] | a `tokenizer.json` | a typed error, or a tokenizer |
 //! | [`template`] | a chat template and a message | a typed error, or text |
 //! | [`text`] | text, tokens, a stop string | decoding returns the same text, in any pieces |
+//! | [`answer`] | an answer of a model, with calls | the same parts in any pieces; arguments are JSON |
 //! | [`disk`] | a file of the disk tier, or damage to one | it is removed, or it holds what was stored |
 //! | [`request`] | a request's fields | a typed error, or a stream |
 
+mod answers;
 mod caches;
 mod disks;
 mod input;
@@ -29,6 +31,7 @@ mod scratch;
 mod sentence_piece;
 mod texts;
 
+pub use answers::answer;
 pub use caches::cache;
 pub use disks::disk;
 pub use models::{config, gguf, safetensors};
@@ -40,7 +43,7 @@ pub use texts::{template, text, tokenizer};
 pub type Target = fn(&[u8]);
 
 /// All of them, by name.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("cache", cache),
     ("pager", pager),
     ("gguf", gguf),
@@ -49,6 +52,7 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("tokenizer", tokenizer),
     ("template", template),
     ("text", text),
+    ("answer", answer),
     ("disk", disk),
     ("request", request),
 ];

@@ -1,9 +1,22 @@
 //! Sampling on the table: inputs for each step's sampler, and the sampled tokens.
 
+use std::sync::Arc;
+
 use super::table::{Last, Table};
-use motet_core::protocol::{GrammarError, PlannedSpan, SamplerStart, SpanOutput};
+use motet_core::TokenId;
+use motet_core::protocol::{GrammarError, PlannedSpan, SamplerStart, SpanOutput, TokenSampling};
 use motet_model::Model;
 use motet_model::sampling::{SampleInputs, Sampler};
+
+/// A span's output that is known without the model's sample, or more than that sample.
+pub(super) enum Decided {
+    /// Its sampler has failed.
+    Failed(GrammarError),
+    /// The token is part of the output already: the grammar forced it, after the step before.
+    Known,
+    /// These tokens; the first is the one to be sampled.
+    Forced(Arc<[TokenId]>),
+}
 
 impl<M: Model> Table<M> {
     pub(super) fn start(&mut self, sampler_starts: Vec<SamplerStart>) {
@@ -22,13 +35,13 @@ impl<M: Model> Table<M> {
         }
     }
 
-    /// Returns sample inputs for each span that outputs a token. Where a sampler failed, its
-    /// inputs are plain, and the span's index and the error are returned too.
+    /// Returns sample inputs for each span that outputs a token. Where more is known than these,
+    /// that is returned too, with the span's index.
     pub(super) fn inputs(
         &mut self,
         spans: &[PlannedSpan],
-    ) -> (Vec<SampleInputs>, Vec<(usize, GrammarError)>) {
-        let mut failed = Vec::new();
+    ) -> (Vec<SampleInputs>, Vec<(usize, Decided)>) {
+        let mut decided = Vec::new();
         let mut inputs = Vec::with_capacity(spans.len());
         for (index, span) in spans.iter().enumerate() {
             let Some(token_sampling) = span.output_kind.token_sampling() else {
@@ -36,30 +49,34 @@ impl<M: Model> Table<M> {
             };
             let slot = self.slots.get_mut(&span.slot);
             let sampler = slot.and_then(|slot| slot.sampler.as_mut());
-            let sample_inputs = sampler.map(|sampler| sampler.sample_inputs(token_sampling));
-            inputs.push(match sample_inputs {
-                Some(Ok(sample_inputs)) => sample_inputs,
-                None => SampleInputs::plain(token_sampling),
-                Some(Err(error)) => {
-                    failed.push((index, error));
-                    SampleInputs::plain(token_sampling)
-                }
-            });
+            let (sample_inputs, one) = match sampler {
+                None => (None, None),
+                Some(sampler) => prepare(sampler, token_sampling),
+            };
+            decided.extend(one.map(|one| (index, one)));
+            inputs.push(sample_inputs.unwrap_or_else(|| SampleInputs::plain(token_sampling)));
         }
-        (inputs, failed)
+        (inputs, decided)
     }
 
-    /// Passes the sampled tokens to their slots.
+    /// Passes the sampled tokens to their slots, and puts in place what was decided without the
+    /// model.
     pub(super) fn accept(
         &mut self,
         work_number: u64,
         spans: &[PlannedSpan],
-        span_outputs: &[SpanOutput],
+        span_outputs: &mut [SpanOutput],
+        decided: Vec<(usize, Decided)>,
     ) {
+        let mut decided = decided.into_iter().peekable();
         for (index, (span, span_output)) in spans.iter().zip(span_outputs).enumerate() {
+            let decided = decided.next_if(|(at, _)| *at == index);
+            let sampled = span_output.token();
+            if let Some((_, decided)) = decided {
+                decided.replace(span_output);
+            }
             // The slot may have been closed meanwhile.
-            let (Some(token), Some(slot)) = (span_output.token(), self.slots.get_mut(&span.slot))
-            else {
+            let (Some(token), Some(slot)) = (sampled, self.slots.get_mut(&span.slot)) else {
                 continue;
             };
             if let Last::InFlight {
@@ -71,8 +88,37 @@ impl<M: Model> Table<M> {
                 slot.last = Last::Token(token);
             }
             if let Some(sampler) = &mut slot.sampler {
-                sampler.accept(token);
+                sampler.accept_all(span_output.tokens());
             }
         }
+    }
+}
+
+impl Decided {
+    /// Puts the output in the place of the model's.
+    fn replace(self, span_output: &mut SpanOutput) {
+        match self {
+            Self::Failed(error) => span_output.replace_token(SpanOutput::Failed(error)),
+            Self::Known => span_output.replace_token(SpanOutput::Nothing),
+            // A model that samples another token than the only one allowed is not trusted.
+            Self::Forced(tokens) if span_output.token() == tokens.first().copied() => {
+                span_output.replace_token(SpanOutput::Forced(tokens));
+            }
+            Self::Forced(_) => {}
+        }
+    }
+}
+
+/// Returns the inputs for a sampler's next token, and what is known of its output already.
+fn prepare(
+    sampler: &mut Sampler,
+    token_sampling: TokenSampling,
+) -> (Option<SampleInputs>, Option<Decided>) {
+    if sampler.has_token(token_sampling.index) {
+        return (None, Some(Decided::Known));
+    }
+    match sampler.sample_inputs(token_sampling) {
+        Ok(sample_inputs) => (Some(sample_inputs), sampler.forced().map(Decided::Forced)),
+        Err(error) => (None, Some(Decided::Failed(error))),
     }
 }

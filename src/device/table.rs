@@ -9,10 +9,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::edit::{EditLosses, changed_slot, edit_losses, required_segments};
 use super::next_action::{NextAction, Progress, next_action};
+use super::sampling::Decided;
 use super::transfer_queue::{DeviceEnd, transfer_queue};
 use motet_core::protocol::{
-    Edit, Failure, GrammarError, Lost, ModelError, PlannedSpan, PlannedTokens, SamplerStart,
-    SpanOutput, WORK_IN_FLIGHT_MAX, Work,
+    Edit, Failure, Lost, ModelError, PlannedSpan, PlannedTokens, SamplerStart, SpanOutput,
+    WORK_IN_FLIGHT_MAX, Work,
 };
 use motet_core::{CopyId, SegmentId, SlotId, TokenId};
 use motet_model::sampling::Sampler;
@@ -95,8 +96,8 @@ struct InFlight<M: Model> {
 
 enum Stage<M: Model> {
     Submitted(M::InFlightStep),
-    /// Sampled, with the spans whose samplers failed and the errors.
-    Sampled(M::InFlightStep, Vec<(usize, GrammarError)>),
+    /// Sampled, with the spans whose outputs are decided otherwise.
+    Sampled(M::InFlightStep, Vec<(usize, Decided)>),
     /// Without a step on the device: the result.
     Finished(Result<Vec<SpanOutput>, Failure>),
 }
@@ -241,12 +242,12 @@ impl<M: Model> Table<M> {
         let sampler_starts = std::mem::take(&mut work.sampler_starts);
         let sampled = self.guarded(|table| {
             table.start(sampler_starts);
-            let (inputs, failed) = table.inputs(&work.spans);
+            let (inputs, decided) = table.inputs(&work.spans);
             model.sample(&mut step, inputs).map_err(Failure::Step)?;
-            Ok(failed)
+            Ok(decided)
         });
         work.stage = match sampled {
-            Ok(failed) => Stage::Sampled(step, failed),
+            Ok(decided) => Stage::Sampled(step, decided),
             Err(failure) => {
                 self.lose(&work.spans);
                 Stage::Finished(Err(failure))
@@ -287,17 +288,14 @@ impl<M: Model> Table<M> {
             Stage::Finished(result) => {
                 return result.map(|outputs| with_skipped(outputs, &work.skipped));
             }
-            Stage::Sampled(step, failed) => self.guarded(|table| {
+            Stage::Sampled(step, decided) => self.guarded(|table| {
                 let mut span_outputs = model.finish(step).map_err(Failure::Step)?;
                 assert_eq!(
                     span_outputs.len(),
                     work.spans.len(),
                     "a step returns one output for each span"
                 );
-                table.accept(work.work_number, &work.spans, &span_outputs);
-                for (span, why) in failed {
-                    span_outputs[span].fail(why);
-                }
+                table.accept(work.work_number, &work.spans, &mut span_outputs, decided);
                 Ok(with_skipped(span_outputs, &work.skipped))
             }),
         };

@@ -61,6 +61,7 @@ impl Grammars {
         &self,
         source: &GrammarSource,
         text: &TextCodec,
+        forces_tokens: bool,
         on_start: impl FnOnce(),
         still_needed: impl Fn() -> bool,
     ) -> Result<Grammar, GrammarError> {
@@ -81,7 +82,11 @@ impl Grammars {
             .get_or_init(|| MaskPool::start(MASK_THREADS).map_err(|error| error.to_string()))
             .as_ref()
             .map_err(|why| GrammarError::NoThread { why: why.clone() })?;
-        Grammar::compile_while(source, vocabulary, pool, still_needed)
+        if forces_tokens {
+            return Grammar::compile_while(source, vocabulary, pool, still_needed);
+        }
+        let vocabulary = vocabulary.clone().without_forced_tokens();
+        Grammar::compile_while(source, &vocabulary, pool, still_needed)
     }
 
     /// Compiles a grammar in its user's turn, on a thread for blocking work. A source that is
@@ -92,6 +97,7 @@ impl Grammars {
         user: UserId,
         source: &GrammarSource,
         text: TextCodec,
+        forces_tokens: bool,
     ) -> Result<Result<Grammar, GrammarError>, Option<Duration>> {
         if let Err(error) = source.check_bytes() {
             return Ok(Err(error));
@@ -109,7 +115,8 @@ impl Grammars {
             let on_start = || {
                 on_start.send(()).ok();
             };
-            grammars.compile(&source, &text, on_start, || still_needed.strong_count() > 0)
+            let still_needed = || still_needed.strong_count() > 0;
+            grammars.compile(&source, &text, forces_tokens, on_start, still_needed)
         };
         let mut compiled = std::pin::pin!(self.threads.run(user, bytes, work));
         tokio::select! {
@@ -138,6 +145,14 @@ fn caller_result(
     }
 }
 
+/// Whether some tokens cannot be sampled where the grammar allows them. The grammar must then
+/// leave it to the model which tokens spell a text.
+fn excludes_tokens(request: &Request) -> bool {
+    let mut biases = request.logit_bias.values();
+    let is_too_short = request.output_tokens_min > 0 && !request.stop_tokens.is_empty();
+    is_too_short || biases.any(|bias| *bias == f32::NEG_INFINITY)
+}
+
 impl Engine {
     /// Compiles the request's grammar, off the runtime's threads.
     pub(super) async fn grammar(
@@ -150,7 +165,10 @@ impl Engine {
         let text = self.inner.text.clone();
         let text = text.ok_or(SubmitError::NoTokenizer { field: "grammar" })?;
         let user = user_id(request.user.as_deref());
-        let compiled = match self.inner.grammars.compile_queued(user, source, text).await {
+        let forces_tokens = !excludes_tokens(request);
+        let grammars = &self.inner.grammars;
+        let compiled = grammars.compile_queued(user, source, text, forces_tokens);
+        let compiled = match compiled.await {
             Ok(compiled) => compiled,
             Err(retry_after) => {
                 let request = std::mem::replace(request, Request::tokens([]));
@@ -159,6 +177,10 @@ impl Engine {
         };
         let constraint = |grammar| Some(Arc::new(grammar) as Arc<dyn TokenConstraint>);
         compiled.map(constraint).map_err(|error| match error {
+            GrammarError::Tool { name, error } => SubmitError::ToolSchema {
+                name: name.into(),
+                why: error.to_string().into(),
+            },
             GrammarError::TooDear { bound, .. } => SubmitError::GrammarTooDear { bound },
             GrammarError::TooSlow { limit, .. } => SubmitError::GrammarTooSlow { limit },
             error => SubmitError::Grammar {

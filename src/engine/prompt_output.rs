@@ -235,5 +235,6 @@ fn unused_sampling(request: &Request) -> Vec<(&'static str, bool, &'static str)>
         ("stop_strings", !request.stop_strings.is_empty(), NONE),
         ("stop_tokens", !request.stop_tokens.is_empty(), NONE),
         ("grammar", request.grammar.is_some(), NONE),
+        ("reasoning", request.reasoning.is_some(), NONE),
     ]
 }

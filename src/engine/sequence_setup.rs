@@ -22,7 +22,9 @@ use crate::optional::TextOutput;
 use crate::request::{CacheUse, Request};
 use crate::stream::TokenStream;
 use motet_core::cache::Salt;
-use motet_core::protocol::{SamplingSpec, WORK_IN_FLIGHT_MAX};
+use motet_core::protocol::{
+    FORCED_TOKENS_MAX, ReasoningBudget, ReasoningTracker, SamplingSpec, WORK_IN_FLIGHT_MAX,
+};
 use motet_core::scheduler::Submission;
 use motet_core::{SequenceId, TokenId, UserId};
 use motet_sync::admission::AdmissionError;
@@ -32,6 +34,8 @@ use motet_sync::primitives::Ordering;
 
 /// Events to a sequence that carry no token, and kameo's own signals.
 const OTHER_EVENTS_MAX: usize = 16;
+/// Tokens that one outcome may bring for a sequence: forced ones, and the end of its reasoning.
+const OUTCOME_TOKENS_MAX: usize = FORCED_TOKENS_MAX + ReasoningBudget::MARK_TOKENS_MAX;
 /// Shortest time after which a rejected caller is asked to retry when the queue is full.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(10);
 /// Longest such time.
@@ -114,6 +118,7 @@ impl Engine {
         admission_guard: AdmissionGuard,
     ) -> Result<SequenceSetup, SubmitError> {
         let text = self.text_output(request)?;
+        let reasoning = request.reasoning.clone().map(Arc::new);
         let number = self.inner.sequences_made.fetch_add(1, Ordering::Relaxed);
         let sequence = SequenceId(number as u64 + 1);
         let cancel = CancelFlag::new();
@@ -157,6 +162,7 @@ impl Engine {
             truncated_tokens: admitted.truncated_tokens,
             report_prefill_progress: request.report_prefill_progress,
             prompt_results,
+            reasoning: reasoning.clone().map(ReasoningTracker::new),
             text,
             output: sender,
             ended: end_sender,
@@ -172,7 +178,10 @@ impl Engine {
         let events_max = pieces_max + OTHER_EVENTS_MAX;
         let actor = Sequence::spawn_with_mailbox(arguments, mailbox::bounded(events_max));
         Ok(SequenceSetup {
-            submission: self.submission(sequence, request, admitted, sampling_spec, entered_at),
+            submission: Submission {
+                reasoning,
+                ..self.submission(sequence, request, admitted, sampling_spec, entered_at)
+            },
             actor,
             stream,
         })
@@ -230,20 +239,25 @@ impl Engine {
 
     /// Creates the text output, if the engine has a tokenizer.
     fn text_output(&self, request: &Request) -> Result<Option<TextOutput>, SubmitError> {
-        let output = |text| TextOutput::new(text, &request.stop_strings);
+        let special = request.special_tokens_in_text;
+        let output = |text| TextOutput::new(text, &request.stop_strings, special);
         match &self.inner.text {
             None if !request.stop_strings.is_empty() => Err(SubmitError::NoTokenizer {
                 field: "stop_strings",
+            }),
+            None if special => Err(SubmitError::NoTokenizer {
+                field: "special_tokens_in_text",
             }),
             text => Ok(text.as_ref().map(output).transpose()?),
         }
     }
 
     /// Returns the number of pieces that may wait for a caller: the tokens that a sequence may
-    /// be ahead of its reader, the tokens in flight when it paused, the held-back text, and the
-    /// end.
+    /// be ahead of its reader, the tokens in flight when it paused and those appended to them,
+    /// the held-back text, and the end.
     fn pieces_max(&self, output_tokens_max: usize) -> usize {
-        let ahead_max = self.inner.config.scheduler.unread_tokens_max + WORK_IN_FLIGHT_MAX + 1;
+        let unread_max = self.inner.config.scheduler.unread_tokens_max;
+        let ahead_max = unread_max + (WORK_IN_FLIGHT_MAX + 1) * OUTCOME_TOKENS_MAX;
         ahead_max.min(output_tokens_max) + 2
     }
 
@@ -280,6 +294,7 @@ impl Engine {
             restore_points: admitted.restore_points,
             turn_end: admitted.turn_end,
             retention: request.retention,
+            reasoning: None,
             report_prefill_progress: request.report_prefill_progress,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::prompt_output::contradictions;
 use crate::error::{SubmitError, field_error};
 use crate::optional::StopStrings;
-use crate::request::{CacheUse, Request};
+use crate::request::{CacheUse, ReasoningBudget, Request};
 use motet_core::TokenId;
 use motet_core::protocol::SamplingSpec;
 
@@ -29,6 +29,7 @@ impl Request {
         self.validate_sampling()?;
         self.validate_bias()?;
         self.validate_stops()?;
+        self.validate_reasoning()?;
         self.validate_cache()?;
         self.validate_service()
     }
@@ -48,7 +49,12 @@ impl Request {
             ))
         };
         check("stop_tokens", self.stop_tokens.iter().all(known))?;
-        check("logit_bias", self.logit_bias.keys().all(known))
+        check("logit_bias", self.logit_bias.keys().all(known))?;
+        let Some(reasoning) = &self.reasoning else {
+            return Ok(());
+        };
+        check("reasoning.open", reasoning.open.iter().all(known))?;
+        check("reasoning.close", reasoning.close.iter().all(known))
     }
 
     /// Returns the number of outputs to generate.
@@ -158,6 +164,33 @@ impl Request {
         )
     }
 
+    fn validate_reasoning(&self) -> Result<(), SubmitError> {
+        let Some(reasoning) = &self.reasoning else {
+            return Ok(());
+        };
+        let tokens = |mark: &[TokenId]| format!("{} tokens", mark.len());
+        let most = ReasoningBudget::MARK_TOKENS_MAX;
+        check(
+            (1..=most).contains(&reasoning.close.len()),
+            "reasoning.close",
+            tokens(&reasoning.close),
+            format!("1 to {most} tokens"),
+        )?;
+        let least = usize::from(!reasoning.is_open);
+        check(
+            (least..=most).contains(&reasoning.open.len()),
+            "reasoning.open",
+            tokens(&reasoning.open),
+            format!("1 to {most} tokens; none only if `reasoning.is_open`"),
+        )?;
+        check(
+            reasoning.open != reasoning.close,
+            "reasoning.open",
+            "the same as `reasoning.close`",
+            "another mark",
+        )
+    }
+
     fn validate_cache(&self) -> Result<(), SubmitError> {
         if self.cache == CacheUse::Shared {
             return Ok(());
@@ -239,6 +272,14 @@ mod tests {
         let hour = Duration::from_secs(3600);
         let many_stops = (0..17).fold(good(), |request, n| request.stop(n.to_string()));
         let many_tokens = (0..257).fold(good(), |request, _| request.stop_token(1));
+        let reasoning = |open: &[TokenId], close: &[TokenId], is_open| {
+            good().reasoning(ReasoningBudget {
+                open: open.to_vec(),
+                close: close.to_vec(),
+                is_open,
+                tokens_max: 4,
+            })
+        };
         let many_biases = (0..4097).fold(good(), |request, token| request.bias(token, 1.0));
         let table = [
             ("output_tokens_max", good().output_tokens_max(0)),
@@ -294,6 +335,13 @@ mod tests {
             ("stop_strings", many_stops),
             ("stop_tokens", good().stop_token(100)),
             ("stop_tokens", many_tokens),
+            ("reasoning.close", reasoning(&[1], &[], false)),
+            ("reasoning.close", reasoning(&[1], &[2; 65], false)),
+            ("reasoning.close", reasoning(&[1], &[100], false)),
+            ("reasoning.open", reasoning(&[], &[2], false)),
+            ("reasoning.open", reasoning(&[1; 65], &[2], true)),
+            ("reasoning.open", reasoning(&[100], &[2], false)),
+            ("reasoning.open", reasoning(&[2], &[2], false)),
             ("weight", good().weight(0.0)),
             ("weight", good().weight(-1.0)),
             ("weight", good().weight(f64::NAN)),
@@ -337,6 +385,12 @@ mod tests {
             good().n(2).best_of(2).logprobs(20),
             good().bias(99, f32::NEG_INFINITY).bias(0, -100.0),
             good().stop("x".repeat(1024)).stop_token(99),
+            good().reasoning(ReasoningBudget {
+                open: Vec::new(),
+                close: vec![99],
+                is_open: true,
+                tokens_max: 0,
+            }),
             good().weight(1e-3).user("").start_within(hour),
             good().start_within(hour).finish_within(2 * hour),
             good().finish_within(Duration::MAX),

@@ -42,7 +42,11 @@ impl StopStrings {
 
 impl TextOutput {
     /// Is never called.
-    pub(crate) fn new(codec: &TextCodec, _stop_strings: &[String]) -> Result<Self, TextError> {
+    pub(crate) fn new(
+        codec: &TextCodec,
+        _stop_strings: &[String],
+        _with_special_tokens: bool,
+    ) -> Result<Self, TextError> {
         match *codec {}
     }
 

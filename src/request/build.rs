@@ -9,7 +9,7 @@ use crate::optional::Chat;
 #[cfg(feature = "grammar")]
 use crate::optional::GrammarSource;
 use motet_core::TokenId;
-use motet_core::protocol::{ContextLimit, Priority, Sampling};
+use motet_core::protocol::{ContextLimit, Priority, ReasoningBudget, Sampling};
 
 impl Request {
     /// Creates a request that continues text.
@@ -44,7 +44,9 @@ impl Request {
             stop_strings: Vec::new(),
             stop_tokens: Vec::new(),
             ignore_end_tokens: false,
+            special_tokens_in_text: false,
             grammar: None,
+            reasoning: None,
             n: 1,
             best_of: None,
             user: None,
@@ -194,6 +196,13 @@ impl Request {
         self
     }
 
+    /// Spells special tokens out in the output's text.
+    #[must_use]
+    pub fn special_tokens_in_text(mut self) -> Self {
+        self.special_tokens_in_text = true;
+        self
+    }
+
     /// Makes the output follow a grammar.
     #[cfg(feature = "grammar")]
     #[must_use]
@@ -293,6 +302,13 @@ impl Request {
     #[must_use]
     pub fn without_cache(mut self) -> Self {
         self.cache = CacheUse::Off;
+        self
+    }
+
+    /// Sets the marks of the model's reasoning, and the most tokens that it may take.
+    #[must_use]
+    pub fn reasoning(mut self, budget: ReasoningBudget) -> Self {
+        self.reasoning = Some(budget);
         self
     }
 

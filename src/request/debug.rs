@@ -18,7 +18,9 @@ impl fmt::Debug for Request {
             stop_strings,
             stop_tokens,
             ignore_end_tokens,
+            special_tokens_in_text,
             grammar,
+            reasoning,
             n,
             best_of,
             user,
@@ -48,7 +50,12 @@ impl fmt::Debug for Request {
             .field("stop_strings", &stop_strings.len())
             .field("stop_tokens", &stop_tokens.len())
             .field("ignore_end_tokens", ignore_end_tokens)
+            .field("special_tokens_in_text", special_tokens_in_text)
             .field("grammar", grammar)
+            .field(
+                "reasoning",
+                &reasoning.as_ref().map(|budget| budget.tokens_max),
+            )
             .field("n", n)
             .field("best_of", best_of)
             .field("has_user", &user.is_some())

@@ -20,7 +20,8 @@ use motet_core::protocol::Sampling;
 pub use motet_core::cache::{Miss, MissReason};
 pub use motet_core::protocol::TokenLogprobs;
 pub use motet_core::protocol::{
-    ContextLimit, DeclaredPooling, Finish, FinishReason, Pooling, Priority, QueuePosition, Usage,
+    ContextLimit, DeclaredPooling, Finish, FinishReason, Pooling, Priority, QueuePosition,
+    ReasoningBudget, Usage,
 };
 pub use output::{Completion, EmbeddingVector, Piece, Prefill, Score};
 
@@ -76,11 +77,21 @@ pub struct Request {
     pub stop_tokens: Vec<TokenId>,
     /// Whether to continue past the model's own end tokens, for measurements.
     pub ignore_end_tokens: bool,
+    /// Whether the text of the output contains special tokens: `<|channel|>`, `[TOOL_CALLS]`. By
+    /// default they leave no trace in it. The tokens that end the output are no part of it and are
+    /// left out in any case. Models whose `AnswerFormat` has special tokens need it for their
+    /// answers to be parsed. It changes no token. Needs an engine with a tokenizer.
+    #[doc(alias = "skip_special_tokens")]
+    pub special_tokens_in_text: bool,
     /// The grammar that the whole output follows. Needs an engine with a tokenizer, and end
     /// tokens that are not ignored.
     #[doc(alias = "structured output")]
     #[doc(alias = "response_format")]
     pub grammar: Option<GrammarSource>,
+    /// The marks of the model's reasoning, and the most tokens that it may take; `None` neither
+    /// bounds nor counts it. A grammar must accept the closing mark where the budget may end.
+    #[doc(alias = "thinking")]
+    pub reasoning: Option<ReasoningBudget>,
     /// Number of outputs of [`Engine::submit_many`](crate::Engine::submit_many) and
     /// [`Engine::best_of`](crate::Engine::best_of); at least 1, at most
     /// [`N_MAX`](Request::N_MAX). They differ by their seeds: the request's seed, and the seeds

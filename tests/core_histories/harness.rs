@@ -1,8 +1,10 @@
 //! The harness: cores, device, callers, and the messages between them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::appended::{self, PaperGrammar};
 use crate::losses::Losses;
 use crate::pager_harness::{PAGER_CHANNELS, PagerHarness};
 use motet::cache::{CacheError, Salt};
@@ -11,11 +13,11 @@ use motet::device::{DeviceEnd, Table};
 use motet::model::oracle::{Oracle, OracleConfig, ShiftRule};
 use motet::model::sampling::Sampling;
 use motet::model::{DetachedState, DeviceMemory, LayerKind, Model, ModelSpec};
-use motet::request::{ContextLimit, FinishReason, Priority};
+use motet::request::{ContextLimit, FinishReason, Priority, ReasoningBudget};
 use motet::{SequenceId, TokenId, UserId};
 use motet_core::cache::{self, CacheCore};
 use motet_core::protocol::{Edit, Failure, Outcome, WORK_IN_FLIGHT_MAX, Work};
-use motet_core::scheduler::{Effect, Event, Fork, SchedulerCore, Submission};
+use motet_core::scheduler::{Effect, Event, Fork, MaskGate, SchedulerCore, Submission};
 use motet_testkit::core_harness::{Answer, CoreHarness};
 use rand::{Rng, RngExt};
 
@@ -32,6 +34,9 @@ pub(crate) struct Caller {
     pub(crate) user: Option<UserId>,
     pub(crate) start_by: Option<Duration>,
     pub(crate) finish_by: Option<Duration>,
+    /// The seed of a grammar on paper.
+    pub(crate) grammar: Option<u64>,
+    pub(crate) reasoning: Option<ReasoningBudget>,
     pub(crate) sent: Vec<TokenId>,
     pub(crate) end: Option<Result<FinishReason, String>>,
 }
@@ -64,6 +69,11 @@ pub(crate) struct HistoryHarness {
     /// The transfer queue at which one device after another exports and imports.
     pub(crate) transfer_queue: Option<DeviceEnd<DetachedState<Oracle>>>,
     pub(crate) losses: Losses,
+    /// Whether requests may have grammars, and budgets for their reasoning.
+    pub(crate) appends: bool,
+    /// Sequences whose gates are shut until their grammars have read their outputs.
+    pub(crate) awaits_mask: Vec<SequenceId>,
+    pub(crate) masks_awaited: usize,
 }
 
 impl HistoryHarness {
@@ -132,6 +142,9 @@ impl HistoryHarness {
             backup_tokens: 0,
             transfer_queue: None,
             losses: Losses::default(),
+            appends: false,
+            awaits_mask: Vec::new(),
+            masks_awaited: 0,
         }
     }
 
@@ -182,7 +195,7 @@ impl HistoryHarness {
 
     pub(crate) fn submit_caller(&mut self, caller: Caller) -> SequenceId {
         let sequence = self.next_sequence();
-        let submission = submission(sequence, &caller, &caller.prompt, &self.oracle.end_tokens);
+        let submission = submission(sequence, &caller, &caller.prompt, &self.oracle);
         self.callers.insert(sequence, caller);
         self.handle_event(Event::Submit(submission));
         sequence
@@ -222,7 +235,7 @@ impl HistoryHarness {
         };
         self.forks += 1;
         let sequence = SequenceId(self.callers.len() as u64 + 1);
-        let submission = submission(sequence, &caller, appended, &self.oracle.end_tokens);
+        let submission = submission(sequence, &caller, appended, &self.oracle);
         self.callers.insert(sequence, caller);
         self.handle_event(Event::Fork(Fork {
             source,
@@ -313,7 +326,14 @@ impl HistoryHarness {
                     sequence, source, ..
                 } => assert!(source < sequence),
                 Effect::Preempted(_) => self.preempted += 1,
-                Effect::AwaitMask(sequence) => panic!("{sequence:?} has no grammar"),
+                Effect::AwaitMask(sequence) => {
+                    assert!(
+                        self.callers[&sequence].grammar.is_some(),
+                        "it has a grammar"
+                    );
+                    self.masks_awaited += 1;
+                    self.awaits_mask.push(sequence);
+                }
                 Effect::Finished(sequence, reason) => self.end(sequence, Ok(reason)),
                 Effect::Failed(sequence, error) => self.end(sequence, Err(error.to_string())),
             }
@@ -326,8 +346,17 @@ impl HistoryHarness {
         assert!(before.is_none(), "a sequence ends once");
     }
 
-    /// Delivers the oldest message of a channel. Returns false if it is empty.
+    /// Delivers the oldest message of a channel, after the masks that are ready. Returns false if
+    /// there is nothing to deliver.
     pub(crate) fn deliver(&mut self, channel: u32) -> bool {
+        let ready = std::mem::take(&mut self.awaits_mask);
+        for sequence in &ready {
+            self.handle_event(Event::Mask(*sequence, MaskGate::Open));
+        }
+        self.deliver_from(channel) || !ready.is_empty()
+    }
+
+    fn deliver_from(&mut self, channel: u32) -> bool {
         match channel {
             0 => {
                 let Some(mut message) = self.cores.take_message() else {
@@ -485,6 +514,9 @@ impl HistoryHarness {
 
     /// The output of a reference run of this caller.
     pub(crate) fn expected_output(&self, caller: &Caller) -> Vec<TokenId> {
+        if caller.grammar.is_some() || caller.reasoning.is_some() {
+            return appended::expected_output(&self.oracle, caller);
+        }
         let (prompt, tokens) = (&caller.prompt, caller.output_tokens_max);
         match caller.at_limit {
             ContextLimit::Stop => self
@@ -578,7 +610,7 @@ pub(crate) fn submission(
     sequence: SequenceId,
     caller: &Caller,
     prompt: &[TokenId],
-    end_tokens: &[TokenId],
+    oracle: &OracleConfig,
 ) -> Submission {
     Submission {
         sequence,
@@ -586,8 +618,8 @@ pub(crate) fn submission(
         prompt_output: None,
         output_tokens_max: caller.output_tokens_max,
         sampling: caller.sampling,
-        sampling_spec: None,
-        end_tokens: end_tokens.into(),
+        sampling_spec: caller.grammar.map(|seed| PaperGrammar::spec(seed, oracle)),
+        end_tokens: oracle.end_tokens[..].into(),
         user: caller.user.unwrap_or(UserId(sequence.0 % 3)),
         weight: 1.0 + (sequence.0 % 2) as f64,
         class: caller.class,
@@ -599,6 +631,7 @@ pub(crate) fn submission(
         restore_points: (sequence.0 % 2..1).map(|_| prompt.len() / 2).collect(),
         turn_end: (!sequence.0.is_multiple_of(3)).then(|| prompt.len() - prompt.len() / 4),
         retention: (sequence.0 % 3) as u8,
+        reasoning: caller.reasoning.clone().map(Arc::new),
         report_prefill_progress: sequence.0.is_multiple_of(5),
     }
 }

@@ -9,7 +9,7 @@ use motet::cache::Salt;
 use motet::model::LayerKind;
 use motet::model::oracle::StepFault;
 use motet::model::sampling::Sampling;
-use motet::request::{ContextLimit, Priority};
+use motet::request::{ContextLimit, Priority, ReasoningBudget};
 use motet::{PinId, SequenceId, TokenId};
 use motet_core::cache;
 use motet_core::protocol::WORK_IN_FLIGHT_MAX;
@@ -102,9 +102,21 @@ pub(crate) fn submit_any(harness: &mut HistoryHarness, rng: &mut impl Rng) {
         class: [Priority::Background, Priority::Normal, Priority::Urgent][rng.random_range(0..3)],
         start_by: any_deadline(harness, rng),
         finish_by: any_deadline(harness, rng),
+        grammar: (harness.appends && rng.random_bool(0.6)).then(|| rng.random_range(0..1_000)),
+        reasoning: (harness.appends && rng.random_bool(0.4)).then(|| any_reasoning(rng)),
         ..Caller::default()
     };
     harness.submit_caller(caller);
+}
+
+fn any_reasoning(rng: &mut impl Rng) -> ReasoningBudget {
+    let marks: [&[TokenId]; 3] = [&[49], &[48, 49], &[7, 7, 8]];
+    ReasoningBudget {
+        open: vec![rng.random_range(1..6)],
+        close: marks[rng.random_range(0..marks.len())].to_vec(),
+        is_open: rng.random_bool(0.7),
+        tokens_max: rng.random_range(0..8),
+    }
 }
 
 pub(crate) fn any_deadline(harness: &HistoryHarness, rng: &mut impl Rng) -> Option<Duration> {
@@ -196,6 +208,21 @@ pub(crate) fn history_of_losses(seed: u64, seen: &mut Seen) {
     }
     let faults = rng.random_bool(0.5);
     live(&mut harness, &mut rng, faults, true);
+    seen.add(&harness);
+}
+
+/// A history of sequences to which tokens are appended, with faults and losses or without.
+pub(crate) fn appending_history(seed: u64, seen: &mut Seen) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let budget_tokens = [80, 150, 2_000][rng.random_range(0..3)];
+    let kinds = KINDS[seed as usize % KINDS.len()];
+    let mut harness = HistoryHarness::with_context(kinds, budget_tokens, 66);
+    harness.appends = true;
+    let (faults, losses) = (rng.random_bool(0.3), rng.random_bool(0.4));
+    live(&mut harness, &mut rng, faults, losses);
+    if !losses {
+        harness.check_peak(budget_tokens);
+    }
     seen.add(&harness);
 }
 
@@ -318,6 +345,8 @@ pub(crate) struct Seen {
     pub(crate) read: u64,
     pub(crate) written: u64,
     pub(crate) moves_failed: u64,
+    /// Times that a sequence waited until its grammar had read its output.
+    pub(crate) masks_awaited: usize,
 }
 
 impl Seen {
@@ -330,6 +359,7 @@ impl Seen {
         self.failures += harness.failures.len();
         self.edits_failed += harness.losses.edits;
         self.preempted += harness.preempted;
+        self.masks_awaited += harness.masks_awaited;
         let losses = &harness.losses;
         let lost = [
             losses.devices,

@@ -1,10 +1,10 @@
 //! Losses that the engine survives: its device, its cache, its scheduler, its pager.
 
+use motet::SequenceId;
 use motet::cache::CacheError;
 use motet::device::{DeviceEnd, ImportQueue, Table};
 use motet::model::DetachedState;
 use motet::model::oracle::Oracle;
-use motet::{SequenceId, TokenId};
 use motet_core::scheduler::{Event, History, Predecessor};
 
 use std::collections::BTreeSet;
@@ -111,9 +111,8 @@ impl HistoryHarness {
         let live: Vec<SequenceId> = live.map(|(sequence, _)| *sequence).collect();
         for sequence in &live {
             let caller = &self.callers[sequence];
-            let end_tokens: &[TokenId] = &self.oracle.end_tokens;
             let history = History {
-                submission: submission(*sequence, caller, &caller.prompt, end_tokens),
+                submission: submission(*sequence, caller, &caller.prompt, &self.oracle),
                 generated: caller.sent.clone(),
                 started: self.losses.started.contains(sequence),
                 paused: self.losses.paused.contains(sequence),

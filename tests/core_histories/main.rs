@@ -2,6 +2,7 @@
 //! Messages are delivered in a random order, all invariants are checked after each one, and
 //! every sequence must get exactly the tokens of its reference run.
 
+mod appended;
 #[path = "../common/folder.rs"]
 mod folder;
 mod harness;
@@ -14,7 +15,7 @@ mod regressions;
 mod scheduler_cases;
 
 use harness::{Caller, HistoryHarness};
-use histories::{KINDS, Seen, history, history_of_losses, paged_history};
+use histories::{KINDS, Seen, appending_history, history, history_of_losses, paged_history};
 use motet::model::oracle::OracleConfig;
 use motet::model::sampling::Sampling;
 use motet::{SequenceId, TokenId, UserId};
@@ -126,6 +127,28 @@ fn callers_get_their_tokens_when_cores_and_device_are_lost() {
             || seen.sent > 20_000
                 && seen.lost.iter().all(|lost| *lost > 150)
                 && seen.pagers_rebuilt > 500,
+        "these histories prove little: {seen:?}"
+    );
+}
+
+/// Grammars force tokens, and budgets end reasonings, in histories of all kinds.
+#[test]
+fn appended_tokens_reach_each_caller_once() {
+    be_quiet_about_oracles();
+    let mut seen = Seen::default();
+    for seed in histories(1_500) {
+        appending_history(30_000 + seed, &mut seen);
+    }
+    println!("{seen:?}");
+    assert!(
+        seen.histories < 1_500
+            || seen.sent > 30_000
+                && seen.forks > 1_000
+                && seen.shifts > 200
+                && seen.preempted > 200
+                && seen.masks_awaited > 500
+                && seen.lost[..3].iter().all(|lost| *lost > 100)
+                && seen.overlapped > 500,
         "these histories prove little: {seen:?}"
     );
 }

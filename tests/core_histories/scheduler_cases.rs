@@ -32,12 +32,20 @@ fn scheduler_that_tries_again(step_retries_max: u32) -> SchedulerCore {
     SchedulerCore::new(spec, config)
 }
 
+/// An oracle whose sequences do not end by themselves.
+fn endless() -> OracleConfig {
+    OracleConfig {
+        end_tokens: Vec::new(),
+        ..OracleConfig::with_layers(&[LayerKind::Full])
+    }
+}
+
 fn first() -> Submission {
     let caller = Caller {
         output_tokens_max: 200,
         ..Caller::default()
     };
-    submission(FIRST, &caller, &[1, 2, 3, 4], &[])
+    submission(FIRST, &caller, &[1, 2, 3, 4], &endless())
 }
 
 fn handle(core: &mut SchedulerCore, event: Event) -> Vec<Effect> {
@@ -225,7 +233,7 @@ fn sequence_without_its_mask_is_in_no_step() {
     };
     begin(
         &mut core,
-        submission(second, &caller, &[5, 6, 7, 8], &[]),
+        submission(second, &caller, &[5, 6, 7, 8], &endless()),
         2,
     );
     let mut own_steps = 0;

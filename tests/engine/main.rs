@@ -1,6 +1,7 @@
 //! The engine with its real actors and device thread, on the oracle. One program: the engine's
 //! generic code is compiled once for all of these tests.
 
+mod appended;
 mod backups;
 #[path = "../common/mod.rs"]
 mod common;
@@ -17,5 +18,6 @@ mod reuse;
 mod rewind;
 mod scheduling;
 mod scores;
+mod special_tokens;
 mod starting;
 mod watching;

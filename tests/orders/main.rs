@@ -1,8 +1,11 @@
 //! The cores under every order of a few messages.
 //!
-//! `MOTET_ORDERS_STATES` sets the number of states that are explored in each of nine setups.
+//! `MOTET_ORDERS_STATES` sets the number of states that are explored in each of ten setups.
 //! The default takes some seconds; 120000 are a million in all, and take minutes.
 
+#[allow(dead_code, reason = "shared with another test; only a part is used")]
+#[path = "../core_histories/appended.rs"]
+mod appended;
 mod cache;
 #[allow(dead_code, reason = "shared with another test; only a part is used")]
 #[path = "../core_histories/harness.rs"]

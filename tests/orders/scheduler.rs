@@ -14,7 +14,7 @@ use motet::cache::Salt;
 use motet::config::{CacheConfig, ChunkingConfig, EvictionPolicy, InterToken, SchedulerConfig};
 use motet::model::oracle::StepFault;
 use motet::model::{LayerKind, Model};
-use motet::request::{ContextLimit, Priority};
+use motet::request::{ContextLimit, Priority, ReasoningBudget};
 use motet::{PinId, SequenceId, TokenId, UserId};
 use motet_core::cache::{self, CacheCore, Pin};
 use motet_core::protocol::WORK_IN_FLIGHT_MAX;
@@ -27,6 +27,8 @@ use motet_testkit::core_harness::{Answer, CoreHarness};
 use motet_testkit::explorer::World;
 
 const CALLERS: usize = 3;
+/// The seed of a grammar that forces tokens soon.
+const GRAMMAR: u64 = 6;
 /// The pin that callers ask for.
 const PIN: PinId = PinId(1);
 
@@ -37,24 +39,35 @@ pub(crate) struct Setup {
     budget_tokens: usize,
     /// The third caller continues when its context is full, and computes much.
     shifts: bool,
+    /// The first caller has a grammar, and the second a budget for its reasoning.
+    appends: bool,
 }
 
-pub(crate) const SETUPS: [Setup; 3] = [
+pub(crate) const SETUPS: [Setup; 4] = [
     Setup {
         layers: &[LayerKind::Full],
         budget_tokens: 400,
         shifts: false,
+        appends: false,
     },
     // A sequence must be preempted.
     Setup {
         layers: &[LayerKind::Full],
         budget_tokens: 36,
         shifts: true,
+        appends: false,
     },
     Setup {
         layers: &[LayerKind::Full, LayerKind::Recurrent],
         budget_tokens: 60,
         shifts: false,
+        appends: false,
+    },
+    Setup {
+        layers: &[LayerKind::Full],
+        budget_tokens: 400,
+        shifts: false,
+        appends: true,
     },
 ];
 
@@ -354,7 +367,18 @@ fn caller(setup: Setup, number: usize, now: Duration) -> Caller {
     let shifts = setup.shifts && number == 2;
     Caller {
         prompt: prompt(number),
-        output_tokens_max: if shifts { 30 } else { 3 },
+        output_tokens_max: match (shifts, setup.appends) {
+            (true, _) => 30,
+            (false, true) => 6,
+            (false, false) => 3,
+        },
+        grammar: (setup.appends && number == 0).then_some(GRAMMAR),
+        reasoning: (setup.appends && number == 1).then(|| ReasoningBudget {
+            open: Vec::new(),
+            close: vec![48, 49],
+            is_open: true,
+            tokens_max: 1,
+        }),
         at_limit: if shifts {
             ContextLimit::Shift { keep: 2 }
         } else {

@@ -1,5 +1,6 @@
 //! The text crate on tokenizers small enough to write down.
 
+mod answers;
 mod families;
 mod family_tokens;
 mod files;

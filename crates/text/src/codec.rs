@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use super::special::Marks;
-use super::{Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError, Tokenizer};
+use super::{
+    AnswerFormat, Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError,
+    Tokenizer,
+};
 use motet_core::TokenId;
 
 /// Limits of a rendered text.
@@ -71,6 +74,13 @@ impl TextCodec {
     #[must_use]
     pub fn template(&self) -> Option<&ChatTemplate> {
         self.template.as_ref()
+    }
+
+    /// How the model writes calls and reasoning, by its template and its vocabulary. It takes some
+    /// microseconds: keep it for the model's life.
+    #[must_use]
+    pub fn answer_format(&self) -> AnswerFormat {
+        AnswerFormat::new(self.template(), &self.tokenizer)
     }
 
     /// The tokens of a plain prompt, with the begin and end tokens that the model expects.

@@ -34,6 +34,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod byte_level;
 mod codec;
 mod detokenizer;
@@ -54,6 +55,10 @@ mod token_bytes_bound;
 mod tokenizer;
 mod utf8;
 
+pub use answer::{
+    AnswerFormat, AnswerParser, AnswerPart, ReasoningMarks, ReasoningStart, Tool, ToolChoice,
+    ToolError, ToolPart, Tools,
+};
 pub use codec::TextCodec;
 pub use codec::TextLimits;
 pub use detokenizer::{Detokenizer, SpecialTokens};

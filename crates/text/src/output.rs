@@ -1,6 +1,6 @@
 //! One sequence's output, from tokens to the text that its reader may see.
 
-use super::{Detokenizer, StopMatcher, StopStrings, TextCodec, TextError};
+use super::{Detokenizer, SpecialTokens, StopMatcher, StopStrings, TextCodec, TextError};
 use motet_core::TokenId;
 
 /// The text side of one sequence: detokenises, and ends at a stop string.
@@ -22,18 +22,28 @@ pub struct ReleasedText {
 }
 
 impl TextOutput {
-    /// The output of a sequence that ends before any of `stop_strings`.
+    /// The output of a sequence that ends before any of `stop_strings`. With
+    /// `with_special_tokens`, its text spells special tokens out.
     ///
     /// # Errors
     ///
     /// [`TextError::StopStrings`] when they are too many, too long or empty.
-    pub fn new(codec: &TextCodec, stop_strings: &[String]) -> Result<Self, TextError> {
+    pub fn new(
+        codec: &TextCodec,
+        stop_strings: &[String],
+        with_special_tokens: bool,
+    ) -> Result<Self, TextError> {
         let stops = match stop_strings {
             [] => None,
             some => Some(StopStrings::new(some)?.matcher()),
         };
+        let special = if with_special_tokens {
+            SpecialTokens::Keep
+        } else {
+            SpecialTokens::Skip
+        };
         Ok(Self {
-            detokenizer: codec.detokenizer(),
+            detokenizer: Detokenizer::new(codec.tokenizer(), special),
             stops,
         })
     }

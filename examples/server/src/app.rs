@@ -12,6 +12,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
+use motet::text::{AnswerFormat, TextCodec};
 use motet::{Engine, Shutdown, UserId};
 
 use crate::arguments::Conduct;
@@ -20,7 +21,7 @@ use crate::error::ApiError;
 use crate::keys::Keys;
 use crate::log::RequestLog;
 use crate::page::{self, Watchers};
-use crate::{access, openai, openapi, state, tokens};
+use crate::{access, anthropic, openai, openapi, state, tokens};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest request id that is accepted from a client.
@@ -32,6 +33,8 @@ pub struct App {
     pub(crate) engine: Engine,
     /// The model's name in the API.
     pub(crate) model: String,
+    /// How the model writes calls and reasoning; `None` without a tokenizer.
+    pub(crate) format: Option<AnswerFormat>,
     pub(crate) keys: Keys,
     pub(crate) conduct: Conduct,
     /// Receives bodies within a memory budget.
@@ -54,9 +57,11 @@ impl App {
     pub fn new(engine: Engine, model: String, keys: Keys, conduct: Conduct) -> Self {
         let known = conduct.page_names.then(|| keys.names());
         let names = known.into_iter().flatten();
+        let format = engine.text().map(TextCodec::answer_format);
         Self {
             engine,
             model,
+            format,
             watchers: Watchers::new(),
             names: names
                 .map(|name| (UserId::of(name), Arc::clone(name)))
@@ -119,6 +124,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(openai::chat::complete))
         .route("/v1/completions", post(openai::text::complete))
         .route("/v1/embeddings", post(openai::embeddings::embed))
+        .route("/v1/messages", post(anthropic::create))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(state::models))
         .route("/v1/models/{*model}", get(state::model))
         .route("/tokenize", post(tokens::tokenize))
@@ -157,9 +164,10 @@ async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Ne
         .filter(is_printable)
         .unwrap_or_else(|| HeaderValue::try_from(app.name("req")).expect("it is ASCII"));
     let text = id.to_str().unwrap_or_default().to_owned();
-    let log = RequestLog::new(text, request.method(), request.uri().path());
+    let path = request.uri().path().to_owned();
+    let log = RequestLog::new(text.clone(), request.method(), &path);
     request.extensions_mut().insert(log.clone());
-    let mut response = if header_bytes(request.headers()) <= app.conduct.header_bytes_max {
+    let response = if header_bytes(request.headers()) <= app.conduct.header_bytes_max {
         next.run(request).await
     } else {
         ApiError::request(
@@ -172,6 +180,7 @@ async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Ne
         .into_response()
     };
     log.answered(response.status());
+    let mut response = anthropic::errors::reshape(&path, &text, response);
     response.headers_mut().insert(&REQUEST_ID, id);
     response
 }

@@ -278,6 +278,12 @@ pub struct EngineSettings {
     /// them only if you trust all clients.
     #[arg(long)]
     pub grammar_options: bool,
+
+    /// Sample tokens that a schema forces, each with a forward pass of its own
+    ///
+    /// The output is the same, and slower: for measurements.
+    #[arg(long)]
+    pub sample_forced_tokens: bool,
 }
 
 impl Conduct {
@@ -421,6 +427,7 @@ impl Arguments {
         config.grammar.compilations_max = engine.compilations_max;
         config.grammar.compile_time_max = Duration::from_secs(engine.compile_seconds);
         config.grammar.options_allowed = engine.grammar_options;
+        config.grammar.forced_tokens = !engine.sample_forced_tokens;
         config
     }
 

@@ -136,7 +136,8 @@ impl ApiError {
     }
 
     pub(crate) fn unauthorized() -> Self {
-        let message = "no valid API key; send it as `Authorization: Bearer KEY`";
+        let message =
+            "no valid API key; send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`";
         let kind = ErrorKind::Authentication;
         Self {
             code: Some(ErrorCode::InvalidApiKey),
@@ -240,6 +241,11 @@ impl ApiError {
         }
     }
 
+    /// The message for the client.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The body of the answer, and of a stream's last event.
     pub(crate) fn body(&self) -> ErrorBody<'_> {
         ErrorBody {
@@ -262,12 +268,20 @@ impl IntoResponse for ApiError {
             let headers = response.headers_mut();
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        // The outermost layer gives it the shape of its route.
+        response.extensions_mut().insert(self);
         response
     }
 }
 
-impl From<SubmitError> for ApiError {
-    fn from(error: SubmitError) -> Self {
+impl ApiError {
+    /// The error of a request that the engine rejects. `name_of` gives the API's name of a field of
+    /// the engine's request, and `grammar_field` is the field that the grammar comes from.
+    pub(crate) fn submit(
+        error: SubmitError,
+        name_of: impl Fn(&'static str) -> &'static str,
+        grammar_field: &str,
+    ) -> Self {
         let message = error.to_string();
         match error {
             SubmitError::Field {
@@ -275,43 +289,45 @@ impl From<SubmitError> for ApiError {
                 found,
                 expected,
             } => {
-                let name = api_name(field);
+                let name = name_of(field);
                 Self::field(name, format!("`{name}` is {found}; expected {expected}"))
             }
-            SubmitError::Text(error) => Self::text("messages", &error),
+            SubmitError::Text(error) => Self::text(name_of("prompt.chat"), &error),
             // The reason quotes the request: it is for the caller, and not for logs.
             SubmitError::Grammar { why } => {
-                let message = format!("`response_format` does not compile: {}", why.reveal());
-                Self::unprocessable("response_format", message)
+                let message = format!("`{grammar_field}` does not compile: {}", why.reveal());
+                Self::unprocessable(grammar_field, message)
             }
             SubmitError::GrammarTooDear { bound } => {
-                let message = format!("`response_format` passes a bound: {bound}");
-                Self::unprocessable("response_format", message)
+                let message = format!("`{grammar_field}` passes a bound: {bound}");
+                Self::unprocessable(grammar_field, message)
             }
             SubmitError::GrammarTooSlow { .. } => {
-                let message = message.replace("`grammar` took", "`response_format` took");
-                Self::unprocessable("response_format", message)
+                let took = format!("`{grammar_field}` took");
+                Self::unprocessable(grammar_field, message.replace("`grammar` took", &took))
             }
-            SubmitError::NoTokenizer { field } => Self::unprocessable(api_name(field), message),
-            SubmitError::TooLarge { .. } => Self::unprocessable("max_tokens", message),
+            SubmitError::NoTokenizer { field } => Self::unprocessable(name_of(field), message),
+            SubmitError::TooLarge { .. } => {
+                Self::unprocessable(name_of("output_tokens_max"), message)
+            }
             SubmitError::QueueFull { retry_after, .. } => Self::busy(message, retry_after),
             SubmitError::Draining => Self::unavailable(message, ErrorCode::Draining),
             SubmitError::Broken { .. } => Self::unavailable(message, ErrorCode::Broken),
             _ => Self::internal(message),
         }
     }
-}
 
-impl From<GenerateError> for ApiError {
-    fn from(error: GenerateError) -> Self {
+    /// The error of an output that the engine does not complete. `grammar_field` is the field that
+    /// the output's grammar comes from.
+    pub(crate) fn generate(error: GenerateError, grammar_field: &str) -> Self {
         let message = error.to_string();
         match error {
             GenerateError::Shutdown => Self::unavailable(message, ErrorCode::Draining),
             GenerateError::Broken { .. } => Self::unavailable(message, ErrorCode::Broken),
             // The reason quotes the output: the caller sees it, and the log does not.
             GenerateError::Grammar(why) => {
-                let message = format!("`response_format` cannot go on: {}", why.reveal());
-                Self::unprocessable("response_format", message)
+                let message = format!("`{grammar_field}` cannot go on: {}", why.reveal());
+                Self::unprocessable(grammar_field, message)
             }
             GenerateError::OutOfMemory => Self::unavailable(message, ErrorCode::OutOfMemory),
             GenerateError::DeadlineMissed { .. } => {
@@ -322,6 +338,21 @@ impl From<GenerateError> for ApiError {
             }
             _ => Self::internal(message),
         }
+    }
+}
+
+/// The field that a grammar comes from, where a request has no other.
+const OUTPUT_FORMAT: &str = "response_format";
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> Self {
+        Self::submit(error, api_name, OUTPUT_FORMAT)
+    }
+}
+
+impl From<GenerateError> for ApiError {
+    fn from(error: GenerateError) -> Self {
+        Self::generate(error, OUTPUT_FORMAT)
     }
 }
 
@@ -337,7 +368,7 @@ fn truncated(mut text: String, bytes_max: usize) -> String {
 }
 
 /// The API's name of a field of the engine's request.
-fn api_name(field: &'static str) -> &'static str {
+pub(crate) fn api_name(field: &'static str) -> &'static str {
     match field {
         "output_tokens_max" => "max_tokens",
         "output_tokens_min" => "min_tokens",

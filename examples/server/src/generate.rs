@@ -6,14 +6,11 @@ use std::task::{Context, Poll};
 
 use futures_util::Stream;
 use futures_util::stream::{SelectAll, StreamExt};
-use motet::error::GenerateError;
+use motet::error::{GenerateError, SubmitError};
 use motet::request::{FinishReason, Piece, Prefill, TokenLogprobs, Usage};
 use motet::text::Tokenizer;
-use motet::{Engine, Request, TokenId, TokenStream};
-use schemars::JsonSchema;
-use serde::Serialize;
+use motet::{Engine, Request, SequenceHandle, TokenId, TokenStream};
 
-use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
@@ -37,6 +34,10 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) struct OutputStreams {
     output_streams: SelectAll<OutputStream>,
+    /// The outputs' sequences, by number.
+    handles: Vec<SequenceHandle>,
+    /// Tokens of all prompts, each counted once.
+    prompt_tokens: usize,
     usage: Usage,
     log: RequestLog,
     /// Holds the request's place in its key's limit until the outputs are dropped.
@@ -63,7 +64,9 @@ impl OutputStreams {
         requests: Vec<Request>,
         caller: Caller,
         log: RequestLog,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self, SubmitError> {
+        let mut handles = Vec::new();
+        let mut prompt_tokens = 0;
         let mut output_streams = SelectAll::new();
         for mut request in requests {
             if request.best_of.is_some() {
@@ -78,7 +81,9 @@ impl OutputStreams {
             for (index, stream) in streams.into_iter().enumerate() {
                 if index == 0 {
                     log.prompt(stream.prompt_tokens());
+                    prompt_tokens += stream.prompt_tokens();
                 }
+                handles.push(stream.handle());
                 output_streams.push(OutputStream {
                     number: output_streams.len(),
                     stream,
@@ -93,6 +98,8 @@ impl OutputStreams {
         log.opened();
         Ok(Self {
             output_streams,
+            handles,
+            prompt_tokens,
             usage: Usage::default(),
             log,
             _caller: caller,
@@ -114,8 +121,20 @@ impl OutputStreams {
             self.usage.prompt_tokens += usage.prompt_tokens;
             self.usage.cached_tokens += usage.cached_tokens;
             self.usage.output_tokens += usage.output_tokens;
+            self.usage.reasoning_tokens += usage.reasoning_tokens;
         }
         Some((number, event))
+    }
+
+    /// Ends an output early. Its last event has its usage.
+    pub(crate) fn cancel(&self, number: usize) {
+        // An output that has ended by itself needs no cancelling.
+        self.handles[number].cancel();
+    }
+
+    /// Tokens of all prompts, each counted once.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
     }
 
     /// The usage of the finished outputs.
@@ -175,24 +194,6 @@ impl Stream for OutputStream {
         };
         self.is_finished = !matches!(event, Event::Generated { .. } | Event::Prefilled(_));
         Poll::Ready(Some((self.number, event, usage)))
-    }
-}
-
-/// The API's finish reason.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub(crate) enum ApiFinishReason {
-    Stop,
-    Length,
-}
-
-impl From<FinishReason> for ApiFinishReason {
-    fn from(reason: FinishReason) -> Self {
-        match reason {
-            FinishReason::Length | FinishReason::Deadline => Self::Length,
-            _ => Self::Stop,
-        }
     }
 }
 

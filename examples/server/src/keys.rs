@@ -16,6 +16,9 @@ use crate::page::KEY_WATCHERS_MAX;
 /// Time after which a caller at its limit may retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// The header that clients of Anthropic's API send the key in.
+const API_KEY: &str = "x-api-key";
+
 /// The known API keys. Without any, all requests are accepted.
 #[derive(Debug, Default)]
 pub struct Keys(Vec<Key>);
@@ -134,8 +137,10 @@ impl Keys {
     }
 
     fn sent_key(&self, headers: &HeaderMap) -> Result<&Key, ApiError> {
-        let sent_key = headers.get(header::AUTHORIZATION);
-        let sent_key = sent_key.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let bearer = headers.get(header::AUTHORIZATION);
+        let bearer = bearer.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let plain = headers.get(API_KEY).and_then(|value| value.to_str().ok());
+        let sent_key = bearer.or(plain);
         let key = self.find(sent_key.ok_or_else(ApiError::unauthorized)?);
         key.ok_or_else(ApiError::unauthorized)
     }
@@ -181,6 +186,8 @@ impl KeyOptions {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
     use super::*;
 
     fn headers(value: &str) -> HeaderMap {
@@ -202,6 +209,12 @@ mod tests {
             assert_eq!(error.status, 401, "{rejected}");
         }
         assert_eq!(keys.admit(&HeaderMap::new()).expect_err("none").status, 401);
+
+        let plain = HeaderValue::from_static("secret-b");
+        let plain = HeaderMap::from_iter([(HeaderName::from_static(API_KEY), plain)]);
+        let plain = keys.admit(&plain).expect("bob");
+        assert_eq!(plain.name.as_deref(), Some("bob"));
+        drop(plain);
 
         let first = keys.admit(&headers("Bearer secret-a")).expect("ann");
         assert_eq!(first.name.as_deref(), Some("ann"));

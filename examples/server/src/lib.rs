@@ -1,8 +1,8 @@
 //! An OpenAI-compatible server on Motet: an example of the code around an embedded engine.
 //!
 //! ```text
-//!  client ── app ── keys ── openai ── generate ──▶ Engine
-//!                                        └── server-sent events, or one answer
+//!  client ── app ── keys ── openai, anthropic ── conversation ── generate ──▶ Engine
+//!                                                └── server-sent events, or one answer
 //! ```
 //!
 //! | file | content |
@@ -11,7 +11,9 @@
 //! | `access.rs`, `site.rs` | checks of hosts and origins, and access for the operator |
 //! | `keys.rs`, `class.rs` | API keys, with limits on concurrent requests and priority class |
 //! | `body/` | bodies, received within a bound and read into structs |
-//! | `openai/` | the API's bodies, as requests to the engine and back |
+//! | `conversation/` | the one core behind the API's faces: what they ask of the model, and its answers |
+//! | `openai/` | the faces of OpenAI's API: bodies, as internal requests, and answers |
+//! | `anthropic/` | the faces of Anthropic's API |
 //! | `openapi/` | the description of the API, at `/openapi.json` |
 //! | `generate.rs` | streams of outputs, several side by side |
 //! | `tokens.rs` | text to tokens and back |
@@ -25,11 +27,13 @@
 
 mod access;
 mod addresses;
+mod anthropic;
 pub mod app;
 pub mod arguments;
 mod body;
 pub mod class;
 mod connections;
+mod conversation;
 mod error;
 pub mod fleet;
 mod generate;

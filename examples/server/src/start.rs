@@ -17,10 +17,13 @@ use crate::arguments::CacheDtype;
 
 /// The oracle's last token, which ends its output.
 const ORACLE_END: u32 = 256;
+/// It knows tools and their results, and reasoning, which it opens itself if it is asked for.
 const ORACLE_TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}{{ '\\n' }}{% endfor %}\
-    {% for message in messages %}{{ message.role }}: {{ message.content }}\
+    {% for message in messages %}{{ message.role }}: \
+    {% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}\
+    {{ message.content }}\
     {% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}{{ '\\n' }}{% endfor %}\
-    {% if add_generation_prompt %}assistant: {% endif %}";
+    {% if add_generation_prompt %}assistant: {% if enable_thinking %}<think>{% endif %}{% endif %}";
 
 /// Starts the engine that the arguments ask for.
 ///

@@ -25,7 +25,7 @@ use crate::request::{Piece, Prefill, TokenLogprobs};
 use crate::telemetry::Telemetry;
 use held::HeldLogprobs;
 use motet_core::cache::{Miss, MissReason};
-use motet_core::protocol::{Finish, FinishReason, GenerateError, Usage};
+use motet_core::protocol::{Finish, FinishReason, GenerateError, ReasoningTracker, Usage};
 use motet_core::{SequenceId, TokenId, UserId};
 use motet_sync::admission::{self, AdmissionError};
 use motet_sync::cancel::CancelFlag;
@@ -103,6 +103,8 @@ pub(crate) struct SequenceArgs {
     pub(crate) report_prefill_progress: bool,
     /// What the caller wants of its prompt.
     pub(crate) prompt_results: PromptResults,
+    /// Counts the reasoning of the output, if the request bounds it.
+    pub(crate) reasoning: Option<ReasoningTracker>,
     /// `None` on an engine without a tokenizer.
     pub(crate) text: Option<TextOutput>,
     pub(crate) output: mpsc::Sender<Output>,
@@ -277,6 +279,10 @@ impl Sequence {
 
     async fn token(&mut self, token: TokenId, logprobs: Option<Arc<TokenLogprobs>>) {
         self.usage.output_tokens += 1;
+        if let Some(reasoning) = &mut self.args.reasoning {
+            reasoning.push(token);
+            self.usage.reasoning_tokens = reasoning.tokens();
+        }
         self.measure_token();
         let (visible, logprobs) = match &mut self.args.text {
             Some(text) => match text.push(token) {

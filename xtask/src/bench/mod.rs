@@ -26,6 +26,7 @@ mod cache_core;
 mod counters;
 mod demo;
 mod figures;
+mod forced;
 mod hostile;
 pub(crate) mod llama_server;
 pub(crate) mod mlx_lm;

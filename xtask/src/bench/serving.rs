@@ -158,6 +158,27 @@ impl Serving {
         })
     }
 
+    /// Posts JSON and returns the JSON of the answer, whatever its status is.
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        let body = body.to_string();
+        let asked = || -> io::Result<String> {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+            let head = format!(
+                "POST {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                 Content-Length: {}\r\n\r\n",
+                body.len()
+            );
+            stream.write_all(head.as_bytes())?;
+            stream.write_all(body.as_bytes())?;
+            io::read_to_string(stream)
+        };
+        let answer = asked().with_context(|| format!("{} does not answer", self.name))?;
+        let (_, answer) = answer
+            .split_once("\r\n\r\n")
+            .context("an answer without a body")?;
+        serde_json::from_str(answer).context("an answer that is not JSON")
+    }
+
     /// Processor seconds of the threads whose names begin with `name`.
     ///
     /// # Errors

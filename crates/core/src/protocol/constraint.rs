@@ -7,6 +7,10 @@ use std::task::Waker;
 use super::{GrammarError, TokenMask};
 use crate::TokenId;
 
+/// Most tokens that a constraint forces at once. They are evaluated in one step, beside the
+/// sequences that decode.
+pub const FORCED_TOKENS_MAX: usize = 32;
+
 /// A rule that the output of a request must follow, such as a compiled grammar.
 pub trait TokenConstraint: Debug + Send + Sync {
     /// Returns the same constraint for one sequence. Its walk lasts as long as the sequence, in
@@ -37,8 +41,8 @@ pub trait ConstraintWalk: Debug + Send + Sync {
     /// sampler that attached before are ignored from now on.
     fn attach(&self, output: &[TokenId]) -> Attached;
 
-    /// Appends the next token of the output. Does not wait.
-    fn accept(&self, attached: Attached, token: TokenId);
+    /// Appends the next tokens of the output. Does not wait.
+    fn accept(&self, attached: Attached, tokens: &[TokenId]);
 
     /// Waits for the tokens that may come next, and returns them.
     ///
@@ -64,14 +68,38 @@ pub trait ConstraintWalk: Debug + Send + Sync {
 pub enum Next {
     /// One of these tokens. End tokens are among them only if the grammar allows nothing else.
     Mask(Arc<TokenMask>),
+    /// Certain tokens, one after another.
+    Forced(ForcedTokens),
     /// None: the grammar is complete and the model has no end token to sample, or the output
     /// has ended.
     Finished,
 }
 
+/// Tokens that must come next. They need not be sampled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForcedTokens {
+    /// The tokens in their order: at least one, at most [`FORCED_TOKENS_MAX`]. More may be forced
+    /// after them.
+    pub tokens: Arc<[TokenId]>,
+    /// The first of them alone, for a sampler that takes one token at a time.
+    pub mask: Arc<TokenMask>,
+}
+
 /// A sampler's permission to advance a walk; it ends when another sampler attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached(pub u64);
+
+impl Next {
+    /// Returns the tokens of which one comes next, unless the output is finished.
+    #[must_use]
+    pub fn mask(&self) -> Option<&Arc<TokenMask>> {
+        match self {
+            Self::Mask(mask) => Some(mask),
+            Self::Forced(forced) => Some(&forced.mask),
+            Self::Finished => None,
+        }
+    }
+}
 
 /// The state of a walk, for planning steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,6 +32,14 @@ pub enum GrammarError {
         /// The bound.
         bound: GrammarBound,
     },
+    /// The schema of a tool's parameters cannot be a grammar.
+    #[error("the parameters of tool `{name}` cannot be a grammar: {error}")]
+    Tool {
+        /// Name of the tool.
+        name: String,
+        /// The reason.
+        error: Box<GrammarError>,
+    },
     /// Compiling it took longer than `grammar.compile_time_max`.
     #[error("{kind} took longer than {limit:?} to compile")]
     TooSlow {

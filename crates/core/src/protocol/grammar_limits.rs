@@ -13,6 +13,9 @@ pub struct GrammarLimits {
     /// Whether a request may set llguidance's own options: `x-guidance` in a schema, `%json` and `%llguidance` in a
     /// Lark text. They change whitespace, separators and leniency. Allow them to callers that you trust.
     pub options_allowed: bool,
+    /// Whether tokens that a grammar forces are appended without a forward pass each. The output
+    /// is the same either way; turn it off for measurements.
+    pub forced_tokens: bool,
     /// Depth of nesting of the values of a schema.
     pub depth_max: usize,
     /// Total number of `enum` values in a schema.
@@ -85,6 +88,7 @@ impl GrammarLimits {
     /// Whether only the bytes of a source are bounded, so that nothing else is checked.
     pub fn is_unbounded(&self) -> bool {
         let unbounded = Self {
+            forced_tokens: self.forced_tokens,
             compilations_max: self.compilations_max,
             compilations_waiting_max: self.compilations_waiting_max,
             compile_time_max: self.compile_time_max,
@@ -101,6 +105,7 @@ impl Default for GrammarLimits {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             options_allowed: false,
+            forced_tokens: true,
             depth_max: 100,
             enum_values_max: 6000,
             patterns_max: 200,

@@ -13,6 +13,7 @@
 //! | `grammar_limits.rs`, `grammar_error.rs` | bounds on the cost of a grammar, and its errors |
 //! | `miss.rs`, `suspicion.rs` | reasons for cache misses; the sequence that a failed message concerns |
 //! | `request.rs` | parameters of a request for the scheduler, and its finish |
+//! | `reasoning.rs` | the reasoning in an output, and its budget |
 //! | `error.rs`, `model_error.rs`, `withheld.rs` | errors of sequences and models |
 
 pub mod cache;
@@ -27,6 +28,7 @@ mod model_error;
 pub mod pager;
 mod prefix;
 mod prompt_output;
+mod reasoning;
 mod request;
 mod salt;
 mod sampling;
@@ -37,7 +39,9 @@ mod token_mask;
 mod withheld;
 mod work;
 
-pub use constraint::{Attached, ConstraintWalk, Next, TokenConstraint, WalkState};
+pub use constraint::{
+    Attached, ConstraintWalk, FORCED_TOKENS_MAX, ForcedTokens, Next, TokenConstraint, WalkState,
+};
 pub use edit::Edit;
 pub use error::{Deadline, GenerateError};
 pub use grammar_error::GrammarError;
@@ -47,6 +51,7 @@ pub use miss::{Miss, MissReason};
 pub use model_error::ModelError;
 pub use prefix::common_prefix;
 pub use prompt_output::{DeclaredPooling, Pooling, PromptOutput};
+pub use reasoning::{ReasoningBudget, ReasoningTracker};
 pub use request::{ContextLimit, Finish, FinishReason, Priority, QueuePosition, Usage};
 pub use salt::{Salt, SaltDigest};
 pub use sampling::{Sampling, SamplingError, SamplingSpec, TokenLogprobs, TokenSampling};

@@ -82,6 +82,9 @@ pub struct Usage {
     pub shifted_tokens: usize,
     /// Generated tokens.
     pub output_tokens: usize,
+    /// Generated tokens inside the reasoning, without its marks, and part of `output_tokens`; 0
+    /// for a request without a [`ReasoningBudget`](super::ReasoningBudget).
+    pub reasoning_tokens: usize,
 }
 
 /// The position of a sequence in the queue.

@@ -1,6 +1,7 @@
 //! Output kinds of spans, and span outputs.
 
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 
 use super::{GrammarError, TokenLogprobs, TokenSampling};
@@ -48,10 +49,15 @@ pub enum SpanOutput {
     Token(TokenId),
     /// The sampled token, with log probabilities.
     Scored(TokenId, Arc<TokenLogprobs>),
+    /// The sampled token and the tokens after it that its constraint forces: at least two. No
+    /// model returns this: the device's table does. The tokens after the first are not evaluated
+    /// yet. A step in flight samples none of them again; its output for the slot is
+    /// [`Nothing`](Self::Nothing).
+    Forced(Arc<[TokenId]>),
     /// Logits, row-major `[span tokens, vocabulary]`.
     Logits(Vec<f32>),
     /// Log probabilities of the targets, and the output of the sampled token where one was asked
-    /// for: [`Token`](Self::Token), [`Scored`](Self::Scored) or [`Failed`](Self::Failed).
+    /// for.
     PromptLogprobs(Vec<TokenLogprobs>, Option<Box<SpanOutput>>),
     /// The sum of hidden states, in double precision.
     HiddenSum(Vec<f64>),
@@ -61,12 +67,29 @@ pub enum SpanOutput {
 }
 
 impl SpanOutput {
+    /// Returns the tokens that it adds to the output.
+    #[must_use]
+    pub fn tokens(&self) -> &[TokenId] {
+        match self {
+            SpanOutput::Token(token) | SpanOutput::Scored(token, _) => slice::from_ref(token),
+            SpanOutput::Forced(tokens) => tokens,
+            SpanOutput::PromptLogprobs(_, token) => {
+                token.as_ref().map_or(&[], |token| token.tokens())
+            }
+            SpanOutput::Nothing
+            | SpanOutput::Logits(_)
+            | SpanOutput::HiddenSum(_)
+            | SpanOutput::Failed(_) => &[],
+        }
+    }
+
     /// Returns the sampled token, if there is one.
     #[must_use]
     pub fn token(&self) -> Option<TokenId> {
         match self {
             SpanOutput::Token(token) | SpanOutput::Scored(token, _) => Some(*token),
             SpanOutput::PromptLogprobs(_, token) => token.as_ref()?.token(),
+            SpanOutput::Forced(tokens) => tokens.first().copied(),
             SpanOutput::Nothing
             | SpanOutput::Logits(_)
             | SpanOutput::HiddenSum(_)
@@ -74,13 +97,11 @@ impl SpanOutput {
         }
     }
 
-    /// Replaces the sampled token by the reason why there is none.
-    pub fn fail(&mut self, error: GrammarError) {
+    /// Puts another output in the place of the sampled token. Log probabilities of a prompt stay.
+    pub fn replace_token(&mut self, output: SpanOutput) {
         match self {
-            SpanOutput::PromptLogprobs(_, token) => {
-                *token = Some(Box::new(SpanOutput::Failed(error)));
-            }
-            output => *output = SpanOutput::Failed(error),
+            SpanOutput::PromptLogprobs(_, token) => *token = Some(Box::new(output)),
+            token => *token = output,
         }
     }
 }

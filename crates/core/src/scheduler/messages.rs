@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::MaskGate;
 use crate::cache::{self, CacheError, Miss, Salt};
 use crate::protocol::{
-    ContextLimit, FinishReason, GenerateError, Outcome, Priority, PromptOutput, Sampling,
-    SamplingSpec, TokenLogprobs, Work, only_sequence,
+    ContextLimit, FinishReason, GenerateError, Outcome, Priority, PromptOutput, ReasoningBudget,
+    Sampling, SamplingSpec, TokenLogprobs, Work, only_sequence,
 };
 use crate::{SequenceId, TokenId, UserId};
 
@@ -101,6 +101,8 @@ pub struct Submission {
     pub turn_end: Option<usize>,
     /// Priority with which its cached state is kept.
     pub retention: u8,
+    /// The bound on its reasoning, if any.
+    pub reasoning: Option<Arc<ReasoningBudget>>,
     /// Whether its caller receives [`Effect::Prefilled`].
     pub report_prefill_progress: bool,
 }
@@ -132,6 +134,7 @@ impl Submission {
             restore_points: Vec::new(),
             turn_end: None,
             retention: 0,
+            reasoning: None,
             report_prefill_progress: false,
         }
     }

@@ -46,6 +46,7 @@
 //! | `cache_answers.rs` | what the cache has done |
 //! | `steps.rs` | plans and submits steps |
 //! | `outcome.rs` | results and failures of steps |
+//! | `tokens.rs` | tokens join an output, sampled or appended |
 //! | `preemption.rs` | sequences lose their slots to others, or for want of memory |
 //! | `fork_starts.rs` | a fork starts, in a slot of its own or in its source's |
 //! | `context_shift.rs` | contexts that are full |
@@ -74,6 +75,7 @@ mod sequences;
 mod slots;
 mod snapshot;
 mod steps;
+mod tokens;
 mod waiting_queue;
 
 use std::time::Duration;

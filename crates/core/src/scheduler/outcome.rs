@@ -4,15 +4,13 @@
 //! of a failed step returns to its place in the queue and must then run alone. A sequence that
 //! cannot be computed thus fails by itself.
 
-use std::sync::Arc;
-
 use super::pipeline::Member;
-use super::sequence::{Finished, Sequence, SequenceKey};
+use super::sequence::{Finished, Sequence, SequenceKey, Slot};
 use super::{Effect, SchedulerCore};
 use crate::protocol::{
-    Failure, FinishReason, GenerateError, GrammarError, Lost, Outcome, SpanOutput, TokenLogprobs,
+    Failure, FinishReason, GenerateError, GrammarError, Lost, Outcome, SpanOutput,
 };
-use crate::{SlotId, TokenId, cache};
+use crate::{SlotId, cache};
 use motet_sync::injected::{self, Bug};
 
 /// Sequences whose state is lost.
@@ -122,20 +120,53 @@ impl SchedulerCore {
             // It has ended, or lost its slot meanwhile.
             return;
         };
-        entry.finish_step(member.tokens, member.samples_token);
+        let is_void = entry.finish_step(member.tokens, member.samples_token);
         if let Some(computed) = entry.prefill_progress() {
             effects.push(Effect::Prefilled(entry.id(), computed));
         }
-        self.on_span_output(key, member, span_output, effects);
+        let span_output = self.on_prompt_output(key, member, span_output, effects);
+        if !is_void {
+            self.on_token_output(key, span_output, effects);
+        }
         self.end_with_prompt(key, effects);
         self.after_step(key, effects);
         self.back_up_if_due(key, effects);
     }
 
-    fn on_span_output(
+    /// Handles the results of a prompt in a span's output. Returns the rest of it.
+    fn on_prompt_output(
         &mut self,
         key: SequenceKey,
         member: Member,
+        span_output: SpanOutput,
+        effects: &mut Vec<Effect>,
+    ) -> SpanOutput {
+        let entry = &mut self.sequences[key];
+        let is_wanted = !entry.is_finished();
+        match span_output {
+            SpanOutput::PromptLogprobs(logprobs, token) => {
+                let rows = entry.finish_prompt_rows(member.tokens);
+                if is_wanted {
+                    let first = rows.start + 1;
+                    effects.push(Effect::PromptLogprobs(entry.id(), first, logprobs));
+                }
+                token.map_or(SpanOutput::Nothing, |token| *token)
+            }
+            SpanOutput::HiddenSum(sum) => {
+                let rows = entry.finish_prompt_rows(member.tokens);
+                if is_wanted {
+                    effects.push(Effect::HiddenSum(entry.id(), rows, sum));
+                }
+                SpanOutput::Nothing
+            }
+            other => other,
+        }
+    }
+
+    /// Handles the token, or tokens, in a span's output, unless others were appended in its place.
+    fn on_token_output(
+        &mut self,
+        key: SequenceKey,
         span_output: SpanOutput,
         effects: &mut Vec<Effect>,
     ) {
@@ -145,22 +176,7 @@ impl SchedulerCore {
             SpanOutput::Scored(token, logprobs) => {
                 self.on_token_sampled(key, token, Some(logprobs), effects)
             }
-            SpanOutput::PromptLogprobs(logprobs, token) => {
-                let rows = entry.finish_prompt_rows(member.tokens);
-                if !entry.is_finished() {
-                    let first = rows.start + 1;
-                    effects.push(Effect::PromptLogprobs(entry.id(), first, logprobs));
-                }
-                if let Some(token) = token {
-                    self.on_span_output(key, member, *token, effects);
-                }
-            }
-            SpanOutput::HiddenSum(sum) => {
-                let rows = entry.finish_prompt_rows(member.tokens);
-                if !entry.is_finished() {
-                    effects.push(Effect::HiddenSum(entry.id(), rows, sum));
-                }
-            }
+            SpanOutput::Forced(tokens) => self.on_tokens_forced(key, &tokens, effects),
             SpanOutput::Failed(_) if entry.is_finished() => {}
             SpanOutput::Failed(GrammarError::Finished) => {
                 self.finish(key, FinishReason::EndToken, effects);
@@ -169,7 +185,15 @@ impl SchedulerCore {
                 // The next step may have evaluated a token that is not in its history.
                 self.fail(key, generate_error(&error), Finished::Discard, effects);
             }
-            SpanOutput::Nothing | SpanOutput::Logits(_) => {}
+            SpanOutput::Nothing
+            | SpanOutput::Logits(_)
+            | SpanOutput::PromptLogprobs(..)
+            | SpanOutput::HiddenSum(_) => {
+                // A budget without tokens ends the reasoning before any token is sampled.
+                if !entry.is_finished() && entry.pending() == 0 {
+                    self.end_reasoning(key, effects);
+                }
+            }
         }
     }
 
@@ -205,6 +229,12 @@ impl SchedulerCore {
                 return;
             }
         }
+        if self.sequences[key]
+            .slot_mut()
+            .is_some_and(Slot::take_reread)
+        {
+            self.await_mask(key, effects);
+        }
         if !injected::is_injected(Bug::LostCheckpoint) {
             self.report_checkpoints(key, effects);
         }
@@ -219,38 +249,6 @@ impl SchedulerCore {
             && let Some(message) = entry.take_backup(tokens_min)
         {
             self.ask(message, effects);
-        }
-    }
-
-    /// Adds a sampled token to a sequence.
-    fn on_token_sampled(
-        &mut self,
-        key: SequenceKey,
-        token: TokenId,
-        logprobs: Option<Arc<TokenLogprobs>>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let entry = &mut self.sequences[key];
-        entry.push(token);
-        if entry.is_finished() {
-            // Sampled before its end was known: part of its history, but not of its output.
-            return;
-        }
-        if entry.submission().end_tokens.contains(&token) {
-            let reason = if self.spec.end_tokens.contains(&token) {
-                FinishReason::EndToken
-            } else {
-                FinishReason::StopToken
-            };
-            self.finish(key, reason, effects);
-            return;
-        }
-        effects.push(Effect::Token(entry.id(), token, logprobs));
-        if entry.count_token_of_turn() {
-            self.waiting.end_turn(entry);
-        }
-        if entry.has_full_output() {
-            self.finish(key, FinishReason::Length, effects);
         }
     }
 

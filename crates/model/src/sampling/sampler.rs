@@ -7,7 +7,8 @@ use super::history::History;
 use super::sample_inputs::SamplingExtras;
 use motet_core::TokenId;
 use motet_core::protocol::{
-    Attached, ConstraintWalk, GrammarError, Next, Sampling, SamplingSpec, TokenMask, TokenSampling,
+    Attached, ConstraintWalk, ForcedTokens, GrammarError, Next, Sampling, SamplingSpec, TokenMask,
+    TokenSampling,
 };
 
 /// The sampling state of one live sequence. It is a function of the request and the sequence's
@@ -18,6 +19,8 @@ pub struct Sampler {
     history: Option<History>,
     walk: Option<(Arc<dyn ConstraintWalk>, Attached)>,
     output_tokens: usize,
+    /// The tokens that the grammar forces from the next one on.
+    forced: Option<Arc<[TokenId]>>,
 }
 
 impl Sampler {
@@ -41,6 +44,7 @@ impl Sampler {
             walk,
             spec,
             output_tokens: output.len(),
+            forced: None,
         }
     }
 
@@ -54,13 +58,15 @@ impl Sampler {
         &mut self,
         token_sampling: TokenSampling,
     ) -> Result<SampleInputs, GrammarError> {
-        let mask = match &self.walk {
-            None => None,
-            Some((walk, attached)) => match walk.next_tokens(*attached)? {
-                Next::Mask(mask) => Some(mask),
-                Next::Finished => return Err(GrammarError::Finished),
-            },
+        let next = self.walk.as_ref();
+        let next = next.map(|(walk, attached)| walk.next_tokens(*attached));
+        let (mask, forced) = match next.transpose()? {
+            None => (None, None),
+            Some(Next::Mask(mask)) => (Some(mask), None),
+            Some(Next::Forced(ForcedTokens { mask, tokens })) => (Some(mask), Some(tokens)),
+            Some(Next::Finished) => return Err(GrammarError::Finished),
         };
+        self.forced = forced;
         let mut is_too_short = self.output_tokens < self.spec.output_tokens_min;
         if let Some(mask) = &mask {
             is_too_short = is_too_short && !self.is_an_end(mask);
@@ -79,14 +85,47 @@ impl Sampler {
         Ok(SampleInputs::new(token_sampling, extras))
     }
 
+    /// The tokens that follow from the inputs just returned, where the grammar forces more than
+    /// the next one. All of them may be [accepted](Self::accept_all) when the first has been
+    /// sampled. Where log probabilities are wanted, each token needs its own row: none is
+    /// forced. A token that the request excludes, or that ends the output, is left to a sample of
+    /// its own.
+    #[must_use]
+    pub fn forced(&self) -> Option<Arc<[TokenId]>> {
+        let forced = self.forced.as_ref()?;
+        if self.spec.logprobs.is_some() {
+            return None;
+        }
+        let is_plain =
+            |token: &&TokenId| !self.spec.end_tokens.contains(token) && !self.is_excluded(**token);
+        let plain = forced.iter().take_while(is_plain).count();
+        match plain {
+            0 | 1 => None,
+            all if all == forced.len() => Some(Arc::clone(forced)),
+            some => Some(forced[..some].into()),
+        }
+    }
+
+    /// Whether the token with this index in the output has been accepted: it is not to be sampled.
+    #[must_use]
+    pub fn has_token(&self, index: u64) -> bool {
+        index < self.output_tokens as u64
+    }
+
     /// Appends the token that was sampled. Does not wait for its mask.
     pub fn accept(&mut self, token: TokenId) {
-        self.output_tokens += 1;
+        self.accept_all(&[token]);
+    }
+
+    /// Appends tokens, as [`accept`](Self::accept) does one by one.
+    pub fn accept_all(&mut self, tokens: &[TokenId]) {
+        self.output_tokens += tokens.len();
+        self.forced = None;
         if let Some(history) = &mut self.history {
-            history.push(token);
+            tokens.iter().for_each(|token| history.push(*token));
         }
         if let Some((walk, attached)) = &self.walk {
-            walk.accept(*attached, token);
+            walk.accept(*attached, tokens);
         }
     }
 
@@ -106,15 +145,18 @@ impl Sampler {
 
     /// Checks that the biases leave some token that the grammar allows.
     fn check_possible(&self, mask: &TokenMask, is_too_short: bool) -> Result<(), GrammarError> {
-        let is_banned = |token: &TokenId| {
-            let mut bans = self.spec.bias.iter();
-            bans.any(|(banned, bias)| banned == token && *bias == f32::NEG_INFINITY)
-                || is_too_short && self.spec.end_tokens.contains(token)
+        let is_banned = |token: TokenId| {
+            self.is_excluded(token) || is_too_short && self.spec.end_tokens.contains(&token)
         };
-        if mask.tokens().all(|token| is_banned(&token)) {
+        if mask.tokens().all(is_banned) {
             Err(GrammarError::NothingLeft)
         } else {
             Ok(())
         }
+    }
+
+    fn is_excluded(&self, token: TokenId) -> bool {
+        let mut biases = self.spec.bias.iter();
+        biases.any(|(biased, bias)| *biased == token && *bias == f32::NEG_INFINITY)
     }
 }

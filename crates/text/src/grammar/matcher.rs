@@ -1,5 +1,6 @@
 //! Position of one sequence in a grammar.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,14 +10,23 @@ use llguidance::api::StopReason;
 use llguidance::earley::ParserStats;
 
 use super::GrammarVocabulary;
+use super::forced::{self, Encoder};
 use super::memory::Charge;
 use super::source::first_lines;
 use motet_core::TokenId;
-use motet_core::protocol::{GrammarError, Next, TokenMask};
+use motet_core::protocol::FORCED_TOKENS_MAX;
+use motet_core::protocol::{ForcedTokens, GrammarError, Next, TokenMask};
 
 /// Follows one output through a grammar, token by token, on the calling thread.
 pub struct Matcher {
     parser: TokenParser,
+    encoder: Option<Encoder>,
+    /// Most tokens that are forced at once.
+    forced_max: usize,
+    /// The tokens that must come next. They are a function of the output.
+    forced: VecDeque<TokenId>,
+    /// The last token of the output.
+    last: Option<TokenId>,
     /// The error after which it cannot go on.
     failed: Option<GrammarError>,
     /// Memory charge for its lexer's states.
@@ -38,8 +48,16 @@ impl Matcher {
             parser.start_without_prompt();
         }
         let counted = parser.parser_stats().clone();
-        Self {
+        let mut matcher = Self {
             parser,
+            encoder: vocabulary.encoder().cloned(),
+            forced_max: if vocabulary.limits().forced_tokens {
+                FORCED_TOKENS_MAX
+            } else {
+                1
+            },
+            forced: VecDeque::new(),
+            last: None,
             failed: None,
             charge: vocabulary.memory().charge(),
             accepted: counted.clone(),
@@ -48,7 +66,10 @@ impl Matcher {
             vocab_size: vocabulary.vocab_size(),
             end_tokens: vocabulary.end_tokens().into(),
             ended: false,
-        }
+        };
+        // After an error the next operation fails too.
+        matcher.find_forced().ok();
+        matcher
     }
 
     /// A copy with a lexer of its own. The caches of a shared lexer would count against the
@@ -56,6 +77,8 @@ impl Matcher {
     pub(super) fn fresh(&self) -> Self {
         Self {
             parser: self.parser.deep_clone(),
+            encoder: self.encoder.clone(),
+            forced: self.forced.clone(),
             failed: self.failed.clone(),
             charge: self.charge.new_sibling(),
             counted: self.counted.clone(),
@@ -80,11 +103,35 @@ impl Matcher {
             parser.consume_token(token)?;
             parser.check_stop()
         });
+        self.last = Some(token);
+        let was_forced = self.forced.front() == Some(&token);
+        if was_forced {
+            self.forced.pop_front();
+        } else {
+            self.forced.clear();
+        }
+        let found = match taken {
+            Ok(false) if self.forced.is_empty() => self.find_forced(),
+            taken => taken.map(|_| ()),
+        };
         self.accepted = self.parser.parser_stats().clone();
-        taken.map(|_| ()).map_err(|error| self.fail(error))
+        found.map_err(|error| self.fail(error))
     }
 
-    /// Computes the tokens that may come next. This is the costly part: up to milliseconds.
+    /// Finds the tokens that the grammar forces here.
+    fn find_forced(&mut self) -> Result<(), GrammarError> {
+        if let Some(encoder) = self.encoder.clone() {
+            let last = self.last;
+            let found = |parser: &mut TokenParser| {
+                Ok::<_, GrammarError>(forced::tokens(parser, &encoder, last))
+            };
+            self.forced = self.attempt(found)?.into();
+        }
+        Ok(())
+    }
+
+    /// Computes the tokens that may come next. Unless they are forced, this is the costly part:
+    /// up to milliseconds.
     ///
     /// # Errors
     ///
@@ -97,6 +144,14 @@ impl Matcher {
         let complete = self.is_complete();
         if self.is_at_an_end() {
             return Ok(self.only_ends());
+        }
+        if let Some(first) = self.forced.front() {
+            let mask = TokenMask::of(&[*first], self.vocab_size);
+            let tokens = self.forced.iter().take(self.forced_max).copied();
+            return Ok(Next::Forced(ForcedTokens {
+                mask: Arc::new(mask),
+                tokens: tokens.collect(),
+            }));
         }
         let mask = self.attempt(TokenParser::compute_mask);
         let has_nothing = self.parser.stop_reason() == StopReason::NoExtensionBias;

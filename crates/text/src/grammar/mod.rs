@@ -1,5 +1,5 @@
-//! Structured output: output that follows a grammar in JSON, a JSON schema, a regular expression
-//! or Lark.
+//! Structured output: output that follows a grammar in JSON, a JSON schema, a regular expression,
+//! Lark, or the schemas of tools.
 //!
 //! [`llguidance`](https://github.com/guidance-ai/llguidance) does the work: an Earley parser over
 //! lexemes that are derivatives of regular expressions, run along the trie of all token texts. It
@@ -17,11 +17,16 @@
 //! a millisecond. The threads of a [`MaskPool`] compute it while the device runs the sequence's
 //! next step.
 //!
+//! Where a grammar forces text, the [`Matcher`] finds the tokens that spell it, and the walk
+//! gives them at once ([`Next::Forced`]): they need no forward passes of their own.
+//!
 //! [`GrammarLimits`] keep a grammar from using up a thread or the memory. A source is checked
 //! before it is compiled (`cost`), a mask has fuel, and the states of each output's lexer have a
 //! budget of bytes. Exceeding any of them is a [`GrammarError`] of one request.
 
+mod answer_source;
 mod cost;
+mod forced;
 mod matcher;
 mod memory;
 mod pace;
@@ -32,9 +37,11 @@ mod tests;
 mod vocabulary;
 mod walk;
 
+pub use answer_source::AnswerGrammar;
+pub(crate) use answer_source::AnswerSchema;
 pub use matcher::Matcher;
 pub use motet_core::protocol::{
-    Attached, GrammarBound, GrammarError, GrammarLimits, Next, TokenMask,
+    Attached, ForcedTokens, GrammarBound, GrammarError, GrammarLimits, Next, TokenMask,
 };
 pub use pool::MaskPool;
 pub use source::{Grammar, GrammarSource};

@@ -9,6 +9,7 @@ use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Logger, panic_utils};
 use serde_json::{Value, json};
 
+use super::answer_source::{AnswerGrammar, AnswerSchema};
 use super::{GrammarVocabulary, GrammarWalk, MaskPool, Matcher, cost};
 use motet_core::TokenId;
 use motet_core::protocol::{
@@ -29,6 +30,9 @@ pub enum GrammarSource {
     Regex(String),
     /// A context-free grammar in llguidance's variant of Lark.
     Lark(String),
+    /// An answer with reasoning, or with calls of tools, by
+    /// [`AnswerFormat::grammar`](crate::AnswerFormat::grammar).
+    Answer(AnswerGrammar),
 }
 
 impl GrammarSource {
@@ -48,21 +52,19 @@ impl GrammarSource {
             GrammarSource::JsonSchema(_) => "JSON schema",
             GrammarSource::Regex(_) => "regular expression",
             GrammarSource::Lark(_) => "Lark grammar",
-        }
-    }
-
-    fn text(&self) -> &str {
-        match self {
-            GrammarSource::Json => "",
-            GrammarSource::JsonSchema(text)
-            | GrammarSource::Regex(text)
-            | GrammarSource::Lark(text) => text,
+            GrammarSource::Answer(_) => "grammar of an answer",
         }
     }
 
     /// Length in bytes.
     pub fn bytes(&self) -> usize {
-        self.text().len()
+        match self {
+            GrammarSource::Json => 0,
+            GrammarSource::JsonSchema(text)
+            | GrammarSource::Regex(text)
+            | GrammarSource::Lark(text) => text.len(),
+            GrammarSource::Answer(answer) => answer.bytes(),
+        }
     }
 
     /// Rejects a source that is too long. It checks nothing else, so that it costs nothing.
@@ -116,6 +118,17 @@ impl GrammarSource {
                     cost::judge_lark(text, limits).map_err(too_dear)?;
                 }
                 TopLevelGrammar::from_lark(text.clone())
+            }
+            GrammarSource::Answer(answer) => {
+                let values = answer.schemas().map(|schema| schema.value());
+                let bytes = values.map(expression_bytes).sum();
+                self.check("bytes of patterns", bytes, Self::EXPRESSION_BYTES_MAX)?;
+                if is_judged {
+                    let judged =
+                        cost::judge_schemas(answer.schemas().map(AnswerSchema::value), limits);
+                    judged.map_err(|(index, bound)| answer.name_tool(index, too_dear(bound)))?;
+                }
+                TopLevelGrammar::from_lark(answer.lark())
             }
         })
     }
@@ -185,9 +198,23 @@ impl Grammar {
         let limits = vocabulary.parser_limits();
         let environment = vocabulary.factory().tok_env().clone();
         let init = GrammarInit::Serialized(parsed);
-        let rules = || init.to_internal(Some(environment), limits.clone());
-        let rules = panic_utils::catch_unwind(AssertUnwindSafe(rules));
-        let (rules, lexer) = rules.map_err(|error| reject_any(&format_args!("{error:#}")))?;
+        let rules = |init: GrammarInit| {
+            let rules = || init.to_internal(Some(environment.clone()), limits.clone());
+            let rules = panic_utils::catch_unwind(AssertUnwindSafe(rules));
+            rules.map_err(|error| reject_any(&format_args!("{error:#}")))
+        };
+        let (rules, lexer) = rules(init).map_err(|error| match source {
+            // The message has the place in the whole text; the schema alone says which tool it is.
+            GrammarSource::Answer(answer) => {
+                let wrong = answer.schemas().map(|schema| {
+                    let schema = TopLevelGrammar::from_json_schema(schema.with_options());
+                    rules(GrammarInit::Serialized(schema)).err()
+                });
+                let wrong = wrong.enumerate().find_map(|(at, error)| Some((at, error?)));
+                wrong.map_or(error, |(at, error)| answer.name_tool(at, error))
+            }
+            _ => error,
+        })?;
         check_still_needed()?;
         let init = GrammarInit::Internal(rules, lexer);
         let factory = vocabulary.factory();
@@ -280,7 +307,7 @@ impl fmt::Debug for Grammar {
 /// Shows the kind and the length only, since the source is part of a request.
 impl fmt::Debug for GrammarSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} bytes", self.kind(), self.text().len())
+        write!(f, "{} of {} bytes", self.kind(), self.bytes())
     }
 }
 

@@ -60,7 +60,7 @@ impl Walking {
     }
 
     fn accept(&self, token: TokenId) {
-        self.0.accept(self.1, token);
+        self.0.accept(self.1, &[token]);
     }
 
     fn next_tokens(&self) -> Result<Next, GrammarError> {
@@ -69,10 +69,8 @@ impl Walking {
 }
 
 fn allowed(next: &Next) -> Vec<TokenId> {
-    match next {
-        Next::Mask(mask) => mask.tokens().collect(),
-        Next::Finished => Vec::new(),
-    }
+    let mask = next.mask();
+    mask.map_or_else(Vec::new, |mask| mask.tokens().collect())
 }
 
 /// The token that spells one byte.
@@ -226,7 +224,7 @@ fn attached_walk_resumes_where_it_is() {
     let walk = GrammarWalk::new(&grammar, &[]);
     let first = walk.attach(&[]);
     for _ in 0..40 {
-        walk.accept(first, byte(b'a'));
+        walk.accept(first, &[byte(b'a')]);
     }
     assert!(walk.next_tokens(first).is_ok());
     let work = walk.work();
@@ -236,7 +234,7 @@ fn attached_walk_resumes_where_it_is() {
     let second = walk.attach(&output);
     assert!(walk.next_tokens(second).is_ok());
     assert_eq!(walk.work(), work);
-    walk.accept(first, byte(b'b'));
+    walk.accept(first, &[byte(b'b')]);
     assert_eq!(walk.next_tokens(first), Err(GrammarError::Unwanted));
     let next = allowed(&walk.next_tokens(second).expect("goes on"));
     assert!(
@@ -368,7 +366,7 @@ fn awaited_mask_wakes_its_waiter() {
     walk.wake(Waker::from(Arc::clone(&wake_flag)));
     let was_woken = || wake_flag.0.swap(false, Ordering::Relaxed);
     let attached = walk.attach(&[]);
-    walk.accept(attached, byte(b'a'));
+    walk.accept(attached, &[byte(b'a')]);
     assert!(walk.next_tokens(attached).is_ok());
     assert!(!was_woken(), "a step waits for it");
     for output in [
@@ -390,8 +388,165 @@ fn awaited_mask_wakes_its_waiter() {
     }
 }
 
+/// A vocabulary whose tokenizer takes the longest token each time.
+fn spelling_vocabulary() -> GrammarVocabulary {
+    let encode = |text: &str| {
+        let spelled = tokens();
+        let mut rest = text.as_bytes();
+        let mut encoded = Vec::new();
+        while !rest.is_empty() {
+            let begins =
+                |token: &usize| !spelled[*token].is_empty() && rest.starts_with(&spelled[*token]);
+            let longest = (1..spelled.len())
+                .filter(begins)
+                .max_by_key(|token| spelled[*token].len());
+            let longest = longest?;
+            encoded.push(longest as TokenId);
+            rest = &rest[spelled[longest].len()..];
+        }
+        Some(encoded)
+    };
+    vocabulary()
+        .with_encoder(encode)
+        .with_limits(GrammarLimits {
+            options_allowed: true,
+            ..GrammarLimits::default()
+        })
+}
+
+/// The text that is forced after an output of single bytes; empty if none is.
+fn forced_text(expression: &str, output: &str) -> String {
+    let grammar = Grammar::compile(&regex(expression), &spelling_vocabulary(), &pool());
+    let mut matcher = grammar.expect("compiles").matcher();
+    for letter in output.bytes() {
+        matcher.accept(byte(letter)).expect("allowed");
+    }
+    match matcher.next_tokens().expect("goes on") {
+        Next::Forced(forced) => text(&forced.tokens),
+        Next::Mask(_) | Next::Finished => String::new(),
+    }
+}
+
+#[test]
+fn text_with_one_continuation_is_forced() {
+    let check = |expression, output, expected: &str| {
+        assert_eq!(forced_text(expression, output), expected, "{expression}");
+    };
+    check("(p|q)ababc", "p", "ababc");
+    check("(p|q)ababc", "", "");
+    check("ababc", "", "ababc");
+    // The output may end before.
+    check("(p|q)ab(ab)?", "p", "ab");
+    check("(p|q)ab(ab)?", "pab", "");
+    check("p(ab)?", "p", "");
+    // Where another token may spell the end of the text with what follows, that is left.
+    check("(p|q)x\"(:|,)", "p", "x");
+    check("(p|q)x\"(;|,)", "p", "x\"");
+    check("(p|q)tru[ei]", "p", "");
+    check("(p|q)xé(a|b)", "p", "xé");
+    check(
+        &format!("(p|q){}(a|b)", "x".repeat(500)),
+        "p",
+        &"x".repeat(32),
+    );
+}
+
+#[test]
+fn forced_tokens_are_switched_off_by_the_limits() {
+    let vocabulary = spelling_vocabulary().with_limits(GrammarLimits {
+        forced_tokens: false,
+        ..GrammarLimits::default()
+    });
+    let grammar = Grammar::compile(&regex("ababc"), &vocabulary, &pool()).expect("compiles");
+    let mut matcher = grammar.matcher();
+    for expected in ["ab", "ab", "c"] {
+        let Ok(Next::Forced(forced)) = matcher.next_tokens() else {
+            panic!("one token at a time");
+        };
+        assert_eq!(text(&forced.tokens), expected);
+        matcher.accept(forced.tokens[0]).expect("allowed");
+    }
+    let plain = spelling_vocabulary().without_forced_tokens();
+    let grammar = Grammar::compile(&regex("ababc"), &plain, &pool()).expect("compiles");
+    assert_eq!(
+        allowed(&grammar.matcher().next_tokens().expect("goes on")).len(),
+        2
+    );
+}
+
+/// Follows a grammar with forced tokens beside one that leaves them to the model.
+fn check_forced(source: &GrammarSource, choices: &[u64]) -> usize {
+    let spelling = Grammar::compile(source, &spelling_vocabulary(), &pool()).expect("compiles");
+    let mut forcing = spelling.matcher();
+    let mut free = compiled(source).matcher();
+    let mut runs = 0;
+    for choice in choices {
+        let next = forcing.next_tokens().expect("goes on");
+        let expected = allowed(&free.next_tokens().expect("goes on"));
+        let Next::Forced(forced) = next else {
+            assert_eq!(
+                allowed(&next),
+                expected,
+                "the mask is the same where none is forced"
+            );
+            let token = expected[*choice as usize % expected.len()];
+            if token == END {
+                break;
+            }
+            forcing.accept(token).expect("allowed");
+            free.accept(token).expect("allowed");
+            continue;
+        };
+        runs += 1;
+        let mut rest = &forced.tokens[..];
+        while let Some(token) = rest.first() {
+            assert!(!rest.is_empty() && forced_first(&mut forcing) == *token);
+            // Whatever the model could sample instead spells the same text.
+            let spelled = text(rest);
+            for other in allowed(&free.next_tokens().expect("goes on")) {
+                assert_ne!(other, END, "{spelled}");
+                let bytes = &tokens()[other as usize];
+                let length = bytes.len().min(spelled.len());
+                assert_eq!(bytes[..length], spelled.as_bytes()[..length]);
+            }
+            forcing.accept(*token).expect("forced");
+            free.accept(*token).expect("forced");
+            rest = &rest[1..];
+        }
+    }
+    runs
+}
+
+fn forced_first(matcher: &mut Matcher) -> TokenId {
+    match matcher.next_tokens() {
+        Ok(Next::Forced(forced)) => forced.tokens[0],
+        other => panic!("the rest of a run is forced: {other:?}"),
+    }
+}
+
+#[test]
+fn runs_of_schemas_are_forced() {
+    let source = schema(SCHEMA);
+    let runs: usize = (0..20u64)
+        .map(|seed| {
+            let choices: Vec<u64> = (0..60)
+                .map(|at| seed * 977 + at * 31 * (seed + 1))
+                .collect();
+            check_forced(&source, &choices)
+        })
+        .sum();
+    assert!(runs > 20, "{runs}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn forced_tokens_are_the_only_continuation(choices in prop::collection::vec(any::<u64>(), 40)) {
+        for source in [schema(SCHEMA), regex(DATE), regex("(ab|a(b|c)d)*x"), GrammarSource::Json] {
+            check_forced(&source, &choices);
+        }
+    }
 
     #[test]
     fn any_allowed_choice_follows_the_grammar(choices in prop::collection::vec(any::<u64>(), 80)) {

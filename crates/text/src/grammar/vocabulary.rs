@@ -7,6 +7,7 @@ use llguidance::ParserFactory;
 use llguidance::api::ParserLimits;
 use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie};
 
+use super::forced::Encoder;
 use super::memory::Memory;
 use crate::Tokenizer;
 use motet_core::TokenId;
@@ -17,6 +18,8 @@ use motet_core::protocol::{GrammarError, GrammarLimits};
 #[derive(Clone)]
 pub struct GrammarVocabulary {
     parts: Arc<Parts>,
+    /// Spells the text that a grammar forces; `None` leaves its tokens to the model.
+    encoder: Option<Encoder>,
     limits: Arc<GrammarLimits>,
     memory: Memory,
 }
@@ -50,11 +53,36 @@ impl GrammarVocabulary {
                 bytes.map_or_else(|_| Vec::new(), <[u8]>::to_vec)
             }
         });
-        Self::from_bytes(tokens.collect(), tokenizer.end_tokens())
+        let vocabulary = Self::from_bytes(tokens.collect(), tokenizer.end_tokens())?;
+        let tokenizer = tokenizer.clone();
+        Ok(vocabulary.with_encoder(move |text| tokenizer.encode(text, false).ok()))
+    }
+
+    /// The same vocabulary with a tokenizer, which spells the text that grammars force; it
+    /// returns `None` for a text that it cannot spell.
+    #[must_use]
+    pub fn with_encoder(
+        self,
+        encode: impl Fn(&str) -> Option<Vec<TokenId>> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            encoder: Some(Arc::new(encode)),
+            ..self
+        }
+    }
+
+    /// The same vocabulary, whose grammars leave the tokens of forced text to the model. It then
+    /// spells the text with the tokens that it may sample, where it may not sample some.
+    #[must_use]
+    pub fn without_forced_tokens(self) -> Self {
+        Self {
+            encoder: None,
+            ..self
+        }
     }
 
     /// The vocabulary whose token `t` spells `tokens[t]`; a token that spells nothing is never
-    /// allowed. End tokens end the output and spell nothing, whatever their bytes are. There may
+    /// allowed. Its grammars force no tokens, since it knows no tokenizer. End tokens end the output and spell nothing, whatever their bytes are. There may
     /// be none.
     ///
     /// # Errors
@@ -108,6 +136,7 @@ impl GrammarVocabulary {
         let limits = GrammarLimits::default();
         Ok(Self {
             parts,
+            encoder: None,
             memory: Memory::new(&limits),
             limits: Arc::new(limits),
         })
@@ -146,6 +175,13 @@ impl GrammarVocabulary {
     #[must_use]
     pub fn state_bytes(&self) -> usize {
         self.memory.used()
+    }
+
+    pub(super) fn encoder(&self) -> Option<&Encoder> {
+        // Without an end token nothing says that an output may end, and no text is forced.
+        self.encoder
+            .as_ref()
+            .filter(|_| !self.end_tokens().is_empty())
     }
 
     pub(super) fn memory(&self) -> &Memory {

@@ -110,7 +110,10 @@ impl GrammarWalk {
             }
         }
         state.output = output.to_vec();
-        self.send_job(state);
+        // More tokens than those of a step mean that an output is read again: no step waits for
+        // that.
+        let is_read_again = state.unread.len() > REPLAY_TOKENS_MIN;
+        self.send_job(state, is_read_again);
         Attached(state.attached)
     }
 
@@ -127,7 +130,7 @@ impl GrammarWalk {
     }
 
     /// Sends a job for the unread tokens, unless one is queued or running.
-    fn send_job(&self, state: &mut State) {
+    fn send_job(&self, state: &mut State, is_read_again: bool) {
         if state.unread.is_empty() {
             return;
         }
@@ -141,9 +144,7 @@ impl GrammarWalk {
             }
         };
         let tokens = std::mem::take(&mut state.unread);
-        // More tokens than those of a step mean that an output is read again: no step waits for
-        // that.
-        let is_slow = state.pace.is_slow() || tokens.len() > REPLAY_TOKENS_MIN;
+        let is_slow = state.pace.is_slow() || is_read_again;
         let job = Job {
             walk: Arc::clone(&self.walk),
             generation: state.generation,
@@ -160,12 +161,12 @@ impl ConstraintWalk for GrammarWalk {
         self.attach_to(&mut self.walk.lock(), output)
     }
 
-    fn accept(&self, attached: Attached, token: TokenId) {
+    fn accept(&self, attached: Attached, tokens: &[TokenId]) {
         let mut state = self.walk.lock();
         if state.attached == attached.0 {
-            state.output.push(token);
-            state.unread.push(token);
-            self.send_job(&mut state);
+            state.output.extend_from_slice(tokens);
+            state.unread.extend_from_slice(tokens);
+            self.send_job(&mut state, false);
         }
     }
 
@@ -213,7 +214,7 @@ impl ConstraintWalk for GrammarWalk {
     }
 }
 
-/// Number of tokens beyond which a job counts as reading an output again.
+/// Number of tokens beyond which an attached sampler's output counts as read again.
 const REPLAY_TOKENS_MIN: usize = 2;
 
 impl PartialEq for GrammarWalk {

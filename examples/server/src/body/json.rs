@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 
 use schemars::JsonSchema;
+use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
@@ -62,7 +63,7 @@ fn too_many<E: Error>() -> E {
 }
 
 /// Any JSON.
-#[derive(Clone, Debug, Default, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[schemars(inline, transparent)]
 pub(crate) struct Json(pub(crate) Value);
 

@@ -8,18 +8,15 @@ use axum::Json;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use motet::request::{FinishReason, TokenLogprobs, Usage};
+use motet::request::Usage;
 use motet::text::TextCodec;
-use motet::{Request, TokenId};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::parameters::Delivery;
 use crate::app::{App, now};
+use crate::conversation::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken, WholeAnswer};
 use crate::error::ApiError;
-use crate::generate::{ApiFinishReason, Event, OutputStreams};
-use crate::keys::Caller;
-use crate::log::RequestLog;
 
 /// After this time without output, a comment keeps the connection open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -42,19 +39,19 @@ pub(crate) trait Shape: Send + 'static {
 
     /// The first part of an output's stream, if the endpoint has one.
     fn first(&self, number: usize) -> Option<Self::Part>;
-    /// A part with more text.
-    fn part(&self, text: &str, logprobs: Option<Self::Logprobs>) -> Self::Part;
+    /// A part with more of the output.
+    fn part(&self, piece: AnswerPiece, logprobs: Option<Self::Logprobs>) -> Self::Part;
     /// The last part, without text.
     fn last(&self) -> Self::Part;
     /// The complete output.
-    fn whole(&self, number: usize, text: &str, logprobs: Option<Self::Logprobs>) -> Self::Whole;
-    /// Log probabilities of tokens; `after` is the number of output characters before them.
-    fn logprobs(
+    fn whole(
         &self,
-        text: &TextCodec,
-        sent: &[(TokenId, TokenLogprobs)],
-        after: usize,
-    ) -> Self::Logprobs;
+        number: usize,
+        answer: WholeAnswer,
+        logprobs: Option<Self::Logprobs>,
+    ) -> Self::Whole;
+    /// Log probabilities of tokens; `after` is the number of output characters before them.
+    fn logprobs(&self, text: &TextCodec, sent: &[ScoredToken], after: usize) -> Self::Logprobs;
 }
 
 /// A complete answer.
@@ -107,11 +104,31 @@ struct Choice<C> {
 }
 
 impl<C> Choice<C> {
-    fn new(index: usize, content: C, ended: Option<FinishReason>) -> Self {
+    fn new(index: usize, content: C, end: Option<AnswerEnd>) -> Self {
         Self {
             index,
             content,
-            finish_reason: ended.map(ApiFinishReason::from),
+            finish_reason: end.map(ApiFinishReason::from),
+        }
+    }
+}
+
+/// The API's finish reason.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum ApiFinishReason {
+    Stop,
+    Length,
+    ToolCalls,
+}
+
+impl From<AnswerEnd> for ApiFinishReason {
+    fn from(end: AnswerEnd) -> Self {
+        match end {
+            AnswerEnd::Length => Self::Length,
+            AnswerEnd::Calls => Self::ToolCalls,
+            AnswerEnd::Stop | AnswerEnd::StopString => Self::Stop,
         }
     }
 }
@@ -123,12 +140,20 @@ struct ApiUsage {
     completion_tokens: usize,
     total_tokens: usize,
     prompt_tokens_details: PromptTokensDetails,
+    completion_tokens_details: CompletionTokensDetails,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct PromptTokensDetails {
     cached_tokens: usize,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct CompletionTokensDetails {
+    /// Tokens of the reasoning; `completion_tokens` counts them too
+    reasoning_tokens: usize,
 }
 
 impl From<Usage> for ApiUsage {
@@ -139,6 +164,9 @@ impl From<Usage> for ApiUsage {
             total_tokens: usage.prompt_tokens + usage.output_tokens,
             prompt_tokens_details: PromptTokensDetails {
                 cached_tokens: usage.cached_tokens,
+            },
+            completion_tokens_details: CompletionTokensDetails {
+                reasoning_tokens: usage.reasoning_tokens,
             },
         }
     }
@@ -153,32 +181,22 @@ struct PromptProgress {
     processed: usize,
 }
 
-/// One output so far.
-#[derive(Debug, Default)]
-struct Output {
-    text: String,
-    logprobs: Vec<(TokenId, TokenLogprobs)>,
-    /// Characters whose tokens' log probabilities were sent.
-    sent: usize,
-    ended: Option<FinishReason>,
-}
-
 /// The number of outputs of each prompt, and of those that are kept.
 #[derive(Clone, Copy, Debug)]
-struct BestOf {
-    n: usize,
-    candidates_per_prompt: usize,
+pub(crate) struct BestOf {
+    pub(crate) n: usize,
+    pub(crate) candidates_per_prompt: usize,
 }
 
 impl BestOf {
     /// The outputs with the highest mean log probability per token, the best first.
-    fn best(self, outputs: Vec<Output>) -> Vec<Output> {
+    fn best(self, outputs: Vec<WholeAnswer>) -> Vec<WholeAnswer> {
         let mut outputs = outputs.into_iter();
         let mut chosen = Vec::new();
         while outputs.len() > 0 {
-            let mut candidates: Vec<Output> =
+            let mut candidates: Vec<WholeAnswer> =
                 outputs.by_ref().take(self.candidates_per_prompt).collect();
-            candidates.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
+            candidates.sort_by(|a, b| mean_logprob(b).total_cmp(&mean_logprob(a)));
             candidates.truncate(self.n);
             chosen.extend(candidates);
         }
@@ -186,17 +204,15 @@ impl BestOf {
     }
 }
 
-impl Output {
-    /// The lowest value if there are no tokens.
-    fn mean_logprob(&self) -> f64 {
-        let logprobs = self.logprobs.iter();
-        let sum: f64 = logprobs
-            .map(|(_, logprobs)| f64::from(logprobs.logprob))
-            .sum();
-        match self.logprobs.len() {
-            0 => f64::NEG_INFINITY,
-            tokens => sum / tokens as f64,
-        }
+/// The lowest value if there are no tokens.
+fn mean_logprob(output: &WholeAnswer) -> f64 {
+    let logprobs = output.logprobs.iter();
+    let sum: f64 = logprobs
+        .map(|(_, logprobs)| f64::from(logprobs.logprob))
+        .sum();
+    match output.logprobs.len() {
+        0 => f64::NEG_INFINITY,
+        tokens => sum / tokens as f64,
     }
 }
 
@@ -253,7 +269,7 @@ impl Reply {
     fn logprobs<S: Shape>(
         &self,
         shape: &S,
-        sent: &[(TokenId, TokenLogprobs)],
+        sent: &[ScoredToken],
         after: usize,
     ) -> Option<S::Logprobs> {
         let text = self.app.engine.text().filter(|_| self.has_logprobs)?;
@@ -261,46 +277,40 @@ impl Reply {
     }
 }
 
-/// Submits the requests, and answers completely or as a stream.
+/// How an endpoint delivers its answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) delivery: Delivery,
+    /// Whether the answers have log probabilities.
+    pub(crate) has_logprobs: bool,
+    /// Which of the outputs are kept; all if there is none.
+    pub(crate) chosen: Option<BestOf>,
+}
+
+/// Answers completely or as a stream.
 pub(crate) async fn answer<S: Shape>(
     app: Arc<App>,
     shape: S,
-    requests: Vec<Request>,
-    delivery: Delivery,
-    caller: Caller,
-    log: RequestLog,
+    answers: Answers,
+    terms: Terms,
 ) -> Result<Response, ApiError> {
-    let has_logprobs = requests.iter().any(|request| request.logprobs.is_some());
-    let chosen = requests.first().and_then(|request| {
-        let candidates_per_prompt = request.best_of?;
-        Some(BestOf {
-            n: request.n,
-            candidates_per_prompt,
-        })
-    });
-    let output_streams = OutputStreams::submit(&app.engine, requests, caller, log).await?;
-    let reply = Reply::new::<S>(app, has_logprobs);
-    if delivery.is_streamed {
-        Ok(streamed(
-            reply,
-            shape,
-            output_streams,
-            delivery.include_usage,
-        ))
+    let reply = Reply::new::<S>(app, terms.has_logprobs);
+    if terms.delivery.is_streamed {
+        let include_usage = terms.delivery.include_usage;
+        Ok(streamed(reply, shape, answers, include_usage))
     } else {
-        whole(reply, shape, output_streams, chosen).await
+        whole(reply, shape, answers, terms.chosen).await
     }
 }
 
 /// The complete answer with these outputs, which have all they need already.
 pub(crate) fn whole_of<S: Shape>(
     app: Arc<App>,
-    outputs: Vec<(S::Whole, FinishReason)>,
+    outputs: Vec<(S::Whole, AnswerEnd)>,
     usage: Usage,
 ) -> Response {
     let outputs = outputs.into_iter().enumerate();
-    let choices =
-        outputs.map(|(number, (content, reason))| Choice::new(number, content, Some(reason)));
+    let choices = outputs.map(|(number, (content, end))| Choice::new(number, content, Some(end)));
     let reply = Reply::new::<S>(app, false);
     Json(reply.completion::<S>(choices.collect(), usage)).into_response()
 }
@@ -309,53 +319,32 @@ pub(crate) fn whole_of<S: Shape>(
 async fn whole<S: Shape>(
     reply: Reply,
     shape: S,
-    mut output_streams: OutputStreams,
+    mut answers: Answers,
     chosen: Option<BestOf>,
 ) -> Result<Response, ApiError> {
-    let mut outputs: Vec<Output> = Vec::new();
-    outputs.resize_with(output_streams.count(), Output::default);
-    while let Some((number, event)) = output_streams.next().await {
-        let output = &mut outputs[number];
-        match event {
-            Event::Generated { text, logprobs } => {
-                output.text.push_str(&text);
-                output.logprobs.extend(logprobs);
-            }
-            // Only a stream reports the progress of prompts.
-            Event::Prefilled(_) => {}
-            Event::Ended(reason) => output.ended = Some(reason),
-            Event::Failed(error) => return Err(error.into()),
-        }
-    }
+    let mut outputs = answers.whole().await?;
     if let Some(chosen) = chosen {
         outputs = chosen.best(outputs);
     }
-    let choices = (0..).zip(&outputs).map(|(number, output)| {
+    let choices = (0..).zip(outputs).map(|(number, output)| {
         let logprobs = reply.logprobs(&shape, &output.logprobs, 0);
-        let content = shape.whole(number, &output.text, logprobs);
-        Choice::new(number, content, output.ended)
+        let end = output.end;
+        Choice::new(number, shape.whole(number, output, logprobs), end)
     });
-    let body = reply.completion::<S>(choices.collect(), output_streams.usage());
+    let body = reply.completion::<S>(choices.collect(), answers.usage());
     Ok(Json(body).into_response())
 }
 
 /// Streams each piece as it comes. When the client disconnects, the stream and its outputs are
 /// dropped. A client that reads slowly pauses them.
-fn streamed<S: Shape>(
-    reply: Reply,
-    shape: S,
-    output_streams: OutputStreams,
-    include_usage: bool,
-) -> Response {
-    let mut outputs: Vec<Output> = Vec::new();
-    outputs.resize_with(output_streams.count(), Output::default);
+fn streamed<S: Shape>(reply: Reply, shape: S, answers: Answers, include_usage: bool) -> Response {
     let streaming = Streaming {
         reply,
         shape,
-        output_streams,
         include_usage,
         outputs_started: 0,
-        outputs,
+        characters_sent: vec![0; answers.count()],
+        answers,
         stage: Stage::OpeningOutputs,
     };
     let events = stream::unfold(streaming, |mut streaming| async {
@@ -369,9 +358,10 @@ fn streamed<S: Shape>(
 struct Streaming<S> {
     reply: Reply,
     shape: S,
-    output_streams: OutputStreams,
+    answers: Answers,
     include_usage: bool,
-    outputs: Vec<Output>,
+    /// For each output, the characters whose tokens' log probabilities were sent.
+    characters_sent: Vec<usize>,
     /// Outputs whose first part was sent, if they have one.
     outputs_started: usize,
     stage: Stage,
@@ -390,7 +380,7 @@ impl<S: Shape> Streaming<S> {
     async fn next(&mut self) -> Option<sse::Event> {
         loop {
             match self.stage {
-                Stage::OpeningOutputs if self.outputs_started < self.outputs.len() => {
+                Stage::OpeningOutputs if self.outputs_started < self.answers.count() => {
                     let number = self.outputs_started;
                     self.outputs_started += 1;
                     if let Some(first) = self.shape.first(number) {
@@ -398,7 +388,7 @@ impl<S: Shape> Streaming<S> {
                     }
                 }
                 Stage::OpeningOutputs => self.stage = Stage::StreamingOutputs,
-                Stage::StreamingOutputs => match self.output_streams.next().await {
+                Stage::StreamingOutputs => match self.answers.next().await {
                     Some((number, event)) => {
                         if let Some(event) = self.spell(number, event) {
                             return Some(event);
@@ -410,7 +400,7 @@ impl<S: Shape> Streaming<S> {
                 Stage::SendingUsage => {
                     self.stage = Stage::SendingDone;
                     let mut part = self.reply.part::<S>(Vec::new());
-                    part.usage = Some(self.output_streams.usage().into());
+                    part.usage = Some(self.answers.usage().into());
                     return Some(event(&part));
                 }
                 Stage::SendingDone => {
@@ -422,19 +412,22 @@ impl<S: Shape> Streaming<S> {
         }
     }
 
-    /// Returns `None` if there is no new text: a token may end within a character.
-    fn spell(&mut self, number: usize, output_event: Event) -> Option<sse::Event> {
-        match output_event {
-            Event::Generated { text, logprobs } => {
-                if text.is_empty() && logprobs.is_empty() {
-                    return None;
+    /// Returns `None` if there is nothing to send: the API does not say where a call ends.
+    fn spell(&mut self, number: usize, answer_event: AnswerEvent) -> Option<sse::Event> {
+        match answer_event {
+            AnswerEvent::Piece {
+                piece: AnswerPiece::CallEnded { .. },
+                logprobs,
+            } if logprobs.is_empty() => None,
+            AnswerEvent::Piece { piece, logprobs } => {
+                let after = self.characters_sent[number];
+                if let AnswerPiece::Text(text) = &piece {
+                    self.characters_sent[number] += text.chars().count();
                 }
-                let after = self.outputs[number].sent;
-                self.outputs[number].sent += text.chars().count();
                 let logprobs = self.reply.logprobs(&self.shape, &logprobs, after);
-                Some(self.part(number, self.shape.part(&text, logprobs), None))
+                Some(self.part(number, self.shape.part(piece, logprobs), None))
             }
-            Event::Prefilled(prefill) => {
+            AnswerEvent::Prefilled(prefill) => {
                 let mut part = self.reply.part::<S>(Vec::new());
                 part.prompt_progress = Some(PromptProgress {
                     index: number,
@@ -444,17 +437,17 @@ impl<S: Shape> Streaming<S> {
                 });
                 Some(event(&part))
             }
-            Event::Ended(reason) => Some(self.part(number, self.shape.last(), Some(reason))),
+            AnswerEvent::Ended { end, .. } => Some(self.part(number, self.shape.last(), Some(end))),
             // The status was already sent, so the error is the last event.
-            Event::Failed(error) => {
+            AnswerEvent::Failed(error) => {
                 self.stage = Stage::Finished;
-                Some(event(&ApiError::from(error).body()))
+                Some(event(&error.body()))
             }
         }
     }
 
-    fn part(&self, number: usize, content: S::Part, ended: Option<FinishReason>) -> sse::Event {
-        let choices = vec![Choice::new(number, content, ended)];
+    fn part(&self, number: usize, content: S::Part, end: Option<AnswerEnd>) -> sse::Event {
+        let choices = vec![Choice::new(number, content, end)];
         event(&self.reply.part::<S>(choices))
     }
 }

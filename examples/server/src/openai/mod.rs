@@ -1,9 +1,9 @@
-//! The API's bodies, as requests to the engine and back.
+//! The faces of OpenAI's API: bodies, as requests to the model, and answers.
 //!
 //! | file | content |
 //! |---|---|
 //! | `parameters.rs` | the common fields of both endpoints |
-//! | `chat.rs` | `/v1/chat/completions` |
+//! | `chat/` | `/v1/chat/completions` |
 //! | `text.rs` | `/v1/completions` |
 //! | `scored_text.rs` | its answers with log probabilities of the prompt |
 //! | `embeddings.rs` | `/v1/embeddings` |

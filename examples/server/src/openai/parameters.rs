@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use motet::grammar::GrammarSource;
 use motet::model::sampling::Sampling;
-use motet::request::{CacheUse, ContextLimit, Prompt};
+use motet::request::{ContextLimit, Prompt};
 use motet::text::StopStrings;
 use motet::{Request, TokenId};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -16,6 +16,7 @@ use crate::body::fields::fields;
 use crate::body::json::Json;
 use crate::body::lists::{List, OneOrMany, Table};
 use crate::class::Class;
+use crate::conversation::Tenancy;
 use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::openapi::Token;
@@ -99,13 +100,32 @@ impl JsonSchema for Stop {
         "Stop".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let text =
-            json_schema!({"type": "string", "minLength": 1, "maxLength": StopStrings::BYTES_MAX});
-        let many =
-            json_schema!({"type": "array", "items": text, "maxItems": StopStrings::COUNT_MAX});
-        json_schema!({"anyOf": [text, many]})
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let many = StopList::json_schema(generator);
+        json_schema!({"anyOf": [stop_string(), many]})
     }
+}
+
+/// The schema of a list of stop strings.
+pub(crate) struct StopList;
+
+impl JsonSchema for StopList {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "StopList".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let text = stop_string();
+        json_schema!({"type": "array", "items": text, "maxItems": StopStrings::COUNT_MAX})
+    }
+}
+
+fn stop_string() -> Schema {
+    json_schema!({"type": "string", "minLength": 1, "maxLength": StopStrings::BYTES_MAX})
 }
 
 /// The form of delivery of the answer.
@@ -215,17 +235,15 @@ impl Parameters {
             .response_format
             .as_ref()
             .and_then(ResponseFormat::grammar);
-        // A key is one user, whatever `user` says; otherwise more names would get a larger share.
-        let user = caller.name.as_deref().or(self.user.as_deref());
-        request.user = user.map(str::to_owned);
-        request.cache = match self.cache_prompt {
-            Some(false) => CacheUse::Off,
-            Some(true) | None => CacheUse::Shared,
+        let tenancy = Tenancy {
+            user: self.user.as_deref(),
+            cache_salt: self.cache_salt.as_deref(),
+            uses_cache: self.cache_prompt,
+            class: self.priority,
         };
-        request.cache_salt = self.salt(app, caller);
+        tenancy.apply(app, caller, &mut request)?;
         request.report_prefill_progress =
             self.return_progress == Some(true) && self.stream == Some(true);
-        request.priority = self.class(app, caller)?.priority();
         request.at_context_limit = self.at_context_limit();
         Ok(request)
     }
@@ -264,17 +282,6 @@ impl Parameters {
         Ok(())
     }
 
-    /// The requested class. A class that is too high is rejected, not lowered: with a lower class
-    /// the client would wait without knowing why.
-    fn class(&self, app: &App, caller: &Caller) -> Result<Class, ApiError> {
-        let highest = caller.class_max.unwrap_or(app.conduct.class_max);
-        match self.priority {
-            Some(class) if class > highest => Err(ApiError::class(class, highest)),
-            Some(class) => Ok(class),
-            None => Ok(Class::Normal.min(highest)),
-        }
-    }
-
     fn sampling(&self) -> Result<Sampling, ApiError> {
         let top_k = match self.top_k {
             None | Some(-1) => 0,
@@ -309,21 +316,6 @@ impl Parameters {
             }
         });
         parsed.collect()
-    }
-
-    /// Different keys share no cached state, unless a setting allows it.
-    fn salt(&self, app: &App, caller: &Caller) -> Option<String> {
-        if self.cache_prompt == Some(false) {
-            // The engine rejects a salt beside it.
-            return self.cache_salt.clone();
-        }
-        let own = caller.name.as_ref().filter(|_| !app.conduct.share_cache);
-        match (own, &self.cache_salt) {
-            // The name's length comes first, so that different pairs have different salts.
-            (Some(name), Some(salt)) => Some(format!("{}:{name}{salt}", name.len())),
-            (Some(name), None) => Some(format!("{}:{name}", name.len())),
-            (None, salt) => salt.clone(),
-        }
     }
 
     fn at_context_limit(&self) -> ContextLimit {

@@ -21,6 +21,7 @@ use super::answer;
 use super::parameters::Parameters;
 use super::text::{OUTPUT_TOKENS_MAX, Text, TextShape, text_logprobs};
 use crate::app::App;
+use crate::conversation::AnswerEnd;
 use crate::error::ApiError;
 use crate::generate::spelled;
 use crate::keys::Caller;
@@ -112,21 +113,24 @@ pub(crate) async fn complete(
     }
     let completions = try_join_all(streams).await?;
     let mut usage = Usage::default();
-    let mut outputs: Vec<(Text, FinishReason)> = Vec::new();
+    let mut outputs: Vec<(Text, AnswerEnd)> = Vec::new();
     for (number, ((tokens, from), completion)) in scored.iter().zip(completions).enumerate() {
         log.output(completion.tokens.len());
         usage.prompt_tokens += completion.finish.usage.prompt_tokens;
         usage.cached_tokens += completion.finish.usage.cached_tokens;
         usage.output_tokens += completion.finish.usage.output_tokens;
         let echo = echoed.get(number).map_or("", String::as_str);
-        let reason = completion.finish.reason;
+        let end = match completion.finish.reason {
+            FinishReason::Length | FinishReason::Deadline => AnswerEnd::Length,
+            _ => AnswerEnd::Stop,
+        };
         let prompt = ScoredPrompt {
             tokens,
             from: *from,
             logprobs: &completion.prompt_logprobs,
         };
         let text = app.engine.text();
-        outputs.push((prompt.output(text, &scores, echo, &completion), reason));
+        outputs.push((prompt.output(text, &scores, echo, &completion), end));
     }
     // The request keeps its place in its key's limit until here.
     drop(caller);

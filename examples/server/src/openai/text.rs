@@ -15,15 +15,16 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::answer::{self, Shape};
+use super::answer::{self, BestOf, Shape, Terms};
 use super::parameters::Parameters;
 use super::scored_text::{self, PromptLogprobs, PromptScores};
 use crate::app::App;
 use crate::body::Body;
 use crate::body::fields::fields;
 use crate::body::lists::too_many;
+use crate::conversation::{AnswerPiece, Answers, ScoredToken, WholeAnswer};
 use crate::error::ApiError;
-use crate::generate::spelled;
+use crate::generate::{OutputStreams, spelled};
 use crate::keys::Caller;
 use crate::log::RequestLog;
 use crate::openapi::Token;
@@ -101,10 +102,19 @@ pub(crate) async fn complete(
         echoed,
         outputs_each: requests[0].n,
     };
-    let delivery = parameters.delivery();
+    let first = &requests[0];
+    let terms = Terms {
+        delivery: parameters.delivery(),
+        has_logprobs: logprobs.is_some(),
+        chosen: first.best_of.map(|candidates_per_prompt| BestOf {
+            n: first.n,
+            candidates_per_prompt,
+        }),
+    };
     // The body's memory is freed before the answer is generated.
     drop(parameters);
-    answer::answer(app, shape, requests, delivery, caller, log).await
+    let outputs = OutputStreams::submit(&app.engine, requests, caller, log).await?;
+    answer::answer(app, shape, Answers::of_text(outputs), terms).await
 }
 
 impl CompletionFields {
@@ -328,6 +338,17 @@ pub(crate) struct Text {
     pub(crate) prompt_logprobs: Option<Vec<Option<PromptLogprobs>>>,
 }
 
+impl Text {
+    /// Text without log probabilities of a prompt.
+    fn new(text: String, logprobs: Option<TextLogprobs>) -> Self {
+        Self {
+            text,
+            logprobs,
+            prompt_logprobs: None,
+        }
+    }
+}
+
 /// Log probabilities of tokens, one element for each. A prompt's first token has none.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct TextLogprobs {
@@ -347,32 +368,30 @@ impl Shape for TextShape {
     type Logprobs = TextLogprobs;
 
     fn first(&self, number: usize) -> Option<Text> {
-        Some(self.part(self.echo(number)?, None))
+        let text = self.echo(number)?.to_owned();
+        Some(Text::new(text, None))
     }
 
-    fn part(&self, text: &str, logprobs: Option<TextLogprobs>) -> Text {
-        Text {
-            text: text.to_owned(),
-            logprobs,
-            prompt_logprobs: None,
-        }
+    fn part(&self, piece: AnswerPiece, logprobs: Option<TextLogprobs>) -> Text {
+        let text = match piece {
+            AnswerPiece::Text(text) => text,
+            // Outputs without a parser are text.
+            _ => String::new(),
+        };
+        Text::new(text, logprobs)
     }
 
     fn last(&self) -> Text {
-        self.part("", None)
+        Text::new(String::new(), None)
     }
 
-    fn whole(&self, number: usize, text: &str, logprobs: Option<TextLogprobs>) -> Text {
+    fn whole(&self, number: usize, answer: WholeAnswer, logprobs: Option<TextLogprobs>) -> Text {
         let echo = self.echo(number).unwrap_or_default();
-        self.part(&format!("{echo}{text}"), logprobs)
+        let text = format!("{echo}{}", answer.text());
+        Text::new(text, logprobs)
     }
 
-    fn logprobs(
-        &self,
-        text: &TextCodec,
-        sent: &[(TokenId, TokenLogprobs)],
-        after: usize,
-    ) -> TextLogprobs {
+    fn logprobs(&self, text: &TextCodec, sent: &[ScoredToken], after: usize) -> TextLogprobs {
         let sent = sent.iter();
         let sent = sent.map(|(token, logprobs)| (*token, Some(logprobs)));
         text_logprobs(text, sent, after, usize::MAX)

@@ -36,7 +36,7 @@ fn document(app: &App) -> Value {
         "openapi": "3.2.0",
         "info": {
             "title": "Motet",
-            "summary": "OpenAI's API, with the extensions of vLLM",
+            "summary": "OpenAI's API, with the extensions of vLLM, and Anthropic's Messages API",
             "description": "Fields that are not listed are ignored. `null` is as good as \
                             not there.",
             "version": env!("CARGO_PKG_VERSION"),
@@ -46,7 +46,10 @@ fn document(app: &App) -> Value {
         "components": {
             "schemas": schemas::schemas(app),
             "responses": paths::errors(),
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {"key": {
+                "type": "http", "scheme": "bearer",
+                "description": "The header `x-api-key`, with the bare key, is as good",
+            }},
         },
     })
 }

@@ -65,6 +65,8 @@ pub(super) fn paths(app: &App) -> Value {
         "/v1/chat/completions": generate(chat, "ChatRequest", "Chat"),
         "/v1/completions": generate(text, "TextRequest", "Text"),
         "/v1/embeddings": embeddings(),
+        "/v1/messages": messages(),
+        "/v1/messages/count_tokens": count_tokens(),
         "/v1/models": get("The models", true, "Models", &[]),
         "/v1/models/{model}": one_model,
         "/tokenize": post("Text or a conversation to tokens", "Tokenize", "Tokenized"),
@@ -88,15 +90,19 @@ pub(super) fn paths(app: &App) -> Value {
 
 /// The errors by status.
 pub(super) fn errors() -> Map<String, Value> {
-    let responses = ERRORS.into_iter().map(|(status, when)| {
-        let mut response = json(when, "Error");
+    let shapes = [("", "Error"), (MESSAGES, "MessagesError")];
+    let all = shapes
+        .into_iter()
+        .flat_map(|shape| ERRORS.map(|error| (shape, error)));
+    let responses = all.map(|((prefix, schema), (status, when))| {
+        let mut response = json(when, schema);
         if status == 429 {
             response["headers"]["retry-after"] = json!({
                 "description": "Seconds", "required": true,
                 "schema": {"type": "string", "pattern": "^[1-9][0-9]*$"},
             });
         }
-        (status.to_string(), response)
+        (format!("{prefix}{status}"), response)
     });
     responses.collect()
 }
@@ -141,6 +147,40 @@ fn embeddings() -> Value {
     let mut path = post("Vectors of texts", "EmbeddingRequest", "Embeddings");
     for (status, rejected) in rejected(&[&GENERATED]) {
         path["post"]["responses"][status] = rejected;
+    }
+    path
+}
+
+fn messages() -> Value {
+    let summary = "Answer a conversation, as Anthropic's API does";
+    let mut path = post(summary, "MessagesRequest", "AnthropicMessage");
+    let responses = &mut path["post"]["responses"];
+    responses["200"]["content"]["text/event-stream"] = message_events();
+    for (status, rejected) in rejected(&[&GENERATED]) {
+        responses[status] = rejected;
+    }
+    with_errors_of_messages(path)
+}
+
+fn count_tokens() -> Value {
+    let summary = "The number of tokens of a conversation";
+    let mut path = post(summary, "CountTokens", "CountedTokens");
+    for (status, rejected) in rejected(&[&[404]]) {
+        path["post"]["responses"][status] = rejected;
+    }
+    with_errors_of_messages(path)
+}
+
+/// The prefix of responses in the shape of Anthropic's API.
+const MESSAGES: &str = "messages_";
+
+/// Gives a path's errors the shape of Anthropic's API.
+fn with_errors_of_messages(mut path: Value) -> Value {
+    let responses = path["post"]["responses"].as_object_mut();
+    for (status, response) in responses.into_iter().flatten() {
+        if response.get("$ref").is_some() {
+            *response = json!({"$ref": format!("#/components/responses/{MESSAGES}{status}")});
+        }
     }
     path
 }
@@ -210,5 +250,21 @@ fn events(part: &str) -> Value {
         "description": "With `stream`. The last is `[DONE]`, or the error that ended it",
         "properties": {"data": {"anyOf": [{"const": "[DONE]"}, chunk]}},
         "required": ["data"],
+    }})
+}
+
+/// A streamed message.
+fn message_events() -> Value {
+    let data = json!({
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [reference("MessageEvent"), reference("MessagesError")]},
+    });
+    json!({"itemSchema": {
+        "type": "object",
+        "description": "With `stream`. `event` is the type of `data`. The last is `message_stop`, \
+                        or the error that ended the stream",
+        "properties": {"event": {"type": "string"}, "data": data},
+        "required": ["event", "data"],
     }})
 }

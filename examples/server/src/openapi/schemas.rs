@@ -8,6 +8,10 @@ use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
+use crate::anthropic;
+use crate::anthropic::answer::MessageBody;
+use crate::anthropic::body::{MessagesRequest, Turn};
+use crate::anthropic::events::MessageEvent;
 use crate::app::App;
 use crate::body::fields::Fields;
 use crate::error::ErrorBody;
@@ -44,6 +48,8 @@ fn bodies() -> Map<String, Value> {
         ("ChatRequest", ChatRequest::schema(&mut generator)),
         ("TextRequest", TextRequest::schema(&mut generator)),
         ("EmbeddingRequest", EmbeddingRequest::schema(&mut generator)),
+        ("MessagesRequest", MessagesRequest::schema(&mut generator)),
+        ("CountTokens", Turn::schema(&mut generator)),
         ("Tokenize", tokenize(&mut generator)),
         ("Detokenize", Detokenize::schema(&mut generator)),
     ];
@@ -65,6 +71,13 @@ fn answers() -> Map<String, Value> {
         ("TextCompletion", Completion::<TextShape>::json_schema(of)),
         ("TextPart", CompletionPart::<TextShape>::json_schema(of)),
         ("Embeddings", Embeddings::json_schema(of)),
+        ("AnthropicMessage", MessageBody::json_schema(of)),
+        ("MessageEvent", MessageEvent::json_schema(of)),
+        (
+            "MessagesError",
+            anthropic::errors::ErrorBody::json_schema(of),
+        ),
+        ("CountedTokens", anthropic::CountedTokens::json_schema(of)),
         ("Models", Models::json_schema(of)),
         ("Model", Model::json_schema(of)),
         ("Tokenized", Tokenized::json_schema(of)),
@@ -146,9 +159,16 @@ fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
         let or_none = "; 0 with log probabilities of the prompt, and else 1 or more";
         describe_further(tokens, or_none);
     }
+    for body in [
+        "ChatRequest",
+        "TextRequest",
+        "MessagesRequest",
+        "CountTokens",
+    ] {
+        schemas[body]["properties"]["model"]["enum"] = json!([app.model, null]);
+    }
     for body in ["ChatRequest", "TextRequest"] {
         let properties = &mut schemas[body]["properties"];
-        properties["model"]["enum"] = json!([app.model, null]);
         properties["num_keep"]["maximum"] = json!(model.context_tokens_max - 1);
         let of_vocabulary = format!(", below {}", model.vocab_size);
         describe_further(&mut properties["logit_bias"], &of_vocabulary);

@@ -12,6 +12,7 @@ use tower::ServiceExt;
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const TEXT: &str = "/v1/completions";
+pub(crate) const MESSAGES: &str = "/v1/messages";
 
 pub(crate) struct Server {
     pub(crate) app: Arc<App>,
@@ -50,6 +51,19 @@ impl Server {
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
         Answer::of(self.send(post(path, body)).await).await
+    }
+
+    /// The named events of a stream.
+    pub(crate) async fn events(&self, path: &str, body: &Value) -> Vec<(String, Value)> {
+        let response = self.send(post(path, body)).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let text = whole(response).await;
+        let events = text.split("\n\n").filter_map(|event| {
+            let (name, data) = event.strip_prefix("event: ")?.split_once("\ndata: ")?;
+            let data = serde_json::from_str(data).expect("events are JSON");
+            Some((name.to_owned(), data))
+        });
+        events.collect()
     }
 
     /// The events of a stream without the final `[DONE]`.

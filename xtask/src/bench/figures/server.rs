@@ -2,7 +2,7 @@
 
 use super::{Better, Figure, Needs, RATIO};
 use crate::bench::workbench::Peer;
-use crate::bench::{hostile, scores, server};
+use crate::bench::{forced, hostile, scores, server};
 
 const MLX_LM_SERVER: &str = "wall time of mlx_lm.server with its defaults and f32 weights, same libmlx and BLAS, same load over HTTP; ours are as stored";
 
@@ -69,6 +69,15 @@ pub(super) const FIGURES: &[Figure] = &[
         better: Better::Higher,
         needs: Needs::Model,
         measure: scores::reuse,
+    },
+    Figure {
+        name: "server.forced_tokens_gain",
+        unit: RATIO,
+        versus: "wall time of the same text where each token is sampled; a schema with eight long names, one client",
+        goal: Some(1.3),
+        better: Better::Higher,
+        needs: Needs::Model,
+        measure: forced::gain,
     },
     Figure {
         name: "server.hostile_grammar_gap",

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use super::step_cost::{StepCost, StepLoad};
 use crate::SequenceId;
 use crate::config::InterToken;
-use crate::protocol::Priority;
+use crate::protocol::{FORCED_TOKENS_MAX, Priority};
 
 /// A running sequence, as the policy sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,7 +19,8 @@ pub struct Candidate {
     pub arrival: SequenceId,
     /// Tokens to evaluate; at least 1.
     pub pending: usize,
-    /// Whether it has sampled a token, or is sampling one; `pending` is then 1.
+    /// Whether it has a token of its output, or is sampling one; `pending` is then 1, or the
+    /// number of tokens that were appended to the output at once.
     pub decoding: bool,
     /// Tokens before these.
     pub cached: usize,
@@ -71,7 +72,8 @@ pub struct Share {
 ///
 /// * A suspect runs alone, before all others.
 /// * Every decoding candidate gets its token before any prompt gets one. If tokens do not
-///   suffice, the candidates that have waited longest go first.
+///   suffice, the candidates that have waited longest go first. Then candidates with appended
+///   tokens get more of them, [`FORCED_TOKENS_MAX`] in total.
 /// * One of the prompts that have waited `prefill_wait_steps_max` steps gets a small chunk: the
 ///   one that has waited longest. Every prompt therefore makes progress within that many steps,
 ///   and one more for each other prompt that waits as long.
@@ -97,6 +99,7 @@ pub fn plan(candidates: &[Candidate], budget: &Budget) -> Vec<Share> {
             prompts.push(index);
         }
     }
+    step.lengthen_decodes();
     if step.tokens_left == 0 || prompts.is_empty() {
         return step.finish_decodes();
     }
@@ -175,6 +178,24 @@ impl<'a> Step<'a> {
         self.load = self.load.and(StepLoad::span(tokens, cached));
         self.tokens_left = self.tokens_left.saturating_sub(tokens);
         self.shares.push(Share { candidate, tokens });
+    }
+
+    /// Gives decoding candidates more than one token where tokens were appended to their output.
+    fn lengthen_decodes(&mut self) {
+        for share in &mut self.shares {
+            let candidate = &self.candidates[share.candidate];
+            let tokens = most(candidate).min(FORCED_TOKENS_MAX);
+            let more = tokens.saturating_sub(1).min(self.tokens_left);
+            if more > 0 {
+                let (one, all) = (1, 1 + more);
+                let without = StepLoad::span(one, candidate.cached);
+                self.load.tokens -= without.tokens;
+                self.load.attended -= without.attended;
+                self.load = self.load.and(StepLoad::span(all, candidate.cached));
+                self.tokens_left -= more;
+                share.tokens = all;
+            }
+        }
     }
 
     /// Finishes a step with decodes only, for which the tokens may not suffice.

@@ -32,7 +32,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{MaskGate, Submission};
-use crate::protocol::Priority;
+use crate::protocol::{Priority, ReasoningTracker};
 use crate::{SequenceId, SlotId, TokenId, UserId};
 use failures::Failures;
 use history::TokenHistory;
@@ -57,6 +57,8 @@ pub(super) struct Sequence {
     phase: Phase,
     history: TokenHistory,
     prompt_rows: PromptRows,
+    /// Follows its reasoning, if that is bounded.
+    reasoning: Option<ReasoningTracker>,
     queue_time: QueueTime,
     start: StartTerms,
     turn: Turn,
@@ -106,7 +108,9 @@ impl Sequence {
     pub(super) fn new(submission: Submission, context_tokens_max: usize, now: Duration) -> Self {
         let history = TokenHistory::new(submission.prompt.clone());
         let prompt_rows = PromptRows::new(&submission);
+        let reasoning = submission.reasoning.clone().map(ReasoningTracker::new);
         Self {
+            reasoning,
             submission,
             context_tokens_max,
             phase: Phase::Queued,
@@ -138,6 +142,9 @@ impl Sequence {
         if !generated.is_empty() {
             // All results of the prompt came before its first token.
             sequence.prompt_rows = PromptRows::default();
+        }
+        if let Some(reasoning) = &mut sequence.reasoning {
+            generated.iter().for_each(|token| reasoning.push(*token));
         }
         let prompt = sequence.submission.prompt.clone();
         sequence.history = TokenHistory::restored(prompt, generated);
@@ -387,13 +394,16 @@ impl Sequence {
     /// Shuts its gate if its grammar must read its output first. Returns whether that is the
     /// case.
     pub(super) fn await_mask(&mut self) -> bool {
-        let spec = self.submission.sampling_spec.as_ref();
-        let has_grammar = spec.is_some_and(|spec| spec.grammar.is_some());
-        let awaits = has_grammar && !self.history.generated().is_empty();
+        let awaits = self.has_grammar() && !self.history.generated().is_empty();
         if awaits {
             self.mask_gate = MaskGate::Shut;
         }
         awaits
+    }
+
+    pub(super) fn has_grammar(&self) -> bool {
+        let spec = self.submission.sampling_spec.as_ref();
+        spec.is_some_and(|spec| spec.grammar.is_some())
     }
 
     /// Ends it for its caller.

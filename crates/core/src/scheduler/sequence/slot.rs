@@ -35,8 +35,11 @@ struct Progress {
     computed: usize,
     /// Tokens that steps in flight add to the computed ones.
     in_flight_tokens: usize,
-    /// Tokens that steps in flight sample.
+    /// Tokens that steps in flight sample for the sequence.
     in_flight_samples: usize,
+    /// Tokens that steps in flight sample in vain: others were appended in their place. These
+    /// steps are older than those of `in_flight_samples`.
+    void_samples: usize,
     /// Number of steps in flight that it is part of.
     steps_in_flight: usize,
     /// Tokens that were shifted out of the slot, all after the retained ones.
@@ -53,6 +56,8 @@ struct Holds {
     forks_due: usize,
     /// Whether it will be preempted once it is in no step.
     preempting: bool,
+    /// Whether its grammar must read its output again once it is in no step.
+    rereads: bool,
     /// Positions whose state the cache is to seal.
     checkpoints: SmallVec<[Checkpoint; 2]>,
 }
@@ -189,12 +194,40 @@ impl Slot {
         std::mem::replace(&mut self.has_sampler, needs_sampler)
     }
 
-    /// Finishes a step in flight.
-    pub(super) fn finish_step(&mut self, tokens: usize, samples: bool) {
-        self.progress.steps_in_flight -= 1;
-        self.progress.in_flight_tokens -= tokens;
-        self.progress.computed += tokens;
-        self.progress.in_flight_samples -= usize::from(samples);
+    /// Finishes a step in flight. Returns whether its sample is void.
+    pub(super) fn finish_step(&mut self, tokens: usize, samples: bool) -> bool {
+        let progress = &mut self.progress;
+        progress.steps_in_flight -= 1;
+        progress.in_flight_tokens -= tokens;
+        progress.computed += tokens;
+        let is_void = samples && progress.void_samples > 0;
+        if is_void {
+            progress.void_samples -= 1;
+        } else {
+            progress.in_flight_samples -= usize::from(samples);
+        }
+        is_void
+    }
+
+    /// Makes the samples of the steps in flight void, since other tokens were appended in their
+    /// place.
+    pub(super) fn void_samples(&mut self) {
+        let progress = &mut self.progress;
+        progress.void_samples += std::mem::take(&mut progress.in_flight_samples);
+    }
+
+    /// Has the device get another sampler, since the one that it has does not know the whole
+    /// output. If that takes a grammar, the slot is in no step until the grammar has read the
+    /// output.
+    pub(super) fn renew_sampler(&mut self, has_grammar: bool) {
+        self.has_sampler = false;
+        self.holds.rereads |= has_grammar;
+    }
+
+    /// Returns whether the grammar must read the output now, while the slot is in no step. It
+    /// need not any more.
+    pub(in crate::scheduler) fn take_reread(&mut self) -> bool {
+        std::mem::take(&mut self.holds.rereads)
     }
 
     /// Accounts for a shift.
@@ -298,6 +331,7 @@ impl Holds {
         self.barriers > 0
             || self.forks_due > 0
             || self.preempting
+            || self.rereads
             || self.checkpoints.iter().any(|one| one.at <= evaluated)
     }
 }
@@ -352,6 +386,30 @@ mod tests {
         assert_eq!(backups, [10, 20, 30, 40, 50, 60, 70, 80, 90, 101]);
         slot.preempt_after_step();
         assert!(!slot.take_backup(0));
+    }
+
+    #[test]
+    fn samples_in_flight_are_void_after_tokens_were_appended() {
+        let mut slot = slot(10);
+        slot.join_step(1, true, false);
+        slot.void_samples();
+        assert_eq!(slot.in_flight_samples(), 0);
+        slot.join_step(3, true, false);
+        assert_eq!(slot.in_flight_samples(), 1);
+        assert!(slot.finish_step(1, true), "the older one is void");
+        assert!(!slot.finish_step(3, true));
+        assert_eq!((slot.in_flight_samples(), slot.computed()), (0, 14));
+    }
+
+    #[test]
+    fn slot_waits_until_its_grammar_has_read_the_output() {
+        let mut slot = slot(10);
+        slot.renew_sampler(false);
+        assert!(!slot.is_held());
+        slot.renew_sampler(true);
+        assert!(slot.is_held());
+        assert!(slot.take_reread() && !slot.take_reread());
+        assert!(!slot.is_held());
     }
 
     #[test]

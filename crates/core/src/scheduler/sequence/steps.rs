@@ -3,7 +3,7 @@
 use super::failures::Failures;
 use super::{Phase, Sequence, Slot};
 use crate::TokenId;
-use crate::protocol::{PlannedSpan, SamplerStart, TokenSampling};
+use crate::protocol::{PlannedSpan, ReasoningTracker, SamplerStart, TokenSampling};
 use crate::scheduler::MaskGate;
 
 /// A sequence's part of a step, as it joins the step.
@@ -53,7 +53,9 @@ impl Sequence {
     ) -> JoinedStep {
         let pending = self.pending();
         let token_source = self.history.token_source(pending, tokens);
-        let samples_token = pending <= tokens && self.submission.output_tokens_max > 0;
+        // The token after these is not sampled if the end of its reasoning comes there.
+        let is_last = pending <= tokens && self.reasoning_end().is_empty();
+        let samples_token = is_last && self.submission.output_tokens_max > 0;
         let generated = self.history.generated().len();
         let sampling = self.submission.sampling;
         let slot = self.slot().expect("a candidate has a slot");
@@ -99,10 +101,31 @@ impl Sequence {
         new_tokens
     }
 
-    /// Finishes its part of a step.
-    pub(in crate::scheduler) fn finish_step(&mut self, tokens: usize, samples_token: bool) {
+    /// Finishes its part of a step. Returns whether the token that the step sampled is void.
+    pub(in crate::scheduler) fn finish_step(&mut self, tokens: usize, samples_token: bool) -> bool {
         let slot = self.slot_mut().expect("a sequence in a step has a slot");
-        slot.finish_step(tokens, samples_token);
+        slot.finish_step(tokens, samples_token)
+    }
+
+    /// Makes the samples of its steps in flight void, since tokens were appended without them.
+    pub(in crate::scheduler) fn void_samples(&mut self) {
+        if let Some(slot) = self.slot_mut() {
+            slot.void_samples();
+        }
+    }
+
+    /// Makes them void as well, and has the device get a sampler that knows the whole output.
+    pub(in crate::scheduler) fn renew_sampler(&mut self) {
+        let has_grammar = self.has_grammar();
+        if let Some(slot) = self.slot_mut() {
+            slot.void_samples();
+            slot.renew_sampler(has_grammar);
+        }
+    }
+
+    /// Returns the tokens that end its reasoning, if they come next.
+    pub(in crate::scheduler) fn reasoning_end(&self) -> &[TokenId] {
+        self.reasoning.as_ref().map_or(&[], ReasoningTracker::due)
     }
 
     /// Returns the number of its prompt's tokens that are computed, if its caller is to know.
@@ -113,9 +136,12 @@ impl Sequence {
         Some(computed.min(self.history.prompt().len()))
     }
 
-    /// Adds a sampled token to its history.
+    /// Adds a token to its history, sampled or appended.
     pub(in crate::scheduler) fn push(&mut self, token: TokenId) {
         self.failures = Failures::default();
+        if let Some(reasoning) = &mut self.reasoning {
+            reasoning.push(token);
+        }
         self.history.push(token);
     }
 

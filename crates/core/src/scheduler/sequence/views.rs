@@ -26,7 +26,7 @@ impl Sequence {
     /// * an answer of the cache must come first;
     /// * a fork, a checkpoint or its preemption waits until it is in no step;
     /// * its grant is used up;
-    /// * its last token is being sampled.
+    /// * its last token is being sampled, or the end of its reasoning is about to be appended.
     pub(in crate::scheduler) fn candidate(&self, service: f64) -> Option<Candidate> {
         let slot = self.slot()?;
         if self.is_finished() || self.is_paused() || slot.is_held() {
@@ -38,7 +38,8 @@ impl Sequence {
         }
         let known = self.pending();
         let expected = generated + slot.in_flight_samples();
-        if known == 0 && expected >= self.submission.output_tokens_max {
+        let is_full = expected >= self.submission.output_tokens_max;
+        if known == 0 && (is_full || !self.reasoning_end().is_empty()) {
             return None;
         }
         Some(Candidate {

@@ -17,6 +17,15 @@ pub(super) fn judge_schema(schema: &Value, limits: &GrammarLimits) -> Result<(),
     schema::judge(schema, limits)
 }
 
+/// Checks the cost of several schemas in one grammar: the bounds hold for all together. An error
+/// has the number of the schema with which one is exceeded.
+pub(super) fn judge_schemas<'a>(
+    schemas: impl IntoIterator<Item = &'a Value>,
+    limits: &GrammarLimits,
+) -> Result<(), (usize, GrammarBound)> {
+    schema::judge_all(schemas, limits)
+}
+
 /// Checks the cost of a Lark text, and of the schemas inside it.
 pub(super) fn judge_lark(text: &str, limits: &GrammarLimits) -> Result<(), GrammarBound> {
     for directive in ["%json", "%llguidance"] {

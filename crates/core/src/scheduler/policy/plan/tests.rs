@@ -58,6 +58,26 @@ fn check(candidates: &[Candidate], expected: &[(usize, usize)]) {
 }
 
 #[test]
+fn appended_tokens_come_with_the_decodes() {
+    let appended = |pending| Candidate { pending, ..DECODE };
+    check(&[appended(3), DECODE], &[(0, 3), (1, 1)]);
+    // Each of the others has its token first.
+    check(&[appended(20), DECODE, DECODE], &[(0, 6), (1, 1), (2, 1)]);
+    check(&[appended(3), prompt(20)], &[(0, 3), (1, 5)]);
+    let at_a_stop = Candidate {
+        stop_after: Some(2),
+        ..appended(5)
+    };
+    check(&[at_a_stop], &[(0, 2)]);
+    let budget = Budget {
+        tokens: 100,
+        ..BUDGET
+    };
+    let all_forced = [(0, FORCED_TOKENS_MAX), (1, 1)];
+    check_with(&[appended(90), DECODE], &budget, &all_forced);
+}
+
+#[test]
 fn decodes_come_first_and_prompts_share_the_rest_in_order() {
     check(&[], &[]);
     check(&[DECODE, DECODE], &[(0, 1), (1, 1)]);

@@ -33,15 +33,32 @@ use shape::{ARRAY, NUMBER, OBJECT, STRING, Shape, any, compared, constant, digit
 
 /// Checks the cost of a schema.
 pub(super) fn judge(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarBound> {
+    judge_all([schema], limits).map_err(|(_, bound)| bound)
+}
+
+/// Checks the cost of several schemas together. An error has the number of the schema with which
+/// a bound is exceeded.
+pub(super) fn judge_all<'a>(
+    schemas: impl IntoIterator<Item = &'a Value>,
+    limits: &GrammarLimits,
+) -> Result<(), (usize, GrammarBound)> {
     let mut schema_counts = SchemaCounts::default();
-    schema_counts.visit(schema, 1, limits)?;
-    let mut judge = Judge {
-        root: schema,
-        definitions: FxHashMap::default(),
-        account: Account::new(limits),
-    };
-    let root = judge.shape(schema, 0)?;
-    judge.account.expand(root.nodes)
+    let mut account = Account::new(limits);
+    for (number, schema) in schemas.into_iter().enumerate() {
+        let judged = schema_counts.visit(schema, 1, limits).and_then(|()| {
+            let mut judge = Judge {
+                root: schema,
+                definitions: FxHashMap::default(),
+                account: std::mem::replace(&mut account, Account::new(limits)),
+            };
+            let root = judge.shape(schema, 0)?;
+            judge.account.expand(root.nodes)?;
+            account = judge.account;
+            Ok(())
+        });
+        judged.map_err(|bound| (number, bound))?;
+    }
+    Ok(())
 }
 
 /// A walk over a schema.

@@ -1,0 +1,98 @@
+//! Tokens join a sequence's output: sampled ones, and ones that are appended without a sample.
+//!
+//! A grammar that allows one continuation only forces its tokens. The device reports them with the
+//! sampled token before which they were known. The end of a sequence's reasoning is appended when
+//! its budget is used up. Appended tokens are evaluated together, in the sequence's next step.
+//! Samples of steps in flight are void then: they are of positions that have their tokens.
+
+use std::sync::Arc;
+
+use super::sequence::SequenceKey;
+use super::{Effect, SchedulerCore};
+use crate::TokenId;
+use crate::protocol::{FinishReason, TokenLogprobs};
+
+impl SchedulerCore {
+    /// Adds a sampled token to a sequence, and the end of its reasoning if that comes next.
+    pub(super) fn on_token_sampled(
+        &mut self,
+        key: SequenceKey,
+        token: TokenId,
+        logprobs: Option<Arc<TokenLogprobs>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.add_token(key, token, logprobs, effects) {
+            self.end_reasoning(key, effects);
+        }
+    }
+
+    /// Adds a sampled token, and the tokens that its grammar forces after it. The end of its
+    /// reasoning may come before the rest of them.
+    pub(super) fn on_tokens_forced(
+        &mut self,
+        key: SequenceKey,
+        tokens: &[TokenId],
+        effects: &mut Vec<Effect>,
+    ) {
+        for token in tokens {
+            if !self.add_token(key, *token, None, effects) || self.end_reasoning(key, effects) {
+                break;
+            }
+        }
+        if let Some(entry) = self.sequences.get_mut(key) {
+            entry.void_samples();
+        }
+    }
+
+    /// Appends the tokens that end a sequence's reasoning, if they come next. Returns whether
+    /// they do.
+    pub(super) fn end_reasoning(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) -> bool {
+        let mark = self.sequences[key].reasoning_end().to_vec();
+        for token in &mark {
+            if !self.add_token(key, *token, None, effects) {
+                break;
+            }
+        }
+        if !mark.is_empty()
+            && let Some(entry) = self.sequences.get_mut(key)
+        {
+            entry.renew_sampler();
+        }
+        !mark.is_empty()
+    }
+
+    /// Adds a token to a sequence, and ends the sequence where the token does. Returns whether
+    /// more tokens may follow.
+    fn add_token(
+        &mut self,
+        key: SequenceKey,
+        token: TokenId,
+        logprobs: Option<Arc<TokenLogprobs>>,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let entry = &mut self.sequences[key];
+        entry.push(token);
+        if entry.is_finished() {
+            // Sampled before its end was known: part of its history, but not of its output.
+            return false;
+        }
+        if entry.submission().end_tokens.contains(&token) {
+            let reason = if self.spec.end_tokens.contains(&token) {
+                FinishReason::EndToken
+            } else {
+                FinishReason::StopToken
+            };
+            self.finish(key, reason, effects);
+            return false;
+        }
+        effects.push(Effect::Token(entry.id(), token, logprobs));
+        if entry.count_token_of_turn() {
+            self.waiting.end_turn(entry);
+        }
+        if entry.has_full_output() {
+            self.finish(key, FinishReason::Length, effects);
+            return false;
+        }
+        true
+    }
+}

@@ -1,0 +1,186 @@
+//! Reads what stands between a call's marks.
+
+use super::named::NamedReader;
+use super::object::ObjectReader;
+use super::xml::XmlReader;
+use super::{Calls, Progress};
+
+/// Reads calls after an opening mark, and the closing mark. Models write forms that their
+/// template does not teach, so the first character decides on the form.
+#[derive(Debug)]
+pub(in crate::answer) struct MarkedReader {
+    close: Option<String>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Before,
+    Single(Single),
+    List {
+        item: Item,
+    },
+    Xml(XmlReader),
+    After,
+    /// This many bytes of the closing mark are there.
+    Closing(usize),
+}
+
+/// A form that may stand in a list.
+#[derive(Debug)]
+enum Single {
+    Object(ObjectReader),
+    Named(NamedReader),
+}
+
+/// The position in a list.
+#[derive(Debug)]
+enum Item {
+    /// An item, or the end of an empty list.
+    First,
+    /// An item must follow.
+    Next,
+    Reading(Single),
+    After,
+}
+
+impl Single {
+    fn begin(c: char) -> Option<Self> {
+        match c {
+            '{' => Some(Self::Object(ObjectReader::new())),
+            c if c.is_ascii_alphabetic() || c == '_' => Some(Self::Named(NamedReader::new())),
+            _ => None,
+        }
+    }
+
+    fn read(&mut self, c: char, calls: &mut Calls<'_>) -> Progress {
+        match self {
+            Self::Object(reader) => reader.read(c, calls),
+            Self::Named(reader) => reader.read(c, calls),
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        match self {
+            Self::Object(reader) => reader.is_whole(),
+            Self::Named(_) => false,
+        }
+    }
+}
+
+impl MarkedReader {
+    pub(in crate::answer) fn new(close: Option<&str>) -> Self {
+        Self {
+            close: close.map(str::to_owned),
+            stage: Stage::Before,
+        }
+    }
+
+    /// Whether the last call has ended, and only its own end or that of its marks is missing.
+    pub(in crate::answer) fn is_whole(&self) -> bool {
+        match &self.stage {
+            Stage::After | Stage::Closing(_) => true,
+            Stage::Single(single) => single.is_whole(),
+            Stage::List { item } => match item {
+                Item::After => true,
+                Item::Reading(single) => single.is_whole(),
+                Item::First | Item::Next => false,
+            },
+            Stage::Before | Stage::Xml(_) => false,
+        }
+    }
+
+    pub(in crate::answer) fn read(&mut self, c: char, calls: &mut Calls<'_>) -> Progress {
+        match &mut self.stage {
+            Stage::Before | Stage::After if c.is_whitespace() => Progress::More,
+            Stage::Before => self.begin(c, calls),
+            Stage::Single(single) => {
+                let progress = single.read(c, calls);
+                self.after_body(progress)
+            }
+            Stage::List { item } => {
+                let progress = item.read(c, calls);
+                self.after_body(progress)
+            }
+            Stage::Xml(reader) => {
+                let progress = reader.read(c, calls);
+                self.after_body(progress)
+            }
+            Stage::After if c == '{' => self.begin(c, calls),
+            Stage::After => {
+                self.stage = Stage::Closing(0);
+                self.close(c)
+            }
+            Stage::Closing(_) => self.close(c),
+        }
+    }
+
+    fn begin(&mut self, c: char, calls: &mut Calls<'_>) -> Progress {
+        self.stage = match c {
+            '[' => Stage::List { item: Item::First },
+            '<' => Stage::Xml(XmlReader::new()),
+            c => match Single::begin(c) {
+                Some(mut single) => {
+                    single.read(c, calls);
+                    Stage::Single(single)
+                }
+                None => return Progress::Failed,
+            },
+        };
+        Progress::More
+    }
+
+    fn after_body(&mut self, progress: Progress) -> Progress {
+        if progress != Progress::Done {
+            return progress;
+        }
+        self.stage = Stage::After;
+        if self.close.is_some() {
+            Progress::More
+        } else {
+            Progress::Done
+        }
+    }
+
+    fn close(&mut self, c: char) -> Progress {
+        let (Stage::Closing(matched), Some(close)) = (&mut self.stage, &self.close) else {
+            return Progress::Failed;
+        };
+        match close[*matched..].strip_prefix(c) {
+            Some("") => Progress::Done,
+            Some(rest) => {
+                *matched = close.len() - rest.len();
+                Progress::More
+            }
+            None => Progress::Failed,
+        }
+    }
+}
+
+impl Item {
+    /// The list is done at its closing bracket.
+    fn read(&mut self, c: char, calls: &mut Calls<'_>) -> Progress {
+        match self {
+            Self::Reading(single) => {
+                let progress = single.read(c, calls);
+                if progress == Progress::Done {
+                    *self = Self::After;
+                    return Progress::More;
+                }
+                return progress;
+            }
+            _ if c.is_whitespace() => {}
+            Self::First | Self::After if c == ']' => return Progress::Done,
+            Self::After if c == ',' => *self = Self::Next,
+            Self::First | Self::Next => match Single::begin(c) {
+                Some(mut single) => {
+                    single.read(c, calls);
+                    *self = Self::Reading(single);
+                }
+                None => return Progress::Failed,
+            },
+            Self::After => return Progress::Failed,
+        }
+        Progress::More
+    }
+}

@@ -1,0 +1,221 @@
+//! Whole messages.
+
+use motet::request::Usage;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::app::App;
+use crate::body::json::Json;
+use crate::conversation::{AnswerEnd, AnswerItem, Answers};
+use crate::error::ApiError;
+
+/// A message: a complete answer, or the beginning of a streamed one.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicMessage")]
+pub(crate) struct MessageBody {
+    id: String,
+    #[serde(rename = "type")]
+    #[schemars(extend("const" = "message"))]
+    kind: &'static str,
+    #[schemars(extend("const" = "assistant"))]
+    role: &'static str,
+    model: String,
+    content: Vec<ContentBlock>,
+    #[serde(flatten)]
+    stop: Stop,
+    usage: MessageUsage,
+}
+
+/// A part of a message.
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(rename = "AnswerBlock")]
+pub(crate) enum ContentBlock {
+    Text {
+        text: String,
+    },
+    Thinking {
+        thinking: String,
+        /// A digest of the text. It is not checked when it comes back
+        signature: String,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        #[schemars(extend("type" = "object"))]
+        input: Json,
+    },
+}
+
+/// Why a message ended; both fields are `null` before its end.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct Stop {
+    stop_reason: Option<StopReason>,
+    /// The stop sequence that ended the message, if the request has one only
+    stop_sequence: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum StopReason {
+    EndTurn,
+    MaxTokens,
+    StopSequence,
+    ToolUse,
+}
+
+/// Tokens of a message. The prompt has `input_tokens` and `cache_read_input_tokens` together.
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "MessageUsage")]
+pub(crate) struct MessageUsage {
+    /// Tokens of the prompt that were not cached
+    input_tokens: usize,
+    /// 0: all prompts are cached without being asked to, and writing costs nothing
+    cache_creation_input_tokens: usize,
+    cache_read_input_tokens: usize,
+    output_tokens: usize,
+}
+
+impl MessageBody {
+    /// A message without content.
+    pub(super) fn new(app: &App, usage: MessageUsage) -> Self {
+        Self {
+            id: app.name("msg"),
+            kind: "message",
+            role: "assistant",
+            model: app.model.clone(),
+            content: Vec::new(),
+            stop: Stop::default(),
+            usage,
+        }
+    }
+}
+
+impl Stop {
+    /// The stop of a message that ended so. Which of several stop strings it was is not known.
+    pub(super) fn new(end: AnswerEnd, stop_strings: &[String]) -> Self {
+        let (stop_reason, stop_sequence) = match (end, stop_strings) {
+            (AnswerEnd::Stop, _) => (StopReason::EndTurn, None),
+            (AnswerEnd::Length, _) => (StopReason::MaxTokens, None),
+            (AnswerEnd::Calls, _) => (StopReason::ToolUse, None),
+            (AnswerEnd::StopString, [only]) => (StopReason::StopSequence, Some(only.clone())),
+            (AnswerEnd::StopString, _) => (StopReason::StopSequence, None),
+        };
+        Self {
+            stop_reason: Some(stop_reason),
+            stop_sequence,
+        }
+    }
+}
+
+impl MessageUsage {
+    /// The usage before anything is known but the length of the prompt.
+    pub(super) fn of_prompt(prompt_tokens: usize) -> Self {
+        Self {
+            input_tokens: prompt_tokens,
+            ..Self::default()
+        }
+    }
+}
+
+impl From<Usage> for MessageUsage {
+    fn from(usage: Usage) -> Self {
+        Self {
+            input_tokens: usage.prompt_tokens - usage.cached_tokens,
+            cache_creation_input_tokens: 0,
+            cache_read_input_tokens: usage.cached_tokens,
+            output_tokens: usage.output_tokens,
+        }
+    }
+}
+
+/// Waits for the whole message.
+pub(super) async fn whole(
+    app: &App,
+    mut answers: Answers,
+    stop_strings: &[String],
+) -> Result<MessageBody, ApiError> {
+    let answers_and_end = answers.whole().await?;
+    let mut message = MessageBody::new(app, answers.usage().into());
+    for answer in answers_and_end {
+        message
+            .content
+            .extend(answer.items.into_iter().filter_map(block));
+        if let Some(end) = answer.end {
+            message.stop = Stop::new(end, stop_strings);
+        }
+    }
+    Ok(message)
+}
+
+/// The block of a part of an answer. A call that was cut off has none: its input is no JSON.
+fn block(item: AnswerItem) -> Option<ContentBlock> {
+    match item {
+        AnswerItem::Text(text) => Some(ContentBlock::Text { text }),
+        AnswerItem::Reasoning(thinking) => Some(ContentBlock::Thinking {
+            signature: signature(Sha256::new_with_prefix(&thinking)),
+            thinking,
+        }),
+        AnswerItem::Call {
+            id,
+            name,
+            arguments,
+        } => {
+            let input: Map<String, Value> = serde_json::from_str(&arguments).ok()?;
+            let input = Json(Value::Object(input));
+            Some(ContentBlock::ToolUse { id, name, input })
+        }
+    }
+}
+
+/// The signature of reasoning: clients expect one, and send it back.
+pub(super) fn signature(digest: Sha256) -> String {
+    let digest: [u8; 32] = digest.finalize().into();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cut_off_call_has_no_block() {
+        let call = |arguments: &str| AnswerItem::Call {
+            id: "a".into(),
+            name: "clock".into(),
+            arguments: arguments.into(),
+        };
+        assert!(block(call(r#"{"zone": 2}"#)).is_some());
+        assert!(block(call(r#"{"zone": "#)).is_none());
+    }
+
+    #[test]
+    fn stop_sequence_is_known_if_it_is_the_only_one() {
+        let stop = |strings: &[&str]| {
+            let strings: Vec<String> = strings.iter().map(|text| (*text).to_owned()).collect();
+            let stop = Stop::new(AnswerEnd::StopString, &strings);
+            assert_eq!(stop.stop_reason, Some(StopReason::StopSequence));
+            stop.stop_sequence
+        };
+        assert_eq!(stop(&["END"]).as_deref(), Some("END"));
+        assert_eq!(stop(&["END", "STOP"]), None);
+    }
+
+    #[test]
+    fn cached_tokens_are_no_input_tokens() {
+        let mut usage = Usage::default();
+        (
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.output_tokens,
+        ) = (10, 7, 3);
+        let usage = MessageUsage::from(usage);
+        assert_eq!(usage.input_tokens, 3);
+        assert_eq!(usage.cache_read_input_tokens, 7);
+        assert_eq!(usage.output_tokens, 3);
+    }
+}

@@ -1,0 +1,285 @@
+//! An answer as events: its reasoning, its text and its calls, parted as they are generated.
+
+use std::collections::VecDeque;
+
+use motet::TokenId;
+use motet::request::{FinishReason, Prefill, TokenLogprobs, Usage};
+use motet::text::{AnswerParser, AnswerPart};
+use rand::distr::{Alphanumeric, SampleString};
+
+use super::FieldNames;
+use crate::error::ApiError;
+use crate::generate::{Event, OutputStreams};
+
+/// A token and its log probability.
+pub(crate) type ScoredToken = (TokenId, TokenLogprobs);
+
+/// An event of one answer. `Ended` or `Failed` is the last.
+#[derive(Debug)]
+pub(crate) enum AnswerEvent {
+    /// The prompt's progress, where the request asks for it.
+    Prefilled(Prefill),
+    /// More of the answer.
+    Piece {
+        piece: AnswerPiece,
+        /// Log probabilities, where the request asks for them: of the tokens whose text has become
+        /// certain since the piece before, whatever they belong to. One for each token of the
+        /// answer in the end.
+        logprobs: Vec<ScoredToken>,
+    },
+    /// The answer is complete.
+    Ended {
+        end: AnswerEnd,
+        /// The usage of all answers of the request that are complete.
+        usage: Usage,
+    },
+    /// The answer failed before it was complete.
+    Failed(ApiError),
+}
+
+/// More of an answer. Text may be empty where a piece has log probabilities only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AnswerPiece {
+    /// More of the reasoning.
+    Reasoning(String),
+    /// More of the text.
+    Text(String),
+    /// A call begins. Calls of an answer are numbered from 0, and one ends before the next begins.
+    CallStarted {
+        index: usize,
+        id: String,
+        name: String,
+    },
+    /// More of a call's arguments, which are JSON once they are complete.
+    CallArguments { index: usize, json: String },
+    /// A call ends. It is not complete if the answer ended within its arguments, or if these are
+    /// no JSON.
+    CallEnded { index: usize, is_complete: bool },
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnswerEnd {
+    /// The model ended it.
+    Stop,
+    /// One of the request's stop strings or stop tokens ended it.
+    StopString,
+    /// It has as many tokens as it may have.
+    Length,
+    /// It has calls, and their results are needed.
+    Calls,
+}
+
+/// The answers to one request, by number. Dropping this cancels them.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    output_streams: OutputStreams,
+    readers: Vec<Reader>,
+    /// Events that have been parsed and not returned.
+    pending: VecDeque<(usize, AnswerEvent)>,
+    /// The field that the grammar of the outputs comes from, for errors.
+    grammar_field: String,
+}
+
+/// Parts one output.
+#[derive(Debug)]
+struct Reader {
+    /// `None` if the whole output is text.
+    parser: Option<AnswerParser>,
+    /// Whether the answer may have more than one call.
+    is_parallel: bool,
+    has_calls: bool,
+    /// Whether the answer has the one call that it may have: the rest is left out.
+    is_complete: bool,
+    /// Log probabilities of tokens whose text the parser holds back.
+    logprobs: Vec<ScoredToken>,
+}
+
+impl Answers {
+    /// Reads these outputs, each with its own parser. Without parsers, outputs are text.
+    pub(super) fn new(
+        output_streams: OutputStreams,
+        mut parser: impl FnMut() -> Option<AnswerParser>,
+        is_parallel: bool,
+        grammar_field: String,
+    ) -> Self {
+        let readers = (0..output_streams.count()).map(|_| Reader {
+            parser: parser(),
+            is_parallel,
+            has_calls: false,
+            is_complete: false,
+            logprobs: Vec::new(),
+        });
+        Self {
+            readers: readers.collect(),
+            output_streams,
+            pending: VecDeque::new(),
+            grammar_field,
+        }
+    }
+
+    /// Reads outputs that are text: those of plain prompts.
+    pub(crate) fn of_text(output_streams: OutputStreams) -> Self {
+        let grammar_field = FieldNames::CHAT.output_format.to_owned();
+        Self::new(output_streams, || None, true, grammar_field)
+    }
+
+    /// The number of answers.
+    pub(crate) fn count(&self) -> usize {
+        self.readers.len()
+    }
+
+    /// Tokens of the prompt.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.output_streams.prompt_tokens()
+    }
+
+    /// The usage of the answers that are complete.
+    pub(crate) fn usage(&self) -> Usage {
+        self.output_streams.usage()
+    }
+
+    /// The next event and its answer's number; `None` when all answers have ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: an event is either returned or stays for the next call.
+    pub(crate) async fn next(&mut self) -> Option<(usize, AnswerEvent)> {
+        loop {
+            if let Some(next) = self.pending.pop_front() {
+                return Some(next);
+            }
+            let (number, event) = self.output_streams.next().await?;
+            self.read(number, event);
+        }
+    }
+
+    /// Parts an event of an output.
+    fn read(&mut self, number: usize, event: Event) {
+        let reader = &mut self.readers[number];
+        let pending = &mut self.pending;
+        match event {
+            Event::Prefilled(prefill) => {
+                pending.push_back((number, AnswerEvent::Prefilled(prefill)));
+            }
+            Event::Generated { text, logprobs } => {
+                let was_complete = reader.is_complete;
+                let pieces = reader.push(&text, logprobs);
+                pending.extend(pieces.into_iter().map(|event| (number, event)));
+                if reader.is_complete && !was_complete {
+                    self.output_streams.cancel(number);
+                }
+            }
+            Event::Ended(reason) => {
+                let pieces = reader.finish();
+                pending.extend(pieces.into_iter().map(|event| (number, event)));
+                let end = reader.end(reason);
+                let usage = self.output_streams.usage();
+                pending.push_back((number, AnswerEvent::Ended { end, usage }));
+            }
+            Event::Failed(error) => {
+                let error = ApiError::generate(error, &self.grammar_field);
+                pending.push_back((number, AnswerEvent::Failed(error)));
+            }
+        }
+    }
+}
+
+impl Reader {
+    /// Parts more text.
+    fn push(&mut self, text: &str, logprobs: Vec<ScoredToken>) -> Vec<AnswerEvent> {
+        if self.is_complete {
+            return Vec::new();
+        }
+        self.logprobs.extend(logprobs);
+        let Some(parser) = &mut self.parser else {
+            return self.text(text);
+        };
+        let parts = parser.push(text);
+        self.events(parts)
+    }
+
+    /// The rest of the answer, which the parser has held back.
+    fn finish(&mut self) -> Vec<AnswerEvent> {
+        let parts = match &mut self.parser {
+            Some(parser) if !self.is_complete => parser.finish(),
+            _ => Vec::new(),
+        };
+        let mut events = self.events(parts);
+        events.extend(self.text(""));
+        events
+    }
+
+    /// Text, unless there is nothing to report of it.
+    fn text(&mut self, text: &str) -> Vec<AnswerEvent> {
+        if text.is_empty() && self.logprobs.is_empty() {
+            return Vec::new();
+        }
+        vec![self.event(AnswerPiece::Text(text.to_owned()))]
+    }
+
+    /// The events of these parts, up to the end of the call that is the only one.
+    fn events(&mut self, parts: Vec<AnswerPart>) -> Vec<AnswerEvent> {
+        let mut events = Vec::with_capacity(parts.len());
+        for part in parts {
+            let is_call_end = matches!(
+                part,
+                AnswerPart::CallEnd {
+                    is_complete: true,
+                    ..
+                }
+            );
+            let piece = self.piece(part);
+            events.push(self.event(piece));
+            if is_call_end && !self.is_parallel {
+                self.is_complete = true;
+                break;
+            }
+        }
+        events
+    }
+
+    fn piece(&mut self, part: AnswerPart) -> AnswerPiece {
+        match part {
+            AnswerPart::Reasoning(text) => AnswerPiece::Reasoning(text),
+            AnswerPart::Text(text) => AnswerPiece::Text(text),
+            AnswerPart::CallStart { index, name } => {
+                self.has_calls = true;
+                AnswerPiece::CallStarted {
+                    index,
+                    id: call_id(),
+                    name,
+                }
+            }
+            AnswerPart::CallArguments { index, json } => AnswerPiece::CallArguments { index, json },
+            AnswerPart::CallEnd { index, is_complete } => {
+                AnswerPiece::CallEnded { index, is_complete }
+            }
+            // A kind of part that this server does not know yet.
+            _ => AnswerPiece::Text(String::new()),
+        }
+    }
+
+    /// A piece, with the log probabilities that have no piece yet.
+    fn event(&mut self, piece: AnswerPiece) -> AnswerEvent {
+        let logprobs = std::mem::take(&mut self.logprobs);
+        AnswerEvent::Piece { piece, logprobs }
+    }
+
+    fn end(&self, reason: FinishReason) -> AnswerEnd {
+        match reason {
+            // The server itself cancels an answer that has its only call.
+            _ if self.is_complete => AnswerEnd::Calls,
+            FinishReason::Length | FinishReason::Deadline => AnswerEnd::Length,
+            _ if self.has_calls => AnswerEnd::Calls,
+            FinishReason::StopString | FinishReason::StopToken => AnswerEnd::StopString,
+            _ => AnswerEnd::Stop,
+        }
+    }
+}
+
+/// A new id of a call. Mistral's templates accept ids of nine letters and digits only.
+fn call_id() -> String {
+    const CALL_ID_CHARACTERS: usize = 9;
+    Alphanumeric.sample_string(&mut rand::rng(), CALL_ID_CHARACTERS)
+}

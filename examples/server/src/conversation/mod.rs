@@ -1,0 +1,45 @@
+//! The one core behind the API's faces: what a face asks of the model, and what comes back.
+//!
+//! ```text
+//!  chat completions ─┐                              ┌─▶ chunks of a chat
+//!  responses ────────┼─▶ ConversationRequest ─▶ Answers ─▶ events of a response
+//!  messages ─────────┘        (submit)              └─▶ events of a message
+//! ```
+//!
+//! Each face reads its body, turns it into a [`ConversationRequest`] and submits it. It then reads
+//! [`AnswerEvent`]s from [`Answers`] and writes them in its own shape, as they come or
+//! [whole](WholeAnswer). A face knows nothing of grammars, of the formats in which models write
+//! calls and reasoning, or of the engine.
+//!
+//! | file | content |
+//! |---|---|
+//! | `request.rs` | [`ConversationRequest`], and its way to the engine |
+//! | `tools.rs` | [`CallableTools`]: tools, and how they may be called |
+//! | `history.rs` | checks of the calls and results in messages |
+//! | `reasoning.rs` | [`Reasoning`]: settings, as variables of the template and as a budget |
+//! | `tenancy.rs` | [`Tenancy`]: user, cache and class of a request |
+//! | `names.rs` | [`FieldNames`]: a face's names of fields, for errors |
+//! | `tools_as_text.rs` | tools for templates that know none |
+//! | `prompt_end.rs` | the text that a prompt ends with |
+//! | `answers.rs` | [`Answers`] and [`AnswerEvent`] |
+//! | `whole.rs` | [`WholeAnswer`]: an answer's events, collected |
+
+mod answers;
+mod history;
+mod names;
+mod prompt_end;
+mod reasoning;
+mod request;
+mod tenancy;
+mod tools;
+mod tools_as_text;
+mod whole;
+
+pub(crate) use answers::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken};
+pub(crate) use history::{History, call_for_template, set_reasoning};
+pub(crate) use names::FieldNames;
+pub(crate) use reasoning::{Effort, Reasoning};
+pub(crate) use request::ConversationRequest;
+pub(crate) use tenancy::Tenancy;
+pub(crate) use tools::{CallableTool, CallableTools};
+pub(crate) use whole::{AnswerItem, WholeAnswer};

@@ -1,0 +1,124 @@
+//! A face's names of fields.
+
+use motet::error::SubmitError;
+use motet::text::{ToolError, ToolPart, Tools};
+
+use crate::error::{ApiError, api_name};
+
+/// The names that a face has for the fields of a conversation. Errors name fields by them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FieldNames {
+    /// The messages.
+    pub(crate) messages: &'static str,
+    /// The tools that the model may call.
+    pub(crate) tools: &'static str,
+    /// The path from a tool to its schema, such as `function.parameters`.
+    pub(crate) tool_schema: &'static str,
+    /// The path from a tool to its name, such as `function.name`.
+    pub(crate) tool_name: &'static str,
+    /// How tools may be called.
+    pub(crate) tool_choice: &'static str,
+    /// The form that the answer's text must have.
+    pub(crate) output_format: &'static str,
+    /// Most tokens of the answer.
+    pub(crate) output_tokens_max: &'static str,
+    /// Strings that end the answer.
+    pub(crate) stop_strings: &'static str,
+    /// How much the model reasons.
+    pub(crate) effort: &'static str,
+    /// Whether the model reasons at all.
+    pub(crate) reasoning_switch: &'static str,
+    /// Most tokens of the reasoning.
+    pub(crate) reasoning_tokens_max: &'static str,
+    /// Variables of the template that the client sets.
+    pub(crate) template_variables: &'static str,
+}
+
+impl FieldNames {
+    /// The names of `/v1/chat/completions`.
+    pub(crate) const CHAT: Self = Self {
+        messages: "messages",
+        tools: "tools",
+        tool_schema: "function.parameters",
+        tool_name: "function.name",
+        tool_choice: "tool_choice",
+        output_format: "response_format",
+        output_tokens_max: "max_tokens",
+        stop_strings: "stop",
+        effort: "reasoning_effort",
+        reasoning_switch: "reasoning_effort",
+        reasoning_tokens_max: "thinking_token_budget",
+        template_variables: "chat_template_kwargs",
+    };
+
+    /// The names of `/v1/messages`.
+    pub(crate) const MESSAGES: Self = Self {
+        messages: "messages",
+        tools: "tools",
+        tool_schema: "input_schema",
+        tool_name: "name",
+        tool_choice: "tool_choice",
+        output_format: "output_config.format",
+        output_tokens_max: "max_tokens",
+        stop_strings: "stop_sequences",
+        effort: "output_config.effort",
+        reasoning_switch: "thinking.type",
+        reasoning_tokens_max: "thinking.budget_tokens",
+        template_variables: "chat_template_kwargs",
+    };
+
+    /// The path of the tool with this index.
+    pub(crate) fn tool(&self, index: usize) -> String {
+        format!("{}[{index}]", self.tools)
+    }
+
+    /// The path of a tool's schema.
+    pub(crate) fn schema_of_tool(&self, index: usize) -> String {
+        format!("{}.{}", self.tool(index), self.tool_schema)
+    }
+
+    /// The path of a tool's name.
+    pub(crate) fn name_of_tool(&self, index: usize) -> String {
+        format!("{}.{}", self.tool(index), self.tool_name)
+    }
+
+    /// The error of tools that are invalid.
+    pub(crate) fn tool_error(&self, error: &ToolError) -> ApiError {
+        let field = match error.part() {
+            ToolPart::Tools => self.tools.to_owned(),
+            ToolPart::Name(index) => self.name_of_tool(index),
+            ToolPart::Parameters(index) => self.schema_of_tool(index),
+            ToolPart::Choice => self.tool_choice.to_owned(),
+        };
+        let message = format!("`{field}`: {error}");
+        ApiError::field(field, message)
+    }
+
+    /// The error of a request that the engine rejects. `grammar_field` is the field that the
+    /// output's grammar comes from.
+    pub(crate) fn submit_error(
+        &self,
+        error: SubmitError,
+        grammar_field: &str,
+        tools: Option<&Tools>,
+    ) -> ApiError {
+        if let SubmitError::ToolSchema { name, why } = &error {
+            let mut tools = tools.into_iter().flatten();
+            let index = tools.position(|tool| tool.name == name.reveal());
+            let field = index.map_or(self.tools.to_owned(), |index| self.schema_of_tool(index));
+            let message = format!("`{field}` cannot be a grammar: {}", why.reveal());
+            return ApiError::unprocessable(field, message);
+        }
+        ApiError::submit(error, |field| self.of_engine(field), grammar_field)
+    }
+
+    /// The name of a field of the engine's request.
+    fn of_engine(&self, field: &'static str) -> &'static str {
+        match field {
+            "output_tokens_max" => self.output_tokens_max,
+            "stop_strings" => self.stop_strings,
+            "prompt.chat" => self.messages,
+            other => api_name(other),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A request of any face, and its way to the engine.
+
+use motet::Request;
+use motet::grammar::GrammarSource;
+use motet::request::{Prompt, ReasoningBudget};
+use motet::text::{AnswerFormat, Chat, ReasoningStart, TextCodec};
+
+use super::prompt_end::prompt_end;
+use super::tools_as_text;
+use super::{Answers, CallableTools, FieldNames, Reasoning};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::generate::OutputStreams;
+use crate::keys::Caller;
+use crate::log::RequestLog;
+
+/// What a face asks of the model.
+#[derive(Debug)]
+pub(crate) struct ConversationRequest {
+    /// The messages in the form of templates, and the variables that the client sets. Tools and
+    /// settings of reasoning are added to them on the way.
+    pub(crate) chat: Chat,
+    /// The tools that the model may call.
+    pub(crate) tools: Option<CallableTools>,
+    /// How the model reasons.
+    pub(crate) reasoning: Reasoning,
+    /// The form that the answer's text must have.
+    pub(crate) output_format: Option<GrammarSource>,
+    /// Sampling, lengths, tenancy and everything else. Its prompt, its grammar and its reasoning
+    /// are set on the way.
+    pub(crate) request: Request,
+    /// The face's names of fields.
+    pub(crate) names: &'static FieldNames,
+}
+
+/// How the outputs of a request are read.
+#[derive(Debug)]
+struct Reading {
+    /// The text that the prompt ends with.
+    prompt_end: String,
+    /// Whether the outputs begin with reasoning.
+    start: ReasoningStart,
+}
+
+impl ConversationRequest {
+    /// Returns the conversation as the template gets it, to count its tokens.
+    ///
+    /// # Errors
+    ///
+    /// Settings of reasoning that contradict each other are an error.
+    pub(crate) fn into_chat(mut self, app: &App) -> Result<Chat, ApiError> {
+        self.complete_chat(app.format.as_ref())?;
+        Ok(self.chat)
+    }
+
+    /// Submits the request.
+    ///
+    /// # Errors
+    ///
+    /// The error names the face's field.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future withdraws the request.
+    pub(crate) async fn submit(
+        mut self,
+        app: &App,
+        caller: Caller,
+        log: RequestLog,
+    ) -> Result<Answers, ApiError> {
+        self.check_logprobs()?;
+        let format = app.format.as_ref();
+        self.complete_chat(format)?;
+        let reading = self.reading(app);
+        let grammar_field = self.set_grammar(format, reading.as_ref())?;
+        if let (Some(format), Some(reading), Some(text)) = (format, &reading, app.engine.text()) {
+            self.request.special_tokens_in_text = format.shows_special_tokens();
+            let tokens_max = self.reasoning.tokens_max;
+            self.request.reasoning = budget(text, format, reading.start, tokens_max);
+        }
+        let Self {
+            chat,
+            tools,
+            mut request,
+            names,
+            ..
+        } = self;
+        request.prompt = Prompt::Chat(chat);
+        let is_parallel = tools.as_ref().is_none_or(|tools| tools.is_parallel);
+        let tools = tools.as_ref().map(|tools| &tools.tools);
+        let streams = OutputStreams::submit(&app.engine, vec![request], caller, log).await;
+        let streams = streams.map_err(|error| names.submit_error(error, &grammar_field, tools))?;
+        let parser = || Some(format?.parser(&reading.as_ref()?.prompt_end, tools));
+        Ok(Answers::new(streams, parser, is_parallel, grammar_field))
+    }
+
+    /// Tokens that end the reasoning are not sampled and have no log probabilities, so that those of
+    /// later tokens could not be told apart.
+    fn check_logprobs(&self) -> Result<(), ApiError> {
+        if self.request.logprobs.is_none() || self.reasoning.tokens_max.is_none() {
+            return Ok(());
+        }
+        let field = self.names.reasoning_tokens_max;
+        let message = format!("`{field}` is not supported with log probabilities");
+        Err(ApiError::unprocessable(field, message))
+    }
+
+    /// Adds the tools and the settings of reasoning to what the template gets.
+    fn complete_chat(&mut self, format: Option<&AnswerFormat>) -> Result<(), ApiError> {
+        self.reasoning.apply(&mut self.chat.variables, self.names)?;
+        if self.output_format.is_some() {
+            Reasoning::turn_off(&mut self.chat.variables);
+        }
+        match format {
+            Some(format) if !format.template_knows_tools() => {
+                let tools = self.tools.as_ref().map(|tools| &tools.tools);
+                tools_as_text::write(&mut self.chat, format, tools);
+            }
+            _ => {
+                let tools = self.tools.as_ref().map(CallableTools::variable);
+                let variable = tools.map(|tools| ("tools".to_owned(), tools));
+                self.chat.variables.extend(variable);
+            }
+        }
+        Ok(())
+    }
+
+    /// How the outputs are read; `None` if all of an output is its text. That is so where the text
+    /// is held to a form from its first token on.
+    fn reading(&self, app: &App) -> Option<Reading> {
+        let format = app.format.as_ref()?;
+        let template = app.engine.text()?.template()?;
+        let is_text = match &self.tools {
+            Some(_) => false,
+            None => self.output_format.is_some() || format.reasoning_marks().is_none(),
+        };
+        (!is_text).then(|| {
+            let prompt_end = prompt_end(template, &self.chat);
+            Reading {
+                start: format.reasoning_start(&prompt_end),
+                prompt_end,
+            }
+        })
+    }
+
+    /// Sets the grammar of the output, and returns the field that it comes from.
+    fn set_grammar(
+        &mut self,
+        format: Option<&AnswerFormat>,
+        reading: Option<&Reading>,
+    ) -> Result<String, ApiError> {
+        let names = self.names;
+        let output_format = self.output_format.take();
+        let (Some(tools), Some(format)) = (&self.tools, format) else {
+            self.request.grammar = output_format;
+            return Ok(names.output_format.to_owned());
+        };
+        if output_format.is_some() && !tools.is_call_required() {
+            let message = format!(
+                "`{}` cannot be held together with `{}` that the model may call or not; expected \
+                 one of them, or a `{}` that requires a call or forbids it",
+                names.output_format, names.tools, names.tool_choice
+            );
+            return Err(ApiError::unprocessable(names.output_format, message));
+        }
+        let start = reading.map_or(ReasoningStart::Absent, |reading| reading.start);
+        let grammar = format.grammar(&tools.tools, &tools.choice, tools.is_parallel, start);
+        self.request.grammar = grammar.map_err(|error| names.tool_error(&error))?;
+        Ok(names.tools.to_owned())
+    }
+}
+
+/// The budget of the reasoning, by which the engine counts it as well. `None` if there is none, or
+/// if the vocabulary cannot spell its marks.
+fn budget(
+    text: &TextCodec,
+    format: &AnswerFormat,
+    start: ReasoningStart,
+    tokens_max: Option<usize>,
+) -> Option<ReasoningBudget> {
+    let marks = format.reasoning_marks()?;
+    if start == ReasoningStart::Absent {
+        return None;
+    }
+    let spell = |mark: &str| text.encode_continuation(mark).ok();
+    Some(ReasoningBudget {
+        open: spell(&marks.open)?,
+        close: spell(&marks.close)?,
+        is_open: start == ReasoningStart::Open,
+        tokens_max: tokens_max.unwrap_or(usize::MAX),
+    })
+}

@@ -1,0 +1,100 @@
+//! An answer's events, collected.
+
+use super::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken};
+use crate::error::ApiError;
+
+/// A complete answer.
+#[derive(Debug, Default)]
+pub(crate) struct WholeAnswer {
+    /// Its parts in the order in which they were generated.
+    pub(crate) items: Vec<AnswerItem>,
+    /// Log probabilities, where the request asks for them: one for each token.
+    pub(crate) logprobs: Vec<ScoredToken>,
+    /// Why it ended; `None` before its end.
+    pub(crate) end: Option<AnswerEnd>,
+}
+
+/// A part of an answer. Two parts of the same kind of text never follow each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AnswerItem {
+    Reasoning(String),
+    Text(String),
+    Call {
+        id: String,
+        name: String,
+        /// JSON, unless the answer's greatest length cut it off.
+        arguments: String,
+    },
+}
+
+impl WholeAnswer {
+    /// Adds the next piece.
+    pub(crate) fn push(&mut self, piece: AnswerPiece, logprobs: Vec<ScoredToken>) {
+        self.logprobs.extend(logprobs);
+        match (piece, self.items.last_mut()) {
+            (AnswerPiece::Reasoning(more), Some(AnswerItem::Reasoning(text)))
+            | (AnswerPiece::Text(more), Some(AnswerItem::Text(text)))
+            | (
+                AnswerPiece::CallArguments { json: more, .. },
+                Some(AnswerItem::Call {
+                    arguments: text, ..
+                }),
+            ) => text.push_str(&more),
+            (AnswerPiece::Reasoning(text), _) => self.items.push(AnswerItem::Reasoning(text)),
+            (AnswerPiece::Text(text), _) => {
+                if !text.is_empty() {
+                    self.items.push(AnswerItem::Text(text));
+                }
+            }
+            (AnswerPiece::CallStarted { id, name, .. }, _) => self.items.push(AnswerItem::Call {
+                id,
+                name,
+                arguments: String::new(),
+            }),
+            (AnswerPiece::CallArguments { .. } | AnswerPiece::CallEnded { .. }, _) => {}
+        }
+    }
+
+    /// All of its text.
+    pub(crate) fn text(&self) -> String {
+        let texts = self.items.iter().filter_map(|item| match item {
+            AnswerItem::Text(text) => Some(text.as_str()),
+            _ => None,
+        });
+        texts.collect()
+    }
+
+    /// All of its reasoning.
+    pub(crate) fn reasoning(&self) -> String {
+        let texts = self.items.iter().filter_map(|item| match item {
+            AnswerItem::Reasoning(text) => Some(text.as_str()),
+            _ => None,
+        });
+        texts.collect()
+    }
+}
+
+impl Answers {
+    /// Waits for all answers.
+    ///
+    /// # Errors
+    ///
+    /// The first answer that fails; the others are cancelled when `self` is dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: the answers so far are lost.
+    pub(crate) async fn whole(&mut self) -> Result<Vec<WholeAnswer>, ApiError> {
+        let mut answers: Vec<WholeAnswer> = Vec::new();
+        answers.resize_with(self.count(), WholeAnswer::default);
+        while let Some((number, event)) = self.next().await {
+            match event {
+                AnswerEvent::Prefilled(_) => {}
+                AnswerEvent::Piece { piece, logprobs } => answers[number].push(piece, logprobs),
+                AnswerEvent::Ended { end, .. } => answers[number].end = Some(end),
+                AnswerEvent::Failed(error) => return Err(error),
+            }
+        }
+        Ok(answers)
+    }
+}

@@ -1,0 +1,78 @@
+//! The fields of a conversation, as an internal request.
+
+use std::collections::BTreeMap;
+
+use motet::Request;
+use motet::text::Chat;
+
+use super::message::ChatMessage;
+use super::tools::{ChatTool, ChatToolChoice};
+use crate::app::App;
+use crate::body::fields::fields;
+use crate::body::json::Json;
+use crate::conversation::{
+    CallableTools, ConversationRequest, Effort, FieldNames, History, Reasoning,
+};
+use crate::error::ApiError;
+
+fields! {
+    /// The fields of a conversation: messages, and further inputs of the chat template.
+    pub(crate) struct Conversation {
+        #[schemars(required, length(min = 1))]
+        messages: Option<Vec<ChatMessage>>,
+        /// Functions that the model may call; they reach it through its chat template
+        tools: Option<Vec<ChatTool>>,
+        /// Whether and what the model must call: `auto` by default, a call of any tool if `required`
+        tool_choice: Option<ChatToolChoice>,
+        /// How much the model reasons, as far as its chat template can say so. `none` turns the reasoning off where the template can
+        reasoning_effort: Option<Effort>,
+        /// Variables of the chat template, such as `enable_thinking`
+        chat_template_kwargs: Option<BTreeMap<String, Json>>,
+    }
+}
+
+const NAMES: &FieldNames = &FieldNames::CHAT;
+
+impl Conversation {
+    /// The conversation in the template's form.
+    pub(crate) fn chat(self, app: &App) -> Result<Chat, ApiError> {
+        self.request(app, Request::default(), true)?.into_chat(app)
+    }
+
+    /// The conversation as an internal request with these settings.
+    pub(super) fn request(
+        self,
+        app: &App,
+        mut request: Request,
+        is_parallel: bool,
+    ) -> Result<ConversationRequest, ApiError> {
+        let messages = self.messages.unwrap_or_default();
+        if messages.is_empty() {
+            let message = "`messages` is empty or missing; expected at least one";
+            return Err(ApiError::field("messages", message));
+        }
+        let mut history = History::default();
+        let messages = (0..).zip(messages);
+        let messages =
+            messages.map(|(number, chat_message)| chat_message.message(number, &mut history));
+        let mut chat = Chat::from(messages.collect::<Result<Vec<_>, _>>()?);
+        chat.with_special_tokens = app.conduct.special_tokens_in_messages;
+        let variables = self.chat_template_kwargs.into_iter().flatten();
+        chat.variables = variables.map(|(name, Json(value))| (name, value)).collect();
+        let tools = (0..).zip(self.tools.into_iter().flatten());
+        let tools = tools.map(|(index, tool)| tool.callable(index));
+        let tools = tools.collect::<Result<Vec<_>, _>>()?;
+        let choice = self.tool_choice.unwrap_or_default().choice()?;
+        Ok(ConversationRequest {
+            chat,
+            tools: CallableTools::new(tools, choice, is_parallel, NAMES)?,
+            reasoning: Reasoning {
+                effort: self.reasoning_effort,
+                ..Reasoning::default()
+            },
+            output_format: request.grammar.take(),
+            request,
+            names: NAMES,
+        })
+    }
+}

@@ -1,0 +1,271 @@
+//! Answers of chat completions: messages, and deltas of them.
+
+use motet::TokenId;
+use motet::text::TextCodec;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::conversation::{AnswerItem, AnswerPiece, ScoredToken, WholeAnswer};
+use crate::generate::spelled;
+use crate::openai::answer::Shape;
+
+pub(crate) struct ChatShape;
+
+/// A complete answer to a conversation.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Answered {
+    message: Answer,
+    logprobs: Option<ChatLogprobs>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Answer {
+    #[schemars(extend("const" = ROLE))]
+    role: &'static str,
+    /// `null` if the answer is nothing but calls
+    content: Option<String>,
+    refusal: (),
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    reasoning_content: Option<String>,
+    /// The same as `reasoning_content`, under vLLM's name
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    reasoning: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("minItems" = 1))]
+    tool_calls: Vec<Call>,
+}
+
+/// A complete call.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Call {
+    id: String,
+    #[serde(rename = "type")]
+    #[schemars(extend("const" = FUNCTION))]
+    kind: &'static str,
+    function: Function,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Function {
+    name: String,
+    /// JSON, unless the answer's greatest length cut it off
+    arguments: String,
+}
+
+/// A part of an answer to a conversation.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct AnsweredPart {
+    delta: Delta,
+    logprobs: Option<ChatLogprobs>,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("const" = ROLE))]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    reasoning_content: Option<String>,
+    /// The same as `reasoning_content`, under vLLM's name
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    reasoning: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "[CallDelta; 1]")]
+    tool_calls: Option<[CallDelta; 1]>,
+}
+
+/// A part of a call. The first has its id and its name.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct CallDelta {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("const" = FUNCTION))]
+    kind: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    name: Option<String>,
+    /// More of the JSON
+    arguments: String,
+}
+
+/// The role of all answers.
+const ROLE: &str = "assistant";
+/// The type of all calls.
+const FUNCTION: &str = "function";
+
+/// Log probabilities of tokens, one element for each token of the answer: of its text, its
+/// reasoning and its calls.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ChatLogprobs {
+    content: Vec<SampledToken>,
+    refusal: (),
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SampledToken {
+    #[serde(flatten)]
+    sampled: LikelyToken,
+    top_logprobs: Vec<LikelyToken>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct LikelyToken {
+    token: String,
+    logprob: f64,
+    bytes: Vec<u8>,
+}
+
+impl From<AnswerPiece> for Delta {
+    fn from(piece: AnswerPiece) -> Self {
+        match piece {
+            AnswerPiece::Text(text) => Self {
+                content: Some(text),
+                ..Self::default()
+            },
+            AnswerPiece::Reasoning(text) => Self {
+                reasoning_content: Some(text.clone()),
+                reasoning: Some(text),
+                ..Self::default()
+            },
+            AnswerPiece::CallStarted { index, id, name } => CallDelta {
+                index,
+                id: Some(id),
+                kind: Some(FUNCTION),
+                function: FunctionDelta {
+                    name: Some(name),
+                    arguments: String::new(),
+                },
+            }
+            .into(),
+            AnswerPiece::CallArguments { index, json } => CallDelta {
+                index,
+                id: None,
+                kind: None,
+                function: FunctionDelta {
+                    name: None,
+                    arguments: json,
+                },
+            }
+            .into(),
+            AnswerPiece::CallEnded { .. } => Self::default(),
+        }
+    }
+}
+
+impl From<CallDelta> for Delta {
+    fn from(call: CallDelta) -> Self {
+        Self {
+            tool_calls: Some([call]),
+            ..Self::default()
+        }
+    }
+}
+
+impl From<WholeAnswer> for Answer {
+    fn from(answer: WholeAnswer) -> Self {
+        let content = answer.text();
+        let reasoning = Some(answer.reasoning()).filter(|text| !text.is_empty());
+        let calls = answer.items.into_iter().filter_map(|item| match item {
+            AnswerItem::Call {
+                id,
+                name,
+                arguments,
+            } => Some(Call {
+                id,
+                kind: FUNCTION,
+                function: Function { name, arguments },
+            }),
+            AnswerItem::Reasoning(_) | AnswerItem::Text(_) => None,
+        });
+        let calls: Vec<Call> = calls.collect();
+        let is_only_calls = content.is_empty() && !calls.is_empty();
+        Self {
+            role: ROLE,
+            content: (!is_only_calls).then_some(content),
+            refusal: (),
+            reasoning_content: reasoning.clone(),
+            reasoning,
+            tool_calls: calls,
+        }
+    }
+}
+
+impl Shape for ChatShape {
+    const PREFIX: &'static str = "chatcmpl";
+    const WHOLE: &'static str = "chat.completion";
+    const PART: &'static str = "chat.completion.chunk";
+
+    type Whole = Answered;
+    type Part = AnsweredPart;
+    type Logprobs = ChatLogprobs;
+
+    fn first(&self, _: usize) -> Option<AnsweredPart> {
+        let delta = Delta {
+            role: Some(ROLE),
+            content: Some(String::new()),
+            ..Delta::default()
+        };
+        let logprobs = None;
+        Some(AnsweredPart { delta, logprobs })
+    }
+
+    fn part(&self, piece: AnswerPiece, logprobs: Option<ChatLogprobs>) -> AnsweredPart {
+        let delta = piece.into();
+        AnsweredPart { delta, logprobs }
+    }
+
+    fn last(&self) -> AnsweredPart {
+        let delta = Delta::default();
+        let logprobs = None;
+        AnsweredPart { delta, logprobs }
+    }
+
+    fn whole(&self, _: usize, answer: WholeAnswer, logprobs: Option<ChatLogprobs>) -> Answered {
+        let message = answer.into();
+        Answered { message, logprobs }
+    }
+
+    fn logprobs(&self, text: &TextCodec, sent: &[ScoredToken], _: usize) -> ChatLogprobs {
+        let spell = |token: TokenId, logprob: f32| {
+            let (token, bytes) = spelled(text.tokenizer(), token);
+            LikelyToken {
+                token,
+                logprob: logprob.into(),
+                bytes,
+            }
+        };
+        let content = sent.iter().map(|(token, logprobs)| SampledToken {
+            sampled: spell(*token, logprobs.logprob),
+            top_logprobs: logprobs
+                .top
+                .iter()
+                .map(|(token, logprob)| spell(*token, *logprob))
+                .collect(),
+        });
+        ChatLogprobs {
+            content: content.collect(),
+            refusal: (),
+        }
+    }
+}
