@@ -33,22 +33,18 @@ pub(crate) enum MessageEvent {
 
 /// More of a block.
 #[derive(Debug, Serialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 #[schemars(inline)]
 pub(crate) enum BlockDelta {
-    TextDelta {
-        text: String,
-    },
-    ThinkingDelta {
-        thinking: String,
-    },
-    SignatureDelta {
-        signature: String,
-    },
+    #[serde(rename = "text_delta")]
+    Text { text: String },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: String },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: String },
     /// More of the JSON of a call's input
-    InputJsonDelta {
-        partial_json: String,
-    },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: String },
 }
 
 impl MessageEvent {

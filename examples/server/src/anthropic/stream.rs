@@ -122,7 +122,7 @@ impl Blocks {
                     Some(OpenBlock::Text) => Vec::new(),
                     _ => self.open(OpenBlock::Text, ContentBlock::text()),
                 };
-                events.push(self.delta(BlockDelta::TextDelta { text }));
+                events.push(self.delta(BlockDelta::Text { text }));
                 events
             }
             AnswerPiece::Reasoning(thinking) => {
@@ -136,14 +136,14 @@ impl Blocks {
                 if let Some(OpenBlock::Thinking(digest)) = &mut self.open {
                     digest.update(&thinking);
                 }
-                events.push(self.delta(BlockDelta::ThinkingDelta { thinking }));
+                events.push(self.delta(BlockDelta::Thinking { thinking }));
                 events
             }
             AnswerPiece::CallStarted { id, name, .. } => {
                 self.open(OpenBlock::Call, ContentBlock::call(id, name))
             }
             AnswerPiece::CallArguments { json, .. } => {
-                vec![self.delta(BlockDelta::InputJsonDelta { partial_json: json })]
+                vec![self.delta(BlockDelta::InputJson { partial_json: json })]
             }
             AnswerPiece::CallEnded { .. } => self.close(),
         }
@@ -170,7 +170,7 @@ impl Blocks {
         let mut events = Vec::new();
         if let OpenBlock::Thinking(digest) = open {
             let signature = signature(digest);
-            events.push(self.delta(BlockDelta::SignatureDelta { signature }));
+            events.push(self.delta(BlockDelta::Signature { signature }));
         }
         let index = self.next - 1;
         events.push(MessageEvent::ContentBlockStop { index });

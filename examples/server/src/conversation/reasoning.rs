@@ -84,6 +84,12 @@ impl Reasoning {
         Ok(())
     }
 
+    /// Whether a setting asks for reasoning, be it a variable of the template.
+    pub(super) fn is_asked_for(self, variables: &BTreeMap<String, Value>) -> bool {
+        let is_on = |switch: &str| variables.get(switch) == Some(&json!(true));
+        self.tokens_max.is_some() || SWITCHES.iter().any(|switch| is_on(switch))
+    }
+
     /// Turns the reasoning off where no setting says anything about it: an answer that is held to
     /// a form from its first token on has none.
     pub(super) fn turn_off(variables: &mut BTreeMap<String, Value>) {

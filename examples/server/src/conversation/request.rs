@@ -136,11 +136,23 @@ impl ConversationRequest {
         };
         (!is_text).then(|| {
             let prompt_end = prompt_end(template, &self.chat);
-            Reading {
-                start: format.reasoning_start(&prompt_end),
-                prompt_end,
-            }
+            let start = self.reasoning_start(format.reasoning_start(&prompt_end));
+            Reading { prompt_end, start }
         })
+    }
+
+    /// A call that is required begins at once, unless the prompt has opened the reasoning or a
+    /// setting asks for it.
+    fn reasoning_start(&self, start: ReasoningStart) -> ReasoningStart {
+        let is_call_required = self
+            .tools
+            .as_ref()
+            .is_some_and(CallableTools::is_call_required);
+        let is_asked_for = self.reasoning.is_asked_for(&self.chat.variables);
+        match start {
+            ReasoningStart::Possible if is_call_required && !is_asked_for => ReasoningStart::Absent,
+            start => start,
+        }
     }
 
     /// Sets the grammar of the output, and returns the field that it comes from.

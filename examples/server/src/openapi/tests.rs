@@ -69,7 +69,8 @@ async fn answers_have_the_described_fields_and_no_other() {
     );
     let required = completion["required"].as_array().expect("a list");
     assert!(required.contains(&json!("usage")), "{required:?}");
-    assert!(!document.to_string().contains("\"format\":"));
+    // Formats of numbers, which only Rust knows. A field may have that name.
+    assert!(!document.to_string().contains("\"format\":\""));
 }
 
 /// The router does not list its routes, so the test reads its source.
