@@ -90,7 +90,10 @@ async fn prompt_logprobs_have_the_form_of_vllm() {
         .filter_map(|entry| entry["rank"].as_u64())
         .collect();
     assert_eq!(ranks, [1], "one alternative was asked for");
-    let spelled = server.post("/detokenize", &json!({"tokens": [6]})).await.ok();
+    let spelled = server
+        .post("/detokenize", &json!({"tokens": [6]}))
+        .await
+        .ok();
     assert_eq!(own["decoded_token"], spelled["prompt"]);
     let second = &answer["choices"][1]["prompt_logprobs"];
     assert_eq!(second.as_array().map(Vec::len), Some(2));
@@ -227,7 +230,10 @@ async fn embeddings_of_texts_and_tokens() {
     );
     assert_ne!(vector(&many["data"][0]), first);
 
-    let ab = server.post("/tokenize", &json!({"prompt": "ab"})).await.ok();
+    let ab = server
+        .post("/tokenize", &json!({"prompt": "ab"}))
+        .await
+        .ok();
     let ab = &ab["tokens"];
     let tokens = json!({"input": [ab, [1]], "encoding_format": "base64"});
     let tokens = server.post(EMBEDDINGS, &tokens).await.ok();
