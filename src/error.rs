@@ -226,6 +226,18 @@ pub enum BestOfError {
     Generate(#[from] GenerateError),
 }
 
+/// Why a prompt was not scored or embedded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EvaluateError {
+    /// The request was not taken in.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// Its sequence ended without its result.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+}
+
 /// An error about a field of a request.
 pub(crate) fn field_error(
     field: &'static str,

@@ -89,13 +89,15 @@ fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, Sta
         );
     }
     let text = text_of(&files)?;
+    let pooling = files.pooling()?;
     let outline = MlxModel::outline(&files, &options)?;
     let retained_weights = RetainedWeights::default();
     let load = move || {
         read_all(&files);
         MlxModel::load_reusing(&files, options.clone(), &retained_weights)
     };
-    Ok(crate::Engine::builder(load).outline(outline).text(text))
+    let builder = crate::Engine::builder(load).outline(outline);
+    Ok(builder.text(text).pooling(pooling))
 }
 
 /// Reads all weights once, for their identity. Logs how far it is in every second but the first.

@@ -89,12 +89,15 @@ impl TokenStream {
     /// Dropping the future drops the stream, and so cancels the sequence.
     pub async fn collect(mut self) -> Result<Completion, GenerateError> {
         let (mut tokens, mut text, mut logprobs) = (Vec::new(), String::new(), Vec::new());
+        let (mut prompt_logprobs, mut embedding) = (Vec::new(), None);
         let mut finish = None;
         while let Some(piece) = self.next().await {
             let piece = piece?;
             tokens.extend(piece.token);
             text.push_str(&piece.text);
             logprobs.extend(piece.logprobs);
+            prompt_logprobs.extend(piece.prompt_logprobs);
+            embedding = embedding.or(piece.embedding);
             finish = piece.finish;
         }
         // A caller may have read the last item before.
@@ -106,6 +109,8 @@ impl TokenStream {
             tokens,
             text,
             logprobs,
+            prompt_logprobs,
+            embedding,
             finish,
         })
     }

@@ -95,6 +95,7 @@ fn spec(context_tokens_max: usize) -> ModelSpec {
         name: "one byte a token".to_owned(),
         identity: 0,
         vocab_size: usize::MAX,
+        hidden_size: 0,
         context_tokens_max,
         end_tokens: Vec::new(),
         layer_groups: vec![LayerGroup {

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use super::table::{Last, Table};
 use motet_core::TokenId;
-use motet_core::protocol::{
-    GrammarError, OutputKind, PlannedSpan, SamplerStart, SpanOutput, TokenSampling,
-};
+use motet_core::protocol::{GrammarError, PlannedSpan, SamplerStart, SpanOutput, TokenSampling};
 use motet_model::Model;
 use motet_model::sampling::{SampleInputs, Sampler};
 
@@ -46,7 +44,7 @@ impl<M: Model> Table<M> {
         let mut decided = Vec::new();
         let mut inputs = Vec::with_capacity(spans.len());
         for (index, span) in spans.iter().enumerate() {
-            let OutputKind::Token(token_sampling) = span.output_kind else {
+            let Some(token_sampling) = span.output_kind.token_sampling() else {
                 continue;
             };
             let slot = self.slots.get_mut(&span.slot);
@@ -100,11 +98,11 @@ impl Decided {
     /// Puts the output in the place of the model's.
     fn replace(self, span_output: &mut SpanOutput) {
         match self {
-            Self::Failed(error) => *span_output = SpanOutput::Failed(error),
-            Self::Known => *span_output = SpanOutput::Nothing,
+            Self::Failed(error) => span_output.replace_token(SpanOutput::Failed(error)),
+            Self::Known => span_output.replace_token(SpanOutput::Nothing),
             // A model that samples another token than the only one allowed is not trusted.
             Self::Forced(tokens) if span_output.token() == tokens.first().copied() => {
-                *span_output = SpanOutput::Forced(tokens);
+                span_output.replace_token(SpanOutput::Forced(tokens));
             }
             Self::Forced(_) => {}
         }

@@ -12,8 +12,8 @@ use super::next_action::{NextAction, Progress, next_action};
 use super::sampling::Decided;
 use super::transfer_queue::{DeviceEnd, transfer_queue};
 use motet_core::protocol::{
-    Edit, Failure, Lost, ModelError, OutputKind, PlannedSpan, PlannedTokens, SamplerStart,
-    SpanOutput, WORK_IN_FLIGHT_MAX, Work,
+    Edit, Failure, Lost, ModelError, PlannedSpan, PlannedTokens, SamplerStart, SpanOutput,
+    WORK_IN_FLIGHT_MAX, Work,
 };
 use motet_core::{CopyId, SegmentId, SlotId, TokenId};
 use motet_model::sampling::Sampler;
@@ -501,12 +501,12 @@ impl<M: Model> Table<M> {
             .collect();
         let step = model.submit(&mut spans).map_err(Failure::Step)?;
         for (index, (planned, mut slot)) in planned.iter().zip(slots).enumerate() {
-            slot.last = match planned.output_kind {
-                OutputKind::Token(_) => Last::InFlight {
+            slot.last = match planned.output_kind.token_sampling() {
+                Some(_) => Last::InFlight {
                     work_number: self.works_submitted,
                     span: index,
                 },
-                OutputKind::Nothing | OutputKind::Logits => Last::Nothing,
+                None => Last::Nothing,
             };
             let twin = self.slots.insert(planned.slot, slot);
             assert!(twin.is_none(), "a slot has one span in a step");

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::Engine;
+use super::prompt_output::with_prompt_output;
 use super::tokenize_prompt::TokenizeMode;
 use crate::error::SubmitError;
 use crate::error::field_error;
 use crate::request::{Prompt, Request};
 use motet_core::TokenId;
 use motet_core::cache::shift;
-use motet_core::protocol::ContextLimit;
+use motet_core::protocol::{ContextLimit, PromptOutput};
 
 /// Longest output of a shifting sequence, in contexts. A longer one is presumed endless, and
 /// its slot is needed.
@@ -28,6 +29,16 @@ pub(super) struct Admitted {
     pub(super) turn_end: Option<usize>,
     /// Tokens that were cut from a prompt that was too long.
     pub(super) truncated_tokens: usize,
+    /// What the caller wants of its prompt.
+    pub(super) prompt_output: Option<PromptOutput>,
+}
+
+impl Admitted {
+    /// Returns the number of tokens of the prompt, also of those that are not evaluated.
+    pub(super) fn prompt_tokens(&self) -> usize {
+        let output = self.prompt_output.as_ref();
+        self.tokens.len() + output.map_or(0, PromptOutput::unevaluated_tokens)
+    }
 }
 
 impl Engine {
@@ -35,6 +46,7 @@ impl Engine {
     /// unchanged afterwards, unless the error gives it back.
     pub(super) async fn admit(&self, request: &mut Request) -> Result<Admitted, SubmitError> {
         self.check_limit(request)?;
+        let pooling = self.checked_pooling(request)?;
         if let Prompt::Tokens(tokens) = &request.prompt {
             self.check_fits(tokens.len(), request.at_context_limit)?;
         }
@@ -63,13 +75,15 @@ impl Engine {
             turn_end = None;
         }
         let output_tokens_max = self.output_tokens_max(tokens.len(), request)?;
-        Ok(Admitted {
+        let admitted = Admitted {
             tokens: tokens.into(),
             output_tokens_max,
             restore_points,
             turn_end,
             truncated_tokens,
-        })
+            prompt_output: None,
+        };
+        with_prompt_output(request, pooling, admitted)
     }
 
     /// Returns a fork's tokens; only the scheduler knows how much the fork continues.
@@ -78,6 +92,14 @@ impl Engine {
         request: &mut Request,
         at_limit: ContextLimit,
     ) -> Result<Admitted, SubmitError> {
+        let results = [
+            ("prompt_logprobs", request.prompt_logprobs.is_some()),
+            ("embedding", request.embedding.is_some()),
+        ];
+        if let Some((field, _)) = results.iter().find(|(_, is_set)| *is_set) {
+            let expected = "none: a fork's prompt is computed by its source";
+            return Err(field_error(field, "set, in a fork", expected));
+        }
         if let Prompt::Chat(_) = &request.prompt {
             return Err(field_error(
                 "prompt",
@@ -98,6 +120,7 @@ impl Engine {
             restore_points,
             turn_end: None,
             truncated_tokens: 0,
+            prompt_output: None,
         })
     }
 

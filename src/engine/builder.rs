@@ -33,7 +33,7 @@ use crate::telemetry::Telemetry;
 use motet_core::UserId;
 use motet_core::cache::CacheCore;
 use motet_core::config::{EngineConfig, TextConfig};
-use motet_core::protocol::{ModelError, ModelSpec};
+use motet_core::protocol::{DeclaredPooling, ModelError, ModelSpec};
 use motet_core::recovery::Breaker;
 use motet_model::Model;
 use motet_sync::admission::Admission;
@@ -50,6 +50,7 @@ pub struct EngineBuilder {
     prepare: Prepare,
     outline: Option<ModelSpec>,
     text: Option<TextCodec>,
+    pooling: DeclaredPooling,
     config: EngineConfig,
     pub(super) runtime: EngineRuntime,
 }
@@ -121,6 +122,7 @@ impl EngineBuilder {
             prepare: Box::new(|conditions| Box::pin(prepare(build, conditions))),
             outline: None,
             text: None,
+            pooling: DeclaredPooling::Undeclared,
             config: EngineConfig::default(),
             runtime: EngineRuntime::default(),
         }
@@ -140,6 +142,14 @@ impl EngineBuilder {
     #[must_use]
     pub fn text(mut self, text: TextCodec) -> Self {
         self.text = Some(text);
+        self
+    }
+
+    /// Sets how hidden states become embeddings where a request does not say so.
+    /// `Engine::open` sets what the model's files declare.
+    #[must_use]
+    pub fn pooling(mut self, pooling: DeclaredPooling) -> Self {
+        self.pooling = pooling;
         self
     }
 
@@ -186,7 +196,7 @@ impl EngineBuilder {
             telemetry: Arc::new(Telemetry::new()),
             started_at: Instant::now(),
         };
-        Ok(start.start(prepared, self.text).await)
+        Ok(start.start(prepared, self.text, self.pooling).await)
     }
 }
 
@@ -206,7 +216,12 @@ struct Shared {
 }
 
 impl ActorStart {
-    async fn start(self, mut prepared: Prepared, text: Option<TextCodec>) -> Engine {
+    async fn start(
+        self,
+        mut prepared: Prepared,
+        text: Option<TextCodec>,
+        pooling: DeclaredPooling,
+    ) -> Engine {
         prepared.spec.context_tokens_max = self.config.context_tokens_max(&prepared.spec);
         let spec = prepared.spec.clone();
         let budget = prepared.budget;
@@ -251,6 +266,7 @@ impl ActorStart {
             wakeup: shared.wakeup,
             started_at: self.started_at,
             text,
+            pooling,
             blocking: Blocking::new(config.text.threads, text_limits(&config.text)),
             grammars: Arc::new(Grammars::new(config.grammar.clone())),
             spec,

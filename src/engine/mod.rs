@@ -14,6 +14,7 @@
 //! | `no_text.rs`, `no_grammars.rs` | the same without features `text` and `grammar` |
 //! | `sequence_setup.rs` | admission guard, sequence actor and stream of a request |
 //! | `multi_output.rs` | several outputs of one request |
+//! | `prompt_output.rs` | scores of a prompt's tokens, and embeddings |
 //! | `service.rs` | the engine as a service for `tower` |
 //! | `health.rs` | health, without waiting |
 //! | `cache_control.rs` | warm, pin, clear and flush the cache, and a view of the trie |
@@ -37,6 +38,7 @@ mod health;
 mod injected;
 mod kv_events;
 mod multi_output;
+mod prompt_output;
 mod sampling_setup;
 mod sequence_setup;
 #[cfg(feature = "tower")]
@@ -71,7 +73,7 @@ use crate::request::{CacheUse, Request};
 use crate::stream::TokenStream;
 use crate::telemetry::{EngineStats, Telemetry};
 use motet_core::config::EngineConfig;
-use motet_core::protocol::{ModelError, ModelSpec};
+use motet_core::protocol::{DeclaredPooling, ModelError, ModelSpec};
 use motet_core::{UserId, scheduler};
 use motet_model::Model;
 use motet_sync::admission::Admission;
@@ -122,6 +124,8 @@ struct Inner {
     /// The origin of the engine's clock.
     started_at: Instant,
     text: Option<TextCodec>,
+    /// What the model's files say about pooling, for embeddings.
+    pooling: DeclaredPooling,
     /// Threads that render and tokenise long texts.
     blocking: Blocking,
     grammars: Arc<Grammars>,

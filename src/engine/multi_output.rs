@@ -99,7 +99,8 @@ impl Engine {
             return Err(self.admission_error(error, request));
         }
         let output_tokens_max = admitted.output_tokens_max;
-        let (prompt_tokens, truncated_tokens) = (admitted.tokens.len(), admitted.truncated_tokens);
+        let (prompt_tokens, truncated_tokens) =
+            (admitted.prompt_tokens(), admitted.truncated_tokens);
         let sampling_spec = self.sampling_spec(&mut request).await?;
         let first = self.sequence_setup(&request, admitted, sampling_spec.clone(), first)?;
         let (first, stream) = first.into_parts();
@@ -113,6 +114,7 @@ impl Engine {
                 restore_points: Vec::new(),
                 turn_end: None,
                 truncated_tokens,
+                prompt_output: None,
             };
             let mut sequence_setup = self.sequence_setup(
                 &request,
@@ -177,6 +179,8 @@ mod tests {
             tokens: Vec::new(),
             text: name.into(),
             logprobs: logprobs.collect(),
+            prompt_logprobs: Vec::new(),
+            embedding: None,
             finish: Finish::new(FinishReason::Length, Usage::default()),
         }
     }

@@ -12,7 +12,9 @@ use super::Engine;
 use super::admission::Admitted;
 use super::cache_control::salt;
 use crate::actors::scheduler::Submit;
-use crate::actors::sequence::{AdmissionGuard, PREFILL_PIECES_MAX, Sequence, SequenceArgs};
+use crate::actors::sequence::{
+    AdmissionGuard, PREFILL_PIECES_MAX, PromptResults, Sequence, SequenceArgs,
+};
 use crate::error::field_error;
 use crate::error::{QueueLimit, SubmitError};
 use crate::handle::SequenceHandle;
@@ -126,10 +128,17 @@ impl Engine {
         } else {
             0
         };
-        let pieces_max = self.pieces_max(admitted.output_tokens_max) + prefill_pieces_max;
+        let prompt_results = PromptResults::new(
+            admitted.prompt_output.as_ref(),
+            request.embedding,
+            admitted.tokens.len(),
+        );
+        // The results of a prompt come in one piece.
+        let prompt_pieces_max = prefill_pieces_max + usize::from(admitted.prompt_output.is_some());
+        let pieces_max = self.pieces_max(admitted.output_tokens_max) + prompt_pieces_max;
         let (sender, output) = mpsc::channel(pieces_max);
         let (end_sender, ended) = watch::channel(None);
-        let prompt_tokens = admitted.tokens.len();
+        let prompt_tokens = admitted.prompt_tokens();
         let milestones = Arc::new(Milestones::new());
         let handle = SequenceHandle::new(
             sequence,
@@ -154,6 +163,7 @@ impl Engine {
             prompt_tokens,
             truncated_tokens: admitted.truncated_tokens,
             report_prefill_progress: request.report_prefill_progress,
+            prompt_results,
             reasoning: reasoning.clone().map(ReasoningTracker::new),
             text,
             output: sender,
@@ -268,6 +278,7 @@ impl Engine {
             sequence,
             prompt: admitted.tokens,
             output_tokens_max: admitted.output_tokens_max,
+            prompt_output: admitted.prompt_output,
             sampling: request.sampling,
             // Each output has a grammar walk of its own.
             sampling_spec: sampling_spec.map(|spec| spec.for_one_sequence()),

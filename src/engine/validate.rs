@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::prompt_output::contradictions;
 use crate::error::{SubmitError, field_error};
 use crate::optional::StopStrings;
 use crate::request::{CacheUse, ReasoningBudget, Request};
@@ -24,6 +25,7 @@ impl Request {
     /// Checks every field that needs no model.
     pub(crate) fn validate(&self) -> Result<(), SubmitError> {
         self.validate_output()?;
+        self.validate_prompt_output()?;
         self.validate_sampling()?;
         self.validate_bias()?;
         self.validate_stops()?;
@@ -61,11 +63,12 @@ impl Request {
     }
 
     fn validate_output(&self) -> Result<(), SubmitError> {
+        let has_prompt_output = self.prompt_logprobs.is_some() || self.embedding.is_some();
         check(
-            self.output_tokens_max > 0,
+            self.output_tokens_max > 0 || has_prompt_output,
             "output_tokens_max",
             self.output_tokens_max,
-            "at least 1",
+            "at least 1, or 0 with `prompt_logprobs` or `embedding`",
         )?;
         check(
             self.output_tokens_min <= self.output_tokens_max,
@@ -93,6 +96,20 @@ impl Request {
             alternatives,
             format!("at most {}", Self::LOGPROBS_MAX),
         )
+    }
+
+    fn validate_prompt_output(&self) -> Result<(), SubmitError> {
+        let alternatives = self.prompt_logprobs.unwrap_or_default();
+        check(
+            alternatives <= Self::LOGPROBS_MAX,
+            "prompt_logprobs",
+            alternatives,
+            format!("at most {}", Self::LOGPROBS_MAX),
+        )?;
+        for (field, is_set, expected) in contradictions(self) {
+            check(!is_set, field, "set", expected)?;
+        }
+        Ok(())
     }
 
     fn validate_sampling(&self) -> Result<(), SubmitError> {

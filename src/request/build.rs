@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{CacheUse, NonExhaustive, Prompt, Request};
+use super::{CacheUse, Embedding, NonExhaustive, Prompt, Request};
 #[cfg(feature = "text")]
 use crate::optional::Chat;
 #[cfg(feature = "grammar")]
@@ -60,9 +60,48 @@ impl Request {
             restore_points: Vec::new(),
             turn_end: None,
             cache: CacheUse::Shared,
+            prompt_logprobs: None,
+            prompt_logprobs_from: 0,
+            embedding: None,
             report_prefill_progress: false,
             _non_exhaustive: NonExhaustive::default(),
         }
+    }
+
+    /// Creates a request for the log probabilities of `continuation` after `prompt`. It generates
+    /// nothing. The prompt comes from the cache, but for its last token, where it was computed
+    /// before. See [`Engine::score`](crate::Engine::score).
+    ///
+    /// Tokens of a text are those of [`Engine::tokenize`](crate::Engine::tokenize).
+    #[must_use]
+    pub fn score(prompt: &[TokenId], continuation: &[TokenId]) -> Self {
+        Self::tokens([prompt, continuation].concat())
+            .output_tokens_max(0)
+            .prompt_logprobs(0)
+            .prompt_logprobs_from(prompt.len())
+    }
+
+    /// Returns the log probabilities of the prompt's tokens, and of the `top` likeliest
+    /// alternatives; see [`Request::prompt_logprobs`](field@Request::prompt_logprobs).
+    #[must_use]
+    pub fn prompt_logprobs(mut self, top: usize) -> Self {
+        self.prompt_logprobs = Some(top);
+        self
+    }
+
+    /// Returns those of the prompt's tokens from this offset on.
+    #[must_use]
+    pub fn prompt_logprobs_from(mut self, offset: usize) -> Self {
+        self.prompt_logprobs_from = offset;
+        self
+    }
+
+    /// Returns the prompt's embedding, and generates nothing.
+    #[must_use]
+    pub fn embedding(mut self, embedding: Embedding) -> Self {
+        self.embedding = Some(embedding);
+        self.output_tokens_max = 0;
+        self
     }
 
     /// Sets the maximum number of tokens to generate.

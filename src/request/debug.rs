@@ -34,6 +34,9 @@ impl fmt::Debug for Request {
             restore_points,
             turn_end,
             cache,
+            prompt_logprobs,
+            prompt_logprobs_from,
+            embedding,
             report_prefill_progress,
             _non_exhaustive: _,
         } = self;
@@ -66,6 +69,9 @@ impl fmt::Debug for Request {
             .field("restore_points", restore_points)
             .field("turn_end", turn_end)
             .field("cache", cache)
+            .field("prompt_logprobs", prompt_logprobs)
+            .field("prompt_logprobs_from", prompt_logprobs_from)
+            .field("embedding", embedding)
             .field("report_prefill_progress", report_prefill_progress)
             .finish()
     }

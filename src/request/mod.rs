@@ -22,9 +22,10 @@ use motet_core::protocol::Sampling;
 pub use motet_core::cache::{Miss, MissReason};
 pub use motet_core::protocol::TokenLogprobs;
 pub use motet_core::protocol::{
-    ContextLimit, Finish, FinishReason, Priority, QueuePosition, ReasoningBudget, Usage,
+    ContextLimit, DeclaredPooling, Finish, FinishReason, Pooling, Priority, QueuePosition,
+    ReasoningBudget, Usage,
 };
-pub use output::{Completion, Piece, Prefill};
+pub use output::{Completion, EmbeddingVector, Piece, Prefill, Score};
 pub(crate) use times::Milestones;
 pub use times::SequenceTimes;
 
@@ -60,7 +61,8 @@ pub use times::SequenceTimes;
 pub struct Request {
     /// The prompt to continue.
     pub prompt: Prompt,
-    /// Most tokens to generate; at least 1. Clipped to the space left in the context.
+    /// Most tokens to generate; at least 1, or 0 with `prompt_logprobs` or `embedding`. Clipped
+    /// to the space left in the context.
     pub output_tokens_max: usize,
     /// Number of tokens before which no end token and no stop token is sampled; at most
     /// `output_tokens_max`. Stop strings still end the output earlier.
@@ -138,6 +140,25 @@ pub struct Request {
     /// answer. The next turn can be resumed there, and gives the state up once it has passed it.
     /// A [`Chat`](Prompt::Chat) sets it by itself.
     pub turn_end: Option<usize>,
+    /// Whether to return the log probabilities of the prompt's tokens, and of this many of the
+    /// likeliest alternatives; at most [`LOGPROBS_MAX`](Request::LOGPROBS_MAX). The first token
+    /// has none, because no token comes before it. They come in one piece, before the first
+    /// generated token: [`Piece::prompt_logprobs`]. With `output_tokens_max` = 0 nothing is
+    /// generated.
+    ///
+    /// Each needs a row of the forward pass, which cached state does not give. All tokens from the
+    /// one before [`prompt_logprobs_from`](Request::prompt_logprobs_from) on are therefore
+    /// computed, and only those before come from the cache.
+    #[doc(alias = "echo")]
+    #[doc(alias = "loglikelihood")]
+    pub prompt_logprobs: Option<usize>,
+    /// Offset in the prompt of the first token whose log probability is returned. 0 and 1 are all
+    /// tokens that have one.
+    pub prompt_logprobs_from: usize,
+    /// The prompt's embedding instead of generated tokens: its hidden states after the model's
+    /// last norm, as one vector. `output_tokens_max` is then 0. See
+    /// [`Engine::embed`](crate::Engine::embed).
+    pub embedding: Option<Embedding>,
     /// Whether the stream reports how far the prompt is computed, in pieces without a token: at
     /// most eighteen, see [`Piece::prefill`].
     pub report_prefill_progress: bool,
@@ -150,6 +171,36 @@ pub struct Request {
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NonExhaustive(());
+
+/// How a prompt's hidden states become one vector. The default is as the model's files say, with
+/// all dimensions, of length 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Embedding {
+    /// The pooling; `None` is the one that the model's files declare, or else
+    /// [`Pooling::Last`].
+    ///
+    /// A mean needs the hidden states of all tokens, which are not cached: the whole prompt is
+    /// computed. The last token's state needs only that token, and the cached state of the others.
+    pub pooling: Option<Pooling>,
+    /// Number of leading dimensions to return (Matryoshka embeddings, Kusupati et al. 2022);
+    /// `None` is all, [`ModelSpec::hidden_size`](motet_core::protocol::ModelSpec::hidden_size).
+    pub dimensions: Option<usize>,
+    /// Whether the vector, after it is cut to `dimensions`, is scaled to length 1.
+    pub is_normalized: bool,
+    #[doc(hidden)]
+    pub _non_exhaustive: NonExhaustive,
+}
+
+impl Default for Embedding {
+    fn default() -> Self {
+        Self {
+            pooling: None,
+            dimensions: None,
+            is_normalized: true,
+            _non_exhaustive: NonExhaustive::default(),
+        }
+    }
+}
 
 /// Whether a request uses the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! Pieces and whole outputs.
 
 use motet_core::TokenId;
-use motet_core::protocol::{Finish, TokenLogprobs};
+use motet_core::protocol::{Finish, TokenLogprobs, Usage};
 
 /// An item of a stream: a token with the text that has become certain with it, or the finish.
 ///
@@ -20,6 +20,14 @@ pub struct Piece {
     /// become certain, in the order of the tokens. Log probabilities of held-back text come
     /// with that text. Text that a stop string removes has none.
     pub logprobs: Vec<TokenLogprobs>,
+    /// Log probabilities of the prompt's tokens, where the request [asks for
+    /// them](crate::Request::prompt_logprobs): one for each token from
+    /// [`prompt_logprobs_from`](crate::Request::prompt_logprobs_from) on. The piece has nothing
+    /// else.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
+    /// The prompt's embedding, where the request [asks for it](crate::Request::embedding). The
+    /// piece has nothing else.
+    pub embedding: Option<Vec<f32>>,
     /// How far the prompt is computed, where the request [asks for
     /// it](crate::Request::report_prefill_progress) and there is no token yet.
     pub prefill: Option<Prefill>,
@@ -52,8 +60,55 @@ pub struct Completion {
     /// Log probabilities, where the request asks for them: one for each token, except those
     /// whose text a stop string removed.
     pub logprobs: Vec<TokenLogprobs>,
+    /// Log probabilities of the prompt's tokens, where the request asks for them.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
+    /// The prompt's embedding, where the request asks for it.
+    pub embedding: Option<Vec<f32>>,
     /// How it ended.
     pub finish: Finish,
+}
+
+/// Log probabilities of given tokens: the result of [`Engine::score`](crate::Engine::score).
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Score {
+    /// Those of each token from [`prompt_logprobs_from`](crate::Request::prompt_logprobs_from)
+    /// on.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// The tokens that were used.
+    pub usage: Usage,
+}
+
+/// A prompt's embedding: the result of [`Engine::embed`](crate::Engine::embed).
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct EmbeddingVector {
+    /// The vector.
+    pub numbers: Vec<f32>,
+    /// The tokens that were used.
+    pub usage: Usage,
+}
+
+impl Score {
+    pub(crate) fn new(completion: Completion) -> Self {
+        Self {
+            logprobs: completion.prompt_logprobs,
+            usage: completion.finish.usage,
+        }
+    }
+
+    /// Returns the log probability of all tokens together.
+    #[must_use]
+    pub fn sum(&self) -> f64 {
+        let logprobs = self.logprobs.iter();
+        logprobs.map(|token| f64::from(token.logprob)).sum()
+    }
+}
+
+impl EmbeddingVector {
+    pub(crate) fn new(numbers: Vec<f32>, usage: Usage) -> Self {
+        Self { numbers, usage }
+    }
 }
 
 impl Completion {

@@ -429,6 +429,7 @@ impl System {
             priority: sequence.priority,
             token_time: None,
             ignore_cache: false,
+            reuse_max: None,
         })
     }
 }

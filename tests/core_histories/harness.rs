@@ -314,6 +314,9 @@ impl HistoryHarness {
                     let prompt = self.callers[&sequence].prompt.len();
                     assert!((1..=prompt).contains(&tokens), "{tokens} of {prompt}");
                 }
+                Effect::PromptLogprobs(sequence, ..) | Effect::HiddenSum(sequence, ..) => {
+                    panic!("{sequence} wants no results of its prompt")
+                }
                 Effect::Shifted(sequence, tokens) => {
                     let caller = &self.callers[&sequence];
                     let history = caller.prompt.len() + caller.sent.len();
@@ -612,6 +615,7 @@ pub(crate) fn submission(
     Submission {
         sequence,
         prompt: prompt.into(),
+        prompt_output: None,
         output_tokens_max: caller.output_tokens_max,
         sampling: caller.sampling,
         sampling_spec: caller.grammar.map(|seed| PaperGrammar::spec(seed, oracle)),

@@ -17,6 +17,7 @@ mod restore_points;
 mod reuse;
 mod rewind;
 mod scheduling;
+mod scores;
 mod special_tokens;
 mod starting;
 mod watching;

@@ -324,6 +324,7 @@ fn cache_prompt(core: &mut CacheCore, sequence: u64, tokens: &[u32]) {
         priority: 0,
         token_time: None,
         ignore_cache: false,
+        reuse_max: None,
     });
     let close = Message::Close {
         sequence,

@@ -19,6 +19,7 @@ mod pages;
 mod recorder;
 mod rejections;
 mod routers;
+mod scores;
 mod shift;
 mod streams;
 mod ten_lines;
@@ -38,7 +39,7 @@ const GUIDE: &str = include_str!("../../docs/embedding.md");
 const SHOWN_UP_TO: &str = "\n// The guide shows what stands above.\n";
 
 /// In the order of the guide.
-const BLOCKS: [(&str, &str); 20] = [
+const BLOCKS: [(&str, &str); 21] = [
     ("ten_lines.rs", include_str!("ten_lines.rs")),
     ("oracle.rs", include_str!("oracle.rs")),
     ("configuration.rs", include_str!("configuration.rs")),
@@ -46,6 +47,7 @@ const BLOCKS: [(&str, &str); 20] = [
     ("handles.rs", include_str!("handles.rs")),
     ("grammar.rs", include_str!("grammar.rs")),
     ("forks.rs", include_str!("forks.rs")),
+    ("scores.rs", include_str!("scores.rs")),
     ("shift.rs", include_str!("shift.rs")),
     ("rejections.rs", include_str!("rejections.rs")),
     ("layers.rs", include_str!("layers.rs")),

@@ -3,7 +3,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use motet::TokenId;
-use motet::model::sampling::SampleInputs;
+use motet::model::sampling::{SampleInputs, prompt_logprobs};
 use motet::model::{
     DeviceMemory, Model, ModelError, ModelSpec, NoPacker, OutputKind, Segment, SegmentSize, Span,
     SpanOutput, Tail, TokenSource, preconditions,
@@ -99,6 +99,16 @@ impl Model for Table {
                     to_sample.push((index, self.logits(last)));
                     SpanOutput::Nothing
                 }
+                OutputKind::PromptLogprobs(ref wanted) => {
+                    if wanted.token.is_some() {
+                        let last = *tokens.last().expect("a span has tokens");
+                        to_sample.push((index, self.logits(last)));
+                    }
+                    let logits: Vec<f32> = rows.skip(wanted.first).flatten().collect();
+                    let logprobs = prompt_logprobs(&logits, self.spec.vocab_size, wanted);
+                    SpanOutput::PromptLogprobs(logprobs, None)
+                }
+                OutputKind::HiddenSum(_) => unreachable!("`hidden_size` is 0"),
             });
             span.tail.tokens.extend(tokens);
         }
@@ -107,7 +117,11 @@ impl Model for Table {
 
     fn sample(&mut self, step: &mut InFlight, inputs: Vec<SampleInputs>) -> Result<(), ModelError> {
         for ((index, row), inputs) in step.to_sample.drain(..).zip(inputs) {
-            step.outputs[index] = inputs.from_logits(&row).into();
+            let sampled = SpanOutput::from(inputs.from_logits(&row));
+            match &mut step.outputs[index] {
+                SpanOutput::PromptLogprobs(_, token) => *token = Some(Box::new(sampled)),
+                output => *output = sampled,
+            }
         }
         Ok(())
     }
@@ -189,6 +203,7 @@ fn spec() -> ModelSpec {
     ModelSpec {
         name: "a table".into(),
         vocab_size: 10,
+        hidden_size: 0,
         identity: 1,
         context_tokens_max: 256,
         end_tokens: Vec::new(),

@@ -18,7 +18,8 @@ pub(crate) struct Fixture {
     /// Positions of `logits`.
     pub(crate) rows: Vec<usize>,
     logits: String,
-    residual_rows: Vec<usize>,
+    /// Positions of the residual stream.
+    pub(crate) residual_rows: Vec<usize>,
     residual_stream: Vec<String>,
     /// The greedy continuation, and by how much each token's logit exceeds the second.
     pub(crate) greedy: Vec<u32>,
@@ -158,7 +159,7 @@ fn in_rows(numbers: &[f32], rows: usize) -> Vec<Vec<f32>> {
 }
 
 /// Little-endian f32 in base64.
-fn floats(text: &str) -> Vec<f32> {
+pub(crate) fn floats(text: &str) -> Vec<f32> {
     let bytes = base64(text);
     let chunks = bytes.chunks_exact(4);
     assert!(chunks.remainder().is_empty(), "whole numbers");

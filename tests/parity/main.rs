@@ -26,6 +26,8 @@ mod hybrid_reuse;
 mod killable;
 #[cfg(feature = "mlx")]
 mod logits;
+#[cfg(feature = "mlx")]
+mod pooled;
 #[path = "../common/scratch.rs"]
 mod scratch;
 #[cfg(feature = "mlx")]

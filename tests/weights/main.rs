@@ -12,6 +12,7 @@ mod folder;
 mod gguf;
 mod hostile;
 mod metadata;
+mod pooling;
 #[path = "../common/quantised.rs"]
 mod quantised;
 mod quantised_folders;

@@ -94,6 +94,7 @@ fn spec() -> ModelSpec {
         name: "a model with full attention".into(),
         identity: 0,
         vocab_size: VOCAB_SIZE as usize,
+        hidden_size: 0,
         context_tokens_max: 1 << 20,
         end_tokens: Vec::new(),
         layer_groups: vec![LayerGroup {

@@ -32,7 +32,7 @@ pub use attend::{
 };
 pub use gated::Activation;
 pub use int8::Arithmetic;
-pub use sample::sample_rows;
+pub use sample::{sample_rows, score_rows};
 pub use simd::InstructionSet;
 pub use weights::{Rows, Storage};
 

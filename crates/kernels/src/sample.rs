@@ -1,5 +1,5 @@
 //! Sampling of tokens: greedy, or by top-k, temperature, top-p and min-p, with log
-//! probabilities.
+//! probabilities; and log probabilities of tokens that are known.
 //!
 //! The results are those of [`sampling`](motet_model::sampling). Here its passes over whole
 //! rows run on vectors, with operations that every instruction set rounds alike, and with sums
@@ -11,9 +11,17 @@ use std::f32::consts::LOG2_E;
 
 use super::pool::Pool;
 use super::simd::{InstructionSet, Job, Simd, dispatch_on};
+use motet_core::TokenId;
+use motet_core::protocol::TokenLogprobs;
 use motet_model::sampling::rows::exponential::{COEFFICIENTS, LN_2_HIGH, LN_2_LOW, NOTHING, ROUND};
 use motet_model::sampling::rows::{BLOCK, LANES, RUN, RowOperations, RowReader, finish};
-use motet_model::sampling::{SampleInputs, Sampled};
+use motet_model::sampling::{SampleInputs, Sampled, logprobs_with};
+
+thread_local! {
+    /// Holds two rows of the largest vocabulary that the thread has sampled from.
+    static READER: RefCell<RowReader<Vectors>> =
+        RefCell::new(RowReader::new(Vectors(InstructionSet::best())));
+}
 
 /// Samples each of `rows_to_sample` from its row of `logits` (`[rows, vocab]`). Returns exactly
 /// the tokens and log probabilities of [`SampleInputs::from_logits`].
@@ -36,11 +44,6 @@ fn sample_rows_on(
     vocab: usize,
     rows_to_sample: &[(u32, SampleInputs)],
 ) -> Vec<Sampled> {
-    thread_local! {
-        /// Holds two rows of the largest vocabulary that the thread has sampled from.
-        static READER: RefCell<RowReader<Vectors>> =
-            RefCell::new(RowReader::new(Vectors(InstructionSet::best())));
-    }
     let mut sampled: Vec<Option<Sampled>> = vec![None; rows_to_sample.len()];
     pool.for_each_chunk([&mut sampled], [1], |index, [sampled]| {
         let (row, sample_inputs) = &rows_to_sample[index];
@@ -50,6 +53,31 @@ fn sample_rows_on(
     let sampled = sampled.into_iter();
     sampled
         .map(|sampled| sampled.expect("every row was sampled"))
+        .collect()
+}
+
+/// The log probability of each row's token and of so many of the likeliest, for the rows of
+/// `logits` (`[rows, vocab]`) in their order. Returns exactly those of
+/// [`logprobs_of`](motet_model::sampling::logprobs_of).
+///
+/// # Panics
+///
+/// When there are more targets than rows, or a token is outside the vocabulary.
+#[must_use]
+pub fn score_rows(
+    logits: &[f32],
+    vocab: usize,
+    targets: &[(TokenId, usize)],
+) -> Vec<TokenLogprobs> {
+    let mut scored: Vec<Option<TokenLogprobs>> = vec![None; targets.len()];
+    Pool::global().for_each_chunk([&mut scored], [1], |index, [scored]| {
+        let (token, top) = targets[index];
+        let row = &logits[index * vocab..][..vocab];
+        scored[0] = READER.with_borrow_mut(|reader| logprobs_with(reader, row, token, top));
+    });
+    let scored = scored.into_iter();
+    scored
+        .map(|logprobs| logprobs.expect("a target is a token of the vocabulary"))
         .collect()
 }
 
@@ -345,6 +373,21 @@ mod tests {
                 prop_assert_eq!(seen(&found.collect::<Vec<_>>()), seen(&expected), "{:?}", set);
             }
         }
+    }
+
+    #[test]
+    fn scored_rows_match_the_definition() {
+        let vocab = 301;
+        let logits: Vec<f32> = (0..7 * vocab)
+            .map(|i| (0.37 * i as f32).sin() * 9.0)
+            .collect();
+        let targets: Vec<(u32, usize)> = (0..7).map(|row| (43 * row, row as usize % 4)).collect();
+        let found = score_rows(&logits, vocab, &targets);
+        let rows = logits.chunks(vocab).zip(&targets);
+        let expected = rows.map(|(row, (token, top))| {
+            motet_model::sampling::logprobs_of(row, *token, *top).expect("in the vocabulary")
+        });
+        assert_eq!(found, expected.collect::<Vec<_>>());
     }
 
     #[test]

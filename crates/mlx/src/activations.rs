@@ -28,7 +28,8 @@ pub(super) fn layer_bytes_per_row_max(blueprint: &Blueprint, kernels: bool) -> u
 }
 
 /// Upper bound on the bytes of a step's widest arrays that are alive at once, for each row: the
-/// residual stream and its norm, a mixer's projections and output; an MLP's; the logits.
+/// residual stream and its norm, a mixer's projections and output; an MLP's; the logits, which
+/// may be wanted of every row.
 pub(super) fn scratch_bytes_per_row(blueprint: &Blueprint, kernels: bool) -> usize {
     let hidden = blueprint.stem.hidden_size;
     let layers = || blueprint.layers.iter();

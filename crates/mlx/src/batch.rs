@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use super::MlxModel;
 use super::groups::{KvShape, LayerGroups};
 use super::ops::concatenate;
+use super::prompt_logprobs::Target;
 use super::segment::{KvPart, MlxSegment};
 use super::state::State;
 use motet_core::TokenId;
@@ -29,6 +30,12 @@ pub(super) struct Batch {
     pub(super) kv: Vec<KvBatch>,
     /// Rows whose logits are needed, ascending.
     pub(super) output_rows: Vec<u32>,
+    /// Rows that give the log probability of a known token, ascending; none is an output row.
+    pub(super) scored_rows: Vec<u32>,
+    /// Their tokens.
+    pub(super) targets: Vec<Target>,
+    /// Rows whose hidden states are needed, ascending; none is an output row.
+    pub(super) hidden_rows: Vec<u32>,
 }
 
 /// Rows whose tokens the previous step samples.
@@ -86,6 +93,9 @@ impl Batch {
             spans: Vec::with_capacity(spans.len()),
             kv: Vec::with_capacity(groups.kv.len()),
             output_rows: Vec::new(),
+            scored_rows: Vec::new(),
+            targets: Vec::new(),
+            hidden_rows: Vec::new(),
         };
         for span in spans {
             batch.push(span);
@@ -100,6 +110,13 @@ impl Batch {
     /// Rows in all spans together.
     pub(super) fn rows(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// All rows that need a result of the last layer: output rows, then scored rows, then hidden
+    /// rows.
+    pub(super) fn last_rows(&self) -> Vec<u32> {
+        let rows = [&self.output_rows[..], &self.scored_rows, &self.hidden_rows];
+        rows.concat()
     }
 
     /// The token of every row, `[rows]`.
@@ -127,10 +144,26 @@ impl Batch {
         let path_tokens: usize = span.path.iter().map(|segment| segment.tokens()).sum();
         let start = path_tokens + span.tail.tokens();
         let rows = self.rows()..self.rows() + span.tokens.count();
-        match span.output_kind {
+        let first = rows.start as u32;
+        match &span.output_kind {
             OutputKind::Nothing => {}
             OutputKind::Token(_) => self.output_rows.push(rows.end as u32 - 1),
-            OutputKind::Logits => self.output_rows.extend(rows.start as u32..rows.end as u32),
+            OutputKind::Logits => self.output_rows.extend(first..rows.end as u32),
+            OutputKind::PromptLogprobs(scored) => {
+                let first = first + scored.first as u32;
+                let end = first + scored.targets.len() as u32;
+                self.scored_rows.extend(first..end);
+                let targets = scored.targets.iter();
+                self.targets
+                    .extend(targets.map(|token| (*token, scored.top)));
+                if scored.token.is_some() {
+                    self.output_rows.push(rows.end as u32 - 1);
+                }
+            }
+            OutputKind::HiddenSum(hidden) => {
+                let in_batch = first + hidden.start as u32..first + hidden.end as u32;
+                self.hidden_rows.extend(in_batch);
+            }
         }
         match span.tokens {
             TokenSource::Known(tokens) => self.tokens.extend_from_slice(tokens),

@@ -9,17 +9,60 @@ use super::tail::TailWrites;
 
 /// Layers from tokens to logits.
 pub(super) trait Decoder {
-    /// Runs all layers over the batch and writes the new state to `tails`. Returns the logits
-    /// of the output rows, `[output_rows, vocab]` in single precision, if there are any. If
-    /// `eager`, the device may start on the graph while it is built; otherwise nothing is
-    /// submitted yet.
+    /// Runs all layers over the batch and writes the new state to `tails`. If `eager`, the
+    /// device may start on the graph while it is built; otherwise nothing is submitted yet.
     fn forward(
         &self,
         batch: &Batch,
         tails: &mut TailWrites,
         eager: bool,
-    ) -> Result<Option<Array>, Exception>;
+    ) -> Result<LastRows, Exception>;
+
+    /// The logits of rows of [`LastRows::states`], `[rows, vocab]` in single precision.
+    fn logits(&self, states: &Array) -> Result<Array, Exception>;
+
+    /// The factor by which those states differ from the model's hidden states.
+    fn state_scale(&self) -> f32;
 
     /// The rotary embeddings of a layer's keys. `None` if the layer has none.
     fn rotary(&self, layer: usize) -> Option<&Rotary>;
+}
+
+/// What the layers give for the rows that need a result.
+#[derive(Debug, Default)]
+pub(super) struct LastRows {
+    /// The logits of the batch's output rows, `[output rows, vocab]` in single precision, if
+    /// there are any.
+    pub(super) logits: Option<Array>,
+    /// The states before the output head of its scored rows and then of its hidden rows,
+    /// `[rows, hidden]`, if there are any.
+    pub(super) states: Option<Array>,
+}
+
+impl LastRows {
+    /// Splits the states before the output head of all rows that need a result, in the order of
+    /// [`Batch::last_rows`], and computes logits where they are needed.
+    pub(super) fn new(
+        decoder: &(impl Decoder + ?Sized),
+        batch: &Batch,
+        states: Array,
+    ) -> Result<Self, Exception> {
+        let (logit_rows, rows) = (batch.output_rows.len() as i32, states.dim(0));
+        let width = states.dim(1);
+        let part = |from, to| super::ops::slice(&states, [from, 0], [to, width]);
+        Ok(match logit_rows {
+            0 => Self {
+                logits: None,
+                states: Some(states),
+            },
+            all if all == rows => Self {
+                logits: Some(decoder.logits(&states)?),
+                states: None,
+            },
+            _ => Self {
+                logits: Some(decoder.logits(&part(0, logit_rows)?)?),
+                states: Some(part(logit_rows, rows)?),
+            },
+        })
+    }
 }

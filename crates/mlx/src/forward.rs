@@ -9,7 +9,7 @@ use mlx_rs::{Array, transforms};
 use super::attention::Attentions;
 use super::batch::Batch;
 use super::blocks::MixerStep;
-use super::decoder::Decoder;
+use super::decoder::{Decoder, LastRows};
 use super::kernel_ops::layer_end::{self, LayerEnd};
 use super::layers::{LayerWeights, Weights};
 use super::ops::{Ops, kernel_activation};
@@ -46,10 +46,11 @@ impl Decoder for Network {
         batch: &Batch,
         tails: &mut TailWrites,
         eager: bool,
-    ) -> Result<Option<Array>, Exception> {
+    ) -> Result<LastRows, Exception> {
         let plans = self.attentions.plan(batch);
         let tokens = batch.token_array()?;
         let mut queued = Queue::new(self, batch);
+        let last_rows = batch.last_rows();
         let weights = &self.weights;
         let mut x = self.embed(&tokens)?;
         let mut normed = self.norm_first(&x)?;
@@ -66,11 +67,11 @@ impl Decoder for Network {
             let mixed = layer.mixer.mix(&mut step, index, &normed)?;
             let mut mixed = mixed.as_dtype(x.dtype())?;
             if index + 1 == weights.layers.len() {
-                if batch.output_rows.is_empty() {
-                    return Ok(None);
+                if last_rows.is_empty() {
+                    return Ok(LastRows::default());
                 }
-                mixed = output_rows(batch, mixed)?;
-                x = output_rows(batch, x)?;
+                mixed = taken_rows(batch, &last_rows, mixed)?;
+                x = taken_rows(batch, &last_rows, x)?;
             }
             (x, normed) = self.end_layer(index, layer, &x, &mixed)?;
             if eager && index % LAYERS_AHEAD == LAYERS_AHEAD - 1 {
@@ -78,11 +79,20 @@ impl Decoder for Network {
                 queued.push(&x)?;
             }
         }
-        let logits = weights.head().apply(&normed, &self.ops)?.as_type::<f32>()?;
+        LastRows::new(self, batch, normed)
+    }
+
+    fn logits(&self, states: &Array) -> Result<Array, Exception> {
+        let head = self.weights.head();
+        let logits = head.apply(states, &self.ops)?.as_type::<f32>()?;
         match self.stem.logit_softcap {
-            Some(cap) => self.ops.softcap(&logits, cap).map(Some),
-            None => Ok(Some(logits)),
+            Some(cap) => self.ops.softcap(&logits, cap),
+            None => Ok(logits),
         }
+    }
+
+    fn state_scale(&self) -> f32 {
+        self.stem.logit_scale
     }
 
     fn rotary(&self, layer: usize) -> Option<&Rotary> {
@@ -211,12 +221,12 @@ impl Queue {
     }
 }
 
-/// The output rows of `[rows, ..]`.
-fn output_rows(batch: &Batch, rows: Array) -> Result<Array, Exception> {
-    if batch.output_rows.len() == batch.rows() {
+/// These rows, each at most once, of the batch's `[rows, ..]`.
+fn taken_rows(batch: &Batch, taken: &[u32], rows: Array) -> Result<Array, Exception> {
+    if taken.len() == batch.rows() && taken.is_sorted() {
         Ok(rows)
     } else {
-        let indices = Array::from_slice(&batch.output_rows, &[batch.output_rows.len() as i32]);
+        let indices = Array::from_slice(taken, &[taken.len() as i32]);
         take_axis(rows, indices, 0)
     }
 }

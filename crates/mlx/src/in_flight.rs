@@ -8,6 +8,7 @@ use mlx_rs::{Array, Stream, transforms};
 use super::batch::Batch;
 use super::bridge::{self, Failures};
 use super::profile::{self, Op};
+use super::prompt_logprobs::PromptLogprobs;
 use super::sample::{self, Tokens};
 use crate::error::MlxError;
 use motet_core::protocol::{ModelError, OutputKind, SpanOutput};
@@ -17,9 +18,7 @@ use motet_model::sampling::SampleInputs;
 #[derive(Debug)]
 pub struct MlxInFlightStep {
     spans: Vec<OutputRows>,
-    /// `[output rows, vocab]`, where any logits are needed. None once tokens are sampled from
-    /// all of them.
-    logits: Option<Array>,
+    results: StepResults,
     /// Arrays whose evaluation writes the tails.
     pending: Vec<Array>,
     tokens: Option<Tokens>,
@@ -31,6 +30,20 @@ pub struct MlxInFlightStep {
     _steps_in_flight: Rc<()>,
 }
 
+/// The results of a step's last rows, but for the sampled tokens.
+#[derive(Debug, Default)]
+pub(super) struct StepResults {
+    /// `[output rows, vocab]`, where any logits are needed. None once tokens are sampled from
+    /// all of them.
+    pub(super) logits: Option<Array>,
+    /// Log probabilities of all targets.
+    pub(super) prompt_logprobs: Option<PromptLogprobs>,
+    /// `[hidden rows, hidden]`, in single precision.
+    pub(super) hidden: Option<Array>,
+    /// The factor of these hidden states.
+    pub(super) state_scale: f32,
+}
+
 /// The output that a span needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OutputRows {
@@ -39,6 +52,20 @@ enum OutputRows {
     Token(usize),
     /// A first row of the logits and a number of rows.
     Rows(usize, usize),
+    /// Log probabilities of so many targets, and a token sampled from this row of the logits.
+    Scored(usize, Option<usize>),
+    /// The sum of so many hidden rows.
+    Hidden(usize),
+}
+
+impl OutputRows {
+    /// The row of the logits that a token is sampled from.
+    fn sampled(&self) -> Option<usize> {
+        match self {
+            Self::Token(row) | Self::Scored(_, Some(row)) => Some(*row),
+            Self::Nothing | Self::Rows(..) | Self::Scored(_, None) | Self::Hidden(_) => None,
+        }
+    }
 }
 
 impl MlxInFlightStep {
@@ -46,7 +73,7 @@ impl MlxInFlightStep {
     pub(super) fn new(
         batch: &Batch,
         output_kinds: &[OutputKind],
-        logits: Option<Array>,
+        results: StepResults,
         pending: Vec<Array>,
         failures: Failures,
         steps_in_flight: Rc<()>,
@@ -64,6 +91,11 @@ impl MlxInFlightStep {
                     row += rows;
                     OutputRows::Rows(first, rows)
                 }
+                OutputKind::PromptLogprobs(scored) => {
+                    row += usize::from(scored.token.is_some());
+                    OutputRows::Scored(scored.targets.len(), scored.token.map(|_| first))
+                }
+                OutputKind::HiddenSum(hidden) => OutputRows::Hidden(hidden.len()),
             }
         };
         let spans = batch.spans.iter().map(|span| span.rows.len());
@@ -73,7 +105,7 @@ impl MlxInFlightStep {
                 .zip(spans)
                 .map(&mut output_rows)
                 .collect(),
-            logits,
+            results,
             pending,
             tokens: None,
             is_pending: true,
@@ -99,17 +131,14 @@ impl MlxInFlightStep {
         inputs: Vec<SampleInputs>,
         kernels: Option<&Stream>,
     ) -> Result<(), Exception> {
-        let rows = self.spans.iter().filter_map(|span| match span {
-            OutputRows::Token(row) => Some(*row as u32),
-            OutputRows::Nothing | OutputRows::Rows(..) => None,
-        });
-        let rows: Vec<u32> = rows.collect();
+        let rows = self.spans.iter().filter_map(OutputRows::sampled);
+        let rows: Vec<u32> = rows.map(|row| row as u32).collect();
         assert_eq!(
             rows.len(),
             inputs.len(),
             "sample inputs for each span that samples a token"
         );
-        if let (Some(logits), false) = (&self.logits, rows.is_empty()) {
+        if let (Some(logits), false) = (&self.results.logits, rows.is_empty()) {
             let rows_to_sample = rows.into_iter().zip(inputs).collect();
             let tokens = profile::op(Op::Sample, &[logits], || {
                 sample::sample_tokens(logits, rows_to_sample, kernels)
@@ -121,7 +150,7 @@ impl MlxInFlightStep {
             .iter()
             .any(|span| matches!(span, OutputRows::Rows(..)))
         {
-            self.logits = None;
+            self.results.logits = None;
         }
         self.start()
     }
@@ -132,7 +161,7 @@ impl MlxInFlightStep {
     ///
     /// When the step samples no token for the span, which is the caller's error.
     pub(super) fn token(&self, span: usize) -> (&Array, usize) {
-        let is_token = |span: &&OutputRows| matches!(span, OutputRows::Token(_));
+        let is_token = |span: &&OutputRows| span.sampled().is_some();
         let index = self.spans[..span].iter().filter(is_token).count();
         let tokens = self
             .tokens
@@ -157,15 +186,26 @@ impl MlxInFlightStep {
         }
         let tokens = self.tokens.map_or(Ok(Vec::new()), Tokens::read)?;
         let mut tokens = tokens.into_iter();
-        let logits = self.logits.as_ref();
+        let mut sampled = || tokens.next().expect("every requested token was sampled");
+        let results = self.results;
+        let scored = results.prompt_logprobs;
+        let scored = scored.map_or(Ok(Vec::new()), PromptLogprobs::read)?;
+        let mut scored = scored.into_iter();
+        let mut hidden = HiddenRows::new(results.hidden.as_ref(), results.state_scale)?;
+        let logits = results.logits.as_ref();
         let width = logits.map_or(0, |logits| logits.dim(1) as usize);
         let logits = logits.map_or(Ok(&[][..]), |logits| logits.try_as_slice::<f32>())?;
         let span_output = |span: &OutputRows| match *span {
             OutputRows::Nothing => SpanOutput::Nothing,
-            OutputRows::Token(_) => tokens.next().expect("every requested token was sampled"),
+            OutputRows::Token(_) => sampled(),
             OutputRows::Rows(row, rows) => {
                 SpanOutput::Logits(logits[row * width..(row + rows) * width].to_vec())
             }
+            OutputRows::Scored(targets, token) => {
+                let logprobs = scored.by_ref().take(targets).collect();
+                SpanOutput::PromptLogprobs(logprobs, token.map(|_| Box::new(sampled())))
+            }
+            OutputRows::Hidden(rows) => SpanOutput::HiddenSum(hidden.sum(rows)),
         };
         Ok(self.spans.iter().map(span_output).collect())
     }
@@ -173,6 +213,40 @@ impl MlxInFlightStep {
     /// All arrays that are built so far.
     fn arrays(&self) -> impl Iterator<Item = &Array> {
         let tokens = self.tokens.as_ref().map(|tokens| &tokens.tokens);
-        self.pending.iter().chain(&self.logits).chain(tokens)
+        let results = &self.results;
+        let scored = results.prompt_logprobs.iter();
+        let scored = scored.flat_map(PromptLogprobs::arrays);
+        let in_order = self.pending.iter().chain(&results.logits).chain(scored);
+        in_order.chain(&results.hidden).chain(tokens)
+    }
+}
+
+/// Hidden rows on the host, of which each span takes its own in turn.
+struct HiddenRows<'a> {
+    rows: std::slice::ChunksExact<'a, f32>,
+    width: usize,
+    scale: f64,
+}
+
+impl<'a> HiddenRows<'a> {
+    fn new(hidden: Option<&'a Array>, scale: f32) -> Result<Self, MlxError> {
+        let width = hidden.map_or(1, |hidden| hidden.dim(1) as usize);
+        let numbers = hidden.map_or(Ok(&[][..]), |hidden| hidden.try_as_slice::<f32>())?;
+        Ok(Self {
+            rows: numbers.chunks_exact(width),
+            width,
+            scale: f64::from(scale),
+        })
+    }
+
+    /// The sum of the next rows, in their order and in double precision.
+    fn sum(&mut self, rows: usize) -> Vec<f64> {
+        let mut sums = vec![0.0; self.width];
+        for row in self.rows.by_ref().take(rows) {
+            for (sum, number) in sums.iter_mut().zip(row) {
+                *sum += f64::from(*number) / self.scale;
+            }
+        }
+        sums
     }
 }

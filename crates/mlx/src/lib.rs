@@ -43,6 +43,7 @@ mod model;
 mod ops;
 mod options;
 mod pool;
+mod prompt_logprobs;
 pub use bridge::profile;
 mod removal;
 mod retained;
@@ -59,10 +60,12 @@ mod weights;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mlx_rs::{Device, Dtype, Stream, memory, with_stream};
+use mlx_rs::ops::indexing::take_axis;
+use mlx_rs::{Array, Device, Dtype, Stream, memory, with_stream};
 
 pub use detached_state::{MlxDetachedState, MlxPacker};
 pub use in_flight::MlxInFlightStep;
+use in_flight::StepResults;
 #[doc(hidden)]
 pub use mlx_rs;
 #[doc(hidden)]
@@ -75,7 +78,7 @@ pub use tail::MlxTail;
 
 use self::attention::{AttentionBackend, Attentions};
 use self::batch::Batch;
-use self::decoder::Decoder;
+use self::decoder::{Decoder, LastRows};
 use self::error::MlxError;
 use self::forward::Network;
 use self::groups::{Cached, LayerGroups};
@@ -83,6 +86,7 @@ use self::identity::Inputs;
 use self::layers::Weights;
 use self::ops::Ops;
 use self::pool::Pool;
+use self::prompt_logprobs::PromptLogprobs;
 use self::tail::{PooledMemory, TailWrites};
 use self::weights::MatrixForm;
 use motet_core::protocol::{ModelError, ModelSpec, OutputKind};
@@ -332,17 +336,18 @@ impl MlxModel {
             .iter_mut()
             .map(|span| (&mut *span.tail, span.tokens.count()));
         let mut tails = TailWrites::take_buffers(&self.groups, appending, self.pooled_memory())?;
-        let logits = if spans.is_empty() {
-            None
+        let last_rows = if spans.is_empty() {
+            LastRows::default()
         } else {
             self.decoder.forward(batch, &mut tails, eager)?
         };
         let pending = tails.commit(spans.iter_mut().map(|span| &mut *span.tail));
+        let results = self.results(batch, last_rows, eager)?;
         let steps_in_flight = Rc::clone(&self.steps_in_flight);
         let mut in_flight = MlxInFlightStep::new(
             batch,
             &output_kinds,
-            logits,
+            results,
             pending,
             failures,
             steps_in_flight,
@@ -351,6 +356,44 @@ impl MlxModel {
             in_flight.start()?;
         }
         Ok(in_flight)
+    }
+}
+
+impl MlxModel {
+    /// Builds the results of a step's last rows, but for the sampled tokens.
+    fn results(
+        &self,
+        batch: &Batch,
+        last_rows: LastRows,
+        eager: bool,
+    ) -> Result<StepResults, MlxError> {
+        let mut results = StepResults {
+            logits: last_rows.logits,
+            state_scale: self.decoder.state_scale(),
+            ..StepResults::default()
+        };
+        let Some(states) = last_rows.states else {
+            return Ok(results);
+        };
+        if !batch.targets.is_empty() {
+            let kernels = Some(&self.backend.stream).filter(|_| self.backend.has_kernels);
+            let is_alone = Rc::strong_count(&self.steps_in_flight) == 1;
+            results.prompt_logprobs = Some(PromptLogprobs::build(
+                &*self.decoder,
+                &states,
+                &batch.targets,
+                kernels,
+                eager && is_alone,
+            )?);
+        }
+        if !batch.hidden_rows.is_empty() {
+            let first = batch.scored_rows.len() as u32;
+            let rows: Vec<u32> = (first..first + batch.hidden_rows.len() as u32).collect();
+            let rows = Array::from_slice(&rows, &[rows.len() as i32]);
+            let hidden = take_axis(states, rows, 0)?.as_type::<f32>()?;
+            results.hidden = Some(hidden);
+        }
+        Ok(results)
     }
 }
 
@@ -399,6 +442,7 @@ fn spec(blueprint: &Blueprint, groups: &LayerGroups, identity: u64, kernels: boo
         name: blueprint.name.clone(),
         identity,
         vocab_size: blueprint.stem.vocab_size,
+        hidden_size: blueprint.stem.hidden_size,
         context_tokens_max: blueprint.context_tokens_max,
         end_tokens: blueprint.end_tokens.clone(),
         layer_groups: groups.spec_groups(),

@@ -18,6 +18,7 @@ mod checker;
 mod copies;
 mod cuts;
 mod in_flight;
+mod prompt_outputs;
 mod removal;
 
 use std::rc::Rc;
@@ -92,6 +93,10 @@ pub fn check<M: Model>(
         );
     }
     checker.run("steps in flight that are dropped", Checker::dropped);
+    checker.run("log probabilities of a prompt", Checker::prompt_logprobs);
+    if checker.model.spec().hidden_size > 0 {
+        checker.run("sums of hidden states", Checker::hidden_sums);
+    }
 }
 
 impl<M: Model> Checker<'_, M> {

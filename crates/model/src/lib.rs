@@ -41,8 +41,8 @@ use std::rc::Rc;
 
 pub use cache_kind::{CacheKind, INT8_GROUP};
 pub use motet_core::protocol::{
-    DeviceMemory, LayerGroup, LayerKind, ModelError, ModelSpec, OutputKind, SegmentSize,
-    SpanOutput, tail_capacity,
+    DeviceMemory, LayerGroup, LayerKind, LogprobRows, ModelError, ModelSpec, OutputKind, Pooling,
+    SegmentSize, SpanOutput, tail_capacity,
 };
 pub use packer::{DetachedState, FloatKind, Floats, NoPacker, Packer};
 pub use span::{Span, TokenSource};
@@ -101,6 +101,11 @@ pub trait Model: 'static {
     /// Sends one forward pass over all spans to the device. Returns without waiting for it, if
     /// the device can work on its own. From now on the tails count the spans' tokens.
     ///
+    /// A span may ask for the log probabilities of many rows
+    /// ([`OutputKind::PromptLogprobs`]). The logits of a row are then needed for its log
+    /// probabilities only, and need not exist all at once. A model without hidden states
+    /// ([`ModelSpec::hidden_size`] is 0) is not asked for [`OutputKind::HiddenSum`].
+    ///
     /// # Errors
     ///
     /// [`ModelError::Device`] when the device fails; see the contract above.
@@ -147,11 +152,8 @@ pub trait Model: 'static {
     where
         Self: Sized,
     {
-        let inputs = spans.iter().filter_map(|span| match &span.output_kind {
-            OutputKind::Token(token_sampling) => Some(SampleInputs::plain(*token_sampling)),
-            OutputKind::Nothing | OutputKind::Logits => None,
-        });
-        let inputs = inputs.collect();
+        let sampled = spans.iter().map(|span| span.output_kind.token_sampling());
+        let inputs = sampled.flatten().map(SampleInputs::plain).collect();
         let mut in_flight = self.submit(spans)?;
         self.sample(&mut in_flight, inputs)?;
         self.finish(in_flight)

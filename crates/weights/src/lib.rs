@@ -63,7 +63,7 @@ use family::Family;
 use huggingface::Folder;
 use locate::{Search, Tensors};
 use mlx::Spans;
-use motet_core::protocol::ModelError;
+use motet_core::protocol::{DeclaredPooling, ModelError};
 use names::Container;
 use settings::{Settings, Source};
 
@@ -237,6 +237,20 @@ impl ModelFiles {
         match &self.origin {
             Origin::HuggingFace => TokenizerSource::HuggingFace { folder: &self.path },
             Origin::Gguf(metadata) => TokenizerSource::Gguf(metadata),
+        }
+    }
+
+    /// How hidden states become the embedding of a text, as the files say. A folder says so in
+    /// the files of sentence-transformers, `modules.json` and the configuration of its pooling. A
+    /// GGUF file says so in `pooling_type`.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Field`] or [`ModelError::Damaged`] when one of these is not of its form.
+    pub fn pooling(&self) -> Result<DeclaredPooling, ModelError> {
+        match &self.origin {
+            Origin::HuggingFace => huggingface::pooling::read(&self.path),
+            Origin::Gguf(metadata) => gguf::pooling(metadata),
         }
     }
 

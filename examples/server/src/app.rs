@@ -155,6 +155,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/responses/{id}", get(stored::get))
         .route("/v1/responses/{id}", delete(stored::delete))
         .route("/v1/responses/{id}/input_items", get(stored::input_items))
+        .route("/v1/embeddings", post(openai::embeddings::embed))
         .route("/v1/messages", post(anthropic::create))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(state::models))

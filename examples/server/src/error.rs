@@ -129,7 +129,7 @@ impl ApiError {
     }
 
     /// The fault is not the request's.
-    fn internal(message: String) -> Self {
+    pub(crate) fn internal(message: String) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             ErrorKind::Server,
@@ -413,7 +413,11 @@ pub(crate) fn api_name(field: &'static str) -> &'static str {
         "stop_strings" => "stop",
         "stop_tokens" => "stop_token_ids",
         "ignore_end_tokens" => "ignore_eos",
+        "at_context_limit" => "context_shift",
         "at_context_limit.keep" => "num_keep",
+        "prompt_logprobs_from" => "logprob_start_len",
+        "embedding.dimensions" => "dimensions",
+        "grammar" => "response_format",
         "prompt.chat" => "messages",
         "prompt.text" => "prompt",
         _ => field.strip_prefix("sampling.").unwrap_or(field),

@@ -429,7 +429,6 @@ async fn invalid_fields_are_rejected_by_name() {
     )
     .await;
     for (field, more, status) in [
-        ("echo", json!({"echo": true, "logprobs": 0}), 422),
         ("suffix", json!({"suffix": "y"}), 422),
         ("best_of", json!({"best_of": 2, "stream": true}), 422),
         ("best_of", json!({"best_of": 2, "n": 3}), 400),

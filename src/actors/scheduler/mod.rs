@@ -335,6 +335,14 @@ impl Scheduler {
                 let sequence_event = SequenceEvent::Prefilled(tokens);
                 self.sequences.deliver(sequence, sequence_event);
             }
+            Effect::PromptLogprobs(sequence, first, logprobs) => {
+                let sequence_event = SequenceEvent::PromptLogprobs(first, logprobs);
+                self.sequences.deliver(sequence, sequence_event);
+            }
+            Effect::HiddenSum(sequence, rows, sum) => {
+                let sequence_event = SequenceEvent::HiddenSum(rows, sum);
+                self.sequences.deliver(sequence, sequence_event);
+            }
             Effect::Shifted(sequence, tokens) => {
                 let sequence_event = SequenceEvent::Shifted(tokens);
                 self.sequences.deliver(sequence, sequence_event);

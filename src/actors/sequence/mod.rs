@@ -5,8 +5,10 @@
 //! flight when it paused, and the end.
 
 mod held;
+mod prompt_results;
 
 use std::convert::Infallible;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +30,7 @@ use motet_core::{SequenceId, TokenId, UserId};
 use motet_sync::admission::{self, AdmissionError};
 use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;
+pub(crate) use prompt_results::PromptResults;
 
 type Permit = admission::Permit<UserId>;
 
@@ -50,6 +53,10 @@ pub(crate) enum SequenceEvent {
     },
     /// This many tokens of the prompt are computed.
     Prefilled(usize),
+    /// Log probabilities of the prompt's tokens from this offset on.
+    PromptLogprobs(usize, Vec<TokenLogprobs>),
+    /// The sum of the hidden states of these tokens of the prompt.
+    HiddenSum(Range<usize>, Vec<f64>),
     /// This many tokens of the sequence have been dropped by context shifts so far.
     Shifted(usize),
     /// A new token, with its log probabilities if the request asks for them.
@@ -92,6 +99,8 @@ pub(crate) struct SequenceArgs {
     pub(crate) truncated_tokens: usize,
     /// Whether the caller asked for progress reports of the prompt.
     pub(crate) report_prefill_progress: bool,
+    /// What the caller wants of its prompt.
+    pub(crate) prompt_results: PromptResults,
     /// Counts the reasoning of the output, if the request bounds it.
     pub(crate) reasoning: Option<ReasoningTracker>,
     /// `None` on an engine without a tokenizer.
@@ -189,6 +198,16 @@ impl Message<Batch> for Sequence {
                     self.prefilled(cached_tokens);
                 }
                 SequenceEvent::Prefilled(tokens) => self.prefilled(tokens),
+                SequenceEvent::PromptLogprobs(first, logprobs) => {
+                    let results = &mut self.args.prompt_results;
+                    let piece = results.push_logprobs(first, logprobs);
+                    self.send_prompt_results(piece);
+                }
+                SequenceEvent::HiddenSum(rows, sum) => {
+                    let results = &mut self.args.prompt_results;
+                    let piece = results.push_hidden_sum(&rows, &sum);
+                    self.send_prompt_results(piece);
+                }
                 SequenceEvent::Shifted(tokens) => self.shifted(tokens),
                 SequenceEvent::Token(token, logprobs) => self.token(token, logprobs).await,
                 SequenceEvent::Finished(reason) => self.finish(reason),
@@ -201,7 +220,8 @@ impl Message<Batch> for Sequence {
 impl Sequence {
     fn started(&mut self, prompt_tokens: usize, cached_tokens: usize, miss: Option<Miss>) {
         self.args.admission_guard.started();
-        self.usage.prompt_tokens = prompt_tokens;
+        let unevaluated_tokens = self.args.prompt_results.unevaluated_tokens();
+        self.usage.prompt_tokens = prompt_tokens + unevaluated_tokens;
         self.usage.cached_tokens = cached_tokens;
         // A caller must not learn that another salt's sequences computed the same prefix.
         self.usage.miss = miss.filter(|miss| miss.reason != MissReason::OtherSalt);
@@ -235,6 +255,14 @@ impl Sequence {
             ..Piece::default()
         });
         assert!(sent, "the channel holds the progress of a prompt");
+    }
+
+    /// Sends the results of the prompt, if they are complete.
+    fn send_prompt_results(&self, piece: Option<Piece>) {
+        if let Some(piece) = piece {
+            let sent = self.send(piece);
+            assert!(sent, "the channel holds the results of a prompt");
+        }
     }
 
     fn shifted(&mut self, discarded_tokens: usize) {

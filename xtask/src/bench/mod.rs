@@ -38,6 +38,7 @@ mod prompts;
 mod recovery;
 mod report;
 mod scheduler;
+mod scores;
 mod server;
 mod serving;
 mod side;

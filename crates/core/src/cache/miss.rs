@@ -19,8 +19,8 @@ impl CacheCore {
         cached_tokens: usize,
         copied_tokens: usize,
     ) -> Option<Miss> {
-        // The last token is computed in any case.
-        let asked = &request.tokens[..request.tokens.len() - 1];
+        // The other tokens are computed in any case.
+        let asked = request.reusable_tokens();
         if cached_tokens >= asked.len() || request.salt.is_private() {
             return None;
         }

@@ -94,12 +94,11 @@ impl CacheCore {
         wait_policy: WaitPolicy,
         effects: &mut Vec<Effect>,
     ) {
-        // One token is always left to evaluate, so that there are logits. The path is no
-        // longer than the present grant, whatever is granted later.
+        // The path is no longer than the present grant, whatever is granted later.
         let most = if request.ignore_cache {
             0
         } else {
-            (request.tokens.len() - 1).min(request.tokens_max)
+            request.reusable_tokens().len().min(request.tokens_max)
         };
         let usable = self.usable(&request.salt, &request.tokens[..most]);
         if wait_policy.leader

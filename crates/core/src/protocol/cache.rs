@@ -182,6 +182,9 @@ pub struct OpenSlot {
     /// Whether it starts without cached tokens. It then holds a single tail, which takes less
     /// device memory than a path of segments, each of whole blocks, and a tail.
     pub ignore_cache: bool,
+    /// Most cached tokens that it may start with, because rows of later tokens are wanted; `None`
+    /// is no other bound than that its last token is computed.
+    pub reuse_max: Option<usize>,
 }
 
 /// A sequence without a slot whose cached prefix is to be measured.
@@ -377,6 +380,15 @@ impl OpenSlot {
             priority: 0,
             token_time: None,
             ignore_cache: false,
+            reuse_max: None,
         }
+    }
+
+    /// Returns the tokens that it could start with if all of them were cached. At least one
+    /// token is always computed, so that there are logits.
+    #[must_use]
+    pub fn reusable_tokens(&self) -> &[TokenId] {
+        let most = self.tokens.len().saturating_sub(1);
+        &self.tokens[..self.reuse_max.unwrap_or(most).min(most)]
     }
 }

@@ -6,6 +6,7 @@
 //! | [`cache`], [`pager`] | messages to the cache and the pager, and their effects |
 //! | `salt.rs`, `label.rs`, `prefix.rs` | names of cached state: salts, labels and token prefixes |
 //! | `span.rs` | output kinds of spans, and their outputs |
+//! | `prompt_output.rs` | log probabilities and hidden states that a request wants of its prompt |
 //! | `spec.rs` | the numbers that describe a model |
 //! | `sampling.rs` | sampling parameters |
 //! | `constraint.rs`, `token_mask.rs` | constraints on an output, such as a grammar |
@@ -26,6 +27,7 @@ mod miss;
 mod model_error;
 pub mod pager;
 mod prefix;
+mod prompt_output;
 mod reasoning;
 mod request;
 mod salt;
@@ -48,11 +50,12 @@ pub use label::{Label, Precision, PrefixDigest, PrefixHasher};
 pub use miss::{Miss, MissReason};
 pub use model_error::ModelError;
 pub use prefix::common_prefix;
+pub use prompt_output::{DeclaredPooling, Pooling, PromptOutput};
 pub use reasoning::{ReasoningBudget, ReasoningTracker};
 pub use request::{ContextLimit, Finish, FinishReason, Priority, QueuePosition, Usage};
 pub use salt::{Salt, SaltDigest};
 pub use sampling::{Sampling, SamplingError, SamplingSpec, TokenLogprobs, TokenSampling};
-pub use span::{OutputKind, SpanOutput};
+pub use span::{LogprobRows, OutputKind, SpanOutput};
 pub use spec::{DeviceMemory, LayerGroup, LayerKind, ModelSpec, SegmentSize, tail_capacity};
 pub use suspicion::only_sequence;
 pub use token_mask::TokenMask;

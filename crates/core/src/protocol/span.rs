@@ -1,5 +1,6 @@
 //! Output kinds of spans, and span outputs.
 
+use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
 
@@ -17,6 +18,26 @@ pub enum OutputKind {
     /// The logits of every row, on the host. For evaluation and tests; costs
     /// `rows * vocabulary * 4` bytes.
     Logits,
+    /// Log probabilities of tokens that the host knows, and a token where these rows ask for one.
+    PromptLogprobs(LogprobRows),
+    /// The sum of the hidden states of these rows, which are not empty: the residual stream
+    /// after the final norm. [`ModelSpec::hidden_size`](super::ModelSpec::hidden_size) numbers.
+    HiddenSum(Range<usize>),
+}
+
+/// Rows of a span with the tokens that follow them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogprobRows {
+    /// Index of the first row in the span.
+    pub first: usize,
+    /// The token whose log probability each row gives, for the rows from `first` on; at least
+    /// one.
+    pub targets: Arc<[TokenId]>,
+    /// Number of most likely tokens that each row gives besides.
+    pub top: usize,
+    /// As for [`OutputKind::Token`]: set if a token is sampled from the span's last row. That
+    /// row has no target.
+    pub token: Option<TokenSampling>,
 }
 
 /// The output of one span.
@@ -35,6 +56,11 @@ pub enum SpanOutput {
     Forced(Arc<[TokenId]>),
     /// Logits, row-major `[span tokens, vocabulary]`.
     Logits(Vec<f32>),
+    /// Log probabilities of the targets, and the output of the sampled token where one was asked
+    /// for.
+    PromptLogprobs(Vec<TokenLogprobs>, Option<Box<SpanOutput>>),
+    /// The sum of hidden states, in double precision.
+    HiddenSum(Vec<f64>),
     /// The token could not be sampled, and why. The rest of the step succeeded. No model
     /// returns this: the device's table, which builds the sample inputs, does.
     Failed(GrammarError),
@@ -47,7 +73,13 @@ impl SpanOutput {
         match self {
             SpanOutput::Token(token) | SpanOutput::Scored(token, _) => slice::from_ref(token),
             SpanOutput::Forced(tokens) => tokens,
-            SpanOutput::Nothing | SpanOutput::Logits(_) | SpanOutput::Failed(_) => &[],
+            SpanOutput::PromptLogprobs(_, token) => {
+                token.as_ref().map_or(&[], |token| token.tokens())
+            }
+            SpanOutput::Nothing
+            | SpanOutput::Logits(_)
+            | SpanOutput::HiddenSum(_)
+            | SpanOutput::Failed(_) => &[],
         }
     }
 
@@ -56,8 +88,32 @@ impl SpanOutput {
     pub fn token(&self) -> Option<TokenId> {
         match self {
             SpanOutput::Token(token) | SpanOutput::Scored(token, _) => Some(*token),
+            SpanOutput::PromptLogprobs(_, token) => token.as_ref()?.token(),
             SpanOutput::Forced(tokens) => tokens.first().copied(),
-            SpanOutput::Nothing | SpanOutput::Logits(_) | SpanOutput::Failed(_) => None,
+            SpanOutput::Nothing
+            | SpanOutput::Logits(_)
+            | SpanOutput::HiddenSum(_)
+            | SpanOutput::Failed(_) => None,
+        }
+    }
+
+    /// Puts another output in the place of the sampled token. Log probabilities of a prompt stay.
+    pub fn replace_token(&mut self, output: SpanOutput) {
+        match self {
+            SpanOutput::PromptLogprobs(_, token) => *token = Some(Box::new(output)),
+            token => *token = output,
+        }
+    }
+}
+
+impl OutputKind {
+    /// Returns how a token of the span's last row is sampled, if one is asked for.
+    #[must_use]
+    pub fn token_sampling(&self) -> Option<TokenSampling> {
+        match self {
+            OutputKind::Token(token_sampling) => Some(*token_sampling),
+            OutputKind::PromptLogprobs(rows) => rows.token,
+            OutputKind::Nothing | OutputKind::Logits | OutputKind::HiddenSum(_) => None,
         }
     }
 }

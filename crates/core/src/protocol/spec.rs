@@ -50,6 +50,9 @@ pub struct ModelSpec {
     pub name: String,
     /// Token ids are `0..vocab_size`.
     pub vocab_size: usize,
+    /// Numbers in a token's hidden state; 0 if the model returns no hidden states, and so cannot
+    /// embed texts.
+    pub hidden_size: usize,
     /// Identifies models with interchangeable cached state: computed from their weights, number
     /// types, layer kinds and positions, and the same in every run. Packed state of another
     /// identity cannot be used.
@@ -266,6 +269,7 @@ impl ModelSpec {
             name: String::new(),
             identity: 0,
             vocab_size: 2,
+            hidden_size: 0,
             context_tokens_max: 100,
             end_tokens: Vec::new(),
             layer_groups: kinds.iter().map(group).collect(),

@@ -1,13 +1,14 @@
 //! The scheduler's messages: events that come in, and effects that go out.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::MaskGate;
 use crate::cache::{self, CacheError, Miss, Salt};
 use crate::protocol::{
-    ContextLimit, FinishReason, GenerateError, Outcome, Priority, ReasoningBudget, Sampling,
-    SamplingSpec, TokenLogprobs, Work, only_sequence,
+    ContextLimit, FinishReason, GenerateError, Outcome, Priority, PromptOutput, ReasoningBudget,
+    Sampling, SamplingSpec, TokenLogprobs, Work, only_sequence,
 };
 use crate::{SequenceId, TokenId, UserId};
 
@@ -67,8 +68,11 @@ pub struct Submission {
     pub sequence: SequenceId,
     /// The prompt; at least one token.
     pub prompt: Arc<[TokenId]>,
-    /// Tokens that it may generate; at least 1.
+    /// Tokens that it may generate. If 0, it ends when its prompt is computed.
     pub output_tokens_max: usize,
+    /// Results that its caller wants of its prompt. Its context is then not shifted, and it is no
+    /// fork.
+    pub prompt_output: Option<PromptOutput>,
     /// How its tokens are sampled.
     pub sampling: Sampling,
     /// Sampling settings beyond these, if any.
@@ -116,6 +120,7 @@ impl Submission {
             sequence,
             prompt: prompt.into(),
             output_tokens_max,
+            prompt_output: None,
             sampling: Sampling::GREEDY,
             sampling_spec: None,
             end_tokens: Arc::default(),
@@ -173,6 +178,12 @@ pub enum Effect {
     /// Number of the sequence's prompt tokens that are computed. Sent if
     /// [`Submission::report_prefill_progress`] is set.
     Prefilled(SequenceId, usize),
+    /// Log probabilities of the sequence's prompt tokens from this offset on. Those of an earlier
+    /// offset came before. If this is the first offset that was asked for, they begin again.
+    PromptLogprobs(SequenceId, usize, Vec<TokenLogprobs>),
+    /// The sum of the hidden states of these tokens of the sequence's prompt. Those of earlier
+    /// tokens came before. If these are the first that were asked for, the sum begins again.
+    HiddenSum(SequenceId, Range<usize>, Vec<f64>),
     /// Number of the sequence's tokens that were dropped so far because its context was full. A
     /// sequence that is computed again drops the same tokens again, and this effect repeats.
     Shifted(SequenceId, usize),

@@ -5,7 +5,7 @@
 //! cannot be computed thus fails by itself.
 
 use super::pipeline::Member;
-use super::sequence::{Finished, SequenceKey, Slot};
+use super::sequence::{Finished, Sequence, SequenceKey, Slot};
 use super::{Effect, SchedulerCore};
 use crate::protocol::{
     Failure, FinishReason, GenerateError, GrammarError, Lost, Outcome, SpanOutput,
@@ -124,9 +124,54 @@ impl SchedulerCore {
         if let Some(computed) = entry.prefill_progress() {
             effects.push(Effect::Prefilled(entry.id(), computed));
         }
+        let span_output = self.on_prompt_output(key, member, span_output, effects);
+        if !is_void {
+            self.on_token_output(key, span_output, effects);
+        }
+        self.end_with_prompt(key, effects);
+        self.after_step(key, effects);
+        self.back_up_if_due(key, effects);
+    }
+
+    /// Handles the results of a prompt in a span's output. Returns the rest of it.
+    fn on_prompt_output(
+        &mut self,
+        key: SequenceKey,
+        member: Member,
+        span_output: SpanOutput,
+        effects: &mut Vec<Effect>,
+    ) -> SpanOutput {
+        let entry = &mut self.sequences[key];
+        let is_wanted = !entry.is_finished();
         match span_output {
-            // Other tokens were appended in its place.
-            _ if is_void => {}
+            SpanOutput::PromptLogprobs(logprobs, token) => {
+                let rows = entry.finish_prompt_rows(member.tokens);
+                if is_wanted {
+                    let first = rows.start + 1;
+                    effects.push(Effect::PromptLogprobs(entry.id(), first, logprobs));
+                }
+                token.map_or(SpanOutput::Nothing, |token| *token)
+            }
+            SpanOutput::HiddenSum(sum) => {
+                let rows = entry.finish_prompt_rows(member.tokens);
+                if is_wanted {
+                    effects.push(Effect::HiddenSum(entry.id(), rows, sum));
+                }
+                SpanOutput::Nothing
+            }
+            other => other,
+        }
+    }
+
+    /// Handles the token, or tokens, in a span's output, unless others were appended in its place.
+    fn on_token_output(
+        &mut self,
+        key: SequenceKey,
+        span_output: SpanOutput,
+        effects: &mut Vec<Effect>,
+    ) {
+        let entry = &mut self.sequences[key];
+        match span_output {
             SpanOutput::Token(token) => self.on_token_sampled(key, token, None, effects),
             SpanOutput::Scored(token, logprobs) => {
                 self.on_token_sampled(key, token, Some(logprobs), effects)
@@ -140,15 +185,24 @@ impl SchedulerCore {
                 // The next step may have evaluated a token that is not in its history.
                 self.fail(key, generate_error(&error), Finished::Discard, effects);
             }
-            SpanOutput::Nothing | SpanOutput::Logits(_) => {
+            SpanOutput::Nothing
+            | SpanOutput::Logits(_)
+            | SpanOutput::PromptLogprobs(..)
+            | SpanOutput::HiddenSum(_) => {
                 // A budget without tokens ends the reasoning before any token is sampled.
                 if !entry.is_finished() && entry.pending() == 0 {
                     self.end_reasoning(key, effects);
                 }
             }
         }
-        self.after_step(key, effects);
-        self.back_up_if_due(key, effects);
+    }
+
+    /// Ends a sequence that generates nothing when its prompt is computed.
+    fn end_with_prompt(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
+        let entry = self.sequences.get(key);
+        if entry.is_some_and(Sequence::ends_with_prompt) {
+            self.finish(key, FinishReason::Length, effects);
+        }
     }
 
     /// Does what had to wait until the sequence is in no step.

@@ -27,7 +27,8 @@ impl SchedulerCore {
             paused,
         } = history;
         let sequence = submission.sequence;
-        if generated.len() >= submission.output_tokens_max {
+        let is_full = generated.len() >= submission.output_tokens_max;
+        if is_full && submission.output_tokens_max > 0 {
             effects.push(Effect::Finished(sequence, FinishReason::Length));
             return;
         }

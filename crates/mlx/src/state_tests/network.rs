@@ -10,7 +10,7 @@ use mlx_rs::{Array, Device, Stream, fast};
 use crate::attention::{AttentionBackend, Attentions, LayerRows, LayerVectors, Shape};
 use crate::batch::Batch;
 use crate::bridge::{self, Buffer, Kernel, View, ViewMut};
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, LastRows};
 use crate::groups::{Arrays, Cached, LayerGroups, Place, RecurrentShape};
 use crate::ops;
 use crate::pool::Pool;
@@ -259,7 +259,7 @@ impl Decoder for Network {
         batch: &Batch,
         tails: &mut TailWrites,
         _eager: bool,
-    ) -> Result<Option<Array>, Exception> {
+    ) -> Result<LastRows, Exception> {
         let plans = self.attentions.plan(batch);
         let mut x = take_axis(&self.embedding, batch.token_array()?, 0)?;
         for (layer, Matrices(matrices)) in self.layers.iter().enumerate() {
@@ -278,18 +278,27 @@ impl Decoder for Network {
             };
             x = x.add(y)?;
         }
-        if batch.output_rows.is_empty() {
-            return Ok(None);
+        let last_rows = batch.last_rows();
+        if last_rows.is_empty() {
+            return Ok(LastRows::default());
         }
-        let rows = Array::from_slice(&batch.output_rows, &[batch.output_rows.len() as i32]);
-        let logits = take_axis(x, rows, 0)?.matmul(&self.head)?;
+        let rows = Array::from_slice(&last_rows, &[last_rows.len() as i32]);
+        LastRows::new(self, batch, take_axis(x, rows, 0)?)
+    }
+
+    fn logits(&self, states: &Array) -> Result<Array, Exception> {
+        let logits = states.matmul(&self.head)?;
         // The failing token is never sampled.
         let is_sampled = |token: u32| token != FAILING_TOKEN;
         let factors = (0..VOCAB as u32).map(|token| f32::from(u8::from(is_sampled(token))));
         let offsets = (0..VOCAB as u32).map(|token| if is_sampled(token) { 0.0 } else { -64.0 });
         let logits = logits.multiply(Array::from_iter(factors, &[VOCAB as i32]))?;
         let logits = logits.add(Array::from_iter(offsets, &[VOCAB as i32]))?;
-        logits.as_type::<f32>().map(Some)
+        logits.as_type::<f32>()
+    }
+
+    fn state_scale(&self) -> f32 {
+        1.0
     }
 
     fn rotary(&self, layer: usize) -> Option<&Rotary> {

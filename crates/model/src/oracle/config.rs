@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::counters::OracleCounters;
 use super::faults::Faults;
-use super::hash::mix;
+use super::hash::{HIDDEN_SIZE, mix};
 use super::vocabulary::Vocabulary;
 use motet_core::TokenId;
 use motet_core::protocol::{LayerGroup, LayerKind, ModelSpec};
@@ -174,6 +174,7 @@ impl OracleConfig {
             name: "oracle".to_owned(),
             identity: self.identity(),
             vocab_size: self.vocab_size,
+            hidden_size: HIDDEN_SIZE,
             context_tokens_max: self.context_tokens_max,
             end_tokens: self.distinct_end_tokens(),
             layer_groups,

@@ -44,6 +44,18 @@ pub(super) fn turned_back(entry: u64, tokens: usize) -> u64 {
     entry.wrapping_sub(TURN.wrapping_mul(tokens as u64))
 }
 
+/// Numbers in a row's hidden state.
+pub(super) const HIDDEN_SIZE: usize = 12;
+const HIDDEN: u64 = 0x6869_6464;
+
+/// A row's hidden state: whole numbers from -2048 to 2047. Their sums are exact in any order.
+pub(super) fn hidden_state(row: u64) -> [f64; HIDDEN_SIZE] {
+    std::array::from_fn(|index| {
+        let bits = mix(&[row, HIDDEN, index as u64]) >> 52;
+        bits as f64 - 2048.0
+    })
+}
+
 /// The link of all tokens up to and including `token`, computed from the link before it.
 #[inline]
 pub(super) fn link(before: u64, token: TokenId) -> u64 {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::vocabulary::Vocabulary;
 use crate::sampling::SampleInputs;
 use motet_core::TokenId;
-use motet_core::protocol::{ModelError, SpanOutput};
+use motet_core::protocol::{ModelError, SpanOutput, TokenLogprobs};
 
 /// Shorter waits are spun, since a sleep overshoots by about as much.
 const SLEEP_MIN: Duration = Duration::from_micros(100);
@@ -29,8 +29,9 @@ pub struct OracleInFlightStep {
 pub(super) enum SpanResult {
     /// The output is known since the submission.
     Known(SpanOutput),
-    /// A token is to be sampled from the logits of this row.
-    ToSample(u64),
+    /// A token is to be sampled from the logits of this row, and goes with log probabilities of
+    /// the prompt if there are any.
+    ToSample(u64, Option<Vec<TokenLogprobs>>),
 }
 
 /// Time at which a step is ready; a step without a cost always is, whatever the clock says.
@@ -46,7 +47,7 @@ impl OracleInFlightStep {
     pub(super) fn token(&self, span: usize) -> TokenId {
         let span_output = match &self.span_results[span] {
             SpanResult::Known(span_output) => span_output.token(),
-            SpanResult::ToSample(_) => None,
+            SpanResult::ToSample(..) => None,
         };
         span_output.expect("the source span has a sampled token")
     }
@@ -54,9 +55,13 @@ impl OracleInFlightStep {
     pub(super) fn sample(&mut self, vocabulary: &Vocabulary, inputs: Vec<SampleInputs>) {
         let mut inputs = inputs.into_iter();
         for span_result in &mut self.span_results {
-            if let SpanResult::ToSample(row) = *span_result {
+            if let SpanResult::ToSample(row, logprobs) = span_result {
                 let sample_inputs = inputs.next().expect("one input for each token to sample");
-                *span_result = SpanResult::Known(vocabulary.sample(row, &sample_inputs));
+                let sampled = vocabulary.sample(*row, &sample_inputs);
+                *span_result = SpanResult::Known(match logprobs.take() {
+                    None => sampled,
+                    Some(logprobs) => SpanOutput::PromptLogprobs(logprobs, Some(Box::new(sampled))),
+                });
             }
         }
         let surplus = inputs.next();
@@ -66,7 +71,7 @@ impl OracleInFlightStep {
     pub(super) fn span_outputs(self) -> Vec<SpanOutput> {
         let known = |span_result| match span_result {
             SpanResult::Known(span_output) => span_output,
-            SpanResult::ToSample(_) => panic!("a step is sampled before it finishes"),
+            SpanResult::ToSample(..) => panic!("a step is sampled before it finishes"),
         };
         self.span_results.into_iter().map(known).collect()
     }

@@ -41,6 +41,7 @@ mod faults;
 mod hash;
 mod in_flight;
 mod reference;
+mod row_outputs;
 mod state;
 mod transfer;
 mod vocabulary;
@@ -62,9 +63,8 @@ use super::sampling::SampleInputs;
 use super::{MemoryLeft, Model, Segment, Span, Tail, TokenSource, preconditions};
 use in_flight::{Ready, SpanResult};
 use motet_core::TokenId;
-use motet_core::protocol::{
-    DeviceMemory, ModelError, ModelSpec, OutputKind, SegmentSize, SpanOutput,
-};
+use motet_core::protocol::{DeviceMemory, ModelError, ModelSpec, SegmentSize, SpanOutput};
+use row_outputs::RowOutputs;
 use state::{RangeState, Sealed, cached_tokens, entries_read};
 use vocabulary::Vocabulary;
 
@@ -134,10 +134,9 @@ impl Oracle {
         }
         let mismatch = state::mismatch(span.path, span.tail);
         let start = cached_tokens(span.path, span.tail) as u64;
-        let mut logits = Vec::new();
-        let mut row = 0;
+        let mut outputs = RowOutputs::new(span.output_kind.clone());
         for (position, token) in (start..).zip(span_tokens(&span.tokens)) {
-            row = hash::embed(self.config.seed, token, position);
+            let mut row = hash::embed(self.config.seed, token, position);
             let grown = SegmentSize::whole(span.tail.tokens() + 1);
             for (layer, &kind) in kinds.iter().enumerate() {
                 let past = state::read(span.path, span.tail, layer, entries_read(kind));
@@ -146,16 +145,10 @@ impl Oracle {
                 span.tail.range.layers[layer].write(row, retained);
             }
             span.tail.range.push(token);
-            if span.output_kind == OutputKind::Logits {
-                self.vocabulary.push_logits(row, &mut logits);
-            }
+            outputs.push(row, &self.vocabulary);
         }
         span.tail.resize(&self.spec);
-        match &span.output_kind {
-            OutputKind::Nothing => SpanResult::Known(SpanOutput::Nothing),
-            OutputKind::Token(_) => SpanResult::ToSample(row),
-            OutputKind::Logits => SpanResult::Known(SpanOutput::Logits(logits)),
-        }
+        outputs.finish()
     }
 
     fn allocate(&self) -> Result<(), ModelError> {
@@ -422,6 +415,7 @@ fn invalidate(spans: &mut [Span<'_, Oracle>]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use motet_core::protocol::OutputKind;
 
     /// Evaluates three tokens, corrupts an entry and evaluates one more.
     fn step_on_damage(verify: bool) {

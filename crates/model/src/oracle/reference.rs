@@ -8,9 +8,9 @@ use std::ops::Range;
 use super::config::OracleConfig;
 use super::hash;
 use super::vocabulary::Vocabulary;
-use crate::sampling::SampleInputs;
+use crate::sampling::{SampleInputs, logprobs_of};
 use motet_core::TokenId;
-use motet_core::protocol::{LayerKind, Sampling, TokenSampling};
+use motet_core::protocol::{LayerKind, Sampling, TokenLogprobs, TokenSampling};
 
 /// When a sequence shifts, and which tokens it keeps.
 ///
@@ -113,6 +113,46 @@ impl OracleConfig {
             reference_run.push_logits(&mut logits);
         }
         logits
+    }
+}
+
+impl OracleConfig {
+    /// The log probability of each of `tokens` from offset `first` on, after those before it,
+    /// and those of the `top` likeliest tokens there.
+    ///
+    /// # Panics
+    ///
+    /// When the configuration is not valid, or `first` is 0.
+    #[must_use]
+    pub fn reference_logprobs(
+        &self,
+        tokens: &[TokenId],
+        first: usize,
+        top: usize,
+    ) -> Vec<TokenLogprobs> {
+        assert!(first > 0, "no row comes before the first token");
+        let logits = self.reference_logits(tokens);
+        let rows = logits.chunks(self.vocab_size).skip(first - 1);
+        let targets = tokens.iter().skip(first);
+        let logprobs = rows.zip(targets).map(|(row, target)| {
+            logprobs_of(row, *target, top).expect("a token of the vocabulary")
+        });
+        logprobs.collect()
+    }
+
+    /// The hidden states of `tokens`, one for each.
+    ///
+    /// # Panics
+    ///
+    /// When the configuration is not valid.
+    #[must_use]
+    pub fn reference_hidden_states(&self, tokens: &[TokenId]) -> Vec<Vec<f64>> {
+        let mut reference_run = ReferenceRun::new(self);
+        let states = tokens.iter().map(|token| {
+            reference_run.evaluate(*token);
+            hash::hidden_state(reference_run.row).to_vec()
+        });
+        states.collect()
     }
 }
 

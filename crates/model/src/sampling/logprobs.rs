@@ -13,7 +13,8 @@ pub fn logprobs_of(logits: &[f32], token: TokenId, top: usize) -> Option<TokenLo
 }
 
 /// [`logprobs_of`], with the passes of these row operations.
-pub(super) fn logprobs_with<P: RowOperations>(
+#[must_use]
+pub fn logprobs_with<P: RowOperations>(
     reader: &mut RowReader<P>,
     logits: &[f32],
     token: TokenId,

@@ -25,6 +25,7 @@ mod adjustments;
 mod filters;
 mod history;
 mod logprobs;
+mod prompt_logprobs;
 mod row_sampling;
 pub mod rows;
 mod sample_inputs;
@@ -33,10 +34,11 @@ mod sampler;
 mod tests;
 
 pub use adjustments::Adjustments;
-pub use logprobs::logprobs_of;
+pub use logprobs::{logprobs_of, logprobs_with};
 pub use motet_core::protocol::{
     Sampling, SamplingError, SamplingSpec, TokenLogprobs, TokenSampling,
 };
+pub use prompt_logprobs::prompt_logprobs;
 pub use row_sampling::{probabilities, sample_row, weights};
 pub use sample_inputs::{SampleInputs, Sampled};
 pub use sampler::Sampler;

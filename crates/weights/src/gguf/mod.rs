@@ -19,6 +19,7 @@ use super::fields::Fields;
 use super::mapped::MappedFile;
 use super::stored::Directory;
 use cursor::Cursor;
+use motet_core::protocol::{DeclaredPooling, Pooling};
 
 const MAGIC: [u8; 4] = *b"GGUF";
 const VERSIONS: [u32; 2] = [2, 3];
@@ -29,6 +30,22 @@ pub(super) fn open(path: &Path) -> Result<(GgufMetadata, Directory), ModelError>
     let expected = "a Hugging Face folder or a GGUF file";
     let file = Arc::new(MappedFile::open(path, expected)?);
     read_header(&file)
+}
+
+/// The pooling that the metadata declares, by llama.cpp's numbers.
+pub(super) fn pooling(metadata: &GgufMetadata) -> Result<DeclaredPooling, ModelError> {
+    let Some(architecture) = metadata.get_str("general.architecture")? else {
+        return Ok(DeclaredPooling::Undeclared);
+    };
+    let number = metadata.get_u32(&format!("{architecture}.pooling_type"))?;
+    Ok(match number {
+        None | Some(0) => DeclaredPooling::Undeclared,
+        Some(1) => DeclaredPooling::Declared(Pooling::Mean),
+        Some(3) => DeclaredPooling::Declared(Pooling::Last),
+        Some(2) => DeclaredPooling::Unsupported("mode `cls`".to_owned()),
+        Some(4) => DeclaredPooling::Unsupported("mode `rank`".to_owned()),
+        Some(other) => DeclaredPooling::Unsupported(format!("`pooling_type` {other}")),
+    })
 }
 
 fn read_header(file: &Arc<MappedFile>) -> Result<(GgufMetadata, Directory), ModelError> {

@@ -1,6 +1,7 @@
 //! A Hugging Face folder: JSON configuration beside safetensors files.
 
 mod json;
+pub(crate) mod pooling;
 mod quantisation;
 mod shards;
 

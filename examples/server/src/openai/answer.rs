@@ -303,6 +303,18 @@ pub(crate) async fn answer<S: Shape>(
     }
 }
 
+/// The complete answer with these outputs, which have all they need already.
+pub(crate) fn whole_of<S: Shape>(
+    app: Arc<App>,
+    outputs: Vec<(S::Whole, AnswerEnd)>,
+    usage: Usage,
+) -> Response {
+    let outputs = outputs.into_iter().enumerate();
+    let choices = outputs.map(|(number, (content, end))| Choice::new(number, content, Some(end)));
+    let reply = Reply::new::<S>(app, false);
+    Json(reply.completion::<S>(choices.collect(), usage)).into_response()
+}
+
 /// Waits for all outputs.
 async fn whole<S: Shape>(
     reply: Reply,

@@ -5,11 +5,15 @@
 //! | `parameters.rs` | the common fields of both endpoints |
 //! | `chat/` | `/v1/chat/completions` |
 //! | `text.rs` | `/v1/completions` |
+//! | `scored_text.rs` | its answers with log probabilities of the prompt |
+//! | `embeddings.rs` | `/v1/embeddings` |
 //! | `answer.rs` | answers, complete or as server-sent events |
 //! | `responses/` | `/v1/responses` |
 
 pub(crate) mod answer;
 pub(crate) mod chat;
+pub(crate) mod embeddings;
 pub(crate) mod parameters;
 pub(crate) mod responses;
+pub(crate) mod scored_text;
 pub(crate) mod text;

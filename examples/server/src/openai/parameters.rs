@@ -178,7 +178,27 @@ struct NamedSchema {
     schema: Json,
 }
 
+/// The fields of a request without an output: its model, and for whom it runs.
+#[derive(Debug, Default)]
+pub(crate) struct Tenant {
+    pub(crate) model: Option<String>,
+    pub(crate) user: Option<String>,
+    pub(crate) cache_salt: Option<String>,
+    pub(crate) class: Option<Class>,
+}
+
 impl Parameters {
+    /// Parameters with these fields, and no other.
+    pub(crate) fn of_tenant(tenant: Tenant) -> Self {
+        Self {
+            model: tenant.model,
+            user: tenant.user,
+            cache_salt: tenant.cache_salt,
+            priority: tenant.class,
+            ..Self::default()
+        }
+    }
+
     /// The form of delivery of the answer.
     pub(crate) fn delivery(&self) -> Delivery {
         let options = self.stream_options.as_ref();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use motet::request::Prompt;
+use motet::request::{Prompt, TokenLogprobs};
 use motet::text::TextCodec;
 use motet::{Request, TokenId};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::{self, BestOf, Shape, Terms};
 use super::parameters::Parameters;
+use super::scored_text::{self, PromptLogprobs, PromptScores};
 use crate::app::App;
 use crate::body::Body;
 use crate::body::fields::fields;
@@ -30,7 +31,7 @@ use crate::openapi::Token;
 use crate::tokens;
 
 /// The API's default of `max_tokens`.
-const OUTPUT_TOKENS_MAX: usize = 16;
+pub(crate) const OUTPUT_TOKENS_MAX: usize = 16;
 /// Most prompts of one request; each takes a place in the queue.
 pub(crate) const PROMPTS_MAX: usize = 128;
 
@@ -41,8 +42,13 @@ fields! {
         prompt: Option<Prompts>,
         #[schemars(range(max = Request::LOGPROBS_MAX))]
         logprobs: Option<usize>,
-        /// The prompt before the output; not with `logprobs`
+        /// The prompt before the output; with `logprobs`, also the prompt's log probabilities, and not streamed
         echo: Option<bool>,
+        /// The log probabilities of the prompt's tokens, with so many alternatives; not streamed. The name is vLLM's
+        #[schemars(range(max = Request::LOGPROBS_MAX))]
+        prompt_logprobs: Option<usize>,
+        /// The first of the prompt's tokens whose log probability is wanted: those before come from the cache. The name is SGLang's
+        logprob_start_len: Option<usize>,
         /// No other is supported
         #[schemars(extend("enum" = ["", null]))]
         suffix: Option<String>,
@@ -55,8 +61,9 @@ fields! {
 /// The body of a completion's request.
 pub(crate) type TextRequest = (Parameters, CompletionFields);
 
+/// One prompt or several, as texts or as tokens.
 #[derive(Debug)]
-enum Prompts {
+pub(crate) enum Prompts {
     Texts(Vec<String>),
     Tokens(Vec<TokenId>),
     ManyTokens(Vec<Vec<TokenId>>),
@@ -71,13 +78,19 @@ pub(crate) async fn complete(
 ) -> Result<Response, ApiError> {
     fields.check(&parameters)?;
     let (logprobs, best_of) = (fields.logprobs, fields.best_of);
+    let scores = fields.prompt_scores();
     let prompts = fields.prompt;
     let prompts = prompts.ok_or_else(|| ApiError::field("prompt", "`prompt` is missing"))?;
     let echoed = match fields.echo {
         Some(true) => prompts.texts(&app, &caller).await?,
         _ => Vec::new(),
     };
-    let requests = prompts.prompts()?.into_iter().map(|prompt| {
+    if let Some(scores) = scores {
+        scores.check(&parameters)?;
+        let (prompts, tenant) = (prompts.prompts("prompt")?, (caller, log));
+        return scored_text::complete(app, tenant, &parameters, scores, prompts, &echoed).await;
+    }
+    let requests = prompts.prompts("prompt")?.into_iter().map(|prompt| {
         let mut request = parameters.request(&app, &caller, prompt, OUTPUT_TOKENS_MAX)?;
         request.logprobs = logprobs;
         // If `best_of` equals `n`, there is nothing to choose.
@@ -105,17 +118,28 @@ pub(crate) async fn complete(
 }
 
 impl CompletionFields {
+    /// The log probabilities that are wanted of the prompts, if any are.
+    fn prompt_scores(&self) -> Option<PromptScores> {
+        let echo = self.echo == Some(true);
+        let is_wanted = self.prompt_logprobs.is_some() || echo && self.logprobs.is_some();
+        is_wanted.then_some(PromptScores {
+            echo,
+            logprobs: self.logprobs,
+            prompt_logprobs: self.prompt_logprobs,
+            from: self.logprob_start_len.unwrap_or(0),
+        })
+    }
+
     /// Rejects unsupported fields, rather than ignoring them.
     fn check(&self, parameters: &Parameters) -> Result<(), ApiError> {
         let unprocessable = |field: &str, what: &str| {
             let message = format!("`{field}` {what}");
             Err(ApiError::unprocessable(field, message))
         };
-        if self.echo == Some(true) && self.logprobs.is_some() {
-            return unprocessable(
-                "echo",
-                "is not supported with `logprobs`: the prompt's are not computed",
-            );
+        if self.logprob_start_len.is_some() && self.prompt_scores().is_none() {
+            let message = "`logprob_start_len` is set; expected it with `prompt_logprobs`, or with \
+                           `echo` and `logprobs`";
+            return Err(ApiError::field("logprob_start_len", message));
         }
         let suffix = self.suffix.as_ref();
         if suffix.is_some_and(|suffix| !suffix.is_empty()) {
@@ -272,7 +296,8 @@ impl Prompts {
         Ok(texts)
     }
 
-    fn prompts(self) -> Result<Vec<Prompt>, ApiError> {
+    /// The prompts, of which there is at least one; errors name this field.
+    pub(crate) fn prompts(self, param: &str) -> Result<Vec<Prompt>, ApiError> {
         let prompts: Vec<Prompt> = match self {
             Self::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
             Self::Tokens(tokens) => vec![Prompt::Tokens(tokens)],
@@ -281,8 +306,8 @@ impl Prompts {
         match prompts.len() {
             1..=PROMPTS_MAX => Ok(prompts),
             count => {
-                let message = format!("`prompt` has {count}; expected 1 to {PROMPTS_MAX}");
-                Err(ApiError::field("prompt", message))
+                let message = format!("`{param}` has {count}; expected 1 to {PROMPTS_MAX}");
+                Err(ApiError::field(param, message))
             }
         }
     }
@@ -305,16 +330,31 @@ impl TextShape {
 /// An output's text, or the next part of it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Text {
-    text: String,
-    logprobs: Option<TextLogprobs>,
+    pub(crate) text: String,
+    pub(crate) logprobs: Option<TextLogprobs>,
+    /// One element for each token of the prompt; null for the first, which has none
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Vec<Option<PromptLogprobs>>")]
+    pub(crate) prompt_logprobs: Option<Vec<Option<PromptLogprobs>>>,
 }
 
-/// Log probabilities of tokens, one element for each.
-#[derive(Debug, Serialize, JsonSchema)]
+impl Text {
+    /// Text without log probabilities of a prompt.
+    fn new(text: String, logprobs: Option<TextLogprobs>) -> Self {
+        Self {
+            text,
+            logprobs,
+            prompt_logprobs: None,
+        }
+    }
+}
+
+/// Log probabilities of tokens, one element for each. A prompt's first token has none.
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct TextLogprobs {
     tokens: Vec<String>,
-    token_logprobs: Vec<f64>,
-    top_logprobs: Vec<BTreeMap<String, f64>>,
+    token_logprobs: Vec<Option<f64>>,
+    top_logprobs: Vec<Option<BTreeMap<String, f64>>>,
     text_offset: Vec<usize>,
 }
 
@@ -329,8 +369,7 @@ impl Shape for TextShape {
 
     fn first(&self, number: usize) -> Option<Text> {
         let text = self.echo(number)?.to_owned();
-        let logprobs = None;
-        Some(Text { text, logprobs })
+        Some(Text::new(text, None))
     }
 
     fn part(&self, piece: AnswerPiece, logprobs: Option<TextLogprobs>) -> Text {
@@ -339,40 +378,54 @@ impl Shape for TextShape {
             // Outputs without a parser are text.
             _ => String::new(),
         };
-        Text { text, logprobs }
+        Text::new(text, logprobs)
     }
 
     fn last(&self) -> Text {
-        let text = String::new();
-        let logprobs = None;
-        Text { text, logprobs }
+        Text::new(String::new(), None)
     }
 
     fn whole(&self, number: usize, answer: WholeAnswer, logprobs: Option<TextLogprobs>) -> Text {
         let echo = self.echo(number).unwrap_or_default();
         let text = format!("{echo}{}", answer.text());
-        Text { text, logprobs }
+        Text::new(text, logprobs)
     }
 
     fn logprobs(&self, text: &TextCodec, sent: &[ScoredToken], after: usize) -> TextLogprobs {
-        let spell = |token| spelled(text.tokenizer(), token).0;
-        let tokens: Vec<String> = sent.iter().map(|(token, _)| spell(*token)).collect();
-        let offsets = tokens.iter().scan(after, |at, token| {
-            let begins = *at;
-            *at += token.chars().count();
-            Some(begins)
-        });
-        let top = sent.iter().map(|(_, logprobs)| {
-            let top = logprobs.top.iter();
-            let top = top.map(|(token, logprob)| (spell(*token), f64::from(*logprob)));
-            top.collect()
-        });
-        let logprobs = sent.iter().map(|(_, logprobs)| logprobs.logprob.into());
-        TextLogprobs {
-            text_offset: offsets.collect(),
-            token_logprobs: logprobs.collect(),
-            top_logprobs: top.collect(),
-            tokens,
-        }
+        let sent = sent.iter();
+        let sent = sent.map(|(token, logprobs)| (*token, Some(logprobs)));
+        text_logprobs(text, sent, after, usize::MAX)
     }
+}
+
+/// Log probabilities of tokens, of which a prompt's may have none, and of at most `top` of the
+/// likeliest; `after` is the number of characters before them.
+pub(crate) fn text_logprobs<'a>(
+    text: &TextCodec,
+    tokens: impl Iterator<Item = (TokenId, Option<&'a TokenLogprobs>)>,
+    after: usize,
+    top: usize,
+) -> TextLogprobs {
+    let spell = |token| spelled(text.tokenizer(), token).0;
+    let mut all = TextLogprobs::default();
+    let mut at = after;
+    for (token, logprobs) in tokens {
+        let token = spell(token);
+        all.text_offset.push(at);
+        at += token.chars().count();
+        all.tokens.push(token);
+        let logprob = logprobs.map(|logprobs| f64::from(logprobs.logprob));
+        all.token_logprobs.push(logprob);
+        all.top_logprobs.push(logprobs.map(|logprobs| {
+            let mut likeliest = BTreeMap::new();
+            for (token, logprob) in logprobs.top.iter().take(top) {
+                // Tokens within a character may have one spelling: the likeliest stands for it.
+                likeliest
+                    .entry(spell(*token))
+                    .or_insert(f64::from(*logprob));
+            }
+            likeliest
+        }));
+    }
+    all
 }

@@ -65,6 +65,7 @@ pub(super) fn paths(app: &App) -> Value {
     let mut paths = json!({
         "/v1/chat/completions": generate(chat, "ChatRequest", "Chat"),
         "/v1/completions": generate(text, "TextRequest", "Text"),
+        "/v1/embeddings": embeddings(),
         "/v1/messages": messages(),
         "/v1/messages/count_tokens": count_tokens(),
         "/v1/models": get("The models", true, "Models", &[]),
@@ -142,6 +143,14 @@ fn generate(summary: &str, body: &str, shape: &str) -> Value {
     responses["200"]["content"]["text/event-stream"] = events(&format!("{shape}Part"));
     for (status, rejected) in rejected(&[&GENERATED]) {
         responses[status] = rejected;
+    }
+    path
+}
+
+fn embeddings() -> Value {
+    let mut path = post("Vectors of texts", "EmbeddingRequest", "Embeddings");
+    for (status, rejected) in rejected(&[&GENERATED]) {
+        path["post"]["responses"][status] = rejected;
     }
     path
 }

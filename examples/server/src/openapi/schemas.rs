@@ -17,6 +17,7 @@ use crate::body::fields::Fields;
 use crate::error::ErrorBody;
 use crate::openai::answer::{Completion, CompletionPart};
 use crate::openai::chat::{ChatRequest, ChatShape, Conversation};
+use crate::openai::embeddings::{EmbeddingRequest, Embeddings};
 use crate::openai::responses::events::ResponseEvent;
 use crate::openai::responses::request::CreateRequest;
 use crate::openai::responses::response::ResponseBody;
@@ -51,6 +52,7 @@ fn bodies() -> Map<String, Value> {
         ("ChatRequest", ChatRequest::schema(&mut generator)),
         ("TextRequest", TextRequest::schema(&mut generator)),
         ("ResponseRequest", CreateRequest::schema(&mut generator)),
+        ("EmbeddingRequest", EmbeddingRequest::schema(&mut generator)),
         ("MessagesRequest", MessagesRequest::schema(&mut generator)),
         ("CountTokens", Turn::schema(&mut generator)),
         ("Tokenize", tokenize(&mut generator)),
@@ -77,6 +79,7 @@ fn answers() -> Map<String, Value> {
         ("ResponseEvent", ResponseEvent::json_schema(of)),
         ("ResponseItems", ItemList::json_schema(of)),
         ("ResponseDeleted", Deleted::json_schema(of)),
+        ("Embeddings", Embeddings::json_schema(of)),
         ("AnthropicMessage", MessageBody::json_schema(of)),
         ("MessageEvent", MessageEvent::json_schema(of)),
         (
@@ -156,6 +159,15 @@ fn close(schema: &mut Schema) {
 fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
     let model = app.engine.model();
     schemas["Token"]["maximum"] = json!(model.vocab_size - 1);
+    let embedding = &mut schemas["EmbeddingRequest"]["properties"];
+    embedding["model"]["enum"] = json!([app.model, null]);
+    embedding["dimensions"]["maximum"] = json!(model.hidden_size);
+    for tokens in ["max_tokens", "max_completion_tokens"] {
+        let tokens = &mut schemas["TextRequest"]["properties"][tokens];
+        tokens["minimum"] = json!(0);
+        let or_none = "; 0 with log probabilities of the prompt, and else 1 or more";
+        describe_further(tokens, or_none);
+    }
     let with_model = [
         "ChatRequest",
         "TextRequest",

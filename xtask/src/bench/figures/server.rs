@@ -2,7 +2,7 @@
 
 use super::{Better, Figure, Needs, RATIO};
 use crate::bench::workbench::Peer;
-use crate::bench::{forced, hostile, server};
+use crate::bench::{forced, hostile, scores, server};
 
 const MLX_LM_SERVER: &str = "wall time of mlx_lm.server with its defaults and f32 weights, same libmlx and BLAS, same load over HTTP; ours are as stored";
 
@@ -60,6 +60,15 @@ pub(super) const FIGURES: &[Figure] = &[
         better: Better::Lower,
         needs: Needs::Model,
         measure: |workbench| server::single(workbench, Peer::LlamaServer),
+    },
+    Figure {
+        name: "server.score_reuse",
+        unit: RATIO,
+        versus: "all prompt tokens while 1,000 continuations of one prompt of 256 tokens are scored; ours come from the cache",
+        goal: Some(0.98),
+        better: Better::Higher,
+        needs: Needs::Model,
+        measure: scores::reuse,
     },
     Figure {
         name: "server.forced_tokens_gain",

@@ -43,7 +43,7 @@ pub(super) fn post(port: u16, path: &str, body: &[u8], is_to_leave: impl Fn() ->
 /// # Errors
 ///
 /// When the connection breaks.
-pub(super) fn post_for_lines(
+pub(in crate::bench) fn post_for_lines(
     port: u16,
     path: &str,
     body: &[u8],

@@ -17,7 +17,7 @@
 mod alone;
 mod attack;
 mod bodies;
-mod exchange;
+pub(super) mod exchange;
 mod gaps;
 #[path = "../../../../tests/hostile/grammars/mod.rs"]
 #[allow(unreachable_pub, reason = "tests include it too")]

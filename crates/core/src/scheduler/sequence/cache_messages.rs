@@ -27,6 +27,7 @@ impl Sequence {
             priority: self.submission.retention,
             token_time,
             ignore_cache: self.start.ignores_cache(),
+            reuse_max: self.reuse_max(),
         })
     }
 

@@ -5,6 +5,7 @@
 //! | `history.rs` | its tokens |
 //! | `slot.rs` | its slot: progress, and what its next step waits for |
 //! | `grant.rs` | tokens that the slot may hold |
+//! | `prompt_rows.rs` | the rows of its prompt that its caller waits for |
 //! | `queue_time.rs` | its time in the queue |
 //! | `start_terms.rs` | the terms on which it starts next |
 //! | `turn.rs` | its part in the turn of its class |
@@ -19,6 +20,7 @@ mod context;
 mod failures;
 mod grant;
 mod history;
+mod prompt_rows;
 mod queue_time;
 mod slot;
 mod start_terms;
@@ -34,6 +36,7 @@ use crate::protocol::{Priority, ReasoningTracker};
 use crate::{SequenceId, SlotId, TokenId, UserId};
 use failures::Failures;
 use history::TokenHistory;
+use prompt_rows::PromptRows;
 use queue_time::QueueTime;
 pub(super) use slot::Slot;
 use start_terms::StartTerms;
@@ -53,6 +56,7 @@ pub(super) struct Sequence {
     context_tokens_max: usize,
     phase: Phase,
     history: TokenHistory,
+    prompt_rows: PromptRows,
     /// Follows its reasoning, if that is bounded.
     reasoning: Option<ReasoningTracker>,
     queue_time: QueueTime,
@@ -103,6 +107,7 @@ pub(super) enum Phase {
 impl Sequence {
     pub(super) fn new(submission: Submission, context_tokens_max: usize, now: Duration) -> Self {
         let history = TokenHistory::new(submission.prompt.clone());
+        let prompt_rows = PromptRows::new(&submission);
         let reasoning = submission.reasoning.clone().map(ReasoningTracker::new);
         Self {
             reasoning,
@@ -110,6 +115,7 @@ impl Sequence {
             context_tokens_max,
             phase: Phase::Queued,
             history,
+            prompt_rows,
             queue_time: QueueTime::new(now),
             start: StartTerms::default(),
             turn: Turn::default(),
@@ -133,6 +139,10 @@ impl Sequence {
     ) -> Self {
         let mut sequence = Self::new(submission, context_tokens_max, now);
         sequence.failures = Failures::restored(!generated.is_empty());
+        if !generated.is_empty() {
+            // All results of the prompt came before its first token.
+            sequence.prompt_rows = PromptRows::default();
+        }
         if let Some(reasoning) = &mut sequence.reasoning {
             generated.iter().for_each(|token| reasoning.push(*token));
         }
@@ -295,7 +305,10 @@ impl Sequence {
     /// Returns the number of its tokens that the cache will not have, and the number that it
     /// will. At most `unknown` are taken for cached before the cache has reported.
     pub(super) fn uncached(&self, unknown: usize) -> (usize, usize) {
-        self.start.uncached(self.history.tokens().len(), unknown)
+        let tokens = self.history.tokens().len();
+        let (_, resident) = self.start.uncached(tokens, unknown);
+        let resident = resident.min(self.reuse_max().unwrap_or(usize::MAX));
+        (tokens - resident, resident)
     }
 
     /// Whether it continues a finished sequence whose generated tokens will be in the cache.

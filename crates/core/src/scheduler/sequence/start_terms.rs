@@ -18,11 +18,6 @@ pub(super) struct StartTerms {
 }
 
 impl StartTerms {
-    /// Returns the number of its tokens in the cache, as far as known.
-    pub(super) fn resident_tokens(&self) -> usize {
-        self.resident_tokens.unwrap_or(0)
-    }
-
     /// Records the number of its tokens in the cache.
     pub(super) fn note_resident(&mut self, tokens: usize) {
         self.resident_tokens = Some(tokens);

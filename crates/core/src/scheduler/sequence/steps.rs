@@ -3,7 +3,7 @@
 use super::failures::Failures;
 use super::{Phase, Sequence, Slot};
 use crate::TokenId;
-use crate::protocol::{OutputKind, PlannedSpan, ReasoningTracker, SamplerStart, TokenSampling};
+use crate::protocol::{PlannedSpan, ReasoningTracker, SamplerStart, TokenSampling};
 use crate::scheduler::MaskGate;
 
 /// A sequence's part of a step, as it joins the step.
@@ -54,22 +54,21 @@ impl Sequence {
         let pending = self.pending();
         let token_source = self.history.token_source(pending, tokens);
         // The token after these is not sampled if the end of its reasoning comes there.
-        let samples_token = pending <= tokens && self.reasoning_end().is_empty();
+        let is_last = pending <= tokens && self.reasoning_end().is_empty();
+        let samples_token = is_last && self.submission.output_tokens_max > 0;
         let generated = self.history.generated().len();
-        let submission = &self.submission;
-        let sampling = submission.sampling;
-        let spec = submission.sampling_spec.as_ref();
+        let sampling = self.submission.sampling;
+        let slot = self.slot().expect("a candidate has a slot");
+        let token_sampling = samples_token.then(|| TokenSampling {
+            sampling,
+            index: (generated + slot.in_flight_samples()) as u64,
+        });
+        let evaluated = slot.evaluated()..slot.evaluated() + tokens;
+        let output_kind = self.output_kind(&evaluated, token_sampling);
+        let spec = self.submission.sampling_spec.as_ref();
         let spec = spec.filter(|_| samples_token);
         let Phase::Running(slot) = &mut self.phase else {
             panic!("a candidate has a slot")
-        };
-        let output_kind = if samples_token {
-            OutputKind::Token(TokenSampling {
-                sampling,
-                index: (generated + slot.in_flight_samples()) as u64,
-            })
-        } else {
-            OutputKind::Nothing
         };
         let has_sampler = slot.join_step(tokens, samples_token, spec.is_some());
         if let Some(spec) = spec.filter(|_| !has_sampler) {

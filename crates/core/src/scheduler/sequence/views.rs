@@ -67,7 +67,7 @@ impl Sequence {
             needed: terms.needed,
             turned_away: terms.turned_away,
             service,
-            resident_tokens: self.start.resident_tokens(),
+            resident_tokens: self.uncached(0).1,
             overtaken: self.start.overtaken(),
         }
     }
