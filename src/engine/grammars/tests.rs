@@ -94,7 +94,7 @@ async fn thread_stays_busy_after_the_caller_cancels() {
     let grammars = grammars(Duration::from_secs(600));
     let release = block_mask_pool(&grammars);
     let source = source();
-    let mut caller = Box::pin(grammars.compile_queued(user(), &source, codec()));
+    let mut caller = Box::pin(grammars.compile_queued(user(), &source, codec(), true));
     assert!(is_pending(caller.as_mut()).await);
     wait_until_started(&grammars).await;
     drop(caller);
@@ -115,7 +115,9 @@ async fn compilation_has_a_time_limit_and_keeps_its_thread_after_it() {
     let grammars = grammars(limit);
     let release = block_mask_pool(&grammars);
     let source = source();
-    let compiled = grammars.compile_queued(user(), &source, codec()).await;
+    let compiled = grammars
+        .compile_queued(user(), &source, codec(), true)
+        .await;
     let kind = source.kind();
     let too_slow = Ok(Some(GrammarError::TooSlow { kind, limit }));
     assert_eq!(compiled.map(Result::err), too_slow);
@@ -131,7 +133,7 @@ async fn compilation_has_a_time_limit_and_keeps_its_thread_after_it() {
 fn cancelled_request_is_not_compiled() {
     let grammars = grammars(Duration::from_secs(600));
     let on_start = || unreachable!("no compilation starts");
-    let compiled = grammars.compile(&source(), &codec(), on_start, || false);
+    let compiled = grammars.compile(&source(), &codec(), true, on_start, || false);
     assert_eq!(compiled.err(), Some(GrammarError::Unwanted));
     assert!(
         grammars.vocabulary.get().is_none(),
@@ -139,7 +141,7 @@ fn cancelled_request_is_not_compiled() {
     );
     assert!(
         grammars
-            .compile(&source(), &codec(), || (), || true)
+            .compile(&source(), &codec(), true, || (), || true)
             .is_ok()
     );
 }
@@ -155,7 +157,7 @@ fn compile_time_starts_after_the_vocabulary_is_built() {
     };
     assert!(
         grammars
-            .compile(&source(), &codec(), on_start, || true)
+            .compile(&source(), &codec(), true, on_start, || true)
             .is_ok()
     );
 }
@@ -165,7 +167,7 @@ async fn oversized_source_is_rejected_at_once() {
     let grammars = grammars(Duration::from_secs(600));
     let release = block_mask_pool(&grammars);
     let source = source();
-    let mut first = Box::pin(grammars.compile_queued(user(), &source, codec()));
+    let mut first = Box::pin(grammars.compile_queued(user(), &source, codec(), true));
     assert!(is_pending(first.as_mut()).await);
     for (long, limit) in [
         (
@@ -181,7 +183,7 @@ async fn oversized_source_is_rejected_at_once() {
             GrammarSource::EXPRESSION_BYTES_MAX,
         ),
     ] {
-        let mut rejected = pin!(grammars.compile_queued(user(), &long, codec()));
+        let mut rejected = pin!(grammars.compile_queued(user(), &long, codec(), true));
         let rejected = poll_fn(|cx| Poll::Ready(rejected.as_mut().poll(cx))).await;
         match rejected {
             Poll::Ready(Ok(Err(GrammarError::TooDear { bound, .. }))) => {

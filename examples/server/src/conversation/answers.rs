@@ -345,6 +345,7 @@ mod tests {
             has_calls: false,
             is_complete: false,
             logprobs: Vec::new(),
+            observed: None,
         }
     }
 

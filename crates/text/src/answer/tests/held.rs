@@ -69,7 +69,10 @@ fn walk(grammar: &Grammar, special: &[String], random: &mut Random) -> Option<St
             token => {
                 let at = (token - FIRST_SPECIAL) as usize;
                 let long = |at: usize| LONG[at - special.len()];
-                let text = special.get(at).map(String::as_str).unwrap_or_else(|| long(at));
+                let text = special
+                    .get(at)
+                    .map(String::as_str)
+                    .unwrap_or_else(|| long(at));
                 bytes.extend_from_slice(text.as_bytes());
             }
         }
@@ -287,10 +290,10 @@ fn usual_answers_follow_the_grammar() {
                 Some(at) => (FIRST_SPECIAL + at as TokenId, family.special[at].len()),
                 None => (TokenId::from(rest.as_bytes()[0]) + 1, 1),
             };
-            let allowed = match matcher.next_tokens().expect("goes on") {
-                Next::Mask(mask) => mask.tokens().any(|allowed| allowed == token),
-                Next::Finished => false,
-            };
+            let next = matcher.next_tokens().expect("goes on");
+            let allowed = next
+                .mask()
+                .is_some_and(|mask| mask.tokens().any(|allowed| allowed == token));
             if !allowed {
                 return false;
             }
