@@ -97,16 +97,16 @@ async fn a_request_has_spans_of_its_stages() {
     assert_eq!(request.span_context.trace_state().get("other"), Some("2"));
     let own = request.span_context.span_id();
     assert_eq!(header, format!("00-{TRACE}-{own}-01"));
-    let told = attributes(request);
-    assert_eq!(told["http.route"], CHAT);
-    assert_eq!(told["http.response.status_code"], "200");
-    assert_eq!(told.get("error.type"), None);
+    let recorded = attributes(request);
+    assert_eq!(recorded["http.route"], CHAT);
+    assert_eq!(recorded["http.response.status_code"], "200");
+    assert_eq!(recorded.get("error.type"), None);
 
     let [sequence] = named(&spans, "chat oracle")[..] else {
         panic!("{spans:?}");
     };
     assert_eq!(sequence.parent_span_id, own);
-    let told = attributes(sequence);
+    let recorded = attributes(sequence);
     let usage = &answer["usage"];
     for (name, expected) in [
         ("gen_ai.operation.name", "chat".to_owned()),
@@ -120,11 +120,11 @@ async fn a_request_has_spans_of_its_stages() {
         ("gen_ai.usage.output_tokens", "8".into()),
         ("gen_ai.usage.cache_read.input_tokens", "0".into()),
     ] {
-        assert_eq!(told.get(name), Some(&expected), "{name}: {told:?}");
+        assert_eq!(recorded.get(name), Some(&expected), "{name}: {recorded:?}");
     }
     assert!(
-        told["gen_ai.response.finish_reasons"].contains("length"),
-        "{told:?}"
+        recorded["gen_ai.response.finish_reasons"].contains("length"),
+        "{recorded:?}"
     );
     assert_eq!(sequence.status, Status::Unset);
 
@@ -161,14 +161,14 @@ async fn each_output_has_spans() {
 }
 
 #[tokio::test]
-async fn errors_and_disconnects_are_told() {
+async fn errors_and_disconnects_are_recorded() {
     let (server, memory) = server().await;
-    let refused = server.post(CHAT, &chat(json!({"top_p": 7}))).await;
-    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
-    let told = attributes(&memory.spans()[0]);
-    assert_eq!(told["http.response.status_code"], "400");
+    let invalid = server.post(CHAT, &chat(json!({"top_p": 7}))).await;
+    assert_eq!(invalid.status, StatusCode::BAD_REQUEST);
+    let recorded = attributes(&memory.spans()[0]);
+    assert_eq!(recorded["http.response.status_code"], "400");
     assert_eq!(
-        told.get("error.type"),
+        recorded.get("error.type"),
         None,
         "a client's mistake is no error of the server"
     );
@@ -181,14 +181,14 @@ async fn errors_and_disconnects_are_told() {
     }
     drop(stream);
     let spans = memory.spans();
-    let told = attributes(named(&spans, &format!("POST {CHAT}"))[0]);
-    assert_eq!(told["error.type"], "client_disconnected");
-    let told = attributes(named(&spans, "chat oracle")[0]);
+    let recorded = attributes(named(&spans, &format!("POST {CHAT}"))[0]);
+    assert_eq!(recorded["error.type"], "client_disconnected");
+    let recorded = attributes(named(&spans, "chat oracle")[0]);
     assert!(
-        told["gen_ai.response.finish_reasons"].contains("cancelled"),
-        "{told:?}"
+        recorded["gen_ai.response.finish_reasons"].contains("cancelled"),
+        "{recorded:?}"
     );
-    assert_ne!(told["gen_ai.usage.output_tokens"], "0");
+    assert_ne!(recorded["gen_ai.usage.output_tokens"], "0");
 }
 
 #[tokio::test]
