@@ -29,7 +29,7 @@ pub(super) struct Admitted {
     pub(super) turn_end: Option<usize>,
     /// Tokens that were cut from a prompt that was too long.
     pub(super) truncated_tokens: usize,
-    /// What the caller wants of its prompt.
+    /// The results that the caller asks for of its prompt.
     pub(super) prompt_output: Option<PromptOutput>,
 }
 

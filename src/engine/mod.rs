@@ -124,7 +124,7 @@ struct Inner {
     /// The origin of the engine's clock.
     started_at: Instant,
     text: Option<TextCodec>,
-    /// What the model's files say about pooling, for embeddings.
+    /// The pooling that the model's files declare, for embeddings.
     pooling: DeclaredPooling,
     /// Threads that render and tokenise long texts.
     blocking: Blocking,

@@ -99,13 +99,13 @@ impl Model for Table {
                     to_sample.push((index, self.logits(last)));
                     SpanOutput::Nothing
                 }
-                OutputKind::PromptLogprobs(ref wanted) => {
-                    if wanted.token.is_some() {
+                OutputKind::PromptLogprobs(ref scored) => {
+                    if scored.token.is_some() {
                         let last = *tokens.last().expect("a span has tokens");
                         to_sample.push((index, self.logits(last)));
                     }
-                    let logits: Vec<f32> = rows.skip(wanted.first).flatten().collect();
-                    let logprobs = prompt_logprobs(&logits, self.spec.vocab_size, wanted);
+                    let logits: Vec<f32> = rows.skip(scored.first).flatten().collect();
+                    let logprobs = prompt_logprobs(&logits, self.spec.vocab_size, scored);
                     SpanOutput::PromptLogprobs(logprobs, None)
                 }
                 OutputKind::HiddenSum(_) => unreachable!("`hidden_size` is 0"),

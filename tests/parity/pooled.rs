@@ -1,8 +1,7 @@
 //! Log likelihoods of given tokens and hidden states, against those of transformers.
 //!
 //! The logits of every fixture give the log likelihood of some tokens, and its residual stream
-//! the last hidden state of some prefixes. `pooled.json`, which `pooled.py` writes for some
-//! families, has the log likelihood of every token, and means of hidden states.
+//! the last hidden state of some prefixes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,9 +12,8 @@ use motet::model::weights::{ModelFiles, Role};
 use motet::model::{LogprobRows, OutputKind, Pooling, SpanOutput};
 use motet::request::Embedding;
 use motet::{Engine, Request, Shutdown, TokenId};
-use serde::Deserialize;
 
-use crate::fixture::{Fixture, families, floats, text_of};
+use crate::fixture::{Fixture, families};
 use crate::folder::open_family;
 use crate::harness::{Slot, one_at_a_time};
 use crate::ways::in_runtime;
@@ -26,22 +24,6 @@ const CUTS: [&[usize]; 2] = [&[80], &[1, 2, 13, 16, 1, 47]];
 const SCORE_TOLERANCE: f64 = 1e-3;
 /// Largest difference of a number of a hidden state.
 const STATE_TOLERANCE: f64 = 1e-4;
-
-/// The numbers that `pooled.py` found.
-#[derive(Deserialize)]
-struct Pooled {
-    /// Of each token but the first.
-    loglikelihoods: Vec<f64>,
-    /// Tokens of the pooled prefixes.
-    lengths: Vec<usize>,
-    mean: Vec<String>,
-    last: Vec<String>,
-}
-
-fn pooled(family: &str) -> Option<Pooled> {
-    let text = text_of(family, "pooled.json")?;
-    Some(serde_json::from_str(&text).expect("the fixture is complete"))
-}
 
 fn options(kernels: bool) -> MlxOptions {
     MlxOptions {
@@ -169,9 +151,6 @@ fn check(path: &Path, fixture: &Fixture, kernels: bool) {
             let what = format!("{what}, hidden state of token {row}");
             assert_near(&found, &normed(&files, residual), STATE_TOLERANCE, &what);
         }
-        if let Some(pooled) = pooled(family) {
-            assert_near(&found, &pooled.loglikelihoods, SCORE_TOLERANCE, &what);
-        }
     }
 }
 
@@ -187,25 +166,20 @@ fn log_likelihoods_and_last_states_are_those_of_the_reference() {
     }
 }
 
-/// Through an engine whose steps cut each prompt, beside each other and from the cache.
+/// Through an engine whose steps cut each prompt, computed and from the cache.
 #[test]
 fn engines_score_and_embed_as_the_reference() {
     let _serial = one_at_a_time();
-    let mut checked = 0;
-    for family in families() {
-        let Some(pooled) = pooled(&family) else {
-            continue;
-        };
-        let tokens = Fixture::of(&family).tokens;
-        let folder = open_family(&family);
+    for family in ["llama", "gemma2", "granite", "lfm2"] {
+        let fixture = Fixture::of(family);
+        let folder = open_family(family);
         in_runtime(async {
             let engine = without_text(folder.path()).await;
-            check_engine(&engine, &family, &tokens, &pooled).await;
+            let files = ModelFiles::open(folder.path()).expect("the family opens");
+            check_engine(&engine, &files, &fixture).await;
             engine.shutdown(Shutdown::Abort).await;
         });
-        checked += 1;
     }
-    assert!(checked >= 3, "{checked} families have pooled states");
 }
 
 async fn without_text(path: &Path) -> Engine {
@@ -221,30 +195,40 @@ async fn without_text(path: &Path) -> Engine {
     engine.expect("the engine starts")
 }
 
-async fn check_engine(engine: &Engine, family: &str, tokens: &[TokenId], pooled: &Pooled) {
-    let (prompt, continuation) = tokens.split_at(50);
+async fn check_engine(engine: &Engine, files: &ModelFiles, fixture: &Fixture) {
+    let (family, tokens) = (&fixture.family, &fixture.tokens);
+    let (prompt, continuation) = tokens.split_at(16);
+    let logits = fixture.logits();
+    let stream = fixture.residual_stream();
+    let last_layer = stream.last().expect("a model has layers");
     for way in ["computed", "from the cache"] {
         let score = engine.score(Request::score(prompt, continuation)).await;
         let score = score.expect("it is scored");
-        let found = score.logprobs.iter().map(|token| f64::from(token.logprob));
-        let found: Vec<f64> = found.collect();
-        let what = format!("{family}, {way}");
-        assert_near(&found, &pooled.loglikelihoods[49..], SCORE_TOLERANCE, &what);
-        for (index, length) in pooled.lengths.iter().enumerate() {
-            for (pooling, expected) in [
-                (Pooling::Mean, &pooled.mean[index]),
-                (Pooling::Last, &pooled.last[index]),
-            ] {
+        for (row, logits) in fixture.rows.iter().zip(&logits) {
+            let (Some(at), Some(target)) = (row.checked_sub(15), tokens.get(row + 1)) else {
+                continue;
+            };
+            let expected = logprobs_of(logits, *target, 0).expect("a token").logprob;
+            let found = f64::from(score.logprobs[at].logprob);
+            let what = format!("{family}, {way}, token {}", row + 1);
+            assert_near(&[found], &[expected.into()], SCORE_TOLERANCE, &what);
+        }
+        for (row, residual) in fixture.residual_rows.iter().zip(last_layer) {
+            let expected = normed(files, residual);
+            // The mean of one token is its state.
+            for pooling in [Pooling::Last, Pooling::Mean] {
+                if pooling == Pooling::Mean && *row > 0 {
+                    continue;
+                }
                 let embedding = Embedding {
                     pooling: Some(pooling),
                     is_normalized: false,
                     ..Embedding::default()
                 };
-                let request = Request::tokens(&tokens[..*length]).embedding(embedding);
+                let request = Request::tokens(&tokens[..=*row]).embedding(embedding);
                 let found = engine.embed(request).await.expect("it is embedded");
                 let found: Vec<f64> = found.numbers.into_iter().map(f64::from).collect();
-                let expected: Vec<f64> = floats(expected).into_iter().map(f64::from).collect();
-                let what = format!("{what}, {pooling:?} of {length} tokens");
+                let what = format!("{family}, {way}, {pooling:?} of {} tokens", row + 1);
                 assert_near(&found, &expected, STATE_TOLERANCE, &what);
             }
         }

@@ -21,7 +21,7 @@ fn module(kind: &str, path: &str) -> Json {
     json!({"idx": 0, "name": "0", "path": path, "type": format!("sentence_transformers.models.{kind}")})
 }
 
-/// What a folder declares with this list of modules and this configuration in `1_Pooling`.
+/// The pooling of a folder with this list of modules and this configuration in `1_Pooling`.
 fn declared(modules: Option<Json>, config: Option<Json>) -> Result<DeclaredPooling, ModelError> {
     let folder = whole(Tiny::of(Format::F32));
     if let Some(modules) = modules {

@@ -28,7 +28,7 @@ pub(super) trait Decoder {
     fn rotary(&self, layer: usize) -> Option<&Rotary>;
 }
 
-/// What the layers give for the rows that need a result.
+/// The results of the layers for the rows that need one.
 #[derive(Debug, Default)]
 pub(super) struct LastRows {
     /// The logits of the batch's output rows, `[output rows, vocab]` in single precision, if

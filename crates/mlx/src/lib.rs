@@ -379,11 +379,11 @@ impl MlxModel {
             let kernels = Some(&self.backend.stream).filter(|_| self.backend.has_kernels);
             let is_alone = Rc::strong_count(&self.steps_in_flight) == 1;
             results.prompt_logprobs = Some(PromptLogprobs::build(
-                &*self.decoder,
+                |rows| self.decoder.logits(rows),
                 &states,
                 &batch.targets,
                 kernels,
-                eager && is_alone,
+                (eager && is_alone).then_some(forward::QUEUED_BYTES_MAX),
             )?);
         }
         if !batch.hidden_rows.is_empty() {

@@ -13,8 +13,6 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream, transforms};
 
 use super::bridge::{Kernel, View, ViewMut, apply};
-use super::decoder::Decoder;
-use super::forward::QUEUED_BYTES_MAX;
 use super::ops::slice;
 use crate::error::MlxError;
 use motet_core::TokenId;
@@ -43,14 +41,15 @@ enum Block {
 
 impl PromptLogprobs {
     /// Builds the log probabilities of `targets` from the first rows of `states`, one for each
-    /// target, by this crate's kernel if there is a stream for it. `waits` is whether it may wait
-    /// for the device, which then works on the step already.
+    /// target, by this crate's kernel if there is a stream for it. `logits_of` builds the logits of
+    /// some rows. With `queued_bytes_max`, the device starts at once, and is waited for while more
+    /// bytes of logits are queued.
     pub(super) fn build(
-        decoder: &dyn Decoder,
+        logits_of: impl Fn(&Array) -> Result<Array, Exception>,
         states: &Array,
         targets: &[Target],
         kernels: Option<&Stream>,
-        waits: bool,
+        queued_bytes_max: Option<usize>,
     ) -> Result<Self, Exception> {
         let width = states.dim(1);
         let mut blocks = Vec::new();
@@ -58,13 +57,13 @@ impl PromptLogprobs {
         let mut row = 0;
         for targets in targets.chunks(BLOCK_ROWS) {
             let end = row + targets.len() as i32;
-            let logits = decoder.logits(&slice(states, [row, 0], [end, width])?)?;
+            let logits = logits_of(&slice(states, [row, 0], [end, width])?)?;
             let block_bytes = 4 * logits.size();
             let block = Block::new(logits, targets, kernels)?;
-            if waits {
+            if let Some(bytes_max) = queued_bytes_max {
                 transforms::async_eval([block.array()])?;
                 queued.push_back(block.array().clone());
-                if queued.len() * block_bytes > QUEUED_BYTES_MAX
+                if queued.len() * block_bytes > bytes_max
                     && let Some(oldest) = queued.pop_front()
                 {
                     oldest.eval()?;

@@ -20,7 +20,7 @@ fn numbers(list: &Value) -> Vec<Option<f64>> {
     list.map(Value::as_f64).collect()
 }
 
-/// What evaluators of language models read: a null for the first token, then one number for each
+/// Evaluators of language models read this: a null for the first token, then one number for each
 /// token of the prompt and of the output.
 #[tokio::test]
 async fn echo_with_logprobs_scores_the_prompt() {

@@ -99,7 +99,7 @@ pub(crate) struct SequenceArgs {
     pub(crate) truncated_tokens: usize,
     /// Whether the caller asked for progress reports of the prompt.
     pub(crate) report_prefill_progress: bool,
-    /// What the caller wants of its prompt.
+    /// The results that the caller asks for of its prompt.
     pub(crate) prompt_results: PromptResults,
     /// Counts the reasoning of the output, if the request bounds it.
     pub(crate) reasoning: Option<ReasoningTracker>,

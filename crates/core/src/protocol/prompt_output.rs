@@ -31,7 +31,7 @@ pub enum Pooling {
     Last,
 }
 
-/// What a model's files say about its pooling.
+/// The pooling that a model's files declare.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeclaredPooling {
     /// They say nothing: [`Pooling::Last`], the only state that has seen the whole text.

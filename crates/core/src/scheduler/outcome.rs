@@ -142,11 +142,11 @@ impl SchedulerCore {
         effects: &mut Vec<Effect>,
     ) -> SpanOutput {
         let entry = &mut self.sequences[key];
-        let is_wanted = !entry.is_finished();
+        let is_requested = !entry.is_finished();
         match span_output {
             SpanOutput::PromptLogprobs(logprobs, token) => {
                 let rows = entry.finish_prompt_rows(member.tokens);
-                if is_wanted {
+                if is_requested {
                     let first = rows.start + 1;
                     effects.push(Effect::PromptLogprobs(entry.id(), first, logprobs));
                 }
@@ -154,7 +154,7 @@ impl SchedulerCore {
             }
             SpanOutput::HiddenSum(sum) => {
                 let rows = entry.finish_prompt_rows(member.tokens);
-                if is_wanted {
+                if is_requested {
                     effects.push(Effect::HiddenSum(entry.id(), rows, sum));
                 }
                 SpanOutput::Nothing

@@ -121,8 +121,8 @@ impl CompletionFields {
     /// The log probabilities that are wanted of the prompts, if any are.
     fn prompt_scores(&self) -> Option<PromptScores> {
         let echo = self.echo == Some(true);
-        let is_wanted = self.prompt_logprobs.is_some() || echo && self.logprobs.is_some();
-        is_wanted.then_some(PromptScores {
+        let is_requested = self.prompt_logprobs.is_some() || echo && self.logprobs.is_some();
+        is_requested.then_some(PromptScores {
             echo,
             logprobs: self.logprobs,
             prompt_logprobs: self.prompt_logprobs,
