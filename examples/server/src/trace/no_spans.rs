@@ -9,7 +9,7 @@ use super::request::{RequestEnd, RequestHead};
 
 /// Records no span.
 #[derive(Debug, Default)]
-pub(crate) struct Tracer;
+pub(crate) struct Tracer(());
 
 /// A request without a span.
 #[derive(Debug)]
