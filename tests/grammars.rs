@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use common::{bytes, small, until};
 use motet::failpoint::Failpoints;
 use motet::grammar::{
-    Grammar, GrammarError, GrammarLimits, GrammarSource, GrammarVocabulary, MaskPool, Next,
+    Grammar, GrammarError, GrammarLimits, GrammarSource, GrammarVocabulary, MaskPool,
 };
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::monitor::{EngineEvent, Events};
