@@ -54,6 +54,8 @@ def main():
         os.environ[name] = "false"
     words = [str(FOLDER / f"test_{face}.py"), "-q", "--no-header", "-p", "no:cacheprovider"]
     words += ["--rootdir", str(FOLDER), "-o", "asyncio_mode=auto", "--tb=line"]
+    # Tests that differ from the list are printed below.
+    words += ["--no-summary"]
     words += ["--benchmark-disable", "-W", "ignore"]
     # LangChain keeps connections across tests.
     for kind in ("test", "fixture"):

@@ -35,6 +35,7 @@ pub(crate) struct MessageBody {
 pub(crate) enum ContentBlock {
     Text {
         text: String,
+        citations: (),
     },
     Thinking {
         thinking: String,
@@ -46,16 +47,28 @@ pub(crate) enum ContentBlock {
         name: String,
         #[schemars(extend("type" = "object"))]
         input: Json,
+        caller: Caller,
     },
 }
 
-/// Why a message ended; both fields are `null` before its end.
+/// The model itself makes every call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum Caller {
+    Direct {},
+}
+
+/// Why a message ended; all fields are `null` before its end. The API's specification also requires
+/// those that are `null` in every message here.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct Stop {
     stop_reason: Option<StopReason>,
     /// The stop sequence that ended the message, if the request has one only
     stop_sequence: Option<String>,
+    stop_details: (),
+    container: (),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -78,6 +91,25 @@ pub(crate) struct MessageUsage {
     cache_creation_input_tokens: usize,
     cache_read_input_tokens: usize,
     output_tokens: usize,
+    output_tokens_details: OutputTokensDetails,
+    #[serde(flatten)]
+    fixed: FixedUsage,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct OutputTokensDetails {
+    /// Tokens of the reasoning
+    thinking_tokens: usize,
+}
+
+/// Fields that the API's specification requires, and that are the same in every message here.
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
+struct FixedUsage {
+    cache_creation: (),
+    inference_geo: (),
+    server_tool_use: (),
+    service_tier: (),
 }
 
 impl MessageBody {
@@ -108,6 +140,7 @@ impl Stop {
         Self {
             stop_reason: Some(stop_reason),
             stop_sequence,
+            ..Self::default()
         }
     }
 }
@@ -129,6 +162,10 @@ impl From<Usage> for MessageUsage {
             cache_creation_input_tokens: 0,
             cache_read_input_tokens: usage.cached_tokens,
             output_tokens: usage.output_tokens,
+            output_tokens_details: OutputTokensDetails {
+                thinking_tokens: usage.reasoning_tokens,
+            },
+            fixed: FixedUsage::default(),
         }
     }
 }
@@ -155,7 +192,10 @@ pub(super) async fn whole(
 /// The block of a part of an answer. A call that was cut off has none: its input is no JSON.
 fn block(item: AnswerItem) -> Option<ContentBlock> {
     match item {
-        AnswerItem::Text(text) => Some(ContentBlock::Text { text }),
+        AnswerItem::Text(text) => Some(ContentBlock::Text {
+            text,
+            citations: (),
+        }),
         AnswerItem::Reasoning(thinking) => Some(ContentBlock::Thinking {
             signature: signature(Sha256::new_with_prefix(&thinking)),
             thinking,
@@ -167,7 +207,12 @@ fn block(item: AnswerItem) -> Option<ContentBlock> {
         } => {
             let input: Map<String, Value> = serde_json::from_str(&arguments).ok()?;
             let input = Json(Value::Object(input));
-            Some(ContentBlock::ToolUse { id, name, input })
+            Some(ContentBlock::ToolUse {
+                id,
+                name,
+                input,
+                caller: Caller::Direct {},
+            })
         }
     }
 }
@@ -212,10 +257,30 @@ mod tests {
             usage.prompt_tokens,
             usage.cached_tokens,
             usage.output_tokens,
-        ) = (10, 7, 3);
+            usage.reasoning_tokens,
+        ) = (10, 7, 3, 2);
         let usage = MessageUsage::from(usage);
         assert_eq!(usage.input_tokens, 3);
         assert_eq!(usage.cache_read_input_tokens, 7);
         assert_eq!(usage.output_tokens, 3);
+        assert_eq!(usage.output_tokens_details.thinking_tokens, 2);
+    }
+
+    #[test]
+    fn message_has_all_required_fields() {
+        // As the schemas `Message` and `Usage` of the API's specification require them.
+        let stop = serde_json::to_value(Stop::default()).expect("JSON");
+        let usage = serde_json::to_value(MessageUsage::default()).expect("JSON");
+        for field in ["stop_reason", "stop_sequence", "stop_details", "container"] {
+            assert_eq!(stop.get(field), Some(&Value::Null), "{field}");
+        }
+        for field in [
+            "cache_creation",
+            "inference_geo",
+            "server_tool_use",
+            "service_tier",
+        ] {
+            assert_eq!(usage.get(field), Some(&Value::Null), "{field}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::answer::{ContentBlock, MessageBody, MessageUsage, Stop};
+use super::answer::{Caller, ContentBlock, MessageBody, MessageUsage, Stop};
 use crate::body::json::Json;
 
 /// An event of a streamed message. Its name is its type.
@@ -65,8 +65,10 @@ impl MessageEvent {
 impl ContentBlock {
     /// A block of text, empty.
     pub(super) fn text() -> Self {
-        let text = String::new();
-        Self::Text { text }
+        Self::Text {
+            text: String::new(),
+            citations: (),
+        }
     }
 
     /// A block of reasoning, empty.
@@ -81,6 +83,11 @@ impl ContentBlock {
     /// A call without its input.
     pub(super) fn call(id: String, name: String) -> Self {
         let input = Json(Value::Object(Map::new()));
-        Self::ToolUse { id, name, input }
+        Self::ToolUse {
+            id,
+            name,
+            input,
+            caller: Caller::Direct {},
+        }
     }
 }
