@@ -27,9 +27,14 @@ fn span(slot: SlotId, tokens: &[TokenId]) -> PlannedSpan {
 
 /// A span that samples a token: after these tokens, or after the token that it sampled last.
 fn sampled_span(slot: SlotId, tokens: &[TokenId]) -> PlannedSpan {
+    sampled_span_at(0, slot, tokens)
+}
+
+/// A span that samples the output's token of this index.
+fn sampled_span_at(index: u64, slot: SlotId, tokens: &[TokenId]) -> PlannedSpan {
     let token_sampling = TokenSampling {
         sampling: Sampling::GREEDY,
-        index: 0,
+        index,
     };
     PlannedSpan {
         slot,
@@ -588,9 +593,10 @@ fn run_with_sampler(spec: SamplingSpec) -> (OracleConfig, Vec<[SpanOutput; 2]>) 
     table.submit(&mut oracle, first);
     table.sample(&mut oracle);
     let mut outputs = Vec::new();
-    for steps_left in (0..4).rev() {
-        if steps_left > 0 {
-            let spans = vec![sampled_span(SLOT, &[]), sampled_span(TWIN, &[])];
+    for index in 1..=4 {
+        if index < 4 {
+            let spans = [SLOT, TWIN].map(|slot| sampled_span_at(index, slot, &[]));
+            let spans = spans.to_vec();
             table.submit(&mut oracle, work(vec![], spans));
         }
         let span_outputs = table.finish(&mut oracle).expect("a step");
