@@ -89,7 +89,10 @@ fn of_module(module: &Path) -> Result<DeclaredPooling, ModelError> {
     Ok(match modes[..] {
         [] => DeclaredPooling::Undeclared,
         [mode] => named(mode),
-        _ => DeclaredPooling::Unsupported(format!("modes {}", modes.join(", "))),
+        _ => {
+            modes.sort_unstable();
+            DeclaredPooling::Unsupported(format!("modes {}", modes.join(", ")))
+        }
     })
 }
 
