@@ -147,7 +147,9 @@ async fn cut_off_call_has_the_length_as_its_reason() {
 #[tokio::test]
 async fn log_probabilities_cover_calls_and_reasoning() {
     let server = Server::new().await;
-    let forced = json!({"tool_choice": "required", "logprobs": true, "parallel_tool_calls": false});
+    let forced = json!({
+        "tool_choice": "required", "logprobs": true, "parallel_tool_calls": false, "seed": 1,
+    });
     let answer = server.post(CHAT, &with_tools(forced)).await.ok();
     let content = answer["choices"][0]["logprobs"]["content"].as_array();
     let tokens = content.expect("log probabilities").len();
