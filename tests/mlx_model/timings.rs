@@ -135,7 +135,7 @@ fn steps_by_arithmetic() {
     for arithmetic in [Arithmetic::Exact, Arithmetic::Fast] {
         let options = MlxOptions {
             device: Some(MlxDevice::Cpu),
-            arithmetic,
+            arithmetic: Some(arithmetic),
             ..MlxOptions::default()
         };
         let mut model = MlxModel::load(&files, options).expect("a model");
