@@ -6,7 +6,7 @@
 mod model;
 
 use model::model;
-use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
+use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
 use motet::model::{CacheKind, ModelSpec};
 use motet::request::Completion;
@@ -105,7 +105,12 @@ fn check_greedy(case: &Reference, completion: &Completion) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn together_and_warm_give_the_reference_tokens() {
-    let engine = Engine::open(model()).unwrap().start().await.unwrap();
+    let options = MlxOptions {
+        arithmetic: Some(Arithmetic::Exact),
+        ..MlxOptions::default()
+    };
+    let engine = Engine::open_with(model(), options).unwrap();
+    let engine = engine.start().await.unwrap();
     let references = references();
     // In the second round every prompt is in the cache.
     for round in ["cold", "warm"] {
