@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use killable::{Kill, Killable};
 use model::model;
 use motet::config::EngineConfig;
-use motet::model::mlx::{MlxModel, MlxOptions, RetainedWeights};
+use motet::model::mlx::{Arithmetic, MlxModel, MlxOptions, RetainedWeights};
 use motet::model::weights::ModelFiles;
 use motet::text::Message;
 use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
@@ -34,7 +34,13 @@ async fn engine(kill: &Kill, kills: u64, host_bytes_max: usize) -> Engine {
     let text = motet::text_of(&files).expect("a tokenizer");
     let (retained, kill) = (RetainedWeights::default(), kill.clone());
     let load = move || {
-        let model = MlxModel::load_reusing(&files, MlxOptions::default(), &retained)?;
+        // Rounded activations turn differences of last bits, which depend on a step's other
+        // sequences, into ones that may change a token.
+        let options = MlxOptions {
+            arithmetic: Some(Arithmetic::Exact),
+            ..MlxOptions::default()
+        };
+        let model = MlxModel::load_reusing(&files, options, &retained)?;
         let kill = kill.clone();
         Ok(Killable { model, kill })
     };
