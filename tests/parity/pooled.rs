@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
+use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
 use motet::model::sampling::logprobs_of;
 use motet::model::weights::{ModelFiles, Role};
 use motet::model::{LogprobRows, OutputKind, Pooling, SpanOutput};
@@ -29,6 +29,7 @@ fn options(kernels: bool) -> MlxOptions {
     MlxOptions {
         device: Some(MlxDevice::Cpu),
         kernels,
+        arithmetic: Some(Arithmetic::Exact),
         ..MlxOptions::default()
     }
 }
@@ -189,6 +190,7 @@ async fn without_text(path: &Path) -> Engine {
         context_tokens_max: Some(128),
         ..Default::default()
     };
+    config.scheduler.sequences_max = 16;
     config.scheduler.chunking.step_tokens_max = 23;
     config.cache.device_bytes_max = 64 << 20;
     let engine = Engine::builder(load).config(config).start().await;
