@@ -33,7 +33,7 @@ async fn nearness(engine: &Engine, one: &str, other: &str) -> Result<f32, Evalua
 async fn answers_are_ranked_and_texts_compared() {
     let engine = crate::speaking().await;
     let prompt = [10, 20, 30];
-    // What the model itself would say is the likeliest.
+    // The continuation that the model itself samples is the likeliest.
     let own = Request::tokens(prompt)
         .output_tokens_max(2)
         .ignore_end_tokens();

@@ -182,7 +182,7 @@ async fn contradictions_are_rejected_by_field() {
             answer.body
         );
     }
-    // What clients send with every request is no contradiction.
+    // Settings that clients send with every request are no contradiction.
     let usual = json!({
         "prompt": "12345", "max_tokens": 0, "echo": true, "logprobs": 1, "temperature": 1.0,
         "top_p": 1.0, "seed": 7, "stop": ["\n"],

@@ -154,7 +154,7 @@ mod tests {
         check(true, 2, &[1, 2, 91, 92], &[]);
         check(false, 0, &[1, 2], &[]);
         check(false, 0, &[1, OPEN], &[91, 92]);
-        // What was written of the mark is not repeated.
+        // The part of the mark that was written is not repeated.
         check(true, 2, &[1, 91], &[92]);
         check(true, 2, &[1, 91, 92], &[]);
         // The budget is that of the whole output.

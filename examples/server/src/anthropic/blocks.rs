@@ -1,14 +1,13 @@
 //! Content blocks of messages, in the form of templates.
 
-use std::fmt;
-
 use motet::text::Message;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde::de::Deserializer;
 use serde_json::Value;
 
-use crate::body::json::{self, Json};
+use crate::body::json::Json;
+use crate::body::text_or_list::{self, TextOrList};
 use crate::conversation::{History, call_for_template, set_reasoning};
 use crate::error::ApiError;
 
@@ -284,39 +283,23 @@ impl JsonSchema for System {
     }
 }
 
-impl<'de> Deserialize<'de> for Content {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ContentVisitor)
+impl TextOrList for Content {
+    type Element = Block;
+    const EXPECTED: &'static str = "text or a list of blocks";
+    const ELEMENT_VALUES: usize = 4;
+
+    fn text(text: String) -> Self {
+        Self::Text(text)
+    }
+
+    fn list(blocks: Vec<Block>) -> Self {
+        Self::Blocks(blocks)
     }
 }
 
-/// Free-form values that a block counts as, by its size in memory.
-const BLOCK_VALUES: usize = 4;
-
-struct ContentVisitor;
-
-impl<'de> Visitor<'de> for ContentVisitor {
-    type Value = Content;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("text or a list of blocks")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Content, E> {
-        Ok(Content::Text(text.to_owned()))
-    }
-
-    fn visit_string<E: Error>(self, text: String) -> Result<Content, E> {
-        Ok(Content::Text(text))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut blocks: A) -> Result<Content, A::Error> {
-        let mut all = Vec::new();
-        while let Some(block) = blocks.next_element()? {
-            json::count(BLOCK_VALUES)?;
-            all.push(block);
-        }
-        Ok(Content::Blocks(all))
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_list::deserialize(deserializer)
     }
 }
 

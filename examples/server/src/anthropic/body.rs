@@ -6,7 +6,7 @@ use motet::Request;
 use motet::grammar::GrammarSource;
 use motet::model::sampling::Sampling;
 use motet::request::Prompt;
-use motet::text::{Chat, Message, StopStrings};
+use motet::text::{Message, StopStrings};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -19,7 +19,8 @@ use crate::body::json::Json;
 use crate::body::lists::List;
 use crate::class::Class;
 use crate::conversation::{
-    CallableTools, ConversationRequest, Effort, History, Reasoning, Tenancy,
+    CallableTools, ConversationRequest, Effort, History, Reasoning, Tenancy, chat_of,
+    check_schema_bytes,
 };
 use crate::error::ApiError;
 use crate::keys::Caller;
@@ -184,10 +185,7 @@ impl Turn {
         for (index, message) in (0..).zip(messages) {
             message.append(index, &mut history, &mut all)?;
         }
-        let mut chat = Chat::from(all);
-        chat.with_special_tokens = app.conduct.special_tokens_in_messages;
-        let variables = self.chat_template_kwargs.into_iter().flatten();
-        chat.variables = variables.map(|(name, Json(value))| (name, value)).collect();
+        let chat = chat_of(app, all, self.chat_template_kwargs);
         let tools = (0..).zip(self.tools.into_iter().flatten());
         let tools = tools.map(|(index, tool)| tool.callable(index));
         let tools = tools.collect::<Result<Vec<_>, _>>()?;
@@ -212,14 +210,7 @@ impl OutputConfig {
             return Ok(None);
         };
         let schema = format.schema.0.to_string();
-        let most = GrammarSource::SCHEMA_BYTES_MAX;
-        if schema.len() > most {
-            let field = NAMES.output_format;
-            let bytes = schema.len();
-            let message =
-                format!("`{field}` has a schema of {bytes} bytes; expected at most {most}");
-            return Err(ApiError::unprocessable(field, message));
-        }
+        check_schema_bytes(&schema, NAMES.output_format)?;
         Ok(Some(GrammarSource::JsonSchema(schema)))
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod fields;
 pub(crate) mod json;
 pub(crate) mod lists;
 mod receive;
+pub(crate) mod text_or_list;
 pub(crate) mod typed;
 
 use std::sync::Arc;

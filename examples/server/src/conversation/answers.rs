@@ -314,31 +314,17 @@ fn call_id() -> String {
 
 #[cfg(test)]
 mod tests {
-    use motet::text::{AnswerFormat, GgufVocabulary, Tokenizer, Tool, Tools};
-    use serde_json::Value;
+    use motet::text::{AnswerFormat, Tools};
 
     use super::*;
+    use crate::conversation::fixtures::{clock, tokenizer};
 
     const TEXT: &str = "Now.\n{\"name\": \"clock\", \"arguments\": {\"a\": 1}}\n\
         {\"name\": \"clock\", \"arguments\": {}}\n";
 
     fn reader(is_parallel: bool) -> Reader {
-        let vocabulary = GgufVocabulary {
-            model: "gpt2".into(),
-            pre: Some("gpt-2".into()),
-            tokens: vec!["a".into()],
-            token_types: vec![1],
-            ..GgufVocabulary::default()
-        };
-        let tokenizer = Tokenizer::from_gguf(&vocabulary).expect("a tokenizer");
-        let clock = Tool {
-            name: "clock".into(),
-            description: None,
-            parameters: Value::Null,
-            is_strict: false,
-        };
-        let tools = Tools::new(vec![clock]).expect("tools");
-        let format = AnswerFormat::new(None, &tokenizer);
+        let tools = Tools::new(vec![clock()]).expect("tools");
+        let format = AnswerFormat::new(None, &tokenizer());
         Reader {
             parser: Some(format.parser("", Some(&tools))),
             is_parallel,

@@ -25,6 +25,8 @@
 //! | `whole.rs` | [`WholeAnswer`]: an answer's events, collected |
 
 mod answers;
+#[cfg(test)]
+mod fixtures;
 mod history;
 mod names;
 mod prompt_end;
@@ -39,7 +41,7 @@ pub(crate) use answers::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredTok
 pub(crate) use history::{History, call_for_template, set_reasoning};
 pub(crate) use names::FieldNames;
 pub(crate) use reasoning::{Effort, Reasoning};
-pub(crate) use request::ConversationRequest;
+pub(crate) use request::{ConversationRequest, chat_of, check_schema_bytes};
 pub(crate) use tenancy::Tenancy;
 pub(crate) use tools::{CallableTool, CallableTools};
 pub(crate) use whole::{AnswerItem, WholeAnswer};

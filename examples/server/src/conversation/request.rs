@@ -1,14 +1,17 @@
 //! A request of any face, and its way to the engine.
 
+use std::collections::BTreeMap;
+
 use motet::Request;
 use motet::grammar::GrammarSource;
 use motet::request::{Prompt, ReasoningBudget};
-use motet::text::{AnswerFormat, Chat, ReasoningStart, TextCodec};
+use motet::text::{AnswerFormat, Chat, Message, ReasoningStart, TextCodec};
 
 use super::prompt_end::prompt_end;
 use super::tools_as_text;
 use super::{Answers, CallableTools, FieldNames, Reasoning};
 use crate::app::App;
+use crate::body::json::Json;
 use crate::error::ApiError;
 use crate::generate::OutputStreams;
 use crate::keys::Caller;
@@ -40,6 +43,33 @@ struct Reading {
     prompt_end: String,
     /// Whether the outputs begin with reasoning.
     start: ReasoningStart,
+}
+
+/// Puts messages, and variables that the client sets, in the form of templates.
+pub(crate) fn chat_of(
+    app: &App,
+    messages: Vec<Message>,
+    variables: Option<BTreeMap<String, Json>>,
+) -> Chat {
+    let mut chat = Chat::from(messages);
+    chat.with_special_tokens = app.conduct.special_tokens_in_messages;
+    let variables = variables.into_iter().flatten();
+    chat.variables = variables.map(|(name, Json(value))| (name, value)).collect();
+    chat
+}
+
+/// Checks the length of a schema that an answer's text must follow.
+///
+/// # Errors
+///
+/// The error names the face's `field`.
+pub(crate) fn check_schema_bytes(schema: &str, field: &'static str) -> Result<(), ApiError> {
+    let (bytes, most) = (schema.len(), GrammarSource::SCHEMA_BYTES_MAX);
+    if bytes <= most {
+        return Ok(());
+    }
+    let message = format!("`{field}` has a schema of {bytes} bytes; expected at most {most}");
+    Err(ApiError::unprocessable(field, message))
 }
 
 impl ConversationRequest {

@@ -62,32 +62,19 @@ fn write_result(message: &mut Message) {
 
 #[cfg(test)]
 mod tests {
-    use motet::text::{ChatTemplate, GgufVocabulary, Tokenizer, Tool};
+    use motet::text::ChatTemplate;
     use serde_json::json;
 
     use super::*;
     use crate::conversation::call_for_template;
+    use crate::conversation::fixtures::{clock, tokenizer};
 
     #[test]
     fn tools_calls_and_results_become_text() {
-        let vocabulary = GgufVocabulary {
-            model: "gpt2".into(),
-            pre: Some("gpt-2".into()),
-            tokens: vec!["a".into()],
-            token_types: vec![1],
-            ..GgufVocabulary::default()
-        };
-        let tokenizer = Tokenizer::from_gguf(&vocabulary).expect("a tokenizer");
         let template = ChatTemplate::new("{{ messages }}", []).expect("a template");
-        let format = AnswerFormat::new(Some(&template), &tokenizer);
+        let format = AnswerFormat::new(Some(&template), &tokenizer());
         assert!(!format.template_knows_tools());
-        let clock = Tool {
-            name: "clock".into(),
-            description: Some("Tells the time.".into()),
-            parameters: Value::Null,
-            is_strict: false,
-        };
-        let tools = Tools::new(vec![clock]).expect("tools");
+        let tools = Tools::new(vec![clock()]).expect("tools");
         let mut called = Message::assistant("Let me look.");
         let call = call_for_template("1", "clock", json!({"zone": 2}));
         called.more.insert("tool_calls".into(), json!([call]));

@@ -16,7 +16,7 @@ use crate::body::fields::fields;
 use crate::body::json::Json;
 use crate::body::lists::{List, OneOrMany, Table};
 use crate::class::Class;
-use crate::conversation::Tenancy;
+use crate::conversation::{Tenancy, check_schema_bytes};
 use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::openapi::Token;
@@ -270,14 +270,8 @@ impl Parameters {
         if let Some(ResponseFormat::JsonSchema {
             json_schema: schema,
         }) = &self.response_format
-            && schema.len() > GrammarSource::SCHEMA_BYTES_MAX
         {
-            let message = format!(
-                "`response_format` has a schema of {} bytes; expected at most {}",
-                schema.len(),
-                GrammarSource::SCHEMA_BYTES_MAX
-            );
-            return Err(ApiError::unprocessable("response_format", message));
+            check_schema_bytes(schema, "response_format")?;
         }
         Ok(())
     }

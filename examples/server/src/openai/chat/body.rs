@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::body::fields::fields;
 use crate::body::json::Json;
 use crate::conversation::{
-    CallableTools, ConversationRequest, Effort, FieldNames, History, Reasoning,
+    CallableTools, ConversationRequest, Effort, FieldNames, History, Reasoning, chat_of,
 };
 use crate::error::ApiError;
 
@@ -55,10 +55,8 @@ impl Conversation {
         let messages = (0..).zip(messages);
         let messages =
             messages.map(|(number, chat_message)| chat_message.message(number, &mut history));
-        let mut chat = Chat::from(messages.collect::<Result<Vec<_>, _>>()?);
-        chat.with_special_tokens = app.conduct.special_tokens_in_messages;
-        let variables = self.chat_template_kwargs.into_iter().flatten();
-        chat.variables = variables.map(|(name, Json(value))| (name, value)).collect();
+        let messages = messages.collect::<Result<Vec<_>, _>>()?;
+        let chat = chat_of(app, messages, self.chat_template_kwargs);
         let tools = (0..).zip(self.tools.into_iter().flatten());
         let tools = tools.map(|(index, tool)| tool.callable(index));
         let tools = tools.collect::<Result<Vec<_>, _>>()?;

@@ -6,10 +6,11 @@ use std::fmt;
 use motet::text::Message;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::body::json::{self, Json};
+use crate::body::text_or_list::{self, TextOrList};
 use crate::body::typed::Typed;
 use crate::conversation::{History, set_reasoning};
 use crate::error::ApiError;
@@ -191,36 +192,23 @@ impl<'de> Deserialize<'de> for ToolCall {
     }
 }
 
-impl<'de> Deserialize<'de> for Content {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ContentVisitor)
+impl TextOrList for Content {
+    type Element = Part;
+    const EXPECTED: &'static str = "text or a list of parts";
+    const ELEMENT_VALUES: usize = 1;
+
+    fn text(text: String) -> Self {
+        Self::Text(text)
+    }
+
+    fn list(parts: Vec<Part>) -> Self {
+        Self::Parts(parts)
     }
 }
 
-struct ContentVisitor;
-
-impl<'de> Visitor<'de> for ContentVisitor {
-    type Value = Content;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("text or a list of parts")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Content, E> {
-        Ok(Content::Text(text.to_owned()))
-    }
-
-    fn visit_string<E: Error>(self, text: String) -> Result<Content, E> {
-        Ok(Content::Text(text))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Content, A::Error> {
-        let mut all = Vec::new();
-        while let Some(part) = parts.next_element()? {
-            json::count(1)?;
-            all.push(part);
-        }
-        Ok(Content::Parts(all))
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_list::deserialize(deserializer)
     }
 }
 

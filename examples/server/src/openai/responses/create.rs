@@ -12,7 +12,7 @@ use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use motet::request::Usage;
-use motet::text::{Chat, Message};
+use motet::text::Message;
 
 use super::events::{EventLog, ResponseEvent};
 use super::ids::{Ids, response_of_item};
@@ -24,7 +24,9 @@ use super::store::{NewTurn, Owner, Turn};
 use super::writer::OutputWriter;
 use crate::app::App;
 use crate::body::Body;
-use crate::conversation::{AnswerEnd, AnswerEvent, Answers, ConversationRequest, ScoredToken};
+use crate::conversation::{
+    AnswerEnd, AnswerEvent, Answers, ConversationRequest, ScoredToken, chat_of,
+};
 use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::log::RequestLog;
@@ -72,9 +74,7 @@ pub(crate) async fn create(
         previous.as_deref(),
         &input,
     )?;
-    let mut chat = Chat::from(messages);
-    chat.with_special_tokens = app.conduct.special_tokens_in_messages;
-    chat.variables = prepared.variables;
+    let chat = chat_of(&app, messages, prepared.variables);
     let has_logprobs = prepared.request.logprobs.is_some();
     // A response that is not kept needs neither while it is answered.
     let is_kept = prepared.echo.store;

@@ -3,13 +3,13 @@
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 
 use super::ids::{IdKind, Ids};
 use super::items::{
     Call, CallOutput, Item, ItemStatus, Message, Part, ReasoningItem, Role, SummaryPart,
 };
-use crate::body::json;
+use crate::body::text_or_list::{self, TextOrList};
 use crate::error::ApiError;
 
 /// The input as the body has it.
@@ -265,64 +265,43 @@ fn not_text(path: &ItemPath<'_>, field: &str, number: usize, kind: &str) -> ApiE
     path.invalid(&format!("{field}[{number}]"), &what)
 }
 
-impl<'de> Deserialize<'de> for Input {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(InputVisitor)
+impl TextOrList for Input {
+    type Element = InputItem;
+    const EXPECTED: &'static str = "text or a list of items";
+    const ELEMENT_VALUES: usize = ITEM_VALUES;
+
+    fn text(text: String) -> Self {
+        Self::Text(text)
+    }
+
+    fn list(items: Vec<InputItem>) -> Self {
+        Self::Items(items)
     }
 }
 
-struct InputVisitor;
+impl<'de> Deserialize<'de> for Input {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_list::deserialize(deserializer)
+    }
+}
 
-impl<'de> Visitor<'de> for InputVisitor {
-    type Value = Input;
+impl TextOrList for Content {
+    type Element = InputPart;
+    const EXPECTED: &'static str = "text or a list of parts";
+    const ELEMENT_VALUES: usize = 1;
 
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("text or a list of items")
+    fn text(text: String) -> Self {
+        Self::Text(text)
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Input, E> {
-        Ok(Input::Text(text.to_owned()))
-    }
-
-    fn visit_string<E: Error>(self, text: String) -> Result<Input, E> {
-        Ok(Input::Text(text))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Input, A::Error> {
-        let mut all = Vec::new();
-        while let Some(item) = items.next_element()? {
-            json::count(ITEM_VALUES)?;
-            all.push(item);
-        }
-        Ok(Input::Items(all))
+    fn list(parts: Vec<InputPart>) -> Self {
+        Self::Parts(Parts(parts))
     }
 }
 
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ContentVisitor)
-    }
-}
-
-struct ContentVisitor;
-
-impl<'de> Visitor<'de> for ContentVisitor {
-    type Value = Content;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("text or a list of parts")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Content, E> {
-        Ok(Content::Text(text.to_owned()))
-    }
-
-    fn visit_string<E: Error>(self, text: String) -> Result<Content, E> {
-        Ok(Content::Text(text))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, parts: A) -> Result<Content, A::Error> {
-        PartsVisitor.visit_seq(parts).map(Content::Parts)
+        text_or_list::deserialize(deserializer)
     }
 }
 
@@ -341,13 +320,8 @@ impl<'de> Visitor<'de> for PartsVisitor {
         f.write_str("a list of parts")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Parts, A::Error> {
-        let mut all = Vec::new();
-        while let Some(part) = parts.next_element()? {
-            json::count(1)?;
-            all.push(part);
-        }
-        Ok(Parts(all))
+    fn visit_seq<A: SeqAccess<'de>>(self, parts: A) -> Result<Parts, A::Error> {
+        text_or_list::elements(parts, Content::ELEMENT_VALUES).map(Parts)
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::request::NAMES;
 use crate::body::json::Json;
-use crate::conversation::Effort;
+use crate::conversation::{Effort, check_schema_bytes};
 use crate::error::ApiError;
 
 /// Settings of the text.
@@ -118,15 +118,7 @@ impl TextParam {
             Some(TextFormat::JsonObject) => Ok(Some(GrammarSource::Json)),
             Some(TextFormat::JsonSchema { schema, .. }) => {
                 let schema = schema.0.to_string();
-                let most = GrammarSource::SCHEMA_BYTES_MAX;
-                if schema.len() > most {
-                    let field = NAMES.output_format;
-                    let message = format!(
-                        "`{field}` has a schema of {} bytes; expected at most {most}",
-                        schema.len()
-                    );
-                    return Err(ApiError::unprocessable(field, message));
-                }
+                check_schema_bytes(&schema, NAMES.output_format)?;
                 Ok(Some(GrammarSource::JsonSchema(schema)))
             }
         }

@@ -129,7 +129,7 @@ pub(super) struct Prepared {
     pub(super) has_summary: bool,
     pub(super) output_format: Option<GrammarSource>,
     /// Variables of the chat template.
-    pub(super) variables: BTreeMap<String, serde_json::Value>,
+    pub(super) variables: Option<BTreeMap<String, Json>>,
     /// Sampling, lengths and tenancy.
     pub(super) request: Request,
     /// The fields that the response repeats.
@@ -158,7 +158,6 @@ pub(super) fn prepare(
     let tool_choice = tool_choice.unwrap_or_else(|| json!("auto"));
     let is_parallel = conversation.parallel_tool_calls.unwrap_or(true);
     let (callable, choice) = choose(&params, &tool_choice)?;
-    let variables = answer.chat_template_kwargs.into_iter().flatten();
     Ok(Prepared {
         input: conversation.input.ok_or_else(|| missing("input"))?,
         is_streamed: answer.stream == Some(true),
@@ -170,7 +169,7 @@ pub(super) fn prepare(
         },
         has_summary: reasoning.summary.is_some(),
         output_format,
-        variables: variables.map(|(name, Json(value))| (name, value)).collect(),
+        variables: answer.chat_template_kwargs,
         request,
         echo: Echo {
             model: app.model.clone(),
