@@ -1,11 +1,9 @@
 //! The store of responses, on the oracle.
 
-mod common;
-
+use crate::common::client::{Answer, Server};
+use crate::common::responses::{RESPONSES, ask, assert_rejected, events, id};
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode, header};
-use common::client::{Answer, Server};
-use common::responses::{RESPONSES, ask, assert_rejected, events, id};
 use serde_json::{Value, json};
 
 #[tokio::test]

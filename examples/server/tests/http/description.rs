@@ -1,10 +1,8 @@
 //! Answers against the description of the API, by a validator of JSON schemas: whole answers,
 //! parts of streams, and errors.
 
-mod common;
-
-use common::client::{CHAT, MESSAGES, Server};
-use common::responses::{RESPONSES, ask, clock, events, id, letters};
+use crate::common::client::{CHAT, MESSAGES, Server};
+use crate::common::responses::{RESPONSES, ask, clock, events, id, letters};
 use serde_json::{Value, json};
 
 /// The schemas of the running server.

@@ -1,8 +1,6 @@
 //! Tools, calls and reasoning in chat completions, on the oracle.
 
-mod common;
-
-use common::client::{CHAT, Server, chat};
+use crate::common::client::{CHAT, Server, chat};
 use serde_json::{Value, json};
 
 /// Two tools, whose calls are short.

@@ -1,13 +1,11 @@
 //! The Responses API on the oracle: answers, their events, and bad input.
 
-mod common;
-
-use axum::http::StatusCode;
-use common::client::{CHAT, Server, post, whole};
-use common::responses::{
+use crate::common::client::{CHAT, Server, post, whole};
+use crate::common::responses::{
     RESPONSES, ask, assert_rejected, clock, comparable, events, id, joined, kinds, letters, parsed,
     text,
 };
+use axum::http::StatusCode;
 use motet::Shutdown;
 use serde_json::{Value, json};
 

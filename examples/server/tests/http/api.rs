@@ -1,13 +1,11 @@
 //! The whole server without its socket, on the oracle: requests and their answers.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::common::client::{Answer, CHAT, Server, TEXT, chat, post, whole};
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode, header};
-use common::client::{Answer, CHAT, Server, TEXT, chat, post, whole};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 

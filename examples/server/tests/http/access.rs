@@ -1,7 +1,5 @@
 //! Access to the server and to the operator's routes: raw requests at a real socket.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +49,7 @@ impl Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
         let address = listener.local_addr().expect("an address");
         let (end, ended) = oneshot::channel();
-        let app = Arc::new(common::app(arguments, keys).await);
+        let app = Arc::new(crate::common::app(arguments, keys).await);
         tokio::spawn(serve::serve(app, listener, async {
             ended.await.ok();
         }));

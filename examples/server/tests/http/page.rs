@@ -1,7 +1,5 @@
 //! The page and its frames, on the oracle.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +21,7 @@ use tower::ServiceExt;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn server(arguments: &str, keys: &str) -> (Arc<App>, Router) {
-    let app = Arc::new(common::app(arguments, keys).await);
+    let app = Arc::new(crate::common::app(arguments, keys).await);
     (Arc::clone(&app), router(app))
 }
 

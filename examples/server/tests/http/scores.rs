@@ -1,11 +1,9 @@
 //! Log probabilities of prompts, and embeddings, over the API on the oracle.
 
-mod common;
-
+use crate::common::client::{Server, TEXT};
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use common::client::{Server, TEXT};
 use serde_json::{Value, json};
 
 const EMBEDDINGS: &str = "/v1/embeddings";

@@ -3,10 +3,8 @@
 //!
 //! `MOTET_FORCED_CALLS` sets the number of schemas; the default suits every run.
 
-mod common;
-
+use crate::common::client::{CHAT, Server, chat, post, whole};
 use axum::body::Body;
-use common::client::{CHAT, Server, chat, post, whole};
 use futures_util::future::join_all;
 use http_body_util::BodyExt;
 use rand::rngs::StdRng;

@@ -1,9 +1,7 @@
 //! The Messages API on the oracle.
 
-mod common;
-
+use crate::common::client::{Answer, MESSAGES, Server, post};
 use axum::http::{HeaderValue, StatusCode, header};
-use common::client::{Answer, MESSAGES, Server, post};
 use serde_json::{Value, json};
 
 const COUNT: &str = "/v1/messages/count_tokens";

@@ -1,0 +1,16 @@
+//! The server's routes on the oracle. One program: linking is most of what a test program costs.
+//! Tests that need a process of their own are beside this folder.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod access;
+mod api;
+mod description;
+mod forced_calls;
+mod messages;
+mod page;
+mod responses;
+mod responses_store;
+mod scores;
+mod tools;
