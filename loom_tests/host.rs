@@ -20,6 +20,10 @@ struct OneNumber;
 impl Packer for OneNumber {
     type DetachedState = u8;
 
+    fn identity(&self) -> u64 {
+        0
+    }
+
     fn packed_bytes(&self, segment_size: SegmentSize) -> usize {
         segment_size.tokens
     }

@@ -100,12 +100,13 @@ fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, Sta
     Ok(builder.text(text).pooling(pooling))
 }
 
-/// Reads all weights once, for their identity. Logs how far it is in every second but the first.
+/// Reads all weights, so that the first steps need not. Logs how far it is in every second but the
+/// first.
 #[cfg(feature = "mlx")]
 fn read_all(files: &ModelFiles) {
     let started_at = Instant::now();
     let mut logged_seconds = 0;
-    files.identity_with_progress(|read, all| {
+    files.read_all(|read, all| {
         let seconds = started_at.elapsed().as_secs();
         if seconds > logged_seconds {
             logged_seconds = seconds;

@@ -104,9 +104,10 @@ impl std::fmt::Display for Mode {
     }
 }
 
-/// Answers requests with this model on MLX.
+/// Answers requests with this model on MLX. The tokenizer is its own, or that of the model at
+/// `text`.
 #[cfg(feature = "mlx")]
-pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
+pub(crate) fn serve(path: &Path, text: Option<&Path>, mode: Mode) -> Result<()> {
     use motet::model::mlx::{Arithmetic, MlxModel, MlxOptions};
     use motet::model::weights::{ModelFiles, Role};
 
@@ -133,7 +134,10 @@ pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
         },
         ..MlxOptions::default()
     };
-    let text = motet::text_of(&files)?;
+    let text = match text {
+        Some(other) => motet::text_of(&ModelFiles::open(other)?)?,
+        None => motet::text_of(&files)?,
+    };
     let model = MlxModel::load(&files, options)?;
     drop(files);
     let device = mlx::Device { weight_bytes, text };
@@ -141,7 +145,7 @@ pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
 }
 
 #[cfg(not(feature = "mlx"))]
-pub(crate) fn serve(_path: &Path, mode: Mode) -> Result<()> {
+pub(crate) fn serve(_path: &Path, _text: Option<&Path>, mode: Mode) -> Result<()> {
     Err(format!("built without MLX, for a model {mode}: build with `--features mlx`").into())
 }
 

@@ -42,7 +42,8 @@ Motet's side of `cargo xtask bench`; run that instead, or
     figures --serve [MODEL]           answer requests, on the oracle or on this model
     figures --serve-deterministic MODEL  the same, with every sum in its sequence's order
     figures --serve-cached KIND MODEL the same, with state cached in bf16, f16 or int8
-    figures --serve-exact MODEL       the same, with every product in f32
+    figures --serve-exact MODEL [--text FILE]  the same, with every product in f32; the tokenizer
+                                      may come from another model
     figures --overlap MODEL           compare one and two steps in flight
     figures --profile MODEL [--quick] show where a step's time goes
     figures --export-hf MODEL FOLDER  write the model as f32 safetensors for mlx-lm";
@@ -52,18 +53,23 @@ fn main() -> Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["--serve"] => protocol::serve(device::oracle()?, &device::Oracle),
-        ["--serve", model] => device::serve(Path::new(model), Mode::Default),
-        ["--serve-deterministic", model] => device::serve(Path::new(model), Mode::Deterministic),
+        ["--serve", model] => device::serve(Path::new(model), None, Mode::Default),
+        ["--serve-deterministic", model] => {
+            device::serve(Path::new(model), None, Mode::Deterministic)
+        }
         ["--serve-cached", "bf16", model] => {
-            device::serve(Path::new(model), Mode::Cached(CacheKind::Bf16))
+            device::serve(Path::new(model), None, Mode::Cached(CacheKind::Bf16))
         }
         ["--serve-cached", "f16", model] => {
-            device::serve(Path::new(model), Mode::Cached(CacheKind::F16))
+            device::serve(Path::new(model), None, Mode::Cached(CacheKind::F16))
         }
         ["--serve-cached", "int8", model] => {
-            device::serve(Path::new(model), Mode::Cached(CacheKind::Int8))
+            device::serve(Path::new(model), None, Mode::Cached(CacheKind::Int8))
         }
-        ["--serve-exact", model] => device::serve(Path::new(model), Mode::Exact),
+        ["--serve-exact", model] => device::serve(Path::new(model), None, Mode::Exact),
+        ["--serve-exact", model, "--text", other] => {
+            device::serve(Path::new(model), Some(Path::new(other)), Mode::Exact)
+        }
         ["--overlap", model] => device::overlap(Path::new(model)),
         ["--profile", model] => device::profile(Path::new(model), false),
         ["--profile", model, "--quick"] => device::profile(Path::new(model), true),

@@ -4,7 +4,8 @@
 //! In each turn all users ask at once, and wait for one another before the next, as if all
 //! paused for the same time. Everything is counted, including the first turn, in which nothing
 //! can be loaded. Both sides take turns. Each has an engine of its own with as many device
-//! bytes, and both must give the same tokens: otherwise the whole measurement fails.
+//! bytes, and both must give the same tokens: otherwise the whole measurement fails. Both are
+//! deterministic, so that tokens do not depend on what else is in a step.
 
 use std::path::Path;
 use std::time::Instant;
@@ -18,14 +19,13 @@ use serde::Deserialize;
 
 use crate::Result;
 use crate::arrivals::prompt;
-use crate::engine::{on_model, request, runtime};
+use crate::engine::{on_deterministic_model, request, runtime};
 use crate::harness::{config, spec, wait_until_idle};
 use crate::report::{Report, median};
 
 /// Bytes of all conversations in the end ÷ the device's bytes.
 const OVERSUBSCRIBED: usize = 4;
-/// Tokens of a phrase that a conversation repeats. A model continues it with high certainty, so
-/// that rounding, which depends on the batch, does not change tokens.
+/// Tokens of a phrase that a conversation repeats.
 const PHRASE_TOKENS: usize = 16;
 
 /// The amount of work to measure.
@@ -62,8 +62,8 @@ pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
     let spec = spec(model)?;
     runtime(2)?.block_on(async {
         let working_bytes = measure.working_bytes(&spec);
-        let with = on_model(model, measure.config(&spec, 3 * working_bytes)).await?;
-        let without = on_model(model, measure.config(&spec, 0)).await?;
+        let with = on_deterministic_model(model, measure.config(&spec, 3 * working_bytes)).await?;
+        let without = on_deterministic_model(model, measure.config(&spec, 0)).await?;
         let report = measure.take_turns(&with, &without, &spec).await;
         with.shutdown(Shutdown::Abort).await;
         without.shutdown(Shutdown::Abort).await;

@@ -44,7 +44,19 @@ pub(crate) async fn on_model(model: Option<&Path>, config: EngineConfig) -> Resu
     let Some(path) = model else {
         return on_oracle(slow_oracle(), config).await;
     };
-    on_mlx(path, config).await
+    on_mlx(path, config, false).await
+}
+
+/// As [`on_model`], with every sum in its sequence's order: tokens do not depend on what else a
+/// step computes.
+pub(crate) async fn on_deterministic_model(
+    model: Option<&Path>,
+    config: EngineConfig,
+) -> Result<Engine> {
+    match model {
+        Some(path) => on_mlx(path, config, true).await,
+        None => on_oracle(slow_oracle(), config).await,
+    }
 }
 
 /// Costs about as much as SmolLM2-135M on two cores, so that measurements of a model can be
@@ -63,25 +75,37 @@ pub(crate) fn slow_oracle() -> OracleConfig {
 }
 
 #[cfg(feature = "mlx")]
-async fn on_mlx(path: &Path, config: EngineConfig) -> Result<Engine> {
+async fn on_mlx(path: &Path, config: EngineConfig, deterministic: bool) -> Result<Engine> {
+    use motet::model::mlx::MlxOptions;
+
     let path = path.to_path_buf();
-    let build = move || mlx_model(&path).map_err(|error| ModelError::Device(error.to_string()));
+    let options = MlxOptions {
+        deterministic,
+        ..MlxOptions::default()
+    };
+    let build =
+        move || load(&path, options.clone()).map_err(|error| ModelError::Device(error.to_string()));
     Ok(Engine::builder(build).config(config).start().await?)
 }
 
 #[cfg(not(feature = "mlx"))]
-async fn on_mlx(_path: &Path, _config: EngineConfig) -> Result<Engine> {
+async fn on_mlx(_path: &Path, _config: EngineConfig, _deterministic: bool) -> Result<Engine> {
     Err(NO_MLX.into())
 }
 
 /// The model on MLX.
 #[cfg(feature = "mlx")]
 pub(crate) fn mlx_model(path: &Path) -> Result<motet::model::mlx::MlxModel> {
-    use motet::model::mlx::{MlxModel, MlxOptions};
-    use motet::model::weights::ModelFiles;
+    load(path, motet::model::mlx::MlxOptions::default())
+}
 
-    let files = ModelFiles::open(path)?;
-    Ok(MlxModel::load(&files, MlxOptions::default())?)
+#[cfg(feature = "mlx")]
+fn load(
+    path: &Path,
+    options: motet::model::mlx::MlxOptions,
+) -> Result<motet::model::mlx::MlxModel> {
+    let files = motet::model::weights::ModelFiles::open(path)?;
+    Ok(motet::model::mlx::MlxModel::load(&files, options)?)
 }
 
 /// A request of tokens that runs to its full length.

@@ -93,7 +93,6 @@ fn handle(cache: &mut CacheCore, message: Message) -> Vec<Effect> {
 fn spec(context_tokens_max: usize) -> ModelSpec {
     ModelSpec {
         name: "one byte a token".to_owned(),
-        identity: 0,
         vocab_size: usize::MAX,
         hidden_size: 0,
         context_tokens_max,

@@ -35,7 +35,7 @@ use motet_core::cache::CacheCore;
 use motet_core::config::{EngineConfig, TextConfig};
 use motet_core::protocol::{DeclaredPooling, ModelError, ModelSpec};
 use motet_core::recovery::Breaker;
-use motet_model::Model;
+use motet_model::{Model, Packer};
 use motet_sync::admission::Admission;
 use motet_sync::heartbeat::Heartbeat;
 use motet_sync::primitives::AtomicUsize;
@@ -92,10 +92,14 @@ async fn prepare<M: Model>(
     let started = Device::start(build, runtime.clone()).await;
     let budget = budget_cell.budget()?;
     let started = started?;
+    let identity = match &config.pager.disk {
+        Some(_) => Some(identity(started.packer.clone()).await?),
+        None => None,
+    };
     let pager = PagerParts::new::<M>(
         &started.spec,
         &config.pager,
-        started.packer,
+        (started.packer, identity),
         started.host_end,
         // The work before an export may take the device timeout, and the export as long again.
         config.scheduler.device_timeout.saturating_mul(2),
@@ -109,6 +113,12 @@ async fn prepare<M: Model>(
         budget: budget.expect("the budget was determined when the model was loaded"),
         pager,
     })
+}
+
+/// The identity of a model's packed state. A model may read all of its weights for it.
+async fn identity<K: Packer>(packer: K) -> Result<u64, StartError> {
+    let computed = tokio::task::spawn_blocking(move || packer.identity()).await;
+    computed.map_err(|error| ModelError::Device(error.to_string()).into())
 }
 
 impl EngineBuilder {

@@ -42,11 +42,12 @@ pub(super) struct PagerParts {
 }
 
 impl PagerParts {
-    /// Creates the parts; `None` where the settings have no pager.
+    /// Creates the parts; `None` where the settings have no pager. `identity` is the packer's: it
+    /// is needed where there is a tier on disk.
     pub(super) fn new<M: Model>(
         spec: &ModelSpec,
         config: &PagerConfig,
-        packer: M::Packer,
+        (packer, identity): (M::Packer, Option<u64>),
         host_end: HostEnd<DetachedState<M>>,
         export_timeout: Duration,
         runtime: EngineRuntime,
@@ -68,7 +69,7 @@ impl PagerParts {
             label_bytes_max: Some(label_bytes),
             ..config.clone()
         };
-        let (disk, found) = open_disk(spec, &mut config, pool.clone())?;
+        let (disk, found) = open_disk(identity, &mut config, pool.clone())?;
         let has_copies = !found.is_empty();
         let sizes = sizes(packer.clone(), config.precision)?;
         let recovery_log = RecoveryLog::new(&found);
@@ -135,15 +136,16 @@ impl PagerParts {
 /// Opens the disk tier, if there is one, and returns the copies on it. Files that were left in
 /// place reduce the disk's bytes in `config`.
 fn open_disk(
-    spec: &ModelSpec,
+    identity: Option<u64>,
     config: &mut PagerConfig,
     pool: BufferPool,
 ) -> Result<(Option<DiskTier>, FoundCopies), StartError> {
     let label_bytes_max = config.label_bytes_max();
-    let identity = identity(spec.identity, config.precision);
-    let Some(disk) = &mut config.disk else {
+    let precision = config.precision;
+    let (Some(disk), Some(model)) = (&mut config.disk, identity) else {
         return Ok((None, Vec::new()));
     };
+    let identity = identity_of_copies(model, precision);
     let limits = DiskLimits {
         bytes_max: disk.bytes_max,
         label_bytes_max,
@@ -171,7 +173,7 @@ fn open_disk(
 }
 
 /// Returns the identity of copies of this model's state at this precision.
-fn identity(model: u64, precision: Precision) -> u64 {
+fn identity_of_copies(model: u64, precision: Precision) -> u64 {
     match precision {
         Precision::Full => model,
         // Copies written with eight bits have lost bits: a run with full precision must not use
@@ -210,7 +212,8 @@ mod tests {
     #[test]
     fn quantized_copies_have_another_identity() {
         for model in [0, 1, u64::MAX] {
-            let stored = [Precision::Full, Precision::Eight].map(|stored| identity(model, stored));
+            let stored =
+                [Precision::Full, Precision::Eight].map(|stored| identity_of_copies(model, stored));
             assert_eq!(stored[0], model);
             assert_ne!(stored[0], stored[1]);
         }

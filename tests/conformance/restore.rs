@@ -309,7 +309,7 @@ fn shape(check: &mut Check, case: &Fact<'_>) {
     let segment = sealed(&mut of_this_shape, &[1, 2, 3], 0..3);
     let bytes = packed(&mut of_this_shape, &segment);
     let other = of(asked);
-    assert_ne!(other.spec().identity, of_this_shape.spec().identity);
+    assert_ne!(other.packer().identity(), of_this_shape.packer().identity());
     let rejected = other.packer().unpack(segment.segment_size(), &bytes);
     assert!(
         matches!(rejected, Err(ModelError::Import(_))),

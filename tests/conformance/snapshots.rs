@@ -90,7 +90,7 @@ fn data_survives(check: &mut Check, case: &Fact<'_>) {
     let segment = sealed(&mut first, &tokens, from..to);
     let bytes = packed(&mut first, &segment);
     let mut fresh = oracle(&config);
-    assert_eq!(fresh.spec().identity, first.spec().identity);
+    assert_eq!(fresh.packer().identity(), first.packer().identity());
     let detached_state = fresh.packer().unpack(segment.segment_size(), &bytes);
     let back = fresh.import(detached_state.expect("of the same shape"));
     let path = [Rc::new(back.expect("memory"))];

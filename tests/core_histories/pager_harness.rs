@@ -82,7 +82,7 @@ impl PagerHarness {
         // Pooled memory would hide what is in use.
         let pool = BufferPool::new(0);
         let opened = config.disk.as_ref().map(|disk| {
-            let (identity, pool) = (model.spec().identity, pool.clone());
+            let (identity, pool) = (model.packer().identity(), pool.clone());
             let limits = DiskLimits {
                 bytes_max: disk.bytes_max,
                 label_bytes_max: config.label_bytes_max(),

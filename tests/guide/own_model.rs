@@ -204,7 +204,6 @@ fn spec() -> ModelSpec {
         name: "a table".into(),
         vocab_size: 10,
         hidden_size: 0,
-        identity: 1,
         context_tokens_max: 256,
         end_tokens: Vec::new(),
         layer_groups: vec![LayerGroup {

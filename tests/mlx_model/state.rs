@@ -346,7 +346,7 @@ fn packed_numbers_are_planes_of_heads() {
 #[test]
 fn other_weights_have_another_identity() {
     let _serial = one_at_a_time();
-    let identity = |shape, seed| load(&Tiny::new(shape, seed), true).spec().identity;
+    let identity = |shape, seed| load(&Tiny::new(shape, seed), true).packer().identity();
     let known = identity(PLAIN, 7);
     assert_eq!(identity(PLAIN, 7), known);
     let window = Some(64);
@@ -379,7 +379,7 @@ fn attention_backend_and_options_are_in_the_identity() {
         change(&mut options);
         let files = ModelFiles::open(tiny.folder()).expect("a complete model");
         let model = MlxModel::load(&files, options).expect("a model");
-        model.spec().identity
+        model.packer().identity()
     };
     let plain = identity(|_| {});
     let composed = identity(|options| options.kernels = false);
@@ -389,7 +389,7 @@ fn attention_backend_and_options_are_in_the_identity() {
     assert_ne!(composed, deterministic);
     let kinds = CacheKind::ALL.map(|kind| {
         let model = load_cached(&tiny, true, kind);
-        model.spec().identity
+        model.packer().identity()
     });
     assert_eq!(kinds[0], plain, "the default");
     let distinct: HashSet<u64> = kinds.into_iter().collect();

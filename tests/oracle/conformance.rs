@@ -115,6 +115,10 @@ struct BrokenDetachedState {
 impl Packer for BrokenPacker {
     type DetachedState = BrokenDetachedState;
 
+    fn identity(&self) -> u64 {
+        self.packer.identity()
+    }
+
     fn packed_bytes(&self, segment_size: SegmentSize) -> usize {
         self.packer.packed_bytes(segment_size)
     }

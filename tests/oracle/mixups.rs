@@ -5,7 +5,7 @@ use std::rc::Rc;
 use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail, StepFault};
 use motet::model::sampling::{Sampling, TokenSampling};
-use motet::model::{Model, OutputKind, Segment, Span, SpanOutput, Tail, TokenSource};
+use motet::model::{Model, OutputKind, Packer, Segment, Span, SpanOutput, Tail, TokenSource};
 
 use super::{LAYERS, window};
 
@@ -290,7 +290,11 @@ fn segment_sealed_from_a_failed_step_matches_no_path() {
 #[test]
 fn different_oracle_has_other_tokens_and_another_identity() {
     let config = OracleConfig::default();
-    let identity = config.spec().identity;
+    let identity_of = |config: &OracleConfig| {
+        let oracle = Oracle::new(config.clone()).expect("a valid configuration");
+        oracle.packer().identity()
+    };
+    let identity = identity_of(&config);
     let windowed = OracleConfig::with_layers(&[window(4)]);
     let seeded = OracleConfig {
         seed: 1,
@@ -300,14 +304,14 @@ fn different_oracle_has_other_tokens_and_another_identity() {
         let expected =
             |config: &OracleConfig| config.reference_tokens(&PROMPT, OUTPUT, Sampling::GREEDY);
         assert_ne!(expected(&other), expected(&config));
-        assert_ne!(other.spec().identity, identity);
+        assert_ne!(identity_of(&other), identity);
     }
     let faster = OracleConfig {
         can_shift: false,
         verify: false,
         ..OracleConfig::default()
     };
-    assert_eq!(faster.spec().identity, identity);
+    assert_eq!(identity_of(&faster), identity);
 }
 
 /// State computed after the upper part of a cut is wrong if that part lacks state.

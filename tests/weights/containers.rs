@@ -152,15 +152,20 @@ fn both_containers_give_the_same_configuration() {
     named.name = "Tiny".to_owned();
     assert_eq!(*gguf.blueprint(), named);
     // Apart from the names, they are the same model.
+    assert_eq!(gguf.identity(), folder.identity());
+}
+
+#[test]
+fn reading_ahead_covers_all_tensors() {
+    let file = GgufFile::of(Tiny::of(Format::Q8_0));
+    let scratch = Scratch::new();
+    let path = scratch.write("tiny.gguf", file.write().0);
+    let files = ModelFiles::open(&path).expect("the model is complete");
     let mut calls = Vec::new();
-    let identity = gguf.identity_with_progress(|read, all| calls.push((read, all)));
-    assert_eq!(identity, folder.identity());
-    let (last, all) = *calls.last().expect("progress is reported");
-    assert!(calls.is_sorted() && calls.len() == gguf.tensors().count());
-    assert_eq!(last, all);
-    // A stored value is not computed again.
-    let again = gguf.identity_with_progress(|_, _| panic!("nothing is read"));
-    assert_eq!(again, identity);
+    files.read_all(|read, all| calls.push((read, all)));
+    let bytes: usize = file.tensors.iter().map(|tensor| tensor.bytes.len()).sum();
+    assert!(calls.is_sorted());
+    assert_eq!(calls.last(), Some(&(bytes, bytes)));
 }
 
 #[test]

@@ -92,7 +92,6 @@ impl CacheHarness {
 fn spec() -> ModelSpec {
     ModelSpec {
         name: "a model with full attention".into(),
-        identity: 0,
         vocab_size: VOCAB_SIZE as usize,
         hidden_size: 0,
         context_tokens_max: 1 << 20,

@@ -29,6 +29,7 @@ use mlx_rs::{Array, Dtype, transforms};
 use super::bridge::{self, memory};
 use super::error::MlxError;
 use super::groups::{Arrays, KvShape, LayerGroups, RecurrentShape};
+use super::identity::Identity;
 use super::kv_block::KvBlock;
 use super::pool::Pool;
 use super::segment::{KvPart, MlxSegment};
@@ -44,6 +45,7 @@ const WATCH: Duration = Duration::from_micros(50);
 /// Packs and unpacks an MLX model's detached states.
 #[derive(Clone, Debug)]
 pub struct MlxPacker {
+    pub(super) identity: Arc<Identity>,
     pub(super) groups: Arc<LayerGroups>,
     /// Memory for imported state. None where it lies in MLX's own memory.
     pub(super) pool: Option<Pool>,
@@ -107,6 +109,10 @@ fn copied_recurrent(shape: &RecurrentShape, mut bytes: &[u8]) -> Vec<Arrays> {
 
 impl Packer for MlxPacker {
     type DetachedState = MlxDetachedState;
+
+    fn identity(&self) -> u64 {
+        self.identity.get()
+    }
 
     fn packed_bytes(&self, segment_size: SegmentSize) -> usize {
         let kv = self.groups.kv.iter().map(|shape| {

@@ -9,6 +9,7 @@ use super::MlxDevice;
 use super::attention::AttentionBackend;
 use motet_kernels::{self, Arithmetic, InstructionSet, Order};
 use motet_model::CacheKind;
+use motet_weights::LazyIdentity;
 
 /// Must be increased when the order of packed numbers changes.
 const LAYOUT: u32 = 2;
@@ -16,7 +17,8 @@ const LAYOUT: u32 = 2;
 /// bits.
 const ARITHMETIC: u32 = 2;
 
-/// Everything that changes a bit of the state that a model caches, with three exceptions:
+/// Everything beside the weights that changes a bit of the state that a model caches, with three
+/// exceptions:
 ///
 /// - Last bits depend on how many rows are in a step and on the other rows in it, where nothing
 ///   is [deterministic](super::MlxOptions::deterministic).
@@ -26,8 +28,6 @@ const ARITHMETIC: u32 = 2;
 /// - The pager accounts for the format in which it stores numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Inputs {
-    /// [`ModelFiles::identity`](motet_weights::ModelFiles::identity).
-    pub(super) files: u64,
     /// The type of cached numbers.
     pub(super) cached: CacheKind,
     pub(super) device: MlxDevice,
@@ -47,6 +47,20 @@ pub(super) struct Inputs {
     pub(super) mlx: String,
 }
 
+/// The identity of a model, computed when it is first asked for.
+#[derive(Debug)]
+pub(super) struct Identity {
+    pub(super) files: LazyIdentity,
+    pub(super) inputs: Inputs,
+}
+
+impl Identity {
+    /// The first call reads all weights.
+    pub(super) fn get(&self) -> u64 {
+        self.inputs.with_files(self.files.get())
+    }
+}
+
 /// Settings that determine the order of sums where that order does not follow from the sequence
 /// alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,9 +76,8 @@ pub(super) struct Sums {
 }
 
 impl Inputs {
-    /// Collects the inputs of a model with these files on this machine.
+    /// Collects the inputs of a model on this machine.
     pub(super) fn new(
-        files: u64,
         cached: CacheKind,
         device: MlxDevice,
         backend: &AttentionBackend,
@@ -74,7 +87,6 @@ impl Inputs {
     ) -> Self {
         let is_cpu = device == MlxDevice::Cpu;
         Self {
-            files,
             cached,
             device,
             attention: match backend {
@@ -94,13 +106,18 @@ impl Inputs {
         }
     }
 
-    /// A number that differs where any input differs, and is the same in every process.
-    pub(super) fn identity(&self) -> u64 {
+    /// A number that differs where any input or the
+    /// [identity of the files](motet_weights::ModelFiles::identity) differs, and is the same in
+    /// every process.
+    fn with_files(&self, files: u64) -> u64 {
         // `Debug` names each field, so its text is unambiguous.
         let mut text = String::new();
         let version = env!("CARGO_PKG_VERSION");
-        write!(text, "motet {version}, {LAYOUT}, {ARITHMETIC}: {self:?}")
-            .expect("writing to a string does not fail");
+        write!(
+            text,
+            "motet {version}, {LAYOUT}, {ARITHMETIC}: {files}, {self:?}"
+        )
+        .expect("writing to a string does not fail");
         let digest = Sha256::digest(text);
         let first = digest.first_chunk().expect("a digest has 32 bytes");
         u64::from_le_bytes(*first)
@@ -162,7 +179,6 @@ mod tests {
 
     fn inputs() -> Inputs {
         Inputs {
-            files: 7,
             cached: CacheKind::F32,
             device: MlxDevice::Cpu,
             attention: "composed",
@@ -183,14 +199,14 @@ mod tests {
     /// Changes each field by itself. A new field must be added here.
     #[test]
     fn any_input_changes_the_identity() {
-        let known = inputs().identity();
-        assert_eq!(inputs().identity(), known);
+        let known = inputs().with_files(7);
+        assert_eq!(inputs().with_files(7), known);
+        assert_ne!(inputs().with_files(8), known, "weights");
         let check = |what: &str, change: fn(&mut Inputs)| {
             let mut other = inputs();
             change(&mut other);
-            assert_ne!(other.identity(), known, "{what}");
+            assert_ne!(other.with_files(7), known, "{what}");
         };
-        check("weights", |inputs| inputs.files = 8);
         check("the type of numbers", |inputs| {
             inputs.cached = CacheKind::Bf16
         });

@@ -82,7 +82,7 @@ use self::decoder::{Decoder, LastRows};
 use self::error::MlxError;
 use self::forward::Network;
 use self::groups::{Cached, LayerGroups};
-use self::identity::Inputs;
+use self::identity::{Identity, Inputs};
 use self::layers::Weights;
 use self::ops::Ops;
 use self::pool::Pool;
@@ -100,6 +100,7 @@ use motet_weights::ModelFiles;
 /// Must be created and used on one thread, because each MLX stream belongs to a thread.
 pub struct MlxModel {
     spec: ModelSpec,
+    identity: Arc<Identity>,
     groups: Arc<LayerGroups>,
     decoder: Box<dyn Decoder>,
     backend: Backend,
@@ -126,8 +127,7 @@ struct Backend {
 }
 
 impl MlxModel {
-    /// The spec that [`load`](Self::load) gives the model in `files`, except for its identity.
-    /// Reads no weights.
+    /// The spec that [`load`](Self::load) gives the model in `files`. Reads no weights.
     ///
     /// # Errors
     ///
@@ -143,16 +143,17 @@ impl MlxModel {
         let kernel_attention = kernels && attention::kernels_support(&blueprint);
         options::check_kind(cached.kind, kernel_attention)?;
         options.arithmetic(kernels)?;
-        Ok(spec(&blueprint, &groups, 0, kernels))
+        Ok(spec(&blueprint, &groups, kernels))
     }
 
     /// Loads the model in `files` onto a device. On the CPU with `kernels`, matrices stay as the
     /// files store them and mapped where their rows lie in order, so the files must not change
     /// while the model lives. Engines on the same files share these pages.
     ///
-    /// The first call with these `files` reads all weights one extra time, for
-    /// [`ModelFiles::identity`], even where no disk tier will need it. Hashing runs at about
-    /// 1.8 GB per second and thread, on up to eight threads.
+    /// Mapped weights are read when a step first needs them, unless
+    /// [`ModelFiles::read_all`] has read them. The model's [identity](MlxPacker::identity) is
+    /// computed when a tier on disk needs it: that reads all weights once more, at about 1.8 GB per
+    /// second and thread, on up to eight threads.
     ///
     /// # Errors
     ///
@@ -238,16 +239,18 @@ impl MlxModel {
         };
         // A GPU's memory cannot be read by the host to verify it.
         let retained = retained.filter(|_| !gpu);
-        let identity = Inputs::new(
-            files.identity(),
+        let inputs = Inputs::new(
             kind,
             device,
             &attention_backend,
             kernels.is_some(),
             options.deterministic,
             arithmetic,
-        )
-        .identity();
+        );
+        let identity = Identity {
+            files: files.lazy_identity(),
+            inputs,
+        };
         let groups = Arc::new(LayerGroups::new(&blueprint, cached));
         let matrices = match (gpu, backend.has_kernels) {
             (true, _) => MatrixForm::Affine,
@@ -269,8 +272,8 @@ impl MlxModel {
                 backend.has_kernels,
             ),
         };
-        let spec = spec(&blueprint, &groups, identity, backend.has_kernels);
-        let mut model = Self::new(spec, groups, Box::new(network), backend, pool);
+        let spec = spec(&blueprint, &groups, backend.has_kernels);
+        let mut model = Self::new(spec, identity, groups, Box::new(network), backend, pool);
         model.unproven = retained.cloned();
         model.mapped_bytes = mapped_bytes;
         Ok(model)
@@ -278,6 +281,7 @@ impl MlxModel {
 
     fn new(
         spec: ModelSpec,
+        identity: Identity,
         groups: Arc<LayerGroups>,
         decoder: Box<dyn Decoder>,
         backend: Backend,
@@ -285,6 +289,7 @@ impl MlxModel {
     ) -> Self {
         Self {
             spec,
+            identity: Arc::new(identity),
             groups,
             decoder,
             backend,
@@ -413,11 +418,11 @@ fn weights(
         return Weights::load(files, dtype, matrices);
     };
     let form = retained::Form {
-        files: files.identity(),
+        files: files.lazy_identity(),
         dtype,
         matrices,
     };
-    if let Some(weights) = retained.reuse(form) {
+    if let Some(weights) = retained.reuse(&form) {
         return Ok(weights);
     }
     let weights = Weights::load(files, dtype, matrices)?;
@@ -436,11 +441,10 @@ impl std::fmt::Debug for MlxModel {
 }
 
 /// The spec of a model; `kernels`: whether this crate's kernels compute its blocks.
-fn spec(blueprint: &Blueprint, groups: &LayerGroups, identity: u64, kernels: bool) -> ModelSpec {
+fn spec(blueprint: &Blueprint, groups: &LayerGroups, kernels: bool) -> ModelSpec {
     let bytes_per_row: usize = activations::layer_bytes_per_row(blueprint, kernels).sum();
     ModelSpec {
         name: blueprint.name.clone(),
-        identity,
         vocab_size: blueprint.stem.vocab_size,
         hidden_size: blueprint.stem.hidden_size,
         context_tokens_max: blueprint.context_tokens_max,

@@ -18,20 +18,24 @@ pub fn free_bytes() -> Option<usize> {
     free_bytes_under(Path::new("/"))
 }
 
-/// Allocates this many bytes of new memory, writes to each page and frees the memory again.
-/// Returns how many bytes it got.
+/// Allocates this many bytes of new memory and frees them again. Returns how many bytes there are.
 ///
-/// Memory that the machine does not have is not probed, because Linux allocates it and kills
-/// some process when it is written to.
-/// process when it is written to.
+/// Where the system reports its free memory, nothing is written: writing 2 GB takes a second, and
+/// what does not fit is rejected by the report. Linux would allocate it, and kill some process when
+/// it is written to. Elsewhere each page is written to.
 pub fn try_memory(bytes: usize) -> usize {
     match free_bytes() {
         Some(free) if free < bytes => free,
-        _ => probe_memory(bytes, MmapMut::map_anon),
+        Some(_) => probe_memory(bytes, false, MmapMut::map_anon),
+        None => probe_memory(bytes, true, MmapMut::map_anon),
     }
 }
 
-fn probe_memory(bytes: usize, mut take: impl FnMut(usize) -> io::Result<MmapMut>) -> usize {
+fn probe_memory(
+    bytes: usize,
+    is_written: bool,
+    mut take: impl FnMut(usize) -> io::Result<MmapMut>,
+) -> usize {
     let mut pieces = Vec::new();
     let mut taken = 0;
     while taken < bytes {
@@ -39,8 +43,10 @@ fn probe_memory(bytes: usize, mut take: impl FnMut(usize) -> io::Result<MmapMut>
         let Ok(mut piece) = take(size) else {
             break;
         };
-        for page in piece.chunks_mut(PAGE_BYTES) {
-            page[0] = 1;
+        if is_written {
+            for page in piece.chunks_mut(PAGE_BYTES) {
+                page[0] = 1;
+            }
         }
         taken += size;
         pieces.push(piece);
@@ -208,13 +214,13 @@ mod tests {
     fn granted_memory_is_counted() {
         let mut sizes = Vec::new();
         let bytes = 2 * PIECE_BYTES + 5;
-        let taken = probe_memory(bytes, |size| {
+        let taken = probe_memory(bytes, true, |size| {
             sizes.push(size);
             MmapMut::map_anon(size)
         });
         assert_eq!((taken, sizes), (bytes, vec![PIECE_BYTES, PIECE_BYTES, 5]));
         let mut left = 1;
-        let taken = probe_memory(bytes, |size| match left {
+        let taken = probe_memory(bytes, true, |size| match left {
             0 => Err(io::Error::from(io::ErrorKind::OutOfMemory)),
             _ => {
                 left -= 1;

@@ -150,6 +150,7 @@ impl Model for MlxModel {
 
     fn packer(&self) -> MlxPacker {
         MlxPacker {
+            identity: Arc::clone(&self.identity),
             groups: Arc::clone(&self.groups),
             pool: self.pool.clone(),
         }

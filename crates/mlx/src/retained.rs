@@ -25,6 +25,7 @@ use super::bridge::{self, memory};
 use super::layers::Weights;
 use super::stored_matrix::StoredMatrix;
 use super::weights::{MatrixForm, WeightParts};
+use motet_weights::LazyIdentity;
 
 /// Maximum threads that compute the digest. Beyond these, memory bandwidth is the limit.
 const THREADS_MAX: usize = 8;
@@ -49,12 +50,20 @@ struct RetainedEntry {
 }
 
 /// The form in which weights are loaded. Weights of another form cannot be reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Form {
-    /// The files' [identity](motet_weights::ModelFiles::identity).
-    pub(super) files: u64,
+    pub(super) files: LazyIdentity,
     pub(super) dtype: Dtype,
     pub(super) matrices: MatrixForm,
+}
+
+impl Form {
+    /// Whether weights of one form can be used as the other. Files that were opened again may have
+    /// changed.
+    fn is_same(&self, other: &Form) -> bool {
+        self.files.is_same_opening(&other.files)
+            && (self.dtype, self.matrices) == (other.dtype, other.matrices)
+    }
 }
 
 impl RetainedWeights {
@@ -73,10 +82,10 @@ impl RetainedWeights {
     }
 
     /// The retained weights, if they have this form and pass their check. Others are dropped.
-    pub(super) fn reuse(&self, form: Form) -> Option<Weights> {
+    pub(super) fn reuse(&self, form: &Form) -> Option<Weights> {
         let mut locked = self.locked();
         let retained = locked.as_mut()?;
-        let is_sound = retained.form == form && retained.is_proven && {
+        let is_sound = retained.form.is_same(form) && retained.is_proven && {
             retained.is_proven = false;
             digest(&retained.weights) == Some(retained.digest)
         };
@@ -118,7 +127,7 @@ impl RetainedWeights {
 
 impl fmt::Debug for RetainedWeights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let form = self.locked().as_ref().map(|retained| retained.form);
+        let form = self.locked().as_ref().map(|retained| retained.form.clone());
         f.debug_tuple("RetainedWeights").field(&form).finish()
     }
 }

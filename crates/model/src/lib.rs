@@ -339,12 +339,12 @@ pub trait Model: 'static {
         None
     }
 
-    /// Allocates `bytes` of the memory that cached state and scratch lie in, writes to all of it
-    /// and frees it again. Returns how many bytes there were.
+    /// Allocates `bytes` of the memory that cached state and scratch lie in, and frees them again.
+    /// Returns how many bytes there were.
     ///
-    /// It writes because a system may promise memory that it does not have. An engine calls it
-    /// once, when it starts, with the bytes that the worst case needs. The default takes all of
-    /// them to be there.
+    /// A system may promise memory that it does not have: a device that cannot tell how much is
+    /// free writes to all of it. An engine calls this once, when it starts, with the bytes that the
+    /// worst case needs. The default takes all of them to be there.
     ///
     /// # Errors
     ///

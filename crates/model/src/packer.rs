@@ -12,8 +12,7 @@ pub type DetachedState<M> = <<M as Model>::Packer as Packer>::DetachedState;
 ///
 /// Only the device thread may use a [`Model`]; the copy workers beside it use a packer. Packed
 /// bytes carry no description of their own. The pager, which keeps them, knows their
-/// [`SegmentSize`] and the model they belong to
-/// ([`ModelSpec::identity`](motet_core::protocol::ModelSpec::identity)).
+/// [`SegmentSize`] and the model they belong to ([`identity`](Packer::identity)).
 ///
 /// A model without offload has [`NoPacker`].
 pub trait Packer: Clone + Send + 'static {
@@ -24,6 +23,14 @@ pub trait Packer: Clone + Send + 'static {
     /// A segment's state, detached from the model. It holds its device memory by itself, whatever
     /// happens to the segment that it came from or goes into.
     type DetachedState: Send + 'static;
+
+    /// Identifies models with interchangeable cached state: computed from their weights, number
+    /// types, layer kinds and positions, and the same in every run. Packed state of another
+    /// identity cannot be used.
+    ///
+    /// An engine asks for it once, when it starts with a tier on disk, on a thread that may be
+    /// blocked: a model may have to read all of its weights for it.
+    fn identity(&self) -> u64;
 
     /// Bytes of packed state of this segment size; saturates.
     fn packed_bytes(&self, segment_size: SegmentSize) -> usize;
@@ -84,6 +91,10 @@ impl Packer for NoPacker {
     type DetachedState = Infallible;
 
     const HAS_STATE: bool = false;
+
+    fn identity(&self) -> u64 {
+        0
+    }
 
     fn packed_bytes(&self, _segment_size: SegmentSize) -> usize {
         0

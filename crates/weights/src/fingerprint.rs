@@ -1,10 +1,9 @@
 //! The fingerprint that identifies a model: BLAKE3, cut to 64 bits, of everything that it
 //! computes with.
 //!
-//! BLAKE3 hashes several parts of its input side by side in wide registers: each loading reads
-//! all weights once, and SHA-256 takes longer for that than the rest of a loading.
+//! BLAKE3 hashes several parts of its input side by side in wide registers: SHA-256 takes several
+//! times as long.
 
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use blake3::Hasher;
@@ -19,11 +18,8 @@ const THREADS_MAX: usize = 8;
 /// Minimum bytes of weights for each thread.
 const THREAD_BYTES: usize = 4 << 20;
 
-/// Is called with the bytes that have been read, and with all.
-pub(super) type Progress<'a> = &'a mut (dyn FnMut(usize, usize) + Send);
-
 /// The identity of a model with this description and these tensors.
-pub(super) fn identity(blueprint: &Blueprint, tensors: &Tensors, progress: Progress<'_>) -> u64 {
+pub(super) fn identity(blueprint: &Blueprint, tensors: &Tensors) -> u64 {
     // Names and tokens are not part of the arithmetic, and containers write different ones. The
     // family is not: a GGUF file calls some families by another's name. A new field must be
     // named here or it does not compile.
@@ -43,7 +39,7 @@ pub(super) fn identity(blueprint: &Blueprint, tensors: &Tensors, progress: Progr
     for layer in layers {
         fingerprint.bytes(format!("{layer:?}").as_bytes());
     }
-    let digests = tensor_digests(tensors, progress);
+    let digests = tensor_digests(tensors);
     for (((layer, role), located), digest) in tensors.iter().zip(digests) {
         fingerprint.bytes(format!("{layer:?} {role:?} {:?}", located.shape).as_bytes());
         fingerprint.bytes(&digest);
@@ -68,7 +64,7 @@ impl Fingerprint {
 }
 
 /// BLAKE3 of all bytes of each tensor, in the tensors' order.
-fn tensor_digests(tensors: &Tensors, progress: Progress<'_>) -> Vec<[u8; 32]> {
+fn tensor_digests(tensors: &Tensors) -> Vec<[u8; 32]> {
     let mut by_bytes: Vec<(usize, usize, &Located)> = tensors
         .values()
         .enumerate()
@@ -78,22 +74,11 @@ fn tensor_digests(tensors: &Tensors, progress: Progress<'_>) -> Vec<[u8; 32]> {
     let all_bytes: usize = by_bytes.iter().map(|(bytes, ..)| bytes).sum();
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = (all_bytes / THREAD_BYTES).clamp(1, cores.min(THREADS_MAX));
-    let read = Mutex::new((0, progress));
-    let report = |bytes: usize| {
-        let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
-        read.0 += bytes;
-        let sum = read.0;
-        (read.1)(sum, all_bytes);
-    };
     // Distributes tensors by size, the largest first, so that threads have about equal work.
     let of_thread = &|thread: usize| -> Vec<(usize, [u8; 32])> {
         let own = by_bytes.iter().skip(thread).step_by(threads);
-        own.map(|(bytes, index, located)| {
-            let digest = tensor_digest(located);
-            report(*bytes);
-            (*index, digest)
-        })
-        .collect()
+        own.map(|(_, index, located)| (*index, tensor_digest(located)))
+            .collect()
     };
     let mut digests = vec![[0; 32]; by_bytes.len()];
     thread::scope(|scope| {

@@ -39,14 +39,16 @@ mod mlx;
 mod mxfp4;
 mod names;
 mod plan;
+mod read_ahead;
 mod role;
 mod settings;
 mod skipped;
 mod stored;
 mod tensor;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 pub use affine::AffineQuantised;
 pub use blueprint::{
@@ -92,11 +94,17 @@ use settings::{Settings, Source};
 #[derive(Debug)]
 pub struct ModelFiles {
     path: PathBuf,
-    blueprint: Blueprint,
     origin: Origin,
+    contents: Arc<Contents>,
+    skipped: Vec<Skipped>,
+}
+
+/// What a model computes, with its identity once that is known.
+#[derive(Debug)]
+struct Contents {
+    blueprint: Blueprint,
     /// Every tensor of the model.
     tensors: Tensors,
-    skipped: Vec<Skipped>,
     identity: OnceLock<u64>,
 }
 
@@ -174,11 +182,13 @@ impl ModelFiles {
         let skipped = skipped::find(search, &blueprint, settings.further_layers()?)?;
         Ok(Self {
             path: path.to_owned(),
-            blueprint,
             origin: Origin::HuggingFace,
-            tensors,
+            contents: Arc::new(Contents {
+                blueprint,
+                tensors,
+                identity: OnceLock::new(),
+            }),
             skipped,
-            identity: OnceLock::new(),
         })
     }
 
@@ -191,7 +201,7 @@ impl ModelFiles {
     /// The description of the model.
     #[must_use]
     pub fn blueprint(&self) -> &Blueprint {
-        &self.blueprint
+        &self.contents.blueprint
     }
 
     /// The tensor for a role, in canonical form. `layer` is None for those outside the layers. A
@@ -204,7 +214,7 @@ impl ModelFiles {
     /// [`ModelError::QuantisedTensor`] when scales or offsets in an array of their own are not
     /// finite. This is found out by reading them, which opening does not.
     pub fn tensor(&self, layer: Option<usize>, role: Role) -> Result<Tensor<'_>, ModelError> {
-        match self.tensors.get(&(layer, role)) {
+        match self.contents.tensors.get(&(layer, role)) {
             Some(located) => {
                 located.spans.iter().try_for_each(Spans::check_finite)?;
                 Ok(located.tensor())
@@ -222,7 +232,7 @@ impl ModelFiles {
 
     /// Layer and role of every tensor, the ones outside the layers first.
     pub fn tensors(&self) -> impl Iterator<Item = (Option<usize>, Role)> {
-        self.tensors.keys().copied()
+        self.contents.tensors.keys().copied()
     }
 
     /// The parts of the files that are not used, such as the vision tower of a multimodal model.
@@ -267,13 +277,55 @@ impl ModelFiles {
     /// about 40 ms on one with AVX2. Later calls return the stored value.
     #[must_use]
     pub fn identity(&self) -> u64 {
-        self.identity_with_progress(|_, _| ())
+        self.lazy_identity().get()
     }
 
-    /// As [`identity`](Self::identity). Calls `progress` with the bytes of weights that have been
-    /// read and with all, after each tensor, unless the value is stored already.
-    pub fn identity_with_progress(&self, mut progress: impl FnMut(usize, usize) + Send) -> u64 {
-        let identity = || fingerprint::identity(&self.blueprint, &self.tensors, &mut progress);
-        *self.identity.get_or_init(identity)
+    /// The [`identity`](Self::identity), to be computed when something needs it: only a tier on
+    /// disk does.
+    #[must_use]
+    pub fn lazy_identity(&self) -> LazyIdentity {
+        LazyIdentity(Arc::clone(&self.contents))
+    }
+
+    /// Reads all weights from the files into the system's cache, on up to eight threads. Calls
+    /// `progress` with the bytes that have been read and with all, about every 16 MB.
+    ///
+    /// Mapped weights are otherwise read when a step first needs them.
+    pub fn read_all(&self, mut progress: impl FnMut(usize, usize) + Send) {
+        read_ahead::run(&self.contents.tensors, &mut progress);
+    }
+}
+
+/// The identity of a model's files, computed when it is first asked for. Clones share it. It keeps
+/// the files mapped.
+#[derive(Clone)]
+pub struct LazyIdentity(Arc<Contents>);
+
+impl LazyIdentity {
+    /// [`ModelFiles::identity`]. The first call reads all weights, later ones return the stored
+    /// value.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        let Contents {
+            blueprint,
+            tensors,
+            identity,
+        } = &*self.0;
+        *identity.get_or_init(|| fingerprint::identity(blueprint, tensors))
+    }
+
+    /// Whether both are of the same opened files. Nothing is read: files that were opened twice
+    /// are different.
+    #[must_use]
+    pub fn is_same_opening(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for LazyIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LazyIdentity")
+            .field(&self.0.identity.get())
+            .finish()
     }
 }

@@ -13,6 +13,8 @@ use super::workbench::Workbench;
 
 /// Option of our server that samples every token.
 const SAMPLE_ALL: &str = "--sample-forced-tokens";
+/// Option of our server that lets a schema say that there is no white space to choose.
+const OPTIONS_ALLOWED: &str = "--grammar-options";
 const ANSWER_TOKENS_MAX: usize = 600;
 /// Members of the answer, whose names are most of it.
 const MEMBERS: [&str; 8] = [
@@ -38,7 +40,12 @@ struct Answer {
 /// sampled.
 pub(super) fn gain(workbench: &mut Workbench) -> Result<Measured> {
     let rounds = workbench.rounds();
-    let appending = workbench.our_server_to_start()?;
+    let mut appending = workbench.our_server_to_start()?;
+    if workbench.serves_model() {
+        // Otherwise last bits depend on how many tokens a step has, and a token may change.
+        appending.arguments.push("--deterministic".into());
+    }
+    appending.arguments.push(OPTIONS_ALLOWED.into());
     let mut sampling = appending.clone();
     sampling.arguments.push(SAMPLE_ALL.into());
     let folder = report::folder()?;
@@ -98,6 +105,7 @@ fn request(tokens_max: usize) -> Value {
                     "properties": properties,
                     "required": MEMBERS,
                     "additionalProperties": false,
+                    "x-guidance": { "whitespace_flexible": false },
                 },
             },
         },

@@ -366,11 +366,18 @@ impl Workbench {
         Ok(())
     }
 
+    /// Whether our server has the model, and not the oracle.
+    pub(super) fn serves_model(&self) -> bool {
+        matches!(self.mlx, Mlx::Ready(_)) && !self.quick
+    }
+
     /// Builds our server, for the model, or for the oracle in a quick run.
     pub(super) fn our_server_to_start(&self) -> Result<OurServer> {
         let program = programs::package("motet-server", self.build())?;
         let mut arguments: Vec<OsString> = match &self.mlx {
-            Mlx::Ready(ready) if !self.quick => vec!["--model".into(), ready.model.clone().into()],
+            Mlx::Ready(ready) if self.serves_model() => {
+                vec!["--model".into(), ready.model.clone().into()]
+            }
             _ => vec!["--oracle".into()],
         };
         arguments.extend(["--name".into(), OUR_MODEL.into()]);
@@ -485,6 +492,10 @@ impl Workbench {
             Some(model) => command.arg(EXACT).arg(model),
             None => command.arg("--serve"),
         };
+        // The quantised folder holds weights only.
+        if let (Some(_), Some(model)) = (&quantised, self.model()) {
+            command.arg("--text").arg(model);
+        }
         let side = Side::start(
             "our side",
             &mut command,

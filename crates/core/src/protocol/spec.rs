@@ -53,10 +53,6 @@ pub struct ModelSpec {
     /// Numbers in a token's hidden state; 0 if the model returns no hidden states, and so cannot
     /// embed texts.
     pub hidden_size: usize,
-    /// Identifies models with interchangeable cached state: computed from their weights, number
-    /// types, layer kinds and positions, and the same in every run. Packed state of another
-    /// identity cannot be used.
-    pub identity: u64,
     /// Longest sequence, prompt and output together, in tokens.
     pub context_tokens_max: usize,
     /// Tokens that end a sequence unless the request ignores them.
@@ -267,7 +263,6 @@ impl ModelSpec {
         };
         Self {
             name: String::new(),
-            identity: 0,
             vocab_size: 2,
             hidden_size: 0,
             context_tokens_max: 100,

@@ -172,7 +172,6 @@ impl OracleConfig {
         }
         ModelSpec {
             name: "oracle".to_owned(),
-            identity: self.identity(),
             vocab_size: self.vocab_size,
             hidden_size: HIDDEN_SIZE,
             context_tokens_max: self.context_tokens_max,
@@ -190,7 +189,7 @@ impl OracleConfig {
     }
 
     /// Identity that two oracles must share for one to import the other's state.
-    fn identity(&self) -> u64 {
+    pub(super) fn identity(&self) -> u64 {
         let kinds = self.layers.iter().map(|kind| match kind {
             LayerKind::Full => 0,
             LayerKind::Recurrent => 1,

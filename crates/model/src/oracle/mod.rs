@@ -329,7 +329,7 @@ impl Model for Oracle {
     }
 
     fn packer(&self) -> OraclePacker {
-        OraclePacker::new(&self.config.layers, &self.spec, &self.config.counters)
+        OraclePacker::new(&self.config, &self.spec)
     }
 
     fn export(&mut self, segment: &OracleSegment) -> Result<OracleDetachedState, ModelError> {

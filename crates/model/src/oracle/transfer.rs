@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::config::OracleConfig;
 use super::counters::OracleCounters;
 use super::faults::Stall;
 use super::state::{LayerState, RangeState, Sealed, retained_entries};
@@ -25,6 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub struct OraclePacker {
     layers: Arc<[LayerKind]>,
     spec: Arc<ModelSpec>,
+    identity: u64,
     counters: OracleCounters,
 }
 
@@ -38,21 +40,22 @@ pub struct OracleDetachedState {
 }
 
 impl OraclePacker {
-    pub(super) fn new(
-        layers: &[LayerKind],
-        spec: &ModelSpec,
-        counters: &OracleCounters,
-    ) -> OraclePacker {
+    pub(super) fn new(config: &OracleConfig, spec: &ModelSpec) -> OraclePacker {
         OraclePacker {
-            layers: layers.into(),
+            layers: config.layers.as_slice().into(),
             spec: Arc::new(spec.clone()),
-            counters: counters.clone(),
+            identity: config.identity(),
+            counters: config.counters.clone(),
         }
     }
 }
 
 impl Packer for OraclePacker {
     type DetachedState = OracleDetachedState;
+
+    fn identity(&self) -> u64 {
+        self.identity
+    }
 
     fn packed_bytes(&self, segment_size: SegmentSize) -> usize {
         let links = segment_size.tokens.saturating_add(1);
@@ -143,7 +146,7 @@ mod tests {
     fn packer() -> OraclePacker {
         let window = LayerKind::Window { tokens: 2 };
         let config = OracleConfig::with_layers(&[LayerKind::Full, window, LayerKind::Recurrent]);
-        OraclePacker::new(&config.layers, &config.spec(), &config.counters)
+        OraclePacker::new(&config, &config.spec())
     }
 
     #[test]
