@@ -47,18 +47,6 @@ pub(crate) async fn on_model(model: Option<&Path>, config: EngineConfig) -> Resu
     on_mlx(path, config, false).await
 }
 
-/// As [`on_model`], with every sum in its sequence's order: tokens do not depend on what else a
-/// step computes.
-pub(crate) async fn on_deterministic_model(
-    model: Option<&Path>,
-    config: EngineConfig,
-) -> Result<Engine> {
-    match model {
-        Some(path) => on_mlx(path, config, true).await,
-        None => on_oracle(slow_oracle(), config).await,
-    }
-}
-
 /// Costs about as much as SmolLM2-135M on two cores, so that measurements of a model can be
 /// tried without one.
 pub(crate) fn slow_oracle() -> OracleConfig {
@@ -74,8 +62,14 @@ pub(crate) fn slow_oracle() -> OracleConfig {
     }
 }
 
+/// An engine on this model. With `deterministic`, every sum is in its sequence's order, and tokens
+/// do not depend on what else a step computes.
 #[cfg(feature = "mlx")]
-async fn on_mlx(path: &Path, config: EngineConfig, deterministic: bool) -> Result<Engine> {
+pub(crate) async fn on_mlx(
+    path: &Path,
+    config: EngineConfig,
+    deterministic: bool,
+) -> Result<Engine> {
     use motet::model::mlx::MlxOptions;
 
     let path = path.to_path_buf();
@@ -89,7 +83,11 @@ async fn on_mlx(path: &Path, config: EngineConfig, deterministic: bool) -> Resul
 }
 
 #[cfg(not(feature = "mlx"))]
-async fn on_mlx(_path: &Path, _config: EngineConfig, _deterministic: bool) -> Result<Engine> {
+pub(crate) async fn on_mlx(
+    _path: &Path,
+    _config: EngineConfig,
+    _deterministic: bool,
+) -> Result<Engine> {
     Err(NO_MLX.into())
 }
 

@@ -48,6 +48,8 @@ use next_action::NextAction;
 const POLL_INTERVAL_MIN: Duration = Duration::from_micros(20);
 /// Longest interval between two such checks.
 const POLL_INTERVAL_MAX: Duration = Duration::from_millis(1);
+/// Pause after which the model returns unused memory to the system.
+const TRIM_AFTER: Duration = Duration::from_secs(1);
 
 /// The scheduler's end of the device thread. Dropping it ends the thread.
 #[derive(Debug)]
@@ -131,6 +133,7 @@ fn serve<M: Model>(device: BuiltDevice<M>, work: Receiver<Work>) {
         runtime: device.runtime,
         clock: Clock::default(),
         may_receive: true,
+        is_trimmed: false,
     };
     while thread.run_next_action() {}
 }
@@ -145,6 +148,8 @@ struct DeviceThread<M: Model> {
     clock: Clock,
     /// Whether more work may arrive.
     may_receive: bool,
+    /// Whether the model has given back unused memory since the last work.
+    is_trimmed: bool,
 }
 
 impl<M: Model> DeviceThread<M> {
@@ -152,9 +157,9 @@ impl<M: Model> DeviceThread<M> {
     fn run_next_action(&mut self) -> bool {
         match self.table.next_action(self.may_receive) {
             NextAction::End => return false,
-            NextAction::Receive => match self.work.recv() {
-                Ok(work) => self.submit(work),
-                Err(_) => self.may_receive = false,
+            NextAction::Receive => match self.receive() {
+                Some(work) => self.submit(work),
+                None => self.may_receive = false,
             },
             NextAction::ReceiveOrFinish => match self.receive_until_ready() {
                 Some(work) => self.submit(work),
@@ -164,6 +169,22 @@ impl<M: Model> DeviceThread<M> {
             NextAction::Finish => return self.finish(),
         }
         true
+    }
+
+    /// Returns the next work, or none when the scheduler has closed its channel. The model gives
+    /// back unused memory in a long pause.
+    fn receive(&mut self) -> Option<Work> {
+        if !self.is_trimmed {
+            match self.work.recv_timeout(TRIM_AFTER) {
+                Ok(work) => return Some(work),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.model.trim();
+                    self.is_trimmed = true;
+                }
+            }
+        }
+        self.work.recv().ok()
     }
 
     /// Returns the next work, unless the oldest step is ready first. The interval between
@@ -192,6 +213,7 @@ impl<M: Model> DeviceThread<M> {
     fn submit(&mut self, work: Work) {
         // Submission may block until the device has accepted all of it, and the device works
         // meanwhile.
+        self.is_trimmed = false;
         self.clock.on_submit(self.table.in_flight());
         self.table.submit(&mut self.model, work);
     }

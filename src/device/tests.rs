@@ -512,6 +512,25 @@ async fn two_steps_in_flight() {
     assert_eq!(config.counters.now().tails_alive, 0);
 }
 
+/// A thread that waits for work returns unused memory once, and again after more work.
+#[tokio::test]
+async fn memory_is_trimmed_once_in_each_pause() {
+    let config = OracleConfig::default();
+    let model = config.clone();
+    let build = move || Ok(Oracle::new(model.clone()).expect("a valid configuration"));
+    let started = Device::start(build, EngineRuntime::default()).await;
+    let mut device = started.expect("a device").device;
+    let mut trims = Vec::new();
+    for opens in [vec![open(SLOT)], vec![]] {
+        assert!(device.send(work(opens, vec![sampled_span(SLOT, &[3, 1])])));
+        device.outcomes.recv().await.expect("an outcome");
+        trims.push(config.counters.now().trims);
+        tokio::time::sleep(3 * TRIM_AFTER).await;
+    }
+    trims.push(config.counters.now().trims);
+    assert_eq!(trims, [0, 1, 2]);
+}
+
 /// Work of a newer epoch finds an empty device, also while older work is in flight.
 #[test]
 fn a_newer_epoch_drops_everything_first() {

@@ -131,6 +131,10 @@ impl<M: Model> Model for Killable<M> {
         self.model.remove(path, retained, tail, removed)
     }
 
+    fn trim(&mut self) {
+        self.model.trim();
+    }
+
     fn packer(&self) -> M::Packer {
         self.model.packer()
     }

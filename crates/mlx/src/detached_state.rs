@@ -111,7 +111,7 @@ impl Packer for MlxPacker {
     type DetachedState = MlxDetachedState;
 
     fn identity(&self) -> u64 {
-        self.identity.get()
+        **self.identity
     }
 
     fn packed_bytes(&self, segment_size: SegmentSize) -> usize {

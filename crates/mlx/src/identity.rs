@@ -2,6 +2,7 @@
 //! far as it can be determined.
 
 use std::fmt::Write;
+use std::sync::LazyLock;
 
 use sha2::{Digest, Sha256};
 
@@ -9,7 +10,6 @@ use super::MlxDevice;
 use super::attention::AttentionBackend;
 use motet_kernels::{self, Arithmetic, InstructionSet, Order};
 use motet_model::CacheKind;
-use motet_weights::LazyIdentity;
 
 /// Must be increased when the order of packed numbers changes.
 const LAYOUT: u32 = 2;
@@ -47,19 +47,8 @@ pub(super) struct Inputs {
     pub(super) mlx: String,
 }
 
-/// The identity of a model, computed when it is first asked for.
-#[derive(Debug)]
-pub(super) struct Identity {
-    pub(super) files: LazyIdentity,
-    pub(super) inputs: Inputs,
-}
-
-impl Identity {
-    /// The first call reads all weights.
-    pub(super) fn get(&self) -> u64 {
-        self.inputs.with_files(self.files.get())
-    }
-}
+/// The identity of a model, computed when it is first asked for. That reads all weights.
+pub(super) type Identity = LazyLock<u64, Box<dyn FnOnce() -> u64 + Send>>;
 
 /// Settings that determine the order of sums where that order does not follow from the sequence
 /// alone.
@@ -109,7 +98,7 @@ impl Inputs {
     /// A number that differs where any input or the
     /// [identity of the files](motet_weights::ModelFiles::identity) differs, and is the same in
     /// every process.
-    fn with_files(&self, files: u64) -> u64 {
+    pub(super) fn with_files(&self, files: u64) -> u64 {
         // `Debug` names each field, so its text is unambiguous.
         let mut text = String::new();
         let version = env!("CARGO_PKG_VERSION");
@@ -259,7 +248,6 @@ mod tests {
         check("MLX", |inputs| inputs.mlx = "0.31.2".to_owned());
         // Names all fields, so that a new field does not compile until it is covered here.
         let Inputs {
-            files: _,
             cached: _,
             device: _,
             attention: _,

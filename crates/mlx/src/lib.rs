@@ -58,7 +58,7 @@ mod tail;
 mod weights;
 
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use mlx_rs::ops::indexing::take_axis;
 use mlx_rs::{Array, Device, Dtype, Stream, memory, with_stream};
@@ -247,10 +247,8 @@ impl MlxModel {
             options.deterministic,
             arithmetic,
         );
-        let identity = Identity {
-            files: files.lazy_identity(),
-            inputs,
-        };
+        let of_files = files.lazy_identity();
+        let identity: Identity = LazyLock::new(Box::new(move || inputs.with_files(of_files.get())));
         let groups = Arc::new(LayerGroups::new(&blueprint, cached));
         let matrices = match (gpu, backend.has_kernels) {
             (true, _) => MatrixForm::Affine,

@@ -31,6 +31,19 @@ pub fn try_memory(bytes: usize) -> usize {
     }
 }
 
+/// Returns pages of the heap to the system that hold nothing. MLX's allocator on a CPU is the C
+/// library's, and glibc keeps the buffers of a long prompt: some hundred megabytes.
+pub fn trim_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        unsafe extern "C" {
+            fn malloc_trim(pad: usize) -> std::ffi::c_int;
+        }
+        // SAFETY: any thread may call it at any time; it touches no allocated memory.
+        unsafe { malloc_trim(0) };
+    }
+}
+
 fn probe_memory(
     bytes: usize,
     is_written: bool,

@@ -207,6 +207,15 @@ impl Model for MlxModel {
         })?)
     }
 
+    fn trim(&mut self) {
+        if let Some(pool) = &self.pool {
+            pool.trim();
+        }
+        // It only forgets buffers; if it fails, they stay.
+        memory::clear_cache().ok();
+        machine::trim_heap();
+    }
+
     fn memory(&self) -> DeviceMemory {
         let (active, peak) = (memory::active_memory(), memory::peak_memory());
         let (active, peak) = (active.unwrap_or(0), peak.unwrap_or(0));

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use motet_sync::page_pool::{IdleLimits, PageBlock, PagePool, PageSize};
 
@@ -42,6 +42,11 @@ impl Pool {
         self.pages.take(bytes..=bytes + bytes / SLACK_PARTS, pages)
     }
 
+    /// Returns all unused memory to the system.
+    pub(super) fn trim(&self) {
+        self.pages.trim(Duration::ZERO);
+    }
+
     /// Bytes of all blocks that are not dropped yet.
     pub(super) fn in_use_bytes(&self) -> usize {
         self.pages.stats().in_use_bytes
@@ -71,6 +76,15 @@ mod tests {
         let start = take(90_000).as_ptr();
         assert_eq!(take(80_000).as_ptr(), start);
         assert_eq!(take(79_000).len(), 79_000);
+    }
+
+    #[test]
+    fn trimming_leaves_no_idle_memory() {
+        let pool = Pool::new(1 << 20);
+        drop(pool.take(90_000, PageSize::Large).expect("memory"));
+        assert_ne!(pool.pages.stats().idle_bytes, 0);
+        pool.trim();
+        assert_eq!(pool.pages.stats().idle_bytes, 0);
     }
 
     #[test]

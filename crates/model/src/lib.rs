@@ -352,6 +352,11 @@ pub trait Model: 'static {
     fn try_memory(&mut self, bytes: usize) -> Result<usize, ModelError> {
         Ok(bytes)
     }
+
+    /// Returns memory to the system that neither cached state nor a step in flight uses, such as
+    /// buffers that are kept for the next step. The device thread calls it once in each pause of a
+    /// second or longer. The default does nothing.
+    fn trim(&mut self) {}
 }
 
 /// The properties of a segment that the device thread reads.

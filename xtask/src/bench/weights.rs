@@ -3,9 +3,11 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::time::Instant;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::counters::Process;
@@ -20,6 +22,8 @@ use crate::model::Model;
 
 /// Tokens of each sequence in one turn.
 const STEPS: usize = 32;
+/// A pause in which the server returns unused memory to the system.
+const PAUSE: Duration = Duration::from_secs(3);
 
 /// Our side, by its arithmetic, and llama.cpp's: [`Workbench::against_llama`] or
 /// [`Workbench::exact_against_llama`].
@@ -65,41 +69,69 @@ pub(super) fn prefill(workbench: &mut Workbench, sides: Sides, model: Model) -> 
     Ok(compared(&pairs, tokens as f64, "tok/s"))
 }
 
-/// Resident memory of our server after one answer ÷ the bytes of its model's file. Its largest
-/// resident memory until then is in the remark.
+/// Resident memory of our server in the pause after one answer ÷ the bytes of its model's file. Its
+/// resident memory right after the answer and its largest until then are in the remark.
 pub(super) fn resident_vs_file(workbench: &mut Workbench) -> Result<Measured> {
     let (server, file) = workbench.server_of(Model::Qwen25Coder)?;
     let (generator, serving, json) = workbench.started(&server)?;
     let load = ["--users", "1", "--turns", "1", "--reply-tokens", "8"].map(str::to_owned);
     serving.load(generator, &load, json)?;
     let process = Process::new(serving.id())?;
-    let (resident, peak) = (process.resident_bytes()?, process.peak_bytes()?);
+    let (right_after, peak) = (process.resident_bytes()?, process.peak_bytes()?);
+    thread::sleep(PAUSE);
+    let resident = process.resident_bytes()?;
     let bytes = std::fs::metadata(&file)?.len();
     let remark = format!(
-        "{:.0} MB resident, at most {:.0} MB, for a file of {:.0} MB",
+        "{:.0} MB resident, {:.0} MB right after the answer, at most {:.0} MB, for a file of {:.0} MB",
         resident as f64 / 1e6,
+        right_after as f64 / 1e6,
         peak as f64 / 1e6,
         bytes as f64 / 1e6,
     );
     Ok(Measured::new(vec![resident as f64 / bytes as f64]).remark(remark))
 }
 
-/// The time until our server is ready ÷ the time to read its model's file once. The file is in
-/// the system's cache for both.
-pub(super) fn load_vs_read(workbench: &mut Workbench) -> Result<Measured> {
+/// The place of a model's file before it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Before {
+    OnDisk,
+    InSystemCache,
+}
+
+/// The time until our server is ready ÷ the time to read its model's file once, from the same
+/// place.
+pub(super) fn load_vs_read(workbench: &mut Workbench, before: Before) -> Result<Measured> {
     let rounds = workbench.rounds();
     let (server, file) = workbench.server_of(Model::Qwen25Coder)?;
-    let pairs = take_turns(rounds, |turn| match turn {
-        Turn::First => seconds_to_read(&file),
-        Turn::Second => {
-            let started_at = Instant::now();
-            workbench.started(&server)?;
-            Ok(started_at.elapsed().as_secs_f64())
+    let pairs = take_turns(rounds, |turn| {
+        // Pages that a process has mapped stay in the cache.
+        workbench.end_other_server();
+        if before == Before::OnDisk {
+            forget_cached(&file)?;
+        }
+        match turn {
+            Turn::First => seconds_to_read(&file),
+            Turn::Second => {
+                let started_at = Instant::now();
+                workbench.started(&server)?;
+                Ok(started_at.elapsed().as_secs_f64())
+            }
         }
     })?;
     let (reading, starting) = pairs.medians();
     let remark = format!("ready after {starting:.2} s, read in {reading:.2} s (medians)");
     Ok(Measured::new(pairs.second_by_first()).remark(remark))
+}
+
+/// Removes a file from the system's cache.
+fn forget_cached(path: &Path) -> Result<()> {
+    // GNU's dd calls `posix_fadvise`.
+    let mut dd = Command::new("dd");
+    dd.arg(format!("if={}", path.display()));
+    dd.args(["iflag=nocache", "count=0", "status=none"]);
+    let status = dd.status().context("cannot run `dd`")?;
+    ensure!(status.success(), "`dd` cannot drop cached pages: {status}");
+    Ok(())
 }
 
 fn seconds_to_read(path: &Path) -> Result<f64> {

@@ -413,6 +413,11 @@ impl Workbench {
         Ok((generator, started, &self.loads))
     }
 
+    /// Ends the server on another model, if it runs.
+    pub(super) fn end_other_server(&mut self) {
+        self.other_server = None;
+    }
+
     fn start_mlx_lm_server(&self) -> Result<Serving> {
         let (mlx_lm, ready, weights) = self.mlx_lm()?;
         let folder = report::folder()?.join("mlx-lm-model");

@@ -3,13 +3,14 @@
 mod checkpoint;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use mlx_rs::{Device, Dtype, Stream, memory, with_stream};
 
 use super::attention::{AttentionBackend, Attentions};
 use super::forward::Network;
 use super::groups::{Cached, LayerGroups};
+use super::identity::Identity;
 use super::layers::Weights;
 use super::ops::Ops;
 use super::profile::{self, Op};
@@ -174,14 +175,15 @@ fn load_composed(folder: &Path, kind: CacheKind, dtype: Dtype, form: MatrixForm)
         stem: blueprint.stem.clone(),
         layer_bytes_per_row: 1,
     };
-    let spec = spec(blueprint, &groups, 1, false);
+    let spec = spec(blueprint, &groups, false);
     let backend = Backend {
         device: MlxDevice::Cpu,
         stream,
         has_kernels: false,
         in_place: false,
     };
-    MlxModel::new(spec, groups, Box::new(network), backend, None)
+    let identity: Identity = LazyLock::new(Box::new(|| 1));
+    MlxModel::new(spec, identity, groups, Box::new(network), backend, None)
 }
 
 /// MLX's quantised products, which a GPU uses, have the numbers that dequantised ones have.

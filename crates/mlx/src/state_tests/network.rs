@@ -1,7 +1,7 @@
 //! A tiny network: attention as models have it, and recurrent layers that keep running sums.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::take_axis;
@@ -12,6 +12,7 @@ use crate::batch::Batch;
 use crate::bridge::{self, Buffer, Kernel, View, ViewMut};
 use crate::decoder::{Decoder, LastRows};
 use crate::groups::{Arrays, Cached, LayerGroups, Place, RecurrentShape};
+use crate::identity::Identity;
 use crate::ops;
 use crate::pool::Pool;
 use crate::rotary::Rotary;
@@ -196,8 +197,9 @@ pub(super) fn model_with(mixers: &[Mixer], means: Means, kind: CacheKind, sums: 
         has_kernels: true,
         in_place,
     };
-    let spec = spec(&blueprint, &groups, 1, means.sums_by_kernel());
-    MlxModel::new(spec, groups, Box::new(network), backend, pool)
+    let spec = spec(&blueprint, &groups, means.sums_by_kernel());
+    let identity: Identity = LazyLock::new(Box::new(|| 1));
+    MlxModel::new(spec, identity, groups, Box::new(network), backend, pool)
 }
 
 #[derive(Debug)]

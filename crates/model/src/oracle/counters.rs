@@ -20,6 +20,8 @@ pub struct OracleCounts {
     pub spans: u64,
     /// Tokens evaluated by the steps that succeeded.
     pub tokens_evaluated: u64,
+    /// Calls of [`Model::trim`](crate::Model::trim).
+    pub trims: u64,
     /// Segments not dropped yet.
     pub segments_alive: usize,
     /// Tails not dropped yet.
@@ -35,6 +37,7 @@ struct Counts {
     steps: AtomicU64,
     spans: AtomicU64,
     tokens_evaluated: AtomicU64,
+    trims: AtomicU64,
     segments_alive: AtomicUsize,
     tails_alive: AtomicUsize,
     bytes_alive: AtomicUsize,
@@ -65,6 +68,7 @@ impl OracleCounters {
             steps: counts.steps.load(Relaxed),
             spans: counts.spans.load(Relaxed),
             tokens_evaluated: counts.tokens_evaluated.load(Relaxed),
+            trims: counts.trims.load(Relaxed),
             segments_alive: counts.segments_alive.load(Relaxed),
             tails_alive: counts.tails_alive.load(Relaxed),
             bytes_alive: counts.bytes_alive.load(Relaxed),
@@ -75,6 +79,10 @@ impl OracleCounters {
     /// Counts a step and returns its number, from 0.
     pub(super) fn begin_step(&self) -> u64 {
         self.0.steps.fetch_add(1, Relaxed)
+    }
+
+    pub(super) fn count_trim(&self) {
+        self.0.trims.fetch_add(1, Relaxed);
     }
 
     pub(super) fn end_step(&self, spans: usize, tokens: usize) {

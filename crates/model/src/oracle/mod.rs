@@ -383,6 +383,10 @@ impl Model for Oracle {
         })
     }
 
+    fn trim(&mut self) {
+        self.config.counters.count_trim();
+    }
+
     fn try_memory(&mut self, bytes: usize) -> Result<usize, ModelError> {
         Ok(bytes.min(self.config.device_bytes.unwrap_or(usize::MAX)))
     }

@@ -2,6 +2,7 @@
 
 use super::{Better, Figure, Needs, PERCENT, RATIO, Workbench};
 use crate::bench::mode::Mode;
+use crate::bench::weights::Before;
 use crate::bench::{model, weights};
 use crate::model::Model;
 
@@ -164,16 +165,25 @@ pub(super) const FIGURES: &[Figure] = &[
     },
     figure(
         "weights.resident_vs_file",
-        "the file of Qwen2.5-Coder 1.5B; resident memory of the server after one answer",
+        "the file of Qwen2.5-Coder 1.5B; resident memory of the server in the pause after one answer",
         1.15,
         Better::Lower,
         weights::resident_vs_file,
     ),
     figure(
         "weights.load_vs_read",
-        "the time to read that file once; time until the server is ready",
+        "the time to read that file once from the disk; time until the server is ready",
         1.5,
         Better::Lower,
-        weights::load_vs_read,
+        |workbench| weights::load_vs_read(workbench, Before::OnDisk),
     ),
+    Figure {
+        name: "weights.cached_load_vs_read",
+        unit: RATIO,
+        versus: "the same from the system's cache",
+        goal: None,
+        better: Better::Lower,
+        needs: Needs::Mlx,
+        measure: |workbench| weights::load_vs_read(workbench, Before::InSystemCache),
+    },
 ];
