@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -47,6 +48,21 @@ impl MappedFile {
 
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Asks the system to read these bytes soon. Without that, it reads as little at a time as a map
+    /// that is accessed anywhere deserves.
+    pub(super) fn read_ahead(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        {
+            let advice = memmap2::Advice::WillNeed;
+            // Advice that is not taken changes nothing.
+            self.bytes
+                .advise_range(advice, range.start, range.len())
+                .ok();
+        }
+        #[cfg(not(unix))]
+        let _ = range;
     }
 
     /// The error of a file with invalid contents.

@@ -24,32 +24,41 @@ struct Reading<'a, Chunks> {
 /// Touches every page of these tensors. Chunks are started in the order of roles, which is about
 /// that of the files.
 pub(super) fn run(tensors: &Tensors, progress: &mut (dyn FnMut(usize, usize) + Send)) {
-    let arrays = || {
+    let all = || {
         tensors
             .values()
-            .flat_map(|located| located.stored.iter().map(|(stored, _)| stored.bytes()))
+            .flat_map(|located| located.stored.iter().map(|(stored, _)| stored))
     };
-    let all_bytes: usize = arrays().map(<[u8]>::len).sum();
+    let all_bytes: usize = all().map(|stored| stored.range.len()).sum();
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = all_bytes
         .div_ceil(CHUNK_BYTES)
         .clamp(1, cores.min(THREADS_MAX));
     let reading = &Mutex::new(Reading {
-        chunks: arrays().flat_map(|array| array.chunks(CHUNK_BYTES)),
+        chunks: all().flat_map(|stored| {
+            let chunks = stored.range.clone().step_by(CHUNK_BYTES);
+            chunks.map(|begin| {
+                (
+                    &stored.file,
+                    begin..stored.range.end.min(begin + CHUNK_BYTES),
+                )
+            })
+        }),
         read_bytes: 0,
         progress,
     });
     let read_chunks = move || {
         let locked = || reading.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let Some(chunk) = locked().chunks.next() else {
+            let Some((file, range)) = locked().chunks.next() else {
                 return;
             };
-            for page in chunk.chunks(PAGE_BYTES) {
+            file.read_ahead(range.clone());
+            for page in file.bytes()[range.clone()].chunks(PAGE_BYTES) {
                 black_box(page[0]);
             }
             let mut reading = locked();
-            reading.read_bytes += chunk.len();
+            reading.read_bytes += range.len();
             let read_bytes = reading.read_bytes;
             (reading.progress)(read_bytes, all_bytes);
         }
