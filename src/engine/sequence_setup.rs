@@ -118,7 +118,7 @@ impl Engine {
         admission_guard: AdmissionGuard,
     ) -> Result<SequenceSetup, SubmitError> {
         let text = self.text_output(request)?;
-        let reasoning = request.reasoning.clone().map(Arc::new);
+        let reasoning = self.reasoning_tracker(request);
         let number = self.inner.sequences_made.fetch_add(1, Ordering::Relaxed);
         let sequence = SequenceId(number as u64 + 1);
         let cancel = CancelFlag::new();
@@ -164,7 +164,7 @@ impl Engine {
             truncated_tokens: admitted.truncated_tokens,
             report_prefill_progress: request.report_prefill_progress,
             prompt_results,
-            reasoning: reasoning.clone().map(ReasoningTracker::new),
+            reasoning: reasoning.clone(),
             text,
             output: sender,
             ended: end_sender,
@@ -237,6 +237,17 @@ impl Engine {
                 .clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX),
             request: Box::new(request),
         }
+    }
+
+    /// Creates what follows the reasoning of an output, if that is bounded. The scheduler and the
+    /// sequence actor have a clone each.
+    fn reasoning_tracker(&self, request: &Request) -> Option<ReasoningTracker> {
+        let budget = request.reasoning.clone()?;
+        let tracker = ReasoningTracker::new(Arc::new(budget));
+        Some(match &self.inner.text {
+            Some(text) => tracker.with_spelling(text.token_spelling()),
+            None => tracker,
+        })
     }
 
     /// Creates the text output, if the engine has a tokenizer.

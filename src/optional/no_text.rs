@@ -1,6 +1,9 @@
 //! Text, on an engine that was compiled without feature `text`.
 
+use std::sync::Arc;
+
 use motet_core::TokenId;
+use motet_core::protocol::TokenSpelling;
 
 /// A conversation: none exists without feature `text`.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +35,13 @@ pub(crate) struct ReleasedText {
 /// The bounds on stop strings, as with feature `text`. An engine without a tokenizer rejects all.
 #[derive(Debug)]
 pub(crate) enum StopStrings {}
+
+impl TextCodec {
+    /// Is never called.
+    pub(crate) fn token_spelling(&self) -> Arc<dyn TokenSpelling> {
+        match *self {}
+    }
+}
 
 impl StopStrings {
     /// Most stop strings of a request.

@@ -10,7 +10,7 @@ use motet::model::sampling::{SampleInputs, SamplingSpec, TokenSampling};
 use motet::request::{ContextLimit, ReasoningBudget};
 use motet_core::protocol::{
     Attached, ConstraintWalk, ForcedTokens, GrammarError, Next, TokenConstraint, TokenMask,
-    WalkState,
+    TokenSpelling, WalkState,
 };
 
 use crate::harness::Caller;
@@ -23,6 +23,10 @@ pub(crate) struct PaperGrammar {
     vocab_size: usize,
     walk: Option<Arc<PaperWalk>>,
 }
+
+/// A vocabulary in which two of five tokens are parts of a character of three bytes.
+#[derive(Debug)]
+pub(crate) struct PaperSpelling;
 
 /// A walk that computes its position anew each time.
 #[derive(Debug)]
@@ -127,6 +131,16 @@ impl ConstraintWalk for PaperWalk {
     }
 }
 
+impl TokenSpelling for PaperSpelling {
+    fn spelling(&self, token: TokenId) -> &[u8] {
+        match token % 5 {
+            1 => b"\xe3",
+            2 => b"\x81",
+            _ => b"a",
+        }
+    }
+}
+
 /// The tokens that must follow this output: the rest of a run that has begun, or a whole one. A
 /// run of which another token has come is over.
 fn forced(seed: u64, output: &[TokenId]) -> Vec<TokenId> {
@@ -161,9 +175,9 @@ fn run_after(seed: u64, output: &[TokenId]) -> Vec<TokenId> {
     (0..length).map(|_| 1 + (next() % 48) as TokenId).collect()
 }
 
-/// The tokens that end the reasoning after this output, if its budget is used up. They are looked
-/// for from the beginning each time.
-fn reasoning_end(budget: &ReasoningBudget, output: &[TokenId]) -> Vec<TokenId> {
+/// The tokens that end the reasoning after this output, if its budget is used up and, in a spelled
+/// output, no character waits for its end. They are looked for from the beginning each time.
+fn reasoning_end(budget: &ReasoningBudget, output: &[TokenId], is_spelled: bool) -> Vec<TokenId> {
     let (mut is_inside, mut begin, mut counted) = (budget.is_open, 0, 0);
     for end in 1..=output.len() {
         let mark = if is_inside {
@@ -185,7 +199,21 @@ fn reasoning_end(budget: &ReasoningBudget, output: &[TokenId]) -> Vec<TokenId> {
     let written = (0..budget.close.len()).rev();
     let mut written = written.filter(|length| output[begin..].ends_with(&budget.close[..*length]));
     let written = written.next().expect("every output ends with no token");
+    let may_wait = is_spelled && written == 0 && tokens < budget.tokens_max + 3;
+    if may_wait && ends_inside_character(output) {
+        return Vec::new();
+    }
     budget.close[written..].to_vec()
+}
+
+/// Whether a character of the output's text has begun and may be completed.
+fn ends_inside_character(output: &[TokenId]) -> bool {
+    let bytes: Vec<u8> = output
+        .iter()
+        .flat_map(|token| PaperSpelling.spelling(*token))
+        .copied()
+        .collect();
+    bytes.ends_with(b"\xe3") || bytes.ends_with(b"\xe3\x81")
 }
 
 /// The output of a reference run of a caller with a grammar, or with a budget for its reasoning: a
@@ -198,7 +226,9 @@ pub(crate) fn expected_output(oracle: &OracleConfig, caller: &Caller) -> Vec<Tok
     }
     while output.len() < caller.output_tokens_max {
         let budget = caller.reasoning.as_ref();
-        let end = budget.map_or_else(Vec::new, |budget| reasoning_end(budget, &output));
+        let end = budget.map_or_else(Vec::new, |budget| {
+            reasoning_end(budget, &output, caller.is_spelled)
+        });
         let forced = caller
             .grammar
             .map_or_else(Vec::new, |seed| forced(seed, &output));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::appended::{self, PaperGrammar};
+use crate::appended::{self, PaperGrammar, PaperSpelling};
 use crate::losses::Losses;
 use crate::pager_harness::{PAGER_CHANNELS, PagerHarness};
 use motet::cache::{CacheError, Salt};
@@ -16,7 +16,7 @@ use motet::model::{DetachedState, DeviceMemory, LayerKind, Model, ModelSpec};
 use motet::request::{ContextLimit, FinishReason, Priority, ReasoningBudget};
 use motet::{SequenceId, TokenId, UserId};
 use motet_core::cache::{self, CacheCore};
-use motet_core::protocol::{Edit, Failure, Outcome, WORK_IN_FLIGHT_MAX, Work};
+use motet_core::protocol::{Edit, Failure, Outcome, ReasoningTracker, WORK_IN_FLIGHT_MAX, Work};
 use motet_core::scheduler::{Effect, Event, Fork, MaskGate, SchedulerCore, Submission};
 use motet_testkit::core_harness::{Answer, CoreHarness};
 use rand::{Rng, RngExt};
@@ -37,6 +37,8 @@ pub(crate) struct Caller {
     /// The seed of a grammar on paper.
     pub(crate) grammar: Option<u64>,
     pub(crate) reasoning: Option<ReasoningBudget>,
+    /// Whether its tokens have the bytes of a vocabulary on paper.
+    pub(crate) is_spelled: bool,
     pub(crate) sent: Vec<TokenId>,
     pub(crate) end: Option<Result<FinishReason, String>>,
 }
@@ -631,9 +633,18 @@ pub(crate) fn submission(
         restore_points: (sequence.0 % 2..1).map(|_| prompt.len() / 2).collect(),
         turn_end: (!sequence.0.is_multiple_of(3)).then(|| prompt.len() - prompt.len() / 4),
         retention: (sequence.0 % 3) as u8,
-        reasoning: caller.reasoning.clone().map(Arc::new),
+        reasoning: reasoning_tracker(caller),
         report_prefill_progress: sequence.0.is_multiple_of(5),
     }
+}
+
+fn reasoning_tracker(caller: &Caller) -> Option<ReasoningTracker> {
+    let tracker = ReasoningTracker::new(Arc::new(caller.reasoning.clone()?));
+    Some(if caller.is_spelled {
+        tracker.with_spelling(Arc::new(PaperSpelling))
+    } else {
+        tracker
+    })
 }
 
 /// Bytes for about so many tokens, also where a state has the same size for any number.

@@ -104,6 +104,7 @@ pub(crate) fn submit_any(harness: &mut HistoryHarness, rng: &mut impl Rng) {
         finish_by: any_deadline(harness, rng),
         grammar: (harness.appends && rng.random_bool(0.6)).then(|| rng.random_range(0..1_000)),
         reasoning: (harness.appends && rng.random_bool(0.4)).then(|| any_reasoning(rng)),
+        is_spelled: rng.random_bool(0.5),
         ..Caller::default()
     };
     harness.submit_caller(caller);

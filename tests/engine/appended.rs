@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::{bytes, small};
+use crate::common::{self, bytes, small};
 use motet::config::EngineConfig;
 use motet::error::{GenerateError, SubmitError};
 use motet::grammar::GrammarSource;
@@ -184,7 +184,7 @@ async fn each_token_has_its_log_probability() {
 #[tokio::test]
 async fn budget_ends_the_reasoning() {
     let oracle = oracle();
-    let engine = engine(&oracle, small()).await;
+    let engine = common::engine(&oracle, small()).await;
     let prompt = [1, 2, 3];
     for (tokens_max, close) in [
         (5, &[70][..]),
@@ -215,6 +215,127 @@ async fn budget_ends_the_reasoning() {
         assert_eq!(completion.finish.usage.reasoning_tokens, reasoning_tokens);
     }
     engine.shutdown(Shutdown::Finish).await;
+}
+
+/// The byte of each token in the vocabulary of the tests, without the end token.
+fn byte_table() -> Vec<u8> {
+    let text = bytes();
+    let byte = |token| text.tokenizer().token_bytes(token).expect("known")[0];
+    (0..END).map(byte).collect()
+}
+
+/// A prompt after which the oracle's tokens stand for bytes that fulfil a condition.
+fn prompt_before(
+    oracle: &OracleConfig,
+    tokens: usize,
+    condition: impl Fn(&[u8]) -> bool,
+) -> [TokenId; 2] {
+    let table = byte_table();
+    let mut prompts = (0..END).flat_map(|first| (0..END).map(move |last| [first, last]));
+    let prompt = prompts.find(|prompt| {
+        let output = oracle.reference_tokens(prompt, tokens, Sampling::GREEDY);
+        let bytes = output.iter().map(|token| table.get(*token as usize));
+        let bytes: Option<Vec<u8>> = bytes.map(Option::<&u8>::copied).collect();
+        bytes.is_some_and(|bytes| condition(&bytes))
+    });
+    prompt.expect("one of thousands")
+}
+
+/// The budget is one token, which may be the first byte of a character.
+#[tokio::test]
+async fn reasoning_ends_after_the_character_that_it_has_begun() {
+    let oracle = oracle();
+    let engine_with_text = engine(&oracle, small()).await;
+    let engine_of_tokens = common::engine(&oracle, small()).await;
+    let close = [token_of(b'<'), token_of(b'/'), token_of(b'>')];
+    let reasoning = ReasoningBudget {
+        // It does not begin again.
+        open: Vec::new(),
+        ..budget(true, &close, 1)
+    };
+    let is_one_character =
+        |bytes: &[u8]| std::str::from_utf8(bytes).is_ok_and(|text| text.chars().count() == 1);
+    for length in 1..=4 {
+        let prompt = prompt_before(&oracle, length, is_one_character);
+        let request = Request::tokens(prompt)
+            .output_tokens_max(20)
+            .reasoning(reasoning.clone());
+        let completion = complete(&engine_with_text, request.clone())
+            .await
+            .expect("an output");
+        let expected = with_inserted(&oracle, &prompt, length, &close, 20);
+        assert_eq!(completion.tokens, expected, "{length}");
+        assert_eq!(completion.finish.usage.reasoning_tokens, length);
+        let (character, _) = completion.text.split_once("</>").expect("an end");
+        assert!(is_one_character(character.as_bytes()), "{character}");
+        assert!(!character.contains('\u{fffd}'), "{length}");
+        // Tokens without text end at once.
+        let completion = complete(&engine_of_tokens, request)
+            .await
+            .expect("an output");
+        assert_eq!(
+            completion.tokens,
+            with_inserted(&oracle, &prompt, 1, &close, 20)
+        );
+    }
+    // Each of these bytes begins a character, and none is completed.
+    let prompt = prompt_before(&oracle, 5, |bytes| {
+        bytes.iter().all(|byte| (0xC2..0xF5).contains(byte))
+    });
+    let request = Request::tokens(prompt)
+        .output_tokens_max(20)
+        .reasoning(reasoning.clone());
+    let completion = complete(&engine_with_text, request)
+        .await
+        .expect("an output");
+    assert_eq!(
+        completion.tokens,
+        with_inserted(&oracle, &prompt, 4, &close, 20)
+    );
+    engine_with_text.shutdown(Shutdown::Finish).await;
+    engine_of_tokens.shutdown(Shutdown::Finish).await;
+}
+
+#[test]
+fn special_token_is_spelled_out_and_ends_a_character() {
+    let spelling = bytes().token_spelling();
+    assert_eq!(spelling.spelling(token_of(b'a')), b"a");
+    assert_eq!(spelling.spelling(END), b"<end>");
+    assert_eq!(
+        spelling.spelling(END + 1),
+        b"",
+        "the vocabulary does not have it"
+    );
+}
+
+/// The grammar allows characters of three and four bytes, and forces all bytes after the first.
+#[tokio::test]
+async fn grammar_completes_the_character_before_the_reasoning_ends() {
+    let close = [token_of(b'<'), token_of(b'/'), token_of(b'>')];
+    for config in [small(), without_forced_tokens()] {
+        let engine = engine(&oracle(), config).await;
+        let mut ended = [0; 4];
+        for seed in 0..60 {
+            let tokens_max = 1 + seed % 12;
+            let request = regex([1, 2, 3], "(こ|😀){0,60}</>(yes|no)")
+                .temperature(1.0)
+                .seed(seed as u64)
+                .reasoning(budget(true, &close, tokens_max));
+            let completion = complete(&engine, request).await.expect("an output");
+            let (reasoning, answer) = completion.text.split_once("</>").expect("an end");
+            assert!(["yes", "no"].contains(&answer), "{answer}");
+            let tokens = reasoning.len();
+            assert_eq!(completion.finish.usage.reasoning_tokens, tokens);
+            if let Some(beyond) = tokens.checked_sub(tokens_max) {
+                let last = reasoning.chars().next_back().map_or(0, char::len_utf8);
+                assert!(beyond < last, "{reasoning}");
+                ended[beyond] += 1;
+            }
+        }
+        // Characters were complete with the budget, and after each number of tokens beyond it.
+        assert!(ended.iter().all(|ends| *ends > 0), "{ended:?}");
+        engine.shutdown(Shutdown::Finish).await;
+    }
 }
 
 /// Penalties look at appended tokens as well, so the device needs another sampler.

@@ -1,6 +1,7 @@
 //! A model's tokenizer and chat template together.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::special::Marks;
 use super::{
@@ -8,6 +9,7 @@ use super::{
     Tokenizer,
 };
 use motet_core::TokenId;
+use motet_core::protocol::TokenSpelling;
 
 /// Limits of a rendered text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +70,12 @@ impl TextCodec {
     #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// The bytes of the tokenizer's tokens, for parts of an engine that know no tokenizer.
+    #[must_use]
+    pub fn token_spelling(&self) -> Arc<dyn TokenSpelling> {
+        Arc::new(self.tokenizer.clone())
     }
 
     /// The chat template, if the model has one.

@@ -9,6 +9,7 @@ use super::special::{self, Marks, Markup};
 use super::token_bytes_bound;
 use super::{Detokenizer, GgufVocabulary, SpecialTokens, TextError, folder, gguf};
 use motet_core::TokenId;
+use motet_core::protocol::TokenSpelling;
 
 /// Words that each thread caches. One takes 8 kB at most: 32 MB per thread for input of nothing
 /// but long words.
@@ -232,6 +233,14 @@ impl Tokenizer {
     /// Spaces that are dropped at the beginning of a text.
     pub(super) fn leading_spaces(&self) -> usize {
         self.0.parts.pieces.leading_spaces
+    }
+}
+
+impl TokenSpelling for Tokenizer {
+    /// Returns the token's bytes. A special token is spelled out, so that no character is unfinished
+    /// after it.
+    fn spelling(&self, token: TokenId) -> &[u8] {
+        self.token_bytes(token).unwrap_or_default()
     }
 }
 

@@ -13,7 +13,7 @@
 //! | `grammar_limits.rs`, `grammar_error.rs` | bounds on the cost of a grammar, and its errors |
 //! | `miss.rs`, `suspicion.rs` | reasons for cache misses; the sequence that a failed message concerns |
 //! | `request.rs` | parameters of a request for the scheduler, and its finish |
-//! | `reasoning.rs` | the reasoning in an output, and its budget |
+//! | `reasoning.rs`, `spelling.rs` | the reasoning in an output, and its budget; the bytes that tokens stand for |
 //! | `error.rs`, `model_error.rs`, `withheld.rs` | errors of sequences and models |
 
 pub mod cache;
@@ -34,6 +34,7 @@ mod salt;
 mod sampling;
 mod span;
 mod spec;
+mod spelling;
 mod suspicion;
 mod token_mask;
 mod withheld;
@@ -57,6 +58,7 @@ pub use salt::{Salt, SaltDigest};
 pub use sampling::{Sampling, SamplingError, SamplingSpec, TokenLogprobs, TokenSampling};
 pub use span::{LogprobRows, OutputKind, SpanOutput};
 pub use spec::{DeviceMemory, LayerGroup, LayerKind, ModelSpec, SegmentSize, tail_capacity};
+pub use spelling::TokenSpelling;
 pub use suspicion::only_sequence;
 pub use token_mask::TokenMask;
 pub use withheld::Withheld;

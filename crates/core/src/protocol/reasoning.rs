@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::spelling::{TokenSpelling, UnfinishedCharacter};
 use crate::TokenId;
 
 /// A bound on the reasoning of an output.
@@ -11,6 +12,10 @@ use crate::TokenId;
 /// When there are `tokens_max` of them, the closing mark is appended without sampling, and the
 /// model goes on with its answer. Appended tokens are tokens of the output like others, but have
 /// no log probabilities.
+///
+/// Where the tokens' bytes are known, the closing mark does not come inside a character: it waits
+/// until the character is complete, for at most
+/// [`CHARACTER_TOKENS_MAX`](Self::CHARACTER_TOKENS_MAX) tokens of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningBudget {
     /// The tokens that open the reasoning; empty only if `is_open`, and reasoning cannot begin
@@ -21,8 +26,8 @@ pub struct ReasoningBudget {
     pub close: Vec<TokenId>,
     /// Whether the prompt ends inside the reasoning: its template has opened it.
     pub is_open: bool,
-    /// Most generated tokens inside the reasoning, without the marks. 0 closes it at once;
-    /// `usize::MAX` only counts them.
+    /// Most generated tokens inside the reasoning, without the marks and those that complete a
+    /// character. 0 closes it at once; `usize::MAX` only counts them.
     pub tokens_max: usize,
 }
 
@@ -30,17 +35,24 @@ pub struct ReasoningBudget {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningTracker {
     budget: Arc<ReasoningBudget>,
+    /// `None` if the output is tokens only.
+    spelling: Option<Arc<dyn TokenSpelling>>,
     is_inside: bool,
     /// Number of the last tokens that may be the beginning of the next mark.
     matched: usize,
     /// Tokens inside the reasoning. Those that may be the beginning of the closing mark count
     /// until the mark is complete.
     tokens: usize,
+    /// The end of the output, if it is inside a character.
+    unfinished: UnfinishedCharacter,
 }
 
 impl ReasoningBudget {
     /// Most tokens of a mark.
     pub const MARK_TOKENS_MAX: usize = 64;
+    /// Most tokens beyond the budget that may complete a character: it has four bytes at most, and
+    /// the first is in a token within the budget.
+    pub const CHARACTER_TOKENS_MAX: usize = 3;
 }
 
 impl ReasoningTracker {
@@ -50,13 +62,25 @@ impl ReasoningTracker {
         Self {
             is_inside: budget.is_open,
             budget,
+            spelling: None,
             matched: 0,
             tokens: 0,
+            unfinished: UnfinishedCharacter::default(),
         }
+    }
+
+    /// Makes the closing mark wait for the end of a character of the output's text.
+    #[must_use]
+    pub fn with_spelling(mut self, spelling: Arc<dyn TokenSpelling>) -> Self {
+        self.spelling = Some(spelling);
+        self
     }
 
     /// Adds the next token of the output.
     pub fn push(&mut self, token: TokenId) {
+        if let Some(spelling) = &self.spelling {
+            self.unfinished.push(spelling.spelling(token));
+        }
         let budget = &self.budget;
         let mark = if self.is_inside {
             &budget.close
@@ -82,15 +106,25 @@ impl ReasoningTracker {
         self.tokens
     }
 
-    /// Returns the tokens to append now: the rest of the closing mark if the budget is used up,
-    /// none otherwise.
+    /// Returns the tokens to append now: the rest of the closing mark if the budget is used up and
+    /// no character is unfinished, none otherwise.
     #[must_use]
     pub fn due(&self) -> &[TokenId] {
-        if self.is_inside && self.tokens >= self.budget.tokens_max {
+        let is_used_up = self.tokens >= self.budget.tokens_max;
+        if self.is_inside && is_used_up && !self.completes_character() {
             &self.budget.close[self.matched..]
         } else {
             &[]
         }
+    }
+
+    /// Whether more tokens may complete the character in which the reasoning ends. If the last
+    /// tokens may be the beginning of the mark, the rest of it follows them.
+    fn completes_character(&self) -> bool {
+        let most = ReasoningBudget::CHARACTER_TOKENS_MAX;
+        self.matched == 0
+            && !self.unfinished.is_empty()
+            && self.tokens < self.budget.tokens_max.saturating_add(most)
     }
 }
 
@@ -161,6 +195,77 @@ mod tests {
         check(false, 2, &[OPEN, 1, 91, 92, 5, OPEN], &[]);
         check(false, 2, &[OPEN, 1, 91, 92, 5, OPEN, 2], &[91, 92]);
         check(false, 1, &[OPEN, 1, 91, 92, 5, OPEN], &[91, 92]);
+    }
+
+    /// Tokens below 256 are single bytes.
+    #[derive(Debug)]
+    struct Bytes([u8; 256]);
+
+    impl TokenSpelling for Bytes {
+        fn spelling(&self, token: TokenId) -> &[u8] {
+            let byte = token as usize;
+            self.0.get(byte..byte + 1).unwrap_or_default()
+        }
+    }
+
+    fn bytes() -> Arc<dyn TokenSpelling> {
+        Arc::new(Bytes(std::array::from_fn(|byte| byte as u8)))
+    }
+
+    /// The number of tokens of the output after which its end is due, the tokens that are due then,
+    /// and those counted.
+    fn end(tracker: ReasoningTracker, output: &[TokenId]) -> Option<(usize, Vec<TokenId>, usize)> {
+        let mut tracker = tracker.with_spelling(bytes());
+        for at in 0..=output.len() {
+            if !tracker.due().is_empty() {
+                return Some((at, tracker.due().to_vec(), tracker.tokens()));
+            }
+            output
+                .get(at)
+                .iter()
+                .for_each(|token| tracker.push(**token));
+        }
+        None
+    }
+
+    #[test]
+    fn closing_mark_waits_for_the_end_of_a_character() {
+        let check = |tokens_max, output: &[TokenId], at: Option<usize>| {
+            let tracker = tracker(&[91, 92], true, tokens_max);
+            let expected = at.map(|at| (at, vec![91, 92], at));
+            assert_eq!(end(tracker, output), expected, "{tokens_max}: {output:x?}");
+        };
+        // 😀 and 😀, then a letter.
+        let output = [0xF0, 0x9F, 0x98, 0x80, 0xF0, 0x9F, 0x98, 0x80, 97];
+        let ends = [0, 4, 4, 4, 4, 8, 8, 8, 8, 9];
+        for (tokens_max, at) in ends.into_iter().enumerate() {
+            check(tokens_max, &output, Some(at));
+        }
+        check(1, &output[..3], None);
+        // A character that is never completed keeps nothing waiting.
+        check(1, &[0xF0, 97, 98], Some(2));
+        check(1, &[0xF0, 0xF0, 0xF0, 0xF0, 0xF0], Some(4));
+        check(2, &[97, 0xE3, 0xE3, 0xE3, 0xE3, 0xE3], Some(5));
+        // Tokens without bytes count as well.
+        check(1, &[0xE3, 300, 300, 300, 300], Some(4));
+        check(usize::MAX, &[0xE3], None);
+    }
+
+    #[test]
+    fn closing_mark_does_not_wait_without_spelling() {
+        let found = after(tracker(&[91, 92], true, 1), &[0xF0]);
+        assert_eq!(found, (vec![91, 92], 1));
+    }
+
+    #[test]
+    fn closing_mark_that_has_begun_is_completed() {
+        // The mark's first character is ▪ in three tokens, and the model has written one of them.
+        let close = [0xE2, 0x96, 0xAA, 92];
+        let found = end(tracker(&close, true, 2), &[97, 0xE2, 0x96]);
+        assert_eq!(found, Some((2, vec![0x96, 0xAA, 92], 2)));
+        // A model that ends its reasoning inside a character has ended it.
+        let found = end(tracker(&[91], true, 1), &[0xE2, 91, 97, 97, 97, 97]);
+        assert_eq!(found, None);
     }
 
     #[test]

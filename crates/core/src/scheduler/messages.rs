@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::MaskGate;
 use crate::cache::{self, CacheError, Miss, Salt};
 use crate::protocol::{
-    ContextLimit, FinishReason, GenerateError, Outcome, Priority, PromptOutput, ReasoningBudget,
+    ContextLimit, FinishReason, GenerateError, Outcome, Priority, PromptOutput, ReasoningTracker,
     Sampling, SamplingSpec, TokenLogprobs, Work, only_sequence,
 };
 use crate::{SequenceId, TokenId, UserId};
@@ -101,8 +101,8 @@ pub struct Submission {
     pub turn_end: Option<usize>,
     /// Priority with which its cached state is kept.
     pub retention: u8,
-    /// The bound on its reasoning, if any.
-    pub reasoning: Option<Arc<ReasoningBudget>>,
+    /// Follows its reasoning from its first token on, if that is bounded.
+    pub reasoning: Option<ReasoningTracker>,
     /// Whether its caller receives [`Effect::Prefilled`].
     pub report_prefill_progress: bool,
 }

@@ -108,7 +108,7 @@ impl Sequence {
     pub(super) fn new(submission: Submission, context_tokens_max: usize, now: Duration) -> Self {
         let history = TokenHistory::new(submission.prompt.clone());
         let prompt_rows = PromptRows::new(&submission);
-        let reasoning = submission.reasoning.clone().map(ReasoningTracker::new);
+        let reasoning = submission.reasoning.clone();
         Self {
             reasoning,
             submission,
