@@ -5,6 +5,8 @@ mod appended;
 mod backups;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../hostile/forced.rs"]
+mod forced_texts;
 mod hybrid_reuse;
 mod hybrid_states;
 mod isolation;
