@@ -150,7 +150,7 @@ pub(crate) fn checksum(bytes: &[u8]) -> String {
         .collect()
 }
 
-fn in_rows(numbers: &[f32], rows: usize) -> Vec<Vec<f32>> {
+pub(crate) fn in_rows(numbers: &[f32], rows: usize) -> Vec<Vec<f32>> {
     assert_eq!(numbers.len() % rows, 0, "rows are of one width");
     numbers
         .chunks(numbers.len() / rows)
@@ -159,7 +159,7 @@ fn in_rows(numbers: &[f32], rows: usize) -> Vec<Vec<f32>> {
 }
 
 /// Little-endian f32 in base64.
-fn floats(text: &str) -> Vec<f32> {
+pub(crate) fn floats(text: &str) -> Vec<f32> {
     let bytes = base64(text);
     let chunks = bytes.chunks_exact(4);
     assert!(chunks.remainder().is_empty(), "whole numbers");

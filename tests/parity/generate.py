@@ -1,7 +1,7 @@
-"""Writes the parity fixtures: for each family config.json, expected.json and, with llama.cpp, gguf.json.
+"""Writes the parity fixtures: for each family config.json, expected.json, pooled.json and, with llama.cpp, gguf.json.
 
     pip install -r requirements.txt
-    python generate.py [--llama-cpp SOURCES] [FAMILY ...]
+    python generate.py [--llama-cpp SOURCES | --only-pooled] [FAMILY ...]
 
 Weights come from a formula, so a fixture holds numbers but no weights. `SOURCES` is a folder with llama.cpp's
 sources, whose converter describes the GGUF files. The script fails when a known mistake changes the logits by less
@@ -30,6 +30,7 @@ import formula
 import gguf_reference
 import mlx_reference
 import mutants
+import pooled
 import reference
 import traps_by_family
 from parts import VOCABULARY
@@ -47,12 +48,19 @@ def main():
     arguments.add_argument(
         "--no-mutants", action="store_true", help="keep the mutants of the committed file"
     )
+    arguments.add_argument(
+        "--only-pooled", action="store_true", help="write pooled.json and leave the other files"
+    )
     arguments.add_argument("family", nargs="*")
     chosen = arguments.parse_args()
     transformers.logging.disable_progress_bar()
+    configs = families.families()
+    if chosen.only_pooled:
+        for family in chosen.family or configs:
+            generate_pooled(family, configs[family])
+        return
     if chosen.llama_cpp is not None:
         gguf_reference.load_converter(chosen.llama_cpp)
-    configs = families.families()
     traps = traps_by_family.table(configs)
     assert traps.keys() == configs.keys(), "each family has its mistakes"
     unfit = []
@@ -60,18 +68,45 @@ def main():
         unfit += generate(
             family, configs[family], {} if chosen.no_mutants else traps[family], chosen.llama_cpp
         )
+        generate_pooled(family, configs[family])
     if unfit:
         sys.exit("unfit fixtures:\n" + "\n".join(unfit))
+
+
+def plain_of(config, weights):
+    """Configuration and weights without quantisation."""
+    if "quantization_config" in config:
+        return reference.dequantised(config, weights)
+    return config, weights
+
+
+def generate_pooled(family, config):
+    """Writes the pooled states of one family. Fails where they would not show a mistake."""
+    config, weights = plain_of(config, reference.tensors(family, config))
+    tokens = formula.tokens(VOCABULARY, reference.TOKENS)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        reference.write_folder(folder, config, weights)
+        model = reference.open_folder(folder, config)
+        double = reference.open_folder(folder, config, dtype=torch.float64)
+        found = pooled.table(model, double, tokens)
+    least = min(found["mistakes"].values())
+    assert least > TOLERANCES_TO_A_MUTANT * pooled.TOLERANCE, f"{family}: {found['mistakes']}"
+    expected = {
+        "versions": versions(),
+        **found,
+        "numbers": {name: packed(rows) for name, rows in found["numbers"].items()},
+        "noise": rounded(found["noise"]),
+        "mistakes": {name: rounded(value) for name, value in found["mistakes"].items()},
+    }
+    write(HERE / family / "pooled.json", in_lines(expected))
+    print(f"{family}: pooled states, noise {found['noise']:.1e}", flush=True)
 
 
 def generate(family, config, traps, llama_cpp):
     """Writes the files of one family and returns the mistakes that its fixture does not show."""
     weights = reference.tensors(family, config)
-    plain_config, plain = (
-        reference.dequantised(config, weights)
-        if "quantization_config" in config
-        else (config, weights)
-    )
+    plain_config, plain = plain_of(config, weights)
     tokens = formula.tokens(VOCABULARY, reference.TOKENS)
     place = HERE / family
     place.mkdir(exist_ok=True)

@@ -2,9 +2,9 @@
 //!
 //! Weights are a formula of a tensor's name (`formula`). A fixture, one folder for each family,
 //! holds a configuration as a checkpoint has it, and the results of transformers with the formula's
-//! weights: logits, the residual stream after each layer, a greedy continuation. It also describes
-//! the GGUF file that llama.cpp's converter makes of the same folder. `generate.py` writes the
-//! fixtures and refuses one that would not notice each known mistake.
+//! weights: logits, the residual stream after each layer, a greedy continuation, pooled states. It
+//! also describes the GGUF file that llama.cpp's converter makes of the same folder. `generate.py`
+//! writes the fixtures and refuses one that would not notice each known mistake.
 
 #[cfg(feature = "mlx")]
 #[path = "../common/mod.rs"]

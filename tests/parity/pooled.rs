@@ -1,28 +1,30 @@
-//! Log likelihoods of given tokens and hidden states, against those of transformers.
+//! Log likelihoods of given tokens and pooled hidden states, against those of transformers.
 //!
-//! The logits of every fixture give the log likelihood of some tokens, and its residual stream
-//! the last hidden state of some prefixes.
+//! The logits of every fixture give the log likelihood of some tokens. Its `pooled.json` has the
+//! pooled states of some prefixes: `pooled.py` says how they are made.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
 use motet::model::sampling::logprobs_of;
-use motet::model::weights::{ModelFiles, Role};
+use motet::model::weights::ModelFiles;
 use motet::model::{LogprobRows, OutputKind, Pooling, SpanOutput};
 use motet::request::Embedding;
 use motet::{Engine, Request, Shutdown, TokenId};
 
-use crate::fixture::{Fixture, families};
+use crate::fixture::{Fixture, families, floats, in_rows, text_of};
 use crate::folder::open_family;
 use crate::harness::{Slot, one_at_a_time};
 use crate::ways::in_runtime;
 
 /// Chunks in which a sequence is evaluated; those of the second list lie beside block borders.
 const CUTS: [&[usize]; 2] = [&[80], &[1, 2, 13, 16, 1, 47]];
+const POOLINGS: [Pooling; 2] = [Pooling::Mean, Pooling::Last];
 /// Largest difference of a log likelihood.
 const SCORE_TOLERANCE: f64 = 1e-3;
-/// Largest difference of a number of a hidden state.
+/// Largest difference of a number of a pooled state.
 const STATE_TOLERANCE: f64 = 1e-4;
 
 fn options(kernels: bool) -> MlxOptions {
@@ -103,38 +105,91 @@ fn model_width(model: &MlxModel) -> usize {
     model.spec().hidden_size
 }
 
+/// Asserts that the numbers are near, and returns their largest difference.
 #[track_caller]
-fn assert_near(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
+fn assert_near(found: &[f64], expected: &[f64], tolerance: f64, what: &str) -> f64 {
     assert_eq!(found.len(), expected.len(), "{what}");
+    let mut largest = 0.0_f64;
     for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
         let difference = (found - expected).abs();
         assert!(
             difference <= tolerance,
             "{what}, number {at}: {found} for {expected}"
         );
+        largest = largest.max(difference);
+    }
+    largest
+}
+
+/// transformers' pooled states of some prefixes of the sequence.
+#[derive(serde::Deserialize)]
+struct Pooled {
+    /// The prefixes' tokens.
+    prompt_tokens: Vec<usize>,
+    /// For each pooling the states, scaled to length 1.
+    numbers: BTreeMap<String, String>,
+    /// Their lengths before that.
+    norms: BTreeMap<String, Vec<f64>>,
+    /// Largest difference between f32 and f64.
+    noise: f64,
+    /// Differences that known mistakes make.
+    mistakes: BTreeMap<String, f64>,
+}
+
+/// A prefix of the sequence, pooled.
+struct Expected {
+    tokens: usize,
+    /// Scaled to length 1.
+    scaled: Vec<f64>,
+    /// As it is.
+    state: Vec<f64>,
+}
+
+impl Pooled {
+    fn of(family: &str) -> Self {
+        let text = text_of(family, "pooled.json").expect("each family has its pooled states");
+        serde_json::from_str(&text).expect("the fixture is complete")
+    }
+
+    fn expected(&self, pooling: Pooling) -> Vec<Expected> {
+        let name = match pooling {
+            Pooling::Mean => "mean",
+            Pooling::Last => "last",
+        };
+        let rows = in_rows(&floats(&self.numbers[name]), self.prompt_tokens.len());
+        let rows = rows.iter().zip(&self.norms[name]).zip(&self.prompt_tokens);
+        rows.map(|((row, norm), tokens)| Expected {
+            tokens: *tokens,
+            scaled: row.iter().map(|number| f64::from(*number)).collect(),
+            state: row.iter().map(|number| f64::from(*number) * norm).collect(),
+        })
+        .collect()
     }
 }
 
-/// The hidden state that the final norm makes of a row of the residual stream.
-fn normed(files: &ModelFiles, row: &[f32]) -> Vec<f64> {
-    let weight = files
-        .tensor(None, Role::FinalNorm)
-        .expect("every model has it");
-    let eps = f64::from(files.blueprint().stem.norm_eps);
-    let squares = row.iter().map(|number| f64::from(*number).powi(2));
-    let scale = (squares.sum::<f64>() / row.len() as f64 + eps).sqrt();
-    let weighted = row.iter().zip(weight.to_f32());
-    weighted
-        .map(|(number, weight)| f64::from(*number) / scale * f64::from(weight))
-        .collect()
+/// Each known mistake changes a number by a hundred tolerances, and noise by a tenth of one.
+#[test]
+fn pooled_fixtures_would_notice_each_known_mistake() {
+    for family in families() {
+        let pooled = Pooled::of(&family);
+        assert!(
+            pooled.noise < STATE_TOLERANCE / 2.0,
+            "{family}: {}",
+            pooled.noise
+        );
+        assert_eq!(pooled.mistakes.len(), 8, "{family}");
+        for (mistake, difference) in &pooled.mistakes {
+            let least = 100.0 * STATE_TOLERANCE;
+            assert!(*difference >= least, "{family}: {mistake}: {difference}");
+        }
+    }
 }
 
 fn check(path: &Path, fixture: &Fixture, kernels: bool) {
     let files = ModelFiles::open(path).expect("the family opens");
     let mut model = MlxModel::load(&files, options(kernels)).expect("a model");
     let (family, tokens) = (&fixture.family, &fixture.tokens);
-    let stream = fixture.residual_stream();
-    let last_layer = stream.last().expect("a model has layers");
+    let pooled = Pooled::of(family);
     for chunks in CUTS {
         let what = format!("{family}, kernels {kernels}, chunks {chunks:?}");
         let found = loglikelihoods(&mut model, tokens, chunks);
@@ -147,10 +202,18 @@ fn check(path: &Path, fixture: &Fixture, kernels: bool) {
             let found = &found[*row..=*row];
             assert_near(found, &[expected.into()], SCORE_TOLERANCE, &what);
         }
-        for (row, residual) in fixture.residual_rows.iter().zip(last_layer) {
-            let found = hidden_sum(&mut model, tokens, chunks, *row..row + 1);
-            let what = format!("{what}, hidden state of token {row}");
-            assert_near(&found, &normed(&files, residual), STATE_TOLERANCE, &what);
+        for pooling in POOLINGS {
+            for expected in pooled.expected(pooling) {
+                let rows = match pooling {
+                    Pooling::Mean => 0..expected.tokens,
+                    Pooling::Last => expected.tokens - 1..expected.tokens,
+                };
+                let count = rows.len() as f64;
+                let sum = hidden_sum(&mut model, tokens, chunks, rows);
+                let found: Vec<f64> = sum.iter().map(|number| number / count).collect();
+                let what = format!("{what}, {pooling:?} of {} tokens", expected.tokens);
+                assert_near(&found, &expected.state, STATE_TOLERANCE, &what);
+            }
         }
     }
 }
@@ -171,13 +234,12 @@ fn log_likelihoods_and_last_states_are_those_of_the_reference() {
 #[test]
 fn engines_score_and_embed_as_the_reference() {
     let _serial = one_at_a_time();
-    for family in ["llama", "gemma2", "granite", "lfm2"] {
+    for family in ["llama", "qwen2", "gemma2", "gemma3", "granite", "lfm2"] {
         let fixture = Fixture::of(family);
         let folder = open_family(family);
         in_runtime(async {
             let engine = without_text(folder.path()).await;
-            let files = ModelFiles::open(folder.path()).expect("the family opens");
-            check_engine(&engine, &files, &fixture).await;
+            check_engine(&engine, &fixture).await;
             engine.shutdown(Shutdown::Abort).await;
         });
     }
@@ -197,12 +259,12 @@ async fn without_text(path: &Path) -> Engine {
     engine.expect("the engine starts")
 }
 
-async fn check_engine(engine: &Engine, files: &ModelFiles, fixture: &Fixture) {
+async fn check_engine(engine: &Engine, fixture: &Fixture) {
     let (family, tokens) = (&fixture.family, &fixture.tokens);
     let (prompt, continuation) = tokens.split_at(16);
     let logits = fixture.logits();
-    let stream = fixture.residual_stream();
-    let last_layer = stream.last().expect("a model has layers");
+    let pooled = Pooled::of(family);
+    let mut largest = 0.0_f64;
     for way in ["computed", "from the cache"] {
         let score = engine.score(Request::score(prompt, continuation)).await;
         let score = score.expect("it is scored");
@@ -215,24 +277,25 @@ async fn check_engine(engine: &Engine, files: &ModelFiles, fixture: &Fixture) {
             let what = format!("{family}, {way}, token {}", row + 1);
             assert_near(&[found], &[expected.into()], SCORE_TOLERANCE, &what);
         }
-        for (row, residual) in fixture.residual_rows.iter().zip(last_layer) {
-            let expected = normed(files, residual);
-            // The mean of one token is its state.
-            for pooling in [Pooling::Last, Pooling::Mean] {
-                if pooling == Pooling::Mean && *row > 0 {
-                    continue;
+        for pooling in POOLINGS {
+            for expected in pooled.expected(pooling) {
+                for (is_normalized, numbers) in [(true, &expected.scaled), (false, &expected.state)]
+                {
+                    let embedding = Embedding {
+                        pooling: Some(pooling),
+                        is_normalized,
+                        ..Embedding::default()
+                    };
+                    let prompt = &tokens[..expected.tokens];
+                    let request = Request::tokens(prompt).embedding(embedding);
+                    let found = engine.embed(request).await.expect("it is embedded");
+                    let found: Vec<f64> = found.numbers.into_iter().map(f64::from).collect();
+                    let what = format!("{family}, {way}, {pooling:?} of {} tokens", prompt.len());
+                    let difference = assert_near(&found, numbers, STATE_TOLERANCE, &what);
+                    largest = largest.max(difference);
                 }
-                let embedding = Embedding {
-                    pooling: Some(pooling),
-                    is_normalized: false,
-                    ..Embedding::default()
-                };
-                let request = Request::tokens(&tokens[..=*row]).embedding(embedding);
-                let found = engine.embed(request).await.expect("it is embedded");
-                let found: Vec<f64> = found.numbers.into_iter().map(f64::from).collect();
-                let what = format!("{family}, {way}, {pooling:?} of {} tokens", row + 1);
-                assert_near(&found, &expected, STATE_TOLERANCE, &what);
             }
         }
     }
+    println!("{family}: pooled states differ by {largest:.1e} at most");
 }
