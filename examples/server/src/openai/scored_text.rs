@@ -87,6 +87,16 @@ impl PromptScores {
             };
         }
     }
+
+    /// Whether the one token after an echoed prompt is listed also if it ends the output, as
+    /// evaluators expect: they read the log probabilities up to the last but one.
+    fn lists_end(&self, request: &Request) -> bool {
+        self.has_echoed_logprobs()
+            && request.output_tokens_max == 1
+            && request.output_tokens_min == 0
+            && request.grammar.is_none()
+            && !request.ignore_end_tokens
+    }
 }
 
 /// Scores prompts, and continues them unless `max_tokens` is 0.
@@ -105,22 +115,33 @@ pub(crate) async fn complete(
         let prompt = Prompt::Tokens(tokens.clone());
         let mut request = parameters.request(&app, &caller, prompt, OUTPUT_TOKENS_MAX)?;
         scores.apply(&mut request);
+        let lists_end = scores.lists_end(&request);
+        request.ignore_end_tokens |= lists_end;
         let from = request.prompt_logprobs_from.max(1);
         let stream = app.engine.submit(request).await?;
         log.prompt(stream.prompt_tokens());
         streams.push(stream.collect());
-        scored.push((tokens, from));
+        scored.push((tokens, from, lists_end));
     }
     let completions = try_join_all(streams).await?;
     let mut usage = Usage::default();
     let mut outputs: Vec<(Text, AnswerEnd)> = Vec::new();
-    for (number, ((tokens, from), completion)) in scored.iter().zip(completions).enumerate() {
+    for (number, (prompt, mut completion)) in scored.iter().zip(completions).enumerate() {
+        let (tokens, from, lists_end) = prompt;
         log.output(completion.tokens.len());
         usage.prompt_tokens += completion.finish.usage.prompt_tokens;
         usage.cached_tokens += completion.finish.usage.cached_tokens;
         usage.output_tokens += completion.finish.usage.output_tokens;
         let echo = echoed.get(number).map_or("", String::as_str);
+        let end_tokens = &app.engine.model().end_tokens;
+        let last = completion.tokens.last();
+        let is_ended = *lists_end && last.is_some_and(|last| end_tokens.contains(last));
+        if is_ended {
+            // A token that ends the output has no text.
+            completion.text.clear();
+        }
         let end = match completion.finish.reason {
+            _ if is_ended => AnswerEnd::Stop,
             FinishReason::Length | FinishReason::Deadline => AnswerEnd::Length,
             _ => AnswerEnd::Stop,
         };

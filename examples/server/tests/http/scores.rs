@@ -68,6 +68,45 @@ async fn echo_with_logprobs_scores_the_prompt() {
     assert_eq!(numbers(&alone["logprobs"]["token_logprobs"]), scored[..7]);
 }
 
+/// Evaluators take the token after the prompt off the end of the list, so that it must be there also
+/// where it ends the output.
+#[tokio::test]
+async fn one_token_after_an_echoed_prompt_is_listed_whatever_it_is() {
+    let server = Server::new().await;
+    let prompts: Vec<[u32; 2]> = (1..=100).map(|token| [7, token]).collect();
+    let body = json!({
+        "prompt": prompts, "max_tokens": 1, "echo": true, "logprobs": 1, "temperature": 0,
+    });
+    let answer = server.post(TEXT, &body).await.ok();
+    let choices = answer["choices"].as_array().expect("choices");
+    assert_eq!(choices.len(), prompts.len());
+    for choice in choices {
+        for field in ["token_logprobs", "tokens", "top_logprobs", "text_offset"] {
+            let list = choice["logprobs"][field].as_array();
+            assert_eq!(list.map(Vec::len), Some(3), "{field}: {choice}");
+        }
+    }
+    assert_eq!(answer["usage"]["completion_tokens"], prompts.len());
+    let ended: Vec<usize> = (0..prompts.len())
+        .filter(|at| choices[*at]["finish_reason"] == "stop")
+        .collect();
+    assert!(!ended.is_empty(), "no output of the oracle ends at once");
+    for at in ended {
+        // The token that ends an output has no text.
+        let prompt = json!({"tokens": prompts[at]});
+        let spelled = server.post("/detokenize", &prompt).await.ok();
+        assert_eq!(choices[at]["text"], spelled["prompt"]);
+        // Its log probability is the one that it has where it does not end the output.
+        let body = json!({
+            "prompt": prompts[at], "max_tokens": 1, "echo": true, "logprobs": 1,
+            "temperature": 0, "ignore_eos": true,
+        });
+        let whole = choice(&server, body).await;
+        assert_eq!(whole["finish_reason"], "length");
+        assert_eq!(whole["logprobs"], choices[at]["logprobs"]);
+    }
+}
+
 #[tokio::test]
 async fn prompt_logprobs_have_the_form_of_vllm() {
     let server = Server::new().await;
