@@ -1,4 +1,5 @@
-//! `cargo xtask clients`: third-party clients against the server, on the oracle and on a real model.
+//! `cargo xtask clients`: third-party clients against the server, on the oracle, on a tiny model and
+//! on a real one.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,6 +16,8 @@ use crate::ui::Timings;
 use crate::{process, setup, ui, workspace};
 
 pub(crate) const REQUIREMENTS: &str = "examples/server/clients/requirements.txt";
+/// lm-eval has a folder of its own, as its packages are many.
+pub(crate) const LM_EVAL_REQUIREMENTS: &str = "examples/server/clients/lm_eval_requirements.txt";
 /// Each checks one client of one face.
 const CLIENTS: [&str; 5] = [
     "openai_client.py",
@@ -38,6 +41,11 @@ const RESOURCES: &str = "openai_resources.py";
 const SCHEMATHESIS: &str = "schemathesis_client.py";
 /// Disconnects from some streams, and reads the others to their end.
 const STREAM_CHURN: &str = "stream_churn.py";
+/// Compares lm-eval's results with those that it has with transformers.
+const LM_EVAL: &str = "lm_eval_client.py";
+/// Writes the tiny model for that, whose weights are a formula.
+const LM_EVAL_MODEL: &str = "examples/server/clients/lm_eval_model.py";
+const LM_EVAL_NAME: &str = "lm-eval, a tiny model";
 const KEY: &str = "a-key-of-the-checks";
 
 #[derive(clap::Args)]
@@ -61,7 +69,7 @@ pub(crate) struct Arguments {
     only: String,
 }
 
-/// A check, and the time that each takes.
+/// Runs checks, and keeps the time that each takes.
 struct Checks<'a> {
     packages: &'a Packages,
     only: &'a str,
@@ -75,12 +83,14 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
         only: &arguments.only,
         timings: Timings::default(),
     };
-    let result = on_oracle(arguments, &mut checks).and_then(|()| {
-        if arguments.long {
-            on_model(&cache, arguments.model, &mut checks)?;
-        }
-        Ok(())
-    });
+    let result = on_oracle(arguments, &mut checks)
+        .and_then(|()| on_tiny_model(&cache, &mut checks))
+        .and_then(|()| {
+            if arguments.long {
+                on_model(&cache, arguments.model, &mut checks)?;
+            }
+            Ok(())
+        });
     println!("\n{}", checks.timings.table());
     result
 }
@@ -115,6 +125,22 @@ fn on_oracle(arguments: &Arguments, checks: &mut Checks<'_>) -> Result<()> {
     checks.run("schemathesis", SCHEMATHESIS, &server, &[KEY, &cases])
 }
 
+/// lm-eval on a model whose weights any machine can make, so that transformers' numbers are known.
+fn on_tiny_model(cache: &Cache, checks: &mut Checks<'_>) -> Result<()> {
+    if !LM_EVAL_NAME.contains(checks.only) {
+        return Ok(());
+    }
+    setup::install(cache, None)?;
+    let packages = packages::install(cache, "lm-eval", LM_EVAL_REQUIREMENTS)?;
+    let path = workspace::root().join("target/motet/lm-eval-model");
+    let mut writer = packages.program(LM_EVAL_MODEL);
+    process::run(writer.arg(packages.folder()).arg(&path))?;
+    let program = build(&["--features", "mlx"])?;
+    let server = Server::start_on_model(&program, &path)?;
+    let folder = path.to_string_lossy();
+    checks.run_with(&packages, LM_EVAL_NAME, LM_EVAL, &server, &[&folder])
+}
+
 fn on_model(cache: &Cache, model: Model, checks: &mut Checks<'_>) -> Result<()> {
     setup::install(cache, None)?;
     let path = model.ensure(cache)?;
@@ -138,17 +164,23 @@ fn clients(checks: &mut Checks<'_>, server: &Server, kind: &str) -> Result<()> {
 
 impl Checks<'_> {
     fn run(&mut self, name: &str, client: &str, server: &Server, words: &[&str]) -> Result<()> {
+        self.run_with(self.packages, name, client, server, words)
+    }
+
+    fn run_with(
+        &mut self,
+        packages: &Packages,
+        name: &str,
+        client: &str,
+        server: &Server,
+        words: &[&str],
+    ) -> Result<()> {
         if !name.contains(self.only) {
             return Ok(());
         }
         ui::heading(name);
-        let mut command = self
-            .packages
-            .program(&format!("examples/server/clients/{client}"));
-        command
-            .arg(&server.url)
-            .arg(self.packages.folder())
-            .args(words);
+        let mut command = packages.program(&format!("examples/server/clients/{client}"));
+        command.arg(&server.url).arg(packages.folder()).args(words);
         self.timings.time(name, || process::run(&mut command))
     }
 }

@@ -90,8 +90,9 @@ mod tests {
     use super::*;
 
     /// The lists that [`install`] reads.
-    const LISTS: [&str; 3] = [
+    const LISTS: [&str; 4] = [
         crate::clients::REQUIREMENTS,
+        crate::clients::LM_EVAL_REQUIREMENTS,
         crate::scale_out::REQUIREMENTS,
         crate::bench::mlx_lm::REQUIREMENTS,
     ];
