@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::app::App;
 use crate::body::json::Json;
-use crate::conversation::{AnswerEnd, AnswerItem, Answers};
+use crate::conversation::{AnswerEnd, AnswerItem, Answers, written_tokens};
 use crate::error::ApiError;
 
 /// A message: a complete answer, or the beginning of a streamed one.
@@ -85,9 +85,10 @@ enum StopReason {
 #[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 #[schemars(rename = "MessageUsage")]
 pub(crate) struct MessageUsage {
-    /// Tokens of the prompt that were not cached
+    /// Tokens of the prompt that were not cached, but are from now on
     input_tokens: usize,
-    /// 0: all prompts are cached without being asked to, and writing costs nothing
+    /// 0: all prompts are cached without being asked to, and writing costs nothing, so that
+    /// `input_tokens` has the written tokens
     cache_creation_input_tokens: usize,
     cache_read_input_tokens: usize,
     output_tokens: usize,
@@ -158,7 +159,7 @@ impl MessageUsage {
 impl From<Usage> for MessageUsage {
     fn from(usage: Usage) -> Self {
         Self {
-            input_tokens: usage.prompt_tokens - usage.cached_tokens,
+            input_tokens: written_tokens(&usage),
             cache_creation_input_tokens: 0,
             cache_read_input_tokens: usage.cached_tokens,
             output_tokens: usage.output_tokens,

@@ -23,6 +23,7 @@
 //! | `prompt_end.rs` | the text that a prompt ends with |
 //! | `answers.rs` | [`Answers`] and [`AnswerEvent`] |
 //! | `whole.rs` | [`WholeAnswer`]: an answer's events, collected |
+//! | `usage.rs` | counts that faces derive from a request's usage |
 
 mod answers;
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod request;
 mod tenancy;
 mod tools;
 mod tools_as_text;
+mod usage;
 mod whole;
 
 pub(crate) use answers::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken};
@@ -44,4 +46,5 @@ pub(crate) use reasoning::{Effort, Reasoning};
 pub(crate) use request::{ConversationRequest, chat_of, check_schema_bytes};
 pub(crate) use tenancy::Tenancy;
 pub(crate) use tools::{CallableTool, CallableTools};
+pub(crate) use usage::written_tokens;
 pub(crate) use whole::{AnswerItem, WholeAnswer};

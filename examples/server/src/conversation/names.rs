@@ -117,7 +117,9 @@ impl FieldNames {
         match field {
             "output_tokens_max" => self.output_tokens_max,
             "stop_strings" => self.stop_strings,
-            "prompt.chat" => self.messages,
+            "prompt" | "prompt.chat" => self.messages,
+            // The number of alternatives; whether there are any cannot be invalid.
+            "logprobs" => "top_logprobs",
             other => api_name(other),
         }
     }

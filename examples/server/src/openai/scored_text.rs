@@ -38,6 +38,8 @@ pub(crate) struct PromptScores {
     pub(crate) prompt_logprobs: Option<usize>,
     /// Offset of the first token whose log probability is wanted.
     pub(crate) from: usize,
+    /// As in the body. The engine rejects more than one, since a prompt has one result.
+    pub(crate) best_of: Option<usize>,
 }
 
 /// A prompt's token with vLLM's fields.
@@ -73,6 +75,7 @@ impl PromptScores {
         request.prompt_logprobs = echoed.max(self.prompt_logprobs);
         request.prompt_logprobs_from = self.from;
         request.logprobs = self.logprobs;
+        request.best_of = self.best_of;
         if request.output_tokens_max == 0 {
             // Clients send these defaults with every request. Without an output they say nothing;
             // what would change the distribution is rejected by the engine.

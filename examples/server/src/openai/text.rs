@@ -127,6 +127,7 @@ impl CompletionFields {
             logprobs: self.logprobs,
             prompt_logprobs: self.prompt_logprobs,
             from: self.logprob_start_len.unwrap_or(0),
+            best_of: self.best_of,
         })
     }
 

@@ -417,6 +417,10 @@ async fn invalid_fields_are_rejected_by_name() {
     ] {
         check(CHAT, chat(json!({field: value})), status, json!(field)).await;
     }
+    let alternatives = json!({"logprobs": true, "top_logprobs": 21});
+    check(CHAT, chat(alternatives), 400, json!("top_logprobs")).await;
+    let long = json!({"messages": [{"role": "user", "content": "x".repeat(9000)}]});
+    check(CHAT, chat(long), 400, json!("messages")).await;
     let image = json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]});
     check(CHAT, chat(image), 400, json!("messages[0].content")).await;
     check(

@@ -227,6 +227,49 @@ async fn cached_tokens_grow_by_turn() {
     }
 }
 
+/// A message counts the written tokens as its `input_tokens`.
+#[tokio::test]
+async fn tokens_that_were_not_cached_are_written_to_the_cache() {
+    let server = Server::new().await;
+    let question = "What is a motet? ".repeat(8);
+    let body = ask(json!({"input": question, "stream": false}));
+    let parted = |usage: &Value| {
+        let details = &usage["input_tokens_details"];
+        let tokens = |value: &Value| value.as_u64().expect("a number");
+        let (cached, written) = (&details["cached_tokens"], &details["cache_write_tokens"]);
+        let (cached, written) = (tokens(cached), tokens(written));
+        assert_eq!(cached + written, tokens(&usage["input_tokens"]));
+        (cached, written)
+    };
+    let first = server.post(RESPONSES, &body).await.ok();
+    let (cached, prompt_tokens) = parted(&first["usage"]);
+    assert_eq!(cached, 0);
+    assert!(prompt_tokens > question.len() as u64);
+
+    // The last token is computed again, since its logits are needed.
+    let second = server.post(RESPONSES, &body).await.ok();
+    assert_eq!(parted(&second["usage"]), (prompt_tokens - 1, 1));
+
+    let more = question.clone() + "And what is a madrigal?";
+    let added = (more.len() - question.len()) as u64;
+    let more = json!({"input": more, "stream": true});
+    let events = events(&server, &ask(more)).await;
+    let (cached, written) = parted(&events.last().expect("an end")["response"]["usage"]);
+    assert!(
+        cached >= question.len() as u64,
+        "{cached} tokens of the question"
+    );
+    assert!((added..prompt_tokens).contains(&written), "{written}");
+
+    let message = json!({
+        "max_tokens": 1,
+        "system": "You are an oracle. ".repeat(8),
+        "messages": [{"role": "user", "content": question}],
+    });
+    let message = server.post("/v1/messages", &message).await.ok();
+    assert_eq!(message["usage"]["input_tokens"], 1);
+}
+
 #[tokio::test]
 async fn text_follows_its_format() {
     let server = Server::new().await;
@@ -303,6 +346,7 @@ async fn bad_input_is_rejected_by_field() {
     };
     check(json!({"input": null}), 400, "input").await;
     check(json!({"input": []}), 400, "input").await;
+    check(json!({"input": "x".repeat(9000)}), 400, "input").await;
     check(
         json!({"input": [{"role": "robot", "content": "x"}]}),
         400,
@@ -326,7 +370,7 @@ async fn bad_input_is_rejected_by_field() {
     check(json!({"model": "other"}), 404, "model").await;
     check(json!({"max_output_tokens": 0}), 400, "max_output_tokens").await;
     check(json!({"top_p": 2}), 400, "top_p").await;
-    check(json!({"top_logprobs": 21}), 400, "logprobs").await;
+    check(json!({"top_logprobs": 21}), 400, "top_logprobs").await;
     check(
         json!({"reasoning": {"effort": "huge"}}),
         400,

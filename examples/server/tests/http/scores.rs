@@ -179,6 +179,12 @@ async fn contradictions_are_rejected_by_field() {
         ("max_tokens", json!({"max_tokens": 0}), 400),
         ("max_tokens", json!({"max_tokens": 0, "echo": true}), 400),
         ("n", json!({"prompt_logprobs": 0, "n": 2}), 400),
+        ("best_of", json!({"prompt_logprobs": 0, "best_of": 2}), 400),
+        (
+            "best_of",
+            json!({"echo": true, "logprobs": 0, "best_of": 2}),
+            400,
+        ),
         ("logprob_start_len", json!({"logprob_start_len": 1}), 400),
         (
             "logprob_start_len",

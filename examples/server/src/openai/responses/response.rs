@@ -11,6 +11,7 @@ use super::items::Item;
 use super::parameters::{ReasoningParam, TextParam, Truncation};
 use super::tools::{ToolChoiceParam, ToolParam};
 use crate::app::now;
+use crate::conversation::written_tokens;
 use crate::error::ApiError;
 
 /// A response.
@@ -129,6 +130,8 @@ struct ResponseUsage {
 #[schemars(inline)]
 struct InputTokensDetails {
     cached_tokens: usize,
+    /// Tokens of the prompt that were not cached, but are from now on
+    cache_write_tokens: usize,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
@@ -199,6 +202,7 @@ impl From<Usage> for ResponseUsage {
             input_tokens: usage.prompt_tokens,
             input_tokens_details: InputTokensDetails {
                 cached_tokens: usage.cached_tokens,
+                cache_write_tokens: written_tokens(&usage),
             },
             output_tokens: usage.output_tokens,
             output_tokens_details: OutputTokensDetails {
