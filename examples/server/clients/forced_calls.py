@@ -35,7 +35,7 @@ def word(chance):
 
 def value(chance, depth):
     """A schema whose values are short, so that a call ends before its greatest length."""
-    kinds = ["string", "enum", "integer", "number", "boolean", "null", "either", "date"]
+    kinds = ["string", "enum", "integer", "number", "step", "free", "boolean", "null", "either", "date"]
     if depth < DEPTH_MAX:
         kinds += ["object", "array", "object"]
     kind = chance.choice(kinds)
@@ -47,7 +47,12 @@ def value(chance, depth):
         low = chance.randint(-50, 50)
         return {"type": "integer", "minimum": low, "maximum": low + chance.randint(0, 1000)}
     if kind == "number":
-        return {"type": "number", "minimum": 0, "maximum": 100}
+        above = chance.choice(["maximum", "exclusiveMaximum"])
+        return {"type": "number", "minimum": 0, above: 100}
+    if kind == "step":
+        return {"type": "number", "multipleOf": chance.choice([0.25, 0.75, 2.5, 3])}
+    if kind == "free":
+        return {"type": chance.choice(["number", "integer"])}
     if kind == "either":
         return {"anyOf": [value(chance, depth + 1), {"type": "null"}]}
     if kind == "date":

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::numbers;
 use motet_core::protocol::GrammarError;
 
 /// The grammar of an answer: what may stand before a call, the calls of tools, and the schema of
@@ -99,6 +100,7 @@ impl AnswerSchema {
     /// The schema as llguidance compiles it.
     pub(super) fn with_options(&self) -> Value {
         let mut schema = self.schema.clone();
+        numbers::narrow(&mut schema);
         if self.tool.is_some()
             && let Some(fields) = schema.as_object_mut()
         {

@@ -10,6 +10,7 @@ use llguidance::api::StopReason;
 use llguidance::earley::ParserStats;
 
 use super::GrammarVocabulary;
+use super::digits::{DIGITS_MAX, FirstBytes, digits_after};
 use super::forced::{self, Encoder};
 use super::memory::Charge;
 use super::source::first_lines;
@@ -27,6 +28,10 @@ pub struct Matcher {
     forced: VecDeque<TokenId>,
     /// The last token of the output.
     last: Option<TokenId>,
+    /// Ends the digits of numbers, where the grammar is of JSON.
+    first_bytes: Option<Arc<FirstBytes>>,
+    /// The number of digits that the output ends with.
+    digits: usize,
     /// The error after which it cannot go on.
     failed: Option<GrammarError>,
     /// Memory charge for its lexer's states.
@@ -43,7 +48,12 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    pub(super) fn new(mut parser: TokenParser, vocabulary: &GrammarVocabulary) -> Self {
+    /// A matcher at the beginning of a grammar, whose numbers are those of JSON if `has_json`.
+    pub(super) fn new(
+        mut parser: TokenParser,
+        vocabulary: &GrammarVocabulary,
+        has_json: bool,
+    ) -> Self {
         if parser.is_fresh() {
             parser.start_without_prompt();
         }
@@ -58,6 +68,8 @@ impl Matcher {
             },
             forced: VecDeque::new(),
             last: None,
+            first_bytes: has_json.then(|| Arc::clone(vocabulary.first_bytes())),
+            digits: 0,
             failed: None,
             charge: vocabulary.memory().charge(),
             accepted: counted.clone(),
@@ -79,6 +91,7 @@ impl Matcher {
             parser: self.parser.deep_clone(),
             encoder: self.encoder.clone(),
             forced: self.forced.clone(),
+            first_bytes: self.first_bytes.clone(),
             failed: self.failed.clone(),
             charge: self.charge.new_sibling(),
             counted: self.counted.clone(),
@@ -104,6 +117,10 @@ impl Matcher {
             parser.check_stop()
         });
         self.last = Some(token);
+        if taken.is_ok() {
+            let text = self.parser.token_env.tok_trie().token(token);
+            self.digits = digits_after(self.digits, text);
+        }
         let was_forced = self.forced.front() == Some(&token);
         if was_forced {
             self.forced.pop_front();
@@ -159,6 +176,10 @@ impl Matcher {
             Ok(mask) => {
                 self.weigh()?;
                 let mask = TokenMask::from_words(mask.into(), self.vocab_size);
+                let mask = match &self.first_bytes {
+                    Some(first_bytes) if self.digits >= DIGITS_MAX => first_bytes.end_digits(mask),
+                    _ => mask,
+                };
                 Ok(Next::Mask(Arc::new(mask)))
             }
             // If there are end tokens, a mask of a complete grammar has them.

@@ -17,6 +17,10 @@
 //! a millisecond. The threads of a [`MaskPool`] compute it while the device runs the sequence's
 //! next step.
 //!
+//! Numbers of schemas are narrowed to those that validators accept after reading them as `f64`s
+//! (`numbers`). After 40 digits in a row, a number in JSON gets no further digit unless its schema
+//! requires one (`digits`).
+//!
 //! Where a grammar forces text, the [`Matcher`] finds the tokens that spell it, and the walk
 //! gives them at once ([`Next::Forced`]): they need no forward passes of their own.
 //!
@@ -26,9 +30,11 @@
 
 mod answer_source;
 mod cost;
+mod digits;
 mod forced;
 mod matcher;
 mod memory;
+mod numbers;
 mod pace;
 mod pool;
 mod source;

@@ -10,7 +10,7 @@ use llguidance::{Logger, panic_utils};
 use serde_json::{Value, json};
 
 use super::answer_source::{AnswerGrammar, AnswerSchema};
-use super::{GrammarVocabulary, GrammarWalk, MaskPool, Matcher, cost};
+use super::{GrammarVocabulary, GrammarWalk, MaskPool, Matcher, cost, numbers};
 use motet_core::TokenId;
 use motet_core::protocol::{
     ConstraintWalk, GrammarBound, GrammarError, GrammarLimits, Next, TokenConstraint,
@@ -23,7 +23,8 @@ pub enum GrammarSource {
     /// Any JSON object.
     Json,
     /// JSON that a schema accepts, in JSON, with `$ref`s within itself only. Members
-    /// come in the order of the schema.
+    /// come in the order of the schema. Numbers are accepted after reading them as `f64`s, too:
+    /// a `multipleOf` such as 0.1 is rejected, since not all its multiples would be.
     JsonSchema(String),
     /// A regular expression in the syntax of the `regex` crate, without look-around; it matches
     /// the whole output.
@@ -67,6 +68,14 @@ impl GrammarSource {
         }
     }
 
+    /// Whether its numbers are those of JSON.
+    fn has_json(&self) -> bool {
+        match self {
+            GrammarSource::Json | GrammarSource::JsonSchema(_) | GrammarSource::Answer(_) => true,
+            GrammarSource::Regex(_) | GrammarSource::Lark(_) => false,
+        }
+    }
+
     /// Rejects a source that is too long. It checks nothing else, so that it costs nothing.
     pub fn check_bytes(&self) -> Result<(), GrammarError> {
         let (name, bytes_max) = match self {
@@ -95,13 +104,14 @@ impl GrammarSource {
     fn parsed(&self, limits: &GrammarLimits) -> Result<TopLevelGrammar, GrammarError> {
         let kind = self.kind();
         let too_dear = |bound| GrammarError::TooDear { kind, bound };
+        let rejected = |what| GrammarError::Compile { kind, what };
         self.check_bytes()?;
         let is_judged = !limits.is_unbounded();
         Ok(match self {
             GrammarSource::Json => TopLevelGrammar::from_json_schema(json!({"type": "object"})),
             GrammarSource::JsonSchema(text) => {
                 let schema = serde_json::from_str::<Value>(text);
-                let schema = schema.map_err(|error| GrammarError::Compile {
+                let mut schema = schema.map_err(|error| GrammarError::Compile {
                     kind,
                     what: format!("{error}; expected JSON"),
                 })?;
@@ -110,6 +120,8 @@ impl GrammarSource {
                 if is_judged {
                     cost::judge_schema(&schema, limits).map_err(too_dear)?;
                 }
+                numbers::check_steps(&schema).map_err(rejected)?;
+                numbers::narrow(&mut schema);
                 TopLevelGrammar::from_json_schema(schema)
             }
             GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
@@ -127,6 +139,10 @@ impl GrammarSource {
                     let judged =
                         cost::judge_schemas(answer.schemas().map(AnswerSchema::value), limits);
                     judged.map_err(|(index, bound)| answer.name_tool(index, too_dear(bound)))?;
+                }
+                for (index, schema) in answer.schemas().enumerate() {
+                    let checked = numbers::check_steps(schema.value());
+                    checked.map_err(|what| answer.name_tool(index, rejected(what)))?;
                 }
                 TopLevelGrammar::from_lark(answer.lark())
             }
@@ -230,7 +246,7 @@ impl Grammar {
         let parser = panic_utils::catch_unwind(AssertUnwindSafe(parser));
         let parser = parser.map_err(|error| reject_any(&format_args!("{error:#}")))?;
         check_still_needed()?;
-        let mut start = Matcher::new(parser, vocabulary);
+        let mut start = Matcher::new(parser, vocabulary, source.has_json());
         let first = start.next_tokens().map_err(|error| match error {
             GrammarError::Failed { what } => reject(what),
             other => other,

@@ -138,6 +138,10 @@ fn invalid_grammars_are_rejected() {
         &["JSON schema does not compile"],
     );
     check(
+        schema("{\"items\": {\"multipleOf\": 0.1}}"),
+        &["JSON schema does not compile", "`multipleOf` is 0.1"],
+    );
+    check(
         GrammarSource::Lark("start: other".into()),
         &["Lark grammar does not compile"],
     );
@@ -536,6 +540,68 @@ fn runs_of_schemas_are_forced() {
         })
         .sum();
     assert!(runs > 20, "{runs}");
+}
+
+/// Writes a digit wherever the grammar allows one, up to `most`.
+fn digits_until(grammar: &Grammar, digit: u8, most: usize) -> (String, bool) {
+    let mut matcher = grammar.matcher();
+    let mut tokens = Vec::new();
+    for _ in 0..most {
+        let next = allowed(&matcher.next_tokens().expect("goes on"));
+        let preferred = [byte(digit), byte(b'.')];
+        let mut preferred = preferred.into_iter().filter(|token| next.contains(token));
+        let other = || next.iter().copied().find(|token| *token != byte(b'-'));
+        let token = preferred.next().or_else(other).expect("a token");
+        if token == END {
+            return (text(&tokens), true);
+        }
+        matcher.accept(token).expect("allowed");
+        tokens.push(token);
+    }
+    (text(&tokens), false)
+}
+
+#[test]
+fn digits_of_numbers_end() {
+    let ends = |source: GrammarSource| digits_until(&compiled(&source), b'1', 200);
+    for number in [
+        r#"{"type": "number", "minimum": 0, "maximum": 100}"#,
+        r#"{"type": "number"}"#,
+        r#"{"type": "integer"}"#,
+        r#"{"type": "integer", "minimum": 5}"#,
+    ] {
+        let (text, has_ended) = ends(schema(number));
+        assert!(has_ended && text.len() <= 100, "{number}: {text}");
+        serde_json::from_str::<f64>(&text).expect("a number");
+    }
+    // Strings, and numbers that must have so many digits, are left alone.
+    let long = "1".repeat(60);
+    let (text, _) = ends(schema(&format!(r#"{{"const": "{long}"}}"#)));
+    assert_eq!(text, format!("\"{long}\""));
+    let (text, has_ended) = ends(schema(r#"{"type": "string", "pattern": "^[0-9]*$"}"#));
+    assert!(!has_ended, "{text}");
+    let (text, has_ended) = ends(regex("[0-9]+"));
+    assert!(!has_ended, "{text}");
+}
+
+#[test]
+fn numbers_follow_their_schema_as_floats() {
+    let check = |keywords: &str, is_valid: &dyn Fn(f64) -> bool| {
+        let text = format!(r#"{{"type": "number", {keywords}}}"#);
+        let grammar = compiled(&schema(&text));
+        for digit in b'0'..=b'9' {
+            let (text, has_ended) = digits_until(&grammar, digit, 200);
+            let number: f64 = text.parse().expect("a number");
+            assert!(has_ended && is_valid(number), "{keywords}: {text}");
+        }
+    };
+    check(r#""minimum": 0, "exclusiveMaximum": 100"#, &|n| n < 100.0);
+    check(r#""exclusiveMinimum": 0.7, "maximum": 9"#, &|n| n > 0.7);
+    check(r#""multipleOf": 0.25"#, &|n| (n / 0.25).fract() == 0.0);
+    check(r#""multipleOf": 0.75"#, &|n| (n / 0.75).fract() == 0.0);
+    check(r#""multipleOf": 2.5, "minimum": 1e6"#, &|n| {
+        n >= 1e6 && (n / 2.5).fract() == 0.0
+    });
 }
 
 proptest! {

@@ -7,6 +7,7 @@ use llguidance::ParserFactory;
 use llguidance::api::ParserLimits;
 use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie};
 
+use super::digits::FirstBytes;
 use super::forced::Encoder;
 use super::memory::Memory;
 use crate::Tokenizer;
@@ -26,6 +27,7 @@ pub struct GrammarVocabulary {
 
 struct Parts {
     factory: ParserFactory,
+    first_bytes: Arc<FirstBytes>,
     size: usize,
     end_tokens: Vec<TokenId>,
 }
@@ -114,6 +116,7 @@ impl GrammarVocabulary {
                 bytes.clear();
             }
         }
+        let first_bytes = Arc::new(FirstBytes::new(&tokens));
         let first_end = end_tokens.first().copied().unwrap_or(INVALID_TOKEN);
         let mut trie = TokTrie::from(&TokRxInfo::new(size as u32, first_end), &tokens);
         if !end_tokens.is_empty() {
@@ -130,6 +133,7 @@ impl GrammarVocabulary {
         let end_tokens = end_tokens.to_vec();
         let parts = Arc::new(Parts {
             factory,
+            first_bytes,
             size,
             end_tokens,
         });
@@ -182,6 +186,10 @@ impl GrammarVocabulary {
         self.encoder
             .as_ref()
             .filter(|_| !self.end_tokens().is_empty())
+    }
+
+    pub(super) fn first_bytes(&self) -> &Arc<FirstBytes> {
+        &self.parts.first_bytes
     }
 
     pub(super) fn memory(&self) -> &Memory {

@@ -42,7 +42,7 @@ fn object(random: &mut StdRng, level: u32) -> Value {
 
 /// A random schema of any value.
 fn value(random: &mut StdRng, level: u32) -> Value {
-    let kinds = if level < LEVELS_MAX { 9 } else { 7 };
+    let kinds = if level < LEVELS_MAX { 11 } else { 9 };
     match random.random_range(0..kinds) {
         0 => json!({"type": "boolean"}),
         1 => json!({"type": "null"}),
@@ -55,6 +55,11 @@ fn value(random: &mut StdRng, level: u32) -> Value {
         5 => json!({"type": "string", "maxLength": random.random_range(0..12)}),
         6 => json!({"anyOf": [{"type": "boolean"}, {"type": "string", "maxLength": 3}]}),
         7 => {
+            let step = [0.25, 0.75, 2.5][random.random_range(0..3)];
+            json!({"type": "number", "multipleOf": step, "minimum": -40})
+        }
+        8 => json!({"type": "number", "exclusiveMinimum": 0.5, "exclusiveMaximum": 9}),
+        9 => {
             let least = random.random_range(0..3);
             json!({"type": "array", "items": value(random, level + 1),
                    "minItems": least, "maxItems": least + 2})

@@ -1,0 +1,177 @@
+//! Numbers of schemas, for readers that compute with binary floating-point numbers.
+//!
+//! llguidance holds numbers as decimal texts, with any number of digits. Most validators read them
+//! as `f64`s. A schema is narrowed where a text could follow it and its `f64` could not, or rejected
+//! where no narrower schema says that.
+//!
+//! | keyword | text that follows it | here |
+//! |---|---|---|
+//! | `exclusiveMaximum: 100` | 99.99999999999999999, whose `f64` is 100 | `maximum` is the `f64` below 100 |
+//! | `multipleOf: 0.1` | 0.3, which divided by 0.1 is 2.9999999999999996 | rejected |
+//! | `multipleOf: 0.75` | more digits than an `f64` has | the numbers are bounded |
+
+use serde_json::{Map, Value, json};
+
+/// Keywords whose values are no schemas.
+const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
+/// Keywords whose members are schemas, by name.
+const BY_NAME: [&str; 5] = [
+    "properties",
+    "patternProperties",
+    "$defs",
+    "definitions",
+    "dependentSchemas",
+];
+
+/// Rejects a step whose multiples no binary fraction holds.
+///
+/// # Errors
+///
+/// The error describes the step.
+pub(super) fn check_steps(schema: &Value) -> Result<(), String> {
+    match schema {
+        Value::Array(schemas) => schemas.iter().try_for_each(check_steps),
+        Value::Object(fields) => {
+            if let Some(step) = step(fields)
+                && step.fract() != 0.0
+                && (step * 2f64.powi(places(step))).fract() != 0.0
+            {
+                return Err(format!(
+                    "`multipleOf` is {step}, and not all multiples of it are multiples of the \
+                     nearest binary fraction; expected a whole number, or a sum of powers of two \
+                     such as 0.25"
+                ));
+            }
+            fields.iter().try_for_each(|(name, value)| {
+                let name = &**name;
+                match value.as_object().filter(|_| BY_NAME.contains(&name)) {
+                    Some(members) => members.values().try_for_each(check_steps),
+                    None if DATA.contains(&name) => Ok(()),
+                    None => check_steps(value),
+                }
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Narrows the schema.
+pub(super) fn narrow(schema: &mut Value) {
+    match schema {
+        Value::Array(schemas) => schemas.iter_mut().for_each(narrow),
+        Value::Object(fields) => {
+            narrow_bounds(fields);
+            narrow_multiples(fields);
+            for (name, value) in fields.iter_mut() {
+                if BY_NAME.contains(&&**name) && value.is_object() {
+                    let members = value.as_object_mut().into_iter().flatten();
+                    members.for_each(|(_, schema)| narrow(schema));
+                } else if !DATA.contains(&&**name) {
+                    narrow(value);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Turns exclusive bounds into inclusive ones. Texts near 0 have no such neighbour: the digits of
+/// the next `f64` would be hundreds.
+fn narrow_bounds(fields: &mut Map<String, Value>) {
+    for (exclusive, inclusive) in [
+        ("exclusiveMinimum", "minimum"),
+        ("exclusiveMaximum", "maximum"),
+    ] {
+        let bound = fields.get(exclusive).and_then(Value::as_f64);
+        let Some(bound) = bound.filter(|bound| bound.is_normal()) else {
+            continue;
+        };
+        let other = fields.get(inclusive).and_then(Value::as_f64);
+        let narrowed = if inclusive == "minimum" {
+            other.map_or(bound.next_up(), |other| other.max(bound.next_up()))
+        } else {
+            other.map_or(bound.next_down(), |other| other.min(bound.next_down()))
+        };
+        fields.remove(exclusive);
+        fields.insert(inclusive.to_owned(), json!(narrowed));
+    }
+}
+
+/// Bounds multiples of a fraction by those that an `f64` holds exactly.
+fn narrow_multiples(fields: &mut Map<String, Value>) {
+    let Some(step) = step(fields).filter(|step| step.fract() != 0.0) else {
+        return;
+    };
+    let most = 2f64.powi(f64::MANTISSA_DIGITS as i32 - places(step));
+    let bound = |name: &str| fields.get(name).and_then(Value::as_f64);
+    let (least, greatest) = (bound("minimum"), bound("maximum"));
+    if least.is_none_or(|least| least < most) && greatest.is_none_or(|greatest| greatest > -most) {
+        let least = least.map_or(-most, |least| least.max(-most));
+        let greatest = greatest.map_or(most, |greatest| greatest.min(most));
+        fields.insert("minimum".to_owned(), json!(least));
+        fields.insert("maximum".to_owned(), json!(greatest));
+    }
+}
+
+/// The step of a schema's numbers.
+fn step(fields: &Map<String, Value>) -> Option<f64> {
+    fields.get("multipleOf")?.as_f64().map(f64::abs)
+}
+
+/// Digits after the point.
+fn places(number: f64) -> i32 {
+    let text = number.to_string();
+    let digits = text.split_once('.').map_or(0, |(_, digits)| digits.len());
+    digits as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_whole_or_sums_of_powers_of_two() {
+        let check = |step: Value, is_allowed| {
+            let nested = json!({"properties": {"const": {"items": {"multipleOf": step}}}});
+            assert_eq!(check_steps(&nested).is_ok(), is_allowed, "{step}");
+            let data = json!({"const": {"multipleOf": step}, "properties": {"multipleOf": {}}});
+            assert_eq!(check_steps(&data), Ok(()));
+        };
+        for step in [json!(3), json!(10.0), json!(0.25), json!(2.5), json!(-0.75)] {
+            check(step, true);
+        }
+        for step in [json!(0.1), json!(0.3), json!(2.05), json!(1e-300)] {
+            check(step, false);
+        }
+    }
+
+    #[test]
+    fn schemas_are_narrowed() {
+        let check = |schema: Value, expected: Value| {
+            let mut narrowed = json!({"items": [{"properties": {"enum": schema}}]});
+            narrow(&mut narrowed);
+            assert_eq!(narrowed["items"][0]["properties"]["enum"], expected);
+        };
+        check(
+            json!({"exclusiveMaximum": 100, "exclusiveMinimum": 0}),
+            json!({"maximum": 100f64.next_down(), "exclusiveMinimum": 0}),
+        );
+        check(
+            json!({"exclusiveMinimum": 1, "minimum": 5}),
+            json!({"minimum": 5.0}),
+        );
+        // As an older draft has them.
+        let older = json!({"maximum": 5, "exclusiveMaximum": true});
+        check(older.clone(), older);
+        let most = 2f64.powi(51);
+        check(
+            json!({"multipleOf": 0.75, "minimum": 1}),
+            json!({"multipleOf": 0.75, "minimum": 1.0, "maximum": most}),
+        );
+        let too_large = json!({"multipleOf": 0.75, "minimum": 1e300});
+        check(too_large.clone(), too_large);
+        check(json!({"multipleOf": 3}), json!({"multipleOf": 3}));
+        let data = json!({"const": {"exclusiveMaximum": 5}});
+        check(data.clone(), data);
+    }
+}
