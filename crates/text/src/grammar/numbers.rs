@@ -1,14 +1,15 @@
 //! Numbers of schemas, for readers that compute with binary floating-point numbers.
 //!
 //! llguidance holds numbers as decimal texts, with any number of digits. Most validators read them
-//! as `f64`s. A schema is narrowed where a text could follow it and its `f64` could not, or rejected
-//! where no narrower schema says that.
+//! as `f64`s. A schema is narrowed where a text could follow it and its `f64` could not.
 //!
 //! | keyword | text that follows it | here |
 //! |---|---|---|
 //! | `exclusiveMaximum: 100` | 99.99999999999999999, whose `f64` is 100 | `maximum` is the `f64` below 100 |
-//! | `multipleOf: 0.1` | 0.3, which divided by 0.1 is 2.9999999999999996 | rejected |
 //! | `multipleOf: 0.75` | more digits than an `f64` has | the numbers are bounded |
+//!
+//! A step that no `f64` holds, such as 0.1, is followed as a decimal text: 0.3 is a multiple of it. A
+//! validator that divides `f64`s gets 2.9999999999999996, and no schema avoids that.
 
 use serde_json::{Map, Value, json};
 
@@ -22,38 +23,6 @@ const BY_NAME: [&str; 5] = [
     "definitions",
     "dependentSchemas",
 ];
-
-/// Rejects a step whose multiples no binary fraction holds.
-///
-/// # Errors
-///
-/// The error describes the step.
-pub(super) fn check_steps(schema: &Value) -> Result<(), String> {
-    match schema {
-        Value::Array(schemas) => schemas.iter().try_for_each(check_steps),
-        Value::Object(fields) => {
-            if let Some(step) = step(fields)
-                && step.fract() != 0.0
-                && (step * 2f64.powi(places(step))).fract() != 0.0
-            {
-                return Err(format!(
-                    "`multipleOf` is {step}, and not all multiples of it are multiples of the \
-                     nearest binary fraction; expected a whole number, or a sum of powers of two \
-                     such as 0.25"
-                ));
-            }
-            fields.iter().try_for_each(|(name, value)| {
-                let name = &**name;
-                match value.as_object().filter(|_| BY_NAME.contains(&name)) {
-                    Some(members) => members.values().try_for_each(check_steps),
-                    None if DATA.contains(&name) => Ok(()),
-                    None => check_steps(value),
-                }
-            })
-        }
-        _ => Ok(()),
-    }
-}
 
 /// Narrows the schema.
 pub(super) fn narrow(schema: &mut Value) {
@@ -128,22 +97,6 @@ fn places(number: f64) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn steps_are_whole_or_sums_of_powers_of_two() {
-        let check = |step: Value, is_allowed| {
-            let nested = json!({"properties": {"const": {"items": {"multipleOf": step}}}});
-            assert_eq!(check_steps(&nested).is_ok(), is_allowed, "{step}");
-            let data = json!({"const": {"multipleOf": step}, "properties": {"multipleOf": {}}});
-            assert_eq!(check_steps(&data), Ok(()));
-        };
-        for step in [json!(3), json!(10.0), json!(0.25), json!(2.5), json!(-0.75)] {
-            check(step, true);
-        }
-        for step in [json!(0.1), json!(0.3), json!(2.05), json!(1e-300)] {
-            check(step, false);
-        }
-    }
 
     #[test]
     fn schemas_are_narrowed() {

@@ -23,8 +23,8 @@ pub enum GrammarSource {
     /// Any JSON object.
     Json,
     /// JSON that a schema accepts, in JSON, with `$ref`s within itself only. Members
-    /// come in the order of the schema. Numbers are accepted after reading them as `f64`s, too:
-    /// a `multipleOf` such as 0.1 is rejected, since not all its multiples would be.
+    /// come in the order of the schema. Numbers are accepted after reading them as `f64`s, too,
+    /// except for multiples of a step that no `f64` holds.
     JsonSchema(String),
     /// A regular expression in the syntax of the `regex` crate, without look-around; it matches
     /// the whole output.
@@ -104,7 +104,6 @@ impl GrammarSource {
     fn parsed(&self, limits: &GrammarLimits) -> Result<TopLevelGrammar, GrammarError> {
         let kind = self.kind();
         let too_dear = |bound| GrammarError::TooDear { kind, bound };
-        let rejected = |what| GrammarError::Compile { kind, what };
         self.check_bytes()?;
         let is_judged = !limits.is_unbounded();
         Ok(match self {
@@ -120,7 +119,6 @@ impl GrammarSource {
                 if is_judged {
                     cost::judge_schema(&schema, limits).map_err(too_dear)?;
                 }
-                numbers::check_steps(&schema).map_err(rejected)?;
                 numbers::narrow(&mut schema);
                 TopLevelGrammar::from_json_schema(schema)
             }
@@ -139,10 +137,6 @@ impl GrammarSource {
                     let judged =
                         cost::judge_schemas(answer.schemas().map(AnswerSchema::value), limits);
                     judged.map_err(|(index, bound)| answer.name_tool(index, too_dear(bound)))?;
-                }
-                for (index, schema) in answer.schemas().enumerate() {
-                    let checked = numbers::check_steps(schema.value());
-                    checked.map_err(|what| answer.name_tool(index, rejected(what)))?;
                 }
                 TopLevelGrammar::from_lark(answer.lark())
             }
