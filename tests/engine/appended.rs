@@ -326,10 +326,10 @@ async fn grammar_completes_the_character_before_the_reasoning_ends() {
             assert!(["yes", "no"].contains(&answer), "{answer}");
             let tokens = reasoning.len();
             assert_eq!(completion.finish.usage.reasoning_tokens, tokens);
-            if let Some(beyond) = tokens.checked_sub(tokens_max) {
+            if let Some(excess) = tokens.checked_sub(tokens_max) {
                 let last = reasoning.chars().next_back().map_or(0, char::len_utf8);
-                assert!(beyond < last, "{reasoning}");
-                ended[beyond] += 1;
+                assert!(excess < last, "{reasoning}");
+                ended[excess] += 1;
             }
         }
         // Characters were complete with the budget, and after each number of tokens beyond it.
