@@ -73,7 +73,8 @@ pub struct Share {
 /// * A suspect runs alone, before all others.
 /// * Every decoding candidate gets its token before any prompt gets one. If tokens do not
 ///   suffice, the candidates that have waited longest go first. Then candidates with appended
-///   tokens get more of them, [`FORCED_TOKENS_MAX`] in total.
+///   tokens get more of them, up to [`FORCED_TOKENS_MAX`] each, while the step's tokens suffice. They
+///   save a step each, so that the time that other candidates accept does not bound them.
 /// * One of the prompts that have waited `prefill_wait_steps_max` steps gets a small chunk: the
 ///   one that has waited longest. Every prompt therefore makes progress within that many steps,
 ///   and one more for each other prompt that waits as long.
