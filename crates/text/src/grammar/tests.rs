@@ -595,6 +595,7 @@ fn numbers_follow_their_schema_as_floats() {
     check(r#""exclusiveMinimum": 0.7, "maximum": 9"#, &|n| n > 0.7);
     check(r#""multipleOf": 0.25"#, &|n| (n / 0.25).fract() == 0.0);
     check(r#""multipleOf": 0.75"#, &|n| (n / 0.75).fract() == 0.0);
+    check(r#""multipleOf": 3"#, &|n| n % 3.0 == 0.0);
     check(r#""multipleOf": 2.5, "minimum": 1e6"#, &|n| {
         n >= 1e6 && (n / 2.5).fract() == 0.0
     });
