@@ -19,7 +19,7 @@
 //! that memory. On other devices, and without the bridge, they are copied to MLX's own memory,
 //! and so is recurrent state on every device.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
@@ -29,7 +29,6 @@ use mlx_rs::{Array, Dtype, transforms};
 use super::bridge::{self, memory};
 use super::error::MlxError;
 use super::groups::{Arrays, KvShape, LayerGroups, RecurrentShape};
-use super::identity::Identity;
 use super::kv_block::KvBlock;
 use super::pool::Pool;
 use super::segment::{KvPart, MlxSegment};
@@ -41,6 +40,9 @@ use motet_sync::page_pool::PageSize;
 
 /// Interval at which a detached state is polled for being computed.
 const WATCH: Duration = Duration::from_micros(50);
+
+/// The identity of a model, computed when it is first asked for. That reads all weights.
+pub(super) type Identity = LazyLock<u64, Box<dyn FnOnce() -> u64 + Send>>;
 
 /// Packs and unpacks an MLX model's detached states.
 #[derive(Clone, Debug)]

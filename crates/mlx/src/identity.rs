@@ -2,7 +2,6 @@
 //! far as it can be determined.
 
 use std::fmt::Write;
-use std::sync::LazyLock;
 
 use sha2::{Digest, Sha256};
 
@@ -46,9 +45,6 @@ pub(super) struct Inputs {
     /// MLX's version, as reported at run time.
     pub(super) mlx: String,
 }
-
-/// The identity of a model, computed when it is first asked for. That reads all weights.
-pub(super) type Identity = LazyLock<u64, Box<dyn FnOnce() -> u64 + Send>>;
 
 /// Settings that determine the order of sums where that order does not follow from the sequence
 /// alone.

@@ -99,7 +99,7 @@ pub struct ModelFiles {
     skipped: Vec<Skipped>,
 }
 
-/// What a model computes, with its identity once that is known.
+/// A model as its files describe it, with its identity once that is known.
 #[derive(Debug)]
 struct Contents {
     blueprint: Blueprint,

@@ -13,7 +13,7 @@ const CHUNK_BYTES: usize = 16 << 20;
 /// Lower bound of the system's page size.
 const PAGE_BYTES: usize = 4096;
 
-/// What the threads share.
+/// The state that the threads share.
 struct Reading<'a, Chunks> {
     chunks: Chunks,
     read_bytes: usize,

@@ -15,7 +15,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("motet-sync", &["injected", "primitives", "cancel", "credits", "gate", "heartbeat", "page_pool", "parking", "lease", "admission"]),
     ("motet-core", &["random_cases", "ids", "lease", "protocol", "eviction", "config", "recovery", "snapshot", "cache", "pager", "scheduler"]),
     ("motet-testkit", &["transfer_queue", "copy_machine", "paper_device", "pager_harness", "cache_harness", "core_harness", "explorer"]),
-    ("motet-weights", &["limits", "fields", "mapped", "formats", "tensor", "affine", "stored", "blueprint", "role", "names", "mxfp4", "mlx", "located", "plan", "locate", "skipped", "fingerprint", "gguf", "huggingface", "settings", "family"]),
+    ("motet-weights", &["limits", "fields", "mapped", "formats", "tensor", "affine", "stored", "blueprint", "role", "names", "mxfp4", "mlx", "located", "plan", "locate", "skipped", "fingerprint", "read_ahead", "gguf", "huggingface", "settings", "family"]),
     ("motet-model", &["packer", "preconditions", "sampling", "span", "conformance", "oracle"]),
     ("motet-kernels", &["simd", "scratch", "split", "pool", "products", "weights", "norm", "attend", "sample", "gated", "linear", "int8", "gates", "spans", "short_conv", "delta_net", "mamba2", "gated_norm", "experts"]),
     ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "grammar", "template", "answer", "codec", "restore_points"]),

@@ -8,9 +8,9 @@ use std::sync::{Arc, LazyLock};
 use mlx_rs::{Device, Dtype, Stream, memory, with_stream};
 
 use super::attention::{AttentionBackend, Attentions};
+use super::detached_state::Identity;
 use super::forward::Network;
 use super::groups::{Cached, LayerGroups};
-use super::identity::Identity;
 use super::layers::Weights;
 use super::ops::Ops;
 use super::profile::{self, Op};

@@ -11,8 +11,8 @@ use crate::attention::{AttentionBackend, Attentions, LayerRows, LayerVectors, Sh
 use crate::batch::Batch;
 use crate::bridge::{self, Buffer, Kernel, View, ViewMut};
 use crate::decoder::{Decoder, LastRows};
+use crate::detached_state::Identity;
 use crate::groups::{Arrays, Cached, LayerGroups, Place, RecurrentShape};
-use crate::identity::Identity;
 use crate::ops;
 use crate::pool::Pool;
 use crate::rotary::Rotary;

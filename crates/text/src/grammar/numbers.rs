@@ -73,6 +73,10 @@ fn narrow_multiples(fields: &mut Map<String, Value>) {
         return;
     };
     let most = 10f64.powi(f64::DIGITS as i32 - places(step));
+    if most < 1.0 {
+        // The digits of such a step are the schema's own affair.
+        return;
+    }
     let bound = |name: &str| fields.get(name).and_then(Value::as_f64);
     let (least, greatest) = (bound("minimum"), bound("maximum"));
     if least.is_none_or(|least| least < most) && greatest.is_none_or(|greatest| greatest > -most) {
@@ -124,6 +128,7 @@ mod tests {
         );
         let too_large = json!({"multipleOf": 0.75, "minimum": 1e300});
         check(too_large.clone(), too_large);
+        check(json!({"multipleOf": 1e-30}), json!({"multipleOf": 1e-30}));
         check(
             json!({"multipleOf": 3, "minimum": 0}),
             json!({"multipleOf": 3, "minimum": 0.0, "maximum": 1e15}),
