@@ -151,7 +151,12 @@ async fn log_probabilities_cover_calls_and_reasoning() {
     let answer = server.post(CHAT, &with_tools(forced)).await.ok();
     let content = answer["choices"][0]["logprobs"]["content"].as_array();
     let tokens = content.expect("log probabilities").len();
-    assert_eq!(answer["usage"]["completion_tokens"], tokens, "{answer}");
+    // The server cancels the rest of an answer that has its only call. The brace behind the arguments
+    // and the end token may have come before.
+    let usage = answer["usage"]["completion_tokens"]
+        .as_u64()
+        .expect("usage") as usize;
+    assert!((tokens..=tokens + 2).contains(&usage), "{answer}");
 }
 
 #[tokio::test]
