@@ -152,7 +152,7 @@ impl MlxModel {
     /// while the model lives. Engines on the same files share these pages.
     ///
     /// Mapped weights are read when a step first needs them, unless
-    /// [`ModelFiles::read_all`] has read them. The model's [identity](MlxPacker::identity) is
+    /// [`ModelFiles::read_all`] has read them. The model's [identity](motet_model::Packer::identity) is
     /// computed when a tier on disk needs it: that reads all weights once more, at about 1.8 GB per
     /// second and thread, on up to eight threads.
     ///
