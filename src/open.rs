@@ -93,7 +93,10 @@ fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, Sta
     let outline = MlxModel::outline(&files, &options)?;
     let retained_weights = RetainedWeights::default();
     let load = move || {
-        read_all(&files);
+        // A device thread that follows another one takes over its weights.
+        if retained_weights.is_empty() {
+            read_all(&files);
+        }
         MlxModel::load_reusing(&files, options.clone(), &retained_weights)
     };
     let builder = crate::Engine::builder(load).outline(outline);

@@ -22,7 +22,8 @@ pub struct DeviceBudget {
     pub bytes: usize,
     /// The part of them for the scratch memory of the largest step.
     pub scratch_bytes: usize,
-    /// Bytes that were found to be available at the start: the scratch memory and `cache.full_sequences_min` sequences of the whole context.
+    /// Bytes that were found to be available at the start: the scratch memory and
+    /// `cache.full_sequences_min` sequences of the whole context.
     pub proven_bytes: usize,
     /// Free bytes on the device when the budget was chosen from them. `None` where
     /// `cache.device_bytes_max` was set, or the device cannot report it.
