@@ -104,10 +104,14 @@ impl std::fmt::Display for Mode {
     }
 }
 
-/// Answers requests with this model on MLX. The tokenizer is its own, or that of the model at
-/// `text`.
+/// Answers requests with this model on MLX.
+pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
+    serve_with_text(path, path, mode)
+}
+
+/// As [`serve`], with the tokenizer of the model at `text`.
 #[cfg(feature = "mlx")]
-pub(crate) fn serve(path: &Path, text: Option<&Path>, mode: Mode) -> Result<()> {
+pub(crate) fn serve_with_text(path: &Path, text: &Path, mode: Mode) -> Result<()> {
     use motet::model::mlx::{Arithmetic, MlxModel, MlxOptions};
     use motet::model::weights::{ModelFiles, Role};
 
@@ -134,10 +138,7 @@ pub(crate) fn serve(path: &Path, text: Option<&Path>, mode: Mode) -> Result<()> 
         },
         ..MlxOptions::default()
     };
-    let text = match text {
-        Some(other) => motet::text_of(&ModelFiles::open(other)?)?,
-        None => motet::text_of(&files)?,
-    };
+    let text = motet::text_of(&ModelFiles::open(text)?)?;
     let model = MlxModel::load(&files, options)?;
     drop(files);
     let device = mlx::Device { weight_bytes, text };
@@ -145,7 +146,7 @@ pub(crate) fn serve(path: &Path, text: Option<&Path>, mode: Mode) -> Result<()> 
 }
 
 #[cfg(not(feature = "mlx"))]
-pub(crate) fn serve(_path: &Path, _text: Option<&Path>, mode: Mode) -> Result<()> {
+pub(crate) fn serve_with_text(_path: &Path, _text: &Path, mode: Mode) -> Result<()> {
     Err(format!("built without MLX, for a model {mode}: build with `--features mlx`").into())
 }
 

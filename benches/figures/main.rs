@@ -53,22 +53,20 @@ fn main() -> Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["--serve"] => protocol::serve(device::oracle()?, &device::Oracle),
-        ["--serve", model] => device::serve(Path::new(model), None, Mode::Default),
-        ["--serve-deterministic", model] => {
-            device::serve(Path::new(model), None, Mode::Deterministic)
-        }
+        ["--serve", model] => device::serve(Path::new(model), Mode::Default),
+        ["--serve-deterministic", model] => device::serve(Path::new(model), Mode::Deterministic),
         ["--serve-cached", "bf16", model] => {
-            device::serve(Path::new(model), None, Mode::Cached(CacheKind::Bf16))
+            device::serve(Path::new(model), Mode::Cached(CacheKind::Bf16))
         }
         ["--serve-cached", "f16", model] => {
-            device::serve(Path::new(model), None, Mode::Cached(CacheKind::F16))
+            device::serve(Path::new(model), Mode::Cached(CacheKind::F16))
         }
         ["--serve-cached", "int8", model] => {
-            device::serve(Path::new(model), None, Mode::Cached(CacheKind::Int8))
+            device::serve(Path::new(model), Mode::Cached(CacheKind::Int8))
         }
-        ["--serve-exact", model] => device::serve(Path::new(model), None, Mode::Exact),
+        ["--serve-exact", model] => device::serve(Path::new(model), Mode::Exact),
         ["--serve-exact", model, "--text", other] => {
-            device::serve(Path::new(model), Some(Path::new(other)), Mode::Exact)
+            device::serve_with_text(Path::new(model), Path::new(other), Mode::Exact)
         }
         ["--overlap", model] => device::overlap(Path::new(model)),
         ["--profile", model] => device::profile(Path::new(model), false),

@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use crate::Result;
 use crate::arrivals::prompt;
-use crate::engine::{on_mlx, on_oracle, request, runtime, slow_oracle};
+use crate::engine::{on_model_in_mode, request, runtime};
 use crate::harness::{config, spec, wait_until_idle};
 use crate::report::{Report, median};
 
@@ -62,20 +62,14 @@ pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
     let spec = spec(model)?;
     runtime(2)?.block_on(async {
         let working_bytes = measure.working_bytes(&spec);
-        let with = on_deterministic(model, measure.config(&spec, 3 * working_bytes)).await?;
-        let without = on_deterministic(model, measure.config(&spec, 0)).await?;
+        let config = measure.config(&spec, 3 * working_bytes);
+        let with = on_model_in_mode(model, config, true).await?;
+        let without = on_model_in_mode(model, measure.config(&spec, 0), true).await?;
         let report = measure.take_turns(&with, &without, &spec).await;
         with.shutdown(Shutdown::Abort).await;
         without.shutdown(Shutdown::Abort).await;
         report
     })
-}
-
-async fn on_deterministic(model: Option<&Path>, config: EngineConfig) -> Result<Engine> {
-    match model {
-        Some(path) => on_mlx(path, config, true).await,
-        None => on_oracle(slow_oracle(), config).await,
-    }
 }
 
 impl Measure {

@@ -41,10 +41,20 @@ pub(crate) async fn on_oracle(oracle: OracleConfig, config: EngineConfig) -> Res
 
 /// An engine on this model, or on an oracle of similar speed.
 pub(crate) async fn on_model(model: Option<&Path>, config: EngineConfig) -> Result<Engine> {
+    on_model_in_mode(model, config, false).await
+}
+
+/// As [`on_model`]. With `deterministic`, every sum is in its sequence's order, and tokens do not
+/// depend on what else a step computes.
+pub(crate) async fn on_model_in_mode(
+    model: Option<&Path>,
+    config: EngineConfig,
+    deterministic: bool,
+) -> Result<Engine> {
     let Some(path) = model else {
         return on_oracle(slow_oracle(), config).await;
     };
-    on_mlx(path, config, false).await
+    on_mlx(path, config, deterministic).await
 }
 
 /// Costs about as much as SmolLM2-135M on two cores, so that measurements of a model can be
@@ -62,14 +72,8 @@ pub(crate) fn slow_oracle() -> OracleConfig {
     }
 }
 
-/// An engine on this model. With `deterministic`, every sum is in its sequence's order, and tokens
-/// do not depend on what else a step computes.
 #[cfg(feature = "mlx")]
-pub(crate) async fn on_mlx(
-    path: &Path,
-    config: EngineConfig,
-    deterministic: bool,
-) -> Result<Engine> {
+async fn on_mlx(path: &Path, config: EngineConfig, deterministic: bool) -> Result<Engine> {
     use motet::model::mlx::MlxOptions;
 
     let path = path.to_path_buf();
@@ -83,11 +87,7 @@ pub(crate) async fn on_mlx(
 }
 
 #[cfg(not(feature = "mlx"))]
-pub(crate) async fn on_mlx(
-    _path: &Path,
-    _config: EngineConfig,
-    _deterministic: bool,
-) -> Result<Engine> {
+async fn on_mlx(_path: &Path, _config: EngineConfig, _deterministic: bool) -> Result<Engine> {
     Err(NO_MLX.into())
 }
 

@@ -23,6 +23,31 @@ pub(crate) async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engin
         .expect("the engine starts")
 }
 
+/// An engine on this oracle, whose tokens have this text.
+pub(crate) async fn engine_with_text(
+    oracle: &OracleConfig,
+    text: TextCodec,
+    config: EngineConfig,
+) -> Engine {
+    let oracle = oracle.clone();
+    Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")))
+        .text(text)
+        .config(config)
+        .start()
+        .await
+        .expect("the engine starts")
+}
+
+/// An oracle whose tokens are those of [`bytes`]. It does not end an output.
+pub(crate) fn byte_oracle() -> OracleConfig {
+    OracleConfig {
+        vocab_size: 257,
+        end_tokens: vec![256],
+        end_one_in: 0,
+        ..OracleConfig::with_layers(&[LayerKind::Full])
+    }
+}
+
 /// An oracle whose steps take long enough for a caller to act between two of them.
 pub(crate) fn slow_oracle(layers: &[LayerKind]) -> OracleConfig {
     OracleConfig {

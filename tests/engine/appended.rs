@@ -7,8 +7,7 @@ use crate::common::{self, bytes, small};
 use motet::config::EngineConfig;
 use motet::error::{GenerateError, SubmitError};
 use motet::grammar::GrammarSource;
-use motet::model::LayerKind;
-use motet::model::oracle::{Oracle, OracleConfig, StepCost, StepFault};
+use motet::model::oracle::{OracleConfig, StepCost, StepFault};
 use motet::model::sampling::Sampling;
 use motet::request::{Completion, FinishReason, ReasoningBudget};
 use motet::{Engine, Request, Shutdown, TokenId};
@@ -19,23 +18,14 @@ const ANSWER: &str = "(yes, beyond all reasonable doubt|no, and that for many re
 
 fn oracle() -> OracleConfig {
     OracleConfig {
-        vocab_size: 257,
-        end_tokens: vec![END],
-        end_one_in: 0,
         context_tokens_max: 256,
         tail_block_tokens: 16,
-        ..OracleConfig::with_layers(&[LayerKind::Full])
+        ..common::byte_oracle()
     }
 }
 
 async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
-    let oracle = oracle.clone();
-    Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")))
-        .text(bytes())
-        .config(config)
-        .start()
-        .await
-        .expect("the engine starts")
+    common::engine_with_text(oracle, bytes(), config).await
 }
 
 fn without_forced_tokens() -> EngineConfig {

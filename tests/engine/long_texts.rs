@@ -6,10 +6,10 @@ use std::pin::pin;
 use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
 
-use crate::common::{bytes, small};
+use crate::common::{bytes, engine_with_text, small};
 use motet::config::EngineConfig;
 use motet::error::{QueueLimit, SubmitError};
-use motet::model::oracle::{Oracle, OracleConfig};
+use motet::model::oracle::OracleConfig;
 use motet::request::Prompt;
 use motet::text::{Chat, ChatTemplate, GgufVocabulary, Message, TextCodec, Tokenizer};
 use motet::{Engine, Request};
@@ -25,12 +25,7 @@ async fn engine(text: TextCodec, config: EngineConfig) -> Engine {
         verify: false,
         ..OracleConfig::default()
     };
-    Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")))
-        .text(text)
-        .config(config)
-        .start()
-        .await
-        .expect("the engine starts")
+    engine_with_text(&oracle, text, config).await
 }
 
 fn chat_codec() -> TextCodec {

@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
-use crate::common::{bytes, read, small, until};
+use crate::common::{byte_oracle, bytes, engine_with_text, read, small, until};
 use motet::error::GenerateError;
 use motet::grammar::GrammarSource;
-use motet::model::LayerKind;
-use motet::model::oracle::{Oracle, OracleConfig};
+use motet::model::oracle::OracleConfig;
 use motet::model::sampling::Sampling;
 use motet::monitor::{EngineEvent, Events, StepView};
 use motet::request::{Completion, Finish, FinishReason};
-use motet::{Engine, Request, SequenceId, Shutdown, TokenId, TokenStream};
+use motet::{Engine, Request, SequenceId, Shutdown, TokenStream};
 use serde_json::{Value, json};
 
 /// Most tokens of one output that a step evaluates.
@@ -28,7 +27,6 @@ const NAME_BYTES: usize = 400;
 const OBJECTS: usize = 49;
 /// Constants in one array.
 const ITEMS: usize = 300;
-const END: TokenId = 256;
 
 /// A schema with long forced texts.
 struct Forcing {
@@ -57,28 +55,19 @@ struct Output {
 
 fn oracle() -> OracleConfig {
     OracleConfig {
-        vocab_size: 257,
-        end_tokens: vec![END],
-        end_one_in: 0,
         context_tokens_max: 70_000,
         tail_block_tokens: 256,
-        ..OracleConfig::with_layers(&[LayerKind::Full])
+        ..byte_oracle()
     }
 }
 
 async fn engine(oracle: &OracleConfig) -> Engine {
-    let oracle = oracle.clone();
     let mut config = small();
     config.scheduler.sequences_max = 16;
     config.scheduler.chunking.step_tokens_max = STEP_TOKENS_MAX;
     // A task of a test may read late, and its sequence must not pause then.
     config.scheduler.unread_tokens_max = 1 << 16;
-    Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")))
-        .text(bytes())
-        .config(config)
-        .start()
-        .await
-        .expect("the engine starts")
+    engine_with_text(oracle, bytes(), config).await
 }
 
 /// A text of numbers, so that ten bytes in a row are at one place only.
