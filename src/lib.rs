@@ -64,6 +64,8 @@
 //! `docs/semantics.md` lists the guarantees to callers, `docs/architecture.md` describes the
 //! design.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `motet_core::time`
+
 mod actors;
 #[doc(hidden)]
 pub mod device;

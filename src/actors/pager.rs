@@ -32,6 +32,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::cache::CacheActor;
+use crate::runtime::clock::after;
 use crate::runtime::{EngineRuntime, Part, Runtime};
 use crate::storage::copy_worker::CopyWorkers;
 use crate::telemetry::Telemetry;
@@ -127,8 +128,8 @@ impl Actor for PagerActor {
         mailbox: &mut MailboxReceiver<Self>,
     ) -> Result<Option<Signal<Self>>, Self::Error> {
         while !self.is_given_up {
-            let retry = (!self.outbox.is_empty()).then(|| Instant::now() + RETRY);
-            let wakes_at = self.core.wakes_at().map(|at| self.started_at + at);
+            let retry = (!self.outbox.is_empty()).then(|| after(Instant::now(), RETRY));
+            let wakes_at = self.core.wakes_at().map(|at| after(self.started_at, at));
             let wakes_at = wakes_at.into_iter().chain(retry).min();
             tokio::select! {
                 biased;
@@ -168,7 +169,7 @@ impl Actor for PagerActor {
         _actor_ref: WeakActorRef<Self>,
         _reason: ActorStopReason,
     ) -> Result<(), Self::Error> {
-        let until = Instant::now() + self.flush_time;
+        let until = after(Instant::now(), self.flush_time);
         while !self.is_given_up
             && self.core.is_writing()
             && let Ok(Some(done)) = tokio::time::timeout_at(until, self.done.recv()).await

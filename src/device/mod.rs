@@ -41,6 +41,7 @@ pub use transfer_queue::{
 use crate::runtime::{EngineRuntime, JobQueue, Part, Queue, Runtime};
 use loader::{BuiltDevice, DeviceFactory};
 use motet_core::protocol::{ModelError, ModelSpec, Outcome, Work};
+use motet_core::time::eighth;
 use motet_model::{DetachedState, Model};
 use next_action::NextAction;
 
@@ -196,7 +197,7 @@ impl<M: Model> DeviceThread<M> {
             let timeout = if self.table.is_ready(&self.model) {
                 Duration::ZERO
             } else {
-                (started_at.elapsed() / 8).clamp(POLL_INTERVAL_MIN, POLL_INTERVAL_MAX)
+                eighth(started_at.elapsed()).clamp(POLL_INTERVAL_MIN, POLL_INTERVAL_MAX)
             };
             match self.work.recv_timeout(timeout) {
                 Ok(work) => return Some(work),
@@ -243,7 +244,9 @@ impl Clock {
             let now = Instant::now();
             self.gap = self
                 .last_finished_at
-                .map_or(Duration::ZERO, |last_finished_at| now - last_finished_at);
+                .map_or(Duration::ZERO, |last_finished_at| {
+                    now.saturating_duration_since(last_finished_at)
+                });
             self.since = Some(now);
         }
     }
@@ -266,6 +269,7 @@ impl Clock {
         let now = Instant::now();
         let since = self.since.replace(now).unwrap_or(now);
         self.last_finished_at = Some(now);
-        (now - since, std::mem::take(&mut self.gap))
+        let busy = now.saturating_duration_since(since);
+        (busy, std::mem::take(&mut self.gap))
     }
 }

@@ -20,6 +20,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
 use motet_core::UserId;
+use motet_core::time::mean;
 
 /// Limits on waiting work.
 #[derive(Clone, Copy, Debug)]
@@ -272,8 +273,7 @@ impl Worker {
             catch_unwind(AssertUnwindSafe(work)).ok();
             let took = began.elapsed();
             let mut state = self.shared.lock();
-            // The mean gives the last duration a weight of one eighth.
-            state.mean = Some(state.mean.map_or(took, |mean| mean * 7 / 8 + took / 8));
+            state.mean = Some(mean(state.mean, took));
         }
     }
 

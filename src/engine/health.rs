@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Engine;
+use crate::runtime::clock::after;
 use motet_sync::heartbeat::Pulse;
 
 /// The health of an engine at one moment.
@@ -85,11 +86,11 @@ impl Engine {
         let is_idle = match self.inner.heartbeat.pulse() {
             Pulse::Gone => return HealthState::Dead,
             Pulse::Recovering { since } => {
-                let since = (self.inner.started_at + since).into_std();
+                let since = after(self.inner.started_at, since).into_std();
                 return HealthState::Recovering { since };
             }
             Pulse::Working { since } => {
-                let since = self.inner.started_at + since;
+                let since = after(self.inner.started_at, since);
                 if since.elapsed() > timeout {
                     let since = since.into_std();
                     return HealthState::Recovering { since };

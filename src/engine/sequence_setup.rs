@@ -270,7 +270,7 @@ impl Engine {
     /// the held-back text, and the end.
     fn pieces_max(&self, output_tokens_max: usize) -> usize {
         let unread_max = self.inner.config.scheduler.unread_tokens_max;
-        let ahead_max = unread_max + (WORK_IN_FLIGHT_MAX + 1) * OUTCOME_TOKENS_MAX;
+        let ahead_max = unread_max.saturating_add((WORK_IN_FLIGHT_MAX + 1) * OUTCOME_TOKENS_MAX);
         ahead_max.min(output_tokens_max) + 2
     }
 

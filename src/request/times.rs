@@ -69,7 +69,9 @@ impl Milestones {
     }
 
     pub(crate) fn times(&self) -> SequenceTimes {
-        let since = |moment: &OnceLock<Instant>| Some(*moment.get()? - self.submitted_at);
+        let since = |moment: &OnceLock<Instant>| {
+            Some(moment.get()?.saturating_duration_since(self.submitted_at))
+        };
         SequenceTimes {
             since_submit: self.submitted_at.elapsed(),
             started: since(&self.started),

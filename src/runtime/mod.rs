@@ -7,6 +7,7 @@
 //! Nothing of that exists in a build without the cfg. Which of the two it is, is fixed for the
 //! crate, so that no type of the public interface has a parameter for it.
 
+pub(crate) mod clock;
 #[cfg(motet_injected)]
 pub(crate) mod injected;
 mod threads;

@@ -21,6 +21,7 @@ use crate::storage::tiers::{Buffer, BufferPool, DiskTier, HostTier, Tier, TierEr
 use motet_core::CopyId;
 use motet_core::pager::{CopyQueue, Done, Job, JobError, Label, Precision, Task};
 use motet_core::protocol::ModelError;
+use motet_core::time::eighth;
 use motet_model::Packer;
 use motet_sync::primitives::inject::{InjectedBug, injected};
 use motet_sync::primitives::{self, Mutex, MutexGuard};
@@ -328,7 +329,7 @@ impl<K: Packer> MemoryCopyWorker<K> {
     /// Waits for a job until the oldest export must be checked again; `waited` is its age. Runs
     /// the job. Returns `None` if the pager is gone.
     fn watch(&mut self, jobs: &Receiver<Job>, waited: Duration) -> Option<Option<Done>> {
-        match jobs.recv_timeout((waited / 8).clamp(WATCH_MIN, WATCH_MAX)) {
+        match jobs.recv_timeout(eighth(waited).clamp(WATCH_MIN, WATCH_MAX)) {
             Ok(job) => Some(self.run_job(job)),
             Err(RecvTimeoutError::Timeout) => {
                 // An export may never be computed. Idle memory is trimmed all the same.

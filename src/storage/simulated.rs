@@ -10,6 +10,7 @@ use crate::runtime::injected::SimulatedWorker;
 use crate::runtime::injected::simulation::{ScheduledCopy, Simulation};
 use crate::storage::copy_worker::{DiskCopyWorker, DiskWorker, MemoryCopyWorker, MemoryWorker};
 use motet_core::pager::{Done, Job, JobError, Task};
+use motet_core::time::eighth;
 use motet_model::Packer;
 
 /// Shortest virtual time between two checks whether an export is computed.
@@ -169,7 +170,7 @@ fn on_schedule(
 /// Waits until the next check of an export that has waited for `waited` already.
 async fn watch(waited: Option<Duration>) {
     match waited {
-        Some(waited) => tokio::time::sleep((waited / 8).clamp(WATCH_MIN, WATCH_MAX)).await,
+        Some(waited) => tokio::time::sleep(eighth(waited).clamp(WATCH_MIN, WATCH_MAX)).await,
         None => std::future::pending().await,
     }
 }

@@ -34,6 +34,7 @@ use motet_core::protocol::{
 };
 use motet_core::recovery::Fault;
 use motet_core::scheduler::SchedulerStats;
+use motet_core::time::mean;
 use motet_sync::primitives::{AtomicUsize, Ordering};
 use prefill::PrefillRate;
 use restore::RestoreMetrics;
@@ -102,7 +103,10 @@ impl EngineStats {
     /// first step.
     #[must_use]
     pub fn device_idle_share(&self) -> f64 {
-        let whole = (self.device_busy + self.device_idle).as_secs_f64();
+        let whole = self
+            .device_busy
+            .saturating_add(self.device_idle)
+            .as_secs_f64();
         if whole > 0.0 {
             self.device_idle.as_secs_f64() / whole
         } else {
@@ -354,7 +358,8 @@ impl Telemetry {
     pub(crate) fn outcome(&self, outcome: &Outcome) {
         self.metrics.step_seconds.record(outcome.busy);
         let mut sums = self.sums();
-        sums.stats.device_busy += outcome.busy;
+        let busy = &mut sums.stats.device_busy;
+        *busy = busy.saturating_add(outcome.busy);
         sums.stats.device_memory = outcome.memory;
         sums.prefill.finished(outcome.busy);
         drop(sums);
@@ -378,7 +383,8 @@ impl Telemetry {
     /// Counts time that the device was idle while there was work.
     pub(crate) fn device_idle(&self, gap: Duration) {
         self.metrics.device_idle_seconds.record(gap);
-        self.sums().stats.device_idle += gap;
+        let mut sums = self.sums();
+        sums.stats.device_idle = sums.stats.device_idle.saturating_add(gap);
     }
 
     /// Records whether a device thread is alive. In either case no work is in flight.
@@ -487,12 +493,9 @@ impl Telemetry {
         let mut sums = self.sums();
         sums.stats.finished += 1;
         if let Some(before) = sums.last_finish.replace(now) {
-            // An exponential mean over about eight intervals.
-            let interval = now - before;
-            sums.stats.finish_interval = match sums.stats.finish_interval {
-                Duration::ZERO => interval,
-                mean => (mean * 7 + interval) / 8,
-            };
+            let interval = now.saturating_duration_since(before);
+            let known = Some(sums.stats.finish_interval).filter(|known| !known.is_zero());
+            sums.stats.finish_interval = mean(known, interval);
         }
     }
 

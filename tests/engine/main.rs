@@ -5,6 +5,7 @@ mod appended;
 mod backups;
 #[path = "../common/mod.rs"]
 mod common;
+mod extremes;
 #[path = "../hostile/forced.rs"]
 mod forced_texts;
 mod hybrid_reuse;

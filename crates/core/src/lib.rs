@@ -12,8 +12,10 @@
 //! | [`protocol`] | messages between these cores, the device thread and the model |
 //! | [`snapshot`] | views of the scheduler and the cache at one moment |
 //! | [`config`] | settings, each with advice |
+//! | [`time`] | arithmetic on times that cannot overflow |
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `time`
 
 pub mod cache;
 pub mod config;
@@ -27,5 +29,6 @@ mod random_cases;
 pub mod recovery;
 pub mod scheduler;
 pub mod snapshot;
+pub mod time;
 
 pub use ids::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};

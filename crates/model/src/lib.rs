@@ -27,6 +27,7 @@
 //! of many families on MLX.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `motet_core::time`
 
 mod cache_kind;
 pub mod conformance;

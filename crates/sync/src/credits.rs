@@ -20,20 +20,18 @@ pub struct Credits {
 }
 
 impl Credits {
-    /// Creates the credits of a sequence that may be `unread_max` tokens ahead of its reader.
+    /// Creates the credits of a sequence that may be `unread_max` tokens ahead of its reader, or
+    /// as many as can be counted.
     ///
     /// # Panics
     ///
-    /// If `unread_max` is 0, or at least half the address space.
+    /// If `unread_max` is 0.
     #[must_use]
     pub fn new(unread_max: usize) -> Self {
-        assert!(
-            (1..PAUSED).contains(&unread_max),
-            "unread_max is {unread_max}; expected at least 1"
-        );
+        assert!(unread_max > 0, "unread_max is 0; expected at least 1");
         Self {
             state: Arc::new(AtomicUsize::new(0)),
-            unread_max,
+            unread_max: unread_max.min(PAUSED - 1),
         }
     }
 

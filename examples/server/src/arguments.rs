@@ -22,6 +22,10 @@ pub use crate::store_settings::StoreSettings;
 /// Default host memory with a disk tier, in MiB.
 const HOST_MIB_WITH_DISK: usize = 1024;
 
+/// A century. The timers of hyper and of the sockets add a time to the present, which panics beyond
+/// the end of the clock.
+const SECONDS_MAX: u64 = 100 * 365 * 24 * 3600;
+
 /// Serves one model to many clients, as the OpenAI API does.
 #[derive(Debug, Parser)]
 #[command(name = "motet-server", version, max_term_width = 80)]
@@ -364,7 +368,7 @@ impl Conduct {
 }
 
 fn nonzero_duration(seconds: u64) -> Option<Duration> {
-    (seconds > 0).then_some(Duration::from_secs(seconds))
+    (seconds > 0).then_some(Duration::from_secs(seconds.min(SECONDS_MAX)))
 }
 
 /// Settings for routers that spread users over several servers.
@@ -535,6 +539,20 @@ mod tests {
             let error = config(words).validate().expect_err(words).to_string();
             assert!(error.contains(expected_error), "{error}");
         }
+    }
+
+    #[test]
+    fn times_can_be_added_to_the_present() {
+        let words = format!(
+            "server --oracle --arrival-seconds {0} --unread-seconds {0}",
+            u64::MAX
+        );
+        let parsed = Arguments::try_parse_from(words.split_whitespace()).expect("whole");
+        let now = std::time::Instant::now();
+        for time in [parsed.conduct.arrival_time(), parsed.conduct.unread_time()] {
+            assert!(now.checked_add(time.expect("a limit")).is_some());
+        }
+        assert_eq!(nonzero_duration(0), None);
     }
 
     #[test]

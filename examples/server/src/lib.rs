@@ -27,6 +27,8 @@
 //! | `connections.rs`, `addresses.rs` | the socket's connections, each with its limits |
 //! | `serve.rs` | start and graceful shutdown |
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // of times: a setting may be u64::MAX
+
 mod access;
 mod activity;
 mod addresses;

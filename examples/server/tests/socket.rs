@@ -173,6 +173,24 @@ async fn slow_request_is_timed_out() {
     running.end().await;
 }
 
+/// The largest times are as good as none, for the timers of hyper and of the sockets as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn times_that_no_clock_counts_are_no_limits() {
+    let most = u64::MAX;
+    let limits = format!(
+        "--arrival-seconds {most} --unread-seconds {most} --grace-seconds {most} --compile-seconds {most}"
+    );
+    let running = run(&limits).await;
+    let mut socket = connect(running.address).await;
+    for _ in 0..2 {
+        let answered = ask(&mut socket, &post(r#"{"prompt": "x", "max_tokens": 1}"#)).await;
+        assert_eq!(answered, "HTTP/1.1 200 OK");
+        socket = connect(running.address).await;
+    }
+    drop(socket);
+    running.end().await;
+}
+
 /// The server accepts one connection at a time: the next is served when the other is closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_response_is_closed() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::device::{Device, Loader, Loading};
+use crate::runtime::clock::after;
 use motet_core::protocol::{ModelError, Outcome, Work};
 use motet_core::scheduler::Predecessor;
 use motet_sync::heartbeat::{Heartbeat, Pulse};
@@ -129,10 +130,10 @@ impl DeviceHandle {
     }
 
     /// Starts another thread after this delay.
-    pub(super) fn load(&mut self, after: Duration) {
-        self.state = match after {
+    pub(super) fn load(&mut self, delay: Duration) {
+        self.state = match delay {
             Duration::ZERO => State::Loading(Some(self.loader.load())),
-            after => State::Delayed(Instant::now() + after),
+            delay => State::Delayed(after(Instant::now(), delay)),
         };
     }
 

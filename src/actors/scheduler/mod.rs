@@ -60,6 +60,7 @@ use tokio::time::Instant;
 
 use super::cache::CacheAnswer;
 use super::sequence::SequenceEvent;
+use crate::runtime::clock::after;
 use crate::runtime::{EngineRuntime, Part, Runtime};
 use crate::telemetry::{EngineEvent, Telemetry};
 use cache_commands::CacheCommands;
@@ -153,7 +154,8 @@ impl Actor for Scheduler {
         mailbox: &mut MailboxReceiver<Self>,
     ) -> Result<Option<Signal<Self>>, Self::Error> {
         loop {
-            let wakes_at = self.core.get().wakes_at().map(|at| self.started_at + at);
+            let wakes_at = self.core.get().wakes_at();
+            let wakes_at = wakes_at.map(|at| after(self.started_at, at));
             let wakes_at = wakes_at.into_iter().chain(self.device_deadline()).min();
             let is_broken = self.supervision.is_broken();
             tokio::select! {
@@ -258,7 +260,7 @@ impl Scheduler {
 
     /// Returns when an unanswered device is given up.
     fn device_deadline(&self) -> Option<Instant> {
-        self.started_at.checked_add(self.device.deadline()?)
+        Some(after(self.started_at, self.device.deadline()?))
     }
 
     fn now(&self) -> Duration {

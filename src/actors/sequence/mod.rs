@@ -227,7 +227,7 @@ impl Sequence {
         self.usage.miss = miss.filter(|miss| miss.reason != MissReason::OtherSalt);
         let now = Instant::now();
         self.args.milestones.start(now);
-        let waited = now - self.args.milestones.submitted_at();
+        let waited = now.saturating_duration_since(self.args.milestones.submitted_at());
         let telemetry = &self.args.telemetry;
         telemetry.started(self.args.id, &self.usage, miss, waited);
     }
@@ -341,7 +341,7 @@ impl Sequence {
             reason,
             usage.output_tokens,
             milestones.submitted_at().elapsed(),
-            decoded.map(|(first, last)| last - first),
+            decoded.map(|(first, last)| last.saturating_duration_since(first)),
         );
         self.send_last(Ok(Finish::new(reason, usage)));
     }
@@ -395,11 +395,12 @@ impl Sequence {
             None => {
                 let milestones = &self.args.milestones;
                 milestones.token(now);
-                let computed = milestones.started_at().map(|started| now - started);
-                let since_submit = now - milestones.submitted_at();
+                let computed = milestones.started_at();
+                let computed = computed.map(|started| now.saturating_duration_since(started));
+                let since_submit = now.saturating_duration_since(milestones.submitted_at());
                 telemetry.first_token(self.args.id, since_submit, computed);
             }
-            Some(before) => telemetry.next_token(now - before),
+            Some(before) => telemetry.next_token(now.saturating_duration_since(before)),
         }
     }
 }

@@ -111,7 +111,7 @@ impl PagerConfig {
             bytes("pager.host_bytes_max", self.host_bytes_max)?;
             time("pager.disk_timeout", self.disk_timeout)?;
         }
-        if let Some(disk) = self.disk.as_ref().filter(|disk| disk.bytes_max > 0) {
+        if let Some(disk) = &self.disk {
             bytes("pager.disk.bytes_max", disk.bytes_max)?;
         }
         let most = self.host_bytes_max - self.host_bytes_max / 8;
@@ -129,19 +129,16 @@ impl PagerConfig {
                 .into(),
             });
         }
-        let no_disk = |expected: &'static str| ConfigError {
-            field: "pager.disk",
-            found: "a folder".into(),
-            expected: expected.into(),
-        };
-        match &self.disk {
-            Some(_) if self.host_bytes_max == 0 => Err(no_disk(
-                "`pager.host_bytes_max` above 0, since copies reach the disk through host \
-                 memory",
-            )),
-            Some(disk) if disk.bytes_max == 0 => Err(no_disk("`bytes_max` above 0")),
-            _ => Ok(()),
+        if self.disk.is_some() && self.host_bytes_max == 0 {
+            return Err(ConfigError {
+                field: "pager.disk",
+                found: "a folder".into(),
+                expected: "`pager.host_bytes_max` above 0, since copies reach the disk through \
+                           host memory"
+                    .into(),
+            });
         }
+        Ok(())
     }
 }
 

@@ -115,7 +115,7 @@ impl PagerCore {
         let mut cost = self.backlog();
         let mut best = (0.0, 0);
         for (index, copy_range) in copy_ranges.iter().enumerate() {
-            cost += self.load_time(self.catalog.found(copy_range.copy));
+            cost = cost.saturating_add(self.load_time(self.catalog.found(copy_range.copy)));
             let saved_seconds = token_time.as_secs_f64() * (copy_range.end - reused) as f64;
             let gain = saved_seconds - cost.as_secs_f64();
             // Copies that end sooner hold tokens that the trie knows, and would not be
@@ -149,14 +149,14 @@ impl PagerCore {
         waiting
             .filter_map(|name| self.catalog.get(name))
             .map(|copy| self.load_time(copy))
-            .sum()
+            .fold(Duration::ZERO, Duration::saturating_add)
     }
 
     /// Expected time to load a copy.
     fn load_time(&self, copy: &CopyEntry) -> Duration {
         let unpack_time = self.memory.unpack_time(copy);
         match copy.host() {
-            Presence::Absent => unpack_time + self.disk.read_time(copy),
+            Presence::Absent => unpack_time.saturating_add(self.disk.read_time(copy)),
             Presence::Incoming | Presence::Present => unpack_time,
         }
     }

@@ -173,7 +173,8 @@ impl SchedulerCore {
                 tokens: entry.prompt_tokens_left(),
             }
         });
-        let tokens = WORK_IN_FLIGHT_MAX * self.config.chunking.step_tokens_max;
+        let tokens = self.config.chunking.step_tokens_max;
+        let tokens = tokens.saturating_mul(WORK_IN_FLIGHT_MAX);
         waiting::served_in_time(&mut admitted.collect::<Vec<_>>(), tokens)
     }
 

@@ -91,7 +91,7 @@ impl Deadlines {
     /// Returns how long the sequence has waited for its reader, if that is too long.
     pub(super) fn unread_for(&self, entry: &Sequence, now: Duration) -> Option<Duration> {
         let timeout = self.unread_timeout.unwrap_or_default();
-        let waited = now - entry.paused_since()?;
+        let waited = now.saturating_sub(entry.paused_since()?);
         (waited >= timeout).then_some(waited)
     }
 

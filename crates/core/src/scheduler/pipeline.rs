@@ -204,7 +204,7 @@ impl Pipeline {
             members: step.members,
             load: step.load,
             takes,
-            ends_at: begins_at + takes,
+            ends_at: begins_at.saturating_add(takes),
             fences: std::mem::take(&mut self.fences),
             epoch: self.epoch,
         });
@@ -221,10 +221,10 @@ impl Pipeline {
         let step = self.steps_in_flight.pop_front();
         let step = step.expect("an outcome answers work in flight");
         if let Some(next) = self.steps_in_flight.front_mut() {
-            next.ends_at = now + next.takes;
+            next.ends_at = now.saturating_add(next.takes);
         }
         if self.had_work {
-            self.device_idle += outcome.gap;
+            self.device_idle = self.device_idle.saturating_add(outcome.gap);
         }
         // A step that was submitted on top of a failed one may be dropped with it, and so would
         // a step on top of that. None is submitted until the doubtful one has finished.

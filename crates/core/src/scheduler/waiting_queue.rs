@@ -10,6 +10,7 @@ use super::sequences::Sequences;
 use crate::UserId;
 use crate::cache::{PROBES_MAX, ProbePrefix};
 use crate::protocol::Priority;
+use crate::time::mean;
 
 /// Time after which the queue is scanned again, since its sequences age and users leave.
 const QUEUE_SCAN_INTERVAL: Duration = Duration::from_secs(1);
@@ -76,7 +77,10 @@ impl WaitingQueue {
     /// Returns when the sequence at this position will start, if starts come as they did.
     pub(super) fn estimated_start(&self, position: usize) -> Option<Duration> {
         let interval = self.start_rate.start_interval?;
-        Some(interval * (position as u32 + 1))
+        let starts = u32::try_from(position)
+            .unwrap_or(u32::MAX)
+            .saturating_add(1);
+        Some(interval.saturating_mul(starts))
     }
 
     /// Inserts a sequence, in order of arrival.
@@ -124,7 +128,7 @@ impl WaitingQueue {
         if self.queued.is_empty() && !awaits_answers {
             self.is_memory_short = false;
         }
-        self.scan.is_due |= now >= self.scan.queue_scanned_at + QUEUE_SCAN_INTERVAL;
+        self.scan.is_due |= now.saturating_sub(self.scan.queue_scanned_at) >= QUEUE_SCAN_INTERVAL;
     }
 
     /// Whether the queue is to be scanned.
@@ -318,12 +322,8 @@ impl StartRate {
     fn note(&mut self, now: Duration, others_wait: bool) {
         let before = self.started_at.replace(now);
         if let (Some(before), true) = (before, others_wait) {
-            let since = now - before;
-            // An exponential mean over about eight intervals.
-            self.start_interval = Some(match self.start_interval {
-                None => since,
-                Some(mean) => (mean * 7 + since) / 8,
-            });
+            let since = now.saturating_sub(before);
+            self.start_interval = Some(mean(self.start_interval, since));
         }
     }
 }

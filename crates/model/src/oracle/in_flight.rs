@@ -11,6 +11,7 @@ use super::vocabulary::Vocabulary;
 use crate::sampling::SampleInputs;
 use motet_core::TokenId;
 use motet_core::protocol::{ModelError, SpanOutput, TokenLogprobs};
+use motet_core::time::countable;
 
 /// Shorter waits are spun, since a sleep overshoots by about as much.
 const SLEEP_MIN: Duration = Duration::from_micros(100);
@@ -84,7 +85,8 @@ impl Ready {
             return self;
         }
         let now = Instant::now();
-        Ready(Some(self.0.map_or(now, |ready| ready.max(now)) + cost))
+        let begins = self.0.map_or(now, |ready| ready.max(now));
+        Ready(Some(begins.checked_add(countable(cost)).expect("a moment")))
     }
 
     pub(super) fn is_now(self) -> bool {

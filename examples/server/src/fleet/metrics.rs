@@ -50,7 +50,7 @@ pub(crate) fn render(engine: &Engine, model: &str) -> String {
         .expect("writing to a string does not fail");
     }
     let block_tokens = engine.config().cache.block_tokens;
-    let block_bytes = block_tokens * engine.model().token_bytes();
+    let block_bytes = block_tokens.saturating_mul(engine.model().token_bytes());
     let blocks = engine.config().cache.device_bytes_max / block_bytes.max(1);
     let labels =
         format!("model_name=\"{model}\",block_size=\"{block_tokens}\",num_gpu_blocks=\"{blocks}\"");

@@ -62,7 +62,11 @@ impl Samples {
     }
 
     fn quantiles(&mut self, now: Duration) -> Quantiles {
-        while self.0.front().is_some_and(|(at, _)| *at + WINDOW < now) {
+        while self
+            .0
+            .front()
+            .is_some_and(|(at, _)| now.saturating_sub(*at) > WINDOW)
+        {
             self.0.pop_front();
         }
         let mut sorted: Vec<f64> = self.0.iter().map(|(_, seconds)| *seconds).collect();

@@ -24,7 +24,7 @@ impl QueueTime {
     }
 
     pub(super) fn leave(&mut self, now: Duration) {
-        self.queued_for += self.since_entered(now);
+        self.queued_for = self.total(now);
     }
 
     /// Returns the time since the sequence last entered the queue.
@@ -39,7 +39,7 @@ impl QueueTime {
 
     /// Returns the whole time in the queue of a sequence that is in it.
     pub(in crate::scheduler) fn total(&self, now: Duration) -> Duration {
-        self.queued_for + self.since_entered(now)
+        self.queued_for.saturating_add(self.since_entered(now))
     }
 }
 
