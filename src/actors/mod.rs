@@ -16,6 +16,8 @@
 
 pub(crate) mod breakdown;
 pub(crate) mod cache;
+#[cfg(test)]
+mod kameo_tests;
 pub(crate) mod pager;
 pub(crate) mod scheduler;
 pub(crate) mod sequence;
