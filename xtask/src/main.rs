@@ -29,6 +29,7 @@ mod clients;
 mod component;
 mod coverage;
 mod demo;
+mod deny;
 mod embedded;
 mod fuzz;
 mod model;
@@ -87,6 +88,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Count the lines and branches of the cores that tests reach
     Coverage(coverage::Arguments),
+    /// Check the licences, versions, sources and known faults of dependencies
+    Deny(deny::Arguments),
     /// Check whether the tests notice mistakes in the cores
     Mutants(mutants::Arguments),
     /// Run OpenAI's client, LangChain, schemathesis and streams that disconnect against the server
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Command::Soak(arguments) => soak::command(&arguments),
         Command::Fuzz(arguments) => fuzz::command(&arguments),
         Command::Coverage(arguments) => coverage::command(&arguments),
+        Command::Deny(arguments) => deny::command(&arguments),
         Command::Mutants(arguments) => mutants::command(&arguments),
         Command::Clients(arguments) => clients::command(&arguments),
         Command::ScaleOut => scale_out::command(),

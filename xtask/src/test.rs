@@ -42,6 +42,8 @@ const STAGES: &[Stage] = &[
         cargo: &["clippy", "--workspace", "--exclude", "motet-mlx", "--all-targets", "--", "-D", "warnings"] },
     Stage { name: "clippy, mlx and injection", quick: true, environment: &[],
         cargo: &["clippy", "--workspace", "--all-targets", "--features", "mlx,motet/tower,otel", "--", "-D", "warnings", "--cfg", "motet_injected"] },
+    Stage { name: "dependencies", quick: false, environment: &[],
+        cargo: &["run", "--package", "xtask", "--", "deny"] },
     // An embedder may leave text and grammars out, or grammars alone.
     Stage { name: "without text", quick: true, environment: &[],
         cargo: &["clippy", "--package", "motet", "--lib", "--no-default-features", "--", "-D", "warnings"] },

@@ -10,6 +10,7 @@
 //! each run, and built again when it is missing or damaged.
 
 mod bindings;
+mod cargo_deny;
 mod compiler;
 mod config;
 mod dependent;
@@ -42,6 +43,7 @@ use crate::cache::Cache;
 use crate::model::Model;
 use crate::{process, ui, workspace};
 
+pub(crate) use self::cargo_deny::cargo_deny;
 pub(crate) use self::llvm::Llvm;
 pub(crate) use self::mlxc::{LIBRARY, MLX_C_LICENSE, MLX_FOLDER, WHEELS};
 pub(crate) use self::pins::{GEMMA3_270M, GEMMA3_TERMS, QWEN25_CODER_1_5B, SMOLLM2, Wheel};

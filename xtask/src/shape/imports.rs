@@ -13,7 +13,7 @@ use super::source::{Source, Sources, is_test};
 #[rustfmt::skip] // a table
 const LAYERS: &[(&str, &[&str])] = &[
     ("motet-sync", &["injected", "primitives", "cancel", "credits", "gate", "heartbeat", "page_pool", "parking", "lease", "admission"]),
-    ("motet-core", &["random_cases", "ids", "lease", "protocol", "eviction", "config", "recovery", "snapshot", "cache", "pager", "scheduler"]),
+    ("motet-core", &["random_cases", "ids", "lease", "protocol", "eviction", "config", "recovery", "snapshot", "time", "cache", "pager", "scheduler"]),
     ("motet-testkit", &["transfer_queue", "copy_machine", "paper_device", "pager_harness", "cache_harness", "core_harness", "explorer"]),
     ("motet-weights", &["limits", "fields", "mapped", "formats", "tensor", "affine", "stored", "blueprint", "role", "names", "mxfp4", "mlx", "located", "plan", "locate", "skipped", "fingerprint", "read_ahead", "gguf", "huggingface", "settings", "family"]),
     ("motet-model", &["packer", "preconditions", "sampling", "span", "conformance", "oracle"]),
