@@ -93,8 +93,10 @@ pub mod cache {
     };
 }
 
-/// The trait that models implement, and the models that exist.
+/// The trait that models implement, the models that exist, and where to find their files.
 pub mod model {
+    #[cfg(feature = "text")]
+    pub use motet_find as find;
     #[cfg(feature = "mlx")]
     pub use motet_mlx as mlx;
     pub use motet_model::*;

@@ -29,7 +29,8 @@ pub fn text_of(files: &ModelFiles) -> Result<TextCodec, StartError> {
 impl crate::Engine {
     /// Sets up an engine for the model at `path`, on MLX: a GGUF file, or a Hugging
     /// Face folder with `config.json` and safetensors. Tokenizer and chat template
-    /// come with it.
+    /// come with it. [`model::find`](crate::model::find) finds models by name, where other
+    /// programs keep them.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), motet::error::StartError> {

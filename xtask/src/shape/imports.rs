@@ -16,6 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("motet-core", &["random_cases", "ids", "lease", "protocol", "eviction", "config", "recovery", "snapshot", "time", "cache", "pager", "scheduler"]),
     ("motet-testkit", &["transfer_queue", "copy_machine", "paper_device", "pager_harness", "cache_harness", "core_harness", "explorer"]),
     ("motet-weights", &["limits", "fields", "mapped", "formats", "tensor", "affine", "stored", "blueprint", "role", "names", "mxfp4", "mlx", "located", "plan", "locate", "skipped", "fingerprint", "read_ahead", "gguf", "huggingface", "settings", "family"]),
+    ("motet-find", &["progress", "error", "listing", "select", "name", "environment", "hub_cache", "hub", "ollama", "lm_studio"]),
     ("motet-model", &["packer", "preconditions", "sampling", "span", "conformance", "oracle"]),
     ("motet-kernels", &["simd", "scratch", "split", "pool", "products", "weights", "norm", "attend", "sample", "gated", "linear", "int8", "gates", "spans", "short_conv", "delta_net", "mamba2", "gated_norm", "experts"]),
     ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "grammar", "template", "answer", "codec", "restore_points"]),

@@ -1,0 +1,380 @@
+//! Requests to the hub, and which of their errors are worth another attempt.
+
+use std::io::{self, Read};
+use std::time::Duration;
+
+use ureq::http::{HeaderMap, Response, Uri, header};
+use ureq::{Agent, Body};
+
+use crate::{FindError, HubSettings, Progress};
+
+/// The hub's own downloads are redirected once or twice.
+const REDIRECTS_MAX: usize = 8;
+const RETRY_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Attempts that bring this many bytes do not count as failed: a long download over a bad line
+/// ends.
+const ARRIVED_BYTES_MIN: u64 = 1 << 20;
+/// The hub's header beside the status of an error.
+const ERROR_CODE: &str = "x-error-code";
+
+/// A client for one repository.
+pub(super) struct Client<'a> {
+    agent: Agent,
+    settings: &'a HubSettings,
+    repository: &'a str,
+}
+
+/// The answer to a request for a file or a listing. Its status is one of success.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    /// The digest and size of the file, as the hub itself says; not the server that it redirects
+    /// to.
+    pub(super) digest: Option<String>,
+    pub(super) size: Option<u64>,
+    /// The size of the file that the answer is of.
+    pub(super) whole: Option<u64>,
+    /// The first byte of the body within the file.
+    pub(super) start: u64,
+    pub(super) is_html: bool,
+    body: Body,
+}
+
+/// A failed attempt.
+pub(super) enum Failure {
+    /// It may succeed later.
+    Passing {
+        what: String,
+        /// The server's own advice.
+        wait: Option<Duration>,
+        /// Bytes that have arrived before.
+        arrived: u64,
+    },
+    Final(FindError),
+}
+
+impl From<FindError> for Failure {
+    fn from(error: FindError) -> Self {
+        Self::Final(error)
+    }
+}
+
+impl Failure {
+    pub(super) fn passing(what: impl ToString) -> Self {
+        Self::Passing {
+            what: what.to_string(),
+            wait: None,
+            arrived: 0,
+        }
+    }
+}
+
+impl<'a> Client<'a> {
+    pub(super) fn new(settings: &'a HubSettings, repository: &'a str) -> Self {
+        let timeout = Some(settings.timeout);
+        let config = Agent::config_builder()
+            .user_agent(concat!("motet/", env!("CARGO_PKG_VERSION")))
+            .http_status_as_error(false)
+            // Redirects are followed here: their headers name the digest, and the token stays
+            // with the hub.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_connect(timeout)
+            .timeout_send_request(timeout)
+            .timeout_recv_response(timeout)
+            .timeout_per_read(timeout)
+            .build();
+        Self {
+            agent: config.into(),
+            settings,
+            repository,
+        }
+    }
+
+    pub(super) fn endpoint(&self) -> &str {
+        &self.settings.endpoint
+    }
+
+    pub(super) fn repository(&self) -> &str {
+        self.repository
+    }
+
+    /// The hub's answer to `GET path`, with a range of bytes if there is one.
+    pub(super) fn get(
+        &self,
+        path: &str,
+        file: &str,
+        range: Option<&str>,
+    ) -> Result<Answer, Failure> {
+        let mut url = format!("{}{path}", self.endpoint());
+        let (mut digest, mut size) = (None, None);
+        for _ in 0..=REDIRECTS_MAX {
+            let response = self.send(&url, range)?;
+            if is_same_origin(self.endpoint(), &url) {
+                digest = linked_digest(response.headers()).or(digest);
+                size = number(response.headers(), "x-linked-size").or(size);
+            }
+            if !response.status().is_redirection() {
+                return self.answer(response, file, digest, size);
+            }
+            let location = text(response.headers(), header::LOCATION.as_str());
+            let next = location.and_then(|location| target(&url, location));
+            let Some(next) = next else {
+                return Err(self
+                    .wrong(file, "a redirect that leads nowhere", "an address")
+                    .into());
+            };
+            url = next;
+        }
+        let what = format!("more than {REDIRECTS_MAX} redirects");
+        Err(self.wrong(file, &what, "a file").into())
+    }
+
+    fn send(&self, url: &str, range: Option<&str>) -> Result<Response<Body>, Failure> {
+        let mut request = self.agent.get(url);
+        if let Some(range) = range {
+            request = request.header(header::RANGE, range);
+        }
+        // The file's bytes are wanted as they are stored.
+        request = request.header(header::ACCEPT_ENCODING, "identity");
+        let token = self.settings.token.as_ref();
+        if let Some(token) = token.filter(|_| is_same_origin(self.endpoint(), url)) {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.secret()));
+        }
+        request.call().map_err(|error| match error {
+            ureq::Error::Http(_) | ureq::Error::BadUri(_) => {
+                Failure::Final(self.wrong(self.repository, &error.to_string(), "a usable address"))
+            }
+            error => Failure::passing(error),
+        })
+    }
+
+    fn answer(
+        &self,
+        response: Response<Body>,
+        file: &str,
+        digest: Option<String>,
+        size: Option<u64>,
+    ) -> Result<Answer, Failure> {
+        let headers = response.headers();
+        let status = response.status().as_u16();
+        if !response.status().is_success() {
+            return Err(self.failure(status, headers, file));
+        }
+        let (start, whole) = match text(headers, header::CONTENT_RANGE.as_str()) {
+            Some(range) if status == 206 => content_range(range).unwrap_or_default(),
+            _ => (0, number(headers, header::CONTENT_LENGTH.as_str())),
+        };
+        let kind = text(headers, header::CONTENT_TYPE.as_str()).unwrap_or_default();
+        Ok(Answer {
+            status,
+            digest,
+            size,
+            whole,
+            start,
+            is_html: kind.starts_with("text/html"),
+            body: response.into_body(),
+        })
+    }
+
+    fn failure(&self, status: u16, headers: &HeaderMap, file: &str) -> Failure {
+        let endpoint = self.endpoint().to_owned();
+        let repository = self.repository.to_owned();
+        let code = text(headers, ERROR_CODE).unwrap_or_default();
+        let error = match (status, code) {
+            // The hub answers 401 for what does not exist, unless there is a token.
+            (_, "RepoNotFound" | "RevisionNotFound") => FindError::Unknown {
+                endpoint,
+                repository,
+            },
+            (401 | 403, _) => FindError::Denied {
+                endpoint,
+                repository,
+                status,
+                has_token: self.settings.token.is_some(),
+            },
+            (404, _) if file == repository => FindError::Unknown {
+                endpoint,
+                repository,
+            },
+            (408 | 416 | 429 | 500.., _) => {
+                let seconds = number(headers, header::RETRY_AFTER.as_str());
+                return Failure::Passing {
+                    what: format!("status {status}"),
+                    wait: seconds.map(Duration::from_secs),
+                    arrived: 0,
+                };
+            }
+            _ => self.wrong(file, &format!("status {status}"), "status 200"),
+        };
+        Failure::Final(error)
+    }
+
+    pub(super) fn wrong(&self, file: &str, what: &str, expected: &'static str) -> FindError {
+        FindError::Answer {
+            endpoint: self.endpoint().to_owned(),
+            file: file.to_owned(),
+            what: what.to_owned(),
+            expected,
+        }
+    }
+
+    /// Repeats attempts that may succeed later, within the settings' bounds.
+    pub(super) fn attempts<T>(
+        &self,
+        file: &str,
+        progress: &mut dyn FnMut(Progress<'_>),
+        mut attempt: impl FnMut(&mut dyn FnMut(Progress<'_>)) -> Result<T, Failure>,
+    ) -> Result<T, FindError> {
+        let (mut failed, mut all) = (0, 0);
+        loop {
+            let (what, advice, arrived) = match attempt(progress) {
+                Ok(done) => return Ok(done),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Passing {
+                    what,
+                    wait,
+                    arrived,
+                }) => (what, wait, arrived),
+            };
+            all += 1;
+            if arrived >= ARRIVED_BYTES_MIN {
+                failed = 0;
+            }
+            failed += 1;
+            if failed > self.settings.retries {
+                return Err(FindError::Unreachable {
+                    endpoint: self.endpoint().to_owned(),
+                    file: file.to_owned(),
+                    what,
+                    attempts: all,
+                });
+            }
+            let doubled = self
+                .settings
+                .retry_wait
+                .saturating_mul(1 << (failed - 1).min(16));
+            let wait = advice.unwrap_or(doubled).min(RETRY_WAIT_MAX);
+            let what = &what;
+            progress(Progress::Retrying { file, what, wait });
+            std::thread::sleep(wait);
+        }
+    }
+}
+
+impl Answer {
+    /// Reads the whole body, of at most `most` bytes.
+    pub(super) fn read(self, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let read = self.into_reader().take(most + 1).read_to_end(&mut bytes)?;
+        if read as u64 > most {
+            return Err(io::Error::other(format!("more than {most} bytes")));
+        }
+        Ok(bytes)
+    }
+
+    pub(super) fn into_reader(self) -> impl Read {
+        self.body.into_reader()
+    }
+}
+
+/// The digest of a file that is stored apart from its repository, or of the file itself.
+fn linked_digest(headers: &HeaderMap) -> Option<String> {
+    let tag = text(headers, "x-linked-etag").or_else(|| text(headers, header::ETAG.as_str()))?;
+    Some(tag.trim_start_matches("W/").trim_matches('"').to_owned())
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    text(headers, name)?.trim().parse().ok()
+}
+
+/// `bytes 100-199/1000` as the first byte and the length of the whole.
+fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
+    let (range, whole) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (start, _) = range.split_once('-')?;
+    Some((start.parse().ok()?, whole.parse().ok()))
+}
+
+/// The address that a redirect leads to. From https it leads to https only.
+fn target(from: &str, location: &str) -> Option<String> {
+    let from: Uri = from.parse().ok()?;
+    if location.starts_with('/') && !location.starts_with("//") {
+        return Some(format!(
+            "{}://{}{location}",
+            from.scheme_str()?,
+            from.authority()?
+        ));
+    }
+    let to: Uri = location.parse().ok()?;
+    match (from.scheme_str()?, to.scheme_str()?) {
+        ("http" | "https", "https") | ("http", "http") => Some(location.to_owned()),
+        _ => None,
+    }
+}
+
+fn is_same_origin(one: &str, other: &str) -> bool {
+    let origin = |url: &str| {
+        let url: Uri = url.parse().ok()?;
+        Some((url.scheme()?.clone(), url.authority()?.clone()))
+    };
+    matches!((origin(one), origin(other)), (Some(one), Some(other)) if one == other)
+}
+
+/// A path in a URL: everything but letters, digits and a few signs becomes `%XX`.
+pub(super) fn encoded(path: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
+    let encode = |byte: u8| {
+        if is_plain(byte) {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
+    };
+    path.bytes().map(encode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_lead_to_addresses_as_safe_as_before() {
+        let check = |from: &str, location: &str, expected: Option<&str>| {
+            assert_eq!(
+                target(from, location).as_deref(),
+                expected,
+                "{from} {location}"
+            );
+        };
+        check("https://h/a/b?c", "/d?e", Some("https://h/d?e"));
+        check("https://h/a", "https://cdn/x", Some("https://cdn/x"));
+        check("https://h/a", "http://cdn/x", None);
+        check(
+            "http://127.0.0.1:1/a",
+            "http://127.0.0.1:2/x",
+            Some("http://127.0.0.1:2/x"),
+        );
+        check("http://h/a", "file:///etc/passwd", None);
+        check("http://h/a", "//cdn/x", None);
+        check("http://h/a", "x", None);
+    }
+
+    #[test]
+    fn origins_differ_by_scheme_host_and_port() {
+        assert!(is_same_origin("https://h", "https://h/a/b"));
+        for other in ["http://h/a", "https://h:1/a", "https://h.evil/a", "h"] {
+            assert!(!is_same_origin("https://h", other), "{other}");
+        }
+    }
+
+    #[test]
+    fn ranges_and_paths_are_written_as_servers_do() {
+        assert_eq!(content_range("bytes 5-9/10"), Some((5, Some(10))));
+        assert_eq!(content_range("bytes 5-9/*"), Some((5, None)));
+        assert_eq!(content_range("bytes */10"), None);
+        assert_eq!(encoded("a b/ü?#%.gguf"), "a%20b/%C3%BC%3F%23%25.gguf");
+    }
+}

@@ -1,0 +1,89 @@
+//! The listing of a repository.
+
+use serde_json::Value;
+
+use super::client::{Client, Failure};
+use super::digest;
+use crate::hub_cache::is_digest;
+use crate::{FindError, Progress};
+
+/// Repositories of a thousand files have a listing of half a megabyte.
+const LISTING_BYTES_MAX: u64 = 32 << 20;
+const EXPECTED: &str = "the listing of a repository, in JSON";
+
+/// The files of a repository at one commit.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub(super) commit: String,
+    pub(super) files: Vec<Listed>,
+}
+
+/// A file of a repository.
+#[derive(Debug)]
+pub(super) struct Listed {
+    pub(super) name: String,
+    /// Both if the hub lists them.
+    pub(super) digest: Option<String>,
+    pub(super) size: Option<u64>,
+}
+
+impl Listing {
+    /// The names of the files, sorted.
+    pub(super) fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.files.iter().map(|file| file.name.clone()).collect();
+        names.sort();
+        names
+    }
+}
+
+pub(super) fn list(
+    client: &Client<'_>,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Listing, FindError> {
+    let repository = client.repository();
+    progress(Progress::Listing {
+        repository,
+        endpoint: client.endpoint(),
+    });
+    let path = format!("/api/models/{repository}/revision/main?blobs=true");
+    client.attempts(repository, progress, |_| {
+        let answer = client.get(&path, repository, None)?;
+        if answer.is_html {
+            return Err(client.wrong(repository, "a page of HTML", EXPECTED).into());
+        }
+        let bytes = answer.read(LISTING_BYTES_MAX).map_err(Failure::passing)?;
+        let wrong = |what: &str| Failure::Final(client.wrong(repository, what, EXPECTED));
+        let json: Value = match serde_json::from_slice(&bytes) {
+            Ok(json) => json,
+            Err(error) if error.is_eof() => return Err(Failure::passing("the answer is cut off")),
+            Err(error) => return Err(wrong(&error.to_string())),
+        };
+        listing(&json).map_err(wrong)
+    })
+}
+
+fn listing(json: &Value) -> Result<Listing, &'static str> {
+    let commit = json["sha"].as_str().filter(|sha| is_digest(sha));
+    let commit = commit.ok_or("no commit in `sha`")?;
+    let files = json["siblings"]
+        .as_array()
+        .ok_or("no files in `siblings`")?;
+    let file = |file: &Value| {
+        let lfs = &file["lfs"];
+        let digest = lfs["sha256"].as_str().or(file["blobId"].as_str());
+        // The blob of a file that is stored apart is a pointer to it.
+        let digest = digest.filter(|_| lfs.is_null() || lfs["sha256"].is_string());
+        Some(Listed {
+            name: file["rfilename"].as_str()?.to_owned(),
+            digest: digest
+                .filter(|digest| digest::is_known(digest))
+                .map(str::to_owned),
+            size: lfs["size"].as_u64().or(file["size"].as_u64()),
+        })
+    };
+    let files: Option<Vec<Listed>> = files.iter().map(file).collect();
+    Ok(Listing {
+        commit: commit.to_owned(),
+        files: files.ok_or("a file without `rfilename`")?,
+    })
+}
