@@ -7,6 +7,7 @@ mod configuration;
 #[cfg(feature = "mlx")]
 mod deterministic;
 mod ending;
+mod find;
 mod forks;
 mod grammar;
 mod handles;
@@ -39,8 +40,9 @@ const GUIDE: &str = include_str!("../../docs/embedding.md");
 const SHOWN_UP_TO: &str = "\n// The guide shows what stands above.\n";
 
 /// In the order of the guide.
-const BLOCKS: [(&str, &str); 21] = [
+const BLOCKS: [(&str, &str); 22] = [
     ("ten_lines.rs", include_str!("ten_lines.rs")),
+    ("find.rs", include_str!("find.rs")),
     ("oracle.rs", include_str!("oracle.rs")),
     ("configuration.rs", include_str!("configuration.rs")),
     ("streams.rs", include_str!("streams.rs")),

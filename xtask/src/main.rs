@@ -15,6 +15,7 @@
 //! | `uninjected.rs` | a build of the library without anything that only tests need |
 //! | `parity.rs` | the table of docs/models.md |
 //! | `page.rs` | the server's page in a real browser |
+//! | `serve.rs`, `fetch.rs` | from a fresh checkout to a running server; the models that packages carry |
 //! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands composed of set-up and cargo |
 //! | `cache.rs` | the per-user folder of everything that set-up prepares, and its lock |
 //! | `packages.rs` | Python packages, in the cache |
@@ -31,6 +32,7 @@ mod coverage;
 mod demo;
 mod deny;
 mod embedded;
+mod fetch;
 mod fuzz;
 mod model;
 mod mutants;
@@ -39,6 +41,7 @@ mod page;
 mod parity;
 mod process;
 mod scale_out;
+mod serve;
 mod setup;
 mod shape;
 mod simulate;
@@ -66,6 +69,10 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Set up, build the server, find the model or download it, and serve it
+    Serve(serve::Arguments),
+    /// List the models that need no account, or fetch some and print their paths
+    Fetch(fetch::Arguments),
     /// Make `cargo build --features mlx` work on this machine
     Setup(setup::Arguments),
     /// Copy a program and the libraries that it needs into a folder that can be shipped
@@ -109,6 +116,8 @@ fn main() -> ExitCode {
         return ended;
     }
     let result = match Arguments::parse().command {
+        Command::Serve(arguments) => serve::command(&arguments),
+        Command::Fetch(arguments) => fetch::command(&arguments),
         Command::Setup(arguments) => setup::command(&arguments),
         Command::Bundle(arguments) => bundle::command(&arguments),
         Command::Embedded(arguments) => embedded::command(&arguments),

@@ -16,6 +16,21 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Runs the command in the place of this process: it gets its signals, and its exit status is this
+/// one's. Returns only if it cannot be started.
+#[cfg(unix)]
+pub(crate) fn replace(command: &mut Command) -> Result<()> {
+    use std::os::unix::process::CommandExt;
+    let error = command.exec();
+    Err(not_started(command, &error))
+}
+
+/// Runs the command; other systems cannot run it in the place of this process.
+#[cfg(not(unix))]
+pub(crate) fn replace(command: &mut Command) -> Result<()> {
+    run(command)
+}
+
 /// Runs the command and returns what it wrote to standard output.
 pub(crate) fn capture(command: &mut Command) -> Result<String> {
     let output = output(command)?;

@@ -21,13 +21,14 @@ use crate::mix::{Kind, Mix};
 #[derive(Debug, Parser)]
 #[command(name = "load_generator", max_term_width = 80)]
 pub(crate) struct Arguments {
-    /// A GGUF file or a Hugging Face folder
+    /// A GGUF file or a Hugging Face folder, or where to find one
     ///
-    /// The default is the environment's MOTET_MODEL, or else
+    /// hf:ORG/NAME[:FILE], ollama:NAME[:TAG] and lmstudio:PUBLISHER/NAME[:FILE] are looked up
+    /// and, from Hugging Face, downloaded. The default is the environment's MOTET_MODEL, or else
     /// smollm2-135m-instruct.gguf in MOTET_MODEL_DIR, where
     /// `cargo xtask setup --model smollm2-135m-instruct` puts it.
-    #[arg(long, value_name = "PATH", conflicts_with = "oracle")]
-    pub(crate) model: Option<PathBuf>,
+    #[arg(long, value_name = "MODEL", conflicts_with = "oracle")]
+    pub(crate) model: Option<String>,
 
     /// Run on a simulated device: for machines without MLX
     ///

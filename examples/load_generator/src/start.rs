@@ -1,11 +1,11 @@
 //! The engine: a model on MLX, or the oracle.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 #[cfg(feature = "mlx")]
 use anyhow::Context;
 use anyhow::Result;
+use indicatif::ProgressBar;
 use motet::Engine;
 use motet::config::EngineConfig;
 use motet::model::ModelError;
@@ -42,7 +42,7 @@ pub(crate) async fn engine(arguments: &Arguments, progress: &Progress) -> Result
     let engine = if arguments.oracle {
         oracle(config, ORACLE_COST).await?
     } else {
-        model(arguments.model.as_deref(), config).await?
+        model(arguments.model.as_deref(), config, &loading).await?
     };
     loading.finish_and_clear();
     Ok(Started {
@@ -68,8 +68,10 @@ pub(crate) async fn oracle(config: EngineConfig, cost: StepCost) -> Result<Engin
 }
 
 #[cfg(feature = "mlx")]
-async fn model(named: Option<&Path>, config: EngineConfig) -> Result<Engine> {
-    let path = crate::model_path::find(named, |name| std::env::var_os(name))?;
+async fn model(named: Option<&str>, config: EngineConfig, loading: &ProgressBar) -> Result<Engine> {
+    // Nothing else runs yet, so that a download may block.
+    let show = |line| loading.set_message(line);
+    let path = crate::model_path::find(named, |name| std::env::var_os(name), show)?;
     let loaded = async { Engine::open(&path)?.config(config).start().await };
     loaded
         .await
@@ -77,7 +79,7 @@ async fn model(named: Option<&Path>, config: EngineConfig) -> Result<Engine> {
 }
 
 #[cfg(not(feature = "mlx"))]
-async fn model(_: Option<&Path>, _: EngineConfig) -> Result<Engine> {
+async fn model(_: Option<&str>, _: EngineConfig, _: &ProgressBar) -> Result<Engine> {
     anyhow::bail!(
         "this program was built without MLX and cannot run a model.\n\
          Set MLX up and build with it:\n  \

@@ -21,6 +21,7 @@ use crate::body::BodyReceiver;
 use crate::error::ApiError;
 use crate::keys::Keys;
 use crate::log::RequestLog;
+use crate::model_names::ModelNames;
 use crate::openai::responses::store::ResponseStore;
 use crate::openai::responses::{create, stored};
 use crate::page::{self, Watchers};
@@ -35,8 +36,10 @@ const REQUEST_ID_BYTES_MAX: usize = 64;
 #[derive(Debug)]
 pub struct App {
     pub(crate) engine: Engine,
-    /// The model's name in the API.
+    /// The model's name in answers.
     pub(crate) model: String,
+    /// Its names in requests.
+    pub(crate) model_names: ModelNames,
     /// How the model writes calls and reasoning; `None` without a tokenizer.
     pub(crate) format: Option<AnswerFormat>,
     pub(crate) keys: Keys,
@@ -64,13 +67,14 @@ pub struct App {
 impl App {
     /// Creates the server's state from its parts.
     #[must_use]
-    pub fn new(engine: Engine, model: String, keys: Keys, conduct: Conduct) -> Self {
+    pub fn new(engine: Engine, model_names: ModelNames, keys: Keys, conduct: Conduct) -> Self {
         let known = conduct.page_names.then(|| keys.names());
         let names = known.into_iter().flatten();
         let format = engine.text().map(TextCodec::answer_format);
         Self {
             engine,
-            model,
+            model: model_names.first().to_owned(),
+            model_names,
             format,
             watchers: Watchers::new(),
             activity: Arc::default(),

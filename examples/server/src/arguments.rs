@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use motet::config::{
     AdmissionConfig, CacheConfig, ChunkingConfig, DiskConfig, EngineConfig, SchedulerConfig,
     TextConfig,
@@ -13,9 +13,11 @@ use motet::config::{
 use motet::grammar::GrammarLimits;
 #[cfg(feature = "mlx")]
 use motet::model::CacheKind;
+use motet::model::find::ModelName;
 
 use crate::class::Class;
 use crate::keys::Keys;
+use crate::model_names::ModelNames;
 use crate::site::{Host, Origin};
 pub use crate::store_settings::StoreSettings;
 
@@ -30,10 +32,14 @@ const SECONDS_MAX: u64 = 100 * 365 * 24 * 3600;
 #[derive(Debug, Parser)]
 #[command(name = "motet-server", version, max_term_width = 80)]
 pub struct Arguments {
-    /// A GGUF file or a Hugging Face folder
-    #[arg(long, value_name = "PATH", env = "MOTET_MODEL")]
+    /// A GGUF file or a Hugging Face folder, or where to find one
+    ///
+    /// hf:ORG/NAME is a repository of Hugging Face's hub, in its cache or downloaded there;
+    /// hf:ORG/NAME:FILE or hf:ORG/NAME:Q4_K_M is one of its GGUF files. ollama:NAME[:TAG] and
+    /// lmstudio:PUBLISHER/NAME[:FILE] are models that these programs have.
+    #[arg(long, value_name = "MODEL", env = "MOTET_MODEL")]
     #[arg(required_unless_present = "oracle")]
-    pub model: Option<PathBuf>,
+    pub model: Option<String>,
 
     /// Serve a simulated model: for machines without MLX, and to try clients
     ///
@@ -61,9 +67,22 @@ pub struct Arguments {
     #[arg(long, value_name = "TYPE", value_enum, conflicts_with = "oracle")]
     pub cache_dtype: Option<CacheDtype>,
 
-    /// The model's name in the API; the default is its file's name
+    /// The model's name in the API; the default is its file's or repository's name
+    ///
+    /// May be given several times: the model has all of these names, and answers carry the first.
     #[arg(long, value_name = "NAME")]
-    pub name: Option<String>,
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub name: Vec<String>,
+
+    /// Serve requests for any model with this one: for clients with a name built in
+    ///
+    /// Answers carry the model's own name.
+    #[arg(long)]
+    pub any_name: bool,
+
+    /// Form of the log; `text` also prints an example of a request once the server is ready
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = LogForm::Json)]
+    pub log_form: LogForm,
 
     /// The port to listen at; 0 chooses a free one
     #[arg(
@@ -97,7 +116,7 @@ pub struct Arguments {
 }
 
 /// Types in which keys and values can be cached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CacheDtype {
     /// Single precision
     F32,
@@ -400,6 +419,15 @@ pub struct FleetSettings {
     pub kv_events_block_size: usize,
 }
 
+/// Form of the log, on standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogForm {
+    /// A JSON object a line: for programs.
+    Json,
+    /// For people.
+    Text,
+}
+
 #[cfg(feature = "mlx")]
 impl CacheDtype {
     /// The engine's name for the type.
@@ -446,13 +474,17 @@ impl Arguments {
         config
     }
 
-    /// The model's name in the API.
+    /// The model's names in the API.
     #[must_use]
-    pub fn model_name(&self) -> String {
-        let file = self.model.as_deref().and_then(|path| path.file_stem());
-        let file = file.map(|name| name.to_string_lossy().into_owned());
-        let named = self.name.clone().or(file);
-        named.unwrap_or_else(|| "oracle".to_owned())
+    pub fn model_names(&self) -> ModelNames {
+        ModelNames::new(&self.name, self.any_name, || {
+            let model = self.model.as_deref().map(str::parse::<ModelName>);
+            match model {
+                // A name that cannot be parsed is an error of the start.
+                Some(Ok(model)) => model.short(),
+                Some(Err(_)) | None => "oracle".to_owned(),
+            }
+        })
     }
 }
 
@@ -467,14 +499,14 @@ mod tests {
         Arguments::command().debug_assert();
         let parse = |words: &str| Arguments::try_parse_from(words.split_whitespace());
         let arguments = parse("server --model models/small.gguf --host-mib 1").expect("whole");
-        assert_eq!(arguments.model_name(), "small");
+        assert_eq!(arguments.model_names(), "small".into());
         assert!(arguments.conduct.is_local());
         assert_eq!(arguments.conduct.class_max, Class::Normal);
         let config = arguments.engine_config();
         assert_eq!(config.validate(), Ok(()));
         assert_eq!(config.pager.host_bytes_max, 1 << 20);
         let oracle = parse("server --oracle --sequences-max 1000").expect("whole");
-        assert_eq!(oracle.model_name(), "oracle");
+        assert_eq!(oracle.model_names(), "oracle".into());
         assert_eq!(oracle.engine_config().validate(), Ok(()));
         assert_eq!(
             oracle.engine_config().grammar,

@@ -10,6 +10,7 @@
 //! | `app.rs` | routes, and the layers that every request passes: its id, its limits, its log line |
 //! | `activity.rs` | the parts of running answers, for the page |
 //! | `access.rs`, `site.rs` | checks of hosts and origins, and access for the operator |
+//! | `model_names.rs` | the names of the one model |
 //! | `keys.rs`, `class.rs` | API keys, with limits on concurrent requests and priority class |
 //! | `body/` | bodies, received within a bound and read into structs |
 //! | `conversation/` | the one core behind the API's faces: what they ask of the model, and its answers |
@@ -25,7 +26,8 @@
 //! | `fleet/` | the interface to routers: KV events, and metrics under vLLM's names |
 //! | `recorder.rs` | the recorder of the engine's metrics, for Prometheus |
 //! | `connections.rs`, `addresses.rs` | the socket's connections, each with its limits |
-//! | `serve.rs` | start and graceful shutdown |
+//! | `start.rs` | the engine: a model that is found and loaded, or the oracle |
+//! | `serve.rs`, `welcome.rs` | start and graceful shutdown; what a terminal shows once it serves |
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // of times: a setting may be u64::MAX
 
@@ -44,6 +46,7 @@ pub mod fleet;
 mod generate;
 pub mod keys;
 mod log;
+pub mod model_names;
 mod openai;
 mod openapi;
 mod page;
@@ -55,3 +58,4 @@ mod state;
 mod store_settings;
 mod tokens;
 pub mod trace;
+mod welcome;

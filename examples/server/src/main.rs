@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Parser;
-use motet_server::arguments::Arguments;
+use motet_server::arguments::{Arguments, LogForm};
 use motet_server::serve;
 use tracing_subscriber::EnvFilter;
 
@@ -11,11 +11,12 @@ async fn main() -> Result<()> {
     let arguments = Arguments::parse();
     // RUST_LOG sets the log filter; the default is `info`.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+        .with_writer(std::io::stderr);
+    match arguments.log_form {
+        LogForm::Json => log.json().flatten_event(true).init(),
+        LogForm::Text => log.with_target(false).init(),
+    }
     serve::run(&arguments).await
 }

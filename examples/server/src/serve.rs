@@ -10,11 +10,11 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::app::App;
-use crate::arguments::{Arguments, Conduct};
+use crate::arguments::{Arguments, Conduct, LogForm};
 use crate::connections::Connections;
 use crate::fleet::kv_events::KvEvents;
 use crate::keys::Keys;
-use crate::{recorder, start};
+use crate::{recorder, start, welcome};
 
 /// Starts the engine and serves it until the process gets SIGTERM or SIGINT.
 ///
@@ -37,7 +37,7 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
     let device_memory = engine.device_budget();
     let app = App::new(
         engine,
-        arguments.model_name(),
+        arguments.model_names(),
         keys,
         arguments.conduct.clone(),
     );
@@ -68,10 +68,13 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
     let address = listener.local_addr().context("the socket has no address")?;
     tracing::info!(
         %address,
-        model = arguments.model_name(),
+        model = app.model,
         device_memory = %device_memory,
         "serving"
     );
+    if arguments.log_form == LogForm::Text {
+        println!("\n{}\n", welcome::text(&app, address));
+    }
     serve(app, listener, shutdown_signal()).await?;
     #[cfg(feature = "otel")]
     if let Some(provider) = traces {

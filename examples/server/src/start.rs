@@ -1,11 +1,16 @@
 //! The engine: a model on MLX, or the oracle.
 
-use std::path::Path;
+#[cfg(feature = "mlx")]
+use std::path::PathBuf;
+#[cfg(feature = "mlx")]
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use motet::Engine;
 use motet::config::EngineConfig;
 use motet::model::ModelError;
+#[cfg(feature = "mlx")]
+use motet::model::find::{Finder, ProgressLines};
 #[cfg(feature = "mlx")]
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxOptions};
 use motet::model::oracle::{Oracle, OracleConfig};
@@ -33,13 +38,14 @@ const ORACLE_TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}{
 pub async fn engine(arguments: &Arguments) -> Result<Engine> {
     let config = arguments.engine_config();
     match &arguments.model {
-        Some(path) => model(path, arguments, config).await,
+        Some(name) => model(name, arguments, config).await,
         None => oracle(config).await,
     }
 }
 
 #[cfg(feature = "mlx")]
-async fn model(path: &Path, arguments: &Arguments, config: EngineConfig) -> Result<Engine> {
+async fn model(name: &str, arguments: &Arguments, config: EngineConfig) -> Result<Engine> {
+    let path = found(name.to_owned()).await?;
     let Arguments {
         deterministic,
         exact,
@@ -52,21 +58,39 @@ async fn model(path: &Path, arguments: &Arguments, config: EngineConfig) -> Resu
         cache_dtype: arguments.cache_dtype.map(CacheDtype::kind),
         ..MlxOptions::default()
     };
+    tracing::info!("loading {}", path.display());
+    let started_at = Instant::now();
     let started = async {
-        let engine = Engine::open_with(path, options)?;
+        let engine = Engine::open_with(&path, options)?;
         engine.config(config).start().await
     };
-    let started = started.await;
-    started.with_context(|| format!("cannot serve {}", path.display()))
+    let engine = started.await;
+    let engine = engine.with_context(|| format!("cannot serve {}", path.display()))?;
+    let seconds = started_at.elapsed().as_secs_f64();
+    tracing::info!("the model is loaded, in {seconds:.1} s");
+    Ok(engine)
+}
+
+/// The path of the model, which is downloaded if it has to be. Logs how far that is.
+#[cfg(feature = "mlx")]
+async fn found(name: String) -> Result<PathBuf> {
+    let find = move || {
+        let mut lines = ProgressLines::default();
+        Finder::from_environment().find(&name, |progress| {
+            if let Some(line) = lines.line(&progress) {
+                tracing::info!("{line}");
+            }
+        })
+    };
+    Ok(tokio::task::spawn_blocking(find).await??)
 }
 
 #[cfg(not(feature = "mlx"))]
-async fn model(_: &Path, _: &Arguments, _: EngineConfig) -> Result<Engine> {
+async fn model(_: &str, _: &Arguments, _: EngineConfig) -> Result<Engine> {
     anyhow::bail!(
         "this server was built without MLX and cannot run a model.\n\
-         Set MLX up and build with it:\n  \
-           cargo xtask setup\n  \
-           cargo run --release --package motet-server --features mlx -- --model PATH\n\
+         Set MLX up, build with it and serve the model:\n  \
+           cargo xtask serve --model MODEL\n\
          or serve a simulated model with --oracle"
     )
 }

@@ -15,13 +15,12 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::{access, fleet};
 
-/// The answer of `/v1/models`.
+/// The answer of `/v1/models`: the one model under each of its names.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Models {
     #[schemars(extend("const" = "list"))]
     object: &'static str,
-    #[schemars(with = "Vec<Model>")]
-    data: [Model; 1],
+    data: Vec<Model>,
 }
 
 /// A model.
@@ -71,9 +70,10 @@ pub(crate) enum StateName {
 
 /// `GET /v1/models`.
 pub(crate) async fn models(State(app): State<Arc<App>>) -> Json<Models> {
+    let names = app.model_names.listed();
     Json(Models {
         object: "list",
-        data: [description(&app)],
+        data: names.map(|name| description(&app, name)).collect(),
     })
 }
 
@@ -84,16 +84,14 @@ pub(crate) async fn model(
 ) -> Result<Json<Model>, ApiError> {
     let Path(named) = named
         .map_err(|rejected| ApiError::request(StatusCode::BAD_REQUEST, rejected.body_text()))?;
-    if named == app.model {
-        Ok(Json(description(&app)))
-    } else {
-        Err(ApiError::model_not_found(&named))
-    }
+    app.model_names.check(Some(&named))?;
+    Ok(Json(description(&app, &named)))
 }
 
-fn description(app: &App) -> Model {
+/// The one model under that name.
+fn description(app: &App, name: &str) -> Model {
     Model {
-        id: app.model.clone(),
+        id: name.to_owned(),
         object: "model",
         created: app.created,
         owned_by: "motet",

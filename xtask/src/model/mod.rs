@@ -20,13 +20,13 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::cache::Cache;
-use crate::setup;
+use crate::{setup, ui};
 
 /// A model that can be fetched without an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Model {
     /// SmolLM2-135M-Instruct, Q4_1, 98 MB, Apache-2.0
-    #[value(name = "smollm2-135m-instruct")]
+    #[value(name = "smollm2-135m-instruct", alias = "smollm2-135m")]
     SmolLm2,
     /// Gemma 3 270M (the base model), Q4_K_M, 253 MB, Gemma Terms of Use
     #[value(name = "gemma3-270m")]
@@ -37,6 +37,24 @@ pub(crate) enum Model {
 }
 
 impl Model {
+    /// The model of that name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        <Self as clap::ValueEnum>::from_str(name, true).ok()
+    }
+
+    /// Its name, and what it is: size, license and where it was published.
+    pub(crate) fn description(self) -> (&'static str, String) {
+        let source = self.source();
+        let size = ui::shown_bytes(source.bytes);
+        let (license, origin) = (source.license.name, source.origin);
+        (source.name, format!("{size}, {license}; {origin}"))
+    }
+
+    /// Path of the model's file, which may not be there.
+    pub(crate) fn file(self, cache: &Cache) -> PathBuf {
+        join::file(cache, &self.source())
+    }
+
     /// Path of the model's file, which is fetched unless the cache has it undamaged.
     ///
     /// # Errors

@@ -168,9 +168,7 @@ impl Turn {
         app: &App,
         request: Request,
     ) -> Result<ConversationRequest, ApiError> {
-        if let Some(named) = self.model.as_ref().filter(|named| **named != app.model) {
-            return Err(ApiError::model_not_found(named));
-        }
+        app.model_names.check(self.model.as_deref())?;
         let messages = self.messages.unwrap_or_default();
         if messages.is_empty() {
             let message = "`messages` is empty or missing; expected at least one";

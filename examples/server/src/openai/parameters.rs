@@ -218,9 +218,7 @@ impl Parameters {
     ) -> Result<Request, ApiError> {
         // Each prompt of the request has a copy of these fields.
         self.check_lengths()?;
-        if let Some(named) = self.model.as_ref().filter(|named| **named != app.model) {
-            return Err(ApiError::model_not_found(named));
-        }
+        app.model_names.check(self.model.as_deref())?;
         let requested = self.max_completion_tokens.or(self.max_tokens);
         let mut request =
             Request::new(prompt).output_tokens_max(requested.unwrap_or(output_tokens_max));

@@ -15,6 +15,7 @@ use crate::anthropic::events::MessageEvent;
 use crate::app::App;
 use crate::body::fields::Fields;
 use crate::error::ErrorBody;
+use crate::model_names::ModelNames;
 use crate::openai::answer::{Completion, CompletionPart};
 use crate::openai::chat::{ChatRequest, ChatShape, Conversation};
 use crate::openai::embeddings::{EmbeddingRequest, Embeddings};
@@ -160,7 +161,7 @@ fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
     let model = app.engine.model();
     schemas["Token"]["maximum"] = json!(model.vocab_size - 1);
     let embedding = &mut schemas["EmbeddingRequest"]["properties"];
-    embedding["model"]["enum"] = json!([app.model, null]);
+    set_names(&mut embedding["model"], &app.model_names);
     embedding["dimensions"]["maximum"] = json!(model.hidden_size);
     for tokens in ["max_tokens", "max_completion_tokens"] {
         let tokens = &mut schemas["TextRequest"]["properties"][tokens];
@@ -176,7 +177,7 @@ fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
         "CountTokens",
     ];
     for body in with_model {
-        schemas[body]["properties"]["model"]["enum"] = json!([app.model, null]);
+        set_names(&mut schemas[body]["properties"]["model"], &app.model_names);
     }
     for body in ["ChatRequest", "TextRequest"] {
         let properties = &mut schemas[body]["properties"];
@@ -191,6 +192,15 @@ fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
             app.conduct.class_max
         );
         describe_further(&mut properties["priority"], &of_class);
+    }
+}
+
+/// A request names the model, or leaves the name out.
+fn set_names(schema: &mut Value, names: &ModelNames) {
+    if !names.is_any() {
+        let mut listed: Vec<Option<&str>> = names.listed().map(Some).collect();
+        listed.push(None);
+        schema["enum"] = json!(listed);
     }
 }
 

@@ -9,6 +9,7 @@ mod api;
 mod description;
 mod forced_calls;
 mod messages;
+mod model_names;
 mod page;
 mod responses;
 mod responses_store;

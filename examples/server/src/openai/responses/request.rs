@@ -270,10 +270,7 @@ impl AnswerFields {
                 return Err(ApiError::field(field, message));
             }
         }
-        match &self.model {
-            Some(named) if *named != app.model => Err(ApiError::model_not_found(named)),
-            _ => Ok(()),
-        }
+        app.model_names.check(self.model.as_deref())
     }
 
     /// The engine's request, without a prompt.
