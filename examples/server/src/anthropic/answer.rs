@@ -3,9 +3,10 @@
 use motet::request::Usage;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::input::input_of;
 use crate::app::App;
 use crate::body::json::Json;
 use crate::conversation::{AnswerEnd, AnswerItem, Answers, written_tokens};
@@ -45,6 +46,7 @@ pub(crate) enum ContentBlock {
     ToolUse {
         id: String,
         name: String,
+        /// Of a call that is cut off or malformed, the members that are complete
         #[schemars(extend("type" = "object"))]
         input: Json,
         caller: Caller,
@@ -180,9 +182,7 @@ pub(super) async fn whole(
     let answers_and_end = answers.whole().await?;
     let mut message = MessageBody::new(app, answers.usage().into());
     for answer in answers_and_end {
-        message
-            .content
-            .extend(answer.items.into_iter().filter_map(block));
+        message.content.extend(answer.items.into_iter().map(block));
         if let Some(end) = answer.end {
             message.stop = Stop::new(end, stop_strings);
         }
@@ -190,31 +190,27 @@ pub(super) async fn whole(
     Ok(message)
 }
 
-/// The block of a part of an answer. A call that was cut off has none: its input is no JSON.
-fn block(item: AnswerItem) -> Option<ContentBlock> {
+/// The block of a part of an answer.
+fn block(item: AnswerItem) -> ContentBlock {
     match item {
-        AnswerItem::Text(text) => Some(ContentBlock::Text {
+        AnswerItem::Text(text) => ContentBlock::Text {
             text,
             citations: (),
-        }),
-        AnswerItem::Reasoning(thinking) => Some(ContentBlock::Thinking {
+        },
+        AnswerItem::Reasoning(thinking) => ContentBlock::Thinking {
             signature: signature(Sha256::new_with_prefix(&thinking)),
             thinking,
-        }),
+        },
         AnswerItem::Call {
             id,
             name,
             arguments,
-        } => {
-            let input: Map<String, Value> = serde_json::from_str(&arguments).ok()?;
-            let input = Json(Value::Object(input));
-            Some(ContentBlock::ToolUse {
-                id,
-                name,
-                input,
-                caller: Caller::Direct {},
-            })
-        }
+        } => ContentBlock::ToolUse {
+            id,
+            name,
+            input: Json(Value::Object(input_of(&arguments))),
+            caller: Caller::Direct {},
+        },
     }
 }
 
@@ -227,17 +223,6 @@ pub(super) fn signature(digest: Sha256) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cut_off_call_has_no_block() {
-        let call = |arguments: &str| AnswerItem::Call {
-            id: "a".into(),
-            name: "clock".into(),
-            arguments: arguments.into(),
-        };
-        assert!(block(call(r#"{"zone": 2}"#)).is_some());
-        assert!(block(call(r#"{"zone": "#)).is_none());
-    }
 
     #[test]
     fn stop_sequence_is_known_if_it_is_the_only_one() {

@@ -6,6 +6,7 @@
 //! | `blocks.rs` | content blocks, in the form of templates |
 //! | `tools.rs` | tools, and how they may be called |
 //! | `answer.rs` | whole messages |
+//! | `input.rs` | the input of a call, which may be cut off |
 //! | `events.rs` | the events of a streamed message |
 //! | `stream.rs` | the stream of events: which follows which |
 //! | `errors.rs` | the API's shape of errors |
@@ -15,6 +16,7 @@ mod blocks;
 pub(crate) mod body;
 pub(crate) mod errors;
 pub(crate) mod events;
+mod input;
 mod stream;
 mod tools;
 

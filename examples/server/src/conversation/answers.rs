@@ -68,7 +68,7 @@ pub(crate) enum AnswerEnd {
     StopString,
     /// It has as many tokens as it may have.
     Length,
-    /// It has calls, and their results are needed.
+    /// It has a complete call, whose result is needed.
     Calls,
 }
 
@@ -90,7 +90,8 @@ struct Reader {
     parser: Option<AnswerParser>,
     /// Whether the answer may have more than one call.
     is_parallel: bool,
-    has_calls: bool,
+    /// Whether the answer has a complete call. One that is cut off or malformed asks for nothing.
+    has_complete_call: bool,
     /// Whether the answer has the one call that it may have: the rest is left out.
     is_complete: bool,
     /// Log probabilities of tokens whose text the parser holds back.
@@ -110,7 +111,7 @@ impl Answers {
         let readers = (0..output_streams.count()).map(|_| Reader {
             parser: parser(),
             is_parallel,
-            has_calls: false,
+            has_complete_call: false,
             is_complete: false,
             logprobs: Vec::new(),
             observed: None,
@@ -258,16 +259,14 @@ impl Reader {
         match part {
             AnswerPart::Reasoning(text) => AnswerPiece::Reasoning(text),
             AnswerPart::Text(text) => AnswerPiece::Text(text),
-            AnswerPart::CallStart { index, name } => {
-                self.has_calls = true;
-                AnswerPiece::CallStarted {
-                    index,
-                    id: call_id(),
-                    name,
-                }
-            }
+            AnswerPart::CallStart { index, name } => AnswerPiece::CallStarted {
+                index,
+                id: call_id(),
+                name,
+            },
             AnswerPart::CallArguments { index, json } => AnswerPiece::CallArguments { index, json },
             AnswerPart::CallEnd { index, is_complete } => {
+                self.has_complete_call |= is_complete;
                 AnswerPiece::CallEnded { index, is_complete }
             }
             // A kind of part that this server does not know yet.
@@ -289,7 +288,7 @@ impl Reader {
             // The server itself cancels an answer that has its only call.
             _ if self.is_complete => AnswerEnd::Calls,
             FinishReason::Length | FinishReason::Deadline => AnswerEnd::Length,
-            _ if self.has_calls => AnswerEnd::Calls,
+            _ if self.has_complete_call => AnswerEnd::Calls,
             FinishReason::StopString | FinishReason::StopToken => AnswerEnd::StopString,
             _ => AnswerEnd::Stop,
         }
@@ -328,7 +327,7 @@ mod tests {
         Reader {
             parser: Some(format.parser("", Some(&tools))),
             is_parallel,
-            has_calls: false,
+            has_complete_call: false,
             is_complete: false,
             logprobs: Vec::new(),
             observed: None,
@@ -356,6 +355,42 @@ mod tests {
             assert_eq!(reader.is_complete, !is_parallel);
             assert_eq!(reader.end(FinishReason::Cancelled), AnswerEnd::Calls);
         }
+    }
+
+    #[test]
+    fn only_a_complete_call_is_the_reason_of_an_end() {
+        let complete = "{\"name\": \"clock\", \"arguments\": {}}\n";
+        let malformed = "{\"name\": \"clock\", \"arguments\": {\"a\": tru}}\n";
+        let cut = "{\"name\": \"clock\", \"arguments\": {\"a\": \"x";
+        let check = |parts: &[&str], reason, expected| {
+            let mut reader = reader(true);
+            let mut events = reader.push(&parts.concat(), Vec::new());
+            events.extend(reader.finish());
+            assert_eq!(calls(&events), parts.len(), "{parts:?}");
+            assert_eq!(reader.end(reason), expected, "{parts:?}, {reason:?}");
+        };
+        for broken in [malformed, cut] {
+            check(&[broken], FinishReason::EndToken, AnswerEnd::Stop);
+            check(&[broken], FinishReason::StopString, AnswerEnd::StopString);
+            check(&[broken], FinishReason::StopToken, AnswerEnd::StopString);
+            check(&[broken], FinishReason::Length, AnswerEnd::Length);
+            check(
+                &[complete, broken],
+                FinishReason::EndToken,
+                AnswerEnd::Calls,
+            );
+            check(
+                &[complete, broken],
+                FinishReason::StopString,
+                AnswerEnd::Calls,
+            );
+            check(&[complete, broken], FinishReason::Length, AnswerEnd::Length);
+        }
+        check(
+            &[malformed, complete],
+            FinishReason::EndToken,
+            AnswerEnd::Calls,
+        );
     }
 
     #[test]

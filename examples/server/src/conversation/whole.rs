@@ -22,7 +22,7 @@ pub(crate) enum AnswerItem {
     Call {
         id: String,
         name: String,
-        /// JSON, unless the answer's greatest length cut it off.
+        /// JSON, unless the call is cut off or malformed: then its beginning.
         arguments: String,
     },
 }

@@ -53,7 +53,7 @@ struct Call {
 #[schemars(inline)]
 struct Function {
     name: String,
-    /// JSON, unless the answer's greatest length cut it off
+    /// JSON, unless the call is cut off or malformed: then its beginning, as it was streamed
     arguments: String,
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct Call {
     pub(crate) id: String,
     pub(crate) call_id: String,
     pub(crate) name: String,
-    /// JSON, unless the answer's greatest length cut it off
+    /// JSON, unless the call is `incomplete`, cut off or malformed: then its beginning
     pub(crate) arguments: String,
     pub(crate) status: ItemStatus,
 }
