@@ -65,8 +65,9 @@ impl Tenancy<'_> {
         }
         let own = caller.name.as_ref().filter(|_| !app.conduct.share_cache);
         match (own, salt) {
-            // The name's length comes first, so that different pairs have different salts.
-            (Some(name), Some(salt)) => Some(format!("{}:{name}{salt}", name.len())),
+            // The name's length comes first, and a mark before the salt, so that different pairs
+            // have different salts. The empty salt is a salt, too.
+            (Some(name), Some(salt)) => Some(format!("{}:{name}:{salt}", name.len())),
             (Some(name), None) => Some(format!("{}:{name}", name.len())),
             (None, salt) => salt.map(str::to_owned),
         }

@@ -1,11 +1,12 @@
 //! Access to the server and to the operator's routes: raw requests at a real socket.
 
+use crate::common::client::{self, CHAT, Server, chat, post};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use motet_server::serve;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -413,4 +414,23 @@ async fn connections_per_address_are_limited() {
     let retry = async { while server.get("/health", "Host: localhost").await.status != 200 {} };
     timeout(TIMEOUT, retry).await.expect("there is a place");
     drop(second);
+}
+
+/// Cached tokens of a conversation with this salt, of a client with a key.
+async fn cached_with_salt(server: &Server, salt: Value) -> u64 {
+    let mut request = post(CHAT, &chat(json!({"cache_salt": salt})));
+    let key = "secret".parse().expect("a header");
+    request.headers_mut().insert("x-api-key", key);
+    let answer = client::Answer::of(server.send(request).await).await.ok();
+    let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+    cached.as_u64().expect("a number")
+}
+
+#[tokio::test]
+async fn empty_salt_of_a_key_is_a_salt_of_its_own() {
+    let server = Server::with("", "bob secret").await;
+    assert_eq!(cached_with_salt(&server, json!("")).await, 0);
+    assert_eq!(cached_with_salt(&server, Value::Null).await, 0);
+    assert!(cached_with_salt(&server, json!("")).await > 0);
+    assert!(cached_with_salt(&server, Value::Null).await > 0);
 }
