@@ -12,6 +12,11 @@ use crate::trace::{Generation, RequestEnd, RequestTrace};
 const CLIENT_LEFT: u16 = 499;
 /// Most bytes of a path or a method in the line, as any client may send long ones.
 const SHOWN_BYTES_MAX: usize = 256;
+/// The paths of responses, without their ids.
+const RESPONSES: &str = "/v1/responses/";
+/// Bytes of a response's id in the line: enough to tell a few apart, and far too few to guess the
+/// rest of its 128 random bits.
+const SHOWN_ID_BYTES: usize = "resp_".len() + 4;
 
 /// The log line of a request. It is written when the last clone is dropped: that of the
 /// answer's body, or that of a handler whose client has disconnected.
@@ -39,7 +44,7 @@ impl RequestLog {
             id,
             trace,
             method: truncated(method.as_str()),
-            path: truncated(path),
+            path: shown_path(path),
             since: Instant::now(),
             status: AtomicU16::new(0),
             is_open: AtomicBool::new(false),
@@ -118,6 +123,19 @@ impl Drop for Line {
     }
 }
 
+/// The path as logs and spans show it. Of a response's id it has the beginning: without keys, the
+/// id alone gives access to a conversation.
+pub(crate) fn shown_path(path: &str) -> String {
+    match path.strip_prefix(RESPONSES) {
+        None | Some("") => truncated(path),
+        Some(rest) => {
+            let (id, rest) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let shown = &id[..id.floor_char_boundary(SHOWN_ID_BYTES)];
+            truncated(&format!("{RESPONSES}{shown}…{rest}"))
+        }
+    }
+}
+
 /// The text, or its beginning and its length if it is too long.
 pub(crate) fn truncated(text: &str) -> String {
     if text.len() <= SHOWN_BYTES_MAX {
@@ -165,6 +183,25 @@ mod tests {
         let whole = "/v1/models";
         let short = log(&Method::GET, whole);
         assert_eq!((&*short.0.method, &*short.0.path), ("GET", whole));
+    }
+
+    #[test]
+    fn ids_of_responses_are_shortened_in_the_log() {
+        let id = "resp_0123456789abcdef0123456789abcdef";
+        let check = |path: &str, expected: &str| {
+            let log = RequestLog::new("1".into(), &Method::GET, path, trace());
+            assert_eq!(log.0.path, expected);
+        };
+        check(&format!("/v1/responses/{id}"), "/v1/responses/resp_0123…");
+        let items = format!("/v1/responses/{id}/input_items");
+        check(&items, "/v1/responses/resp_0123…/input_items");
+        check(
+            "/v1/responses/%72esp_0123456789",
+            "/v1/responses/%72esp_01…",
+        );
+        check("/v1/responses/éééééééé", "/v1/responses/éééé…");
+        check("/v1/responses", "/v1/responses");
+        check("/v1/responses/", "/v1/responses/");
     }
 
     #[test]

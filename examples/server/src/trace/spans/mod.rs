@@ -26,7 +26,7 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
 use super::context::TraceContext;
 use super::request::{RequestEnd, RequestHead};
-use crate::log::truncated;
+use crate::log::shown_path;
 pub(crate) use sequence::{Generation, SequenceSpan};
 pub use settings::{TraceSettings, export_rest};
 
@@ -84,7 +84,7 @@ impl Tracer {
             KeyValue::new("http.route", route.to_owned()),
             // TLS is left to a proxy.
             KeyValue::new("url.scheme", "http"),
-            KeyValue::new("url.path", truncated(head.path)),
+            KeyValue::new("url.path", shown_path(head.path)),
         ];
         let builder = recorder.tracer.span_builder(format!("{method} {route}"));
         let builder = builder
