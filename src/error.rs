@@ -71,6 +71,22 @@ pub enum SubmitError {
         /// The accepted values.
         expected: String,
     },
+    /// The prompt is longer than the context of the model, or than the contexts of text that a
+    /// shifting request may have. A shorter one may fit.
+    #[error("request field `{field}` is {found}; expected {expected}")]
+    PromptTooLong {
+        /// The field, as [`Request`] spells it.
+        field: &'static str,
+        /// The length that was found, in tokens, bytes or messages.
+        found: String,
+        /// The accepted lengths.
+        expected: String,
+        /// Tokens that the prompt has at least: a text is rejected by its bytes before its tokens
+        /// are counted.
+        tokens_min: usize,
+        /// Most tokens that a prompt may have.
+        tokens_max: usize,
+    },
     /// The text could not be turned into tokens.
     #[error(transparent)]
     Text(#[from] TextError),
@@ -260,6 +276,7 @@ impl SubmitError {
             Self::Draining => "draining",
             Self::Broken { .. } => "broken",
             Self::Field { .. }
+            | Self::PromptTooLong { .. }
             | Self::Text(_)
             | Self::Grammar { .. }
             | Self::ToolSchema { .. }

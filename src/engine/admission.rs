@@ -176,11 +176,9 @@ impl Engine {
         if fits {
             return Ok(());
         }
-        Err(field_error(
-            "prompt",
-            format!("{tokens} tokens long"),
-            expected,
-        ))
+        let lengths = (format!("{tokens} tokens long"), expected);
+        let contexts = self.contexts(at_limit);
+        Err(self.prompt_too_long("prompt", lengths, Some(tokens), contexts))
     }
 
     /// Returns the longest output of any prompt.

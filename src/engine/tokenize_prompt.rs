@@ -60,6 +60,30 @@ impl Engine {
         }
     }
 
+    /// Returns the error of a prompt that is too long for so many contexts. `tokens` is how many it
+    /// has, where they were counted.
+    pub(super) fn prompt_too_long(
+        &self,
+        field: &'static str,
+        (found, expected): (String, String),
+        tokens: Option<usize>,
+        contexts: usize,
+    ) -> SubmitError {
+        let context = self.inner.spec.context_tokens_max;
+        let tokens_max = match contexts {
+            // Space for one token of the output.
+            1 => context.saturating_sub(1),
+            _ => context.saturating_mul(contexts),
+        };
+        SubmitError::PromptTooLong {
+            field,
+            found,
+            expected,
+            tokens_min: tokens.unwrap_or(0).max(tokens_max.saturating_add(1)),
+            tokens_max,
+        }
+    }
+
     /// Checks that all tokens are in the model's vocabulary.
     fn check_vocabulary(&self, tokenized: TokenizedPrompt) -> Result<TokenizedPrompt, SubmitError> {
         let vocab_size = self.inner.spec.vocab_size;

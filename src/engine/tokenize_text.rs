@@ -195,14 +195,16 @@ impl Engine {
         text_limits: TextLimits,
         contexts: usize,
     ) -> Result<(), SubmitError> {
-        let (field, found) = match prompt {
+        match prompt {
             Prompt::Text(text) if text.len() > text_limits.bytes_max => {
-                ("prompt.text", format!("{} bytes long", text.len()))
+                let found = format!("{} bytes long", text.len());
+                let lengths = (found, self.bytes_allowed(contexts));
+                Err(self.prompt_too_long("prompt.text", lengths, None, contexts))
             }
             // Each message is at least one token in any template that shows it.
             Prompt::Chat(chat) if chat.messages.is_empty() => {
                 let (found, expected) = ("no message at all", "at least one message");
-                return Err(field_error("prompt.chat", found, expected));
+                Err(field_error("prompt.chat", found, expected))
             }
             Prompt::Chat(chat) if chat.messages.len() > text_limits.tokens_max => {
                 let found = format!("{} messages long", chat.messages.len());
@@ -211,7 +213,7 @@ impl Engine {
                     text_limits.tokens_max,
                     self.contexts_named(contexts)
                 );
-                return Err(field_error("prompt.chat", found, expected));
+                Err(self.prompt_too_long("prompt.chat", (found, expected), None, contexts))
             }
             Prompt::Chat(chat) => {
                 let bytes = chat_bytes(chat);
@@ -225,26 +227,26 @@ impl Engine {
                     self.bytes_allowed(contexts)
                 );
                 let found = format!("{bytes} bytes long");
-                return Err(field_error("prompt.chat", found, expected));
+                Err(self.prompt_too_long("prompt.chat", (found, expected), None, contexts))
             }
-            Prompt::Text(_) | Prompt::Tokens(_) => return Ok(()),
-        };
-        Err(field_error(field, found, self.bytes_allowed(contexts)))
+            Prompt::Text(_) | Prompt::Tokens(_) => Ok(()),
+        }
     }
 
     /// Converts the error of a text that does not fit into the caller's error.
     fn too_long(&self, error: TextError, field: &'static str, contexts: usize) -> SubmitError {
         match error {
-            TextError::TooLong { bytes_max } => field_error(
-                field,
-                format!("more than {bytes_max} bytes long in its template"),
-                self.bytes_allowed(contexts),
-            ),
-            TextError::TooManyTokens { tokens_max } => field_error(
-                field,
-                format!("more than {tokens_max} tokens long"),
-                format!("fewer than the tokens of {}", self.contexts_named(contexts)),
-            ),
+            TextError::TooLong { bytes_max } => {
+                let found = format!("more than {bytes_max} bytes long in its template");
+                let lengths = (found, self.bytes_allowed(contexts));
+                self.prompt_too_long(field, lengths, None, contexts)
+            }
+            TextError::TooManyTokens { tokens_max } => {
+                let found = format!("more than {tokens_max} tokens long");
+                let context = self.contexts_named(contexts);
+                let lengths = (found, format!("fewer than the tokens of {context}"));
+                self.prompt_too_long(field, lengths, None, contexts)
+            }
             error => error.into(),
         }
     }

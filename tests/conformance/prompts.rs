@@ -197,7 +197,7 @@ fn truncate(check: &mut Check, case: &Fact<'_>) {
     if let Some(error) = expect.maybe("error") {
         check.prose(&error, "prompt_too_long_400");
         match result {
-            Err(SubmitError::Field { field, .. }) => assert_eq!(field, "prompt"),
+            Err(SubmitError::PromptTooLong { field, .. }) => assert_eq!(field, "prompt"),
             other => panic!("a prompt that is too long is rejected: {other:?}"),
         }
         return;

@@ -196,8 +196,10 @@ async fn too_long_prompt_loses_its_middle_if_allowed() {
     let error = engine.submit(Request::tokens(long.clone())).await;
     assert!(matches!(
         error,
-        Err(SubmitError::Field {
+        Err(SubmitError::PromptTooLong {
             field: "prompt",
+            tokens_min: 300,
+            tokens_max: 127,
             ..
         })
     ));

@@ -37,11 +37,16 @@ fn chat_codec() -> TextCodec {
 /// The rejected field, the value found and the values expected.
 async fn rejection(engine: &Engine, request: Request) -> [String; 3] {
     match engine.submit(request).await {
-        Err(SubmitError::Field {
+        Err(SubmitError::PromptTooLong {
             field,
             found,
             expected,
-        }) => [field.into(), found, expected],
+            tokens_min,
+            tokens_max,
+        }) => {
+            assert!(tokens_min > tokens_max && tokens_max >= CONTEXT - 1);
+            [field.into(), found, expected]
+        }
         other => panic!("expected a rejection, got {other:?}"),
     }
 }
@@ -82,7 +87,7 @@ async fn oversized_text_is_rejected_by_its_bytes() {
     let counted = engine.tokenize(Prompt::Text(long), true, None).await;
     assert!(matches!(
         counted,
-        Err(SubmitError::Field {
+        Err(SubmitError::PromptTooLong {
             field: "prompt.text",
             ..
         })

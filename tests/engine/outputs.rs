@@ -150,6 +150,9 @@ async fn invalid_requests_are_rejected_by_field_and_affect_no_other() {
     let field = async |request: Request| match engine.submit(request).await {
         Err(SubmitError::Field {
             field, expected, ..
+        })
+        | Err(SubmitError::PromptTooLong {
+            field, expected, ..
         }) => {
             assert!(!expected.is_empty());
             field

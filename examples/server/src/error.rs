@@ -23,6 +23,17 @@ pub(crate) struct ApiError {
     param: Option<String>,
     code: Option<ErrorCode>,
     retry_after: Option<Duration>,
+    /// A prompt that is too long.
+    prompt_excess: Option<PromptExcess>,
+}
+
+/// The length of a prompt that is too long, in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PromptExcess {
+    /// Tokens that it has at least.
+    pub(crate) tokens_min: usize,
+    /// Most tokens that a prompt may have.
+    pub(crate) tokens_max: usize,
 }
 
 /// The API's families of errors.
@@ -41,13 +52,14 @@ enum ErrorKind {
     Server,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub(crate) enum ErrorCode {
     InvalidApiKey,
     ModelNotFound,
-    QueueFull,
+    ContextLengthExceeded,
+    RateLimitExceeded,
     ReceivingFull,
     Draining,
     Broken,
@@ -92,6 +104,7 @@ impl ApiError {
             param: None,
             code: None,
             retry_after: None,
+            prompt_excess: None,
         }
     }
 
@@ -213,6 +226,27 @@ impl ApiError {
         }
     }
 
+    /// A prompt is too long. Agents shorten their conversation by the code, and by the words
+    /// "maximum context length is" that OpenAI's own message has.
+    pub(crate) fn prompt_too_long(
+        param: impl Into<String>,
+        (found, expected): (&str, &str),
+        excess: PromptExcess,
+    ) -> Self {
+        let param = param.into();
+        let tokens_max = excess.tokens_max;
+        let message = format!(
+            "`{param}` is {found}; expected {expected}. This model's maximum context length is \
+             {} tokens, with one for the output",
+            tokens_max.saturating_add(1)
+        );
+        Self {
+            code: Some(ErrorCode::ContextLengthExceeded),
+            prompt_excess: Some(excess),
+            ..Self::field(param, message)
+        }
+    }
+
     /// There are too many requests at the moment.
     pub(crate) fn busy(message: impl Into<String>, retry_after: Duration) -> Self {
         let error = Self::new(
@@ -221,7 +255,7 @@ impl ApiError {
             message.into(),
         );
         Self {
-            code: Some(ErrorCode::QueueFull),
+            code: Some(ErrorCode::RateLimitExceeded),
             retry_after: Some(retry_after),
             ..error
         }
@@ -276,6 +310,19 @@ impl ApiError {
         self.code
     }
 
+    /// The length of the prompt, where that is the fault.
+    pub(crate) fn prompt_excess(&self) -> Option<PromptExcess> {
+        self.prompt_excess
+    }
+
+    /// Whether the server has too much to do, and the same request may succeed later.
+    pub(crate) fn is_overload(&self) -> bool {
+        matches!(
+            self.code,
+            Some(ErrorCode::ReceivingFull | ErrorCode::OutOfMemory)
+        )
+    }
+
     /// The body of the answer, and of a stream's last event.
     pub(crate) fn body(&self) -> ErrorBody<'_> {
         ErrorBody {
@@ -321,6 +368,19 @@ impl ApiError {
             } => {
                 let name = name_of(field);
                 Self::field(name, format!("`{name}` is {found}; expected {expected}"))
+            }
+            SubmitError::PromptTooLong {
+                field,
+                found,
+                expected,
+                tokens_min,
+                tokens_max,
+            } => {
+                let excess = PromptExcess {
+                    tokens_min,
+                    tokens_max,
+                };
+                Self::prompt_too_long(name_of(field), (&found, &expected), excess)
             }
             SubmitError::Text(error) => Self::text(name_of("prompt.chat"), &error),
             // The reason quotes the request: it is for the caller, and not for logs.

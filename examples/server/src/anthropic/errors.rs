@@ -3,6 +3,8 @@
 //! Errors arise in every layer: in the check of the key, in the reading of a body, in the engine.
 //! All are [`ApiError`]s. The outermost layer gives those of the API's routes this shape.
 
+use std::borrow::Cow;
+
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -10,6 +12,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::ApiError;
+
+/// The API's status of an overloaded server.
+const OVERLOADED: u16 = 529;
 
 /// The body of an error answer, and of the event that ends a stream with an error.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -31,7 +36,7 @@ struct ErrorFields<'a> {
     #[serde(rename = "type")]
     kind: ErrorKind,
     /// It names the invalid field, if there is one
-    message: &'a str,
+    message: Cow<'a, str>,
 }
 
 /// The API's families of errors.
@@ -66,6 +71,26 @@ impl ErrorKind {
     }
 }
 
+/// The message. Agents shorten their conversation where it has the API's own phrase of a prompt
+/// that is too long, and read the two numbers.
+fn message(error: &ApiError) -> Cow<'_, str> {
+    let Some(excess) = error.prompt_excess() else {
+        return Cow::Borrowed(error.message());
+    };
+    let (tokens, most) = (excess.tokens_min, excess.tokens_max);
+    let phrase = format!("prompt is too long: {tokens} tokens > {most} maximum");
+    Cow::Owned(format!("{phrase} ({})", error.message()))
+}
+
+/// The status: the API has one of its own for a server that has too much to do.
+fn status(error: &ApiError) -> StatusCode {
+    if error.is_overload() {
+        StatusCode::from_u16(OVERLOADED).expect("three digits")
+    } else {
+        error.status
+    }
+}
+
 impl<'a> ErrorBody<'a> {
     /// The body of this error, with the request's id if it is known.
     pub(super) fn new(error: &'a ApiError, request_id: Option<&'a str>) -> Self {
@@ -73,7 +98,7 @@ impl<'a> ErrorBody<'a> {
             kind: "error",
             error: ErrorFields {
                 kind: ErrorKind::of(error.status),
-                message: error.message(),
+                message: message(error),
             },
             request_id,
         }
@@ -95,7 +120,7 @@ pub(crate) fn reshape(path: &str, request_id: &str, mut response: Response) -> R
         return response;
     }
     let body = Json(ErrorBody::new(&error, Some(request_id)));
-    let mut reshaped = (error.status, body).into_response();
+    let mut reshaped = (status(&error), body).into_response();
     let retry_after = response
         .headers_mut()
         .remove(axum::http::header::RETRY_AFTER);
@@ -109,6 +134,7 @@ pub(crate) fn reshape(path: &str, request_id: &str, mut response: Response) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::PromptExcess;
 
     #[test]
     fn kinds_follow_the_status() {
@@ -124,6 +150,26 @@ mod tests {
             let status = StatusCode::from_u16(status).expect("a status");
             assert_eq!(ErrorKind::of(status), kind, "{status}");
         }
+    }
+
+    #[test]
+    fn long_prompts_and_overload_are_told_in_the_words_of_the_api() {
+        let excess = PromptExcess {
+            tokens_min: 210_000,
+            tokens_max: 200_000,
+        };
+        let long = ApiError::prompt_too_long("messages", ("long", "shorter"), excess);
+        let phrase = "prompt is too long: 210000 tokens > 200000 maximum (`messages` is long;";
+        assert!(message(&long).starts_with(phrase), "{}", message(&long));
+        assert_eq!(status(&long), 400);
+        let full = ApiError::receiving_full("full".into(), std::time::Duration::from_secs(1));
+        assert_eq!(
+            (status(&full).as_u16(), &*message(&full)),
+            (OVERLOADED, "full")
+        );
+        let response = reshape("/v1/messages", "1", full.into_response());
+        assert_eq!(response.status().as_u16(), OVERLOADED);
+        assert_eq!(response.headers()["retry-after"], "1");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::app::App;
 use crate::body::Body;
 use crate::body::fields::fields;
 use crate::class::Class;
-use crate::error::ApiError;
+use crate::error::{ApiError, PromptExcess};
 use crate::keys::Caller;
 use crate::log::RequestLog;
 use crate::openai::parameters::NAME_BYTES_MAX;
@@ -183,6 +183,19 @@ fn api_error(error: EvaluateError) -> ApiError {
             found,
             expected,
         }) => ApiError::field("input", format!("`input` is {found}; expected {expected}")),
+        EvaluateError::Submit(SubmitError::PromptTooLong {
+            found,
+            expected,
+            tokens_min,
+            tokens_max,
+            ..
+        }) => {
+            let excess = PromptExcess {
+                tokens_min,
+                tokens_max,
+            };
+            ApiError::prompt_too_long("input", (&found, &expected), excess)
+        }
         // The model, not the request, is to blame.
         EvaluateError::Submit(SubmitError::Field {
             field: "embedding" | "embedding.pooling",

@@ -17,7 +17,7 @@ const BODY: [u16; 7] = [400, 408, 413, 415, 422, 500, 503];
 pub(super) const GENERATED: [u16; 3] = [404, 503, 504];
 
 /// Every status of an error, and its description.
-const ERRORS: [(u16, &str); 14] = [
+const ERRORS: [(u16, &str); 15] = [
     (
         400,
         "A field is invalid: `param` names it. Or the body is not a JSON object",
@@ -51,7 +51,14 @@ const ERRORS: [(u16, &str); 14] = [
          the body",
     ),
     (504, "The request's time limit has passed"),
+    (
+        OVERLOADED,
+        "The device is out of memory, or there is no memory for the body",
+    ),
 ];
+
+/// The status of an overloaded server in Anthropic's API. Other routes have 503.
+const OVERLOADED: u16 = 529;
 
 pub(super) fn paths(app: &App) -> Value {
     let model = json!([{
@@ -97,7 +104,8 @@ pub(super) fn errors() -> Map<String, Value> {
     let shapes = [("", "Error"), (MESSAGES, "MessagesError")];
     let all = shapes
         .into_iter()
-        .flat_map(|shape| ERRORS.map(|error| (shape, error)));
+        .flat_map(|shape| ERRORS.map(|error| (shape, error)))
+        .filter(|((prefix, _), (status, _))| *status != OVERLOADED || *prefix == MESSAGES);
     let responses = all.map(|((prefix, schema), (status, when))| {
         let mut response = json(when, schema);
         if status == 429 {
@@ -180,6 +188,7 @@ const MESSAGES: &str = "messages_";
 
 /// Gives a path's errors the shape of Anthropic's API.
 fn with_errors_of_messages(mut path: Value) -> Value {
+    path["post"]["responses"][OVERLOADED.to_string()] = json!({"$ref": ""});
     let responses = path["post"]["responses"].as_object_mut();
     for (status, response) in responses.into_iter().flatten() {
         if response.get("$ref").is_some() {
