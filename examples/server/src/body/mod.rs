@@ -13,9 +13,11 @@ mod budget;
 pub(crate) mod fields;
 pub(crate) mod json;
 pub(crate) mod lists;
+mod reader;
 mod receive;
 pub(crate) mod text_or_list;
 pub(crate) mod typed;
+mod wrong;
 
 use std::sync::Arc;
 
@@ -28,6 +30,7 @@ use serde_json::error::Category;
 use crate::app::App;
 use crate::error::ApiError;
 use fields::{Fields, Whole};
+use reader::Reader;
 
 pub(crate) use receive::BodyReceiver;
 
@@ -84,19 +87,20 @@ fn read<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
     }
     let mut json = serde_json::Deserializer::from_str(text);
     let _values = json::ValueCounter::start();
-    let read = serde_path_to_error::deserialize::<_, Whole<T>>(&mut json);
-    let read = read.map_err(|error| match error.inner().classify() {
-        Category::Data => {
-            let path = error.path().to_string();
-            let what = error.inner().to_string();
-            // The path already gives the position in the body.
-            let what = what
-                .rsplit_once(" at line ")
-                .map_or(&*what, |(what, _)| what);
-            let message = format!("`{path}`: {what}");
-            ApiError::field(path, message)
+    let read = serde_path_to_error::deserialize::<_, Whole<T>>(Reader(&mut json));
+    let read = read.map_err(|error| {
+        let is_field = error.inner().classify() == Category::Data
+            // `serde_json` calls some numbers no JSON that its own grammar accepts.
+            || serde_json::from_str::<IgnoredAny>(text).is_ok();
+        if !is_field {
+            return not_json(error.inner());
         }
-        _ => not_json(error.inner()),
+        let what = error.inner().to_string();
+        // The path already gives the position in the body.
+        let what = what
+            .rsplit_once(" at line ")
+            .map_or(&*what, |(what, _)| what);
+        wrong::field_error(&error.path().to_string(), what)
     })?;
     json.end().map_err(|error| not_json(&error))?;
     Ok(read.0)
@@ -164,20 +168,42 @@ mod tests {
         check("[", "not JSON: EOF");
         check(r#"{"prompt": "x"} x"#, "not JSON: trailing characters");
         check(r#"{"x": "\x"}"#, "not JSON: invalid escape");
-        check(r#"{"top_p": "x"}"#, "`top_p`: invalid type");
+        check(
+            r#"{"top_p": "x"}"#,
+            r#"`top_p` is \"x\"; expected a number"#,
+        );
+        check(
+            r#"{"stream_options": [true]}"#,
+            "is a list; expected an object",
+        );
+        check(
+            r#"{"min_tokens": 1.5}"#,
+            "`min_tokens` is 1.5; expected a whole",
+        );
+        check(
+            r#"{"min_tokens": 1e400}"#,
+            "`min_tokens` is a number that is too",
+        );
+        check(
+            r#"{"response_format": {"type": 1}}"#,
+            "is 1; expected one of `text`, `json_object`, `json_schema`",
+        );
         check(
             r#"{"stream_options": {"include_usage": 1}}"#,
             "`stream_options.include_usage`",
         );
         check(r#"{"prompt": [1, "x"]}"#, "`prompt`: ");
-        check(r#"{"prompt": [-1]}"#, "`prompt[0]`: invalid value");
+        check(
+            r#"{"prompt": [-1]}"#,
+            "`prompt[0]` is -1; expected a token id",
+        );
         check(
             r#"{"response_format": {"type": "json_schema"}}"#,
-            "`response_format`: missing",
+            "`response_format.json_schema` is missing",
         );
         check(
             r#"{"response_format": {"type": "xml"}}"#,
-            "`response_format.type`: unknown",
+            r#"`response_format.type` is \"xml\"; expected one of"#,
         );
         let stops = format!(r#"{{"stop": [{}]}}"#, vec![r#""x""#; 17].join(","));
         check(&stops, "more than 16");
@@ -185,7 +211,7 @@ mod tests {
         check(&deep, "128 levels deep");
 
         let fine = format!(
-            r#"{{"unknown": {}{}, "n": 1, "n": 2}}"#,
+            r#"{{"unknown": {}{}, "n": 1, "n": 2.0}}"#,
             "[".repeat(126),
             "]".repeat(126)
         );

@@ -427,7 +427,7 @@ async fn invalid_fields_are_rejected_by_name() {
         CHAT,
         chat(json!({"messages": [{"content": "x"}]})),
         400,
-        json!("messages[0]"),
+        json!("messages[0].role"),
     )
     .await;
     for (field, more, status) in [
@@ -578,7 +578,7 @@ async fn disconnect_frees_the_admission_slot() {
     let waiting = server.send(post(CHAT, &endless)).await;
     let rejected = server.post(CHAT, &chat(json!({}))).await;
     assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(rejected.body["error"]["code"], "queue_full");
+    assert_eq!(rejected.body["error"]["code"], "rate_limit_exceeded");
     drop((first, waiting));
     let asked_again = async {
         loop {

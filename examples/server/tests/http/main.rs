@@ -6,6 +6,8 @@ mod common;
 
 mod access;
 mod api;
+mod call_ends;
+mod client_errors;
 mod description;
 mod forced_calls;
 mod messages;

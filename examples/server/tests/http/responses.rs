@@ -380,7 +380,7 @@ async fn bad_input_is_rejected_by_field() {
     check(
         json!({"text": {"format": {"type": "json_schema"}}}),
         400,
-        "text.format",
+        "text.format.schema",
     )
     .await;
     let schema = json!({"type": "json_schema", "name": "x", "schema": {"type": "nothing"}});
