@@ -277,6 +277,7 @@ mod tests {
                 open: open.to_vec(),
                 close: close.to_vec(),
                 is_open,
+                opens_once: false,
                 tokens_max: 4,
             })
         };
@@ -389,6 +390,7 @@ mod tests {
                 open: Vec::new(),
                 close: vec![99],
                 is_open: true,
+                opens_once: false,
                 tokens_max: 0,
             }),
             good().weight(1e-3).user("").start_within(hour),

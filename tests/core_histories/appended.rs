@@ -24,7 +24,8 @@ pub(crate) struct PaperGrammar {
     walk: Option<Arc<PaperWalk>>,
 }
 
-/// A vocabulary in which two of five tokens are parts of a character of three bytes.
+/// A vocabulary in which two of five tokens are parts of a character of three bytes, and the others
+/// are letters, some of them merged.
 #[derive(Debug)]
 pub(crate) struct PaperSpelling;
 
@@ -136,6 +137,8 @@ impl TokenSpelling for PaperSpelling {
         match token % 5 {
             1 => b"\xe3",
             2 => b"\x81",
+            3 => b"ab",
+            4 => b"b",
             _ => b"a",
         }
     }
@@ -178,32 +181,75 @@ fn run_after(seed: u64, output: &[TokenId]) -> Vec<TokenId> {
 /// The tokens that end the reasoning after this output, if its budget is used up and, in a spelled
 /// output, no character waits for its end. They are looked for from the beginning each time.
 fn reasoning_end(budget: &ReasoningBudget, output: &[TokenId], is_spelled: bool) -> Vec<TokenId> {
+    let paper = |tokens: &[TokenId]| Paper::new(tokens, is_spelled);
+    let (text, open, close) = (paper(output), paper(&budget.open), paper(&budget.close));
     let (mut is_inside, mut begin, mut counted) = (budget.is_open, 0, 0);
-    for end in 1..=output.len() {
-        let mark = if is_inside {
-            &budget.close
-        } else {
-            &budget.open
-        };
-        if !mark.is_empty() && output[begin..end].ends_with(mark) {
-            if is_inside {
-                counted += end - begin - mark.len();
-            }
-            (is_inside, begin) = (!is_inside, end);
+    let mut may_open = !open.units.is_empty();
+    for end in 1..=text.units.len() {
+        let mark = if is_inside { &close } else { &open };
+        let part = &text.units[begin..end];
+        if !part.ends_with(&mark.units) || !(is_inside || may_open) {
+            continue;
         }
+        let from = end - mark.units.len();
+        if is_inside {
+            counted += text.tokens_from(begin, from);
+            may_open &= !budget.opens_once;
+        } else if budget.opens_once && is_spelled && from > 0 {
+            // No token of the vocabulary is white space.
+            may_open = false;
+            continue;
+        }
+        (is_inside, begin) = (!is_inside, end);
     }
-    let tokens = counted + output.len() - begin;
+    let tokens = counted + text.tokens_from(begin, text.units.len());
     if !is_inside || tokens < budget.tokens_max {
         return Vec::new();
     }
     let written = (0..budget.close.len()).rev();
-    let mut written = written.filter(|length| output[begin..].ends_with(&budget.close[..*length]));
+    let mut written = written
+        .filter(|length| text.units[begin..].ends_with(&paper(&budget.close[..*length]).units));
     let written = written.next().expect("every output ends with no token");
     let may_wait = is_spelled && written == 0 && tokens < budget.tokens_max + 3;
     if may_wait && ends_inside_character(output) {
         return Vec::new();
     }
     budget.close[written..].to_vec()
+}
+
+/// Tokens as bytes, if they are spelled, or as themselves.
+struct Paper {
+    units: Vec<u32>,
+    /// Where each token begins.
+    begins: Vec<usize>,
+}
+
+impl Paper {
+    fn new(tokens: &[TokenId], is_spelled: bool) -> Self {
+        let (mut units, mut begins) = (Vec::new(), Vec::new());
+        for token in tokens {
+            begins.push(units.len());
+            if is_spelled {
+                units.extend(
+                    PaperSpelling
+                        .spelling(*token)
+                        .iter()
+                        .map(|byte| u32::from(*byte)),
+                );
+            } else {
+                units.push(*token);
+            }
+        }
+        Self { units, begins }
+    }
+
+    /// The number of tokens that begin within a range.
+    fn tokens_from(&self, from: usize, to: usize) -> usize {
+        self.begins
+            .iter()
+            .filter(|at| (from..to).contains(at))
+            .count()
+    }
 }
 
 /// Whether a character of the output's text has begun and may be completed.

@@ -116,6 +116,7 @@ fn any_reasoning(rng: &mut impl Rng) -> ReasoningBudget {
         open: vec![rng.random_range(1..6)],
         close: marks[rng.random_range(0..marks.len())].to_vec(),
         is_open: rng.random_bool(0.7),
+        opens_once: rng.random_bool(0.3),
         tokens_max: rng.random_range(0..8),
     }
 }

@@ -10,6 +10,7 @@ use motet::grammar::GrammarSource;
 use motet::model::oracle::{OracleConfig, StepCost, StepFault};
 use motet::model::sampling::Sampling;
 use motet::request::{Completion, FinishReason, ReasoningBudget};
+use motet::text::TextCodec;
 use motet::{Engine, Request, Shutdown, TokenId};
 
 const END: TokenId = 256;
@@ -51,6 +52,7 @@ fn budget(is_open: bool, close: &[TokenId], tokens_max: usize) -> ReasoningBudge
         open: vec![60],
         close: close.to_vec(),
         is_open,
+        opens_once: false,
         tokens_max,
     }
 }
@@ -326,6 +328,44 @@ async fn grammar_completes_the_character_before_the_reasoning_ends() {
         assert!(ended.iter().all(|ends| *ends > 0), "{ended:?}");
         engine.shutdown(Shutdown::Finish).await;
     }
+}
+
+/// Two tokens of the vocabulary merge the mark's ends with the text beside it.
+#[tokio::test]
+async fn closing_mark_is_seen_in_merged_tokens() {
+    let mut vocabulary = common::byte_vocabulary();
+    vocabulary.tokens.extend(["x</", "><"].map(str::to_owned));
+    vocabulary.token_types.extend([1, 1]);
+    let merged: [TokenId; 2] = [END + 1, END + 2];
+    let text = TextCodec::from_gguf(&vocabulary).expect("a vocabulary");
+    let oracle = OracleConfig {
+        vocab_size: text.tokenizer().vocab_size(),
+        ..oracle()
+    };
+    let mut config = small();
+    config.grammar.forced_tokens = false;
+    let engine = common::engine_with_text(&oracle, text, config).await;
+    let close = [b'<', b'/', b't', b'>'].map(token_of);
+    let mut seen = [0; 2];
+    for seed in 0..80 {
+        let tokens_max = [2, usize::MAX][seed % 2];
+        let request = regex([1, 2, 3], "(a|x){1,4}</t><(yes|no)>")
+            .temperature(1.0)
+            .seed(seed as u64)
+            .reasoning(budget(true, &close, tokens_max));
+        let completion = complete(&engine, request).await.expect("an output");
+        let (reasoning, answer) = completion.text.split_once("</t>").expect("an end");
+        assert!(["<yes>", "<no>"].contains(&answer), "{answer}");
+        // A merged token before the mark is a token of the last letter.
+        let counted = completion.finish.usage.reasoning_tokens;
+        assert_eq!(counted, reasoning.len(), "{}", completion.text);
+        assert!(counted <= tokens_max, "{}", completion.text);
+        for (seen, token) in seen.iter_mut().zip(merged) {
+            *seen += usize::from(completion.tokens.contains(&token));
+        }
+    }
+    assert!(seen.iter().all(|seen| *seen > 0), "{seen:?}");
+    engine.shutdown(Shutdown::Finish).await;
 }
 
 /// Penalties look at appended tokens as well, so the device needs another sampler.

@@ -377,6 +377,7 @@ fn caller(setup: Setup, number: usize, now: Duration) -> Caller {
             open: Vec::new(),
             close: vec![48, 49],
             is_open: true,
+            opens_once: false,
             tokens_max: 1,
         }),
         at_limit: if shifts {

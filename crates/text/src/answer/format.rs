@@ -128,6 +128,9 @@ pub struct ReasoningMarks {
     /// The text that ends it cleanly anywhere within it, for a model whose reasoning has become
     /// too long. It contains `close`, and white space that models write beside it.
     pub ending: String,
+    /// Whether the model reasons before its answer or not at all: a mark that opens reasoning after
+    /// other text, or after an earlier reasoning, is text.
+    pub opens_once: bool,
 }
 
 /// Whether an answer begins with reasoning.
@@ -199,6 +202,7 @@ impl AnswerFormat {
                     open: (*open).to_owned(),
                     close: (*close).to_owned(),
                     ending: format!("{before}{close}{after}"),
+                    opens_once: true,
                 },
             });
         Self(Arc::new(Format {
@@ -312,6 +316,7 @@ fn harmony(mark: impl Fn(&str) -> Mark) -> Format {
                 open: open.to_owned(),
                 close: "<|end|>".to_owned(),
                 ending: "<|end|><|start|>assistant".to_owned(),
+                opens_once: false,
             },
         }),
         knows_tools: true,

@@ -230,6 +230,7 @@ fn budget(
         open: spell(&marks.open)?,
         close: spell(&marks.close)?,
         is_open: start == ReasoningStart::Open,
+        opens_once: marks.opens_once,
         tokens_max: tokens_max.unwrap_or(usize::MAX),
     })
 }
