@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
-use super::numbers;
+use super::schema;
 use motet_core::protocol::GrammarError;
 
 /// The grammar of an answer: what may stand before a call, the calls of tools, and the schema of
@@ -56,10 +57,6 @@ impl AnswerGrammar {
         self.0.bytes
     }
 
-    pub(super) fn schemas(&self) -> impl Iterator<Item = &AnswerSchema> {
-        self.0.schemas.iter()
-    }
-
     /// The error of the schema of this number, with its tool.
     pub(super) fn name_tool(&self, number: usize, error: GrammarError) -> GrammarError {
         match self.0.schemas.get(number).and_then(|s| s.tool.clone()) {
@@ -71,17 +68,40 @@ impl AnswerGrammar {
         }
     }
 
+    /// The schemas as they are compiled.
+    pub(super) fn prepared(&self) -> Result<Vec<Value>, GrammarError> {
+        let prepared = self.0.schemas.iter().enumerate().map(|(number, of)| {
+            let error = |what| GrammarError::Compile {
+                kind: "JSON schema",
+                what,
+            };
+            schema::prepared(&of.schema).map_err(|what| self.name_tool(number, error(what)))
+        });
+        prepared.collect()
+    }
+
     /// The whole grammar in Lark.
-    pub(super) fn lark(&self) -> String {
+    pub(super) fn lark(&self, prepared: Vec<Value>) -> String {
         let mut lark = self.0.rules.clone();
-        for schema in &self.0.schemas {
-            lark.push_str(&format!(
-                "{}: %json {}\n",
-                schema.rule,
-                schema.with_options()
-            ));
+        for (schema, prepared) in self.0.schemas.iter().zip(prepared) {
+            let compiled = schema.with_options(prepared);
+            lark.push_str(&format!("{}: %json {compiled}\n", schema.rule));
         }
         lark
+    }
+
+    /// The error of the first schema that is rejected on its own.
+    pub(super) fn first_wrong(
+        &self,
+        error: impl Fn(TopLevelGrammar) -> Option<GrammarError>,
+    ) -> Option<GrammarError> {
+        let schemas = self.0.schemas.iter().zip(self.prepared().ok()?).enumerate();
+        schemas
+            .into_iter()
+            .find_map(|(number, (schema, prepared))| {
+                let schema = TopLevelGrammar::from_json_schema(schema.with_options(prepared));
+                Some(self.name_tool(number, error(schema)?))
+            })
     }
 }
 
@@ -93,24 +113,14 @@ impl fmt::Debug for AnswerGrammar {
 }
 
 impl AnswerSchema {
-    pub(super) fn value(&self) -> &Value {
-        &self.schema
-    }
-
-    /// The schema as llguidance compiles it.
-    pub(super) fn with_options(&self) -> Value {
-        let mut schema = self.schema.clone();
-        numbers::narrow(&mut schema);
-        if self.tool.is_some()
-            && let Some(fields) = schema.as_object_mut()
-        {
-            let options = json!({
-                "whitespace_flexible": false,
-                "key_separator": ": ?",
-                "item_separator": ", ?",
-            });
-            fields.insert("x-guidance".to_owned(), options);
+    /// A prepared schema with llguidance's options.
+    fn with_options(&self, mut prepared: Value) -> Value {
+        schema::set_escapes(&mut prepared);
+        if self.tool.is_some() {
+            schema::set_option(&mut prepared, "whitespace_flexible", json!(false));
+            schema::set_option(&mut prepared, "key_separator", json!(": ?"));
+            schema::set_option(&mut prepared, "item_separator", json!(", ?"));
         }
-        schema
+        prepared
     }
 }

@@ -10,9 +10,9 @@ use llguidance::api::StopReason;
 use llguidance::earley::ParserStats;
 
 use super::GrammarVocabulary;
-use super::digits::{DIGITS_MAX, FirstBytes, digits_after};
 use super::forced::{self, Encoder};
 use super::memory::Charge;
+use super::runs::{FirstBytes, Runs};
 use super::source::first_lines;
 use motet_core::TokenId;
 use motet_core::protocol::FORCED_TOKENS_MAX;
@@ -28,10 +28,10 @@ pub struct Matcher {
     forced: VecDeque<TokenId>,
     /// The last token of the output.
     last: Option<TokenId>,
-    /// Ends the digits of numbers, where the grammar is of JSON.
+    /// Ends digits and white space, where the grammar is of JSON.
     first_bytes: Option<Arc<FirstBytes>>,
-    /// The number of digits that the output ends with.
-    digits: usize,
+    /// The digits and the white space that the output ends with.
+    runs: Runs,
     /// The error after which it cannot go on.
     failed: Option<GrammarError>,
     /// Memory charge for its lexer's states.
@@ -69,7 +69,7 @@ impl Matcher {
             forced: VecDeque::new(),
             last: None,
             first_bytes: has_json.then(|| Arc::clone(vocabulary.first_bytes())),
-            digits: 0,
+            runs: Runs::default(),
             failed: None,
             charge: vocabulary.memory().charge(),
             accepted: counted.clone(),
@@ -119,7 +119,7 @@ impl Matcher {
         self.last = Some(token);
         if taken.is_ok() {
             let text = self.parser.token_env.tok_trie().token(token);
-            self.digits = digits_after(self.digits, text);
+            self.runs = self.runs.after(text);
         }
         let was_forced = self.forced.front() == Some(&token);
         if was_forced {
@@ -177,8 +177,8 @@ impl Matcher {
                 self.weigh()?;
                 let mask = TokenMask::from_words(mask.into(), self.vocab_size);
                 let mask = match &self.first_bytes {
-                    Some(first_bytes) if self.digits >= DIGITS_MAX => first_bytes.end_digits(mask),
-                    _ => mask,
+                    Some(first_bytes) => first_bytes.end_runs(mask, self.runs),
+                    None => mask,
                 };
                 Ok(Next::Mask(Arc::new(mask)))
             }

@@ -17,9 +17,10 @@
 //! a millisecond. The threads of a [`MaskPool`] compute it while the device runs the sequence's
 //! next step.
 //!
-//! Numbers of schemas are narrowed to those that validators accept after reading them as `f64`s
-//! (`numbers`). After 40 digits in a row, a number in JSON gets no further digit unless its schema
-//! requires one (`digits`).
+//! Schemas are rewritten where llguidance reads them differently than validators do (`schema`). What no
+//! text follows is removed after compiling, and a grammar without any text is rejected (`productive`).
+//! After 40 digits in a row, a number in JSON gets no further digit unless its schema requires one, and
+//! after 20 characters of white space between two parts, no more of it (`runs`).
 //!
 //! Where a grammar forces text, the [`Matcher`] finds the tokens that spell it, and the walk
 //! gives them at once ([`Next::Forced`]): they need no forward passes of their own.
@@ -29,14 +30,16 @@
 //! budget of bytes. Exceeding any of them is a [`GrammarError`] of one request.
 
 mod answer_source;
+mod compiler;
 mod cost;
-mod digits;
 mod forced;
 mod matcher;
 mod memory;
-mod numbers;
 mod pace;
 mod pool;
+mod productive;
+mod runs;
+mod schema;
 mod source;
 #[cfg(test)]
 mod tests;

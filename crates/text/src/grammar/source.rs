@@ -1,16 +1,14 @@
 //! A request's grammar: its source, and the compiled form.
 
 use std::fmt;
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use llguidance::api::{GrammarInit, TopLevelGrammar};
-use llguidance::toktrie::InferenceCapabilities;
-use llguidance::{Logger, panic_utils};
+use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
-use super::answer_source::{AnswerGrammar, AnswerSchema};
-use super::{GrammarVocabulary, GrammarWalk, MaskPool, Matcher, cost, numbers};
+use super::answer_source::AnswerGrammar;
+use super::compiler::Compiler;
+use super::{GrammarVocabulary, GrammarWalk, MaskPool, Matcher, cost, schema};
 use motet_core::TokenId;
 use motet_core::protocol::{
     ConstraintWalk, GrammarBound, GrammarError, GrammarLimits, Next, TokenConstraint,
@@ -104,22 +102,21 @@ impl GrammarSource {
     fn parsed(&self, limits: &GrammarLimits) -> Result<TopLevelGrammar, GrammarError> {
         let kind = self.kind();
         let too_dear = |bound| GrammarError::TooDear { kind, bound };
+        let compile = |what| GrammarError::Compile { kind, what };
         self.check_bytes()?;
         let is_judged = !limits.is_unbounded();
         Ok(match self {
             GrammarSource::Json => TopLevelGrammar::from_json_schema(json!({"type": "object"})),
             GrammarSource::JsonSchema(text) => {
                 let schema = serde_json::from_str::<Value>(text);
-                let mut schema = schema.map_err(|error| GrammarError::Compile {
-                    kind,
-                    what: format!("{error}; expected JSON"),
-                })?;
-                let bytes = expression_bytes(&schema);
+                let schema = schema.map_err(|error| compile(format!("{error}; expected JSON")))?;
+                let mut schema = schema::prepared(&schema).map_err(compile)?;
+                let bytes = schema::expression_bytes(&schema);
                 self.check("bytes of patterns", bytes, Self::EXPRESSION_BYTES_MAX)?;
                 if is_judged {
                     cost::judge_schema(&schema, limits).map_err(too_dear)?;
                 }
-                numbers::narrow(&mut schema);
+                schema::set_escapes(&mut schema);
                 TopLevelGrammar::from_json_schema(schema)
             }
             GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
@@ -130,15 +127,14 @@ impl GrammarSource {
                 TopLevelGrammar::from_lark(text.clone())
             }
             GrammarSource::Answer(answer) => {
-                let values = answer.schemas().map(|schema| schema.value());
-                let bytes = values.map(expression_bytes).sum();
+                let schemas = answer.prepared()?;
+                let bytes = schemas.iter().map(schema::expression_bytes).sum();
                 self.check("bytes of patterns", bytes, Self::EXPRESSION_BYTES_MAX)?;
                 if is_judged {
-                    let judged =
-                        cost::judge_schemas(answer.schemas().map(AnswerSchema::value), limits);
+                    let judged = cost::judge_schemas(&schemas, limits);
                     judged.map_err(|(index, bound)| answer.name_tool(index, too_dear(bound)))?;
                 }
-                TopLevelGrammar::from_lark(answer.lark())
+                TopLevelGrammar::from_lark(answer.lark(schemas))
             }
         })
     }
@@ -192,57 +188,18 @@ impl Grammar {
         pool: &Arc<MaskPool>,
         still_needed: impl Fn() -> bool,
     ) -> Result<Self, GrammarError> {
-        let kind = source.kind();
-        let reject = |what: String| {
-            if is_about_bounds(&what) {
-                GrammarError::TooLarge { kind, what }
-            } else {
-                GrammarError::Compile { kind, what }
-            }
-        };
         let check_still_needed = || still_needed().then_some(()).ok_or(GrammarError::Unwanted);
         check_still_needed()?;
         let parsed = source.parsed(vocabulary.limits())?;
         check_still_needed()?;
-        let reject_any = |error: &dyn std::fmt::Display| reject(first_lines(&error.to_string()));
-        let limits = vocabulary.parser_limits();
-        let environment = vocabulary.factory().tok_env().clone();
-        let init = GrammarInit::Serialized(parsed);
-        let rules = |init: GrammarInit| {
-            let rules = || init.to_internal(Some(environment.clone()), limits.clone());
-            let rules = panic_utils::catch_unwind(AssertUnwindSafe(rules));
-            rules.map_err(|error| reject_any(&format_args!("{error:#}")))
-        };
-        let (rules, lexer) = rules(init).map_err(|error| match source {
-            // The message has the place in the whole text; the schema alone says which tool it is.
-            GrammarSource::Answer(answer) => {
-                let wrong = answer.schemas().map(|schema| {
-                    let schema = TopLevelGrammar::from_json_schema(schema.with_options());
-                    rules(GrammarInit::Serialized(schema)).err()
-                });
-                let wrong = wrong.enumerate().find_map(|(at, error)| Some((at, error?)));
-                wrong.map_or(error, |(at, error)| answer.name_tool(at, error))
-            }
-            _ => error,
-        })?;
+        let compiler = Compiler::new(source, vocabulary);
+        let (rules, lexer) = compiler.rules(parsed)?;
         check_still_needed()?;
-        let init = GrammarInit::Internal(rules, lexer);
-        let factory = vocabulary.factory();
-        let parser = || {
-            let capabilities = InferenceCapabilities::default();
-            factory.create_parser_from_init_ext(
-                init,
-                Logger::new(0, 0),
-                capabilities,
-                limits.clone(),
-            )
-        };
-        let parser = panic_utils::catch_unwind(AssertUnwindSafe(parser));
-        let parser = parser.map_err(|error| reject_any(&format_args!("{error:#}")))?;
+        let parser = compiler.parser(rules, lexer)?;
         check_still_needed()?;
         let mut start = Matcher::new(parser, vocabulary, source.has_json());
         let first = start.next_tokens().map_err(|error| match error {
-            GrammarError::Failed { what } => reject(what),
+            GrammarError::Failed { what } => compiler.reject(what),
             other => other,
         })?;
         let start = Mutex::new(start);
@@ -319,40 +276,6 @@ impl fmt::Debug for GrammarSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} bytes", self.kind(), self.bytes())
     }
-}
-
-/// Total length of the regular expressions of a schema. Strings that only look like one count
-/// too.
-fn expression_bytes(schema: &Value) -> usize {
-    match schema {
-        Value::Array(items) => items.iter().map(expression_bytes).sum(),
-        Value::Object(fields) => {
-            let bytes = fields.iter().map(|(name, value)| {
-                let own = match (name.as_str(), value) {
-                    ("pattern", Value::String(pattern)) => pattern.len(),
-                    ("patternProperties", Value::Object(patterns)) => {
-                        patterns.keys().map(String::len).sum()
-                    }
-                    _ => 0,
-                };
-                own + expression_bytes(value)
-            });
-            bytes.sum()
-        }
-        _ => 0,
-    }
-}
-
-/// llguidance distinguishes its bounds from other errors by words only.
-fn is_about_bounds(what: &str) -> bool {
-    let words = [
-        "too big",
-        "too large",
-        "fuel",
-        "too complex",
-        "Too many items",
-    ];
-    words.iter().any(|word| what.contains(word))
 }
 
 /// An error without the state and the backtrace that may follow it.

@@ -7,9 +7,9 @@ use llguidance::ParserFactory;
 use llguidance::api::ParserLimits;
 use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie};
 
-use super::digits::FirstBytes;
 use super::forced::Encoder;
 use super::memory::Memory;
+use super::runs::FirstBytes;
 use crate::Tokenizer;
 use motet_core::TokenId;
 use motet_core::protocol::{GrammarError, GrammarLimits};

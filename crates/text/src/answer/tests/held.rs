@@ -201,6 +201,36 @@ fn grammars_are_made_where_they_hold_something() {
 }
 
 /// An error names the tool whose schema is wrong, also where several are in one grammar.
+/// References of a tool's schema are within it, though it is one of several in the grammar.
+#[test]
+fn references_of_tools_are_their_own() {
+    let tool = |name: &str, value: u64| Tool {
+        name: name.into(),
+        description: None,
+        parameters: json!({"$defs": {"a/b": {"enum": [value]}}, "required": ["a"],
+                           "properties": {"a": {"$ref": "#/$defs/a~1b"}}}),
+        is_strict: true,
+    };
+    let tools = Tools::new(vec![tool("one", 1), tool("two", 2)]).expect("valid");
+    let (_, vocabulary) = vocabulary(&FAMILIES[0]);
+    let format = family("plain");
+    let source = format.grammar(&tools, &ToolChoice::Required, false, ReasoningStart::Absent);
+    let grammar = compile(&source.expect("valid").expect("held"), &vocabulary).expect("compiles");
+    for (name, value, is_valid) in [("one", 1, true), ("two", 2, true), ("two", 1, false)] {
+        let text = format!(r#"{{"name": "{name}", "parameters": {{"a": {value}}}}}"#);
+        let mut matcher = grammar.matcher();
+        let is_accepted = text.bytes().all(|letter| {
+            let token = TokenId::from(letter) + 1;
+            let next = matcher.next_tokens().expect("goes on");
+            let is_allowed = next
+                .mask()
+                .is_some_and(|mask| mask.tokens().any(|one| one == token));
+            is_allowed && matcher.accept(token).is_ok()
+        });
+        assert_eq!(is_accepted, is_valid, "{text}");
+    }
+}
+
 #[test]
 fn schema_that_is_no_grammar_names_its_tool() {
     let (_, vocabulary) = vocabulary(&FAMILIES[0]);
@@ -244,6 +274,12 @@ fn schema_that_is_no_grammar_names_its_tool() {
         json!({"properties": {"a": false}, "required": ["a"]}),
         &is_compile,
     );
+    // A tool that nothing follows does not vanish beside the others.
+    check(
+        json!({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}),
+        &is_compile,
+    );
+    check(json!({"minProperties": 2}), &is_compile);
     check(json!({"x-guidance": {"lenient": true}}), &is_dear);
     let many: Vec<String> = (0..100_000).map(|n| n.to_string()).collect();
     let long = json!({"properties": {"a": {"enum": many[..2_000]}}});
