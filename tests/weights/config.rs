@@ -121,8 +121,8 @@ fn folders_with_invalid_fields_are_errors() {
         ": field `tie_word_embeddings`: found 1; expected true or false",
     );
     check_folder(
-        json!({"eos_token_id": [2, -1]}),
-        ": field `eos_token_id`: found [2,-1]; expected a token id or an array of them",
+        json!({"eos_token_id": [2, 1.5]}),
+        ": field `eos_token_id`: found [2,1.5]; expected a token id or an array of them",
     );
     check_folder(
         json!({"eos_token_id": 40}),
@@ -228,6 +228,10 @@ fn end_tokens_are_those_of_all_files() {
     let expect = |generation, expected| assert_eq!(tokens(generation).expect("valid"), expected);
     expect("{}", (Some(1), vec![2]));
     expect(r#"{"eos_token_id": [7, 2, 9]}"#, (Some(1), vec![2, 7, 9]));
+    // Python's infinities, and ids that stand for none.
+    let none = r#"{"eos_token_id": [-1, 7], "length_penalty": -Infinity, "top": NaN}"#;
+    expect(none, (Some(1), vec![2, 7]));
+    expect("\u{feff}{}", (Some(1), vec![2]));
     expect(
         r#"{"eos_token_id": 3, "bos_token_id": 4}"#,
         (Some(4), vec![2, 3]),
@@ -326,8 +330,7 @@ fn gguf_files_with_invalid_fields_are_errors() {
     check_gguf(
         "split.count",
         Some(Value::U32(2)),
-        ": field `split.count`: found 2; \
-         expected 1: a model in one file (llama-gguf-split merges several)",
+        ": field `split.no`: is missing; expected the index of this part",
     );
     check_gguf(
         "general.alignment",

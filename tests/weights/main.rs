@@ -12,6 +12,7 @@ mod folder;
 mod gguf;
 mod hostile;
 mod metadata;
+mod parts;
 mod pooling;
 #[path = "../common/quantised.rs"]
 mod quantised;

@@ -25,6 +25,8 @@
 
 mod affine;
 mod blueprint;
+#[cfg(unix)]
+mod bus_error;
 mod family;
 mod fields;
 mod fingerprint;
@@ -34,17 +36,19 @@ mod huggingface;
 mod limits;
 mod locate;
 mod located;
-mod mapped;
 mod mlx;
 mod mxfp4;
 mod names;
+mod opened;
 mod plan;
+pub mod python_json;
 mod read_ahead;
 mod role;
 mod settings;
 mod skipped;
 mod stored;
 mod tensor;
+mod watch;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -56,10 +60,14 @@ pub use blueprint::{
     Mixer, Mlp, Norms, PositionScale, QkNorm, Rope, RopeScaling, Routing, SharedExpert, ShortConv,
     Stem,
 };
+#[cfg(unix)]
+pub use bus_error::survive_shortened_files;
 pub use gguf::GgufMetadata;
+pub use opened::FileAccess;
 pub use role::{Needed, Role, needed};
 pub use skipped::Skipped;
 pub use tensor::{Affine, Format, Part, ScaleFormat, Tensor};
+pub use watch::FileWatch;
 
 use family::Family;
 use huggingface::Folder;
@@ -75,7 +83,10 @@ use settings::{Settings, Source};
 /// it, which a model on the CPU keeps. Opening reads little more than headers, and a tensor's
 /// bytes are read on request. The files must not change meanwhile:
 /// another process's writes show up in the weights, and shortening a file ends this process
-/// with a bus error, as with every memory-mapped file.
+/// with a bus error, as with every memory-mapped file, unless it has called
+/// `survive_shortened_files`. A new file that is renamed to the path of an
+/// opened one changes nothing. [`watch`](Self::watch) tells whether a file was written to, and
+/// [`FileAccess::Read`] makes the model independent of its files.
 ///
 /// It is `Sync`: several threads may convert tensors at the same time.
 ///
@@ -95,6 +106,8 @@ use settings::{Settings, Source};
 pub struct ModelFiles {
     path: PathBuf,
     origin: Origin,
+    /// The description, with the vocabulary that is used.
+    blueprint: Blueprint,
     contents: Arc<Contents>,
     skipped: Vec<Skipped>,
 }
@@ -105,6 +118,7 @@ struct Contents {
     blueprint: Blueprint,
     /// Every tensor of the model.
     tensors: Tensors,
+    watch: FileWatch,
     identity: OnceLock<u64>,
 }
 
@@ -147,17 +161,27 @@ impl ModelFiles {
     /// * [`TensorExtra`](ModelError::TensorExtra): the files have a tensor that the configuration
     ///   does not account for, and that is of no part that may be [`skipped`](Self::skipped).
     pub fn open(path: &Path) -> Result<Self, ModelError> {
+        Self::open_with(path, FileAccess::Map)
+    }
+
+    /// As [`open`](Self::open), with the choice whether files are mapped or read.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open), and [`Damaged`](ModelError::Damaged) when a file changes
+    /// while it is read.
+    pub fn open_with(path: &Path, access: FileAccess) -> Result<Self, ModelError> {
         if path.is_dir() {
             let folder = Folder::open(path)?;
             let family = family::of_folder(&folder)?;
             let quantisation = folder.quantisation(family.mxfp4)?;
-            let directory = folder.directory()?;
+            let directory = folder.directory(access)?;
             let settings = Settings::new(family.rules(), Source::HuggingFace(&folder), &directory);
             let mut search = Search::new(path, Container::HuggingFace, family.names, &directory);
             search.quantisation = quantisation.as_ref();
             return Self::with_settings(path, family, &settings, &mut search);
         }
-        let (metadata, directory) = gguf::open(path)?;
+        let (metadata, directory) = gguf::open(path, access)?;
         let (family, architecture) = family::of_gguf(&metadata)?;
         let source = Source::Gguf {
             metadata: &metadata,
@@ -183,8 +207,10 @@ impl ModelFiles {
         Ok(Self {
             path: path.to_owned(),
             origin: Origin::HuggingFace,
+            blueprint: blueprint.clone(),
             contents: Arc::new(Contents {
                 blueprint,
+                watch: FileWatch::new(&tensors),
                 tensors,
                 identity: OnceLock::new(),
             }),
@@ -201,7 +227,15 @@ impl ModelFiles {
     /// The description of the model.
     #[must_use]
     pub fn blueprint(&self) -> &Blueprint {
-        &self.contents.blueprint
+        &self.blueprint
+    }
+
+    /// Leaves out the rows of embedding and head from this token id on. Many models have more rows
+    /// than their tokenizer has tokens. A vocabulary that is not larger stays as it is, and so does
+    /// the [identity](Self::identity): cached state does not depend on such rows.
+    pub fn limit_vocabulary(&mut self, vocab_size: usize) {
+        let stem = &mut self.blueprint.stem;
+        stem.vocab_size = stem.vocab_size.min(vocab_size.max(1));
     }
 
     /// The tensor for a role, in canonical form. `layer` is None for those outside the layers. A
@@ -217,7 +251,13 @@ impl ModelFiles {
         match self.contents.tensors.get(&(layer, role)) {
             Some(located) => {
                 located.spans.iter().try_for_each(Spans::check_finite)?;
-                Ok(located.tensor())
+                let tensor = located.tensor();
+                Ok(match role {
+                    Role::Embedding | Role::Head => {
+                        tensor.first_rows(self.blueprint.stem.vocab_size)
+                    }
+                    _ => tensor,
+                })
             }
             None => Err(ModelError::TensorMissing {
                 path: self.path.clone(),
@@ -287,6 +327,12 @@ impl ModelFiles {
         LazyIdentity(Arc::clone(&self.contents))
     }
 
+    /// Tells whether the files are still as they were when they were opened.
+    #[must_use]
+    pub fn watch(&self) -> FileWatch {
+        self.contents.watch.clone()
+    }
+
     /// Reads all weights from the files into the system's cache, on up to eight threads. Calls
     /// `progress` with the bytes that have been read and with all, about every 16 MB.
     ///
@@ -309,6 +355,7 @@ impl LazyIdentity {
         let Contents {
             blueprint,
             tensors,
+            watch: _,
             identity,
         } = &*self.0;
         *identity.get_or_init(|| fingerprint::identity(blueprint, tensors))

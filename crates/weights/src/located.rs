@@ -95,10 +95,14 @@ impl Tiles {
 impl Located {
     /// Bytes in the files.
     pub(super) fn bytes(&self) -> usize {
+        self.all_stored().map(|stored| stored.range.len()).sum()
+    }
+
+    /// All of the files' tensors, scales and offsets included.
+    pub(super) fn all_stored(&self) -> impl Iterator<Item = &Stored> {
         let stored = self.stored.iter().map(|(stored, _)| stored);
         let spans = self.spans.iter().flat_map(Spans::tensors);
-        let all = stored.chain(spans.map(|(_, stored)| stored));
-        all.map(|stored| stored.range.len()).sum()
+        stored.chain(spans.map(|(_, stored)| stored))
     }
 
     /// The tensor in canonical form.
@@ -163,7 +167,7 @@ impl Located {
             }
             let part = |index| {
                 let mapped = |stored: &Stored, row| {
-                    Bytes::Mapped(stored.file.clone(), runs.range(stored, row, index))
+                    Bytes::File(stored.file.clone(), runs.range(stored, row, index))
                 };
                 of_all(&mapped, runs.rows)
             };

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::ModelError;
-use super::mapped::MappedFile;
+use super::opened::OpenedFile;
 use super::tensor::{Format, Formats};
 
 /// Tensors by the names that the files give them.
@@ -14,7 +14,7 @@ pub(super) type Directory = HashMap<String, Stored>;
 /// One tensor in a file.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
-    pub(super) file: Arc<MappedFile>,
+    pub(super) file: Arc<OpenedFile>,
     /// Row-major, outermost first.
     pub(super) shape: Vec<usize>,
     /// The format, or the file's name for an unsupported one.

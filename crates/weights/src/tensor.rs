@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::formats::grouped_to_f32;
 pub use super::formats::{Affine, Format, ScaleFormat};
 pub(super) use super::formats::{BLOCK, Formats, half_at};
-use super::mapped::MappedFile;
+use super::opened::OpenedFile;
 
 /// The tensor of a role, in canonical form: all rows in order, norm weights as factors, matrices
 /// as `[out, in]`, rotated heads in half-split order.
@@ -40,7 +40,7 @@ pub struct Part {
 #[derive(Clone)]
 pub(super) enum Bytes {
     /// A range of a file.
-    Mapped(Arc<MappedFile>, Range<usize>),
+    File(Arc<OpenedFile>, Range<usize>),
     Owned(Arc<Vec<u8>>),
 }
 
@@ -64,6 +64,21 @@ impl<'a> Tensor<'a> {
             );
         }
         Self { name, shape, parts }
+    }
+
+    /// The first `rows` rows of a matrix, or all if it has no more.
+    pub(super) fn first_rows(mut self, rows: usize) -> Self {
+        if self.shape[0] <= rows {
+            return self;
+        }
+        self.shape[0] = rows;
+        let mut left = rows;
+        self.parts.retain_mut(|part| {
+            part.keep_rows(left.min(part.rows));
+            left -= part.rows;
+            part.rows > 0
+        });
+        Self::new(self.name, self.shape, self.parts)
     }
 
     /// Number of elements.
@@ -140,6 +155,19 @@ impl Part {
         }
     }
 
+    /// Leaves out all but the first rows.
+    fn keep_rows(&mut self, rows: usize) {
+        let before = self.rows;
+        if rows == before {
+            return;
+        }
+        let spans = self.spans.iter_mut().flatten();
+        for bytes in std::iter::once(&mut self.bytes).chain(spans) {
+            bytes.truncate(bytes.get().len() / before * rows);
+        }
+        self.rows = rows;
+    }
+
     /// The elements as stored: row after row, in [`format`](Self::format). The bytes have no
     /// particular alignment.
     #[must_use]
@@ -182,7 +210,7 @@ impl Part {
     /// written to.
     #[must_use]
     pub fn is_mapped(&self) -> bool {
-        matches!(self.bytes, Bytes::Mapped(..))
+        matches!(&self.bytes, Bytes::File(file, _) if file.is_mapped())
     }
 }
 
@@ -191,9 +219,16 @@ impl Bytes {
         Self::Owned(Arc::new(bytes))
     }
 
+    fn truncate(&mut self, length: usize) {
+        match self {
+            Self::File(_, range) => range.end = range.start + length,
+            Self::Owned(bytes) => *bytes = Arc::new(bytes[..length].to_vec()),
+        }
+    }
+
     fn get(&self) -> &[u8] {
         match self {
-            Self::Mapped(file, range) => &file.bytes()[range.clone()],
+            Self::File(file, range) => &file.bytes()[range.clone()],
             Self::Owned(bytes) => bytes,
         }
     }
@@ -202,7 +237,7 @@ impl Bytes {
 impl fmt::Debug for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Bytes::Mapped(file, range) => {
+            Bytes::File(file, range) => {
                 write!(f, "bytes {range:?} of {}", file.path().display())
             }
             Bytes::Owned(bytes) => write!(f, "{} bytes", bytes.len()),

@@ -15,11 +15,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("motet-sync", &["injected", "primitives", "cancel", "credits", "gate", "heartbeat", "page_pool", "parking", "lease", "admission"]),
     ("motet-core", &["random_cases", "ids", "lease", "protocol", "eviction", "config", "recovery", "snapshot", "time", "cache", "pager", "scheduler"]),
     ("motet-testkit", &["transfer_queue", "copy_machine", "paper_device", "pager_harness", "cache_harness", "core_harness", "explorer"]),
-    ("motet-weights", &["limits", "fields", "mapped", "formats", "tensor", "affine", "stored", "blueprint", "role", "names", "mxfp4", "mlx", "located", "plan", "locate", "skipped", "fingerprint", "read_ahead", "gguf", "huggingface", "settings", "family"]),
+    ("motet-weights", &["limits", "python_json", "fields", "bus_error", "opened", "formats", "tensor", "affine", "stored", "blueprint", "role", "names", "mxfp4", "mlx", "located", "plan", "locate", "skipped", "fingerprint", "read_ahead", "watch", "gguf", "huggingface", "settings", "family"]),
     ("motet-find", &["progress", "error", "listing", "select", "name", "environment", "hub_cache", "hub", "ollama", "lm_studio"]),
     ("motet-model", &["packer", "preconditions", "sampling", "span", "conformance", "oracle"]),
     ("motet-kernels", &["simd", "scratch", "split", "pool", "products", "weights", "norm", "attend", "sample", "gated", "linear", "int8", "gates", "spans", "short_conv", "delta_net", "mamba2", "gated_norm", "experts"]),
-    ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "grammar", "template", "answer", "codec", "restore_points"]),
+    ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "grammar", "template", "turn_end", "answer", "codec", "restore_points"]),
     ("motet-mlx", &["error", "machine", "pool", "activations", "groups", "options", "bridge", "stored_matrix", "kernel_ops", "ops", "state", "rotary", "sample", "prompt_logprobs", "segment", "batch", "kv_block", "in_flight", "tail", "detached_state", "attention", "weights", "blocks", "layers", "retained", "determinism", "decoder", "identity", "removal", "forward", "model", "state_tests", "checkpoint_tests"]),
     ("motet", &["runtime", "optional", "request", "device", "storage", "error", "telemetry", "actors", "handle", "stream", "engine", "open"]),
 ];

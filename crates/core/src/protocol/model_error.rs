@@ -35,6 +35,13 @@ pub enum ModelError {
         /// The value in an undamaged file.
         expected: String,
     },
+    /// A file that is mapped has changed since it was opened: its bytes are not those that were
+    /// checked.
+    #[error("{path} has changed since it was opened; expected a file that stays as it is while it is in use: put a new one in its place by renaming, and start again", path = path.display())]
+    FileChanged {
+        /// The file.
+        path: PathBuf,
+    },
     /// A field of `config.json` or of GGUF metadata is missing or invalid.
     #[error("{path}: field `{field}`: {what}; expected {expected}", path = path.display())]
     Field {
@@ -207,7 +214,10 @@ impl ModelError {
     pub fn is_confined_to_edit(&self) -> bool {
         matches!(
             self,
-            Self::Device(_) | Self::Import(_) | Self::NotSupported { .. }
+            Self::Device(_)
+                | Self::Import(_)
+                | Self::NotSupported { .. }
+                | Self::FileChanged { .. }
         )
     }
 }

@@ -1,17 +1,17 @@
 //! Reading little-endian values off a mapped file, never past its end.
 
 use super::super::ModelError;
-use super::super::mapped::MappedFile;
+use super::super::opened::OpenedFile;
 
 /// A position in a file. Every read is bounds-checked first, and the error of a failed check
 /// contains `what`.
 pub(super) struct Cursor<'a> {
-    file: &'a MappedFile,
+    file: &'a OpenedFile,
     at: usize,
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn new(file: &'a MappedFile, at: usize) -> Self {
+    pub(super) fn new(file: &'a OpenedFile, at: usize) -> Self {
         assert!(at <= file.bytes().len(), "a cursor starts within its file");
         Self { file, at }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::super::ModelError;
 use super::super::fields::Fields;
-use super::super::mapped::MappedFile;
+use super::super::opened::OpenedFile;
 use super::cursor::Cursor;
 use super::value::{Kind, Number, Value};
 
@@ -16,7 +16,7 @@ use super::value::{Kind, Number, Value};
 /// value of another type. The file's size bounds all their allocations.
 #[derive(Debug)]
 pub struct GgufMetadata {
-    file: Arc<MappedFile>,
+    file: Arc<OpenedFile>,
     values: BTreeMap<String, Value>,
 }
 
@@ -181,7 +181,7 @@ impl GgufMetadata {
 
     /// Reads the table of values at the cursor, and leaves the cursor after it.
     pub(super) fn parse(
-        file: &Arc<MappedFile>,
+        file: &Arc<OpenedFile>,
         cursor: &mut Cursor<'_>,
         fields: u64,
     ) -> Result<Self, ModelError> {

@@ -1,4 +1,4 @@
-//! GGUF, llama.cpp's one-file container: a header, typed metadata, a table of
+//! GGUF, llama.cpp's container in one or several files: a header, typed metadata, a table of
 //! tensors, and the tensors themselves.
 //!
 //! Versions 2 and 3 are read. They differ only in that version 3 may be big-endian, which is
@@ -6,6 +6,7 @@
 
 mod cursor;
 mod metadata;
+mod parts;
 mod tensors;
 mod value;
 
@@ -16,7 +17,7 @@ pub use metadata::GgufMetadata;
 
 use super::ModelError;
 use super::fields::Fields;
-use super::mapped::MappedFile;
+use super::opened::{FileAccess, OpenedFile};
 use super::stored::Directory;
 use cursor::Cursor;
 use motet_core::protocol::{DeclaredPooling, Pooling};
@@ -26,9 +27,24 @@ const VERSIONS: [u32; 2] = [2, 3];
 const ALIGNMENT_DEFAULT: u64 = 32;
 
 /// Reads everything but the tensors' bytes.
-pub(super) fn open(path: &Path) -> Result<(GgufMetadata, Directory), ModelError> {
-    let expected = "a Hugging Face folder or a GGUF file";
-    let file = Arc::new(MappedFile::open(path, expected)?);
+pub(super) fn open(
+    path: &Path,
+    access: FileAccess,
+) -> Result<(GgufMetadata, Directory), ModelError> {
+    let opened = open_file(path, "a Hugging Face folder or a GGUF file", access)?;
+    match parts::count(&opened.0)? {
+        Some(count) => parts::join(opened, count, access),
+        None => Ok(opened),
+    }
+}
+
+/// Reads one file, which may be a part of a model.
+fn open_file(
+    path: &Path,
+    expected: &'static str,
+    access: FileAccess,
+) -> Result<(GgufMetadata, Directory), ModelError> {
+    let file = Arc::new(OpenedFile::open(path, expected, access)?);
     read_header(&file)
 }
 
@@ -48,7 +64,7 @@ pub(super) fn pooling(metadata: &GgufMetadata) -> Result<DeclaredPooling, ModelE
     })
 }
 
-fn read_header(file: &Arc<MappedFile>) -> Result<(GgufMetadata, Directory), ModelError> {
+fn read_header(file: &Arc<OpenedFile>) -> Result<(GgufMetadata, Directory), ModelError> {
     let mut cursor = Cursor::new(file, 0);
     if cursor.bytes(4, "the magic number")? != MAGIC {
         return Err(file.damaged("it does not begin with `GGUF`", "a GGUF file"));
@@ -66,16 +82,6 @@ fn read_header(file: &Arc<MappedFile>) -> Result<(GgufMetadata, Directory), Mode
     let tensors = cursor.u64("the number of tensors")?;
     let fields = cursor.u64("the number of metadata fields")?;
     let metadata = GgufMetadata::parse(file, &mut cursor, fields)?;
-    let split = "split.count";
-    if let Some(parts) = metadata.integer(split)?
-        && parts > 1
-    {
-        return Err(metadata.wrong(
-            split,
-            format!("found {parts}"),
-            "1: a model in one file (llama-gguf-split merges several)",
-        ));
-    }
     let alignment = alignment(&metadata)?;
     let directory = tensors::parse(file, &mut cursor, tensors, alignment)?;
     Ok((metadata, directory))

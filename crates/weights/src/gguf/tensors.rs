@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::ModelError;
-use super::super::mapped::MappedFile;
+use super::super::opened::OpenedFile;
 use super::super::stored::{Directory, Stored};
 use super::super::tensor::Format;
 use super::cursor::Cursor;
@@ -25,7 +25,7 @@ struct Entry<'a> {
 
 /// Reads the table at the cursor and checks that all tensors lie within the file.
 pub(super) fn parse(
-    file: &Arc<MappedFile>,
+    file: &Arc<OpenedFile>,
     cursor: &mut Cursor<'_>,
     tensors: u64,
     alignment: u64,
@@ -49,7 +49,7 @@ pub(super) fn parse(
 }
 
 impl<'a> Entry<'a> {
-    fn parse(file: &MappedFile, cursor: &mut Cursor<'a>) -> Result<Self, ModelError> {
+    fn parse(file: &OpenedFile, cursor: &mut Cursor<'a>) -> Result<Self, ModelError> {
         let name = cursor.name("a tensor's name")?;
         let dimensions = cursor.u32(name)?;
         if !(1..=DIMENSIONS_MAX).contains(&dimensions) {
@@ -73,7 +73,7 @@ impl<'a> Entry<'a> {
 
     fn locate(
         &self,
-        file: &Arc<MappedFile>,
+        file: &Arc<OpenedFile>,
         data_start: u64,
         alignment: u64,
     ) -> Result<Stored, ModelError> {
@@ -103,7 +103,7 @@ impl<'a> Entry<'a> {
     /// The range of the tensor's bytes, if its shape is valid and the file is long enough.
     fn range(
         &self,
-        file: &MappedFile,
+        file: &OpenedFile,
         data_start: u64,
         format: Format,
     ) -> Result<Range<usize>, ModelError> {
@@ -137,7 +137,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    fn too_large(&self, file: &MappedFile) -> ModelError {
+    fn too_large(&self, file: &OpenedFile) -> ModelError {
         file.damaged(
             format!(
                 "tensor `{}` of shape {:?} reaches beyond its end",

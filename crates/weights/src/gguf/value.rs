@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::super::ModelError;
-use super::super::mapped::MappedFile;
+use super::super::opened::OpenedFile;
 use super::cursor::Cursor;
 
 /// GGUF's numbers for its types.
@@ -59,7 +59,7 @@ pub(super) enum Number {
 impl Value {
     /// Finds the end of a value of `kind` and moves the cursor there.
     pub(super) fn parse(
-        file: &MappedFile,
+        file: &OpenedFile,
         cursor: &mut Cursor<'_>,
         key: &str,
         kind: u32,
@@ -82,7 +82,7 @@ impl Value {
     }
 
     /// Describes the value in an error.
-    pub(super) fn describe(&self, file: &MappedFile) -> String {
+    pub(super) fn describe(&self, file: &OpenedFile) -> String {
         match self.kind {
             Kind::Scalar(scalar) => match scalar.decode(&file.bytes()[self.range.clone()]) {
                 Some(number) => format!("found {number:?}"),
@@ -98,7 +98,7 @@ impl Value {
 
 /// Skips an array and returns its kind and the start of its elements.
 fn skip_array(
-    file: &MappedFile,
+    file: &OpenedFile,
     cursor: &mut Cursor<'_>,
     key: &str,
     depth: u32,
@@ -164,7 +164,7 @@ impl Number {
 }
 
 impl Scalar {
-    fn of(file: &MappedFile, key: &str, kind: u32) -> Result<Self, ModelError> {
+    fn of(file: &OpenedFile, key: &str, kind: u32) -> Result<Self, ModelError> {
         Ok(match kind {
             0 => Scalar::U8,
             1 => Scalar::I8,

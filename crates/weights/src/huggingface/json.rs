@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 use super::super::ModelError;
 use super::super::fields::Fields;
-use super::super::mapped::MappedFile;
+use super::super::opened::{FileAccess, OpenedFile};
+use super::super::python_json;
 
 /// One JSON object of a file.
 #[derive(Debug)]
@@ -25,14 +26,14 @@ impl JsonObject {
         expected: &'static str,
         bytes_max: usize,
     ) -> Result<Self, ModelError> {
-        let file = MappedFile::open(path, expected)?;
+        let file = OpenedFile::open(path, expected, FileAccess::Map)?;
         if file.bytes().len() > bytes_max {
             return Err(file.damaged(
                 format!("it has {} bytes", file.bytes().len()),
                 format!("at most {bytes_max} bytes"),
             ));
         }
-        let values = serde_json::from_slice(file.bytes())
+        let values = python_json::from_slice(file.bytes())
             .map_err(|error| file.damaged(error.to_string(), "a JSON object"))?;
         Ok(Self {
             path: path.to_owned(),

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use super::ModelError;
 use super::fields::Fields;
 use super::mlx::MlxQuantisation;
+use super::opened::FileAccess;
 use super::stored::Directory;
 pub(crate) use json::JsonObject;
 
@@ -80,8 +81,8 @@ impl Folder {
     }
 
     /// Reads the headers of the folder's weights.
-    pub(crate) fn directory(&self) -> Result<Directory, ModelError> {
-        shards::open(&self.path)
+    pub(crate) fn directory(&self, access: FileAccess) -> Result<Directory, ModelError> {
+        shards::open(&self.path, access)
     }
 
     /// `config.json`.

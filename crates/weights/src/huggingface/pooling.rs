@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::super::ModelError;
 use super::super::fields::Fields;
-use super::super::mapped::MappedFile;
+use super::super::opened::{FileAccess, OpenedFile};
+use super::super::python_json;
 use super::{CONFIG_BYTES_MAX, JsonObject};
 use motet_core::protocol::{DeclaredPooling, Pooling};
 
@@ -33,7 +34,7 @@ pub(crate) fn read(folder: &Path) -> Result<DeclaredPooling, ModelError> {
 /// The modules, if there is a list.
 fn modules(path: &Path) -> Result<Option<Vec<Value>>, ModelError> {
     let expected = "a list of a pipeline's modules";
-    let file = match MappedFile::open(path, expected) {
+    let file = match OpenedFile::open(path, expected, FileAccess::Map) {
         Ok(file) => file,
         Err(ModelError::Missing { .. }) => return Ok(None),
         Err(error) => return Err(error),
@@ -44,7 +45,7 @@ fn modules(path: &Path) -> Result<Option<Vec<Value>>, ModelError> {
             format!("at most {CONFIG_BYTES_MAX} bytes"),
         ));
     }
-    let modules = serde_json::from_slice(file.bytes());
+    let modules = python_json::from_slice(file.bytes());
     modules
         .map(Some)
         .map_err(|error| file.damaged(error.to_string(), expected))

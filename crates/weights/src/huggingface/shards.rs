@@ -8,7 +8,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::super::ModelError;
 use super::super::fields::Fields;
-use super::super::mapped::MappedFile;
+use super::super::opened::{FileAccess, OpenedFile};
 use super::super::stored::{Directory, Stored};
 use super::super::tensor::Format;
 use super::json::JsonObject;
@@ -23,17 +23,17 @@ const HEADER_BYTES_MAX: u64 = 100_000_000;
 const LENGTH_BYTES: usize = 8;
 
 /// Opens `model.safetensors`, or else the shards of its index.
-pub(super) fn open(folder: &Path) -> Result<Directory, ModelError> {
+pub(super) fn open(folder: &Path, access: FileAccess) -> Result<Directory, ModelError> {
     let whole = folder.join(WHOLE);
     let index = folder.join(INDEX);
     if index.exists() && !whole.exists() {
-        return open_shards(folder, &index);
+        return open_shards(folder, &index, access);
     }
     let expected = "model.safetensors, or model.safetensors.index.json and its shards";
-    Ok(open_file(&whole, expected)?.collect())
+    Ok(open_file(&whole, expected, access)?.collect())
 }
 
-fn open_shards(folder: &Path, index: &Path) -> Result<Directory, ModelError> {
+fn open_shards(folder: &Path, index: &Path, access: FileAccess) -> Result<Directory, ModelError> {
     let json = JsonObject::read(index, INDEX, INDEX_BYTES_MAX)?;
     let map = json.object("weight_map")?;
     let map = json.required("weight_map", map, "an object from tensors to files")?;
@@ -48,8 +48,12 @@ fn open_shards(folder: &Path, index: &Path) -> Result<Directory, ModelError> {
     let mut directory = Directory::new();
     for (shard, tensors) in tensors_by_shard {
         let path = folder.join(shard);
-        let mut stored: Directory =
-            open_file(&path, "a shard that model.safetensors.index.json names")?.collect();
+        let mut stored: Directory = open_file(
+            &path,
+            "a shard that model.safetensors.index.json names",
+            access,
+        )?
+        .collect();
         for tensor in tensors {
             // A tensor that is missing from its shard is reported when it is needed.
             directory.extend(stored.remove_entry(tensor));
@@ -74,8 +78,9 @@ fn is_plain_name(name: &str) -> bool {
 fn open_file(
     path: &Path,
     expected: &'static str,
+    access: FileAccess,
 ) -> Result<impl Iterator<Item = (String, Stored)>, ModelError> {
-    let file = Arc::new(MappedFile::open(path, expected)?);
+    let file = Arc::new(OpenedFile::open(path, expected, access)?);
     let bytes = file.bytes();
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
         return Err(file.damaged(
@@ -107,7 +112,7 @@ fn open_file(
     }))
 }
 
-fn stored(file: &Arc<MappedFile>, info: &TensorInfo, data_start: usize) -> Stored {
+fn stored(file: &Arc<OpenedFile>, info: &TensorInfo, data_start: usize) -> Stored {
     let (start, end) = info.data_offsets;
     Stored {
         file: Arc::clone(file),

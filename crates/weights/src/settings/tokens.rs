@@ -80,9 +80,11 @@ fn end_tokens(json: &JsonObject) -> Result<Vec<TokenId>, ModelError> {
         Some(values) => values.as_slice(),
         None => std::slice::from_ref(value),
     };
-    let tokens = values
+    // Negative ids stand for no token.
+    let ids = values
         .iter()
-        .map(|value| value.as_u64().and_then(|id| TokenId::try_from(id).ok()));
+        .filter(|value| value.as_i64().is_none_or(|id| id >= 0));
+    let tokens = ids.map(|value| value.as_u64().and_then(|id| TokenId::try_from(id).ok()));
     tokens
         .collect::<Option<_>>()
         .ok_or_else(|| json.unlike(END, value, "a token id or an array of them"))
