@@ -80,7 +80,7 @@ impl crate::Engine {
 /// Not generic over the path, so that the code of a start is compiled once.
 #[cfg(feature = "mlx")]
 fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, StartError> {
-    let files = ModelFiles::open(path)?;
+    let mut files = ModelFiles::open(path)?;
     for part in files.skipped() {
         tracing::info!(
             "{} is not used: {} tensors such as {}",
@@ -90,6 +90,8 @@ fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, Sta
         );
     }
     let text = text_of(&files)?;
+    // Rows that no token has are neither kept nor computed.
+    files.limit_vocabulary(text.tokenizer().vocab_size());
     let pooling = files.pooling()?;
     let outline = MlxModel::outline(&files, &options)?;
     let retained_weights = RetainedWeights::default();

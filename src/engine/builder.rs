@@ -16,7 +16,7 @@ use super::budget::{BudgetCell, DeviceBudget};
 use super::grammars::Grammars;
 use super::snapshot_task::SnapshotTask;
 use super::start_pager::PagerParts;
-use super::{BoxedFuture, Engine, Inner};
+use super::{BoxedFuture, Engine, Inner, vocabulary};
 use crate::actors::breakdown::Breakdown;
 use crate::actors::cache::{CacheActor, CacheAnswer, CacheArgs};
 use crate::actors::pager::PagerActor;
@@ -271,6 +271,8 @@ impl ActorStart {
             cache: weak_cache,
             admission: admission(&config),
             guard_released: Arc::new(Notify::new()),
+        let text_codec = text.as_ref();
+        let known_tokens = text_codec.and_then(|text| vocabulary::join(&mut prepared.spec, text));
             telemetry: self.telemetry,
             heartbeat: shared.heartbeat,
             wakeup: shared.wakeup,
@@ -278,7 +280,7 @@ impl ActorStart {
             text,
             pooling,
             blocking: Blocking::new(config.text.threads, text_limits(&config.text)),
-            grammars: Arc::new(Grammars::new(config.grammar.clone())),
+            grammars: Arc::new(Grammars::new(config.grammar.clone(), &spec.end_tokens)),
             spec,
             budget,
             config,
@@ -318,6 +320,7 @@ impl ActorStart {
             mailbox::bounded(PENDING_ANSWERS_MAX + CACHE_COMMANDS_MAX + PAGED_MAX + 16),
         );
         (cache, answers)
+            known_tokens,
     }
 
     /// Starts the pager, if there is one, and returns it with a receiver for its end.

@@ -19,8 +19,8 @@ use super::blocking::{Blocking, BlockingError, WorkLimits};
 use super::sequence_setup::user_id;
 use crate::error::{QueueLimit, SubmitError};
 use crate::request::Request;
-use motet_core::UserId;
 use motet_core::protocol::{GrammarError, GrammarLimits, TokenConstraint};
+use motet_core::{TokenId, UserId};
 use motet_text::TextCodec;
 use motet_text::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
 
@@ -32,13 +32,15 @@ const MASK_THREADS: usize = 2;
 #[derive(Debug)]
 pub(super) struct Grammars {
     limits: GrammarLimits,
+    /// The engine's end tokens: they end an output that follows a grammar.
+    end_tokens: Vec<TokenId>,
     threads: Blocking,
     vocabulary: OnceLock<Result<GrammarVocabulary, GrammarError>>,
     pool: OnceLock<Result<Arc<MaskPool>, String>>,
 }
 
 impl Grammars {
-    pub(super) fn new(limits: GrammarLimits) -> Self {
+    pub(super) fn new(limits: GrammarLimits, end_tokens: &[TokenId]) -> Self {
         let waiting = WorkLimits {
             count_max: limits.compilations_waiting_max,
             // No source is longer, so that the count is the limit that is reached.
@@ -49,6 +51,7 @@ impl Grammars {
         Self {
             threads: Blocking::new(limits.compilations_max, waiting),
             limits,
+            end_tokens: end_tokens.to_vec(),
             vocabulary: OnceLock::new(),
             pool: OnceLock::new(),
         }
@@ -71,7 +74,8 @@ impl Grammars {
         let vocabulary = self
             .vocabulary
             .get_or_init(|| {
-                let vocabulary = GrammarVocabulary::new(text.tokenizer())?;
+                let vocabulary =
+                    GrammarVocabulary::ending_with(text.tokenizer(), &self.end_tokens)?;
                 Ok(vocabulary.with_limits(self.limits.clone()))
             })
             .as_ref()

@@ -21,6 +21,7 @@
 //! | `kv_events.rs` | changes of the cached blocks, as they happen |
 //! | `validate.rs` | the fields of a request are checked |
 //! | `snapshot_task.rs` | the task that takes snapshots while there are subscribers |
+//! | `vocabulary.rs` | the tokens that model and tokenizer know together |
 //! | `snapshots.rs` | events and snapshots for monitoring |
 
 mod admission;
@@ -55,6 +56,7 @@ mod tokenize_text;
 mod validate;
 
 use std::pin::Pin;
+mod vocabulary;
 use std::sync::Arc;
 
 use kameo::actor::{ActorRef, WeakActorRef};
@@ -73,7 +75,7 @@ use crate::request::{CacheUse, Request};
 use crate::stream::TokenStream;
 use crate::telemetry::{EngineStats, Telemetry};
 use motet_core::config::EngineConfig;
-use motet_core::protocol::{DeclaredPooling, ModelError, ModelSpec};
+use motet_core::protocol::{DeclaredPooling, ModelError, ModelSpec, TokenMask};
 use motet_core::{UserId, scheduler};
 use motet_model::Model;
 use motet_sync::admission::Admission;
@@ -133,6 +135,8 @@ struct Inner {
     budget: DeviceBudget,
     config: EngineConfig,
     sequences_made: AtomicUsize,
+    /// The tokens that model and tokenizer both know, where the model has more.
+    known_tokens: Option<Arc<TokenMask>>,
     pins_made: AtomicUsize,
     /// Permits for messages to the cache; further senders wait.
     cache_command_permits: Arc<Semaphore>,
@@ -258,7 +262,9 @@ impl Engine {
     }
 
     /// Returns the model's specification. Its `context_tokens_max` is the limit in this engine,
-    /// which [`EngineConfig::context_tokens_max`] may lower.
+    /// which [`EngineConfig::context_tokens_max`] may lower. With a tokenizer, its `vocab_size` is
+    /// that of the tokenizer if that has fewer tokens, and its `end_tokens` are those that the
+    /// model, the tokenizer or the chat template name.
     #[must_use]
     pub fn model(&self) -> &ModelSpec {
         &self.inner.spec

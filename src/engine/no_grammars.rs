@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Engine;
 use crate::error::SubmitError;
 use crate::request::Request;
+use motet_core::TokenId;
 use motet_core::protocol::{GrammarLimits, TokenConstraint};
 
 /// The shared parts of grammar compilation: none.
@@ -12,7 +13,7 @@ use motet_core::protocol::{GrammarLimits, TokenConstraint};
 pub(super) struct Grammars;
 
 impl Grammars {
-    pub(super) fn new(_limits: GrammarLimits) -> Self {
+    pub(super) fn new(_limits: GrammarLimits, _end_tokens: &[TokenId]) -> Self {
         Self
     }
 }

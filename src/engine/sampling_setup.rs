@@ -21,6 +21,7 @@ impl Engine {
             end_tokens: self.end_tokens(request).to_vec(),
             logprobs: request.logprobs,
             grammar: self.grammar(request).await?,
+            known_tokens: self.inner.known_tokens.clone(),
         };
         let is_needed = !spec.is_empty() || request.sampling.has_penalties();
         Ok(is_needed.then(|| Arc::new(spec)))

@@ -94,7 +94,23 @@ impl Engine {
     /// Checks everything that needs no tokens; this is cheap.
     pub(super) fn check_request(&self, request: &Request) -> Result<(), SubmitError> {
         request.validate()?;
-        request.validate_tokens(self.inner.spec.vocab_size)
+        request.validate_tokens(|token| self.check_token(token))
+    }
+
+    /// Whether a token can be in a request; if not, the error's words: what was found, and what is
+    /// expected.
+    pub(super) fn check_token(&self, token: TokenId) -> Result<(), (&'static str, String)> {
+        let vocab_size = self.inner.spec.vocab_size;
+        if token as usize >= vocab_size {
+            let expected = format!("token ids below {vocab_size}");
+            return Err(("a token id beyond the vocabulary", expected));
+        }
+        let known = self.inner.known_tokens.as_ref();
+        if known.is_some_and(|known| !known.allows(token)) {
+            let expected = "token ids that the tokenizer has a token for".to_owned();
+            return Err(("a token id that the vocabulary skips", expected));
+        }
+        Ok(())
     }
 
     /// Checks the same, for a request with one output.
@@ -172,6 +188,7 @@ impl Engine {
             cancel,
             credits,
             telemetry: Arc::clone(&self.inner.telemetry),
+            known_tokens: self.inner.known_tokens.clone(),
             milestones,
             admission_guard,
         };

@@ -86,15 +86,11 @@ impl Engine {
 
     /// Checks that all tokens are in the model's vocabulary.
     fn check_vocabulary(&self, tokenized: TokenizedPrompt) -> Result<TokenizedPrompt, SubmitError> {
-        let vocab_size = self.inner.spec.vocab_size;
-        let is_unknown = |token: &TokenId| *token as usize >= vocab_size;
-        match tokenized.tokens.iter().position(is_unknown) {
-            None => Ok(tokenized),
-            Some(at) => Err(field_error(
-                "prompt",
-                format!("a token id beyond the vocabulary, at index {at}"),
-                format!("token ids below {vocab_size}"),
-            )),
+        for (at, token) in tokenized.tokens.iter().enumerate() {
+            self.check_token(*token).map_err(|(found, expected)| {
+                field_error("prompt", format!("{found}, at index {at}"), expected)
+            })?;
         }
+        Ok(tokenized)
     }
 }

@@ -34,27 +34,29 @@ impl Request {
         self.validate_service()
     }
 
-    /// Checks that every token id in the request is in the vocabulary.
-    pub(crate) fn validate_tokens(&self, vocab_size: usize) -> Result<(), SubmitError> {
-        let known = |token: &TokenId| (*token as usize) < vocab_size;
-        let check = |field, all_known| {
-            if all_known {
-                return Ok(());
-            }
+    /// Checks that every token id in the request is in the vocabulary. `check_token` returns what
+    /// is wrong with one, and what is expected.
+    pub(crate) fn validate_tokens(
+        &self,
+        check_token: impl Fn(TokenId) -> Result<(), (&'static str, String)>,
+    ) -> Result<(), SubmitError> {
+        let check = |field, token: &TokenId| {
             // The token id itself stays out of logs.
-            Err(field_error(
-                field,
-                "a token id beyond the vocabulary",
-                format!("token ids below {vocab_size}"),
-            ))
+            let checked = check_token(*token);
+            checked.map_err(|(found, expected)| field_error(field, found, expected))
         };
-        check("stop_tokens", self.stop_tokens.iter().all(known))?;
-        check("logit_bias", self.logit_bias.keys().all(known))?;
+        let check_all = |field, tokens: &[TokenId]| {
+            let mut tokens = tokens.iter();
+            tokens.try_for_each(|token| check(field, token))
+        };
+        check_all("stop_tokens", &self.stop_tokens)?;
+        let mut biased = self.logit_bias.keys();
+        biased.try_for_each(|token| check("logit_bias", token))?;
         let Some(reasoning) = &self.reasoning else {
             return Ok(());
         };
-        check("reasoning.open", reasoning.open.iter().all(known))?;
-        check("reasoning.close", reasoning.close.iter().all(known))
+        check_all("reasoning.open", &reasoning.open)?;
+        check_all("reasoning.close", &reasoning.close)
     }
 
     /// Returns the number of outputs to generate.
@@ -258,7 +260,12 @@ mod tests {
 
     fn judged(request: &Request) -> Result<(), SubmitError> {
         request.validate()?;
-        request.validate_tokens(VOCAB_SIZE)
+        request.validate_tokens(|token| {
+            if (token as usize) < VOCAB_SIZE {
+                return Ok(());
+            }
+            Err(("a token id beyond the vocabulary", "other ids".to_owned()))
+        })
     }
 
     #[test]

@@ -13,6 +13,10 @@ pub enum Chat {}
 #[derive(Clone, Debug)]
 pub(crate) enum TextCodec {}
 
+/// A tokenizer: none exists without feature `text`.
+#[derive(Debug)]
+pub(crate) enum Tokenizer {}
+
 /// An error of text: none exists without feature `text`.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {}
@@ -38,7 +42,29 @@ pub(crate) enum StopStrings {}
 
 impl TextCodec {
     /// Is never called.
+    pub(crate) fn end_tokens(&self) -> &[TokenId] {
+        match *self {}
+    }
+
+    /// Is never called.
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        match *self {}
+    }
+
+    /// Is never called.
     pub(crate) fn token_spelling(&self) -> Arc<dyn TokenSpelling> {
+        match *self {}
+    }
+}
+
+impl Tokenizer {
+    /// Is never called.
+    pub(crate) fn vocab_size(&self) -> usize {
+        match *self {}
+    }
+
+    /// Is never called.
+    pub(crate) fn missing_tokens(&self) -> &[TokenId] {
         match *self {}
     }
 }

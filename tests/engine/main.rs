@@ -6,6 +6,7 @@ mod backups;
 #[path = "../common/mod.rs"]
 mod common;
 mod extremes;
+mod end_tokens;
 #[path = "../hostile/forced.rs"]
 mod forced_texts;
 mod hybrid_reuse;

@@ -16,11 +16,10 @@ fn folder_and_gguf_give_the_same_tokens() {
             "bos_token": "<s>", "eos_token": {"content": "<|im_end|>"}, "pad_token": null,
             "chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": CHAT_ML}],
         }).to_string()),
-        ("generation_config.json", json!({"eos_token_id": [2, 1]}).to_string()),
     ]);
     let read = TextCodec::from_folder(&folder.0).expect("a whole folder");
     let built = TextCodec::from_gguf(&byte_level()).expect("whole");
-    assert_eq!(read.tokenizer().end_tokens(), [2, 1]);
+    assert_eq!(read.end_tokens(), built.end_tokens());
     assert!(read.tokenizer().is_special(0), "named as bos_token");
     let text = "hello the 世界, <|im_start|> longer than its truncation";
     let tokens = built.encode_prompt(text).expect("spelled");
@@ -46,40 +45,24 @@ fn folder_and_gguf_give_the_same_tokens() {
 }
 
 #[test]
-fn end_tokens_are_the_union_of_all_places() {
-    let config = |file: &str, value: Value| (file.to_owned(), value.to_string());
-    let read = |name: &str, files: Vec<(String, String)>| {
+fn end_tokens_are_those_that_the_tokenizer_names() {
+    let read = |name: &str, files: &[(&str, Value)]| {
         let mut all = vec![("tokenizer.json", tokenizer_json().to_string())];
-        all.extend(files.iter().map(|(file, text)| (&**file, text.clone())));
+        all.extend(files.iter().map(|(file, json)| (*file, json.to_string())));
         let folder = Folder::new(name, &all);
-        Tokenizer::from_folder(&folder.0).map(|tokenizer| tokenizer.end_tokens().to_vec())
+        let tokenizer = Tokenizer::from_folder(&folder.0).expect("whole");
+        tokenizer.end_tokens().to_vec()
     };
-    let named = config("tokenizer_config.json", json!({"eos_token": "<|im_end|>"}));
-    let own = config("config.json", json!({"eos_token_id": 1}));
-    let nested = config(
-        "config.json",
-        json!({"text_config": {"eos_token_id": [2, 0]}}),
+    let named = ("tokenizer_config.json", json!({"eos_token": "<|im_end|>"}));
+    let other = |text: &str| ("special_tokens_map.json", json!({"eos_token": text}));
+    assert_eq!(read("ends-none", &[]), [0; 0]);
+    assert_eq!(read("ends-named", &[named.clone()]), [2]);
+    assert_eq!(read("ends-older", &[other("<|im_end|>")]), [2]);
+    assert_eq!(
+        read("ends-both", &[named.clone(), other("<|im_start|>")]),
+        [2, 1]
     );
-    let generation = config("generation_config.json", json!({"eos_token_id": [1, 2]}));
-    let check = |name: &str, files: Vec<(String, String)>, expected: &[u32]| {
-        assert_eq!(read(name, files).expect("whole"), expected, "{name}");
-    };
-    check("ends-none", vec![], &[]);
-    check("ends-named", vec![named.clone()], &[2]);
-    check("ends-own", vec![own.clone()], &[1]);
-    check("ends-both", vec![own, generation.clone()], &[1, 2]);
-    check("ends-all", vec![named, nested, generation], &[2, 0, 1]);
-    let unknown_id = config(
-        "config.json",
-        json!({"text_config": {"eos_token_id": 4_000_000}}),
-    );
-    let message = read("ends-unknown", vec![unknown_id])
-        .expect_err("no such token")
-        .to_string();
-    assert!(
-        message.contains("config.json: field `text_config.eos_token_id`"),
-        "{message}"
-    );
+    assert_eq!(read("ends-unknown", &[named, other("<none>")]), [2]);
     let gguf = GgufVocabulary {
         end: Some(0),
         end_of_turn: Some(2),
@@ -88,6 +71,69 @@ fn end_tokens_are_the_union_of_all_places() {
     };
     let built = Tokenizer::from_gguf(&gguf).expect("whole");
     assert_eq!(built.end_tokens(), [0, 2, 1]);
+}
+
+#[test]
+fn tokens_that_end_a_turn_are_known_by_their_names() {
+    let ends = |change: fn(&mut GgufVocabulary)| {
+        let mut vocabulary = byte_level();
+        vocabulary.end = None;
+        change(&mut vocabulary);
+        let tokenizer = Tokenizer::from_gguf(&vocabulary).expect("whole");
+        tokenizer.end_tokens().to_vec()
+    };
+    let harmony = |vocabulary: &mut GgufVocabulary| {
+        let names = ["<|return|>", "<|call|>", "<|end|>"];
+        vocabulary.tokens.splice(..3, names.map(str::to_owned));
+    };
+    assert_eq!(ends(|_| {}), [2]);
+    assert_eq!(
+        ends(|v| v.token_types[2] = 1),
+        [2],
+        "converters write them as normal"
+    );
+    assert_eq!(ends(|v| v.tokens[2] = "</s>".into()), [2]);
+    // A text that only looks like it: a tag of HTML.
+    assert_eq!(
+        ends(|v| {
+            v.tokens[2] = "</s>".into();
+            v.token_types[2] = 4;
+        }),
+        [0; 0]
+    );
+    assert_eq!(ends(harmony), [0, 1], "a message may follow another");
+    assert_eq!(ends(|v| v.tokens[1] = "<|end|>".into()), [1, 2]);
+}
+
+#[test]
+fn each_family_ends_a_turn_as_its_template_does() {
+    let ends = |template: &str| {
+        let vocabulary = GgufVocabulary {
+            end: None,
+            chat_template: Some(template.to_owned()),
+            tokens: byte_level()
+                .tokens
+                .into_iter()
+                .map(|t| t.replace("<|im_end|>", "<|x|>"))
+                .collect(),
+            ..byte_level()
+        };
+        let codec = TextCodec::from_gguf(&vocabulary).expect("whole");
+        codec.end_tokens().to_vec()
+    };
+    let loops = |body: &str| format!("{{% for message in messages %}}{body}{{% endfor %}}");
+    assert_eq!(ends(&loops("{{ message.content }}<|x|>")), [2]);
+    assert_eq!(
+        ends(&loops("{{ message.content | trim }}  \n<|x|><|im_start|>")),
+        [2]
+    );
+    assert_eq!(ends(&loops("{{ message.content }} text<|x|>")), [0; 0]);
+    assert_eq!(
+        ends(&loops("{{ message.role }}<|x|>")),
+        [0; 0],
+        "it writes no answer"
+    );
+    assert_eq!(ends("{{ raise_exception('no') }}"), [0; 0]);
 }
 
 #[test]
@@ -165,14 +211,16 @@ fn broken_folder_is_rejected_by_name() {
         &[whole(), syntax],
         &["chat_template.jinja", "does not compile", "line 2"],
     );
-    let ends = (
-        "generation_config.json",
-        json!({"eos_token_id": [2, -1]}).to_string(),
+    let model = |name: &'static str| (name, String::new());
+    check(
+        "tekken",
+        &[model("tekken.json")],
+        &["tokenizer.json does not exist", "tekken.json"],
     );
     check(
-        "ends",
-        &[whole(), ends],
-        &["generation_config.json", "`eos_token_id`", "-1"],
+        "spm",
+        &[model("tokenizer.model")],
+        &["tokenizer.json does not exist", "SentencePiece"],
     );
 }
 

@@ -16,7 +16,7 @@ use super::ops::concatenate;
 use super::profile::Made;
 use crate::error::MlxError;
 use motet_core::protocol::{Sampling, SpanOutput, TokenLogprobs, TokenSampling};
-use motet_model::sampling::{SampleInputs, Sampled, logprobs_of};
+use motet_model::sampling::{SampleInputs, Sampled};
 
 /// Tokens of all samples, still on the device.
 #[derive(Debug)]
@@ -34,9 +34,8 @@ enum Logprobs {
     NotRequested,
     /// The kernel records them, in the order of the samples.
     Noted(Arc<Mutex<Vec<Option<TokenLogprobs>>>>),
-    /// The host computes them from the logits: each sample's row, and how many alternatives it
-    /// requests.
-    FromLogits(Array, Vec<(u32, Option<usize>)>),
+    /// The host computes them from the logits: each sample's row, and its inputs.
+    FromLogits(Array, Vec<(u32, SampleInputs)>),
 }
 
 impl Tokens {
@@ -54,9 +53,9 @@ impl Tokens {
             Logprobs::FromLogits(logits, requests) => {
                 let vocab = logits.dim(1) as usize;
                 let logits = logits.try_as_slice::<f32>()?;
-                let logprobs = requests.iter().zip(&tokens).map(|((row, top), token)| {
+                let logprobs = requests.iter().zip(&tokens).map(|((row, inputs), token)| {
                     let row = &logits[*row as usize * vocab..][..vocab];
-                    logprobs_of(row, *token, (*top)?)
+                    inputs.logprobs_from(row, *token)
                 });
                 logprobs.collect()
             }
@@ -117,10 +116,7 @@ pub(super) fn sample_tokens(
         .any(|(_, sample_inputs)| sample_inputs.logprobs().is_some());
     let Some(stream) = kernels else {
         let logprobs = if needs_logprobs {
-            let rows = samples
-                .iter()
-                .map(|(row, sample_inputs)| (*row, sample_inputs.logprobs()));
-            Logprobs::FromLogits(logits.clone(), rows.collect())
+            Logprobs::FromLogits(logits.clone(), samples.clone())
         } else {
             Logprobs::NotRequested
         };

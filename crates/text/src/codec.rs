@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::special::Marks;
+use super::turn_end;
 use super::{
     AnswerFormat, Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError,
     Tokenizer,
@@ -32,15 +33,22 @@ impl TextLimits {
 pub struct TextCodec {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    end_tokens: Arc<[TokenId]>,
 }
 
 impl TextCodec {
-    /// Combines a tokenizer with a chat template.
+    /// Combines a tokenizer with a chat template. Renders a short conversation to find the token
+    /// that ends a turn.
     #[must_use]
     pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>) -> Self {
+        let mut end_tokens = tokenizer.end_tokens().to_vec();
+        let of_template = template.as_ref();
+        let of_template = of_template.and_then(|one| turn_end::of_template(&tokenizer, one));
+        end_tokens.extend(of_template.filter(|end| !end_tokens.contains(end)));
         Self {
             tokenizer,
             template,
+            end_tokens: end_tokens.into(),
         }
     }
 
@@ -70,6 +78,14 @@ impl TextCodec {
     #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// The tokens that end an answer, the usual one first: the tokenizer's, and the control token
+    /// that the template writes behind an assistant's message. An engine adds those that its model
+    /// names.
+    #[must_use]
+    pub fn end_tokens(&self) -> &[TokenId] {
+        &self.end_tokens
     }
 
     /// The bytes of the tokenizer's tokens, for parts of an engine that know no tokenizer.

@@ -10,6 +10,7 @@ use super::error::field_error;
 use super::parts::Parts;
 use super::pieces::{PieceRules, PieceSource, Pieces};
 use motet_core::TokenId;
+use motet_weights::python_json;
 
 /// The special tokens that `tokenizer_config.json` may name.
 const SPECIAL_TOKENS: [&str; 7] = [
@@ -22,6 +23,8 @@ const SPECIAL_TOKENS: [&str; 7] = [
     "mask_token",
 ];
 
+const EXPECTED: &str = "a tokenizer of the `tokenizers` library";
+
 /// Token ids at and above this are rejected: the table of pieces has an entry for every id up to
 /// the largest. The largest vocabularies have 2^18.
 const VOCAB_SIZE_MAX: u32 = 1 << 22;
@@ -30,24 +33,40 @@ const VOCAB_SIZE_MAX: u32 = 1 << 22;
 pub(super) struct TokenizerConfig {
     pub(super) path: PathBuf,
     pub(super) value: Value,
+    /// `special_tokens_map.json`, the file that names special tokens in older folders.
+    older: Value,
 }
 
 impl TokenizerConfig {
     pub(super) fn read(folder: &Path) -> Result<Self, TextError> {
         let path = folder.join("tokenizer_config.json");
         let value = read_json(&path)?.unwrap_or(Value::Null);
-        Ok(Self { path, value })
+        let older = read_json(&folder.join("special_tokens_map.json"))?;
+        let older = older.unwrap_or(Value::Null);
+        Ok(Self { path, value, older })
     }
 
-    /// The special tokens that the file names, by name.
+    /// The special tokens that the files name, by name.
     pub(super) fn special_tokens(&self) -> Vec<(&'static str, &str)> {
         let texts = SPECIAL_TOKENS.iter().filter_map(|&name| {
-            let token = &self.value[name];
-            let text = token.as_str().or_else(|| token["content"].as_str())?;
-            Some((name, text))
+            let named = token_text(&self.value[name]);
+            Some((name, named.or_else(|| token_text(&self.older[name]))?))
         });
         texts.collect()
     }
+}
+
+/// The text of a special token: the value itself, or its `content`.
+fn token_text(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value["content"].as_str())
+}
+
+/// `chat_template.json`, which models have whose processor also reads pictures, and its path. Null
+/// if the folder has none.
+pub(super) fn processor_template(folder: &Path) -> Result<(PathBuf, Value), TextError> {
+    let path = folder.join("chat_template.json");
+    let value = read_json(&path)?.unwrap_or(Value::Null);
+    Ok((path, value))
 }
 
 /// The file's bytes, or `None` if there is no such file.
@@ -64,14 +83,11 @@ pub(super) fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, TextError> {
 
 pub(super) fn read_tokenizer(folder: &Path) -> Result<Parts, TextError> {
     let path = folder.join("tokenizer.json");
-    let bytes = read_optional(&path)?.ok_or_else(|| TextError::Missing {
-        path: path.clone(),
-        expected: "a tokenizer of the `tokenizers` library",
-    })?;
+    let bytes = read_optional(&path)?.ok_or_else(|| missing(folder, &path))?;
     let damaged = |error: tokenizers::Error| TextError::Damaged {
         path: path.clone(),
         what: error.to_string(),
-        expected: "a tokenizer of the `tokenizers` library",
+        expected: EXPECTED,
     };
     let mut encoder = parsed(&bytes).map_err(damaged)?;
     encoder.with_truncation(None).map_err(damaged)?;
@@ -81,6 +97,9 @@ pub(super) fn read_tokenizer(folder: &Path) -> Result<Parts, TextError> {
     let added = encoder.get_added_tokens_decoder();
     for (name, text) in config.special_tokens() {
         let Some(id) = encoder.token_to_id(text) else {
+            if config.value[name].is_null() {
+                continue;
+            }
             let what = format!("`{text}` is no token");
             let file = config.path.display().to_string();
             return Err(field_error(file, name, what, "a token of tokenizer.json"));
@@ -91,24 +110,39 @@ pub(super) fn read_tokenizer(folder: &Path) -> Result<Parts, TextError> {
             .add_special_tokens([token.special(true)])
             .map_err(damaged)?;
     }
-    let id = |name| {
-        let named = config
-            .special_tokens()
-            .into_iter()
-            .find(|(key, _)| *key == name);
-        named.and_then(|(_, text)| encoder.token_to_id(text))
-    };
-    let (begin, end) = (id("bos_token"), id("eos_token"));
-    let pieces = pieces(&path, &encoder)?;
-    let ends = end_tokens(folder, end, pieces.len())?;
+    let begin = config.special_tokens().into_iter();
+    let mut begin = begin.filter(|(name, _)| *name == "bos_token");
+    let begin = begin.find_map(|(_, text)| encoder.token_to_id(text));
+    let ends = [&config.value, &config.older].map(|file| token_text(&file["eos_token"]));
+    let ends = ends.into_iter().flatten();
+    let mut ends: Vec<TokenId> = ends.filter_map(|text| encoder.token_to_id(text)).collect();
+    ends.dedup();
     Ok(Parts {
-        pieces,
+        pieces: pieces(&path, &encoder)?,
         encoder,
         begin,
         ends,
         add_begin: false,
         add_end: false,
     })
+}
+
+/// The error of a folder without `tokenizer.json`. It names another tokenizer that is there.
+fn missing(folder: &Path, path: &Path) -> TextError {
+    let has = |name: &str| folder.join(name).exists();
+    let expected = if has("tekken.json") {
+        "a tokenizer of the `tokenizers` library; tekken.json, Mistral's own format, is not read: \
+         take tokenizer.json from a conversion of the model to Transformers, or a GGUF file"
+    } else if has("tokenizer.model") {
+        "a tokenizer of the `tokenizers` library; tokenizer.model, SentencePiece's own format, is \
+         not read: load and save the tokenizer with Transformers, or take a GGUF file"
+    } else {
+        EXPECTED
+    };
+    TextError::Missing {
+        path: path.to_owned(),
+        expected,
+    }
 }
 
 /// Parses the file with `tokenizers`, which panics at times if it is no JSON or has another
@@ -144,65 +178,11 @@ fn pieces(path: &Path, encoder: &tokenizers::Tokenizer) -> Result<Pieces, TextEr
     Ok(Pieces::new(&rules, tokens.into_iter()))
 }
 
-/// The `eos_token`, then those that `config.json` and `generation_config.json` add: no file names
-/// all of them. Gemma's `eos_token` ends a text and its `generation_config.json` adds the end of a
-/// turn; other models do it the other way round.
-fn end_tokens(
-    folder: &Path,
-    end: Option<TokenId>,
-    vocab_size: usize,
-) -> Result<Vec<TokenId>, TextError> {
-    let mut ends: Vec<TokenId> = end.into_iter().collect();
-    for (file, within) in [
-        ("config.json", None),
-        // Configurations of models that also see pictures.
-        ("config.json", Some("text_config")),
-        ("generation_config.json", None),
-    ] {
-        let path = folder.join(file);
-        let config = read_json(&path)?.unwrap_or(Value::Null);
-        let config = within.map_or(&config, |member| &config[member]);
-        for id in listed_ends(&path, within, &config["eos_token_id"], vocab_size)? {
-            if !ends.contains(&id) {
-                ends.push(id);
-            }
-        }
-    }
-    Ok(ends)
-}
-
-/// The ids of an `eos_token_id`: none, one or a list.
-fn listed_ends(
-    path: &Path,
-    within: Option<&str>,
-    value: &Value,
-    vocab_size: usize,
-) -> Result<Vec<TokenId>, TextError> {
-    let listed = match value {
-        Value::Null => vec![],
-        Value::Array(ids) => ids.iter().collect(),
-        id => vec![id],
-    };
-    let ids = listed.into_iter().map(|value| {
-        let id = value.as_u64().filter(|id| *id < vocab_size as u64);
-        id.and_then(|id| TokenId::try_from(id).ok()).ok_or_else(|| {
-            let file = path.display().to_string();
-            let field = within.map_or_else(
-                || "eos_token_id".to_owned(),
-                |member| format!("{member}.eos_token_id"),
-            );
-            let expected = format!("token ids below {vocab_size}");
-            field_error(file, field, value.to_string(), expected)
-        })
-    });
-    ids.collect()
-}
-
 fn read_json(path: &Path) -> Result<Option<Value>, TextError> {
     let Some(bytes) = read_optional(path)? else {
         return Ok(None);
     };
-    let value = serde_json::from_slice(&bytes).map_err(|error| TextError::Damaged {
+    let value = python_json::from_slice(&bytes).map_err(|error| TextError::Damaged {
         path: path.to_owned(),
         what: error.to_string(),
         expected: "JSON",

@@ -58,6 +58,30 @@ pub struct GgufVocabulary {
     pub chat_template: Option<String>,
 }
 
+/// Names of tokens that end a turn or a text and mean nothing else. Converters often name only
+/// one of them in a field, and some write them as normal tokens. llama.cpp has the same list.
+const END_NAMES: [&str; 15] = [
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+];
+
+/// Names of such tokens only where the file says that they are control tokens: others are texts,
+/// such as Gemma's HTML tags.
+const END_NAMES_OF_CONTROL: [&str; 2] = ["</s>", "<eos>"];
+
 /// The origin of a GGUF file's fields, for messages.
 pub(super) const METADATA: &str = "GGUF metadata";
 
@@ -75,9 +99,11 @@ pub(super) enum TokenType {
 impl GgufVocabulary {
     /// Type of a token; tokens are normal if the file has no types.
     pub(super) fn token_type(&self, index: usize) -> TokenType {
+        let is_end = || END_NAMES.contains(&self.tokens[index].as_str());
         match self.token_types.get(index) {
             Some(2) => TokenType::Unknown,
             Some(3) => TokenType::Control,
+            Some(1 | 4) if is_end() => TokenType::Control,
             Some(4) => TokenType::UserDefined,
             Some(5) => TokenType::Unused,
             Some(6) => TokenType::Byte,
@@ -146,31 +172,55 @@ pub(super) fn build_tokenizer(vocabulary: &GgufVocabulary) -> Result<Parts, Text
     let tokens = vocabulary.tokens.iter().enumerate().map(|(index, text)| {
         let kind = vocabulary.token_type(index);
         let special = matches!(kind, TokenType::Control | TokenType::Unknown);
-        Some(PieceSource {
+        // Converters write such tokens where the model has rows and the tokenizer no token.
+        let is_padding = kind == TokenType::Unused && *text == format!("[PAD{index}]");
+        (!is_padding).then_some(PieceSource {
             text,
             added: special || kind == TokenType::UserDefined,
             special,
         })
     });
-    let mut ends = Vec::new();
-    let named = [
-        vocabulary.end,
-        vocabulary.end_of_turn,
-        vocabulary.end_of_message,
-    ];
-    for id in named.into_iter().flatten() {
-        if !ends.contains(&id) {
-            ends.push(id);
-        }
-    }
     Ok(Parts {
         pieces: Pieces::new(&rules, tokens),
         encoder,
         begin: vocabulary.begin,
-        ends,
+        ends: end_tokens(vocabulary),
         add_begin: vocabulary.add_begin.unwrap_or(add_begin),
         add_end: vocabulary.add_end.unwrap_or(false),
     })
+}
+
+/// The end tokens that the fields name, then those that are known by their names.
+fn end_tokens(vocabulary: &GgufVocabulary) -> Vec<TokenId> {
+    let fields = [
+        vocabulary.end,
+        vocabulary.end_of_turn,
+        vocabulary.end_of_message,
+    ];
+    let tokens = vocabulary.tokens.iter().map(String::as_str);
+    let known = tokens.enumerate().filter(|(index, text)| {
+        let is_known = END_NAMES.contains(text) || END_NAMES_OF_CONTROL.contains(text);
+        is_known && vocabulary.token_type(*index) == TokenType::Control
+    });
+    let mut known: Vec<(TokenId, &str)> = known
+        .map(|(index, text)| (index as TokenId, text))
+        .collect();
+    let has = |name| known.iter().any(|(_, text)| *text == name);
+    if has("<|return|>") && has("<|call|>") {
+        // In the harmony format it ends a message, and another one may follow.
+        known.retain(|(_, text)| *text != "<|end|>");
+    }
+    let mut ends = Vec::new();
+    for id in fields
+        .into_iter()
+        .flatten()
+        .chain(known.into_iter().map(|(id, _)| id))
+    {
+        if !ends.contains(&id) {
+            ends.push(id);
+        }
+    }
+    ends
 }
 
 /// Tokens that are recognised in a text before any other processing.

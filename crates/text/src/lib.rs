@@ -54,6 +54,7 @@ mod stop;
 mod template;
 mod token_bytes_bound;
 mod tokenizer;
+mod turn_end;
 mod utf8;
 
 pub use answer::{

@@ -17,6 +17,8 @@ pub(super) struct Pieces {
     /// Where each token's bytes end; they begin where its predecessor's end.
     ends: Vec<u32>,
     special: Vec<bool>,
+    /// Ids that the vocabulary skips, ascending.
+    missing: Vec<TokenId>,
     /// Spaces that the decoder removes at the beginning of a text.
     pub(super) leading_spaces: usize,
 }
@@ -34,7 +36,7 @@ pub(super) struct PieceSource<'a> {
 
 impl Pieces {
     /// Applies `rules` to all tokens in the order of their ids; `None` is an id that the
-    /// vocabulary skips.
+    /// vocabulary skips. Such ids at the end are left out.
     pub(super) fn new<'a>(
         rules: &PieceRules,
         tokens: impl Iterator<Item = Option<PieceSource<'a>>>,
@@ -43,9 +45,10 @@ impl Pieces {
             leading_spaces: rules.leading_spaces,
             ..Self::default()
         };
-        for token in tokens {
-            if let Some(token) = token {
-                rules.apply(token, &mut pieces.bytes);
+        for (id, token) in (0..).zip(tokens) {
+            match token {
+                Some(token) => rules.apply(token, &mut pieces.bytes),
+                None => pieces.missing.push(id),
             }
             let end =
                 u32::try_from(pieces.bytes.len()).expect("a vocabulary is smaller than 4 GiB");
@@ -54,7 +57,18 @@ impl Pieces {
                 .special
                 .push(token.is_some_and(|token| token.special));
         }
+        let has_id = |id: &TokenId, pieces: &Self| *id as usize + 1 == pieces.len();
+        while pieces.missing.last().is_some_and(|id| has_id(id, &pieces)) {
+            pieces.missing.pop();
+            pieces.ends.pop();
+            pieces.special.pop();
+        }
         pieces
+    }
+
+    /// The ids that the vocabulary skips, ascending.
+    pub(super) fn missing(&self) -> &[TokenId] {
+        &self.missing
     }
 
     /// Number of ids, skipped ones included.

@@ -38,8 +38,7 @@ struct Inner {
 
 impl Tokenizer {
     /// Reads a folder in the layout of Hugging Face's `transformers`: `tokenizer.json` and, if
-    /// they exist, the special tokens of `tokenizer_config.json` and the end tokens of
-    /// `config.json` and `generation_config.json`.
+    /// they exist, the special tokens of `tokenizer_config.json` and `special_tokens_map.json`.
     ///
     /// # Errors
     ///
@@ -173,6 +172,12 @@ impl Tokenizer {
         self.0.parts.pieces.len()
     }
 
+    /// Ids below [`vocab_size`](Self::vocab_size) that no token has, ascending.
+    #[must_use]
+    pub fn missing_tokens(&self) -> &[TokenId] {
+        self.0.parts.pieces.missing()
+    }
+
     /// The id of the token that the vocabulary spells `token`.
     #[must_use]
     pub fn token_id(&self, token: &str) -> Option<TokenId> {
@@ -191,7 +196,8 @@ impl Tokenizer {
         self.0.parts.begin
     }
 
-    /// The tokens that end a text or a turn, the usual one first.
+    /// The tokens that end a text or a turn, the usual one first, as far as the tokenizer's own
+    /// files name them.
     #[must_use]
     pub fn end_tokens(&self) -> &[TokenId] {
         &self.0.parts.ends

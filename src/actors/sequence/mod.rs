@@ -25,7 +25,9 @@ use crate::request::{Milestones, Piece, Prefill, TokenLogprobs};
 use crate::telemetry::Telemetry;
 use held::HeldLogprobs;
 use motet_core::cache::{Miss, MissReason};
-use motet_core::protocol::{Finish, FinishReason, GenerateError, ReasoningTracker, Usage};
+use motet_core::protocol::{
+    Finish, FinishReason, GenerateError, ReasoningTracker, TokenMask, Usage,
+};
 use motet_core::{SequenceId, TokenId, UserId};
 use motet_sync::admission::{self, AdmissionError};
 use motet_sync::cancel::CancelFlag;
@@ -112,6 +114,8 @@ pub(crate) struct SequenceArgs {
     pub(crate) cancel: CancelFlag,
     pub(crate) credits: Credits,
     pub(crate) telemetry: Arc<Telemetry>,
+    /// The only tokens that lists of the likeliest may name, if the model has others.
+    pub(crate) known_tokens: Option<Arc<TokenMask>>,
     /// When it reached its stages, shared with the handles.
     pub(crate) milestones: Arc<Milestones>,
     /// Its permit to be inside the engine; released with the actor.
@@ -198,7 +202,11 @@ impl Message<Batch> for Sequence {
                     self.prefilled(cached_tokens);
                 }
                 SequenceEvent::Prefilled(tokens) => self.prefilled(tokens),
-                SequenceEvent::PromptLogprobs(first, logprobs) => {
+                SequenceEvent::PromptLogprobs(first, mut logprobs) => {
+                    if let Some(known) = &self.args.known_tokens {
+                        let lists = logprobs.iter_mut().map(|one| &mut one.top);
+                        lists.for_each(|top| top.retain(|(token, _)| known.allows(*token)));
+                    }
                     let results = &mut self.args.prompt_results;
                     let piece = results.push_logprobs(first, logprobs);
                     self.send_prompt_results(piece);

@@ -34,11 +34,12 @@ fn codec() -> TextCodec {
 }
 
 fn grammars(limit: Duration) -> Arc<Grammars> {
-    Arc::new(Grammars::new(GrammarLimits {
+    let limits = GrammarLimits {
         compilations_max: 1,
         compile_time_max: limit,
         ..GrammarLimits::default()
-    }))
+    };
+    Arc::new(Grammars::new(limits, &[256]))
 }
 
 fn source() -> GrammarSource {

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use super::TokenConstraint;
+use super::{TokenConstraint, TokenMask};
 use crate::TokenId;
 
 /// The numeric sampling parameters of a request; [`SamplingSpec`] has the others. The default
@@ -57,6 +57,9 @@ pub struct SamplingSpec {
     pub logprobs: Option<usize>,
     /// The grammar that the output must follow.
     pub grammar: Option<Arc<dyn TokenConstraint>>,
+    /// The only tokens that may be sampled and listed, where the tokenizer does not know all of
+    /// the model's.
+    pub known_tokens: Option<Arc<TokenMask>>,
 }
 
 /// Sampling parameters of one token, and its index in the output.
@@ -196,6 +199,7 @@ impl SamplingSpec {
             && self.output_tokens_min == 0
             && self.logprobs.is_none()
             && self.grammar.is_none()
+            && self.known_tokens.is_none()
     }
 
     /// Returns the same settings for one sequence; a grammar gets a walk of its own.

@@ -116,10 +116,38 @@ impl SampleInputs {
             ),
             _ => sample_row_with(&self.token_sampling, reader, logits),
         };
-        let logprobs = |top| logprobs_with(reader, logits, token, top);
         Sampled {
             token,
-            logprobs: self.logprobs().and_then(logprobs),
+            logprobs: self.logprobs_with(reader, logits, token),
+        }
+    }
+
+    /// The log probabilities of a sampled token and of the likeliest ones, if the request asked
+    /// for them, by a row of logits on the host.
+    #[must_use]
+    pub fn logprobs_from(&self, logits: &[f32], token: TokenId) -> Option<TokenLogprobs> {
+        self.logprobs_with(&mut RowReader::new(ScalarOperations), logits, token)
+    }
+
+    fn logprobs_with<P: RowOperations>(
+        &self,
+        reader: &mut RowReader<P>,
+        logits: &[f32],
+        token: TokenId,
+    ) -> Option<TokenLogprobs> {
+        let spec = &self.extras.as_ref()?.spec;
+        let top = spec.logprobs?;
+        match &spec.known_tokens {
+            None => logprobs_with(reader, logits, token, top),
+            Some(known) => reader.changed(
+                logits,
+                |row| known.apply(row),
+                |reader, row| {
+                    let mut logprobs = logprobs_with(reader, row, token, top)?;
+                    logprobs.top.retain(|(token, _)| known.allows(*token));
+                    Some(logprobs)
+                },
+            ),
         }
     }
 
@@ -154,6 +182,7 @@ impl SamplingExtras {
         !self.spec.bias.is_empty()
             || !self.counts.is_empty()
             || self.mask.is_some()
+            || self.spec.known_tokens.is_some()
             || self.is_too_short && !self.spec.end_tokens.is_empty()
     }
 
@@ -190,7 +219,8 @@ impl SamplingExtras {
                 }
             }
         }
-        if let Some(mask) = &self.mask {
+        let known = self.spec.known_tokens.as_ref();
+        for mask in known.into_iter().chain(&self.mask) {
             mask.apply(row);
         }
     }

@@ -47,6 +47,19 @@ impl GrammarVocabulary {
     ///
     /// [`GrammarError::Vocabulary`].
     pub fn new(tokenizer: &Tokenizer) -> Result<Self, GrammarError> {
+        Self::ending_with(tokenizer, tokenizer.end_tokens())
+    }
+
+    /// The same with these end tokens, such as those of an engine, which knows more than the
+    /// tokenizer.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError::Vocabulary`].
+    pub fn ending_with(
+        tokenizer: &Tokenizer,
+        end_tokens: &[TokenId],
+    ) -> Result<Self, GrammarError> {
         let tokens = (0..tokenizer.vocab_size() as TokenId).map(|token| {
             let bytes = tokenizer.token_bytes(token);
             if tokenizer.is_special(token) {
@@ -55,7 +68,7 @@ impl GrammarVocabulary {
                 bytes.map_or_else(|_| Vec::new(), <[u8]>::to_vec)
             }
         });
-        let vocabulary = Self::from_bytes(tokens.collect(), tokenizer.end_tokens())?;
+        let vocabulary = Self::from_bytes(tokens.collect(), end_tokens)?;
         let tokenizer = tokenizer.clone();
         Ok(vocabulary.with_encoder(move |text| tokenizer.encode(text, false).ok()))
     }

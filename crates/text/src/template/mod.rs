@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::error::field_error;
-use super::folder::{TokenizerConfig, read_optional};
+use super::folder::{TokenizerConfig, processor_template, read_optional};
 use super::gguf::METADATA;
 use super::{GgufVocabulary, TextError};
 
@@ -179,8 +179,8 @@ impl ChatTemplate {
     }
 
     /// The template of a model folder, if it has one: `chat_template.jinja`, else `chat_template`
-    /// in `tokenizer_config.json`. The latter is one template or a list of named ones, from which
-    /// `default` is taken.
+    /// in `tokenizer_config.json`, else in the `chat_template.json` of a processor. The latter two
+    /// are one template or a list of named ones, from which `default` is taken.
     ///
     /// # Errors
     ///
@@ -199,7 +199,12 @@ impl ChatTemplate {
             return Self::compile(&file, &source, special_tokens).map(Some);
         }
         let file = config.path.display().to_string();
-        let Some(source) = config_template(&file, &config.value["chat_template"])? else {
+        if let Some(source) = config_template(&file, &config.value["chat_template"])? {
+            return Self::compile(&file, source, special_tokens).map(Some);
+        }
+        let (path, value) = processor_template(folder)?;
+        let file = path.display().to_string();
+        let Some(source) = config_template(&file, &value["chat_template"])? else {
             return Ok(None);
         };
         Self::compile(&file, source, special_tokens).map(Some)
@@ -312,7 +317,7 @@ impl ChatTemplate {
     }
 }
 
-/// The template in `chat_template` of `tokenizer_config.json`.
+/// The template in `chat_template` of `tokenizer_config.json` or `chat_template.json`.
 fn config_template<'a>(file: &str, value: &'a Json) -> Result<Option<&'a str>, TextError> {
     let reject =
         |what: String, expected: &str| Err(field_error(file, "chat_template", what, expected));
