@@ -80,7 +80,7 @@ impl crate::Engine {
 /// Not generic over the path, so that the code of a start is compiled once.
 #[cfg(feature = "mlx")]
 fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, StartError> {
-    let mut files = ModelFiles::open(path)?;
+    let mut files = ModelFiles::open_with(path, options.file_access)?;
     for part in files.skipped() {
         tracing::info!(
             "{} is not used: {} tensors such as {}",
@@ -94,6 +94,7 @@ fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, Sta
     files.limit_vocabulary(text.tokenizer().vocab_size());
     let pooling = files.pooling()?;
     let outline = MlxModel::outline(&files, &options)?;
+    let watch = files.watch();
     let retained_weights = RetainedWeights::default();
     let load = move || {
         // A device thread that follows another one takes over its weights.
@@ -103,6 +104,15 @@ fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, Sta
         MlxModel::load_reusing(&files, options.clone(), &retained_weights)
     };
     let builder = crate::Engine::builder(load).outline(outline);
+    let builder = builder.check_files(move || {
+        if let Some(path) = watch.replaced() {
+            tracing::debug!(
+                "{} was replaced; the engine goes on with the file that it opened",
+                path.display()
+            );
+        }
+        watch.check()
+    });
     Ok(builder.text(text).pooling(pooling))
 }
 

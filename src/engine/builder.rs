@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::blocking::{Blocking, WorkLimits};
 use super::budget::{BudgetCell, DeviceBudget};
+use super::file_check::{CheckFiles, FileState};
 use super::grammars::Grammars;
 use super::snapshot_task::SnapshotTask;
 use super::start_pager::PagerParts;
@@ -52,6 +53,7 @@ pub struct EngineBuilder {
     text: Option<TextCodec>,
     pooling: DeclaredPooling,
     config: EngineConfig,
+    check_files: Option<CheckFiles>,
     pub(super) runtime: EngineRuntime,
 }
 
@@ -66,6 +68,7 @@ type Build<M> = Box<dyn Fn() -> Result<M, ModelError> + Send + Sync>;
 /// The settings for a device and a pager.
 struct Conditions {
     config: EngineConfig,
+    check_files: Option<CheckFiles>,
     runtime: EngineRuntime,
 }
 
@@ -82,7 +85,11 @@ async fn prepare<M: Model>(
     build: Build<M>,
     conditions: Conditions,
 ) -> Result<Prepared, StartError> {
-    let Conditions { config, runtime } = conditions;
+    let Conditions {
+        config,
+        check_files,
+        runtime,
+    } = conditions;
     // The budget is determined with the first loaded model; later loads yield the same model.
     let budget_cell = BudgetCell::default();
     let build = {
@@ -93,7 +100,7 @@ async fn prepare<M: Model>(
     let budget = budget_cell.budget()?;
     let started = started?;
     let identity = match &config.pager.disk {
-        Some(_) => Some(identity(started.packer.clone()).await?),
+        Some(_) => Some(identity(started.packer.clone(), check_files).await?),
         None => None,
     };
     let pager = PagerParts::new::<M>(
@@ -115,10 +122,21 @@ async fn prepare<M: Model>(
     })
 }
 
-/// The identity of a model's packed state. A model may read all of its weights for it.
-async fn identity<K: Packer>(packer: K) -> Result<u64, StartError> {
-    let computed = tokio::task::spawn_blocking(move || packer.identity()).await;
-    computed.map_err(|error| ModelError::Device(error.to_string()).into())
+/// The identity of a model's packed state. A model may read all of its weights for it, which then
+/// have to be those that were opened.
+async fn identity<K: Packer>(
+    packer: K,
+    check_files: Option<CheckFiles>,
+) -> Result<u64, StartError> {
+    let computed = tokio::task::spawn_blocking(move || {
+        let identity = packer.identity();
+        check_files
+            .map_or(Ok(()), |check| check())
+            .map(|()| identity)
+    });
+    let computed = computed.await;
+    let computed = computed.map_err(|error| ModelError::Device(error.to_string()))?;
+    Ok(computed?)
 }
 
 impl EngineBuilder {
@@ -134,6 +152,7 @@ impl EngineBuilder {
             text: None,
             pooling: DeclaredPooling::Undeclared,
             config: EngineConfig::default(),
+            check_files: None,
             runtime: EngineRuntime::default(),
         }
     }
@@ -160,6 +179,19 @@ impl EngineBuilder {
     #[must_use]
     pub fn pooling(mut self, pooling: DeclaredPooling) -> Self {
         self.pooling = pooling;
+        self
+    }
+
+    /// Sets a function that fails if the model's files are not as they were when they were opened.
+    /// It is called from time to time on a thread for blocking work, and
+    /// [`Health::files_changed`](crate::Health::files_changed) has its error. `Engine::open` sets
+    /// one.
+    #[must_use]
+    pub fn check_files(
+        mut self,
+        check: impl Fn() -> Result<(), ModelError> + Send + Sync + 'static,
+    ) -> Self {
+        self.check_files = Some(Arc::new(check));
         self
     }
 
@@ -197,6 +229,7 @@ impl EngineBuilder {
         }
         let conditions = Conditions {
             config: self.config.clone(),
+            check_files: self.check_files.clone(),
             runtime: self.runtime.clone(),
         };
         let prepared = (self.prepare)(conditions).await?;
@@ -206,7 +239,12 @@ impl EngineBuilder {
             telemetry: Arc::new(Telemetry::new()),
             started_at: Instant::now(),
         };
-        Ok(start.start(prepared, self.text, self.pooling).await)
+        let engine = start.start(prepared, self.text, self.pooling).await;
+        if let Some(check) = self.check_files {
+            let inner = Arc::downgrade(&engine.inner);
+            engine.inner.files.watch(check, inner);
+        }
+        Ok(engine)
     }
 }
 
@@ -233,6 +271,8 @@ impl ActorStart {
         pooling: DeclaredPooling,
     ) -> Engine {
         prepared.spec.context_tokens_max = self.config.context_tokens_max(&prepared.spec);
+        let text_codec = text.as_ref();
+        let known_tokens = text_codec.and_then(|text| vocabulary::join(&mut prepared.spec, text));
         let spec = prepared.spec.clone();
         let budget = prepared.budget;
         let device_gone = prepared.loader.gone();
@@ -271,8 +311,6 @@ impl ActorStart {
             cache: weak_cache,
             admission: admission(&config),
             guard_released: Arc::new(Notify::new()),
-        let text_codec = text.as_ref();
-        let known_tokens = text_codec.and_then(|text| vocabulary::join(&mut prepared.spec, text));
             telemetry: self.telemetry,
             heartbeat: shared.heartbeat,
             wakeup: shared.wakeup,
@@ -282,6 +320,7 @@ impl ActorStart {
             blocking: Blocking::new(config.text.threads, text_limits(&config.text)),
             grammars: Arc::new(Grammars::new(config.grammar.clone(), &spec.end_tokens)),
             spec,
+            known_tokens,
             budget,
             config,
             sequences_made: AtomicUsize::new(0),
@@ -289,6 +328,7 @@ impl ActorStart {
             cache_command_permits,
             device_gone,
             breakdown: shared.breakdown,
+            files: FileState::default(),
             pager_gone: Mutex::new(pager_gone),
             snapshots: snapshot_task.spawn(),
         };
@@ -320,7 +360,6 @@ impl ActorStart {
             mailbox::bounded(PENDING_ANSWERS_MAX + CACHE_COMMANDS_MAX + PAGED_MAX + 16),
         );
         (cache, answers)
-            known_tokens,
     }
 
     /// Starts the pager, if there is one, and returns it with a receiver for its end.

@@ -24,6 +24,9 @@ pub struct Health {
     /// Whether the pager has ended after too many panics. The engine continues: the state that
     /// it kept is computed again.
     pub pager_lost: bool,
+    /// Why the model's files cannot be trusted any more: one that is mapped has changed since it was
+    /// opened. Answers may be wrong. Start another engine.
+    pub files_changed: Option<String>,
 }
 
 /// The state of an engine.
@@ -68,6 +71,7 @@ impl Engine {
             paused,
             disk_degraded: self.inner.telemetry.disk_degraded(),
             pager_lost: self.inner.telemetry.is_pager_lost(),
+            files_changed: self.inner.files.reason().map(str::to_owned),
         }
     }
 

@@ -16,12 +16,13 @@
 //! | `multi_output.rs` | several outputs of one request |
 //! | `prompt_output.rs` | scores of a prompt's tokens, and embeddings |
 //! | `service.rs` | the engine as a service for `tower` |
+//! | `file_check.rs` | whether the model's files are as they were |
 //! | `health.rs` | health, without waiting |
 //! | `cache_control.rs` | warm, pin, clear and flush the cache, and a view of the trie |
 //! | `kv_events.rs` | changes of the cached blocks, as they happen |
 //! | `validate.rs` | the fields of a request are checked |
-//! | `snapshot_task.rs` | the task that takes snapshots while there are subscribers |
 //! | `vocabulary.rs` | the tokens that model and tokenizer know together |
+//! | `snapshot_task.rs` | the task that takes snapshots while there are subscribers |
 //! | `snapshots.rs` | events and snapshots for monitoring |
 
 mod admission;
@@ -29,6 +30,7 @@ mod blocking;
 mod budget;
 mod builder;
 mod cache_control;
+mod file_check;
 #[cfg(feature = "grammar")]
 mod grammars;
 #[cfg(not(feature = "grammar"))]
@@ -54,9 +56,9 @@ mod tokenize_text;
 #[path = "no_text.rs"]
 mod tokenize_text;
 mod validate;
+mod vocabulary;
 
 use std::pin::Pin;
-mod vocabulary;
 use std::sync::Arc;
 
 use kameo::actor::{ActorRef, WeakActorRef};
@@ -84,6 +86,7 @@ use motet_sync::primitives::AtomicUsize;
 use snapshot_task::SnapshotHandle;
 
 use blocking::Blocking;
+use file_check::FileState;
 use grammars::Grammars;
 
 pub use crate::actors::cache::BlockBatch;
@@ -132,17 +135,19 @@ struct Inner {
     blocking: Blocking,
     grammars: Arc<Grammars>,
     spec: ModelSpec,
+    /// The tokens that model and tokenizer both know, where the model has more.
+    known_tokens: Option<Arc<TokenMask>>,
     budget: DeviceBudget,
     config: EngineConfig,
     sequences_made: AtomicUsize,
-    /// The tokens that model and tokenizer both know, where the model has more.
-    known_tokens: Option<Arc<TokenMask>>,
     pins_made: AtomicUsize,
     /// Permits for messages to the cache; further senders wait.
     cache_command_permits: Arc<Semaphore>,
     /// Resolves when the device thread is gone.
     device_gone: DeviceGone,
     breakdown: Breakdown,
+    /// Whether the model's files are as they were.
+    files: FileState,
     /// Resolves when the pager has ended. Locked by a shutdown for as long as it takes.
     pager_gone: Mutex<Option<oneshot::Receiver<()>>>,
     snapshots: SnapshotHandle,

@@ -93,8 +93,7 @@ use self::weights::MatrixForm;
 use motet_core::protocol::{ModelError, ModelSpec, OutputKind};
 use motet_kernels::Order;
 use motet_model::Span;
-use motet_weights::Blueprint;
-use motet_weights::ModelFiles;
+use motet_weights::{Blueprint, FileWatch, ModelFiles};
 
 /// A model on one MLX device.
 ///
@@ -114,6 +113,8 @@ pub struct MlxModel {
     /// Bytes of weights that are mapped from their files. The system counts them as available,
     /// but each step needs them.
     mapped_bytes: usize,
+    /// Tells whether the files that are mapped have changed. None where there are no files.
+    files: Option<FileWatch>,
 }
 
 /// The place where a model computes, and its means.
@@ -159,8 +160,8 @@ impl MlxModel {
     /// # Errors
     ///
     /// [`ModelError::Device`] when the device is not there or out of memory, or when MLX was
-    /// set up for another version of this crate or of mlx-sys. [`ModelError::NotDeterministic`]
-    /// when determinism is asked for and not possible. [`ModelError::Option`] when the device
+    /// set up for another version of this crate or of mlx-sys. [`ModelError::FileChanged`] when a
+    /// mapped file has changed since it was opened. [`ModelError::NotDeterministic`] when determinism is asked for and not possible. [`ModelError::Option`] when the device
     /// does not support another option. Also the errors of [`ModelFiles::tensor`].
     pub fn load(files: &ModelFiles, options: MlxOptions) -> Result<Self, ModelError> {
         Self::load_with(files, options, None)
@@ -191,6 +192,7 @@ impl MlxModel {
         options: MlxOptions,
         retained: Option<&RetainedWeights>,
     ) -> Result<Self, ModelError> {
+        files.watch().check()?;
         memory::set_cache_limit(options.cache_bytes_max).map_err(MlxError::from)?;
         let device = options.device()?;
         let kind = options.cached_on(device)?;
@@ -275,6 +277,9 @@ impl MlxModel {
         let mut model = Self::new(spec, identity, groups, Box::new(network), backend, pool);
         model.unproven = retained.cloned();
         model.mapped_bytes = mapped_bytes;
+        model.files = Some(files.watch());
+        // What was read meanwhile has to be what was checked.
+        files.watch().check()?;
         Ok(model)
     }
 
@@ -296,7 +301,14 @@ impl MlxModel {
             steps_in_flight: Rc::new(()),
             unproven: None,
             mapped_bytes: 0,
+            files: None,
         }
+    }
+
+    /// Fails if a file that is mapped is known to have changed: what was computed with it is not
+    /// the model's. Costs no system call.
+    fn check_files(&self) -> Result<(), ModelError> {
+        self.files.as_ref().map_or(Ok(()), FileWatch::check_known)
     }
 
     /// Memory and stream for tail buffers. None where MLX owns the buffers.

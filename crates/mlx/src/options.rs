@@ -6,6 +6,7 @@ use crate::error::MlxError;
 use motet_core::protocol::ModelError;
 use motet_kernels::Arithmetic;
 use motet_model::CacheKind;
+use motet_weights::FileAccess;
 
 /// How to run a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +62,9 @@ pub struct MlxOptions {
     /// with the numbers that the codes stand for. Both may be combined with `deterministic`. Cached
     /// state of one is never used with the other. `Fast` needs `kernels` on the CPU.
     pub arithmetic: Option<Arithmetic>,
+    /// Whether `Engine::open` maps the model's files or reads them. Mapped files must not change
+    /// while the engine runs: put a new one in its place by renaming.
+    pub file_access: FileAccess,
 }
 
 /// Kinds of devices.
@@ -82,6 +86,7 @@ impl Default for MlxOptions {
             deterministic: false,
             cache_dtype: None,
             arithmetic: None,
+            file_access: FileAccess::Map,
         }
     }
 }

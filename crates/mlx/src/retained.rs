@@ -13,7 +13,9 @@
 //! Whatever killed the thread may have written to the weights by mistake. They are reused on
 //! two conditions: their bytes have the digest from when they were loaded, and a step has
 //! finished with them since they were last taken over. Otherwise they are read from their files
-//! again.
+//! again. The digest leaves out mapped bytes, which this process cannot write to: that no other
+//! one has is known by the length and the time of each file, which a load checks
+//! ([`FileWatch`](motet_weights::FileWatch)).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -133,7 +135,7 @@ impl fmt::Debug for RetainedWeights {
 }
 
 /// A digest of all bytes that this process can write to: those of mapped files are not among
-/// them. None where some array is not row-contiguous. It finds accidental overwrites, not forgery.
+/// them, and are watched by their files' times. None where some array is not row-contiguous. It finds accidental overwrites, not forgery.
 fn digest(weights: &Weights) -> Option<u64> {
     let WeightParts { arrays, stored } = weights.parts();
     if !arrays.iter().all(|array| memory::is_row_contiguous(array)) {

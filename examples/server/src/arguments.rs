@@ -60,6 +60,14 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "oracle")]
     pub exact: bool,
 
+    /// Read the model's files into memory instead of mapping them
+    ///
+    /// A mapped file must not change while the server runs: put a new one in its place by renaming.
+    /// Files that were read may change. Each server then has the weights in memory of its own, and
+    /// starts later.
+    #[arg(long, conflicts_with = "oracle")]
+    pub no_mmap: bool,
+
     /// Type of cached keys and values: bf16 and f16 take half the bytes, int8 about a quarter
     ///
     /// Computations stay in f32; only cached values are rounded. bf16 suits any model; f16 is

@@ -14,6 +14,8 @@ use motet::model::find::{Finder, ProgressLines};
 #[cfg(feature = "mlx")]
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxOptions};
 use motet::model::oracle::{Oracle, OracleConfig};
+#[cfg(feature = "mlx")]
+use motet::model::weights::FileAccess;
 use motet::text::{ChatTemplate, GgufVocabulary, TextCodec, Tokenizer};
 
 use crate::arguments::Arguments;
@@ -49,13 +51,23 @@ async fn model(name: &str, arguments: &Arguments, config: EngineConfig) -> Resul
     let Arguments {
         deterministic,
         exact,
+        no_mmap,
         ..
     } = *arguments;
+    #[cfg(unix)]
+    if !no_mmap {
+        motet::model::weights::survive_shortened_files()?;
+    }
     let options = MlxOptions {
         device: deterministic.then_some(MlxDevice::Cpu),
         deterministic,
         arithmetic: exact.then_some(Arithmetic::Exact),
         cache_dtype: arguments.cache_dtype.map(CacheDtype::kind),
+        file_access: if no_mmap {
+            FileAccess::Read
+        } else {
+            FileAccess::Map
+        },
         ..MlxOptions::default()
     };
     tracing::info!("loading {}", path.display());

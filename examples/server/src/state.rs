@@ -52,6 +52,8 @@ struct StateDetails {
     paused: usize,
     disk_degraded: bool,
     pager_lost: bool,
+    /// Why the model's files cannot be trusted any more, if so
+    files_changed: Option<String>,
 }
 
 /// The name of a state.
@@ -101,9 +103,9 @@ fn description(app: &App, name: &str) -> Model {
 
 /// `GET /health`: whether this process works; if not, restart it.
 pub(crate) async fn health(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let state = app.engine.health().state;
-    let is_lost = matches!(state, HealthState::Broken { .. } | HealthState::Dead);
-    answer(&app, &headers, !is_lost)
+    let health = app.engine.health();
+    let is_lost = matches!(health.state, HealthState::Broken { .. } | HealthState::Dead);
+    answer(&app, &headers, !is_lost && health.files_changed.is_none())
 }
 
 /// `GET /ready`: whether requests are accepted.
@@ -143,6 +145,7 @@ fn answer(app: &App, headers: &HeaderMap, is_well: bool) -> Response {
         paused: health.paused,
         disk_degraded: health.disk_degraded,
         pager_lost: health.pager_lost,
+        files_changed: health.files_changed,
     });
     (status, Json(StateAnswer { state, details })).into_response()
 }
