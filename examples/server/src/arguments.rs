@@ -225,6 +225,8 @@ pub struct Conduct {
     pub special_tokens_in_messages: bool,
 
     /// Longest headers of a request, in bytes
+    ///
+    /// A connection buffers 8 KiB more, for the request line and separators, and at least 32 KiB.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 10)]
     pub header_bytes_max: usize,
 

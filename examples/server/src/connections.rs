@@ -4,21 +4,32 @@
 //! |---|---|
 //! | number of connections | running out of descriptors |
 //! | number of connections of one address | one client that takes all of them |
+//! | bytes of the headers, before they are parsed | clients that send headers without end |
+//! | bytes of a body that are read, and of an answer that are written, at once | buffers of many connections |
 //! | time for the headers to arrive, and between two requests | clients that connect and send nothing |
 //! | time for written data to be read | clients that do not read their answers |
 //!
-//! `app.rs` limits the time for a body, as that error is answered.
+//! `body/` limits the length of a body and the time for it, as those errors are answered.
+//!
+//! | file | what it adds |
+//! |---|---|
+//! | `addresses.rs` | limits for each address |
+//! | `socket.rs` | a socket that is closed without losing the last answer |
+//! | `departure.rs` | clients that leave while they are answered |
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::serve::Listener;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -30,7 +41,17 @@ use tokio_io_timeout::TimeoutStream;
 
 use crate::addresses::{Addresses, Peer};
 use crate::app::{self, App};
+use crate::arguments::Conduct;
+use crate::departure::{Answering, NotedBody};
+use crate::socket::Socket;
 
+/// Bytes of a request line, and of the separators between headers, beside `--header-bytes-max`.
+/// `app.rs` answers headers between the two limits with an error that names its limit.
+const REQUEST_LINE_BYTES_MAX: usize = 8 << 10;
+/// Bytes that a connection reads or writes at once, unless its headers may be longer. Buffers of
+/// this size stay in a processor's cache and below the size at which an allocator asks the system
+/// for each.
+const BUFFER_BYTES_MAX: usize = 32 << 10;
 /// Time for clients to receive the error that the server is shutting down.
 const ABORT_NOTICE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -46,13 +67,9 @@ pub(crate) struct Connections {
 
 impl Connections {
     pub(crate) fn new(app: &Arc<App>) -> Self {
-        let mut protocol = http1::Builder::new();
-        protocol
-            .timer(TokioTimer::new())
-            .header_read_timeout(app.conduct.arrival_time());
         Self {
             service: TowerToHyperService::new(app::router(Arc::clone(app))),
-            protocol,
+            protocol: protocol(&app.conduct),
             unread_time: app.conduct.unread_time(),
             connection_permits: Arc::new(Semaphore::new(app.conduct.connections_max as usize)),
             addresses: Arc::new(Addresses::new(app.conduct.address_connections_max())),
@@ -105,19 +122,25 @@ impl Connections {
     ) -> impl Future<Output = ()> + Send + use<> {
         // Each piece of a stream is sent at once. A socket without this option still works.
         socket.set_nodelay(true).ok();
+        let socket = Socket::new(socket);
+        let client = socket.client_side();
         let mut socket = TimeoutStream::new(socket);
         socket.set_write_timeout(self.unread_time);
         let socket = TokioIo::new(Box::pin(socket));
-        let (service, peer) = (self.service.clone(), Peer::of(from));
-        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-            request.extensions_mut().insert(peer);
-            service.call(request)
-        });
+        let answering = Answering::new();
+        let service = service(self.service.clone(), Peer::of(from), answering.clone());
         let served = self.protocol.serve_connection(socket, service);
         let served = self.graceful.watch(served);
         async {
-            if let Err(error) = served.await {
-                tracing::debug!(%error, "a connection broke");
+            tokio::select! {
+                // An answer that is ready is sent first.
+                biased;
+                served = served => if let Err(error) = served {
+                    tracing::debug!(%error, "a connection broke");
+                },
+                () = answering.is_in_vain(client) => {
+                    tracing::debug!("a client left before it was answered");
+                }
             }
         }
     }
@@ -139,4 +162,36 @@ impl Connections {
         }
         self.open.shutdown().await;
     }
+}
+
+fn protocol(conduct: &Conduct) -> http1::Builder {
+    let head_bytes_max = conduct
+        .header_bytes_max
+        .saturating_add(REQUEST_LINE_BYTES_MAX);
+    let mut protocol = http1::Builder::new();
+    protocol
+        .timer(TokioTimer::new())
+        .header_read_timeout(conduct.arrival_time())
+        .max_header_size(head_bytes_max)
+        .max_buf_size(head_bytes_max.max(BUFFER_BYTES_MAX));
+    protocol
+}
+
+/// Serves the requests of one connection.
+fn service(
+    service: TowerToHyperService<Router>,
+    peer: Peer,
+    answering: Answering,
+) -> impl Service<
+    Request<Incoming>,
+    Response = Response<NotedBody<Body>>,
+    Error = Infallible,
+    Future: Send,
+> {
+    service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        let answering = answering.clone();
+        let answer = service.call(request.map(|body| answering.begin_after(body)));
+        async move { Ok(answer.await?.map(|body| answering.end_after(body))) }
+    })
 }

@@ -25,7 +25,7 @@
 //! | `error.rs` | the API's errors, with their status |
 //! | `fleet/` | the interface to routers: KV events, and metrics under vLLM's names |
 //! | `recorder.rs` | the recorder of the engine's metrics, for Prometheus |
-//! | `connections.rs`, `addresses.rs` | the socket's connections, each with its limits |
+//! | `connections.rs`, `addresses.rs`, `socket.rs`, `departure.rs` | connections, each with its limits, up to the client's leaving |
 //! | `start.rs` | the engine: a model that is found and loaded, or the oracle |
 //! | `serve.rs`, `welcome.rs` | start and graceful shutdown; what a terminal shows once it serves |
 
@@ -41,6 +41,7 @@ mod body;
 pub mod class;
 mod connections;
 mod conversation;
+mod departure;
 mod error;
 pub mod fleet;
 mod generate;
@@ -53,6 +54,7 @@ mod page;
 mod recorder;
 pub mod serve;
 pub mod site;
+mod socket;
 pub mod start;
 mod state;
 mod store_settings;

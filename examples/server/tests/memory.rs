@@ -1,8 +1,9 @@
-//! Memory of bodies, counted by the allocator.
+//! Memory of bodies and of headers, counted by the allocator.
 
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +12,10 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{Request, header};
 use http_body_util::BodyExt;
-use motet_server::app::router;
+use motet_server::app::{App, router};
+use motet_server::serve;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -69,10 +73,60 @@ async fn peak(router: &Router, path: &str, body: &Bytes) -> (u16, usize) {
     (status, PEAK.load(Ordering::Relaxed).saturating_sub(before))
 }
 
+/// Clients whose requests do not end, all at once.
+const CONNECTIONS: usize = 64;
+/// Bytes that a connection may take while it has no body, and with a short one.
+const CONNECTION_BYTES: usize = 64 << 10;
+const SHORT_BODY_BYTES: usize = 128 << 10;
+
+/// Sends the beginning of a request, and returns its connection.
+async fn begin(server: SocketAddr, request: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(server).await.expect("it listens");
+    // The server stops to read where a head is too long.
+    socket.write_all(request.as_bytes()).await.ok();
+    socket
+}
+
+/// Checks the memory of requests that do not end: heads that may still be fine, heads that are too
+/// long already, and short bodies.
+async fn check_connections(app: &Arc<App>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+    let address = listener.local_addr().expect("an address");
+    let never = std::future::pending();
+    let serving = tokio::spawn(serve::serve(Arc::clone(app), listener, never));
+    let head = |bytes: usize| format!("GET /health HTTP/1.1\r\nx: {}", "x".repeat(bytes));
+    let post = "POST /tokenize HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 65000";
+    let body = format!("{post}\r\n\r\n{}", "x".repeat(64_000));
+    for (request, is_answered, bytes_max) in [
+        (head(16_000), false, CONNECTION_BYTES),
+        (head(400_000), true, CONNECTION_BYTES),
+        (body, false, SHORT_BODY_BYTES),
+    ] {
+        let before = LIVE.load(Ordering::Relaxed);
+        PEAK.store(before, Ordering::Relaxed);
+        let sockets = (0..CONNECTIONS).map(|_| begin(address, &request));
+        let mut sockets = futures_util::future::join_all(sockets).await;
+        for socket in sockets.iter_mut().filter(|_| is_answered) {
+            let mut answer = String::new();
+            let read = socket.read_to_string(&mut answer).await;
+            read.expect("the answer is not lost");
+            assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+        }
+        let taken = PEAK.load(Ordering::Relaxed).saturating_sub(before);
+        assert!(
+            taken < CONNECTIONS * bytes_max,
+            "{CONNECTIONS} times {} bytes take {taken} bytes",
+            request.len()
+        );
+    }
+    serving.abort();
+}
+
 /// One test for all, as there is one count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn body_memory_is_bounded_and_freed_after_reading() {
+async fn memory_of_requests_is_bounded_and_freed_after_reading() {
     let app = Arc::new(common::app("", "").await);
+    check_connections(&app).await;
     let router = router(Arc::clone(&app));
     let chat = "/v1/chat/completions";
     let text = "/v1/completions";

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use motet::monitor::{EngineEvent, Events};
+use motet::request::FinishReason;
 use motet_server::app::App;
 use motet_server::serve;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -65,10 +67,11 @@ fn stream(tokens: usize) -> String {
     post(&body)
 }
 
+const HEAD: &str =
+    "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+
 fn post(body: &str) -> String {
-    let head =
-        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
-    format!("{head}content-length: {}\r\n\r\n{body}", body.len())
+    format!("{HEAD}content-length: {}\r\n\r\n{body}", body.len())
 }
 
 async fn connect(address: SocketAddr) -> TcpStream {
@@ -206,5 +209,122 @@ async fn unread_response_is_closed() {
     assert_eq!(ask(&mut unread, &post(body)).await, "HTTP/1.1 200 OK");
     let next = start_stream(running.address, 10).await;
     drop((unread, next));
+    running.end().await;
+}
+
+/// What `wanted` finds in the next event in which it finds something.
+async fn next<T>(events: &mut Events, wanted: impl Fn(&EngineEvent) -> Option<T>) -> T {
+    loop {
+        let event = timeout(TIMEOUT, events.next()).await.expect("in time");
+        if let Some(found) = wanted(&event.expect("the engine is there")) {
+            return found;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_leaves_is_noticed_whatever_it_sent_after_its_request() {
+    let running = run("").await;
+    let app = running.app.upgrade().expect("it serves");
+    let mut events = app.engine().events();
+    let whole = post(r#"{"prompt": "x", "ignore_eos": true, "max_tokens": 8000}"#);
+    let behind = ["", "G", "\r\n", "GET /health HTTP/1.1\r\n\r\n", &whole];
+    for request in [&whole, &stream(8000)] {
+        for behind in behind {
+            let mut socket = connect(running.address).await;
+            let sent = format!("{request}{behind}");
+            socket.write_all(sent.as_bytes()).await.expect("it reads");
+            next(&mut events, |event| {
+                matches!(event, EngineEvent::FirstToken { .. }).then_some(())
+            })
+            .await;
+            drop(socket);
+            let end = next(&mut events, |event| match event {
+                EngineEvent::Finished { reason, .. } => Some(*reason),
+                _ => None,
+            });
+            assert_eq!(end.await, FinishReason::Cancelled, "behind it: {behind:?}");
+        }
+    }
+    drop(app);
+    running.end().await;
+}
+
+/// Such a client has disconnected, but an answer that is ready is sent all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_only_stops_sending_gets_what_is_ready() {
+    let running = run("").await;
+    for (request, status) in [
+        (post("{"), "HTTP/1.1 400 Bad Request"),
+        ("GET /ready HTTP/1.1\r\n\r\n".to_owned(), "HTTP/1.1 200 OK"),
+    ] {
+        let mut socket = connect(running.address).await;
+        let sent = format!("{request}\r\n");
+        socket.write_all(sent.as_bytes()).await.expect("it reads");
+        socket.shutdown().await.expect("it is open");
+        let answer = rest(socket).await;
+        assert!(answer.starts_with(status), "{answer}");
+    }
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_long_heads_are_answered() {
+    let running = run("--header-bytes-max 9000").await;
+    let header = |bytes: usize| format!("x: {}\r\n", "x".repeat(bytes));
+    for (head, status) in [
+        (header(8_900), "400 Bad Request"),
+        (header(10_000), "431 Request Header Fields Too Large"),
+        (header(20_000), "431 Request Header Fields Too Large"),
+        (header(900_000), "431 Request Header Fields Too Large"),
+        (header(1).repeat(200), "431 Request Header Fields Too Large"),
+    ] {
+        let mut socket = connect(running.address).await;
+        let request = format!("{HEAD}{head}connection: close\r\ncontent-length: 1\r\n\r\n{{");
+        // The server may close before it has read all.
+        socket.write_all(request.as_bytes()).await.ok();
+        let answer = rest(socket).await;
+        let shown = &answer[..answer.len().min(60)];
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{} bytes: {shown:?}",
+            head.len()
+        );
+    }
+    let mut socket = connect(running.address).await;
+    let path = "x".repeat(100_000);
+    let status = ask(&mut socket, &format!("GET /{path} HTTP/1.1\r\n\r\n")).await;
+    assert_eq!(status, "HTTP/1.1 431 Request Header Fields Too Large");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_come_in_every_form_of_http() {
+    let running = run("").await;
+    let long = format!(r#"{{"prompt": "x", "unknown": "{}"}}"#, "x".repeat(300_000));
+    let chunks: String = long
+        .as_bytes()
+        .chunks(7_000)
+        .map(|chunk| {
+            let chunk = str::from_utf8(chunk).expect("it is ASCII");
+            format!("{:x};a=b\r\n{chunk}\r\n", chunk.len())
+        })
+        .collect();
+    let chunked = format!("{HEAD}transfer-encoding: chunked\r\n\r\n{chunks}0\r\n");
+    let continued = post(&long).replacen("\r\n\r\n", "\r\nexpect: 100-continue\r\n\r\n", 1);
+    let trailer = "x".repeat(30_000);
+    for (request, status) in [
+        (post(&long), "200 OK"),
+        (post(&long).repeat(2), "200 OK"),
+        (format!("{chunked}\r\n"), "200 OK"),
+        (format!("{chunked}x: y\r\n\r\n"), "200 OK"),
+        (format!("{chunked}x: {trailer}\r\n\r\n"), "400 Bad Request"),
+        (continued, "100 Continue"),
+    ] {
+        let mut socket = connect(running.address).await;
+        let answered = ask(&mut socket, &request).await;
+        let shown = &request[..request.len().min(200)];
+        assert_eq!(answered, format!("HTTP/1.1 {status}"), "{shown}");
+    }
     running.end().await;
 }
