@@ -5,8 +5,8 @@ mod appended;
 mod backups;
 #[path = "../common/mod.rs"]
 mod common;
-mod extremes;
 mod end_tokens;
+mod extremes;
 #[path = "../hostile/forced.rs"]
 mod forced_texts;
 mod hybrid_reuse;

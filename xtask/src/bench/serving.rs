@@ -52,6 +52,21 @@ impl OurServer {
         command.args(&self.arguments);
         Serving::start("our server", self.model, &mut command, log)
     }
+
+    /// This server, with at most so many bytes of address space. A server that asks for more than
+    /// that ends.
+    pub(super) fn with_address_space(self, bytes: u64) -> Self {
+        const LIMITED: &str = r#"ulimit -v "$0" && exec "$@""#;
+        let kibibytes = (bytes >> 10).to_string();
+        let mut arguments: Vec<OsString> = ["-c", LIMITED, &kibibytes].map(OsString::from).into();
+        arguments.push(self.program.into());
+        arguments.extend(self.arguments);
+        Self {
+            program: "sh".into(),
+            arguments,
+            ..self
+        }
+    }
 }
 
 impl Serving {

@@ -373,13 +373,22 @@ impl Workbench {
 
     /// Builds our server, for the model, or for the oracle in a quick run.
     pub(super) fn our_server_to_start(&self) -> Result<OurServer> {
-        let program = programs::package("motet-server", self.build())?;
-        let mut arguments: Vec<OsString> = match &self.mlx {
+        match &self.mlx {
             Mlx::Ready(ready) if self.serves_model() => {
-                vec!["--model".into(), ready.model.clone().into()]
+                self.our_server_with(["--model".into(), ready.model.clone().into()])
             }
-            _ => vec!["--oracle".into()],
-        };
+            _ => self.our_server_on_oracle(),
+        }
+    }
+
+    /// Builds our server for the oracle.
+    pub(super) fn our_server_on_oracle(&self) -> Result<OurServer> {
+        self.our_server_with(["--oracle".into()])
+    }
+
+    fn our_server_with<const N: usize>(&self, served: [OsString; N]) -> Result<OurServer> {
+        let program = programs::package("motet-server", self.build())?;
+        let mut arguments = Vec::from(served);
         arguments.extend(["--name".into(), OUR_MODEL.into()]);
         Ok(OurServer {
             program,

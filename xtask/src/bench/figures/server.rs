@@ -137,4 +137,15 @@ pub(super) const FIGURES: &[Figure] = &[
         needs: Needs::Model,
         measure: hostile::body_rss,
     },
+    Figure {
+        name: "server.hostile_answer_rss",
+        unit: "MB",
+        versus: "peak growth of the idle server's resident memory under requests within the body limit that ask for much: \
+                 log probabilities of prompts, references, n, unread ends of streams, stored responses; each kind at once, \
+                 then all; on the oracle",
+        goal: Some(256.0),
+        better: Better::Lower,
+        needs: Needs::Nothing,
+        measure: hostile::answer_rss,
+    },
 ];

@@ -1,5 +1,6 @@
 //! Hostile clients: a fixed number at once, for a bounded time.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,18 +8,64 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::exchange::{self, Answer};
+use super::exchange::{self, Answer, Request};
 
 /// Three hundred clients are three hundred threads; none of them needs a large stack.
 const STACK_BYTES: usize = 256 << 10;
 
+/// What each token's log probabilities have in an answer.
+const TOKEN_LOGPROBS: &str = r#""top_logprobs":"#;
+
 /// One request of a hostile client.
 #[derive(Clone, Debug)]
 pub(super) struct Shot {
-    pub(super) path: &'static str,
+    pub(super) method: &'static str,
+    pub(super) path: Cow<'static, str>,
     pub(super) body: Arc<[u8]>,
     /// Time that its client waits for the answer before it leaves.
     pub(super) timeout: Duration,
+    /// How much of the answer its client reads before it stops to read.
+    pub(super) reads: Reads,
+}
+
+/// The part of an answer that a client reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reads {
+    All,
+    /// The first line only.
+    Status,
+    /// Log probabilities of this many tokens.
+    Logprobs(usize),
+}
+
+impl Shot {
+    /// A posted body whose answer is read to its end.
+    pub(super) fn post(path: &'static str, body: impl Into<Arc<[u8]>>, timeout: Duration) -> Self {
+        Self {
+            method: "POST",
+            path: path.into(),
+            body: body.into(),
+            timeout,
+            reads: Reads::All,
+        }
+    }
+
+    fn send(&self, port: u16, is_to_leave: impl Fn() -> bool) -> Answer {
+        let request = Request {
+            method: self.method,
+            path: &self.path,
+            body: &self.body,
+        };
+        let mut logprobs = 0;
+        match self.reads {
+            Reads::All => exchange::ask(port, request, is_to_leave),
+            Reads::Status => exchange::ask_and_stall(port, request, is_to_leave, |_| true),
+            Reads::Logprobs(most) => exchange::ask_and_stall(port, request, is_to_leave, |line| {
+                logprobs += line.matches(TOKEN_LOGPROBS).count();
+                logprobs >= most
+            }),
+        }
+    }
 }
 
 /// Clients that send a list of shots. They leave when this is dropped.
@@ -117,7 +164,7 @@ impl Shared {
             let started = Instant::now();
             let is_to_leave =
                 || self.is_finished.load(Ordering::Relaxed) || started.elapsed() >= shot.timeout;
-            let answer = exchange::post(self.port, shot.path, &shot.body, is_to_leave);
+            let answer = shot.send(self.port, is_to_leave);
             let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
             tally.count(&answer);
         }
@@ -187,13 +234,7 @@ mod tests {
     }
 
     fn shots(count: usize, timeout: Duration) -> Vec<Shot> {
-        let body: Arc<[u8]> = b"{}".as_slice().into();
-        let shot = Shot {
-            path: "/x",
-            body,
-            timeout,
-        };
-        vec![shot; count]
+        vec![Shot::post("/x", *b"{}", timeout); count]
     }
 
     #[test]

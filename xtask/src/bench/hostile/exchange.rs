@@ -4,6 +4,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::thread;
 use std::time::Duration;
 
 /// Interval at which a waiting client checks whether it has to leave.
@@ -12,6 +13,15 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const PORTION_BYTES: usize = 256 << 10;
 /// First bytes of an answer that are kept: they hold its status.
 const HEAD_BYTES: usize = 64;
+
+/// What a client sends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    pub(super) method: &'a str,
+    pub(super) path: &'a str,
+    /// JSON, or nothing.
+    pub(super) body: &'a [u8],
+}
 
 /// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,12 +34,40 @@ pub(super) enum Answer {
     CutOff(io::ErrorKind),
 }
 
-/// Posts JSON and reads the answer to its end, unless `is_to_leave` returns true first.
-pub(super) fn post(port: u16, path: &str, body: &[u8], is_to_leave: impl Fn() -> bool) -> Answer {
-    let answered = open(port, path, body, &is_to_leave).and_then(|stream| match stream {
+/// Sends a request and reads the answer to its end, unless `is_to_leave` returns true first.
+pub(super) fn ask(port: u16, request: Request<'_>, is_to_leave: impl Fn() -> bool) -> Answer {
+    let answered = open(port, request, &is_to_leave).and_then(|stream| match stream {
         Some(stream) => status(stream, &is_to_leave),
         None => Ok(None),
     });
+    outcome(answered)
+}
+
+/// Sends a request and reads the answer until `is_enough` returns true for a line of it. Then the
+/// connection stays open and unread until `is_to_leave` returns true.
+pub(super) fn ask_and_stall(
+    port: u16,
+    request: Request<'_>,
+    is_to_leave: impl Fn() -> bool,
+    mut is_enough: impl FnMut(&str) -> bool,
+) -> Answer {
+    let mut status = None;
+    let read = for_lines(port, request, &is_to_leave, |line| {
+        status.get_or_insert_with(|| status_of(line));
+        let is_enough = is_enough(line);
+        while is_enough && !is_to_leave() {
+            thread::sleep(POLL_INTERVAL);
+        }
+        !is_enough
+    });
+    outcome(read.and_then(|()| match status {
+        _ if is_to_leave() => Ok(None),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+        Some(status) => status.map(Some),
+    }))
+}
+
+fn outcome(answered: io::Result<Option<u16>>) -> Answer {
     match answered {
         Ok(Some(status)) => Answer::Status(status),
         Ok(None) => Answer::Left,
@@ -48,9 +86,19 @@ pub(in crate::bench) fn post_for_lines(
     path: &str,
     body: &[u8],
     is_to_leave: impl Fn() -> bool,
+    on_line: impl FnMut(&str) -> bool,
+) -> io::Result<()> {
+    let method = "POST";
+    for_lines(port, Request { method, path, body }, &is_to_leave, on_line)
+}
+
+fn for_lines(
+    port: u16,
+    request: Request<'_>,
+    is_to_leave: &impl Fn() -> bool,
     mut on_line: impl FnMut(&str) -> bool,
 ) -> io::Result<()> {
-    let Some(stream) = open(port, path, body, &is_to_leave)? else {
+    let Some(stream) = open(port, request, is_to_leave)? else {
         return Ok(());
     };
     let mut lines = BufReader::new(stream);
@@ -75,16 +123,16 @@ pub(in crate::bench) fn post_for_lines(
 /// Opens a connection and writes the request. Returns none if the client left meanwhile.
 fn open(
     port: u16,
-    path: &str,
-    body: &[u8],
+    request: Request<'_>,
     is_to_leave: &impl Fn() -> bool,
 ) -> io::Result<Option<TcpStream>> {
+    let Request { method, path, body } = request;
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(POLL_INTERVAL))?;
     stream.set_write_timeout(Some(POLL_INTERVAL))?;
     let head = format!(
-        "POST {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\
+        "{method} {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
@@ -127,13 +175,14 @@ fn status(mut stream: TcpStream, is_to_leave: &impl Fn() -> bool) -> io::Result<
             Err(error) => return Err(error),
         }
     }
-    let copy = String::from_utf8_lossy(&head);
-    let status = copy
-        .split_whitespace()
-        .nth(1)
-        .and_then(|code| code.parse().ok());
-    let status = status.ok_or(io::ErrorKind::UnexpectedEof)?;
-    Ok(Some(status))
+    status_of(&String::from_utf8_lossy(&head)).map(Some)
+}
+
+/// The status in an answer's first line.
+fn status_of(head: &str) -> io::Result<u16> {
+    let code = head.split_whitespace().nth(1);
+    let code = code.and_then(|code| code.parse().ok());
+    code.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
 fn is_only_late(error: &io::Error) -> bool {
@@ -154,9 +203,14 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::thread;
 
     use super::*;
+
+    const REQUEST: Request<'_> = Request {
+        method: "POST",
+        path: "/x",
+        body: b"{}",
+    };
 
     /// A server that reads one request with a body of two bytes, and then calls `then`.
     fn server(then: impl FnOnce(TcpStream) + Send + 'static) -> (u16, thread::JoinHandle<()>) {
@@ -183,7 +237,7 @@ mod tests {
     fn an_answer_has_a_status_or_is_cut_off() {
         let check = |answer, expected| {
             let (port, server) = answers(answer);
-            assert_eq!(post(port, "/x", b"{}", || false), expected, "{answer}");
+            assert_eq!(ask(port, REQUEST, || false), expected, "{answer}");
             server.join().unwrap();
         };
         check("HTTP/1.0 422 No\r\n\r\n{\"error\":1}", Answer::Status(422));
@@ -202,7 +256,7 @@ mod tests {
                 "the client closes the connection"
             );
         });
-        let answer = post(port, "/x", b"{}", || is_finished.load(Ordering::Relaxed));
+        let answer = ask(port, REQUEST, || is_finished.load(Ordering::Relaxed));
         assert_eq!(answer, Answer::Left);
         server.join().unwrap();
     }
@@ -220,6 +274,26 @@ mod tests {
             lines,
             ["HTTP/1.0 200 OK", "", "data: 1", "", "data: 2"].map(str::to_owned)
         );
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn stalled_client_stays_until_it_has_to_leave() {
+        let enough = |line: &str| line == "2";
+        let (port, server) = answers("HTTP/1.0 200 OK\r\n\r\n1\n2\n3\n");
+        let leaves = Arc::new(AtomicBool::new(false));
+        let asked = thread::spawn({
+            let leaves = Arc::clone(&leaves);
+            move || ask_and_stall(port, REQUEST, || leaves.load(Ordering::Relaxed), enough)
+        });
+        server.join().unwrap();
+        assert!(!asked.is_finished(), "it does not read to the end");
+        leaves.store(true, Ordering::Relaxed);
+        assert_eq!(asked.join().unwrap(), Answer::Left);
+
+        let (port, server) = answers("HTTP/1.0 429 No\r\n\r\n1\n");
+        let answer = ask_and_stall(port, REQUEST, || false, enough);
+        assert_eq!(answer, Answer::Status(429));
         server.join().unwrap();
     }
 }

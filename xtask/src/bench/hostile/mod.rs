@@ -5,7 +5,9 @@
 //! | `gaps.rs` | eight streams, first undisturbed and then beside an attack, in turns |
 //! | `alone.rs` | cost of each hostile schema on a server that does nothing else |
 //! | `bodies.rs` | memory under many bodies at once |
+//! | `answers.rs` | memory under requests whose answers, or what they name, are far larger than they |
 //! | `payloads.rs` | schemas, texts and bodies to attack with |
+//! | `large_answers.rs` | requests to attack with that ask for much |
 //! | `attack.rs`, `exchange.rs` | hostile clients, and the one request that each sends at a time |
 //! | `streams.rs` | honest clients, and the arrival times of their tokens |
 //! | `victim.rs` | the watched server; its processor time and memory |
@@ -15,6 +17,7 @@
 //! still computes after an attack. The next round then has a new server.
 
 mod alone;
+mod answers;
 mod attack;
 mod bodies;
 pub(super) mod exchange;
@@ -22,6 +25,7 @@ mod gaps;
 #[path = "../../../../tests/hostile/grammars/mod.rs"]
 #[allow(unreachable_pub, reason = "tests include it too")]
 mod grammars;
+mod large_answers;
 mod payloads;
 mod streams;
 mod victim;
@@ -33,6 +37,7 @@ use anyhow::{Result, anyhow};
 
 use self::alone::Alone;
 use self::gaps::{Gaps, Plan};
+use self::large_answers::Sizes;
 use self::victim::Victim;
 use super::statistics::Measured;
 use super::workbench::Workbench;
@@ -57,6 +62,11 @@ const BODY_ROUNDS: usize = 5;
 /// Few sequences at once take little memory themselves. They also make the server keep bodies for
 /// longer, because their answers take longer.
 const BODY_SEQUENCES: [&str; 2] = ["--sequences-max", "8"];
+
+/// Largest growth of a server that gets requests with large answers, before it is ended.
+const ANSWER_GROWTH_BYTES_MAX: u64 = 2 << 30;
+/// Its address space: one allocation above that ends it. Its threads reserve a good part of this.
+const ANSWER_ADDRESS_BYTES_MAX: u64 = 8 << 30;
 
 const MEGABYTE: f64 = 1e6;
 /// A server that grows by more is ended, so that the machine gets its memory back.
@@ -111,6 +121,15 @@ pub(super) fn body_rss(workbench: &mut Workbench) -> Result<Measured> {
     server.arguments.extend(BODY_SEQUENCES.map(OsString::from));
     let mut victim = Victim::start(server, GROWTH_BYTES_MAX)?;
     bodies::measure(&mut victim, rounds, count, bytes)
+}
+
+/// Megabytes by which the server grows under requests whose answers are large. It serves the
+/// oracle, which writes faster than a model.
+pub(super) fn answer_rss(workbench: &mut Workbench) -> Result<Measured> {
+    let server = workbench.our_server_on_oracle()?;
+    let server = server.with_address_space(ANSWER_ADDRESS_BYTES_MAX);
+    let mut victim = Victim::start(server, ANSWER_GROWTH_BYTES_MAX)?;
+    answers::measure(&mut victim, &Sizes::new(workbench.is_quick()))
 }
 
 fn schema_gaps(workbench: &mut Workbench) -> Result<&Gaps> {

@@ -56,11 +56,7 @@ pub(super) fn schema_shot(schema: &HostileGrammar, number: usize, tokens: usize)
     let body = format!(
         r#"{{"messages":{MESSAGES},"max_tokens":{tokens},"temperature":0,"user":"hostile-{number}","response_format":{{"type":"json_schema","json_schema":{{"name":"it","schema":{source}}}}}}}"#
     );
-    Shot {
-        path: CHAT,
-        body: body.into_bytes().into(),
-        timeout: TIMEOUT,
-    }
+    Shot::post(CHAT, body.into_bytes(), TIMEOUT)
 }
 
 /// Each schema twice: one client waits for the answer, the other leaves soon. Each round starts
@@ -104,11 +100,8 @@ pub(super) fn text_shots(clients: usize, bytes: usize, round: usize) -> Vec<Shot
                 COMPLETION => json!({"prompt": text, "max_tokens": 1, "user": user}),
                 _ => json!({"prompt": text}),
             };
-            shots.push(Shot {
-                path,
-                body: body.to_string().into_bytes().into(),
-                timeout: Duration::from_secs(60),
-            });
+            let timeout = Duration::from_secs(60);
+            shots.push(Shot::post(path, body.to_string().into_bytes(), timeout));
         }
     }
     shots
@@ -151,16 +144,13 @@ pub(super) fn zero_shots(count: usize, bytes: usize) -> Vec<Shot> {
             "}",
         ),
     ];
-    let bodies: Vec<(&str, Arc<[u8]>)> = kinds
+    let bodies: Vec<(&'static str, Arc<[u8]>)> = kinds
         .iter()
         .map(|(path, before, after)| (*path, zeros(before, after, bytes).into()))
         .collect();
     let shots = bodies.iter().cycle().take(count);
-    let shots = shots.map(|(path, body)| Shot {
-        path,
-        body: Arc::clone(body),
-        timeout: Duration::from_secs(90),
-    });
+    let timeout = Duration::from_secs(90);
+    let shots = shots.map(|(path, body)| Shot::post(path, Arc::clone(body), timeout));
     shots.collect()
 }
 

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use serde_json::Value;
 
 use crate::bench::counters::Process;
 use crate::bench::report;
@@ -72,6 +73,11 @@ impl Victim {
 
     pub(super) fn port(&self) -> u16 {
         self.serving.port()
+    }
+
+    /// Posts JSON and returns the JSON of the answer, whatever its status is.
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        self.serving.post(path, body)
     }
 
     pub(super) fn process(&self) -> &Process {
