@@ -8,6 +8,9 @@ const COMMAND: &str = "MOTET_SETUP_COMMAND";
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed={COMMAND}");
+    if env::var_os("CARGO_FEATURE_MLX").is_none() {
+        return;
+    }
     let is_macos = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "macos");
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     if is_macos || is_set(COMMAND) || is_set("DOCS_RS") {

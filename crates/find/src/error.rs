@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What a name can be.
+/// The forms of names.
 const FORMS: &str = "a path, hf:ORG/NAME, hf:ORG/NAME:FILE, hf:ORG/NAME:Q4_K_M, ollama:NAME or \
                      lmstudio:PUBLISHER/NAME";
 /// Names of files that an error lists.
@@ -20,7 +20,7 @@ pub enum FindError {
     Name {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The mistake in it.
         what: String,
     },
     /// There is no such file or folder.
@@ -91,19 +91,19 @@ pub enum FindError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What was found, and what was expected.
+        /// The mistake in it.
         what: String,
     },
     /// The system cannot read or write a file.
     #[error("cannot {action} {}: {source}{hint}", path.display())]
     Io {
-        /// What was to be done.
+        /// The intended action.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
-        /// What it would need.
+        /// The missing resource.
         hint: String,
     },
     /// The model is not in the cache, and the hub may not be asked.
@@ -169,7 +169,7 @@ pub enum FindError {
         endpoint: String,
         /// The file, or the listing of the repository.
         file: String,
-        /// What happened last.
+        /// The last failure.
         what: String,
         /// The number of attempts.
         attempts: u32,
@@ -185,12 +185,12 @@ pub enum FindError {
         endpoint: String,
         /// The file, or the listing of the repository.
         file: String,
-        /// What came.
+        /// The answer.
         what: String,
-        /// What was expected.
+        /// The expected answer.
         expected: &'static str,
     },
-    /// What arrived has another digest. It has been removed.
+    /// A received file has another digest. It has been removed.
     #[error(
         "{} has arrived with the digest {found}, and {endpoint} lists {expected}: it was removed. \
          Try again, or another mirror",

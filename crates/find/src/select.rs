@@ -221,7 +221,7 @@ pub(crate) fn is_inside(file: &str) -> bool {
 ///
 /// # Errors
 ///
-/// What is wrong with the index.
+/// The mistake in the index.
 pub(crate) fn shards(index: &[u8]) -> Result<Vec<String>, String> {
     let index: Value = serde_json::from_slice(index).map_err(|error| error.to_string())?;
     let map = index["weight_map"]

@@ -13,7 +13,7 @@ const REDIRECTS_MAX: usize = 8;
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Attempts that bring this many bytes do not count as failed: a long download over a bad line
 /// ends.
-const ARRIVED_BYTES_MIN: u64 = 1 << 20;
+const RECEIVED_BYTES_MIN: u64 = 1 << 20;
 /// The hub's header beside the status of an error.
 const ERROR_CODE: &str = "x-error-code";
 
@@ -46,8 +46,8 @@ pub(super) enum Failure {
         what: String,
         /// The server's own advice.
         wait: Option<Duration>,
-        /// Bytes that have arrived before.
-        arrived: u64,
+        /// Bytes that have been received before.
+        received: u64,
     },
     Final(FindError),
 }
@@ -63,7 +63,7 @@ impl Failure {
         Self::Passing {
             what: what.to_string(),
             wait: None,
-            arrived: 0,
+            received: 0,
         }
     }
 }
@@ -201,7 +201,7 @@ impl<'a> Client<'a> {
                 return Failure::Passing {
                     what: format!("status {status}"),
                     wait: seconds.map(Duration::from_secs),
-                    arrived: 0,
+                    received: 0,
                 };
             }
             _ => self.wrong(file, &format!("status {status}"), "status 200"),
@@ -227,17 +227,17 @@ impl<'a> Client<'a> {
     ) -> Result<T, FindError> {
         let (mut failed, mut all) = (0, 0);
         loop {
-            let (what, advice, arrived) = match attempt(progress) {
+            let (what, advice, received) = match attempt(progress) {
                 Ok(done) => return Ok(done),
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Passing {
                     what,
                     wait,
-                    arrived,
-                }) => (what, wait, arrived),
+                    received,
+                }) => (what, wait, received),
             };
             all += 1;
-            if arrived >= ARRIVED_BYTES_MIN {
+            if received >= RECEIVED_BYTES_MIN {
                 failed = 0;
             }
             failed += 1;

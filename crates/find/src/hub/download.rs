@@ -175,10 +175,10 @@ impl Download<'_> {
         }
         let mut body = answer.into_reader();
         append(&mut body, &mut file, start..known.size, &mut report).map_err(|error| match error {
-            Copy::Read { what, arrived } => Failure::Passing {
+            Copy::Read { what, received } => Failure::Passing {
                 what,
                 wait: None,
-                arrived,
+                received,
             },
             Copy::Write { source, missing } => Failure::Final(FindError::Io {
                 action: "write",
@@ -192,7 +192,7 @@ impl Download<'_> {
 
 /// Why a body did not become a file.
 enum Copy {
-    Read { what: String, arrived: u64 },
+    Read { what: String, received: u64 },
     Write { source: io::Error, missing: u64 },
 }
 
@@ -208,17 +208,17 @@ fn append(
     while at < range.end {
         let most =
             usize::try_from(range.end - at).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
-        let arrived = at - range.start;
+        let received = at - range.start;
         let bytes = match body.read(&mut chunk[..most]) {
             Ok(0) => {
                 let what = format!("the answer ends after {at} of {} bytes", range.end);
-                return Err(Copy::Read { what, arrived });
+                return Err(Copy::Read { what, received });
             }
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
                 let what = error.to_string();
-                return Err(Copy::Read { what, arrived });
+                return Err(Copy::Read { what, received });
             }
         };
         file.write_all(&chunk[..bytes])

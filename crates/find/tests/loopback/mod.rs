@@ -35,7 +35,7 @@ pub(crate) enum Content {
     File(PathBuf),
 }
 
-/// What goes wrong with one request for a file's bytes.
+/// A failure of one request for a file's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     Status(u16),
