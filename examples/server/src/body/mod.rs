@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | one body is received | `--body-bytes-max` | 413 |
 //! | all bodies are received | `--receiving-bytes-max`; see [`receive`] | the body waits, then 503 |
+//! | long bodies are received | bytes a second for each core; see [`pace`] | their clients are read from later |
 //! | a body is parsed | 128 levels; [`VALUES_MAX`](json::VALUES_MAX) free-form values; lengths of lists | 400, with the field |
 //!
 //! Unknown fields are skipped and take no memory. The bytes are freed once the body has been
@@ -13,6 +14,7 @@ mod budget;
 pub(crate) mod fields;
 pub(crate) mod json;
 pub(crate) mod lists;
+mod pace;
 mod reader;
 mod receive;
 pub(crate) mod text_or_list;

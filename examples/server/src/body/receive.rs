@@ -4,7 +4,7 @@
 //! connections. A longer one must reserve all its bytes before it continues: its declared
 //! length, or the longest allowed one if none is declared. A waiting body holds no bytes, so
 //! no two bodies wait for each other. `budget.rs` decides which body is next: a caller whose
-//! bodies never arrive leaves bytes for others.
+//! bodies never arrive leaves bytes for others. `pace.rs` leaves processors for steps.
 
 use std::sync::Arc;
 use std::thread;
@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::budget::{ByteBudget, Owner, Reservation};
+use super::pace::Pace;
 use crate::arguments::Conduct;
 use crate::error::ApiError;
 
@@ -34,6 +35,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct BodyReceiver {
     budget: ByteBudget,
+    pace: Pace,
     readers: Arc<Semaphore>,
 }
 
@@ -49,6 +51,7 @@ impl BodyReceiver {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         Self {
             budget: ByteBudget::new(conduct.receiving_bytes_max),
+            pace: Pace::new(cores),
             readers: Arc::new(Semaphore::new((cores / 2).clamp(1, READERS_MAX))),
         }
     }
@@ -92,6 +95,11 @@ impl BodyReceiver {
                 }
                 received.reserve(bytes, body_bytes_max);
                 received.bytes.extend_from_slice(&part);
+                if received.reservation.is_some() {
+                    let part_bytes = part.len();
+                    drop(part);
+                    self.pace.keep(part_bytes).await;
+                }
             }
             Ok(received)
         };
