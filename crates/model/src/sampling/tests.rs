@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use motet_core::TokenId;
-use motet_core::protocol::GrammarError;
+use motet_core::protocol::{GrammarError, TokenMask};
 use motet_text::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
 
 const VOCAB: usize = 24;
@@ -42,13 +42,21 @@ fn spec() -> impl Strategy<Value = SamplingSpec> {
     let bias = prop::collection::btree_map(0..VOCAB as TokenId - 4, bias, 0..5);
     let end_tokens = prop::collection::vec(0..VOCAB as TokenId - 4, 0..3);
     let logprobs = prop_oneof![Just(None), (0usize..21).prop_map(Some)];
-    (bias, end_tokens, 0usize..6, logprobs).prop_map(
-        |(bias, end_tokens, output_tokens_min, logprobs)| SamplingSpec {
+    // Gaps, and a token at the end.
+    let unknown = prop::collection::btree_set(0..VOCAB as TokenId - 4, 0..4);
+    let known = unknown.prop_map(|unknown| {
+        let known = (0..VOCAB as TokenId - 1).filter(|token| !unknown.contains(token));
+        Arc::new(TokenMask::of(&known.collect::<Vec<_>>(), VOCAB - 1))
+    });
+    let known = prop::option::of(known);
+    (bias, end_tokens, 0usize..6, logprobs, known).prop_map(
+        |(bias, end_tokens, output_tokens_min, logprobs, known_tokens)| SamplingSpec {
             bias: bias.into_iter().collect(),
             output_tokens_min,
             end_tokens,
             logprobs,
             grammar: None,
+            known_tokens,
         },
     )
 }
@@ -93,7 +101,9 @@ fn naive(
             };
             *logit -= sampling.presence_penalty + sampling.frequency_penalty * count as f32;
         }
-        if output.len() < spec.output_tokens_min && spec.end_tokens.contains(&token) {
+        if output.len() < spec.output_tokens_min && spec.end_tokens.contains(&token)
+            || !is_known(spec, token)
+        {
             *logit = f32::NEG_INFINITY;
         }
     }
@@ -130,6 +140,10 @@ proptest! {
                 None => prop_assert_eq!(row, &expected),
             }
             prop_assert_eq!(sampled.logprobs.is_some(), spec.logprobs.is_some());
+            let mut listed = sampled.logprobs.iter().flat_map(|logprobs| &logprobs.top);
+            prop_assert!(listed.all(|(token, _)| is_known(&spec, *token)));
+            let from_host = sample_inputs.logprobs_from(row, sampled.token);
+            prop_assert_eq!(&from_host, &sampled.logprobs);
             prop_assert!(!is_excluded(&spec, output.len(), sampled.token));
             output.push(sampled.token);
             sampler.accept(sampled.token);
@@ -215,6 +229,12 @@ proptest! {
 fn is_excluded(spec: &SamplingSpec, output_tokens: usize, token: TokenId) -> bool {
     spec.bias.contains(&(token, f32::NEG_INFINITY))
         || output_tokens < spec.output_tokens_min && spec.end_tokens.contains(&token)
+        || !is_known(spec, token)
+}
+
+fn is_known(spec: &SamplingSpec, token: TokenId) -> bool {
+    let known = spec.known_tokens.as_ref();
+    known.is_none_or(|known| known.allows(token))
 }
 
 const END: TokenId = 0;
