@@ -10,19 +10,29 @@ use motet_core::TokenId;
 use motet_core::protocol::ModelError;
 #[cfg(feature = "mlx")]
 use motet_mlx::{MlxModel, MlxOptions, RetainedWeights};
-use motet_text::{GgufVocabulary, TextCodec};
+use motet_text::{ChatTemplate, GgufVocabulary, TextCodec, TextError};
 use motet_weights::{GgufMetadata, ModelFiles, TokenizerSource};
 
-/// Returns the tokenizer and chat template that come with a model's weights.
+/// Returns the tokenizer and chat template that come with a model's weights. A template that cannot
+/// be rendered is told by a warning: the model serves all but conversations.
 ///
 /// # Errors
 ///
 /// [`StartError`] naming the file and the field.
 pub fn text_of(files: &ModelFiles) -> Result<TextCodec, StartError> {
-    Ok(match files.tokenizer_source() {
+    let text = match files.tokenizer_source() {
         TokenizerSource::HuggingFace { folder } => TextCodec::from_folder(folder)?,
         TokenizerSource::Gguf(metadata) => TextCodec::from_gguf(&vocabulary(metadata)?)?,
-    })
+    };
+    if let Some(Err(error)) = text.template().map(ChatTemplate::check) {
+        let reason = match &error {
+            // Its words are the template's own: no caller has written any yet.
+            TextError::Template { what } => what.reveal().to_owned(),
+            other => other.to_string(),
+        };
+        tracing::warn!("the chat template rejects a single question: {reason}");
+    }
+    Ok(text)
 }
 
 #[cfg(feature = "mlx")]
@@ -167,5 +177,6 @@ fn vocabulary(metadata: &GgufMetadata) -> Result<GgufVocabulary, ModelError> {
         add_end: metadata.get_bool("tokenizer.ggml.add_eos_token")?,
         add_space_prefix: metadata.get_bool("tokenizer.ggml.add_space_prefix")?,
         chat_template: string("tokenizer.chat_template")?,
+        tool_template: string("tokenizer.chat_template.tool_use")?,
     })
 }

@@ -202,8 +202,16 @@ fn broken_folder_is_rejected_by_name() {
     );
     check(
         "default",
+        &[
+            whole(),
+            config(json!({"chat_template": [{"name": "x", "template": "y"}]})),
+        ],
+        &["`x`", "named `default`"],
+    );
+    check(
+        "nameless",
         &[whole(), config(json!({"chat_template": [{"name": "x"}]}))],
-        &["named `default`"],
+        &["`chat_template`", "`name` and `template`"],
     );
     let syntax = ("chat_template.jinja", "a\n{% if %}".to_owned());
     check(
@@ -303,6 +311,65 @@ fn template_file_takes_precedence() {
     assert_eq!(text(&folder.0).as_deref(), Some("config"));
     std::fs::remove_file(folder.0.join("tokenizer_config.json")).expect("it was written");
     assert_eq!(text(&folder.0), None);
+}
+
+/// A conversation with tools has a template of its own, where the files have one by this name.
+#[test]
+fn tools_have_the_template_that_is_named_for_them() {
+    let named = json!([{"name": "tool_use", "template": "tools"}, {"name": "rag", "template": "{{"},
+                       {"name": "default", "template": "plain"}]);
+    let config = json!({"chat_template": named}).to_string();
+    let folder = Folder::new("named", &[("tokenizer_config.json", config)]);
+    let check = |template: &ChatTemplate, expected: [&str; 2]| {
+        let chat = Chat::from([Message::user("hello")]);
+        let with_tools = chat.clone().variable("tools", json!([]));
+        let without = chat.clone().variable("tools", json!(null));
+        for (chat, expected) in [
+            (chat, expected[0]),
+            (with_tools, expected[1]),
+            (without, expected[0]),
+        ] {
+            assert_eq!(template.render(&chat, true).expect("it renders"), expected);
+        }
+    };
+    let read = || {
+        ChatTemplate::from_folder(&folder.0)
+            .expect("whole")
+            .expect("one")
+    };
+    check(&read(), ["plain", "tools"]);
+    // A file is the default, and a folder has the others.
+    std::fs::write(folder.0.join("chat_template.jinja"), "file\r\n").expect("written");
+    check(&read(), ["file", "file"]);
+    let additional = folder.0.join("additional_chat_templates");
+    std::fs::create_dir(&additional).expect("made");
+    std::fs::write(additional.join("tool_use.jinja"), "file for tools\n").expect("written");
+    check(&read(), ["file", "file for tools"]);
+    let vocabulary = GgufVocabulary {
+        chat_template: Some("plain".into()),
+        tool_template: Some("tools".into()),
+        ..byte_level()
+    };
+    let template = ChatTemplate::from_gguf(&vocabulary)
+        .expect("whole")
+        .expect("one");
+    check(&template, ["plain", "tools"]);
+}
+
+#[test]
+fn a_trial_shows_templates_that_cannot_be_rendered() {
+    let check = |source: &str| ChatTemplate::new(source, []).expect("it compiles").check();
+    check("{{ messages[0].content }}").expect("it renders");
+    let error = check("{{ messages|unheard_of }}").expect_err("no such filter");
+    assert!(matches!(&error, TextError::Template { what } if what.reveal().contains("unheard_of")));
+    let vocabulary = GgufVocabulary {
+        tool_template: Some("{{ tools|unheard_of }}".into()),
+        ..byte_level()
+    };
+    let template = ChatTemplate::from_gguf(&vocabulary)
+        .expect("whole")
+        .expect("one");
+    template.check().expect_err("no such filter");
 }
 
 #[test]

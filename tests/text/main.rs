@@ -5,6 +5,7 @@ mod families;
 mod family_tokens;
 mod files;
 mod forged_tokens;
+mod jinja;
 #[path = "../common/sentence_piece.rs"]
 mod sentence_piece;
 mod templates;

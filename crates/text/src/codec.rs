@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::special::Marks;
+use super::template::Written;
 use super::turn_end;
 use super::{
     AnswerFormat, Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError,
@@ -162,7 +162,7 @@ impl TextCodec {
         limits: TextLimits,
     ) -> Result<Vec<TokenId>, TextError> {
         let rendered = self.render(chat, add_generation_prompt, limits)?;
-        self.encode_text(&rendered)
+        self.encode_text(chat, &rendered)
     }
 
     /// The text of a conversation within the limits.
@@ -171,37 +171,24 @@ impl TextCodec {
         chat: &Chat,
         add_generation_prompt: bool,
         limits: TextLimits,
-    ) -> Result<Rendered, TextError> {
+    ) -> Result<Written, TextError> {
         let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
-        let render = |chat| {
-            let text = template.render_within(chat, add_generation_prompt, limits.bytes_max)?;
-            self.tokenizer.check_count(&text, limits.tokens_max)?;
-            Ok::<_, TextError>(text)
-        };
-        if chat.with_special_tokens {
-            return Ok(Rendered {
-                text: render(chat)?,
-                spelled: Spelled::Everywhere,
-            });
-        }
-        match self.tokenizer.markup().mark(chat, template.source())? {
-            None => Ok(Rendered {
-                text: render(chat)?,
-                spelled: Spelled::Nowhere,
-            }),
-            Some((marked, marks)) => Ok(Rendered {
-                text: render(&marked)?,
-                spelled: Spelled::Marked(marks),
-            }),
-        }
+        let written = template.render_within(chat, add_generation_prompt, limits.bytes_max)?;
+        self.tokenizer
+            .check_count(&written.text, limits.tokens_max)?;
+        Ok(written)
     }
 
     /// The tokens of a rendered conversation.
-    pub(super) fn encode_text(&self, rendered: &Rendered) -> Result<Vec<TokenId>, TextError> {
-        match &rendered.spelled {
-            Spelled::Everywhere => self.tokenizer.encode(&rendered.text, false),
-            Spelled::Nowhere => self.tokenizer.encode_unmarked(&rendered.text),
-            Spelled::Marked(marks) => self.tokenizer.encode_marked(&rendered.text, marks),
+    pub(super) fn encode_text(
+        &self,
+        chat: &Chat,
+        written: &Written,
+    ) -> Result<Vec<TokenId>, TextError> {
+        if chat.with_special_tokens {
+            self.tokenizer.encode(&written.text, false)
+        } else {
+            self.tokenizer.encode_written(written)
         }
     }
 
@@ -210,21 +197,4 @@ impl TextCodec {
     pub fn detokenizer(&self) -> Detokenizer {
         Detokenizer::new(&self.tokenizer, SpecialTokens::Skip)
     }
-}
-
-/// A conversation as its template writes it.
-pub(super) struct Rendered {
-    /// The text, with marks where callers spell special tokens.
-    pub(super) text: String,
-    spelled: Spelled,
-}
-
-/// Where a text may have special tokens that callers have spelled.
-enum Spelled {
-    /// They count as such wherever they are.
-    Everywhere,
-    /// The callers have spelled none.
-    Nowhere,
-    /// They are text at these marks.
-    Marked(Marks),
 }

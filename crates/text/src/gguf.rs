@@ -56,6 +56,8 @@ pub struct GgufVocabulary {
     pub add_space_prefix: Option<bool>,
     /// `tokenizer.chat_template`.
     pub chat_template: Option<String>,
+    /// `tokenizer.chat_template.tool_use`: the template of conversations with tools.
+    pub tool_template: Option<String>,
 }
 
 /// Names of tokens that end a turn or a text and mean nothing else. Converters often name only

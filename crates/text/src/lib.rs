@@ -14,7 +14,7 @@
 //! | part | does | costs |
 //! |---|---|---|
 //! | [`Tokenizer::encode`] | text to tokens, by the `tokenizers` crate | 3 µs per token |
-//! | [`ChatTemplate::render`] | messages to text, by `minijinja` | 1 µs per message |
+//! | [`ChatTemplate::render`] | messages to text, by a Jinja engine | 1 µs per message |
 //! | [`Detokenizer::push`] | a token to the text it completes | 12 ns, 18 ns where characters tear |
 //! | [`StopMatcher::push`] | text to text that is certainly no stop string | 5 to 15 ns per token; 220 ns with sixteen stop strings that begin with common letters |
 //!

@@ -47,16 +47,16 @@ impl TextCodec {
         limits: TextLimits,
     ) -> Result<ChatPrompt, TextError> {
         let prompt = self.render(chat, true, limits)?;
-        let tokens = self.encode_text(&prompt)?;
+        let tokens = self.encode_text(chat, &prompt)?;
         let mut restore_points = Vec::new();
         if let Ok(so_far) = self.render(chat, false, limits) {
-            let before_answer = common_prefix(&tokens, &self.encode_text(&so_far)?);
+            let before_answer = common_prefix(&tokens, &self.encode_text(chat, &so_far)?);
             let text = common_bytes(&prompt.text, &so_far.text);
             let rewritten = next_turn(chat).and_then(|next| {
                 let next = self.render(&next, false, limits).ok()?;
                 // Most templates keep the history. Comparing texts shows that without tokenising.
                 let is_rewritten = common_bytes(&prompt.text, &next.text) < text;
-                is_rewritten.then(|| self.encode_text(&next))
+                is_rewritten.then(|| self.encode_text(chat, &next))
             });
             if let Some(next) = rewritten.transpose()? {
                 restore_points.push(common_prefix(&tokens, &next).min(before_answer));

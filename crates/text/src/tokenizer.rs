@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::parts::Parts;
-use super::special::{self, Marks, Markup};
+use super::special::{self, Markup};
+use super::template::Written;
 use super::token_bytes_bound;
 use super::{Detokenizer, GgufVocabulary, SpecialTokens, TextError, folder, gguf};
 use motet_core::TokenId;
@@ -119,35 +120,15 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The tokens of a rendered conversation. Special tokens at marks are text.
-    pub(super) fn encode_marked(
-        &self,
-        rendered: &str,
-        marks: &Marks,
-    ) -> Result<Vec<TokenId>, TextError> {
-        let (text, offsets) = marks.restore(rendered);
-        self.encode_unless_marked(&text, &offsets)
-    }
-
-    /// The tokens of a rendered conversation in which callers have spelled no special token.
-    pub(super) fn encode_unmarked(&self, rendered: &str) -> Result<Vec<TokenId>, TextError> {
-        if self
-            .0
-            .markup
-            .may_be_made_by_normalizer(&self.0.parts.encoder)
-        {
-            self.encode_unless_marked(rendered, &[])
-        } else {
-            self.encode(rendered, false)
+    /// The tokens of a rendered conversation. Special tokens that begin in the parts that callers
+    /// wrote are text.
+    pub(super) fn encode_written(&self, written: &Written) -> Result<Vec<TokenId>, TextError> {
+        let Written { text, callers } = written;
+        let (markup, encoder) = (&self.0.markup, &self.0.parts.encoder);
+        if !markup.may_be_made_by_normalizer(encoder) && !markup.is_forged(text, callers) {
+            return self.encode(text, false);
         }
-    }
-
-    fn encode_unless_marked(
-        &self,
-        text: &str,
-        offsets: &[usize],
-    ) -> Result<Vec<TokenId>, TextError> {
-        let tokens = special::encode(&self.0.parts.encoder, &self.0.markup, text, offsets);
+        let tokens = special::encode(encoder, markup, text, callers);
         tokens.map_err(|error| cannot_encode(text, &error))
     }
 
@@ -219,10 +200,6 @@ impl Tokenizer {
     #[must_use]
     pub fn token_bytes_max(&self) -> usize {
         self.0.token_bytes_max
-    }
-
-    pub(super) fn markup(&self) -> &Markup {
-        &self.0.markup
     }
 
     fn new(mut parts: Parts) -> Self {

@@ -1,6 +1,8 @@
-//! Extracts added tokens from a text, as `tokenizers` does, except those at marks.
+//! Extracts added tokens from a text, as `tokenizers` does, except special ones of callers.
 
-use tokenizers::normalizer::Range;
+use std::ops::Range;
+
+use tokenizers::normalizer::Range as Offsets;
 use tokenizers::tokenizer::{Error, Model, PreTokenizer, Token};
 use tokenizers::{NormalizedString, Normalizer, OffsetType, PreTokenizedString, Tokenizer};
 
@@ -8,9 +10,9 @@ use super::table::{SpellingMatch, SpellingTable};
 use super::{Added, Markup};
 use motet_core::TokenId;
 
-/// The tokens of `text`, without begin and end tokens. A special token that begins at one of
-/// `marks`, in bytes and in order, is text. A special token that only the normalizer spells is
-/// text too.
+/// The tokens of `text`, without begin and end tokens. A special token that begins in one of the
+/// parts that callers wrote is text. These are ranges of bytes, in order and apart from one another.
+/// A special token that only the normalizer spells is text too.
 ///
 /// # Errors
 ///
@@ -19,15 +21,15 @@ pub(crate) fn encode(
     encoder: &Tokenizer,
     markup: &Markup,
     text: &str,
-    marks: &[usize],
+    callers: &[Range<usize>],
 ) -> Result<Vec<TokenId>, Error> {
     let mut words = PreTokenizedString::from(text);
-    words.split(|_, piece| Ok(markup.extract(&markup.raw, piece, marks)))?;
+    words.split(|_, piece| Ok(markup.extract(&markup.raw, piece, callers)))?;
     words.split(|_, mut piece| {
         if let Some(normalizer) = encoder.get_normalizer() {
             normalizer.normalize(&mut piece)?;
         }
-        Ok(markup.extract(&markup.normalized, piece, marks))
+        Ok(markup.extract(&markup.normalized, piece, callers))
     })?;
     if let Some(pre_tokenizer) = encoder.get_pre_tokenizer() {
         pre_tokenizer.pre_tokenize(&mut words)?;
@@ -45,7 +47,7 @@ impl Markup {
         &self,
         table: &SpellingTable,
         piece: NormalizedString,
-        marks: &[usize],
+        callers: &[Range<usize>],
     ) -> Vec<Piece> {
         let text = piece.get();
         let mut pieces = Vec::new();
@@ -58,9 +60,13 @@ impl Markup {
             let SpellingMatch::Complete(number, bytes) = table.at(text, at) else {
                 continue;
             };
-            next = at + bytes;
             let added = &self.tokens[number];
-            if !is_token(added, &piece, at..next, marks) {
+            if !is_counted(added, &piece, at..at + bytes, callers) {
+                // The template's own token may begin within.
+                continue;
+            }
+            next = at + bytes;
+            if added.token.single_word && !stands_alone(text, &(at..next)) {
                 continue;
             }
             let (from, to) = added.range_with_spaces(text, at..next, done);
@@ -81,39 +87,30 @@ impl Markup {
     }
 }
 
-/// Whether the spelling at `range` of a piece is this token, and not text.
-fn is_token(
+/// Whether the spelling at `range` of a piece counts: it is no special token, or the template's own
+/// text begins it.
+fn is_counted(
     added: &Added,
     piece: &NormalizedString,
-    range: std::ops::Range<usize>,
-    marks: &[usize],
+    range: Range<usize>,
+    callers: &[Range<usize>],
 ) -> bool {
-    if added.token.single_word && !stands_alone(piece.get(), &range) {
-        return false;
-    }
     if !added.is_special {
         return true;
     }
-    let Some(original) = piece.convert_offsets(Range::Normalized(range)) else {
+    let Some(original) = piece.convert_offsets(Offsets::Normalized(range)) else {
         return false;
     };
-    let begins = piece.offsets_original().0;
-    let written = piece.get_range_original(Range::Original(original.clone()));
-    let from = begins + original.start;
-    let is_marked = marks[marks.partition_point(|mark| *mark < from)..]
-        .first()
-        .is_some_and(|mark| *mark < begins + original.end);
-    !is_marked && written == Some(added.token.content.as_str())
+    let written = piece.get_range_original(Offsets::Original(original.clone()));
+    let from = piece.offsets_original().0 + original.start;
+    let next = callers.partition_point(|span| span.end <= from);
+    let is_callers = callers.get(next).is_some_and(|span| span.start <= from);
+    !is_callers && written == Some(added.token.content.as_str())
 }
 
 impl Added {
     /// The token's range with the white space that it includes.
-    fn range_with_spaces(
-        &self,
-        text: &str,
-        range: std::ops::Range<usize>,
-        done: usize,
-    ) -> (usize, usize) {
+    fn range_with_spaces(&self, text: &str, range: Range<usize>, done: usize) -> (usize, usize) {
         let (mut from, mut to) = (range.start, range.end);
         if self.token.lstrip {
             from = text[..from].trim_end().len().max(done);
@@ -126,13 +123,13 @@ impl Added {
     }
 }
 
-fn slice(piece: &NormalizedString, range: std::ops::Range<usize>) -> NormalizedString {
-    let sliced = piece.slice(Range::Normalized(range));
+fn slice(piece: &NormalizedString, range: Range<usize>) -> NormalizedString {
+    let sliced = piece.slice(Offsets::Normalized(range));
     sliced.expect("ranges lie on characters of the piece")
 }
 
 /// Whether no word continues before or after.
-fn stands_alone(text: &str, range: &std::ops::Range<usize>) -> bool {
+fn stands_alone(text: &str, range: &Range<usize>) -> bool {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     !text[..range.start].ends_with(is_word) && !text[range.end..].starts_with(is_word)
 }

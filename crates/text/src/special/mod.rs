@@ -4,24 +4,20 @@
 //! another role. llama.cpp and `transformers` (`split_special_tokens`) can read a text without
 //! special tokens, but a rendered conversation has both kinds.
 //!
-//! Before the template runs, [`Markup::mark`] replaces the first character of each special token
-//! that a caller's string spells by a mark: a private-use character that no string of this
-//! conversation has. Lengths in characters stay the same, as does everything that a template
-//! examines in ordinary text. After it has run, [`Marks::restore`] puts the characters back and
-//! returns their offsets. [`extract`] then extracts special tokens from the text as the
-//! `tokenizers` crate does, except those that begin at a mark.
+//! The template engine knows of each character of its text whether the template or a caller wrote
+//! it. [`encode`] extracts special tokens from the text as the `tokenizers` crate does, except those
+//! that begin in a caller's part, however the template has cut, joined or replaced strings.
 //!
-//! A string that ends like the beginning of a special token is marked too: another string might
-//! continue with the rest. A special token that begins in the template's own text and continues
-//! in a caller's string counts: templates spell roles that way.
+//! A special token that begins in the template's own text and continues in a caller's string
+//! counts: templates spell roles that way.
 
 mod extract;
-mod mark;
 mod table;
 
 pub(super) use extract::encode;
-pub(super) use mark::Marks;
-use table::SpellingTable;
+use table::{SpellingMatch, SpellingTable};
+
+use std::ops::Range;
 
 use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
 
@@ -72,6 +68,14 @@ impl Markup {
             special: spelled(&|added| added.is_special, &content),
             tokens,
         }
+    }
+
+    /// Whether a special token is spelled from a place on that a caller wrote.
+    pub(super) fn is_forged(&self, text: &str, callers: &[Range<usize>]) -> bool {
+        callers.iter().any(|span| {
+            let mut places = self.special.offsets_within(text, span.clone());
+            places.any(|at| matches!(self.special.at(text, at), SpellingMatch::Complete(..)))
+        })
     }
 
     /// Whether a text without a special token may get one by normalization.

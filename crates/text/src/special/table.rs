@@ -1,12 +1,12 @@
 //! Spellings to look up in texts.
 
+use std::ops::Range;
+
 /// Sorted spellings, each with a number.
 pub(super) struct SpellingTable {
     sorted: Vec<(String, usize)>,
     /// Whether a spelling begins with this byte.
     begins: [bool; 256],
-    /// Bytes of the longest spelling.
-    pub(super) longest: usize,
 }
 
 /// The result of a look-up at an offset of a text.
@@ -27,22 +27,7 @@ impl SpellingTable {
         for (text, _) in &sorted {
             begins[usize::from(text.as_bytes()[0])] = true;
         }
-        Self {
-            begins,
-            longest: sorted.iter().map(|(text, _)| text.len()).max().unwrap_or(0),
-            sorted,
-        }
-    }
-
-    /// The first characters of all spellings, each once.
-    pub(super) fn first_characters(&self) -> Vec<char> {
-        let mut first: Vec<char> = self
-            .sorted
-            .iter()
-            .filter_map(|(text, _)| text.chars().next())
-            .collect();
-        first.dedup();
-        first
+        Self { begins, sorted }
     }
 
     /// The spelling that begins at byte `at`. Takes as many comparisons as the spelling has
@@ -81,9 +66,18 @@ impl SpellingTable {
 
     /// The offsets of a text where a spelling may begin.
     pub(super) fn offsets<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
-        let bytes = text.bytes().enumerate();
+        self.offsets_within(text, 0..text.len())
+    }
+
+    /// Those within a range of the text.
+    pub(super) fn offsets_within<'a>(
+        &'a self,
+        text: &'a str,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = usize> + 'a {
+        let bytes = range.clone().zip(&text.as_bytes()[range]);
         bytes.filter_map(|(at, byte)| {
-            (self.begins[usize::from(byte)] && text.is_char_boundary(at)).then_some(at)
+            (self.begins[usize::from(*byte)] && text.is_char_boundary(at)).then_some(at)
         })
     }
 }
@@ -107,6 +101,5 @@ mod tests {
         check("a", SpellingMatch::Nothing);
         check("", SpellingMatch::Nothing);
         assert_eq!(table.offsets("a<｜[").collect::<Vec<_>>(), [1, 5]);
-        assert_eq!(table.first_characters(), ['<', '[']);
     }
 }

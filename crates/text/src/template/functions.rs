@@ -1,40 +1,10 @@
-//! Functions of templates beyond Jinja's own.
+//! The date, for templates.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::{Value, ValueKind};
-use minijinja::{Error, ErrorKind};
-
-use super::json::python_float;
-
-/// Lets a template reject its input.
-pub(super) fn raise_exception(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message))
-}
-
-/// Whether Python could run a loop over the value: over a text too, but not over `none`.
-pub(super) fn is_iterable(value: &Value) -> bool {
-    !value.is_none() && value.try_iter().is_ok()
-}
-
-/// The value as Python's `str` writes it.
-pub(super) fn python_text(value: &Value) -> Value {
-    match float(value) {
-        Some(float) => Value::from(python_float(float)),
-        None => Value::from(value.to_string()),
-    }
-}
-
-/// A finite number that is no integer in Python.
-pub(super) fn float(value: &Value) -> Option<f64> {
-    let is_float = value.kind() == ValueKind::Number && !value.is_integer();
-    let float = f64::try_from(value.clone()).ok().filter(|_| is_float)?;
-    float.is_finite().then_some(float)
-}
-
 /// The present time in UTC. `transformers` takes the local time, which the
 /// standard library does not know.
-pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
+pub(super) fn strftime_now(format: &str) -> Result<String, String> {
     let seconds = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
@@ -66,7 +36,7 @@ const DAYS: [&str; 7] = [
 ];
 
 /// C's `strftime` in English; `%-` leaves out the padding.
-fn strftime(format: &str, unix_seconds: u64) -> Result<String, Error> {
+fn strftime(format: &str, unix_seconds: u64) -> Result<String, String> {
     let days = unix_seconds / 86_400;
     let (year, month, day) = civil(days);
     let (hour, minute) = (unix_seconds / 3600 % 24, unix_seconds / 60 % 60);
@@ -110,8 +80,8 @@ fn strftime(format: &str, unix_seconds: u64) -> Result<String, Error> {
             Some('F') => format!("{year}-{month:02}-{day:02}"),
             Some('%') => "%".to_owned(),
             other => {
-                let what = format!("strftime_now: `%{}` is not supported", other.unwrap_or(' '));
-                return Err(Error::new(ErrorKind::InvalidOperation, what));
+                let code = other.unwrap_or(' ');
+                return Err(format!("strftime_now: `%{code}` is not supported"));
             }
         });
     }

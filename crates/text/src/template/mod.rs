@@ -6,36 +6,29 @@
 //! `generation` block (which only marks text, and is passed through).
 //!
 //! A template is a program that comes with the model. It can access no file and no other
-//! template. One rendering may run a million instructions and write [`OUTPUT_BYTES_MAX`] bytes, so
-//! that a template that never ends is stopped. The memory of its values is not bounded: a
-//! template written to exhaust memory or the stack can do so.
+//! template. One rendering may take a million steps and 64 MiB for the values that it makes,
+//! recurse 200 levels deep, and write [`OUTPUT_BYTES_MAX`] bytes: a template that never ends, or
+//! that is written to exhaust memory or the stack, is stopped with an error.
 
-mod environment;
 mod functions;
-mod json;
-mod marks;
+mod jinja;
+mod sources;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use minijinja::value::{Serde, Value};
-use minijinja::{Environment, Template, context};
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
-use super::error::field_error;
-use super::folder::{TokenizerConfig, processor_template, read_optional};
-use super::gguf::METADATA;
 use super::{GgufVocabulary, TextError};
+pub(crate) use jinja::Written;
+use jinja::{Template, Variables};
+use sources::Sources;
 
 /// Bytes of one rendering: more than any context holds.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
-
-/// The name under which the environment keeps the one template.
-const NAME: &str = "chat";
 
 /// A conversation, and the variables that its template may read. Its `Debug` output shows sizes
 /// only.
@@ -141,16 +134,6 @@ impl Message {
     pub fn assistant(content: impl Into<String>) -> Self {
         Self::new("assistant", content)
     }
-
-    /// The message as the template reads it.
-    fn value(&self) -> Value {
-        let fields = context! { role => self.role.as_str(), content => self.content.as_str() };
-        if self.more.is_empty() {
-            fields
-        } else {
-            context! { ..fields, ..Serde(&self.more) }
-        }
-    }
 }
 
 /// A model's chat template, compiled. Cheap to clone.
@@ -158,10 +141,12 @@ impl Message {
 pub struct ChatTemplate(Arc<Compiled>);
 
 struct Compiled {
-    environment: Environment<'static>,
+    default: Template,
+    /// The template of conversations with tools, if that is another.
+    tool_use: Option<Template>,
     source: String,
-    /// The template's special tokens, such as `bos_token`.
-    special_tokens: Value,
+    /// The template's special tokens by their names, such as `bos_token`.
+    special_tokens: BTreeMap<String, String>,
 }
 
 impl ChatTemplate {
@@ -175,48 +160,33 @@ impl ChatTemplate {
         source: &str,
         special_tokens: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, TextError> {
-        Self::compile("the given source", source, special_tokens)
+        Self::compile(Sources::single("the given source", source), special_tokens)
     }
 
     /// The template of a model folder, if it has one: `chat_template.jinja`, else `chat_template`
     /// in `tokenizer_config.json`, else in the `chat_template.json` of a processor. The latter two
-    /// are one template or a list of named ones, from which `default` is taken.
+    /// are one template or a list of named ones; further ones by name are in the folder
+    /// `additional_chat_templates`. Of these, `default` is used, and `tool_use` for a conversation
+    /// with the variable `tools`.
     ///
     /// # Errors
     ///
     /// [`TextError`] naming the file, and the field where there is one.
     pub fn from_folder(folder: &Path) -> Result<Option<Self>, TextError> {
-        let config = TokenizerConfig::read(folder)?;
-        let special_tokens = config.special_tokens();
-        let path = folder.join("chat_template.jinja");
-        if let Some(bytes) = read_optional(&path)? {
-            let source = String::from_utf8(bytes).map_err(|error| TextError::Damaged {
-                path: path.clone(),
-                what: error.to_string(),
-                expected: "a Jinja template in UTF-8",
-            })?;
-            let file = path.display().to_string();
-            return Self::compile(&file, &source, special_tokens).map(Some);
-        }
-        let file = config.path.display().to_string();
-        if let Some(source) = config_template(&file, &config.value["chat_template"])? {
-            return Self::compile(&file, source, special_tokens).map(Some);
-        }
-        let (path, value) = processor_template(folder)?;
-        let file = path.display().to_string();
-        let Some(source) = config_template(&file, &value["chat_template"])? else {
+        let Some((sources, config)) = Sources::from_folder(folder)? else {
             return Ok(None);
         };
-        Self::compile(&file, source, special_tokens).map(Some)
+        Self::compile(sources, config.special_tokens()).map(Some)
     }
 
-    /// The template in a GGUF file's metadata, if there is one.
+    /// The template in a GGUF file's metadata, if there is one; `tool_use` as in
+    /// [`from_folder`](Self::from_folder).
     ///
     /// # Errors
     ///
     /// [`TextError::TemplateSyntax`].
     pub fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Option<Self>, TextError> {
-        let Some(source) = &vocabulary.chat_template else {
+        let Some(sources) = Sources::from_gguf(vocabulary) else {
             return Ok(None);
         };
         let special_tokens = [
@@ -228,8 +198,7 @@ impl ChatTemplate {
         let special_tokens = special_tokens
             .into_iter()
             .filter_map(|(name, id)| Some((name, vocabulary.token(id)?)));
-        let file = format!("{METADATA}, tokenizer.chat_template");
-        Self::compile(&file, source, special_tokens).map(Some)
+        Self::compile(sources, special_tokens).map(Some)
     }
 
     /// Renders a conversation. With `add_generation_prompt` it ends where the assistant's turn
@@ -240,7 +209,27 @@ impl ChatTemplate {
     /// [`TextError::Template`] when the template rejects the messages, with its own words, or
     /// exceeds its bounds.
     pub fn render(&self, chat: &Chat, add_generation_prompt: bool) -> Result<String, TextError> {
-        self.render_within(chat, add_generation_prompt, OUTPUT_BYTES_MAX)
+        let written = self.render_within(chat, add_generation_prompt, OUTPUT_BYTES_MAX)?;
+        Ok(written.text)
+    }
+
+    /// Renders short conversations, one of them with a tool if there is a template for those. A
+    /// template that uses what this engine does not have fails here, and so does one that rejects
+    /// a single question.
+    ///
+    /// # Errors
+    ///
+    /// As [`render`](Self::render).
+    pub fn check(&self) -> Result<(), TextError> {
+        let chat = Chat::from([Message::user("Hello")]);
+        self.render(&chat, true)?;
+        if self.0.tool_use.is_some() {
+            let parameters = json!({"type": "object", "properties": {}});
+            let function = json!({"name": "now", "description": "", "parameters": parameters});
+            let tools = json!([{"type": "function", "function": function}]);
+            self.render(&chat.variable("tools", tools), true)?;
+        }
+        Ok(())
     }
 
     /// Renders as [`render`](Self::render) does, to at most `bytes_max` bytes.
@@ -253,123 +242,54 @@ impl ChatTemplate {
         chat: &Chat,
         add_generation_prompt: bool,
         bytes_max: usize,
-    ) -> Result<String, TextError> {
-        let engine = context! {
-            messages => chat.messages.iter().map(Message::value).collect::<Value>(),
-            add_generation_prompt => add_generation_prompt,
-        };
-        let unless_given = context! { tools => (), documents => () };
-        // Earlier entries hide later ones.
-        let variables = context! {
-            ..engine,
-            ..Serde(&chat.variables),
-            ..unless_given,
-            ..self.0.special_tokens.clone(),
+    ) -> Result<Written, TextError> {
+        let variables = Variables {
+            chat,
+            add_generation_prompt,
+            special_tokens: &self.0.special_tokens,
         };
         let bytes_max = bytes_max.min(OUTPUT_BYTES_MAX);
-        let mut output = BoundedWriter {
-            bytes: Vec::new(),
-            bytes_max,
-            is_full: false,
-        };
-        let rendered = self.template().render_captured_to(variables, &mut output);
-        if output.is_full {
-            return Err(TextError::TooLong { bytes_max });
-        }
-        rendered.map_err(|error| TextError::Template {
-            what: reason(&error).into(),
-        })?;
-        Ok(String::from_utf8(output.bytes).expect("the template engine writes UTF-8"))
+        let rendered = self.template(chat).render(&variables, bytes_max);
+        rendered.map_err(|error| {
+            if error.is_too_long {
+                return TextError::TooLong { bytes_max };
+            }
+            let what = error.to_string().into();
+            TextError::Template { what }
+        })
     }
 
-    /// The template's text.
+    /// The templates' text.
     pub(super) fn source(&self) -> &str {
         &self.0.source
     }
 
-    fn template(&self) -> Template<'_, '_> {
-        let template = self.0.environment.get_template(NAME);
-        template.expect("compiled when the environment was made")
+    /// The template that a conversation is written by.
+    fn template(&self, chat: &Chat) -> &Template {
+        let has_tools = chat
+            .variables
+            .get("tools")
+            .is_some_and(|tools| !tools.is_null());
+        let tool_use = self.0.tool_use.as_ref().filter(|_| has_tools);
+        tool_use.unwrap_or(&self.0.default)
     }
 
     fn compile<'a>(
-        file: &str,
-        source: &str,
+        sources: Sources,
         special_tokens: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, TextError> {
-        let mut environment = environment::environment();
-        let source = marks::without_generation_marks(source);
-        environment
-            .add_template_owned(NAME, source.clone())
-            .map_err(|error| TextError::TemplateSyntax {
-                file: file.to_owned(),
-                what: reason(&error),
-            })?;
         let special_tokens = special_tokens.into_iter();
-        let special_tokens: BTreeMap<String, Value> = special_tokens
-            .map(|(name, text)| (name.to_owned(), Value::from(text)))
-            .collect();
+        let owned = |(name, text): (&str, &str)| (name.to_owned(), text.to_owned());
         Ok(Self(Arc::new(Compiled {
-            environment,
-            source,
-            special_tokens: Value::from(special_tokens),
+            default: sources.default.parse()?,
+            tool_use: sources
+                .tool_use
+                .as_ref()
+                .map(sources::Source::parse)
+                .transpose()?,
+            source: sources.text(),
+            special_tokens: special_tokens.map(owned).collect(),
         })))
-    }
-}
-
-/// The template in `chat_template` of `tokenizer_config.json` or `chat_template.json`.
-fn config_template<'a>(file: &str, value: &'a Json) -> Result<Option<&'a str>, TextError> {
-    let reject =
-        |what: String, expected: &str| Err(field_error(file, "chat_template", what, expected));
-    match value {
-        Json::Null => Ok(None),
-        Json::String(source) => Ok(Some(source)),
-        Json::Array(named) => {
-            let default = named.iter().find(|entry| entry["name"] == "default");
-            match default.and_then(|entry| entry["template"].as_str()) {
-                Some(source) => Ok(Some(source)),
-                None => reject(format!("{} templates", named.len()), "one named `default`"),
-            }
-        }
-        other => reject(other.to_string(), "a template or a list of named templates"),
-    }
-}
-
-/// The error and its line, without the engine's own categories.
-fn reason(error: &minijinja::Error) -> String {
-    let mut what = match error.detail() {
-        Some(detail) => detail.to_owned(),
-        None => error.kind().to_string(),
-    };
-    if let Some(line) = error.line() {
-        what.push_str(&format!(" (line {line})"));
-    }
-    if let Some(source) = std::error::Error::source(error) {
-        what.push_str(&format!(": {source}"));
-    }
-    what
-}
-
-/// Text of at most so many bytes.
-struct BoundedWriter {
-    bytes: Vec<u8>,
-    bytes_max: usize,
-    /// Whether text was cut off.
-    is_full: bool,
-}
-
-impl io::Write for BoundedWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > self.bytes_max - self.bytes.len() {
-            self.is_full = true;
-            return Err(io::Error::other("the output is too long"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

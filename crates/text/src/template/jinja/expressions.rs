@@ -1,0 +1,334 @@
+//! Evaluates expressions.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::arguments::Args;
+use super::ast::{Arguments, Comparison, Expr, ExprKind};
+use super::error::Error;
+use super::interpreter::Machine;
+use super::operators;
+use super::text::Str;
+use super::value::{SeqKind, Value};
+use super::{calls, checks, filters, methods, print};
+
+impl Machine<'_> {
+    pub(super) fn eval(&mut self, expression: &Expr) -> Result<Value, Error> {
+        let value = self.nested(|machine| machine.eval_kind(&expression.kind));
+        value.map_err(|error| error.at(expression.line))
+    }
+
+    fn eval_all(&mut self, expressions: &[Expr]) -> Result<Vec<Value>, Error> {
+        expressions
+            .iter()
+            .map(|expression| self.eval(expression))
+            .collect()
+    }
+
+    fn eval_kind(&mut self, kind: &ExprKind) -> Result<Value, Error> {
+        match kind {
+            ExprKind::None => Ok(Value::None),
+            ExprKind::Bool(value) => Ok(Value::Bool(*value)),
+            ExprKind::Int(value) => Ok(Value::Int(*value)),
+            ExprKind::Float(value) => Ok(Value::Float(*value)),
+            ExprKind::Str(text) => Ok(Value::Str(Str::Own(Arc::clone(text)))),
+            ExprKind::Name(name) => Ok(self.lookup(name)),
+            ExprKind::List(items) => {
+                let items = self.eval_all(items)?;
+                Value::list(items, &self.budget)
+            }
+            ExprKind::Tuple(items) => {
+                let items = self.eval_all(items)?;
+                Value::seq(SeqKind::Tuple, items, &self.budget)
+            }
+            ExprKind::Dict(entries) => {
+                let entries = entries
+                    .iter()
+                    .map(|(key, value)| Ok((self.eval(key)?, self.eval(value)?)));
+                let entries = entries.collect::<Result<_, Error>>()?;
+                Value::dict(entries, &self.budget)
+            }
+            ExprKind::Or(operands) => self.first_that(operands, true),
+            ExprKind::And(operands) => self.first_that(operands, false),
+            ExprKind::Not(value) => Ok(Value::Bool(!self.eval(value)?.is_true())),
+            ExprKind::Negative(value) => operators::negative(&self.eval(value)?),
+            ExprKind::Positive(value) => operators::positive(&self.eval(value)?),
+            ExprKind::Compare(first, others) => self.compare(first, others),
+            ExprKind::Arithmetic(first, others) => {
+                let mut value = self.eval(first)?;
+                for (operator, other) in others {
+                    let other = self.eval(other)?;
+                    value = operators::arithmetic(self, *operator, &value, &other)?;
+                }
+                Ok(value)
+            }
+            ExprKind::Concat(operands) => {
+                let texts = self.eval_all(operands)?;
+                let texts = texts.iter().map(|value| print::text(self, value));
+                let texts: Vec<Str> = texts.collect::<Result<_, _>>()?;
+                self.joined(&texts.iter().collect::<Vec<_>>())
+            }
+            ExprKind::If {
+                condition,
+                then,
+                otherwise,
+            } => {
+                if self.eval(condition)?.is_true() {
+                    return self.eval(then);
+                }
+                match otherwise {
+                    Some(otherwise) => self.eval(otherwise),
+                    None => Ok(Value::undefined(
+                        "the inline if-expression evaluated to false and no else section was defined",
+                    )),
+                }
+            }
+            ExprKind::Attribute(value, name) => {
+                let value = self.eval(value)?;
+                attribute(self, &value, name)
+            }
+            ExprKind::Item(value, index) => {
+                let value = self.eval(value)?;
+                let index = self.eval(index)?;
+                item(self, &value, &index)
+            }
+            ExprKind::Slice(value, bounds) => self.slice(value, bounds),
+            ExprKind::Call(called, arguments) => self.call_parts(called, arguments, None),
+            ExprKind::Filter(value, call) => {
+                let value = self.eval(value)?;
+                let arguments = self.arguments(&call.arguments)?;
+                filters::apply(self, &call.name, value, arguments)
+            }
+            ExprKind::Test {
+                value,
+                name,
+                arguments,
+                is_negated,
+            } => {
+                let value = self.eval(value)?;
+                let arguments = self.arguments(arguments)?;
+                let holds = checks::holds(self, name, &value, arguments)?;
+                Ok(Value::Bool(holds != *is_negated))
+            }
+        }
+    }
+
+    /// The first operand that is as true as asked, or the last.
+    fn first_that(&mut self, operands: &[Expr], is_true: bool) -> Result<Value, Error> {
+        let mut value = Value::None;
+        for operand in operands {
+            value = self.eval(operand)?;
+            if value.is_true() == is_true {
+                break;
+            }
+        }
+        Ok(value)
+    }
+
+    fn compare(&mut self, first: &Expr, others: &[(Comparison, Expr)]) -> Result<Value, Error> {
+        let mut left = self.eval(first)?;
+        for (comparison, other) in others {
+            let right = self.eval(other)?;
+            if !self.holds(*comparison, &left, &right)? {
+                return Ok(Value::Bool(false));
+            }
+            left = right;
+        }
+        Ok(Value::Bool(true))
+    }
+
+    pub(super) fn holds(
+        &self,
+        comparison: Comparison,
+        left: &Value,
+        right: &Value,
+    ) -> Result<bool, Error> {
+        let order = |sign| operators::compare(left, right, sign);
+        Ok(match comparison {
+            Comparison::Equal => operators::is_equal(left, right),
+            Comparison::NotEqual => !operators::is_equal(left, right),
+            Comparison::Less => order("<")?.is_some_and(|order| order.is_lt()),
+            Comparison::LessEqual => order("<=")?.is_some_and(|order| order.is_le()),
+            Comparison::Greater => order(">")?.is_some_and(|order| order.is_gt()),
+            Comparison::GreaterEqual => order(">=")?.is_some_and(|order| order.is_ge()),
+            Comparison::In => operators::contains(self, right, left)?,
+            Comparison::NotIn => !operators::contains(self, right, left)?,
+        })
+    }
+
+    fn slice(&mut self, value: &Expr, bounds: &[Option<Box<Expr>>; 3]) -> Result<Value, Error> {
+        let value = self.eval(value)?;
+        let mut numbers = [None; 3];
+        for (number, bound) in numbers.iter_mut().zip(bounds) {
+            let Some(bound) = bound else { continue };
+            let bound = self.eval(bound)?;
+            *number = match (&bound, bound.as_int()) {
+                (_, Some(int)) => Some(int),
+                (Value::None, None) => None,
+                _ => {
+                    let what = "slice indices must be integers or None or have an __index__ method";
+                    return Err(bound.refuse(what));
+                }
+            };
+        }
+        operators::slice(self, &value, numbers)
+    }
+
+    pub(super) fn arguments(&mut self, arguments: &Arguments) -> Result<Args, Error> {
+        let mut positional = self.eval_all(&arguments.positional)?;
+        let named = arguments
+            .named
+            .iter()
+            .map(|(name, value)| Ok((Arc::clone(name), self.eval(value)?)));
+        let mut named: Vec<_> = named.collect::<Result<_, Error>>()?;
+        if let Some(more) = &arguments.more_positional {
+            let more = self.eval(more)?;
+            positional.extend(self.items(&more)?);
+        }
+        if let Some(more) = &arguments.more_named {
+            let more = self.eval(more)?;
+            let Value::Dict(more) = &more else {
+                return Err(more.refuse("argument after ** must be a mapping"));
+            };
+            for (key, value) in &more.entries {
+                let Some(name) = key.as_str() else {
+                    return Err(Error::new("keywords must be strings"));
+                };
+                named.push((name.text().into(), value.clone()));
+            }
+        }
+        Ok(Args { positional, named })
+    }
+
+    /// Evaluates an expression that is a call, with a body for the macro that it calls.
+    pub(super) fn call_expression(
+        &mut self,
+        call: &Expr,
+        caller: Option<Value>,
+    ) -> Result<Value, Error> {
+        let ExprKind::Call(called, arguments) = &call.kind else {
+            return Err(Error::new("expected call").at(call.line));
+        };
+        let value = self.call_parts(called, arguments, caller);
+        value.map_err(|error| error.at(call.line))
+    }
+
+    fn call_parts(
+        &mut self,
+        called: &Expr,
+        arguments: &Arguments,
+        caller: Option<Value>,
+    ) -> Result<Value, Error> {
+        // A method needs no value of its own.
+        if let ExprKind::Attribute(value, name) = &called.kind {
+            let value = self.eval(value)?;
+            if methods::exists(&value, name) {
+                let arguments = self.arguments(arguments)?;
+                return methods::call(self, &value, name, arguments);
+            }
+            let called = attribute(self, &value, name)?;
+            return self.call_value(&called, arguments, caller);
+        }
+        let called = self.eval(called)?;
+        self.call_value(&called, arguments, caller)
+    }
+
+    fn call_value(
+        &mut self,
+        called: &Value,
+        arguments: &Arguments,
+        caller: Option<Value>,
+    ) -> Result<Value, Error> {
+        let mut arguments = self.arguments(arguments)?;
+        arguments
+            .named
+            .extend(caller.map(|caller| ("caller".into(), caller)));
+        calls::call(self, called, arguments)
+    }
+}
+
+/// `value.name`: a method of Python's type, then an item.
+pub(super) fn attribute(
+    machine: &Machine<'_>,
+    value: &Value,
+    name: &Arc<str>,
+) -> Result<Value, Error> {
+    if methods::exists(value, name) {
+        return Ok(Value::Method(Rc::new((value.clone(), Arc::clone(name)))));
+    }
+    let found = match value {
+        Value::Undefined(what) => return Err(Error::new(&**what)),
+        Value::Dict(dict) => dict.get_str(name).cloned(),
+        Value::Namespace(namespace) => namespace.get(name),
+        Value::Loop(state) => calls::loop_member(machine, state, name)?,
+        Value::Cycler(cycler) if &**name == "current" => cycler.items.get(cycler.at.get()).cloned(),
+        // A group of `groupby`.
+        Value::Seq(seq) if seq.kind == SeqKind::Tuple && seq.items.len() == 2 => match &**name {
+            "grouper" => Some(seq.items[0].clone()),
+            "list" => Some(seq.items[1].clone()),
+            _ => None,
+        },
+        Value::Macro(called) if &**name == "name" => {
+            Some(Value::Str(Str::Own(Arc::clone(&called.def.name))))
+        }
+        _ => None,
+    };
+    Ok(found.unwrap_or_else(|| {
+        Value::undefined(format!(
+            "'{} object' has no attribute '{name}'",
+            value.type_name()
+        ))
+    }))
+}
+
+/// `value[index]`: an item, then a method.
+pub(super) fn item(machine: &Machine<'_>, value: &Value, index: &Value) -> Result<Value, Error> {
+    let found = match (value, index.as_int()) {
+        (Value::Undefined(what), _) => return Err(Error::new(&**what)),
+        (Value::Dict(dict), _) => dict.get(index).cloned(),
+        (Value::Seq(seq), Some(number)) if matches!(seq.kind, SeqKind::List | SeqKind::Tuple) => {
+            number_within(number, seq.items.len()).map(|at| seq.items[at].clone())
+        }
+        (Value::Str(text), Some(number)) => {
+            machine.work(text.text().len())?;
+            let at = number_within(number, text.text().chars().count());
+            at.map(|at| operators::characters(machine, text, [at]))
+                .transpose()?
+        }
+        _ => None,
+    };
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    match index {
+        Value::Str(name) if !matches!(value, Value::Dict(_)) => {
+            attribute(machine, value, &name.text().into())
+        }
+        Value::Str(name) if methods::exists(value, name.text()) => {
+            Ok(Value::Method(Rc::new((value.clone(), name.text().into()))))
+        }
+        Value::Str(name) => Ok(Value::undefined(format!(
+            "'{} object' has no attribute '{}'",
+            value.type_name(),
+            name.text()
+        ))),
+        other => {
+            let shown = print::repr(machine, other)?;
+            Ok(Value::undefined(format!(
+                "{} object has no element {}",
+                value.type_name(),
+                shown.text()
+            )))
+        }
+    }
+}
+
+/// Python's number of an item, counted from the end if it is negative.
+fn number_within(number: i128, length: usize) -> Option<usize> {
+    let number = if number < 0 {
+        number + length as i128
+    } else {
+        number
+    };
+    usize::try_from(number).ok().filter(|at| *at < length)
+}

@@ -1,0 +1,451 @@
+//! The filters of lists.
+
+// Keys are hashed by their texts and numbers, which do not change.
+#![allow(clippy::mutable_key_type)]
+
+use std::cmp::Ordering;
+
+use rustc_hash::FxHashSet;
+
+use super::arguments::{Args, integer, needed};
+use super::calls::generator;
+use super::error::Error;
+use super::interpreter::Machine;
+use super::operators::{arithmetic, compare, is_equal};
+use super::text::Str;
+use super::value::{Key, SeqKind, Value, check_key};
+use super::{ast, checks, expressions, filters, print, strings};
+
+pub(super) const NAMES: [&str; 18] = [
+    "batch",
+    "dictsort",
+    "first",
+    "groupby",
+    "join",
+    "last",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "sum",
+    "unique",
+    "random",
+];
+
+pub(super) fn apply(
+    machine: &mut Machine<'_>,
+    name: &str,
+    value: &Value,
+    arguments: Args,
+) -> Result<Value, Error> {
+    match name {
+        "join" => join(machine, value, arguments),
+        "map" => map(machine, value, arguments),
+        "select" | "reject" | "selectattr" | "rejectattr" => {
+            select(machine, name, value, arguments)
+        }
+        "sort" => sort(machine, value, arguments),
+        "dictsort" => sort_dict(machine, value, arguments),
+        "min" | "max" => extreme(machine, name, value, arguments),
+        "unique" => unique(machine, value, arguments),
+        "groupby" => group(machine, value, arguments),
+        "sum" => sum(machine, value, arguments),
+        "batch" | "slice" => cut(machine, name, value, arguments),
+        // A prompt does not depend on chance.
+        "random" => Err(Error::new("the filter 'random' is not supported")),
+        _ => {
+            arguments.none(name)?;
+            let items = machine.items(value)?;
+            let item = if name == "first" {
+                items.first()
+            } else {
+                items.last()
+            };
+            let missing = || Value::undefined(format!("No {name} item, sequence was empty."));
+            Ok(item.cloned().unwrap_or_else(missing))
+        }
+    }
+}
+
+/// A value's member by a path such as `a.0.b`.
+fn member(machine: &Machine<'_>, value: &Value, path: &Value) -> Result<Value, Error> {
+    let Value::Str(text) = path else {
+        return expressions::item(machine, value, path);
+    };
+    let mut value = value.clone();
+    for part in text.text().split('.') {
+        machine.spend(1)?;
+        let index = match part.parse::<i128>() {
+            Ok(number) => Value::Int(number),
+            Err(_) => Value::own(part),
+        };
+        value = expressions::item(machine, &value, &index)?;
+    }
+    Ok(value)
+}
+
+fn member_or_itself(
+    machine: &Machine<'_>,
+    value: &Value,
+    path: Option<&Value>,
+) -> Result<Value, Error> {
+    match path {
+        None | Some(Value::None) => Ok(value.clone()),
+        Some(path) => member(machine, value, path),
+    }
+}
+
+/// Texts in one case, unless cases count.
+fn folded(machine: &mut Machine<'_>, value: Value, is_sensitive: bool) -> Result<Value, Error> {
+    match &value {
+        Value::Str(text) if !is_sensitive => strings::call(machine, text, "lower", Args::default()),
+        _ => Ok(value),
+    }
+}
+
+fn is_set(value: Option<Value>) -> bool {
+    value.is_some_and(|value| value.is_true())
+}
+
+fn join(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+    let [separator, attribute] = arguments.bind("join", ["d", "attribute"])?;
+    let separator = match separator {
+        Some(separator) => print::text(machine, &separator)?,
+        None => "".into(),
+    };
+    let mut output = machine.builder();
+    for (index, item) in machine.items(value)?.iter().enumerate() {
+        let item = member_or_itself(machine, item, attribute.as_ref())?;
+        let item = print::text(machine, &item)?;
+        if index > 0 {
+            output.push(&separator)?;
+        }
+        machine.copy(item.text().len())?;
+        output.push(&item)?;
+    }
+    Ok(Value::Str(output.finish()))
+}
+
+/// The name of a filter or test, and the other arguments.
+fn named(mut arguments: Args, what: &str) -> Result<(Str, Args), Error> {
+    if arguments.positional.is_empty() {
+        return Err(Error::new(format!("map requires a {what} argument")));
+    }
+    let name = arguments.positional.remove(0);
+    match name {
+        Value::Str(name) => Ok((name, arguments)),
+        other => Err(other.refuse(format!("the name of a {what} is a text"))),
+    }
+}
+
+/// The same arguments again.
+fn copied(arguments: &Args) -> Args {
+    Args {
+        positional: arguments.positional.clone(),
+        named: arguments.named.clone(),
+    }
+}
+
+fn map(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+    let items = machine.items(value)?;
+    let mut mapped = Vec::new();
+    if arguments.positional.is_empty() && !arguments.named.is_empty() {
+        let [attribute, default] = arguments.bind("map", ["attribute", "default"])?;
+        let attribute = needed("map", "attribute", attribute)?;
+        for item in &items {
+            let found = member(machine, item, &attribute)?;
+            mapped.push(match &default {
+                Some(default) if found.is_undefined() => default.clone(),
+                _ => found,
+            });
+        }
+        return generator(machine, mapped);
+    }
+    let (name, arguments) = named(arguments, "filter")?;
+    for item in items {
+        let applied = |machine: &mut Machine<'_>| {
+            filters::apply(machine, name.text(), item, copied(&arguments))
+        };
+        mapped.push(machine.nested(applied)?);
+    }
+    generator(machine, mapped)
+}
+
+fn select(
+    machine: &mut Machine<'_>,
+    name: &str,
+    value: &Value,
+    mut arguments: Args,
+) -> Result<Value, Error> {
+    let attribute = if name.ends_with("attr") {
+        if arguments.positional.is_empty() {
+            return Err(Error::new("Missing parameter for attribute name"));
+        }
+        Some(arguments.positional.remove(0))
+    } else {
+        None
+    };
+    let test = if arguments.positional.is_empty() {
+        None
+    } else {
+        Some(named(arguments, "test")?)
+    };
+    let mut kept = Vec::new();
+    for item in machine.items(value)? {
+        machine.spend(1)?;
+        let examined = member_or_itself(machine, &item, attribute.as_ref())?;
+        let holds = match &test {
+            None => examined.is_true(),
+            Some((test, arguments)) => {
+                checks::holds(machine, test.text(), &examined, copied(arguments))?
+            }
+        };
+        if holds == name.starts_with("select") {
+            kept.push(item);
+        }
+    }
+    generator(machine, kept)
+}
+
+/// Sorts by the keys; equal ones keep their order. The order may be none that is total.
+fn sorted(
+    machine: &Machine<'_>,
+    mut items: Vec<(Vec<Value>, Value)>,
+    is_reversed: bool,
+) -> Result<Vec<(Vec<Value>, Value)>, Error> {
+    if items.len() < 2 {
+        return Ok(items);
+    }
+    machine.spend(items.len() as u64)?;
+    let right = items.split_off(items.len() / 2);
+    let left = sorted(machine, items, is_reversed)?;
+    let right = sorted(machine, right, is_reversed)?;
+    let mut merged = Vec::with_capacity(left.len() + right.len());
+    let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
+    while let (Some(one), Some(other)) = (left.peek(), right.peek()) {
+        let order = order(&one.0, &other.0)?;
+        let takes_other = if is_reversed {
+            order.is_lt()
+        } else {
+            order.is_gt()
+        };
+        merged.extend(if takes_other {
+            right.next()
+        } else {
+            left.next()
+        });
+    }
+    merged.extend(left);
+    merged.extend(right);
+    Ok(merged)
+}
+
+fn order(one: &[Value], other: &[Value]) -> Result<Ordering, Error> {
+    for (one, other) in one.iter().zip(other) {
+        if !is_equal(one, other) {
+            return Ok(compare(one, other, "<")?.unwrap_or(Ordering::Equal));
+        }
+    }
+    Ok(Ordering::Equal)
+}
+
+fn sort(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+    let names = ["reverse", "case_sensitive", "attribute"];
+    let [reverse, is_sensitive, attribute] = arguments.bind("sort", names)?;
+    let is_sensitive = is_set(is_sensitive);
+    let paths: Vec<Value> = match attribute.filter(|path| !matches!(path, Value::None)) {
+        Some(Value::Str(paths)) => paths.text().split(',').map(Value::own).collect(),
+        other => other.into_iter().collect(),
+    };
+    let mut keyed = Vec::new();
+    for item in machine.items(value)? {
+        let mut keys = Vec::new();
+        if paths.is_empty() {
+            keys.push(folded(machine, item.clone(), is_sensitive)?);
+        }
+        for path in &paths {
+            let key = member(machine, &item, path)?;
+            keys.push(folded(machine, key, is_sensitive)?);
+        }
+        keyed.push((keys, item));
+    }
+    let items = sorted(machine, keyed, is_set(reverse))?;
+    let items = items.into_iter().map(|(_, item)| item).collect();
+    Value::list(items, &machine.budget)
+}
+
+fn sort_dict(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+    let names = ["case_sensitive", "by", "reverse"];
+    let [is_sensitive, by, reverse] = arguments.bind("dictsort", names)?;
+    let by = by
+        .as_ref()
+        .and_then(Value::as_str)
+        .map_or("key", Str::text)
+        .to_owned();
+    if !["key", "value"].contains(&&*by) {
+        return Err(Error::new(
+            "You can only sort by either \"key\" or \"value\"",
+        ));
+    }
+    let Value::Dict(dict) = value else {
+        return Err(value.refuse(format!(
+            "'{}' object has no attribute 'items'",
+            value.type_name()
+        )));
+    };
+    let is_sensitive = is_set(is_sensitive);
+    let mut keyed = Vec::new();
+    for (key, value) in &dict.entries {
+        let by = if by == "key" { key } else { value };
+        let folded = folded(machine, by.clone(), is_sensitive)?;
+        let pair = vec![key.clone(), value.clone()];
+        keyed.push((
+            vec![folded],
+            Value::seq(SeqKind::Tuple, pair, &machine.budget)?,
+        ));
+    }
+    let items = sorted(machine, keyed, is_set(reverse))?;
+    let items = items.into_iter().map(|(_, item)| item).collect();
+    Value::list(items, &machine.budget)
+}
+
+fn extreme(
+    machine: &mut Machine<'_>,
+    name: &str,
+    value: &Value,
+    arguments: Args,
+) -> Result<Value, Error> {
+    let [is_sensitive, attribute] = arguments.bind(name, ["case_sensitive", "attribute"])?;
+    let is_sensitive = is_set(is_sensitive);
+    let mut best: Option<(Value, Value)> = None;
+    for item in machine.items(value)? {
+        machine.spend(1)?;
+        let key = member_or_itself(machine, &item, attribute.as_ref())?;
+        let key = folded(machine, key, is_sensitive)?;
+        let is_better = match &best {
+            None => true,
+            Some((best, _)) => match compare(&key, best, if name == "min" { "<" } else { ">" })? {
+                Some(order) => {
+                    if name == "min" {
+                        order.is_lt()
+                    } else {
+                        order.is_gt()
+                    }
+                }
+                None => false,
+            },
+        };
+        if is_better {
+            best = Some((key, item));
+        }
+    }
+    let missing = || Value::undefined("No aggregated item, sequence was empty.");
+    Ok(best.map_or_else(missing, |(_, item)| item))
+}
+
+fn unique(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+    let [is_sensitive, attribute] = arguments.bind("unique", ["case_sensitive", "attribute"])?;
+    let is_sensitive = is_set(is_sensitive);
+    let mut seen = FxHashSet::default();
+    let mut kept = Vec::new();
+    for item in machine.items(value)? {
+        machine.spend(1)?;
+        let key = member_or_itself(machine, &item, attribute.as_ref())?;
+        let key = folded(machine, key, is_sensitive)?;
+        check_key(&key)?;
+        if seen.insert(Key(key)) {
+            kept.push(item);
+        }
+    }
+    generator(machine, kept)
+}
+
+fn group(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+    let names = ["attribute", "default", "case_sensitive"];
+    let [attribute, default, is_sensitive] = arguments.bind("groupby", names)?;
+    let attribute = needed("groupby", "attribute", attribute)?;
+    let is_sensitive = is_set(is_sensitive);
+    let mut keyed = Vec::new();
+    for item in machine.items(value)? {
+        let mut key = member(machine, &item, &attribute)?;
+        if key.is_undefined() {
+            key = default.clone().unwrap_or(key);
+        }
+        let folded = folded(machine, key.clone(), is_sensitive)?;
+        let pair = Value::seq(SeqKind::Tuple, vec![key, item], &machine.budget)?;
+        keyed.push((vec![folded], pair));
+    }
+    let mut groups: Vec<(Vec<Value>, Value, Vec<Value>)> = Vec::new();
+    for (folded, pair) in sorted(machine, keyed, false)? {
+        let Value::Seq(pair) = &pair else { continue };
+        let (key, item) = (pair.items[0].clone(), pair.items[1].clone());
+        match groups.last_mut() {
+            Some((known, _, items)) if is_equal(&known[0], &folded[0]) => items.push(item),
+            _ => groups.push((folded, key, vec![item])),
+        }
+    }
+    let groups = groups.into_iter().map(|(_, key, items)| {
+        let items = Value::list(items, &machine.budget)?;
+        Value::seq(SeqKind::Tuple, vec![key, items], &machine.budget)
+    });
+    Value::list(groups.collect::<Result<_, _>>()?, &machine.budget)
+}
+
+fn sum(machine: &Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+    let [attribute, start] = arguments.bind("sum", ["attribute", "start"])?;
+    let mut total = start.unwrap_or(Value::Int(0));
+    for item in machine.items(value)? {
+        machine.spend(1)?;
+        let item = member_or_itself(machine, &item, attribute.as_ref())?;
+        total = arithmetic(machine, ast::Operator::Add, &total, &item)?;
+    }
+    Ok(total)
+}
+
+/// `batch`: lists of so many items; `slice`: so many lists.
+fn cut(machine: &Machine<'_>, name: &str, value: &Value, arguments: Args) -> Result<Value, Error> {
+    let [count, fill] = arguments.bind(name, ["count", "fill_with"])?;
+    let fill = fill.filter(|fill| !matches!(fill, Value::None));
+    let count = integer(name, Some(needed(name, "count", count)?))?;
+    let count = count
+        .and_then(|count| usize::try_from(count).ok())
+        .filter(|count| *count > 0);
+    let count = count.ok_or_else(|| Error::new(format!("{name}: the number is not positive")))?;
+    let items = machine.items(value)?;
+    machine.work_items(items.len())?;
+    let mut lists: Vec<Vec<Value>> = Vec::new();
+    if name == "batch" {
+        lists = items.chunks(count).map(<[Value]>::to_vec).collect();
+        if let (Some(fill), Some(last)) = (fill, lists.last_mut()) {
+            machine.work_items(count)?;
+            drop(
+                machine
+                    .budget
+                    .take(count.saturating_mul(size_of::<Value>()))?,
+            );
+            last.resize(count, fill);
+        }
+    } else {
+        let (each, more) = (items.len() / count, items.len() % count);
+        let mut start = 0;
+        for number in 0..count {
+            machine.spend(1)?;
+            let end = start + each + usize::from(number < more);
+            let mut list = items[start..end].to_vec();
+            if let Some(fill) = fill.as_ref().filter(|_| number >= more) {
+                list.push(fill.clone());
+            }
+            lists.push(list);
+            start = end;
+        }
+    }
+    let lists = lists
+        .into_iter()
+        .map(|list| Value::list(list, &machine.budget));
+    generator(machine, lists.collect::<Result<_, _>>()?)
+}

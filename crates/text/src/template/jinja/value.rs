@@ -1,0 +1,391 @@
+//! The values of a template: those of Python that JSON and Jinja have.
+//!
+//! Lists and dictionaries do not change once they are made, as in the sandbox of `transformers`.
+//! Only a namespace does.
+
+// Keys are hashed by their texts and numbers, which do not change.
+#![allow(clippy::mutable_key_type)]
+
+use std::cell::{OnceCell, RefCell};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use serde_json::Value as Json;
+
+use super::ast::MacroDef;
+use super::error::Error;
+use super::interpreter::Frame;
+use super::operators::is_equal;
+use super::text::{Budget, Charge, Str};
+
+/// Deepest nesting of a list or dictionary: values are compared, printed and dropped recursively.
+/// JSON has at most 128 levels, and a conversation some more around it.
+const DEPTH_MAX: u32 = 160;
+/// Entries of a dictionary beyond which keys are looked up by their hash.
+const SEARCHED_MAX: usize = 8;
+
+#[derive(Clone)]
+pub(super) enum Value {
+    /// What is missing.
+    Undefined(Arc<str>),
+    None,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Str(Str),
+    Seq(Rc<Seq>),
+    Dict(Rc<Dict>),
+    Namespace(Rc<Namespace>),
+    Macro(Rc<Macro>),
+    Function(Function),
+    Method(Rc<(Value, Arc<str>)>),
+    Loop(Rc<Loop>),
+    Cycler(Rc<Cycler>),
+    Joiner(Rc<Joiner>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SeqKind {
+    List,
+    Tuple,
+    /// What `map`, `select` and others return: it has neither length nor items.
+    Generator,
+    /// The keys, values or items of a dictionary: they have no items by number.
+    View(&'static str),
+}
+
+pub(super) struct Seq {
+    pub(super) kind: SeqKind,
+    pub(super) items: Vec<Value>,
+    depth: u32,
+    _charge: Charge,
+}
+
+pub(super) struct Dict {
+    pub(super) entries: Vec<(Value, Value)>,
+    index: OnceCell<FxHashMap<Key, usize>>,
+    depth: u32,
+    _charge: Charge,
+}
+
+#[derive(Default)]
+pub(super) struct Namespace {
+    pub(super) members: RefCell<Vec<(Arc<str>, Value)>>,
+}
+
+pub(super) struct Macro {
+    pub(super) def: Arc<MacroDef>,
+    /// The variables that it sees.
+    pub(super) frames: Vec<Rc<Frame>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Function {
+    Range,
+    Dict,
+    Namespace,
+    Cycler,
+    Joiner,
+    RaiseException,
+    StrftimeNow,
+}
+
+/// The variable `loop`.
+pub(super) struct Loop {
+    pub(super) index0: usize,
+    pub(super) items: Rc<Vec<Value>>,
+    pub(super) depth0: usize,
+    /// The arguments of the last `changed`.
+    pub(super) changed: Rc<RefCell<Option<Vec<Value>>>>,
+    /// The loop itself, if it may be called again.
+    pub(super) body: Option<Arc<super::ast::For>>,
+}
+
+pub(super) struct Cycler {
+    pub(super) items: Vec<Value>,
+    pub(super) at: std::cell::Cell<usize>,
+}
+
+pub(super) struct Joiner {
+    pub(super) separator: Value,
+    pub(super) is_used: std::cell::Cell<bool>,
+}
+
+/// A key of a dictionary, compared as Python does.
+pub(super) struct Key(pub(super) Value);
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        is_equal(&self.0, &other.0)
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match &self.0 {
+            Value::Str(text) => text.text().hash(state),
+            Value::Bool(value) => i128::from(*value).hash(state),
+            Value::Int(value) => value.hash(state),
+            Value::Float(value) if value.fract() == 0.0 => (*value as i128).hash(state),
+            Value::Float(value) => value.to_bits().hash(state),
+            Value::Seq(seq) => seq.items.len().hash(state),
+            _ => {}
+        }
+    }
+}
+
+impl Value {
+    pub(super) fn undefined(what: impl Into<Arc<str>>) -> Self {
+        Self::Undefined(what.into())
+    }
+
+    /// A text of this crate's own.
+    pub(super) fn own(text: &str) -> Self {
+        Self::Str(text.into())
+    }
+
+    pub(super) fn seq(kind: SeqKind, items: Vec<Self>, budget: &Rc<Budget>) -> Result<Self, Error> {
+        let charge = budget.take(items.capacity() * size_of::<Self>())?;
+        let depth = deepened(items.iter())?;
+        Ok(Self::Seq(Rc::new(Seq {
+            kind,
+            items,
+            depth,
+            _charge: charge,
+        })))
+    }
+
+    pub(super) fn list(items: Vec<Self>, budget: &Rc<Budget>) -> Result<Self, Error> {
+        Self::seq(SeqKind::List, items, budget)
+    }
+
+    /// A dictionary; the last of equal keys counts.
+    pub(super) fn dict(entries: Vec<(Self, Self)>, budget: &Rc<Budget>) -> Result<Self, Error> {
+        let mut unique: Vec<(Self, Self)> = Vec::with_capacity(entries.len());
+        let mut index = FxHashMap::default();
+        for (key, value) in entries {
+            check_key(&key)?;
+            match index.entry(Key(key.clone())) {
+                std::collections::hash_map::Entry::Occupied(entry) => {
+                    let at: usize = *entry.get();
+                    unique[at].1 = value;
+                }
+                std::collections::hash_map::Entry::Vacant(entry) => {
+                    entry.insert(unique.len());
+                    unique.push((key, value));
+                }
+            }
+        }
+        Self::dict_of(unique, budget)
+    }
+
+    /// A dictionary whose keys are known to differ.
+    pub(super) fn dict_of(entries: Vec<(Self, Self)>, budget: &Rc<Budget>) -> Result<Self, Error> {
+        let charge = budget.take(entries.capacity() * size_of::<(Self, Self)>())?;
+        let depth = deepened(entries.iter().map(|(_, value)| value))?;
+        Ok(Self::Dict(Rc::new(Dict {
+            entries,
+            index: OnceCell::new(),
+            depth,
+            _charge: charge,
+        })))
+    }
+
+    /// A caller's value. Its texts, names included, are marked as the caller's.
+    pub(super) fn of_caller(json: &Json, budget: &Rc<Budget>) -> Result<Self, Error> {
+        Ok(match json {
+            Json::Null => Self::None,
+            Json::Bool(value) => Self::Bool(*value),
+            Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
+                (Some(int), ..) => Self::Int(int.into()),
+                (None, Some(int), _) => Self::Int(int.into()),
+                (None, None, float) => Self::Float(float.unwrap_or(f64::NAN)),
+            },
+            Json::String(text) => Self::Str(Str::of_caller(text)),
+            Json::Array(items) => {
+                let items = items.iter().map(|item| Self::of_caller(item, budget));
+                Self::list(items.collect::<Result<_, _>>()?, budget)?
+            }
+            Json::Object(members) => {
+                let entries = members.iter().map(|(name, value)| {
+                    let name = Self::Str(Str::of_caller(name));
+                    Ok((name, Self::of_caller(value, budget)?))
+                });
+                Self::dict_of(entries.collect::<Result<_, Error>>()?, budget)?
+            }
+        })
+    }
+
+    fn depth(&self) -> u32 {
+        match self {
+            Self::Seq(seq) => seq.depth,
+            Self::Dict(dict) => dict.depth,
+            Self::Method(method) => method.0.depth() + 1,
+            // What these contain is not followed.
+            _ => 0,
+        }
+    }
+
+    /// Python's name of its type.
+    pub(super) fn type_name(&self) -> &'static str {
+        match self {
+            Self::Undefined(_) => "Undefined",
+            Self::None => "NoneType",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Float(_) => "float",
+            Self::Str(_) => "str",
+            Self::Seq(seq) => match seq.kind {
+                SeqKind::List => "list",
+                SeqKind::Tuple => "tuple",
+                SeqKind::Generator => "generator",
+                SeqKind::View(name) => name,
+            },
+            Self::Dict(_) => "dict",
+            Self::Namespace(_) => "Namespace",
+            Self::Macro(_) => "Macro",
+            Self::Function(_) => "function",
+            Self::Method(_) => "builtin_function_or_method",
+            Self::Loop(_) => "LoopContext",
+            Self::Cycler(_) => "Cycler",
+            Self::Joiner(_) => "Joiner",
+        }
+    }
+
+    pub(super) fn is_true(&self) -> bool {
+        match self {
+            Self::Undefined(_) | Self::None => false,
+            Self::Bool(value) => *value,
+            Self::Int(value) => *value != 0,
+            Self::Float(value) => *value != 0.0,
+            Self::Str(text) => !text.text().is_empty(),
+            Self::Seq(seq) => seq.kind == SeqKind::Generator || !seq.items.is_empty(),
+            Self::Dict(dict) => !dict.entries.is_empty(),
+            _ => true,
+        }
+    }
+
+    pub(super) fn as_str(&self) -> Option<&Str> {
+        match self {
+            Self::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// An integer, or a truth value as one.
+    pub(super) fn as_int(&self) -> Option<i128> {
+        match self {
+            Self::Int(value) => Some(*value),
+            Self::Bool(value) => Some(i128::from(*value)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn as_number(&self) -> Option<f64> {
+        match self {
+            Self::Float(value) => Some(*value),
+            other => other.as_int().map(|value| value as f64),
+        }
+    }
+
+    /// The error of a missing value that is used; an error of its type otherwise.
+    pub(super) fn refuse(&self, what: impl Into<String>) -> Error {
+        match self {
+            Self::Undefined(missing) => Error::new(&**missing),
+            _ => Error::new(what),
+        }
+    }
+
+    pub(super) fn is_undefined(&self) -> bool {
+        matches!(self, Self::Undefined(_))
+    }
+}
+
+/// The depth of what contains these.
+fn deepened<'a>(items: impl Iterator<Item = &'a Value>) -> Result<u32, Error> {
+    let deepest = items.map(Value::depth).max().map_or(0, |depth| depth + 1);
+    if deepest > DEPTH_MAX {
+        let what = format!("a value is nested more than {DEPTH_MAX} deep");
+        return Err(Error::new(what));
+    }
+    Ok(deepest)
+}
+
+pub(super) fn check_key(key: &Value) -> Result<(), Error> {
+    let is_hashable = match key {
+        Value::Seq(seq) if seq.kind == SeqKind::Tuple => {
+            return seq.items.iter().try_for_each(check_key);
+        }
+        Value::Seq(seq) => seq.kind == SeqKind::Generator,
+        Value::Dict(_) => false,
+        _ => true,
+    };
+    if is_hashable {
+        return Ok(());
+    }
+    Err(Error::new(format!(
+        "unhashable type: '{}'",
+        key.type_name()
+    )))
+}
+
+impl Dict {
+    pub(super) fn get(&self, key: &Value) -> Option<&Value> {
+        let at = if self.entries.len() <= SEARCHED_MAX {
+            self.entries
+                .iter()
+                .position(|(known, _)| is_equal(known, key))
+        } else {
+            let index = self.index.get_or_init(|| {
+                let keys = self.entries.iter().enumerate();
+                keys.map(|(at, (key, _))| (Key(key.clone()), at)).collect()
+            });
+            index.get(&Key(key.clone())).copied()
+        };
+        at.map(|at| &self.entries[at].1)
+    }
+
+    pub(super) fn get_str(&self, key: &str) -> Option<&Value> {
+        if self.entries.len() > SEARCHED_MAX {
+            return self.get(&Value::own(key));
+        }
+        let is_key = |known: &Value| known.as_str().is_some_and(|known| known.text() == key);
+        self.entries
+            .iter()
+            .find(|(known, _)| is_key(known))
+            .map(|(_, value)| value)
+    }
+}
+
+impl Namespace {
+    pub(super) fn get(&self, name: &str) -> Option<Value> {
+        let members = self.members.borrow();
+        let member = members.iter().find(|(known, _)| **known == *name);
+        member.map(|(_, value)| value.clone())
+    }
+
+    pub(super) fn set(&self, name: &Arc<str>, value: Value) {
+        let mut members = self.members.borrow_mut();
+        let member = members.iter_mut().find(|(known, _)| known == name);
+        // The old value is dropped after the borrow.
+        let _old = match member {
+            Some((_, member)) => Some(std::mem::replace(member, value)),
+            None => {
+                members.push((Arc::clone(name), value));
+                None
+            }
+        };
+        drop(members);
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.type_name())
+    }
+}
