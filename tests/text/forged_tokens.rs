@@ -345,7 +345,7 @@ fn smollm3_assembles_no_turn_of_a_system_prompt() {
     assert_eq!(turns(forged), expected);
 }
 
-/// What stands in the way of special tokens does not show where there is none.
+/// A template reads a caller's text as it is.
 #[test]
 fn templates_see_what_callers_wrote() {
     let source = "{% for m in messages %}{% if '<|im_end|>' in m.content %}has{% endif %}\

@@ -188,7 +188,8 @@ impl TextCodec {
         if chat.with_special_tokens {
             self.tokenizer.encode(&written.text, false)
         } else {
-            self.tokenizer.encode_written(written)
+            self.tokenizer
+                .encode_written(&written.text, &written.callers)
         }
     }
 

@@ -1,12 +1,12 @@
 //! Text to token ids and back.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::parts::Parts;
 use super::special::{self, Markup};
-use super::template::Written;
 use super::token_bytes_bound;
 use super::{Detokenizer, GgufVocabulary, SpecialTokens, TextError, folder, gguf};
 use motet_core::TokenId;
@@ -122,8 +122,11 @@ impl Tokenizer {
 
     /// The tokens of a rendered conversation. Special tokens that begin in the parts that callers
     /// wrote are text.
-    pub(super) fn encode_written(&self, written: &Written) -> Result<Vec<TokenId>, TextError> {
-        let Written { text, callers } = written;
+    pub(super) fn encode_written(
+        &self,
+        text: &str,
+        callers: &[Range<usize>],
+    ) -> Result<Vec<TokenId>, TextError> {
         let (markup, encoder) = (&self.0.markup, &self.0.parts.encoder);
         if !markup.may_be_made_by_normalizer(encoder) && !markup.is_forged(text, callers) {
             return self.encode(text, false);

@@ -323,19 +323,31 @@ fn harmony(mark: impl Fn(&str) -> Mark) -> Format {
     }
 }
 
+/// Fenced blocks as marks.
+fn fences() -> impl Iterator<Item = MarkPair> {
+    FENCES.iter().map(|open| MarkPair {
+        open: Mark::plain(open),
+        close: Some(Mark::plain("```")),
+    })
+}
+
 fn marked(source: &str, mark: impl Fn(&str) -> Mark) -> Marked {
     let found = MARKED.iter().find(|(open, ..)| source.contains(open));
     if let Some((open, close, form)) = found {
         // Granite 3 ends such a list with its turn.
         let close = close.filter(|close| *form != Form::List || source.contains(*close));
         let is_named = *open == "[TOOL_CALLS]" && source.contains("[ARGS]");
+        let own = MarkPair {
+            open: mark(open),
+            close: close.map(&mark),
+        };
+        // Qwen2.5-Coder often forgets its marks. A list's brackets may be a mark's.
+        let is_bare_read = *form == Form::Object;
         return Marked {
-            pairs: vec![MarkPair {
-                open: mark(open),
-                close: close.map(&mark),
-            }],
-            // Qwen2.5-Coder often forgets its marks. A list's brackets may be a mark's.
-            is_bare_read: *form == Form::Object,
+            pairs: std::iter::once(own)
+                .chain(fences().filter(|_| is_bare_read))
+                .collect(),
+            is_bare_read,
             is_bare_written: false,
             form: if is_named { Form::Named } else { *form },
             arguments: mark("[ARGS]"),
@@ -343,16 +355,12 @@ fn marked(source: &str, mark: impl Fn(&str) -> Mark) -> Marked {
     }
     let is_llama = source.contains("<|python_tag|>")
         || source.contains("\"parameters\": ") && source.contains("ipython");
-    let fences = FENCES.iter().map(|open| MarkPair {
-        open: Mark::plain(open),
-        close: Some(Mark::plain("```")),
-    });
     let python_tag = is_llama.then(|| MarkPair {
         open: mark("<|python_tag|>"),
         close: None,
     });
     Marked {
-        pairs: python_tag.into_iter().chain(fences).collect(),
+        pairs: python_tag.into_iter().chain(fences()).collect(),
         is_bare_read: true,
         is_bare_written: true,
         form: if is_llama {

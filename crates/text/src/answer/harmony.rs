@@ -179,11 +179,13 @@ impl HarmonyParser {
             }
             Phase::Call(reader) => {
                 let Some(tools) = &self.tools else { return };
+                let held = reader.held().to_owned();
                 match reader.read(c, &mut Calls { tools, parts }) {
                     Progress::More => {}
                     Progress::Done => self.phase = Phase::AfterCall,
                     Progress::Failed => {
                         parts.end_call(false);
+                        parts.text(&held);
                         parts.text(text);
                         self.phase = Phase::Text;
                     }

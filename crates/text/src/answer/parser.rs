@@ -11,7 +11,10 @@ use super::tools::Tools;
 
 /// Most bytes that are held back before it is certain that they are a call.
 const HELD_BYTES_MAX: usize = 128 << 10;
-/// Most bytes of white space that are held back: it is dropped before a call.
+/// Most bytes of an open call that are held back: a parameter in XML is at most a MiB, and the
+/// rest is its tags.
+const OPEN_BYTES_MAX: usize = (1 << 20) + (4 << 10);
+/// Most bytes of white space that are held back: it is dropped between calls.
 const SPACES_BYTES_MAX: usize = 256;
 
 /// Parses one answer while it is written.
@@ -26,15 +29,15 @@ const SPACES_BYTES_MAX: usize = 256;
 /// let mut parts = parser.push("Let me look.\n<tool_call>\n{\"name\": \"now\", \"argu");
 /// parts.extend(parser.push("ments\": {}}\n</tool_call>"));
 /// parts.extend(parser.finish());
-/// assert_eq!(parts[0], AnswerPart::Text("Let me look.".into()));
+/// assert_eq!(parts[0], AnswerPart::Text("Let me look.\n".into()));
 /// assert_eq!(parts[1], AnswerPart::CallStart { index: 0, name: "now".into() });
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// The parts do not depend on how the text is cut into pieces. White space around reasoning and
-/// around calls is dropped; other text is returned as the model wrote it. Memory is bounded,
-/// however long the answer is.
+/// The parts do not depend on how the text is cut into pieces. White space is dropped around
+/// reasoning, between calls, and before and after them where there is no other text; other text is
+/// returned as the model wrote it. Memory is bounded, however long the answer is.
 #[derive(Debug)]
 pub struct AnswerParser {
     parts: Parts,
@@ -94,10 +97,14 @@ struct MarkedParser {
     phase: Phase,
     /// Text that may be the beginning of a mark.
     candidate: String,
-    /// White space that is dropped before a call.
+    /// White space of which it is not known yet what follows.
     spaces: String,
-    /// Whether white space is dropped before text, too: after reasoning and after a call.
+    /// Whether white space is dropped before text, too: after reasoning.
     skips_spaces: bool,
+    /// Whether only white space stands between this place and a call before it.
+    is_after_call: bool,
+    /// Whether text stands before, after the last call or reasoning.
+    has_text: bool,
     /// Whether only white space stands before on this line.
     is_line_start: bool,
     /// Whether only white space stands before in this answer, and the model may reason.
@@ -118,7 +125,7 @@ enum Phase {
 struct OpenCall {
     reader: MarkedReader,
     is_bare: bool,
-    /// Text that is returned if this is no call.
+    /// Text that is in no part yet: it is returned if this is no call, or not any more.
     held: String,
     /// Number of calls of the answer before this one.
     calls_before: usize,
@@ -138,6 +145,8 @@ impl MarkedParser {
             candidate: String::new(),
             spaces: String::new(),
             skips_spaces: is_open,
+            is_after_call: false,
+            has_text: false,
             is_line_start: true,
             may_reason: start == ReasoningStart::Possible,
             is_after_bare: false,
@@ -159,7 +168,7 @@ impl MarkedParser {
                     Found::Beginning => {}
                     Found::Mark(number) => {
                         let mark = std::mem::take(&mut self.candidate);
-                        self.begin_marked(number, mark);
+                        self.begin_marked(number, mark, parts);
                     }
                     Found::Nothing => self.release_candidate(parts),
                 }
@@ -185,19 +194,25 @@ impl MarkedParser {
             }
         });
         let reads_calls = matches!(self.phase, Phase::Text) && self.reads_marks();
+        // If a tool is strict, only the form that the grammar holds is read.
+        let is_strict = self.tools.as_ref().is_some_and(Tools::has_strict);
+        let most = if is_strict { 1 } else { usize::MAX };
         let calls = self.marked().pairs.iter().filter(|_| reads_calls);
-        let calls = calls.enumerate().map(|(at, pair)| (at + 1, &pair.open));
+        let calls = calls
+            .take(most)
+            .enumerate()
+            .map(|(at, pair)| (at + 1, &pair.open));
         let marks = reasoning.into_iter().map(|mark| (0, mark)).chain(calls);
         let marks = marks.map(|(number, mark)| (number, mark.text.as_str()));
         find(marks, &self.candidate)
     }
 
-    fn begin_marked(&mut self, number: usize, mark: String) {
+    fn begin_marked(&mut self, number: usize, mark: String, parts: &mut Parts) {
         if number > 0 {
             let pair = &self.marked().pairs[number - 1];
             let close = pair.close.as_ref().map(|mark| mark.text.clone());
             self.phase = Phase::Text;
-            self.open_call(close, false, mark);
+            self.open_call(close, false, mark, parts);
             return;
         }
         self.phase = if matches!(self.phase, Phase::Reasoning) {
@@ -208,11 +223,16 @@ impl MarkedParser {
         self.may_reason = false;
         self.spaces.clear();
         self.skips_spaces = true;
+        self.is_after_call = false;
+        self.has_text = false;
         self.is_line_start = true;
     }
 
     /// `calls_before` is set with the first character, where the parts are at hand.
-    fn open_call(&mut self, close: Option<String>, is_bare: bool, held: String) {
+    fn open_call(&mut self, close: Option<String>, is_bare: bool, held: String, parts: &mut Parts) {
+        if self.has_text {
+            parts.keep_before_call(std::mem::take(&mut self.spaces));
+        }
         self.phase = Phase::Call(Box::new(OpenCall {
             reader: MarkedReader::new(close.as_deref()),
             is_bare,
@@ -245,7 +265,7 @@ impl MarkedParser {
             return;
         }
         if is_text && self.is_line_start && self.reads_bare(c) {
-            self.open_call(None, true, String::new());
+            self.open_call(None, true, String::new(), parts);
             self.read(c, parts);
             return;
         }
@@ -253,6 +273,8 @@ impl MarkedParser {
         self.is_line_start = false;
         self.may_reason = false;
         self.is_after_bare = false;
+        self.is_after_call = false;
+        self.has_text = is_text;
         let mut utf8 = [0; 4];
         let text = c.encode_utf8(&mut utf8);
         if is_text {
@@ -280,8 +302,7 @@ impl MarkedParser {
     }
 
     fn release_spaces(&mut self, parts: &mut Parts) {
-        let is_dropped = std::mem::take(&mut self.skips_spaces);
-        if is_dropped && !self.spaces.contains(';') {
+        if std::mem::take(&mut self.skips_spaces) {
             self.spaces.clear();
         }
         if matches!(self.phase, Phase::Reasoning) {
@@ -299,25 +320,30 @@ impl MarkedParser {
         if call.calls_before == usize::MAX {
             call.calls_before = parts.calls();
         }
-        let calls = parts.calls();
-        let was_open = parts.is_call_open();
-        if !was_open {
-            call.held.push(c);
-        }
+        let (calls, changes) = (parts.calls(), parts.changes());
+        call.held.push(c);
         let progress = call.reader.read(c, &mut Calls { tools, parts });
-        if parts.calls() > calls {
+        if parts.changes() > changes {
             // The text that was held is part of the call now.
             call.held.clear();
+        }
+        if parts.calls() > calls {
             self.spaces.clear();
         }
+        let held_max = if parts.is_call_open() {
+            OPEN_BYTES_MAX
+        } else {
+            HELD_BYTES_MAX
+        };
         match progress {
-            Progress::More if call.held.len() <= HELD_BYTES_MAX => {}
+            Progress::More if call.held.len() <= held_max => {}
             Progress::Done if parts.calls() > call.calls_before => {
                 self.is_after_bare = call.is_bare;
                 self.end_region();
             }
             Progress::More | Progress::Done | Progress::Failed => {
-                if was_open {
+                if call.held.is_empty() {
+                    // What came before it belongs to the call, but it does not.
                     call.held.push(c);
                 }
                 self.fail_call(parts);
@@ -325,11 +351,13 @@ impl MarkedParser {
         }
     }
 
-    /// After a call, white space is dropped, and another may follow at once.
+    /// After a call, another may follow at once.
     fn end_region(&mut self) {
         self.phase = Phase::Text;
         self.spaces.clear();
-        self.skips_spaces = true;
+        self.skips_spaces = false;
+        self.is_after_call = true;
+        self.has_text = false;
         self.is_line_start = true;
         self.may_reason = false;
     }
@@ -340,10 +368,16 @@ impl MarkedParser {
             return;
         };
         parts.end_call(false);
+        let before = parts.take_before_call();
+        if !before.is_empty() {
+            self.spaces = before;
+        }
         self.release_spaces(parts);
         self.is_line_start = call.held.ends_with('\n');
         self.may_reason = false;
         self.is_after_bare = false;
+        self.is_after_call = false;
+        self.has_text = true;
         parts.text(&call.held);
     }
 
@@ -359,13 +393,18 @@ impl MarkedParser {
         if let Phase::Call(call) = &self.phase {
             if parts.is_call_open() {
                 parts.end_call(false);
+                // A value that is not whole has not been passed on.
+                if call.reader.keeps_value() {
+                    parts.text(&call.held);
+                }
             } else if !(call.reader.is_whole() && parts.calls() > call.calls_before) {
                 self.fail_call(parts);
             }
             self.phase = Phase::Text;
             return;
         }
-        if !self.spaces.is_empty() {
+        let is_dropped = self.is_after_call && !self.spaces.contains(';');
+        if !self.spaces.is_empty() && !is_dropped {
             self.release_spaces(parts);
         }
     }

@@ -59,6 +59,10 @@ pub(super) struct Parts {
     /// Number of calls that have started.
     calls: usize,
     is_call_open: bool,
+    /// Changes of calls so far: starts, pieces of arguments, ends.
+    changes: usize,
+    /// White space that is text if a call follows.
+    before_call: String,
 }
 
 impl Parts {
@@ -83,7 +87,20 @@ impl Parts {
         }
     }
 
+    /// Keeps white space that is text if a call follows.
+    pub(super) fn keep_before_call(&mut self, spaces: String) {
+        self.before_call = spaces;
+    }
+
+    /// That white space, if no call followed.
+    pub(super) fn take_before_call(&mut self) -> String {
+        std::mem::take(&mut self.before_call)
+    }
+
     pub(super) fn start_call(&mut self, name: &str) {
+        let spaces = self.take_before_call();
+        self.text(&spaces);
+        self.changes += 1;
         self.parts.push(AnswerPart::CallStart {
             index: self.calls,
             name: name.to_owned(),
@@ -93,6 +110,7 @@ impl Parts {
     }
 
     pub(super) fn arguments(&mut self, text: &str) {
+        self.changes += usize::from(!text.is_empty());
         match self.parts.last_mut() {
             _ if text.is_empty() => {}
             Some(AnswerPart::CallArguments { json, .. }) => json.push_str(text),
@@ -106,6 +124,7 @@ impl Parts {
     /// Ends the open call, if there is one.
     pub(super) fn end_call(&mut self, is_complete: bool) {
         if std::mem::take(&mut self.is_call_open) {
+            self.changes += 1;
             self.parts.push(AnswerPart::CallEnd {
                 index: self.calls - 1,
                 is_complete,
@@ -115,6 +134,11 @@ impl Parts {
 
     pub(super) fn is_call_open(&self) -> bool {
         self.is_call_open
+    }
+
+    /// Changes of calls so far: what a reader has read since the last one is in no part.
+    pub(super) fn changes(&self) -> usize {
+        self.changes
     }
 
     /// Number of calls that have started.

@@ -166,8 +166,8 @@ impl ChatTemplate {
     /// The template of a model folder, if it has one: `chat_template.jinja`, else `chat_template`
     /// in `tokenizer_config.json`, else in the `chat_template.json` of a processor. The latter two
     /// are one template or a list of named ones; further ones by name are in the folder
-    /// `additional_chat_templates`. Of these, `default` is used, and `tool_use` for a conversation
-    /// with the variable `tools`.
+    /// `additional_chat_templates`. The one named `default` is used, and `tool_use` for a
+    /// conversation with the variable `tools`.
     ///
     /// # Errors
     ///

@@ -40,7 +40,7 @@ enum Item {
     First,
     /// An item must follow.
     Next,
-    Reading(Single),
+    Reading(Box<Single>),
     After,
 }
 
@@ -88,6 +88,11 @@ impl MarkedReader {
             },
             Stage::Before | Stage::Xml(_) => false,
         }
+    }
+
+    /// Whether a value is read that is not passed on before it is whole.
+    pub(in crate::answer) fn keeps_value(&self) -> bool {
+        matches!(&self.stage, Stage::Xml(reader) if reader.keeps_value())
     }
 
     pub(in crate::answer) fn read(&mut self, c: char, calls: &mut Calls<'_>) -> Progress {
@@ -175,7 +180,7 @@ impl Item {
             Self::First | Self::Next => match Single::begin(c) {
                 Some(mut single) => {
                     single.read(c, calls);
-                    *self = Self::Reading(single);
+                    *self = Self::Reading(Box::new(single));
                 }
                 None => return Progress::Failed,
             },

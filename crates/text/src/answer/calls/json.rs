@@ -65,8 +65,21 @@ impl JsonScanner {
     }
 
     /// Whether the next character stands within a string.
-    pub(super) fn is_in_text(&self) -> bool {
+    fn is_in_text(&self) -> bool {
         matches!(self.state, State::Text { .. })
+    }
+
+    /// As [`is_in_text`](Self::is_in_text), or within an escape.
+    fn is_in_string(&self) -> bool {
+        self.is_in_text() || matches!(self.state, State::Escape { .. } | State::Hex { .. })
+    }
+
+    fn begins_value(&self) -> bool {
+        matches!(self.state, State::Value | State::FirstItem)
+    }
+
+    fn begins_key(&self) -> bool {
+        matches!(self.state, State::FirstKey | State::Key)
     }
 
     pub(super) fn push(&mut self, c: char) -> Scan {
@@ -203,19 +216,161 @@ impl JsonScanner {
     }
 }
 
-/// Passes the arguments of a call on while they are written: one JSON object.
+/// Follows what models write for JSON, and passes JSON on.
 ///
-/// Characters that JSON strings must escape and models forget to escape, such as line ends, are
-/// escaped on the way.
+/// Hermes' own parser reads Python where it finds no JSON, and that of Qwen reads JSON5. Strings in
+/// single quotes, `True`, `False`, `None` and a comma behind the last item become JSON here. Characters
+/// that JSON strings must escape and models forget to escape, such as line ends, are escaped.
+#[derive(Debug)]
+pub(super) struct LenientScanner {
+    scanner: JsonScanner,
+    /// A comma and the white space behind it: nothing, if no item follows.
+    comma: String,
+    /// Whether the present string stands in single quotes.
+    is_single: bool,
+    /// Whether the last character was a backslash within single quotes.
+    is_escaped: bool,
+    /// The rest of a constant of Python's, and of the same in JSON.
+    constant: Option<(&'static str, &'static str)>,
+}
+
+/// Most bytes of white space behind a comma.
+const COMMA_BYTES_MAX: usize = 1024;
+
+impl LenientScanner {
+    pub(super) fn new() -> Self {
+        Self {
+            scanner: JsonScanner::new(),
+            comma: String::new(),
+            is_single: false,
+            is_escaped: false,
+            constant: None,
+        }
+    }
+
+    /// Takes a character, and gives those of JSON to `pass`. They lag behind where a comma may be
+    /// the last.
+    pub(super) fn push(&mut self, c: char, pass: &mut impl FnMut(char)) -> Scan {
+        if let Some((written, json)) = self.constant {
+            return self.read_constant(c, written, json, pass);
+        }
+        if self.scanner.is_in_string() {
+            return self.read_string(c, pass);
+        }
+        if c == ',' {
+            let scan = self.scanner.push(c);
+            if scan == Scan::More {
+                self.comma.push(c);
+            }
+            return scan;
+        }
+        if !self.comma.is_empty() && matches!(c, ' ' | '\t' | '\n' | '\r') {
+            self.comma.push(c);
+            return match self.comma.len() > COMMA_BYTES_MAX {
+                true => Scan::Invalid,
+                false => Scan::More,
+            };
+        }
+        if !self.comma.is_empty() && matches!(c, '}' | ']') {
+            self.scanner.state = State::Next;
+            let scan = self.scanner.push(c);
+            if matches!(scan, Scan::More | Scan::Done) {
+                self.comma.clear();
+                pass(c);
+            }
+            return scan;
+        }
+        let is_value = self.scanner.begins_value();
+        self.constant = match c {
+            'T' if is_value => Some(("rue", "rue")),
+            'F' if is_value => Some(("alse", "alse")),
+            'N' if is_value => Some(("one", "ull")),
+            _ => None,
+        };
+        if self.constant.is_some() {
+            return self.pass_on(c.to_ascii_lowercase(), pass);
+        }
+        self.is_single = c == '\'' && (is_value || self.scanner.begins_key());
+        self.pass_on(if self.is_single { '"' } else { c }, pass)
+    }
+
+    fn read_constant(
+        &mut self,
+        c: char,
+        written: &'static str,
+        json: &'static str,
+        pass: &mut impl FnMut(char),
+    ) -> Scan {
+        let Some(rest) = written.strip_prefix(c) else {
+            return Scan::Invalid;
+        };
+        let (next, json) = json.split_at(1);
+        self.constant = (!rest.is_empty()).then_some((rest, json));
+        self.pass_all(next, pass)
+    }
+
+    fn read_string(&mut self, c: char, pass: &mut impl FnMut(char)) -> Scan {
+        if c < ' ' && self.scanner.is_in_text() && !self.is_escaped {
+            return self.pass_all(&escaped_control(c), pass);
+        }
+        if !self.is_single {
+            return self.pass_on(c, pass);
+        }
+        match (std::mem::take(&mut self.is_escaped), c) {
+            (false, '\\') => {
+                self.is_escaped = true;
+                Scan::More
+            }
+            (false, '\'') => self.pass_on('"', pass),
+            (true, '\'') => self.pass_on(c, pass),
+            (_, '"') => self.pass_all("\\\"", pass),
+            (true, c) => match self.pass_on('\\', pass) {
+                Scan::More => self.pass_on(c, pass),
+                scan => scan,
+            },
+            (false, c) => self.pass_on(c, pass),
+        }
+    }
+
+    fn pass_all(&mut self, json: &str, pass: &mut impl FnMut(char)) -> Scan {
+        let mut scan = Scan::More;
+        for c in json.chars() {
+            scan = self.pass_on(c, pass);
+        }
+        scan
+    }
+
+    fn pass_on(&mut self, c: char, pass: &mut impl FnMut(char)) -> Scan {
+        let scan = self.scanner.push(c);
+        if matches!(scan, Scan::More | Scan::Done) {
+            self.comma.drain(..).for_each(&mut *pass);
+            pass(c);
+        }
+        scan
+    }
+}
+
+/// A control character as JSON escapes it.
+pub(super) fn escaped_control(c: char) -> String {
+    match c {
+        '\n' => "\\n".to_owned(),
+        '\r' => "\\r".to_owned(),
+        '\t' => "\\t".to_owned(),
+        control => format!("\\u{:04x}", u32::from(control)),
+    }
+}
+
+/// Passes the arguments of a call on while they are written: one JSON object, or what models write
+/// for it.
 #[derive(Debug)]
 pub(in crate::answer) struct ArgumentsReader {
-    scanner: JsonScanner,
+    scanner: LenientScanner,
 }
 
 impl ArgumentsReader {
     pub(in crate::answer) fn new() -> Self {
         Self {
-            scanner: JsonScanner::new(),
+            scanner: LenientScanner::new(),
         }
     }
 
@@ -235,19 +390,17 @@ impl ArgumentsReader {
         Some(reader)
     }
 
+    /// The text that was read and not passed on: a comma that may be the last.
+    pub(in crate::answer) fn held(&self) -> &str {
+        &self.scanner.comma
+    }
+
     /// Reads the next character of a call that has started, and ends the call.
     pub(in crate::answer) fn read(&mut self, character: char, calls: &mut Calls<'_>) -> Progress {
-        if character < ' ' && self.scanner.is_in_text() {
-            calls.escaped(character);
-            return Progress::More;
-        }
-        match self.scanner.push(character) {
-            Scan::More => {
-                calls.argument(character);
-                Progress::More
-            }
+        let scan = self.scanner.push(character, &mut |c| calls.argument(c));
+        match scan {
+            Scan::More => Progress::More,
             Scan::Done => {
-                calls.argument(character);
                 calls.end();
                 Progress::Done
             }
@@ -327,6 +480,59 @@ mod tests {
             let rest = scanned.map(|end| text.chars().skip(end).collect::<String>());
             let is_whole = rest.is_some_and(|rest| rest.trim().is_empty());
             prop_assert_eq!(value.is_ok(), is_whole, "{}", text);
+        }
+    }
+
+    /// The JSON that is passed on of a text, if it is whole then.
+    fn passed(text: &str) -> Option<String> {
+        let (mut scanner, mut json) = (LenientScanner::new(), String::new());
+        for c in text.chars() {
+            match scanner.push(c, &mut |c| json.push(c)) {
+                Scan::More => {}
+                Scan::Done => return Some(json),
+                Scan::DoneBefore | Scan::Invalid => return None,
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn what_models_write_for_json_becomes_json() {
+        let check =
+            |text: &str, json: &str| assert_eq!(passed(text).as_deref(), Some(json), "{text}");
+        check("{'a': 'b'}", r#"{"a": "b"}"#);
+        check(r#"{'it\'s "so"': 'x\n\"'}"#, r#"{"it's \"so\"": "x\n\""}"#);
+        check("[True, False, None, true]", "[true, false, null, true]");
+        check(
+            "{\"a\": [1, 2,], \"b\": {\"c\": 1 ,\n},}",
+            "{\"a\": [1, 2], \"b\": {\"c\": 1 }}",
+        );
+        check("[1,\n 2]", "[1,\n 2]");
+        check("{\"a\": \"x\ny, '\"}", "{\"a\": \"x\\ny, '\"}");
+        for broken in [
+            "{'a\": 1}",
+            "[,]",
+            "[1,,2]",
+            "{a: 1}",
+            "[Trux]",
+            "[N]",
+            "'a\\x41'",
+            "{,}",
+        ] {
+            assert_eq!(passed(broken), None, "{broken}");
+        }
+    }
+
+    proptest! {
+        /// JSON is passed on as it is.
+        #[test]
+        fn json_stays_as_it_is(text in r#"\[[{}\[\]",:\\ a0-9.eE+-]{0,10}\]"#) {
+            let is_json = serde_json::from_str::<serde_json::Value>(&text).is_ok();
+            if is_json {
+                prop_assert_eq!(passed(&text), Some(text));
+            } else if let Some(json) = passed(&text) {
+                prop_assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok(), "{}: {}", text, json);
+            }
         }
     }
 }

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `body.rs` | what stands between a call's marks: one of the forms below, or a list of them |
 //! | `object.rs` | `{"name": …, "arguments": …}` |
+//! | `quoted.rs` | arguments that are a string of JSON |
 //! | `named.rs` | `name[ARGS]{…}`, `name(key=value)`, `call:name{key:value}` |
 //! | `loose.rs` | arguments that are no JSON, as in Python and Gemma |
 //! | `xml.rs` | `<function=name><parameter=key>value</parameter></function>` |
@@ -18,6 +19,7 @@ mod json;
 mod loose;
 mod named;
 mod object;
+mod quoted;
 mod xml;
 
 pub(super) use body::MarkedReader;
@@ -65,12 +67,7 @@ impl<'a> Calls<'a> {
         match character {
             '"' => self.arguments("\\\""),
             '\\' => self.arguments("\\\\"),
-            '\n' => self.arguments("\\n"),
-            '\r' => self.arguments("\\r"),
-            '\t' => self.arguments("\\t"),
-            control if control < ' ' => {
-                self.arguments(&format!("\\u{:04x}", u32::from(control)));
-            }
+            control if control < ' ' => self.arguments(&json::escaped_control(control)),
             other => self.argument(other),
         }
     }

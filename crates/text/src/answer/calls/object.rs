@@ -1,6 +1,7 @@
-//! Reads `{"name": …, "arguments": …}`.
+//! Reads `{"name": …, "arguments": …}`, and the same within `{"function": …}`.
 
-use super::json::{ArgumentsReader, JsonScanner, Scan};
+use super::json::{ArgumentsReader, LenientScanner, Scan};
+use super::quoted::QuotedArguments;
 use super::{Calls, Progress};
 
 /// Longest key or name, in bytes of JSON. Escapes may make a name of 64 bytes six times as long.
@@ -13,7 +14,9 @@ const EARLY_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct ObjectReader {
     state: State,
-    scanner: JsonScanner,
+    scanner: LenientScanner,
+    /// Whether this is the object within `function`.
+    is_nested: bool,
     /// The key or the name that is being read, in JSON.
     text: String,
     name: Option<String>,
@@ -30,6 +33,8 @@ enum State {
     Value,
     InName,
     InArguments(ArgumentsReader),
+    /// Arguments that are written as a string.
+    InQuotedArguments(Box<QuotedArguments>),
     InEarlyArguments(String),
     InOther,
     Next,
@@ -47,7 +52,8 @@ impl ObjectReader {
     pub(super) fn new() -> Self {
         Self {
             state: State::Open,
-            scanner: JsonScanner::new(),
+            scanner: LenientScanner::new(),
+            is_nested: false,
             text: String::new(),
             name: None,
             arguments: Arguments::Unseen,
@@ -56,7 +62,11 @@ impl ObjectReader {
 
     /// Whether its call has ended, and only the end of the object is missing.
     pub(super) fn is_whole(&self) -> bool {
-        self.arguments == Arguments::PassedOn && !matches!(self.state, State::InArguments(_))
+        self.arguments == Arguments::PassedOn
+            && !matches!(
+                self.state,
+                State::InArguments(_) | State::InQuotedArguments(_)
+            )
     }
 
     pub(super) fn read(&mut self, c: char, calls: &mut Calls<'_>) -> Progress {
@@ -67,12 +77,16 @@ impl ObjectReader {
                 Progress::Done => self.go(State::Next),
                 other => other,
             },
+            State::InQuotedArguments(reader) => match reader.read(c, calls) {
+                Progress::Done => self.go(State::Next),
+                other => other,
+            },
             State::InEarlyArguments(early) => {
-                early.push(c);
+                let scan = self.scanner.push(c, &mut |c| early.push(c));
                 if early.len() > EARLY_BYTES_MAX {
                     return Progress::Failed;
                 }
-                match self.scanner.push(c) {
+                match scan {
                     Scan::More => Progress::More,
                     Scan::Done => {
                         self.arguments = Arguments::Early(std::mem::take(early));
@@ -81,7 +95,7 @@ impl ObjectReader {
                     Scan::DoneBefore | Scan::Invalid => Progress::Failed,
                 }
             }
-            State::InOther => match self.scanner.push(c) {
+            State::InOther => match self.scanner.push(c, &mut |_| {}) {
                 Scan::More => Progress::More,
                 Scan::Done => self.go(State::Next),
                 Scan::DoneBefore => {
@@ -92,14 +106,14 @@ impl ObjectReader {
             },
             _ if is_space => Progress::More,
             State::Open if c == '{' => self.go(State::FirstKey),
-            State::FirstKey | State::Key if c == '"' => {
+            State::FirstKey | State::Key if matches!(c, '"' | '\'') => {
                 self.state = State::InKey;
                 self.begin_text(c)
             }
             State::Colon if c == ':' => self.go(State::Value),
             State::Value => self.begin_value(c, calls),
             State::Next if c == ',' => self.go(State::Key),
-            State::Next if c == '}' => self.close(calls),
+            State::Next | State::Key if c == '}' => self.close(calls),
             _ => Progress::Failed,
         }
     }
@@ -110,19 +124,20 @@ impl ObjectReader {
     }
 
     fn begin_text(&mut self, c: char) -> Progress {
-        self.scanner = JsonScanner::new();
+        self.scanner = LenientScanner::new();
         self.text.clear();
-        self.text.push(c);
-        self.scanner.push(c);
+        let text = &mut self.text;
+        self.scanner.push(c, &mut |c| text.push(c));
         Progress::More
     }
 
     fn read_text(&mut self, c: char) -> Progress {
-        self.text.push(c);
+        let text = &mut self.text;
+        let scan = self.scanner.push(c, &mut |c| text.push(c));
         if self.text.len() > TEXT_BYTES_MAX {
             return Progress::Failed;
         }
-        match self.scanner.push(c) {
+        match scan {
             Scan::More => Progress::More,
             Scan::Done => {
                 let Ok(text) = serde_json::from_str::<String>(&self.text) else {
@@ -145,7 +160,7 @@ impl ObjectReader {
     fn begin_value(&mut self, c: char, calls: &mut Calls<'_>) -> Progress {
         match self.text.as_str() {
             _ if self.arguments == Arguments::PassedOn => self.skip(c),
-            "name" if self.name.is_none() && c == '"' => {
+            "name" if self.name.is_none() && matches!(c, '"' | '\'') => {
                 self.state = State::InName;
                 self.begin_text(c)
             }
@@ -159,11 +174,27 @@ impl ObjectReader {
                         None => Progress::Failed,
                     },
                     None => {
-                        self.scanner = JsonScanner::new();
-                        self.scanner.push(c);
-                        self.go(State::InEarlyArguments(c.to_string()))
+                        self.scanner = LenientScanner::new();
+                        let mut early = String::new();
+                        self.scanner.push(c, &mut |c| early.push(c));
+                        self.go(State::InEarlyArguments(early))
                     }
                 }
+            }
+            "arguments" | "parameters"
+                if matches!(c, '"' | '\'') && self.arguments == Arguments::Unseen =>
+            {
+                let Some(name) = &self.name else {
+                    return Progress::Failed;
+                };
+                let mut reader = QuotedArguments::new(name);
+                reader.read(c, calls);
+                self.arguments = Arguments::PassedOn;
+                self.go(State::InQuotedArguments(Box::new(reader)))
+            }
+            "function" if c == '{' && !self.is_nested && self.name.is_none() => {
+                self.is_nested = true;
+                self.go(State::FirstKey)
             }
             "id" | "call_id" | "index" | "type" => self.skip(c),
             _ => Progress::Failed,
@@ -171,14 +202,23 @@ impl ObjectReader {
     }
 
     fn skip(&mut self, c: char) -> Progress {
-        self.scanner = JsonScanner::new();
-        match self.scanner.push(c) {
+        self.scanner = LenientScanner::new();
+        match self.scanner.push(c, &mut |_| {}) {
             Scan::Invalid => Progress::Failed,
             _ => self.go(State::InOther),
         }
     }
 
+    /// The end of the object: of the call, if it is not in another one.
     fn close(&mut self, calls: &mut Calls<'_>) -> Progress {
+        let progress = self.end_call(calls);
+        if progress == Progress::Done && std::mem::take(&mut self.is_nested) {
+            return self.go(State::Next);
+        }
+        progress
+    }
+
+    fn end_call(&mut self, calls: &mut Calls<'_>) -> Progress {
         let early = match std::mem::replace(&mut self.arguments, Arguments::PassedOn) {
             Arguments::PassedOn => return Progress::Done,
             Arguments::Early(early) => early,

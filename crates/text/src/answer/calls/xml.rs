@@ -1,17 +1,24 @@
 //! Reads `<function=name><parameter=key>value</parameter></function>`.
+//!
+//! As in Qwen's own parser, a value whose closing tag was forgotten ends where the next parameter
+//! begins, or the function ends. A closing tag that neither of these follows is a part of the value,
+//! which that parser would cut.
 
 use serde_json::Value;
 
 use super::{Calls, Progress};
-use crate::answer::marks::EndFinder;
 use crate::answer::{Tool, Tools};
 
 /// Longest tag, in bytes: `<parameter=` and a key.
 const TAG_BYTES_MAX: usize = 512;
 /// Longest value that is no plain string, in bytes: it is read whole before it is passed on.
 const VALUE_BYTES_MAX: usize = 1 << 20;
-/// A line end before the closing tag belongs to the form.
-const VALUE_ENDS: [&str; 2] = ["\n</parameter>", "</parameter>"];
+/// The tags that follow a value, its own closing tag before them or not.
+const NEXT_PARAMETER: &str = "<parameter=";
+const FUNCTION_END: &str = "</function>";
+const VALUE_END: &str = "</parameter>";
+/// Most bytes of white space between a value's closing tag and the next tag.
+const BETWEEN_BYTES_MAX: usize = 256;
 
 /// Reads one function. Its schema says which values are strings: the form has no quotes. Those
 /// are passed on while they are written, others when they are whole.
@@ -34,10 +41,21 @@ enum State {
 #[derive(Debug)]
 struct ValueReader {
     kind: Kind,
-    end: EndFinder,
+    /// Text that may be the end of the value.
+    tail: String,
     is_first: bool,
     /// A value that is not passed on yet.
     kept: String,
+}
+
+/// The end of a value, in a text that may be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tail {
+    Parameter,
+    Function,
+    /// More may make it an end.
+    Open,
+    None,
 }
 
 /// The values that a parameter may have.
@@ -79,15 +97,28 @@ impl XmlReader {
                 Progress::More
             }
             State::Between => Progress::Failed,
-            State::Value(value) => {
-                let progress = value.read(c, calls);
-                if progress == Progress::Done {
-                    self.state = State::Between;
-                    return Progress::More;
+            State::Value(value) => match value.read(c, calls) {
+                Some(Tail::Parameter) => {
+                    NEXT_PARAMETER[1..].clone_into(&mut self.tag);
+                    self.state = State::Tag;
+                    Progress::More
                 }
-                progress
-            }
+                Some(Tail::Function) => Self::end_function(calls),
+                Some(_) => Progress::More,
+                None => Progress::Failed,
+            },
         }
+    }
+
+    /// Whether a value is read that is not passed on before it is whole.
+    pub(super) fn keeps_value(&self) -> bool {
+        matches!(&self.state, State::Value(value) if value.kind != Kind::Text)
+    }
+
+    fn end_function(calls: &mut Calls<'_>) -> Progress {
+        calls.arguments("}");
+        calls.end();
+        Progress::Done
     }
 
     fn end_tag(&mut self, calls: &mut Calls<'_>) -> Progress {
@@ -120,42 +151,55 @@ impl XmlReader {
             }
             self.state = State::Value(ValueReader {
                 kind,
-                end: EndFinder::default(),
+                tail: String::new(),
                 is_first: true,
                 kept: String::new(),
             });
             return Progress::More;
         }
         if tag.trim() == "/function" {
-            calls.arguments("}");
-            calls.end();
-            return Progress::Done;
+            return Self::end_function(calls);
         }
         Progress::Failed
     }
 }
 
 impl ValueReader {
-    fn read(&mut self, c: char, calls: &mut Calls<'_>) -> Progress {
+    /// Takes a character, and returns the end of the value if it is there. `None` if the value is
+    /// too long.
+    fn read(&mut self, c: char, calls: &mut Calls<'_>) -> Option<Tail> {
         // The line end after the opening tag belongs to the form, unless the value is empty.
         if std::mem::take(&mut self.is_first) && c == '\n' {
-            return Progress::More;
+            return Some(Tail::Open);
         }
-        let (kind, kept) = (self.kind, &mut self.kept);
-        let has_ended = self.end.push(c, &VALUE_ENDS, |c| {
-            if kind == Kind::Text {
-                calls.escaped(c);
-            } else {
-                kept.push(c);
+        self.tail.push(c);
+        loop {
+            match tail(&self.tail) {
+                Tail::None => {
+                    let first = self.tail.remove(0);
+                    self.release(first, calls);
+                }
+                Tail::Open => break,
+                end => {
+                    self.end(calls);
+                    return Some(end);
+                }
             }
-        });
-        if self.kept.len() > VALUE_BYTES_MAX {
-            return Progress::Failed;
         }
-        if !has_ended {
-            return Progress::More;
+        (self.kept.len() <= VALUE_BYTES_MAX).then_some(Tail::Open)
+    }
+
+    fn release(&mut self, c: char, calls: &mut Calls<'_>) {
+        if self.kind == Kind::Text {
+            calls.escaped(c);
+        } else {
+            self.kept.push(c);
         }
-        match kind {
+    }
+
+    /// Passes the rest of the value on.
+    fn end(&self, calls: &mut Calls<'_>) {
+        match self.kind {
             Kind::Text => calls.arguments("\""),
             Kind::TextOrNull if matches!(self.kept.trim(), "null" | "None") => {
                 calls.arguments("null");
@@ -166,7 +210,28 @@ impl ValueReader {
                 None => calls.string(&self.kept),
             },
         }
-        Progress::Done
+    }
+}
+
+/// Whether a text is the end of a value, or its beginning. A line end before it belongs to the form.
+fn tail(text: &str) -> Tail {
+    let tags = text.strip_prefix('\n').unwrap_or(text);
+    let next = match tags.strip_prefix(VALUE_END) {
+        Some(after) => {
+            let next = after.trim_start();
+            if after.len() - next.len() > BETWEEN_BYTES_MAX {
+                return Tail::None;
+            }
+            next
+        }
+        None if VALUE_END.starts_with(tags) => return Tail::Open,
+        None => tags,
+    };
+    match next {
+        NEXT_PARAMETER => Tail::Parameter,
+        FUNCTION_END => Tail::Function,
+        _ if NEXT_PARAMETER.starts_with(next) || FUNCTION_END.starts_with(next) => Tail::Open,
+        _ => Tail::None,
     }
 }
 
@@ -214,3 +279,46 @@ fn kind(tool: &Tool, key: &str) -> Kind {
 
 /// The longest name fits into a tag.
 const _: () = assert!(Tools::NAME_BYTES_MAX + "function=".len() < TAG_BYTES_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_of_values_are_found() {
+        let check = |text: &str, expected| assert_eq!(tail(text), expected, "{text:?}");
+        for text in [
+            "",
+            "\n",
+            "<",
+            "\n</",
+            "</parameter>",
+            "</parameter>\n \n<",
+            "</f",
+            "<parameter",
+        ] {
+            check(text, Tail::Open);
+        }
+        for text in [
+            "a",
+            "\n\n",
+            "\n<b",
+            "</parameter>a",
+            "</parameter>\n</p",
+            "<parameters",
+        ] {
+            check(text, Tail::None);
+        }
+        for text in [
+            "</parameter><parameter=",
+            "\n</parameter>\n<parameter=",
+            "\n<parameter=",
+        ] {
+            check(text, Tail::Parameter);
+        }
+        for text in ["</parameter>\n</function>", "\n</function>", "</function>"] {
+            check(text, Tail::Function);
+        }
+        check(&format!("</parameter>{}", " ".repeat(257)), Tail::None);
+    }
+}

@@ -156,7 +156,7 @@ fn several_calls_and_text_before_them() {
         check(name, "", text, two);
         if name != "gpt-oss" {
             let text = format!("Let me look. \n{text}");
-            check(name, "", &text, &format!("text: Let me look.\n{two}"));
+            check(name, "", &text, &format!("text: Let me look. \n\n{two}"));
         }
     }
 }
@@ -166,7 +166,12 @@ fn plain_calls_are_read_in_fenced_blocks() {
     let call = "{\"name\": \"now\", \"parameters\": {}}";
     check("plain", "", &format!("```json\n{call}\n```"), "0 now({})");
     let text = format!("Here:\n\n```tool_call\n[{call}]\n```\nDone.");
-    check("plain", "", &text, "text: Here:\n0 now({})\ntext: Done.");
+    check(
+        "plain",
+        "",
+        &text,
+        "text: Here:\n\n\n0 now({})\ntext: \nDone.",
+    );
     check(
         "plain",
         "",
@@ -368,6 +373,181 @@ fn values_of_python_and_gemma_become_json() {
     }
 }
 
+/// Hermes' own parser falls back to Python, and Qwen's reads JSON5.
+#[test]
+fn objects_are_read_as_models_write_them() {
+    let marked = |call: &str| format!("<tool_call>\n{call}\n</tool_call>");
+    for (call, expected) in [
+        (
+            r#"{"name": "weather", "arguments": "{\"city\": \"B\\u00e9\\\"\\ud83d\\ude00\"}"}"#,
+            r#"weather({"city": "B\u00e9\"\ud83d\ude00"})"#,
+        ),
+        (
+            r#"{"name": "weather", "arguments": " {\"days\": 1} "}"#,
+            r#"weather({"days": 1})"#,
+        ),
+        (
+            r#"{"type": "function", "function": {"name": "weather", "arguments": {"days": 1}}}"#,
+            r#"weather({"days": 1})"#,
+        ),
+        (
+            r#"{"function": {"arguments": {"days": 1}, "name": "weather"}, "id": "x"}"#,
+            r#"weather({"days": 1})"#,
+        ),
+        (r#"{"function": {"name": "now"}}"#, "now({})"),
+        (
+            "{'name': 'weather', 'arguments': {'city': 'It\\'s \"so\"', 'days': None}}",
+            r#"weather({"city": "It's \"so\"", "days": null})"#,
+        ),
+        (
+            "{'arguments': {'city': 'Bern', 'list': [True]}, 'name': 'weather'}",
+            r#"weather({"city": "Bern", "list": [true]})"#,
+        ),
+        (
+            r#"{"name": "weather", "arguments": {"list": [1, 2,], "days": 1,},}"#,
+            r#"weather({"list": [1, 2], "days": 1})"#,
+        ),
+    ] {
+        for name in ["qwen2.5", "qwen3"] {
+            check(name, "", &marked(call), &format!("0 {expected}"));
+            check(name, "", call, &format!("0 {expected}"));
+            check(
+                name,
+                "",
+                &format!("```json\n{call}\n```"),
+                &format!("0 {expected}"),
+            );
+        }
+    }
+    for call in [
+        r#"{"name": "weather", "arguments": "sunny"}"#,
+        r#"{"name": "weather", "arguments": ""}"#,
+        r#"{"arguments": "{}", "name": "weather"}"#,
+        r#"{"function": {"name": "unknown"}}"#,
+        r#"{"function": {"function": {"name": "now"}}}"#,
+        r#"{"function": "now"}"#,
+        "{name: now}",
+    ] {
+        let text = marked(call);
+        check("qwen2.5", "", &text, &format!("text: {text}"));
+    }
+    let text = r#"{"name": "weather", "arguments": "{\"days\": 1} and"}"#;
+    check(
+        "qwen2.5",
+        "",
+        text,
+        "0 weather({\"days\": 1})\ntext:  and\"}",
+    );
+}
+
+/// A strict tool is called by its grammar, which writes no fences.
+#[test]
+fn fences_are_text_beside_strict_tools() {
+    let tools = crate::Tools::new(vec![crate::Tool {
+        name: "now".into(),
+        description: None,
+        parameters: serde_json::json!({"type": "object", "properties": {}}),
+        is_strict: true,
+    }]);
+    let tools = tools.expect("valid");
+    let text = "```json\n{\"name\": \"now\"}\n```";
+    let parts = parts(&family("qwen2.5"), "", Some(&tools), [text]);
+    assert_eq!(shown(&parts), format!("text: {text}"));
+}
+
+#[test]
+fn xml_is_read_as_models_write_it() {
+    let call =
+        |inner: &str| format!("<tool_call>\n<function=weather>\n{inner}</function>\n</tool_call>");
+    for (inner, expected) in [
+        // A closing tag that was forgotten.
+        (
+            "<parameter=city>\nBern\n<parameter=days>\n1\n</parameter>\n",
+            r#"{"city": "Bern", "days": 1}"#,
+        ),
+        ("<parameter=city>\nBern\n", r#"{"city": "Bern"}"#),
+        ("<parameter=days>1", r#"{"days": 1}"#),
+        // One within a value.
+        (
+            "<parameter=city>\na</parameter>\n</b></parameter>c\n</parameter>\n",
+            r#"{"city": "a</parameter>\n</b></parameter>c"}"#,
+        ),
+        (
+            "<parameter=city>\na </parameter> b</parameter>\n\n<parameter=days>2</parameter>",
+            r#"{"city": "a </parameter> b", "days": 2}"#,
+        ),
+        // What is no number stays as it is written, as in vLLM.
+        ("<parameter=days>\n</parameter>\n", r#"{"days": ""}"#),
+    ] {
+        check(
+            "qwen3-coder",
+            "",
+            &call(inner),
+            &format!("0 weather({expected})"),
+        );
+    }
+}
+
+#[test]
+fn white_space_between_text_and_calls_stays() {
+    let call = "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>";
+    for (text, expected) in [
+        (format!("a\n\n{call}"), "text: a\n\n\n0 now({})"),
+        (format!("{call}\n b"), "0 now({})\ntext: \n b"),
+        (format!("\n{call}\n{call}\n"), "0 now({})\n1 now({})"),
+        (
+            format!("a {call} b {call} "),
+            "text: a \n0 now({})\ntext:  b \n1 now({})",
+        ),
+        (
+            format!("a\n{call} {call}"),
+            "text: a\n\n0 now({})\n1 now({})",
+        ),
+        ("a\n<tool_call>b".to_owned(), "text: a\n<tool_call>b"),
+    ] {
+        check("qwen2.5", "", &text, expected);
+    }
+    check(
+        "qwen3",
+        "<think>\n",
+        &format!("Hm.</think>\n\n{call}"),
+        "reasoning: Hm.\n0 now({})",
+    );
+}
+
+/// Text that a call has kept when it ends is text of the answer.
+#[test]
+fn values_that_are_not_passed_on_are_text() {
+    let begin =
+        "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n<parameter=list>";
+    for cut in ["\n[1, 2", "\n[1]\n</para", "\n[1]\n</parameter>\n"] {
+        let expected = format!("0 weather({{\"city\": \"Bern\", \"list\": …\ntext: {cut}");
+        check("qwen3-coder", "", &format!("{begin}{cut}"), &expected);
+    }
+    let long = "1".repeat((1 << 20) + 2);
+    let expected = format!("0 weather({{\"city\": \"Bern\", \"list\": …\ntext: {long}");
+    check_long("qwen3-coder", &format!("{begin}{long}"), &expected);
+    // Other forms give back what they have read and not passed on.
+    check(
+        "lfm2",
+        "",
+        "<|tool_call_start|>[weather(days=few)]",
+        "0 weather({\"days\": …\ntext: few)]",
+    );
+    check(
+        "gemma4",
+        "",
+        "<|tool_call>call:weather{days:1, ?}",
+        "0 weather({\"days\": 1, …\ntext: ?}",
+    );
+    check(
+        "qwen2.5",
+        "",
+        "<tool_call>{\"name\": \"weather\", \"arguments\": {\"days\": 1, x}}",
+        "0 weather({\"days\": 1…\ntext: , x}}",
+    );
+}
+
 #[test]
 fn line_ends_in_strings_are_escaped() {
     let text = "{\"name\": \"weather\", \"arguments\": {\"city\": \"a\nb\"}}";
@@ -470,6 +650,11 @@ fn channels_are_parted() {
             answer,
             "<|channel|>commentary to=functions.now <|message|>none<|call|>",
             "text: none",
+        ),
+        (
+            answer,
+            "<|channel|>commentary to=functions.now <|message|>{\"a\": 1, b}<|call|>",
+            "0 now({\"a\": 1…\ntext: , b}",
         ),
     ] {
         check("gpt-oss", prompt_end, text, expected);

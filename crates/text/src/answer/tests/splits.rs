@@ -8,7 +8,7 @@ use super::models::{FAMILIES, family};
 use super::{parts, shown, tools};
 
 /// Pieces of answers, from which others are put together.
-const PIECES: [&str; 24] = [
+const PIECES: [&str; 34] = [
     "Text. ",
     "\n",
     " ",
@@ -33,6 +33,16 @@ const PIECES: [&str; 24] = [
     "<|channel|>",
     "<|message|>",
     "é",
+    "```json\n",
+    "```",
+    "'name': 'now'",
+    "'arguments': {'a': None,}",
+    "\"arguments\": \"{\\\"a\\\": 1}\"",
+    "{\"function\": ",
+    "<function=weather>",
+    "<parameter=city>",
+    "<parameter=days>\n1",
+    "\n</parameter>\n",
 ];
 
 fn answers() -> impl Strategy<Value = (usize, String)> {

@@ -42,7 +42,8 @@ pub(super) struct Machine<'a> {
     depth: usize,
     frames: Vec<Rc<Frame>>,
     output: Builder,
-    /// What may contain itself: emptied at the end.
+    /// Namespaces may contain themselves: they are emptied at the end, and so are the variables of
+    /// macros.
     namespaces: Vec<Rc<Namespace>>,
     closures: Vec<Rc<Frame>>,
 }

@@ -58,7 +58,7 @@ pub(crate) struct Written {
     pub(crate) callers: Vec<Range<usize>>,
 }
 
-/// What a template may read.
+/// The variables that a template may read.
 pub(super) struct Variables<'a> {
     pub(super) chat: &'a Chat,
     pub(super) add_generation_prompt: bool,

@@ -172,7 +172,7 @@ fn parts(
     Value::seq(kind, items, &machine.budget)
 }
 
-/// The text with each character changed. What becomes of a caller's is the caller's.
+/// The text with each character changed. A caller's character becomes a caller's.
 pub(super) fn map_characters(
     machine: &Machine<'_>,
     text: &Str,

@@ -19,7 +19,7 @@ const TEXT_BYTES: usize = 128;
 pub(super) struct Budget {
     used: Cell<usize>,
     max: usize,
-    over: fn(usize) -> Error,
+    exceeded: fn(usize) -> Error,
 }
 
 /// Bytes taken from a budget until they are dropped.
@@ -30,9 +30,13 @@ pub(super) struct Charge {
 }
 
 impl Budget {
-    pub(super) fn new(max: usize, over: fn(usize) -> Error) -> Rc<Self> {
+    pub(super) fn new(max: usize, exceeded: fn(usize) -> Error) -> Rc<Self> {
         let used = Cell::new(0);
-        Rc::new(Self { used, max, over })
+        Rc::new(Self {
+            used,
+            max,
+            exceeded,
+        })
     }
 
     pub(super) fn take(self: &Rc<Self>, bytes: usize) -> Result<Charge, Error> {
@@ -50,7 +54,7 @@ impl Charge {
         let budget = &self.budget;
         let used = budget.used.get();
         if bytes > budget.max.saturating_sub(used) {
-            return Err((budget.over)(budget.max));
+            return Err((budget.exceeded)(budget.max));
         }
         budget.used.set(used + bytes);
         self.bytes += bytes;

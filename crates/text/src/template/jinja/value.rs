@@ -29,7 +29,7 @@ const SEARCHED_MAX: usize = 8;
 
 #[derive(Clone)]
 pub(super) enum Value {
-    /// What is missing.
+    /// A missing value, and the message of an error where it is used.
     Undefined(Arc<str>),
     None,
     Bool(bool),
@@ -51,7 +51,7 @@ pub(super) enum Value {
 pub(super) enum SeqKind {
     List,
     Tuple,
-    /// What `map`, `select` and others return: it has neither length nor items.
+    /// The result of `map`, `select` and others: it has neither length nor items.
     Generator,
     /// The keys, values or items of a dictionary: they have no items by number.
     View(&'static str),
