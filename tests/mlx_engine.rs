@@ -4,14 +4,19 @@
 
 #[path = "common/model.rs"]
 mod model;
+#[path = "common/scratch.rs"]
+mod scratch;
+
+use std::path::PathBuf;
 
 use model::model;
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
 use motet::model::{CacheKind, ModelSpec};
-use motet::request::Completion;
+use motet::request::{Completion, FinishReason};
 use motet::text::{Message, TextCodec};
 use motet::{Engine, Request, Shutdown, TokenId, text_of};
+use scratch::Scratch;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -83,6 +88,37 @@ fn missing_gpu_is_rejected_and_the_best_device_is_named() {
             assert_eq!(best, cpu);
         }
     }
+}
+
+/// The model's file with other end tokens in its metadata: converters often write them wrongly.
+fn with_end_token(scratch: &Scratch, end: u32) -> PathBuf {
+    let mut bytes = std::fs::read(model()).expect("the model is there");
+    let key = b"tokenizer.ggml.eos_token_id";
+    let header = &bytes[..8 << 20];
+    let at = header.windows(key.len()).position(|window| window == key);
+    // The value's type stands before it.
+    let value = at.expect("the file names one") + key.len() + 4;
+    bytes[value..value + 4].copy_from_slice(&end.to_le_bytes());
+    scratch.write("model.gguf", bytes)
+}
+
+#[tokio::test]
+async fn an_answer_ends_though_the_file_names_another_end_token() {
+    let scratch = Scratch::new();
+    let engine = Engine::open(with_end_token(&scratch, 0)).expect("a model");
+    let engine = engine.start().await.expect("the engine starts");
+    let question = Message::user("What is 2+2?");
+    let request = Request::chat([question]).output_tokens_max(40);
+    let stream = engine.submit(request).await.expect("it is valid");
+    let output = stream.collect().await.expect("it ends");
+    assert_eq!(
+        output.finish.reason,
+        FinishReason::EndToken,
+        "{}",
+        output.text
+    );
+    assert!(output.text.contains('4'), "{}", output.text);
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[test]

@@ -12,7 +12,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Looks at the files. It may wait for their file system.
 pub(super) type CheckFiles = Arc<dyn Fn() -> Result<(), ModelError> + Send + Sync>;
 
-/// What the checks have found: why the files cannot be trusted any more, if so.
+/// The result of the checks: why the files cannot be trusted any more, if so.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FileState(Arc<OnceLock<String>>);
 

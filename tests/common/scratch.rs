@@ -16,6 +16,7 @@ impl Scratch {
         Self(folder)
     }
 
+    #[allow(dead_code, reason = "not every test asks for it")]
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

@@ -3,6 +3,7 @@
 
 mod appended;
 mod backups;
+mod changed_files;
 #[path = "../common/mod.rs"]
 mod common;
 mod end_tokens;

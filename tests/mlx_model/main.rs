@@ -5,6 +5,8 @@
 #![cfg(feature = "mlx")]
 
 mod cached_kinds;
+#[cfg(unix)]
+mod changed_files;
 mod deterministic;
 mod harness;
 mod naive;

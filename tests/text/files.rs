@@ -56,7 +56,7 @@ fn end_tokens_are_those_that_the_tokenizer_names() {
     let named = ("tokenizer_config.json", json!({"eos_token": "<|im_end|>"}));
     let other = |text: &str| ("special_tokens_map.json", json!({"eos_token": text}));
     assert_eq!(read("ends-none", &[]), [0; 0]);
-    assert_eq!(read("ends-named", &[named.clone()]), [2]);
+    assert_eq!(read("ends-named", std::slice::from_ref(&named)), [2]);
     assert_eq!(read("ends-older", &[other("<|im_end|>")]), [2]);
     assert_eq!(
         read("ends-both", &[named.clone(), other("<|im_start|>")]),

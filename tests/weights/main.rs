@@ -22,4 +22,6 @@ mod read_whole;
 mod real;
 #[path = "../common/scratch.rs"]
 mod scratch;
+#[cfg(target_os = "linux")]
+mod shortened;
 mod tiny;

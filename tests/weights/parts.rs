@@ -108,7 +108,7 @@ fn parts_that_are_missing_or_do_not_fit_are_named() {
 }
 
 #[test]
-fn rows_beyond_the_vocabulary_are_left_out() {
+fn rows_without_a_token_are_left_out() {
     let scratch = Scratch::new();
     let shorter = 33;
     for tied in [true, false] {

@@ -3,8 +3,8 @@
 //! process.
 //!
 //! The handler maps zeros in the place of the bytes that are gone, and marks the file as torn. The
-//! read goes on, with a wrong result. Whoever computes with the bytes must ask for the mark
-//! afterwards and discard what it computed. This is sound for bytes that are read as plain numbers,
+//! read goes on, with a wrong result. Code that computes with the bytes must ask for the mark
+//! afterwards and discard its results. This is sound for bytes that are read as plain numbers,
 //! for which zero is as good as any other value: nothing unwinds and no code is skipped. Leaving the
 //! handler by a jump would skip the destructors of all frames between, which Rust does not allow.
 //!

@@ -47,7 +47,7 @@ struct Map {
     bytes: Mmap,
 }
 
-/// What tells that a file has changed.
+/// Properties of a file that differ once it has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     bytes: u64,
@@ -56,7 +56,7 @@ struct Stamp {
     place: Option<(u64, u64)>,
 }
 
-/// What happened to a file since it was opened.
+/// A change of a file since it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileChange {
     /// Its bytes were written to, or it has another length: what is mapped is not what was checked.
@@ -117,7 +117,7 @@ impl OpenedFile {
         matches!(self.bytes, Bytes::Mapped(_))
     }
 
-    /// What happened to the file since it was opened, at the cost of two system calls. A file that
+    /// The change of the file since it was opened, at the cost of two system calls. A file that
     /// was read may change.
     pub(super) fn change(&self) -> Option<FileChange> {
         if !self.is_mapped() {
