@@ -329,7 +329,7 @@ async fn all_tenant_routes_need_the_operator_key() {
                 let body: Value = serde_json::from_str(&body).expect("JSON");
                 assert!(body["state"].is_string(), "{body}");
                 let fields = body.as_object().expect("an object").len();
-                let expected = if metrics == 404 { 7 } else { 1 };
+                let expected = if metrics == 404 { 8 } else { 1 };
                 assert_eq!(fields, expected, "{arguments} {key} {path} {body}");
             }
         }
