@@ -17,8 +17,8 @@
 //! a millisecond. The threads of a [`MaskPool`] compute it while the device runs the sequence's
 //! next step.
 //!
-//! Schemas are rewritten where llguidance reads them differently than validators do (`schema`). What no
-//! text follows is removed after compiling, and a grammar without any text is rejected (`productive`).
+//! Schemas are rewritten where llguidance reads them differently than validators do (`schema`). Rules that
+//! no text follows are removed after compiling, and a grammar without any text is rejected (`productive`).
 //! After 40 digits in a row, a number in JSON gets no further digit unless its schema requires one, and
 //! after 20 characters of white space between two parts, no more of it (`runs`).
 //!

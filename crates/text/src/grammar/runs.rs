@@ -23,7 +23,7 @@ const AFTER_SPACES: &[u8] = b"\"{}[],:-0123456789tfn \t\r\n";
 const LINE_SPACES: &[u8] = b"\t\r\n";
 const SPACES: &[u8] = b" \t\r\n";
 
-/// What an output ends with.
+/// The runs that an output ends with.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Runs {
     digits: usize,
@@ -42,7 +42,7 @@ enum Exponent {
 }
 
 impl Runs {
-    /// What the output ends with once this text has followed.
+    /// The runs once this text has followed.
     pub(super) fn after(self, text: &[u8]) -> Self {
         text.iter().fold(self, |runs, byte| runs.after_byte(*byte))
     }

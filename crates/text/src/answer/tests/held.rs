@@ -217,7 +217,7 @@ fn references_of_tools_are_their_own() {
     let source = format.grammar(&tools, &ToolChoice::Required, false, ReasoningStart::Absent);
     let grammar = compile(&source.expect("valid").expect("held"), &vocabulary).expect("compiles");
     for (name, value, is_valid) in [("one", 1, true), ("two", 2, true), ("two", 1, false)] {
-        let text = format!(r#"{{"name": "{name}", "parameters": {{"a": {value}}}}}"#);
+        let text = format!(r#"{{"name": "{name}", "arguments": {{"a": {value}}}}}"#);
         let mut matcher = grammar.matcher();
         let is_accepted = text.bytes().all(|letter| {
             let token = TokenId::from(letter) + 1;

@@ -74,7 +74,7 @@ const KEYWORDS: [(&str, Holds); 47] = [
 /// Keywords that combine the schema that they are in with others.
 const COMBINING: [&str; 7] = ["$ref", "allOf", "anyOf", "oneOf", "const", "enum", "if"];
 
-/// What a keyword's value holds. An unknown keyword holds no schemas.
+/// The content of a keyword's value. An unknown keyword holds no schemas.
 pub(super) fn holds(keyword: &str) -> Holds {
     let known = KEYWORDS.binary_search_by_key(&keyword, |(name, _)| name);
     known.map_or(Holds::Plain, |at| KEYWORDS[at].1)

@@ -27,7 +27,7 @@ const OPEN_MAX: f64 = 1e18;
 pub(super) fn narrow(fields: &mut Map<String, Value>) {
     narrow_bounds(fields);
     narrow_multiples(fields);
-    narrow_beyond_integers(fields);
+    narrow_to_64_bits(fields);
 }
 
 /// Turns exclusive bounds into inclusive ones. The neighbours of 0 would have hundreds of digits; with an
@@ -91,7 +91,7 @@ fn max(bound: Option<f64>, other: f64) -> Option<f64> {
 }
 
 /// Narrows bounds beyond the integers that llguidance compares.
-fn narrow_beyond_integers(fields: &mut Map<String, Value>) {
+fn narrow_to_64_bits(fields: &mut Map<String, Value>) {
     let bound = |name: &str| fields.get(name).and_then(Value::as_f64);
     let (least, greatest) = (bound("minimum"), bound("maximum"));
     if let (Some(least), Some(greatest)) = (least, greatest)

@@ -232,7 +232,7 @@ impl Copies {
 fn plain(path: &[String]) -> Option<String> {
     match path {
         [] => Some("#".to_owned()),
-        // This would name the root.
+        // A reference to it would name the root.
         [one] if one.is_empty() => None,
         path if path.iter().any(|step| step.contains('/')) => None,
         path => Some(format!("#/{}", path.join("/"))),

@@ -91,7 +91,7 @@ fn simplify_items(fields: &mut Map<String, Value>) {
     all.iter().for_each(|name| drop(fields.shift_remove(*name)));
 }
 
-/// What no other keyword has evaluated is what `other` is about, where a schema stands alone.
+/// Where a schema stands alone, `other` is about all that no other keyword has evaluated.
 fn close_evaluated(fields: &mut Map<String, Value>, keyword: &str, other: &str) {
     let others = [
         "contains",

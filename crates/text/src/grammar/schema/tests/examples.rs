@@ -250,7 +250,7 @@ fn references_are_decoded() {
 }
 
 #[test]
-fn legal_schemas_are_held() {
+fn valid_schemas_are_held() {
     let text = |more: Value| {
         let mut schema = json!({"type": "string"});
         schema

@@ -1,4 +1,4 @@
-//! What compiled schemas accept, by examples and at random.
+//! The texts that compiled schemas accept, by examples and at random.
 
 mod examples;
 mod generated;
