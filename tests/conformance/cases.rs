@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -40,6 +41,11 @@ struct Seen {
     known: BTreeSet<String>,
     skipped: BTreeSet<String>,
 }
+
+/// The largest number of tokens, layers and the like in a case: rules make lists as long, and compute them.
+pub(crate) const NUMBER_MAX: usize = 8192;
+/// The largest size in bytes, and the largest number that is only computed with.
+const SIZE_MAX: usize = 1 << 24;
 
 /// Fields that any case may have as notes for readers.
 const NOTES: [&str; 5] = ["name", "note", "source", "test", "derived_only"];
@@ -189,14 +195,49 @@ impl<'a> Fact<'a> {
         self.value.is_string()
     }
 
+    /// A number of tokens, a position, a token, and whatever else a rule makes a list of.
     pub(crate) fn number(&self) -> usize {
-        let number = self.value.as_u64();
-        number.unwrap_or_else(|| self.is_no("whole number, 0 or more")) as usize
+        self.within(0..=NUMBER_MAX)
+    }
+
+    /// A number that is only computed with, such as one of bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.within(0..=SIZE_MAX)
+    }
+
+    /// A whole number within bounds, which may follow from other fields.
+    pub(crate) fn within(&self, bounds: RangeInclusive<usize>) -> usize {
+        let number = self
+            .value
+            .as_u64()
+            .and_then(|number| usize::try_from(number).ok());
+        let number = number.filter(|number| bounds.contains(number));
+        let (least, most) = (bounds.start(), bounds.end());
+        number.unwrap_or_else(|| self.is_no(&format!("whole number from {least} to {most}")))
     }
 
     pub(crate) fn integer(&self) -> i64 {
         let integer = self.value.as_i64();
-        integer.unwrap_or_else(|| self.is_no("whole number"))
+        let integer = integer.filter(|integer| integer.unsigned_abs() <= SIZE_MAX as u64);
+        integer.unwrap_or_else(|| self.is_no(&format!("whole number up to {SIZE_MAX}")))
+    }
+
+    pub(crate) fn token(&self) -> TokenId {
+        self.number() as TokenId
+    }
+
+    /// Two numbers.
+    pub(crate) fn pair(&self) -> [usize; 2] {
+        let pair = <[usize; 2]>::try_from(self.numbers());
+        pair.unwrap_or_else(|_| self.is_no("list of two numbers"))
+    }
+
+    /// A range of positions, its start and its end, with one position at least.
+    pub(crate) fn range(&self) -> Range<usize> {
+        match self.pair() {
+            [start, end] if start < end => start..end,
+            _ => self.is_no("list of a start and a later end"),
+        }
     }
 
     pub(crate) fn number_or_null(&self) -> Option<usize> {
@@ -223,8 +264,7 @@ impl<'a> Fact<'a> {
     }
 
     pub(crate) fn tokens(&self) -> Vec<TokenId> {
-        let tokens = self.numbers().into_iter();
-        tokens.map(|token| token as TokenId).collect()
+        self.items().iter().map(Fact::token).collect()
     }
 
     fn object(&self) -> &'a Map<String, Value> {
@@ -233,11 +273,29 @@ impl<'a> Fact<'a> {
             .unwrap_or_else(|| self.is_no("object"))
     }
 
-    fn is_no(&self, what: &str) -> ! {
+    pub(crate) fn sizes(&self) -> Vec<usize> {
+        self.items().iter().map(Fact::size).collect()
+    }
+
+    /// Ends the case: the value is of another form than its rule knows.
+    pub(crate) fn is_no(&self, what: &str) -> ! {
         let location = match self.location.as_str() {
             "" => "it",
             location => location,
         };
         panic!("{location} is {}; expected a {what}", self.value)
     }
+}
+
+/// A number in a text, such as the name of a field.
+pub(crate) fn number_in(text: &str, most: usize) -> usize {
+    let number = text.parse().ok().filter(|number| *number <= most);
+    number.unwrap_or_else(|| panic!("`{text}` is no whole number up to {most}"))
+}
+
+/// The tokens of a range that a case names.
+pub(crate) fn part(tokens: &[TokenId], range: Range<usize>) -> &[TokenId] {
+    let count = tokens.len();
+    let part = tokens.get(range.clone());
+    part.unwrap_or_else(|| panic!("the tokens {range:?} of the case are not among its {count}"))
 }

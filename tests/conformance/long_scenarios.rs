@@ -6,7 +6,7 @@
 use motet::TokenId;
 use motet::model::LayerKind::{self, Full, Recurrent};
 
-use crate::cases::Fact;
+use crate::cases::{Fact, NUMBER_MAX, part};
 use crate::check::Check;
 use crate::harness::{CacheHarness, SlotOpened};
 use crate::suites::Known;
@@ -62,7 +62,7 @@ impl Scenario {
         let matched = self.harness.matched(prompt);
         let opened = self.open_slot(prompt);
         let all = [prompt, generated].concat();
-        let evaluated = &all[opened.cached..all.len() - 1];
+        let evaluated = part(&all, opened.cached..all.len().saturating_sub(1));
         self.harness.evaluate(opened.sequence, evaluated);
         self.harness.close(opened.sequence);
         (matched, opened)
@@ -72,7 +72,8 @@ impl Scenario {
     fn cancel(&mut self, prompt: &[TokenId], chunk: usize, at: usize) -> (usize, SlotOpened) {
         let matched = self.harness.matched(prompt);
         let opened = self.open_slot(prompt);
-        for tokens in prompt[opened.cached..at].chunks(chunk) {
+        assert!(chunk > 0, "a chunk has tokens");
+        for tokens in part(prompt, opened.cached..at).chunks(chunk) {
             self.harness.evaluate(opened.sequence, tokens);
         }
         self.harness.close(opened.sequence);
@@ -111,14 +112,16 @@ fn conversation(check: &mut Check, case: &Fact<'_>) {
     let other = case.get("away");
     let [len, gen_len] = ["prompt_len", "gen_len"].map(|field| other.get(field).number());
     for (at, turn) in turns.iter().enumerate() {
-        let derived = derived.as_ref().map(|derived| &derived[at]);
+        let derived = derived
+            .as_ref()
+            .map(|derived| derived.get(at).expect("as many as turns"));
         let away = turn.get("away_before").flag();
         if away {
             let (away, output) = (scenario.fresh(len), scenario.fresh(gen_len));
             scenario.complete(&away, &output);
         }
         let retained = usize::try_from(turn.get("keep_gen").integer()).unwrap_or(generated.len());
-        prompt.extend(&generated[..retained]);
+        prompt.extend(part(&generated, 0..retained));
         prompt.extend(scenario.fresh(turn.get("new_tail").number()));
         let dropped = generated.len() - retained;
         let bound = EVERY + BEFORE_END + 1 + generated.len() + dropped;
@@ -203,7 +206,8 @@ fn inspect(
     expect: &Fact<'_>,
 ) {
     let words = probe.text().split(' ');
-    let mut numbers = words.filter_map(|word| word.parse::<usize>().ok());
+    let numbers = words.filter_map(|word| word.parse().ok());
+    let mut numbers = numbers.filter(|number: &usize| *number <= NUMBER_MAX);
     let (Some(first), Some(fresh)) = (numbers.next(), numbers.next()) else {
         panic!("`{}` contains a number of tokens", probe.text());
     };
@@ -212,13 +216,13 @@ fn inspect(
         first <= reached,
         "tokens that were not computed are unknown"
     );
-    let other = [&prompt[..first], &scenario.fresh(fresh)].concat();
+    let other = [part(prompt, 0..first), &scenario.fresh(fresh)].concat();
     let matched = scenario.harness.matched(&other);
     let cached = scenario.harness.resumable(&other);
     let captured = points(prompt.len()).into_iter().filter(|at| *at <= first);
     let captured = captured.max().unwrap_or(0);
     let [known, resumed] = ["matched", "cached"].map(|field| expect.get(field).number());
-    check.theirs("probe: known", first - AHEAD, known);
+    check.theirs("probe: known", first.saturating_sub(AHEAD), known);
     check.same_or_instead("probe: known", matched, first, known);
     // Motet also seals the computed tokens where the request was cancelled, and keys them by
     // token.
@@ -240,7 +244,7 @@ fn divergent_cancels(check: &mut Check, case: &Fact<'_>) {
         } else if let Some(cancelled) = step.maybe("cancelled") {
             let fresh = scenario.fresh(cancelled.get("fresh").number());
             let shared = cancelled.get("shared").number();
-            let other = [&prompt[..shared], &fresh].concat();
+            let other = [part(&prompt, 0..shared), &fresh].concat();
             let from = scenario.harness.resumable(&other);
             let at = (from + cancelled.get("cancel_at").number()).min(other.len());
             scenario.cancel(&other, cancelled.get("chunk").number(), at);

@@ -25,7 +25,8 @@
 //! no difference. `harness.rs` is the cache with its device, and `memory_pressure.rs` takes its
 //! memory. `requests.rs` runs the requests of scenarios, `segments.rs` tests the device's state
 //! without a cache, and `reach.rs` measures how far a window reads. `mutations.rs` checks that
-//! every expectation is compared with something.
+//! every expectation is compared with something, and `shapes.rs` that a case of another shape ends in an
+//! outcome or a named failure.
 
 mod cases;
 mod check;
@@ -42,6 +43,7 @@ mod requests;
 mod restore;
 mod scenarios;
 mod segments;
+mod shapes;
 mod slots;
 mod snapshots;
 mod states;

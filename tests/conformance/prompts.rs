@@ -9,9 +9,12 @@ use motet::request::{Completion, ContextLimit};
 use motet::{Engine, Request, Shutdown};
 use motet_core::cache::shift;
 
-use crate::cases::Fact;
+use crate::cases::{Fact, NUMBER_MAX, part};
 use crate::check::Check;
 use crate::suites::Known;
+
+/// The longest context that a rule fills in an engine.
+const CONTEXT_MAX: usize = 2048;
 
 pub(crate) const SUITES: &[Known] = &[
     Known {
@@ -53,16 +56,16 @@ pub(crate) const SUITES: &[Known] = &[
 ];
 
 fn discard(check: &mut Check, case: &Fact<'_>) {
-    let [context, keep, len] = ["num_ctx", "num_keep", "input_len"].map(|f| case.get(f).number());
+    let [context, keep, len] = ["num_ctx", "num_keep", "input_len"].map(|f| case.get(f).size());
     let discard = shift::discard(context, keep, len).expect("`keep` is in the context");
-    check.same("discarded", discard, case.get("expect").number());
+    check.same("discarded", discard, case.get("expect").size());
 }
 
 /// Motet knows no inputs that must stay together: it discards by count.
 fn discard_groups(check: &mut Check, case: &Fact<'_>) {
     let [context, keep] = ["num_ctx", "num_keep"].map(|field| case.get(field).number());
     let runs = case.get("same_batch_rle").items();
-    let runs: Vec<Vec<usize>> = runs.iter().map(Fact::numbers).collect();
+    let runs: Vec<[usize; 2]> = runs.iter().map(Fact::pair).collect();
     let tokens: usize = runs.iter().map(|run| run[1]).sum();
     let discard = shift::discard(context, keep, tokens).expect("`keep` is in the context");
     let expected = case.get("expect").number();
@@ -80,7 +83,7 @@ fn discard_groups(check: &mut Check, case: &Fact<'_>) {
 }
 
 /// Start and end of each group.
-fn groups(runs: &[Vec<usize>]) -> impl Iterator<Item = (usize, usize)> + '_ {
+fn groups(runs: &[[usize; 2]]) -> impl Iterator<Item = (usize, usize)> + '_ {
     let mut at = 0;
     runs.iter().flat_map(move |run| {
         let start = at;
@@ -91,7 +94,8 @@ fn groups(runs: &[Vec<usize>]) -> impl Iterator<Item = (usize, usize)> + '_ {
 
 /// Tokens that remain of a prompt that is far too long.
 fn prompt_limit(check: &mut Check, case: &Fact<'_>) {
-    let (context, asked) = (case.get("num_ctx").number(), case.get("num_keep").integer());
+    let context = case.get("num_ctx").within(1..=NUMBER_MAX);
+    let asked = case.get("num_keep").integer();
     let most = context as i64 - 1;
     let keep = asked.clamp(0, most) as usize;
     if asked < 0 {
@@ -108,7 +112,7 @@ fn prompt_limit(check: &mut Check, case: &Fact<'_>) {
     let tokens = 3 * context;
     let gone = shift::truncation(context, keep, tokens).expect("`keep` is in the context");
     let remaining = tokens - gone.len();
-    check.same("tokens left", remaining, case.get("expect").number());
+    check.same("tokens left", remaining, case.get("expect").size());
 }
 
 /// Sends a prompt of tokens 0.. through an engine.
@@ -149,10 +153,9 @@ fn generate(
 
 /// Length of an output that continues when its context is full.
 fn output_bound(check: &mut Check, case: &Fact<'_>) {
-    let (context, asked) = (
-        case.get("num_ctx").number(),
-        case.get("num_predict").integer(),
-    );
+    // An output without a bound of its own is ten times as long, and generated.
+    let context = case.get("num_ctx").within(0..=CONTEXT_MAX);
+    let asked = case.get("num_predict").integer();
     let expected = case.get("expect").integer();
     if context == 0 {
         check.lacks("a context of unknown length");
@@ -180,7 +183,8 @@ fn output_bound(check: &mut Check, case: &Fact<'_>) {
 
 /// Tokens that remain of a truncated prompt, here and in the engine.
 fn truncate(check: &mut Check, case: &Fact<'_>) {
-    let [context, keep, len] = ["num_ctx", "num_keep", "prompt_len"].map(|f| case.get(f).number());
+    let context = case.get("num_ctx").within(1..=CONTEXT_MAX);
+    let [keep, len] = ["num_keep", "prompt_len"].map(|field| case.get(field).number());
     let keep = keep + usize::from(case.get("adds_bos").flag());
     let prompt: Vec<TokenId> = (0..len as TokenId).collect();
     let expect = case.get("expect");
@@ -209,7 +213,7 @@ fn truncate(check: &mut Check, case: &Fact<'_>) {
     );
     assert!(!truncation(context).is_empty(), "it leaves no space");
     let gone = truncation(len);
-    let remaining = [&prompt[..gone.start], &prompt[gone.end..]].concat();
+    let remaining = [part(&prompt, 0..gone.start), part(&prompt, gone.end..len)].concat();
     check.same(
         "truncated",
         remaining.len() < len,
@@ -228,10 +232,8 @@ fn truncate(check: &mut Check, case: &Fact<'_>) {
 
 /// The older rule: the remaining tokens fill the context.
 fn truncate_to_context(check: &mut Check, case: &Fact<'_>) {
-    let (context, len) = (
-        case.get("num_ctx").number(),
-        case.get("prompt_len").number(),
-    );
+    let context = case.get("num_ctx").within(1..=NUMBER_MAX);
+    let len = case.get("prompt_len").within(context..=10 * NUMBER_MAX);
     let most = context - 1;
     let keep = usize::try_from(case.get("num_keep").integer()).unwrap_or(most);
     let keep = keep.min(most);
@@ -252,6 +254,10 @@ fn truncate_to_context(check: &mut Check, case: &Fact<'_>) {
         len - gone.len(),
         context - half,
         new_len,
+    );
+    assert!(
+        gone.end >= half,
+        "the prompt is longer than its context by so much"
     );
     // The tokens that the older rule leaves, less those that a shift then discards at once.
     assert_eq!(

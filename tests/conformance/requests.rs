@@ -6,7 +6,7 @@ use motet::TokenId;
 use motet::model::LayerKind::{self, Full, Recurrent, Window};
 use motet_core::cache::trie::common_prefix;
 
-use crate::cases::Fact;
+use crate::cases::{Fact, part};
 use crate::check::Check;
 use crate::harness::{CacheHarness, SlotOpened};
 
@@ -94,7 +94,7 @@ impl Sealed {
         let tokens = &request.inputs;
         let known = self.ends.iter().map(|end| common_prefix(end, tokens)).max();
         // One token must remain to evaluate.
-        let last = tokens.len() - 1;
+        let last = tokens.len().checked_sub(1).expect("a request has inputs");
         let known = known.unwrap_or(0).min(last);
         let mut starts = (0..=known).rev();
         let cached = starts.find(|at| self.can_start(tokens, *at)).unwrap_or(0);
@@ -201,8 +201,8 @@ impl Request {
         let own_rule = sealed.of(self);
         let all = self.all();
         let evaluated = all.len() - usize::from(era == Era::Head);
-        harness.evaluate(opened.sequence, &all[opened.cached..evaluated]);
-        sealed.seal(&own_rule.points, &all[..evaluated]);
+        harness.evaluate(opened.sequence, part(&all, opened.cached..evaluated));
+        sealed.seal(&own_rule.points, part(&all, 0..evaluated));
         let result = RequestResult {
             matched,
             cached: opened.cached,

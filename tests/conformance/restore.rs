@@ -11,11 +11,14 @@ use motet::model::oracle::OracleConfig;
 use motet::model::{Model, ModelError, Packer, Segment};
 use motet_core::cache::Effect;
 
-use crate::cases::Fact;
+use crate::cases::{Fact, NUMBER_MAX};
 use crate::check::Check;
 use crate::harness::{CacheHarness, SlotOpened};
 use crate::segments::{oracle, packed, sealed};
 use crate::suites::Known;
+
+/// Most layers of a model.
+const LAYERS_MAX: usize = 64;
 
 pub(crate) const SUITES: &[Known] = &[
     Known {
@@ -69,6 +72,10 @@ impl Ring {
     /// Records a position and returns its index in a ring.
     fn record(&mut self, position: usize) -> usize {
         let computed = self.harness.tokens(self.live.sequence).len();
+        assert!(
+            (computed..self.tokens.len() + 1).contains(&(position + 1)),
+            "position {position} is recorded after {computed} tokens; expected ascending positions"
+        );
         let next = &self.tokens[computed..=position];
         self.harness.evaluate(self.live.sequence, next);
         let passed = self.branch.take_if(|branch| *branch <= position);
@@ -187,8 +194,15 @@ fn state(check: &mut Check, ring: &Ring, expect: &Fact<'_>) {
             // The ring has overwritten its first entry; Motet has both.
             "entry0" => {
                 let expected = expected.number();
-                check.theirs("first", ring.entries[0], Some(expected));
-                check.same_or_instead("first", restorable[0], recorded[0], expected);
+                let (Some(first), Some(own_rule)) = (restorable.first(), recorded.first()) else {
+                    panic!("`entry0`: no position was recorded");
+                };
+                check.theirs(
+                    "first",
+                    ring.entries.first().copied().flatten(),
+                    Some(expected),
+                );
+                check.same_or_instead("first", *first, *own_rule, expected);
                 assert!(restorable.contains(&expected), "{expected} is there too");
             }
             _ => panic!("the field `{field}` of a state is unknown"),
@@ -199,7 +213,7 @@ fn state(check: &mut Check, ring: &Ring, expect: &Fact<'_>) {
 /// Branches off at `target`, from the deepest state before it.
 fn prepare(check: &mut Check, case: &Fact<'_>) {
     let checkpoints = case.get("checkpoints").numbers();
-    let target = case.get("target").number();
+    let target = case.get("target").within(1..=NUMBER_MAX);
     let last = checkpoints.iter().copied().max().unwrap_or(0).max(target);
     let mut ring = Ring::new(&checkpoints, last, checkpoints.len());
     for at in &checkpoints {
@@ -228,8 +242,11 @@ fn incomplete(check: &mut Check, case: &Fact<'_>) {
     let incomplete = present.len() < layers.len() && present.iter().all(|p| layers.contains(p));
     assert!(incomplete, "the state of some layer is missing");
     let removed = case.get("remove").items();
-    let from = removed[0].number();
-    assert!(removed[1].is_null(), "all later tokens are removed");
+    let [from, end] = &removed[..] else {
+        case.get("remove").is_no("list of a start and null");
+    };
+    let from = from.within(1..=NUMBER_MAX);
+    assert!(end.is_null(), "all later tokens are removed");
     let checkpoints = case.get("checkpoints").numbers();
     assert!(
         checkpoints.contains(&(from - 1)),
@@ -259,30 +276,35 @@ fn remove_middle(check: &mut Check, case: &Fact<'_>) {
         pending.is_none_or(|at| checkpoints.contains(&at)),
         "it is a checkpoint"
     );
-    let removed = case.get("remove").numbers();
-    let last = checkpoints.iter().chain(&removed).copied().max();
-    let mut ring = Ring::new(&checkpoints, last.expect("checkpoints"), checkpoints.len());
+    let removed = case.get("remove").range();
+    let last = checkpoints
+        .iter()
+        .copied()
+        .max()
+        .unwrap_or(0)
+        .max(removed.end);
+    let mut ring = Ring::new(&checkpoints, last, checkpoints.len());
     for at in &checkpoints {
         ring.record(*at);
     }
     let computed = ring.harness.tokens(ring.live.sequence).len();
-    if computed <= removed[1] {
-        let next = &ring.tokens[computed..=removed[1]];
+    if computed <= removed.end {
+        let next = &ring.tokens[computed..=removed.end];
         ring.harness.evaluate(ring.live.sequence, next);
     }
-    let rejected = ring
-        .harness
-        .remove(ring.live.sequence, removed[0]..removed[1]);
+    let rejected = ring.harness.remove(ring.live.sequence, removed.clone());
     assert_eq!(rejected, Err(CacheError::CannotMove));
     ring.harness.close(ring.live.sequence);
-    ring.tokens.drain(removed[0]..removed[1]);
+    ring.tokens.drain(removed.clone());
     let (sequence, effects) = ring.harness.try_open_slot(&ring.tokens, |_| {});
     let shifted = checkpoints.iter().filter_map(|at| match *at {
-        at if at < removed[0] => Some(at),
-        at => at.checked_sub(removed[1]).map(|after| after + removed[0]),
+        at if at < removed.start => Some(at),
+        at => at
+            .checked_sub(removed.end)
+            .map(|after| after + removed.start),
     });
     let shifted: Vec<usize> = shifted.collect();
-    let stay = checkpoints.iter().copied().filter(|at| *at < removed[0]);
+    let stay = checkpoints.iter().copied().filter(|at| *at < removed.start);
     let expect = case.get("expect");
     let expected = expect.get("positions_sorted").numbers();
     check.theirs("restorable", shifted, expected.clone());
@@ -303,9 +325,13 @@ fn remove_middle(check: &mut Check, case: &Fact<'_>) {
 
 /// State of another shape is rejected where it could be imported: from bytes.
 fn shape(check: &mut Check, case: &Fact<'_>) {
-    let asked = case.get("asked_dims").numbers()[0];
+    let asked = case.get("asked_dims").items();
+    let asked = asked
+        .first()
+        .expect("`asked_dims` has a first")
+        .within(1..=LAYERS_MAX);
     let of = |layers: usize| oracle(&OracleConfig::with_layers(&vec![Recurrent; layers]));
-    let mut of_this_shape = of(case.get("state_size").number());
+    let mut of_this_shape = of(case.get("state_size").within(1..=LAYERS_MAX));
     let segment = sealed(&mut of_this_shape, &[1, 2, 3], 0..3);
     let bytes = packed(&mut of_this_shape, &segment);
     let other = of(asked);

@@ -12,7 +12,7 @@
 use motet::TokenId;
 use motet_core::cache::trie::common_prefix;
 
-use crate::cases::Fact;
+use crate::cases::{Fact, part};
 use crate::check::Check;
 use crate::harness::{CacheHarness, Node};
 use crate::requests::{Era, Request, RequestResult, Sealed, expected, requests, without_lookahead};
@@ -66,7 +66,7 @@ fn run(check: &mut Check, case: &Fact<'_>, era: Era) {
         for request in &requests {
             let result = request.run(check, &mut harness, era, &mut sealed);
             let points = request.restore_points.iter();
-            asked.extend(points.map(|at| request.inputs[..*at].to_vec()));
+            asked.extend(points.map(|at| part(&request.inputs, 0..*at).to_vec()));
             if let Some(of_request) = expect.maybe(&request.label) {
                 let of_request = expected(&of_request, name);
                 compare(check, &of_request, &harness, request, &result);
@@ -251,7 +251,7 @@ fn prefill(check: &mut Check, case: &Fact<'_>) {
         trace.skip(&["trie_after_attach", "trie_after_cancel"]);
         let mut harness = CacheHarness::new(layers);
         let opened = harness.open_slot(&prompt, &points);
-        harness.evaluate(opened.sequence, &prompt[..evaluated]);
+        harness.evaluate(opened.sequence, part(&prompt, 0..evaluated));
         check.same("sealed", ends(&harness.nodes(), &prompt), vec![at]);
         harness.close(opened.sequence);
         let nodes = harness.nodes();
@@ -263,7 +263,10 @@ fn prefill(check: &mut Check, case: &Fact<'_>) {
         }
         if let Some(retry) = trace.maybe("retry") {
             let mut sealed = Sealed::new(layers);
-            sealed.seal(&points.iter().copied().collect(), &prompt[..evaluated]);
+            sealed.seal(
+                &points.iter().copied().collect(),
+                part(&prompt, 0..evaluated),
+            );
             for retry in retry.items().iter().map(Request::of) {
                 retry.run(check, &mut harness, Era::Head, &mut sealed);
             }
@@ -335,6 +338,7 @@ fn evict(
         let mut sealed = Sealed::new(layers);
         let mut harness = CacheHarness::with(layers, |config| config.device_bytes_max = 1 << 12);
         let (last, before) = requests.split_last().expect("requests");
+        let first = before.first().expect("two requests");
         for request in before {
             let (opened, _) = request.start(&mut harness, era, &mut sealed);
             harness.close(opened.sequence);
@@ -352,8 +356,8 @@ fn evict(
         let fits = harness.evict_until(budget);
         let evicted = harness.core.stats().evicted_segments;
         assert!(evicted > 0, "a snapshot had to be evicted");
-        let system = common_prefix(&last.inputs, &before[0].inputs);
-        let resumed = harness.resumable(&before[0].inputs[..system]);
+        let system = common_prefix(&last.inputs, &first.inputs);
+        let resumed = harness.resumable(&first.inputs[..system]);
         inspect(path.len() + 1, fits, system, resumed);
         // The live sequence continues as if nothing had been evicted.
         harness.evaluate(live.sequence, &[last.inputs[0]]);

@@ -265,7 +265,7 @@ fn load_beside(check: &mut Check, case: &Fact<'_>, slots: &[OldSlot], prompt: &[
     }
     let most = |slot: &OldSlot| common_prefix(&slot.inputs, prompt);
     let shared = slots.iter().map(most).max().expect("slots");
-    let shared = shared.min(prompt.len() - 1);
+    let shared = shared.min(prompt.len().saturating_sub(1));
     let (candidate, effects) = harness.try_open_slot(prompt, |open_slot| open_slot.tokens_max += 5);
     let error = effects
         .iter()
@@ -359,6 +359,10 @@ fn reprocess(check: &mut Check, case: &Fact<'_>) {
         "length",
         cached_tokens,
         expect.get("slot_len_after").number(),
+    );
+    assert!(
+        keep + discard <= inputs.len(),
+        "the slot has as many inputs"
     );
     let stays = [&inputs[..keep], &inputs[keep + discard..]].concat();
     if let Some(derived) = case.maybe("derived") {

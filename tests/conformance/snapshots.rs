@@ -11,7 +11,7 @@ use motet::model::LayerKind::Full;
 use motet::model::oracle::OracleConfig;
 use motet::model::{Model, Packer, Segment};
 
-use crate::cases::Fact;
+use crate::cases::{Fact, NUMBER_MAX, number_in};
 use crate::check::Check;
 use crate::harness::CacheHarness;
 use crate::segments::{NEXT, can_continue, oracle, packed, sealed};
@@ -44,6 +44,10 @@ pub(crate) const SUITES: &[Known] = &[Known {
 }];
 
 pub(crate) fn ids(tokens: usize) -> Vec<TokenId> {
+    assert!(
+        tokens <= NUMBER_MAX,
+        "the tokens of a case are at most {NUMBER_MAX}"
+    );
     (0..tokens as TokenId).collect()
 }
 
@@ -63,7 +67,9 @@ pub(crate) fn ranges(harness: &CacheHarness, tokens: &[TokenId]) -> Vec<Vec<usiz
 
 /// A segment without its predecessors is useless, and in the trie it is never alone.
 fn need_base(check: &mut Check, case: &Fact<'_>) {
-    let [fill, from, to] = ["fill", "snapshot_from", "restore_to"].map(|f| case.get(f).number());
+    let fill = case.get("fill").number();
+    let to = case.get("restore_to").within(1..=fill);
+    let from = case.get("snapshot_from").within(0..=to - 1);
     assert_eq!(case.get("then").text(), "free");
     let config = OracleConfig::default();
     let mut oracle = oracle(&config);
@@ -82,8 +88,9 @@ fn need_base(check: &mut Check, case: &Fact<'_>) {
 }
 
 fn data_survives(check: &mut Check, case: &Fact<'_>) {
-    let [fill, from, to] =
-        ["fill", "snapshot_from", "restore_into_fresh_to"].map(|field| case.get(field).number());
+    let fill = case.get("fill").number();
+    let to = case.get("restore_into_fresh_to").within(1..=fill);
+    let from = case.get("snapshot_from").within(0..=to - 1);
     let config = OracleConfig::default();
     let mut first = oracle(&config);
     let tokens = ids(fill);
@@ -104,7 +111,9 @@ fn data_survives(check: &mut Check, case: &Fact<'_>) {
 }
 
 fn split_and_merge(check: &mut Check, case: &Fact<'_>) {
-    let [fill, at, to] = ["fill", "split_at", "restore_to"].map(|field| case.get(field).number());
+    let fill = case.get("fill").number();
+    let to = case.get("restore_to").within(2..=fill);
+    let at = case.get("split_at").within(1..=to - 1);
     let config = OracleConfig::default();
     let mut oracle = oracle(&config);
     let tokens = ids(fill);
@@ -138,7 +147,8 @@ fn split_and_merge(check: &mut Check, case: &Fact<'_>) {
 /// With full attention a draft is undone by truncating the tail: nothing needs to be saved
 /// before.
 fn speculation(check: &mut Check, case: &Fact<'_>) {
-    let [before, draft, to] = ["before", "draft", "rewind_to"].map(|f| case.get(f).number());
+    let [before, draft] = ["before", "draft"].map(|field| case.get(field).number());
+    let to = case.get("rewind_to").within(0..=before + draft);
     let mut harness = CacheHarness::new(&[Full]);
     let tokens = ids(before + draft);
     let live = harness.open_slot(&tokens, &[]).sequence;
@@ -162,17 +172,19 @@ fn speculation(check: &mut Check, case: &Fact<'_>) {
 
 /// Other sequences continue from the start of a segment; its own state stays the same.
 fn overwritten(check: &mut Check, case: &Fact<'_>) {
-    let range = case.get("snapshot").numbers();
-    let [from, to] = [range[0], range[1]];
+    let range = case.get("snapshot").range();
+    let (from, to) = (range.start, range.end);
     let mut harness = CacheHarness::new(&[Full]);
-    let tokens = ids(case.get("fill").number());
-    harness.converse(&tokens, &[case.get("rewind").number()]);
-    let written = case.get("write").numbers();
-    let fresh: Vec<TokenId> = (written[0]..written[1])
-        .map(|id| 100 + id as TokenId)
-        .collect();
-    let other = harness.converse(&[&tokens[..written[0]], &fresh].concat(), &[]);
-    assert_eq!(other.cached, written[0]);
+    let tokens = ids(case.get("fill").within(to..=NUMBER_MAX));
+    harness.converse(&tokens, &[case.get("rewind").within(0..=tokens.len())]);
+    let written = case.get("write").range();
+    assert!(
+        written.start <= tokens.len(),
+        "{written:?} begins in the tokens"
+    );
+    let fresh: Vec<TokenId> = written.clone().map(|id| 100 + id as TokenId).collect();
+    let other = harness.converse(&[&tokens[..written.start], &fresh].concat(), &[]);
+    assert_eq!(other.cached, written.start);
     assert_eq!(rewind_to(&mut harness, &tokens, to), to);
     let expect = case.get("expect");
     let verb = if expect.text().starts_with("snapshot still holds ") {
@@ -186,24 +198,26 @@ fn overwritten(check: &mut Check, case: &Fact<'_>) {
 
 fn freed(check: &mut Check, case: &Fact<'_>) {
     assert!(case.get("free").flag());
-    let range = case.get("snapshot").numbers();
+    let range = case.get("snapshot").range();
+    let ends = [range.start, range.end];
     let mut harness = CacheHarness::new(&[Full]);
-    let tokens = ids(case.get("fill").number());
-    harness.converse(&tokens, &range);
+    let tokens = ids(case.get("fill").within(range.end..=NUMBER_MAX));
+    harness.converse(&tokens, &ends);
     harness.check_no_leak();
-    assert!(ranges(&harness, &tokens).contains(&range));
-    assert_eq!(rewind_to(&mut harness, &tokens, range[1]), range[1]);
-    let words = format!("snapshot owns tokens {}..{}", range[0], range[1] - 1);
+    assert!(ranges(&harness, &tokens).contains(&ends.to_vec()));
+    assert_eq!(rewind_to(&mut harness, &tokens, range.end), range.end);
+    let words = format!("snapshot owns tokens {}..{}", range.start, range.end - 1);
     check.prose(&case.get("expect"), &words);
 }
 
 /// A slot on cached state costs nothing until it grows.
 fn restored_for_nothing(check: &mut Check, case: &Fact<'_>) {
-    let range = case.get("snapshot").numbers();
+    let range = case.get("snapshot").range();
     let mut harness = CacheHarness::new(&[Full]);
-    let tokens = ids(case.get("fill").number());
-    let [rewind, to] = ["rewind", "restore_to"].map(|field| case.get(field).number());
-    harness.converse(&tokens, &[range[0], range[1], rewind, to]);
+    let tokens = ids(case.get("fill").within(range.end..=NUMBER_MAX));
+    let inside = |field| case.get(field).within(0..=tokens.len());
+    let [rewind, to] = ["rewind", "restore_to"].map(inside);
+    harness.converse(&tokens, &[range.start, range.end, rewind, to]);
     harness.open_slot(&[&tokens[..rewind], &[NEXT]].concat(), &[]);
     let before = harness.oracle.counters.now();
     let restored = harness.open_slot(&[&tokens[..to], &[NEXT]].concat(), &[]);
@@ -218,7 +232,7 @@ fn restored_for_nothing(check: &mut Check, case: &Fact<'_>) {
 }
 
 fn captured(check: &mut Check, case: &Fact<'_>) {
-    let [before, write] = ["before", "write"].map(|field| case.get(field).number());
+    let [before, write] = ["before", "write"].map(|f| case.get(f).within(1..=NUMBER_MAX));
     let schedule = case.get("schedule").numbers();
     let tokens = ids(before + write);
     let mut harness = CacheHarness::new(&[Full]);
@@ -255,7 +269,9 @@ fn captured(check: &mut Check, case: &Fact<'_>) {
         .names()
         .into_iter()
         .find_map(|name| -> Option<usize> { name.strip_prefix("split_at_")?.parse().ok() });
-    let split_at = split_at.expect("where it is split");
+    let split_at = split_at.filter(|at| (before + 1..end).contains(at));
+    let split_at =
+        split_at.unwrap_or_else(|| panic!("there is no split between {before} and {end}"));
     let at = split_at - before;
     let (upper, lower) = oracle.split(&merged, at).expect("inside");
     let split = [
@@ -287,6 +303,7 @@ fn across_writes(check: &mut Check, case: &Fact<'_>) {
     let live = harness.open_slot(&tokens, &schedule);
     let mut at = live.cached;
     for write in writes {
+        assert!(at + write <= tokens.len(), "the writes are in the tokens");
         harness.step(&[(live.sequence, &tokens[at..at + write])]);
         harness.reach(live.sequence);
         at += write;
@@ -303,7 +320,7 @@ fn across_writes(check: &mut Check, case: &Fact<'_>) {
     check.same("captures", captures.collect::<Vec<_>>(), expected.collect());
     for name in expect.names() {
         if let Some(at) = name.strip_prefix("restore_first_to_") {
-            let at = at.parse().expect("an offset");
+            let at = number_in(at, tokens.len());
             let back =
                 harness.can_resume(&tokens, at) && rewind_to(&mut harness, &tokens, at) == at;
             check.same("restored", back, expect.get(name).flag());

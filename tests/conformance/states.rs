@@ -4,12 +4,15 @@
 use motet::TokenId;
 use motet::model::LayerKind::{Recurrent, Window};
 
-use crate::cases::Fact;
+use crate::cases::{Fact, number_in};
 use crate::check::Check;
 use crate::harness::CacheHarness;
 use crate::segments::NEXT;
 use crate::snapshots::{ids, ranges, rewind_to};
 use crate::suites::{Known, holds};
+
+/// The longest draft, which is sealed after each of its tokens.
+const DRAFT_MAX: usize = 64;
 
 pub(crate) const SUITES: &[Known] = &[
     Known {
@@ -44,6 +47,11 @@ pub(crate) const SUITES: &[Known] = &[
 /// Tokens, among the first `at`, whose state a window layer has there: held without a gap, up
 /// to its window.
 fn held(harness: &CacheHarness, window: usize, tokens: &[TokenId], at: usize) -> Vec<TokenId> {
+    assert!(
+        at <= tokens.len(),
+        "{at} is among the {} tokens",
+        tokens.len()
+    );
     let mut path: Vec<_> = harness.nodes();
     path.retain(|node| tokens[..at].starts_with(&node.spelt));
     let mut held = 0;
@@ -63,7 +71,7 @@ fn outside_window(check: &mut Check, case: &Fact<'_>) {
     let tokens = ids(case.get("fill").number());
     // The case has no state before the last token.
     harness.converse(&tokens, &[tokens.len()]);
-    let to = case.get("rewind_to").number();
+    let to = case.get("rewind_to").within(0..=tokens.len());
     check.same(
         "goes back",
         harness.can_resume(&tokens, to),
@@ -73,7 +81,8 @@ fn outside_window(check: &mut Check, case: &Fact<'_>) {
 
 fn window_retained(check: &mut Check, case: &Fact<'_>) {
     let window = case.get("window").number();
-    let [fill, more, to] = ["fill", "fill_more", "restore_to"].map(|f| case.get(f).number());
+    let [fill, more] = ["fill", "fill_more"].map(|field| case.get(field).number());
+    let to = case.get("restore_to").within(0..=fill + more);
     assert!(case.get("snapshot").flag());
     let mut harness = CacheHarness::new(&[Window { tokens: window }]);
     let tokens = ids(fill + more);
@@ -103,11 +112,16 @@ fn drafted(
 
 /// The tokens that a window must hold at an offset.
 fn last(tokens: &[TokenId], window: usize, at: usize) -> Vec<TokenId> {
+    assert!(
+        at <= tokens.len(),
+        "{at} is among the {} tokens",
+        tokens.len()
+    );
     tokens[at - at.min(window)..at].to_vec()
 }
 
 fn each_token(check: &mut Check, case: &Fact<'_>) {
-    let draft = case.get("draft").number();
+    let draft = case.get("draft").within(1..=DRAFT_MAX);
     drafted(case, draft, |mut harness, tokens, window, before| {
         for at in before..=before + draft {
             assert_eq!(held(&harness, window, tokens, at), last(tokens, window, at));
@@ -126,7 +140,8 @@ fn each_token(check: &mut Check, case: &Fact<'_>) {
 
 fn restored_by_reference(check: &mut Check, case: &Fact<'_>) {
     check.lacks("snapshots that are copied later");
-    let [draft, accepted] = ["draft", "accepted"].map(|field| case.get(field).number());
+    let draft = case.get("draft").within(1..=DRAFT_MAX);
+    let accepted = case.get("accepted").within(0..=draft);
     drafted(case, draft, |mut harness, tokens, window, before| {
         let at = before + accepted;
         let prompt = [&tokens[..at], &[NEXT]].concat();
@@ -149,10 +164,10 @@ fn restored_by_reference(check: &mut Check, case: &Fact<'_>) {
 
 fn single_token(check: &mut Check, case: &Fact<'_>) {
     let schedule = case.get("schedule").text();
-    let after = schedule.strip_prefix("before+").map(str::parse::<usize>);
-    let Some(Ok(after)) = after else {
+    let Some(after) = schedule.strip_prefix("before+") else {
         panic!("`{schedule}` is not of the form `before+N`");
     };
+    let after = number_in(after, DRAFT_MAX);
     drafted(case, after, |mut harness, tokens, window, before| {
         let at = before + after;
         assert_eq!(held(&harness, window, tokens, at), last(tokens, window, at));
@@ -171,7 +186,8 @@ fn later_chunk(check: &mut Check, case: &Fact<'_>) {
     let live = harness.open_slot(&tokens, &case.get("schedule").numbers());
     let mut rest = &tokens[..];
     for write in writes {
-        let (chunk, later) = rest.split_at(write);
+        let chunks = rest.split_at_checked(write);
+        let (chunk, later) = chunks.expect("the tokens are those of all writes");
         harness.evaluate(live.sequence, chunk);
         rest = later;
     }
@@ -180,7 +196,7 @@ fn later_chunk(check: &mut Check, case: &Fact<'_>) {
         let number = field
             .trim_start_matches("restore_")
             .trim_end_matches("_on_fresh");
-        let at = number.parse().expect("an offset");
+        let at = number_in(number, tokens.len());
         let state = held(&harness, window, &tokens, at);
         check.same(field, state, expected.tokens());
         assert_eq!(rewind_to(&mut harness, &tokens, at), at);
@@ -196,7 +212,7 @@ fn exact_offset(check: &mut Check, case: &Fact<'_>) {
     harness.evaluate(live.sequence, &tokens[..advance + more]);
     for (field, expected) in case.get("expect").fields() {
         if let Some(at) = field.strip_prefix("restore_") {
-            let at = at.parse().expect("an offset");
+            let at = number_in(at, tokens.len());
             check.same(field, harness.can_resume(&tokens, at), expected.flag());
         } else {
             assert_eq!(field, "offset_after", "an unknown field");
@@ -222,7 +238,8 @@ fn initial(check: &mut Check, case: &Fact<'_>) {
 
 /// Batches are ragged: a short span beside a long one is not padded.
 fn ragged(check: &mut Check, case: &Fact<'_>) {
-    let [long, short] = ["L", "real_len"].map(|field| case.get(field).number());
+    let long = case.get("L").number();
+    let short = case.get("real_len").within(1..=long);
     let mut harness = CacheHarness::new(&[Recurrent]);
     let tokens = ids(long);
     let other: Vec<TokenId> = tokens.iter().map(|token| 100 + token).collect();
@@ -242,7 +259,8 @@ fn ragged(check: &mut Check, case: &Fact<'_>) {
 }
 
 fn segmented(check: &mut Check, case: &Fact<'_>) {
-    let [before, draft] = ["before", "draft"].map(|field| case.get(field).number());
+    let before = case.get("before").number();
+    let draft = case.get("draft").within(1..=DRAFT_MAX);
     let schedule = case.get("schedule").numbers();
     let all: Vec<usize> = (before..before + draft).collect();
     assert_eq!(schedule, all, "before each token of the draft");

@@ -44,24 +44,21 @@ pub(crate) const SUITES: &[Known] = &[
 /// A node may follow others: its state then starts at their end.
 fn split(check: &mut Check, case: &Fact<'_>) {
     let given = case.get("node");
-    let (tokens, range) = (
-        given.get("tokens").tokens(),
-        given.get("snapshot").numbers(),
-    );
-    let above = vec![NEXT; range[0]];
+    let (tokens, range) = (given.get("tokens").tokens(), given.get("snapshot").range());
+    let above = vec![NEXT; range.start];
     let mut named = Named::new();
     if !above.is_empty() {
         named.insert(&above);
     }
     let node = named.insert(&[&above[..], &tokens].concat());
-    assert_eq!(named.range(node), range);
+    assert_eq!(named.range(node), [range.start, range.end]);
     if given.get("user").flag() {
         named.trie.keep_restorable(node);
     }
-    let at = case.get("split_at").number();
+    let at = case.get("split_at").within(1..=tokens.len() - 1);
     let upper = named.split(node, at);
-    let cut = range[0] + at;
-    let ranges = [vec![range[0], cut], vec![cut, range[1]]];
+    let cut = range.start + at;
+    let ranges = [vec![range.start, cut], vec![cut, range.end]];
     let expect = case.get("expect");
     for (name, key, range) in [("parent", upper, &ranges[0]), ("child", node, &ranges[1])] {
         let field = |what: &str| expect.get(&format!("{name}_{what}")).flag();
@@ -230,7 +227,7 @@ fn merge_layers(check: &mut Check, case: &Fact<'_>) {
         match field {
             "tokens_len" => check.same("tokens", tokens, expected.number()),
             "end" => check.same("end", tokens, expected.number()),
-            _ => match layers_in(field) {
+            _ => match layers_in(field, kinds.len()) {
                 Some(layers) if expected.is_null() => {
                     let without = layers.iter().all(|layer| kinds[*layer].is_none());
                     check.same("without state", without, true);
@@ -247,27 +244,23 @@ fn merge_layers(check: &mut Check, case: &Fact<'_>) {
 }
 
 /// The layers in a field's name: `layer1`, or `layers_0_and_2_present`.
-fn layers_in(field: &str) -> Option<Vec<usize>> {
-    if let Some(layer) = field.strip_prefix("layer")
-        && let Ok(layer) = layer.parse()
-    {
+fn layers_in(field: &str, count: usize) -> Option<Vec<usize>> {
+    let parse = |layer: &str| layer.parse().ok().filter(|layer| *layer < count);
+    if let Some(layer) = field.strip_prefix("layer").and_then(parse) {
         return Some(vec![layer]);
     }
     let layers = field.strip_prefix("layers_")?.strip_suffix("_present")?;
-    layers
-        .split("_and_")
-        .map(|layer| layer.parse().ok())
-        .collect()
+    layers.split("_and_").map(parse).collect()
 }
 
 /// Motet seals compact copies: a segment's bytes are counted when it is made.
 fn bytes_of_one(check: &mut Check, case: &Fact<'_>) {
     let mut named = Named::new();
-    let bytes = case.get("materialize").number();
+    let bytes = case.get("materialize").size();
     let sealed = named.sealed(bytes);
     named.trie.insert(named.root, &[1], sealed, 0, 0);
-    let expected = case.get("expect_counter").numbers();
-    let at_first = case.get("install_bytes").number();
+    let expected = case.get("expect_counter").sizes();
+    let at_first = case.get("install_bytes").size();
     check.theirs("counted", vec![at_first, bytes], expected.clone());
     let counted = vec![named.trie.bytes(); 2];
     check.same_or_instead("counted", counted, vec![bytes; 2], expected);
@@ -340,7 +333,7 @@ fn bytes_of_a_swap(check: &mut Check, case: &Fact<'_>) {
         theirs.push(bytes_now);
         named.trie.check_integrity();
     }
-    let expected = case.get("expect_counter").numbers();
+    let expected = case.get("expect_counter").sizes();
     check.theirs("counted", theirs, expected.clone());
     check.same_or_instead("counted", counted, own_rule, expected);
 }

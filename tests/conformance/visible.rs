@@ -10,7 +10,7 @@ use motet::model::LayerKind::{self, Full, Window};
 use motet::model::oracle::OracleConfig;
 use motet::{SequenceId, TokenId};
 
-use crate::cases::Fact;
+use crate::cases::{Fact, NUMBER_MAX, number_in};
 use crate::check::Check;
 use crate::harness::CacheHarness;
 use crate::reach::tokens_read;
@@ -89,7 +89,10 @@ fn windowed(check: &mut Check, case: &Fact<'_>) {
 fn causal(check: &mut Check, case: &Fact<'_>) {
     case.skip(&["swa_memory_effective"]);
     let init = case.get("init");
-    let number = |field| init.maybe(field).map(|fact: Fact<'_>| fact.number());
+    let number = |field| {
+        let fact = init.maybe(field);
+        fact.map(|fact: Fact<'_>| fact.within(1..=NUMBER_MAX))
+    };
     let visible_range = match (number("window"), number("chunk")) {
         // ollama's cache counts the tokens before a token; Motet also counts the token itself.
         (Some(window), _) => VisibleRange::Last(window + 1),
@@ -220,9 +223,15 @@ impl Replay {
         if removed.end < replayed.keys.len() {
             replayed.exact = replayed.exact.min(removed.start);
         }
+        assert!(
+            removed.end <= replayed.keys.len(),
+            "{removed:?} is of its keys"
+        );
         replayed.keys.drain(removed.clone());
         for key in &mut replayed.keys[removed.start..] {
-            *key -= by;
+            *key = key
+                .checked_sub(by)
+                .expect("a key is not below its position");
             self.seen.push(*key);
         }
     }
@@ -249,8 +258,9 @@ impl Replay {
     /// Seals the source up to that offset. The copy starts on the sealed state once its next
     /// tokens are known.
     fn copy_prefix(&mut self, step: &Fact<'_>) {
-        let source = &self.sequences[&step.get("src").number()];
-        let len = step.get("len").number();
+        let source = self.sequences.get(&step.get("src").number());
+        let source = source.expect("the source has started");
+        let len = step.get("len").within(0..=source.keys.len());
         let keys = source.keys[..len].to_vec();
         self.harness.share(source.sequence, len);
         self.copies.insert(step.get("dst").number(), keys);
@@ -303,7 +313,7 @@ fn parts(step: &Fact<'_>) -> BTreeMap<usize, BatchPart> {
         // `0 x16` is sixteen times sequence 0.
         let text = step.get("seqs").text();
         let (seq, times) = text.split_once(" x").expect("a sequence, so many times");
-        vec![seq.parse().expect("a number"); times.parse().expect("a number")]
+        vec![number_in(seq, NUMBER_MAX); number_in(times, NUMBER_MAX)]
     } else {
         step.get("seqs").numbers()
     };
@@ -324,7 +334,7 @@ fn listed(fact: &Fact<'_>) -> Vec<usize> {
         return fact.numbers();
     }
     let (first, last) = fact.text().split_once("..").expect("a range");
-    let [first, last] = [first, last].map(|end| end.parse().expect("a number"));
+    let [first, last] = [first, last].map(|end| number_in(end, NUMBER_MAX));
     (first..=last).collect()
 }
 
@@ -353,16 +363,16 @@ fn can_resume(check: &mut Check, case: &Fact<'_>) {
         let parts = parts(fill);
         let own = parts.get(&0).expect("it is sequence 0's");
         assert!(
-            parts.len() == 1 && own.positions[0] == keys.len(),
+            parts.len() == 1 && own.positions.first() == Some(&keys.len()),
             "no gaps"
         );
         keys.extend(&own.keys);
     }
-    assert!(keys.len() <= capacity, "it fits");
+    assert!((1..=capacity).contains(&keys.len()), "it fits");
     let fields = ask.get("expect").fields();
     let expected: BTreeMap<usize, bool> = fields
         .iter()
-        .map(|(at, can)| (at.parse().expect("an offset"), can.flag()))
+        .map(|(at, can)| (number_in(at, NUMBER_MAX), can.flag()))
         .collect();
     let with = |can: &dyn Fn(usize) -> bool| -> BTreeMap<usize, bool> {
         expected.keys().map(|at| (*at, can(*at))).collect()

@@ -12,7 +12,7 @@ use motet::model::ModelError;
 use motet::model::oracle::OracleConfig;
 use motet::model::weights::ModelFiles;
 
-use crate::cases::Fact;
+use crate::cases::{Fact, NUMBER_MAX};
 use crate::check::Check;
 use crate::harness::{CacheHarness, SlotOpened};
 use crate::reach::tokens_read;
@@ -72,7 +72,13 @@ impl Ring {
     /// Another one starts from as much of it as it can, and evaluates the rest again. Returns
     /// whether there was no rest.
     fn rewind(&mut self, offset: usize, next: &[TokenId]) -> bool {
-        let retained = self.ids()[..offset].to_vec();
+        let ids = self.ids();
+        assert!(
+            offset <= ids.len(),
+            "{offset} is among the {} ids",
+            ids.len()
+        );
+        let retained = ids[..offset].to_vec();
         self.harness.close(self.live.sequence);
         self.live = self.harness.open_slot(&[&retained[..], next].concat(), &[]);
         let cached = self.live.cached;
@@ -88,7 +94,8 @@ fn contents(check: &mut Check, case: &Fact<'_>) {
         let ids = step.maybe("feed").or_else(|| step.maybe("feed_each"));
         ids.map(|ids| ids.tokens())
     };
-    let mut ring = Ring::new(case.get("window").number(), &ids(&steps[0]).expect("ids"));
+    let first = steps.first().and_then(ids).expect("the first step has ids");
+    let mut ring = Ring::new(case.get("window").within(1..=NUMBER_MAX), &first);
     for (i, step) in steps.iter().enumerate() {
         let mut seen = Vec::new();
         if let Some(offset) = step.maybe("rewind") {
@@ -131,9 +138,9 @@ fn masks(check: &mut Check, case: &Fact<'_>) {
 /// Evaluates one token after others. `sliding_windows` in `tests/mlx_model/tiny.rs` tests with
 /// the MLX backend that the numbers are those of attention over these tokens.
 fn decode(check: &mut Check, case: &Fact<'_>) {
-    let window = case.get("window").number();
+    let window = case.get("window").within(1..=NUMBER_MAX);
     masks(check, case);
-    let ids: Vec<TokenId> = (1..=case.get("writes").number() as TokenId).collect();
+    let ids: Vec<TokenId> = (1..=case.get("writes").token()).collect();
     let mut ring = Ring::new(window, &ids);
     let seen = ids.iter().map(|id| ring.evaluate(&[*id])).last();
     let first = ids.len().saturating_sub(window);
@@ -145,11 +152,11 @@ fn decode(check: &mut Check, case: &Fact<'_>) {
 
 /// Evaluates many tokens at once: each sees the same as on its own.
 fn prefill(check: &mut Check, case: &Fact<'_>) {
-    let window = case.get("window").number();
+    let window = case.get("window").within(1..=NUMBER_MAX);
     masks(check, case);
     let words = "blocked iff (causal and k>q and not relaxed) or k < q-window+1";
     check.prose(&case.get("expect"), words);
-    let ids: Vec<TokenId> = (1..=case.get("L").number() as TokenId).collect();
+    let ids: Vec<TokenId> = (1..=case.get("L").token()).collect();
     for query in 0..ids.len() {
         let read = tokens_read(window, &ids[..query], &ids[query..]);
         let first = (query + 1).saturating_sub(window);
@@ -163,8 +170,9 @@ fn prefill(check: &mut Check, case: &Fact<'_>) {
 fn single_query(check: &mut Check, case: &Fact<'_>) {
     let words = "single-query causal equals no mask on both caches";
     check.prose(&case.get("expect"), words);
-    let window = case.get("window").number();
-    let ids: Vec<TokenId> = (1..=case.get("total").number() as TokenId).collect();
+    let window = case.get("window").within(1..=NUMBER_MAX);
+    let total = case.get("total").within(2..=NUMBER_MAX);
+    let ids: Vec<TokenId> = (1..=total as TokenId).collect();
     let layers: [&[LayerKind]; 2] = [&[Full], &[Window { tokens: window }]];
     for layers in layers {
         for is_alone in [false, true] {

@@ -8,7 +8,7 @@ use motet::model::sampling::{
     Sampler, Sampling, SamplingSpec, TokenSampling, probabilities, sample_row,
 };
 
-use crate::cases::Fact;
+use crate::cases::{Fact, NUMBER_MAX};
 use crate::check::Check;
 use crate::samples::{next, possible, sampler, sampling};
 use crate::suites::Known;
@@ -72,6 +72,7 @@ fn counts(check: &mut Check, fact: &Fact<'_>) {
     let expect = fact.get("expect");
     let expected = expect.get("ring").numbers();
     let window = sampling.penalty_window as usize;
+    assert!(window > 0, "a ring has places");
     let mut ring = vec![0; window];
     for (at, token) in all.iter().enumerate() {
         ring[at % window] = *token;
@@ -102,7 +103,8 @@ fn repeats(check: &mut Check, fact: &Fact<'_>) {
         .text()
         .split(' ')
         .find_map(|word| word.parse::<u64>().ok());
-    let count = count.expect("how many tokens");
+    let count = count.filter(|count| *count <= NUMBER_MAX as u64);
+    let count = count.expect("it says how many tokens, and not too many");
     let words = format!("same seed -> same {count} tokens; other seed -> differs");
     check.prose(&expect, &words);
     let row: Vec<f32> = (0..50).map(|token| (token % 7) as f32 / 4.0).collect();
@@ -122,6 +124,7 @@ fn repeats(check: &mut Check, fact: &Fact<'_>) {
 fn filters_in_order(check: &mut Check, fact: &Fact<'_>) {
     let sampling = sampling(&fact.get("opts"));
     let row: Vec<f32> = floats(&fact.get("probs")).iter().map(|p| p.ln()).collect();
+    assert!(!row.is_empty(), "`probs` has a number");
     let probabilities = probabilities(&TokenSampling { sampling, index: 0 }, &row);
     let expect = fact.get("expect");
     let first = f64::from(probabilities[0]);
@@ -134,7 +137,7 @@ fn filters_in_order(check: &mut Check, fact: &Fact<'_>) {
     );
     let others = f64::from(probabilities[1..].iter().sum::<f32>());
     close(check, "all others", others, &expect.get("other_prob"), 1e-6);
-    let support = expect.get("support").number();
+    let support = expect.get("support").within(1..=row.len());
     let by_top_k = Sampling {
         top_p: 1.0,
         ..sampling
@@ -159,6 +162,10 @@ fn scores_a_draft(check: &mut Check, fact: &Fact<'_>) {
     let token_sampling = TokenSampling { sampling, index: 0 };
     let before = own.sample_inputs(token_sampling).expect("no grammar");
     let rows: Vec<Vec<f32>> = fact.get("rows").items().iter().map(floats).collect();
+    assert!(
+        rows.len() <= draft.len() + 1,
+        "a row for each token of the draft, and one"
+    );
     let tokens: Vec<usize> = (0..rows.len())
         .map(|accepted| {
             let spec = Arc::new(SamplingSpec::default());

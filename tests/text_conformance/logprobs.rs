@@ -10,7 +10,7 @@ use motet::model::sampling::{
 use crate::cases::Fact;
 use crate::check::Check;
 use crate::suites::Known;
-use crate::{close, floats};
+use crate::{close, float, floats};
 
 pub(crate) const SUITES: &[Known] = &[
     Known {
@@ -90,7 +90,7 @@ fn from_logits(check: &mut Check, fact: &Fact<'_>) {
     }
     let sorted = top.min(logits.len());
     let tolerance = expect.maybe("tolerance");
-    let tolerance = tolerance.map_or(1e-5, |near| near.value().as_f64().expect("a number"));
+    let tolerance = tolerance.map_or(1e-5, |near| float(&near));
     let found = RowLogprobs {
         logprobs: found,
         all,

@@ -15,7 +15,8 @@
 //! | `logprobs.rs` | `sample.logprobs`, `logprobs.from_logits` |
 //! | `decode.rs` | `decode.pipelined` |
 //!
-//! `mutations.rs` makes sure that every expectation is compared with something.
+//! `mutations.rs` makes sure that every expectation is compared with something, and `shapes.rs` that a case of
+//! another shape ends in an outcome or a named failure.
 
 #[path = "../conformance/cases.rs"]
 #[allow(
@@ -37,6 +38,8 @@ mod histories;
 mod logprobs;
 mod mutations;
 mod samples;
+#[path = "../conformance/shapes.rs"]
+mod shapes;
 #[path = "../conformance/suite_checks.rs"]
 mod suite_checks;
 #[path = "../conformance/suites.rs"]
@@ -75,13 +78,18 @@ const KNOWN: [&[Known]; 5] = [
 
 /// A number that is expected up to `tolerance`.
 fn close(check: &Check, what: &str, motet: f64, expected: &Fact<'_>, tolerance: f64) {
-    let number = expected.value().as_f64().expect("a number");
+    let number = float(expected);
     let is_close = (motet - number).abs() <= tolerance;
     check.same(what, if is_close { number } else { motet }, number);
 }
 
+fn float(fact: &Fact<'_>) -> f64 {
+    let number = fact.value().as_f64();
+    number.unwrap_or_else(|| fact.is_no("number"))
+}
+
 /// A list of numbers.
 fn floats(fact: &Fact<'_>) -> Vec<f32> {
-    let number = |item: &Fact<'_>| item.value().as_f64().expect("a number") as f32;
-    fact.items().iter().map(number).collect()
+    let numbers = fact.items();
+    numbers.iter().map(|number| float(number) as f32).collect()
 }

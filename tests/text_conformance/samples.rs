@@ -11,7 +11,7 @@ use motet::model::sampling::{
 use crate::cases::Fact;
 use crate::check::Check;
 use crate::suites::Known;
-use crate::{close, floats};
+use crate::{close, float, floats};
 
 pub(crate) const SUITES: &[Known] = &[
     Known {
@@ -47,7 +47,7 @@ pub(crate) const SUITES: &[Known] = &[
 pub(crate) fn sampling(opts: &Fact<'_>) -> Sampling {
     let mut sampling = Sampling::GREEDY;
     for (name, value) in opts.fields() {
-        let number = value.value().as_f64().expect("a number") as f32;
+        let number = float(&value) as f32;
         match name {
             "temperature" => sampling.temperature = number,
             "top_k" => sampling.top_k = value.number() as u32,
@@ -102,15 +102,19 @@ fn sampled_together(check: &mut Check, fact: &Fact<'_>) {
     let slots: BTreeMap<usize, (Sampling, Vec<TokenId>)> = slots
         .iter()
         .map(|slot| {
-            let slot = slot.items();
-            (slot[0].number(), (sampling(&slot[1]), slot[2].tokens()))
+            let fields = slot.items();
+            let [id, options, priors] = &fields[..] else {
+                slot.is_no("list of an id, options and prior tokens");
+            };
+            (id.number(), (sampling(options), priors.tokens()))
         })
         .collect();
     let order = fact.get("sample").numbers();
     let rows: Vec<Vec<f32>> = fact.get("rows").items().iter().map(floats).collect();
     assert_eq!(order.len(), rows.len(), "a row for each");
     let sample_inputs = |id: usize| {
-        let (sampling, priors) = &slots[&id];
+        let slot = slots.get(&id);
+        let (sampling, priors) = slot.unwrap_or_else(|| panic!("there is no slot {id}"));
         let mut sampler = sampler(*sampling, priors);
         let token_sampling = TokenSampling {
             sampling: *sampling,
@@ -154,7 +158,7 @@ fn warm() -> Sampling {
 /// probabilities.
 fn divides(check: &mut Check, fact: &Fact<'_>) {
     let sampling = Sampling {
-        temperature: fact.get("t").value().as_f64().expect("a number") as f32,
+        temperature: float(&fact.get("t")) as f32,
         ..warm()
     };
     let row = floats(&fact.get("in"));
@@ -208,13 +212,13 @@ fn keeps_the_likeliest(check: &mut Check, fact: &Fact<'_>) {
 
 /// ollama's test has one row, which no case repeats.
 fn keeps_a_nucleus(check: &mut Check, fact: &Fact<'_>) {
-    let top_p = fact.get("p").value().as_f64().expect("a number") as f32;
+    let top_p = float(&fact.get("p")) as f32;
     let row = [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0];
     compare_support(check, fact, possible(Sampling { top_p, ..warm() }, &row));
 }
 
 fn keeps_the_likely(check: &mut Check, fact: &Fact<'_>) {
-    let min_p = fact.get("p").value().as_f64().expect("a number") as f32;
+    let min_p = float(&fact.get("p")) as f32;
     let row = floats(&fact.get("in"));
     compare_support(check, fact, possible(Sampling { min_p, ..warm() }, &row));
 }

@@ -130,8 +130,9 @@ fn holds_back(check: &mut Check, fact: &Fact<'_>) {
 /// The cache is independent of the text. A sequence that ends leaves every token that was
 /// evaluated, wherever its text was cut: all but the last sampled one.
 fn keeps_what_was_computed(check: &mut Check, fact: &Fact<'_>) {
-    let [cached, before, after] =
-        ["cached", "pieces_before", "pieces_after"].map(|field| fact.get(field).number());
+    let cached = fact.get("cached").number();
+    let before = fact.get("pieces_before").within(1..=cached);
+    let after = fact.get("pieces_after").within(0..=before);
     let truncated = fact.get("truncated").flag();
     let prompt = cached + 1 - before;
     let motet = cached_after(prompt, before);
