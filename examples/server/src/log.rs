@@ -123,8 +123,8 @@ impl Drop for Line {
     }
 }
 
-/// The path as logs and spans show it. Of a response's id it has the beginning: without keys, the
-/// id alone gives access to a conversation.
+/// The path as logs and spans show it, with the beginning of a response's id: without keys, the id
+/// alone gives access to a conversation.
 pub(crate) fn shown_path(path: &str) -> String {
     match path.strip_prefix(RESPONSES) {
         None | Some("") => truncated(path),

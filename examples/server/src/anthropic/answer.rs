@@ -46,7 +46,7 @@ pub(crate) enum ContentBlock {
     ToolUse {
         id: String,
         name: String,
-        /// Of a call that is cut off or malformed, the members that are complete
+        /// A call that is cut off or malformed has the members that are complete
         #[schemars(extend("type" = "object"))]
         input: Json,
         caller: Caller,

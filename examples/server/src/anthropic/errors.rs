@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn long_prompts_and_overload_are_told_in_the_words_of_the_api() {
+    fn long_prompts_and_overload_have_the_words_of_the_api() {
         let excess = PromptExcess {
             tokens_min: 210_000,
             tokens_max: 200_000,

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-/// The input that these arguments are. Of a beginning, it is the members that are complete.
+/// The input that these arguments are. A beginning has the members that are complete.
 pub(super) fn input_of(arguments: &str) -> Map<String, Value> {
     let whole = serde_json::from_str(arguments);
     whole.unwrap_or_else(|_| {

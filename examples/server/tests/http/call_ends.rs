@@ -199,7 +199,7 @@ async fn messages_have_the_same_reasons_and_blocks_whole_and_streamed() {
 }
 
 #[tokio::test]
-async fn call_of_a_response_is_complete_or_says_that_it_is_not() {
+async fn call_of_a_response_is_completed_or_incomplete() {
     let server = Server::new().await;
     let tool =
         json!({"type": "function", "name": "clock", "parameters": schema("zone", ["utc", "cet"])});

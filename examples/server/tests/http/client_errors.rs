@@ -268,7 +268,7 @@ async fn values_of_peers_have_their_meaning() {
 }
 
 #[tokio::test]
-async fn prompt_that_is_too_long_is_told_as_agents_expect() {
+async fn prompt_that_is_too_long_has_the_error_that_agents_expect() {
     let server = Server::new().await;
     let context = server.app.engine().model().context_tokens_max;
     // By its tokens, and by its bytes.
@@ -307,30 +307,30 @@ async fn prompt_that_is_too_long_is_told_as_agents_expect() {
 }
 
 #[tokio::test]
-async fn token_ids_beyond_the_vocabulary_are_named() {
+async fn token_ids_outside_the_vocabulary_are_named() {
     let server = Server::new().await;
-    let beyond = server.app.engine().model().vocab_size;
+    let unknown = server.app.engine().model().vocab_size;
     for (route, body, field) in [
-        (TEXT, json!({"prompt": [1, beyond]}), "prompt"),
-        (TEXT, json!({"prompt": [[1], [beyond]]}), "prompt"),
-        (TEXT, json!({"prompt": [beyond], "echo": true}), "prompt"),
+        (TEXT, json!({"prompt": [1, unknown]}), "prompt"),
+        (TEXT, json!({"prompt": [[1], [unknown]]}), "prompt"),
+        (TEXT, json!({"prompt": [unknown], "echo": true}), "prompt"),
         (
             TEXT,
-            json!({"prompt": [beyond], "echo": true, "logprobs": 1}),
+            json!({"prompt": [unknown], "echo": true, "logprobs": 1}),
             "prompt",
         ),
         (
             TEXT,
-            json!({"prompt": "a", "stop_token_ids": [beyond]}),
+            json!({"prompt": "a", "stop_token_ids": [unknown]}),
             "stop_token_ids",
         ),
         (
             TEXT,
-            json!({"prompt": "a", "logit_bias": {beyond.to_string(): 1}}),
+            json!({"prompt": "a", "logit_bias": {unknown.to_string(): 1}}),
             "logit_bias",
         ),
-        ("/v1/embeddings", json!({"input": [beyond]}), "input"),
-        ("/detokenize", json!({"tokens": [beyond]}), "tokens"),
+        ("/v1/embeddings", json!({"input": [unknown]}), "input"),
+        ("/detokenize", json!({"tokens": [unknown]}), "tokens"),
     ] {
         let answer = server.post(route, &body).await;
         assert_eq!(answer.status, 400, "{body}: {}", answer.body);
