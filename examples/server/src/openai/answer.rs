@@ -13,6 +13,7 @@ use motet::text::TextCodec;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::offsets::TextOffsets;
 use super::parameters::Delivery;
 use crate::app::{App, now};
 use crate::conversation::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken, WholeAnswer};
@@ -50,8 +51,13 @@ pub(crate) trait Shape: Send + 'static {
         answer: WholeAnswer,
         logprobs: Option<Self::Logprobs>,
     ) -> Self::Whole;
-    /// Log probabilities of tokens; `after` is the number of output characters before them.
-    fn logprobs(&self, text: &TextCodec, sent: &[ScoredToken], after: usize) -> Self::Logprobs;
+    /// Log probabilities of the output's next tokens.
+    fn logprobs(
+        &self,
+        text: &TextCodec,
+        sent: &[ScoredToken],
+        offsets: &mut TextOffsets,
+    ) -> Self::Logprobs;
 }
 
 /// A complete answer.
@@ -270,10 +276,16 @@ impl Reply {
         &self,
         shape: &S,
         sent: &[ScoredToken],
-        after: usize,
+        offsets: Option<&mut TextOffsets>,
     ) -> Option<S::Logprobs> {
+        let text = self.app.engine.text()?;
+        Some(shape.logprobs(text, sent, offsets?))
+    }
+
+    /// Counts the offsets of an output's tokens, where these have log probabilities.
+    fn offsets(&self) -> Option<TextOffsets> {
         let text = self.app.engine.text().filter(|_| self.has_logprobs)?;
-        Some(shape.logprobs(text, sent, after))
+        Some(TextOffsets::of_output(text, 0))
     }
 }
 
@@ -327,7 +339,8 @@ async fn whole<S: Shape>(
         outputs = chosen.best(outputs);
     }
     let choices = (0..).zip(outputs).map(|(number, output)| {
-        let logprobs = reply.logprobs(&shape, &output.logprobs, 0);
+        let mut offsets = reply.offsets();
+        let logprobs = reply.logprobs(&shape, &output.logprobs, offsets.as_mut());
         let end = output.end;
         Choice::new(number, shape.whole(number, output, logprobs), end)
     });
@@ -338,12 +351,13 @@ async fn whole<S: Shape>(
 /// Streams each piece as it comes. When the client disconnects, the stream and its outputs are
 /// dropped. A client that reads slowly pauses them.
 fn streamed<S: Shape>(reply: Reply, shape: S, answers: Answers, include_usage: bool) -> Response {
+    let offsets = (0..answers.count()).map(|_| reply.offsets()).collect();
     let streaming = Streaming {
         reply,
         shape,
         include_usage,
         outputs_started: 0,
-        characters_sent: vec![0; answers.count()],
+        offsets,
         answers,
         stage: Stage::OpeningOutputs,
     };
@@ -360,8 +374,8 @@ struct Streaming<S> {
     shape: S,
     answers: Answers,
     include_usage: bool,
-    /// For each output, the characters whose tokens' log probabilities were sent.
-    characters_sent: Vec<usize>,
+    /// For each output, the offsets of the tokens whose log probabilities are sent next.
+    offsets: Vec<Option<TextOffsets>>,
     /// Outputs whose first part was sent, if they have one.
     outputs_started: usize,
     stage: Stage,
@@ -420,11 +434,8 @@ impl<S: Shape> Streaming<S> {
                 logprobs,
             } if logprobs.is_empty() => None,
             AnswerEvent::Piece { piece, logprobs } => {
-                let after = self.characters_sent[number];
-                if let AnswerPiece::Text(text) = &piece {
-                    self.characters_sent[number] += text.chars().count();
-                }
-                let logprobs = self.reply.logprobs(&self.shape, &logprobs, after);
+                let offsets = self.offsets[number].as_mut();
+                let logprobs = self.reply.logprobs(&self.shape, &logprobs, offsets);
                 Some(self.part(number, self.shape.part(piece, logprobs), None))
             }
             AnswerEvent::Prefilled(prefill) => {

@@ -6,6 +6,7 @@
 //! | `chat/` | `/v1/chat/completions` |
 //! | `text.rs` | `/v1/completions` |
 //! | `scored_text.rs` | its answers with log probabilities of the prompt |
+//! | `offsets.rs` | offsets of tokens in a text, for log probabilities |
 //! | `embeddings.rs` | `/v1/embeddings` |
 //! | `answer.rs` | answers, complete or as server-sent events |
 //! | `responses/` | `/v1/responses` |
@@ -13,6 +14,7 @@
 pub(crate) mod answer;
 pub(crate) mod chat;
 pub(crate) mod embeddings;
+mod offsets;
 pub(crate) mod parameters;
 pub(crate) mod responses;
 pub(crate) mod scored_text;

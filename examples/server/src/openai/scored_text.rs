@@ -18,8 +18,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer;
+use super::offsets::{self, TextOffsets};
 use super::parameters::Parameters;
-use super::text::{OUTPUT_TOKENS_MAX, Text, TextShape, text_logprobs};
+use super::text::{OUTPUT_TOKENS_MAX, ScoredAt, Text, TextShape, text_logprobs};
 use crate::app::App;
 use crate::conversation::AnswerEnd;
 use crate::error::ApiError;
@@ -195,19 +196,29 @@ impl ScoredPrompt<'_> {
         echo: &str,
         completion: &Completion,
     ) -> Text {
-        let generated = completion.tokens.iter().copied();
-        let generated = generated.zip(completion.logprobs.iter().map(Some));
         let top = scores.logprobs.unwrap_or(0);
-        let logprobs = text.map(|text| {
-            if scores.has_echoed_logprobs() {
-                text_logprobs(text, self.tokens().chain(generated), 0, top)
-            } else {
-                text_logprobs(text, generated, 0, top)
-            }
+        let is_echoed = scores.has_echoed_logprobs();
+        let logprobs = text.filter(|_| scores.logprobs.is_some()).map(|text| {
+            let mut offsets = TextOffsets::of_output(text, echo.chars().count());
+            let generated = completion.tokens.iter().zip(&completion.logprobs);
+            let generated = generated.map(|(token, logprobs)| ScoredAt {
+                token: *token,
+                offset: offsets.next(*token),
+                logprobs: Some(logprobs),
+            });
+            let echoed = self
+                .tokens()
+                .zip(offsets::of_prompt(text, self.tokens, echo));
+            let echoed = echoed.map(|((token, logprobs), offset)| ScoredAt {
+                token,
+                offset,
+                logprobs,
+            });
+            text_logprobs(text, echoed.filter(|_| is_echoed).chain(generated), top)
         });
         Text {
             text: format!("{echo}{}", completion.text),
-            logprobs: logprobs.filter(|_| scores.logprobs.is_some()),
+            logprobs,
             prompt_logprobs: scores.prompt_logprobs.map(|top| self.entries(text, top)),
         }
     }

@@ -16,6 +16,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::answer::{self, BestOf, Shape, Terms};
+use super::offsets::TextOffsets;
 use super::parameters::Parameters;
 use super::scored_text::{self, PromptLogprobs, PromptScores};
 use crate::app::App;
@@ -392,29 +393,41 @@ impl Shape for TextShape {
         Text::new(text, logprobs)
     }
 
-    fn logprobs(&self, text: &TextCodec, sent: &[ScoredToken], after: usize) -> TextLogprobs {
+    fn logprobs(
+        &self,
+        text: &TextCodec,
+        sent: &[ScoredToken],
+        offsets: &mut TextOffsets,
+    ) -> TextLogprobs {
         let sent = sent.iter();
-        let sent = sent.map(|(token, logprobs)| (*token, Some(logprobs)));
-        text_logprobs(text, sent, after, usize::MAX)
+        let sent = sent.map(|(token, logprobs)| ScoredAt {
+            token: *token,
+            offset: offsets.next(*token),
+            logprobs: Some(logprobs),
+        });
+        text_logprobs(text, sent, usize::MAX)
     }
 }
 
-/// Log probabilities of tokens, of which a prompt's may have none, and of at most `top` of the
-/// likeliest; `after` is the number of characters before them.
+/// A token, its offset in the text, and its log probability, which a prompt's may not have.
+pub(crate) struct ScoredAt<'a> {
+    pub(crate) token: TokenId,
+    pub(crate) offset: usize,
+    pub(crate) logprobs: Option<&'a TokenLogprobs>,
+}
+
+/// Log probabilities of tokens, and of at most `top` of the likeliest.
 pub(crate) fn text_logprobs<'a>(
     text: &TextCodec,
-    tokens: impl Iterator<Item = (TokenId, Option<&'a TokenLogprobs>)>,
-    after: usize,
+    tokens: impl Iterator<Item = ScoredAt<'a>>,
     top: usize,
 ) -> TextLogprobs {
     let spell = |token| spelled(text.tokenizer(), token).0;
     let mut all = TextLogprobs::default();
-    let mut at = after;
-    for (token, logprobs) in tokens {
-        let token = spell(token);
-        all.text_offset.push(at);
-        at += token.chars().count();
-        all.tokens.push(token);
+    for scored in tokens {
+        all.text_offset.push(scored.offset);
+        all.tokens.push(spell(scored.token));
+        let logprobs = scored.logprobs;
         let logprob = logprobs.map(|logprobs| f64::from(logprobs.logprob));
         all.token_logprobs.push(logprob);
         all.top_logprobs.push(logprobs.map(|logprobs| {

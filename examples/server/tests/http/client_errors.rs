@@ -109,7 +109,13 @@ async fn each_field_of_another_type_is_named() {
                 let mut body = base.clone();
                 body[field] = value;
                 let answer = server.post(route, &body).await;
-                check(&answer, field, validator.is_valid(&body), &body);
+                let is_allowed = validator.is_valid(&body);
+                if body[field].is_null() {
+                    // As good as no field, which another may have to stand in for.
+                    assert!(answer.status.as_u16() < 500, "{body}: {}", answer.body);
+                    continue;
+                }
+                check(&answer, field, is_allowed, &body);
             }
         }
     }
@@ -272,7 +278,7 @@ async fn prompt_that_is_too_long_has_the_error_that_agents_expect() {
     let server = Server::new().await;
     let context = server.app.engine().model().context_tokens_max;
     // By its tokens, and by its bytes.
-    for words in [context, context * 40] {
+    for words in [context, context * 11] {
         let text = "a ".repeat(words);
         let messages = json!([{"role": "user", "content": text}]);
         let openai = [
@@ -289,7 +295,8 @@ async fn prompt_that_is_too_long_has_the_error_that_agents_expect() {
             let message = error["message"].as_str().expect("text");
             assert!(message.contains("maximum context length is"), "{message}");
         }
-        for route in [MESSAGES, "/v1/messages/count_tokens"] {
+        let counted = (words > context).then_some("/v1/messages/count_tokens");
+        for route in [MESSAGES].into_iter().chain(counted) {
             let body = json!({"messages": messages, "max_tokens": 1});
             let answer = server.post(route, &body).await;
             let error = &answer.body["error"];

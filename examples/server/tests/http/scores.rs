@@ -332,3 +332,42 @@ async fn invalid_embeddings_are_rejected_by_field() {
         );
     }
 }
+
+/// The offsets of tokens in the text, where a token is a byte.
+#[tokio::test]
+async fn offsets_count_characters_that_take_several_tokens() {
+    let server = Server::new().await;
+    let body =
+        json!({"prompt": "Hi \u{1f60a} there", "echo": true, "logprobs": 1, "max_tokens": 0});
+    let answer = server.post(TEXT, &body).await.ok();
+    let offsets = &answer["choices"][0]["logprobs"]["text_offset"];
+    assert_eq!(*offsets, json!([0, 1, 2, 3, 3, 3, 3, 4, 5, 6, 7, 8, 9]));
+}
+
+#[tokio::test]
+async fn offsets_are_the_same_whole_and_streamed() {
+    let server = Server::new().await;
+    for seed in 0..4 {
+        let mut body = json!({"prompt": "a", "logprobs": 0, "max_tokens": 60, "ignore_eos": true,
+                              "seed": seed});
+        let whole = server.post(TEXT, &body).await.ok();
+        let choice = &whole["choices"][0];
+        let offsets = choice["logprobs"]["text_offset"]
+            .as_array()
+            .expect("a list");
+        assert_eq!(offsets.len(), 60);
+        let characters = choice["text"].as_str().expect("text").chars().count();
+        assert!(
+            offsets
+                .iter()
+                .all(|offset| offset.as_u64() <= Some(characters as u64))
+        );
+        body["stream"] = json!(true);
+        let parts = server.stream(TEXT, &body).await;
+        let parts = parts
+            .iter()
+            .map(|part| &part["choices"][0]["logprobs"]["text_offset"]);
+        let streamed = parts.filter_map(Value::as_array).flatten().cloned();
+        assert_eq!(&streamed.collect::<Vec<Value>>(), offsets, "{whole}");
+    }
+}

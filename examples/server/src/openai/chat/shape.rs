@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::conversation::{AnswerItem, AnswerPiece, ScoredToken, WholeAnswer};
 use crate::generate::spelled;
 use crate::openai::answer::Shape;
+use crate::openai::offsets::TextOffsets;
 
 pub(crate) struct ChatShape;
 
@@ -246,7 +247,12 @@ impl Shape for ChatShape {
         Answered { message, logprobs }
     }
 
-    fn logprobs(&self, text: &TextCodec, sent: &[ScoredToken], _: usize) -> ChatLogprobs {
+    fn logprobs(
+        &self,
+        text: &TextCodec,
+        sent: &[ScoredToken],
+        _: &mut TextOffsets,
+    ) -> ChatLogprobs {
         let spell = |token: TokenId, logprob: f32| {
             let (token, bytes) = spelled(text.tokenizer(), token);
             LikelyToken {
