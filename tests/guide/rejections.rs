@@ -7,7 +7,9 @@ use motet::text::TextError;
 fn status(error: &SubmitError) -> (u16, Option<Duration>) {
     match error {
         SubmitError::Text(TextError::Panicked { .. }) => (500, None),
-        SubmitError::Field { .. } | SubmitError::Text(_) => (400, None),
+        SubmitError::Field { .. } | SubmitError::PromptTooLong { .. } | SubmitError::Text(_) => {
+            (400, None)
+        }
         SubmitError::QueueFull { retry_after, .. } => (429, Some(*retry_after)),
         SubmitError::Draining | SubmitError::Broken { .. } => (503, None),
         _ => (422, None), // this model or this engine's memory cannot serve it
