@@ -40,7 +40,7 @@ pub(crate) struct Socket {
 /// The client's side of a socket.
 pub(crate) struct ClientSide(Arc<OwnedReadHalf>);
 
-/// What may still come after the server's side was closed.
+/// The bytes and the time that a client has left once the server's side is closed.
 struct Farewell {
     end: Pin<Box<Sleep>>,
     bytes_left: usize,

@@ -212,11 +212,11 @@ async fn unread_response_is_closed() {
     running.end().await;
 }
 
-/// What `wanted` finds in the next event in which it finds something.
-async fn next<T>(events: &mut Events, wanted: impl Fn(&EngineEvent) -> Option<T>) -> T {
+/// Reads events until `find` returns something.
+async fn next<T>(events: &mut Events, find: impl Fn(&EngineEvent) -> Option<T>) -> T {
     loop {
         let event = timeout(TIMEOUT, events.next()).await.expect("in time");
-        if let Some(found) = wanted(&event.expect("the engine is there")) {
+        if let Some(found) = find(&event.expect("the engine is there")) {
             return found;
         }
     }

@@ -13,7 +13,7 @@ use super::exchange::{self, Answer, Request};
 /// Three hundred clients are three hundred threads; none of them needs a large stack.
 const STACK_BYTES: usize = 256 << 10;
 
-/// What each token's log probabilities have in an answer.
+/// A field that an answer has once for each token with log probabilities.
 const TOKEN_LOGPROBS: &str = r#""top_logprobs":"#;
 
 /// One request of a hostile client.

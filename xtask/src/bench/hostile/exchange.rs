@@ -14,7 +14,7 @@ const PORTION_BYTES: usize = 256 << 10;
 /// First bytes of an answer that are kept: they hold its status.
 const HEAD_BYTES: usize = 64;
 
-/// What a client sends.
+/// A client's request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) method: &'a str,

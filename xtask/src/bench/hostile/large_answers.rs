@@ -19,7 +19,7 @@ const EMBEDDINGS: &str = "/v1/embeddings";
 /// Requests of one kind.
 pub(super) struct Kind {
     pub(super) name: &'static str,
-    /// Returns the requests, which are sent at once. What they name is stored meanwhile.
+    /// Stores the state that the requests name, and returns the requests, which are sent at once.
     pub(super) shots: fn(&Victim, &Sizes) -> Result<Vec<Shot>>,
 }
 
