@@ -14,6 +14,8 @@ use motet_server::fleet::kv_events::KvEvents;
 use motet_server::keys::Keys;
 use motet_server::start;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
 
@@ -152,4 +154,33 @@ async fn late_subscriber_can_replay_the_gap() {
         .await
         .expect("it ends")
         .expect("well");
+}
+
+/// A reader that introduces itself by hand, and announces a frame of 16 TiB.
+#[tokio::test]
+async fn reader_that_announces_too_much_is_disconnected() {
+    let arguments = Arguments::parse_from(ARGUMENTS.split_whitespace());
+    let events = KvEvents::bind(&arguments.fleet).await.expect("free ports");
+    let events = events.expect("they are asked for");
+    let replay = events.replay_address.clone().expect("it is asked for");
+    for (address, kind) in [(&events.address, "SUB"), (&replay, "DEALER")] {
+        let address = address.strip_prefix("tcp://").expect("it is TCP");
+        let mut reader = TcpStream::connect(address).await.expect("it listens");
+        let mut greeting = [0; 64];
+        (greeting[0], greeting[9], greeting[10]) = (0xFF, 0x7F, 3);
+        greeting[12..16].copy_from_slice(b"NULL");
+        let kind_bytes = (kind.len() as u32).to_be_bytes();
+        let ready = [
+            b"\x05READY\x0bSocket-Type",
+            &kind_bytes[..],
+            kind.as_bytes(),
+        ]
+        .concat();
+        let announced = [&[2][..], &(1_u64 << 44).to_be_bytes()].concat();
+        let sent = [&greeting[..], &[4, ready.len() as u8], &ready, &announced].concat();
+        reader.write_all(&sent).await.expect("it reads");
+        let mut rest = Vec::new();
+        let ended = timeout(TIMEOUT, reader.read_to_end(&mut rest)).await;
+        ended.expect("it is closed").ok();
+    }
 }

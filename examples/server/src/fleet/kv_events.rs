@@ -5,8 +5,8 @@
 //! events (see `wire.rs`). A reader sends the second socket the first number that it wants. It
 //! gets the number and the events of each batch, and at last the number of all ones.
 //!
-//! Several readers may ask at once, each with one question at a time. A socket buffers the data
-//! for a reader until it is read, so both addresses should be open to routers only.
+//! Several readers may ask at once, each with one question at a time. `gate.rs` limits readers; both
+//! addresses should still be open to routers only, as the events show the tokens of requests.
 //!
 //! No reader delays the server. A slow reader misses batches, which it sees by their numbers.
 //! If this server was slow, numbers are skipped too, and all cached blocks are published again.
@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqError, ZmqMessage};
 
+use super::gate::{self, Gate};
 use super::wire;
 use crate::app::App;
 use crate::arguments::FleetSettings;
@@ -39,6 +40,8 @@ const REPLAYS_MAX: usize = 16;
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a send to a full reader is retried.
 const ANSWER_RETRY: Duration = Duration::from_millis(10);
+/// Bytes of all subscriptions of one reader.
+const SUBSCRIPTION_BYTES_MAX: u64 = 64 << 10;
 /// The number that ends a replay.
 const REPLAY_END: [u8; 8] = [0xFF; 8];
 
@@ -55,6 +58,7 @@ pub struct KvEvents {
     pub address: String,
     /// The replay socket's address.
     pub replay_address: Option<String>,
+    gates: Vec<Gate>,
 }
 
 /// Batches kept for replay.
@@ -75,26 +79,28 @@ impl KvEvents {
             return Ok(None);
         };
         let mut publisher = PubSocket::new();
-        let address = publisher.bind(requested).await;
-        let address = address.with_context(|| format!("--kv-events {requested}"))?;
+        let gate = gate::open(requested, &mut publisher, SUBSCRIPTION_BYTES_MAX).await;
+        let gate = gate.with_context(|| format!("--kv-events {requested}"))?;
         let mut events = Self {
             publisher,
             topic: settings.kv_events_topic.clone().into(),
             block_tokens: settings.kv_events_block_size,
             next: 0,
             sent: None,
-            address: address.to_string(),
+            address: gate.address.clone(),
             replay_address: None,
+            gates: vec![gate],
         };
         if let Some(requested) = &settings.kv_events_replay {
             let mut questions = RouterSocket::new();
-            let address = questions.bind(requested).await;
-            let address = address.with_context(|| format!("--kv-events-replay {requested}"))?;
+            let gate = gate::open(requested, &mut questions, u64::MAX).await;
+            let gate = gate.with_context(|| format!("--kv-events-replay {requested}"))?;
             let sent = Arc::default();
             let (answers, questions) = questions.split();
             tokio::spawn(replay(questions, answers, Arc::clone(&sent)));
             events.sent = Some(sent);
-            events.replay_address = Some(address.to_string());
+            events.replay_address = Some(gate.address.clone());
+            events.gates.push(gate);
         }
         Ok(Some(events))
     }
