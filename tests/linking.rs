@@ -1,5 +1,7 @@
-//! The build rejects libraries that were prepared for another version.
+//! The build rejects a missing set-up, and libraries that were prepared for another version.
 
+#[path = "../crates/mlx-setup/build/check.rs"]
+mod check;
 #[path = "../crates/mlx/build/prepared.rs"]
 mod prepared;
 
@@ -110,4 +112,35 @@ fn mlx_sys_is_pinned_to_what_the_build_script_needs() {
     let manifest = include_str!("../crates/mlx/Cargo.toml");
     let pin = format!("mlx-sys = {{ version = \"={MLX_SYS}\"");
     assert!(manifest.contains(&pin), "no {pin:?} in Cargo.toml");
+}
+
+#[test]
+fn a_build_on_mlx_without_a_set_up_names_the_commands() {
+    let missing = |variables: &[(&str, &str)]| {
+        check::missing("0.3.0", |name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    };
+    let (on_mlx, linux) = (("CARGO_FEATURE_MLX", "1"), ("CARGO_CFG_TARGET_OS", "linux"));
+    for variables in [&[on_mlx, linux][..], &[on_mlx, linux, (check::COMMAND, "")]] {
+        let error = missing(variables).expect("there is no set-up");
+        for part in [
+            "motet 0.3.0",
+            "`cargo xtask serve --model MODEL`",
+            "`cargo xtask setup`",
+            "`cargo xtask setup --for FOLDER`",
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(!error.contains('\n'), "cargo shows one line");
+    }
+    // A build without MLX, a set-up, a system where mlx-sys builds MLX, and docs.rs.
+    let no_features = [linux];
+    let set_up = [on_mlx, linux, (check::COMMAND, COMMAND)];
+    let macos = [on_mlx, ("CARGO_CFG_TARGET_OS", "macos")];
+    let docs = [on_mlx, linux, ("DOCS_RS", "1")];
+    for variables in [&no_features[..], &set_up, &macos, &docs] {
+        assert_eq!(missing(variables), None, "{variables:?}");
+    }
 }
