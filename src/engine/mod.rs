@@ -8,6 +8,7 @@
 //! | `admission.rs` | a request becomes tokens that fit, or a typed error |
 //! | `tokenize_prompt.rs` | prompts become tokens |
 //! | `tokenize_text.rs` | so do texts and conversations; long ones on blocking threads |
+//! | `prepare_chat.rs` | conversations become tokens before they are submitted |
 //! | `blocking.rs` | threads for long work, shared fairly between users |
 //! | `sampling_setup.rs` | sampling settings |
 //! | `grammars.rs` | compilation of grammars |
@@ -41,6 +42,8 @@ mod health;
 mod injected;
 mod kv_events;
 mod multi_output;
+#[cfg(feature = "text")]
+mod prepare_chat;
 mod prompt_output;
 mod sampling_setup;
 mod sequence_setup;

@@ -22,6 +22,12 @@ pub(super) struct TokenizedPrompt {
     pub(super) tokens: Vec<TokenId>,
     /// Where next prompts of the conversation differ from this one, if requested.
     pub(super) restore_points: Vec<usize>,
+    /// The end of a conversation's text.
+    #[cfg_attr(
+        not(feature = "text"),
+        allow(dead_code, reason = "only text has an end")
+    )]
+    pub(super) end: String,
 }
 
 impl Engine {
@@ -36,6 +42,7 @@ impl Engine {
             Prompt::Tokens(tokens) => TokenizedPrompt {
                 tokens: tokens.clone(),
                 restore_points: Vec::new(),
+                end: String::new(),
             },
             Prompt::Text(_) => self.tokenize_text(request, "prompt.text", mode).await?,
             Prompt::Chat(_) => self.tokenize_text(request, "prompt.chat", mode).await?,

@@ -270,36 +270,44 @@ fn tokenize_prompt(
     mode: TokenizeMode,
     text_limits: TextLimits,
 ) -> Result<TokenizedPrompt, TextError> {
-    let is_prompt = matches!(mode, TokenizeMode::Prompt { .. });
-    let mut restore_points = Vec::new();
-    let tokens = match prompt {
-        Prompt::Tokens(tokens) => tokens.clone(),
-        Prompt::Text(text_part) => {
+    let of_tokens = |tokens| TokenizedPrompt {
+        tokens,
+        restore_points: Vec::new(),
+        end: String::new(),
+    };
+    match (prompt, mode) {
+        (Prompt::Tokens(tokens), _) => Ok(of_tokens(tokens.clone())),
+        (Prompt::Text(text_part), mode) => {
             text.tokenizer()
                 .check_count(text_part, text_limits.tokens_max)?;
-            if is_prompt {
-                text.encode_prompt(text_part)?
-            } else {
-                text.encode_continuation(text_part)?
-            }
+            let tokens = match mode {
+                TokenizeMode::Prompt { .. } => text.encode_prompt(text_part)?,
+                TokenizeMode::Continuation => text.encode_continuation(text_part)?,
+            };
+            Ok(of_tokens(tokens))
         }
-        Prompt::Chat(chat) => match mode {
+        (
+            Prompt::Chat(chat),
             TokenizeMode::Prompt {
-                with_restore_points: true,
-            } => {
-                let encoded = text.encode_chat_prompt(chat, text_limits)?;
-                restore_points = encoded.restore_points;
-                encoded.tokens
-            }
-            TokenizeMode::Prompt { .. } | TokenizeMode::Continuation => {
-                text.encode_rendered(chat, is_prompt, text_limits)?
-            }
-        },
-    };
-    Ok(TokenizedPrompt {
-        tokens,
-        restore_points,
-    })
+                with_restore_points,
+            },
+        ) => {
+            let encoded = if with_restore_points {
+                text.encode_chat_prompt(chat, text_limits)?
+            } else {
+                text.encode_chat_within(chat, text_limits)?
+            };
+            Ok(TokenizedPrompt {
+                tokens: encoded.tokens,
+                restore_points: encoded.restore_points,
+                end: encoded.end,
+            })
+        }
+        (Prompt::Chat(chat), TokenizeMode::Continuation) => {
+            let tokens = text.encode_rendered(chat, false, text_limits)?;
+            Ok(of_tokens(tokens))
+        }
+    }
 }
 
 /// Returns the approximate bytes of a prompt's text.
@@ -308,12 +316,16 @@ fn prompt_bytes(prompt: &Prompt) -> usize {
         Prompt::Tokens(_) => 0,
         Prompt::Text(text) => text.len(),
         Prompt::Chat(chat) => {
+            let members = |members: &BTreeMap<String, Value>| {
+                let members = members.iter();
+                let bytes = members.map(|(name, value)| name.len() + json_memory_bytes(value));
+                bytes.sum::<usize>()
+            };
             let messages = chat.messages.iter().map(|message| {
-                let more = message.more.values().map(json_memory_bytes).sum::<usize>();
-                MESSAGE_BYTES + message.role.len() + message.content.len() + more
+                let text = message.role.len() + message.content.len();
+                MESSAGE_BYTES + text + members(&message.more)
             });
-            let variables = chat.variables.values().map(json_memory_bytes);
-            messages.chain(variables).sum()
+            messages.sum::<usize>() + members(&chat.variables)
         }
     }
 }
@@ -366,6 +378,23 @@ fn json_memory_bytes(value: &Value) -> usize {
 mod tests {
     use super::*;
     use motet_model::oracle::{Oracle, OracleConfig};
+
+    #[test]
+    fn conversation_is_long_by_all_that_its_template_may_read() {
+        let long = "x".repeat(INLINE_BYTES_MAX);
+        let short = || Chat::from([motet_text::Message::user("a")]);
+        let is_long = |chat: Chat| prompt_bytes(&Prompt::Chat(chat)) > INLINE_BYTES_MAX;
+        assert!(!is_long(short()));
+        assert!(is_long(short().variable("x", long.clone().into())));
+        assert!(is_long(short().variable(&*long, Value::Null)));
+        let mut named = short();
+        named.messages[0].more.insert(long.clone(), Value::Null);
+        assert!(is_long(named));
+        let mut many = short();
+        let variables = (0..1_000).map(|number| (number.to_string(), Value::Null));
+        many.variables.extend(variables);
+        assert!(is_long(many));
+    }
 
     #[tokio::test]
     async fn error_names_the_part_that_panicked() {

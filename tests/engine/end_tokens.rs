@@ -199,6 +199,7 @@ async fn tokens_without_a_text_are_neither_sampled_nor_listed_nor_accepted() {
             open: vec![open],
             close: vec![close],
             is_open: false,
+            opens_once: false,
             tokens_max: 4,
         };
         let plain = || Request::tokens([1]);

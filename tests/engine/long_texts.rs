@@ -331,3 +331,43 @@ fn print_cost_of_a_long_word() {
         }
     }
 }
+
+/// A conversation that is prepared has the tokens that it has when it is submitted.
+#[tokio::test]
+async fn prepared_conversation_is_the_same_prompt() {
+    let source = "{% for m in messages %}{{ m.content }}|{% endfor %}\
+                  {% if add_generation_prompt %}A:<think>{% endif %}";
+    let template = ChatTemplate::new(source, []).expect("it compiles");
+    let codec = TextCodec::new(bytes().tokenizer().clone(), Some(template));
+    let engine = engine(codec, small()).await;
+    // One is rendered inline, the other on the threads of long texts.
+    for text in ["a".to_owned(), "long ".repeat(1_000)] {
+        let chat = Chat::from([Message::user(&*text)]);
+        let counted = engine
+            .tokenize(Prompt::Chat(chat.clone()), true, None)
+            .await;
+        let mut request = Request::chat(chat);
+        let end = engine.prepare_chat(&mut request).await.expect("it fits");
+        assert!(end.ends_with("|A:<think>"), "{end}");
+        assert_eq!(request.prompt, Prompt::Tokens(counted.expect("it fits")));
+        assert_eq!(
+            engine.prepare_chat(&mut request).await.ok(),
+            Some(String::new())
+        );
+    }
+    let begun = [Message::user("a"), Message::assistant("b </think>")];
+    let mut request = Request::chat(Chat::from(begun).continue_last());
+    let end = engine.prepare_chat(&mut request).await.expect("it fits");
+    assert_eq!(end, "b </think>");
+    let long = Chat::from([Message::user("a".repeat(CONTEXT))]);
+    let rejected = engine.prepare_chat(&mut Request::chat(long)).await;
+    assert!(
+        rejected.is_ok(),
+        "its length is checked when it is submitted"
+    );
+    engine.drain().await;
+    let drained = engine
+        .prepare_chat(&mut Request::chat([Message::user("a")]))
+        .await;
+    assert!(matches!(drained, Err(SubmitError::Draining)), "{drained:?}");
+}

@@ -3,6 +3,7 @@
 //! The conversations and the expected texts are in `tests/data/templates/expected.json`, which
 //! the script beside it writes.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use motet::text::{Chat, ChatTemplate, Message, TextCodec, TextError, TextLimits};
@@ -113,6 +114,45 @@ fn templates_of_families_write_what_transformers_does() {
     }
     assert_eq!(names.len(), FAMILIES, "{names:?}");
     assert!(wrong.is_empty(), "{}\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// A prompt that goes on with the last message is the conversation up to the end of that message's
+/// text, in every family.
+#[test]
+fn templates_of_families_go_on_with_the_last_text() {
+    let expected = expected();
+    let rendered = expected["rendered"].as_array().expect("a list");
+    let names: BTreeSet<&str> = rendered
+        .iter()
+        .map(|entry| entry["template"].as_str().expect("a name"))
+        .collect();
+    assert_eq!(names.len(), FAMILIES);
+    for name in names {
+        let template = template(name, &expected["special"]);
+        // Words that occur before, private-use characters, and white space at the end.
+        for text in [
+            "It is noon.",
+            "What time",
+            "\u{e000}\u{f0000}",
+            "It is  ",
+            "Line\n",
+            "a<|im_",
+        ] {
+            let chat = Chat::from([Message::user("What time is it?"), Message::assistant(text)]);
+            let whole = template.render(&chat, false).expect(name);
+            let begun = template
+                .render(&chat.clone().continue_last(), true)
+                .expect(name);
+            assert!(whole.starts_with(&begun), "{name}: {begun:?} in {whole:?}");
+            let ends = begun.ends_with(text) || begun.ends_with(text.trim_end());
+            assert!(ends, "{name}: {begun:?} for {text:?}");
+            let rest = &whole[begun.len()..];
+            assert!(!rest.contains(text.trim_end()), "{name}: {rest:?}");
+        }
+        let empty = Chat::from([Message::user("What time is it?"), Message::assistant("")]);
+        let begun = template.render(&empty.continue_last(), true).expect(name);
+        assert!(begun.contains("What time is it?"), "{name}: {begun:?}");
+    }
 }
 
 /// Offsets as texts: the parts of a prompt between its restore points.

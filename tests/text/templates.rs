@@ -109,6 +109,32 @@ fn templates_read_tools_calls_and_variables() {
 }
 
 #[test]
+fn text_that_is_not_written_as_it_is_cannot_go_on() {
+    for source in [
+        "{% for m in messages %}{{ m.role }}{% endfor %}",
+        "{{ messages[0].content }}",
+        "{{ messages[1].content | length }}",
+    ] {
+        let template = ChatTemplate::new(source, []).expect("it compiles");
+        let chat = Chat::from([Message::user("a"), Message::assistant("b")]).continue_last();
+        let error = template.render(&chat, true).expect_err(source);
+        assert!(
+            matches!(error, TextError::Template { .. }),
+            "{source}: {error}"
+        );
+    }
+    // A template that trims takes white space away, but not that before the text.
+    let source = "{% for m in messages %}<{{ m.role }}>\n{{ m.content | trim }}</s>{% endfor %}";
+    let template = ChatTemplate::new(source, []).expect("it compiles");
+    let begun = |text: &str| {
+        let chat = Chat::from([Message::user("a"), Message::assistant(text)]).continue_last();
+        template.render(&chat, true).expect("it goes on")
+    };
+    assert_eq!(begun("b \n"), "<user>\na</s><assistant>\nb");
+    assert_eq!(begun(""), "<user>\na</s><assistant>\n");
+}
+
+#[test]
 fn the_parts_are_shared_between_threads() {
     fn check<T: Clone + Send + Sync + 'static>() {}
     check::<TextCodec>();

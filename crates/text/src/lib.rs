@@ -37,6 +37,7 @@
 
 mod answer;
 mod byte_level;
+mod chat_prompt;
 mod codec;
 mod detokenizer;
 mod error;
@@ -61,13 +62,13 @@ pub use answer::{
     AnswerFormat, AnswerParser, AnswerPart, ReasoningMarks, ReasoningStart, Tool, ToolChoice,
     ToolError, ToolPart, Tools,
 };
+pub use chat_prompt::ChatPrompt;
 pub use codec::TextCodec;
 pub use codec::TextLimits;
 pub use detokenizer::{Detokenizer, SpecialTokens};
 pub use error::TextError;
 pub use gguf::GgufVocabulary;
 pub use output::{ReleasedText, TextOutput};
-pub use restore_points::ChatPrompt;
 pub use stop::{Released, StopMatcher, StopStrings};
 pub use template::{Chat, ChatTemplate, Message};
 pub use tokenizer::Tokenizer;

@@ -8,26 +8,15 @@
 //! resumes only where state was kept, so the offsets are computed beforehand, by rendering the
 //! conversation as it will stand in its next prompts.
 
-use motet_core::TokenId;
 use motet_core::cache::trie::common_prefix;
 
+use super::chat_prompt::{ChatPrompt, common_bytes};
 use super::codec::TextLimits;
 use super::{Chat, Message, TextCodec, TextError};
 
 /// The text of a message that is not written yet. It lies after every offset that is returned, so
 /// its words do not matter.
 const UNKNOWN: &str = "-";
-
-/// A conversation's prompt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChatPrompt {
-    /// The tokens, up to where the assistant's turn begins.
-    pub tokens: Vec<TokenId>,
-    /// Offsets in the tokens, ascending, at most two: later prompts of the conversation agree up
-    /// to one of them. The last is where the generation prompt begins. One before it is where
-    /// the prompt after the user's next message differs, if that is earlier.
-    pub restore_points: Vec<usize>,
-}
 
 impl TextCodec {
     /// The tokens of a conversation up to the assistant's turn, and the offsets from which its
@@ -48,8 +37,13 @@ impl TextCodec {
     ) -> Result<ChatPrompt, TextError> {
         let prompt = self.render(chat, true, limits)?;
         let tokens = self.encode_text(chat, &prompt)?;
+        let end = self.prompt_end(chat, &prompt, limits);
         let mut restore_points = Vec::new();
-        if let Ok(so_far) = self.render(chat, false, limits) {
+        let ended = chat.continues_last.then(|| Chat {
+            continues_last: false,
+            ..chat.clone()
+        });
+        if let Ok(so_far) = self.render(ended.as_ref().unwrap_or(chat), false, limits) {
             let before_answer = common_prefix(&tokens, &self.encode_text(chat, &so_far)?);
             let text = common_bytes(&prompt.text, &so_far.text);
             let rewritten = next_turn(chat).and_then(|next| {
@@ -68,6 +62,7 @@ impl TextCodec {
         Ok(ChatPrompt {
             tokens,
             restore_points,
+            end,
         })
     }
 }
@@ -77,6 +72,7 @@ impl TextCodec {
 fn next_turn(chat: &Chat) -> Option<Chat> {
     let last = chat.messages.last()?;
     let mut next = chat.clone();
+    next.continues_last = false;
     match &*last.role {
         "assistant" => {}
         "user" | "tool" => next.messages.push(Message::assistant(UNKNOWN)),
@@ -84,10 +80,4 @@ fn next_turn(chat: &Chat) -> Option<Chat> {
     }
     next.messages.push(Message::user(UNKNOWN));
     Some(next)
-}
-
-/// Bytes that two texts begin with alike.
-fn common_bytes(one: &str, other: &str) -> usize {
-    let pairs = one.bytes().zip(other.bytes());
-    pairs.take_while(|(one, other)| one == other).count()
 }

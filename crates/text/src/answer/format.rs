@@ -244,6 +244,20 @@ impl AnswerFormat {
         }
     }
 
+    /// The end of a prompt that goes on with an answer, as [`parser`](Self::parser) and
+    /// [`reasoning_start`](Self::reasoning_start) read it. `begun` is the assistant's turn so far.
+    #[must_use]
+    pub fn continued_end(&self, begun: &str) -> String {
+        let Some(marks) = self.reasoning_marks().filter(|_| !self.is_harmony()) else {
+            return begun.to_owned();
+        };
+        let (open, close) = (begun.rfind(&marks.open), begun.rfind(&marks.close));
+        let is_open = open.is_some_and(|open| close.is_none_or(|close| close < open));
+        // Behind text that is no reasoning, none begins.
+        let mark = if is_open { &marks.open } else { &marks.close };
+        mark.clone()
+    }
+
     /// Whether the parser needs special tokens in the answer's text: set
     /// `Request::special_tokens_in_text` for it.
     #[must_use]

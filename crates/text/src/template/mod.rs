@@ -10,6 +10,7 @@
 //! recurse 200 levels deep, and write [`OUTPUT_BYTES_MAX`] bytes: a template that never ends, or
 //! that is written to exhaust memory or the stack, is stopped with an error.
 
+mod continued;
 mod functions;
 mod jinja;
 mod sources;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::{GgufVocabulary, TextError};
+use continued::TextEnd;
 pub(crate) use jinja::Written;
 use jinja::{Template, Variables};
 use sources::Sources;
@@ -50,6 +52,13 @@ pub struct Chat {
     /// default they are text, and only the template ends a turn and begins one. Set it if the
     /// whole conversation is the application's own.
     pub with_special_tokens: bool,
+    /// Whether the answer goes on with the text of the last message, which is then the
+    /// assistant's: the prompt ends with it, before the marks that end a turn. White space at its
+    /// end stays where the template keeps it. `transformers` and vLLM call it
+    /// `continue_final_message`.
+    #[doc(alias = "continue_final_message")]
+    #[doc(alias = "prefill")]
+    pub continues_last: bool,
 }
 
 impl Chat {
@@ -57,6 +66,14 @@ impl Chat {
     #[must_use]
     pub fn variable(mut self, name: impl Into<String>, value: Json) -> Self {
         self.variables.insert(name.into(), value);
+        self
+    }
+
+    /// Lets the answer go on with the text of the last message; see
+    /// [`continues_last`](Chat::continues_last).
+    #[must_use]
+    pub fn continue_last(mut self) -> Self {
+        self.continues_last = true;
         self
     }
 
@@ -75,6 +92,7 @@ impl From<Vec<Message>> for Chat {
             messages,
             variables: BTreeMap::new(),
             with_special_tokens: false,
+            continues_last: false,
         }
     }
 }
@@ -202,12 +220,13 @@ impl ChatTemplate {
     }
 
     /// Renders a conversation. With `add_generation_prompt` it ends where the assistant's turn
-    /// begins.
+    /// begins; one whose [last message goes on](Chat::continues_last) ends with its text in any
+    /// case.
     ///
     /// # Errors
     ///
-    /// [`TextError::Template`] when the template rejects the messages, with its own words, or
-    /// exceeds its bounds.
+    /// [`TextError::Template`] when the template rejects the messages, with its own words, exceeds
+    /// its bounds, or does not write the text that is to go on.
     pub fn render(&self, chat: &Chat, add_generation_prompt: bool) -> Result<String, TextError> {
         let written = self.render_within(chat, add_generation_prompt, OUTPUT_BYTES_MAX)?;
         Ok(written.text)
@@ -238,6 +257,21 @@ impl ChatTemplate {
     ///
     /// [`TextError::TooLong`] beyond that, and as [`render`](Self::render).
     pub(super) fn render_within(
+        &self,
+        chat: &Chat,
+        add_generation_prompt: bool,
+        bytes_max: usize,
+    ) -> Result<Written, TextError> {
+        if !chat.continues_last {
+            return self.render_whole(chat, add_generation_prompt, bytes_max);
+        }
+        let end = TextEnd::choose(chat, self.source())?;
+        let mut written = self.render_whole(&end.behind_last(chat), false, bytes_max)?;
+        end.cut(&mut written, chat)?;
+        Ok(written)
+    }
+
+    fn render_whole(
         &self,
         chat: &Chat,
         add_generation_prompt: bool,

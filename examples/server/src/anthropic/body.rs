@@ -20,7 +20,7 @@ use crate::body::lists::List;
 use crate::class::Class;
 use crate::conversation::{
     CallableTools, ConversationRequest, Effort, History, Reasoning, Tenancy, chat_of,
-    check_schema_bytes,
+    check_schema_bytes, continue_last,
 };
 use crate::error::ApiError;
 use crate::keys::Caller;
@@ -58,6 +58,7 @@ fields! {
     pub(crate) struct Turn {
         /// Another is answered with 404
         model: Option<String>,
+        /// The answer goes on with the text of a last message that is the assistant's
         #[schemars(required, length(min = 1))]
         messages: Option<Vec<InputMessage>>,
         system: Option<System>,
@@ -179,11 +180,15 @@ impl Turn {
         if let Some(system) = self.system {
             all.extend(system.message()?);
         }
-        check_last(&messages)?;
+        // The beginning of an answer, which the model goes on with.
+        let is_begun = messages.last().is_some_and(InputMessage::is_assistant);
         for (index, message) in (0..).zip(messages) {
             message.append(index, &mut history, &mut all)?;
         }
-        let chat = chat_of(app, all, self.chat_template_kwargs);
+        let mut chat = chat_of(app, all, self.chat_template_kwargs);
+        if is_begun {
+            continue_last(&mut chat, NAMES.messages)?;
+        }
         let tools = (0..).zip(self.tools.into_iter().flatten());
         let tools = tools.map(|(index, tool)| tool.callable(index));
         let tools = tools.collect::<Result<Vec<_>, _>>()?;
@@ -244,16 +249,6 @@ fn reasoning(
         },
         tokens_max: thinking.budget_tokens,
     })
-}
-
-/// Rejects an answer's beginning: the model would not continue it.
-fn check_last(messages: &[InputMessage]) -> Result<(), ApiError> {
-    if !messages.last().is_some_and(InputMessage::is_assistant) {
-        return Ok(());
-    }
-    let message = "`messages` ends with a message of the assistant, which this server does not \
-                   continue; expected one of the user";
-    Err(ApiError::unprocessable("messages", message))
 }
 
 fn check_name(field: &str, text: Option<&str>) -> Result<(), ApiError> {

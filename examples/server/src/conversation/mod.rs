@@ -20,7 +20,6 @@
 //! | `tenancy.rs` | [`Tenancy`]: user, cache and class of a request |
 //! | `names.rs` | [`FieldNames`]: a face's names of fields, for errors |
 //! | `tools_as_text.rs` | tools for templates that know none |
-//! | `prompt_end.rs` | the text that a prompt ends with |
 //! | `answers.rs` | [`Answers`] and [`AnswerEvent`] |
 //! | `whole.rs` | [`WholeAnswer`]: an answer's events, collected |
 //! | `usage.rs` | counts that faces derive from a request's usage |
@@ -30,7 +29,6 @@ mod answers;
 mod fixtures;
 mod history;
 mod names;
-mod prompt_end;
 mod reasoning;
 mod request;
 mod tenancy;
@@ -43,7 +41,7 @@ pub(crate) use answers::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredTok
 pub(crate) use history::{History, call_for_template, set_reasoning};
 pub(crate) use names::FieldNames;
 pub(crate) use reasoning::{Effort, Reasoning};
-pub(crate) use request::{ConversationRequest, chat_of, check_schema_bytes};
+pub(crate) use request::{ConversationRequest, chat_of, check_schema_bytes, continue_last};
 pub(crate) use tenancy::Tenancy;
 pub(crate) use tools::{CallableTool, CallableTools};
 pub(crate) use usage::written_tokens;

@@ -7,7 +7,6 @@ use motet::grammar::GrammarSource;
 use motet::request::{Prompt, ReasoningBudget};
 use motet::text::{AnswerFormat, Chat, Message, ReasoningStart, TextCodec};
 
-use super::prompt_end::prompt_end;
 use super::tools_as_text;
 use super::{Answers, CallableTools, FieldNames, Reasoning};
 use crate::app::App;
@@ -58,6 +57,29 @@ pub(crate) fn chat_of(
     chat
 }
 
+/// Lets the answer go on with the text of the last message.
+///
+/// # Errors
+///
+/// A last message that is not the assistant's, or that has calls, is an error, which names `field`.
+pub(crate) fn continue_last(chat: &mut Chat, field: &str) -> Result<(), ApiError> {
+    let last = chat.messages.last();
+    let found = match last {
+        Some(last) if last.role != "assistant" => format!("of the role {:?}", last.role),
+        Some(last) if last.more.contains_key("tool_calls") => "with calls".to_owned(),
+        Some(_) => {
+            chat.continues_last = true;
+            return Ok(());
+        }
+        None => "missing".to_owned(),
+    };
+    let message = format!(
+        "`{field}`: the message that the answer goes on with is {found}; expected one of the \
+         assistant without calls"
+    );
+    Err(ApiError::field(field, message))
+}
+
 /// Checks the length of a schema that an answer's text must follow.
 ///
 /// # Errors
@@ -101,7 +123,7 @@ impl ConversationRequest {
         self.check_logprobs()?;
         let format = app.format.as_ref();
         self.complete_chat(format)?;
-        let reading = self.reading(app);
+        let reading = self.prepare(app).await?;
         let grammar_field = self.set_grammar(format, reading.as_ref())?;
         if let (Some(format), Some(reading), Some(text)) = (format, &reading, app.engine.text()) {
             self.request.special_tokens_in_text = format.shows_special_tokens();
@@ -109,13 +131,11 @@ impl ConversationRequest {
             self.request.reasoning = budget(text, format, reading.start, tokens_max);
         }
         let Self {
-            chat,
             tools,
-            mut request,
+            request,
             names,
             ..
         } = self;
-        request.prompt = Prompt::Chat(chat);
         let is_parallel = tools.as_ref().is_none_or(|tools| tools.is_parallel);
         let tools = tools.as_ref().map(|tools| &tools.tools);
         let streams = OutputStreams::submit(&app.engine, vec![request], caller, log).await;
@@ -156,17 +176,30 @@ impl ConversationRequest {
         Ok(())
     }
 
+    /// Turns the conversation into the request's prompt, once, and returns how the outputs are
+    /// read.
+    async fn prepare(&mut self, app: &App) -> Result<Option<Reading>, ApiError> {
+        let continues_last = self.chat.continues_last;
+        self.request.prompt = Prompt::Chat(std::mem::take(&mut self.chat));
+        let end = app.engine.prepare_chat(&mut self.request).await;
+        let end = end.map_err(|error| {
+            let tools = self.tools.as_ref().map(|tools| &tools.tools);
+            self.names.submit_error(error, self.names.tools, tools)
+        })?;
+        let format = app.format.as_ref().filter(|_| continues_last);
+        let end = format.map_or(end.clone(), |format| format.continued_end(&end));
+        Ok(self.reading(app, end))
+    }
+
     /// How the outputs are read; `None` if all of an output is its text. That is so where the text
     /// is held to a form from its first token on.
-    fn reading(&self, app: &App) -> Option<Reading> {
+    fn reading(&self, app: &App, prompt_end: String) -> Option<Reading> {
         let format = app.format.as_ref()?;
-        let template = app.engine.text()?.template()?;
         let is_text = match &self.tools {
             Some(_) => false,
             None => self.output_format.is_some() || format.reasoning_marks().is_none(),
         };
         (!is_text).then(|| {
-            let prompt_end = prompt_end(template, &self.chat);
             let start = self.reasoning_start(format.reasoning_start(&prompt_end));
             Reading { prompt_end, start }
         })

@@ -8,6 +8,7 @@ mod access;
 mod api;
 mod call_ends;
 mod client_errors;
+mod continued;
 mod description;
 mod forced_calls;
 mod messages;

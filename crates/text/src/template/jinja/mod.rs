@@ -58,6 +58,24 @@ pub(crate) struct Written {
     pub(crate) callers: Vec<Range<usize>>,
 }
 
+impl Written {
+    /// Removes all from this offset on.
+    pub(crate) fn truncate(&mut self, at: usize) {
+        self.text.truncate(at);
+        let end = self.text.len();
+        self.callers.retain(|bytes| bytes.start < end);
+        if let Some(last) = self.callers.last_mut() {
+            last.end = last.end.min(end);
+        }
+    }
+
+    /// The last bytes of the text.
+    pub(crate) fn end(&self, bytes: usize) -> &str {
+        let from = self.text.len().saturating_sub(bytes);
+        &self.text[self.text.floor_char_boundary(from)..]
+    }
+}
+
 /// The variables that a template may read.
 pub(super) struct Variables<'a> {
     pub(super) chat: &'a Chat,

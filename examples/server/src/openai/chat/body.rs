@@ -12,6 +12,7 @@ use crate::body::fields::fields;
 use crate::body::json::Json;
 use crate::conversation::{
     CallableTools, ConversationRequest, Effort, FieldNames, History, Reasoning, chat_of,
+    continue_last,
 };
 use crate::error::ApiError;
 
@@ -26,14 +27,35 @@ fields! {
         tool_choice: Option<ChatToolChoice>,
         /// How much the model reasons, as far as its chat template can say so. `none` turns the reasoning off where the template can
         reasoning_effort: Option<Effort>,
+        /// Go on with the text of the last message, the assistant's. The name is vLLM's
+        continue_final_message: Option<bool>,
         /// Variables of the chat template, such as `enable_thinking`
         chat_template_kwargs: Option<BTreeMap<String, Json>>,
     }
 }
 
 const NAMES: &FieldNames = &FieldNames::CHAT;
+/// The field that lets an answer go on with the last message.
+const CONTINUE: &str = "continue_final_message";
 
 impl Conversation {
+    /// Checks a client's wish for or against the beginning of an assistant's turn. A prompt that
+    /// goes on with the last message has none, and every other prompt of an answer has one.
+    pub(super) fn check_generation_prompt(&self, is_added: Option<bool>) -> Result<(), ApiError> {
+        let field = "add_generation_prompt";
+        match (is_added, self.continue_final_message == Some(true)) {
+            (Some(true), true) => {
+                let message = format!("`{field}` is true; expected false beside `{CONTINUE}`");
+                Err(ApiError::field(field, message))
+            }
+            (Some(false), false) => {
+                let message = format!("`{field}` is false; expected it beside `{CONTINUE}` only");
+                Err(ApiError::unprocessable(field, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The conversation in the template's form.
     pub(crate) fn chat(self, app: &App) -> Result<Chat, ApiError> {
         self.request(app, Request::default(), true)?.into_chat(app)
@@ -56,7 +78,10 @@ impl Conversation {
         let messages =
             messages.map(|(number, chat_message)| chat_message.message(number, &mut history));
         let messages = messages.collect::<Result<Vec<_>, _>>()?;
-        let chat = chat_of(app, messages, self.chat_template_kwargs);
+        let mut chat = chat_of(app, messages, self.chat_template_kwargs);
+        if self.continue_final_message == Some(true) {
+            continue_last(&mut chat, CONTINUE)?;
+        }
         let tools = (0..).zip(self.tools.into_iter().flatten());
         let tools = tools.map(|(index, tool)| tool.callable(index));
         let tools = tools.collect::<Result<Vec<_>, _>>()?;

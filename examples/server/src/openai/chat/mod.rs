@@ -42,6 +42,8 @@ fields! {
         parallel_tool_calls: Option<bool>,
         /// Most tokens of reasoning; then the reasoning is ended. The name is vLLM's
         thinking_token_budget: Option<usize>,
+        /// False only beside `continue_final_message`
+        add_generation_prompt: Option<bool>,
     }
 }
 
@@ -67,6 +69,7 @@ pub(crate) async fn complete(
     };
     // The body's memory is freed before the answer is generated.
     drop(parameters);
+    conversation.check_generation_prompt(options.add_generation_prompt)?;
     let is_parallel = options.parallel_tool_calls.unwrap_or(true);
     let mut request = conversation.request(&app, request, is_parallel)?;
     request.reasoning.tokens_max = options.thinking_token_budget;

@@ -25,7 +25,7 @@ use super::writer::OutputWriter;
 use crate::app::App;
 use crate::body::Body;
 use crate::conversation::{
-    AnswerEnd, AnswerEvent, Answers, ConversationRequest, ScoredToken, chat_of,
+    AnswerEnd, AnswerEvent, Answers, ConversationRequest, ScoredToken, chat_of, continue_last,
 };
 use crate::error::ApiError;
 use crate::keys::Caller;
@@ -74,7 +74,10 @@ pub(crate) async fn create(
         previous.as_deref(),
         &input,
     )?;
-    let chat = chat_of(&app, messages, prepared.variables);
+    let mut chat = chat_of(&app, messages, prepared.variables);
+    if prepared.continues_last {
+        continue_last(&mut chat, "continue_final_message")?;
+    }
     let has_logprobs = prepared.request.logprobs.is_some();
     // A response that is not kept needs neither while it is answered.
     let is_kept = prepared.echo.store;

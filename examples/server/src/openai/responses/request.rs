@@ -110,6 +110,8 @@ fields! {
         priority: Option<Class>,
         /// Most tokens of reasoning
         thinking_token_budget: Option<usize>,
+        /// Go on with the text of the last item, a message of the assistant. The name is vLLM's
+        continue_final_message: Option<bool>,
         /// Variables of the chat template, such as `enable_thinking`
         chat_template_kwargs: Option<BTreeMap<String, Json>>,
     }
@@ -123,6 +125,8 @@ pub(crate) type CreateRequest = (ConversationFields, AnswerFields);
 pub(super) struct Prepared {
     pub(super) input: Input,
     pub(super) is_streamed: bool,
+    /// Whether the answer goes on with the last message.
+    pub(super) continues_last: bool,
     pub(super) tools: Option<CallableTools>,
     pub(super) reasoning: Reasoning,
     /// Whether reasoning has a summary.
@@ -161,6 +165,7 @@ pub(super) fn prepare(
     Ok(Prepared {
         input: conversation.input.ok_or_else(|| missing("input"))?,
         is_streamed: answer.stream == Some(true),
+        continues_last: answer.continue_final_message == Some(true),
         tools: CallableTools::new(callable, choice, is_parallel, NAMES)?,
         reasoning: Reasoning {
             effort: reasoning.effort,
