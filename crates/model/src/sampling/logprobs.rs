@@ -56,5 +56,7 @@ fn likeliest(logits: &[f32], maxima: &[f32], count: usize) -> Vec<(TokenId, f32)
     let descending = |a: f32, b: f32| b.partial_cmp(&a).expect("NaN was left out");
     top.sort_unstable_by(|a, b| descending(a.1, b.1).then(a.0.cmp(&b.0)));
     top.truncate(count);
+    // Callers keep the list, and there may be many more candidates.
+    top.shrink_to_fit();
     top
 }

@@ -184,6 +184,8 @@ proptest! {
         }
         prop_assert!(row.len() > 50 || (sum - 1.0).abs() < 1e-4, "{}", sum);
         let found = logprobs_of(&row, 0, top).expect("of the row").top;
+        // They are kept, so that they take no more memory than they need.
+        prop_assert_eq!(found.capacity(), found.len());
         let mut sorted: Vec<(usize, f32)> = row.iter().copied().enumerate().collect();
         sorted.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         sorted.truncate(top);
