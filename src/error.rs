@@ -11,6 +11,13 @@ use motet_core::config::{ConfigError, WorstCase};
 pub use motet_core::protocol::{Deadline, GenerateError, Withheld};
 use motet_core::protocol::{GrammarBound, ModelError};
 
+/// Shortest time after which a rejected caller is asked to retry when the queue is full.
+const RETRY_AFTER_MIN: Duration = Duration::from_millis(10);
+/// Longest such time.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// Such a time while the duration of sequences is unknown.
+const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
+
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -138,6 +145,17 @@ pub enum SubmitError {
         /// The device's whole budget in bytes.
         budget_bytes: usize,
     },
+    /// The results that must be kept for the caller can never fit.
+    #[error(
+        "the request's results may take {needed_bytes} bytes; at most {most_bytes} are kept for one \
+         user, half of `scheduler.admission.results_bytes_max`: ask for fewer log probabilities"
+    )]
+    ResultsTooLarge {
+        /// Bytes of the results.
+        needed_bytes: usize,
+        /// Most bytes that one user may hold.
+        most_bytes: usize,
+    },
     /// A limit on admitted requests or on waiting prompt tokens is reached, for all users or
     /// for this one.
     #[error("the queue is full: {what}; try again in {retry_after:?}")]
@@ -178,6 +196,33 @@ pub enum QueueLimit {
     /// Grammars that wait to be compiled: `grammar.compilations_waiting_max`. One user may
     /// occupy at most half of it.
     Grammars,
+    /// Bytes of results that are kept, of all users or of this one:
+    /// `scheduler.admission.results_bytes_max`. One user may occupy at most as much as it leaves
+    /// free.
+    Results,
+}
+
+/// Why no bytes were reserved for results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReserveError {
+    /// One user may never hold so many.
+    #[error(
+        "the results take {needed_bytes} bytes; at most {most_bytes} are kept for one user, half of \
+         `scheduler.admission.results_bytes_max`"
+    )]
+    TooLarge {
+        /// Bytes of the results.
+        needed_bytes: usize,
+        /// Most bytes that one user may hold.
+        most_bytes: usize,
+    },
+    /// Other results take the bytes at the moment.
+    #[error("{}; try again in {retry_after:?}", QueueLimit::Results)]
+    Full {
+        /// When they are likely to be free.
+        retry_after: Duration,
+    },
 }
 
 /// Why a cache command failed.
@@ -254,6 +299,12 @@ pub enum EvaluateError {
     Generate(#[from] GenerateError),
 }
 
+/// Returns when a rejected caller is to come again, if capacity is free after this time.
+pub(crate) fn retry_after(estimate: Option<Duration>) -> Duration {
+    let estimate = estimate.unwrap_or(RETRY_AFTER_UNKNOWN);
+    estimate.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX)
+}
+
 /// An error about a field of a request.
 pub(crate) fn field_error(
     field: &'static str,
@@ -272,7 +323,7 @@ impl SubmitError {
     pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::QueueFull { what, .. } => what.label(),
-            Self::TooLarge { .. } => "too_large",
+            Self::TooLarge { .. } | Self::ResultsTooLarge { .. } => "too_large",
             Self::Draining => "draining",
             Self::Broken { .. } => "broken",
             Self::Field { .. }
@@ -287,13 +338,14 @@ impl SubmitError {
     }
 
     /// All labels of rejections in metrics.
-    pub(crate) const LABELS: [&str; 10] = [
+    pub(crate) const LABELS: [&str; 11] = [
         "queue_requests",
         "queue_tokens",
         "user_requests",
         "user_tokens",
         "queue_text",
         "queue_grammars",
+        "results",
         "too_large",
         "draining",
         "broken",
@@ -310,6 +362,7 @@ impl QueueLimit {
             Self::UserTokens => "user_tokens",
             Self::Text => "queue_text",
             Self::Grammars => "queue_grammars",
+            Self::Results => "results",
         }
     }
 }
@@ -323,6 +376,9 @@ impl std::fmt::Display for QueueLimit {
             Self::UserTokens => "as many prompt tokens of this user are waiting as allowed",
             Self::Text => "as many texts are waiting to be tokenised as allowed",
             Self::Grammars => "as many grammars are waiting to be compiled as allowed",
+            Self::Results => {
+                "as many bytes of results are kept as allowed, for all users or for this one"
+            }
         })
     }
 }

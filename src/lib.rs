@@ -80,6 +80,7 @@ mod handle;
 mod open;
 mod optional;
 pub mod request;
+mod results;
 mod runtime;
 #[doc(hidden)]
 pub mod storage;
@@ -151,6 +152,7 @@ pub use motet_text::grammar;
 #[cfg(feature = "text")]
 pub use open::text_of;
 pub use request::Request;
+pub use results::ResultsReservation;
 #[cfg(motet_injected)]
 pub use runtime::injected::{failpoint, simulation};
 pub use stream::TokenStream;

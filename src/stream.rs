@@ -1,6 +1,7 @@
 //! The caller's end of a sequence.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
@@ -8,7 +9,8 @@ use tokio::sync::mpsc;
 
 use crate::actors::sequence::Output;
 use crate::handle::SequenceHandle;
-use crate::request::{Completion, Piece};
+use crate::request::{Completion, MeanLogprob, Piece};
+use crate::results::ResultsReservation;
 use motet_core::SequenceId;
 use motet_core::protocol::{GenerateError, QueuePosition};
 use motet_sync::credits::Credits;
@@ -29,6 +31,9 @@ pub struct TokenStream {
     pub(crate) prompt_tokens: usize,
     pub(crate) output: mpsc::Receiver<Output>,
     pub(crate) credits: Credits,
+    /// The bytes of the results that it keeps, shared with the sequence and with the other outputs
+    /// of the request.
+    pub(crate) results: Arc<ResultsReservation>,
     /// The stream of the sequence that this one replaces, held until this one's first output.
     pub(crate) replaced: Option<Box<TokenStream>>,
     pub(crate) is_finished: bool,
@@ -52,6 +57,13 @@ impl TokenStream {
     #[must_use]
     pub fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
+    }
+
+    /// Returns the bytes that are reserved for results of its request, until the stream is dropped. A
+    /// caller that keeps the log probabilities of a prompt longer than the stream keeps this too.
+    #[must_use]
+    pub fn results(&self) -> Arc<ResultsReservation> {
+        Arc::clone(&self.results)
     }
 
     /// Returns the next piece, or `None` after the last. The last piece of a whole output says
@@ -87,15 +99,31 @@ impl TokenStream {
     /// # Cancel safety
     ///
     /// Dropping the future drops the stream, and so cancels the sequence.
-    pub async fn collect(mut self) -> Result<Completion, GenerateError> {
+    pub async fn collect(self) -> Result<Completion, GenerateError> {
+        let (completion, _) = self.read_whole(true).await?;
+        Ok(completion)
+    }
+
+    /// Reads the rest of the output, and the mean of its log probabilities; these themselves are kept
+    /// only if `keeps_logprobs`.
+    pub(crate) async fn read_whole(
+        mut self,
+        keeps_logprobs: bool,
+    ) -> Result<(Completion, MeanLogprob), GenerateError> {
         let (mut tokens, mut text, mut logprobs) = (Vec::new(), String::new(), Vec::new());
+        let mut mean = MeanLogprob::default();
         let (mut prompt_logprobs, mut embedding) = (Vec::new(), None);
         let mut finish = None;
         while let Some(piece) = self.next().await {
             let piece = piece?;
             tokens.extend(piece.token);
             text.push_str(&piece.text);
-            logprobs.extend(piece.logprobs);
+            for token in &piece.logprobs {
+                mean.add(token.logprob);
+            }
+            if keeps_logprobs {
+                logprobs.extend(piece.logprobs);
+            }
             prompt_logprobs.extend(piece.prompt_logprobs);
             embedding = embedding.or(piece.embedding);
             finish = piece.finish;
@@ -105,14 +133,15 @@ impl TokenStream {
             Some(finish) => finish,
             None => self.handle.finished().await?,
         };
-        Ok(Completion {
+        let completion = Completion {
             tokens,
             text,
             logprobs,
             prompt_logprobs,
             embedding,
             finish,
-        })
+        };
+        Ok((completion, mean))
     }
 }
 
@@ -126,12 +155,22 @@ impl Stream for TokenStream {
         let output = ready!(self.output.poll_recv(cx));
         self.replaced = None;
         let item = match output {
-            Some(Output::Piece(piece)) => {
-                if piece.token.is_some() && self.credits.read() {
+            Some(Output::Token {
+                token,
+                text,
+                logprobs,
+            }) => {
+                if self.credits.read() {
                     self.handle.resume();
                 }
-                return Poll::Ready(Some(Ok(piece)));
+                return Poll::Ready(Some(Ok(Piece {
+                    token: Some(token),
+                    text,
+                    logprobs,
+                    ..Piece::default()
+                })));
             }
+            Some(Output::Piece(piece)) => return Poll::Ready(Some(Ok(*piece))),
             Some(Output::Ended(ended)) => ended.map(|finish| Piece {
                 finish: Some(finish),
                 ..Piece::default()

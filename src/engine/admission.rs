@@ -10,7 +10,7 @@ use crate::error::field_error;
 use crate::request::{Prompt, Request};
 use motet_core::TokenId;
 use motet_core::cache::shift;
-use motet_core::protocol::{ContextLimit, PromptOutput};
+use motet_core::protocol::{ContextLimit, PromptOutput, TokenLogprobs};
 
 /// Longest output of a shifting sequence, in contexts. A longer one is presumed endless, and
 /// its slot is needed.
@@ -38,6 +38,17 @@ impl Admitted {
     pub(super) fn prompt_tokens(&self) -> usize {
         let output = self.prompt_output.as_ref();
         self.tokens.len() + output.map_or(0, PromptOutput::unevaluated_tokens)
+    }
+
+    /// Returns the bytes of the log probabilities of the prompt that the caller asks for.
+    pub(super) fn prompt_logprobs_bytes(&self) -> usize {
+        match &self.prompt_output {
+            Some(output @ PromptOutput::Logprobs { top, .. }) => {
+                let rows = output.rows(self.tokens.len()).len();
+                rows.saturating_mul(TokenLogprobs::bytes(*top))
+            }
+            Some(PromptOutput::Hidden(_)) | None => 0,
+        }
     }
 }
 

@@ -28,6 +28,7 @@ use crate::actors::scheduler::{
 use crate::device::{Device, Loader};
 use crate::error::StartError;
 use crate::optional::TextCodec;
+use crate::results::ResultsBudget;
 use crate::runtime::{EngineRuntime, Runtime};
 use crate::telemetry::Budgets;
 use crate::telemetry::Telemetry;
@@ -306,10 +307,12 @@ impl ActorStart {
             started_at: self.started_at,
         };
         let config = self.config;
+        let results_bytes_max = config.scheduler.admission.results_bytes_max;
         let inner = Inner {
             scheduler,
             cache: weak_cache,
             admission: admission(&config),
+            results: ResultsBudget::new(results_bytes_max, Arc::clone(&self.telemetry)),
             guard_released: Arc::new(Notify::new()),
             telemetry: self.telemetry,
             heartbeat: shared.heartbeat,

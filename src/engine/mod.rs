@@ -16,6 +16,7 @@
 //! | `sequence_setup.rs` | admission guard, sequence actor and stream of a request |
 //! | `multi_output.rs` | several outputs of one request |
 //! | `prompt_output.rs` | scores of a prompt's tokens, and embeddings |
+//! | `results.rs` | the budget for results that are kept for callers |
 //! | `service.rs` | the engine as a service for `tower` |
 //! | `file_check.rs` | whether the model's files are as they were |
 //! | `health.rs` | health, without waiting |
@@ -45,6 +46,7 @@ mod multi_output;
 #[cfg(feature = "text")]
 mod prepare_chat;
 mod prompt_output;
+mod results;
 mod sampling_setup;
 mod sequence_setup;
 #[cfg(feature = "tower")]
@@ -77,6 +79,7 @@ use crate::error::field_error;
 use crate::handle::SequenceHandle;
 use crate::optional::TextCodec;
 use crate::request::{CacheUse, Request};
+use crate::results::ResultsBudget;
 use crate::stream::TokenStream;
 use crate::telemetry::{EngineStats, Telemetry};
 use motet_core::config::EngineConfig;
@@ -124,6 +127,7 @@ struct Inner {
     scheduler: ActorRef<Scheduler>,
     cache: WeakActorRef<CacheActor>,
     admission: Admission<UserId>,
+    results: ResultsBudget,
     guard_released: Arc<Notify>,
     telemetry: Arc<Telemetry>,
     heartbeat: Heartbeat,
@@ -394,25 +398,12 @@ impl Engine {
         Box::pin(self.submit_fork(source, at, request, replaces))
     }
 
-    async fn submit_request(&self, mut request: Request) -> Result<TokenStream, SubmitError> {
+    async fn submit_request(&self, request: Request) -> Result<TokenStream, SubmitError> {
         self.check_not_broken()?;
-        let mut admission_guard = match self.admission_guard(&request) {
-            Ok(admission_guard) => admission_guard,
-            Err(error) => return Err(self.admission_error(error, request)),
-        };
         self.check_single_output(&request)?;
-        let admitted = self.admit(&mut request).await?;
-        if let Err(error) = admission_guard.claim(admitted.tokens.len()) {
-            return Err(self.admission_error(error, request));
-        }
-        let sampling_spec = self.sampling_spec(&mut request).await?;
-        let sequence_setup =
-            self.sequence_setup(&request, admitted, sampling_spec, admission_guard)?;
-        let (submit, stream) = sequence_setup.into_parts();
-        match self.inner.scheduler.tell(submit).send().await {
-            Ok(()) => Ok(stream),
-            Err(_) => Err(SubmitError::Draining),
-        }
+        let mut streams = self.submit_outputs(vec![request]).await?;
+        let only = streams.pop().and_then(|mut outputs| outputs.pop());
+        Ok(only.expect("one output was asked for"))
     }
 
     async fn submit_fork(
@@ -446,9 +437,15 @@ impl Engine {
         if let Err(error) = admission_guard.claim(admitted.tokens.len()) {
             return Err(self.admission_error(error, request));
         }
+        let results = self.reserve_for(&request, admitted.prompt_logprobs_bytes())?;
         let sampling_spec = self.sampling_spec(&mut request).await?;
-        let sequence_setup =
-            self.sequence_setup(&request, admitted, sampling_spec, admission_guard)?;
+        let sequence_setup = self.sequence_setup(
+            &request,
+            admitted,
+            sampling_spec,
+            admission_guard,
+            Arc::new(results),
+        )?;
         let (submit, stream) = sequence_setup.into_parts();
         let fork = Fork {
             fork: scheduler::Fork {

@@ -1,4 +1,4 @@
-//! Several outputs of one request.
+//! Several outputs of one request, and several requests that are admitted together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,28 @@ use tokio::task::JoinSet;
 
 use super::admission::Admitted;
 use super::{BoxedFuture, Engine};
-use crate::actors::scheduler::SubmitMany;
+use crate::actors::scheduler::{Submit, SubmitMany};
+use crate::actors::sequence::AdmissionGuard;
 use crate::error::field_error;
 use crate::error::{BestOfError, SubmitError};
-use crate::request::{Completion, Request};
+use crate::request::{Completion, MeanLogprob, Request, TokenLogprobs};
+use crate::results::ResultsReservation;
 use crate::stream::TokenStream;
 use motet_core::protocol::GenerateError;
+
+/// A request with its tokens, its places in the engine and the bytes of its results.
+struct AdmittedRequest {
+    request: Request,
+    admitted: Admitted,
+    guards: Vec<AdmissionGuard>,
+}
+
+/// The messages to the scheduler of a request, and the streams of its outputs.
+struct Submission {
+    first: Submit,
+    forks: Vec<Submit>,
+    streams: Vec<TokenStream>,
+}
 
 impl Engine {
     /// Submits a request for several outputs: [`Request::n`], or [`Request::best_of`] of them.
@@ -28,7 +44,27 @@ impl Engine {
     ///
     /// Dropping the future before it is ready cancels the request.
     pub async fn submit_many(&self, request: Request) -> Result<Vec<TokenStream>, SubmitError> {
-        let submitted = self.submit_outputs_boxed(request).await;
+        let mut submitted = self.submit_all(vec![request]).await?;
+        Ok(submitted.pop().expect("one request was submitted"))
+    }
+
+    /// Submits several requests, each for one output or for [several](Engine::submit_many): all of
+    /// them or none. Returns the streams of each request's outputs.
+    ///
+    /// # Errors
+    ///
+    /// As for [`submit`](Engine::submit), before any of them has cost a step. Requests that can never
+    /// be inside together, by their number or by the tokens of their prompts, are an error of the field
+    /// `requests`. [`SubmitError::QueueFull`] gives back the one that did not fit.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future before it is ready cancels the requests.
+    pub async fn submit_all(
+        &self,
+        requests: Vec<Request>,
+    ) -> Result<Vec<Vec<TokenStream>>, SubmitError> {
+        let submitted = self.submit_all_boxed(requests).await;
         submitted.inspect_err(|error| self.inner.telemetry.rejected(error))
     }
 
@@ -48,65 +84,168 @@ impl Engine {
             logprobs: Some(requested_logprobs.unwrap_or(0)),
             ..request
         };
+        let keeps_logprobs = requested_logprobs.is_some();
+        // All outputs are kept until the best are known.
+        let kept = request.logprobs.filter(|_| keeps_logprobs);
+        let kept = kept.map_or(0, |top| {
+            let tokens = request
+                .output_tokens_max
+                .min(self.inner.spec.context_tokens_max);
+            let tokens = tokens.saturating_mul(request.outputs());
+            tokens.saturating_mul(TokenLogprobs::bytes(top))
+        });
+        let _results = self.reserve_for(&request, kept)?;
         let streams = self.submit_many(request).await?;
-        let completions = collect_all(streams).await?;
-        let mut best = best(completions, n);
-        if requested_logprobs.is_none() {
-            for completion in &mut best {
-                completion.logprobs.clear();
-            }
-        }
-        Ok(best)
+        let completions = collect_all(streams, keeps_logprobs).await?;
+        Ok(best(completions, n))
     }
 
-    fn submit_outputs_boxed(
+    fn submit_all_boxed(
         &self,
-        request: Request,
-    ) -> BoxedFuture<'_, Result<Vec<TokenStream>, SubmitError>> {
-        Box::pin(self.submit_outputs(request))
+        requests: Vec<Request>,
+    ) -> BoxedFuture<'_, Result<Vec<Vec<TokenStream>>, SubmitError>> {
+        Box::pin(async move {
+            self.check_not_broken()?;
+            // The number of outputs must be valid before admission.
+            for request in &requests {
+                self.check_request(request)?;
+            }
+            self.submit_outputs(requests).await
+        })
     }
 
-    async fn submit_outputs(&self, mut request: Request) -> Result<Vec<TokenStream>, SubmitError> {
-        self.check_not_broken()?;
-        // The number of outputs must be valid before admission.
-        self.check_request(&request)?;
-        let outputs = request.outputs();
+    /// Submits requests whose fields are valid.
+    pub(super) async fn submit_outputs(
+        &self,
+        requests: Vec<Request>,
+    ) -> Result<Vec<Vec<TokenStream>>, SubmitError> {
+        self.check_outputs(&requests)?;
+        let mut all = self.admit_all(requests).await?;
+        let mut results = self.claim_all(&mut all)?;
+        let mut submissions = Vec::with_capacity(all.len());
+        for one in all {
+            let bytes = one.admitted.prompt_logprobs_bytes();
+            submissions.push(self.set_up(one, Arc::new(results.split(bytes))).await?);
+        }
+        let mut streams = Vec::with_capacity(submissions.len());
+        for submission in submissions {
+            streams.push(self.send(submission).await?);
+        }
+        Ok(streams)
+    }
+
+    /// Checks that so many outputs can ever be inside, of all users and of each.
+    fn check_outputs(&self, requests: &[Request]) -> Result<(), SubmitError> {
         let scheduler = &self.inner.config.scheduler;
         let user_max = scheduler.admission.user_requests_max.unwrap_or(usize::MAX);
-        let inside_max = scheduler.inside_max().min(user_max);
-        if outputs > inside_max {
-            let field = if request.best_of.is_some() {
-                "best_of"
-            } else {
-                "n"
-            };
-            let expected = format!(
-                "at most {inside_max}: `scheduler.sequences_max` and \
-                 `scheduler.admission.queue_max`, or `scheduler.admission.user_requests_max`"
-            );
-            return Err(field_error(field, outputs.to_string(), expected));
+        let mut of_users = BTreeMap::<Option<&str>, usize>::new();
+        for request in requests {
+            *of_users.entry(request.user.as_deref()).or_default() += request.outputs();
         }
-        let mut admission_guards = match self.admission_guards(&request) {
-            Ok(admission_guards) => admission_guards.into_iter(),
-            Err(error) => return Err(self.admission_error(error, request)),
+        let all: usize = of_users.values().sum();
+        let of_one = of_users.into_values().max().unwrap_or_default();
+        let inside_max = scheduler.inside_max();
+        if all <= inside_max && of_one <= user_max {
+            return Ok(());
+        }
+        let field = match requests {
+            [only] if only.best_of.is_some() => "best_of",
+            [_] => "n",
+            _ => "requests",
         };
-        let admitted = self.admit(&mut request).await?;
-        let mut first = admission_guards
-            .next()
-            .expect("at least one output is wanted");
-        // The other outputs have no prompt of their own to wait for.
-        if let Err(error) = first.claim(admitted.tokens.len()) {
-            return Err(self.admission_error(error, request));
+        let expected = format!(
+            "at most {}: `scheduler.sequences_max` and `scheduler.admission.queue_max`, or \
+             `scheduler.admission.user_requests_max`",
+            inside_max.min(user_max)
+        );
+        Err(field_error(field, all.to_string(), expected))
+    }
+
+    /// Gives each request its places in the engine and its tokens.
+    async fn admit_all(&self, requests: Vec<Request>) -> Result<Vec<AdmittedRequest>, SubmitError> {
+        let mut entered = Vec::with_capacity(requests.len());
+        for request in requests {
+            match self.admission_guards(&request) {
+                Ok(guards) => entered.push((request, guards)),
+                Err(error) => return Err(self.admission_error(error, request)),
+            }
         }
+        let mut all = Vec::with_capacity(entered.len());
+        for (mut request, guards) in entered {
+            let admitted = self.admit(&mut request).await?;
+            all.push(AdmittedRequest {
+                request,
+                admitted,
+                guards,
+            });
+        }
+        Ok(all)
+    }
+
+    /// Claims the tokens of the prompts, and reserves the bytes of all results.
+    fn claim_all(&self, all: &mut [AdmittedRequest]) -> Result<ResultsReservation, SubmitError> {
+        let tokens_max = self.inner.config.scheduler.admission.queue_tokens_max;
+        let tokens: usize = all.iter().map(|one| one.admitted.tokens.len()).sum();
+        // A single prompt is admitted whatever its length.
+        if all.len() > 1 && tokens > tokens_max {
+            let expected = format!(
+                "at most {tokens_max}, `scheduler.admission.queue_tokens_max`: fewer at a time"
+            );
+            return Err(field_error(
+                "requests",
+                format!("{tokens} tokens long"),
+                expected,
+            ));
+        }
+        for one in &mut *all {
+            // The other outputs have no prompt of their own to wait for.
+            let first = one.guards.first_mut();
+            let first = first.expect("at least one output is wanted");
+            if let Err(error) = first.claim(one.admitted.tokens.len()) {
+                let request = std::mem::take(&mut one.request);
+                return Err(self.admission_error(error, request));
+            }
+        }
+        let bytes = all.iter().map(|one| one.admitted.prompt_logprobs_bytes());
+        let bytes = bytes.fold(0, usize::saturating_add);
+        let Some(first) = all.first() else {
+            return self.reserve_for(&Request::default(), 0);
+        };
+        self.reserve_for(&first.request, bytes)
+    }
+
+    /// Creates the actors and the streams of a request.
+    async fn set_up(
+        &self,
+        one: AdmittedRequest,
+        results: Arc<ResultsReservation>,
+    ) -> Result<Submission, SubmitError> {
+        let AdmittedRequest {
+            mut request,
+            admitted,
+            guards,
+        } = one;
+        let mut guards = guards.into_iter();
+        let first = guards.next().expect("at least one output is wanted");
         let output_tokens_max = admitted.output_tokens_max;
         let (prompt_tokens, truncated_tokens) =
             (admitted.prompt_tokens(), admitted.truncated_tokens);
         let sampling_spec = self.sampling_spec(&mut request).await?;
-        let first = self.sequence_setup(&request, admitted, sampling_spec.clone(), first)?;
-        let (first, stream) = first.into_parts();
-        let mut streams = vec![stream];
-        let mut forks = Vec::with_capacity(outputs - 1);
-        for admission_guard in admission_guards {
+        let (first, stream) = self
+            .sequence_setup(
+                &request,
+                admitted,
+                sampling_spec.clone(),
+                first,
+                Arc::clone(&results),
+            )?
+            .into_parts();
+        let mut submission = Submission {
+            first,
+            forks: Vec::with_capacity(guards.len()),
+            streams: vec![stream],
+        };
+        for guard in guards {
             request.sampling.seed = request.sampling.seed.wrapping_add(1);
             let empty_prompt = Admitted {
                 tokens: Arc::default(),
@@ -120,32 +259,50 @@ impl Engine {
                 &request,
                 empty_prompt,
                 sampling_spec.clone(),
-                admission_guard,
+                guard,
+                Arc::clone(&results),
             )?;
             sequence_setup.stream.prompt_tokens = prompt_tokens;
             let (fork, stream) = sequence_setup.into_parts();
-            forks.push(fork);
-            streams.push(stream);
+            submission.forks.push(fork);
+            submission.streams.push(stream);
         }
-        match self
-            .inner
-            .scheduler
-            .tell(SubmitMany { first, forks })
-            .send()
-            .await
-        {
-            Ok(()) => Ok(streams),
-            Err(_) => Err(SubmitError::Draining),
+        Ok(submission)
+    }
+
+    async fn send(&self, submission: Submission) -> Result<Vec<TokenStream>, SubmitError> {
+        let Submission {
+            first,
+            forks,
+            streams,
+        } = submission;
+        let scheduler = &self.inner.scheduler;
+        let is_sent = if forks.is_empty() {
+            scheduler.tell(first).send().await.is_ok()
+        } else {
+            scheduler
+                .tell(SubmitMany { first, forks })
+                .send()
+                .await
+                .is_ok()
+        };
+        if is_sent {
+            Ok(streams)
+        } else {
+            Err(SubmitError::Draining)
         }
     }
 }
 
 /// Reads all streams at once, so that none pauses while another is read. The remaining streams
 /// are dropped with the future, and when one fails.
-async fn collect_all(streams: Vec<TokenStream>) -> Result<Vec<Completion>, GenerateError> {
+async fn collect_all(
+    streams: Vec<TokenStream>,
+    keeps_logprobs: bool,
+) -> Result<Vec<(Completion, MeanLogprob)>, GenerateError> {
     let mut readers = JoinSet::new();
     for (index, stream) in streams.into_iter().enumerate() {
-        readers.spawn(async move { (index, stream.collect().await) });
+        readers.spawn(async move { (index, stream.read_whole(keeps_logprobs).await) });
     }
     let mut completions = BTreeMap::new();
     while let Some(read) = readers.join_next().await {
@@ -157,32 +314,33 @@ async fn collect_all(streams: Vec<TokenStream>) -> Result<Vec<Completion>, Gener
 
 /// Returns the `n` best, the best first; equal ones in their order. An output without log
 /// probabilities ranks last.
-fn best(mut completions: Vec<Completion>, n: usize) -> Vec<Completion> {
-    let score = |completion: &Completion| completion.mean_logprob().unwrap_or(f64::NEG_INFINITY);
-    completions.sort_by(|a, b| score(b).total_cmp(&score(a)));
+fn best(mut completions: Vec<(Completion, MeanLogprob)>, n: usize) -> Vec<Completion> {
+    let score = |mean: &MeanLogprob| mean.get().unwrap_or(f64::NEG_INFINITY);
+    completions.sort_by(|(_, a), (_, b)| score(b).total_cmp(&score(a)));
     completions.truncate(n);
-    completions
+    let best = completions.into_iter();
+    best.map(|(completion, _)| completion).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::TokenLogprobs;
     use motet_core::protocol::{Finish, FinishReason, Usage};
 
-    fn completion(name: &str, logprobs: &[f32]) -> Completion {
-        let logprobs = logprobs.iter().map(|logprob| TokenLogprobs {
-            logprob: *logprob,
-            top: Vec::new(),
-        });
-        Completion {
+    fn completion(name: &str, logprobs: &[f32]) -> (Completion, MeanLogprob) {
+        let mut mean = MeanLogprob::default();
+        for logprob in logprobs {
+            mean.add(*logprob);
+        }
+        let completion = Completion {
             tokens: Vec::new(),
             text: name.into(),
-            logprobs: logprobs.collect(),
+            logprobs: Vec::new(),
             prompt_logprobs: Vec::new(),
             embedding: None,
             finish: Finish::new(FinishReason::Length, Usage::default()),
-        }
+        };
+        (completion, mean)
     }
 
     #[test]

@@ -16,10 +16,11 @@ use crate::actors::sequence::{
     AdmissionGuard, PREFILL_PIECES_MAX, PromptResults, Sequence, SequenceArgs,
 };
 use crate::error::field_error;
-use crate::error::{QueueLimit, SubmitError};
+use crate::error::{QueueLimit, SubmitError, retry_after};
 use crate::handle::SequenceHandle;
 use crate::optional::TextOutput;
 use crate::request::{CacheUse, Milestones, Request};
+use crate::results::ResultsReservation;
 use crate::stream::TokenStream;
 use motet_core::cache::Salt;
 use motet_core::protocol::{
@@ -36,13 +37,6 @@ use motet_sync::primitives::Ordering;
 const OTHER_EVENTS_MAX: usize = 16;
 /// Tokens that one outcome may bring for a sequence: forced ones, and the end of its reasoning.
 const OUTCOME_TOKENS_MAX: usize = FORCED_TOKENS_MAX + ReasoningBudget::MARK_TOKENS_MAX;
-/// Shortest time after which a rejected caller is asked to retry when the queue is full.
-const RETRY_AFTER_MIN: Duration = Duration::from_millis(10);
-/// Longest such time.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// Such a time while the duration of sequences is unknown.
-const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
-
 /// A sequence that is about to be submitted, with its actor and its stream.
 pub(super) struct SequenceSetup {
     pub(super) submission: Submission,
@@ -132,6 +126,7 @@ impl Engine {
         admitted: Admitted,
         sampling_spec: Option<Arc<SamplingSpec>>,
         admission_guard: AdmissionGuard,
+        results: Arc<ResultsReservation>,
     ) -> Result<SequenceSetup, SubmitError> {
         let text = self.text_output(request)?;
         let reasoning = self.reasoning_tracker(request);
@@ -170,6 +165,7 @@ impl Engine {
             prompt_tokens,
             output,
             credits: credits.clone(),
+            results: Arc::clone(&results),
             replaced: None,
             is_finished: false,
         };
@@ -191,6 +187,7 @@ impl Engine {
             known_tokens: self.inner.known_tokens.clone(),
             milestones,
             admission_guard,
+            _results: results,
         };
         // As many events as credits allow, so that no event waits in the scheduler. The start,
         // the end, and kameo's own signals come in addition.
@@ -249,9 +246,7 @@ impl Engine {
     ) -> SubmitError {
         SubmitError::QueueFull {
             what,
-            retry_after: estimate
-                .unwrap_or(RETRY_AFTER_UNKNOWN)
-                .clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX),
+            retry_after: retry_after(estimate),
             request: Box::new(request),
         }
     }
@@ -285,7 +280,7 @@ impl Engine {
     /// Returns the number of pieces that may wait for a caller: the tokens that a sequence may
     /// be ahead of its reader, the tokens in flight when it paused and those appended to them,
     /// the held-back text, and the end.
-    fn pieces_max(&self, output_tokens_max: usize) -> usize {
+    pub(super) fn pieces_max(&self, output_tokens_max: usize) -> usize {
         let unread_max = self.inner.config.scheduler.unread_tokens_max;
         let ahead_max = unread_max.saturating_add((WORK_IN_FLIGHT_MAX + 1) * OUTCOME_TOKENS_MAX);
         ahead_max.min(output_tokens_max) + 2

@@ -25,7 +25,7 @@ pub use motet_core::protocol::{
     ContextLimit, DeclaredPooling, Finish, FinishReason, Pooling, Priority, QueuePosition,
     ReasoningBudget, Usage,
 };
-pub use output::{Completion, EmbeddingVector, Piece, Prefill, Score};
+pub use output::{Completion, EmbeddingVector, MeanLogprob, Piece, Prefill, Score};
 pub(crate) use times::Milestones;
 pub use times::SequenceTimes;
 

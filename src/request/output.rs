@@ -68,6 +68,13 @@ pub struct Completion {
     pub finish: Finish,
 }
 
+/// The mean log probability of an output's tokens, without the tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MeanLogprob {
+    sum: f64,
+    tokens: usize,
+}
+
 /// Log probabilities of given tokens: the result of [`Engine::score`](crate::Engine::score).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -115,10 +122,27 @@ impl Completion {
     /// Returns the mean log probability of the tokens; `None` if none is known.
     #[must_use]
     pub fn mean_logprob(&self) -> Option<f64> {
-        let logprobs = self.logprobs.iter().map(|token| f64::from(token.logprob));
-        match self.logprobs.len() {
+        let mut mean = MeanLogprob::default();
+        for token in &self.logprobs {
+            mean.add(token.logprob);
+        }
+        mean.get()
+    }
+}
+
+impl MeanLogprob {
+    /// Adds the log probability of the next token.
+    pub fn add(&mut self, logprob: f32) {
+        self.sum += f64::from(logprob);
+        self.tokens += 1;
+    }
+
+    /// Returns the mean; `None` if there is no token.
+    #[must_use]
+    pub fn get(&self) -> Option<f64> {
+        match self.tokens {
             0 => None,
-            tokens => Some(logprobs.sum::<f64>() / tokens as f64),
+            tokens => Some(self.sum / tokens as f64),
         }
     }
 }

@@ -19,6 +19,7 @@ mod outputs;
 mod paging;
 mod requests;
 mod restore_points;
+mod results;
 mod reuse;
 mod rewind;
 mod scheduling;

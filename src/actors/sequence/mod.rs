@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::scheduler::{Scheduler, Stop};
 use crate::optional::{ReleasedText, TextOutput};
 use crate::request::{Milestones, Piece, Prefill, TokenLogprobs};
+use crate::results::ResultsReservation;
 use crate::telemetry::Telemetry;
 use held::HeldLogprobs;
 use motet_core::cache::{Miss, MissReason};
@@ -69,11 +70,18 @@ pub(crate) enum SequenceEvent {
     Failed(GenerateError),
 }
 
-/// An item for the caller's stream.
+/// An item for the caller's stream. Many tokens may wait to be read: only their own fields take
+/// memory.
 #[derive(Debug)]
 pub(crate) enum Output {
-    Piece(Piece),
-    Ended(Result<Finish, GenerateError>),
+    Token {
+        token: TokenId,
+        text: String,
+        logprobs: Vec<TokenLogprobs>,
+    },
+    /// Anything else, of which there is little.
+    Piece(Box<Piece>),
+    Ended(Box<Result<Finish, GenerateError>>),
 }
 
 /// The end of a sequence, once it has ended.
@@ -120,6 +128,8 @@ pub(crate) struct SequenceArgs {
     pub(crate) milestones: Arc<Milestones>,
     /// Its permit to be inside the engine; released with the actor.
     pub(crate) admission_guard: AdmissionGuard,
+    /// The bytes of the results that it keeps, shared with the stream.
+    pub(crate) _results: Arc<ResultsReservation>,
 }
 
 /// A request's permit to be inside the engine; a drain may wait for its drop.
@@ -306,11 +316,10 @@ impl Sequence {
                 (ReleasedText::default(), visible.into_iter().collect())
             }
         };
-        let sent = self.send(Piece {
-            token: Some(token),
+        let sent = self.send_output(Output::Token {
+            token,
             text: visible.text,
             logprobs,
-            ..Piece::default()
         });
         if !sent {
             let unread = self.args.credits.unread();
@@ -364,7 +373,7 @@ impl Sequence {
         self.args.cancel.finish();
         self.args.milestones.end(Instant::now());
         if let Some(end) = self.end.take() {
-            end.send(Output::Ended(ended.clone()));
+            end.send(Output::Ended(Box::new(ended.clone())));
         }
         self.args.ended.send_replace(Some(ended));
         self.done = true;
@@ -381,11 +390,17 @@ impl Sequence {
             .ok();
     }
 
+    /// As [`send_output`](Self::send_output).
+    #[must_use]
+    fn send(&self, piece: Piece) -> bool {
+        self.send_output(Output::Piece(Box::new(piece)))
+    }
+
     /// Returns false when the channel is full: the scheduler continued though the reader did
     /// not read.
     #[must_use]
-    fn send(&self, piece: Piece) -> bool {
-        match self.args.output.try_send(Output::Piece(piece)) {
+    fn send_output(&self, output: Output) -> bool {
+        match self.args.output.try_send(output) {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Closed(_)) => {
                 // The caller has gone; the scheduler reads the cancel flag at its next step.

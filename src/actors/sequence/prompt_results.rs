@@ -56,7 +56,8 @@ impl PromptResults {
             return None;
         }
         if row == self.rows.start {
-            self.logprobs.clear();
+            // As many bytes as were reserved, and not what a growing list would take.
+            self.logprobs = Vec::with_capacity(self.rows.len());
         }
         assert_eq!(
             row,

@@ -99,6 +99,16 @@ pub struct TokenLogprobs {
     pub top: Vec<(TokenId, f32)>,
 }
 
+impl TokenLogprobs {
+    /// Returns the bytes in memory of the log probabilities of one token with so many alternatives.
+    #[must_use]
+    pub const fn bytes(alternatives: usize) -> usize {
+        /// Bytes that an allocator takes for itself.
+        const ALLOCATION_BYTES: usize = 16;
+        size_of::<Self>() + ALLOCATION_BYTES + alternatives * size_of::<(TokenId, f32)>()
+    }
+}
+
 /// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}` is {found}; expected {expected}")]

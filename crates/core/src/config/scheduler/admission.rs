@@ -3,7 +3,7 @@
 use motet_sync::admission::users::UserLimits;
 
 use crate::config::ConfigError;
-use crate::config::bounds::positive;
+use crate::config::bounds::{bytes, positive};
 
 /// Limits of the queue. A request beyond one of them is rejected at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,13 @@ pub struct AdmissionConfig {
     /// this is admitted when no other prompt of the user waits. `None` sets no bound per user.
     /// Choose it like `user_requests_max`, as a part of `queue_tokens_max`.
     pub user_queue_tokens_max: Option<usize>,
+    /// Upper bound on the bytes of results that are kept for callers: log probabilities of
+    /// prompts, which a request reserves when it is admitted, and what callers reserve for themselves.
+    /// One user may hold as much as it leaves free for others, so at most half of it. A request that
+    /// needs more than that is rejected for good, and one that does not fit now is asked to come
+    /// again. Choose at least twice the largest result that one request may ask for: a token's log
+    /// probability takes 48 bytes, and 8 for each alternative.
+    pub results_bytes_max: usize,
 }
 
 impl Default for AdmissionConfig {
@@ -38,6 +45,7 @@ impl Default for AdmissionConfig {
             queue_tokens_max: 1 << 20,
             user_requests_max: None,
             user_queue_tokens_max: None,
+            results_bytes_max: 64 << 20,
         }
     }
 }
@@ -57,6 +65,10 @@ impl AdmissionConfig {
         positive(
             "scheduler.admission.user_requests_max",
             self.user_requests_max.unwrap_or(usize::MAX),
+        )?;
+        bytes(
+            "scheduler.admission.results_bytes_max",
+            self.results_bytes_max,
         )
     }
 }

@@ -1,0 +1,126 @@
+//! The budget for results, and requests that are submitted together.
+
+use crate::common::{engine, small};
+use motet::config::EngineConfig;
+use motet::error::{QueueLimit, ReserveError, SubmitError};
+use motet::model::oracle::OracleConfig;
+use motet::request::FinishReason;
+use motet::{Engine, Request, Shutdown, TokenId};
+
+fn oracle() -> OracleConfig {
+    OracleConfig {
+        vocab_size: 200,
+        context_tokens_max: 512,
+        ..OracleConfig::default()
+    }
+}
+
+fn config(results_bytes_max: usize) -> EngineConfig {
+    let mut config = small();
+    config.scheduler.sequences_max = 4;
+    config.scheduler.admission.queue_max = 8;
+    config.scheduler.admission.results_bytes_max = results_bytes_max;
+    config
+}
+
+fn scored(tokens: u32) -> Request {
+    let mut request = Request::tokens((0..tokens).map(|at| 1 + at % 190).collect::<Vec<TokenId>>());
+    request.output_tokens_max = 0;
+    request.prompt_logprobs = Some(20);
+    request
+}
+
+async fn idle(engine: &Engine) {
+    // All bytes are free again.
+    let most = engine.config().scheduler.admission.results_bytes_max / 2;
+    crate::common::until("all results are released", || {
+        engine.reserve_results(Some("probe"), most).is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn scores_that_never_fit_are_rejected_for_good() {
+    // A token takes 208 bytes.
+    let engine = engine(&oracle(), config(100_000)).await;
+    let stream = engine.submit(scored(200)).await.expect("40 kB fit");
+    let kept = stream.results();
+    let score = stream.collect().await.expect("a score");
+    assert_eq!(score.prompt_logprobs.len(), 199);
+    match engine.submit(scored(300)).await {
+        Err(SubmitError::ResultsTooLarge {
+            needed_bytes,
+            most_bytes,
+        }) => assert!(needed_bytes > most_bytes && most_bytes == 50_000),
+        other => panic!("expected too many results, got {other:?}"),
+    }
+    // What is kept counts until it is dropped.
+    match engine.submit(scored(200)).await {
+        Err(SubmitError::QueueFull { what, .. }) => assert_eq!(what, QueueLimit::Results),
+        other => panic!("expected a full budget, got {other:?}"),
+    }
+    drop(kept);
+    engine.submit(scored(200)).await.expect("it is free again");
+    idle(&engine).await;
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn callers_reserve_from_the_same_budget() {
+    let engine = engine(&oracle(), config(100_000)).await;
+    let never = engine.reserve_results(None, 50_001).err();
+    assert!(matches!(never, Some(ReserveError::TooLarge { .. })));
+    let mut kept = engine.reserve_results(Some("ann"), 40_000).expect("half");
+    assert!(kept.resize(50_000).is_ok() && kept.resize(50_001).is_err());
+    assert_eq!(kept.bytes(), 50_000);
+    let full = engine.reserve_results(Some("ann"), 1).err();
+    assert!(matches!(full, Some(ReserveError::Full { .. })));
+    let other = engine
+        .reserve_results(Some("bob"), 25_000)
+        .expect("half of the rest");
+    assert!(engine.submit(scored(200)).await.is_err());
+    drop((kept, other));
+    idle(&engine).await;
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn requests_are_submitted_together_or_not_at_all() {
+    let engine = engine(&oracle(), config(1 << 20)).await;
+    let request = |first| {
+        let request = Request::tokens([first, 2, 3]).output_tokens_max(4);
+        request.ignore_end_tokens()
+    };
+    let all = vec![request(1), request(2).n(2), request(3)];
+    let streams = engine.submit_all(all).await.expect("five outputs");
+    let outputs: Vec<usize> = streams.iter().map(Vec::len).collect();
+    assert_eq!(outputs, [1, 2, 1]);
+    for stream in streams.into_iter().flatten() {
+        assert_eq!(stream.prompt_tokens(), 3);
+        let output = stream.collect().await.expect("an output");
+        assert_eq!(output.finish.reason, FinishReason::Length);
+    }
+    let before = engine.stats();
+    for (requests, expected) in [
+        ((0..13).map(request).collect::<Vec<_>>(), "at most 12"),
+        (vec![request(1), request(2).n(12)], "at most 12"),
+        (vec![request(1), scored(0)], "at least one token"),
+    ] {
+        match engine.submit_all(requests).await {
+            Err(error @ SubmitError::Field { .. }) => {
+                assert!(error.to_string().contains(expected), "{error}");
+            }
+            other => panic!("expected {expected}, got {other:?}"),
+        }
+    }
+    assert!(
+        engine
+            .submit_all(Vec::new())
+            .await
+            .expect("none")
+            .is_empty()
+    );
+    assert_eq!(engine.stats().steps, before.steps, "none has begun");
+    idle(&engine).await;
+    engine.shutdown(Shutdown::Abort).await;
+}
