@@ -269,6 +269,14 @@ pub struct EngineSettings {
     #[arg(long, value_name = "N", default_value_t = AdmissionConfig::default().queue_max)]
     pub queue_max: usize,
 
+    /// Memory for results that are kept until they are sent, in MiB
+    ///
+    /// Log probabilities of prompts and of answers that are not streamed, and texts of such answers. A request
+    /// that needs more than half of it gets 400, and one that does not fit now 429. One user may
+    /// hold as much as it leaves free for others.
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    pub results_mib: usize,
+
     /// Most tokens that one step evaluates
     #[arg(long, value_name = "N", default_value_t = ChunkingConfig::default().step_tokens_max)]
     pub step_tokens: usize,
@@ -461,6 +469,7 @@ impl Arguments {
         let mib = |mib: usize| mib.saturating_mul(1 << 20);
         config.scheduler.sequences_max = engine.sequences_max;
         config.scheduler.admission.queue_max = engine.queue_max;
+        config.scheduler.admission.results_bytes_max = mib(engine.results_mib);
         config.scheduler.chunking.step_tokens_max = engine.step_tokens.max(engine.sequences_max);
         config.scheduler.unread_timeout = self.conduct.unread_time();
         if let Some(cache_mib) = engine.cache_mib {

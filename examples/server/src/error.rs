@@ -400,6 +400,10 @@ impl ApiError {
             SubmitError::TooLarge { .. } => {
                 Self::unprocessable(name_of("output_tokens_max"), message)
             }
+            SubmitError::ResultsTooLarge { .. } => {
+                let name = name_of("logprobs");
+                Self::field(name, format!("`{name}`: {message}"))
+            }
             SubmitError::QueueFull { retry_after, .. } => Self::busy(message, retry_after),
             SubmitError::Draining => Self::unavailable(message, ErrorCode::Draining),
             SubmitError::Broken { .. } => Self::unavailable(message, ErrorCode::Broken),
@@ -477,6 +481,7 @@ pub(crate) fn api_name(field: &'static str) -> &'static str {
         "at_context_limit.keep" => "num_keep",
         "prompt_logprobs_from" => "logprob_start_len",
         "embedding.dimensions" => "dimensions",
+        "requests" => "prompt",
         "grammar" => "response_format",
         "prompt.chat" => "messages",
         "prompt.text" => "prompt",

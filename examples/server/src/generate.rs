@@ -11,6 +11,7 @@ use motet::request::{FinishReason, Piece, Prefill, TokenLogprobs, Usage};
 use motet::text::Tokenizer;
 use motet::{Engine, Request, SequenceHandle, SequenceId, TokenId, TokenStream};
 
+use crate::kept::KeptResults;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 use crate::trace::SequenceSpan;
@@ -41,8 +42,15 @@ pub(crate) struct OutputStreams {
     prompt_tokens: usize,
     usage: Usage,
     log: RequestLog,
-    /// Holds the request's place in its key's limit until the outputs are dropped.
-    _caller: Caller,
+    sent: UntilSent,
+}
+
+/// The bytes of a request's results, and its place in its key's limit: held until its answer is sent,
+/// or dropped.
+#[derive(Debug)]
+pub(crate) struct UntilSent {
+    pub(crate) kept: KeptResults,
+    pub(crate) _caller: Caller,
 }
 
 #[derive(Debug)]
@@ -63,35 +71,39 @@ impl OutputStreams {
     /// Submits all requests, or none. Each may ask for several outputs.
     pub(crate) async fn submit(
         engine: &Engine,
-        requests: Vec<Request>,
-        caller: Caller,
+        mut requests: Vec<Request>,
+        sent: UntilSent,
         log: RequestLog,
     ) -> Result<Self, SubmitError> {
-        let mut handles = Vec::new();
-        let mut prompt_tokens = 0;
-        let mut output_streams = SelectAll::new();
-        for mut request in requests {
+        for request in &mut requests {
             if request.best_of.is_some() {
                 // The best output is chosen by log probabilities.
                 request.logprobs.get_or_insert(0);
             }
-            let has_logprobs = request.logprobs.is_some();
-            let generation = log.generation(&request);
-            let streams = match request.best_of.unwrap_or(request.n) {
-                1 => vec![engine.submit(request).await?],
-                _ => engine.submit_many(request).await?,
-            };
+        }
+        let has_logprobs = requests.iter().any(|request| request.logprobs.is_some());
+        let generations: Vec<_> = requests.iter().map(|one| log.generation(one)).collect();
+        let submitted = engine.submit_all(requests).await?;
+        let mut all = Self {
+            output_streams: SelectAll::new(),
+            handles: Vec::new(),
+            prompt_tokens: 0,
+            usage: Usage::default(),
+            log,
+            sent,
+        };
+        for (generation, streams) in generations.iter().zip(submitted) {
             for (index, stream) in streams.into_iter().enumerate() {
                 if index == 0 {
-                    log.prompt(stream.prompt_tokens());
-                    prompt_tokens += stream.prompt_tokens();
+                    all.log.prompt(stream.prompt_tokens());
+                    all.prompt_tokens += stream.prompt_tokens();
                 }
-                handles.push(stream.handle());
-                output_streams.push(OutputStream {
-                    number: output_streams.len(),
+                all.handles.push(stream.handle());
+                all.output_streams.push(OutputStream {
+                    number: all.output_streams.len(),
                     span: generation.sequence(stream.handle()),
                     stream,
-                    log: log.clone(),
+                    log: all.log.clone(),
                     pending_tokens: VecDeque::new(),
                     has_logprobs,
                     is_charged_for_prompt: index == 0,
@@ -99,15 +111,18 @@ impl OutputStreams {
                 });
             }
         }
-        log.opened();
-        Ok(Self {
-            output_streams,
-            handles,
-            prompt_tokens,
-            usage: Usage::default(),
-            log,
-            _caller: caller,
-        })
+        all.log.opened();
+        Ok(all)
+    }
+
+    /// The reservation of the outputs.
+    pub(crate) fn kept(&mut self) -> &mut KeptResults {
+        &mut self.sent.kept
+    }
+
+    /// Ends the outputs. Their reservation lasts until they are sent.
+    pub(crate) fn into_sent(self) -> UntilSent {
+        self.sent
     }
 
     /// The number of unfinished outputs.

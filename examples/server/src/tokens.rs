@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
-use axum::{Extension, Json};
+use axum::response::Response;
 use motet::TokenId;
 use motet::error::SubmitError;
 use motet::request::Prompt;
@@ -14,9 +15,11 @@ use crate::app::App;
 use crate::body::Body;
 use crate::body::fields::fields;
 use crate::error::ApiError;
+use crate::kept::KeptResults;
 use crate::keys::Caller;
 use crate::openai::chat::Conversation;
 use crate::openapi::Token;
+use crate::pieces::{self, Deferred, Text};
 
 fields! {
     /// The text that is the input of `/tokenize`.
@@ -47,13 +50,13 @@ fields! {
 pub(crate) struct Tokenized {
     count: usize,
     max_model_len: usize,
-    tokens: Vec<TokenId>,
+    tokens: Deferred<Vec<TokenId>>,
 }
 
 /// The answer of `/detokenize`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Detokenized {
-    prompt: String,
+    prompt: Text,
 }
 
 /// `POST /tokenize`.
@@ -61,7 +64,7 @@ pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Body((text, chat, conversation)): Body<(TokenizeText, TokenizeChat, Conversation)>,
-) -> Result<Json<Tokenized>, ApiError> {
+) -> Result<Response, ApiError> {
     let (prompt, as_prompt, param) = match text.prompt {
         Some(prompt) => (Prompt::Text(prompt), text.add_special_tokens, "prompt"),
         None => {
@@ -76,11 +79,21 @@ pub(crate) async fn tokenize(
         SubmitError::NoTokenizer { .. } => no_tokenizer(param),
         error => error.into(),
     })?;
-    Ok(Json(Tokenized {
+    let bytes = size_of_val(&*tokens);
+    let kept = KeptResults::of_bytes(&app, user, bytes, param)?;
+    let tokens = Arc::new(tokens);
+    let answer = Tokenized {
         count: tokens.len(),
         max_model_len: app.engine.model().context_tokens_max,
-        tokens,
-    }))
+        tokens: Deferred::list(move || {
+            let tokens = Arc::clone(&tokens);
+            (0..tokens.len()).map(move |at| tokens[at])
+        }),
+    };
+    Ok(pieces::json_response(
+        pieces::pieces(&answer),
+        (kept, caller),
+    ))
 }
 
 /// `POST /detokenize`.
@@ -88,11 +101,24 @@ pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Body(body): Body<Detokenize>,
-) -> Result<Json<Detokenized>, ApiError> {
+) -> Result<Response, ApiError> {
     let tokens = body.tokens;
     let tokens = tokens.ok_or_else(|| ApiError::field("tokens", "`tokens` is missing"))?;
-    let prompt = spell(&app, &caller, tokens, "tokens").await?;
-    Ok(Json(Detokenized { prompt }))
+    // A token may be spelled by a hundred spaces.
+    let bytes = text_bytes(&app, &tokens);
+    let kept = KeptResults::of_bytes(&app, caller.name.as_deref(), bytes, "tokens")?;
+    let prompt = spell(&app, &caller, tokens, "tokens").await?.into();
+    let answer = pieces::pieces(&Detokenized { prompt });
+    Ok(pieces::json_response(answer, (kept, caller)))
+}
+
+/// The bytes of the text of tokens.
+pub(crate) fn text_bytes(app: &App, tokens: &[TokenId]) -> usize {
+    let Some(text) = app.engine.text() else {
+        return 0;
+    };
+    let bytes = |token: &TokenId| text.tokenizer().token_bytes(*token).map_or(0, <[u8]>::len);
+    tokens.iter().map(bytes).sum()
 }
 
 /// The text of tokens; errors name this field.

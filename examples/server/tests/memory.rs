@@ -1,19 +1,24 @@
-//! Memory of bodies and of headers, counted by the allocator.
+//! Memory of headers, of bodies and of answers, counted by the allocator.
+//!
+//! Each test runs in a process of its own, with a limit on its address space: there is one count, and
+//! a server that exceeds its bounds is to fail here and not to take the machine's memory.
 
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::{Request, header};
+use axum::http::{Request, Response, header};
 use http_body_util::BodyExt;
 use motet_server::app::{App, router};
 use motet_server::serve;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt;
@@ -44,6 +49,10 @@ unsafe impl GlobalAlloc for Counted {
 }
 
 const BODY_BYTES: usize = 4 << 20;
+/// Tokens of a prompt whose log probabilities are wanted.
+const PROMPT_TOKENS: usize = 4_000;
+/// Most address space of a test, which is also that of its program and its threads.
+const ADDRESS_SPACE_KIB: usize = 1 << 20;
 
 /// A body just below the limit, with as many zeros in it as fit.
 fn filled(before: &str, after: &str) -> Bytes {
@@ -65,12 +74,165 @@ async fn peak(router: &Router, path: &str, body: &Bytes) -> (u16, usize) {
     let answered = router.clone().oneshot(post(path, body)).await;
     let answered = answered.expect("a router always answers");
     let status = answered.status().as_u16();
-    answered
+    // A client that keeps nothing of what it reads.
+    let mut body = answered.into_body();
+    while let Some(frame) = body.frame().await {
+        frame.expect("a whole answer");
+    }
+    (status, PEAK.load(Ordering::Relaxed).saturating_sub(before))
+}
+
+/// Runs a scenario in a process of its own: this program with that test only. A process that is
+/// in it already runs it right here.
+fn alone<F: Future<Output = ()>>(test: &str, scenario: impl FnOnce() -> F) {
+    const ALONE: &str = "MOTET_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_all().build();
+        return runtime.expect("a runtime").block_on(scenario());
+    }
+    let limited = format!("ulimit -v {ADDRESS_SPACE_KIB}; exec \"$0\" \"$@\"");
+    let child = Command::new("sh")
+        .args(["-c", &limited])
+        .arg(std::env::current_exe().expect("this program"))
+        .args(["--exact", test, "--nocapture"])
+        // Each arena of the allocator reserves addresses beforehand.
+        .env("MALLOC_ARENA_MAX", "1")
+        .env(ALONE, "1")
+        .output()
+        .expect("a process");
+    let text = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success(), "{}: {text}", child.status);
+}
+
+#[test]
+fn body_memory_is_bounded_and_freed_after_reading() {
+    alone("body_memory_is_bounded_and_freed_after_reading", bodies);
+}
+
+#[test]
+fn memory_of_unfinished_requests_is_bounded() {
+    alone("memory_of_unfinished_requests_is_bounded", connections);
+}
+
+#[test]
+fn references_cost_no_memory_of_their_own() {
+    alone("references_cost_no_memory_of_their_own", references);
+}
+
+#[test]
+fn scores_are_bounded_and_written_piece_by_piece() {
+    alone("scores_are_bounded_and_written_piece_by_piece", scores);
+}
+
+#[test]
+fn last_events_of_a_response_share_their_parts() {
+    alone("last_events_of_a_response_share_their_parts", last_events);
+}
+
+/// A short body names the same stored item again and again.
+async fn references() {
+    let app = Arc::new(common::app("", "").await);
+    let router = router(app);
+    let text = "x".repeat(6_000);
+    let stored = json!({
+        "max_output_tokens": 1, "store": true,
+        "input": [{"role": "user", "content": text}],
+    });
+    let stored = answered(&router, "/v1/responses", &stored).await;
+    let id = stored["id"].as_str().expect("an id");
+    let id = format!("msg_{}_i0", id.trim_start_matches("resp_"));
+    for (references, field) in [(900, "input"), (30_000, "input")] {
+        let reference = json!({"type": "item_reference", "id": id});
+        let body = json!({"max_output_tokens": 1, "input": vec![reference; references]});
+        let body = body.to_string().into();
+        let (status, bytes) = peak(&router, "/v1/responses", &body).await;
+        assert_eq!(status, 400, "{references} of {field}");
+        assert!(
+            bytes < 24 << 20,
+            "{references} references take {bytes} bytes"
+        );
+    }
+}
+
+/// The JSON of log probabilities is ten times as long as the numbers.
+async fn scores() {
+    let app = Arc::new(common::app("", "").await);
+    let router = router(app);
+    let scores = |prompts: usize, more: Value| {
+        let prompts = (0..prompts).map(|first| vec![1 + first; PROMPT_TOKENS]);
+        let mut body = json!({"prompt": prompts.collect::<Vec<_>>(), "max_tokens": 1});
+        let more = more.as_object().expect("fields").clone();
+        body.as_object_mut().expect("an object").extend(more);
+        Bytes::from(body.to_string())
+    };
+    let all = json!({"max_tokens": 0, "echo": true, "logprobs": 20, "prompt_logprobs": 20});
+    let without = scores(2, json!({"cache_prompt": false}));
+    // The first one also fills what the engine keeps for good.
+    peak(&router, "/v1/completions", &without).await;
+    let (_, computed) = peak(&router, "/v1/completions", &without).await;
+    let mut all_uncached = all.clone();
+    all_uncached["cache_prompt"] = json!(false);
+    let (status, bytes) = peak(&router, "/v1/completions", &scores(2, all_uncached)).await;
+    assert_eq!(status, 200);
+    // The numbers take 1.7 MB, and the answer 15 MB.
+    let bytes = bytes.saturating_sub(computed);
+    assert!(bytes < 6 << 20, "scores take {bytes} bytes");
+    let (status, bytes) = peak(&router, "/v1/completions", &scores(48, all)).await;
+    assert_eq!(status, 400);
+    assert!(bytes < 16 << 20, "rejected scores take {bytes} bytes");
+}
+
+/// Four events repeat the whole text with its log probabilities.
+async fn last_events() {
+    let app = Arc::new(common::app("", "").await);
+    let router = router(app);
+    let body = json!({
+        "input": "What will be?", "max_output_tokens": 2_000, "stream": true, "temperature": 0,
+        "top_logprobs": 20, "store": false,
+        "text": {"format": {"type": "json_schema", "name": "long", "schema": {
+            "type": "string", "pattern": "^[a-z]{1990}$",
+        }}},
+    });
+    let body = Bytes::from(body.to_string());
+    // The first one also fills what the engine keeps for good.
+    peak(&router, "/v1/responses", &body).await;
+    let before = LIVE.load(Ordering::Relaxed);
+    let sent = post("/v1/responses", &body);
+    let answered = router.clone().oneshot(sent).await.expect("an answer");
+    let mut body = answered.into_body();
+    let end = b"event: response.output_text.done";
+    loop {
+        let frame = body.frame().await.expect("more").expect("whole");
+        let data = frame.into_data().expect("data");
+        if data.windows(end.len()).any(|window| window == end) {
+            break;
+        }
+    }
+    // The engine frees the ended sequence, which followed a grammar.
+    let held = || LIVE.load(Ordering::Relaxed).saturating_sub(before);
+    for _ in 0..1_000 {
+        if held() < 2 << 20 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(held() < 2 << 20, "the unread end takes {} bytes", held());
+    drop(body);
+}
+
+async fn answered(router: &Router, path: &str, body: &Value) -> Value {
+    let sent = post(path, &body.to_string().into());
+    let answered: Response<Body> = router.clone().oneshot(sent).await.expect("an answer");
+    let status = answered.status();
+    let bytes = answered
         .into_body()
         .collect()
         .await
         .expect("a whole answer");
-    (status, PEAK.load(Ordering::Relaxed).saturating_sub(before))
+    let body: Value = serde_json::from_slice(&bytes.to_bytes()).expect("JSON");
+    assert_eq!(status, 200, "{body}");
+    body
 }
 
 /// Clients whose requests do not end, all at once.
@@ -89,11 +251,12 @@ async fn begin(server: SocketAddr, request: &str) -> TcpStream {
 
 /// Checks the memory of requests that do not end: heads that may still be fine, heads that are too
 /// long already, and short bodies.
-async fn check_connections(app: &Arc<App>) {
+async fn connections() {
+    let app: Arc<App> = Arc::new(common::app("", "").await);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
     let address = listener.local_addr().expect("an address");
     let never = std::future::pending();
-    let serving = tokio::spawn(serve::serve(Arc::clone(app), listener, never));
+    let serving = tokio::spawn(serve::serve(Arc::clone(&app), listener, never));
     let head = |bytes: usize| format!("GET /health HTTP/1.1\r\nx: {}", "x".repeat(bytes));
     let post = "POST /tokenize HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 65000";
     let body = format!("{post}\r\n\r\n{}", "x".repeat(64_000));
@@ -122,11 +285,8 @@ async fn check_connections(app: &Arc<App>) {
     serving.abort();
 }
 
-/// One test for all, as there is one count.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_of_requests_is_bounded_and_freed_after_reading() {
+async fn bodies() {
     let app = Arc::new(common::app("", "").await);
-    check_connections(&app).await;
     let router = router(Arc::clone(&app));
     let chat = "/v1/chat/completions";
     let text = "/v1/completions";

@@ -11,6 +11,7 @@ use crate::app::App;
 use crate::body::json::Json;
 use crate::conversation::{AnswerEnd, AnswerItem, Answers, written_tokens};
 use crate::error::ApiError;
+use crate::generate::UntilSent;
 
 /// A message: a complete answer, or the beginning of a streamed one.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -173,13 +174,13 @@ impl From<Usage> for MessageUsage {
     }
 }
 
-/// Waits for the whole message.
+/// Waits for the whole message, which holds what is kept of it until it is sent.
 pub(super) async fn whole(
     app: &App,
     mut answers: Answers,
     stop_strings: &[String],
-) -> Result<MessageBody, ApiError> {
-    let answers_and_end = answers.whole().await?;
+) -> Result<(MessageBody, UntilSent), ApiError> {
+    let answers_and_end = answers.whole(false).await?;
     let mut message = MessageBody::new(app, answers.usage().into());
     for answer in answers_and_end {
         message.content.extend(answer.items.into_iter().map(block));
@@ -187,7 +188,7 @@ pub(super) async fn whole(
             message.stop = Stop::new(end, stop_strings);
         }
     }
-    Ok(message)
+    Ok((message, answers.into_sent()))
 }
 
 /// The block of a part of an answer.

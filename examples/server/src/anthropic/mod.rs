@@ -23,7 +23,7 @@ mod tools;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json};
 use motet::Request;
 use motet::request::Prompt;
@@ -34,8 +34,10 @@ use crate::app::App;
 use crate::body::Body;
 use crate::conversation::FieldNames;
 use crate::error::ApiError;
+use crate::kept::Keep;
 use crate::keys::Caller;
 use crate::log::RequestLog;
+use crate::pieces;
 use body::{MessagesRequest, Turn};
 
 const NAMES: &FieldNames = &FieldNames::MESSAGES;
@@ -57,12 +59,16 @@ pub(crate) async fn create(
     let request = settings.request(&app, &caller)?;
     let stop_strings = request.stop_strings.clone();
     let request = turn.conversation(&app, request)?;
-    let answers = request.submit(&app, caller, log).await?;
+    let keep = Keep {
+        is_streamed,
+        ..Keep::default()
+    };
+    let answers = request.submit(&app, caller, log, keep).await?;
     if is_streamed {
         return Ok(stream::streamed(app, answers, stop_strings));
     }
-    let message = answer::whole(&app, answers, &stop_strings).await?;
-    Ok(Json(message).into_response())
+    let (message, sent) = answer::whole(&app, answers, &stop_strings).await?;
+    Ok(pieces::json_response(pieces::pieces(&message), sent))
 }
 
 /// `POST /v1/messages/count_tokens`.

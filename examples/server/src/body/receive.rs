@@ -123,28 +123,49 @@ impl BodyReceiver {
         let Some(reservation) = reservation else {
             return read(&bytes);
         };
+        self.on_thread(move || {
+            let read = read(&bytes);
+            drop((bytes, reservation));
+            read
+        })
+        .await?
+    }
+
+    /// Does work on so many bytes of a body: where they are many, on a thread of the bodies.
+    pub(crate) async fn work<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if bytes <= SMALL_BYTES {
+            return Ok(work());
+        }
+        self.on_thread(work).await
+    }
+
+    async fn on_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
         let reader = Arc::clone(&self.readers).acquire_owned().await;
         let reader = reader.expect("readers are never closed");
         let (sender, reading) = oneshot::channel();
         let thread = thread::Builder::new().name("motet-body".into());
         let started = thread.spawn(move || {
             lower_thread_priority();
-            let read = read(&bytes);
-            drop((bytes, reservation, reader));
+            let done = work();
+            drop(reader);
             // If the client is gone, the result is dropped.
-            sender.send(read).ok();
+            sender.send(done).ok();
         });
         if let Err(error) = started {
             tracing::warn!(%error, "there is no thread to read a body");
             let message = "there is no thread to read the body".to_owned();
             return Err(ApiError::receiving_full(message, RETRY_AFTER));
         }
-        reading.await.unwrap_or_else(|_| {
+        reading.await.map_err(|_| {
             let message = "the body could not be read";
-            Err(ApiError::request(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                message,
-            ))
+            ApiError::request(StatusCode::INTERNAL_SERVER_ERROR, message)
         })
     }
 

@@ -11,7 +11,8 @@ use rand::distr::{Alphanumeric, SampleString};
 use super::FieldNames;
 use crate::activity::{Activity, ObservedAnswer};
 use crate::error::ApiError;
-use crate::generate::{Event, OutputStreams};
+use crate::generate::{Event, OutputStreams, UntilSent};
+use crate::kept::{KeptResults, row_bytes};
 
 /// A token and its log probability.
 pub(crate) type ScoredToken = (TokenId, TokenLogprobs);
@@ -59,6 +60,18 @@ pub(crate) enum AnswerPiece {
     CallEnded { index: usize, is_complete: bool },
 }
 
+impl AnswerPiece {
+    /// Bytes of its text.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Reasoning(text) | Self::Text(text) => text.len(),
+            Self::CallStarted { id, name, .. } => id.len() + name.len(),
+            Self::CallArguments { json, .. } => json.len(),
+            Self::CallEnded { .. } => 0,
+        }
+    }
+}
+
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerEnd {
@@ -81,6 +94,8 @@ pub(crate) struct Answers {
     pending: VecDeque<(usize, AnswerEvent)>,
     /// The field that the grammar of the outputs comes from, for errors.
     grammar_field: String,
+    /// Bytes of the log probabilities that the readers hold back.
+    held_bytes: usize,
 }
 
 /// Parts one output.
@@ -121,6 +136,7 @@ impl Answers {
             output_streams,
             pending: VecDeque::new(),
             grammar_field,
+            held_bytes: 0,
         }
     }
 
@@ -154,6 +170,16 @@ impl Answers {
         self.output_streams.usage()
     }
 
+    /// The reservation of the answers.
+    pub(crate) fn kept(&mut self) -> &mut KeptResults {
+        self.output_streams.kept()
+    }
+
+    /// Ends the answers. Their reservation lasts until they are sent.
+    pub(crate) fn into_sent(self) -> UntilSent {
+        self.output_streams.into_sent()
+    }
+
     /// The next event and its answer's number; `None` when all answers have ended.
     ///
     /// # Cancel safety
@@ -179,10 +205,18 @@ impl Answers {
             }
             Event::Generated { text, logprobs } => {
                 let was_complete = reader.is_complete;
+                let before = reader.held_bytes();
                 let pieces = reader.push(&text, logprobs);
+                let after = reader.held_bytes();
                 pending.extend(pieces.into_iter().map(|event| (number, event)));
                 if reader.is_complete && !was_complete {
                     self.output_streams.cancel(number);
+                }
+                if after != before {
+                    self.held_bytes = self.held_bytes + after - before;
+                    if let Err(error) = self.output_streams.kept().set_held(self.held_bytes) {
+                        self.pending.push_back((number, AnswerEvent::Failed(error)));
+                    }
                 }
             }
             Event::Ended(reason) => {
@@ -202,6 +236,13 @@ impl Answers {
 }
 
 impl Reader {
+    /// Bytes of the log probabilities that it holds back.
+    fn held_bytes(&self) -> usize {
+        let first = self.logprobs.first();
+        let row = first.map_or(0, |(_, logprobs)| row_bytes(logprobs.top.len()));
+        self.logprobs.len() * row
+    }
+
     /// Parts more text.
     fn push(&mut self, text: &str, logprobs: Vec<ScoredToken>) -> Vec<AnswerEvent> {
         if self.is_complete {

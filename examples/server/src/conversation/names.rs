@@ -1,5 +1,6 @@
 //! A face's names of fields.
 
+use motet::Request;
 use motet::error::SubmitError;
 use motet::text::{ToolError, ToolPart, Tools};
 
@@ -110,6 +111,15 @@ impl FieldNames {
             return ApiError::unprocessable(field, message);
         }
         ApiError::submit(error, |field| self.of_engine(field), grammar_field)
+    }
+
+    /// The field that makes an answer long to keep.
+    pub(super) fn kept(&self, request: &Request) -> &'static str {
+        if request.logprobs.is_some() {
+            "top_logprobs"
+        } else {
+            self.output_tokens_max
+        }
     }
 
     /// The name of a field of the engine's request.

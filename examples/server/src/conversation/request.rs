@@ -12,7 +12,8 @@ use super::{Answers, CallableTools, FieldNames, Reasoning};
 use crate::app::App;
 use crate::body::json::Json;
 use crate::error::ApiError;
-use crate::generate::OutputStreams;
+use crate::generate::{OutputStreams, UntilSent};
+use crate::kept::{Keep, KeptResults};
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
@@ -119,8 +120,11 @@ impl ConversationRequest {
         app: &App,
         caller: Caller,
         log: RequestLog,
+        keep: Keep,
     ) -> Result<Answers, ApiError> {
         self.check_logprobs()?;
+        let field = self.names.kept(&self.request);
+        let kept = KeptResults::reserve(app, &self.request, keep, field)?;
         let format = app.format.as_ref();
         self.complete_chat(format)?;
         let reading = self.prepare(app).await?;
@@ -138,7 +142,11 @@ impl ConversationRequest {
         } = self;
         let is_parallel = tools.as_ref().is_none_or(|tools| tools.is_parallel);
         let tools = tools.as_ref().map(|tools| &tools.tools);
-        let streams = OutputStreams::submit(&app.engine, vec![request], caller, log).await;
+        let sent = UntilSent {
+            kept,
+            _caller: caller,
+        };
+        let streams = OutputStreams::submit(&app.engine, vec![request], sent, log).await;
         let streams = streams.map_err(|error| names.submit_error(error, &grammar_field, tools))?;
         let parser = || Some(format?.parser(&reading.as_ref()?.prompt_end, tools));
         let answers = Answers::new(streams, parser, is_parallel, grammar_field);

@@ -1,5 +1,9 @@
 //! An answer's events, collected.
 
+use std::sync::Arc;
+
+use motet::request::MeanLogprob;
+
 use super::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken};
 use crate::error::ApiError;
 
@@ -8,8 +12,10 @@ use crate::error::ApiError;
 pub(crate) struct WholeAnswer {
     /// Its parts in the order in which they were generated.
     pub(crate) items: Vec<AnswerItem>,
-    /// Log probabilities, where the request asks for them: one for each token.
-    pub(crate) logprobs: Vec<ScoredToken>,
+    /// Log probabilities, where the client asks for them: one for each token.
+    pub(crate) logprobs: Arc<Vec<ScoredToken>>,
+    /// The mean of the tokens' log probabilities, where they are known.
+    pub(crate) mean_logprob: MeanLogprob,
     /// Why it ended; `None` before its end.
     pub(crate) end: Option<AnswerEnd>,
 }
@@ -29,8 +35,7 @@ pub(crate) enum AnswerItem {
 
 impl WholeAnswer {
     /// Adds the next piece.
-    pub(crate) fn push(&mut self, piece: AnswerPiece, logprobs: Vec<ScoredToken>) {
-        self.logprobs.extend(logprobs);
+    fn push(&mut self, piece: AnswerPiece) {
         match (piece, self.items.last_mut()) {
             (AnswerPiece::Reasoning(more), Some(AnswerItem::Reasoning(text)))
             | (AnswerPiece::Text(more), Some(AnswerItem::Text(text)))
@@ -75,7 +80,7 @@ impl WholeAnswer {
 }
 
 impl Answers {
-    /// Waits for all answers.
+    /// Waits for all answers. Their log probabilities are kept only if `keeps_logprobs`.
     ///
     /// # Errors
     ///
@@ -84,16 +89,33 @@ impl Answers {
     /// # Cancel safety
     ///
     /// Not cancel safe: the answers so far are lost.
-    pub(crate) async fn whole(&mut self) -> Result<Vec<WholeAnswer>, ApiError> {
+    pub(crate) async fn whole(
+        &mut self,
+        keeps_logprobs: bool,
+    ) -> Result<Vec<WholeAnswer>, ApiError> {
         let mut answers: Vec<WholeAnswer> = Vec::new();
         answers.resize_with(self.count(), WholeAnswer::default);
+        let mut kept: Vec<Vec<ScoredToken>> = vec![Vec::new(); self.count()];
         while let Some((number, event)) = self.next().await {
+            let answer = &mut answers[number];
             match event {
                 AnswerEvent::Prefilled(_) => {}
-                AnswerEvent::Piece { piece, logprobs } => answers[number].push(piece, logprobs),
-                AnswerEvent::Ended { end, .. } => answers[number].end = Some(end),
+                AnswerEvent::Piece { piece, logprobs } => {
+                    for (_, token) in &logprobs {
+                        answer.mean_logprob.add(token.logprob);
+                    }
+                    if keeps_logprobs {
+                        kept[number].extend(logprobs);
+                    }
+                    self.kept().add_text(piece.bytes())?;
+                    answer.push(piece);
+                }
+                AnswerEvent::Ended { end, .. } => answer.end = Some(end),
                 AnswerEvent::Failed(error) => return Err(error),
             }
+        }
+        for (answer, logprobs) in answers.iter_mut().zip(kept) {
+            answer.logprobs = Arc::new(logprobs);
         }
         Ok(answers)
     }

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
@@ -18,12 +17,14 @@ use super::parameters::Delivery;
 use crate::app::{App, now};
 use crate::conversation::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken, WholeAnswer};
 use crate::error::ApiError;
+use crate::generate::UntilSent;
+use crate::pieces::{self, Deferred};
 
 /// After this time without output, a comment keeps the connection open.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// The form of an endpoint's answers.
-pub(crate) trait Shape: Send + 'static {
+pub(crate) trait Shape: Send + Sync + 'static {
     /// The prefix of the answer's id.
     const PREFIX: &'static str;
     /// The `object` of a whole answer.
@@ -32,10 +33,10 @@ pub(crate) trait Shape: Send + 'static {
     const PART: &'static str;
 
     /// The fields of a complete output.
-    type Whole: Serialize + JsonSchema;
+    type Whole: Serialize + JsonSchema + 'static;
     /// The fields of a part of an output.
     type Part: Serialize + JsonSchema;
-    /// Log probabilities of tokens.
+    /// Log probabilities of tokens, made when they are written.
     type Logprobs;
 
     /// The first part of an output's stream, if the endpoint has one.
@@ -48,14 +49,14 @@ pub(crate) trait Shape: Send + 'static {
     fn whole(
         &self,
         number: usize,
-        answer: WholeAnswer,
+        answer: &WholeAnswer,
         logprobs: Option<Self::Logprobs>,
     ) -> Self::Whole;
     /// Log probabilities of the output's next tokens.
     fn logprobs(
         &self,
         text: &TextCodec,
-        sent: &[ScoredToken],
+        sent: &Arc<Vec<ScoredToken>>,
         offsets: &mut TextOffsets,
     ) -> Self::Logprobs;
 }
@@ -69,7 +70,7 @@ pub(crate) struct Completion<'a, S: Shape> {
     head: Head<'a>,
     #[schemars(extend("const" = S::WHOLE))]
     object: &'static str,
-    choices: Vec<Choice<S::Whole>>,
+    choices: Deferred<Vec<Choice<S::Whole>>>,
     usage: ApiUsage,
 }
 
@@ -102,7 +103,7 @@ struct Head<'a> {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Choice<C> {
+pub(crate) struct Choice<C> {
     index: usize,
     #[serde(flatten)]
     content: C,
@@ -110,7 +111,7 @@ struct Choice<C> {
 }
 
 impl<C> Choice<C> {
-    fn new(index: usize, content: C, end: Option<AnswerEnd>) -> Self {
+    pub(super) fn new(index: usize, content: C, end: Option<AnswerEnd>) -> Self {
         Self {
             index,
             content,
@@ -212,14 +213,7 @@ impl BestOf {
 
 /// The lowest value if there are no tokens.
 fn mean_logprob(output: &WholeAnswer) -> f64 {
-    let logprobs = output.logprobs.iter();
-    let sum: f64 = logprobs
-        .map(|(_, logprobs)| f64::from(logprobs.logprob))
-        .sum();
-    match output.logprobs.len() {
-        0 => f64::NEG_INFINITY,
-        tokens => sum / tokens as f64,
-    }
+    output.mean_logprob.get().unwrap_or(f64::NEG_INFINITY)
 }
 
 /// The answer that a request gets, as a whole or in parts.
@@ -251,7 +245,7 @@ impl Reply {
 
     fn completion<S: Shape>(
         &self,
-        choices: Vec<Choice<S::Whole>>,
+        choices: Deferred<Vec<Choice<S::Whole>>>,
         usage: Usage,
     ) -> Completion<'_, S> {
         Completion {
@@ -275,7 +269,7 @@ impl Reply {
     fn logprobs<S: Shape>(
         &self,
         shape: &S,
-        sent: &[ScoredToken],
+        sent: &Arc<Vec<ScoredToken>>,
         offsets: Option<&mut TextOffsets>,
     ) -> Option<S::Logprobs> {
         let text = self.app.engine.text()?;
@@ -315,16 +309,19 @@ pub(crate) async fn answer<S: Shape>(
     }
 }
 
-/// The complete answer with these outputs, which have all they need already.
-pub(crate) fn whole_of<S: Shape>(
+/// The complete answer of so many outputs, each of which `choice` makes when it is written. `sent` is
+/// dropped afterwards.
+pub(crate) fn written<S: Shape>(
     app: Arc<App>,
-    outputs: Vec<(S::Whole, AnswerEnd)>,
+    outputs: usize,
+    choice: impl Fn(usize) -> Choice<S::Whole> + Clone + Send + Sync + 'static,
     usage: Usage,
+    sent: UntilSent,
 ) -> Response {
-    let outputs = outputs.into_iter().enumerate();
-    let choices = outputs.map(|(number, (content, end))| Choice::new(number, content, Some(end)));
     let reply = Reply::new::<S>(app, false);
-    Json(reply.completion::<S>(choices.collect(), usage)).into_response()
+    let choices = Deferred::list(move || (0..outputs).map(choice.clone()));
+    let pieces = pieces::pieces(&reply.completion::<S>(choices, usage));
+    pieces::json_response(pieces, sent)
 }
 
 /// Waits for all outputs.
@@ -334,18 +331,23 @@ async fn whole<S: Shape>(
     mut answers: Answers,
     chosen: Option<BestOf>,
 ) -> Result<Response, ApiError> {
-    let mut outputs = answers.whole().await?;
+    let mut outputs = answers.whole(reply.has_logprobs).await?;
     if let Some(chosen) = chosen {
         outputs = chosen.best(outputs);
     }
-    let choices = (0..).zip(outputs).map(|(number, output)| {
+    let usage = answers.usage();
+    let count = outputs.len();
+    let app = Arc::clone(&reply.app);
+    let made = Arc::new((reply, shape, outputs));
+    let choice = move |number: usize| {
+        let (reply, shape, outputs) = &*made;
+        let output = &outputs[number];
         let mut offsets = reply.offsets();
-        let logprobs = reply.logprobs(&shape, &output.logprobs, offsets.as_mut());
-        let end = output.end;
-        Choice::new(number, shape.whole(number, output, logprobs), end)
-    });
-    let body = reply.completion::<S>(choices.collect(), answers.usage());
-    Ok(Json(body).into_response())
+        let logprobs = reply.logprobs(shape, &output.logprobs, offsets.as_mut());
+        Choice::new(number, shape.whole(number, output, logprobs), output.end)
+    };
+    let sent = answers.into_sent();
+    Ok(written::<S>(app, count, choice, usage, sent))
 }
 
 /// Streams each piece as it comes. When the client disconnects, the stream and its outputs are
@@ -435,7 +437,9 @@ impl<S: Shape> Streaming<S> {
             } if logprobs.is_empty() => None,
             AnswerEvent::Piece { piece, logprobs } => {
                 let offsets = self.offsets[number].as_mut();
-                let logprobs = self.reply.logprobs(&self.shape, &logprobs, offsets);
+                let logprobs = self
+                    .reply
+                    .logprobs(&self.shape, &Arc::new(logprobs), offsets);
                 Some(self.part(number, self.shape.part(piece, logprobs), None))
             }
             AnswerEvent::Prefilled(prefill) => {
@@ -464,6 +468,6 @@ impl<S: Shape> Streaming<S> {
 }
 
 fn event(body: &impl Serialize) -> sse::Event {
-    let data = serde_json::to_string(body).expect("its keys are strings");
-    sse::Event::default().data(data)
+    let data = pieces::whole(body);
+    sse::Event::default().data(str::from_utf8(&data).expect("JSON is text"))
 }

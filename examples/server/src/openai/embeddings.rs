@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
-use axum::{Extension, Json};
+use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -20,9 +21,11 @@ use crate::body::Body;
 use crate::body::fields::fields;
 use crate::class::Class;
 use crate::error::{ApiError, PromptExcess};
+use crate::kept::KeptResults;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 use crate::openai::parameters::NAME_BYTES_MAX;
+use crate::pieces::{self, Deferred};
 
 /// Inputs of one request that are in the engine at once; each takes a place in the queue.
 const INPUTS_AT_ONCE: usize = 16;
@@ -66,14 +69,14 @@ enum EncodingFormat {
 pub(crate) struct Embeddings {
     #[schemars(extend("const" = "list"))]
     object: &'static str,
-    data: Vec<EmbeddingEntry>,
+    data: Deferred<Vec<EmbeddingEntry>>,
     model: String,
     usage: EmbeddingUsage,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct EmbeddingEntry {
+pub(crate) struct EmbeddingEntry {
     #[schemars(extend("const" = "embedding"))]
     object: &'static str,
     index: usize,
@@ -101,7 +104,7 @@ pub(crate) async fn embed(
     Extension(caller): Extension<Caller>,
     Extension(log): Extension<RequestLog>,
     Body(body): Body<EmbeddingRequest>,
-) -> Result<Json<Embeddings>, ApiError> {
+) -> Result<Response, ApiError> {
     let input = body.input;
     let input = input.ok_or_else(|| ApiError::field("input", "`input` is missing"))?;
     let encoding = body.encoding_format.unwrap_or_default();
@@ -115,7 +118,15 @@ pub(crate) async fn embed(
         dimensions: body.dimensions,
         ..Embedding::default()
     };
-    let embedded = input.prompts("input")?.into_iter().map(|prompt| {
+    let prompts = input.prompts("input")?;
+    let dimensions = app.engine.model().hidden_size;
+    let dimensions = body
+        .dimensions
+        .map_or(dimensions, |most| dimensions.min(most));
+    let bytes = prompts.len() * dimensions * size_of::<f32>();
+    let user = parameters.user(&caller);
+    let kept = KeptResults::of_bytes(&app, user.as_deref(), bytes, "input")?;
+    let embedded = prompts.into_iter().map(|prompt| {
         let (app, caller, parameters) = (&app, &caller, &parameters);
         async move {
             check_not_empty(&prompt)?;
@@ -130,22 +141,28 @@ pub(crate) async fn embed(
     let vectors: Vec<EmbeddingVector> = vectors.try_collect().await?;
     let prompt_tokens = vectors.iter().map(|one| one.usage.prompt_tokens).sum();
     log.prompt(prompt_tokens);
-    let entries = vectors.into_iter().enumerate();
-    Ok(Json(Embeddings {
+    let vectors = Arc::new(vectors);
+    let entries = Deferred::list(move || {
+        let vectors = Arc::clone(&vectors);
+        (0..vectors.len()).map(move |index| EmbeddingEntry {
+            object: "embedding",
+            index,
+            embedding: encoding.encode(&vectors[index].numbers),
+        })
+    });
+    let answer = Embeddings {
         object: "list",
-        data: entries
-            .map(|(index, vector)| EmbeddingEntry {
-                object: "embedding",
-                index,
-                embedding: encoding.encode(vector.numbers),
-            })
-            .collect(),
+        data: entries,
         model: app.model.clone(),
         usage: EmbeddingUsage {
             prompt_tokens,
             total_tokens: prompt_tokens,
         },
-    }))
+    };
+    Ok(pieces::json_response(
+        pieces::pieces(&answer),
+        (kept, caller),
+    ))
 }
 
 /// An empty text may have tokens: a tokenizer adds those that every prompt begins or ends with.
@@ -163,9 +180,9 @@ fn check_not_empty(prompt: &Prompt) -> Result<(), ApiError> {
 }
 
 impl EncodingFormat {
-    fn encode(self, numbers: Vec<f32>) -> EncodedVector {
+    fn encode(self, numbers: &[f32]) -> EncodedVector {
         match self {
-            Self::Float => EncodedVector::Numbers(numbers),
+            Self::Float => EncodedVector::Numbers(numbers.to_vec()),
             Self::Base64 => {
                 let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
                 let bytes: Vec<u8> = bytes.collect();

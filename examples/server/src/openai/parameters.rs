@@ -208,6 +208,12 @@ impl Parameters {
         }
     }
 
+    /// The user that the request runs for.
+    pub(crate) fn user(&self, caller: &Caller) -> Option<String> {
+        let user = caller.name.as_deref().or(self.user.as_deref());
+        user.map(str::to_owned)
+    }
+
     /// The engine's request for a prompt, with a default for the most output tokens.
     pub(crate) fn request(
         &self,

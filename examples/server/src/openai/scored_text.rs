@@ -17,16 +17,19 @@ use motet::{Request, TokenId};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer;
+use super::answer::{self, Choice};
 use super::offsets::{self, TextOffsets};
 use super::parameters::Parameters;
-use super::text::{OUTPUT_TOKENS_MAX, ScoredAt, Text, TextShape, text_logprobs};
+use super::text::{OUTPUT_TOKENS_MAX, Text, TextShape};
+use super::text_logprobs::{ScoredTokens, TextLogprobs};
 use crate::app::App;
-use crate::conversation::AnswerEnd;
+use crate::conversation::{AnswerEnd, ScoredToken};
 use crate::error::ApiError;
-use crate::generate::spelled;
+use crate::generate::{UntilSent, spelled};
+use crate::kept::Keep;
 use crate::keys::Caller;
 use crate::log::RequestLog;
+use crate::pieces::Deferred;
 
 /// The log probabilities that a completion wants of its prompts.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +67,28 @@ impl PromptScores {
             return Err(ApiError::unprocessable("stream", message));
         }
         Ok(())
+    }
+
+    /// The field that asks for the most.
+    fn field(&self) -> &'static str {
+        if self.prompt_logprobs.is_some() {
+            "prompt_logprobs"
+        } else {
+            "logprobs"
+        }
+    }
+
+    /// The error of requests that the engine rejects.
+    fn error(&self, error: SubmitError) -> ApiError {
+        if let SubmitError::ResultsTooLarge { .. } = error {
+            let field = self.field();
+            let message = format!(
+                "`{field}`: {error}, or send fewer prompts at a time, or set `logprob_start_len` (the \
+                 server's setting is --results-mib)"
+            );
+            return ApiError::field(field, message);
+        }
+        error.into()
     }
 
     fn has_echoed_logprobs(&self) -> bool {
@@ -106,14 +131,15 @@ impl PromptScores {
 /// Scores prompts, and continues them unless `max_tokens` is 0.
 pub(crate) async fn complete(
     app: Arc<App>,
-    (caller, log): (Caller, RequestLog),
+    (caller, log, mut sent): (Caller, RequestLog, UntilSent),
     parameters: &Parameters,
     scores: PromptScores,
     prompts: Vec<Prompt>,
-    echoed: &[String],
+    echoed: Vec<String>,
 ) -> Result<Response, ApiError> {
-    let mut scored = Vec::new();
-    let mut streams = Vec::new();
+    let mut all = Vec::with_capacity(prompts.len());
+    let mut requests = Vec::with_capacity(prompts.len());
+    let mut echoed = echoed.into_iter();
     for prompt in prompts {
         let tokens = tokenized(&app, &caller, prompt).await?;
         let prompt = Prompt::Tokens(tokens.clone());
@@ -121,45 +147,51 @@ pub(crate) async fn complete(
         scores.apply(&mut request);
         let lists_end = scores.lists_end(&request);
         request.ignore_end_tokens |= lists_end;
-        let from = request.prompt_logprobs_from.max(1);
-        let stream = app.engine.submit(request).await?;
-        log.prompt(stream.prompt_tokens());
-        streams.push(stream.collect());
-        scored.push((tokens, from, lists_end));
+        all.push(Scored {
+            tokens,
+            from: request.prompt_logprobs_from.max(1),
+            lists_end,
+            echo: echoed.next().unwrap_or_default(),
+            ..Scored::default()
+        });
+        requests.push(request);
     }
+    let keep = Keep {
+        logprobs: true,
+        ..Keep::default()
+    };
+    sent.kept.add(&app, &requests, keep, scores.field())?;
+    let submitted = app.engine.submit_all(requests).await;
+    let submitted = submitted.map_err(|error| scores.error(error))?;
+    let streams = submitted.into_iter().flatten().map(|stream| {
+        log.prompt(stream.prompt_tokens());
+        // The rows are kept until they are sent.
+        sent.kept.add_sequence(stream.results());
+        stream.collect()
+    });
     let completions = try_join_all(streams).await?;
     let mut usage = Usage::default();
-    let mut outputs: Vec<(Text, AnswerEnd)> = Vec::new();
-    for (number, (prompt, mut completion)) in scored.iter().zip(completions).enumerate() {
-        let (tokens, from, lists_end) = prompt;
+    let end_tokens = &app.engine.model().end_tokens;
+    for (scored, completion) in all.iter_mut().zip(completions) {
         log.output(completion.tokens.len());
         usage.prompt_tokens += completion.finish.usage.prompt_tokens;
         usage.cached_tokens += completion.finish.usage.cached_tokens;
         usage.output_tokens += completion.finish.usage.output_tokens;
-        let echo = echoed.get(number).map_or("", String::as_str);
-        let end_tokens = &app.engine.model().end_tokens;
-        let last = completion.tokens.last();
-        let is_ended = *lists_end && last.is_some_and(|last| end_tokens.contains(last));
-        if is_ended {
-            // A token that ends the output has no text.
-            completion.text.clear();
-        }
-        let end = match completion.finish.reason {
-            _ if is_ended => AnswerEnd::Stop,
-            FinishReason::Length | FinishReason::Deadline => AnswerEnd::Length,
-            _ => AnswerEnd::Stop,
-        };
-        let prompt = ScoredPrompt {
-            tokens,
-            from: *from,
-            logprobs: &completion.prompt_logprobs,
-        };
-        let text = app.engine.text();
-        outputs.push((prompt.output(text, &scores, echo, &completion), end));
+        sent.kept.add_text(completion.text.len())?;
+        scored.add(completion, end_tokens);
     }
-    // The request keeps its place in its key's limit until here.
-    drop(caller);
-    Ok(answer::whole_of::<TextShape>(app, outputs, usage))
+    let outputs = all.len();
+    let all: Arc<[Arc<Scored>]> = all.into_iter().map(Arc::new).collect();
+    let text = app.engine.text().cloned();
+    let choice = move |number: usize| {
+        let scored = &all[number];
+        let output = scored.output(text.as_ref(), &scores);
+        Choice::new(number, output, scored.end)
+    };
+    // The request keeps its place in its key's limit until its answer is sent.
+    Ok(answer::written::<TextShape>(
+        app, outputs, choice, usage, sent,
+    ))
 }
 
 async fn tokenized(app: &App, caller: &Caller, prompt: Prompt) -> Result<Vec<TokenId>, ApiError> {
@@ -173,80 +205,137 @@ async fn tokenized(app: &App, caller: &Caller, prompt: Prompt) -> Result<Vec<Tok
     })
 }
 
-/// A prompt with the log probabilities of its tokens.
-struct ScoredPrompt<'a> {
-    tokens: &'a [TokenId],
+/// A prompt with its output, and with the log probabilities of both.
+#[derive(Debug, Default)]
+struct Scored {
+    tokens: Vec<TokenId>,
     /// Offset of the first token with a log probability.
     from: usize,
-    logprobs: &'a [TokenLogprobs],
+    logprobs: Vec<TokenLogprobs>,
+    generated: Vec<ScoredToken>,
+    echo: String,
+    text: String,
+    /// Whether a token that ends the output is listed.
+    lists_end: bool,
+    end: Option<AnswerEnd>,
 }
 
-impl ScoredPrompt<'_> {
-    /// Each token, and its log probability from the first offset on that was asked for.
-    fn tokens(&self) -> impl Iterator<Item = (TokenId, Option<&TokenLogprobs>)> {
-        let unscored = self.tokens.iter().take(self.from).map(|_| None);
-        let logprobs = unscored.chain(self.logprobs.iter().map(Some));
-        self.tokens.iter().copied().zip(logprobs)
+/// A prompt, and the tokens after it.
+#[derive(Debug)]
+struct Echoed(Arc<Scored>);
+
+/// The tokens after a prompt.
+#[derive(Debug)]
+struct Generated(Arc<Scored>);
+
+impl ScoredTokens for Echoed {
+    fn count(&self) -> usize {
+        self.0.tokens.len() + self.0.generated.len()
     }
 
-    fn output(
-        &self,
-        text: Option<&TextCodec>,
-        scores: &PromptScores,
-        echo: &str,
-        completion: &Completion,
-    ) -> Text {
+    fn at(&self, index: usize) -> (TokenId, Option<&TokenLogprobs>) {
+        match self.0.tokens.get(index) {
+            Some(token) => (*token, self.0.logprobs_at(index)),
+            None => self.0.generated.at(index - self.0.tokens.len()),
+        }
+    }
+}
+
+impl ScoredTokens for Generated {
+    fn count(&self) -> usize {
+        self.0.generated.len()
+    }
+
+    fn at(&self, index: usize) -> (TokenId, Option<&TokenLogprobs>) {
+        self.0.generated.at(index)
+    }
+}
+
+impl Scored {
+    /// Adds what the prompt's sequence returned.
+    fn add(&mut self, completion: Completion, end_tokens: &[TokenId]) {
+        let last = completion.tokens.last();
+        let is_ended = self.lists_end && last.is_some_and(|last| end_tokens.contains(last));
+        self.end = Some(match completion.finish.reason {
+            _ if is_ended => AnswerEnd::Stop,
+            FinishReason::Length | FinishReason::Deadline => AnswerEnd::Length,
+            _ => AnswerEnd::Stop,
+        });
+        if !is_ended {
+            // A token that ends the output has no text.
+            self.text = completion.text;
+        }
+        let generated = completion.tokens.into_iter().zip(completion.logprobs);
+        self.generated = generated.collect();
+        self.logprobs = completion.prompt_logprobs;
+    }
+
+    /// The log probabilities of the prompt's token with this offset, if they were asked for.
+    fn logprobs_at(&self, offset: usize) -> Option<&TokenLogprobs> {
+        self.logprobs.get(offset.checked_sub(self.from)?)
+    }
+
+    fn output(self: &Arc<Self>, text: Option<&TextCodec>, scores: &PromptScores) -> Text {
         let top = scores.logprobs.unwrap_or(0);
-        let is_echoed = scores.has_echoed_logprobs();
-        let logprobs = text.filter(|_| scores.logprobs.is_some()).map(|text| {
-            let mut offsets = TextOffsets::of_output(text, echo.chars().count());
-            let generated = completion.tokens.iter().zip(&completion.logprobs);
-            let generated = generated.map(|(token, logprobs)| ScoredAt {
-                token: *token,
-                offset: offsets.next(*token),
-                logprobs: Some(logprobs),
-            });
-            let echoed = self
-                .tokens()
-                .zip(offsets::of_prompt(text, self.tokens, echo));
-            let echoed = echoed.map(|((token, logprobs), offset)| ScoredAt {
-                token,
-                offset,
-                logprobs,
-            });
-            text_logprobs(text, echoed.filter(|_| is_echoed).chain(generated), top)
+        let text_codec = text.filter(|_| scores.logprobs.is_some());
+        let logprobs = text_codec.map(|text| {
+            let mut offsets = TextOffsets::of_output(text, self.echo.chars().count());
+            let generated = self.generated.iter();
+            let generated = generated.map(|(token, _)| offsets.next(*token));
+            if scores.has_echoed_logprobs() {
+                let mut all = offsets::of_prompt(text, &self.tokens, &self.echo);
+                all.extend(generated);
+                TextLogprobs::new(text, &Arc::new(Echoed(Arc::clone(self))), all, top)
+            } else {
+                let all = generated.collect();
+                TextLogprobs::new(text, &Arc::new(Generated(Arc::clone(self))), all, top)
+            }
         });
         Text {
-            text: format!("{echo}{}", completion.text),
+            text: format!("{}{}", self.echo, self.text).into(),
             logprobs,
             prompt_logprobs: scores.prompt_logprobs.map(|top| self.entries(text, top)),
         }
     }
 
     /// vLLM's form: null for tokens without a log probability.
-    fn entries(&self, text: Option<&TextCodec>, top: usize) -> Vec<Option<PromptLogprobs>> {
-        let spell = |token| text.map(|text| spelled(text.tokenizer(), token).0);
-        let entry = |(token, logprobs): (TokenId, &TokenLogprobs)| {
-            let ranks = (1..).zip(&logprobs.top);
-            let ranked = ranks.map(|(rank, (token, logprob))| (*token, *logprob, Some(rank)));
-            // The prompt's own token comes first, and its rank is known if it is among the others.
-            let rank = ranked.clone().find(|(other, ..)| *other == token);
-            let own = (token, logprobs.logprob, rank.and_then(|(.., rank)| rank));
-            let entries = ranked.take(top).chain([own]);
-            entries
-                .map(|(token, logprob, rank)| {
-                    let entry = PromptLogprob {
-                        logprob: logprob.into(),
-                        rank,
-                        decoded_token: spell(token),
-                    };
-                    (token.to_string(), entry)
-                })
-                .collect()
-        };
-        let tokens = self.tokens();
-        tokens
-            .map(|(token, logprobs)| Some(entry((token, logprobs?))))
-            .collect()
+    fn entries(
+        self: &Arc<Self>,
+        text: Option<&TextCodec>,
+        top: usize,
+    ) -> Deferred<Vec<Option<PromptLogprobs>>> {
+        let (scored, text) = (Arc::clone(self), text.cloned());
+        Deferred::list(move || {
+            let (scored, text) = (Arc::clone(&scored), text.clone());
+            (0..scored.tokens.len()).map(move |at| {
+                let logprobs = scored.logprobs_at(at)?;
+                Some(entry(text.as_ref(), scored.tokens[at], logprobs, top))
+            })
+        })
     }
+}
+
+/// A token of a prompt and at most `top` of the likeliest, in vLLM's form.
+fn entry(
+    text: Option<&TextCodec>,
+    token: TokenId,
+    logprobs: &TokenLogprobs,
+    top: usize,
+) -> PromptLogprobs {
+    let spell = |token| text.map(|text| spelled(text.tokenizer(), token).0);
+    let ranks = (1..).zip(&logprobs.top);
+    let ranked = ranks.map(|(rank, (token, logprob))| (*token, *logprob, Some(rank)));
+    // The prompt's own token comes first, and its rank is known if it is among the others.
+    let rank = ranked.clone().find(|(other, ..)| *other == token);
+    let own = (token, logprobs.logprob, rank.and_then(|(.., rank)| rank));
+    let entries = ranked.take(top).chain([own]);
+    let entries = entries.map(|(token, logprob, rank)| {
+        let entry = PromptLogprob {
+            logprob: logprob.into(),
+            rank,
+            decoded_token: spell(token),
+        };
+        (token.to_string(), entry)
+    });
+    entries.collect()
 }

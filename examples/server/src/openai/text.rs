@@ -1,14 +1,13 @@
 //! `POST /v1/completions`.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use motet::request::{Prompt, TokenLogprobs};
+use motet::request::Prompt;
 use motet::text::TextCodec;
 use motet::{Request, TokenId};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -19,16 +18,19 @@ use super::answer::{self, BestOf, Shape, Terms};
 use super::offsets::TextOffsets;
 use super::parameters::Parameters;
 use super::scored_text::{self, PromptLogprobs, PromptScores};
+use super::text_logprobs::TextLogprobs;
 use crate::app::App;
 use crate::body::Body;
 use crate::body::fields::fields;
 use crate::body::lists::too_many;
 use crate::conversation::{AnswerPiece, Answers, ScoredToken, WholeAnswer};
 use crate::error::ApiError;
-use crate::generate::{OutputStreams, spelled};
+use crate::generate::{OutputStreams, UntilSent};
+use crate::kept::{Keep, KeptResults};
 use crate::keys::Caller;
 use crate::log::RequestLog;
 use crate::openapi::Token;
+use crate::pieces::{self, Deferred};
 use crate::tokens;
 
 /// The API's default of `max_tokens`.
@@ -82,14 +84,26 @@ pub(crate) async fn complete(
     let scores = fields.prompt_scores();
     let prompts = fields.prompt;
     let prompts = prompts.ok_or_else(|| ApiError::field("prompt", "`prompt` is missing"))?;
+    let echoed_bytes = match fields.echo {
+        Some(true) => prompts.text_bytes(&app)?,
+        _ => 0,
+    };
+    let user = parameters.user(&caller);
+    // What is repeated is reserved before it is spelled.
+    let mut kept = KeptResults::of_bytes(&app, user.as_deref(), echoed_bytes, "echo")?;
     let echoed = match fields.echo {
         Some(true) => prompts.texts(&app, &caller).await?,
         _ => Vec::new(),
     };
     if let Some(scores) = scores {
         scores.check(&parameters)?;
-        let (prompts, tenant) = (prompts.prompts("prompt")?, (caller, log));
-        return scored_text::complete(app, tenant, &parameters, scores, prompts, &echoed).await;
+        let prompts = prompts.prompts("prompt")?;
+        let sent = UntilSent {
+            kept,
+            _caller: caller.clone(),
+        };
+        let tenant = (caller, log, sent);
+        return scored_text::complete(app, tenant, &parameters, scores, prompts, echoed).await;
     }
     let requests = prompts.prompts("prompt")?.into_iter().map(|prompt| {
         let mut request = parameters.request(&app, &caller, prompt, OUTPUT_TOKENS_MAX)?;
@@ -114,7 +128,19 @@ pub(crate) async fn complete(
     };
     // The body's memory is freed before the answer is generated.
     drop(parameters);
-    let outputs = OutputStreams::submit(&app.engine, requests, caller, log).await?;
+    let is_streamed = terms.delivery.is_streamed;
+    let keep = Keep {
+        logprobs: terms.has_logprobs && !is_streamed,
+        is_streamed,
+        ..Keep::default()
+    };
+    let field = if terms.has_logprobs { "logprobs" } else { "n" };
+    kept.add(&app, &requests, keep, field)?;
+    let sent = UntilSent {
+        kept,
+        _caller: caller,
+    };
+    let outputs = OutputStreams::submit(&app.engine, requests, sent, log).await?;
     answer::answer(app, shape, Answers::of_text(outputs), terms).await
 }
 
@@ -273,6 +299,16 @@ impl<'de> Visitor<'de> for PromptItemVisitor {
 }
 
 impl Prompts {
+    /// The bytes of the prompts' texts.
+    fn text_bytes(&self, app: &App) -> Result<usize, ApiError> {
+        let tokens = match self {
+            Self::Texts(texts) => return Ok(texts.iter().map(String::len).sum()),
+            Self::Tokens(tokens) => tokens::text_bytes(app, tokens),
+            Self::ManyTokens(all) => all.iter().map(|one| tokens::text_bytes(app, one)).sum(),
+        };
+        Ok(tokens)
+    }
+
     /// The prompts' texts, for `echo`.
     async fn texts(&self, app: &App, caller: &Caller) -> Result<Vec<String>, ApiError> {
         let (one, many);
@@ -332,32 +368,23 @@ impl TextShape {
 /// An output's text, or the next part of it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Text {
-    pub(crate) text: String,
+    pub(crate) text: pieces::Text,
     pub(crate) logprobs: Option<TextLogprobs>,
     /// One element for each token of the prompt; null for the first, which has none
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Vec<Option<PromptLogprobs>>")]
-    pub(crate) prompt_logprobs: Option<Vec<Option<PromptLogprobs>>>,
+    pub(crate) prompt_logprobs: Option<Deferred<Vec<Option<PromptLogprobs>>>>,
 }
 
 impl Text {
     /// Text without log probabilities of a prompt.
     fn new(text: String, logprobs: Option<TextLogprobs>) -> Self {
         Self {
-            text,
+            text: text.into(),
             logprobs,
             prompt_logprobs: None,
         }
     }
-}
-
-/// Log probabilities of tokens, one element for each. A prompt's first token has none.
-#[derive(Debug, Default, Serialize, JsonSchema)]
-pub(crate) struct TextLogprobs {
-    tokens: Vec<String>,
-    token_logprobs: Vec<Option<f64>>,
-    top_logprobs: Vec<Option<BTreeMap<String, f64>>>,
-    text_offset: Vec<usize>,
 }
 
 impl Shape for TextShape {
@@ -387,7 +414,7 @@ impl Shape for TextShape {
         Text::new(String::new(), None)
     }
 
-    fn whole(&self, number: usize, answer: WholeAnswer, logprobs: Option<TextLogprobs>) -> Text {
+    fn whole(&self, number: usize, answer: &WholeAnswer, logprobs: Option<TextLogprobs>) -> Text {
         let echo = self.echo(number).unwrap_or_default();
         let text = format!("{echo}{}", answer.text());
         Text::new(text, logprobs)
@@ -396,50 +423,10 @@ impl Shape for TextShape {
     fn logprobs(
         &self,
         text: &TextCodec,
-        sent: &[ScoredToken],
+        sent: &Arc<Vec<ScoredToken>>,
         offsets: &mut TextOffsets,
     ) -> TextLogprobs {
-        let sent = sent.iter();
-        let sent = sent.map(|(token, logprobs)| ScoredAt {
-            token: *token,
-            offset: offsets.next(*token),
-            logprobs: Some(logprobs),
-        });
-        text_logprobs(text, sent, usize::MAX)
+        let offsets = sent.iter().map(|(token, _)| offsets.next(*token));
+        TextLogprobs::new(text, sent, offsets.collect(), usize::MAX)
     }
-}
-
-/// A token, its offset in the text, and its log probability, which a prompt's may not have.
-pub(crate) struct ScoredAt<'a> {
-    pub(crate) token: TokenId,
-    pub(crate) offset: usize,
-    pub(crate) logprobs: Option<&'a TokenLogprobs>,
-}
-
-/// Log probabilities of tokens, and of at most `top` of the likeliest.
-pub(crate) fn text_logprobs<'a>(
-    text: &TextCodec,
-    tokens: impl Iterator<Item = ScoredAt<'a>>,
-    top: usize,
-) -> TextLogprobs {
-    let spell = |token| spelled(text.tokenizer(), token).0;
-    let mut all = TextLogprobs::default();
-    for scored in tokens {
-        all.text_offset.push(scored.offset);
-        all.tokens.push(spell(scored.token));
-        let logprobs = scored.logprobs;
-        let logprob = logprobs.map(|logprobs| f64::from(logprobs.logprob));
-        all.token_logprobs.push(logprob);
-        all.top_logprobs.push(logprobs.map(|logprobs| {
-            let mut likeliest = BTreeMap::new();
-            for (token, logprob) in logprobs.top.iter().take(top) {
-                // Tokens within a character may have one spelling: the likeliest stands for it.
-                likeliest
-                    .entry(spell(*token))
-                    .or_insert(f64::from(*logprob));
-            }
-            likeliest
-        }));
-    }
-    all
 }

@@ -16,5 +16,6 @@ mod model_names;
 mod page;
 mod responses;
 mod responses_store;
+mod results;
 mod scores;
 mod tools;

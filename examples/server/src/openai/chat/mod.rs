@@ -26,6 +26,7 @@ use crate::app::App;
 use crate::body::Body;
 use crate::body::fields::fields;
 use crate::error::ApiError;
+use crate::kept::Keep;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
@@ -73,7 +74,12 @@ pub(crate) async fn complete(
     let is_parallel = options.parallel_tool_calls.unwrap_or(true);
     let mut request = conversation.request(&app, request, is_parallel)?;
     request.reasoning.tokens_max = options.thinking_token_budget;
-    let answers = request.submit(&app, caller, log).await?;
+    let keep = Keep {
+        logprobs: !terms.delivery.is_streamed,
+        is_streamed: terms.delivery.is_streamed,
+        ..Keep::default()
+    };
+    let answers = request.submit(&app, caller, log, keep).await?;
     answer::answer(app, ChatShape, answers, terms).await
 }
 

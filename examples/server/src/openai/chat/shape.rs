@@ -1,5 +1,7 @@
 //! Answers of chat completions: messages, and deltas of them.
 
+use std::sync::Arc;
+
 use motet::TokenId;
 use motet::text::TextCodec;
 use schemars::JsonSchema;
@@ -9,6 +11,7 @@ use crate::conversation::{AnswerItem, AnswerPiece, ScoredToken, WholeAnswer};
 use crate::generate::spelled;
 use crate::openai::answer::Shape;
 use crate::openai::offsets::TextOffsets;
+use crate::pieces::{Deferred, Text};
 
 pub(crate) struct ChatShape;
 
@@ -25,15 +28,15 @@ struct Answer {
     #[schemars(extend("const" = ROLE))]
     role: &'static str,
     /// `null` if the answer is nothing but calls
-    content: Option<String>,
+    content: Option<Text>,
     refusal: (),
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
-    reasoning_content: Option<String>,
+    reasoning_content: Option<Text>,
     /// The same as `reasoning_content`, under vLLM's name
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
-    reasoning: Option<String>,
+    reasoning: Option<Text>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("minItems" = 1))]
     tool_calls: Vec<Call>,
@@ -55,7 +58,7 @@ struct Call {
 struct Function {
     name: String,
     /// JSON, unless the call is cut off or malformed: then its beginning, as it was streamed
-    arguments: String,
+    arguments: Text,
 }
 
 /// A part of an answer to a conversation.
@@ -119,12 +122,12 @@ const FUNCTION: &str = "function";
 /// reasoning and its calls.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ChatLogprobs {
-    content: Vec<SampledToken>,
+    content: Deferred<Vec<SampledToken>>,
     refusal: (),
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct SampledToken {
+pub(crate) struct SampledToken {
     #[serde(flatten)]
     sampled: LikelyToken,
     top_logprobs: Vec<LikelyToken>,
@@ -183,19 +186,23 @@ impl From<CallDelta> for Delta {
     }
 }
 
-impl From<WholeAnswer> for Answer {
-    fn from(answer: WholeAnswer) -> Self {
-        let content = answer.text();
+impl From<&WholeAnswer> for Answer {
+    fn from(answer: &WholeAnswer) -> Self {
+        let content = Text::from(answer.text());
         let reasoning = Some(answer.reasoning()).filter(|text| !text.is_empty());
-        let calls = answer.items.into_iter().filter_map(|item| match item {
+        let reasoning = reasoning.map(Text::from);
+        let calls = answer.items.iter().filter_map(|item| match item {
             AnswerItem::Call {
                 id,
                 name,
                 arguments,
             } => Some(Call {
-                id,
+                id: id.clone(),
                 kind: FUNCTION,
-                function: Function { name, arguments },
+                function: Function {
+                    name: name.clone(),
+                    arguments: arguments.as_str().into(),
+                },
             }),
             AnswerItem::Reasoning(_) | AnswerItem::Text(_) => None,
         });
@@ -242,7 +249,7 @@ impl Shape for ChatShape {
         AnsweredPart { delta, logprobs }
     }
 
-    fn whole(&self, _: usize, answer: WholeAnswer, logprobs: Option<ChatLogprobs>) -> Answered {
+    fn whole(&self, _: usize, answer: &WholeAnswer, logprobs: Option<ChatLogprobs>) -> Answered {
         let message = answer.into();
         Answered { message, logprobs }
     }
@@ -250,9 +257,23 @@ impl Shape for ChatShape {
     fn logprobs(
         &self,
         text: &TextCodec,
-        sent: &[ScoredToken],
+        sent: &Arc<Vec<ScoredToken>>,
         _: &mut TextOffsets,
     ) -> ChatLogprobs {
+        let (text, sent) = (text.clone(), Arc::clone(sent));
+        let content = Deferred::list(move || {
+            let (text, sent) = (text.clone(), Arc::clone(&sent));
+            (0..sent.len()).map(move |at| SampledToken::new(&sent[at], &text))
+        });
+        ChatLogprobs {
+            content,
+            refusal: (),
+        }
+    }
+}
+
+impl SampledToken {
+    fn new((token, logprobs): &ScoredToken, text: &TextCodec) -> Self {
         let spell = |token: TokenId, logprob: f32| {
             let (token, bytes) = spelled(text.tokenizer(), token);
             LikelyToken {
@@ -261,17 +282,12 @@ impl Shape for ChatShape {
                 bytes,
             }
         };
-        let content = sent.iter().map(|(token, logprobs)| SampledToken {
+        let top = logprobs.top.iter();
+        Self {
             sampled: spell(*token, logprobs.logprob),
-            top_logprobs: logprobs
-                .top
-                .iter()
+            top_logprobs: top
                 .map(|(token, logprob)| spell(*token, *logprob))
                 .collect(),
-        });
-        ChatLogprobs {
-            content: content.collect(),
-            refusal: (),
         }
     }
 }

@@ -5,18 +5,18 @@ use std::mem;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::body::Bytes;
+use axum::body::{Body as AnswerBody, Bytes};
 use axum::extract::State;
 use axum::http::header;
-use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use motet::request::Usage;
 use motet::text::Message;
+use tokio::time::timeout;
 
 use super::events::{EventLog, ResponseEvent};
-use super::ids::{Ids, response_of_item};
-use super::items::{Item, ItemStatus, Logprob};
+use super::ids::{Ids, place_of_item};
+use super::items::{Item, ItemStatus};
 use super::messages::messages;
 use super::request::{CreateRequest, NAMES, Prepared, prepare};
 use super::response::{ResponseBody, Status};
@@ -25,12 +25,17 @@ use super::writer::OutputWriter;
 use crate::app::App;
 use crate::body::Body;
 use crate::conversation::{
-    AnswerEnd, AnswerEvent, Answers, ConversationRequest, ScoredToken, chat_of, continue_last,
+    AnswerEnd, AnswerEvent, Answers, ConversationRequest, chat_of, continue_last,
 };
 use crate::error::ApiError;
+use crate::kept::Keep;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 use crate::openai::answer::KEEP_ALIVE;
+use crate::pieces::{self, Deferred, Pieces};
+
+/// Keeps the connection open: clients ignore it.
+const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
 /// A response that is being answered.
 #[derive(Debug)]
@@ -44,14 +49,23 @@ struct Creation {
     log: EventLog,
     /// The turn before this one and the request's items, to be kept with the answer.
     previous: Option<Arc<Turn>>,
-    input: Vec<Item>,
-    has_logprobs: bool,
+    input: Vec<Arc<Item>>,
+    /// Whether it has ended with an error.
+    is_failed: bool,
+}
+
+/// The parts of a request that become messages.
+#[derive(Debug)]
+struct Conversation {
+    instructions: Option<String>,
+    previous: Option<Arc<Turn>>,
+    input: Vec<Arc<Item>>,
 }
 
 /// How an answer ended.
 #[derive(Debug)]
 enum Outcome {
-    Ended(Bytes),
+    Ended(Arc<ResponseBody>),
     Failed(ApiError),
 }
 
@@ -67,14 +81,21 @@ pub(crate) async fn create(
     let owner = caller.name.clone();
     let ids = Ids::new();
     let previous = previous(&app, &owner, &prepared)?;
+    let earlier_bytes = previous.as_ref().map_or(0, |turn| turn.text_bytes());
     let stored = |id: &str| stored_item(&app, &owner, id);
-    let input = prepared.input.items(&ids, stored)?;
-    let messages = conversation(
-        prepared.echo.instructions.as_deref(),
-        previous.as_deref(),
-        &input,
-    )?;
-    let mut chat = chat_of(&app, messages, prepared.variables);
+    let referenced_bytes_max = app.conduct.body_bytes_max - earlier_bytes;
+    let input = prepared.input.items(&ids, stored, referenced_bytes_max)?;
+    let conversation = Conversation {
+        instructions: prepared.instructions,
+        previous: previous.clone(),
+        input: input.clone(),
+    };
+    let bytes = earlier_bytes + input.iter().map(|item| item.text_bytes()).sum::<usize>();
+    // A long conversation is copied where long bodies are read, and not beside the actors.
+    let messages = app
+        .body_receiver
+        .work(bytes, move || conversation.messages());
+    let mut chat = chat_of(&app, messages.await??, prepared.variables);
     if prepared.continues_last {
         continue_last(&mut chat, "continue_final_message")?;
     }
@@ -91,17 +112,25 @@ pub(crate) async fn create(
         request: prepared.request,
         names: NAMES,
     };
-    let answers = request.submit(&app, caller, log).await?;
+    // The last events, and the stored response, repeat the answer.
+    let input_bytes: usize = input.iter().map(|item| item.bytes()).sum();
+    let keep = Keep {
+        logprobs: true,
+        is_streamed: prepared.is_streamed,
+        other_bytes: prepared.echo.bytes + input_bytes,
+    };
+    let answers = request.submit(&app, caller, log, keep).await?;
+    let spelling = app.engine.text().filter(|_| has_logprobs).cloned();
     let creation = Creation {
         app,
         owner,
         answers,
         begun: ResponseBody::new(ids.response(), prepared.echo),
-        writer: OutputWriter::new(ids.clone(), prepared.has_summary),
+        writer: OutputWriter::new(ids.clone(), prepared.has_summary, spelling),
         log: EventLog::new(prepared.is_streamed),
         previous,
         input,
-        has_logprobs,
+        is_failed: false,
     };
     if prepared.is_streamed {
         Ok(creation.streamed())
@@ -125,23 +154,39 @@ fn previous(app: &App, owner: &Owner, prepared: &Prepared) -> Result<Option<Arc<
     };
     let turn = app.responses.get(owner, id);
     let unknown = || ApiError::previous_response_not_found(id, &app.responses.bounds());
-    turn.ok_or_else(unknown).map(Some)
+    let turn = turn.ok_or_else(unknown)?;
+    let (bytes, most) = (turn.text_bytes(), app.conduct.body_bytes_max);
+    if bytes > most {
+        let field = "previous_response_id";
+        let message = format!(
+            "`{field}` is a conversation of {bytes} bytes; expected at most {most}, as in a body \
+             (--body-bytes-max)"
+        );
+        return Err(ApiError::field(field, message));
+    }
+    Ok(Some(turn))
 }
 
 /// The item with this id, if the store has it.
-fn stored_item(app: &App, owner: &Owner, id: &str) -> Option<Item> {
-    let turn = app.responses.get(owner, &response_of_item(id)?)?;
-    let mut items = turn.input().iter().chain(turn.output());
-    items.find(|item| item.id() == id).cloned()
+fn stored_item(app: &App, owner: &Owner, id: &str) -> Option<Arc<Item>> {
+    let place = place_of_item(id)?;
+    let turn = app.responses.get(owner, &place.response)?;
+    let items = if place.is_input {
+        turn.input()
+    } else {
+        turn.output()
+    };
+    // An item that its client has named, or a reference, has another id.
+    let item = items.get(place.index).filter(|item| item.id() == id);
+    item.cloned()
 }
 
-fn conversation(
-    instructions: Option<&str>,
-    previous: Option<&Turn>,
-    input: &[Item],
-) -> Result<Vec<Message>, ApiError> {
-    let history = previous.map(Turn::history).unwrap_or_default();
-    messages(instructions, &history, input)
+impl Conversation {
+    fn messages(self) -> Result<Vec<Message>, ApiError> {
+        let history = self.previous.as_deref().map(Turn::history);
+        let history = history.unwrap_or_default();
+        messages(self.instructions.as_deref(), &history, &self.input)
+    }
 }
 
 impl Creation {
@@ -156,7 +201,8 @@ impl Creation {
             }
         }
         let body = body.expect("answers end with an outcome");
-        Ok(json(body))
+        let pieces = pieces::pieces(&*body);
+        Ok(pieces::json_response(pieces, self.answers.into_sent()))
     }
 
     /// Streams the events as they come. When the client disconnects, the stream and the answer
@@ -165,27 +211,41 @@ impl Creation {
         let begun = &self.begun;
         self.log.push(|sequence_number| ResponseEvent::Created {
             sequence_number,
-            response: Box::new(begun.clone()),
+            response: Arc::new(begun.clone()),
         });
         self.log.push(|sequence_number| ResponseEvent::InProgress {
             sequence_number,
-            response: Box::new(begun.clone()),
+            response: Arc::new(begun.clone()),
         });
-        let events = stream::unfold(self, |mut creation| async {
-            let event = creation.next().await?;
-            Some((Ok::<_, Infallible>(event.sent()), creation))
+        // What is kept of the answer stays so until its last event was sent.
+        let sending = (self, None::<Pieces>);
+        let events = stream::unfold(sending, |(mut creation, mut sent)| async {
+            loop {
+                if let Some(piece) = sent.as_mut().and_then(Iterator::next) {
+                    return Some((Ok::<_, Infallible>(piece), (creation, sent)));
+                }
+                match timeout(KEEP_ALIVE, creation.next()).await {
+                    Ok(event) => sent = Some(event?.sent()),
+                    Err(_) => return Some((Ok(COMMENT), (creation, None))),
+                }
+            }
         });
-        let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
-        Sse::new(events).keep_alive(keep_alive).into_response()
+        let kind = (header::CONTENT_TYPE, "text/event-stream");
+        let uncached = (header::CACHE_CONTROL, "no-cache");
+        ([kind, uncached], AnswerBody::from_stream(events)).into_response()
     }
 
+    /// The next event. Cancel safe, as [`Answers::next`] is.
     async fn next(&mut self) -> Option<ResponseEvent> {
         loop {
             if let Some(event) = self.log.pop() {
                 return Some(event);
             }
+            if self.is_failed {
+                return None;
+            }
             let (_, event) = self.answers.next().await?;
-            self.read(event);
+            self.is_failed = matches!(self.read(event), Some(Outcome::Failed(_)));
         }
     }
 
@@ -194,7 +254,10 @@ impl Creation {
         match event {
             AnswerEvent::Prefilled(_) => None,
             AnswerEvent::Piece { piece, logprobs } => {
-                let logprobs = self.logprobs(&logprobs);
+                if let Err(error) = self.answers.kept().add_text(piece.bytes()) {
+                    self.fail(&error);
+                    return Some(Outcome::Failed(error));
+                }
                 self.writer.push(piece, logprobs, &mut self.log);
                 None
             }
@@ -206,15 +269,8 @@ impl Creation {
         }
     }
 
-    fn logprobs(&self, scored: &[ScoredToken]) -> Vec<Logprob> {
-        let text = self.app.engine.text().filter(|_| self.has_logprobs);
-        let Some(text) = text else { return Vec::new() };
-        let scored = scored.iter();
-        scored.map(|scored| Logprob::of(scored, text)).collect()
-    }
-
-    /// Completes the response, keeps it if the request asks for that, and returns it as JSON.
-    fn end(&mut self, end: AnswerEnd, usage: Usage) -> Bytes {
+    /// Completes the response, keeps it if the request asks for that, and returns it.
+    fn end(&mut self, end: AnswerEnd, usage: Usage) -> Arc<ResponseBody> {
         let (status, item_status) = match end {
             AnswerEnd::Length => (Status::Incomplete, ItemStatus::Incomplete),
             AnswerEnd::Stop | AnswerEnd::StopString | AnswerEnd::Calls => {
@@ -223,38 +279,35 @@ impl Creation {
         };
         self.writer.finish(item_status, &mut self.log);
         let output = self.writer.take_items();
-        let ended = self.begun.ended(status, output.clone(), usage);
-        let body = serde_json::to_vec(&ended).expect("its keys are strings");
-        let body = Bytes::from(body);
+        let ended = Arc::new(self.begun.ended(status, output, usage));
         if ended.echo().store {
-            self.keep(output, body.clone());
+            self.keep(&ended);
         }
-        self.log.push(|sequence_number| {
-            let response = Box::new(ended);
-            match status {
-                Status::Incomplete => ResponseEvent::Incomplete {
-                    sequence_number,
-                    response,
-                },
-                _ => ResponseEvent::Completed {
-                    sequence_number,
-                    response,
-                },
-            }
+        let response = Arc::clone(&ended);
+        self.log.push(|sequence_number| match status {
+            Status::Incomplete => ResponseEvent::Incomplete {
+                sequence_number,
+                response,
+            },
+            _ => ResponseEvent::Completed {
+                sequence_number,
+                response,
+            },
         });
-        body
+        ended
     }
 
-    fn keep(&mut self, output: Vec<Item>, body: Bytes) {
+    fn keep(&mut self, ended: &Arc<ResponseBody>) {
         let turn = NewTurn {
-            id: self.begun.id().to_owned(),
+            id: ended.id().to_owned(),
             previous: self.previous.take(),
             input: mem::take(&mut self.input),
-            output,
-            body,
+            output: ended.output().to_vec(),
+            body: Deferred::shared(Arc::clone(ended)),
+            body_bytes: ended.bytes(),
         };
         if !self.app.responses.insert(&self.owner, turn) {
-            tracing::debug!("a conversation is longer than the store of responses");
+            tracing::debug!("there is no space for a response in the store");
         }
     }
 
@@ -269,12 +322,7 @@ impl Creation {
         });
         self.log.push(|sequence_number| ResponseEvent::Failed {
             sequence_number,
-            response: Box::new(failed),
+            response: Arc::new(failed),
         });
     }
-}
-
-/// An answer that is JSON already.
-pub(super) fn json(body: Bytes) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }

@@ -1,14 +1,16 @@
 //! The events of a streamed response.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use axum::response::sse;
+use axum::body::Bytes;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::items::{Item, Logprob, Part, SummaryPart};
+use super::items::{Item, Logprobs, Part, SummaryPart};
 use super::response::ResponseBody;
 use crate::error::ErrorCode;
+use crate::pieces::{self, Pieces, Text};
 
 /// An event. `sequence_number` counts the events of a stream from 0.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -19,42 +21,42 @@ pub(crate) enum ResponseEvent {
     #[serde(rename = "response.created")]
     Created {
         sequence_number: u64,
-        response: Box<ResponseBody>,
+        response: Arc<ResponseBody>,
     },
     #[serde(rename = "response.in_progress")]
     InProgress {
         sequence_number: u64,
-        response: Box<ResponseBody>,
+        response: Arc<ResponseBody>,
     },
     /// The last event of a complete answer
     #[serde(rename = "response.completed")]
     Completed {
         sequence_number: u64,
-        response: Box<ResponseBody>,
+        response: Arc<ResponseBody>,
     },
     /// The last event of an answer that its greatest length cut off
     #[serde(rename = "response.incomplete")]
     Incomplete {
         sequence_number: u64,
-        response: Box<ResponseBody>,
+        response: Arc<ResponseBody>,
     },
     /// The last event of an answer that failed
     #[serde(rename = "response.failed")]
     Failed {
         sequence_number: u64,
-        response: Box<ResponseBody>,
+        response: Arc<ResponseBody>,
     },
     #[serde(rename = "response.output_item.added")]
     OutputItemAdded {
         sequence_number: u64,
         output_index: usize,
-        item: Item,
+        item: Arc<Item>,
     },
     #[serde(rename = "response.output_item.done")]
     OutputItemDone {
         sequence_number: u64,
         output_index: usize,
-        item: Item,
+        item: Arc<Item>,
     },
     #[serde(rename = "response.content_part.added")]
     ContentPartAdded {
@@ -79,7 +81,7 @@ pub(crate) enum ResponseEvent {
         output_index: usize,
         content_index: usize,
         delta: String,
-        logprobs: Vec<Logprob>,
+        logprobs: Logprobs,
     },
     #[serde(rename = "response.output_text.done")]
     OutputTextDone {
@@ -87,8 +89,8 @@ pub(crate) enum ResponseEvent {
         item_id: String,
         output_index: usize,
         content_index: usize,
-        text: String,
-        logprobs: Vec<Logprob>,
+        text: Text,
+        logprobs: Logprobs,
     },
     #[serde(rename = "response.reasoning_text.delta")]
     ReasoningTextDelta {
@@ -104,7 +106,7 @@ pub(crate) enum ResponseEvent {
         item_id: String,
         output_index: usize,
         content_index: usize,
-        text: String,
+        text: Text,
     },
     #[serde(rename = "response.reasoning_summary_part.added")]
     SummaryPartAdded {
@@ -136,7 +138,7 @@ pub(crate) enum ResponseEvent {
         item_id: String,
         output_index: usize,
         summary_index: usize,
-        text: String,
+        text: Text,
     },
     #[serde(rename = "response.function_call_arguments.delta")]
     ArgumentsDelta {
@@ -151,7 +153,7 @@ pub(crate) enum ResponseEvent {
         item_id: String,
         output_index: usize,
         name: String,
-        arguments: String,
+        arguments: Text,
     },
     /// The reason of the failure that the next event, the last, reports
     #[serde(rename = "error")]
@@ -169,6 +171,7 @@ pub(super) struct EventLog {
     /// Whether the response is streamed; else no event is made.
     is_streamed: bool,
     next_number: u64,
+    /// Those of one piece of the answer, or of its end. Long parts of them are shared.
     events: VecDeque<ResponseEvent>,
 }
 
@@ -196,10 +199,15 @@ impl EventLog {
 }
 
 impl ResponseEvent {
-    /// The event as it is sent, under its type's name.
-    pub(super) fn sent(&self) -> sse::Event {
-        let data = serde_json::to_string(self).expect("its keys are strings");
-        sse::Event::default().event(name(&data)).data(data)
+    /// The event as it is sent, under its type's name. Its parts are made when they are reached.
+    pub(super) fn sent(&self) -> Pieces {
+        let mut data = pieces::pieces(self);
+        let first = data.next().unwrap_or_default();
+        let head = str::from_utf8(&first).expect("JSON is text");
+        let head = format!("event: {}\ndata: ", name(head));
+        let end = Bytes::from_static(b"\n\n");
+        let pieces = [Bytes::from(head), first].into_iter().chain(data);
+        pieces::coalesced(Box::new(pieces.chain([end])))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Ids of responses and of their items.
 //!
-//! An item's id holds its response's, so that a reference to an item leads to its response without
-//! an index. Ids are random: a client without a key cannot guess those of another.
+//! An item's id holds its response's and its place there, so that a reference leads to the item
+//! without a search. Ids are random: a client without a key cannot guess those of another.
 
 /// The start of a response's id.
 const RESPONSE: &str = "resp_";
@@ -65,13 +65,27 @@ impl Ids {
     }
 }
 
-/// The id of the response that an item with this id belongs to; `None` if the id is not one that
-/// this server gives.
-pub(super) fn response_of_item(id: &str) -> Option<String> {
+/// Where an item is: its response, and its place in it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ItemPlace {
+    /// The id of the response.
+    pub(super) response: String,
+    /// Whether the item is one of the request.
+    pub(super) is_input: bool,
+    pub(super) index: usize,
+}
+
+/// The place of the item with this id; `None` if the id is not one that this server gives.
+pub(super) fn place_of_item(id: &str) -> Option<ItemPlace> {
     let (_, rest) = id.split_once('_')?;
-    let (random, _) = rest.split_once('_')?;
+    let (random, place) = rest.split_once('_')?;
     let is_random = random.len() == DIGITS && random.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_random.then(|| format!("{RESPONSE}{random}"))
+    let index = place.strip_prefix('i');
+    is_random.then_some(ItemPlace {
+        response: format!("{RESPONSE}{random}"),
+        is_input: index.is_some(),
+        index: index.unwrap_or(place).parse().ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -88,13 +102,21 @@ mod tests {
             IdKind::CallOutput,
         ];
         for kind in kinds {
-            for id in [ids.input(kind, 3), ids.output(kind, 12)] {
-                assert_eq!(response_of_item(&id), Some(ids.response()), "{id}");
+            for (id, is_input, index) in [
+                (ids.input(kind, 3), true, 3),
+                (ids.output(kind, 12), false, 12),
+            ] {
+                let place = ItemPlace {
+                    response: ids.response(),
+                    is_input,
+                    index,
+                };
+                assert_eq!(place_of_item(&id), Some(place), "{id}");
             }
         }
         assert_ne!(ids.response(), Ids::new().response());
         for id in ["", "msg", "msg_1", "msg_1_2", "msg__", &ids.response()] {
-            assert_eq!(response_of_item(id), None, "{id}");
+            assert_eq!(place_of_item(id), None, "{id}");
         }
     }
 }

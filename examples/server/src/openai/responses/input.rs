@@ -1,13 +1,14 @@
 //! The input of a request: a text, or items.
 
 use std::fmt;
+use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 
 use super::ids::{IdKind, Ids};
 use super::items::{
-    Call, CallOutput, Item, ItemStatus, Message, Part, ReasoningItem, Role, SummaryPart,
+    Call, CallOutput, Item, ItemStatus, Logprobs, Message, Part, ReasoningItem, Role, SummaryPart,
 };
 use crate::body::text_or_list::{self, TextOrList};
 use crate::error::ApiError;
@@ -55,11 +56,14 @@ struct InputPart {
 
 /// Free-form values that an item counts as, by its size in memory.
 const ITEM_VALUES: usize = 4;
+/// Most references of one input: conversations of agents have some hundred items.
+const REFERENCES_MAX: usize = 1024;
 /// The types of items that this server reads.
 const KINDS: &str = "message, function_call, function_call_output, reasoning or item_reference";
 
 impl Input {
-    /// The items, with ids. `stored` finds the item that a reference names.
+    /// The items, with ids. `stored` finds the item that a reference names. Items that are referred
+    /// to are shared, and have at most so many bytes of text together.
     ///
     /// # Errors
     ///
@@ -67,12 +71,13 @@ impl Input {
     pub(super) fn items(
         self,
         ids: &Ids,
-        stored: impl Fn(&str) -> Option<Item>,
-    ) -> Result<Vec<Item>, ApiError> {
+        stored: impl Fn(&str) -> Option<Arc<Item>>,
+        referenced_bytes_max: usize,
+    ) -> Result<Vec<Arc<Item>>, ApiError> {
         let items = match self {
             Self::Text(text) => {
                 let id = ids.input(IdKind::Message, 0);
-                return Ok(vec![Item::message(id, Role::User, text)]);
+                return Ok(vec![Arc::new(Item::message(id, Role::User, text))]);
             }
             Self::Items(items) => items,
         };
@@ -82,11 +87,52 @@ impl Input {
                 "`input` is empty; expected an item",
             ));
         }
+        let mut references = References {
+            stored,
+            count: 0,
+            bytes: 0,
+            bytes_max: referenced_bytes_max,
+        };
         let read = (0..).zip(items).map(|(index, item)| {
             let path = ItemPath { ids, index };
-            item.read(&path, &stored)
+            item.read(&path, &mut references)
         });
         read.collect()
+    }
+}
+
+/// The references of an input, counted while they are followed.
+struct References<F> {
+    stored: F,
+    count: usize,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl<F: Fn(&str) -> Option<Arc<Item>>> References<F> {
+    fn follow(&mut self, path: &ItemPath<'_>, id: &str) -> Result<Arc<Item>, ApiError> {
+        self.count += 1;
+        if self.count > REFERENCES_MAX {
+            let what = format!(
+                "is the {}th reference; expected at most {REFERENCES_MAX}",
+                self.count
+            );
+            return Err(path.invalid("id", &what));
+        }
+        let item = (self.stored)(id).ok_or_else(|| {
+            let what = format!("is {id:?}, an item of no stored response: unknown or forgotten");
+            path.invalid("id", &what)
+        })?;
+        self.bytes = self.bytes.saturating_add(item.text_bytes());
+        if self.bytes > self.bytes_max {
+            let what = format!(
+                "refers to an item with which the conversation has more than {} bytes of earlier \
+                 items; expected at most as many, as in a body (--body-bytes-max)",
+                self.bytes_max
+            );
+            return Err(path.invalid("id", &what));
+        }
+        Ok(item)
     }
 }
 
@@ -118,29 +164,30 @@ impl ItemPath<'_> {
 }
 
 impl InputItem {
-    fn read(
+    fn read<F: Fn(&str) -> Option<Arc<Item>>>(
         self,
         path: &ItemPath<'_>,
-        stored: &impl Fn(&str) -> Option<Item>,
-    ) -> Result<Item, ApiError> {
+        references: &mut References<F>,
+    ) -> Result<Arc<Item>, ApiError> {
         let implied = match (&self.role, &self.id) {
             (Some(_), _) => Some("message"),
             (None, Some(_)) => Some("item_reference"),
             (None, None) => None,
         };
         let kind = self.kind.as_deref().or(implied).map(str::to_owned);
-        match &*path.required("type", kind)? {
+        let item = match &*path.required("type", kind)? {
             "message" => self.message(path),
             "function_call" => self.call(path),
             "function_call_output" => self.call_output(path),
             "reasoning" => self.reasoning(path),
-            "item_reference" => self.reference(path, stored),
+            "item_reference" => return references.follow(path, &path.required("id", self.id)?),
             other => {
                 let field = path.field("type");
                 let message = format!("`{field}` is {other:?}; this server takes {KINDS}");
                 Err(ApiError::unprocessable(field, message))
             }
-        }
+        };
+        item.map(Arc::new)
     }
 
     fn message(self, path: &ItemPath<'_>) -> Result<Item, ApiError> {
@@ -155,7 +202,9 @@ impl InputItem {
                             ("input_text" | "output_text" | "text", Some(text), _) => {
                                 Ok(role.part(text))
                             }
-                            ("refusal", _, Some(refusal)) => Ok(Part::Declined { refusal }),
+                            ("refusal", _, Some(refusal)) => Ok(Part::Declined {
+                                refusal: refusal.into(),
+                            }),
                             (kind, ..) => Err(not_text(path, "content", number, kind)),
                         },
                     );
@@ -174,7 +223,7 @@ impl InputItem {
         Ok(Item::FunctionCall(Call {
             call_id: path.required("call_id", self.call_id)?,
             name: path.required("name", self.name)?,
-            arguments: path.required("arguments", self.arguments)?,
+            arguments: path.required("arguments", self.arguments)?.into(),
             id: path.id(self.id, IdKind::Call),
             status: ItemStatus::Completed,
         }))
@@ -189,7 +238,7 @@ impl InputItem {
         };
         Ok(Item::FunctionCallOutput(CallOutput {
             call_id: path.required("call_id", self.call_id)?,
-            output,
+            output: output.into(),
             id: path.id(self.id, IdKind::CallOutput),
             status: ItemStatus::Completed,
         }))
@@ -211,30 +260,23 @@ impl InputItem {
         Ok(Item::Reasoning(ReasoningItem {
             id: path.id(self.id, IdKind::Reasoning),
             status: ItemStatus::Completed,
-            summary: summary.into_iter().map(SummaryPart::new).collect(),
-            content: content.map(|text| Part::ReasoningText { text }).collect(),
+            summary: summary
+                .into_iter()
+                .map(|text| SummaryPart::new(text.into()))
+                .collect(),
+            content: content
+                .map(|text| Part::ReasoningText { text: text.into() })
+                .collect(),
             encrypted_content: (),
         }))
-    }
-
-    fn reference(
-        self,
-        path: &ItemPath<'_>,
-        stored: &impl Fn(&str) -> Option<Item>,
-    ) -> Result<Item, ApiError> {
-        let id = path.required("id", self.id)?;
-        stored(&id).ok_or_else(|| {
-            let what = format!("is {id:?}, an item of no stored response: unknown or forgotten");
-            path.invalid("id", &what)
-        })
     }
 }
 
 impl Role {
     fn part(self, text: String) -> Part {
         match self {
-            Self::Assistant => Part::output_text(text, Vec::new()),
-            Self::User | Self::System | Self::Developer => Part::InputText { text },
+            Self::Assistant => Part::output_text(text.into(), Logprobs::default()),
+            Self::User | Self::System | Self::Developer => Part::InputText { text: text.into() },
         }
     }
 }
@@ -438,12 +480,26 @@ mod tests {
 
     use super::*;
 
-    fn read(input: Value) -> Result<Vec<Item>, ApiError> {
+    fn read(input: Value) -> Result<Vec<Arc<Item>>, ApiError> {
         let input: Input = serde_json::from_value(input).expect("an input");
-        input.items(&Ids::new(), |id| {
-            let text = "stored".to_owned();
-            (id == "msg_1").then(|| Item::message(id.to_owned(), Role::Assistant, text))
-        })
+        let item = Item::message("msg_1".to_owned(), Role::Assistant, "stored".to_owned());
+        let item = Arc::new(item);
+        let stored = |id: &str| (id == "msg_1").then(|| Arc::clone(&item));
+        input.items(&Ids::new(), stored, 3_800)
+    }
+
+    #[test]
+    fn references_are_bounded_and_share_their_item() {
+        let references = |count: usize| read(json!(vec![json!({"id": "msg_1"}); count]));
+        let items = references(100).expect("38 bytes each");
+        assert!(items.iter().all(|item| Arc::ptr_eq(item, &items[0])));
+        for (count, field) in [
+            (101, "input[100].id"),
+            (REFERENCES_MAX + 1, "input[100].id"),
+        ] {
+            let error = references(count).expect_err("too long");
+            assert_eq!((error.status.as_u16(), error.param()), (400, Some(field)));
+        }
     }
 
     #[test]
@@ -468,10 +524,10 @@ mod tests {
             {"type": "item_reference", "id": "msg_1"},
         ]));
         let items = items.expect("items");
-        let texts: Vec<_> = items.iter().map(Item::text).collect();
+        let texts: Vec<_> = items.iter().map(|item| item.text()).collect();
         assert_eq!(texts, ["a", "bc", "s", "r", "{}", "xy", "stored", "stored"]);
         assert_eq!(items[1].id(), "mine");
-        let message = serde_json::to_value(&items[1]).expect("JSON");
+        let message = serde_json::to_value(&*items[1]).expect("JSON");
         let expected = json!({"type": "refusal", "refusal": "c"});
         assert_eq!(message["content"][1], expected);
         assert!(items[4].id().starts_with("fc_") && items[4].id().ends_with("_i4"));

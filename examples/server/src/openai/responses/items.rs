@@ -1,15 +1,19 @@
 //! The items of a conversation: what a client sends, and what an answer is made of.
 
+use std::sync::Arc;
+
 use motet::TokenId;
 use motet::text::TextCodec;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::conversation::ScoredToken;
 use crate::generate::spelled;
+use crate::kept::row_bytes;
+use crate::pieces::{Deferred, Text};
 
 /// An item, as answers have it.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "ResponseItem")]
 pub(crate) enum Item {
@@ -20,7 +24,7 @@ pub(crate) enum Item {
 }
 
 /// A message, of the client or of the model.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct Message {
     pub(crate) id: String,
@@ -30,7 +34,7 @@ pub(crate) struct Message {
 }
 
 /// The reasoning before an answer.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct ReasoningItem {
     pub(crate) id: String,
@@ -43,61 +47,70 @@ pub(crate) struct ReasoningItem {
 }
 
 /// A call of a function.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct Call {
     pub(crate) id: String,
     pub(crate) call_id: String,
     pub(crate) name: String,
     /// JSON, unless the call is `incomplete`, cut off or malformed: then its beginning
-    pub(crate) arguments: String,
+    pub(crate) arguments: Text,
     pub(crate) status: ItemStatus,
 }
 
 /// The result of a call.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct CallOutput {
     pub(crate) id: String,
     pub(crate) call_id: String,
-    pub(crate) output: String,
+    pub(crate) output: Text,
     pub(crate) status: ItemStatus,
 }
 
 /// A part of a message or of reasoning.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "ResponsePart")]
 pub(crate) enum Part {
     InputText {
-        text: String,
+        text: Text,
     },
     OutputText {
-        text: String,
+        text: Text,
         annotations: [(); 0],
-        logprobs: Vec<Logprob>,
+        logprobs: Logprobs,
     },
     #[serde(rename = "refusal")]
     Declined {
-        refusal: String,
+        refusal: Text,
     },
     ReasoningText {
-        text: String,
+        text: Text,
     },
 }
 
 /// A part of a summary.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ResponseSummaryPart")]
 pub(crate) struct SummaryPart {
     #[serde(rename = "type")]
     #[schemars(extend("const" = SUMMARY_TEXT))]
     kind: &'static str,
-    pub(crate) text: String,
+    pub(crate) text: Text,
+}
+
+/// The log probabilities of a text, in the engine's form until they are written. Clones share them.
+#[derive(Clone, Debug, Default, JsonSchema)]
+#[schemars(with = "Vec<Logprob>")]
+pub(crate) struct Logprobs {
+    tokens: Arc<Vec<ScoredToken>>,
+    /// Spells the tokens; `None` only if there are none.
+    text: Option<TextCodec>,
 }
 
 /// A token with its log probability and the likeliest alternatives.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ResponseLogprob")]
 pub(crate) struct Logprob {
     token: String,
@@ -106,7 +119,7 @@ pub(crate) struct Logprob {
     top_logprobs: Vec<LikelyToken>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ResponseLikelyToken")]
 struct LikelyToken {
     token: String,
@@ -135,14 +148,16 @@ pub(crate) enum ItemStatus {
     Incomplete,
 }
 
+/// Bytes of a message beside its text.
+const MESSAGE_BYTES: usize = 32;
 const SUMMARY_TEXT: &str = "summary_text";
 
 impl Item {
     /// A complete message of one part.
     pub(crate) fn message(id: String, role: Role, text: String) -> Self {
         let part = match role {
-            Role::Assistant => Part::output_text(text, Vec::new()),
-            Role::User | Role::System | Role::Developer => Part::InputText { text },
+            Role::Assistant => Part::output_text(text.into(), Logprobs::default()),
+            Role::User | Role::System | Role::Developer => Part::InputText { text: text.into() },
         };
         Self::Message(Message {
             id,
@@ -166,9 +181,24 @@ impl Item {
         match self {
             Self::Message(message) => texts(&message.content),
             Self::Reasoning(reasoning) => reasoning.text(),
-            Self::FunctionCall(call) => call.arguments.clone(),
-            Self::FunctionCallOutput(output) => output.output.clone(),
+            Self::FunctionCall(call) => call.arguments.to_string(),
+            Self::FunctionCallOutput(output) => output.output.to_string(),
         }
+    }
+
+    /// Bytes that it becomes in a conversation, about: its text, and what is around it.
+    pub(crate) fn text_bytes(&self) -> usize {
+        let text = match self {
+            Self::Message(message) => message.content.iter().map(|part| part.text().len()).sum(),
+            Self::Reasoning(reasoning) => {
+                let content = reasoning.content.iter().map(|part| part.text().len());
+                let summary = reasoning.summary.iter().map(|part| part.text.len());
+                content.sum::<usize>().max(summary.sum())
+            }
+            Self::FunctionCall(call) => call.call_id.len() + call.name.len() + call.arguments.len(),
+            Self::FunctionCallOutput(output) => output.call_id.len() + output.output.len(),
+        };
+        MESSAGE_BYTES + text
     }
 
     /// Bytes in memory: those of the item and of its texts.
@@ -201,7 +231,7 @@ impl ReasoningItem {
 }
 
 impl Part {
-    pub(crate) fn output_text(text: String, logprobs: Vec<Logprob>) -> Self {
+    pub(crate) fn output_text(text: Text, logprobs: Logprobs) -> Self {
         Self::OutputText {
             text,
             annotations: [],
@@ -220,7 +250,7 @@ impl Part {
 
     fn bytes(&self) -> usize {
         let logprobs = match self {
-            Self::OutputText { logprobs, .. } => logprobs.iter().map(Logprob::bytes).sum(),
+            Self::OutputText { logprobs, .. } => logprobs.bytes(),
             _ => 0,
         };
         size_of::<Self>() + self.text().len() + logprobs
@@ -228,7 +258,7 @@ impl Part {
 }
 
 impl SummaryPart {
-    pub(crate) fn new(text: String) -> Self {
+    pub(crate) fn new(text: Text) -> Self {
         Self {
             kind: SUMMARY_TEXT,
             text,
@@ -236,8 +266,36 @@ impl SummaryPart {
     }
 }
 
+impl Logprobs {
+    pub(crate) fn new(tokens: Vec<ScoredToken>, text: Option<&TextCodec>) -> Self {
+        Self {
+            tokens: Arc::new(tokens),
+            text: text.cloned(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let rows = self.tokens.iter();
+        rows.map(|(_, token)| row_bytes(token.top.len())).sum()
+    }
+}
+
+impl Serialize for Logprobs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some(text) = self.text.as_ref().filter(|_| !self.tokens.is_empty()) else {
+            return serializer.collect_seq([(); 0]);
+        };
+        let (tokens, text) = (Arc::clone(&self.tokens), text.clone());
+        let list: Deferred<Vec<Logprob>> = Deferred::list(move || {
+            let (tokens, text) = (Arc::clone(&tokens), text.clone());
+            (0..tokens.len()).map(move |at| Logprob::of(&tokens[at], &text))
+        });
+        list.serialize(serializer)
+    }
+}
+
 impl Logprob {
-    pub(crate) fn of((token, logprobs): &ScoredToken, text: &TextCodec) -> Self {
+    fn of((token, logprobs): &ScoredToken, text: &TextCodec) -> Self {
         let spell = |token: TokenId, logprob: f32| {
             let (token, bytes) = spelled(text.tokenizer(), token);
             LikelyToken {
@@ -256,14 +314,6 @@ impl Logprob {
                 .map(|(token, logprob)| spell(*token, *logprob))
                 .collect(),
         }
-    }
-
-    fn bytes(&self) -> usize {
-        let top = self.top_logprobs.iter();
-        let top: usize = top
-            .map(|likely| size_of::<LikelyToken>() + likely.token.len() + likely.bytes.len())
-            .sum();
-        size_of::<Self>() + self.token.len() + self.bytes.len() + top
     }
 }
 

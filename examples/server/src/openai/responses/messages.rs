@@ -4,6 +4,8 @@
 //! calls are one message of the assistant. The prompt of the next turn then begins with the tokens
 //! of this one, which are cached.
 
+use std::sync::Arc;
+
 use motet::text::Message;
 use serde_json::{Value, json};
 
@@ -43,8 +45,8 @@ struct AssistantTurn {
 /// request's item.
 pub(super) fn messages(
     instructions: Option<&str>,
-    history: &[&Item],
-    input: &[Item],
+    history: &[Arc<Item>],
+    input: &[Arc<Item>],
 ) -> Result<Vec<Message>, ApiError> {
     let mut messages = Messages::default();
     if let Some(instructions) = instructions {
@@ -76,7 +78,7 @@ impl Messages {
             }
             Item::FunctionCallOutput(output) => {
                 self.end_turn();
-                let mut message = Message::new("tool", output.output.clone());
+                let mut message = Message::new("tool", &*output.output);
                 let (id, field) = (Some(&*output.call_id), format!("{path}.call_id"));
                 self.history.add_result(&mut message, id, &field)?;
                 self.messages.push(message);
@@ -127,7 +129,7 @@ impl Messages {
         }
         self.history.call(&*call.call_id, &*call.name);
         let arguments = serde_json::from_str::<Value>(&call.arguments);
-        let arguments = arguments.unwrap_or_else(|_| json!(call.arguments));
+        let arguments = arguments.unwrap_or_else(|_| json!(&*call.arguments));
         Ok(call_for_template(&call.call_id, &call.name, arguments))
     }
 
@@ -158,37 +160,37 @@ mod tests {
     use super::*;
     use crate::openai::responses::items::{CallOutput, ItemStatus, Part, ReasoningItem};
 
-    fn message(role: Role, text: &str) -> Item {
-        Item::message("msg".into(), role, text.into())
+    fn message(role: Role, text: &str) -> Arc<Item> {
+        Arc::new(Item::message("msg".into(), role, text.into()))
     }
 
-    fn reasoning(text: &str) -> Item {
-        Item::Reasoning(ReasoningItem {
+    fn reasoning(text: &str) -> Arc<Item> {
+        Arc::new(Item::Reasoning(ReasoningItem {
             id: "rs".into(),
             status: ItemStatus::Completed,
             summary: Vec::new(),
             content: vec![Part::ReasoningText { text: text.into() }],
             encrypted_content: (),
-        })
+        }))
     }
 
-    fn call(call_id: &str, arguments: &str) -> Item {
-        Item::FunctionCall(Call {
+    fn call(call_id: &str, arguments: &str) -> Arc<Item> {
+        Arc::new(Item::FunctionCall(Call {
             id: "fc".into(),
             call_id: call_id.into(),
             name: "clock".into(),
             arguments: arguments.into(),
             status: ItemStatus::Completed,
-        })
+        }))
     }
 
-    fn output(call_id: &str, output: &str) -> Item {
-        Item::FunctionCallOutput(CallOutput {
+    fn output(call_id: &str, output: &str) -> Arc<Item> {
+        Arc::new(Item::FunctionCallOutput(CallOutput {
             id: "fco".into(),
             call_id: call_id.into(),
             output: output.into(),
             status: ItemStatus::Completed,
-        })
+        }))
     }
 
     fn written(messages: &[Message]) -> Value {
@@ -204,7 +206,6 @@ mod tests {
             call("1", "{\"zone\": \"x\"}"),
             call("2", "no JSON"),
         ];
-        let history: Vec<&Item> = history.iter().collect();
         let input = [
             output("1", "noon"),
             output("2", "one"),
@@ -275,7 +276,7 @@ mod tests {
 
     #[test]
     fn results_without_calls_and_too_many_values_are_rejected() {
-        let check = |input: &[Item], field: &str| {
+        let check = |input: &[Arc<Item>], field: &str| {
             let error = messages(None, &[], input).expect_err(field);
             let body = serde_json::to_value(error.body()).expect("JSON");
             assert_eq!(body["error"]["param"], field);
@@ -288,7 +289,7 @@ mod tests {
         // Earlier turns count as well.
         let half = format!("[{}1]", "1,".repeat(VALUES_MAX / 2));
         let first = call("1", &half);
-        assert!(messages(None, &[&first], &[]).is_ok());
-        assert!(messages(None, &[&first], &[call("2", &half)]).is_err());
+        assert!(messages(None, &[Arc::clone(&first)], &[]).is_ok());
+        assert!(messages(None, &[first], &[call("2", &half)]).is_err());
     }
 }

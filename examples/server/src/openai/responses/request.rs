@@ -21,6 +21,7 @@ use crate::conversation::{CallableTools, FieldNames, Reasoning, Tenancy};
 use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::openai::parameters::NAME_BYTES_MAX;
+use crate::pieces::Deferred;
 
 /// The names of `/v1/responses`.
 pub(super) const NAMES: &FieldNames = &FieldNames {
@@ -136,6 +137,8 @@ pub(super) struct Prepared {
     pub(super) variables: Option<BTreeMap<String, Json>>,
     /// Sampling, lengths and tenancy.
     pub(super) request: Request,
+    /// Instructions before the conversation.
+    pub(super) instructions: Option<String>,
     /// The fields that the response repeats.
     pub(super) echo: Echo,
 }
@@ -162,6 +165,10 @@ pub(super) fn prepare(
     let tool_choice = tool_choice.unwrap_or_else(|| json!("auto"));
     let is_parallel = conversation.parallel_tool_calls.unwrap_or(true);
     let (callable, choice) = choose(&params, &tool_choice)?;
+    let (instructions, instructions_bytes) = Deferred::json(&conversation.instructions);
+    let (tools, tools_bytes) = Deferred::json(&params);
+    let (tool_choice, choice_bytes) = Deferred::json(&tool_choice);
+    let (text, text_bytes) = Deferred::json(&text);
     Ok(Prepared {
         input: conversation.input.ok_or_else(|| missing("input"))?,
         is_streamed: answer.stream == Some(true),
@@ -176,16 +183,17 @@ pub(super) fn prepare(
         output_format,
         variables: answer.chat_template_kwargs,
         request,
+        instructions: conversation.instructions,
         echo: Echo {
             model: app.model.clone(),
-            instructions: conversation.instructions,
+            instructions,
             previous_response_id: conversation.previous_response_id,
             store: conversation
                 .store
                 .unwrap_or_else(|| app.responses.keeps_any()),
             metadata: conversation.metadata.unwrap_or_default().0,
-            tools: params,
-            tool_choice,
+            tools,
+            tool_choice: tool_choice.of_type(),
             parallel_tool_calls: is_parallel,
             text,
             reasoning,
@@ -197,6 +205,7 @@ pub(super) fn prepare(
                 top_p: answer.top_p.unwrap_or(1.0),
                 top_logprobs: answer.top_logprobs.unwrap_or(0),
             },
+            bytes: instructions_bytes + tools_bytes + choice_bytes + text_bytes,
         },
     })
 }

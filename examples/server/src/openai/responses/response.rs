@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use motet::request::Usage;
 use schemars::JsonSchema;
-use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde::Serialize;
 
 use super::items::Item;
 use super::parameters::{ReasoningParam, TextParam, Truncation};
@@ -13,6 +12,7 @@ use super::tools::{ToolChoiceParam, ToolParam};
 use crate::app::now;
 use crate::conversation::written_tokens;
 use crate::error::ApiError;
+use crate::pieces::Deferred;
 
 /// A response.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -28,10 +28,9 @@ pub(crate) struct ResponseBody {
     status: Status,
     error: Option<ResponseError>,
     incomplete_details: Option<IncompleteDetails>,
-    output: Vec<Item>,
+    output: Vec<Arc<Item>>,
     usage: Option<ResponseUsage>,
-    #[serde(flatten, serialize_with = "shared")]
-    #[schemars(with = "Echo")]
+    #[serde(flatten)]
     echo: Arc<Echo>,
     #[serde(flatten)]
     fixed: Fixed,
@@ -61,24 +60,27 @@ impl Fixed {
     };
 }
 
-/// The fields of the request, which its response repeats with their defaults.
+/// The fields of the request, which its response repeats with their defaults. Long ones are JSON
+/// already, which takes less memory than their parts.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Echo {
     pub(crate) model: String,
-    pub(crate) instructions: Option<String>,
+    pub(crate) instructions: Deferred<Option<String>>,
     pub(crate) previous_response_id: Option<String>,
     pub(crate) store: bool,
     pub(crate) metadata: std::collections::BTreeMap<String, String>,
-    pub(crate) tools: Vec<ToolParam>,
-    #[schemars(with = "ToolChoiceParam")]
-    pub(crate) tool_choice: Value,
+    pub(crate) tools: Deferred<Vec<ToolParam>>,
+    pub(crate) tool_choice: Deferred<ToolChoiceParam>,
     pub(crate) parallel_tool_calls: bool,
-    pub(crate) text: TextParam,
+    pub(crate) text: Deferred<TextParam>,
     pub(crate) reasoning: ReasoningParam,
     pub(crate) truncation: Truncation,
     pub(crate) user: Option<String>,
     #[serde(flatten)]
     pub(crate) sampling: SamplingEcho,
+    /// Bytes of the long fields.
+    #[serde(skip)]
+    pub(crate) bytes: usize,
 }
 
 /// The settings of the output, as the response repeats them.
@@ -169,8 +171,21 @@ impl ResponseBody {
         &self.echo
     }
 
+    /// The items of the answer.
+    pub(super) fn output(&self) -> &[Arc<Item>] {
+        &self.output
+    }
+
+    /// Bytes in memory beside those of the items.
+    pub(super) fn bytes(&self) -> usize {
+        let names = self.echo.metadata.iter();
+        let metadata: usize = names.map(|(key, value)| key.len() + value.len()).sum();
+        let user = self.echo.user.as_ref().map_or(0, String::len);
+        size_of::<Self>() + size_of::<Echo>() + self.echo.bytes + metadata + user
+    }
+
     /// The response with its whole output.
-    pub(super) fn ended(&self, status: Status, output: Vec<Item>, usage: Usage) -> Self {
+    pub(super) fn ended(&self, status: Status, output: Vec<Arc<Item>>, usage: Usage) -> Self {
         let is_incomplete = status == Status::Incomplete;
         Self {
             status,
@@ -183,7 +198,7 @@ impl ResponseBody {
     }
 
     /// The response with its output so far and the error that ended it.
-    pub(super) fn failed(&self, output: Vec<Item>, error: &ApiError) -> Self {
+    pub(super) fn failed(&self, output: Vec<Arc<Item>>, error: &ApiError) -> Self {
         Self {
             status: Status::Failed,
             error: Some(ResponseError {
@@ -220,8 +235,4 @@ fn error_code(error: &ApiError) -> &'static str {
         400..=499 => "invalid_prompt",
         _ => "server_error",
     }
-}
-
-fn shared<S: Serializer>(echo: &Arc<Echo>, serializer: S) -> Result<S::Ok, S::Error> {
-    Echo::serialize(echo, serializer)
 }

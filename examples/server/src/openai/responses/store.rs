@@ -3,17 +3,18 @@
 //! A response is kept with the items of its turn and a reference to the turn before it, so that
 //! a conversation's text is kept once. The store forgets a response when it keeps too many, or
 //! too many bytes: the oldest one of the key that has the most. One key's responses therefore
-//! never displace those of a key that has fewer. A turn that a later response continues stays in
-//! memory, and counts, until that response is forgotten as well.
+//! never displace those of a key that has fewer. A turn that a later response continues, or that a
+//! request holds while it is answered, stays in memory and counts as its key's until it is
+//! dropped. A key that has nothing else to forget keeps no new response.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::body::Bytes;
-
 use super::items::Item;
+use super::response::ResponseBody;
 use crate::arguments::StoreSettings;
+use crate::pieces::{Deferred, Pieces};
 
 /// Bytes that a response takes beside its items and its body: the entries of the maps.
 const ENTRY_BYTES: usize = 256;
@@ -53,10 +54,12 @@ pub(crate) struct NewTurn {
     pub(crate) id: String,
     pub(crate) previous: Option<Arc<Turn>>,
     /// The items of the request, with ids.
-    pub(crate) input: Vec<Item>,
-    pub(crate) output: Vec<Item>,
-    /// The response as JSON.
-    pub(crate) body: Bytes,
+    pub(crate) input: Vec<Arc<Item>>,
+    pub(crate) output: Vec<Arc<Item>>,
+    /// The response, which shares the items of the answer.
+    pub(crate) body: Deferred<ResponseBody>,
+    /// Bytes of the response beside those of the items.
+    pub(crate) body_bytes: usize,
 }
 
 /// A response and the items of its turn.
@@ -65,6 +68,8 @@ pub(crate) struct Turn {
     turn: NewTurn,
     /// Bytes of this turn and of those before it.
     history_bytes: usize,
+    /// Bytes of the text of their items.
+    text_bytes: usize,
     /// Turns before this one.
     depth: usize,
     _charge: Charge,
@@ -100,18 +105,21 @@ impl ResponseStore {
         )
     }
 
-    /// Keeps a response, and forgets others until both bounds hold. Returns false, and forgets
-    /// none, if its conversation alone is longer than the store.
+    /// Keeps a response, and forgets others until both bounds hold. Returns false if there is no
+    /// space that its owner may take: its conversation alone is longer than the store, or what its
+    /// requests that are being answered hold.
     pub(crate) fn insert(&self, owner: &Owner, turn: NewTurn) -> bool {
         let bytes = turn.bytes();
         let previous = turn.previous.as_ref();
         let history_bytes = bytes + previous.map_or(0, |previous| previous.history_bytes);
+        let text_bytes = turn.text_bytes() + previous.map_or(0, |previous| previous.text_bytes);
         let depth = previous.map_or(0, |previous| previous.depth + 1);
         if !self.keeps_any() || history_bytes > self.settings.stored_bytes_max {
             return false;
         }
         let mut state = self.state();
-        if !self.make_space(&mut state, bytes) {
+        state.owned.retain(|_, owned| !owned.is_empty());
+        if !self.make_space(&mut state, owner, bytes) {
             return false;
         }
         let number = state.next;
@@ -122,6 +130,7 @@ impl ResponseStore {
         let turn = Turn {
             turn,
             history_bytes,
+            text_bytes,
             depth,
             _charge: charge,
         };
@@ -147,20 +156,19 @@ impl ResponseStore {
             return false;
         };
         owned.turns.remove(&number);
-        state.drop_owner_without_responses(owner);
         true
     }
 
-    /// Forgets responses until there is space for one more of this length.
-    fn make_space(&self, state: &mut State, bytes: usize) -> bool {
+    /// Forgets responses until there is space for one more of this length. Returns false where the
+    /// owner may take no more from others.
+    fn make_space(&self, state: &mut State, owner: &Owner, bytes: usize) -> bool {
         while state.count() >= self.settings.stored_responses_max {
-            if !state.forget_oldest_of(|owned| owned.turns.len()) {
+            if !state.forget_for(owner, 1, |owned| owned.turns.len()) {
                 return false;
             }
         }
-        // Requests that are answered hold turns, too, so that forgetting all may not be enough.
         while self.bytes.load(Ordering::Relaxed) + bytes > self.settings.stored_bytes_max {
-            if !state.forget_oldest_of(|owned| owned.bytes.load(Ordering::Relaxed)) {
+            if !state.forget_for(owner, bytes, Owned::bytes) {
                 return false;
             }
         }
@@ -178,29 +186,45 @@ impl State {
         self.owned.values().map(|owned| owned.turns.len()).sum()
     }
 
-    /// Forgets the oldest response of the owner that has the most by this measure. Returns false
-    /// if there is no response.
-    fn forget_oldest_of(&mut self, measure: impl Fn(&Owned) -> usize) -> bool {
-        let most = self.owned.iter().max_by_key(|(_, owned)| measure(owned));
-        let Some(owner) = most.map(|(owner, _)| owner.clone()) else {
+    /// Forgets the oldest response of the owner that has the most by this measure, for a new one of
+    /// `more`. Another owner is displaced only if it has at least as much as this one will have.
+    /// Requests that are being answered hold turns that were forgotten: these count as their owner's,
+    /// and cannot be forgotten again. Returns false if none may be displaced.
+    fn forget_for(
+        &mut self,
+        owner: &Owner,
+        more: usize,
+        measure: impl Fn(&Owned) -> usize,
+    ) -> bool {
+        let own = more + self.owned.get(owner).map_or(0, &measure);
+        let with_turns = self
+            .owned
+            .iter()
+            .filter(|(_, owned)| !owned.turns.is_empty());
+        let candidates = with_turns.filter_map(|(other, owned)| {
+            let is_own = other == owner;
+            let measured = if is_own { own } else { measure(owned) };
+            (measured >= own).then(|| (measured, is_own, other.clone()))
+        });
+        let most = candidates.max_by_key(|(measured, is_own, _)| (*measured, *is_own));
+        let Some(owned) = most.and_then(|(.., most)| self.owned.get_mut(&most)) else {
             return false;
         };
-        let oldest = self.owned.get_mut(&owner).and_then(|owned| {
-            let (_, turn) = owned.turns.pop_first()?;
-            owned.numbers.remove(turn.id())
-        });
-        self.drop_owner_without_responses(&owner);
-        oldest.is_some()
+        if let Some((_, turn)) = owned.turns.pop_first() {
+            owned.numbers.remove(turn.id());
+        }
+        true
+    }
+}
+
+impl Owned {
+    fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
-    fn drop_owner_without_responses(&mut self, owner: &Owner) {
-        if self
-            .owned
-            .get(owner)
-            .is_some_and(|owned| owned.turns.is_empty())
-        {
-            self.owned.remove(owner);
-        }
+    /// Whether nothing of the owner's is in memory.
+    fn is_empty(&self) -> bool {
+        self.turns.is_empty() && self.bytes() == 0
     }
 }
 
@@ -208,8 +232,14 @@ impl NewTurn {
     /// Bytes that it takes in the store.
     fn bytes(&self) -> usize {
         let items = self.input.iter().chain(&self.output);
-        let items: usize = items.map(Item::bytes).sum();
-        ENTRY_BYTES + 2 * self.id.len() + self.body.len() + items
+        let items: usize = items.map(|item| item.bytes()).sum();
+        ENTRY_BYTES + 2 * self.id.len() + self.body_bytes + items
+    }
+
+    /// Bytes of the text of its items.
+    fn text_bytes(&self) -> usize {
+        let items = self.input.iter().chain(&self.output);
+        items.map(|item| item.text_bytes()).sum()
     }
 }
 
@@ -219,8 +249,13 @@ impl Turn {
     }
 
     /// The response as JSON.
-    pub(crate) fn body(&self) -> Bytes {
-        self.turn.body.clone()
+    pub(crate) fn body(&self) -> Pieces {
+        self.turn.body.pieces()
+    }
+
+    /// Bytes of the text of all items up to the end of this turn.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.text_bytes
     }
 
     /// This turn and those before it, the newest first.
@@ -229,22 +264,23 @@ impl Turn {
     }
 
     /// The items of this turn's request.
-    pub(crate) fn input(&self) -> &[Item] {
+    pub(crate) fn input(&self) -> &[Arc<Item>] {
         &self.turn.input
     }
 
     /// The items of this turn's answer.
-    pub(crate) fn output(&self) -> &[Item] {
+    pub(crate) fn output(&self) -> &[Arc<Item>] {
         &self.turn.output
     }
 
     /// All items up to the end of this turn, the oldest first.
-    pub(crate) fn history(&self) -> Vec<&Item> {
+    pub(crate) fn history(&self) -> Vec<Arc<Item>> {
         let mut turns = Vec::with_capacity(self.depth + 1);
         turns.extend(self.newest_first());
         let oldest_first = turns.into_iter().rev();
         oldest_first
             .flat_map(|turn| turn.turn.input.iter().chain(&turn.turn.output))
+            .cloned()
             .collect()
     }
 }
@@ -282,6 +318,9 @@ impl Drop for Charge {
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
     use super::*;
     use crate::openai::responses::items::Role;
 
@@ -300,13 +339,14 @@ mod tests {
         NewTurn {
             id: id.to_owned(),
             previous,
-            input: vec![Item::message(
+            input: vec![Arc::new(Item::message(
                 format!("msg_{id}"),
                 Role::User,
                 text.to_owned(),
-            )],
+            ))],
             output: Vec::new(),
-            body: Bytes::from(id.to_owned()),
+            body: Deferred::json(&id.to_owned()).0.of_type(),
+            body_bytes: id.len(),
         }
     }
 
@@ -327,7 +367,8 @@ mod tests {
         assert!(!store.remove(&ann, "3") && !store.remove(&owner("bob"), "2"));
         assert!(store.insert(&ann, turn("5", "x", None)));
         assert_eq!(known(&store, &ann, &["2", "3", "4", "5"]), ["2", "4", "5"]);
-        assert_eq!(store.get(&ann, "5").expect("kept").body(), "5");
+        let body: Vec<_> = store.get(&ann, "5").expect("kept").body().collect();
+        assert_eq!(body.concat(), b"\"5\"");
     }
 
     #[test]
@@ -350,7 +391,7 @@ mod tests {
             assert!(store.remove(&ann, id));
         }
         assert_eq!(store.bytes.load(Ordering::Relaxed), 0);
-        assert!(store.state().owned.is_empty());
+        assert!(store.state().owned.values().all(Owned::is_empty));
     }
 
     #[test]
@@ -394,7 +435,7 @@ mod tests {
         assert!(store.insert(&ann, turn("3", "three", store.get(&ann, "2"))));
         assert!(store.get(&ann, "1").is_none());
         let last = store.get(&ann, "3").expect("kept");
-        let texts: Vec<_> = last.history().into_iter().map(Item::text).collect();
+        let texts: Vec<_> = last.history().iter().map(|item| item.text()).collect();
         assert_eq!(texts, ["one", "two", "three"]);
         let held = store.bytes.load(Ordering::Relaxed);
         assert_eq!(held, last.history_bytes);
@@ -436,6 +477,94 @@ mod tests {
         drop(previous);
         assert!(store.remove(&ann, "199999") && store.remove(&ann, "199998"));
         assert_eq!(store.bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_requests_hold_displaces_no_other_key() {
+        let one = turn("1", &"x".repeat(1000), None).bytes();
+        let store = store(100, 4 * one + one / 8);
+        let (ann, bob) = (owner("ann"), owner("bob"));
+        for id in ["b1", "b2"] {
+            assert!(store.insert(&bob, turn(id, &"x".repeat(1000), None)));
+        }
+        for id in ["1", "2"] {
+            assert!(store.insert(&ann, turn(id, &"x".repeat(1000), None)));
+        }
+        let held = [store.get(&ann, "1"), store.get(&ann, "2")];
+        // What is forgotten stays in memory, so that it makes no space.
+        assert!(!store.insert(&ann, turn("3", &"x".repeat(1000), None)));
+        assert_eq!(known(&store, &bob, &["b1", "b2"]), ["b1", "b2"]);
+        drop(held);
+        assert!(store.insert(&ann, turn("4", &"x".repeat(1000), None)));
+        assert_eq!(known(&store, &bob, &["b1", "b2"]), ["b1", "b2"]);
+    }
+
+    /// Any order of insertions, deletions and requests: no key displaces one that has less.
+    #[test]
+    fn only_keys_that_have_as_much_are_displaced() {
+        for seed in 0..64 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let store = store(
+                random.random_range(2..12),
+                random.random_range(2_000..20_000),
+            );
+            let names = ["ann", "bob", "carol"].map(owner);
+            let mut held = Vec::new();
+            for number in 0..200 {
+                let name = &names[random.random_range(0..names.len())];
+                let id = number.to_string();
+                let earlier = random.random_range(0..number.max(1)).to_string();
+                let earlier = store.get(name, &earlier);
+                match random.random_range(0..8) {
+                    0 => held.extend(earlier),
+                    1 if !held.is_empty() => {
+                        drop(held.swap_remove(random.random_range(0..held.len())))
+                    }
+                    2 => drop(earlier.map(|turn| store.remove(name, turn.id()))),
+                    _ => {
+                        let text = "x".repeat(random.random_range(0..3_000));
+                        insert(&store, &names, name, turn(&id, &text, earlier));
+                    }
+                }
+                check(&store, &names);
+            }
+            drop(held);
+            check(&store, &names);
+        }
+    }
+
+    /// Responses and bytes of an owner.
+    fn measured(store: &ResponseStore, owner: &Owner) -> (usize, usize) {
+        let state = store.state();
+        let owned = state.owned.get(owner);
+        owned.map_or((0, 0), |owned| (owned.turns.len(), owned.bytes()))
+    }
+
+    /// Inserts a turn, and checks that each displaced owner had as much as this one has then.
+    fn insert(store: &ResponseStore, names: &[Owner], name: &Owner, new: NewTurn) {
+        let before: Vec<_> = names.iter().map(|name| measured(store, name)).collect();
+        let bytes = new.bytes();
+        let is_kept = store.insert(name, new);
+        let mut own = measured(store, name);
+        if !is_kept {
+            own = (own.0 + 1, own.1 + bytes);
+        }
+        for (other, before) in names.iter().zip(before) {
+            if other != name && measured(store, other).0 < before.0 {
+                let had_less = before.0 < own.0 && before.1 < own.1;
+                assert!(!had_less, "{other:?} had {before:?}, {name:?} has {own:?}");
+            }
+        }
+    }
+
+    fn check(store: &ResponseStore, names: &[Owner]) {
+        let all: Vec<_> = names.iter().map(|name| measured(store, name)).collect();
+        let bytes = store.bytes.load(Ordering::Relaxed);
+        let sum: usize = all.iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(bytes, sum, "counted once");
+        assert!(bytes <= store.settings.stored_bytes_max);
+        let responses: usize = all.iter().map(|(responses, _)| responses).sum();
+        assert!(responses <= store.settings.stored_responses_max);
     }
 
     #[test]

@@ -10,12 +10,12 @@ use axum::{Extension, Json};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::create::json;
 use super::items::Item;
 use super::store::Turn;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::keys::Caller;
+use crate::pieces::{self, Deferred};
 
 /// Most items of a list, and the default.
 pub(crate) const LIMIT_MAX: usize = 100;
@@ -26,7 +26,7 @@ pub(crate) const LIMIT: usize = 20;
 pub(crate) struct ItemList {
     #[schemars(extend("const" = "list"))]
     object: &'static str,
-    data: Vec<Item>,
+    data: Deferred<Vec<Item>>,
     first_id: Option<String>,
     last_id: Option<String>,
     has_more: bool,
@@ -52,6 +52,13 @@ struct ListQuery {
     after: Option<String>,
 }
 
+/// A part of a request's items.
+#[derive(Debug)]
+struct Page {
+    items: Vec<Arc<Item>>,
+    has_more: bool,
+}
+
 type Named = Result<Path<String>, PathRejection>;
 
 /// `GET /v1/responses/{id}`.
@@ -67,7 +74,9 @@ pub(crate) async fn get(
             return Err(ApiError::unprocessable("stream", message));
         }
     }
-    Ok(json(turn(&app, &caller, named)?.body()))
+    let turn = turn(&app, &caller, named)?;
+    // The turn stays in memory, and counted, until it is sent.
+    Ok(pieces::json_response(turn.body(), (turn, caller)))
 }
 
 /// `DELETE /v1/responses/{id}`.
@@ -93,10 +102,11 @@ pub(crate) async fn input_items(
     Extension(caller): Extension<Caller>,
     named: Named,
     RawQuery(query): RawQuery,
-) -> Result<Json<ItemList>, ApiError> {
+) -> Result<Response, ApiError> {
     let query = ListQuery::parse(query.as_deref())?;
     let turn = turn(&app, &caller, named)?;
-    Ok(Json(query.list(turn.input())?))
+    let list = query.list(turn.input())?.list();
+    Ok(pieces::json_response(pieces::pieces(&list), (turn, caller)))
 }
 
 fn id(named: Named) -> Result<String, ApiError> {
@@ -148,8 +158,8 @@ impl ListQuery {
         Ok(parsed)
     }
 
-    fn list(&self, items: &[Item]) -> Result<ItemList, ApiError> {
-        let mut ordered: Vec<&Item> = items.iter().collect();
+    fn list(&self, items: &[Arc<Item>]) -> Result<Page, ApiError> {
+        let mut ordered: Vec<&Arc<Item>> = items.iter().collect();
         if self.is_descending {
             ordered.reverse();
         }
@@ -165,14 +175,25 @@ impl ListQuery {
             }
         };
         let rest = &ordered[start..];
-        let data: Vec<Item> = rest.iter().take(self.limit).copied().cloned().collect();
-        Ok(ItemList {
-            object: "list",
-            first_id: data.first().map(|item| item.id().to_owned()),
-            last_id: data.last().map(|item| item.id().to_owned()),
-            has_more: data.len() < rest.len(),
-            data,
+        let page = rest.iter().take(self.limit);
+        let items: Vec<Arc<Item>> = page.map(|item| Arc::clone(item)).collect();
+        Ok(Page {
+            has_more: items.len() < rest.len(),
+            items,
         })
+    }
+}
+
+impl Page {
+    fn list(self) -> ItemList {
+        let Self { items, has_more } = self;
+        ItemList {
+            object: "list",
+            first_id: items.first().map(|item| item.id().to_owned()),
+            last_id: items.last().map(|item| item.id().to_owned()),
+            has_more,
+            data: Deferred::list(move || items.clone().into_iter()),
+        }
     }
 }
 
@@ -182,13 +203,17 @@ mod tests {
     use crate::openai::responses::items::Role;
 
     fn ids(query: &str) -> Result<(Vec<String>, bool), ApiError> {
-        let items: Vec<Item> = (0..30)
+        let items: Vec<Arc<Item>> = (0..30)
             .map(|number| Item::message(number.to_string(), Role::User, "x".into()))
+            .map(Arc::new)
             .collect();
-        let list = ListQuery::parse(Some(query))?.list(&items)?;
-        let ids: Vec<String> = list.data.iter().map(|item| item.id().to_owned()).collect();
+        let page = ListQuery::parse(Some(query))?.list(&items)?;
+        let ids: Vec<String> = page.items.iter().map(|item| item.id().to_owned()).collect();
+        let list = page.list();
         assert_eq!(list.first_id.as_ref(), ids.first());
         assert_eq!(list.last_id.as_ref(), ids.last());
+        let data = serde_json::to_value(&list.data).expect("JSON");
+        assert_eq!(data.as_array().map(Vec::len), Some(ids.len()));
         Ok((ids, list.has_more))
     }
 

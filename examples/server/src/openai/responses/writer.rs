@@ -3,13 +3,17 @@
 //! A whole response and a streamed one are written by the same code, so that they agree.
 
 use std::mem;
+use std::sync::Arc;
+
+use motet::text::TextCodec;
 
 use super::events::{EventLog, ResponseEvent};
 use super::ids::{IdKind, Ids};
 use super::items::{
-    Call, Item, ItemStatus, Logprob, Message, Part, ReasoningItem, Role, SummaryPart,
+    Call, Item, ItemStatus, Logprobs, Message, Part, ReasoningItem, Role, SummaryPart,
 };
-use crate::conversation::AnswerPiece;
+use crate::conversation::{AnswerPiece, ScoredToken};
+use crate::pieces;
 
 /// Every message and every reasoning has one part.
 const PART: usize = 0;
@@ -20,8 +24,10 @@ pub(super) struct OutputWriter {
     ids: Ids,
     /// Whether reasoning has a summary.
     has_summary: bool,
+    /// Spells the tokens of log probabilities.
+    spelling: Option<TextCodec>,
     /// The complete items.
-    items: Vec<Item>,
+    items: Vec<Arc<Item>>,
     open: Option<OpenItem>,
     /// White space, which becomes a part of a message once text follows.
     held_back: Text,
@@ -45,14 +51,22 @@ enum OpenKind {
 #[derive(Debug, Default)]
 struct Text {
     text: String,
-    logprobs: Vec<Logprob>,
+    logprobs: Vec<ScoredToken>,
+}
+
+/// A text that is complete, for the events and the item that repeat it.
+#[derive(Debug)]
+struct WholeText {
+    text: pieces::Text,
+    logprobs: Logprobs,
 }
 
 impl OutputWriter {
-    pub(super) fn new(ids: Ids, has_summary: bool) -> Self {
+    pub(super) fn new(ids: Ids, has_summary: bool, spelling: Option<TextCodec>) -> Self {
         Self {
             ids,
             has_summary,
+            spelling,
             items: Vec::new(),
             open: None,
             held_back: Text::default(),
@@ -60,17 +74,22 @@ impl OutputWriter {
     }
 
     /// The complete items.
-    pub(super) fn items(&self) -> &[Item] {
+    pub(super) fn items(&self) -> &[Arc<Item>] {
         &self.items
     }
 
     /// Takes the complete items.
-    pub(super) fn take_items(&mut self) -> Vec<Item> {
+    pub(super) fn take_items(&mut self) -> Vec<Arc<Item>> {
         mem::take(&mut self.items)
     }
 
     /// Adds a piece. Log probabilities are kept with text only.
-    pub(super) fn push(&mut self, piece: AnswerPiece, logprobs: Vec<Logprob>, log: &mut EventLog) {
+    pub(super) fn push(
+        &mut self,
+        piece: AnswerPiece,
+        logprobs: Vec<ScoredToken>,
+        log: &mut EventLog,
+    ) {
         match piece {
             AnswerPiece::Reasoning(text) => self.reasoning(text, log),
             AnswerPiece::Text(text) => self.text(Text { text, logprobs }, log),
@@ -146,6 +165,7 @@ impl OutputWriter {
     /// Adds to the open message.
     fn more_text(&mut self, more: Text, log: &mut EventLog) {
         let output_index = self.items.len();
+        let spelling = self.spelling.as_ref();
         let Some(open) = &mut self.open else { return };
         if more.text.is_empty() && more.logprobs.is_empty() {
             return;
@@ -156,7 +176,7 @@ impl OutputWriter {
             output_index,
             content_index: PART,
             delta: more.text.clone(),
-            logprobs: more.logprobs.clone(),
+            logprobs: Logprobs::new(more.logprobs.clone(), spelling),
         });
         open.text.add(more);
     }
@@ -194,7 +214,7 @@ impl OutputWriter {
         log.push(|sequence_number| ResponseEvent::OutputItemAdded {
             sequence_number,
             output_index,
-            item: open.without_content(),
+            item: Arc::new(open.without_content()),
         });
         if open.kind == OpenKind::Reasoning && self.has_summary {
             log.push(|sequence_number| ResponseEvent::SummaryPartAdded {
@@ -202,10 +222,10 @@ impl OutputWriter {
                 item_id: open.id.clone(),
                 output_index,
                 summary_index: PART,
-                part: SummaryPart::new(String::new()),
+                part: SummaryPart::new(pieces::Text::default()),
             });
         }
-        if let Some(part) = open.part() {
+        if let Some(part) = open.part(&WholeText::empty()) {
             log.push(|sequence_number| ResponseEvent::ContentPartAdded {
                 sequence_number,
                 item_id: open.id.clone(),
@@ -219,14 +239,17 @@ impl OutputWriter {
 
     /// Completes the open item, if there is one.
     fn close(&mut self, status: ItemStatus, log: &mut EventLog) {
-        let Some(open) = self.open.take() else { return };
+        let Some(mut open) = self.open.take() else {
+            return;
+        };
         let output_index = self.items.len();
-        open.done(output_index, self.has_summary, log);
-        let item = open.into_item(status, self.has_summary);
+        let whole = mem::take(&mut open.text).whole(self.spelling.as_ref());
+        open.done(&whole, output_index, self.has_summary, log);
+        let item = Arc::new(open.item(&whole, status, self.has_summary));
         log.push(|sequence_number| ResponseEvent::OutputItemDone {
             sequence_number,
             output_index,
-            item: item.clone(),
+            item: Arc::clone(&item),
         });
         self.items.push(item);
     }
@@ -236,6 +259,19 @@ impl Text {
     fn add(&mut self, more: Self) {
         self.text.push_str(&more.text);
         self.logprobs.extend(more.logprobs);
+    }
+
+    fn whole(self, spelling: Option<&TextCodec>) -> WholeText {
+        WholeText {
+            text: self.text.into(),
+            logprobs: Logprobs::new(self.logprobs, spelling),
+        }
+    }
+}
+
+impl WholeText {
+    fn empty() -> Self {
+        Text::default().whole(None)
     }
 }
 
@@ -272,16 +308,16 @@ impl OpenItem {
                 id,
                 call_id: call_id.clone(),
                 name: name.clone(),
-                arguments: String::new(),
+                arguments: pieces::Text::default(),
                 status,
             }),
         }
     }
 
     /// Adds the events that complete the item's text.
-    fn done(&self, output_index: usize, has_summary: bool, log: &mut EventLog) {
+    fn done(&self, whole: &WholeText, output_index: usize, has_summary: bool, log: &mut EventLog) {
         let item_id = || self.id.clone();
-        let text = || self.text.text.clone();
+        let text = || whole.text.clone();
         match &self.kind {
             OpenKind::Message => log.push(|sequence_number| ResponseEvent::OutputTextDone {
                 sequence_number,
@@ -289,7 +325,7 @@ impl OpenItem {
                 output_index,
                 content_index: PART,
                 text: text(),
-                logprobs: self.text.logprobs.clone(),
+                logprobs: whole.logprobs.clone(),
             }),
             OpenKind::Reasoning => {
                 log.push(|sequence_number| ResponseEvent::ReasoningTextDone {
@@ -310,7 +346,7 @@ impl OpenItem {
                 })
             }
         }
-        if let Some(part) = self.part() {
+        if let Some(part) = self.part(whole) {
             log.push(|sequence_number| ResponseEvent::ContentPartDone {
                 sequence_number,
                 item_id: item_id(),
@@ -320,55 +356,55 @@ impl OpenItem {
             });
         }
         if self.kind == OpenKind::Reasoning && has_summary {
-            self.summary_done(output_index, log);
+            self.summary_done(whole, output_index, log);
         }
     }
 
-    fn summary_done(&self, output_index: usize, log: &mut EventLog) {
+    fn summary_done(&self, whole: &WholeText, output_index: usize, log: &mut EventLog) {
         log.push(|sequence_number| ResponseEvent::SummaryTextDone {
             sequence_number,
             item_id: self.id.clone(),
             output_index,
             summary_index: PART,
-            text: self.text.text.clone(),
+            text: whole.text.clone(),
         });
         log.push(|sequence_number| ResponseEvent::SummaryPartDone {
             sequence_number,
             item_id: self.id.clone(),
             output_index,
             summary_index: PART,
-            part: SummaryPart::new(self.text.text.clone()),
+            part: SummaryPart::new(whole.text.clone()),
         });
     }
 
-    /// The text so far as a part; a call has none.
-    fn part(&self) -> Option<Part> {
-        let text = self.text.text.clone();
+    /// The text as a part; a call has none.
+    fn part(&self, whole: &WholeText) -> Option<Part> {
+        let text = whole.text.clone();
         match self.kind {
-            OpenKind::Message => Some(Part::output_text(text, self.text.logprobs.clone())),
+            OpenKind::Message => Some(Part::output_text(text, whole.logprobs.clone())),
             OpenKind::Reasoning => Some(Part::ReasoningText { text }),
             OpenKind::Call { .. } => None,
         }
     }
 
-    fn into_item(self, status: ItemStatus, has_summary: bool) -> Item {
+    fn item(&self, whole: &WholeText, status: ItemStatus, has_summary: bool) -> Item {
         let mut item = self.without_content();
-        let Text { text, logprobs } = self.text;
+        let content = self.part(whole).into_iter().collect();
         match &mut item {
             Item::Message(message) => {
                 message.status = status;
-                message.content = vec![Part::output_text(text, logprobs)];
+                message.content = content;
             }
             Item::Reasoning(reasoning) => {
                 reasoning.status = status;
                 if has_summary {
-                    reasoning.summary = vec![SummaryPart::new(text.clone())];
+                    reasoning.summary = vec![SummaryPart::new(whole.text.clone())];
                 }
-                reasoning.content = vec![Part::ReasoningText { text }];
+                reasoning.content = content;
             }
             Item::FunctionCall(call) => {
                 call.status = status;
-                call.arguments = text;
+                call.arguments = whole.text.clone();
             }
             Item::FunctionCallOutput(_) => unreachable!("the model gives no results"),
         }
@@ -407,7 +443,7 @@ mod tests {
     /// The items of an answer, and the events that its stream has.
     fn write(pieces: &[AnswerPiece], status: ItemStatus, is_streamed: bool) -> (Value, Vec<Value>) {
         let ids = Ids::of("x");
-        let mut writer = OutputWriter::new(ids, true);
+        let mut writer = OutputWriter::new(ids, true, None);
         let mut log = EventLog::new(is_streamed);
         for piece in pieces {
             writer.push(piece.clone(), Vec::new(), &mut log);

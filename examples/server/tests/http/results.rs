@@ -1,0 +1,137 @@
+//! The budget for results that are kept until they are sent.
+
+use crate::common::client::{Answer, CHAT, Server, TEXT, chat, post, whole};
+use crate::common::responses::{RESPONSES, ask, assert_rejected, id};
+use axum::http::{StatusCode, header};
+use serde_json::{Value, json};
+
+/// A conversation whose whole answer keeps 256 bytes for each token.
+fn scored(tokens: usize, more: Value) -> Value {
+    let mut body = chat(json!({
+        "logprobs": true, "top_logprobs": 20, "max_tokens": tokens, "ignore_eos": true,
+    }));
+    let more = more.as_object().expect("fields").clone();
+    body.as_object_mut().expect("an object").extend(more);
+    body
+}
+
+#[tokio::test]
+async fn whole_answers_hold_their_bytes_until_they_are_sent() {
+    let server = Server::with("--results-mib 2", "").await;
+    let unread = server.send(post(CHAT, &scored(2_500, json!({})))).await;
+    assert_eq!(unread.status(), StatusCode::OK);
+    let full = server.send(post(CHAT, &scored(2_500, json!({})))).await;
+    assert!(full.headers().contains_key(header::RETRY_AFTER));
+    let full = Answer::of(full).await;
+    assert_eq!(full.status, StatusCode::TOO_MANY_REQUESTS, "{}", full.body);
+    assert_eq!(full.body["error"]["code"], "queue_full");
+    // Other requests are served.
+    server.post(CHAT, &chat(json!({}))).await.ok();
+
+    let answer: Value = serde_json::from_str(&whole(unread).await).expect("JSON");
+    let content = &answer["choices"][0]["logprobs"]["content"];
+    assert_eq!(content.as_array().map(Vec::len), Some(2_500));
+    let again = server.post(CHAT, &scored(2_500, json!({}))).await.ok();
+    assert_eq!(again["choices"][0]["logprobs"]["content"], *content);
+}
+
+#[tokio::test]
+async fn streams_that_are_not_read_hold_their_bytes() {
+    let server = Server::with("--results-mib 1", "").await;
+    let body = scored(2_500, json!({"stream": true}));
+    let mut unread = Vec::new();
+    let full = loop {
+        let answer = server.send(post(CHAT, &body)).await;
+        if answer.status() != StatusCode::OK {
+            break answer;
+        }
+        unread.push(answer);
+        assert!(unread.len() < 16, "each holds some bytes");
+    };
+    assert_eq!(full.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(unread.len() > 1, "two fit");
+    drop(unread.pop());
+    let again = server.send(post(CHAT, &body)).await;
+    assert_eq!(again.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn answers_that_are_never_small_enough_are_rejected_by_field() {
+    let server = Server::with("--results-mib 2", "").await;
+    let check = |path: &'static str, body: Value, field: &'static str| {
+        let server = &server;
+        async move { assert_rejected(&server.post(path, &body).await, 400, field) }
+    };
+    check(CHAT, scored(5_000, json!({})), "top_logprobs").await;
+    check(CHAT, scored(1_500, json!({"n": 3})), "top_logprobs").await;
+    let text = json!({
+        "prompt": "x", "max_tokens": 1_500, "n": 2, "best_of": 4, "logprobs": 20,
+    });
+    check(TEXT, text, "logprobs").await;
+    let scores = json!({
+        "prompt": [vec![1; 6_000]], "max_tokens": 0, "prompt_logprobs": 20,
+    });
+    check(TEXT, scores, "prompt_logprobs").await;
+    let echoed = json!({
+        "prompt": [vec![1; 6_000]], "max_tokens": 0, "echo": true, "logprobs": 20,
+    });
+    check(TEXT, echoed, "logprobs").await;
+    let response = ask(json!({
+        "max_output_tokens": 5_000, "top_logprobs": 20, "stream": true,
+    }));
+    check(RESPONSES, response, "top_logprobs").await;
+    // A stream keeps none of them.
+    let streamed = scored(5, json!({"stream": true, "n": 3}));
+    assert!(server.stream(CHAT, &streamed).await.len() > 15);
+    // The best is chosen by a sum, for which no log probabilities are kept.
+    let text = json!({"prompt": "x", "max_tokens": 1_500, "n": 1, "best_of": 4});
+    server.post(TEXT, &text).await.ok();
+}
+
+#[tokio::test]
+async fn prompts_that_never_fit_the_queue_are_rejected_before_any_starts() {
+    let server = Server::new().await;
+    let before = server.app.engine().stats();
+    let prompts: Vec<[u32; 2]> = (1..=128).map(|first| [first, 1]).collect();
+    let body = json!({"prompt": prompts, "n": 3, "max_tokens": 1});
+    assert_rejected(&server.post(TEXT, &body).await, 400, "prompt");
+    let after = server.app.engine().stats();
+    assert_eq!((after.steps, after.finished), (before.steps, 0));
+    let body = json!({"prompt": prompts, "n": 2, "max_tokens": 1});
+    let answer = server.post(TEXT, &body).await.ok();
+    assert_eq!(answer["choices"].as_array().map(Vec::len), Some(256));
+}
+
+#[tokio::test]
+async fn conversations_by_reference_are_as_long_as_bodies() {
+    let server = Server::with("--body-bytes-max 4000", "").await;
+    let first = ask(json!({"input": "x".repeat(2_500), "max_output_tokens": 1}));
+    let first = server.post(RESPONSES, &first).await.ok();
+    let item = format!("msg_{}_i0", id(&first).trim_start_matches("resp_"));
+    let reference = json!({"type": "item_reference", "id": item});
+    let more = json!({"input": [reference], "max_output_tokens": 1});
+    server.post(RESPONSES, &ask(more)).await.ok();
+    let more = json!({"input": [reference, reference], "max_output_tokens": 1});
+    assert_rejected(
+        &server.post(RESPONSES, &ask(more)).await,
+        400,
+        "input[1].id",
+    );
+    let more = json!({
+        "input": [reference], "previous_response_id": id(&first), "max_output_tokens": 1,
+    });
+    assert_rejected(
+        &server.post(RESPONSES, &ask(more)).await,
+        400,
+        "input[0].id",
+    );
+    let second = json!({
+        "input": "x".repeat(2_500), "previous_response_id": id(&first), "max_output_tokens": 1,
+    });
+    let second = server.post(RESPONSES, &ask(second)).await.ok();
+    let third = json!({
+        "input": "x", "previous_response_id": id(&second), "max_output_tokens": 1,
+    });
+    let third = server.post(RESPONSES, &ask(third)).await;
+    assert_rejected(&third, 400, "previous_response_id");
+}
