@@ -84,7 +84,7 @@ fn settings(config: &mut EngineConfig) -> Vec<(&'static str, Field<'_>)> {
         sequences_max, admission, chunking, fairness, unread_tokens_max, unread_timeout, device_timeout,
         step_retries_max,
     } = scheduler;
-    let AdmissionConfig { queue_max, queue_tokens_max, user_requests_max, user_queue_tokens_max } = admission;
+    let AdmissionConfig { queue_max, queue_tokens_max, user_requests_max, user_queue_tokens_max, results_bytes_max } = admission;
     let ChunkingConfig { step_tokens_max, inter_token, prefill_wait_steps_max, prefill_tokens_min } = chunking;
     let FairnessConfig {
         prompt_token_service: _, output_token_service: _, locality_service: _, credit_service: _, ageing,
@@ -115,6 +115,7 @@ fn settings(config: &mut EngineConfig) -> Vec<(&'static str, Field<'_>)> {
         ("scheduler.admission.queue_tokens_max", Count(queue_tokens_max)),
         ("scheduler.admission.user_requests_max", OptionalCount(user_requests_max)),
         ("scheduler.admission.user_queue_tokens_max", OptionalCount(user_queue_tokens_max)),
+        ("scheduler.admission.results_bytes_max", Count(results_bytes_max)),
         ("scheduler.chunking.step_tokens_max", Count(step_tokens_max)),
         ("scheduler.chunking.inter_token", InterToken(inter_token)),
         ("scheduler.chunking.prefill_wait_steps_max", Count(prefill_wait_steps_max)),

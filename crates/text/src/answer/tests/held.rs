@@ -200,7 +200,6 @@ fn grammars_are_made_where_they_hold_something() {
     assert_eq!(grammar(&none, ToolChoice::Auto), Ok(None));
 }
 
-/// An error names the tool whose schema is wrong, also where several are in one grammar.
 /// References of a tool's schema are within it, though it is one of several in the grammar.
 #[test]
 fn references_of_tools_are_their_own() {
@@ -231,6 +230,7 @@ fn references_of_tools_are_their_own() {
     }
 }
 
+/// An error names the tool whose schema is wrong, also where several are in one grammar.
 #[test]
 fn schema_that_is_no_grammar_names_its_tool() {
     let (_, vocabulary) = vocabulary(&FAMILIES[0]);
