@@ -24,7 +24,7 @@ async fn whole_answers_hold_their_bytes_until_they_are_sent() {
     assert!(full.headers().contains_key(header::RETRY_AFTER));
     let full = Answer::of(full).await;
     assert_eq!(full.status, StatusCode::TOO_MANY_REQUESTS, "{}", full.body);
-    assert_eq!(full.body["error"]["code"], "queue_full");
+    assert_eq!(full.body["error"]["code"], "rate_limit_exceeded");
     // Other requests are served.
     server.post(CHAT, &chat(json!({}))).await.ok();
 
