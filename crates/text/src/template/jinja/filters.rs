@@ -288,7 +288,7 @@ fn truncate(machine: &Machine<'_>, text: &Str, arguments: Args) -> Result<Value,
     if count <= length.saturating_add(leeway) {
         return Ok(Value::Str(text.clone()));
     }
-    let kept = length - end.text().chars().count() as i128;
+    let kept = length.saturating_sub(end.text().chars().count() as i128);
     if kept < 0 {
         return Err(Error::new(
             "truncate: the end is longer than the text may be",
@@ -461,8 +461,9 @@ fn round(value: &Value, arguments: Args) -> Result<Value, Error> {
             Some(int) => {
                 let unit = 10i128.pow(precision.unsigned_abs().min(38));
                 let (quotient, rest) = (int.div_euclid(unit), int.rem_euclid(unit));
-                let is_up = rest * 2 > unit || rest * 2 == unit && quotient % 2 != 0;
-                Value::Int((quotient + i128::from(is_up)) * unit)
+                let other = unit - rest;
+                let is_up = rest > other || rest == other && quotient % 2 != 0;
+                Value::Int((quotient + i128::from(is_up)).saturating_mul(unit))
             }
             None if precision < 0 => Value::Float((number * scale).round_ties_even() / scale),
             None => {
