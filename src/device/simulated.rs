@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep_until};
 use super::loader::{BuiltDevice, DeviceWorker};
 use super::next_action::NextAction;
 use super::{Clock, Table};
+use crate::runtime::clock::after;
 use crate::runtime::injected::SimulatedWorker;
 use crate::runtime::injected::simulation::Simulation;
 use crate::runtime::{EngineRuntime, Part, Runtime};
@@ -102,7 +103,7 @@ impl<M: Model> SimulatedDevice<M> {
         let begins = self.ready_at.back().map_or(now, |before| now.max(*before));
         self.clock.on_submit(self.table.in_flight());
         self.table.submit(&mut self.model, work);
-        self.ready_at.push_back(begins + takes);
+        self.ready_at.push_back(after(begins, takes));
     }
 
     /// Returns when the oldest work is ready: now, if it failed before it finished.

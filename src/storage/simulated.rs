@@ -139,6 +139,7 @@ fn on_schedule(
     copy: impl FnOnce() -> Option<Done>,
 ) -> impl Future<Output = Option<Done>> {
     let ScheduledCopy { takes, fails } = scheduled;
+    let middle = takes.checked_div(2).expect("not by zero");
     let failed = fails.map(|what| Done {
         copy: job.copy,
         task: job.task,
@@ -150,7 +151,7 @@ fn on_schedule(
         bytes: 0,
     });
     async move {
-        wait(takes / 2).await;
+        wait(middle).await;
         let done = match failed {
             // The bytes to copy are dropped, too.
             Some(failed) => {
@@ -159,7 +160,7 @@ fn on_schedule(
             }
             None => copy(),
         };
-        wait(takes - takes / 2).await;
+        wait(takes.saturating_sub(middle)).await;
         done.map(|done| Done {
             took: takes,
             ..done

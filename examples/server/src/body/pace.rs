@@ -37,7 +37,7 @@ impl Pace {
     pub(super) async fn keep(&self, bytes: usize) {
         let now = Instant::now();
         let due = self.count(bytes, now);
-        if due > now + SLACK {
+        if due.saturating_duration_since(now) > SLACK {
             sleep_until(due).await;
         }
     }
@@ -46,7 +46,10 @@ impl Pace {
         let time = bytes as u64 * 1_000_000_000 / self.bytes_per_second;
         // A time is whole also after a panic.
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-        *due = (*due).max(now) + Duration::from_nanos(time);
+        let begins = (*due).max(now);
+        *due = begins
+            .checked_add(Duration::from_nanos(time))
+            .unwrap_or(now);
         *due
     }
 }

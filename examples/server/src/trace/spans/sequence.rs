@@ -105,13 +105,14 @@ impl Drop for SequenceSpan {
 impl Sequence {
     fn record(self, now: SystemTime) {
         let times = self.handle.times();
-        let submitted = now - times.since_submit;
+        let submitted = now.checked_sub(times.since_submit).unwrap_or(now);
+        let at = |time: Duration| submitted.checked_add(time).unwrap_or(now);
         let tracer = &self.common.recorder.tracer;
-        let start = |name: String, at: Duration, parent: &SpanContext| {
+        let start = |name: String, from: Duration, parent: &SpanContext| {
             let builder = tracer.span_builder(name);
             let builder = builder
                 .with_kind(SpanKind::Internal)
-                .with_start_time(submitted + at);
+                .with_start_time(at(from));
             let parent = Context::new().with_remote_span_context(parent.clone());
             builder.start_with_context(tracer, &parent)
         };
@@ -124,9 +125,9 @@ impl Sequence {
         }
         for (name, from, to) in stages(&times) {
             let mut stage = start(name.to_owned(), from, whole.span_context());
-            stage.end_with_timestamp(submitted + to);
+            stage.end_with_timestamp(at(to));
         }
-        whole.end_with_timestamp(submitted + end(&times));
+        whole.end_with_timestamp(at(end(&times)));
     }
 
     fn end_attributes(&self) -> Vec<KeyValue> {
