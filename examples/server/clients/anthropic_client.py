@@ -153,8 +153,11 @@ def cancel():
         with urllib.request.urlopen(f"{url}/health") as answer:
             return json.load(answer)["running"]
 
-    asked = {**question, "max_tokens": 4000, "extra_body": {"ignore_eos": True}}
-    with client.messages.stream(**asked) as stream:
+    # The arguments end at their schema's end only: a model could end its text at any token.
+    long = {"type": "array", "items": {"enum": zones}, "minItems": 2000}
+    schema = {**clock["input_schema"], "properties": {"zone": long}}
+    asked = {**question, "max_tokens": 4000, "tools": [{**clock, "input_schema": schema}]}
+    with client.messages.stream(**asked, tool_choice={"type": "tool", "name": "clock"}) as stream:
         next(iter(stream))
         # The first event comes before the sequence has its slot.
         until = time.monotonic() + 30
