@@ -15,6 +15,9 @@ use tokio::time::{Instant, sleep_until};
 const CORE_BYTES: u64 = 64 << 20;
 /// Bodies that are ahead by less than this go on, so that few parts wait: each wait has a cost too.
 const SLACK: Duration = Duration::from_millis(10);
+/// Longest wait for a turn. Each new connection brings a part that nobody waited for, and a flood of
+/// them must not hold up other bodies for longer than this.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The pace of all long bodies together.
 #[derive(Debug)]
@@ -47,9 +50,9 @@ impl Pace {
         // A time is whole also after a panic.
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         let begins = (*due).max(now);
-        *due = begins
-            .checked_add(Duration::from_nanos(time))
-            .unwrap_or(now);
+        let ends = begins.checked_add(Duration::from_nanos(time));
+        let latest = now.checked_add(WAIT_MAX).unwrap_or(now);
+        *due = ends.map_or(latest, |ends| ends.min(latest));
         *due
     }
 }
@@ -84,5 +87,16 @@ mod tests {
         let started_at = Instant::now();
         pace.keep(PART).await;
         assert_eq!(started_at.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_holds_up_no_body_for_long() {
+        let pace = Pace::new(2);
+        for _ in 0..100_000 {
+            pace.count(64 << 10, Instant::now());
+        }
+        let started_at = Instant::now();
+        pace.keep(1).await;
+        assert!(started_at.elapsed() <= WAIT_MAX + SLACK);
     }
 }
