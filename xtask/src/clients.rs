@@ -83,7 +83,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
         only: &arguments.only,
         timings: Timings::default(),
     };
-    let result = on_oracle(arguments, &mut checks)
+    let result = on_oracle(&cache, arguments, &mut checks)
         .and_then(|()| on_tiny_model(&cache, &mut checks))
         .and_then(|()| {
             if arguments.long {
@@ -95,8 +95,8 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     result
 }
 
-fn on_oracle(arguments: &Arguments, checks: &mut Checks<'_>) -> Result<()> {
-    let program = build_server()?;
+fn on_oracle(cache: &Cache, arguments: &Arguments, checks: &mut Checks<'_>) -> Result<()> {
+    let program = build_server(cache)?;
     let server = Server::start(&program, &[])?;
     clients(checks, &server, "oracle")?;
     let tools = FORCED_TOOLS[usize::from(arguments.long)];
@@ -130,21 +130,19 @@ fn on_tiny_model(cache: &Cache, checks: &mut Checks<'_>) -> Result<()> {
     if !LM_EVAL_NAME.contains(checks.only) {
         return Ok(());
     }
-    setup::install(cache, None)?;
     let packages = packages::install(cache, "lm-eval", LM_EVAL_REQUIREMENTS)?;
     let path = workspace::root().join("target/motet/lm-eval-model");
     let mut writer = packages.program(LM_EVAL_MODEL);
     process::run(writer.arg(packages.folder()).arg(&path))?;
-    let program = build(&["--features", "mlx"])?;
+    let program = build_server(cache)?;
     let server = Server::start_on_model(&program, &path)?;
     let folder = path.to_string_lossy();
     checks.run_with(&packages, LM_EVAL_NAME, LM_EVAL, &server, &[&folder])
 }
 
 fn on_model(cache: &Cache, model: Model, checks: &mut Checks<'_>) -> Result<()> {
-    setup::install(cache, None)?;
     let path = model.ensure(cache)?;
-    let program = build(&["--features", "mlx"])?;
+    let program = build_server(cache)?;
     let server = Server::start_on_model(&program, &path)?;
     clients(checks, &server, "model")?;
     checks.run("forced calls, model", FORCED, &server, &[MODEL_TOOLS])
@@ -185,30 +183,14 @@ impl Checks<'_> {
     }
 }
 
-/// Builds the server, and returns its path.
+/// Sets MLX up, builds the server, and returns its path.
 ///
 /// # Errors
 ///
 /// When it does not compile.
-pub(crate) fn build_server() -> Result<PathBuf> {
-    build(&[])
-}
-
-fn build(words: &[&str]) -> Result<PathBuf> {
-    let mut cargo = workspace::cargo();
-    cargo
-        .args(["build", "--package", "motet-server", "--message-format"])
-        .arg("json-render-diagnostics")
-        .args(words)
-        .stderr(Stdio::inherit());
-    let built = process::capture(&mut cargo)?;
-    let messages = built
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok());
-    let program = messages
-        .filter_map(|message: Value| message["executable"].as_str().map(PathBuf::from))
-        .next_back();
-    program.context("cargo did not say where the server is")
+pub(crate) fn build_server(cache: &Cache) -> Result<PathBuf> {
+    setup::install(cache, None)?;
+    workspace::build(&["--bin", "motet-server"])
 }
 
 /// A server with a port of its own. It is ended when this is dropped.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use crate::cache::Cache;
 use crate::clients::{self, Server};
 use crate::{process, workspace};
 
@@ -58,7 +59,7 @@ pub(crate) struct Arguments {
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let browser = browser(arguments)?;
     let server = Server::start(
-        &clients::build_server()?,
+        &clients::build_server(&Cache::open()?)?,
         &["--cache-mib", "2", "--host-mib", "4"],
     )?;
     let address = server.url.trim_start_matches("http://").to_owned();

@@ -10,8 +10,9 @@ pub(crate) const REQUIREMENTS: &str = "examples/server/clients/scale_out_require
 const FLEET: &str = "examples/server/clients/scale_out.py";
 
 pub(crate) fn command() -> Result<()> {
-    let packages = packages::install(&Cache::open()?, "scale-out", REQUIREMENTS)?;
-    let server = clients::build_server()?;
+    let cache = Cache::open()?;
+    let packages = packages::install(&cache, "scale-out", REQUIREMENTS)?;
+    let server = clients::build_server(&cache)?;
     let mut fleet = packages.program(FLEET);
     process::run(fleet.arg(server).arg(packages.folder()))
 }

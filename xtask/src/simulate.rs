@@ -30,10 +30,8 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     if arguments.injected {
         return injected();
     }
-    let mut cargo = workspace::cargo_injected();
+    let mut cargo = workspace::simulation("simulate");
     cargo
-        .args(["test", "--test", "simulation", "--", "--ignored", "--exact"])
-        .args(["simulate", "--nocapture"])
         .env("MOTET_SEEDS", arguments.seeds.to_string())
         .env("MOTET_SEED_FROM", arguments.from.to_string())
         .env("MOTET_SATURATED", u8::from(arguments.saturated).to_string());
@@ -50,11 +48,8 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
 fn injected() -> Result<()> {
     for mistake in INJECTED {
         ui::heading(&format!("injected: {mistake}"));
-        let mut cargo = workspace::cargo_injected();
-        cargo
-            .args(["test", "--test", "simulation", "--", "--ignored", "--exact"])
-            .args(["the_injected_mistake_is_found", "--nocapture"])
-            .env("MOTET_INJECTED", mistake);
+        let mut cargo = workspace::simulation("the_injected_mistake_is_found");
+        cargo.env("MOTET_INJECTED", mistake);
         if !cargo.status()?.success() {
             bail!("the injected bug `{mistake}` was not found");
         }

@@ -15,10 +15,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
-    let mut cargo = workspace::cargo_injected();
-    cargo
-        .args(["test", "--test", "simulation", "--", "--ignored", "--exact"])
-        .args(["soak_for_long", "--nocapture"]);
+    let mut cargo = workspace::simulation("soak_for_long");
     match arguments.real {
         Some(minutes) => cargo.env("MOTET_SOAK_REAL_MINUTES", minutes.to_string()),
         None => cargo.env("MOTET_SOAK_MINUTES", arguments.minutes.to_string()),

@@ -2,6 +2,7 @@
 //! cheapest to find.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
@@ -22,81 +23,86 @@ pub(crate) struct Arguments {
 /// Lines of a test program's failures that are printed again at the end.
 const FAILURE_LINES_MAX: usize = 100;
 
-/// One cargo command that has to succeed.
+/// One command that has to succeed.
 struct Stage {
     name: &'static str,
     /// Whether `--quick` runs it too.
     quick: bool,
-    cargo: &'static [&'static str],
+    runs: Runs,
     environment: &'static [(&'static str, &'static str)],
 }
 
-/// To add a check, add a line. Stages share their builds as long as the compiler's flags are the
-/// same. A stage that needs another build of this package names a program of `xtask/compilers/`.
-/// Cargo calls it for the packages of the workspace only, so that their dependencies stay shared.
+enum Runs {
+    /// Cargo, with these arguments.
+    Cargo(&'static [&'static str]),
+    /// A program of the workspace, an option that selects it and its name; and its arguments.
+    Program([&'static str; 2], &'static [&'static str]),
+}
+
+use Runs::{Cargo, Program};
+
+const FEATURES: &str = workspace::FEATURES;
+const FEATURES_NO_MLX: &str = workspace::FEATURES_NO_MLX;
+
+/// To add a check, add a line. Stages share their builds as long as they select the whole workspace,
+/// with the same features and the same flags of the compiler. A stage that needs other flags for
+/// this workspace names a program of `xtask/compilers/`. Cargo calls it for the packages of the
+/// workspace only, so that their dependencies stay shared.
 #[rustfmt::skip] // a table
 const STAGES: &[Stage] = &[
     Stage { name: "format", quick: true, environment: &[],
-        cargo: &["fmt", "--all", "--check"] },
+        runs: Cargo(&["fmt", "--all", "--check"]) },
     Stage { name: "clippy", quick: true, environment: &[],
-        cargo: &["clippy", "--workspace", "--exclude", "motet-mlx", "--all-targets", "--", "-D", "warnings"] },
+        runs: Cargo(&["clippy", "--workspace", "--exclude", "motet-mlx", "--all-targets", "--", "-D", "warnings"]) },
     Stage { name: "clippy, mlx and injection", quick: true, environment: &[],
-        cargo: &["clippy", "--workspace", "--all-targets", "--features", "mlx,motet/tower,otel", "--", "-D", "warnings", "--cfg", "motet_injected"] },
+        runs: Cargo(&["clippy", "--workspace", "--all-targets", "--features", FEATURES, "--", "-D", "warnings", "--cfg", "motet_injected"]) },
     Stage { name: "dependencies", quick: false, environment: &[],
-        cargo: &["run", "--package", "xtask", "--", "deny"] },
-    // An embedder may leave text and grammars out, or grammars alone.
+        runs: Cargo(&["run", "--package", "xtask", "--", "deny"]) },
+    // An embedder may leave text and grammars out, or grammars alone, or have the hub alone.
     Stage { name: "without text", quick: true, environment: &[],
-        cargo: &["clippy", "--package", "motet", "--lib", "--no-default-features", "--", "-D", "warnings"] },
+        runs: Cargo(&["clippy", "--package", "motet", "--lib", "--no-default-features", "--", "-D", "warnings"]) },
     Stage { name: "without grammars", quick: true, environment: &[],
-        cargo: &["clippy", "--package", "motet", "--lib", "--no-default-features", "--features", "text", "--", "-D", "warnings"] },
+        runs: Cargo(&["clippy", "--package", "motet", "--lib", "--no-default-features", "--features", "text,hub", "--", "-D", "warnings"]) },
     Stage { name: "grammars named alone", quick: true, environment: &[],
-        cargo: &["clippy", "--package", "motet", "--lib", "--no-default-features", "--features", "grammar", "--", "-D", "warnings"] },
+        runs: Cargo(&["clippy", "--package", "motet", "--lib", "--no-default-features", "--features", "grammar", "--", "-D", "warnings"]) },
     Stage { name: "documentation", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
-        cargo: &["doc", "--no-deps", "-p", "motet", "-p", "motet-sync", "-p", "motet-core", "-p", "motet-model", "-p", "motet-text", "-p", "motet-weights", "-p", "motet-kernels", "-p", "motet-testkit"] },
+        runs: Cargo(&["doc", "--no-deps", "-p", "motet", "-p", "motet-sync", "-p", "motet-core", "-p", "motet-model", "-p", "motet-text", "-p", "motet-weights", "-p", "motet-kernels", "-p", "motet-testkit"]) },
     Stage { name: "documentation, mlx", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
-        cargo: &["doc", "--no-deps", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx,motet/tower"] },
-    Stage { name: "tests", quick: true, environment: &[],
-        cargo: &["test", "--workspace", "--exclude", "motet-mlx", "--exclude", "motet-kernels"] },
-    // All other stages have the kernels without these checks, which make a model's step slow.
-    Stage { name: "kernels, with checks of unsafe code", quick: true, environment: &[],
-        cargo: &["test", "--package", "motet-kernels", "--config", "profile.dev.package.motet-kernels.debug-assertions=true"] },
-    Stage { name: "tests without text", quick: false, environment: &[],
-        cargo: &["test", "--package", "motet", "--no-default-features", "--test", "tokens_only"] },
+        runs: Cargo(&["doc", "--no-deps", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx,motet/tower"]) },
     // One BLAS thread: tests run side by side, and two threads that wait for each other
     // on a busy machine were measured 20 times slower than one.
-    Stage { name: "tests, mlx", quick: true, environment: &[("OPENBLAS_NUM_THREADS", "1")],
-        cargo: &["test", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx,motet/tower",
-            // Tests that the features change: all others were run without it.
-            "--lib", "--test", "mlx_*", "--test", "parity", "--test", "guide", "--test", "kernels"] },
-    Stage { name: "examples in docs, mlx", quick: false, environment: &[],
-        cargo: &["test", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx,motet/tower", "--doc"] },
+    Stage { name: "tests", quick: true, environment: &[("OPENBLAS_NUM_THREADS", "1")],
+        runs: Cargo(&["test", "--workspace", "--exclude", "motet-kernels", "--features", FEATURES]) },
+    // All other stages have the kernels without these checks, which make a model's step slow.
+    Stage { name: "kernels, with checks of unsafe code", quick: true, environment: &[],
+        runs: Cargo(&["test", "--package", "motet-kernels", "--config", "profile.dev.package.motet-kernels.debug-assertions=true"]) },
+    Stage { name: "tests without text", quick: false, environment: &[],
+        runs: Cargo(&["test", "--package", "motet", "--no-default-features", "--test", "tokens_only"]) },
     Stage { name: "loom", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom"), ("LOOM_MAX_PREEMPTIONS", "3")],
-        cargo: &["test", "--test", "loom"] },
+        runs: Cargo(&["test", "--workspace", "--exclude", "motet-mlx", "--features", FEATURES_NO_MLX, "--test", "loom"]) },
     Stage { name: "loom, injected bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom-injected"), ("LOOM_MAX_PREEMPTIONS", "3"), ("RUST_BACKTRACE", "0")],
-        cargo: &["test", "--test", "loom"] },
-    Stage { name: "tests that inject faults", quick: true, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/injected")],
-        cargo: &["test", "--test", "simulation", "--test", "recovery", "--test", "grammars", "--test", "unmentioned"] },
-    Stage { name: "every order, injected bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/injected")],
-        cargo: &["test", "--test", "orders", "injected"] },
+        runs: Cargo(&["test", "--workspace", "--exclude", "motet-mlx", "--features", FEATURES_NO_MLX, "--test", "loom"]) },
+    Stage { name: "tests that inject faults", quick: true, environment: &[("RUSTC_WORKSPACE_WRAPPER", workspace::INJECTED_COMPILER)],
+        runs: Cargo(&["test", "--workspace", "--exclude", "motet-mlx", "--features", FEATURES_NO_MLX, "--test", "simulation", "--test", "recovery", "--test", "grammars", "--test", "unmentioned"]) },
+    Stage { name: "every order, injected bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", workspace::INJECTED_COMPILER)],
+        runs: Cargo(&["test", "--workspace", "--exclude", "motet-mlx", "--features", FEATURES_NO_MLX, "--test", "orders", "injected"]) },
     Stage { name: "simulation, injected mistakes", quick: false, environment: &[],
-        cargo: &["run", "--package", "xtask", "--", "simulate", "--injected"] },
+        runs: Cargo(&["run", "--package", "xtask", "--", "simulate", "--injected"]) },
     Stage { name: "a build without injection", quick: false, environment: &[],
-        cargo: &["run", "--package", "xtask", "--", "uninjected"] },
-    Stage { name: "spans of the server", quick: false, environment: &[],
-        cargo: &["test", "--package", "motet-server", "--features", "otel", "--lib", "--test", "spans"] },
+        runs: Cargo(&["run", "--package", "xtask", "--", "uninjected"]) },
     Stage { name: "clients of the server", quick: false, environment: &[],
-        cargo: &["run", "--package", "xtask", "--", "clients"] },
+        runs: Cargo(&["run", "--package", "xtask", "--", "clients"]) },
     Stage { name: "quickstart", quick: false, environment: &[],
-        cargo: &["run", "--features", "mlx", "--example", "quickstart"] },
+        runs: Program(["--example", "quickstart"], &[]) },
     Stage { name: "outside the workspace", quick: false, environment: &[],
-        cargo: &["run", "--package", "xtask", "--", "embedded"] },
+        runs: Cargo(&["run", "--package", "xtask", "--", "embedded"]) },
     Stage { name: "load generator, oracle", quick: false, environment: &[],
-        cargo: &["run", "--package", "motet-load-generator", "--", "--oracle"] },
+        runs: Program(["--bin", "motet-load-generator"], &["--oracle"]) },
     // Whether the figures can be measured, never their values.
     Stage { name: "figures, smoke", quick: false, environment: &[],
-        cargo: &["run", "--package", "xtask", "--", "bench", "--quick"] },
+        runs: Cargo(&["run", "--package", "xtask", "--", "bench", "--quick"]) },
     Stage { name: "profile, smoke", quick: false, environment: &[],
-        cargo: &["run", "--package", "xtask", "--", "bench", "--profile", "--quick"] },
+        runs: Cargo(&["run", "--package", "xtask", "--", "bench", "--profile", "--quick"]) },
 ];
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
@@ -111,7 +117,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
         .iter()
         .filter(|stage| stage.quick || !arguments.quick)
     {
-        ui::heading(&format!("{}: cargo {}", stage.name, stage.cargo.join(" ")));
+        ui::heading(&format!("{}: {}", stage.name, stage.runs));
         result = timings.time(stage.name, || run(stage, &mut summaries));
         if result.is_err() {
             break;
@@ -128,18 +134,15 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
 /// Runs a stage and shows all its output. Keeps the test runner's summaries and its output about
 /// failed tests.
 fn run(stage: &Stage, summaries: &mut Vec<String>) -> Result<()> {
-    let mut cargo = workspace::cargo();
-    cargo
-        .args(stage.cargo)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
+    let mut command = stage.runs.command()?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
     for (name, value) in stage.environment {
-        cargo.env(name, extended(name, value));
+        command.env(name, extended(name, value));
     }
     let heading = format!("\n{}:", stage.name);
     let mut heading = Some(heading);
     let mut failures = VecDeque::new();
-    let succeeded = show_lines(&mut cargo, |line| {
+    let succeeded = show_lines(&mut command, |line| {
         if is_summary(line) {
             summaries.extend(heading.take());
             summaries.extend(failures.drain(..));
@@ -152,6 +155,41 @@ fn run(stage: &Stage, summaries: &mut Vec<String>) -> Result<()> {
         bail!("stage `{}` failed: {}", stage.name, repeat_alone(stage));
     }
     Ok(())
+}
+
+impl Runs {
+    /// Builds the program, if it is one.
+    fn command(&self) -> Result<Command> {
+        match self {
+            Cargo(arguments) => {
+                let mut cargo = workspace::cargo();
+                cargo.args(*arguments);
+                Ok(cargo)
+            }
+            Program(target, arguments) => {
+                let mut program = Command::new(workspace::build(target)?);
+                program.args(*arguments).current_dir(workspace::root());
+                Ok(program)
+            }
+        }
+    }
+}
+
+/// As a shell command that builds what other stages do not have to share.
+impl fmt::Display for Runs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cargo(arguments) => write!(f, "cargo {}", arguments.join(" ")),
+            Program([option, name], arguments) => {
+                let package = if *option == "--bin" { name } else { "motet" };
+                write!(
+                    f,
+                    "cargo run --package {package} --features mlx {option} {name} -- {}",
+                    arguments.join(" ")
+                )
+            }
+        }
+    }
 }
 
 /// The new value of a variable: flags are appended to the user's, other values are replaced.
@@ -215,11 +253,7 @@ fn repeat_alone(stage: &Stage) -> String {
         .environment
         .iter()
         .map(|(name, value)| format!("{name}='{value}' "));
-    format!(
-        "{}cargo {}",
-        environment.collect::<String>(),
-        stage.cargo.join(" ")
-    )
+    format!("{}{}", environment.collect::<String>(), stage.runs)
 }
 
 #[cfg(test)]

@@ -3,8 +3,7 @@
 //! Simulations, failpoints and the choice of an injected bug exist under `--cfg motet_injected` only.
 //! A library's metadata names every item of it, and a program's symbols and texts name everything
 //! that was linked, so that a search in both finds every slip. The effect of a cfg does not depend on
-//! the profile: the check shares the build of the load generator with another stage of
-//! `cargo xtask test`. `--release` builds what is shipped.
+//! the profile: the check shares the build of the other stages of `cargo xtask test`. `--release` builds what is shipped.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +15,7 @@ use serde_json::Value;
 use crate::{process, workspace};
 
 /// A program that links the whole engine.
-const PACKAGE: &str = "motet-load-generator";
+const PROGRAM: &str = "motet-load-generator";
 /// The library whose metadata is searched.
 const LIBRARY: &str = "motet";
 /// Texts that no build without the cfg holds. Each begins with an F, an M or an S.
@@ -37,9 +36,12 @@ pub(crate) struct Arguments {
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let mut cargo = workspace::cargo();
-    cargo.args(["build", "--package", PACKAGE, "--message-format=json"]);
+    cargo.args(["build", "--message-format=json"]);
     if arguments.release {
-        cargo.arg("--release");
+        cargo.args(["--package", PROGRAM, "--release"]);
+    } else {
+        cargo.args(["--workspace", "--bin", PROGRAM]);
+        cargo.args(["--features", workspace::FEATURES]);
     }
     let built = artifacts(&process::capture(&mut cargo)?);
     ensure!(

@@ -1,8 +1,21 @@
-//! The checkout that `cargo xtask` runs in.
+//! The checkout that `cargo xtask` runs in, and builds of its programs.
 
 use std::env;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::process;
+
+/// Features of the whole workspace with MLX. Stages of `cargo xtask test` and all programs that are
+/// not built in release mode have them, and select the whole workspace: cargo would build a package
+/// again for each other choice of packages and features.
+pub(crate) const FEATURES: &str = "mlx,motet/tower,otel";
+/// [`FEATURES`] without MLX, for [`INJECTED_COMPILER`] and other compilers: the kernels would take
+/// each of them minutes.
+pub(crate) const FEATURES_NO_MLX: &str = "motet/tower,otel";
 
 /// A compiler for the packages of the workspace that adds `--cfg motet_injected`: an engine can
 /// then be simulated, its parts can be made to panic, and its cores can have injected bugs. A path
@@ -18,11 +31,41 @@ pub(crate) fn root() -> PathBuf {
     crate_dir.parent().map(PathBuf::from).unwrap_or(crate_dir)
 }
 
-/// A cargo command that builds the packages of the workspace with [`INJECTED_COMPILER`].
-pub(crate) fn cargo_injected() -> Command {
-    let mut command = cargo();
-    command.env("RUSTC_WORKSPACE_WRAPPER", INJECTED_COMPILER);
-    command
+/// Builds a program of the workspace as the stages of `cargo xtask test` do, and returns its path.
+/// `target` is an option such as `--bin`, with a name.
+pub(crate) fn build(target: &[&str]) -> Result<PathBuf> {
+    let mut cargo = cargo();
+    cargo.args(["build", "--workspace", "--features", FEATURES]);
+    built(cargo.args(target))
+}
+
+/// Runs a command of cargo that builds one program, with its progress shown, and returns the
+/// program's path.
+pub(crate) fn built(cargo: &mut Command) -> Result<PathBuf> {
+    cargo
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit());
+    executable(&process::capture(cargo)?).context("cargo names no program that it has built")
+}
+
+/// The program that cargo's messages name last.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let mut programs = messages.lines().rev().filter_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        Some(PathBuf::from(message.get("executable")?.as_str()?))
+    });
+    programs.next()
+}
+
+/// A cargo command that runs one ignored test of `tests/simulation`, with [`INJECTED_COMPILER`].
+pub(crate) fn simulation(test: &str) -> Command {
+    let mut cargo = cargo();
+    cargo
+        .env("RUSTC_WORKSPACE_WRAPPER", INJECTED_COMPILER)
+        .args(["test", "--workspace", "--exclude", "motet-mlx"])
+        .args(["--features", FEATURES_NO_MLX, "--test", "simulation"])
+        .args(["--", "--ignored", "--exact", "--nocapture", test]);
+    cargo
 }
 
 /// A cargo command in the root of the checkout.
@@ -39,4 +82,23 @@ pub(crate) fn cargo() -> Command {
         }
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_path_is_read_from_cargo() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"name":"motet"},"executable":null}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","target":{"name":"figures"},"executable":"/t/figures-1"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+            "\n",
+        );
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/figures-1")));
+        assert_eq!(executable(""), None);
+    }
 }

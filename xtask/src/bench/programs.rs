@@ -2,7 +2,7 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -43,8 +43,7 @@ pub(super) fn pager(how: Build) -> Result<PathBuf> {
 pub(super) fn recovery(how: Build) -> Result<PathBuf> {
     let with_mlx = how.with_mlx && !how.quick;
     let mut cargo = cargo_build(&["--bench", "recovery"], Build { with_mlx, ..how });
-    cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace::INJECTED_COMPILER);
-    run(cargo)
+    workspace::built(cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace::INJECTED_COMPILER))
 }
 
 /// Builds `benches/cache/` and returns the program's path.
@@ -57,22 +56,21 @@ pub(super) fn cache_core(quick: bool) -> Result<PathBuf> {
     download.args(["fetch", "--manifest-path", CACHE_MANIFEST]);
     process::capture(&mut download)
         .map_err(|error| Unavailable(format!("no kvbm-logical: {error:#}")))?;
-    let how = Build {
-        with_mlx: false,
-        quick,
-    };
-    let mut cargo = cargo_build(&["--manifest-path", CACHE_MANIFEST], how);
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--manifest-path", CACHE_MANIFEST]);
+    if !quick {
+        cargo.arg("--release");
+    }
     if env::var_os("CARGO_TARGET_DIR").is_none() {
         cargo.env("CARGO_TARGET_DIR", workspace::root().join("target"));
     }
-    run(cargo)
+    workspace::built(&mut cargo)
 }
 
-/// Builds a package of `examples/` and returns its program's path. For a smoke run, the other
-/// checks have built it without MLX.
+/// Builds a package of `examples/` and returns its program's path.
 pub(super) fn package(name: &str, how: Build) -> Result<PathBuf> {
-    let with_mlx = how.with_mlx && !how.quick;
-    build(&["--package", name], Build { with_mlx, ..how })
+    let selected = if how.quick { "--bin" } else { "--package" };
+    build(&[selected, name], how)
 }
 
 /// Runs an example with these arguments and returns what it writes as JSON.
@@ -93,53 +91,25 @@ pub(super) fn report_of(program: &Path, name: &str, arguments: &[&str]) -> Resul
 }
 
 fn build(target: &[&str], how: Build) -> Result<PathBuf> {
-    run(cargo_build(target, how))
+    workspace::built(&mut cargo_build(target, how))
 }
 
+/// A smoke run shares the build of the stages of `cargo xtask test`.
 fn cargo_build(target: &[&str], how: Build) -> Command {
     let mut cargo = workspace::cargo();
     cargo.arg("build").args(target);
-    if !how.quick {
+    if how.quick {
+        cargo.args(["--workspace", "--features"]);
+        if how.with_mlx {
+            cargo.arg(workspace::FEATURES);
+        } else {
+            cargo.args([workspace::FEATURES_NO_MLX, "--exclude", "motet-mlx"]);
+        }
+    } else {
         cargo.arg("--release");
-    }
-    if how.with_mlx {
-        cargo.args(["--features", "mlx"]);
+        if how.with_mlx {
+            cargo.args(["--features", "mlx"]);
+        }
     }
     cargo
-}
-
-fn run(mut cargo: Command) -> Result<PathBuf> {
-    cargo
-        .arg("--message-format=json-render-diagnostics")
-        .stderr(Stdio::inherit());
-    let messages = process::capture(&mut cargo)?;
-    executable(&messages).context("cargo names no program that it has built")
-}
-
-/// The program that cargo's messages name last.
-fn executable(messages: &str) -> Option<PathBuf> {
-    let programs = messages.lines().rev().filter_map(|line| {
-        let message: Value = serde_json::from_str(line).ok()?;
-        Some(PathBuf::from(message.get("executable")?.as_str()?))
-    });
-    programs.into_iter().next()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn program_path_is_read_from_cargo() {
-        let messages = concat!(
-            r#"{"reason":"compiler-artifact","target":{"name":"motet"},"executable":null}"#,
-            "\n",
-            r#"{"reason":"compiler-artifact","target":{"name":"figures"},"executable":"/t/figures-1"}"#,
-            "\n",
-            r#"{"reason":"build-finished","success":true}"#,
-            "\n",
-        );
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/figures-1")));
-        assert_eq!(executable(""), None);
-    }
 }

@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 use toml_edit::DocumentMut;
 
 use self::hidden::Hidden;
@@ -203,22 +202,7 @@ fn target_folder() -> PathBuf {
 }
 
 fn build(krate: &Path) -> Result<PathBuf> {
-    executable(cargo(krate).env("CARGO_TARGET_DIR", target_folder()))
-}
-
-/// Builds the crate, and returns the program's path.
-fn executable(cargo: &mut Command) -> Result<PathBuf> {
-    cargo
-        .args(["--message-format", "json-render-diagnostics"])
-        .stderr(Stdio::inherit());
-    let built = process::capture(cargo)?;
-    let messages = built
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok());
-    let program = messages
-        .filter_map(|message: Value| message["executable"].as_str().map(PathBuf::from))
-        .next_back();
-    program.context("cargo did not say where the program is")
+    workspace::built(cargo(krate).env("CARGO_TARGET_DIR", target_folder()))
 }
 
 /// Runs the program, and checks the model's answer.
