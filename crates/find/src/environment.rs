@@ -37,7 +37,7 @@ pub struct HubSettings {
     /// Longest time for a connection, for the beginning of an answer, and between two parts of it:
     /// `HF_HUB_DOWNLOAD_TIMEOUT` in seconds, or 30 s.
     pub timeout: Duration,
-    /// Attempts after the first at which less than a megabyte arrives, for each file.
+    /// Attempts after the first at which less than a megabyte of new bytes arrives, for each file.
     pub retries: u32,
     /// The wait before the first of them; it doubles each time, up to half a minute.
     pub retry_wait: Duration,

@@ -22,7 +22,8 @@ pub enum Progress<'a> {
         /// The file.
         file: &'a str,
     },
-    /// A part of a file has arrived. The first is of the bytes that an earlier download left.
+    /// A part of a file has arrived. The first is of the bytes that an earlier download left. A
+    /// server that ignores ranges begins at 0 again.
     Downloading {
         /// The file.
         file: &'a str,

@@ -11,9 +11,11 @@ use crate::{FindError, HubSettings, Progress};
 /// The hub's own downloads are redirected once or twice.
 const REDIRECTS_MAX: usize = 8;
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Attempts that bring this many bytes do not count as failed: a long download over a bad line
-/// ends.
-const RECEIVED_BYTES_MIN: u64 = 1 << 20;
+/// Attempts that bring this many new bytes do not count as failed: a long download over a bad
+/// line ends.
+const GAINED_BYTES_MIN: u64 = 1 << 20;
+/// The status for a range that the file does not have.
+const NO_SUCH_RANGE: u16 = 416;
 /// The hub's header beside the status of an error.
 const ERROR_CODE: &str = "x-error-code";
 
@@ -33,8 +35,9 @@ pub(super) struct Answer {
     pub(super) size: Option<u64>,
     /// The size of the file that the answer is of.
     pub(super) whole: Option<u64>,
-    /// The first byte of the body within the file.
-    pub(super) start: u64,
+    /// The first byte of the body within the file, unless the answer is a part and its range
+    /// cannot be read.
+    pub(super) start: Option<u64>,
     pub(super) is_html: bool,
     body: Body,
 }
@@ -46,8 +49,8 @@ pub(super) enum Failure {
         what: String,
         /// The server's own advice.
         wait: Option<Duration>,
-        /// Bytes that have been received before.
-        received: u64,
+        /// Bytes that no attempt had brought before.
+        gained: u64,
     },
     Final(FindError),
 }
@@ -63,7 +66,7 @@ impl Failure {
         Self::Passing {
             what: what.to_string(),
             wait: None,
-            received: 0,
+            gained: 0,
         }
     }
 }
@@ -98,7 +101,8 @@ impl<'a> Client<'a> {
         self.repository
     }
 
-    /// The hub's answer to `GET path`, with a range of bytes if there is one.
+    /// The hub's answer to `GET path`, with a range of bytes if there is one. A server that has no
+    /// such range is asked for the whole.
     pub(super) fn get(
         &self,
         path: &str,
@@ -112,6 +116,9 @@ impl<'a> Client<'a> {
             if is_same_origin(self.endpoint(), &url) {
                 digest = linked_digest(response.headers()).or(digest);
                 size = number(response.headers(), "x-linked-size").or(size);
+            }
+            if response.status().as_u16() == NO_SUCH_RANGE && range.is_some() {
+                return self.get(path, file, None);
             }
             if !response.status().is_redirection() {
                 return self.answer(response, file, digest, size);
@@ -161,15 +168,18 @@ impl<'a> Client<'a> {
             return Err(self.failure(status, headers, file));
         }
         let (start, whole) = match text(headers, header::CONTENT_RANGE.as_str()) {
-            Some(range) if status == 206 => content_range(range).unwrap_or_default(),
-            _ => (0, number(headers, header::CONTENT_LENGTH.as_str())),
+            range if status == 206 => range.and_then(content_range).unzip(),
+            _ => (
+                Some(0),
+                Some(number(headers, header::CONTENT_LENGTH.as_str())),
+            ),
         };
         let kind = text(headers, header::CONTENT_TYPE.as_str()).unwrap_or_default();
         Ok(Answer {
             status,
             digest,
             size,
-            whole,
+            whole: whole.flatten(),
             start,
             is_html: kind.starts_with("text/html"),
             body: response.into_body(),
@@ -196,12 +206,12 @@ impl<'a> Client<'a> {
                 endpoint,
                 repository,
             },
-            (408 | 416 | 429 | 500.., _) => {
+            (408 | 429 | 500.., _) => {
                 let seconds = number(headers, header::RETRY_AFTER.as_str());
                 return Failure::Passing {
                     what: format!("status {status}"),
                     wait: seconds.map(Duration::from_secs),
-                    received: 0,
+                    gained: 0,
                 };
             }
             _ => self.wrong(file, &format!("status {status}"), "status 200"),
@@ -227,17 +237,13 @@ impl<'a> Client<'a> {
     ) -> Result<T, FindError> {
         let (mut failed, mut all) = (0, 0);
         loop {
-            let (what, advice, received) = match attempt(progress) {
+            let (what, advice, gained) = match attempt(progress) {
                 Ok(done) => return Ok(done),
                 Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Passing {
-                    what,
-                    wait,
-                    received,
-                }) => (what, wait, received),
+                Err(Failure::Passing { what, wait, gained }) => (what, wait, gained),
             };
             all += 1;
-            if received >= RECEIVED_BYTES_MIN {
+            if gained >= GAINED_BYTES_MIN {
                 failed = 0;
             }
             failed += 1;

@@ -97,8 +97,9 @@ impl Download<'_> {
     ) -> Result<(), FindError> {
         create_folder(blob.parent().expect("it is in the cache"))?;
         let partial = partial(blob);
+        let mut longest = 0;
         self.client.attempts(known.name, progress, |progress| {
-            self.attempt(known, &partial, progress)
+            self.attempt(known, &partial, &mut longest, progress)
         })?;
         let file = known.name;
         progress(Progress::Checking { file });
@@ -128,16 +129,22 @@ impl Download<'_> {
             "a file"
         };
         let bytes = answer.whole.unwrap_or(0);
-        let what = format!("status {}, {kind}, {bytes} bytes", answer.status);
+        let range = if answer.start.is_none() {
+            ", an unreadable range"
+        } else {
+            ""
+        };
+        let what = format!("status {}, {kind}{range}, {bytes} bytes", answer.status);
         let expected = "the file, as long as it is listed";
         self.client.wrong(known.name, &what, expected)
     }
 
-    /// Appends what the partial file lacks.
+    /// Appends what the partial file lacks. `longest` is the longest that it has been.
     fn attempt(
         &self,
         known: &Known<'_>,
         partial: &Path,
+        longest: &mut u64,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<(), Failure> {
         let cannot_write = |error| FindError::io("write", partial, error);
@@ -151,7 +158,9 @@ impl Download<'_> {
             file.set_len(0).map_err(cannot_write)?;
             start = 0;
         }
+        let gained_before = (*longest).max(start);
         let mut report = |bytes| {
+            *longest = (*longest).max(bytes);
             progress(Progress::Downloading {
                 file: known.name,
                 bytes,
@@ -164,21 +173,21 @@ impl Download<'_> {
         }
         let range = (start > 0).then(|| format!("bytes={start}-"));
         let answer = self.client.get(&known.path, known.name, range.as_deref())?;
-        if answer.start != start {
-            // The server sends the whole, whatever was asked for.
-            file.set_len(0).map_err(cannot_write)?;
-            start = 0;
-        }
-        let is_other = answer.start != start || answer.whole.is_some_and(|size| size != known.size);
+        let is_other = answer.start.is_none_or(|first| first > start)
+            || answer.whole.is_some_and(|size| size != known.size);
         if is_other || answer.is_html {
             return Err(self.other_content(known, &answer).into());
         }
+        // A server without ranges sends the whole: the part that is there is read again, and kept.
+        let first = answer.start.unwrap_or(0);
         let mut body = answer.into_reader();
-        append(&mut body, &mut file, start..known.size, &mut report).map_err(|error| match error {
-            Copy::Read { what, received } => Failure::Passing {
+        let copied = skip(&mut body, first..start, &mut report)
+            .and_then(|()| append(&mut body, &mut file, start..known.size, &mut report));
+        copied.map_err(|error| match error {
+            Copy::Read { what, at } => Failure::Passing {
                 what,
                 wait: None,
-                received,
+                gained: at.saturating_sub(gained_before),
             },
             Copy::Write { source, missing } => Failure::Final(FindError::Io {
                 action: "write",
@@ -192,8 +201,24 @@ impl Download<'_> {
 
 /// Why a body did not become a file.
 enum Copy {
-    Read { what: String, received: u64 },
-    Write { source: io::Error, missing: u64 },
+    /// After `at` bytes of the file.
+    Read {
+        what: String,
+        at: u64,
+    },
+    Write {
+        source: io::Error,
+        missing: u64,
+    },
+}
+
+/// Reads the bytes of that range, which the file has.
+fn skip(
+    body: &mut dyn Read,
+    range: std::ops::Range<u64>,
+    report: &mut dyn FnMut(u64),
+) -> Result<(), Copy> {
+    copy(body, range, report, &mut |_| Ok(()))
 }
 
 /// Appends the bytes of that range to the file, and no more.
@@ -203,29 +228,34 @@ fn append(
     range: std::ops::Range<u64>,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), Copy> {
+    copy(body, range, report, &mut |bytes| file.write_all(bytes))
+}
+
+fn copy(
+    body: &mut dyn Read,
+    range: std::ops::Range<u64>,
+    report: &mut dyn FnMut(u64),
+    write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(), Copy> {
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = range.start;
     while at < range.end {
         let most =
             usize::try_from(range.end - at).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
-        let received = at - range.start;
         let bytes = match body.read(&mut chunk[..most]) {
             Ok(0) => {
-                let what = format!("the answer ends after {at} of {} bytes", range.end);
-                return Err(Copy::Read { what, received });
+                let what = format!("the answer ends after {at} bytes");
+                return Err(Copy::Read { what, at });
             }
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
                 let what = error.to_string();
-                return Err(Copy::Read { what, received });
+                return Err(Copy::Read { what, at });
             }
         };
-        file.write_all(&chunk[..bytes])
-            .map_err(|source| Copy::Write {
-                source,
-                missing: range.end - at,
-            })?;
+        let missing = range.end - at;
+        write(&chunk[..bytes]).map_err(|source| Copy::Write { source, missing })?;
         at += bytes as u64;
         report(at);
     }

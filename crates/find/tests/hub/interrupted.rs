@@ -63,6 +63,48 @@ fn a_server_without_ranges_sends_the_whole_again() {
     check_gguf(&case.find("hf:org/small").expect("the whole comes again"));
 }
 
+/// The whole comes from the start each time, and the file does not grow.
+#[test]
+fn a_server_without_ranges_that_cuts_off_is_given_up() {
+    const MEGABYTE: u64 = 1 << 20;
+    let file = Stored::bytes(GGUF, content(1, 6 * MEGABYTE as usize));
+    let case = Case::new("no-range-cut", vec![file], Manners::default());
+    case.hub.fail([Fault::CutAfter(5 * MEGABYTE)]);
+    case.hub.fail([Fault::NoRangeCutAfter(4 * MEGABYTE); 9]);
+    let error = case.failure("hf:org/small");
+    // The first attempt brought five new megabytes, and the two retries none.
+    assert!(error.contains("after 3 attempts"), "{error}");
+    assert_eq!(case.partial(), Some(5 * MEGABYTE));
+}
+
+#[test]
+fn a_wrong_answer_leaves_what_has_arrived() {
+    for (fault, what, name) in [
+        (Fault::Html, "a page of HTML, 4 bytes", "page-later"),
+        (Fault::UnreadableRange, "an unreadable range", "no-bytes"),
+    ] {
+        let case = Case::gguf(name);
+        case.hub.fail([Fault::CutAfter(100_000), fault]);
+        let error = case.failure("hf:org/small");
+        assert!(error.contains(what), "{error}");
+        assert_eq!(case.partial(), Some(100_000), "{name}");
+        case.requests();
+        check_gguf(&case.find("hf:org/small").expect("it continues"));
+        assert_eq!(case.requests(), [format!("/{GGUF} from 100000")]);
+    }
+}
+
+#[test]
+fn a_rejected_range_leads_to_the_whole() {
+    let case = Case::gguf("no-such-range");
+    case.hub
+        .fail([Fault::CutAfter(100_000), Fault::Status(416)]);
+    check_gguf(&case.find("hf:org/small").expect("the whole comes"));
+    let path = format!("/{GGUF}");
+    let expected = [path.clone(), format!("{path} from 100000"), path];
+    assert_eq!(case.requests(), expected);
+}
+
 #[test]
 fn a_silent_server_is_asked_again_and_given_up_in_the_end() {
     let mut case = Case::gguf("silent");

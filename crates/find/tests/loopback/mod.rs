@@ -27,6 +27,10 @@ pub(crate) enum Fault {
     StallAfter(u64),
     /// The whole file comes, whatever range was asked for.
     NoRange,
+    /// The same, and the answer ends after that many bytes.
+    NoRangeCutAfter(u64),
+    /// The part comes with a range that cannot be read.
+    UnreadableRange,
     /// Bytes come that are not the file's.
     OtherBytes,
     /// A page comes, with status 200.
@@ -275,19 +279,29 @@ impl State {
                 head(socket, 200, "content-type: text/html\r\n", 4)?;
                 return socket.write_all(b"busy");
             }
-            Some(Fault::NoRange) => 0,
+            Some(Fault::NoRange | Fault::NoRangeCutAfter(_)) => 0,
             _ => range_start.unwrap_or(0),
         };
         let size = file.size;
         let etag = format!("etag: \"{}\"\r\n", file.digest);
-        if range_start.is_some() && !matches!(fault, Some(Fault::NoRange)) {
-            let range = format!("{etag}content-range: bytes {start}-{}/{size}\r\n", size - 1);
+        let has_ranges = !matches!(fault, Some(Fault::NoRange | Fault::NoRangeCutAfter(_)));
+        if range_start.is_some() && has_ranges {
+            let unit = match fault {
+                Some(Fault::UnreadableRange) => "blocks",
+                _ => "bytes",
+            };
+            let range = format!(
+                "{etag}content-range: {unit} {start}-{}/{size}\r\n",
+                size - 1
+            );
             head(socket, 206, &range, size - start)?;
         } else {
             head(socket, 200, &etag, size)?;
         }
         let most = match fault {
-            Some(Fault::CutAfter(bytes) | Fault::StallAfter(bytes)) => bytes,
+            Some(
+                Fault::CutAfter(bytes) | Fault::StallAfter(bytes) | Fault::NoRangeCutAfter(bytes),
+            ) => bytes,
             _ => u64::MAX,
         };
         let mut content = file.read(start)?.take(most);
