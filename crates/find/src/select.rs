@@ -1,5 +1,6 @@
 //! Which of a repository's files are the model. Knows names only.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -14,13 +15,16 @@ pub(crate) const CONFIG: &str = "config.json";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 const WHOLE: &str = "model.safetensors";
 const TOKENIZER: &str = "tokenizer.json";
-/// The files that Motet reads beside the weights, if they are there.
-const BESIDE: [&str; 8] = [
+/// The files that Motet reads beside the weights, if they are there. A test compares them with the
+/// names in `motet-text` and `motet-weights`.
+const BESIDE: [&str; 10] = [
     CONFIG,
     "generation_config.json",
     TOKENIZER,
     "tokenizer_config.json",
+    "special_tokens_map.json",
     "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja",
     "chat_template.json",
     "modules.json",
     "1_Pooling/config.json",
@@ -54,7 +58,7 @@ pub(crate) enum Weights {
 }
 
 /// The name of a part of a split GGUF file: `STEM-00002-of-00003.gguf`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SplitPart<'a> {
     /// May contain folders.
     pub(crate) stem: &'a str,
@@ -80,19 +84,57 @@ impl<'a> SplitPart<'a> {
         })
     }
 
-    fn all(&self) -> Vec<String> {
-        let (stem, count) = (self.stem, self.count);
-        (1..=count)
-            .map(|number| format!("{stem}-{number:05}-of-{count:05}.gguf"))
-            .collect()
+    fn name(&self) -> String {
+        let Self {
+            stem,
+            number,
+            count,
+        } = self;
+        format!("{stem}-{number:05}-of-{count:05}.gguf")
+    }
+
+    fn first(self) -> Self {
+        Self { number: 1, ..self }
+    }
+}
+
+/// A GGUF file that is a model. The parts of a split one are not listed, since a name may claim ten
+/// thousand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum GgufModel<'a> {
+    File(&'a str),
+    /// Its first part, which may not exist.
+    Split(SplitPart<'a>),
+}
+
+impl<'a> GgufModel<'a> {
+    fn of(file: &'a str) -> Self {
+        SplitPart::of(file).map_or(Self::File(file), |part| Self::Split(part.first()))
+    }
+
+    fn first(self) -> String {
+        match self {
+            Self::File(file) => file.to_owned(),
+            Self::Split(part) => part.name(),
+        }
+    }
+
+    /// The files, of a split model all parts in order.
+    fn files(self) -> Vec<String> {
+        match self {
+            Self::File(file) => vec![file.to_owned()],
+            Self::Split(part) => (1..=part.count)
+                .map(|number| SplitPart { number, ..part }.name())
+                .collect(),
+        }
     }
 }
 
 /// The first part, if the path is of another.
 pub(crate) fn first_part(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
-    let first = SplitPart::of(name)?.all().swap_remove(0);
-    Some(path.with_file_name(first))
+    let first = SplitPart::of(name)?.first();
+    Some(path.with_file_name(first.name()))
 }
 
 /// Selects the model among the files of `place`, by a choice if there is one. The names must be
@@ -113,26 +155,25 @@ pub(crate) fn select(
         }
         return preferred(&models, files, place);
     };
-    let names = || models.iter().map(|files| files[0].clone()).collect();
-    let chosen: Vec<&Vec<String>> = models
-        .iter()
-        .filter(|files| files.iter().any(|file| file == choice) || has_word(&files[0], choice))
-        .collect();
     // A whole name is meant, though another name contains it.
-    let exact = chosen
+    let exact = models.iter().find(|model| **model == GgufModel::of(choice));
+    if let Some(exact) = exact {
+        return Ok(Selection::Gguf(exact.files()));
+    }
+    let of_choice = models
         .iter()
-        .find(|files| files.iter().any(|file| file == choice));
-    match (exact, &chosen[..]) {
-        (Some(files), _) | (None, [files]) => Ok(Selection::Gguf((*files).clone())),
-        (None, []) if models.is_empty() => Err(no_model(files, place)),
-        (None, []) => Err(FindError::NoSuchFile {
+        .filter(|model| has_word(&model.first(), choice));
+    match of_choice.collect::<Vec<_>>()[..] {
+        [only] => Ok(Selection::Gguf(only.files())),
+        [] if models.is_empty() => Err(no_model(files, place)),
+        [] => Err(FindError::NoSuchFile {
             place: place.to_owned(),
             choice: choice.to_owned(),
-            found: names(),
+            found: models.iter().map(|model| model.first()).collect(),
         }),
-        (None, several) => Err(FindError::Several {
+        ref several => Err(FindError::Several {
             place: place.to_owned(),
-            found: several.iter().map(|files| files[0].clone()).collect(),
+            found: several.iter().map(|model| model.first()).collect(),
         }),
     }
 }
@@ -150,19 +191,19 @@ fn folder(files: &[String]) -> Option<Selection> {
 }
 
 fn preferred(
-    models: &[Vec<String>],
+    models: &[GgufModel<'_>],
     files: &[String],
     place: &str,
 ) -> Result<Selection, FindError> {
     if let [only] = models {
-        return Ok(Selection::Gguf(only.clone()));
+        return Ok(Selection::Gguf(only.files()));
     }
     for quantisation in PREFERRED {
         let mut of_it = models
             .iter()
-            .filter(|files| has_word(&files[0], quantisation));
+            .filter(|model| has_word(&model.first(), quantisation));
         if let (Some(first), None) = (of_it.next(), of_it.next()) {
-            return Ok(Selection::Gguf(first.clone()));
+            return Ok(Selection::Gguf(first.files()));
         }
     }
     if models.is_empty() {
@@ -170,7 +211,7 @@ fn preferred(
     }
     Err(FindError::Several {
         place: place.to_owned(),
-        found: models.iter().map(|files| files[0].clone()).collect(),
+        found: models.iter().map(|model| model.first()).collect(),
     })
 }
 
@@ -181,21 +222,16 @@ fn no_model(files: &[String], place: &str) -> FindError {
     }
 }
 
-/// The GGUF files that are models, each with all of its parts.
-fn gguf_models(files: &[String]) -> Vec<Vec<String>> {
+/// The GGUF files that are models, in the order of the files.
+fn gguf_models(files: &[String]) -> Vec<GgufModel<'_>> {
     let is_model = |file: &&String| {
         let name = file.to_lowercase();
         name.ends_with(".gguf") && !OTHER_CONTENT.iter().any(|word| name.contains(word))
     };
-    let mut models: Vec<Vec<String>> = Vec::new();
-    for file in files.iter().filter(is_model) {
-        let parts = SplitPart::of(file).map_or_else(|| vec![file.clone()], |part| part.all());
-        // Parts stand beside each other in a sorted list.
-        if models.last() != Some(&parts) {
-            models.push(parts);
-        }
-    }
-    models
+    let mut seen = HashSet::new();
+    let models = files.iter().filter(is_model);
+    let models = models.map(|file| GgufModel::of(file));
+    models.filter(|model| seen.insert(*model)).collect()
 }
 
 /// Whether the name contains the word in any case, and no letter, digit or `_` around it:
@@ -277,123 +313,4 @@ pub(crate) fn in_folder(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sorted(files: &str) -> Vec<String> {
-        let mut files: Vec<String> = files.split_whitespace().map(str::to_owned).collect();
-        files.sort();
-        files
-    }
-
-    /// The files of the model, or the error.
-    fn check(files: &str, choice: Option<&str>, expected: Result<&str, &str>) {
-        let selected = match select(&sorted(files), choice, "hf:o/n") {
-            Ok(Selection::Gguf(files)) => Ok(files.join(" ")),
-            Ok(Selection::Folder { beside, weights }) => Ok(match weights {
-                Weights::Whole(file) | Weights::Index(file) => {
-                    [&beside[..], &[file]].concat().join(" ")
-                }
-            }),
-            Err(error) => Err(error.to_string()),
-        };
-        match (&selected, expected) {
-            (Ok(selected), Ok(expected)) => assert_eq!(selected, expected, "{files}: {choice:?}"),
-            (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
-            _ => panic!("{files}: {choice:?}: {selected:?}"),
-        }
-    }
-
-    #[test]
-    fn the_model_is_selected() {
-        let three = "README.md m-Q8_0.gguf m-q4_k_m.gguf m-Q4_K_S.gguf mmproj-F16.gguf";
-        check(three, None, Ok("m-q4_k_m.gguf"));
-        check(three, Some("Q8_0"), Ok("m-Q8_0.gguf"));
-        check(three, Some("q4_k_s"), Ok("m-Q4_K_S.gguf"));
-        check(three, Some("m-Q8_0.gguf"), Ok("m-Q8_0.gguf"));
-        check(
-            three,
-            Some("Q4_K"),
-            Err("has no GGUF file `Q4_K`; it has m-Q4_K_S.gguf, m-Q8_0.gguf"),
-        );
-        check(three, Some("mmproj-F16.gguf"), Err("has no GGUF file"));
-        check(
-            "a.IQ2_M.gguf b.IQ2_M.gguf c.gguf",
-            Some("IQ2_M"),
-            Err("write `hf:o/n:FILE`"),
-        );
-        check(
-            "a.gguf b.gguf c.gguf",
-            None,
-            Err(": a.gguf, b.gguf, c.gguf"),
-        );
-        check("a.gguf b.gguf", Some("b"), Ok("b.gguf"));
-        check(
-            "a-Q8_0.gguf b-Q8_0.gguf c-BF16.gguf",
-            None,
-            Ok("c-BF16.gguf"),
-        );
-        check("m.gguf big-m.gguf", Some("m.gguf"), Ok("m.gguf"));
-    }
-
-    #[test]
-    fn a_split_model_is_selected_as_a_whole() {
-        let parts = "Q8/m-Q8_0-00001-of-00002.gguf Q8/m-Q8_0-00002-of-00002.gguf";
-        let files = format!("{parts} m-F16.gguf");
-        check(&files, Some("q8_0"), Ok(parts));
-        check(&files, Some("Q8/m-Q8_0-00002-of-00002.gguf"), Ok(parts));
-        check(&files, None, Ok(parts));
-        // The missing part is noticed where the files are.
-        check(
-            "m-00002-of-00002.gguf",
-            None,
-            Ok("m-00001-of-00002.gguf m-00002-of-00002.gguf"),
-        );
-        for name in [
-            "m-00003-of-00002.gguf",
-            "m-00000-of-00002.gguf",
-            "m-1-of-2.gguf",
-            "m.gguf",
-        ] {
-            assert_eq!(SplitPart::of(name), None, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_folder_of_safetensors_comes_first() {
-        let beside = "config.json tokenizer.json tokenizer_config.json chat_template.jinja";
-        let files = format!("{beside} model.safetensors pytorch_model.bin m-Q8_0.gguf x.py");
-        check(&files, None, Ok(&format!("{beside} model.safetensors")));
-        check(&files, Some("Q8_0"), Ok("m-Q8_0.gguf"));
-        let sharded = format!("{beside} {INDEX} model-00001-of-00002.safetensors");
-        check(&sharded, None, Ok(&format!("{beside} {INDEX}")));
-        check(
-            "config.json pytorch_model.bin",
-            None,
-            Err("it has config.json, pytorch_model.bin; expected GGUF"),
-        );
-        check(
-            "config.json pytorch_model.bin",
-            Some("Q4_0"),
-            Err("no model that Motet reads"),
-        );
-        check("model.safetensors", None, Err("no model that Motet reads"));
-        check("", None, Err("it has nothing"));
-    }
-
-    #[test]
-    fn an_index_names_files_of_its_folder_only() {
-        let index =
-            |shard: &str| format!(r#"{{"weight_map": {{"a": "x", "b": "{shard}", "c": "x"}}}}"#);
-        assert_eq!(
-            shards(index("w").as_bytes()),
-            Ok(vec!["w".to_owned(), "x".to_owned()])
-        );
-        for shard in ["../x", "/x", "a/b", "", "."] {
-            shards(index(shard).as_bytes()).expect_err(shard);
-        }
-        for json in ["", "[]", "{}", r#"{"weight_map": {"a": 1}}"#] {
-            shards(json.as_bytes()).expect_err(json);
-        }
-    }
-}
+mod tests;

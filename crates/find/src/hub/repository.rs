@@ -9,6 +9,8 @@ use crate::{FindError, Progress};
 
 /// Repositories of a thousand files have a listing of half a megabyte.
 const LISTING_BYTES_MAX: u64 = 32 << 20;
+/// Far above any model's.
+const FILES_MAX: usize = 100_000;
 const EXPECTED: &str = "the listing of a repository, in JSON";
 
 /// The files of a repository at one commit.
@@ -68,6 +70,9 @@ fn listing(json: &Value) -> Result<Listing, &'static str> {
     let files = json["siblings"]
         .as_array()
         .ok_or("no files in `siblings`")?;
+    if files.len() > FILES_MAX {
+        return Err("more than 100,000 files");
+    }
     let file = |file: &Value| {
         let lfs = &file["lfs"];
         let digest = lfs["sha256"].as_str().or(file["blobId"].as_str());
@@ -86,4 +91,21 @@ fn listing(json: &Value) -> Result<Listing, &'static str> {
         commit: commit.to_owned(),
         files: files.ok_or("a file without `rfilename`")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_listing_is_bounded() {
+        let check = |files: usize, error: &str| {
+            let json = json!({"sha": "0".repeat(40), "siblings": vec![Value::Null; files]});
+            assert_eq!(listing(&json).err(), Some(error));
+        };
+        check(FILES_MAX, "a file without `rfilename`");
+        check(FILES_MAX + 1, "more than 100,000 files");
+    }
 }

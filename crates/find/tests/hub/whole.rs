@@ -61,9 +61,15 @@ fn only_what_the_model_needs_is_downloaded() {
     );
     let needed = [
         ("config.json", "{}"),
-        ("tokenizer.json", "{ }"),
+        ("generation_config.json", "{ }"),
+        ("tokenizer.json", "{  }"),
+        ("tokenizer_config.json", "{   }"),
+        ("special_tokens_map.json", "{    }"),
         ("chat_template.jinja", "x"),
-        ("1_Pooling/config.json", "{  }"),
+        ("additional_chat_templates/tool_use.jinja", "y"),
+        ("chat_template.json", "{     }"),
+        ("modules.json", "[]"),
+        ("1_Pooling/config.json", "{      }"),
         ("model.safetensors.index.json", &index),
         (shards[0], "weights"),
         (shards[1], "more weights"),
