@@ -5,15 +5,40 @@
 //!                  /snapshots/COMMIT/FILE         a link to the blob
 //!                  /blobs/DIGEST                  a file's content
 //!                  /blobs/DIGEST.incomplete       the part of it that has arrived
+//!                  /.motet/COMMIT.json            the names of all files at that commit
 //! .locks/models--ORG--NAME/DIGEST.lock            held while a blob is written
 //! ```
+//!
+//! The names are Motet's own addition. A snapshot has only files that somebody wanted: it does not
+//! tell which model a name means, nor which files of the model are missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::{FindError, listing, select};
 
-const BRANCH: &str = "main";
+pub(crate) const BRANCH: &str = "main";
+
+/// What the cache has for a name.
+#[derive(Debug)]
+pub(crate) enum Cached {
+    /// The model that the name means, with all of its files.
+    Model(PathBuf),
+    /// A model that the name may mean. The repository may have another one that comes first, or
+    /// more files that are read beside the weights.
+    Candidate(Candidate),
+    Nothing,
+}
+
+/// A model of a snapshot whose repository may have more.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "hub"), expect(dead_code, reason = "the hub is asked"))]
+pub(crate) struct Candidate {
+    pub(crate) path: PathBuf,
+    pub(crate) commit: String,
+}
 
 /// A repository's place in the cache, which may not exist.
 #[derive(Debug)]
@@ -39,27 +64,51 @@ impl Repository {
         &self.folder
     }
 
-    /// The model in the snapshot of the branch, if all of it is there.
+    /// The model in the snapshot of the branch.
     ///
     /// # Errors
     ///
     /// Errors of the file system. A snapshot may lack files, or have another model than the chosen
     /// one: the hub may have it.
-    pub(crate) fn find(&self, choice: Option<&str>) -> Result<Option<PathBuf>, FindError> {
-        let Ok(commit) = fs::read_to_string(self.folder.join("refs").join(BRANCH)) else {
-            return Ok(None);
+    pub(crate) fn find(&self, choice: Option<&str>) -> Result<Cached, FindError> {
+        let Some(commit) = self.branch() else {
+            return Ok(Cached::Nothing);
         };
-        let commit = commit.trim();
-        if !is_digest(commit) {
-            return Ok(None);
-        }
-        let snapshot = self.folder.join("snapshots").join(commit);
+        let snapshot = self.folder.join("snapshots").join(&commit);
         let files = listing::files(&snapshot)?;
-        match select::in_folder(&snapshot, &files, choice, &self.place) {
-            Ok(path) => Ok(Some(path)),
-            Err(error @ FindError::Io { .. }) => Err(error),
-            Err(_) => Ok(None),
-        }
+        let names = self.names(&commit);
+        let all = names.as_deref().unwrap_or(&files);
+        let path = match select::in_snapshot(&snapshot, &files, all, choice, &self.place) {
+            Ok(path) => path,
+            Err(error @ FindError::Io { .. }) => return Err(error),
+            Err(_) => return Ok(Cached::Nothing),
+        };
+        // A GGUF file that is named in full is the model, whatever else there is.
+        let is_named = choice.is_some_and(|choice| files.iter().any(|file| file == choice));
+        Ok(if names.is_some() || is_named {
+            Cached::Model(path)
+        } else {
+            Cached::Candidate(Candidate { path, commit })
+        })
+    }
+
+    /// The commit that the branch had.
+    fn branch(&self) -> Option<String> {
+        let commit = fs::read_to_string(self.folder.join("refs").join(BRANCH)).ok()?;
+        let commit = commit.trim();
+        is_digest(commit).then(|| commit.to_owned())
+    }
+
+    /// The names of all files at the commit, if they were kept.
+    fn names(&self, commit: &str) -> Option<Vec<String>> {
+        let json = fs::read(self.names_path(commit)).ok()?;
+        let names: Value = serde_json::from_slice(&json).ok()?;
+        let names = names.as_array()?.iter();
+        names.map(|name| Some(name.as_str()?.to_owned())).collect()
+    }
+
+    fn names_path(&self, commit: &str) -> PathBuf {
+        self.folder.join(".motet").join(format!("{commit}.json"))
     }
 }
 
@@ -106,15 +155,28 @@ impl Repository {
         }
     }
 
+    /// Keeps the names of all files at the commit. Without them the hub is asked again.
+    pub(crate) fn keep_names(&self, commit: &str, names: &[String]) -> Result<(), FindError> {
+        write_whole(&self.names_path(commit), &Value::from(names).to_string())
+    }
+
     /// Makes this commit the branch's.
     pub(crate) fn set_branch(&self, commit: &str) -> Result<(), FindError> {
-        let refs = self.folder.join("refs");
-        create_folder(&refs)?;
-        let partial = refs.join(format!(".{BRANCH}.{}", std::process::id()));
-        let path = refs.join(BRANCH);
-        let written = fs::write(&partial, commit).and_then(|()| fs::rename(&partial, &path));
-        written.map_err(|error| FindError::io("write", &path, error))
+        if self.branch().as_deref() == Some(commit) {
+            return Ok(()); // the cache may be one that this process only reads
+        }
+        write_whole(&self.folder.join("refs").join(BRANCH), commit)
     }
+}
+
+/// Writes a small file. Other processes see it whole or not at all.
+#[cfg(feature = "hub")]
+fn write_whole(path: &Path, text: &str) -> Result<(), FindError> {
+    create_folder(path.parent().expect("it is in the cache"))?;
+    let name = path.file_name().expect("it is a file").to_string_lossy();
+    let partial = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let written = fs::write(&partial, text).and_then(|()| fs::rename(&partial, path));
+    written.map_err(|error| FindError::io("write", path, error))
 }
 
 #[cfg(all(feature = "hub", unix))]

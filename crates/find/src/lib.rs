@@ -36,6 +36,11 @@
 //! layout and under the locks of `huggingface_hub`. A file has its final name only once it is
 //! whole and its digest is the one that the hub lists. An interrupted download continues where it
 //! ended. Every wait and every number of retries is bounded ([`HubSettings`]).
+//!
+//! A model in the cache is used without asking the hub once it is known what else its commit has:
+//! Motet keeps the names of its files when it downloads. Otherwise the hub is asked once for the
+//! commit that the cache has, and missing files are downloaded. Without an answer, or offline, the
+//! model is used as the cache has it.
 
 mod environment;
 mod error;
@@ -53,6 +58,7 @@ use std::path::{Path, PathBuf};
 
 pub use environment::{Finder, HubSettings, Token};
 pub use error::FindError;
+use hub_cache::{Cached, Candidate};
 pub use name::ModelName;
 pub use progress::{Progress, ProgressLines};
 pub use select::PREFERRED;
@@ -90,22 +96,36 @@ impl Finder {
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<PathBuf, FindError> {
         let cache = hub_cache::Repository::new(&self.hub.cache, repository);
-        let cached = cache.find(choice);
-        if let Some(path) = cached? {
-            return Ok(path);
-        }
-        if self.hub.offline {
-            return Err(FindError::Offline {
+        let may_ask = cfg!(feature = "hub") && !self.hub.offline;
+        match cache.find(choice)? {
+            Cached::Model(path) => Ok(path),
+            Cached::Candidate(Candidate { path, .. }) if !may_ask => Ok(path),
+            Cached::Candidate(candidate) => {
+                complete(&self.hub, &cache, repository, choice, candidate, progress)
+            }
+            Cached::Nothing if self.hub.offline => Err(FindError::Offline {
                 repository: repository.to_owned(),
                 cache: cache.folder().to_owned(),
-            });
+            }),
+            Cached::Nothing => download(&self.hub, &cache, repository, choice, progress),
         }
-        download(&self.hub, &cache, repository, choice, progress)
     }
 }
 
 #[cfg(feature = "hub")]
-use hub::download;
+use hub::{complete, download};
+
+#[cfg(not(feature = "hub"))]
+fn complete(
+    _: &HubSettings,
+    _: &hub_cache::Repository,
+    _: &str,
+    _: Option<&str>,
+    candidate: Candidate,
+    _: &mut dyn FnMut(Progress<'_>),
+) -> Result<PathBuf, FindError> {
+    Ok(candidate.path)
+}
 
 #[cfg(not(feature = "hub"))]
 fn download(

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::FindError;
+
 /// Time between two lines about one download.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -16,6 +18,14 @@ pub enum Progress<'a> {
         repository: &'a str,
         /// The hub.
         endpoint: &'a str,
+    },
+    /// The hub does not tell which files the cached commit has: the model is used as the cache has
+    /// it, and files may be missing.
+    NoListing {
+        /// The repository.
+        repository: &'a str,
+        /// Why the hub does not tell.
+        error: &'a FindError,
     },
     /// Another process downloads this file.
     Waiting {
@@ -77,6 +87,9 @@ impl ProgressLines {
                 repository,
                 endpoint,
             } => format!("asking {endpoint} for the files of {repository}"),
+            Progress::NoListing { repository, error } => {
+                format!("{repository} is used as the cache has it, files may be missing: {error}")
+            }
             Progress::Waiting { file } => format!("{file}: another process downloads it"),
             Progress::Downloading {
                 file,

@@ -286,6 +286,22 @@ pub(crate) fn in_folder(
     choice: Option<&str>,
     place: &str,
 ) -> Result<PathBuf, FindError> {
+    in_snapshot(folder, files, files, choice, place)
+}
+
+/// The same for a folder that has some of a repository's files: the model is selected among `all`
+/// of them, and its files must be there.
+///
+/// # Errors
+///
+/// As for [`in_folder`].
+pub(crate) fn in_snapshot(
+    folder: &Path,
+    files: &[String],
+    all: &[String],
+    choice: Option<&str>,
+    place: &str,
+) -> Result<PathBuf, FindError> {
     let missing = |needed: &[String]| {
         let missing = needed.iter().find(|name| !files.contains(name));
         missing.map_or(Ok(()), |file| {
@@ -293,13 +309,16 @@ pub(crate) fn in_folder(
             Err(FindError::Incomplete { place, file })
         })
     };
-    match select(files, choice, place)? {
+    match select(all, choice, place)? {
         Selection::Gguf(parts) => {
             missing(&parts)?;
             Ok(folder.join(&parts[0]))
         }
-        Selection::Folder { weights, .. } => {
+        Selection::Folder { beside, weights } => {
             missing(&[TOKENIZER.to_owned()])?;
+            missing(&beside)?;
+            let (Weights::Whole(file) | Weights::Index(file)) = &weights;
+            missing(std::slice::from_ref(file))?;
             if let Weights::Index(index) = weights {
                 let path = folder.join(index);
                 let json =

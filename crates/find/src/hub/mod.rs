@@ -13,13 +13,17 @@ mod download;
 mod repository;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::hub_cache::Repository;
+use crate::hub_cache::{BRANCH, Candidate, Repository};
 use crate::select::{self, Selection, Weights};
 use crate::{FindError, HubSettings, Progress};
 use client::Client;
 use download::Download;
 use repository::{Listed, Listing};
+
+/// Longest wait for an answer about a model that the cache has.
+const CANDIDATE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Downloads what Motet reads of a repository into the cache, and returns the model's path.
 pub(crate) fn download(
@@ -30,14 +34,54 @@ pub(crate) fn download(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<PathBuf, FindError> {
     let client = Client::new(settings, repository);
-    let listing = repository::list(&client, progress)?;
-    let selection = select::select(&listing.names(), choice, cache.place())?;
+    let listing = repository::list(&client, BRANCH, progress)?;
+    files(&client, cache, &listing, choice, progress)
+}
+
+/// Asks once which files the candidate's commit has, and downloads those that the cache lacks of
+/// the model. Without an answer the candidate is the model.
+pub(crate) fn complete(
+    settings: &HubSettings,
+    cache: &Repository,
+    repository: &str,
+    choice: Option<&str>,
+    candidate: Candidate,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<PathBuf, FindError> {
+    let once = HubSettings {
+        retries: 0,
+        timeout: settings.timeout.min(CANDIDATE_TIMEOUT),
+        ..settings.clone()
+    };
+    match repository::list(&Client::new(&once, repository), &candidate.commit, progress) {
+        Ok(listing) => {
+            let client = Client::new(settings, repository);
+            files(&client, cache, &listing, choice, progress)
+        }
+        Err(error) => {
+            let error = &error;
+            progress(Progress::NoListing { repository, error });
+            Ok(candidate.path)
+        }
+    }
+}
+
+/// Downloads the model among the listed files.
+fn files(
+    client: &Client<'_>,
+    cache: &Repository,
+    listing: &Listing,
+    choice: Option<&str>,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<PathBuf, FindError> {
+    let names = listing.names();
+    let selection = select::select(&names, choice, cache.place())?;
     let download = Download {
-        client: &client,
+        client,
         cache,
         commit: &listing.commit,
     };
-    let mut get = |name: &str| download.file(listed(&client, &listing, cache, name)?, progress);
+    let mut get = |name: &str| download.file(listed(client, listing, cache, name)?, progress);
     let snapshot = cache.snapshot(&listing.commit);
     let path = match &selection {
         Selection::Gguf(parts) => {
@@ -61,6 +105,8 @@ pub(crate) fn download(
         }
     };
     cache.set_branch(&listing.commit)?;
+    // A cache that this process only reads may be whole. The hub is asked again then.
+    let _ = cache.keep_names(&listing.commit, &names);
     Ok(path)
 }
 

@@ -38,8 +38,10 @@ impl Listing {
     }
 }
 
+/// The files at a branch's or another commit.
 pub(super) fn list(
     client: &Client<'_>,
+    revision: &str,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Listing, FindError> {
     let repository = client.repository();
@@ -47,7 +49,7 @@ pub(super) fn list(
         repository,
         endpoint: client.endpoint(),
     });
-    let path = format!("/api/models/{repository}/revision/main?blobs=true");
+    let path = format!("/api/models/{repository}/revision/{revision}?blobs=true");
     client.attempts(repository, progress, |_| {
         let answer = client.get(&path, repository, None)?;
         if answer.is_html {
@@ -60,7 +62,11 @@ pub(super) fn list(
             Err(error) if error.is_eof() => return Err(Failure::passing("the answer is cut off")),
             Err(error) => return Err(wrong(&error.to_string())),
         };
-        listing(&json).map_err(wrong)
+        let listing = listing(&json).map_err(wrong)?;
+        if is_digest(revision) && listing.commit != revision {
+            return Err(wrong("the listing of another commit"));
+        }
+        Ok(listing)
     })
 }
 

@@ -1,5 +1,6 @@
 //! Downloads from a hub on this machine, which fails in every way that a hub can.
 
+mod cached;
 mod interrupted;
 #[path = "../loopback/mod.rs"]
 mod loopback;

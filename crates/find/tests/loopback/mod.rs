@@ -184,15 +184,17 @@ impl State {
     fn answer(&self, request: &Request, socket: &mut TcpStream) -> io::Result<()> {
         self.note(request);
         let path = request.path.split('?').next().unwrap_or_default();
-        let listing = format!("/api/models/{}/revision/main", self.repository);
+        let listings = format!("/api/models/{}/revision/", self.repository);
         let files = format!("/{}/resolve/{COMMIT}/", self.repository);
-        if path != listing && !path.starts_with(&files) {
+        let is_listing = ["main", COMMIT].map(|revision| format!("{listings}{revision}"));
+        let is_listing = is_listing.contains(&path.to_owned());
+        if !is_listing && !path.starts_with(&files) {
             return head(socket, 404, "x-error-code: RepoNotFound\r\n", 0);
         }
         if self.manners.gated && request.token.as_deref() != Some(TOKEN) {
             return head(socket, 403, "x-error-code: GatedRepo\r\n", 0);
         }
-        if path == listing {
+        if is_listing {
             return self.answer_listing(socket);
         }
         let name = &path[files.len()..];
