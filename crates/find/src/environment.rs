@@ -24,11 +24,11 @@ pub struct Finder {
 }
 
 /// Hugging Face's hub and its cache.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HubSettings {
     /// `HF_HUB_CACHE`, `HF_HOME/hub` or `~/.cache/huggingface/hub`.
     pub cache: PathBuf,
-    /// `HF_ENDPOINT`; a mirror, or the hub itself.
+    /// `HF_ENDPOINT`; a mirror, or the hub itself. A user and a password in it are not printed.
     pub endpoint: String,
     /// `HF_TOKEN`, or the content of `HF_TOKEN_PATH` or `HF_HOME/token`.
     pub token: Option<Token>,
@@ -41,6 +41,34 @@ pub struct HubSettings {
     pub retries: u32,
     /// The wait before the first of them; it doubles each time, up to half a minute.
     pub retry_wait: Duration,
+    /// Longest time for which another process may lock a file that does not grow: 10 minutes. It
+    /// also computes the digest of a large file in that time.
+    pub lock_wait: Duration,
+}
+
+impl fmt::Debug for HubSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            cache,
+            endpoint: _,
+            token,
+            offline,
+            timeout,
+            retries,
+            retry_wait,
+            lock_wait,
+        } = self;
+        f.debug_struct("HubSettings")
+            .field("cache", cache)
+            .field("endpoint", &self.shown_endpoint())
+            .field("token", token)
+            .field("offline", offline)
+            .field("timeout", timeout)
+            .field("retries", retries)
+            .field("retry_wait", retry_wait)
+            .field("lock_wait", lock_wait)
+            .finish()
+    }
 }
 
 /// A secret of the caller's. It is not printed.
@@ -53,6 +81,12 @@ impl Token {
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         (!text.is_empty()).then(|| Self(text.to_owned()))
+    }
+
+    /// Whether a header may have it: visible characters of ASCII.
+    #[cfg(feature = "hub")]
+    pub(crate) fn is_header(&self) -> bool {
+        self.0.bytes().all(|byte| byte.is_ascii_graphic())
     }
 
     #[cfg(feature = "hub")]
@@ -101,6 +135,21 @@ impl Finder {
 }
 
 impl HubSettings {
+    /// The endpoint, without its user and password.
+    pub(crate) fn shown_endpoint(&self) -> String {
+        self.without_credentials(&self.endpoint)
+    }
+
+    /// A text in which the endpoint may stand, without the endpoint's user and password.
+    pub(crate) fn without_credentials(&self, text: &str) -> String {
+        let start = self.endpoint.find("//").map_or(0, |at| at + 2);
+        let authority = self.endpoint[start..].split(['/', '?', '#']).next();
+        match authority.and_then(|authority| authority.rsplit_once('@')) {
+            Some((credentials, _)) => text.replace(&format!("{credentials}@"), "…@"),
+            None => text.to_owned(),
+        }
+    }
+
     fn from_variables(set: &dyn Fn(&str) -> Option<OsString>, home: Option<&Path>) -> Self {
         let path = |name: &str| set(name).map(PathBuf::from);
         let text = |name: &str| set(name).and_then(|value| value.into_string().ok());
@@ -125,6 +174,7 @@ impl HubSettings {
             ),
             retries: 5,
             retry_wait: Duration::from_secs(1),
+            lock_wait: Duration::from_secs(600),
         }
     }
 }
@@ -189,6 +239,9 @@ mod tests {
         assert_eq!(hub.endpoint, "http://127.0.0.1:9");
         assert_eq!(hub.token, Token::new("hf_secret"));
         assert!(!format!("{hub:?}").contains("secret"));
+        let mirror = finder(&[("HF_ENDPOINT", "https://ann:pass@word@h/mirror")]).hub;
+        assert_eq!(mirror.shown_endpoint(), "https://…@h/mirror");
+        assert!(!format!("{mirror:?}").contains("word"));
         assert!(hub.offline);
         assert_eq!(hub.timeout, Duration::from_secs(7));
         let plain = finder(&[("HF_HUB_OFFLINE", "0"), ("HF_HUB_DOWNLOAD_TIMEOUT", "0")]).hub;

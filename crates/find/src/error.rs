@@ -130,6 +130,30 @@ pub enum FindError {
         /// Its folder in the cache.
         cache: PathBuf,
     },
+    /// Another process keeps a file's lock, and the file does not grow.
+    #[error(
+        "another process has locked {} for {seconds} s, and {} does not grow: end that process, or \
+         remove the lock file if there is none",
+        lock.display(),
+        shown(file)
+    )]
+    Locked {
+        /// The lock file.
+        lock: PathBuf,
+        /// The file that it is for.
+        file: String,
+        /// The wait.
+        seconds: u64,
+    },
+    /// The token has characters that no request may carry.
+    #[error(
+        "the token for {endpoint} has a space, a line end or another character that tokens do not \
+         have: check HF_TOKEN, or the file in HF_TOKEN_PATH or HF_HOME/token"
+    )]
+    Token {
+        /// The hub.
+        endpoint: String,
+    },
     /// The hub has no such repository, or does not show it to this caller.
     #[error(
         "{endpoint} has no model repository {repository}, or it is private: check its spelling, \

@@ -3,9 +3,10 @@
 use std::io::{self, Read};
 use std::time::Duration;
 
-use ureq::http::{HeaderMap, Response, Uri, header};
+use ureq::http::{HeaderMap, Response, header};
 use ureq::{Agent, Body};
 
+use super::address::{is_same_origin, target};
 use crate::{FindError, HubSettings, Progress};
 
 /// The hub's own downloads are redirected once or twice.
@@ -23,6 +24,8 @@ const ERROR_CODE: &str = "x-error-code";
 pub(super) struct Client<'a> {
     agent: Agent,
     settings: &'a HubSettings,
+    /// For people.
+    shown_endpoint: String,
     repository: &'a str,
 }
 
@@ -72,7 +75,20 @@ impl Failure {
 }
 
 impl<'a> Client<'a> {
-    pub(super) fn new(settings: &'a HubSettings, repository: &'a str) -> Self {
+    /// # Errors
+    ///
+    /// [`FindError::Token`].
+    pub(super) fn new(settings: &'a HubSettings, repository: &'a str) -> Result<Self, FindError> {
+        let shown_endpoint = settings.shown_endpoint();
+        if settings
+            .token
+            .as_ref()
+            .is_some_and(|token| !token.is_header())
+        {
+            return Err(FindError::Token {
+                endpoint: shown_endpoint,
+            });
+        }
         let timeout = Some(settings.timeout);
         let config = Agent::config_builder()
             .user_agent(concat!("motet/", env!("CARGO_PKG_VERSION")))
@@ -86,15 +102,21 @@ impl<'a> Client<'a> {
             .timeout_recv_response(timeout)
             .timeout_per_read(timeout)
             .build();
-        Self {
+        Ok(Self {
             agent: config.into(),
             settings,
+            shown_endpoint,
             repository,
-        }
+        })
     }
 
+    /// The hub, as people see it.
     pub(super) fn endpoint(&self) -> &str {
-        &self.settings.endpoint
+        &self.shown_endpoint
+    }
+
+    pub(super) fn settings(&self) -> &HubSettings {
+        self.settings
     }
 
     pub(super) fn repository(&self) -> &str {
@@ -109,11 +131,12 @@ impl<'a> Client<'a> {
         file: &str,
         range: Option<&str>,
     ) -> Result<Answer, Failure> {
-        let mut url = format!("{}{path}", self.endpoint());
+        let endpoint = &self.settings.endpoint;
+        let mut url = format!("{endpoint}{path}");
         let (mut digest, mut size) = (None, None);
         for _ in 0..=REDIRECTS_MAX {
             let response = self.send(&url, range)?;
-            if is_same_origin(self.endpoint(), &url) {
+            if is_same_origin(endpoint, &url) {
                 digest = linked_digest(response.headers()).or(digest);
                 size = number(response.headers(), "x-linked-size").or(size);
             }
@@ -144,14 +167,17 @@ impl<'a> Client<'a> {
         // The file's bytes are wanted as they are stored.
         request = request.header(header::ACCEPT_ENCODING, "identity");
         let token = self.settings.token.as_ref();
-        if let Some(token) = token.filter(|_| is_same_origin(self.endpoint(), url)) {
+        if let Some(token) = token.filter(|_| is_same_origin(&self.settings.endpoint, url)) {
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.secret()));
         }
-        request.call().map_err(|error| match error {
-            ureq::Error::Http(_) | ureq::Error::BadUri(_) => {
-                Failure::Final(self.wrong(self.repository, &error.to_string(), "a usable address"))
+        request.call().map_err(|error| {
+            let what = self.settings.without_credentials(&error.to_string());
+            match error {
+                ureq::Error::Http(_) | ureq::Error::BadUri(_) => {
+                    Failure::Final(self.wrong(self.repository, &what, "a usable address"))
+                }
+                _ => Failure::passing(what),
             }
-            error => Failure::passing(error),
         })
     }
 
@@ -268,14 +294,11 @@ impl<'a> Client<'a> {
 }
 
 impl Answer {
-    /// Reads the whole body, of at most `most` bytes.
-    pub(super) fn read(self, most: u64) -> io::Result<Vec<u8>> {
+    /// Reads the whole body, unless it has more than `most` bytes.
+    pub(super) fn read(self, most: u64) -> io::Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let read = self.into_reader().take(most + 1).read_to_end(&mut bytes)?;
-        if read as u64 > most {
-            return Err(io::Error::other(format!("more than {most} bytes")));
-        }
-        Ok(bytes)
+        Ok((read as u64 <= most).then_some(bytes))
     }
 
     pub(super) fn into_reader(self) -> impl Read {
@@ -304,83 +327,14 @@ fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
     Some((start.parse().ok()?, whole.parse().ok()))
 }
 
-/// The address that a redirect leads to. From https it leads to https only.
-fn target(from: &str, location: &str) -> Option<String> {
-    let from: Uri = from.parse().ok()?;
-    if location.starts_with('/') && !location.starts_with("//") {
-        return Some(format!(
-            "{}://{}{location}",
-            from.scheme_str()?,
-            from.authority()?
-        ));
-    }
-    let to: Uri = location.parse().ok()?;
-    match (from.scheme_str()?, to.scheme_str()?) {
-        ("http" | "https", "https") | ("http", "http") => Some(location.to_owned()),
-        _ => None,
-    }
-}
-
-fn is_same_origin(one: &str, other: &str) -> bool {
-    let origin = |url: &str| {
-        let url: Uri = url.parse().ok()?;
-        Some((url.scheme()?.clone(), url.authority()?.clone()))
-    };
-    matches!((origin(one), origin(other)), (Some(one), Some(other)) if one == other)
-}
-
-/// A path in a URL: everything but letters, digits and a few signs becomes `%XX`.
-pub(super) fn encoded(path: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
-    let encode = |byte: u8| {
-        if is_plain(byte) {
-            char::from(byte).to_string()
-        } else {
-            format!("%{byte:02X}")
-        }
-    };
-    path.bytes().map(encode).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn redirects_lead_to_addresses_as_safe_as_before() {
-        let check = |from: &str, location: &str, expected: Option<&str>| {
-            assert_eq!(
-                target(from, location).as_deref(),
-                expected,
-                "{from} {location}"
-            );
-        };
-        check("https://h/a/b?c", "/d?e", Some("https://h/d?e"));
-        check("https://h/a", "https://cdn/x", Some("https://cdn/x"));
-        check("https://h/a", "http://cdn/x", None);
-        check(
-            "http://127.0.0.1:1/a",
-            "http://127.0.0.1:2/x",
-            Some("http://127.0.0.1:2/x"),
-        );
-        check("http://h/a", "file:///etc/passwd", None);
-        check("http://h/a", "//cdn/x", None);
-        check("http://h/a", "x", None);
-    }
-
-    #[test]
-    fn origins_differ_by_scheme_host_and_port() {
-        assert!(is_same_origin("https://h", "https://h/a/b"));
-        for other in ["http://h/a", "https://h:1/a", "https://h.evil/a", "h"] {
-            assert!(!is_same_origin("https://h", other), "{other}");
-        }
-    }
-
-    #[test]
-    fn ranges_and_paths_are_written_as_servers_do() {
+    fn ranges_are_read_as_servers_write_them() {
         assert_eq!(content_range("bytes 5-9/10"), Some((5, Some(10))));
         assert_eq!(content_range("bytes 5-9/*"), Some((5, None)));
         assert_eq!(content_range("bytes */10"), None);
-        assert_eq!(encoded("a b/ü?#%.gguf"), "a%20b/%C3%BC%3F%23%25.gguf");
     }
 }

@@ -4,9 +4,10 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::client::{Answer, Client, Failure, encoded};
+use super::address::encoded;
+use super::client::{Answer, Client, Failure};
 use super::digest;
 use super::repository::Listed;
 use crate::hub_cache::{Repository, create_folder, remove};
@@ -42,9 +43,8 @@ impl Download<'_> {
             return Ok(());
         }
         let known = self.known(listed, progress)?;
-        let lock = self.cache.lock(&known.digest);
-        let _lock = locked(&lock, known.name, progress)?;
         let blob = self.cache.blob(&known.digest);
+        let _lock = self.locked(&known, &partial(&blob), progress)?;
         let is_whole = |path: &Path| fs::metadata(path).is_ok_and(|file| file.len() == known.size);
         if !is_whole(&blob) {
             self.blob(&known, &blob, progress)?;
@@ -86,6 +86,52 @@ impl Download<'_> {
             digest: digest.ok_or_else(|| wrong("no digest", "a SHA-256 in `x-linked-etag`"))?,
             size: size.ok_or_else(|| wrong("no size", "`x-linked-size`"))?,
         })
+    }
+
+    /// Waits for the lock, as long as the partial file grows. The system gives the lock up when its
+    /// process ends.
+    fn locked(
+        &self,
+        known: &Known<'_>,
+        partial: &Path,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<File, FindError> {
+        let path = self.cache.lock(&known.digest);
+        create_folder(path.parent().expect("it is in the cache"))?;
+        let lock = File::options().create(true).append(true).open(&path);
+        let lock = lock.map_err(|error| FindError::io("write", &path, error))?;
+        let file = known.name;
+        let wait = self.client.settings().lock_wait;
+        let length = || fs::metadata(partial).map_or(0, |partial| partial.len());
+        let (mut last, mut since) = (None, Instant::now());
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(lock),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(source)) => {
+                    return Err(FindError::Io {
+                        action: "lock",
+                        path,
+                        source,
+                        hint: ". HF_HUB_CACHE may name a folder whose file system has locks".into(),
+                    });
+                }
+            }
+            if last.is_none() {
+                progress(Progress::Waiting { file });
+            }
+            let now = length();
+            if last.replace(now) != Some(now) {
+                since = Instant::now();
+            } else if since.elapsed() >= wait {
+                return Err(FindError::Locked {
+                    lock: path,
+                    file: file.to_owned(),
+                    seconds: wait.as_secs(),
+                });
+            }
+            std::thread::sleep(LOCK_INTERVAL.min(wait));
+        }
     }
 
     /// Downloads the content, checks it and gives it its name.
@@ -264,28 +310,4 @@ fn copy(
 
 fn partial(blob: &Path) -> PathBuf {
     blob.with_added_extension("incomplete")
-}
-
-/// Waits for the lock. The system gives it up when its process ends.
-fn locked(
-    path: &Path,
-    file: &str,
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<File, FindError> {
-    create_folder(path.parent().expect("it is in the cache"))?;
-    let lock = File::options().create(true).append(true).open(path);
-    let lock = lock.map_err(|error| FindError::io("write", path, error))?;
-    let mut was_free = true;
-    loop {
-        match lock.try_lock() {
-            Ok(()) => return Ok(lock),
-            Err(TryLockError::WouldBlock) => {
-                if std::mem::take(&mut was_free) {
-                    progress(Progress::Waiting { file });
-                }
-                std::thread::sleep(LOCK_INTERVAL);
-            }
-            Err(TryLockError::Error(error)) => return Err(FindError::io("lock", path, error)),
-        }
-    }
 }

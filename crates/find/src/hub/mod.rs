@@ -2,11 +2,13 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `address.rs` | which redirects are followed, and where the token goes |
 //! | `client.rs` | requests, redirects, timeouts; which errors are worth another attempt |
 //! | `repository.rs` | the listing of a repository |
 //! | `download.rs` | one file: lock, continue, check, put into place |
 //! | `digest.rs` | digests of files, as the hub lists them |
 
+mod address;
 mod client;
 mod digest;
 mod download;
@@ -33,7 +35,7 @@ pub(crate) fn download(
     choice: Option<&str>,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<PathBuf, FindError> {
-    let client = Client::new(settings, repository);
+    let client = Client::new(settings, repository)?;
     let listing = repository::list(&client, BRANCH, progress)?;
     files(&client, cache, &listing, choice, progress)
 }
@@ -53,9 +55,11 @@ pub(crate) fn complete(
         timeout: settings.timeout.min(CANDIDATE_TIMEOUT),
         ..settings.clone()
     };
-    match repository::list(&Client::new(&once, repository), &candidate.commit, progress) {
+    let listing = Client::new(&once, repository)
+        .and_then(|client| repository::list(&client, &candidate.commit, progress));
+    match listing {
         Ok(listing) => {
-            let client = Client::new(settings, repository);
+            let client = Client::new(settings, repository)?;
             files(&client, cache, &listing, choice, progress)
         }
         Err(error) => {

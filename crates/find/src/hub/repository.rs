@@ -55,8 +55,9 @@ pub(super) fn list(
         if answer.is_html {
             return Err(client.wrong(repository, "a page of HTML", EXPECTED).into());
         }
-        let bytes = answer.read(LISTING_BYTES_MAX).map_err(Failure::passing)?;
         let wrong = |what: &str| Failure::Final(client.wrong(repository, what, EXPECTED));
+        let bytes = answer.read(LISTING_BYTES_MAX).map_err(Failure::passing)?;
+        let bytes = bytes.ok_or_else(|| wrong("more than 32 MiB"))?;
         let json: Value = match serde_json::from_slice(&bytes) {
             Ok(json) => json,
             Err(error) if error.is_eof() => return Err(Failure::passing("the answer is cut off")),

@@ -94,6 +94,37 @@ fn a_wrong_answer_leaves_what_has_arrived() {
     }
 }
 
+/// Another process waits for its own reasons, or hangs.
+#[test]
+fn a_lock_is_waited_for_as_long_as_the_file_grows() {
+    let mut case = Case::gguf("locked");
+    case.finder.hub.lock_wait = Duration::from_millis(300);
+    let locks = case.root.join("hub/.locks/models--org--small");
+    let blobs = case.repository().join("blobs");
+    for folder in [&locks, &blobs] {
+        fs::create_dir_all(folder).expect("a folder");
+    }
+    let digest = gguf(GGUF).digest;
+    let path = locks.join(format!("{digest}.lock"));
+    let lock = fs::File::create(&path).expect("a file");
+    lock.lock().expect("it is free");
+    let error = case.failure("hf:org/small");
+    assert!(error.contains(&path.display().to_string()), "{error}");
+    assert!(error.contains("small-Q8_0.gguf does not grow"), "{error}");
+
+    let partial = blobs.join(format!("{digest}.incomplete"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for bytes in 1..=10 {
+                fs::write(&partial, &content(1, GGUF_BYTES)[..bytes]).expect("a file");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            drop(lock);
+        });
+        check_gguf(&case.find("hf:org/small").expect("it waits"));
+    });
+}
+
 #[test]
 fn a_rejected_range_leads_to_the_whole() {
     let case = Case::gguf("no-such-range");

@@ -1,6 +1,6 @@
 //! Answers that are no model, and repositories without one.
 
-use motet_find::Token;
+use motet_find::{ProgressLines, Token};
 
 use crate::loopback::{Fault, Manners, Stored, TOKEN};
 use crate::{Case, GGUF, check_gguf, gguf};
@@ -87,6 +87,52 @@ fn a_gated_repository_needs_a_token_which_stays_with_the_hub() {
             "{line}"
         );
     }
+}
+
+#[test]
+fn secrets_are_checked_and_not_printed() {
+    let mut case = Case::gguf("secrets");
+    case.finder.hub.token = Token::new("hf_one\nhf_two");
+    let error = case.failure("hf:org/small");
+    assert!(error.contains("check HF_TOKEN"), "{error}");
+    assert!(!error.contains("hf_one"), "{error}");
+    assert_eq!(case.hub.requests(), Vec::<String>::new());
+
+    case.finder.hub.token = None;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("an address");
+    drop(free);
+    for (endpoint, shown) in [
+        (
+            format!("http://ann:pass@{address}"),
+            format!("http://…@{address}"),
+        ),
+        // No scheme of a hub.
+        ("gopher://ann:pass@h".to_owned(), "gopher://…@h".to_owned()),
+    ] {
+        case.finder.hub.endpoint = endpoint;
+        let mut lines = ProgressLines::default();
+        let mut printed = Vec::new();
+        let error = case.finder.find("hf:org/small", |progress| {
+            printed.extend(lines.line(&progress));
+        });
+        printed.push(error.expect_err("no hub is there").to_string());
+        let printed = printed.join("\n");
+        assert!(printed.contains(&shown), "{printed}");
+        assert!(!printed.contains("pass"), "{printed}");
+    }
+}
+
+#[test]
+fn a_listing_that_is_too_long_is_read_once() {
+    let manners = Manners {
+        listing_bytes_min: 33 << 20,
+        ..Manners::default()
+    };
+    let case = Case::new("long-listing", vec![gguf(GGUF)], manners);
+    let error = case.failure("hf:org/small");
+    assert!(error.contains("more than 32 MiB"), "{error}");
+    assert_eq!(case.hub.requests().len(), 1);
 }
 
 #[test]

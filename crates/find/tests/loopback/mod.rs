@@ -46,6 +46,8 @@ pub(crate) struct Manners {
     pub(crate) lists_names_only: bool,
     /// The listing is a page of HTML.
     pub(crate) is_page: bool,
+    /// The listing has spaces behind it up to this length.
+    pub(crate) listing_bytes_min: usize,
     /// The first listings get this status.
     pub(crate) failing_listings: u32,
     /// Pause between two pieces of 64 KB.
@@ -245,6 +247,8 @@ impl State {
             r#"{{"sha": "{COMMIT}", "siblings": [{}]}}"#,
             entries.join(",")
         );
+        let rest = self.manners.listing_bytes_min.saturating_sub(listing.len());
+        let listing = listing + &" ".repeat(rest);
         head(
             socket,
             200,
