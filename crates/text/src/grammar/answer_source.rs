@@ -70,12 +70,14 @@ impl AnswerGrammar {
 
     /// The schemas as they are compiled.
     pub(super) fn prepared(&self) -> Result<Vec<Value>, GrammarError> {
+        let mut budget = schema::Budget::default();
         let prepared = self.0.schemas.iter().enumerate().map(|(number, of)| {
             let error = |what| GrammarError::Compile {
                 kind: "JSON schema",
                 what,
             };
-            schema::prepared(&of.schema).map_err(|what| self.name_tool(number, error(what)))
+            let prepared = schema::prepared(&of.schema, &mut budget);
+            prepared.map_err(|what| self.name_tool(number, error(what)))
         });
         prepared.collect()
     }

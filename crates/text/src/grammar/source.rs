@@ -110,7 +110,9 @@ impl GrammarSource {
             GrammarSource::JsonSchema(text) => {
                 let schema = serde_json::from_str::<Value>(text);
                 let schema = schema.map_err(|error| compile(format!("{error}; expected JSON")))?;
-                let mut schema = schema::prepared(&schema).map_err(compile)?;
+                let mut budget = schema::Budget::default();
+                let prepared = schema::prepared(&schema, &mut budget);
+                let mut schema = prepared.map_err(compile)?;
                 let bytes = schema::expression_bytes(&schema);
                 self.check("bytes of patterns", bytes, Self::EXPRESSION_BYTES_MAX)?;
                 if is_judged {

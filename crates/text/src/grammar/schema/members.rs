@@ -18,16 +18,16 @@ use serde_json::{Map, Value, json};
 use super::keywords::stands_alone;
 use super::sets::{Members, SETS_MAX};
 use super::simple::count;
-use super::{REFERENCES_MAX, is_for_objects, resolved};
-
-/// Most names that are taken from `propertyNames`, and most bytes of the copies of their schema.
-const NAMES_MAX: usize = 1000;
-const NAMES_BYTES_MAX: usize = 256 << 10;
+use super::{Budget, is_for_objects, resolved, target};
 
 /// Rewrites the members of one schema.
-pub(super) fn rewrite(fields: &mut Map<String, Value>, root: &Value) -> Result<(), String> {
-    write_names(fields, root);
-    write_numbers(fields, root)?;
+pub(super) fn rewrite(
+    fields: &mut Map<String, Value>,
+    root: &Value,
+    budget: &mut Budget,
+) -> Result<(), String> {
+    write_names(fields, root, budget)?;
+    write_numbers(fields, root, budget)?;
     write_dependencies(fields);
     join_patterns(fields);
     Ok(())
@@ -77,24 +77,24 @@ fn write_dependencies(fields: &mut Map<String, Value>) {
 }
 
 /// Names that are listed become members, and a pattern of names one of members.
-fn write_names(fields: &mut Map<String, Value>, root: &Value) {
-    let Some(names) = fields
-        .get("propertyNames")
-        .map(|names| resolved(names, root))
-    else {
-        return;
+fn write_names(
+    fields: &mut Map<String, Value>,
+    root: &Value,
+    budget: &mut Budget,
+) -> Result<(), String> {
+    let Some(names) = fields.get("propertyNames") else {
+        return Ok(());
     };
+    let names = resolved(names, root, budget)?;
     if matches!(names, Value::Bool(true)) {
         fields.shift_remove("propertyNames");
-        return;
+        return Ok(());
     }
     if fields.contains_key("patternProperties") {
-        return;
+        return Ok(());
     }
-    let others = fields
-        .get("additionalProperties")
-        .cloned()
-        .unwrap_or(Value::Bool(true));
+    let others = fields.get("additionalProperties");
+    let others = others.unwrap_or(&Value::Bool(true));
     let has_only = |allowed: &[&str]| {
         let notes = ["type", "title", "description"];
         let fields = names.as_object().into_iter().flatten();
@@ -104,23 +104,14 @@ fn write_names(fields: &mut Map<String, Value>, root: &Value) {
                 .all(|name| notes.contains(&name) || allowed.contains(&name))
     };
     let listed = match (names, names.get("enum"), names.get("const")) {
-        (Value::Bool(false), _, _) => Some(Vec::new()),
-        (_, Some(Value::Array(values)), None) if has_only(&["enum"]) => Some(values.clone()),
-        (_, None, Some(value)) if has_only(&["const"]) => Some(vec![value.clone()]),
+        (Value::Bool(false), _, _) => Some([].as_slice()),
+        (_, Some(Value::Array(values)), None) if has_only(&["enum"]) => Some(values.as_slice()),
+        (_, None, Some(value)) if has_only(&["const"]) => Some(std::slice::from_ref(value)),
         _ => None,
     };
     if let Some(listed) = listed {
-        let listed: Vec<&str> = listed.iter().filter_map(Value::as_str).collect();
-        let bytes = others.to_string().len() * listed.len();
-        if listed.len() > NAMES_MAX || bytes > NAMES_BYTES_MAX {
-            return;
-        }
-        let own = fields.get("properties").cloned().unwrap_or_default();
-        let member = |name: &str| own.get(name).unwrap_or(&others).clone();
-        let members: Map<_, _> = listed
-            .iter()
-            .map(|name| ((*name).to_owned(), member(name)))
-            .collect();
+        let own = fields.get("properties");
+        let members = listed_members(listed, own, others, budget)?;
         fields.insert("properties".to_owned(), members.into());
     } else if let Some(Value::String(pattern)) =
         names.get("pattern").filter(|_| has_only(&["pattern"]))
@@ -130,18 +121,43 @@ fn write_names(fields: &mut Map<String, Value>, root: &Value) {
             .and_then(Value::as_object)
             .is_some_and(|own| !own.is_empty())
         {
-            return;
+            return Ok(());
         }
+        budget.copy(pattern.len())?;
         let keys = json!({pattern.as_str(): others});
         fields.insert("patternProperties".to_owned(), keys);
     } else if has_only(&[]) {
         fields.shift_remove("propertyNames");
-        return;
+        return Ok(());
     } else {
-        return;
+        return Ok(());
     }
     fields.insert("additionalProperties".to_owned(), Value::Bool(false));
     fields.shift_remove("propertyNames");
+    Ok(())
+}
+
+/// The members of these names: their own schemas, or the one of all others.
+fn listed_members(
+    listed: &[Value],
+    own: Option<&Value>,
+    others: &Value,
+    budget: &mut Budget,
+) -> Result<Map<String, Value>, String> {
+    budget.step(listed.len())?;
+    let others_bytes = others.to_string().len();
+    let mut members = Map::new();
+    for name in listed.iter().filter_map(Value::as_str) {
+        if members.contains_key(name) {
+            continue;
+        }
+        let own = own.and_then(|own| own.get(name));
+        if own.is_none() {
+            budget.copy(name.len() + others_bytes)?;
+        }
+        members.insert(name.to_owned(), own.unwrap_or(others).clone());
+    }
+    Ok(members)
 }
 
 /// Puts `patternProperties` beside `additionalProperties`: llguidance compiles what stands between two
@@ -163,14 +179,18 @@ fn join_patterns(fields: &mut Map<String, Value>) {
     }
 }
 
-fn write_numbers(fields: &mut Map<String, Value>, root: &Value) -> Result<(), String> {
+fn write_numbers(
+    fields: &mut Map<String, Value>,
+    root: &Value,
+    budget: &mut Budget,
+) -> Result<(), String> {
     let least = count(fields, "minProperties");
     let greatest = count(fields, "maxProperties");
     if least.is_none() && greatest.is_none() {
         return Ok(());
     }
     let mut members = Members::of(fields);
-    required_names(fields, root, REFERENCES_MAX, &mut members.required);
+    members.required = required_names(fields, root, budget)?;
     members
         .optional
         .retain(|name| !members.required.contains(name));
@@ -221,10 +241,12 @@ fn write_numbers(fields: &mut Map<String, Value>, root: &Value) -> Result<(), St
             members.optional.len()
         )
     })?;
-    let options = sets
-        .iter()
-        .map(|set| members.option(set, is_for_objects(fields)));
-    let options: Vec<Value> = options.collect();
+    let mut options = Vec::new();
+    for set in &sets {
+        let option = members.option(set, is_for_objects(fields));
+        budget.copy(option.to_string().len())?;
+        options.push(option);
+    }
     if options.is_empty() && members.is_open {
         return Err(too_many_others(members.least));
     }
@@ -252,30 +274,28 @@ fn too_many_others(least: usize) -> String {
 fn required_names(
     fields: &Map<String, Value>,
     root: &Value,
-    depth: usize,
-    names: &mut BTreeSet<String>,
-) {
-    let own = fields.get("required").and_then(Value::as_array);
-    names.extend(
-        own.into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .map(str::to_owned),
-    );
-    if depth == 0 {
-        return;
-    }
-    let parts = fields
-        .get("allOf")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten();
-    let own_reference = fields
-        .get("$ref")
-        .map(|reference| json!({"$ref": reference}));
-    for part in parts.chain(own_reference.as_ref()) {
-        if let Some(fields) = resolved(part, root).as_object() {
-            required_names(fields, root, depth - 1, names);
+    budget: &mut Budget,
+) -> Result<BTreeSet<String>, String> {
+    let mut names = BTreeSet::new();
+    // References may lead to one schema on several ways, and in rings.
+    let mut seen = BTreeSet::new();
+    let mut next = vec![fields];
+    while let Some(fields) = next.pop() {
+        budget.step(1)?;
+        if !seen.insert(std::ptr::from_ref(fields)) {
+            continue;
+        }
+        if let Some(Value::Array(own)) = fields.get("required") {
+            budget.step(own.len())?;
+            names.extend(own.iter().filter_map(Value::as_str).map(str::to_owned));
+        }
+        if let Some(Value::Array(parts)) = fields.get("allOf") {
+            next.extend(parts.iter().filter_map(Value::as_object));
+        }
+        if let Some(Value::String(reference)) = fields.get("$ref") {
+            let found = target(reference, root, budget)?;
+            next.extend(found.and_then(Value::as_object));
         }
     }
+    Ok(names)
 }

@@ -6,6 +6,7 @@
 //! | file | what is rewritten |
 //! |---|---|
 //! | `keywords.rs` | nothing: the keywords, and the walker that every pass uses |
+//! | `budget.rs` | nothing: the cost of all passes together |
 //! | `references.rs` | `$ref`s that are encoded, or go by an anchor or an `$id` |
 //! | `simple.rs` | keywords that say nothing here, whole numbers such as `3.0`, unknown formats |
 //! | `numbers.rs` | bounds and multiples, for readers that compute with `f64`s |
@@ -15,6 +16,7 @@
 //! To be removed once llguidance does it: `references.rs`, `members.rs`, `sets.rs`, the formats and whole
 //! numbers of `simple.rs`, the bounds beyond 2^63 of `numbers.rs`, and `ESCAPES`.
 
+mod budget;
 mod choices;
 mod keywords;
 mod members;
@@ -28,19 +30,21 @@ mod tests;
 
 use serde_json::{Map, Value, json};
 
+pub(super) use budget::Budget;
+
 /// Escapes in strings. llguidance compares names of members as they are written; with `\u…` among the
 /// escapes, `"\u0061"` would be another name than `"a"`. Control characters that have no other
 /// escape cannot be written.
 const ESCAPES: &str = "nrbtf\\\"";
 
-/// The schema as it is compiled.
+/// The schema as it is compiled. The budget is that of all schemas of one request.
 ///
 /// # Errors
 ///
 /// The reason why no grammar holds it.
-pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
+pub(super) fn prepared(schema: &Value, budget: &mut Budget) -> Result<Value, String> {
     let mut prepared = schema.clone();
-    references::make_plain(&mut prepared)?;
+    references::make_plain(&mut prepared, budget)?;
     references::drop_unused(&mut prepared);
     keywords::each_mut(&mut prepared, &mut |fields| {
         simple::simplify(fields)?;
@@ -49,8 +53,8 @@ pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
     })?;
     let root = prepared.clone();
     keywords::each_mut(&mut prepared, &mut |fields| {
-        choices::tell_apart(fields, &root);
-        members::rewrite(fields, &root)
+        choices::tell_apart(fields, &root, budget)?;
+        members::rewrite(fields, &root, budget)
     })?;
     Ok(prepared)
 }
@@ -88,24 +92,45 @@ pub(super) fn set_option(schema: &mut Value, name: &str, value: Value) {
 }
 
 /// The schema that a plain reference names, and the ones that it refers to in turn.
-fn resolved<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
+fn resolved<'a>(
+    schema: &'a Value,
+    root: &'a Value,
+    budget: &mut Budget,
+) -> Result<&'a Value, String> {
     let mut schema = schema;
     // A ring of references ends here as well.
     for _ in 0..REFERENCES_MAX {
         let Some(reference) = schema.get("$ref").and_then(Value::as_str) else {
             break;
         };
-        let steps = reference.trim_start_matches('#').split('/').skip(1);
-        let found = steps.into_iter().try_fold(root, |value, step| match value {
-            Value::Array(values) => values.get(step.parse::<usize>().ok()?),
-            value => value.get(step),
-        });
-        match found {
+        match target(reference, root, budget)? {
             Some(found) => schema = found,
             None => break,
         }
     }
-    schema
+    Ok(schema)
+}
+
+/// The schema that one plain reference names.
+fn target<'a>(
+    reference: &str,
+    root: &'a Value,
+    budget: &mut Budget,
+) -> Result<Option<&'a Value>, String> {
+    let mut found = root;
+    for step in reference.trim_start_matches('#').split('/').skip(1) {
+        budget.step(1)?;
+        let next = match found {
+            Value::Array(values) => step.parse().ok().and_then(|at: usize| values.get(at)),
+            value => value.get(step),
+        };
+        match next {
+            Some(value) => found = value,
+            None => return Ok(None),
+        }
+    }
+    budget.step(1)?;
+    Ok(Some(found))
 }
 
 /// Longest chain of references that is followed.

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 
+use super::Budget;
 use super::keywords::{below, below_mut, each};
 
 /// Names and numbers from the root to a value.
@@ -19,26 +20,19 @@ type Path = Vec<String>;
 
 /// Keywords whose members are compiled only where references name them.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
-/// Most bytes of JSON that copies of targets have together.
-const COPIED_BYTES_MAX: usize = 256 << 10;
+/// Most bytes of the paths of all schemas. Below a long name, each has a copy of it.
+const PATHS_BYTES_MAX: usize = 8 << 20;
 
 /// Rewrites each reference. The error says which one leads nowhere.
-pub(super) fn make_plain(schema: &mut Value) -> Result<(), String> {
+pub(super) fn make_plain(schema: &mut Value, budget: &mut Budget) -> Result<(), String> {
     let root = schema.clone();
-    let places = Places::of(&root);
+    let places = Places::of(&root)?;
     let mut copies = Copies::default();
     places.rewrite(schema, "", &mut copies)?;
     let mut at = 0;
-    let mut bytes = 0;
     while let Some((path, name)) = copies.targets.get(at).cloned() {
         let mut copy = value_at(&root, &path).cloned().unwrap_or_default();
-        bytes += copy.to_string().len();
-        if bytes > COPIED_BYTES_MAX {
-            return Err(format!(
-                "the schemas that its references name outside of `$defs` are too large; expected \
-                 at most {COPIED_BYTES_MAX} bytes"
-            ));
-        }
+        budget.copy(copy.to_string().len())?;
         let base = places.base_of(&path);
         places.rewrite(&mut copy, &base, &mut copies)?;
         copies.insert(schema, name, copy);
@@ -95,6 +89,8 @@ struct Places<'a> {
     resources: FxHashMap<Rc<str>, Path>,
     /// The schemas that have an `$anchor`, by the base URI and the name.
     anchors: FxHashMap<(Rc<str>, String), Path>,
+    /// Bytes of the paths.
+    bytes: usize,
 }
 
 /// Targets that are copied into `$defs`, and their names there.
@@ -104,21 +100,30 @@ struct Copies {
 }
 
 impl<'a> Places<'a> {
-    fn of(root: &'a Value) -> Self {
+    fn of(root: &'a Value) -> Result<Self, String> {
         let mut places = Self {
             root,
             bases: FxHashMap::default(),
             resources: FxHashMap::default(),
             anchors: FxHashMap::default(),
+            bytes: 0,
         };
-        places.add(root, Vec::new(), Rc::from(""));
-        places
+        places.add(root, Vec::new(), Rc::from(""))?;
+        Ok(places)
     }
 
-    fn add(&mut self, schema: &Value, path: Path, base: Rc<str>) {
+    fn add(&mut self, schema: &Value, path: Path, base: Rc<str>) -> Result<(), String> {
+        let steps = path.iter().map(|step| size_of::<String>() + step.len());
+        self.bytes += steps.sum::<usize>();
+        if self.bytes > PATHS_BYTES_MAX {
+            return Err(format!(
+                "its schemas are too many below long names; expected at most {PATHS_BYTES_MAX} bytes \
+                 of their paths"
+            ));
+        }
         let Some(fields) = schema.as_object() else {
             self.bases.insert(path, base);
-            return;
+            return Ok(());
         };
         let mut base = base;
         if let Some(id) = id(fields) {
@@ -133,9 +138,10 @@ impl<'a> Places<'a> {
         }
         for (steps, schema) in below(fields) {
             let path = [path.as_slice(), &steps].concat();
-            self.add(schema, path, Rc::clone(&base));
+            self.add(schema, path, Rc::clone(&base))?;
         }
         self.bases.insert(path, base);
+        Ok(())
     }
 
     /// The base URI at a path: that of the nearest schema above.

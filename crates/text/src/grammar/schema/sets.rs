@@ -117,7 +117,7 @@ impl Members {
             }
             let (mut present, mut absent) = (Vec::new(), Vec::new());
             for (at, name) in self.optional.iter().enumerate() {
-                let part = if chosen.contains(&at) {
+                let part = if chosen.binary_search(&at).is_ok() {
                     &mut present
                 } else {
                     &mut absent

@@ -1,5 +1,6 @@
 //! The texts that compiled schemas accept, by examples and at random.
 
+mod costly;
 mod examples;
 mod generated;
 mod random;
