@@ -98,7 +98,7 @@ fn write_names(
     let has_only = |allowed: &[&str]| {
         let notes = ["type", "title", "description"];
         let fields = names.as_object().into_iter().flatten();
-        names["type"].as_str().is_none_or(|kind| kind == "string")
+        allows_text(names)
             && fields
                 .map(|(name, _)| name.as_str())
                 .all(|name| notes.contains(&name) || allowed.contains(&name))
@@ -158,6 +158,15 @@ fn listed_members(
         members.insert(name.to_owned(), own.unwrap_or(others).clone());
     }
     Ok(members)
+}
+
+/// Whether the type of a schema, if it has one, allows texts.
+fn allows_text(schema: &Value) -> bool {
+    match schema.get("type") {
+        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "string"),
+        Some(kind) => kind == "string",
+        None => true,
+    }
 }
 
 /// Puts `patternProperties` beside `additionalProperties`: llguidance compiles what stands between two

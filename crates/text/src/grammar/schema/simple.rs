@@ -35,7 +35,10 @@ pub(super) fn simplify(fields: &mut Map<String, Value>) -> Result<(), String> {
     count_exactly(fields);
     drop_conditions(fields);
     close_evaluated(fields, "unevaluatedProperties", "additionalProperties");
-    close_evaluated(fields, "unevaluatedItems", "items");
+    // Beside a list, `items` is about those that it names.
+    let has_list = fields.get("items").is_some_and(Value::is_array);
+    let items = if has_list { "additionalItems" } else { "items" };
+    close_evaluated(fields, "unevaluatedItems", items);
     simplify_items(fields);
     check_constants(fields)
 }

@@ -198,8 +198,40 @@ fn members_depend_on_each_other() {
         &["{}", r#"{"y":null}"#],
         &[r#"{"Z":null}"#, r#"{"x":1}"#],
     );
+    // A list of types, with texts among them or not.
+    let kinds =
+        |kinds: Value| json!({"type": "object", "propertyNames": {"type": kinds, "enum": ["x"]}});
+    check(
+        kinds(json!(["string", "null"])),
+        &["{}", r#"{"x":1}"#],
+        &[r#"{"y":1}"#],
+    );
+    check_rejected(kinds(json!(["integer"])), "propertyNames");
+    let integers = json!({"type": "object", "propertyNames": {"type": ["integer"]}});
+    check_rejected(integers, "propertyNames");
+}
+
+#[test]
+fn what_nothing_else_evaluates_is_closed() {
     let evaluated = json!({"type": "object", "properties": {"a": {"const": 1}}, "unevaluatedProperties": false});
     check(evaluated, &["{}", r#"{"a":1}"#], &[r#"{"b":1}"#]);
+    let items = |more: Value| {
+        let mut schema = json!({"type": "array", "unevaluatedItems": {"const": 2}});
+        let more = more.as_object().expect("an object").clone();
+        schema.as_object_mut().expect("an object").extend(more);
+        schema
+    };
+    check(items(json!({})), &["[]", "[2,2]"], &["[1]"]);
+    check(items(json!({"items": {"const": 1}})), &["[1,1]"], &["[2]"]);
+    let first = json!([{"const": 1}]);
+    check(
+        items(json!({"prefixItems": first})),
+        &["[1]", "[1,2]"],
+        &["[2]", "[1,1]"],
+    );
+    // A list, as the older draft has it.
+    let older = json!({"items": first, "$schema": "https://json-schema.org/draft/2019-09/schema"});
+    check(items(older), &["[1]", "[1,2]"], &["[2]", "[1,1]"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 use serde_json::{Map, json};
 
 use super::*;
+use crate::grammar::schema::keywords;
 
 /// Random schemas of one test. The variable `MOTET_SCHEMA_CASES` names another number.
 const CASES: u64 = 800;
@@ -156,11 +157,20 @@ fn object(random: &mut Random, depth: usize, fields: &mut Map<String, Value>) {
         |random| json!({"b": schema(random, below, &ALL)}),
     );
     add(random, 12, fields, "propertyNames", |random| {
-        match random.below(3) {
+        let mut names = match random.below(4) {
             0 => json!({"enum": some_names(random)}),
             1 => json!({"pattern": random.pick(&PATTERNS)}),
-            _ => json!(random.one_in(2)),
+            2 => json!({}),
+            _ => return json!(random.one_in(2)),
+        };
+        if random.one_in(2) {
+            names["type"] = match random.below(4) {
+                0 => json!("string"),
+                1 => json!(["integer"]),
+                _ => json!([random.pick(&TYPES[..4]), "string"]),
+            };
         }
+        names
     });
     add(random, 20, fields, "unevaluatedProperties", |random| {
         schema(random, below, &ALL)
@@ -186,7 +196,7 @@ fn array(random: &mut Random, depth: usize, fields: &mut Map<String, Value>) {
         schema(random, 0, &ALL)
     });
     add(random, 15, fields, "minContains", count);
-    add(random, 20, fields, "unevaluatedItems", |random| {
+    add(random, 8, fields, "unevaluatedItems", |random| {
         schema(random, below, &ALL)
     });
 }
@@ -258,7 +268,25 @@ fn document(random: &mut Random) -> Value {
     let anchored = json!({"$anchor": "anchor", "anyOf": [schema(random, 1, &[])]});
     named["two"] = anchored;
     document["$defs"] = named;
+    if random.one_in(4) {
+        write_older(&mut document);
+    }
     document
+}
+
+const OLDER: &str = "https://json-schema.org/draft/2019-09/schema";
+
+/// Writes a document as the older draft has it: `items` may be a list.
+fn write_older(document: &mut Value) {
+    let written = keywords::each_mut(document, &mut |fields| {
+        if let Some(list) = fields.shift_remove("prefixItems") {
+            let others = fields.insert("items".to_owned(), list);
+            fields.extend(others.map(|others| ("additionalItems".to_owned(), others)));
+        }
+        Ok::<_, ()>(())
+    });
+    written.expect("it does not fail");
+    document["$schema"] = json!(OLDER);
 }
 
 /// Reasons for which schemas are rejected that some value follows (docs/semantics.md).
@@ -279,7 +307,11 @@ const LIMITS: [&str; 11] = [
 ];
 
 fn validator(schema: &Value) -> jsonschema::Validator {
-    let options = jsonschema::options().with_draft(jsonschema::Draft::Draft202012);
+    let draft = match schema.get("$schema") {
+        Some(older) if older == OLDER => jsonschema::Draft::Draft201909,
+        _ => jsonschema::Draft::Draft202012,
+    };
+    let options = jsonschema::options().with_draft(draft);
     options
         .build(schema)
         .unwrap_or_else(|error| panic!("{schema}: {error}"))
