@@ -343,7 +343,7 @@ impl MarkedParser {
             }
             Progress::More | Progress::Done | Progress::Failed => {
                 if call.held.is_empty() {
-                    // What came before it belongs to the call, but it does not.
+                    // The text before this character belongs to the call, but it does not.
                     call.held.push(c);
                 }
                 self.fail_call(parts);
@@ -390,13 +390,19 @@ impl MarkedParser {
                 self.release(character, parts);
             }
         }
-        if let Phase::Call(call) = &self.phase {
+        if let (Phase::Call(call), Some(tools)) = (&mut self.phase, &self.tools) {
+            let is_open = parts.is_call_open();
+            if is_open {
+                call.reader.finish(&mut Calls { tools, parts });
+            }
             if parts.is_call_open() {
                 parts.end_call(false);
                 // A value that is not whole has not been passed on.
                 if call.reader.keeps_value() {
                     parts.text(&call.held);
                 }
+            } else if is_open {
+                // The end of the answer was that of the call.
             } else if !(call.reader.is_whole() && parts.calls() > call.calls_before) {
                 self.fail_call(parts);
             }

@@ -109,6 +109,9 @@ impl MarkedReader {
             }
             Stage::Xml(reader) => {
                 let progress = reader.read(c, calls);
+                if reader.is_closed() {
+                    return progress;
+                }
                 self.after_body(progress)
             }
             Stage::After if c == '{' => self.begin(c, calls),
@@ -120,10 +123,17 @@ impl MarkedReader {
         }
     }
 
+    /// Reads the end of the answer, where a call has not ended.
+    pub(in crate::answer) fn finish(&mut self, calls: &mut Calls<'_>) {
+        if let Stage::Xml(reader) = &mut self.stage {
+            reader.finish(calls);
+        }
+    }
+
     fn begin(&mut self, c: char, calls: &mut Calls<'_>) -> Progress {
         self.stage = match c {
             '[' => Stage::List { item: Item::First },
-            '<' => Stage::Xml(XmlReader::new()),
+            '<' => Stage::Xml(XmlReader::new(self.close.clone())),
             c => match Single::begin(c) {
                 Some(mut single) => {
                     single.read(c, calls);

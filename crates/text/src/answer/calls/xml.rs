@@ -2,7 +2,8 @@
 //!
 //! As in Qwen's own parser, a value whose closing tag was forgotten ends where the next parameter
 //! begins, or the function ends. A closing tag that neither of these follows is a part of the value,
-//! which that parser would cut.
+//! which that parser would cut. The function's closing tag may be forgotten, too: the closing mark of the
+//! call ends it then, or the end of the answer behind a value's closing tag.
 
 use serde_json::Value;
 
@@ -24,6 +25,10 @@ const BETWEEN_BYTES_MAX: usize = 256;
 /// are passed on while they are written, others when they are whole.
 #[derive(Debug)]
 pub(super) struct XmlReader {
+    /// The closing mark of the call.
+    close: Option<String>,
+    /// Whether that mark was the end of the function.
+    is_closed: bool,
     state: State,
     tag: String,
     /// The tool, once the call has started.
@@ -53,6 +58,8 @@ struct ValueReader {
 enum Tail {
     Parameter,
     Function,
+    /// The closing mark of the call.
+    Close,
     /// More may make it an end.
     Open,
     None,
@@ -70,9 +77,11 @@ enum Kind {
 }
 
 impl XmlReader {
-    /// A reader after the `<` of the first tag.
-    pub(super) fn new() -> Self {
+    /// A reader after the `<` of the first tag, in a call with this closing mark.
+    pub(super) fn new(close: Option<String>) -> Self {
         Self {
+            close,
+            is_closed: false,
             state: State::Tag,
             tag: String::new(),
             name: None,
@@ -97,13 +106,14 @@ impl XmlReader {
                 Progress::More
             }
             State::Between => Progress::Failed,
-            State::Value(value) => match value.read(c, calls) {
+            State::Value(value) => match value.read(c, self.close.as_deref(), calls) {
                 Some(Tail::Parameter) => {
                     NEXT_PARAMETER[1..].clone_into(&mut self.tag);
                     self.state = State::Tag;
                     Progress::More
                 }
                 Some(Tail::Function) => Self::end_function(calls),
+                Some(Tail::Close) => self.close(calls),
                 Some(_) => Progress::More,
                 None => Progress::Failed,
             },
@@ -113,6 +123,26 @@ impl XmlReader {
     /// Whether a value is read that is not passed on before it is whole.
     pub(super) fn keeps_value(&self) -> bool {
         matches!(&self.state, State::Value(value) if value.kind != Kind::Text)
+    }
+
+    /// Whether the closing mark of the call is read, in place of the function's closing tag.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Ends the function if the answer ends behind a value's closing tag. Otherwise passes the text of
+    /// a string on that might have become its end.
+    pub(super) fn finish(&mut self, calls: &mut Calls<'_>) {
+        if let State::Value(value) = &mut self.state
+            && value.finish(calls)
+        {
+            Self::end_function(calls);
+        }
+    }
+
+    fn close(&mut self, calls: &mut Calls<'_>) -> Progress {
+        self.is_closed = true;
+        Self::end_function(calls)
     }
 
     fn end_function(calls: &mut Calls<'_>) -> Progress {
@@ -160,6 +190,9 @@ impl XmlReader {
         if tag.trim() == "/function" {
             return Self::end_function(calls);
         }
+        if self.close.as_deref() == Some(&format!("<{tag}>")) {
+            return self.close(calls);
+        }
         Progress::Failed
     }
 }
@@ -167,14 +200,14 @@ impl XmlReader {
 impl ValueReader {
     /// Takes a character, and returns the end of the value if it is there. `None` if the value is
     /// too long.
-    fn read(&mut self, c: char, calls: &mut Calls<'_>) -> Option<Tail> {
+    fn read(&mut self, c: char, close: Option<&str>, calls: &mut Calls<'_>) -> Option<Tail> {
         // The line end after the opening tag belongs to the form, unless the value is empty.
         if std::mem::take(&mut self.is_first) && c == '\n' {
             return Some(Tail::Open);
         }
         self.tail.push(c);
         loop {
-            match tail(&self.tail) {
+            match tail(&self.tail, close) {
                 Tail::None => {
                     let first = self.tail.remove(0);
                     self.release(first, calls);
@@ -197,6 +230,25 @@ impl ValueReader {
         }
     }
 
+    /// Ends the value if only its closing tag, or that and an end of the function, is there. Returns
+    /// whether it is.
+    fn finish(&mut self, calls: &mut Calls<'_>) -> bool {
+        let tags = self.tail.strip_prefix('\n').unwrap_or(&self.tail);
+        if let Some(after) = tags.strip_prefix(VALUE_END) {
+            let next = after.trim_start();
+            let is_end = next.is_empty() || !NEXT_PARAMETER.starts_with(next);
+            if is_end {
+                self.end(calls);
+            }
+            return is_end;
+        }
+        // With two characters, it is a tag that is cut.
+        if self.kind == Kind::Text && tags.len() < 2 {
+            self.tail.chars().for_each(|c| calls.escaped(c));
+        }
+        false
+    }
+
     /// Passes the rest of the value on.
     fn end(&self, calls: &mut Calls<'_>) {
         match self.kind {
@@ -213,9 +265,11 @@ impl ValueReader {
     }
 }
 
-/// Whether a text is the end of a value, or its beginning. A line end before it belongs to the form.
-fn tail(text: &str) -> Tail {
+/// Whether a text is the end of a value, or its beginning. A line end before it belongs to the form. The
+/// closing mark of the call ends a value behind its closing tag only.
+fn tail(text: &str, close: Option<&str>) -> Tail {
     let tags = text.strip_prefix('\n').unwrap_or(text);
+    let close = close.filter(|_| tags.starts_with(VALUE_END));
     let next = match tags.strip_prefix(VALUE_END) {
         Some(after) => {
             let next = after.trim_start();
@@ -227,10 +281,13 @@ fn tail(text: &str) -> Tail {
         None if VALUE_END.starts_with(tags) => return Tail::Open,
         None => tags,
     };
+    let is_begun = |end: &str| end.starts_with(next);
     match next {
         NEXT_PARAMETER => Tail::Parameter,
         FUNCTION_END => Tail::Function,
-        _ if NEXT_PARAMETER.starts_with(next) || FUNCTION_END.starts_with(next) => Tail::Open,
+        next if close == Some(next) => Tail::Close,
+        _ if is_begun(NEXT_PARAMETER) || is_begun(FUNCTION_END) => Tail::Open,
+        _ if close.is_some_and(is_begun) => Tail::Open,
         _ => Tail::None,
     }
 }
@@ -286,7 +343,8 @@ mod tests {
 
     #[test]
     fn ends_of_values_are_found() {
-        let check = |text: &str, expected| assert_eq!(tail(text), expected, "{text:?}");
+        let close = Some("</tool_call>");
+        let check = |text: &str, expected| assert_eq!(tail(text, close), expected, "{text:?}");
         for text in [
             "",
             "\n",
@@ -296,6 +354,7 @@ mod tests {
             "</parameter>\n \n<",
             "</f",
             "<parameter",
+            "</parameter>\n</tool",
         ] {
             check(text, Tail::Open);
         }
@@ -306,6 +365,7 @@ mod tests {
             "</parameter>a",
             "</parameter>\n</p",
             "<parameters",
+            "</tool",
         ] {
             check(text, Tail::None);
         }
@@ -319,6 +379,7 @@ mod tests {
         for text in ["</parameter>\n</function>", "\n</function>", "</function>"] {
             check(text, Tail::Function);
         }
+        check("\n</parameter>\n</tool_call>", Tail::Close);
         check(&format!("</parameter>{}", " ".repeat(257)), Tail::None);
     }
 }

@@ -276,6 +276,17 @@ fn cut_calls_end_as_incomplete_ones() {
             "<tool_call>\n<function=weather>\n<parameter=city>\nBe\n</para",
             "0 weather({\"city\": \"Be…",
         ),
+        // Text of a string that might have become a tag.
+        (
+            "qwen3-coder",
+            "<tool_call>\n<function=weather>\n<parameter=city>\na <",
+            "0 weather({\"city\": \"a <…",
+        ),
+        (
+            "qwen3-coder",
+            "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n<",
+            "0 weather({\"city\": \"Bern…",
+        ),
         (
             "gpt-oss",
             "<|channel|>commentary to=functions.weather <|message|>{\"city\": ",
@@ -476,7 +487,7 @@ fn xml_is_read_as_models_write_it() {
             "<parameter=city>\na </parameter> b</parameter>\n\n<parameter=days>2</parameter>",
             r#"{"city": "a </parameter> b", "days": 2}"#,
         ),
-        // What is no number stays as it is written, as in vLLM.
+        // A value that is no number stays as it is written, as in vLLM.
         ("<parameter=days>\n</parameter>\n", r#"{"days": ""}"#),
     ] {
         check(
@@ -485,6 +496,43 @@ fn xml_is_read_as_models_write_it() {
             &call(inner),
             &format!("0 weather({expected})"),
         );
+    }
+}
+
+/// As Qwen's own parser, which ends a function at the end of its call and of the answer.
+#[test]
+fn functions_of_xml_end_with_their_call() {
+    let begin = "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n";
+    let whole = "0 weather({\"city\": \"Bern\"})";
+    for (text, expected) in [
+        (format!("{begin}</tool_call>"), whole.to_owned()),
+        (format!("{begin}</tool_call>\nYes."), format!("{whole}\ntext: \nYes.")),
+        (
+            format!("{begin}</tool_call>\n<tool_call>\n<function=now>\n</tool_call>"),
+            format!("{whole}\n1 now({{}})"),
+        ),
+        (
+            format!("{begin}<parameter=list>\n[1]\n</parameter></tool_call>"),
+            "0 weather({\"city\": \"Bern\", \"list\": [1]})".to_owned(),
+        ),
+        // The end of the answer.
+        (begin.to_owned(), whole.to_owned()),
+        (begin.trim_end().to_owned(), whole.to_owned()),
+        (format!("{begin}</func"), whole.to_owned()),
+        (format!("{begin}</function>\n</tool"), whole.to_owned()),
+        (format!("{begin}</tool_ca"), whole.to_owned()),
+        (
+            format!("{begin}<parameter=list>\n[1]\n</parameter>\n"),
+            "0 weather({\"city\": \"Bern\", \"list\": [1]})".to_owned(),
+        ),
+        // In a value, the mark is text.
+        (
+            "<tool_call><function=weather><parameter=city></tool_call></parameter></function></tool_call>"
+                .to_owned(),
+            "0 weather({\"city\": \"</tool_call>\"})".to_owned(),
+        ),
+    ] {
+        check("qwen3-coder", "", &text, &expected);
     }
 }
 
@@ -520,7 +568,7 @@ fn white_space_between_text_and_calls_stays() {
 fn values_that_are_not_passed_on_are_text() {
     let begin =
         "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n<parameter=list>";
-    for cut in ["\n[1, 2", "\n[1]\n</para", "\n[1]\n</parameter>\n"] {
+    for cut in ["\n[1, 2", "\n[1]\n</para", "\n[1]\n</parameter>\n<para"] {
         let expected = format!("0 weather({{\"city\": \"Bern\", \"list\": …\ntext: {cut}");
         check("qwen3-coder", "", &format!("{begin}{cut}"), &expected);
     }
