@@ -1,7 +1,7 @@
 //! Reads `{"name": …, "arguments": …}`, and the same within `{"function": …}`.
 
 use super::json::{ArgumentsReader, LenientScanner, Scan};
-use super::quoted::QuotedArguments;
+use super::quoted::{QuotedArguments, QuotedText, converted};
 use super::{Calls, Progress};
 
 /// Longest key or name, in bytes of JSON. Escapes may make a name of 64 bytes six times as long.
@@ -36,6 +36,8 @@ enum State {
     /// Arguments that are written as a string.
     InQuotedArguments(Box<QuotedArguments>),
     InEarlyArguments(String),
+    /// The same as a string, and its content so far.
+    InQuotedEarlyArguments(Box<QuotedText>, String),
     InOther,
     Next,
 }
@@ -92,6 +94,23 @@ impl ObjectReader {
                         self.arguments = Arguments::Early(std::mem::take(early));
                         self.go(State::Next)
                     }
+                    Scan::DoneBefore | Scan::Invalid => Progress::Failed,
+                }
+            }
+            State::InQuotedEarlyArguments(quoted, early) => {
+                let scan = quoted.push(c, &mut |c| early.push(c));
+                if early.len() > EARLY_BYTES_MAX {
+                    return Progress::Failed;
+                }
+                match scan {
+                    Scan::More => Progress::More,
+                    Scan::Done => match converted(early) {
+                        Some(json) => {
+                            self.arguments = Arguments::Early(json);
+                            self.go(State::Next)
+                        }
+                        None => Progress::Failed,
+                    },
                     Scan::DoneBefore | Scan::Invalid => Progress::Failed,
                 }
             }
@@ -185,12 +204,21 @@ impl ObjectReader {
                 if matches!(c, '"' | '\'') && self.arguments == Arguments::Unseen =>
             {
                 let Some(name) = &self.name else {
-                    return Progress::Failed;
+                    let mut quoted = QuotedText::new();
+                    quoted.push(c, &mut |_| {});
+                    let early = String::new();
+                    return self.go(State::InQuotedEarlyArguments(Box::new(quoted), early));
                 };
                 let mut reader = QuotedArguments::new(name);
                 reader.read(c, calls);
                 self.arguments = Arguments::PassedOn;
                 self.go(State::InQuotedArguments(Box::new(reader)))
+            }
+            // `null`, and `None` of Python: no arguments.
+            "arguments" | "parameters"
+                if matches!(c, 'n' | 'N') && self.arguments == Arguments::Unseen =>
+            {
+                self.skip(c)
             }
             "function" if c == '{' && !self.is_nested && self.name.is_none() => {
                 self.is_nested = true;

@@ -393,6 +393,23 @@ fn objects_are_read_as_models_write_them() {
             r#"{"name": "weather", "arguments": "{\"city\": \"B\\u00e9\\\"\\ud83d\\ude00\"}"}"#,
             r#"weather({"city": "B\u00e9\"\ud83d\ude00"})"#,
         ),
+        // Halves of pairs without the other.
+        (
+            r#"{"name": "weather", "arguments": "{\"city\": \"\ud83dB\ude00 \ud83d\ud83d\ude00 \ud83d\n\ud83d\"}"}"#,
+            "weather({\"city\": \"\u{fffd}B\u{fffd} \u{fffd}😀 \u{fffd}\\n\u{fffd}\"})",
+        ),
+        // Calls without arguments.
+        (r#"{"name": "now", "arguments": ""}"#, "now({})"),
+        (r#"{"name": "now", "parameters": " "}"#, "now({})"),
+        (r#"{"name": "now", "arguments": null}"#, "now({})"),
+        (r#"{"arguments": null, "name": "now"}"#, "now({})"),
+        ("{'name': 'now', 'arguments': None}", "now({})"),
+        // A string before the name.
+        (r#"{"arguments": "", "name": "now"}"#, "now({})"),
+        (
+            r#"{"arguments": " {\"city\": \"\ud83d\ude00\", \"days\": 1,} ", "name": "weather"}"#,
+            "weather({\"city\": \"😀\", \"days\": 1})",
+        ),
         (
             r#"{"name": "weather", "arguments": " {\"days\": 1} "}"#,
             r#"weather({"days": 1})"#,
@@ -432,8 +449,12 @@ fn objects_are_read_as_models_write_them() {
     }
     for call in [
         r#"{"name": "weather", "arguments": "sunny"}"#,
-        r#"{"name": "weather", "arguments": ""}"#,
-        r#"{"arguments": "{}", "name": "weather"}"#,
+        r#"{"name": "weather", "arguments": "null"}"#,
+        r#"{"name": "weather", "arguments": nul}"#,
+        r#"{"arguments": "{} and", "name": "weather"}"#,
+        r#"{"arguments": "[]", "name": "weather"}"#,
+        r#"{"arguments": "{}", "name": "unknown"}"#,
+        r#"{"arguments": "", "arguments": "", "name": "now"}"#,
         r#"{"function": {"name": "unknown"}}"#,
         r#"{"function": {"function": {"name": "now"}}}"#,
         r#"{"function": "now"}"#,
