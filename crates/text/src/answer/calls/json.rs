@@ -266,9 +266,10 @@ impl LenientScanner {
         }
         if !self.comma.is_empty() && matches!(c, ' ' | '\t' | '\n' | '\r') {
             self.comma.push(c);
-            return match self.comma.len() > COMMA_BYTES_MAX {
-                true => Scan::Invalid,
-                false => Scan::More,
+            return if self.comma.len() > COMMA_BYTES_MAX {
+                Scan::Invalid
+            } else {
+                Scan::More
             };
         }
         if !self.comma.is_empty() && matches!(c, '}' | ']') {
