@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::arguments::{Args, integer, needed};
 use super::error::Error;
 use super::interpreter::Machine;
-use super::operators::is_equal;
+use super::operators::are_equal;
 use super::value::{Cycler, Function, Joiner, Loop, SeqKind, Value};
 use super::{methods, print};
 use crate::template::functions;
@@ -54,7 +54,7 @@ fn call_function(
         Function::Range => range(machine, arguments),
         Function::Dict => {
             let entries = named_entries(machine, arguments)?;
-            Value::dict(entries, &machine.budget)
+            Value::dict(machine, entries)
         }
         Function::Namespace => {
             let namespace = machine.new_namespace()?;
@@ -187,17 +187,18 @@ pub(super) fn cycle(state: &Loop, arguments: Args) -> Result<Value, Error> {
 }
 
 /// `loop.changed(…)`.
-pub(super) fn changed(state: &Loop, arguments: Args) -> Value {
+pub(super) fn changed(
+    machine: &Machine<'_>,
+    state: &Loop,
+    arguments: Args,
+) -> Result<Value, Error> {
     let now = arguments.positional;
     let before = state.changed.replace(Some(now.clone()));
-    let is_same = before.is_some_and(|before| {
-        before.len() == now.len()
-            && before
-                .iter()
-                .zip(&now)
-                .all(|(one, other)| is_equal(one, other))
-    });
-    Value::Bool(!is_same)
+    let is_same = match before {
+        Some(before) => are_equal(machine, &before, &now)?,
+        None => false,
+    };
+    Ok(Value::Bool(!is_same))
 }
 
 /// `cycler.next()`.

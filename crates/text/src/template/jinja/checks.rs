@@ -69,13 +69,14 @@ pub(super) fn holds(
     }
     if name == "sameas" {
         let other = other(name, arguments)?;
-        return Ok(value.type_name() == other.type_name() && operators::is_equal(value, &other));
+        let is_alike = value.type_name() == other.type_name();
+        return Ok(is_alike && operators::is_equal(machine, value, &other)?);
     }
     arguments.none(name)?;
     let text = |is_so: fn(&str) -> bool| Ok(value.as_str().is_some_and(|text| is_so(text.text())));
     let remainder = |expected| {
         let rest = operators::arithmetic(machine, Operator::Modulo, value, &Value::Int(2))?;
-        Ok(operators::is_equal(&rest, &Value::Int(expected)))
+        operators::is_equal(machine, &rest, &Value::Int(expected))
     };
     match name {
         "defined" => Ok(!value.is_undefined()),

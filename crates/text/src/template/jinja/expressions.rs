@@ -46,7 +46,7 @@ impl Machine<'_> {
                     .iter()
                     .map(|(key, value)| Ok((self.eval(key)?, self.eval(value)?)));
                 let entries = entries.collect::<Result<_, Error>>()?;
-                Value::dict(entries, &self.budget)
+                Value::dict(self, entries)
             }
             ExprKind::Or(operands) => self.first_that(operands, true),
             ExprKind::And(operands) => self.first_that(operands, false),
@@ -143,10 +143,10 @@ impl Machine<'_> {
         left: &Value,
         right: &Value,
     ) -> Result<bool, Error> {
-        let order = |sign| operators::compare(left, right, sign);
+        let order = |sign| operators::compare(self, left, right, sign);
         Ok(match comparison {
-            Comparison::Equal => operators::is_equal(left, right),
-            Comparison::NotEqual => !operators::is_equal(left, right),
+            Comparison::Equal => operators::is_equal(self, left, right)?,
+            Comparison::NotEqual => !operators::is_equal(self, left, right)?,
             Comparison::Less => order("<")?.is_some_and(|order| order.is_lt()),
             Comparison::LessEqual => order("<=")?.is_some_and(|order| order.is_le()),
             Comparison::Greater => order(">")?.is_some_and(|order| order.is_gt()),
@@ -258,7 +258,7 @@ pub(super) fn attribute(
     }
     let found = match value {
         Value::Undefined(what) => return Err(Error::new(&**what)),
-        Value::Dict(dict) => dict.get_str(name).cloned(),
+        Value::Dict(dict) => dict.get_str(machine, name)?.cloned(),
         Value::Namespace(namespace) => namespace.get(name),
         Value::Loop(state) => calls::loop_member(machine, state, name)?,
         Value::Cycler(cycler) if &**name == "current" => cycler.items.get(cycler.at.get()).cloned(),
@@ -285,7 +285,7 @@ pub(super) fn attribute(
 pub(super) fn item(machine: &Machine<'_>, value: &Value, index: &Value) -> Result<Value, Error> {
     let found = match (value, index.as_int()) {
         (Value::Undefined(what), _) => return Err(Error::new(&**what)),
-        (Value::Dict(dict), _) => dict.get(index).cloned(),
+        (Value::Dict(dict), _) => dict.get(machine, index)?.cloned(),
         (Value::Seq(seq), Some(number)) if matches!(seq.kind, SeqKind::List | SeqKind::Tuple) => {
             number_within(number, seq.items.len()).map(|at| seq.items[at].clone())
         }

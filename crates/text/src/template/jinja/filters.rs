@@ -185,7 +185,7 @@ fn format(machine: &Machine<'_>, value: &Value, arguments: Args) -> Result<Value
     } else {
         let entries = arguments.named.into_iter();
         let entries = entries.map(|(name, value)| (Value::Str(Str::Own(name)), value));
-        Value::dict(entries.collect(), &machine.budget)?
+        Value::dict(machine, entries.collect())?
     };
     printf::percent(machine, &text, &values)
 }

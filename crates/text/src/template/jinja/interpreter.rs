@@ -39,6 +39,8 @@ pub(super) struct Machine<'a> {
     globals: &'a dyn Fn(&str) -> Option<Value>,
     pub(super) budget: Rc<Budget>,
     steps: Cell<u64>,
+    /// Items that were visited since the last step was counted for them.
+    visits: Cell<usize>,
     depth: usize,
     frames: Vec<Rc<Frame>>,
     output: Builder,
@@ -92,6 +94,7 @@ impl<'a> Machine<'a> {
             globals,
             budget: Budget::new(value_bytes_max, Error::too_much_memory),
             steps: Cell::new(STEPS_MAX),
+            visits: Cell::new(0),
             depth: 0,
             frames: vec![Rc::default()],
             output: Builder::new(&Budget::new(output_bytes_max, Error::output_too_long)),
@@ -132,6 +135,13 @@ impl<'a> Machine<'a> {
     /// Counts the work on so many items.
     pub(super) fn work_items(&self, items: usize) -> Result<(), Error> {
         self.spend((items / STEP_ITEMS) as u64)
+    }
+
+    /// Counts the work on one item.
+    pub(super) fn visit(&self) -> Result<(), Error> {
+        let visits = self.visits.get() + 1;
+        self.visits.set(visits % STEP_ITEMS);
+        self.work_items(if visits == STEP_ITEMS { visits } else { 0 })
     }
 
     pub(super) fn builder(&self) -> Builder {
@@ -487,10 +497,7 @@ impl Machine<'_> {
         let named = named
             .into_iter()
             .map(|(name, value)| (Value::Str(Str::Own(name)), value));
-        self.set(
-            &"kwargs".into(),
-            Value::dict(named.collect(), &self.budget)?,
-        );
+        self.set(&"kwargs".into(), Value::dict(self, named.collect())?);
         Ok(())
     }
 }

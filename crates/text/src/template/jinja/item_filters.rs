@@ -1,19 +1,15 @@
 //! The filters of lists.
 
-// Keys are hashed by their texts and numbers, which do not change.
-#![allow(clippy::mutable_key_type)]
-
 use std::cmp::Ordering;
-
-use rustc_hash::FxHashSet;
 
 use super::arguments::{Args, integer, needed};
 use super::calls::generator;
 use super::error::Error;
 use super::interpreter::Machine;
+use super::keys::{self, KeyIndex};
 use super::operators::{arithmetic, compare, is_equal};
 use super::text::Str;
-use super::value::{Key, SeqKind, Value, check_key};
+use super::value::{SeqKind, Value};
 use super::{ast, checks, expressions, filters, print, strings};
 
 pub(super) const NAMES: [&str; 18] = [
@@ -228,7 +224,7 @@ fn sorted(
     let mut merged = Vec::with_capacity(left.len() + right.len());
     let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
     while let (Some(one), Some(other)) = (left.peek(), right.peek()) {
-        let order = order(&one.0, &other.0)?;
+        let order = order(machine, &one.0, &other.0)?;
         let takes_other = if is_reversed {
             order.is_lt()
         } else {
@@ -245,10 +241,10 @@ fn sorted(
     Ok(merged)
 }
 
-fn order(one: &[Value], other: &[Value]) -> Result<Ordering, Error> {
+fn order(machine: &Machine<'_>, one: &[Value], other: &[Value]) -> Result<Ordering, Error> {
     for (one, other) in one.iter().zip(other) {
-        if !is_equal(one, other) {
-            return Ok(compare(one, other, "<")?.unwrap_or(Ordering::Equal));
+        if !is_equal(machine, one, other)? {
+            return Ok(compare(machine, one, other, "<")?.unwrap_or(Ordering::Equal));
         }
     }
     Ok(Ordering::Equal)
@@ -322,6 +318,7 @@ fn extreme(
 ) -> Result<Value, Error> {
     let [is_sensitive, attribute] = arguments.bind(name, ["case_sensitive", "attribute"])?;
     let is_sensitive = is_set(is_sensitive);
+    let sign = if name == "min" { "<" } else { ">" };
     let mut best: Option<(Value, Value)> = None;
     for item in machine.items(value)? {
         machine.spend(1)?;
@@ -329,7 +326,7 @@ fn extreme(
         let key = folded(machine, key, is_sensitive)?;
         let is_better = match &best {
             None => true,
-            Some((best, _)) => match compare(&key, best, if name == "min" { "<" } else { ">" })? {
+            Some((best, _)) => match compare(machine, &key, best, sign)? {
                 Some(order) => {
                     if name == "min" {
                         order.is_lt()
@@ -351,14 +348,17 @@ fn extreme(
 fn unique(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
     let [is_sensitive, attribute] = arguments.bind("unique", ["case_sensitive", "attribute"])?;
     let is_sensitive = is_set(is_sensitive);
-    let mut seen = FxHashSet::default();
-    let mut kept = Vec::new();
+    let mut index = KeyIndex::default();
+    let (mut seen, mut kept) = (Vec::new(), Vec::new());
     for item in machine.items(value)? {
         machine.spend(1)?;
         let key = member_or_itself(machine, &item, attribute.as_ref())?;
         let key = folded(machine, key, is_sensitive)?;
-        check_key(&key)?;
-        if seen.insert(Key(key)) {
+        keys::check(machine, &key)?;
+        let hash = keys::hash(machine, &key)?;
+        if index.find(machine, hash, &key, |at| &seen[at])?.is_none() {
+            index.push(hash);
+            seen.push(key);
             kept.push(item);
         }
     }
@@ -385,7 +385,9 @@ fn group(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Va
         let Value::Seq(pair) = &pair else { continue };
         let (key, item) = (pair.items[0].clone(), pair.items[1].clone());
         match groups.last_mut() {
-            Some((known, _, items)) if is_equal(&known[0], &folded[0]) => items.push(item),
+            Some((known, _, items)) if is_equal(machine, &known[0], &folded[0])? => {
+                items.push(item);
+            }
             _ => groups.push((folded, key, vec![item])),
         }
     }

@@ -51,7 +51,7 @@ pub(super) fn call(
             Ok(Value::Bool(float.fract() == 0.0))
         }
         Value::Loop(state) if name == "cycle" => calls::cycle(state, arguments),
-        Value::Loop(state) => Ok(calls::changed(state, arguments)),
+        Value::Loop(state) => calls::changed(machine, state, arguments),
         Value::Cycler(cycler) => {
             arguments.none(name)?;
             if name == "reset" {
@@ -81,7 +81,7 @@ fn dict(machine: &Machine<'_>, value: &Value, name: &str, arguments: Args) -> Re
     };
     if name == "get" {
         let [key, default] = arguments.bind(name, ["key", "default"])?;
-        let found = dict.get(&needed(name, "key", key)?).cloned();
+        let found = dict.get(machine, &needed(name, "key", key)?)?.cloned();
         return Ok(found.or(default).unwrap_or(Value::None));
     }
     arguments.none(name)?;
@@ -119,18 +119,20 @@ fn list(
         arguments.none(name)?;
         return Ok(value.clone());
     }
-    machine.work_items(items.len())?;
     let [item] = arguments.bind(name, ["value"])?;
     let item = needed(name, "value", item)?;
-    let mut equal = items
-        .iter()
-        .enumerate()
-        .filter(|(_, known)| is_equal(known, &item));
-    if name == "count" {
-        return Ok(Value::Int(equal.count() as i128));
+    let mut count = 0;
+    for (at, known) in items.iter().enumerate() {
+        if !is_equal(machine, known, &item)? {
+            continue;
+        }
+        if name == "index" {
+            return Ok(Value::Int(at as i128));
+        }
+        count += 1;
     }
-    match equal.next() {
-        Some((at, _)) => Ok(Value::Int(at as i128)),
-        None => Err(Error::new("the value is not in the list")),
+    if name == "index" {
+        return Err(Error::new("the value is not in the list"));
     }
+    Ok(Value::Int(count))
 }

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `lexer.rs`, `parser.rs`, `parser_expr.rs`, `ast.rs` | a template as a tree |
 //! | `interpreter.rs`, `expressions.rs`, `calls.rs` | runs it |
-//! | `value.rs`, `text.rs` | its values, and the bytes that they take |
+//! | `value.rs`, `keys.rs`, `text.rs` | its values, their keys, and the bytes that they take |
 //! | `operators.rs`, `methods.rs`, `strings.rs`, `print.rs`, `printf.rs` | what Python does with them |
 //! | `filters.rs`, `item_filters.rs`, `checks.rs`, `json.rs` | the filters and tests of Jinja |
 
@@ -23,6 +23,7 @@ mod filters;
 mod interpreter;
 mod item_filters;
 mod json;
+mod keys;
 mod lexer;
 mod methods;
 mod operators;
@@ -143,7 +144,11 @@ fn read_message(message: &Message, given: &Rc<Budget>) -> Result<Value, Error> {
         (Value::own("content"), text(&message.content)),
     ];
     for (name, value) in &message.more {
-        entries.push((text(name), Value::of_caller(value, given)?));
+        let value = Value::of_caller(value, given)?;
+        match ["role", "content"].iter().position(|own| own == name) {
+            Some(at) => entries[at].1 = value,
+            None => entries.push((text(name), value)),
+        }
     }
-    Value::dict(entries, given)
+    Value::dict_of(entries, given)
 }

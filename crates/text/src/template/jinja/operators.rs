@@ -1,6 +1,7 @@
 //! Operators, as Python computes them.
 
 use std::cmp::Ordering;
+use std::rc::Rc;
 
 use super::ast::Operator;
 use super::error::Error;
@@ -9,29 +10,38 @@ use super::printf;
 use super::text::{Builder, Str};
 use super::value::{SeqKind, Value};
 
-pub(super) fn is_equal(one: &Value, other: &Value) -> bool {
-    match (one, other) {
+/// Whether two values are equal. One value in two places is compared once, as Python does.
+pub(super) fn is_equal(machine: &Machine<'_>, one: &Value, other: &Value) -> Result<bool, Error> {
+    machine.visit()?;
+    Ok(match (one, other) {
         (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
-        (Value::Str(one), Value::Str(other)) => one.text() == other.text(),
+        (Value::Str(one), Value::Str(other)) => {
+            machine.copy(one.text().len().min(other.text().len()))?;
+            one.text() == other.text()
+        }
+        (Value::Seq(one), Value::Seq(other)) if Rc::ptr_eq(one, other) => true,
         (Value::Seq(one), Value::Seq(other)) => {
-            let is_alike = matches!(one.kind, SeqKind::List | SeqKind::Tuple);
-            is_alike
+            matches!(one.kind, SeqKind::List | SeqKind::Tuple)
                 && one.kind == other.kind
-                && one.items.len() == other.items.len()
-                && one
-                    .items
-                    .iter()
-                    .zip(&other.items)
-                    .all(|(one, other)| is_equal(one, other))
+                && are_equal(machine, &one.items, &other.items)?
         }
+        (Value::Dict(one), Value::Dict(other)) if Rc::ptr_eq(one, other) => true,
         (Value::Dict(one), Value::Dict(other)) => {
-            let has = |(key, value): &(Value, Value)| {
-                other.get(key).is_some_and(|other| is_equal(value, other))
-            };
-            one.entries.len() == other.entries.len() && one.entries.iter().all(has)
+            if one.entries.len() != other.entries.len() {
+                return Ok(false);
+            }
+            for (key, value) in &one.entries {
+                let Some(other) = other.get(machine, key)? else {
+                    return Ok(false);
+                };
+                if !is_equal(machine, value, other)? {
+                    return Ok(false);
+                }
+            }
+            true
         }
-        (Value::Namespace(one), Value::Namespace(other)) => std::rc::Rc::ptr_eq(one, other),
-        (Value::Macro(one), Value::Macro(other)) => std::rc::Rc::ptr_eq(one, other),
+        (Value::Namespace(one), Value::Namespace(other)) => Rc::ptr_eq(one, other),
+        (Value::Macro(one), Value::Macro(other)) => Rc::ptr_eq(one, other),
         (Value::Function(one), Value::Function(other)) => one == other,
         _ => match (one.as_int(), other.as_int()) {
             (Some(one), Some(other)) => one == other,
@@ -40,11 +50,34 @@ pub(super) fn is_equal(one: &Value, other: &Value) -> bool {
                 _ => false,
             },
         },
+    })
+}
+
+/// Whether as many values are equal one by one.
+pub(super) fn are_equal(
+    machine: &Machine<'_>,
+    some: &[Value],
+    others: &[Value],
+) -> Result<bool, Error> {
+    if some.len() != others.len() {
+        return Ok(false);
     }
+    for (one, other) in some.iter().zip(others) {
+        if !is_equal(machine, one, other)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The order of two values; `None` for a number that is none.
-pub(super) fn compare(one: &Value, other: &Value, sign: &str) -> Result<Option<Ordering>, Error> {
+pub(super) fn compare(
+    machine: &Machine<'_>,
+    one: &Value,
+    other: &Value,
+    sign: &str,
+) -> Result<Option<Ordering>, Error> {
+    machine.visit()?;
     if let (Some(one), Some(other)) = (one.as_int(), other.as_int()) {
         return Ok(Some(one.cmp(&other)));
     }
@@ -52,13 +85,16 @@ pub(super) fn compare(one: &Value, other: &Value, sign: &str) -> Result<Option<O
         return Ok(one.partial_cmp(&other));
     }
     match (one, other) {
-        (Value::Str(one), Value::Str(other)) => Ok(Some(one.text().cmp(other.text()))),
+        (Value::Str(one), Value::Str(other)) => {
+            machine.copy(one.text().len().min(other.text().len()))?;
+            Ok(Some(one.text().cmp(other.text())))
+        }
         (Value::Seq(a), Value::Seq(b))
             if a.kind == b.kind && matches!(a.kind, SeqKind::List | SeqKind::Tuple) =>
         {
             for (one, other) in a.items.iter().zip(&b.items) {
-                if !is_equal(one, other) {
-                    return compare(one, other, sign);
+                if !is_equal(machine, one, other)? {
+                    return compare(machine, one, other, sign);
                 }
             }
             Ok(Some(a.items.len().cmp(&b.items.len())))
@@ -91,10 +127,14 @@ pub(super) fn contains(
                 other.type_name()
             ))),
         },
-        Value::Dict(dict) => Ok(dict.get(item).is_some()),
+        Value::Dict(dict) => Ok(dict.get(machine, item)?.is_some()),
         Value::Seq(seq) => {
-            machine.work_items(seq.items.len())?;
-            Ok(seq.items.iter().any(|known| is_equal(known, item)))
+            for known in &seq.items {
+                if is_equal(machine, known, item)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
         }
         Value::Undefined(_) => Ok(false),
         other => Err(Error::new(format!(
@@ -209,10 +249,12 @@ fn floats(operator: Operator, a: f64, b: f64) -> Result<Value, Error> {
     }
     let rest = || {
         let rest = a % b;
-        match rest == 0.0 {
-            true => 0f64.copysign(b),
-            false if (rest < 0.0) != (b < 0.0) => rest + b,
-            false => rest,
+        if rest == 0.0 {
+            0f64.copysign(b)
+        } else if (rest < 0.0) != (b < 0.0) {
+            rest + b
+        } else {
+            rest
         }
     };
     Ok(Value::Float(match operator {

@@ -100,7 +100,7 @@ fn conversion(
             return Err(Error::new("format requires a mapping"));
         };
         let key = &rest[1..end];
-        let value = dict.get_str(key).cloned();
+        let value = dict.get_str(machine, key)?.cloned();
         named = Some(value.ok_or_else(|| Error::new(format!("'{key}'")))?);
         while characters.peek().is_some_and(|(at, _)| *at <= end) {
             characters.next();

@@ -219,6 +219,55 @@ fn steps_are_bounded() {
     fails("{{ range(100001) }}", "range too big");
 }
 
+/// Comparisons and keys of values that contain one value twice, which contains another twice.
+#[test]
+fn steps_of_comparisons_are_bounded() {
+    let doubled = |expression: &str| {
+        format!(
+            "{{% set ns = namespace(a=(), b=()) %}}{{% for i in range(60) %}}\
+             {{% set ns.a = (ns.a, ns.a) %}}{{% set ns.b = (ns.b, ns.b) %}}{{% endfor %}}\
+             {{{{ {expression} }}}}"
+        )
+    };
+    for expression in [
+        "ns.a == ns.b",
+        "ns.a in [ns.b]",
+        "[ns.a, ns.b]|max",
+        "[ns.a, ns.b]|sort",
+        "{'k': ns.a} == {'k': ns.b}",
+        "{ns.a: 1}",
+        "[ns.a]|unique|list",
+        "dict(range(20)|batch(2))[ns.a]",
+    ] {
+        fails(&doubled(expression), "fuel");
+    }
+    // One value is compared once.
+    assert_eq!(shown(&doubled("ns.a == ns.a"), ""), "True");
+    assert_eq!(shown(&doubled("[ns.a, 1] == [ns.a, 1]"), ""), "True");
+    assert_eq!(shown(&doubled("[[ns.a]].index([ns.a])"), ""), "0");
+    // Long texts count by their bytes.
+    let texts = "{% set a = 'x' * 1000000 %}{% set b = 'x' * 1000000 %}";
+    let body = "{% set x = a == b %}{% set x = {a: 1}[b] %}";
+    let compared = format!("{texts}{{% for i in range(100000) %}}{body}{{% endfor %}}");
+    fails(&compared, "fuel");
+}
+
+#[test]
+fn keys_are_compared_as_in_python() {
+    let check = |expression: &str, expected: &str| {
+        let source = format!("{{% set many = dict(range(20)|batch(2)) %}}{{{{ {expression} }}}}");
+        assert_eq!(shown(&source, ""), expected, "{expression}");
+    };
+    check("many[4] ~ many[4.0] ~ many[5]", "55");
+    check("{1: 'a', true: 'b', 1.0: 'c'}", "{1: 'c'}");
+    check("dict(many, **{'x': 1})['x']", "1");
+    check("[1, 2, 1.0, true, 'A', 'a', (1, 2), (1, 2.0)]|unique|list", "[1, 2, 'A', (1, 2)]");
+    check("{(1, 'a'): 2}[(1.0, 'a')]", "2");
+    check("many == dict(range(20)|batch(2)|reverse)", "True");
+    fails("{{ {[1]: 1} }}", "unhashable type: 'list'");
+    fails("{{ {(1, [1]): 1} }}", "unhashable type: 'list'");
+}
+
 #[test]
 fn errors_have_their_lines() {
     fails(

@@ -3,21 +3,17 @@
 //! Lists and dictionaries do not change once they are made, as in the sandbox of `transformers`.
 //! Only a namespace does.
 
-// Keys are hashed by their texts and numbers, which do not change.
-#![allow(clippy::mutable_key_type)]
-
 use std::cell::{OnceCell, RefCell};
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
 use serde_json::Value as Json;
 
 use super::ast::MacroDef;
 use super::error::Error;
-use super::interpreter::Frame;
+use super::interpreter::{Frame, Machine};
+use super::keys::{self, KeyIndex};
 use super::operators::is_equal;
 use super::text::{Budget, Charge, Str};
 
@@ -66,7 +62,7 @@ pub(super) struct Seq {
 
 pub(super) struct Dict {
     pub(super) entries: Vec<(Value, Value)>,
-    index: OnceCell<FxHashMap<Key, usize>>,
+    index: OnceCell<KeyIndex>,
     depth: u32,
     _charge: Charge,
 }
@@ -114,31 +110,6 @@ pub(super) struct Joiner {
     pub(super) is_used: std::cell::Cell<bool>,
 }
 
-/// A key of a dictionary, compared as Python does.
-pub(super) struct Key(pub(super) Value);
-
-impl PartialEq for Key {
-    fn eq(&self, other: &Self) -> bool {
-        is_equal(&self.0, &other.0)
-    }
-}
-
-impl Eq for Key {}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        match &self.0 {
-            Value::Str(text) => text.text().hash(state),
-            Value::Bool(value) => i128::from(*value).hash(state),
-            Value::Int(value) => value.hash(state),
-            Value::Float(value) if value.fract() == 0.0 => (*value as i128).hash(state),
-            Value::Float(value) => value.to_bits().hash(state),
-            Value::Seq(seq) => seq.items.len().hash(state),
-            _ => {}
-        }
-    }
-}
-
 impl Value {
     pub(super) fn undefined(what: impl Into<Arc<str>>) -> Self {
         Self::Undefined(what.into())
@@ -165,23 +136,24 @@ impl Value {
     }
 
     /// A dictionary; the last of equal keys counts.
-    pub(super) fn dict(entries: Vec<(Self, Self)>, budget: &Rc<Budget>) -> Result<Self, Error> {
+    pub(super) fn dict(
+        machine: &Machine<'_>,
+        entries: Vec<(Self, Self)>,
+    ) -> Result<Self, Error> {
         let mut unique: Vec<(Self, Self)> = Vec::with_capacity(entries.len());
-        let mut index = FxHashMap::default();
+        let mut index = KeyIndex::default();
         for (key, value) in entries {
-            check_key(&key)?;
-            match index.entry(Key(key.clone())) {
-                std::collections::hash_map::Entry::Occupied(entry) => {
-                    let at: usize = *entry.get();
-                    unique[at].1 = value;
-                }
-                std::collections::hash_map::Entry::Vacant(entry) => {
-                    entry.insert(unique.len());
+            keys::check(machine, &key)?;
+            let hash = keys::hash(machine, &key)?;
+            match index.find(machine, hash, &key, |at| &unique[at].0)? {
+                Some(at) => unique[at].1 = value,
+                None => {
+                    index.push(hash);
                     unique.push((key, value));
                 }
             }
         }
-        Self::dict_of(unique, budget)
+        Self::dict_of(unique, &machine.budget)
     }
 
     /// A dictionary whose keys are known to differ.
@@ -316,49 +288,44 @@ fn deepened<'a>(items: impl Iterator<Item = &'a Value>) -> Result<u32, Error> {
     Ok(deepest)
 }
 
-pub(super) fn check_key(key: &Value) -> Result<(), Error> {
-    let is_hashable = match key {
-        Value::Seq(seq) if seq.kind == SeqKind::Tuple => {
-            return seq.items.iter().try_for_each(check_key);
-        }
-        Value::Seq(seq) => seq.kind == SeqKind::Generator,
-        Value::Dict(_) => false,
-        _ => true,
-    };
-    if is_hashable {
-        return Ok(());
-    }
-    Err(Error::new(format!(
-        "unhashable type: '{}'",
-        key.type_name()
-    )))
-}
-
 impl Dict {
-    pub(super) fn get(&self, key: &Value) -> Option<&Value> {
-        let at = if self.entries.len() <= SEARCHED_MAX {
-            self.entries
-                .iter()
-                .position(|(known, _)| is_equal(known, key))
-        } else {
-            let index = self.index.get_or_init(|| {
-                let keys = self.entries.iter().enumerate();
-                keys.map(|(at, (key, _))| (Key(key.clone()), at)).collect()
-            });
-            index.get(&Key(key.clone())).copied()
-        };
-        at.map(|at| &self.entries[at].1)
+    pub(super) fn get(&self, machine: &Machine<'_>, key: &Value) -> Result<Option<&Value>, Error> {
+        if self.entries.len() > SEARCHED_MAX {
+            let hash = keys::hash(machine, key)?;
+            let known = |at: usize| &self.entries[at].0;
+            let at = self.index(machine)?.find(machine, hash, key, known)?;
+            return Ok(at.map(|at| &self.entries[at].1));
+        }
+        for (known, value) in &self.entries {
+            if is_equal(machine, known, key)? {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
     }
 
-    pub(super) fn get_str(&self, key: &str) -> Option<&Value> {
+    fn index(&self, machine: &Machine<'_>) -> Result<&KeyIndex, Error> {
+        if let Some(index) = self.index.get() {
+            return Ok(index);
+        }
+        let mut index = KeyIndex::default();
+        for (key, _) in &self.entries {
+            index.push(keys::hash(machine, key)?);
+        }
+        Ok(self.index.get_or_init(|| index))
+    }
+
+    pub(super) fn get_str(
+        &self,
+        machine: &Machine<'_>,
+        key: &str,
+    ) -> Result<Option<&Value>, Error> {
         if self.entries.len() > SEARCHED_MAX {
-            return self.get(&Value::own(key));
+            return self.get(machine, &Value::own(key));
         }
         let is_key = |known: &Value| known.as_str().is_some_and(|known| known.text() == key);
-        self.entries
-            .iter()
-            .find(|(known, _)| is_key(known))
-            .map(|(_, value)| value)
+        let entry = self.entries.iter().find(|(known, _)| is_key(known));
+        Ok(entry.map(|(_, value)| value))
     }
 }
 
