@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use super::arguments::{Args, integer, needed};
 use super::error::Error;
@@ -60,7 +59,7 @@ fn call_function(
             let namespace = machine.new_namespace()?;
             for (name, value) in named_entries(machine, arguments)? {
                 let name = print::text(machine, &name)?;
-                namespace.set(&Arc::from(name.text()), value);
+                namespace.set(machine, name.text(), value)?;
             }
             Ok(Value::Namespace(namespace))
         }

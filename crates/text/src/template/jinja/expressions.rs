@@ -9,7 +9,7 @@ use super::error::Error;
 use super::interpreter::Machine;
 use super::operators;
 use super::text::Str;
-use super::value::{SeqKind, Value};
+use super::value::{SeqKind, Shown, Value};
 use super::{calls, checks, filters, methods, print};
 
 impl Machine<'_> {
@@ -251,32 +251,33 @@ impl Machine<'_> {
 pub(super) fn attribute(
     machine: &Machine<'_>,
     value: &Value,
-    name: &Arc<str>,
+    name: &str,
 ) -> Result<Value, Error> {
     if methods::exists(value, name) {
-        return Ok(Value::Method(Rc::new((value.clone(), Arc::clone(name)))));
+        return Ok(Value::Method(Rc::new((value.clone(), name.into()))));
     }
     let found = match value {
         Value::Undefined(what) => return Err(Error::new(&**what)),
         Value::Dict(dict) => dict.get_str(machine, name)?.cloned(),
-        Value::Namespace(namespace) => namespace.get(name),
+        Value::Namespace(namespace) => namespace.get(machine, name)?,
         Value::Loop(state) => calls::loop_member(machine, state, name)?,
-        Value::Cycler(cycler) if &**name == "current" => cycler.items.get(cycler.at.get()).cloned(),
+        Value::Cycler(cycler) if name == "current" => cycler.items.get(cycler.at.get()).cloned(),
         // A group of `groupby`.
-        Value::Seq(seq) if seq.kind == SeqKind::Tuple && seq.items.len() == 2 => match &**name {
+        Value::Seq(seq) if seq.kind == SeqKind::Tuple && seq.items.len() == 2 => match name {
             "grouper" => Some(seq.items[0].clone()),
             "list" => Some(seq.items[1].clone()),
             _ => None,
         },
-        Value::Macro(called) if &**name == "name" => {
+        Value::Macro(called) if name == "name" => {
             Some(Value::Str(Str::Own(Arc::clone(&called.def.name))))
         }
         _ => None,
     };
     Ok(found.unwrap_or_else(|| {
         Value::undefined(format!(
-            "'{} object' has no attribute '{name}'",
-            value.type_name()
+            "'{} object' has no attribute '{}'",
+            value.type_name(),
+            Shown(name)
         ))
     }))
 }
@@ -302,7 +303,7 @@ pub(super) fn item(machine: &Machine<'_>, value: &Value, index: &Value) -> Resul
     }
     match index {
         Value::Str(name) if !matches!(value, Value::Dict(_)) => {
-            attribute(machine, value, &name.text().into())
+            attribute(machine, value, name.text())
         }
         Value::Str(name) if methods::exists(value, name.text()) => {
             Ok(Value::Method(Rc::new((value.clone(), name.text().into()))))
@@ -310,14 +311,14 @@ pub(super) fn item(machine: &Machine<'_>, value: &Value, index: &Value) -> Resul
         Value::Str(name) => Ok(Value::undefined(format!(
             "'{} object' has no attribute '{}'",
             value.type_name(),
-            name.text()
+            Shown(name.text())
         ))),
         other => {
             let shown = print::repr(machine, other)?;
             Ok(Value::undefined(format!(
                 "{} object has no element {}",
                 value.type_name(),
-                shown.text()
+                Shown(shown.text())
             )))
         }
     }

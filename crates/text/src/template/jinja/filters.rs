@@ -73,7 +73,7 @@ pub(super) fn apply(
             if matches!(value, Value::Dict(_)) && !methods::exists(&value, attribute.text()) {
                 return Ok(Value::undefined("'dict object' has no such attribute"));
             }
-            expressions::attribute(machine, &value, &attribute.text().into())
+            expressions::attribute(machine, &value, attribute.text())
         }
         "abs" | "round" | "int" | "float" => number(machine, name, &value, arguments),
         "length" | "count" => {

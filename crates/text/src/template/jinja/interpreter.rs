@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::ast::{Expr, FilterCall, For, MacroDef, Name, Statement, Target};
 use super::error::Error;
 use super::text::{Budget, Builder, Str};
-use super::value::{Function, Loop, Macro, Namespace, SeqKind, Value};
+use super::value::{Function, Loop, Macro, Namespace, SeqKind, Shown, Value};
 use super::{filters, print};
 
 /// Steps of one rendering: a few seconds at most. A message costs some dozens.
@@ -179,12 +179,12 @@ impl<'a> Machine<'a> {
         local
             .or_else(|| (self.globals)(name))
             .or_else(|| function(name))
-            .unwrap_or_else(|| Value::undefined(format!("'{name}' is undefined")))
+            .unwrap_or_else(|| Value::undefined(format!("'{}' is undefined", Shown(name))))
     }
 
     pub(super) fn new_namespace(&mut self) -> Result<Rc<Namespace>, Error> {
         self.spend(1)?;
-        let namespace = Rc::<Namespace>::default();
+        let namespace = Rc::new(Namespace::new(self)?);
         self.namespaces.push(Rc::clone(&namespace));
         Ok(namespace)
     }
@@ -200,7 +200,7 @@ impl<'a> Machine<'a> {
         match target {
             Target::Name(name) => self.set(name, value),
             Target::Member(name, member) => match self.lookup(name) {
-                Value::Namespace(namespace) => namespace.set(member, value),
+                Value::Namespace(namespace) => namespace.set(self, member, value)?,
                 _ => {
                     return Err(Error::new(
                         "cannot assign attribute on non-namespace object",
@@ -474,6 +474,7 @@ impl Machine<'_> {
                     (None, Some(at), _) => named.remove(at).1,
                     (None, None, Some(default)) => machine.eval(default)?,
                     (None, None, None) => {
+                        let name = Shown(name);
                         Value::undefined(format!("parameter '{name}' was not provided"))
                     }
                 };

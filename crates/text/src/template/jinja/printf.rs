@@ -485,7 +485,7 @@ impl Fields {
         while !rest.is_empty() {
             if let Some(after) = rest.strip_prefix('.') {
                 let end = after.find(['.', '[']).unwrap_or(after.len());
-                value = expressions::attribute(machine, &value, &after[..end].into())?;
+                value = expressions::attribute(machine, &value, &after[..end])?;
                 rest = &after[end..];
                 continue;
             }

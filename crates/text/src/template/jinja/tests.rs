@@ -151,6 +151,21 @@ fn memory_of_values_is_bounded() {
     let lists = "{% set ns = namespace(a=[]) %}{% for i in range(100000) %}\
                  {% set ns.a = ns.a + ['x' * 10000] %}{% endfor %}";
     fails(lists, "more than");
+    let names = "{% for i in range(1000) %}{% set ns = namespace(**{'x' * 60000 ~ i: 1}) %}{% endfor %}";
+    fails(names, most);
+}
+
+/// The message of a missing value has the beginning of a long name only.
+#[test]
+fn missing_values_take_little() {
+    let error = written("{{ {}['y' * 1000].a }}", &with("")).expect_err("it is missing");
+    let expected = format!("'dict object' has no attribute '{}…' (line 1)", "y".repeat(100));
+    assert_eq!(error.to_string(), expected);
+    let long = "x".repeat(1000);
+    for missing in [long.clone(), format!("{{}}.{long}"), format!("v['{long}']"), "v[[1] * 1000]".into()] {
+        let error = written(&format!("{{{{ ({missing}).a }}}}"), &with("")).expect_err("missing");
+        assert!(error.to_string().len() < 200, "{error}");
+    }
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Budget {
 }
 
 impl Charge {
-    fn grow(&mut self, bytes: usize) -> Result<(), Error> {
+    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Error> {
         let budget = &self.budget;
         let used = budget.used.get();
         if bytes > budget.max.saturating_sub(used) {

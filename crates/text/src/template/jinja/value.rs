@@ -17,6 +17,8 @@ use super::keys::{self, KeyIndex};
 use super::operators::is_equal;
 use super::text::{Budget, Charge, Str};
 
+/// Characters of a name in the message of a missing value.
+const NAME_MAX: usize = 100;
 /// Deepest nesting of a list or dictionary: values are compared, printed and dropped recursively.
 /// JSON has at most 128 levels, and a conversation some more around it.
 const DEPTH_MAX: u32 = 160;
@@ -67,9 +69,9 @@ pub(super) struct Dict {
     _charge: Charge,
 }
 
-#[derive(Default)]
 pub(super) struct Namespace {
     pub(super) members: RefCell<Vec<(Arc<str>, Value)>>,
+    charge: RefCell<Charge>,
 }
 
 pub(super) struct Macro {
@@ -108,6 +110,18 @@ pub(super) struct Cycler {
 pub(super) struct Joiner {
     pub(super) separator: Value,
     pub(super) is_used: std::cell::Cell<bool>,
+}
+
+/// A name in a message: its first characters, if it is long.
+pub(super) struct Shown<'a>(pub(super) &'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.char_indices().nth(NAME_MAX) {
+            Some((end, _)) => write!(f, "{}…", &self.0[..end]),
+            None => f.write_str(self.0),
+        }
+    }
 }
 
 impl Value {
@@ -330,24 +344,36 @@ impl Dict {
 }
 
 impl Namespace {
-    pub(super) fn get(&self, name: &str) -> Option<Value> {
-        let members = self.members.borrow();
-        let member = members.iter().find(|(known, _)| **known == *name);
-        member.map(|(_, value)| value.clone())
+    pub(super) fn new(machine: &Machine<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            members: RefCell::default(),
+            charge: RefCell::new(machine.budget.take(size_of::<Self>())?),
+        })
     }
 
-    pub(super) fn set(&self, name: &Arc<str>, value: Value) {
+    pub(super) fn get(&self, machine: &Machine<'_>, name: &str) -> Result<Option<Value>, Error> {
+        let members = self.members.borrow();
+        machine.work_items(members.len())?;
+        let member = members.iter().find(|(known, _)| **known == *name);
+        Ok(member.map(|(_, value)| value.clone()))
+    }
+
+    pub(super) fn set(&self, machine: &Machine<'_>, name: &str, value: Value) -> Result<(), Error> {
         let mut members = self.members.borrow_mut();
-        let member = members.iter_mut().find(|(known, _)| known == name);
+        machine.work_items(members.len())?;
+        let member = members.iter_mut().find(|(known, _)| **known == *name);
         // The old value is dropped after the borrow.
         let _old = match member {
             Some((_, member)) => Some(std::mem::replace(member, value)),
             None => {
-                members.push((Arc::clone(name), value));
+                let bytes = size_of::<(Arc<str>, Value)>() + name.len();
+                self.charge.borrow_mut().grow(bytes)?;
+                members.push((name.into(), value));
                 None
             }
         };
         drop(members);
+        Ok(())
     }
 }
 
