@@ -1,13 +1,12 @@
 //! Calls of functions and macros, and the members of `loop`.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use super::arguments::{Args, integer, needed};
 use super::error::Error;
 use super::interpreter::Machine;
 use super::operators::are_equal;
-use super::value::{Cycler, Function, Joiner, Loop, SeqKind, Value};
+use super::value::{Cycler, Function, Loop, SeqKind, Value};
 use super::{methods, print};
 use crate::template::functions;
 
@@ -67,15 +66,11 @@ fn call_function(
             if arguments.positional.is_empty() {
                 return Err(Error::new("at least one item has to be provided"));
             }
-            let items = arguments.positional;
-            let at = Cell::new(0);
-            Ok(Value::Cycler(Rc::new(Cycler { items, at })))
+            Value::cycler(arguments.positional, &machine.budget)
         }
         Function::Joiner => {
             let [separator] = arguments.bind("joiner", ["sep"])?;
-            let separator = separator.unwrap_or_else(|| Value::own(", "));
-            let is_used = Cell::new(false);
-            Ok(Value::Joiner(Rc::new(Joiner { separator, is_used })))
+            Value::joiner(separator.unwrap_or_else(|| Value::own(", ")))
         }
         Function::RaiseException => {
             let [message] = arguments.bind("raise_exception", ["message"])?;
@@ -151,10 +146,10 @@ pub(super) fn loop_member(
     state: &Loop,
     name: &str,
 ) -> Result<Option<Value>, Error> {
-    let length = state.items.len();
+    let length = state.items.items.len();
     let int = |value: usize| Value::Int(value as i128);
     let neighbour = |at: Option<usize>, what: &str| {
-        let item = at.and_then(|at| state.items.get(at).cloned());
+        let item = at.and_then(|at| state.items.items.get(at).cloned());
         item.unwrap_or_else(|| Value::undefined(format!("there is no {what} item")))
     };
     Ok(Some(match name {
@@ -187,17 +182,17 @@ pub(super) fn cycle(state: &Loop, arguments: Args) -> Result<Value, Error> {
 
 /// `loop.changed(…)`.
 pub(super) fn changed(
-    machine: &Machine<'_>,
+    machine: &mut Machine<'_>,
     state: &Loop,
     arguments: Args,
 ) -> Result<Value, Error> {
     let now = arguments.positional;
-    let before = state.changed.replace(Some(now.clone()));
-    let is_same = match before {
-        Some(before) => are_equal(machine, &before, &now)?,
-        None => false,
+    let before = state.changed.0.replace(Some(now.clone()));
+    let Some(before) = before else {
+        machine.empty_at_end(&state.changed);
+        return Ok(Value::Bool(true));
     };
-    Ok(Value::Bool(!is_same))
+    Ok(Value::Bool(!are_equal(machine, &before, &now)?))
 }
 
 /// `cycler.next()`.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::ast::{Expr, FilterCall, For, MacroDef, Name, Statement, Target};
 use super::error::Error;
 use super::text::{Budget, Builder, Str};
-use super::value::{Function, Loop, Macro, Namespace, SeqKind, Shown, Value};
+use super::value::{Changed, Function, Loop, Macro, Namespace, Seq, SeqKind, Shown, Value};
 use super::{filters, print};
 
 /// Steps of one rendering: a few seconds at most. A message costs some dozens.
@@ -23,7 +23,11 @@ const DEPTH_MAX: usize = 200;
 
 /// Variables of one scope.
 #[derive(Default)]
-pub(super) struct Frame(RefCell<Vec<(Arc<str>, Value)>>);
+pub(super) struct Frame {
+    variables: RefCell<Vec<(Arc<str>, Value)>>,
+    /// Whether a macro sees it.
+    is_closure: Cell<bool>,
+}
 
 /// How a body ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,21 +48,22 @@ pub(super) struct Machine<'a> {
     depth: usize,
     frames: Vec<Rc<Frame>>,
     output: Builder,
-    /// Namespaces may contain themselves: they are emptied at the end, and so are the variables of
-    /// macros.
+    /// Namespaces may contain themselves, or chains of any length: they are emptied at the end. So
+    /// are the variables that macros see, and the arguments that loops remember.
     namespaces: Vec<Rc<Namespace>>,
     closures: Vec<Rc<Frame>>,
+    changed: Vec<Rc<Changed>>,
 }
 
 impl Frame {
     fn get(&self, name: &str) -> Option<Value> {
-        let variables = self.0.borrow();
+        let variables = self.variables.borrow();
         let variable = variables.iter().find(|(known, _)| **known == *name);
         variable.map(|(_, value)| value.clone())
     }
 
     fn set(&self, name: &Arc<str>, value: Value) {
-        let mut variables = self.0.borrow_mut();
+        let mut variables = self.variables.borrow_mut();
         let variable = variables.iter_mut().find(|(known, _)| known == name);
         let _old = match variable {
             Some((_, variable)) => Some(std::mem::replace(variable, value)),
@@ -77,7 +82,10 @@ impl Drop for Machine<'_> {
             drop(namespace.members.take());
         }
         for frame in &self.closures {
-            drop(frame.0.take());
+            drop(frame.variables.take());
+        }
+        for changed in &self.changed {
+            drop(changed.0.take());
         }
     }
 }
@@ -100,6 +108,7 @@ impl<'a> Machine<'a> {
             output: Builder::new(&Budget::new(output_bytes_max, Error::output_too_long)),
             namespaces: Vec::new(),
             closures: Vec::new(),
+            changed: Vec::new(),
         }
     }
 
@@ -189,6 +198,10 @@ impl<'a> Machine<'a> {
         Ok(namespace)
     }
 
+    pub(super) fn empty_at_end(&mut self, changed: &Rc<Changed>) {
+        self.changed.push(Rc::clone(changed));
+    }
+
     fn set(&self, name: &Arc<str>, value: Value) {
         self.frames
             .last()
@@ -241,6 +254,17 @@ impl<'a> Machine<'a> {
         };
         self.work_items(items.len())?;
         Ok(items)
+    }
+
+    /// The items that Python's `for` visits, as a value.
+    fn sequence(&self, value: &Value) -> Result<Rc<Seq>, Error> {
+        match value {
+            Value::Seq(seq) => {
+                self.work_items(seq.items.len())?;
+                Ok(Rc::clone(seq))
+            }
+            other => Seq::new(SeqKind::List, self.items(other)?, &self.budget),
+        }
     }
 
     fn single_characters(&self, text: &Str) -> Result<Vec<Value>, Error> {
@@ -387,24 +411,24 @@ impl Machine<'_> {
 
     fn run_loop(&mut self, of: &Arc<For>, items: &Value, depth0: usize) -> Result<Flow, Error> {
         let mut items = self
-            .items(items)
+            .sequence(items)
             .map_err(|error| error.at(of.iterable.line))?;
         if let Some(condition) = &of.condition {
             let mut kept = Vec::new();
-            for item in items {
+            for item in &items.items {
                 let is_kept = self.scoped(|machine| {
                     machine.assign(&of.target, item.clone())?;
                     Ok(machine.eval(condition)?.is_true())
                 })?;
-                kept.extend(is_kept.then_some(item));
+                kept.extend(is_kept.then(|| item.clone()));
             }
-            items = kept;
+            items = Seq::new(SeqKind::List, kept, &self.budget)?;
         }
-        if items.is_empty() {
+        if items.items.is_empty() {
             return self.scoped(|machine| machine.body(&of.otherwise));
         }
-        let (items, changed) = (Rc::new(items), Rc::default());
-        for (index0, item) in items.iter().enumerate() {
+        let changed = Rc::default();
+        for (index0, item) in items.items.iter().enumerate() {
             let state = Loop {
                 index0,
                 items: Rc::clone(&items),
@@ -442,7 +466,8 @@ impl Machine<'_> {
 impl Machine<'_> {
     fn closure(&mut self, def: &Arc<MacroDef>) -> Value {
         let frames = self.frames.clone();
-        self.closures.extend(frames.last().cloned());
+        let unknown = frames.iter().filter(|frame| !frame.is_closure.replace(true));
+        self.closures.extend(unknown.cloned());
         Value::Macro(Rc::new(Macro {
             def: Arc::clone(def),
             frames,

@@ -1,7 +1,10 @@
 //! Tests of the engine's own promises. `tests/text/jinja.rs` compares it with Jinja2.
 
+use std::rc::Rc;
+
 use serde_json::{Value as Json, json};
 
+use super::interpreter::Machine;
 use super::{Error, Template, Variables, Written};
 use crate::{Chat, Message};
 
@@ -153,6 +156,15 @@ fn memory_of_values_is_bounded() {
     fails(lists, "more than");
     let names = "{% for i in range(1000) %}{% set ns = namespace(**{'x' * 60000 ~ i: 1}) %}{% endfor %}";
     fails(names, most);
+    let kept = |value: &str| {
+        format!(
+            "{{% set many = range(100000) %}}{{% set ns = namespace(l=[]) %}}{{% for i in range(1000) %}}\
+             {value}{{% endfor %}}"
+        )
+    };
+    fails(&kept("{% set ns.l = ns.l + [cycler(*many)] %}"), most);
+    let loops = "{% for x in many if true %}{% set ns.l = ns.l + [loop] %}{% break %}{% endfor %}";
+    fails(&kept(&loops.replace("many if true", "'x' * 50000")), most);
 }
 
 /// The message of a missing value has the beginning of a long name only.
@@ -199,6 +211,12 @@ fn depth_is_bounded() {
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "recursion",
     );
+    fails(&repeated("1", "cycler(ns.a)"), "nested more than");
+    fails(&repeated("1", "joiner(ns.a)"), "nested more than");
+    fails(&repeated("1", "[cycler(joiner(ns.a))]"), "nested more than");
+    let loops = "{% set ns = namespace(a=[1]) %}{% for i in range(1000) %}{% for x in ns.a %}\
+                 {% set ns.a = [loop] %}{% endfor %}{% endfor %}";
+    fails(loops, "nested more than");
     fails(
         "{% for x in [[]] recursive %}{{ loop([[]]) }}{% endfor %}",
         "recursion",
@@ -221,6 +239,28 @@ fn depth_is_bounded() {
     let cycle =
         "{% set ns = namespace() %}{% set ns.a = ns %}{% set ns.b = [ns] %}{{ ns.a.a is defined }}";
     assert_eq!(shown(cycle, ""), "True");
+}
+
+/// Chains of any length are dropped one by one, and cycles at the end of a rendering.
+#[test]
+fn chains_and_cycles_are_dropped() {
+    let chain = |body: &str| {
+        format!(
+            "{{% set ns = namespace(a=0) %}}{{% for i in range(50000) %}}{body}{{% endfor %}}done"
+        )
+    };
+    for body in [
+        "{% set x = ns.a %}{% with %}{% macro f() %}{% endmacro %}{% set ns.a = f %}{% endwith %}",
+        "{% for j in [1] %}{% set c = loop.changed(ns.a) %}{% set ns.a = loop %}{% endfor %}",
+    ] {
+        assert_eq!(shown(&chain(body), ""), "done", "{body}");
+    }
+    let parsed = Template::parse("{% for x in [1, 2] %}{{ loop.changed(loop, 'y' * 1000000) }}{% endfor %}");
+    let machine = Machine::new(BYTES_MAX, 1 << 20, &|_| None);
+    let budget = Rc::clone(&machine.budget);
+    let (text, _) = machine.run(&parsed.expect("it parses").0).expect("it renders");
+    assert_eq!(text, "TrueTrue");
+    drop(budget.take(BYTES_MAX).expect("all is given back"));
 }
 
 #[test]

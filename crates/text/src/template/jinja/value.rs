@@ -3,7 +3,7 @@
 //! Lists and dictionaries do not change once they are made, as in the sandbox of `transformers`.
 //! Only a namespace does.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -91,25 +91,31 @@ pub(super) enum Function {
     StrftimeNow,
 }
 
+/// The arguments of a loop's last `changed`.
+#[derive(Default)]
+pub(super) struct Changed(pub(super) RefCell<Option<Vec<Value>>>);
+
 /// The variable `loop`.
 pub(super) struct Loop {
     pub(super) index0: usize,
-    pub(super) items: Rc<Vec<Value>>,
+    pub(super) items: Rc<Seq>,
     pub(super) depth0: usize,
-    /// The arguments of the last `changed`.
-    pub(super) changed: Rc<RefCell<Option<Vec<Value>>>>,
+    pub(super) changed: Rc<Changed>,
     /// The loop itself, if it may be called again.
     pub(super) body: Option<Arc<super::ast::For>>,
 }
 
 pub(super) struct Cycler {
     pub(super) items: Vec<Value>,
-    pub(super) at: std::cell::Cell<usize>,
+    pub(super) at: Cell<usize>,
+    depth: u32,
+    _charge: Charge,
 }
 
 pub(super) struct Joiner {
     pub(super) separator: Value,
-    pub(super) is_used: std::cell::Cell<bool>,
+    pub(super) is_used: Cell<bool>,
+    depth: u32,
 }
 
 /// A name in a message: its first characters, if it is long.
@@ -135,14 +141,7 @@ impl Value {
     }
 
     pub(super) fn seq(kind: SeqKind, items: Vec<Self>, budget: &Rc<Budget>) -> Result<Self, Error> {
-        let charge = budget.take(items.capacity() * size_of::<Self>())?;
-        let depth = deepened(items.iter())?;
-        Ok(Self::Seq(Rc::new(Seq {
-            kind,
-            items,
-            depth,
-            _charge: charge,
-        })))
+        Seq::new(kind, items, budget).map(Self::Seq)
     }
 
     pub(super) fn list(items: Vec<Self>, budget: &Rc<Budget>) -> Result<Self, Error> {
@@ -182,6 +181,26 @@ impl Value {
         })))
     }
 
+    pub(super) fn cycler(items: Vec<Self>, budget: &Rc<Budget>) -> Result<Self, Error> {
+        let charge = budget.take(items.capacity() * size_of::<Self>())?;
+        let depth = deepened(items.iter())?;
+        Ok(Self::Cycler(Rc::new(Cycler {
+            items,
+            at: Cell::new(0),
+            depth,
+            _charge: charge,
+        })))
+    }
+
+    pub(super) fn joiner(separator: Self) -> Result<Self, Error> {
+        let depth = deepened([&separator].into_iter())?;
+        Ok(Self::Joiner(Rc::new(Joiner {
+            separator,
+            is_used: Cell::new(false),
+            depth,
+        })))
+    }
+
     /// A caller's value. Its texts, names included, are marked as the caller's.
     pub(super) fn of_caller(json: &Json, budget: &Rc<Budget>) -> Result<Self, Error> {
         Ok(match json {
@@ -212,7 +231,10 @@ impl Value {
             Self::Seq(seq) => seq.depth,
             Self::Dict(dict) => dict.depth,
             Self::Method(method) => method.0.depth() + 1,
-            // What these contain is not followed.
+            Self::Loop(state) => state.items.depth + 1,
+            Self::Cycler(cycler) => cycler.depth,
+            Self::Joiner(joiner) => joiner.depth,
+            // The machine empties namespaces and the variables of macros. The others contain nothing.
             _ => 0,
         }
     }
@@ -300,6 +322,23 @@ fn deepened<'a>(items: impl Iterator<Item = &'a Value>) -> Result<u32, Error> {
         return Err(Error::new(what));
     }
     Ok(deepest)
+}
+
+impl Seq {
+    pub(super) fn new(
+        kind: SeqKind,
+        items: Vec<Value>,
+        budget: &Rc<Budget>,
+    ) -> Result<Rc<Self>, Error> {
+        let charge = budget.take(items.capacity() * size_of::<Value>())?;
+        let depth = deepened(items.iter())?;
+        Ok(Rc::new(Self {
+            kind,
+            items,
+            depth,
+            _charge: charge,
+        }))
+    }
 }
 
 impl Dict {
