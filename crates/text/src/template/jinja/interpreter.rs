@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use super::ast::{Expr, FilterCall, For, MacroDef, Name, Statement, Target};
 use super::error::Error;
 use super::text::{Budget, Builder, Str};
@@ -45,6 +47,8 @@ pub(super) struct Machine<'a> {
     steps: Cell<u64>,
     /// Items that were visited since the last step was counted for them.
     visits: Cell<usize>,
+    /// The texts of one character, and whether a caller wrote it.
+    characters: RefCell<FxHashMap<(char, bool), Str>>,
     depth: usize,
     frames: Vec<Rc<Frame>>,
     output: Builder,
@@ -103,6 +107,7 @@ impl<'a> Machine<'a> {
             budget: Budget::new(value_bytes_max, Error::too_much_memory),
             steps: Cell::new(STEPS_MAX),
             visits: Cell::new(0),
+            characters: RefCell::default(),
             depth: 0,
             frames: vec![Rc::default()],
             output: Builder::new(&Budget::new(output_bytes_max, Error::output_too_long)),
@@ -268,14 +273,30 @@ impl<'a> Machine<'a> {
     }
 
     fn single_characters(&self, text: &Str) -> Result<Vec<Value>, Error> {
-        let mut items = Vec::new();
-        for (at, c) in text.text().char_indices() {
-            self.spend(1)?;
-            let mut item = self.builder();
-            item.range(text, at..at + c.len_utf8())?;
-            items.push(Value::Str(item.finish()));
+        let count = text.text().chars().count();
+        self.work_items(count)?;
+        // Taken before the list exists.
+        drop(self.budget.take(count * size_of::<Value>())?);
+        let mut items = Vec::with_capacity(count);
+        for (part, is_caller) in text.parts(0..text.text().len()) {
+            for c in part.chars() {
+                items.push(Value::Str(self.character(c, is_caller)?));
+            }
         }
         Ok(items)
+    }
+
+    /// One character as a text. Equal ones are the same.
+    pub(super) fn character(&self, c: char, is_caller: bool) -> Result<Str, Error> {
+        if let Some(known) = self.characters.borrow().get(&(c, is_caller)) {
+            return Ok(known.clone());
+        }
+        let mut text = self.builder();
+        text.part(c.encode_utf8(&mut [0; 4]), is_caller)?;
+        let text = text.finish();
+        let mut characters = self.characters.borrow_mut();
+        characters.insert((c, is_caller), text.clone());
+        Ok(text)
     }
 }
 

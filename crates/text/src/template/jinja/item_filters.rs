@@ -56,16 +56,31 @@ pub(super) fn apply(
         "random" => Err(Error::new("the filter 'random' is not supported")),
         _ => {
             arguments.none(name)?;
-            let items = machine.items(value)?;
-            let item = if name == "first" {
-                items.first()
-            } else {
-                items.last()
-            };
-            let missing = || Value::undefined(format!("No {name} item, sequence was empty."));
-            Ok(item.cloned().unwrap_or_else(missing))
+            end(machine, name == "first", value)
         }
     }
+}
+
+/// The first item or the last.
+fn end(machine: &Machine<'_>, is_first: bool, value: &Value) -> Result<Value, Error> {
+    fn of<T>(mut items: impl DoubleEndedIterator<Item = T>, is_first: bool) -> Option<T> {
+        if is_first { items.next() } else { items.next_back() }
+    }
+    let item = match value {
+        Value::Str(text) => {
+            let item = of(text.text().char_indices(), is_first).map(|(at, c)| {
+                let parts = text.parts(at..at + c.len_utf8());
+                machine.character(c, parts.iter().any(|(_, is_caller)| *is_caller))
+            });
+            item.transpose()?.map(Value::Str)
+        }
+        Value::Seq(seq) => of(seq.items.iter(), is_first).cloned(),
+        Value::Dict(dict) => of(dict.entries.iter(), is_first).map(|(key, _)| key.clone()),
+        other => of(machine.items(other)?.into_iter(), is_first),
+    };
+    let name = if is_first { "first" } else { "last" };
+    let missing = || Value::undefined(format!("No {name} item, sequence was empty."));
+    Ok(item.unwrap_or_else(missing))
 }
 
 /// A value's member by a path such as `a.0.b`.

@@ -357,6 +357,27 @@ fn long_conversations_stay_within_the_bounds() {
 }
 
 #[test]
+fn characters_of_long_texts_are_read() {
+    let long = format!("{}é", "x".repeat(1_000_000));
+    let check = |source: &str, expected: &str| {
+        let variables = Variables {
+            chat: &with(&long),
+            add_generation_prompt: true,
+            special_tokens: &Default::default(),
+        };
+        let template = Template::parse(source).expect("it parses");
+        let written = template.render(&variables, 1 << 20).expect("it renders");
+        assert_eq!(written.text, expected, "{source}");
+    };
+    check("{{ messages[0].content|first }}", "x");
+    check("{{ messages[0].content|last }}", "é");
+    check("{{ messages[0].content|list|length }}", "1000001");
+    check("{% for c in messages[0].content|list %}{{ loop.length }}{% break %}{% endfor %}", "1000001");
+    check("{{ ''|first }}|{{ {'a': 1}|first }}|{{ [1, 2]|last }}", "|a|2");
+    assert_eq!(shown("{{ ('<' ~ v.k)|list|join('.') }}{{ ('<' ~ v.k)|last }}", "a<"), "<.⟦a⟧.⟦<<⟧");
+}
+
+#[test]
 fn json_has_the_options_of_python() {
     let check = |expression: &str, value: Json, expected: &str| {
         let source = format!("{{{{ v|{expression} }}}}");
