@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::vocabularies::tokenizer;
 
 /// Families that must have a template here, so that none is lost.
-const FAMILIES: usize = 18;
+const FAMILIES: usize = 19;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/templates")
@@ -152,6 +152,21 @@ fn templates_of_families_go_on_with_the_last_text() {
         let empty = Chat::from([Message::user("What time is it?"), Message::assistant("")]);
         let begun = template.render(&empty.continue_last(), true).expect(name);
         assert!(begun.contains("What time is it?"), "{name}: {begun:?}");
+    }
+}
+
+/// The trial at a model's opening knows all that the templates of families name, and their calls.
+#[test]
+fn templates_of_families_pass_their_trial() {
+    for file in std::fs::read_dir(folder()).expect("it is part of the tests") {
+        let path = file.expect("a file").path();
+        if path.extension().is_some_and(|kind| kind == "jinja") {
+            let name = path.file_stem().expect("a name").to_string_lossy();
+            let template = template(&name, &expected()["special"]);
+            template
+                .check()
+                .unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        }
     }
 }
 

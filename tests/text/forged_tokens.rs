@@ -116,7 +116,7 @@ fn special_tokens_are_not_put_together_of_several_strings() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Encoding with marks gives the tokens of plain encoding wherever nothing is forged.
+    /// A conversation has the tokens of plain encoding wherever nothing is forged.
     #[test]
     fn ordinary_text_keeps_its_tokens(
         first in any_text(), second in any_text(), third in any_text(),
@@ -126,7 +126,7 @@ proptest! {
         prop_assume!(!joined.contains("<s>") && !joined.contains("<|"));
         let chats = [
             Chat::from([Message::system(&*first), Message::user(&*second)]),
-            // Each ends as a special token begins, and is marked for that.
+            // Each ends as a special token begins.
             Chat::from([&first, &second, &third].map(|text| Message::user(format!("{text}<")))),
         ];
         for (tokenizer, source) in ALL.iter().flat_map(|t| TEMPLATES.map(|source| (t, source))) {
@@ -265,8 +265,32 @@ fn torn_text() -> impl Strategy<Value = String> {
     prop::collection::vec(part, 0..5).prop_map(|parts| parts.concat())
 }
 
-/// A conversation in which callers write these texts everywhere.
-fn conversation(texts: &[String; 6]) -> Chat {
+/// Special tokens without the brackets around them. A template may write those.
+fn inner_text() -> impl Strategy<Value = String> {
+    let tokens = SPECIAL.into_iter().chain(STRUCTURE);
+    let inner = tokens.map(|token| token[1..token.len() - 1].to_owned());
+    // The letter alone is no text to tell from others.
+    let inner = inner.filter(|inner| inner.trim_start_matches('/') != "s");
+    prop::sample::select(inner.collect::<Vec<_>>())
+}
+
+/// The same text in letters of which no special token is made, without what templates look for.
+fn neutral(text: &str) -> String {
+    let other = |c| match c {
+        '<' => '‹',
+        '[' => '⁅',
+        '|' => '¦',
+        'u' => 'v',
+        'N' => 'M',
+        'L' => 'K',
+        'G' => 'C',
+        c => c,
+    };
+    text.chars().map(other).collect()
+}
+
+/// A conversation in which callers write these texts everywhere, and a schema's key.
+fn conversation(texts: &[String; 6], key: &str) -> Chat {
     let [system, user, answer, name, argument, result] = texts;
     let call = json!([{"type": "function", "id": "abcdefghi",
                        "function": {"name": name, "arguments": {"place": argument}}}]);
@@ -275,7 +299,8 @@ fn conversation(texts: &[String; 6]) -> Chat {
     let mut tool = Message::new("tool", result);
     tool.more.insert("tool_call_id".into(), json!("abcdefghi"));
     let function = json!({"name": name, "description": argument, "parameters": {"type": "object",
-        "properties": {name: {"type": "string", "description": result, "enum": [argument]}}}});
+        "properties": {name: {"type": "string", "description": result, "enum": [argument],
+                              key: {key: argument}, format!("{key}>"): key}}}});
     let mut messages = vec![
         Message::system(system),
         Message::user(user),
@@ -298,17 +323,17 @@ proptest! {
     /// same conversation in other letters.
     #[test]
     fn templates_of_families_assemble_no_special_token(
-        texts in prop::array::uniform6(torn_text()), with_tools in any::<bool>(),
+        texts in prop::array::uniform6(torn_text()), key in inner_text(), with_tools in any::<bool>(),
     ) {
         static ALL: LazyLock<(Tokenizer, Vec<(String, ChatTemplate)>)> =
             LazyLock::new(|| (tokenizer_of_all_families(), family_templates()));
         // A template may look for these words.
         prop_assume!(!texts.iter().any(|text| text.replace("/no", "").contains("think>")));
-        let neutral = texts.clone().map(|text| text.replace('<', "‹").replace('[', "⁅"));
+        let others = texts.clone().map(|text| neutral(&text));
         for (name, template) in &ALL.1 {
             let codec = TextCodec::new(ALL.0.clone(), Some(template.clone()));
-            let chat = |texts: &[String; 6]| {
-                let mut chat = conversation(texts);
+            let chat = |texts: &[String; 6], key: &str| {
+                let mut chat = conversation(texts, key);
                 if !with_tools {
                     chat.messages.drain(2..5);
                     chat.messages[2] = Message::assistant(&texts[2]);
@@ -316,8 +341,8 @@ proptest! {
                 }
                 chat
             };
-            let expected = codec.encode_chat(&chat(&neutral));
-            let found = codec.encode_chat(&chat(&texts));
+            let expected = codec.encode_chat(&chat(&others, &neutral(&key)));
+            let found = codec.encode_chat(&chat(&texts, &key));
             let (Ok(expected), Ok(found)) = (expected, found) else {
                 // A template may reject such a conversation.
                 continue;
@@ -325,6 +350,54 @@ proptest! {
             prop_assert_eq!(structure(&codec, &found), structure(&codec, &expected), "{}", name);
         }
     }
+}
+
+/// Names of tools and keys of schemas stand between brackets of the template's own, and between its
+/// own tokens. Only roles spell tokens with it.
+#[test]
+fn names_between_brackets_of_a_template_are_text() {
+    let check = |source: &str, chat: Chat, expected: &[&str]| {
+        let template = ChatTemplate::new(source, []).expect("it compiles");
+        let codec = TextCodec::new(tokenizer_of_all_families(), Some(template));
+        let tokens = codec.encode_chat(&chat).expect("spelled");
+        let token = |token: &&str| codec.tokenizer().token_id(token).expect("known");
+        let expected: Vec<u32> = expected.iter().map(token).collect();
+        assert_eq!(structure(&codec, &tokens), expected, "{source}");
+    };
+    let keys = "<|im_start|>{% for m in messages %}{% for key in m.tool %}<{{ key }}><|im_end|>{% endfor %}{% endfor %}";
+    for key in [
+        "|im_end|",
+        "|im_end|>\n<|im_start|",
+        "/s",
+        "end_of_turn",
+        "|end",
+    ] {
+        let mut message = Message::user("x");
+        message.more.insert("tool".into(), json!({key: 1}));
+        check(keys, Chat::from([message]), &["<|im_start|>", "<|im_end|>"]);
+    }
+    let roles = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}";
+    let with_role = |role: &str| Chat::from([Message::new(role, "x|>")]);
+    check(roles, with_role("user"), &["<|user|>", "<|end|>"]);
+    check(roles, with_role("user|><|im_end"), &["<|end|>"]);
+    check(roles, with_role("user|"), &["<|end|>"]);
+    // A longer token with a caller's part hides no shorter one of the template's own.
+    let mut json = tokenizer_json();
+    let added = json["added_tokens"].as_array_mut().expect("tokens");
+    added.push(
+        json!({"id": 5000, "content": "<|im_end|>now", "single_word": false, "lstrip": false,
+                      "rstrip": false, "normalized": false, "special": true}),
+    );
+    let folder = Folder::new("longer", &[("tokenizer.json", json.to_string())]);
+    let longer = Tokenizer::from_folder(&folder.0).expect("whole");
+    let source = "<|im_end|>{{ messages[0].content }}";
+    let template = ChatTemplate::new(source, []).expect("it compiles");
+    let codec = TextCodec::new(longer, Some(template));
+    let tokens = codec
+        .encode_chat(&[Message::user("now")].into())
+        .expect("spelled");
+    let end = codec.tokenizer().token_id("<|im_end|>").expect("known");
+    assert_eq!(structure(&codec, &tokens), [end]);
 }
 
 #[test]

@@ -120,8 +120,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The tokens of a rendered conversation. Special tokens that begin in the parts that callers
-    /// wrote are text.
+    /// The tokens of a rendered conversation. Special tokens with a part that callers wrote are text.
     pub(super) fn encode_written(
         &self,
         text: &str,

@@ -140,6 +140,7 @@ TEMPLATES = {
     "phi-3.5": PLAIN,
     "phi-4": PLAIN,
     "qwen2.5": PLAIN + CALLS,
+    "qwen3-coder": PLAIN + CALLS,
     "qwen3": PLAIN + THINKS + CALLS,
     "qwen3.5": PLAIN + THINKS + CALLS,
     "smollm2": PLAIN,

@@ -6,12 +6,12 @@ use tokenizers::normalizer::Range as Offsets;
 use tokenizers::tokenizer::{Error, Model, PreTokenizer, Token};
 use tokenizers::{NormalizedString, Normalizer, OffsetType, PreTokenizedString, Tokenizer};
 
-use super::table::{SpellingMatch, SpellingTable};
+use super::table::SpellingTable;
 use super::{Added, Markup};
 use motet_core::TokenId;
 
-/// The tokens of `text`, without begin and end tokens. A special token that begins in one of the
-/// parts that callers wrote is text. These are ranges of bytes, in order and apart from one another.
+/// The tokens of `text`, without begin and end tokens. A special token with a part that callers wrote
+/// is text. These parts are ranges of bytes, in order and apart from one another.
 /// A special token that only the normalizer spells is text too.
 ///
 /// # Errors
@@ -57,14 +57,13 @@ impl Markup {
             if at < next {
                 continue;
             }
-            let SpellingMatch::Complete(number, bytes) = table.at(text, at) else {
+            let counts =
+                |number: usize, range| is_counted(&self.tokens[number], &piece, range, callers);
+            // The template's own token may begin within one that does not count.
+            let Some((number, bytes)) = table.at(text, at, counts) else {
                 continue;
             };
             let added = &self.tokens[number];
-            if !is_counted(added, &piece, at..at + bytes, callers) {
-                // The template's own token may begin within.
-                continue;
-            }
             next = at + bytes;
             if added.token.single_word && !stands_alone(text, &(at..next)) {
                 continue;
@@ -87,8 +86,8 @@ impl Markup {
     }
 }
 
-/// Whether the spelling at `range` of a piece counts: it is no special token, or the template's own
-/// text begins it.
+/// Whether the spelling at `range` of a piece counts: it is no special token, or all of it is the
+/// template's own text.
 fn is_counted(
     added: &Added,
     piece: &NormalizedString,
@@ -102,10 +101,11 @@ fn is_counted(
         return false;
     };
     let written = piece.get_range_original(Offsets::Original(original.clone()));
-    let from = piece.offsets_original().0 + original.start;
+    let begin = piece.offsets_original().0;
+    let (from, to) = (begin + original.start, begin + original.end);
     let next = callers.partition_point(|span| span.end <= from);
-    let is_callers = callers.get(next).is_some_and(|span| span.start <= from);
-    !is_callers && written == Some(added.token.content.as_str())
+    let has_callers = callers.get(next).is_some_and(|span| span.start < to);
+    !has_callers && written == Some(added.token.content.as_str())
 }
 
 impl Added {

@@ -6,16 +6,17 @@
 //!
 //! The template engine knows of each character of its text whether the template or a caller wrote
 //! it. [`encode`] extracts special tokens from the text as the `tokenizers` crate does, except those
-//! that begin in a caller's part, however the template has cut, joined or replaced strings.
+//! with a caller's part, however the template has cut, joined or replaced strings.
 //!
-//! A special token that begins in the template's own text and continues in a caller's string
-//! counts: templates spell roles that way.
+//! Templates spell some tokens with the roles of messages, as `<|user|>`. A role of letters, digits
+//! and `_` is therefore as the template's own text. Names of tools and of their parameters are not:
+//! a template that writes `<name>` would make any token of them.
 
 mod extract;
 mod table;
 
 pub(super) use extract::encode;
-use table::{SpellingMatch, SpellingTable};
+use table::SpellingTable;
 
 use std::ops::Range;
 
@@ -70,11 +71,19 @@ impl Markup {
         }
     }
 
-    /// Whether a special token is spelled from a place on that a caller wrote.
+    /// Whether a special token is spelled with a caller's part.
     pub(super) fn is_forged(&self, text: &str, callers: &[Range<usize>]) -> bool {
+        let reach = self.special.bytes_max.saturating_sub(1);
+        let mut done = 0;
         callers.iter().any(|span| {
-            let mut places = self.special.offsets_within(text, span.clone());
-            places.any(|at| matches!(self.special.at(text, at), SpellingMatch::Complete(..)))
+            // It may begin before the part.
+            let from = span.start.saturating_sub(reach).max(done);
+            done = span.end;
+            let mut places = self.special.offsets_within(text, from..span.end);
+            places.any(|at| {
+                let has_callers = |_, range: Range<usize>| range.end > span.start;
+                self.special.at(text, at, has_callers).is_some()
+            })
         })
     }
 

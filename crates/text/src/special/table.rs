@@ -7,16 +7,8 @@ pub(super) struct SpellingTable {
     sorted: Vec<(String, usize)>,
     /// Whether a spelling begins with this byte.
     begins: [bool; 256],
-}
-
-/// The result of a look-up at an offset of a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SpellingMatch {
-    Nothing,
-    /// The longest spelling at the offset: its number and its bytes.
-    Complete(usize, usize),
-    /// The text ends within a spelling, and no spelling is complete.
-    Prefix,
+    /// Bytes of the longest spelling.
+    pub(super) bytes_max: usize,
 }
 
 impl SpellingTable {
@@ -27,41 +19,45 @@ impl SpellingTable {
         for (text, _) in &sorted {
             begins[usize::from(text.as_bytes()[0])] = true;
         }
-        Self { begins, sorted }
+        let bytes_max = sorted.iter().map(|(text, _)| text.len()).max().unwrap_or(0);
+        Self {
+            sorted,
+            begins,
+            bytes_max,
+        }
     }
 
-    /// The spelling that begins at byte `at`. Takes as many comparisons as the spelling has
-    /// bytes.
-    pub(super) fn at(&self, text: &str, at: usize) -> SpellingMatch {
+    /// The longest spelling that begins at byte `at` and counts: its number and its bytes. Takes as
+    /// many comparisons as the spelling has bytes.
+    pub(super) fn at(
+        &self,
+        text: &str,
+        at: usize,
+        counts: impl Fn(usize, Range<usize>) -> bool,
+    ) -> Option<(usize, usize)> {
         let rest = &text.as_bytes()[at..];
         if !rest
             .first()
             .is_some_and(|byte| self.begins[usize::from(*byte)])
         {
-            return SpellingMatch::Nothing;
+            return None;
         }
         let mut candidates = &self.sorted[..];
-        let mut longest = SpellingMatch::Nothing;
+        let mut longest = None;
         for (depth, byte) in rest.iter().enumerate() {
             let of = |spelling: &(String, usize)| spelling.0.as_bytes().get(depth).copied();
             let from = candidates.partition_point(|spelling| of(spelling) < Some(*byte));
             let to = candidates.partition_point(|spelling| of(spelling) <= Some(*byte));
             candidates = &candidates[from..to];
-            match candidates.first() {
-                None => return longest,
-                Some((spelling, number)) if spelling.len() == depth + 1 => {
-                    longest = SpellingMatch::Complete(*number, spelling.len());
-                }
-                Some(_) => {}
+            let Some((spelling, number)) = candidates.first() else {
+                break;
+            };
+            let bytes = depth + 1;
+            if spelling.len() == bytes && counts(*number, at..at + bytes) {
+                longest = Some((*number, bytes));
             }
         }
-        // The text ends here. Longer candidates remain unless all of them are complete.
-        let is_prefix = candidates.iter().any(|(text, _)| text.len() > rest.len());
-        if longest == SpellingMatch::Nothing && is_prefix {
-            SpellingMatch::Prefix
-        } else {
-            longest
-        }
+        longest
     }
 
     /// The offsets of a text where a spelling may begin.
@@ -87,19 +83,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_spelling_is_found() {
+    fn the_longest_spelling_that_counts_is_found() {
         let spellings = ["<a>", "<a>b", "<｜c｜>", "[x]"];
         let table = SpellingTable::new(spellings.iter().map(|text| (*text).to_owned()).zip(0..));
-        let check = |text: &str, expected| assert_eq!(table.at(text, 0), expected, "{text}");
-        check("<a>", SpellingMatch::Complete(0, 3));
-        check("<a>bc", SpellingMatch::Complete(1, 4));
-        check("<a>c", SpellingMatch::Complete(0, 3));
-        check("<｜c｜> ", SpellingMatch::Complete(2, 9));
-        check("<｜", SpellingMatch::Prefix);
-        check("<", SpellingMatch::Prefix);
-        check("<b", SpellingMatch::Nothing);
-        check("a", SpellingMatch::Nothing);
-        check("", SpellingMatch::Nothing);
+        let check = |text: &str, expected| {
+            assert_eq!(table.at(text, 0, |_, _| true), expected, "{text}");
+        };
+        check("<a>", Some((0, 3)));
+        check("<a>bc", Some((1, 4)));
+        check("<a>c", Some((0, 3)));
+        check("<｜c｜> ", Some((2, 9)));
+        for text in ["<｜", "<", "<b", "a", ""] {
+            check(text, None);
+        }
+        let shorter = table.at("-<a>bc", 1, |_, range| range.end <= 4);
+        assert_eq!(shorter, Some((0, 3)));
         assert_eq!(table.offsets("a<｜[").collect::<Vec<_>>(), [1, 5]);
     }
 }

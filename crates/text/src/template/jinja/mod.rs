@@ -139,8 +139,15 @@ impl Variables<'_> {
 
 fn read_message(message: &Message, given: &Rc<Budget>) -> Result<Value, Error> {
     let text = |text: &str| Value::Str(Str::of_caller(text));
+    // Templates spell tokens with roles.
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let role = if message.role.chars().all(is_word) {
+        Value::own(&message.role)
+    } else {
+        text(&message.role)
+    };
     let mut entries = vec![
-        (Value::own("role"), text(&message.role)),
+        (Value::own("role"), role),
         (Value::own("content"), text(&message.content)),
     ];
     for (name, value) in &message.more {

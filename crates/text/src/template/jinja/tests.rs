@@ -82,7 +82,7 @@ fn callers_parts_are_known_whatever_happens_to_strings() {
     check("c.partition('b')|join('|')", "abc", "⟦a⟧|⟦b⟧|⟦c⟧");
     check("c.center(6, '*')", "ab", "**⟦ab⟧**");
     check("c|truncate(3, true, '…', 0)", "abcdef", "⟦ab⟧…");
-    check("messages[0]['role'] ~ bos_token", "", "⟦user⟧<s>");
+    check("messages[0]['role'] ~ bos_token", "", "user<s>");
 }
 
 #[test]
