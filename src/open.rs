@@ -30,7 +30,7 @@ pub fn text_of(files: &ModelFiles) -> Result<TextCodec, StartError> {
             TextError::Template { what } => what.reveal().to_owned(),
             other => other.to_string(),
         };
-        tracing::warn!("the chat template rejects a single question: {reason}");
+        tracing::warn!("the chat template fails on a trial: {reason}");
     }
     Ok(text)
 }

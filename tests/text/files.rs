@@ -360,6 +360,38 @@ fn tools_have_the_template_that_is_named_for_them() {
 fn a_trial_shows_templates_that_cannot_be_rendered() {
     let check = |source: &str| ChatTemplate::new(source, []).expect("it compiles").check();
     check("{{ messages[0].content }}").expect("it renders");
+    // Branches that the trial does not take, and one that only tools take.
+    for (source, unknown) in [
+        (
+            "{% if tools %}{{ tools[0].function.name|wordwrap(9) }}{% endif %}",
+            "wordwrap",
+        ),
+        ("{% macro f(x=1|none_such) %}{% endmacro %}", "none_such"),
+        (
+            "{% set x %}{% filter none_such %}{% endfilter %}{% endset %}",
+            "none_such",
+        ),
+        (
+            "{% for m in messages if m is odd_one %}{% endfor %}",
+            "odd_one",
+        ),
+        (
+            "{{ 1 if true else {'a': [(1, x is nothing)]}[x:1 is nothing](2, *y) }}",
+            "nothing",
+        ),
+        (
+            "{% if messages|length > 1 %}{{ tools[0].function.name + 1 }}{% endif %}",
+            "str",
+        ),
+    ] {
+        let error = check(source).expect_err(unknown);
+        let says =
+            matches!(&error, TextError::Template { what } if what.reveal().contains(unknown));
+        assert!(says, "{source}: {error:?}");
+    }
+    let rejects = "{% if messages|length > 1 %}{{ raise_exception('no tools') }}{% endif %}";
+    check(rejects).expect("a template may reject tools");
+    check("{{ raise_exception('no questions') }}").expect_err("nothing is left");
     let error = check("{{ messages|unheard_of }}").expect_err("no such filter");
     assert!(matches!(&error, TextError::Template { what } if what.reveal().contains("unheard_of")));
     let vocabulary = GgufVocabulary {

@@ -232,23 +232,23 @@ impl ChatTemplate {
         Ok(written.text)
     }
 
-    /// Renders short conversations, one of them with a tool if there is a template for those. A
-    /// template that uses what this engine does not have fails here, and so does one that rejects
-    /// a single question.
+    /// Looks for unknown filters and tests, and renders short conversations: a question, and one
+    /// with a system message, a tool, a call and its result. A template that uses what this engine
+    /// does not have fails here, and so does one that rejects the question. It may reject the
+    /// other.
     ///
     /// # Errors
     ///
     /// As [`render`](Self::render).
     pub fn check(&self) -> Result<(), TextError> {
-        let chat = Chat::from([Message::user("Hello")]);
-        self.render(&chat, true)?;
-        if self.0.tool_use.is_some() {
-            let parameters = json!({"type": "object", "properties": {}});
-            let function = json!({"name": "now", "description": "", "parameters": parameters});
-            let tools = json!([{"type": "function", "function": function}]);
-            self.render(&chat.variable("tools", tools), true)?;
+        for template in self.0.tool_use.iter().chain([&self.0.default]) {
+            template.check_names().map_err(|error| refusal(&error, 0))?;
         }
-        Ok(())
+        self.render(&Chat::from([Message::user("Hello")]), true)?;
+        match self.rendered(&conversation_with_tool(), true, OUTPUT_BYTES_MAX) {
+            Err(error) if !error.is_raised => Err(refusal(&error, OUTPUT_BYTES_MAX)),
+            _ => Ok(()),
+        }
     }
 
     /// Renders as [`render`](Self::render) does, to at most `bytes_max` bytes.
@@ -277,20 +277,23 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         bytes_max: usize,
     ) -> Result<Written, TextError> {
+        let bytes_max = bytes_max.min(OUTPUT_BYTES_MAX);
+        let rendered = self.rendered(chat, add_generation_prompt, bytes_max);
+        rendered.map_err(|error| refusal(&error, bytes_max))
+    }
+
+    fn rendered(
+        &self,
+        chat: &Chat,
+        add_generation_prompt: bool,
+        bytes_max: usize,
+    ) -> Result<Written, jinja::Error> {
         let variables = Variables {
             chat,
             add_generation_prompt,
             special_tokens: &self.0.special_tokens,
         };
-        let bytes_max = bytes_max.min(OUTPUT_BYTES_MAX);
-        let rendered = self.template(chat).render(&variables, bytes_max);
-        rendered.map_err(|error| {
-            if error.is_too_long {
-                return TextError::TooLong { bytes_max };
-            }
-            let what = error.to_string().into();
-            TextError::Template { what }
-        })
+        self.template(chat).render(&variables, bytes_max)
     }
 
     /// The templates' text.
@@ -325,6 +328,33 @@ impl ChatTemplate {
             special_tokens: special_tokens.map(owned).collect(),
         })))
     }
+}
+
+fn refusal(error: &jinja::Error, bytes_max: usize) -> TextError {
+    if error.is_too_long {
+        return TextError::TooLong { bytes_max };
+    }
+    let what = error.to_string().into();
+    TextError::Template { what }
+}
+
+/// A short conversation with all that agents send.
+fn conversation_with_tool() -> Chat {
+    let parameters = json!({"type": "object", "properties": {"zone": {"type": "string"}}});
+    let function = json!({"name": "now", "description": "The time", "parameters": parameters});
+    let tools = json!([{"type": "function", "function": function}]);
+    // Mistral's templates want nine letters or digits.
+    let id = "abcdefghi";
+    let called = json!({"name": "now", "arguments": {"zone": "UTC"}});
+    let calls = json!([{"type": "function", "id": id, "function": called}]);
+    let mut assistant = Message::assistant("");
+    assistant.more.insert("tool_calls".to_owned(), calls);
+    let mut result = Message::new("tool", "noon");
+    result.more.insert("name".to_owned(), json!("now"));
+    result.more.insert("tool_call_id".to_owned(), json!(id));
+    let question = Message::user("What time is it?");
+    let messages = [Message::system("Be brief."), question, assistant, result];
+    Chat::from(messages).variable("tools", tools)
 }
 
 impl fmt::Debug for ChatTemplate {

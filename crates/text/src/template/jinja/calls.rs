@@ -76,7 +76,7 @@ fn call_function(
             let [message] = arguments.bind("raise_exception", ["message"])?;
             let message = needed("raise_exception", "message", message)?;
             let message = print::text(machine, &message)?;
-            Err(Error::new(message.text()))
+            Err(Error::raised(message.text()))
         }
         Function::StrftimeNow => {
             let [format] = arguments.bind("strftime_now", ["format"])?;

@@ -51,6 +51,14 @@ const NAMES: [&str; 39] = [
     "le",
 ];
 
+pub(super) fn exists(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+pub(super) fn unknown(name: &str) -> Error {
+    Error::new(format!("No test named '{name}'."))
+}
+
 /// Whether a test holds.
 pub(super) fn holds(
     machine: &Machine<'_>,
@@ -111,10 +119,8 @@ pub(super) fn holds(
         "filter" => Ok(value
             .as_str()
             .is_some_and(|name| filters::exists(name.text()))),
-        "test" => Ok(value
-            .as_str()
-            .is_some_and(|name| NAMES.contains(&name.text()))),
-        _ => Err(Error::new(format!("No test named '{name}'."))),
+        "test" => Ok(value.as_str().is_some_and(|name| exists(name.text()))),
+        _ => Err(unknown(name)),
     }
 }
 

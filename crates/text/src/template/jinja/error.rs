@@ -7,6 +7,8 @@ pub(in crate::template) struct Error {
     line: Option<usize>,
     /// Whether the text is longer than was asked for.
     pub(in crate::template) is_too_long: bool,
+    /// Whether the template itself rejects the conversation, with `raise_exception`.
+    pub(in crate::template) is_raised: bool,
 }
 
 impl std::fmt::Display for Error {
@@ -24,12 +26,20 @@ impl Error {
             what: what.into(),
             line: None,
             is_too_long: false,
+            is_raised: false,
         }
     }
 
     pub(super) fn at(mut self, line: usize) -> Self {
         self.line.get_or_insert(line);
         self
+    }
+
+    pub(super) fn raised(what: &str) -> Self {
+        Self {
+            is_raised: true,
+            ..Self::new(what)
+        }
     }
 
     pub(super) fn output_too_long(_bytes_max: usize) -> Self {

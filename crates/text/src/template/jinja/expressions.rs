@@ -248,11 +248,7 @@ impl Machine<'_> {
 }
 
 /// `value.name`: a method of Python's type, then an item.
-pub(super) fn attribute(
-    machine: &Machine<'_>,
-    value: &Value,
-    name: &str,
-) -> Result<Value, Error> {
+pub(super) fn attribute(machine: &Machine<'_>, value: &Value, name: &str) -> Result<Value, Error> {
     if methods::exists(value, name) {
         return Ok(Value::Method(Rc::new((value.clone(), name.into()))));
     }

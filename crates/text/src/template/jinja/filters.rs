@@ -46,6 +46,10 @@ pub(super) fn exists(name: &str) -> bool {
         || ["urlencode", "wordcount"].contains(&name)
 }
 
+pub(super) fn unknown(name: &str) -> Error {
+    Error::new(format!("No filter named '{name}'."))
+}
+
 /// `value|name(arguments)`
 pub(super) fn apply(
     machine: &mut Machine<'_>,
@@ -113,7 +117,7 @@ fn text(
     arguments: Args,
 ) -> Result<Value, Error> {
     if !exists(name) {
-        return Err(Error::new(format!("No filter named '{name}'.")));
+        return Err(unknown(name));
     }
     let text = print::text(machine, value)?;
     machine.work(text.text().len())?;

@@ -8,8 +8,9 @@ use rustc_hash::FxHashMap;
 
 use super::ast::{Expr, FilterCall, For, MacroDef, Name, Statement, Target};
 use super::error::Error;
+use super::namespace::Namespace;
 use super::text::{Budget, Builder, Str};
-use super::value::{Changed, Function, Loop, Macro, Namespace, Seq, SeqKind, Shown, Value};
+use super::value::{Changed, Function, Loop, Macro, Seq, SeqKind, Shown, Value};
 use super::{filters, print};
 
 /// Steps of one rendering: a few seconds at most. A message costs some dozens.
@@ -83,7 +84,7 @@ impl Frame {
 impl Drop for Machine<'_> {
     fn drop(&mut self) {
         for namespace in &self.namespaces {
-            drop(namespace.members.take());
+            namespace.empty();
         }
         for frame in &self.closures {
             drop(frame.variables.take());
@@ -487,7 +488,9 @@ impl Machine<'_> {
 impl Machine<'_> {
     fn closure(&mut self, def: &Arc<MacroDef>) -> Value {
         let frames = self.frames.clone();
-        let unknown = frames.iter().filter(|frame| !frame.is_closure.replace(true));
+        let unknown = frames
+            .iter()
+            .filter(|frame| !frame.is_closure.replace(true));
         self.closures.extend(unknown.cloned());
         Value::Macro(Rc::new(Macro {
             def: Arc::clone(def),

@@ -64,7 +64,11 @@ pub(super) fn apply(
 /// The first item or the last.
 fn end(machine: &Machine<'_>, is_first: bool, value: &Value) -> Result<Value, Error> {
     fn of<T>(mut items: impl DoubleEndedIterator<Item = T>, is_first: bool) -> Option<T> {
-        if is_first { items.next() } else { items.next_back() }
+        if is_first {
+            items.next()
+        } else {
+            items.next_back()
+        }
     }
     let item = match value {
         Value::Str(text) => {

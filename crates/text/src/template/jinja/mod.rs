@@ -7,9 +7,9 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `lexer.rs`, `parser.rs`, `parser_expr.rs`, `ast.rs` | a template as a tree |
+//! | `lexer.rs`, `parser.rs`, `parser_expr.rs`, `ast.rs`, `names.rs` | a template as a tree |
 //! | `interpreter.rs`, `expressions.rs`, `calls.rs` | runs it |
-//! | `value.rs`, `keys.rs`, `text.rs` | its values, their keys, and the bytes that they take |
+//! | `value.rs`, `keys.rs`, `namespace.rs`, `text.rs` | its values, their keys, and the bytes that they take |
 //! | `operators.rs`, `methods.rs`, `strings.rs`, `print.rs`, `printf.rs` | what Python does with them |
 //! | `filters.rs`, `item_filters.rs`, `checks.rs`, `json.rs` | the filters and tests of Jinja |
 
@@ -26,6 +26,8 @@ mod json;
 mod keys;
 mod lexer;
 mod methods;
+mod names;
+mod namespace;
 mod operators;
 mod parser;
 mod parser_expr;
@@ -88,6 +90,11 @@ pub(super) struct Variables<'a> {
 impl Template {
     pub(super) fn parse(source: &str) -> Result<Self, Error> {
         parser::parse(source).map(Self)
+    }
+
+    /// Whether there are all filters and tests that it names.
+    pub(super) fn check_names(&self) -> Result<(), Error> {
+        names::check(&self.0)
     }
 
     /// Writes at most `bytes_max` bytes.

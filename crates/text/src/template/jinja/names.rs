@@ -56,7 +56,10 @@ fn statement(statement: &Statement) -> Checked {
 }
 
 fn definition(def: &MacroDef) -> Checked {
-    let defaults = def.parameters.iter().filter_map(|(_, default)| default.as_ref());
+    let defaults = def
+        .parameters
+        .iter()
+        .filter_map(|(_, default)| default.as_ref());
     defaults.into_iter().try_for_each(expression)?;
     check(&def.body)
 }
@@ -140,6 +143,9 @@ fn filter(call: &FilterCall) -> Checked {
 
 fn arguments(given: &Arguments) -> Checked {
     given.positional.iter().try_for_each(expression)?;
-    given.named.iter().try_for_each(|(_, value)| expression(value))?;
+    given
+        .named
+        .iter()
+        .try_for_each(|(_, value)| expression(value))?;
     boxed(given.more_positional.iter().chain(&given.more_named))
 }

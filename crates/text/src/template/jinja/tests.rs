@@ -154,7 +154,8 @@ fn memory_of_values_is_bounded() {
     let lists = "{% set ns = namespace(a=[]) %}{% for i in range(100000) %}\
                  {% set ns.a = ns.a + ['x' * 10000] %}{% endfor %}";
     fails(lists, "more than");
-    let names = "{% for i in range(1000) %}{% set ns = namespace(**{'x' * 60000 ~ i: 1}) %}{% endfor %}";
+    let names =
+        "{% for i in range(1000) %}{% set ns = namespace(**{'x' * 60000 ~ i: 1}) %}{% endfor %}";
     fails(names, most);
     let kept = |value: &str| {
         format!(
@@ -171,10 +172,18 @@ fn memory_of_values_is_bounded() {
 #[test]
 fn missing_values_take_little() {
     let error = written("{{ {}['y' * 1000].a }}", &with("")).expect_err("it is missing");
-    let expected = format!("'dict object' has no attribute '{}…' (line 1)", "y".repeat(100));
+    let expected = format!(
+        "'dict object' has no attribute '{}…' (line 1)",
+        "y".repeat(100)
+    );
     assert_eq!(error.to_string(), expected);
     let long = "x".repeat(1000);
-    for missing in [long.clone(), format!("{{}}.{long}"), format!("v['{long}']"), "v[[1] * 1000]".into()] {
+    for missing in [
+        long.clone(),
+        format!("{{}}.{long}"),
+        format!("v['{long}']"),
+        "v[[1] * 1000]".into(),
+    ] {
         let error = written(&format!("{{{{ ({missing}).a }}}}"), &with("")).expect_err("missing");
         assert!(error.to_string().len() < 200, "{error}");
     }
@@ -246,7 +255,7 @@ fn depth_is_bounded() {
 fn chains_and_cycles_are_dropped() {
     let chain = |body: &str| {
         format!(
-            "{{% set ns = namespace(a=0) %}}{{% for i in range(50000) %}}{body}{{% endfor %}}done"
+            "{{% set ns = namespace(a=0) %}}{{% for i in range(20000) %}}{body}{{% endfor %}}done"
         )
     };
     for body in [
@@ -255,10 +264,13 @@ fn chains_and_cycles_are_dropped() {
     ] {
         assert_eq!(shown(&chain(body), ""), "done", "{body}");
     }
-    let parsed = Template::parse("{% for x in [1, 2] %}{{ loop.changed(loop, 'y' * 1000000) }}{% endfor %}");
+    let parsed =
+        Template::parse("{% for x in [1, 2] %}{{ loop.changed(loop, 'y' * 1000000) }}{% endfor %}");
     let machine = Machine::new(BYTES_MAX, 1 << 20, &|_| None);
     let budget = Rc::clone(&machine.budget);
-    let (text, _) = machine.run(&parsed.expect("it parses").0).expect("it renders");
+    let (text, _) = machine
+        .run(&parsed.expect("it parses").0)
+        .expect("it renders");
     assert_eq!(text, "TrueTrue");
     drop(budget.take(BYTES_MAX).expect("all is given back"));
 }
@@ -303,7 +315,7 @@ fn steps_of_comparisons_are_bounded() {
     // Long texts count by their bytes.
     let texts = "{% set a = 'x' * 1000000 %}{% set b = 'x' * 1000000 %}";
     let body = "{% set x = a == b %}{% set x = {a: 1}[b] %}";
-    let compared = format!("{texts}{{% for i in range(100000) %}}{body}{{% endfor %}}");
+    let compared = format!("{texts}{{% for i in range(5000) %}}{body}{{% endfor %}}");
     fails(&compared, "fuel");
 }
 
@@ -316,7 +328,10 @@ fn keys_are_compared_as_in_python() {
     check("many[4] ~ many[4.0] ~ many[5]", "55");
     check("{1: 'a', true: 'b', 1.0: 'c'}", "{1: 'c'}");
     check("dict(many, **{'x': 1})['x']", "1");
-    check("[1, 2, 1.0, true, 'A', 'a', (1, 2), (1, 2.0)]|unique|list", "[1, 2, 'A', (1, 2)]");
+    check(
+        "[1, 2, 1.0, true, 'A', 'a', (1, 2), (1, 2.0)]|unique|list",
+        "[1, 2, 'A', (1, 2)]",
+    );
     check("{(1, 'a'): 2}[(1.0, 'a')]", "2");
     check("many == dict(range(20)|batch(2)|reverse)", "True");
     fails("{{ {[1]: 1} }}", "unhashable type: 'list'");
@@ -372,9 +387,21 @@ fn characters_of_long_texts_are_read() {
     check("{{ messages[0].content|first }}", "x");
     check("{{ messages[0].content|last }}", "é");
     check("{{ messages[0].content|list|length }}", "1000001");
-    check("{% for c in messages[0].content|list %}{{ loop.length }}{% break %}{% endfor %}", "1000001");
-    check("{{ ''|first }}|{{ {'a': 1}|first }}|{{ [1, 2]|last }}", "|a|2");
-    assert_eq!(shown("{{ ('<' ~ v.k)|list|join('.') }}{{ ('<' ~ v.k)|last }}", "a<"), "<.⟦a⟧.⟦<<⟧");
+    check(
+        "{% for c in messages[0].content|list %}{{ loop.length }}{% break %}{% endfor %}",
+        "1000001",
+    );
+    check(
+        "{{ ''|first }}|{{ {'a': 1}|first }}|{{ [1, 2]|last }}",
+        "|a|2",
+    );
+    assert_eq!(
+        shown(
+            "{{ ('<' ~ v.k)|list|join('.') }}{{ ('<' ~ v.k)|last }}",
+            "a<"
+        ),
+        "<.⟦a⟧.⟦<<⟧"
+    );
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::ast::MacroDef;
 use super::error::Error;
 use super::interpreter::{Frame, Machine};
 use super::keys::{self, KeyIndex};
+use super::namespace::Namespace;
 use super::operators::is_equal;
 use super::text::{Budget, Charge, Str};
 
@@ -67,11 +68,6 @@ pub(super) struct Dict {
     index: OnceCell<KeyIndex>,
     depth: u32,
     _charge: Charge,
-}
-
-pub(super) struct Namespace {
-    pub(super) members: RefCell<Vec<(Arc<str>, Value)>>,
-    charge: RefCell<Charge>,
 }
 
 pub(super) struct Macro {
@@ -149,10 +145,7 @@ impl Value {
     }
 
     /// A dictionary; the last of equal keys counts.
-    pub(super) fn dict(
-        machine: &Machine<'_>,
-        entries: Vec<(Self, Self)>,
-    ) -> Result<Self, Error> {
+    pub(super) fn dict(machine: &Machine<'_>, entries: Vec<(Self, Self)>) -> Result<Self, Error> {
         let mut unique: Vec<(Self, Self)> = Vec::with_capacity(entries.len());
         let mut index = KeyIndex::default();
         for (key, value) in entries {
@@ -379,40 +372,6 @@ impl Dict {
         let is_key = |known: &Value| known.as_str().is_some_and(|known| known.text() == key);
         let entry = self.entries.iter().find(|(known, _)| is_key(known));
         Ok(entry.map(|(_, value)| value))
-    }
-}
-
-impl Namespace {
-    pub(super) fn new(machine: &Machine<'_>) -> Result<Self, Error> {
-        Ok(Self {
-            members: RefCell::default(),
-            charge: RefCell::new(machine.budget.take(size_of::<Self>())?),
-        })
-    }
-
-    pub(super) fn get(&self, machine: &Machine<'_>, name: &str) -> Result<Option<Value>, Error> {
-        let members = self.members.borrow();
-        machine.work_items(members.len())?;
-        let member = members.iter().find(|(known, _)| **known == *name);
-        Ok(member.map(|(_, value)| value.clone()))
-    }
-
-    pub(super) fn set(&self, machine: &Machine<'_>, name: &str, value: Value) -> Result<(), Error> {
-        let mut members = self.members.borrow_mut();
-        machine.work_items(members.len())?;
-        let member = members.iter_mut().find(|(known, _)| **known == *name);
-        // The old value is dropped after the borrow.
-        let _old = match member {
-            Some((_, member)) => Some(std::mem::replace(member, value)),
-            None => {
-                let bytes = size_of::<(Arc<str>, Value)>() + name.len();
-                self.charge.borrow_mut().grow(bytes)?;
-                members.push((name.into(), value));
-                None
-            }
-        };
-        drop(members);
-        Ok(())
     }
 }
 
