@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{Chat, Written};
 use crate::TextError;
 
-/// Private-use characters of the basic plane: marks of special tokens are of other planes.
+/// Private-use characters of the basic plane: ordinary text has none of them.
 const ENDS: RangeInclusive<char> = '\u{E000}'..='\u{F8FF}';
 
 /// The character behind the text that goes on.

@@ -416,10 +416,7 @@ impl Parser {
         if self.take_operator("(") {
             let target = self.nested(Self::target)?;
             self.expect_operator(")")?;
-            return Ok(match target {
-                tuple @ Target::Tuple(_) => tuple,
-                single => single,
-            });
+            return Ok(target);
         }
         let name = self.name()?;
         if matches!(

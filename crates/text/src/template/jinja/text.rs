@@ -159,7 +159,7 @@ impl Builder {
     /// A builder of a value: it takes some bytes by itself.
     pub(super) fn of_value(budget: &Rc<Budget>) -> Self {
         let mut builder = Self::new(budget);
-        // What follows is rejected if these are too many.
+        // If these are too many, the text that follows is rejected.
         budget.used.set(budget.used.get() + TEXT_BYTES);
         builder.charge.bytes = TEXT_BYTES;
         builder
