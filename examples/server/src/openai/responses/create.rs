@@ -307,7 +307,7 @@ impl Creation {
             body_bytes: ended.bytes(),
         };
         if !self.app.responses.insert(&self.owner, turn) {
-            tracing::debug!("there is no space for a response in the store");
+            tracing::warn!("a response is not kept: there is no space in the store for its key");
         }
     }
 

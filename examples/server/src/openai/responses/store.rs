@@ -5,12 +5,15 @@
 //! too many bytes: the oldest one of the key that has the most. One key's responses therefore
 //! never displace those of a key that has fewer. A turn that a later response continues, or that a
 //! request holds while it is answered, stays in memory and counts as its key's until it is
-//! dropped. A key that has nothing else to forget keeps no new response.
+//! dropped. A key that has nothing else to forget keeps no new response, and forgets none for it.
+
+mod space;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use self::space::Plan;
 use super::items::Item;
 use super::response::ResponseBody;
 use crate::arguments::StoreSettings;
@@ -72,7 +75,7 @@ pub(crate) struct Turn {
     text_bytes: usize,
     /// Turns before this one.
     depth: usize,
-    _charge: Charge,
+    charge: Charge,
 }
 
 /// A turn's bytes, counted until the turn is dropped.
@@ -132,7 +135,7 @@ impl ResponseStore {
             history_bytes,
             text_bytes,
             depth,
-            _charge: charge,
+            charge,
         };
         owned.turns.insert(number, Arc::new(turn));
         true
@@ -159,17 +162,17 @@ impl ResponseStore {
         true
     }
 
-    /// Forgets responses until there is space for one more of this length. Returns false where the
-    /// owner may take no more from others.
+    /// Forgets responses until there is space for one more of this length. Returns false, and
+    /// forgets none, where the owner may take no more from others.
     fn make_space(&self, state: &mut State, owner: &Owner, bytes: usize) -> bool {
-        while state.count() >= self.settings.stored_responses_max {
-            if !state.forget_for(owner, 1, |owned| owned.turns.len()) {
-                return false;
-            }
-        }
-        while self.bytes.load(Ordering::Relaxed) + bytes > self.settings.stored_bytes_max {
-            if !state.forget_for(owner, bytes, Owned::bytes) {
-                return false;
+        let Some(forgotten) = Plan::new(self, state).numbers(self, owner, bytes) else {
+            return false;
+        };
+        for (owner, numbers) in forgotten {
+            let owned = state.owned.get_mut(&owner).expect("the plan is of them");
+            for number in numbers {
+                let turn = owned.turns.remove(&number).expect("the plan is of them");
+                owned.numbers.remove(turn.id());
             }
         }
         true
@@ -178,42 +181,6 @@ impl ResponseStore {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds the lock with a map half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn count(&self) -> usize {
-        self.owned.values().map(|owned| owned.turns.len()).sum()
-    }
-
-    /// Forgets the oldest response of the owner that has the most by this measure, for a new one of
-    /// `more`. Another owner is displaced only if it has at least as much as this one will have.
-    /// Requests that are being answered hold turns that were forgotten: these count as their owner's,
-    /// and cannot be forgotten again. Returns false if none may be displaced.
-    fn forget_for(
-        &mut self,
-        owner: &Owner,
-        more: usize,
-        measure: impl Fn(&Owned) -> usize,
-    ) -> bool {
-        let own = more + self.owned.get(owner).map_or(0, &measure);
-        let with_turns = self
-            .owned
-            .iter()
-            .filter(|(_, owned)| !owned.turns.is_empty());
-        let candidates = with_turns.filter_map(|(other, owned)| {
-            let is_own = other == owner;
-            let measured = if is_own { own } else { measure(owned) };
-            (measured >= own).then(|| (measured, is_own, other.clone()))
-        });
-        let most = candidates.max_by_key(|(measured, is_own, _)| (*measured, *is_own));
-        let Some(owned) = most.and_then(|(.., most)| self.owned.get_mut(&most)) else {
-            return false;
-        };
-        if let Some((_, turn)) = owned.turns.pop_first() {
-            owned.numbers.remove(turn.id());
-        }
-        true
     }
 }
 
@@ -491,12 +458,37 @@ mod tests {
             assert!(store.insert(&ann, turn(id, &"x".repeat(1000), None)));
         }
         let held = [store.get(&ann, "1"), store.get(&ann, "2")];
-        // What is forgotten stays in memory, so that it makes no space.
+        // What is held would stay in memory, so that it is not forgotten in vain.
         assert!(!store.insert(&ann, turn("3", &"x".repeat(1000), None)));
+        assert_eq!(known(&store, &ann, &["1", "2", "3"]), ["1", "2"]);
         assert_eq!(known(&store, &bob, &["b1", "b2"]), ["b1", "b2"]);
         drop(held);
         assert!(store.insert(&ann, turn("4", &"x".repeat(1000), None)));
         assert_eq!(known(&store, &bob, &["b1", "b2"]), ["b1", "b2"]);
+    }
+
+    #[test]
+    fn what_requests_hold_is_kept_while_other_turns_make_space() {
+        let one = turn("1", &"x".repeat(1000), None).bytes();
+        let store = store(100, 4 * one + one / 8);
+        let ann = owner("ann");
+        let mut last = None;
+        for id in ["1", "2"] {
+            assert!(store.insert(&ann, turn(id, &"x".repeat(1000), last)));
+            last = store.get(&ann, id);
+        }
+        for id in ["3", "4", "5"] {
+            assert!(store.insert(&ann, turn(id, &"x".repeat(1000), None)));
+        }
+        let ids = ["1", "2", "3", "4", "5"];
+        assert_eq!(known(&store, &ann, &ids), ["1", "2", "4", "5"]);
+        // A chain is forgotten as a whole, once nothing holds its end.
+        drop(last);
+        assert!(store.insert(&ann, turn("6", &"x".repeat(1000), None)));
+        assert_eq!(
+            known(&store, &ann, &["1", "2", "4", "5", "6"]),
+            ["4", "5", "6"]
+        );
     }
 
     /// Any order of insertions, deletions and requests: no key displaces one that has less.
