@@ -14,7 +14,7 @@ use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use futures_util::StreamExt;
 use tokio::sync::{Semaphore, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::budget::{ByteBudget, Owner, Reservation};
 use super::pace::Pace;
@@ -46,6 +46,13 @@ pub(super) struct ReceivedBody {
     reservation: Option<Reservation>,
 }
 
+/// The time that a client has taken of its limit.
+#[derive(Debug)]
+struct Arrival {
+    time: Option<Duration>,
+    waited: Duration,
+}
+
 impl BodyReceiver {
     pub(crate) fn new(conduct: &Conduct) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -56,7 +63,8 @@ impl BodyReceiver {
         }
     }
 
-    /// Receives a body within its time limit.
+    /// Receives a body. The time limit is for the client: waits for the budget and for the pace are
+    /// the server's own and do not count.
     pub(super) async fn receive(
         &self,
         request: Request,
@@ -78,38 +86,30 @@ impl BodyReceiver {
             received.reservation = Some(self.reserve_budget(owner.clone(), length, conduct).await?);
         }
         received.bytes.reserve_exact(length.unwrap_or_default());
-        let arriving = async {
-            let mut parts = request.into_body().into_data_stream();
-            while let Some(part) = parts.next().await {
-                let part = part.map_err(|error| {
-                    let message = format!("the body is incomplete: {error}");
-                    ApiError::request(StatusCode::BAD_REQUEST, message)
-                })?;
-                let bytes = received.bytes.len() + part.len();
-                if bytes > body_bytes_max {
-                    return Err(too_long(body_bytes_max));
-                }
-                if bytes > SMALL_BYTES && received.reservation.is_none() {
-                    let reservation = self.reserve_budget(owner.clone(), body_bytes_max, conduct);
-                    received.reservation = Some(reservation.await?);
-                }
-                received.reserve(bytes, body_bytes_max);
-                received.bytes.extend_from_slice(&part);
-                if received.reservation.is_some() {
-                    let part_bytes = part.len();
-                    drop(part);
-                    self.pace.keep(part_bytes).await;
-                }
+        let mut parts = request.into_body().into_data_stream();
+        let mut arrival = Arrival::new(conduct.arrival_time());
+        while let Some(part) = arrival.wait(parts.next()).await? {
+            let part = part.map_err(|error| {
+                let message = format!("the body is incomplete: {error}");
+                ApiError::request(StatusCode::BAD_REQUEST, message)
+            })?;
+            let bytes = received.bytes.len() + part.len();
+            if bytes > body_bytes_max {
+                return Err(too_long(body_bytes_max));
             }
-            Ok(received)
-        };
-        match conduct.arrival_time() {
-            None => arriving.await,
-            Some(time) => timeout(time, arriving).await.unwrap_or_else(|_| {
-                let message = format!("the body has not arrived within {} seconds", time.as_secs());
-                Err(ApiError::request(StatusCode::REQUEST_TIMEOUT, message))
-            }),
+            if bytes > SMALL_BYTES && received.reservation.is_none() {
+                let reservation = self.reserve_budget(owner.clone(), body_bytes_max, conduct);
+                received.reservation = Some(reservation.await?);
+            }
+            received.reserve(bytes, body_bytes_max);
+            received.bytes.extend_from_slice(&part);
+            if received.reservation.is_some() {
+                let part_bytes = part.len();
+                drop(part);
+                self.pace.keep(part_bytes).await;
+            }
         }
+        Ok(received)
     }
 
     /// Parses a body. A long one is parsed on another thread, which keeps the reservation until it
@@ -192,6 +192,29 @@ impl BodyReceiver {
     }
 }
 
+impl Arrival {
+    fn new(time: Option<Duration>) -> Self {
+        Self {
+            time,
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// Waits for the client.
+    async fn wait<T>(&mut self, part: impl Future<Output = T>) -> Result<T, ApiError> {
+        let Some(time) = self.time else {
+            return Ok(part.await);
+        };
+        let began_at = Instant::now();
+        let waited = timeout(time.saturating_sub(self.waited), part).await;
+        self.waited += began_at.elapsed();
+        waited.map_err(|_| {
+            let message = format!("the body has not arrived within {} seconds", time.as_secs());
+            ApiError::request(StatusCode::REQUEST_TIMEOUT, message)
+        })
+    }
+}
+
 /// Lowers this thread's priority below that of the threads that compute steps.
 fn lower_thread_priority() {
     // Without permission the thread keeps its priority.
@@ -224,7 +247,7 @@ mod tests {
 
     use axum::body::{Body, Bytes};
     use clap::Parser;
-    use futures_util::stream;
+    use futures_util::{FutureExt, stream};
 
     use super::*;
     use crate::addresses::Peer;
@@ -271,7 +294,8 @@ mod tests {
                 receive(None, stuck(SMALL_BYTES + 1)).await
             },
             async {
-                tokio::time::sleep(Duration::from_millis(600)).await;
+                // The second has the budget from the first second to the next.
+                tokio::time::sleep(Duration::from_millis(1300)).await;
                 receive(Some(LARGE), Body::from(vec![b' '; LARGE])).await
             },
             async {
@@ -372,6 +396,35 @@ mod tests {
             let capacity = received.bytes.capacity();
             assert!(capacity <= bytes_max, "{capacity} bytes");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_for_the_pace_do_not_count_as_the_clients() {
+        let conduct = conduct();
+        let body_receiver = Arc::new(BodyReceiver::new(&conduct));
+        // Each part comes with a flood of other bodies, and at this time.
+        let receive = |step: Duration| {
+            let flooded = Arc::clone(&body_receiver);
+            let parts = stream::iter(0..4).then(move |_| {
+                let flooded = Arc::clone(&flooded);
+                async move {
+                    tokio::time::sleep(step).await;
+                    flooded.pace.keep(8 << 30).now_or_never();
+                    Ok::<_, Infallible>(Bytes::from(vec![b' '; LARGE / 4]))
+                }
+            });
+            let request = request(Some(LARGE), Body::from_stream(parts));
+            body_receiver.receive(request, &conduct)
+        };
+        let started_at = Instant::now();
+        let received = receive(Duration::from_millis(200)).await;
+        let received = received.expect("the client needs 0.8 of a second");
+        assert_eq!(received.bytes.len(), LARGE);
+        assert!(started_at.elapsed() > 2 * conduct.arrival_time().expect("it is set"));
+        drop(received);
+        let late = receive(Duration::from_millis(400)).await;
+        let late = late.expect_err("the client needs 1.6 seconds");
+        assert_eq!(late.status, StatusCode::REQUEST_TIMEOUT);
     }
 
     static GATE: std::sync::Mutex<Option<std::sync::mpsc::Receiver<()>>> =
