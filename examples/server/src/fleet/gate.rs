@@ -11,6 +11,8 @@
 //! | bytes of a message | frames that announce too much, and messages that go on |
 //! | bytes of all messages of a reader, at the publisher | subscriptions without end |
 //! | time for written data to be read | queues of readers that do not read |
+//! | time for a reader's introduction | connections that send nothing |
+//! | time without a sign of the reader's machine | connections whose other end is gone |
 
 use std::io::{Error, ErrorKind, Result as IoResult};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,11 +20,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 use zeromq::{Endpoint, Socket};
 
@@ -33,6 +36,13 @@ const MESSAGE_BYTES_MAX: u64 = 4 << 10;
 /// A reader that takes no data for this time is disconnected. It sees by the numbers what it has
 /// missed.
 const UNREAD_TIME: Duration = Duration::from_secs(30);
+/// A reader that has not introduced itself within this time is disconnected.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// A connection that is idle for this time is probed. A reader may have nothing to say for as long as
+/// it likes.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+/// Time between two probes. The system ends a connection after several without an answer.
+const PROBE_INTERVAL: Duration = Duration::from_secs(15);
 /// Time after which a failed accept is tried again.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Bytes with which each side introduces itself.
@@ -105,6 +115,7 @@ async fn accept(listener: TcpListener, inner: SocketAddr, message_bytes_max: u64
 
 /// Passes bytes on in both directions until a side ends.
 async fn relay(reader: TcpStream, inner: SocketAddr, message_bytes_max: u64) -> IoResult<()> {
+    probe_when_idle(&reader)?;
     let socket = TcpStream::connect(inner).await?;
     // Batches and questions are sent at once. A connection without this works too.
     reader.set_nodelay(true).and(socket.set_nodelay(true)).ok();
@@ -118,17 +129,56 @@ async fn relay(reader: TcpStream, inner: SocketAddr, message_bytes_max: u64) -> 
     }
 }
 
+/// Has the system find out when the other end is gone without a word.
+fn probe_when_idle(reader: &TcpStream) -> IoResult<()> {
+    let probes = TcpKeepalive::new().with_time(PROBE_AFTER);
+    let probes = probes.with_interval(PROBE_INTERVAL);
+    SockRef::from(reader).set_tcp_keepalive(&probes)
+}
+
 /// Passes a reader's greeting and its frames on, as long as they are within the limits.
 async fn pass_messages(
     reader: &mut (impl AsyncRead + Unpin),
     socket: &mut (impl AsyncWrite + Unpin),
     message_bytes_max: u64,
 ) -> IoResult<()> {
-    let mut greeting = [0; GREETING_BYTES];
-    reader.read_exact(&mut greeting).await?;
-    socket.write_all(&greeting).await?;
-    let (mut all_bytes, mut message_bytes) = (0_u64, 0_u64);
+    let mut messages = Messages::new(message_bytes_max);
+    // The first frame is the rest of the introduction: a reader sends it at once.
+    let introduction = timeout(HANDSHAKE_TIME, async {
+        let mut greeting = [0; GREETING_BYTES];
+        reader.read_exact(&mut greeting).await?;
+        socket.write_all(&greeting).await?;
+        messages.pass_frame(reader, socket).await
+    });
+    introduction.await??;
     loop {
+        messages.pass_frame(reader, socket).await?;
+    }
+}
+
+/// The bytes that a reader has sent, and its limit.
+#[derive(Debug)]
+struct Messages {
+    all_bytes: u64,
+    all_bytes_max: u64,
+    /// Bytes of the message that goes on.
+    message_bytes: u64,
+}
+
+impl Messages {
+    fn new(all_bytes_max: u64) -> Self {
+        Self {
+            all_bytes: 0,
+            all_bytes_max,
+            message_bytes: 0,
+        }
+    }
+
+    async fn pass_frame(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin),
+        socket: &mut (impl AsyncWrite + Unpin),
+    ) -> IoResult<()> {
         let flags = reader.read_u8().await?;
         let mut frame = vec![flags];
         let length = if flags & LONG == 0 {
@@ -142,11 +192,11 @@ async fn pass_messages(
         };
         // An empty frame takes memory too.
         let frame_bytes = length.saturating_add(frame.len() as u64);
-        message_bytes = message_bytes.saturating_add(frame_bytes);
+        self.message_bytes = self.message_bytes.saturating_add(frame_bytes);
         if flags & COMMAND == 0 {
-            all_bytes = all_bytes.saturating_add(frame_bytes);
+            self.all_bytes = self.all_bytes.saturating_add(frame_bytes);
         }
-        if message_bytes > MESSAGE_BYTES_MAX || all_bytes > message_bytes_max {
+        if self.message_bytes > MESSAGE_BYTES_MAX || self.all_bytes > self.all_bytes_max {
             let what = "its messages are longer than a subscription or a question";
             return Err(Error::new(ErrorKind::InvalidData, what));
         }
@@ -155,8 +205,9 @@ async fn pass_messages(
         reader.read_exact(&mut frame[head..]).await?;
         socket.write_all(&frame).await?;
         if flags & MORE == 0 {
-            message_bytes = 0;
+            self.message_bytes = 0;
         }
+        Ok(())
     }
 }
 
@@ -180,6 +231,39 @@ mod tests {
         ended.expect_err("it ends");
         assert_eq!(passed[..GREETING_BYTES], greeting);
         passed.split_off(GREETING_BYTES)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readers_introduce_themselves_in_time_and_may_be_silent_then() {
+        let introduction = [&[7; GREETING_BYTES][..], &[COMMAND, 1, 0]].concat();
+        for sent in [0, 10, GREETING_BYTES, GREETING_BYTES + 2] {
+            let (mut client, mut reader) = tokio::io::duplex(1 << 10);
+            client.write_all(&introduction[..sent]).await.expect("open");
+            let ended = pass_messages(&mut reader, &mut Vec::new(), u64::MAX).await;
+            let error = ended.expect_err("it is not introduced");
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{sent} bytes");
+        }
+        let (mut client, mut reader) = tokio::io::duplex(1 << 10);
+        client.write_all(&introduction).await.expect("open");
+        let mut passed = Vec::new();
+        let passing = pass_messages(&mut reader, &mut passed, u64::MAX);
+        let day = Duration::from_secs(24 * 60 * 60);
+        timeout(day, passing).await.expect_err("it goes on");
+        assert_eq!(passed, introduction);
+    }
+
+    #[tokio::test]
+    async fn idle_readers_are_probed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let client = TcpStream::connect(address);
+        let (client, accepted) = tokio::join!(client, listener.accept());
+        let (reader, _) = accepted.expect("a connection");
+        let is_probed = |reader: &TcpStream| SockRef::from(reader).keepalive();
+        assert!(!is_probed(&reader).expect("an option"));
+        probe_when_idle(&reader).expect("it can be set");
+        assert!(is_probed(&reader).expect("an option"));
+        drop(client);
     }
 
     #[tokio::test]
