@@ -170,10 +170,11 @@ pub enum SubmitError {
     /// The engine takes no new requests: it is draining or has stopped.
     #[error("the engine is draining or has stopped, and takes no new requests")]
     Draining,
-    /// The engine has failed too often and has given up: start another.
+    /// The engine has failed too often and has given up, or a mapped file of the model has changed:
+    /// start another.
     #[error("the engine is broken: {reason}")]
     Broken {
-        /// The last failure.
+        /// The last failure, or the change.
         reason: String,
     },
 }

@@ -3,6 +3,8 @@
 #[cfg(feature = "mlx")]
 use std::path::Path;
 #[cfg(feature = "mlx")]
+use std::sync::Once;
+#[cfg(feature = "mlx")]
 use std::time::Instant;
 
 use crate::error::StartError;
@@ -114,14 +116,18 @@ fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, Sta
         MlxModel::load_reusing(&files, options.clone(), &retained_weights)
     };
     let builder = crate::Engine::builder(load).outline(outline);
+    let replacement = Once::new();
     let builder = builder.check_files(move || {
+        let checked = watch.check();
         if let Some(path) = watch.replaced() {
-            tracing::debug!(
-                "{} was replaced; the engine goes on with the file that it opened",
-                path.display()
-            );
+            replacement.call_once(|| {
+                tracing::debug!(
+                    "{} was replaced; the engine goes on with the file that it opened",
+                    path.display()
+                );
+            });
         }
-        watch.check()
+        checked
     });
     Ok(builder.text(text).pooling(pooling))
 }

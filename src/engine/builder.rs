@@ -185,8 +185,8 @@ impl EngineBuilder {
 
     /// Sets a function that fails if the model's files are not as they were when they were opened.
     /// It is called from time to time on a thread for blocking work, and
-    /// [`Health::files_changed`](crate::Health::files_changed) has its error. `Engine::open` sets
-    /// one.
+    /// [`Health::files_changed`](crate::Health::files_changed) has its error. New requests are
+    /// rejected from then on. `Engine::open` sets one.
     #[must_use]
     pub fn check_files(
         mut self,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use motet_core::protocol::ModelError;
 
-/// Time between two checks. A file that is written to is soon told, and a file system that is far
+/// Time between two checks. A change is found within a few seconds, and a file system that is far
 /// away is not asked often.
 const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -22,11 +22,12 @@ impl FileState {
         self.0.get().map(String::as_str)
     }
 
-    /// Checks the files from time to time, until one has changed or `engine` is gone.
+    /// Checks the files from time to time, until `engine` is gone. Bytes may be lost after the first
+    /// change too, and the check tells its model.
     pub(super) fn watch<T: Send + Sync + 'static>(&self, check: CheckFiles, engine: Weak<T>) {
         let state = self.clone();
         tokio::spawn(async move {
-            while engine.strong_count() > 0 && state.reason().is_none() {
+            while engine.strong_count() > 0 {
                 tokio::time::sleep(INTERVAL).await;
                 state.check_once(Arc::clone(&check)).await;
             }
@@ -37,8 +38,10 @@ impl FileState {
         let checked = tokio::task::spawn_blocking(move || check()).await;
         // A check that panics says nothing of the files.
         if let Ok(Err(error)) = checked {
-            tracing::error!("the model's answers can no longer be trusted: {error}");
-            self.0.get_or_init(|| error.to_string());
+            self.0.get_or_init(|| {
+                tracing::error!("the model's answers can no longer be trusted: {error}");
+                error.to_string()
+            });
         }
     }
 }

@@ -24,8 +24,9 @@ pub struct Health {
     /// Whether the pager has ended after too many panics. The engine continues: the state that
     /// it kept is computed again.
     pub pager_lost: bool,
-    /// Why the model's files cannot be trusted any more: one that is mapped has changed since it was
-    /// opened. Answers may be wrong. Start another engine.
+    /// Why the model's files cannot be trusted any more: one that is mapped was written to since it
+    /// was opened. New requests are rejected. Those inside go on, and their answers may be wrong;
+    /// once bytes are known to be others, they fail. Start another engine.
     pub files_changed: Option<String>,
 }
 

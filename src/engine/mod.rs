@@ -374,9 +374,10 @@ impl Engine {
         self.inner.scheduler.tell(Abort).send().await.ok();
     }
 
-    /// Fails if the engine is broken.
+    /// Fails if the engine is broken, or if the model's files cannot be trusted any more.
     fn check_not_broken(&self) -> Result<(), SubmitError> {
-        match self.inner.breakdown.reason() {
+        let broken = self.inner.breakdown.reason();
+        match broken.or_else(|| self.inner.files.reason()) {
             None => Ok(()),
             Some(reason) => Err(SubmitError::Broken {
                 reason: reason.to_owned(),

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::common::{folder::Folder, small};
 use motet::config::DiskConfig;
-use motet::error::StartError;
+use motet::error::{StartError, SubmitError};
 use motet::model::ModelError;
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::{Engine, EngineBuilder, Shutdown};
+use motet::{Engine, EngineBuilder, Request, Shutdown};
 
 /// An engine whose model's file has changed once `changed` is set.
 fn builder(changed: &Arc<AtomicBool>) -> EngineBuilder {
@@ -28,14 +28,18 @@ fn builder(changed: &Arc<AtomicBool>) -> EngineBuilder {
 }
 
 #[tokio::test]
-async fn health_names_a_file_that_has_changed() {
+async fn health_names_a_file_that_has_changed_and_new_work_is_rejected() {
     let changed = Arc::new(AtomicBool::new(false));
-    let engine = builder(&changed).config(small()).start().await;
+    let mut config = small();
+    config.scheduler.unread_tokens_max = 4;
+    let engine = builder(&changed).config(config).start().await;
     let engine = engine.expect("the engine starts");
+    let request = || Request::tokens([1, 2, 3]).output_tokens_max(100);
     // Time passes as soon as nothing else is to be done.
     tokio::time::pause();
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(engine.health().files_changed, None);
+    let inside = engine.submit(request()).await.expect("it is admitted");
     changed.store(true, Ordering::SeqCst);
     let mut reason = None;
     for _ in 0..100 {
@@ -48,6 +52,14 @@ async fn health_names_a_file_that_has_changed() {
     let reason = reason.expect("it is told");
     assert!(reason.contains("tiny.gguf has changed"), "{reason}");
     tokio::time::resume();
+    // The request inside goes on, and no new one is admitted.
+    let completion = inside.collect().await.expect("it goes on");
+    assert_eq!(completion.tokens.len(), 100);
+    let rejected = engine.submit(request()).await.expect_err("new work");
+    assert!(
+        matches!(&rejected, SubmitError::Broken { reason } if reason.contains("tiny.gguf")),
+        "{rejected}"
+    );
     engine.shutdown(Shutdown::Abort).await;
 }
 

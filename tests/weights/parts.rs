@@ -198,7 +198,12 @@ fn mapped_files_that_change_are_named() {
     let error = files.check().expect_err("it is not what was opened");
     assert!(matches!(error, ModelError::FileChanged { path: found } if found == path));
     assert_eq!(files.changed(), Some(&*path));
-    let files = open().watch();
+    // Its bytes may be the same: those who compute with them go on.
+    assert_eq!(files.overwritten(), None);
+    assert!(files.check_not_overwritten().is_ok());
     written.set_len(100).expect("the file is the test's own");
+    assert_eq!(files.overwritten(), None, "nothing has looked at it");
     assert!(files.check().is_err());
+    assert_eq!(files.overwritten(), Some(&*path));
+    assert!(files.check_not_overwritten().is_err());
 }

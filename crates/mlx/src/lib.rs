@@ -161,8 +161,9 @@ impl MlxModel {
     ///
     /// [`ModelError::Device`] when the device is not there or out of memory, or when MLX was
     /// set up for another version of this crate or of mlx-sys. [`ModelError::FileChanged`] when a
-    /// mapped file has changed since it was opened. [`ModelError::NotDeterministic`] when determinism is asked for and not possible. [`ModelError::Option`] when the device
-    /// does not support another option. Also the errors of [`ModelFiles::tensor`].
+    /// mapped file has changed since it was opened. [`ModelError::NotDeterministic`] when
+    /// determinism is asked for and not possible. [`ModelError::Option`] when the device does not
+    /// support another option. Also the errors of [`ModelFiles::tensor`].
     pub fn load(files: &ModelFiles, options: MlxOptions) -> Result<Self, ModelError> {
         Self::load_with(files, options, None)
     }
@@ -305,10 +306,17 @@ impl MlxModel {
         }
     }
 
-    /// Fails if a file that is mapped is known to have changed: what was computed with it is not
-    /// the model's. Costs no system call.
-    fn check_files(&self) -> Result<(), ModelError> {
+    /// Fails if a file that is mapped is known to have changed, even if its bytes may be the same.
+    /// Costs no system call.
+    fn check_unchanged(&self) -> Result<(), ModelError> {
         self.files.as_ref().map_or(Ok(()), FileWatch::check_known)
+    }
+
+    /// Fails if bytes of a file that is mapped are known to be others: what was computed with them
+    /// is not the model's. Costs no system call.
+    fn check_not_overwritten(&self) -> Result<(), ModelError> {
+        let files = self.files.as_ref();
+        files.map_or(Ok(()), FileWatch::check_not_overwritten)
     }
 
     /// Memory and stream for tail buffers. None where MLX owns the buffers.

@@ -67,7 +67,8 @@ impl Model for MlxModel {
             in_flight.finish(&self.backend.stream)
         });
         let finished = finished.inspect_err(|_| bridge::drain(&self.backend.stream))?;
-        self.check_files()?;
+        // A file that was only written to may have the same bytes: requests inside go on.
+        self.check_not_overwritten()?;
         if let Some(retained) = self.unproven.take() {
             retained.mark_proven();
         }
@@ -159,7 +160,7 @@ impl Model for MlxModel {
 
     fn export(&mut self, segment: &MlxSegment) -> Result<MlxDetachedState, ModelError> {
         // Copies have the identity of the files that were opened.
-        self.check_files()?;
+        self.check_unchanged()?;
         let detached_state = with_stream(&self.backend.stream, || MlxDetachedState::of(segment))
             .map_err(MlxError::from)?;
         Ok(detached_state)
@@ -171,7 +172,7 @@ impl Model for MlxModel {
         tokens: Range<usize>,
     ) -> Result<Option<MlxDetachedState>, ModelError> {
         preconditions::seal_in_place(tail.tokens(), &tokens)?;
-        self.check_files()?;
+        self.check_unchanged()?;
         let Some(memory) = self.pooled_memory() else {
             // In MLX's memory, a tail with another reader is copied as a whole in each step.
             return Ok(None);

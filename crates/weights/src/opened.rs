@@ -59,8 +59,11 @@ struct Stamp {
 /// A change of a file since it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileChange {
-    /// Its bytes were written to, or it has another length: what is mapped is not what was checked.
+    /// It has another length, or zeros were read in the place of bytes that are gone: what is mapped
+    /// is not what was checked.
     Overwritten,
+    /// The time of its last change is another one. Its bytes may be the same.
+    Written,
     /// Its path leads to another file or to none. The opened file is as it was.
     Replaced,
 }
@@ -95,7 +98,9 @@ impl OpenedFile {
             stamp: Stamp::of(&metadata),
             bytes: bytes.map_err(|source| io_error(path, source))?,
         };
-        if opened.is_overwritten() {
+        let metadata = opened.file.metadata();
+        let metadata = metadata.map_err(|source| io_error(path, source))?;
+        if opened.is_torn() || Stamp::of(&metadata) != opened.stamp {
             return Err(opened.damaged("it changed while it was read", "a file at rest"));
         }
         Ok(opened)
@@ -117,18 +122,24 @@ impl OpenedFile {
         matches!(self.bytes, Bytes::Mapped(_))
     }
 
-    /// The change of the file since it was opened, at the cost of two system calls. A file that
-    /// was read may change.
+    /// The known change of the file since it was opened, at the cost of two system calls. A file
+    /// that was read may change. A file system that does not answer says nothing of the file.
     pub(super) fn change(&self) -> Option<FileChange> {
         if !self.is_mapped() {
             return None;
         }
-        if self.is_overwritten() {
+        if self.is_torn() {
             return Some(FileChange::Overwritten);
         }
-        let at_path = fs::metadata(&self.path).map(|metadata| Stamp::of(&metadata).place);
-        let is_same = at_path.is_ok_and(|place| place == self.stamp.place);
-        (!is_same).then_some(FileChange::Replaced)
+        let now = self.file.metadata().map(|metadata| Stamp::of(&metadata));
+        change_between(&self.stamp, now).or_else(|| {
+            let at_path = fs::metadata(&self.path).map(|metadata| Stamp::of(&metadata).place);
+            let is_other = match at_path {
+                Ok(place) => place != self.stamp.place,
+                Err(error) => error.kind() == io::ErrorKind::NotFound,
+            };
+            is_other.then_some(FileChange::Replaced)
+        })
     }
 
     /// Whether zeros were read in the place of bytes that are gone. Costs no system call.
@@ -138,14 +149,6 @@ impl OpenedFile {
             return map.protected.as_ref().is_some_and(Protected::is_torn);
         }
         false
-    }
-
-    fn is_overwritten(&self) -> bool {
-        if self.is_torn() {
-            return true;
-        }
-        let metadata = self.file.metadata();
-        metadata.map_or(true, |metadata| Stamp::of(&metadata) != self.stamp)
     }
 
     /// Asks the system to read these bytes soon. Without that, it reads as little at a time as a map
@@ -194,6 +197,15 @@ impl Stamp {
     }
 }
 
+/// The change of an opened file, from its stamp at the opening and the one now.
+fn change_between(opened: &Stamp, now: io::Result<Stamp>) -> Option<FileChange> {
+    match now {
+        Ok(now) if now.bytes != opened.bytes => Some(FileChange::Overwritten),
+        Ok(now) if now != *opened => Some(FileChange::Written),
+        Ok(_) | Err(_) => None,
+    }
+}
+
 impl Map {
     fn new(file: &File) -> io::Result<Self> {
         #[expect(unsafe_code, reason = "a map of a file has no safe interface")]
@@ -223,5 +235,36 @@ fn io_error(path: &Path, source: io::Error) -> ModelError {
     ModelError::Io {
         path: path.to_owned(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    #[test]
+    fn changes_are_told_by_length_and_time() {
+        let opened = Stamp {
+            bytes: 100,
+            modified: Some(UNIX_EPOCH),
+            place: Some((1, 2)),
+        };
+        let later = Some(UNIX_EPOCH + Duration::from_secs(1));
+        let now = |bytes, modified| {
+            Ok(Stamp {
+                bytes,
+                modified,
+                ..opened
+            })
+        };
+        let check = |now, expected| assert_eq!(change_between(&opened, now), expected);
+        check(now(100, opened.modified), None);
+        check(now(100, later), Some(FileChange::Written));
+        check(now(99, opened.modified), Some(FileChange::Overwritten));
+        check(now(101, later), Some(FileChange::Overwritten));
+        // A network file system may fail for a while.
+        check(Err(io::ErrorKind::StaleNetworkFileHandle.into()), None);
     }
 }

@@ -20,6 +20,10 @@ struct Watched {
     files: Vec<Arc<OpenedFile>>,
     /// The first file that was found to have changed.
     changed: OnceLock<PathBuf>,
+    /// The first file whose bytes were found to be others than those that were opened.
+    overwritten: OnceLock<PathBuf>,
+    /// The first file whose path was found to lead elsewhere.
+    replaced: OnceLock<PathBuf>,
 }
 
 impl FileWatch {
@@ -31,21 +35,33 @@ impl FileWatch {
                 files.push(Arc::clone(&stored.file));
             }
         }
-        let changed = OnceLock::new();
-        Self(Arc::new(Watched { files, changed }))
+        Self(Arc::new(Watched {
+            files,
+            changed: OnceLock::new(),
+            overwritten: OnceLock::new(),
+            replaced: OnceLock::new(),
+        }))
     }
 
-    /// Looks at all files. A file that has changed once is not trusted again.
+    /// Looks at all files. A file that has changed once is not trusted again. A file that is only
+    /// replaced has not changed, and [`replaced`](Self::replaced) names it.
     ///
     /// # Errors
     ///
-    /// [`ModelError::FileChanged`] naming a mapped file whose bytes are not those that were opened.
+    /// [`ModelError::FileChanged`] naming a mapped file that was written to since it was opened,
+    /// even if its bytes are the same.
     pub fn check(&self) -> Result<(), ModelError> {
-        let overwritten = |file: &&Arc<OpenedFile>| file.change() == Some(FileChange::Overwritten);
-        if self.0.changed.get().is_none()
-            && let Some(file) = self.0.files.iter().find(overwritten)
-        {
-            self.0.changed.get_or_init(|| file.path().to_owned());
+        for file in &self.0.files {
+            let known = match file.change() {
+                None => continue,
+                Some(FileChange::Replaced) => &self.0.replaced,
+                Some(FileChange::Written) => &self.0.changed,
+                Some(FileChange::Overwritten) => {
+                    self.0.overwritten.get_or_init(|| file.path().to_owned());
+                    &self.0.changed
+                }
+            };
+            known.get_or_init(|| file.path().to_owned());
         }
         self.check_known()
     }
@@ -54,12 +70,20 @@ impl FileWatch {
     /// where a step needed it. Makes no system call.
     #[must_use]
     pub fn changed(&self) -> Option<&Path> {
-        if self.0.changed.get().is_none()
+        let changed = self.0.changed.get().map(PathBuf::as_path);
+        changed.or_else(|| self.overwritten())
+    }
+
+    /// As [`changed`](Self::changed), but only a file whose bytes are known to be others than those
+    /// that were opened: it has another length, or a read found bytes gone.
+    #[must_use]
+    pub fn overwritten(&self) -> Option<&Path> {
+        if self.0.overwritten.get().is_none()
             && let Some(file) = self.0.files.iter().find(|file| file.is_torn())
         {
-            self.0.changed.get_or_init(|| file.path().to_owned());
+            self.0.overwritten.get_or_init(|| file.path().to_owned());
         }
-        self.0.changed.get().map(PathBuf::as_path)
+        self.0.overwritten.get().map(PathBuf::as_path)
     }
 
     /// Fails if [`changed`](Self::changed) names a file.
@@ -68,21 +92,32 @@ impl FileWatch {
     ///
     /// [`ModelError::FileChanged`].
     pub fn check_known(&self) -> Result<(), ModelError> {
-        match self.changed() {
-            None => Ok(()),
-            Some(path) => Err(ModelError::FileChanged {
-                path: path.to_owned(),
-            }),
-        }
+        fail_for(self.changed())
     }
 
-    /// A file whose path leads to another one now, or to none. The model goes on with the one that
-    /// was opened.
+    /// Fails if [`overwritten`](Self::overwritten) names a file.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::FileChanged`].
+    pub fn check_not_overwritten(&self) -> Result<(), ModelError> {
+        fail_for(self.overwritten())
+    }
+
+    /// The first file whose path a [check](Self::check) has found to lead to another one, or to
+    /// none. The model goes on with the one that was opened. Makes no system call.
     #[must_use]
     pub fn replaced(&self) -> Option<&Path> {
-        let replaced = |file: &&Arc<OpenedFile>| file.change() == Some(FileChange::Replaced);
-        self.0.files.iter().find(replaced).map(|file| file.path())
+        self.0.replaced.get().map(PathBuf::as_path)
     }
+}
+
+fn fail_for(file: Option<&Path>) -> Result<(), ModelError> {
+    file.map_or(Ok(()), |path| {
+        Err(ModelError::FileChanged {
+            path: path.to_owned(),
+        })
+    })
 }
 
 impl fmt::Debug for FileWatch {
@@ -90,6 +125,6 @@ impl fmt::Debug for FileWatch {
         f.debug_struct("FileWatch")
             .field("files", &self.0.files.len())
             .field("changed", &self.0.changed)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

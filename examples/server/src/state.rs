@@ -110,9 +110,9 @@ pub(crate) async fn health(State(app): State<Arc<App>>, headers: HeaderMap) -> R
 
 /// `GET /ready`: whether requests are accepted.
 pub(crate) async fn ready(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let state = app.engine.health().state;
-    let is_ready = matches!(state, HealthState::Ready | HealthState::Busy);
-    answer(&app, &headers, is_ready)
+    let health = app.engine.health();
+    let is_open = matches!(health.state, HealthState::Ready | HealthState::Busy);
+    answer(&app, &headers, is_open && health.files_changed.is_none())
 }
 
 /// The bare state is for all callers, as load balancers have no key. The load and the reasons

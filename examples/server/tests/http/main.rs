@@ -7,6 +7,7 @@ mod common;
 mod access;
 mod api;
 mod call_ends;
+mod changed_files;
 mod client_errors;
 mod continued;
 mod description;
