@@ -103,6 +103,24 @@ async fn prompts_that_never_fit_the_queue_are_rejected_before_any_starts() {
 }
 
 #[tokio::test]
+async fn references_to_empty_parts_are_bounded_too() {
+    let server = Server::with("--body-bytes-max 400000", "").await;
+    let parts = vec![json!({"type": "input_text", "text": ""}); 10_000];
+    let input = json!([{"role": "user", "content": parts}, {"role": "user", "content": "x"}]);
+    let first = ask(json!({"input": input, "max_output_tokens": 1}));
+    let first = server.post(RESPONSES, &first).await.ok();
+    let item = format!("msg_{}_i0", id(&first).trim_start_matches("resp_"));
+    let reference = json!({"type": "item_reference", "id": item});
+    let more = json!({"input": vec![reference; 1_000], "max_output_tokens": 1});
+    // An item is some 240,000 bytes, as its parts are in a body.
+    assert_rejected(
+        &server.post(RESPONSES, &ask(more)).await,
+        400,
+        "input[1].id",
+    );
+}
+
+#[tokio::test]
 async fn conversations_by_reference_are_as_long_as_bodies() {
     let server = Server::with("--body-bytes-max 4000", "").await;
     let first = ask(json!({"input": "x".repeat(2_500), "max_output_tokens": 1}));

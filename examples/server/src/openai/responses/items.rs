@@ -150,6 +150,9 @@ pub(crate) enum ItemStatus {
 
 /// Bytes of a message beside its text.
 const MESSAGE_BYTES: usize = 32;
+/// Bytes of a part beside its text: the least that one takes in a body. Work on an item is thereby
+/// bounded by its bytes, also where its parts are empty.
+const PART_BYTES: usize = 24;
 const SUMMARY_TEXT: &str = "summary_text";
 
 impl Item {
@@ -189,11 +192,11 @@ impl Item {
     /// Bytes that it becomes in a conversation, about: its text, and what is around it.
     pub(crate) fn text_bytes(&self) -> usize {
         let text = match self {
-            Self::Message(message) => message.content.iter().map(|part| part.text().len()).sum(),
+            Self::Message(message) => texts_bytes(message.content.iter().map(Part::text)),
             Self::Reasoning(reasoning) => {
-                let content = reasoning.content.iter().map(|part| part.text().len());
-                let summary = reasoning.summary.iter().map(|part| part.text.len());
-                content.sum::<usize>().max(summary.sum())
+                let content = texts_bytes(reasoning.content.iter().map(Part::text));
+                let summary = reasoning.summary.iter().map(|part| &*part.text);
+                content.max(texts_bytes(summary))
             }
             Self::FunctionCall(call) => call.call_id.len() + call.name.len() + call.arguments.len(),
             Self::FunctionCallOutput(output) => output.call_id.len() + output.output.len(),
@@ -319,6 +322,10 @@ impl Logprob {
 
 fn texts(parts: &[Part]) -> String {
     parts.iter().map(Part::text).collect()
+}
+
+fn texts_bytes<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
+    texts.map(|text| PART_BYTES + text.len()).sum()
 }
 
 fn parts_bytes(parts: &[Part]) -> usize {
