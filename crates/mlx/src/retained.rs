@@ -135,7 +135,8 @@ impl fmt::Debug for RetainedWeights {
 }
 
 /// A digest of all bytes that this process can write to: those of mapped files are not among
-/// them, and are watched by their files' times. None where some array is not row-contiguous. It finds accidental overwrites, not forgery.
+/// them, and are watched by their files' times. None where some array is not row-contiguous. It
+/// finds accidental overwrites, not forgery.
 fn digest(weights: &Weights) -> Option<u64> {
     let WeightParts { arrays, stored } = weights.parts();
     if !arrays.iter().all(|array| memory::is_row_contiguous(array)) {

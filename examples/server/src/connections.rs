@@ -138,7 +138,7 @@ impl Connections {
                 served = served => if let Err(error) = served {
                     tracing::debug!(%error, "a connection broke");
                 },
-                () = answering.in_vain(client) => {
+                () = answering.abandoned(client) => {
                     tracing::debug!("a client left before it was answered");
                 }
             }

@@ -54,7 +54,7 @@ impl Answering {
 
     /// Returns when the client has disconnected and an answer would not reach it. A client that
     /// disconnects at any other time is left to HTTP.
-    pub(crate) async fn in_vain(self, client: ClientSide) {
+    pub(crate) async fn abandoned(self, client: ClientSide) {
         client.closed().await;
         let mut answering = self.0.subscribe();
         let begun = answering.wait_for(|answering| *answering).await;

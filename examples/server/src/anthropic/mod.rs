@@ -1,4 +1,4 @@
-//! The faces of Anthropic's Messages API, as requests to the model and back.
+//! The dialect of Anthropic's Messages API, as requests to the model and back.
 //!
 //! | file | content |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The one core behind the API's faces: what a face asks of the model, and what comes back.
+//! The one core behind the API's dialects: what a dialect asks of the model, and what comes back.
 //!
 //! ```text
 //!  chat completions ─┐                              ┌─▶ chunks of a chat
@@ -6,9 +6,9 @@
 //!  messages ─────────┘        (submit)              └─▶ events of a message
 //! ```
 //!
-//! Each face reads its body, turns it into a [`ConversationRequest`] and submits it. It then reads
+//! Each dialect reads its body, turns it into a [`ConversationRequest`] and submits it. It then reads
 //! [`AnswerEvent`]s from [`Answers`] and writes them in its own shape, as they come or
-//! [whole](WholeAnswer). A face knows nothing of grammars, of the formats in which models write
+//! [whole](WholeAnswer). A dialect knows nothing of grammars, of the formats in which models write
 //! calls and reasoning, or of the engine.
 //!
 //! | file | content |
@@ -18,11 +18,11 @@
 //! | `history.rs` | checks of the calls and results in messages |
 //! | `reasoning.rs` | [`Reasoning`]: settings, as variables of the template and as a budget |
 //! | `tenancy.rs` | [`Tenancy`]: user, cache and class of a request |
-//! | `names.rs` | [`FieldNames`]: a face's names of fields, for errors |
+//! | `names.rs` | [`FieldNames`]: a dialect's names of fields, for errors |
 //! | `tools_as_text.rs` | tools for templates that know none |
 //! | `answers.rs` | [`Answers`] and [`AnswerEvent`] |
 //! | `whole.rs` | [`WholeAnswer`]: an answer's events, collected |
-//! | `usage.rs` | counts that faces derive from a request's usage |
+//! | `usage.rs` | counts that dialects derive from a request's usage |
 
 mod answers;
 #[cfg(test)]

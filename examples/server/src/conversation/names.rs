@@ -1,4 +1,4 @@
-//! A face's names of fields.
+//! A dialect's names of fields.
 
 use motet::Request;
 use motet::error::SubmitError;
@@ -6,7 +6,7 @@ use motet::text::{ToolError, ToolPart, Tools};
 
 use crate::error::{ApiError, api_name};
 
-/// The names that a face has for the fields of a conversation. Errors name fields by them.
+/// The names that a dialect has for the fields of a conversation. Errors name fields by them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FieldNames {
     /// The messages.

@@ -1,4 +1,4 @@
-//! A request of any face, and its way to the engine.
+//! A request of any dialect, and its way to the engine.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::kept::{Keep, KeptResults};
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
-/// A request of a face to the model.
+/// A request of a dialect to the model.
 #[derive(Debug)]
 pub(crate) struct ConversationRequest {
     /// The messages in the form of templates, and the variables that the client sets. Tools and
@@ -32,7 +32,7 @@ pub(crate) struct ConversationRequest {
     /// Sampling, lengths, tenancy and everything else. Its prompt, its grammar and its reasoning
     /// are set on the way.
     pub(crate) request: Request,
-    /// The face's names of fields.
+    /// The dialect's names of fields.
     pub(crate) names: &'static FieldNames,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn continue_last(chat: &mut Chat, field: &str) -> Result<(), ApiError
 ///
 /// # Errors
 ///
-/// The error names the face's `field`.
+/// The error names the dialect's `field`.
 pub(crate) fn check_schema_bytes(schema: &str, field: &'static str) -> Result<(), ApiError> {
     let (bytes, most) = (schema.len(), GrammarSource::SCHEMA_BYTES_MAX);
     if bytes <= most {
@@ -110,7 +110,7 @@ impl ConversationRequest {
     ///
     /// # Errors
     ///
-    /// The error names the face's field.
+    /// The error names the dialect's field.
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,4 @@
-//! Counts that faces derive from a request's usage.
+//! Counts that dialects derive from a request's usage.
 
 use motet::request::Usage;
 

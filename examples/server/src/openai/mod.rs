@@ -1,4 +1,4 @@
-//! The faces of OpenAI's API: bodies, as requests to the model, and answers.
+//! The dialects of OpenAI's API: bodies, as requests to the model, and answers.
 //!
 //! | file | content |
 //! |---|---|

@@ -33,7 +33,7 @@ impl Description {
     }
 }
 
-/// Requests of both faces that call a tool, that reason, and that end early.
+/// Requests of both dialects that call a tool, that reason, and that end early.
 fn requests() -> Vec<(Value, Value)> {
     let schema = json!({"type": "object", "properties": {"a": {"enum": ["x", "y"]}},
                         "required": ["a"], "additionalProperties": false});
@@ -137,7 +137,7 @@ async fn responses_fit_their_description() {
     description.check("Error", &unknown.body);
 }
 
-/// The validator finds what does not fit: an answer of the other face.
+/// The validator finds what does not fit: an answer of the other dialect.
 #[tokio::test]
 #[should_panic(expected = "ChatCompletion")]
 async fn answer_of_another_face_does_not_fit() {
