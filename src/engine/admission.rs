@@ -17,7 +17,7 @@ use motet_core::protocol::{ContextLimit, PromptOutput, TokenLogprobs};
 const SHIFTED_CONTEXTS_MAX: usize = 10;
 
 /// Most restore points of one request: each interrupts a step for all sequences.
-const RESTORE_POINTS_MAX: usize = 64;
+pub(super) const RESTORE_POINTS_MAX: usize = 64;
 
 /// An admitted request, in tokens that fit.
 #[derive(Debug)]
@@ -236,15 +236,21 @@ fn checked_turn_end(at: usize, tokens: usize) -> Result<usize, SubmitError> {
     Ok(at)
 }
 
+/// Checks that a caller's restore points are not too many.
+pub(super) fn check_point_count(points: &[usize]) -> Result<(), SubmitError> {
+    if points.len() <= RESTORE_POINTS_MAX {
+        return Ok(());
+    }
+    Err(field_error(
+        "restore_points",
+        format!("{} offsets", points.len()),
+        format!("at most {RESTORE_POINTS_MAX}"),
+    ))
+}
+
 /// Checks that the offsets lie within the prompt and are not too many.
 fn checked_points(points: &[usize], tokens: usize) -> Result<Vec<usize>, SubmitError> {
-    if points.len() > RESTORE_POINTS_MAX {
-        return Err(field_error(
-            "restore_points",
-            format!("{} offsets", points.len()),
-            format!("at most {RESTORE_POINTS_MAX}"),
-        ));
-    }
+    check_point_count(points)?;
     match points.iter().find(|at| **at > tokens) {
         None => Ok(points.to_vec()),
         Some(invalid_offset) => Err(field_error(

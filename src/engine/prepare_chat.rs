@@ -3,13 +3,15 @@
 use std::mem;
 
 use super::Engine;
+use super::admission::{RESTORE_POINTS_MAX, check_point_count};
 use super::tokenize_prompt::TokenizeMode;
 use crate::error::SubmitError;
 use crate::request::{Prompt, Request};
 
 impl Engine {
     /// Replaces the conversation of a request by its tokens, and returns the end of the prompt's
-    /// text. The request is then as good as it was: it has the conversation's restore points.
+    /// text. The request is then as good as it was: it has the conversation's restore points, the last
+    /// of them where its own leave no space for all.
     ///
     /// [`submit`](Engine::submit) renders a conversation by itself. A caller that parses the
     /// answer has to know how the prompt ends, as a template may open the reasoning, and a grammar
@@ -20,7 +22,8 @@ impl Engine {
     /// # Errors
     ///
     /// [`SubmitError`] as for [`submit`](Engine::submit). A full queue rejects the request before
-    /// its conversation is rendered.
+    /// its conversation is rendered. The request keeps no place in the queue, which may be full when it
+    /// is submitted.
     ///
     /// # Cancel safety
     ///
@@ -37,6 +40,7 @@ impl Engine {
         };
         self.check_not_broken()?;
         self.check_request(request)?;
+        check_point_count(&request.restore_points)?;
         let _inside = match self.admission_guard(request) {
             Ok(guard) => guard,
             Err(error) => {
@@ -51,7 +55,9 @@ impl Engine {
         // The last offset is where the conversation's next turn begins.
         let turn_end = prepared.restore_points.pop().filter(|at| *at > 0);
         request.turn_end = request.turn_end.or(turn_end);
-        request.restore_points.append(&mut prepared.restore_points);
+        let own = &mut request.restore_points;
+        let excess = (own.len() + prepared.restore_points.len()).saturating_sub(RESTORE_POINTS_MAX);
+        own.extend(prepared.restore_points.drain(..).skip(excess));
         request.prompt = Prompt::Tokens(prepared.tokens);
         Ok(prepared.end)
     }

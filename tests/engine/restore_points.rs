@@ -3,6 +3,7 @@
 
 use crate::common::{byte_vocabulary, small};
 use motet::config::EngineConfig;
+use motet::error::SubmitError;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::sampling::Sampling;
@@ -259,6 +260,37 @@ async fn rewritten_chat_is_restorable_where_it_differs() {
         );
         engine.shutdown(Shutdown::Abort).await;
     }
+}
+
+/// A prepared conversation has its own restore points, unless its caller's leave no space for them.
+#[tokio::test]
+async fn prepared_chat_has_as_many_restore_points_as_a_request_may_have() {
+    const MOST: usize = 64;
+    let oracle = oracle(KINDS[0]);
+    let engine = engine_with(&oracle, small(), codec_with(REWRITING)).await;
+    let mut called = Message::assistant("I call the gardener.");
+    let thought = "Who would know?".into();
+    called.more.insert("thought".into(), thought);
+    let question = Message::user("When does it open?");
+    let chat = Chat::from([question, called, Message::new("tool", "At nine.")]);
+    let prepared = async |own: usize| {
+        let mut request = Request::chat(chat.clone()).output_tokens_max(1);
+        request.restore_points = (1..=own).collect();
+        let prepared = engine.prepare_chat(&mut request).await;
+        prepared.map(|_| request)
+    };
+    let of_chat = prepared(0).await.expect("it fits").restore_points;
+    assert_eq!(of_chat.len(), 1);
+    for own in [0, MOST - 1, MOST] {
+        let request = prepared(own).await.expect("it fits");
+        assert_eq!(request.restore_points.len(), MOST.min(own + of_chat.len()));
+        engine.submit(request).await.expect("its points fit");
+    }
+    match prepared(MOST + 1).await {
+        Err(SubmitError::Field { field, .. }) => assert_eq!(field, "restore_points"),
+        other => panic!("expected too many points, got {other:?}"),
+    }
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
