@@ -140,7 +140,8 @@ pub mod monitor {
 #[cfg(feature = "tower")]
 pub use engine::EngineService;
 pub use engine::{
-    BlockBatch, BlockEvents, DeviceBudget, Engine, EngineBuilder, Health, HealthState, Shutdown,
+    BlockBatch, BlockEvents, DeviceBudget, Engine, EngineBuilder, Health, HealthState, KeptOutputs,
+    Shutdown,
 };
 pub use handle::SequenceHandle;
 pub use motet_core::config;

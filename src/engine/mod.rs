@@ -100,6 +100,7 @@ pub use budget::DeviceBudget;
 pub use builder::EngineBuilder;
 pub use health::{Health, HealthState};
 pub use kv_events::BlockEvents;
+pub use results::KeptOutputs;
 #[cfg(feature = "tower")]
 pub use service::EngineService;
 pub use snapshot_task::{SNAPSHOT_INTERVAL, Snapshots};
@@ -402,7 +403,10 @@ impl Engine {
     async fn submit_request(&self, request: Request) -> Result<TokenStream, SubmitError> {
         self.check_not_broken()?;
         self.check_single_output(&request)?;
-        let mut streams = self.submit_outputs(vec![request]).await?;
+        let kept = KeptOutputs::default();
+        let mut results = self.no_results(request.user.as_deref());
+        let submitted = self.submit_outputs(vec![request], kept, &mut results);
+        let mut streams = submitted.await?;
         let only = streams.pop().and_then(|mut outputs| outputs.pop());
         Ok(only.expect("one output was asked for"))
     }
@@ -438,7 +442,8 @@ impl Engine {
         if let Err(error) = admission_guard.claim(admitted.tokens.len()) {
             return Err(self.admission_error(error, request));
         }
-        let results = self.reserve_for(&request, admitted.prompt_logprobs_bytes())?;
+        let mut results = self.no_results(request.user.as_deref());
+        self.admit_results(&mut results, admitted.prompt_logprobs_bytes(), &request)?;
         let sampling_spec = self.sampling_spec(&mut request).await?;
         let sequence_setup = self.sequence_setup(
             &request,

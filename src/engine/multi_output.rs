@@ -6,12 +6,13 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 use super::admission::Admitted;
+use super::results::KeptOutputs;
 use super::{BoxedFuture, Engine};
 use crate::actors::scheduler::{Submit, SubmitMany};
 use crate::actors::sequence::AdmissionGuard;
 use crate::error::field_error;
 use crate::error::{BestOfError, SubmitError};
-use crate::request::{Completion, MeanLogprob, Request, TokenLogprobs};
+use crate::request::{Completion, MeanLogprob, Request};
 use crate::results::ResultsReservation;
 use crate::stream::TokenStream;
 use motet_core::protocol::GenerateError;
@@ -64,7 +65,32 @@ impl Engine {
         &self,
         requests: Vec<Request>,
     ) -> Result<Vec<Vec<TokenStream>>, SubmitError> {
-        let submitted = self.submit_all_boxed(requests).await;
+        let user = requests.first().and_then(|first| first.user.as_deref());
+        let mut results = self.no_results(user);
+        let kept = KeptOutputs::default();
+        self.submit_all_keeping(requests, kept, &mut results).await
+    }
+
+    /// Submits several requests of one user as [`submit_all`](Engine::submit_all) does, and reserves
+    /// the bytes that the caller keeps of each request's outputs: they are added to `results`, of that
+    /// user. That reservation, these bytes and those of the engine are one sum, admitted together once
+    /// the lengths of the prompts are known.
+    ///
+    /// # Errors
+    ///
+    /// As for [`submit_all`](Engine::submit_all), and [`SubmitError::ResultsTooLarge`] where the sum can
+    /// never fit. The reservation may be larger afterwards.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future before it is ready cancels the requests.
+    pub async fn submit_all_keeping(
+        &self,
+        requests: Vec<Request>,
+        kept: KeptOutputs,
+        results: &mut ResultsReservation,
+    ) -> Result<Vec<Vec<TokenStream>>, SubmitError> {
+        let submitted = self.submit_all_boxed(requests, kept, results).await;
         submitted.inspect_err(|error| self.inner.telemetry.rejected(error))
     }
 
@@ -86,31 +112,30 @@ impl Engine {
         };
         let keeps_logprobs = requested_logprobs.is_some();
         // All outputs are kept until the best are known.
-        let kept = request.logprobs.filter(|_| keeps_logprobs);
-        let kept = kept.map_or(0, |top| {
-            let tokens = request
-                .output_tokens_max
-                .min(self.inner.spec.context_tokens_max);
-            let tokens = tokens.saturating_mul(request.outputs());
-            tokens.saturating_mul(TokenLogprobs::bytes(top))
-        });
-        let _results = self.reserve_for(&request, kept)?;
-        let streams = self.submit_many(request).await?;
+        let kept = KeptOutputs {
+            logprobs_tokens_max: if keeps_logprobs { usize::MAX } else { 0 },
+            ..KeptOutputs::default()
+        };
+        let mut results = self.no_results(request.user.as_deref());
+        let submitted = self.submit_all_keeping(vec![request], kept, &mut results);
+        let streams = submitted.await?.into_iter().flatten().collect();
         let completions = collect_all(streams, keeps_logprobs).await?;
         Ok(best(completions, n))
     }
 
-    fn submit_all_boxed(
-        &self,
+    fn submit_all_boxed<'a>(
+        &'a self,
         requests: Vec<Request>,
-    ) -> BoxedFuture<'_, Result<Vec<Vec<TokenStream>>, SubmitError>> {
+        kept: KeptOutputs,
+        results: &'a mut ResultsReservation,
+    ) -> BoxedFuture<'a, Result<Vec<Vec<TokenStream>>, SubmitError>> {
         Box::pin(async move {
             self.check_not_broken()?;
             // The number of outputs must be valid before admission.
             for request in &requests {
                 self.check_request(request)?;
             }
-            self.submit_outputs(requests).await
+            self.submit_outputs(requests, kept, results).await
         })
     }
 
@@ -118,14 +143,17 @@ impl Engine {
     pub(super) async fn submit_outputs(
         &self,
         requests: Vec<Request>,
+        kept: KeptOutputs,
+        results: &mut ResultsReservation,
     ) -> Result<Vec<Vec<TokenStream>>, SubmitError> {
         self.check_outputs(&requests)?;
         let mut all = self.admit_all(requests).await?;
-        let mut results = self.claim_all(&mut all)?;
+        self.claim_all(&mut all)?;
+        self.admit_all_results(&all, kept, results)?;
         let mut submissions = Vec::with_capacity(all.len());
         for one in all {
-            let bytes = one.admitted.prompt_logprobs_bytes();
-            submissions.push(self.set_up(one, Arc::new(results.split(bytes))).await?);
+            let of_engine = results.split(one.admitted.prompt_logprobs_bytes());
+            submissions.push(self.set_up(one, Arc::new(of_engine)).await?);
         }
         let mut streams = Vec::with_capacity(submissions.len());
         for submission in submissions {
@@ -182,21 +210,9 @@ impl Engine {
         Ok(all)
     }
 
-    /// Claims the tokens of the prompts, and reserves the bytes of all results.
-    fn claim_all(&self, all: &mut [AdmittedRequest]) -> Result<ResultsReservation, SubmitError> {
-        let tokens_max = self.inner.config.scheduler.admission.queue_tokens_max;
-        let tokens: usize = all.iter().map(|one| one.admitted.tokens.len()).sum();
-        // A single prompt is admitted whatever its length.
-        if all.len() > 1 && tokens > tokens_max {
-            let expected = format!(
-                "at most {tokens_max}, `scheduler.admission.queue_tokens_max`: fewer at a time"
-            );
-            return Err(field_error(
-                "requests",
-                format!("{tokens} tokens long"),
-                expected,
-            ));
-        }
+    /// Claims the tokens of the prompts.
+    fn claim_all(&self, all: &mut [AdmittedRequest]) -> Result<(), SubmitError> {
+        self.check_prompt_tokens(all)?;
         for one in &mut *all {
             // The other outputs have no prompt of their own to wait for.
             let first = one.guards.first_mut();
@@ -206,12 +222,56 @@ impl Engine {
                 return Err(self.admission_error(error, request));
             }
         }
-        let bytes = all.iter().map(|one| one.admitted.prompt_logprobs_bytes());
-        let bytes = bytes.fold(0, usize::saturating_add);
+        Ok(())
+    }
+
+    /// Checks that so many tokens of prompts can ever wait, of all users and of each.
+    fn check_prompt_tokens(&self, all: &[AdmittedRequest]) -> Result<(), SubmitError> {
+        let admission = &self.inner.config.scheduler.admission;
+        let mut of_users = BTreeMap::<Option<&str>, (usize, usize)>::new();
+        for one in all {
+            let user = one.request.user.as_deref();
+            let (prompts, tokens) = of_users.entry(user).or_default();
+            *prompts += 1;
+            *tokens += one.admitted.tokens.len();
+        }
+        let tokens = of_users.values().map(|(_, tokens)| tokens).sum();
+        let of_all = (all.len(), tokens);
+        let queue_max = admission.queue_tokens_max;
+        let user_max = admission.user_queue_tokens_max.unwrap_or(usize::MAX);
+        let users = of_users.into_values();
+        let users = users.map(|of_one| (of_one, user_max, "user_queue_tokens_max"));
+        for ((prompts, tokens), tokens_max, setting) in
+            users.chain([(of_all, queue_max, "queue_tokens_max")])
+        {
+            // A single prompt is admitted whatever its length.
+            if prompts > 1 && tokens > tokens_max {
+                let found = format!("{tokens} tokens long");
+                let expected = format!(
+                    "at most {tokens_max}, `scheduler.admission.{setting}`: fewer at a time"
+                );
+                return Err(field_error("requests", found, expected));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reserves the bytes of all results: those that the engine keeps, and those that the caller does.
+    fn admit_all_results(
+        &self,
+        all: &[AdmittedRequest],
+        kept: KeptOutputs,
+        results: &mut ResultsReservation,
+    ) -> Result<(), SubmitError> {
         let Some(first) = all.first() else {
-            return self.reserve_for(&Request::default(), 0);
+            return Ok(());
         };
-        self.reserve_for(&first.request, bytes)
+        let bytes = all.iter().map(|one| {
+            let of_caller = self.kept_bytes(&one.request, &one.admitted, kept);
+            of_caller.saturating_add(one.admitted.prompt_logprobs_bytes())
+        });
+        let bytes = bytes.fold(0, usize::saturating_add);
+        self.admit_results(results, bytes, &first.request)
     }
 
     /// Creates the actors and the streams of a request.

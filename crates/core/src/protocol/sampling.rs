@@ -101,11 +101,21 @@ pub struct TokenLogprobs {
 
 impl TokenLogprobs {
     /// Returns the bytes in memory of the log probabilities of one token with so many alternatives.
+    /// Any number is allowed: the bytes of one that is not valid are as many as a `usize` can say.
     #[must_use]
     pub const fn bytes(alternatives: usize) -> usize {
         /// Bytes that an allocator takes for itself.
         const ALLOCATION_BYTES: usize = 16;
-        size_of::<Self>() + ALLOCATION_BYTES + alternatives * size_of::<(TokenId, f32)>()
+        let top = alternatives.saturating_mul(size_of::<(TokenId, f32)>());
+        top.saturating_add(size_of::<Self>() + ALLOCATION_BYTES)
+    }
+
+    /// Returns the bytes in memory of a token with its log probabilities in a list that has grown: up
+    /// to half of such a list is empty.
+    #[must_use]
+    pub const fn listed_bytes(alternatives: usize) -> usize {
+        let entries = 2 * size_of::<(TokenId, Self)>() - size_of::<Self>();
+        Self::bytes(alternatives).saturating_add(entries)
     }
 }
 

@@ -31,10 +31,11 @@ pub struct AdmissionConfig {
     pub user_queue_tokens_max: Option<usize>,
     /// Upper bound on the bytes of results that are kept for callers: log probabilities of
     /// prompts, which a request reserves when it is admitted, and what callers reserve for themselves.
-    /// One user may hold as much as it leaves free for others, so at most half of it. A request that
-    /// needs more than that is rejected for good, and one that does not fit now is asked to come
-    /// again. Choose at least twice the largest result that one request may ask for: a token's log
-    /// probability takes 48 bytes, and 8 for each alternative.
+    /// A request is admitted if its user then holds as much as it leaves free for others, so at most
+    /// half of it. A request that needs more than that is rejected for good, and one that does not fit
+    /// now is asked to come again. Choose at least twice the largest result that one request may ask
+    /// for: a token's log probability takes 48 bytes, and 8 for each alternative. A caller that reserves
+    /// its unread streams needs them for all requests inside as well: 48 kB each, by default.
     pub results_bytes_max: usize,
 }
 
