@@ -6,6 +6,7 @@
 //! | `chat/` | `/v1/chat/completions` |
 //! | `text.rs` | `/v1/completions` |
 //! | `text_logprobs.rs` | their log probabilities: parallel lists |
+//! | `sampled_token.rs` | log probabilities of conversations: a list of tokens |
 //! | `scored_text.rs` | its answers with log probabilities of the prompt |
 //! | `offsets.rs` | offsets of tokens in a text, for log probabilities |
 //! | `embeddings.rs` | `/v1/embeddings` |
@@ -18,6 +19,7 @@ pub(crate) mod embeddings;
 mod offsets;
 pub(crate) mod parameters;
 pub(crate) mod responses;
+mod sampled_token;
 pub(crate) mod scored_text;
 pub(crate) mod text;
 mod text_logprobs;

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use motet::TokenId;
 use motet::text::TextCodec;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::conversation::{AnswerItem, AnswerPiece, ScoredToken, WholeAnswer};
-use crate::generate::spelled;
 use crate::openai::answer::Shape;
 use crate::openai::offsets::TextOffsets;
+use crate::openai::sampled_token::SampledToken;
 use crate::pieces::{Deferred, Text};
 
 pub(crate) struct ChatShape;
@@ -124,20 +123,6 @@ const FUNCTION: &str = "function";
 pub(crate) struct ChatLogprobs {
     content: Deferred<Vec<SampledToken>>,
     refusal: (),
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct SampledToken {
-    #[serde(flatten)]
-    sampled: LikelyToken,
-    top_logprobs: Vec<LikelyToken>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct LikelyToken {
-    token: String,
-    logprob: f64,
-    bytes: Vec<u8>,
 }
 
 impl From<AnswerPiece> for Delta {
@@ -268,26 +253,6 @@ impl Shape for ChatShape {
         ChatLogprobs {
             content,
             refusal: (),
-        }
-    }
-}
-
-impl SampledToken {
-    fn new((token, logprobs): &ScoredToken, text: &TextCodec) -> Self {
-        let spell = |token: TokenId, logprob: f32| {
-            let (token, bytes) = spelled(text.tokenizer(), token);
-            LikelyToken {
-                token,
-                logprob: logprob.into(),
-                bytes,
-            }
-        };
-        let top = logprobs.top.iter();
-        Self {
-            sampled: spell(*token, logprobs.logprob),
-            top_logprobs: top
-                .map(|(token, logprob)| spell(*token, *logprob))
-                .collect(),
         }
     }
 }

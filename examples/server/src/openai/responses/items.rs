@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use motet::TokenId;
 use motet::text::TextCodec;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::conversation::ScoredToken;
-use crate::generate::spelled;
 use crate::kept::row_bytes;
+use crate::openai::sampled_token::SampledToken;
 use crate::pieces::{Deferred, Text};
 
 /// An item, as answers have it.
@@ -102,29 +101,11 @@ pub(crate) struct SummaryPart {
 
 /// The log probabilities of a text, in the engine's form until they are written. Clones share them.
 #[derive(Clone, Debug, Default, JsonSchema)]
-#[schemars(with = "Vec<Logprob>")]
+#[schemars(with = "Vec<SampledToken>")]
 pub(crate) struct Logprobs {
     tokens: Arc<Vec<ScoredToken>>,
     /// Spells the tokens; `None` only if there are none.
     text: Option<TextCodec>,
-}
-
-/// A token with its log probability and the likeliest alternatives.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ResponseLogprob")]
-pub(crate) struct Logprob {
-    token: String,
-    logprob: f64,
-    bytes: Vec<u8>,
-    top_logprobs: Vec<LikelyToken>,
-}
-
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ResponseLikelyToken")]
-struct LikelyToken {
-    token: String,
-    logprob: f64,
-    bytes: Vec<u8>,
 }
 
 /// The author of a message.
@@ -289,34 +270,11 @@ impl Serialize for Logprobs {
             return serializer.collect_seq([(); 0]);
         };
         let (tokens, text) = (Arc::clone(&self.tokens), text.clone());
-        let list: Deferred<Vec<Logprob>> = Deferred::list(move || {
+        let list: Deferred<Vec<SampledToken>> = Deferred::list(move || {
             let (tokens, text) = (Arc::clone(&tokens), text.clone());
-            (0..tokens.len()).map(move |at| Logprob::of(&tokens[at], &text))
+            (0..tokens.len()).map(move |at| SampledToken::new(&tokens[at], &text))
         });
         list.serialize(serializer)
-    }
-}
-
-impl Logprob {
-    fn of((token, logprobs): &ScoredToken, text: &TextCodec) -> Self {
-        let spell = |token: TokenId, logprob: f32| {
-            let (token, bytes) = spelled(text.tokenizer(), token);
-            LikelyToken {
-                token,
-                logprob: logprob.into(),
-                bytes,
-            }
-        };
-        let sampled = spell(*token, logprobs.logprob);
-        let top = logprobs.top.iter();
-        Self {
-            token: sampled.token,
-            logprob: sampled.logprob,
-            bytes: sampled.bytes,
-            top_logprobs: top
-                .map(|(token, logprob)| spell(*token, *logprob))
-                .collect(),
-        }
     }
 }
 
