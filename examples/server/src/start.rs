@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use motet::Engine;
 use motet::config::EngineConfig;
 use motet::model::ModelError;
 #[cfg(feature = "mlx")]
@@ -17,6 +16,7 @@ use motet::model::oracle::{Oracle, OracleConfig};
 #[cfg(feature = "mlx")]
 use motet::model::weights::FileAccess;
 use motet::text::{ChatTemplate, GgufVocabulary, TextCodec, Tokenizer};
+use motet::{Engine, Request};
 
 use crate::arguments::Arguments;
 #[cfg(feature = "mlx")]
@@ -39,10 +39,31 @@ const ORACLE_TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}{
 /// The error names the file or setting that does not work.
 pub async fn engine(arguments: &Arguments) -> Result<Engine> {
     let config = arguments.engine_config();
-    match &arguments.model {
+    let engine = match &arguments.model {
         Some(name) => model(name, arguments, config).await,
         None => oracle(config).await,
+    }?;
+    if let Some(warning) = streams_warning(&engine) {
+        tracing::warn!("{warning}");
     }
+    Ok(engine)
+}
+
+/// The warning that the budget of results, and not the queue, bounds the streams of one user.
+fn streams_warning(engine: &Engine) -> Option<String> {
+    let scheduler = &engine.config().scheduler;
+    let longest = engine.model().context_tokens_max;
+    let stream_bytes = engine.unread_bytes(&Request::default().output_tokens_max(longest));
+    // One user may hold half of the budget.
+    let streams = scheduler.admission.results_bytes_max / 2 / stream_bytes;
+    let inside_max = scheduler.inside_max();
+    (streams < inside_max).then(|| {
+        let mib = (2 * inside_max * stream_bytes).div_ceil(1 << 20);
+        format!(
+            "--results-mib has space for {streams} streams of one user, or of all clients without keys; \
+             --sequences-max and --queue-max allow {inside_max}, which takes {mib} MiB"
+        )
+    })
 }
 
 #[cfg(feature = "mlx")]
@@ -153,7 +174,20 @@ fn oracle_text() -> Result<TextCodec> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[tokio::test]
+    async fn budget_below_the_queue_is_told() {
+        for (more, is_told) in [("", false), ("--queue-max=2000", true)] {
+            let words = ["server", "--oracle"].into_iter();
+            let arguments = Arguments::parse_from(words.chain(more.split_whitespace()));
+            let engine = engine(&arguments).await.expect("the oracle starts");
+            let warning = streams_warning(&engine);
+            assert_eq!(warning.is_some(), is_told, "{more}: {warning:?}");
+        }
+    }
 
     #[test]
     fn the_oracle_reads_and_writes_any_text() {
