@@ -271,9 +271,10 @@ pub struct EngineSettings {
 
     /// Memory for results that are kept until they are sent, in MiB
     ///
-    /// Log probabilities of prompts and of answers that are not streamed, and texts of such answers. A request
-    /// that needs more than half of it gets 400, and one that does not fit now 429. One user may
-    /// hold as much as it leaves free for others.
+    /// Log probabilities of prompts and of answers that are not streamed, texts of such answers, and
+    /// about 48 kB for each stream: raise it with --sequences-max and --queue-max. A request that needs
+    /// more than half of it gets 400, and one that does not fit now 429. One user may hold as much as it
+    /// leaves free for others.
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub results_mib: usize,
 

@@ -42,7 +42,7 @@ pub(crate) struct OutputStreams {
     prompt_tokens: usize,
     usage: Usage,
     log: RequestLog,
-    sent: UntilSent,
+    until_sent: UntilSent,
 }
 
 /// The bytes of a request's results, and its place in its key's limit: held until its answer is sent,
@@ -72,9 +72,10 @@ impl OutputStreams {
     pub(crate) async fn submit(
         engine: &Engine,
         mut requests: Vec<Request>,
-        sent: UntilSent,
+        mut until_sent: UntilSent,
         log: RequestLog,
     ) -> Result<Self, SubmitError> {
+        let kept = until_sent.kept.of_outputs(engine, &requests);
         for request in &mut requests {
             if request.best_of.is_some() {
                 // The best output is chosen by log probabilities.
@@ -83,14 +84,14 @@ impl OutputStreams {
         }
         let has_logprobs = requests.iter().any(|request| request.logprobs.is_some());
         let generations: Vec<_> = requests.iter().map(|one| log.generation(one)).collect();
-        let submitted = engine.submit_all(requests).await?;
+        let submitted = until_sent.kept.submit(engine, requests, kept).await?;
         let mut all = Self {
             output_streams: SelectAll::new(),
             handles: Vec::new(),
             prompt_tokens: 0,
             usage: Usage::default(),
             log,
-            sent,
+            until_sent,
         };
         for (generation, streams) in generations.iter().zip(submitted) {
             for (index, stream) in streams.into_iter().enumerate() {
@@ -117,12 +118,12 @@ impl OutputStreams {
 
     /// The reservation of the outputs.
     pub(crate) fn kept(&mut self) -> &mut KeptResults {
-        &mut self.sent.kept
+        &mut self.until_sent.kept
     }
 
     /// Ends the outputs. Their reservation lasts until they are sent.
-    pub(crate) fn into_sent(self) -> UntilSent {
-        self.sent
+    pub(crate) fn until_sent(self) -> UntilSent {
+        self.until_sent
     }
 
     /// The number of unfinished outputs.

@@ -188,7 +188,7 @@ pub(super) async fn whole(
             message.stop = Stop::new(end, stop_strings);
         }
     }
-    Ok((message, answers.into_sent()))
+    Ok((message, answers.until_sent()))
 }
 
 /// The block of a part of an answer.

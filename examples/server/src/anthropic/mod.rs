@@ -60,6 +60,7 @@ pub(crate) async fn create(
     let stop_strings = request.stop_strings.clone();
     let request = turn.conversation(&app, request)?;
     let keep = Keep {
+        outputs: !is_streamed,
         is_streamed,
         ..Keep::default()
     };
@@ -67,8 +68,8 @@ pub(crate) async fn create(
     if is_streamed {
         return Ok(stream::streamed(app, answers, stop_strings));
     }
-    let (message, sent) = answer::whole(&app, answers, &stop_strings).await?;
-    Ok(pieces::json_response(pieces::pieces(&message), sent))
+    let (message, until_sent) = answer::whole(&app, answers, &stop_strings).await?;
+    Ok(pieces::json_response(pieces::pieces(&message), until_sent))
 }
 
 /// `POST /v1/messages/count_tokens`.

@@ -12,7 +12,7 @@ use super::FieldNames;
 use crate::activity::{Activity, ObservedAnswer};
 use crate::error::ApiError;
 use crate::generate::{Event, OutputStreams, UntilSent};
-use crate::kept::{KeptResults, row_bytes};
+use crate::kept::KeptResults;
 
 /// A token and its log probability.
 pub(crate) type ScoredToken = (TokenId, TokenLogprobs);
@@ -94,8 +94,8 @@ pub(crate) struct Answers {
     pending: VecDeque<(usize, AnswerEvent)>,
     /// The field that the grammar of the outputs comes from, for errors.
     grammar_field: String,
-    /// Bytes of the log probabilities that the readers hold back.
-    held_bytes: usize,
+    /// Tokens whose log probabilities the readers hold back.
+    held_rows: usize,
 }
 
 /// Parts one output.
@@ -136,7 +136,7 @@ impl Answers {
             output_streams,
             pending: VecDeque::new(),
             grammar_field,
-            held_bytes: 0,
+            held_rows: 0,
         }
     }
 
@@ -176,8 +176,8 @@ impl Answers {
     }
 
     /// Ends the answers. Their reservation lasts until they are sent.
-    pub(crate) fn into_sent(self) -> UntilSent {
-        self.output_streams.into_sent()
+    pub(crate) fn until_sent(self) -> UntilSent {
+        self.output_streams.until_sent()
     }
 
     /// The next event and its answer's number; `None` when all answers have ended.
@@ -205,16 +205,16 @@ impl Answers {
             }
             Event::Generated { text, logprobs } => {
                 let was_complete = reader.is_complete;
-                let before = reader.held_bytes();
+                let before = reader.logprobs.len();
                 let pieces = reader.push(&text, logprobs);
-                let after = reader.held_bytes();
+                let after = reader.logprobs.len();
                 pending.extend(pieces.into_iter().map(|event| (number, event)));
                 if reader.is_complete && !was_complete {
                     self.output_streams.cancel(number);
                 }
                 if after != before {
-                    self.held_bytes = self.held_bytes + after - before;
-                    if let Err(error) = self.output_streams.kept().set_held(self.held_bytes) {
+                    self.held_rows = self.held_rows + after - before;
+                    if let Err(error) = self.output_streams.kept().set_held(self.held_rows) {
                         self.pending.push_back((number, AnswerEvent::Failed(error)));
                     }
                 }
@@ -236,13 +236,6 @@ impl Answers {
 }
 
 impl Reader {
-    /// Bytes of the log probabilities that it holds back.
-    fn held_bytes(&self) -> usize {
-        let first = self.logprobs.first();
-        let row = first.map_or(0, |(_, logprobs)| row_bytes(logprobs.top.len()));
-        self.logprobs.len() * row
-    }
-
     /// Parts more text.
     fn push(&mut self, text: &str, logprobs: Vec<ScoredToken>) -> Vec<AnswerEvent> {
         if self.is_complete {

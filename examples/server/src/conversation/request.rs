@@ -124,7 +124,7 @@ impl ConversationRequest {
     ) -> Result<Answers, ApiError> {
         self.check_logprobs()?;
         let field = self.names.kept(&self.request);
-        let kept = KeptResults::reserve(app, &self.request, keep, field)?;
+        let kept = KeptResults::reserve(app, self.request.user.as_deref(), keep, field)?;
         let format = app.format.as_ref();
         self.complete_chat(format)?;
         let reading = self.prepare(app).await?;
@@ -142,12 +142,15 @@ impl ConversationRequest {
         } = self;
         let is_parallel = tools.as_ref().is_none_or(|tools| tools.is_parallel);
         let tools = tools.as_ref().map(|tools| &tools.tools);
-        let sent = UntilSent {
+        let until_sent = UntilSent {
             kept,
             _caller: caller,
         };
-        let streams = OutputStreams::submit(&app.engine, vec![request], sent, log).await;
-        let streams = streams.map_err(|error| names.submit_error(error, &grammar_field, tools))?;
+        let streams = OutputStreams::submit(&app.engine, vec![request], until_sent, log).await;
+        let streams = streams.map_err(|error| {
+            let other = |error| names.submit_error(error, &grammar_field, tools);
+            KeptResults::submit_error(field, error, other)
+        })?;
         let parser = || Some(format?.parser(&reading.as_ref()?.prompt_end, tools));
         let answers = Answers::new(streams, parser, is_parallel, grammar_field);
         Ok(answers.observed(&app.activity))

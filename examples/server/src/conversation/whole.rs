@@ -104,16 +104,18 @@ impl Answers {
                     for (_, token) in &logprobs {
                         answer.mean_logprob.add(token.logprob);
                     }
+                    let rows = if keeps_logprobs { logprobs.len() } else { 0 };
+                    self.kept().add(piece.bytes(), rows)?;
                     if keeps_logprobs {
                         kept[number].extend(logprobs);
                     }
-                    self.kept().add_text(piece.bytes())?;
                     answer.push(piece);
                 }
                 AnswerEvent::Ended { end, .. } => answer.end = Some(end),
                 AnswerEvent::Failed(error) => return Err(error),
             }
         }
+        self.kept().complete();
         for (answer, logprobs) in answers.iter_mut().zip(kept) {
             answer.logprobs = Arc::new(logprobs);
         }

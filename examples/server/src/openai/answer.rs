@@ -309,19 +309,19 @@ pub(crate) async fn answer<S: Shape>(
     }
 }
 
-/// The complete answer of so many outputs, each of which `choice` makes when it is written. `sent` is
-/// dropped afterwards.
+/// The complete answer of so many outputs, each of which `choice` makes when it is written.
+/// `until_sent` is dropped afterwards.
 pub(crate) fn written<S: Shape>(
     app: Arc<App>,
     outputs: usize,
     choice: impl Fn(usize) -> Choice<S::Whole> + Clone + Send + Sync + 'static,
     usage: Usage,
-    sent: UntilSent,
+    until_sent: UntilSent,
 ) -> Response {
     let reply = Reply::new::<S>(app, false);
     let choices = Deferred::list(move || (0..outputs).map(choice.clone()));
     let pieces = pieces::pieces(&reply.completion::<S>(choices, usage));
-    pieces::json_response(pieces, sent)
+    pieces::json_response(pieces, until_sent)
 }
 
 /// Waits for all outputs.
@@ -346,8 +346,8 @@ async fn whole<S: Shape>(
         let logprobs = reply.logprobs(shape, &output.logprobs, offsets.as_mut());
         Choice::new(number, shape.whole(number, output, logprobs), output.end)
     };
-    let sent = answers.into_sent();
-    Ok(written::<S>(app, count, choice, usage, sent))
+    let until_sent = answers.until_sent();
+    Ok(written::<S>(app, count, choice, usage, until_sent))
 }
 
 /// Streams each piece as it comes. When the client disconnects, the stream and its outputs are

@@ -26,7 +26,7 @@ use crate::app::App;
 use crate::conversation::{AnswerEnd, ScoredToken};
 use crate::error::ApiError;
 use crate::generate::{UntilSent, spelled};
-use crate::kept::Keep;
+use crate::kept::KeptResults;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 use crate::pieces::Deferred;
@@ -70,25 +70,12 @@ impl PromptScores {
     }
 
     /// The field that asks for the most.
-    fn field(&self) -> &'static str {
+    pub(crate) fn field(&self) -> &'static str {
         if self.prompt_logprobs.is_some() {
             "prompt_logprobs"
         } else {
             "logprobs"
         }
-    }
-
-    /// The error of requests that the engine rejects.
-    fn error(&self, error: SubmitError) -> ApiError {
-        if let SubmitError::ResultsTooLarge { .. } = error {
-            let field = self.field();
-            let message = format!(
-                "`{field}`: {error}, or send fewer prompts at a time, or set `logprob_start_len` (the \
-                 server's setting is --results-mib)"
-            );
-            return ApiError::field(field, message);
-        }
-        error.into()
     }
 
     fn has_echoed_logprobs(&self) -> bool {
@@ -131,7 +118,7 @@ impl PromptScores {
 /// Scores prompts, and continues them unless `max_tokens` is 0.
 pub(crate) async fn complete(
     app: Arc<App>,
-    (caller, log, mut sent): (Caller, RequestLog, UntilSent),
+    (caller, log, mut until_sent): (Caller, RequestLog, UntilSent),
     parameters: &Parameters,
     scores: PromptScores,
     prompts: Vec<Prompt>,
@@ -156,17 +143,15 @@ pub(crate) async fn complete(
         });
         requests.push(request);
     }
-    let keep = Keep {
-        logprobs: true,
-        ..Keep::default()
-    };
-    sent.kept.add(&app, &requests, keep, scores.field())?;
-    let submitted = app.engine.submit_all(requests).await;
-    let submitted = submitted.map_err(|error| scores.error(error))?;
+    let kept = &mut until_sent.kept;
+    let of_outputs = kept.of_outputs(&app.engine, &requests);
+    let submitted = kept.submit(&app.engine, requests, of_outputs).await;
+    let submitted = submitted
+        .map_err(|error| KeptResults::submit_error(scores.field(), error, ApiError::from))?;
     let streams = submitted.into_iter().flatten().map(|stream| {
         log.prompt(stream.prompt_tokens());
         // The rows are kept until they are sent.
-        sent.kept.add_sequence(stream.results());
+        kept.add_sequence(stream.results());
         stream.collect()
     });
     let completions = try_join_all(streams).await?;
@@ -177,9 +162,10 @@ pub(crate) async fn complete(
         usage.prompt_tokens += completion.finish.usage.prompt_tokens;
         usage.cached_tokens += completion.finish.usage.cached_tokens;
         usage.output_tokens += completion.finish.usage.output_tokens;
-        sent.kept.add_text(completion.text.len())?;
+        kept.add(completion.text.len(), completion.logprobs.len())?;
         scored.add(completion, end_tokens);
     }
+    kept.complete();
     let outputs = all.len();
     let all: Arc<[Arc<Scored>]> = all.into_iter().map(Arc::new).collect();
     let text = app.engine.text().cloned();
@@ -190,7 +176,7 @@ pub(crate) async fn complete(
     };
     // The request keeps its place in its key's limit until its answer is sent.
     Ok(answer::written::<TextShape>(
-        app, outputs, choice, usage, sent,
+        app, outputs, choice, usage, until_sent,
     ))
 }
 

@@ -84,13 +84,18 @@ pub(crate) async fn complete(
     let scores = fields.prompt_scores();
     let prompts = fields.prompt;
     let prompts = prompts.ok_or_else(|| ApiError::field("prompt", "`prompt` is missing"))?;
-    let echoed_bytes = match fields.echo {
-        Some(true) => prompts.text_bytes(&app)?,
-        _ => 0,
+    let is_streamed = parameters.delivery().is_streamed;
+    let keep = Keep {
+        outputs: !is_streamed,
+        is_streamed,
+        other_bytes: match fields.echo {
+            Some(true) => prompts.text_bytes(&app),
+            _ => 0,
+        },
     };
     let user = parameters.user(&caller);
     // What is repeated is reserved before it is spelled.
-    let mut kept = KeptResults::of_bytes(&app, user.as_deref(), echoed_bytes, "echo")?;
+    let kept = KeptResults::reserve(&app, user.as_deref(), keep, "echo")?;
     let echoed = match fields.echo {
         Some(true) => prompts.texts(&app, &caller).await?,
         _ => Vec::new(),
@@ -98,11 +103,11 @@ pub(crate) async fn complete(
     if let Some(scores) = scores {
         scores.check(&parameters)?;
         let prompts = prompts.prompts("prompt")?;
-        let sent = UntilSent {
-            kept,
+        let until_sent = UntilSent {
+            kept: kept.named(scores.field()),
             _caller: caller.clone(),
         };
-        let tenant = (caller, log, sent);
+        let tenant = (caller, log, until_sent);
         return scored_text::complete(app, tenant, &parameters, scores, prompts, echoed).await;
     }
     let requests = prompts.prompts("prompt")?.into_iter().map(|prompt| {
@@ -128,19 +133,18 @@ pub(crate) async fn complete(
     };
     // The body's memory is freed before the answer is generated.
     drop(parameters);
-    let is_streamed = terms.delivery.is_streamed;
-    let keep = Keep {
-        logprobs: terms.has_logprobs && !is_streamed,
-        is_streamed,
-        ..Keep::default()
+    let field = if terms.has_logprobs {
+        "logprobs"
+    } else {
+        "max_tokens"
     };
-    let field = if terms.has_logprobs { "logprobs" } else { "n" };
-    kept.add(&app, &requests, keep, field)?;
-    let sent = UntilSent {
-        kept,
+    let until_sent = UntilSent {
+        kept: kept.named(field),
         _caller: caller,
     };
-    let outputs = OutputStreams::submit(&app.engine, requests, sent, log).await?;
+    let outputs = OutputStreams::submit(&app.engine, requests, until_sent, log).await;
+    let outputs =
+        outputs.map_err(|error| KeptResults::submit_error(field, error, ApiError::from))?;
     answer::answer(app, shape, Answers::of_text(outputs), terms).await
 }
 
@@ -300,13 +304,12 @@ impl<'de> Visitor<'de> for PromptItemVisitor {
 
 impl Prompts {
     /// The bytes of the prompts' texts.
-    fn text_bytes(&self, app: &App) -> Result<usize, ApiError> {
-        let tokens = match self {
-            Self::Texts(texts) => return Ok(texts.iter().map(String::len).sum()),
+    fn text_bytes(&self, app: &App) -> usize {
+        match self {
+            Self::Texts(texts) => texts.iter().map(String::len).sum(),
             Self::Tokens(tokens) => tokens::text_bytes(app, tokens),
             Self::ManyTokens(all) => all.iter().map(|one| tokens::text_bytes(app, one)).sum(),
-        };
-        Ok(tokens)
+        }
     }
 
     /// The prompts' texts, for `echo`.

@@ -1,8 +1,11 @@
 //! The budget for results that are kept until they are sent.
 
+use std::sync::Arc;
+
 use crate::common::client::{Answer, CHAT, Server, TEXT, chat, post, whole};
 use crate::common::responses::{RESPONSES, ask, assert_rejected, id};
-use axum::http::{StatusCode, header};
+use axum::body::Body;
+use axum::http::{Response, StatusCode, header};
 use serde_json::{Value, json};
 
 /// A conversation whose whole answer keeps 256 bytes for each token.
@@ -13,6 +16,14 @@ fn scored(tokens: usize, more: Value) -> Value {
     let more = more.as_object().expect("fields").clone();
     body.as_object_mut().expect("an object").extend(more);
     body
+}
+
+/// Sends a conversation with a key.
+async fn sent(server: &Server, key: &str, body: &Value) -> Response<Body> {
+    let mut request = post(CHAT, body);
+    let key = format!("Bearer {key}").parse().expect("a header");
+    request.headers_mut().insert(header::AUTHORIZATION, key);
+    server.send(request).await
 }
 
 #[tokio::test]
@@ -152,4 +163,98 @@ async fn conversations_by_reference_are_as_long_as_bodies() {
     });
     let third = server.post(RESPONSES, &ask(third)).await;
     assert_rejected(&third, 400, "previous_response_id");
+}
+
+#[tokio::test]
+async fn answers_without_space_are_rejected_before_they_start() {
+    let server = Server::with("--results-mib 1", "").await;
+    // It takes all that one user may hold.
+    let unread = server.send(post(CHAT, &scored(1_984, json!({})))).await;
+    assert_eq!(unread.status(), StatusCode::OK);
+    let before = server.app.engine().stats();
+    let full = server.post(CHAT, &chat(json!({}))).await;
+    assert_eq!(full.status, StatusCode::TOO_MANY_REQUESTS, "{}", full.body);
+    assert_eq!(server.app.engine().stats().steps, before.steps);
+    whole(unread).await;
+    server.post(CHAT, &chat(json!({}))).await.ok();
+}
+
+#[tokio::test]
+async fn admission_of_another_key_ends_no_answer_that_runs() {
+    let server = Server::with("--results-mib 1", "ann secret-a\nbob secret-b\n").await;
+    let ann = sent(&server, "secret-a", &scored(1_300, json!({}))).await;
+    assert_eq!(ann.status(), StatusCode::OK);
+    // Its four texts need more bytes as they are generated.
+    let long = chat(json!({"n": 4, "max_tokens": 6_000, "ignore_eos": true, "temperature": 1}));
+    let server = Arc::new(server);
+    let running = tokio::spawn({
+        let server = Arc::clone(&server);
+        async move { sent(&server, "secret-a", &long).await }
+    });
+    while server.app.engine().health().running == 0 {
+        assert!(!running.is_finished(), "it takes a while");
+        tokio::task::yield_now().await;
+    }
+    let bob = sent(&server, "secret-b", &scored(1_100, json!({}))).await;
+    assert_eq!(bob.status(), StatusCode::OK);
+    let answer = Answer::of(running.await.expect("no panic")).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    drop((ann, bob));
+}
+
+#[tokio::test]
+async fn scores_and_outputs_are_one_sum() {
+    let server = Server::with("--results-mib 2", "").await;
+    // 624 kB of the prompt and 512 kB of the output: each is less than half of the budget.
+    let body = json!({
+        "prompt": [vec![1; 3_000]], "max_tokens": 2_000, "echo": true, "logprobs": 20,
+    });
+    assert_rejected(&server.post(TEXT, &body).await, 400, "logprobs");
+    assert_eq!(server.app.engine().stats().steps, 0);
+}
+
+#[tokio::test]
+async fn unbounded_answers_reserve_as_they_grow() {
+    let server = Server::with("--results-mib 2", "").await;
+    // The longest output would take 2 MiB.
+    let mut body = scored(1, json!({"ignore_eos": false}));
+    body.as_object_mut()
+        .expect("an object")
+        .remove("max_tokens");
+    let answer = server.post(CHAT, &body).await.ok();
+    let content = &answer["choices"][0]["logprobs"]["content"];
+    assert!(content.as_array().is_some_and(|rows| !rows.is_empty()));
+    // One that never ends has no space, and the field of its reservation is named.
+    body["ignore_eos"] = json!(true);
+    let endless = server.post(CHAT, &body).await;
+    assert_rejected(&endless, 400, "top_logprobs");
+}
+
+#[tokio::test]
+async fn answers_that_end_early_free_what_they_do_not_keep() {
+    let server = Server::with("--results-mib 1", "").await;
+    let body = scored(1_984, json!({"ignore_eos": false}));
+    let unread = server.send(post(CHAT, &body)).await;
+    assert_eq!(unread.status(), StatusCode::OK);
+    // One of them alone may take all that a user may hold.
+    let short = scored(1_000, json!({"ignore_eos": false}));
+    assert_eq!(server.send(post(CHAT, &short)).await.status(), 200);
+    drop(unread);
+}
+
+#[tokio::test]
+async fn invalid_numbers_are_rejected_before_bytes_are_counted() {
+    let server = Server::with("--results-mib 1", "").await;
+    for top in [json!(21), json!(1_000_000), json!(u64::MAX)] {
+        for is_streamed in [false, true] {
+            let body = scored(5, json!({"top_logprobs": top, "stream": is_streamed}));
+            let answer = server.post(CHAT, &body).await;
+            assert_rejected(&answer, 400, "top_logprobs");
+            let message = answer.body["error"]["message"].to_string();
+            assert!(message.contains("at most 20"), "{message}");
+        }
+    }
+    let body = json!({"prompt": "x", "logprobs": u64::MAX, "best_of": 2});
+    let answer = server.post(TEXT, &body).await;
+    assert_rejected(&answer, 400, "logprobs");
 }

@@ -75,7 +75,7 @@ pub(crate) async fn complete(
     let mut request = conversation.request(&app, request, is_parallel)?;
     request.reasoning.tokens_max = options.thinking_token_budget;
     let keep = Keep {
-        logprobs: !terms.delivery.is_streamed,
+        outputs: !terms.delivery.is_streamed,
         is_streamed: terms.delivery.is_streamed,
         ..Keep::default()
     };

@@ -115,7 +115,7 @@ pub(crate) async fn create(
     // The last events, and the stored response, repeat the answer.
     let input_bytes: usize = input.iter().map(|item| item.bytes()).sum();
     let keep = Keep {
-        logprobs: true,
+        outputs: true,
         is_streamed: prepared.is_streamed,
         other_bytes: prepared.echo.bytes + input_bytes,
     };
@@ -202,7 +202,7 @@ impl Creation {
         }
         let body = body.expect("answers end with an outcome");
         let pieces = pieces::pieces(&*body);
-        Ok(pieces::json_response(pieces, self.answers.into_sent()))
+        Ok(pieces::json_response(pieces, self.answers.until_sent()))
     }
 
     /// Streams the events as they come. When the client disconnects, the stream and the answer
@@ -254,7 +254,8 @@ impl Creation {
         match event {
             AnswerEvent::Prefilled(_) => None,
             AnswerEvent::Piece { piece, logprobs } => {
-                if let Err(error) = self.answers.kept().add_text(piece.bytes()) {
+                let kept = self.answers.kept();
+                if let Err(error) = kept.add(piece.bytes(), logprobs.len()) {
                     self.fail(&error);
                     return Some(Outcome::Failed(error));
                 }
@@ -271,6 +272,7 @@ impl Creation {
 
     /// Completes the response, keeps it if the request asks for that, and returns it.
     fn end(&mut self, end: AnswerEnd, usage: Usage) -> Arc<ResponseBody> {
+        self.answers.kept().complete();
         let (status, item_status) = match end {
             AnswerEnd::Length => (Status::Incomplete, ItemStatus::Incomplete),
             AnswerEnd::Stop | AnswerEnd::StopString | AnswerEnd::Calls => {
