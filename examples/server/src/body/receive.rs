@@ -207,7 +207,7 @@ impl Arrival {
         };
         let began_at = Instant::now();
         let waited = timeout(time.saturating_sub(self.waited), part).await;
-        self.waited += began_at.elapsed();
+        self.waited = self.waited.saturating_add(began_at.elapsed());
         waited.map_err(|_| {
             let message = format!("the body has not arrived within {} seconds", time.as_secs());
             ApiError::request(StatusCode::REQUEST_TIMEOUT, message)
