@@ -485,13 +485,13 @@ mod tests {
         let item = Item::message("msg_1".to_owned(), Role::Assistant, "stored".to_owned());
         let item = Arc::new(item);
         let stored = |id: &str| (id == "msg_1").then(|| Arc::clone(&item));
-        input.items(&Ids::new(), stored, 3_800)
+        input.items(&Ids::new(), stored, 6_200)
     }
 
     #[test]
     fn references_are_bounded_and_share_their_item() {
         let references = |count: usize| read(json!(vec![json!({"id": "msg_1"}); count]));
-        let items = references(100).expect("38 bytes each");
+        let items = references(100).expect("62 bytes each");
         assert!(items.iter().all(|item| Arc::ptr_eq(item, &items[0])));
         for (count, field) in [
             (101, "input[100].id"),
