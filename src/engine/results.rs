@@ -11,7 +11,7 @@ use crate::results::ResultsReservation;
 /// Bytes of the text of a token that waits to be read, with what an allocator takes for itself.
 const TOKEN_TEXT_BYTES: usize = 32;
 
-/// What a caller keeps of the outputs of its requests, beside the engine. The default is nothing.
+/// The parts of its requests' outputs that a caller keeps, beside the engine. The default is nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptOutputs {
     /// Tokens of each output, at most, for whose log probabilities bytes are reserved at admission.

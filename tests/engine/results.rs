@@ -141,7 +141,7 @@ async fn reservation_grows_beside_those_of_other_users() {
     engine.shutdown(Shutdown::Abort).await;
 }
 
-/// What the engine keeps of a request, and what its caller does, are one sum.
+/// The parts that the engine keeps of a request and those that its caller keeps are one sum.
 #[tokio::test]
 async fn request_is_too_large_by_all_that_is_kept_of_it() {
     let engine = engine(&oracle(), config(100_000)).await;

@@ -385,9 +385,9 @@ fn a_trial_shows_templates_that_cannot_be_rendered() {
         ),
     ] {
         let error = check(source).expect_err(unknown);
-        let says =
+        let is_named =
             matches!(&error, TextError::Template { what } if what.reveal().contains(unknown));
-        assert!(says, "{source}: {error:?}");
+        assert!(is_named, "{source}: {error:?}");
     }
     let rejects = "{% if messages|length > 1 %}{{ raise_exception('no tools') }}{% endif %}";
     check(rejects).expect("a template may reject tools");

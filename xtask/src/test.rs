@@ -167,7 +167,7 @@ impl Runs {
                 Ok(cargo)
             }
             Program(target, arguments) => {
-                let mut program = Command::new(workspace::build(target)?);
+                let mut program = Command::new(workspace::build(*target)?);
                 program.args(*arguments).current_dir(workspace::root());
                 Ok(program)
             }

@@ -40,8 +40,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     if arguments.release {
         cargo.args(["--package", PROGRAM, "--release"]);
     } else {
-        cargo.args(["--workspace", "--bin", PROGRAM]);
-        cargo.args(["--features", workspace::FEATURES]);
+        cargo.args(workspace::WHOLE).args(["--bin", PROGRAM]);
     }
     let built = artifacts(&process::capture(&mut cargo)?);
     ensure!(
@@ -74,7 +73,8 @@ fn artifacts(messages: &str) -> Vec<PathBuf> {
             let mut files = files.iter().filter_map(Value::as_str);
             files.find(|file| file.ends_with(".rlib"))?
         } else {
-            message["executable"].as_str()?
+            let program = message["executable"].as_str();
+            program.filter(|_| message["target"]["name"] == PROGRAM)?
         };
         Some(PathBuf::from(path))
     });

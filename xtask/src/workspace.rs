@@ -31,28 +31,44 @@ pub(crate) fn root() -> PathBuf {
     crate_dir.parent().map(PathBuf::from).unwrap_or(crate_dir)
 }
 
+/// Arguments of `cargo build` that share the build of `cargo test --workspace` with [`FEATURES`].
+/// Tests have dependencies of their own, whose features cargo adds where an example is built too.
+pub(crate) const WHOLE: [&str; 5] = [
+    "--workspace",
+    "--features",
+    FEATURES,
+    "--example",
+    "quickstart",
+];
+
 /// Builds a program of the workspace as the stages of `cargo xtask test` do, and returns its path.
 /// `target` is an option such as `--bin`, with a name.
-pub(crate) fn build(target: &[&str]) -> Result<PathBuf> {
+pub(crate) fn build(target: [&str; 2]) -> Result<PathBuf> {
     let mut cargo = cargo();
-    cargo.args(["build", "--workspace", "--features", FEATURES]);
-    built(cargo.args(target))
+    cargo.arg("build").args(WHOLE);
+    let [_, name] = target;
+    if name != "quickstart" {
+        cargo.args(target);
+    }
+    built(&mut cargo, Some(name))
 }
 
-/// Runs a command of cargo that builds one program, with its progress shown, and returns the
-/// program's path.
-pub(crate) fn built(cargo: &mut Command) -> Result<PathBuf> {
+/// Runs a command of cargo that builds programs, with its progress shown. Returns the path of the
+/// program with this name, or of the last.
+pub(crate) fn built(cargo: &mut Command, name: Option<&str>) -> Result<PathBuf> {
     cargo
         .arg("--message-format=json-render-diagnostics")
         .stderr(Stdio::inherit());
-    executable(&process::capture(cargo)?).context("cargo names no program that it has built")
+    executable(&process::capture(cargo)?, name).context("cargo names no program that it has built")
 }
 
-/// The program that cargo's messages name last.
-fn executable(messages: &str) -> Option<PathBuf> {
+/// The program of that name, or the last, among cargo's messages.
+fn executable(messages: &str, name: Option<&str>) -> Option<PathBuf> {
     let mut programs = messages.lines().rev().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
-        Some(PathBuf::from(message.get("executable")?.as_str()?))
+        let program = message.get("executable")?.as_str()?;
+        let is_named = name.is_none_or(|name| message["target"]["name"] == name);
+        is_named.then(|| PathBuf::from(program))
     });
     programs.next()
 }
@@ -98,7 +114,10 @@ mod tests {
             r#"{"reason":"build-finished","success":true}"#,
             "\n",
         );
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/figures-1")));
-        assert_eq!(executable(""), None);
+        let figures = Some(PathBuf::from("/t/figures-1"));
+        assert_eq!(executable(messages, None), figures);
+        assert_eq!(executable(messages, Some("figures")), figures);
+        assert_eq!(executable(messages, Some("motet")), None);
+        assert_eq!(executable("", None), None);
     }
 }

@@ -21,7 +21,7 @@ use crate::{FindError, listing, select};
 
 pub(crate) const BRANCH: &str = "main";
 
-/// What the cache has for a name.
+/// The cache's answer for a name.
 #[derive(Debug)]
 pub(crate) enum Cached {
     /// The model that the name means, with all of its files.

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_told_by_length_and_time() {
+    fn length_and_time_show_changes() {
         let opened = Stamp {
             bytes: 100,
             modified: Some(UNIX_EPOCH),

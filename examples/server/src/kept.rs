@@ -106,7 +106,7 @@ impl KeptResults {
         Self { field, ..self }
     }
 
-    /// What is kept of the outputs of these requests, which have the same settings.
+    /// The parts that are kept of the outputs of these requests, which have the same settings.
     pub(crate) fn of_outputs(&mut self, engine: &Engine, requests: &[Request]) -> KeptOutputs {
         let logprobs = requests.iter().filter_map(|request| request.logprobs).max();
         self.row_bytes = logprobs.map_or(0, row_bytes);

@@ -179,13 +179,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn budget_below_the_queue_is_told() {
-        for (more, is_told) in [("", false), ("--queue-max=2000", true)] {
+    async fn budget_below_the_queue_causes_a_warning() {
+        for (more, is_below) in [("", false), ("--queue-max=2000", true)] {
             let words = ["server", "--oracle"].into_iter();
             let arguments = Arguments::parse_from(words.chain(more.split_whitespace()));
             let engine = engine(&arguments).await.expect("the oracle starts");
             let warning = streams_warning(&engine);
-            assert_eq!(warning.is_some(), is_told, "{more}: {warning:?}");
+            assert_eq!(warning.is_some(), is_below, "{more}: {warning:?}");
         }
     }
 

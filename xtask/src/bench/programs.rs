@@ -24,17 +24,17 @@ pub(super) struct Build {
 
 /// Builds `benches/figures/` and returns the program's path.
 pub(super) fn figures(how: Build) -> Result<PathBuf> {
-    build(&["--bench", "figures"], how)
+    build(["--bench", "figures"], how)
 }
 
 /// Builds `benches/scheduler/` and returns the program's path.
 pub(super) fn scheduler(how: Build) -> Result<PathBuf> {
-    build(&["--bench", "scheduler"], how)
+    build(["--bench", "scheduler"], how)
 }
 
 /// Builds `benches/pager/` and returns the program's path.
 pub(super) fn pager(how: Build) -> Result<PathBuf> {
-    build(&["--bench", "pager"], how)
+    build(["--bench", "pager"], how)
 }
 
 /// Builds `benches/recovery/` and returns the program's path. It kills device threads, for which
@@ -42,8 +42,11 @@ pub(super) fn pager(how: Build) -> Result<PathBuf> {
 /// that without MLX.
 pub(super) fn recovery(how: Build) -> Result<PathBuf> {
     let with_mlx = how.with_mlx && !how.quick;
-    let mut cargo = cargo_build(&["--bench", "recovery"], Build { with_mlx, ..how });
-    workspace::built(cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace::INJECTED_COMPILER))
+    let mut cargo = cargo_build(["--bench", "recovery"], Build { with_mlx, ..how });
+    workspace::built(
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace::INJECTED_COMPILER),
+        Some("recovery"),
+    )
 }
 
 /// Builds `benches/cache/` and returns the program's path.
@@ -64,18 +67,18 @@ pub(super) fn cache_core(quick: bool) -> Result<PathBuf> {
     if env::var_os("CARGO_TARGET_DIR").is_none() {
         cargo.env("CARGO_TARGET_DIR", workspace::root().join("target"));
     }
-    workspace::built(&mut cargo)
+    workspace::built(&mut cargo, None)
 }
 
 /// Builds a package of `examples/` and returns its program's path.
 pub(super) fn package(name: &str, how: Build) -> Result<PathBuf> {
     let selected = if how.quick { "--bin" } else { "--package" };
-    build(&[selected, name], how)
+    build([selected, name], how)
 }
 
 /// Runs an example with these arguments and returns what it writes as JSON.
 pub(super) fn example(name: &str, how: Build, arguments: &[&str]) -> Result<Value> {
-    let program = build(&["--example", name], how)?;
+    let program = build(["--example", name], how)?;
     report_of(&program, name, arguments)
 }
 
@@ -90,20 +93,21 @@ pub(super) fn report_of(program: &Path, name: &str, arguments: &[&str]) -> Resul
     serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))
 }
 
-fn build(target: &[&str], how: Build) -> Result<PathBuf> {
-    workspace::built(&mut cargo_build(target, how))
+fn build(target: [&str; 2], how: Build) -> Result<PathBuf> {
+    let [_, name] = target;
+    workspace::built(&mut cargo_build(target, how), Some(name))
 }
 
 /// A smoke run shares the build of the stages of `cargo xtask test`.
-fn cargo_build(target: &[&str], how: Build) -> Command {
+fn cargo_build(target: [&str; 2], how: Build) -> Command {
     let mut cargo = workspace::cargo();
     cargo.arg("build").args(target);
     if how.quick {
-        cargo.args(["--workspace", "--features"]);
         if how.with_mlx {
-            cargo.arg(workspace::FEATURES);
+            cargo.args(workspace::WHOLE);
         } else {
-            cargo.args([workspace::FEATURES_NO_MLX, "--exclude", "motet-mlx"]);
+            cargo.args(["--workspace", "--exclude", "motet-mlx"]);
+            cargo.args(["--features", workspace::FEATURES_NO_MLX]);
         }
     } else {
         cargo.arg("--release");

@@ -70,7 +70,7 @@ fn run_edited(krate: &Path, target: &Path, tokens: usize) -> Result<Duration> {
     let program = PROGRAM.replace("OUTPUT", &tokens.to_string());
     fs::write(krate.join("src/main.rs"), program)?;
     let started = Instant::now();
-    let program = workspace::built(cargo(krate).env("CARGO_TARGET_DIR", target))?;
+    let program = workspace::built(cargo(krate).env("CARGO_TARGET_DIR", target), None)?;
     let printed = process::capture(&mut std::process::Command::new(program))?;
     let time = started.elapsed();
     ensure!(printed.trim() == tokens.to_string(), "it printed {printed}");

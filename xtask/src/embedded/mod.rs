@@ -202,7 +202,7 @@ fn target_folder() -> PathBuf {
 }
 
 fn build(krate: &Path) -> Result<PathBuf> {
-    workspace::built(cargo(krate).env("CARGO_TARGET_DIR", target_folder()))
+    workspace::built(cargo(krate).env("CARGO_TARGET_DIR", target_folder()), None)
 }
 
 /// Runs the program, and checks the model's answer.

@@ -96,16 +96,19 @@ fn without_an_answer_a_model_is_used_as_the_cache_has_it() {
     let found = case.find("hf:org/small").expect("the hub has it");
     let template = case.leave_without(TEMPLATE);
     case.finder.hub.endpoint = silent.hub.endpoint();
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     let again = case.finder.find("hf:org/small", |progress| {
         if let Progress::NoListing { error, .. } = progress {
-            told.push(error.to_string());
+            errors.push(error.to_string());
         }
     });
     assert_eq!(again.ok(), Some(found));
     assert!(!template.exists());
-    assert_eq!(told.len(), 1);
-    assert!(told[0].contains("status 503, after 1 attempts"), "{told:?}");
+    assert_eq!(errors.len(), 1);
+    assert!(
+        errors[0].contains("status 503, after 1 attempts"),
+        "{errors:?}"
+    );
 }
 
 /// A cache that this process may only read.

@@ -78,7 +78,7 @@ fn a_server_without_ranges_that_cuts_off_is_given_up() {
 }
 
 #[test]
-fn a_wrong_answer_leaves_what_has_arrived() {
+fn a_wrong_answer_deletes_nothing() {
     for (fault, what, name) in [
         (Fault::Html, "a page of HTML, 4 bytes", "page-later"),
         (Fault::UnreadableRange, "an unreadable range", "no-bytes"),

@@ -15,7 +15,7 @@ use motet_server::keys::Keys;
 use serde_json::json;
 
 #[tokio::test]
-async fn server_whose_model_has_changed_is_not_ready() {
+async fn server_is_not_ready_after_a_change_of_its_model() {
     let oracle = || Ok(Oracle::new(OracleConfig::default()).expect("a valid oracle"));
     let engine = Engine::builder(oracle).check_files(|| {
         Err(ModelError::FileChanged {

@@ -53,8 +53,8 @@ pub(super) struct Machine<'a> {
     depth: usize,
     frames: Vec<Rc<Frame>>,
     output: Builder,
-    /// Namespaces may contain themselves, or chains of any length: they are emptied at the end. So
-    /// are the variables that macros see, and the arguments that loops remember.
+    /// Namespaces may contain themselves, or chains of any length: they are emptied at the end. The
+    /// variables that macros see, and the arguments that loops remember, are emptied as well.
     namespaces: Vec<Rc<Namespace>>,
     closures: Vec<Rc<Frame>>,
     changed: Vec<Rc<Changed>>,

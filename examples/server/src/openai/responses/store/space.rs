@@ -20,7 +20,7 @@ pub(super) struct Plan<'a> {
     bytes: usize,
 }
 
-/// What one owner would have left.
+/// Turns and bytes that one owner would have left.
 struct Left<'a> {
     owner: &'a Owner,
     oldest_first: btree_map::Iter<'a, u64, Arc<Turn>>,
