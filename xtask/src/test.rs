@@ -93,7 +93,8 @@ const STAGES: &[Stage] = &[
     Stage { name: "clients of the server", quick: false, environment: &[],
         runs: Cargo(&["run", "--package", "xtask", "--", "clients"]) },
     Stage { name: "quickstart", quick: false, environment: &[],
-        runs: Program(["--example", "quickstart"], &[]) },
+        // By cargo, which tells it where the set-up is.
+        runs: Cargo(&["run", "--features", "mlx", "--example", "quickstart"]) },
     Stage { name: "outside the workspace", quick: false, environment: &[],
         runs: Cargo(&["run", "--package", "xtask", "--", "embedded"]) },
     Stage { name: "load generator, oracle", quick: false, environment: &[],
