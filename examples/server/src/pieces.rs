@@ -111,6 +111,18 @@ impl<T> Deferred<Vec<T>> {
     {
         Self::of(move || list_pieces(elements()))
     }
+
+    /// A list of `count` elements, which are made by their index when they are written.
+    pub(crate) fn indexed<U: Serialize + 'static>(
+        count: usize,
+        element: impl Fn(usize) -> U + Send + Sync + 'static,
+    ) -> Self {
+        let element = Arc::new(element);
+        Self::list(move || {
+            let element = Arc::clone(&element);
+            (0..count).map(move |at| element(at))
+        })
+    }
 }
 
 impl<T: ?Sized> Clone for Deferred<T> {

@@ -81,14 +81,10 @@ pub(crate) async fn tokenize(
     })?;
     let bytes = size_of_val(&*tokens);
     let kept = KeptResults::of_bytes(&app, user, bytes, param)?;
-    let tokens = Arc::new(tokens);
     let answer = Tokenized {
         count: tokens.len(),
         max_model_len: app.engine.model().context_tokens_max,
-        tokens: Deferred::list(move || {
-            let tokens = Arc::clone(&tokens);
-            (0..tokens.len()).map(move |at| tokens[at])
-        }),
+        tokens: Deferred::indexed(tokens.len(), move |at| tokens[at]),
     };
     Ok(pieces::json_response(
         pieces::pieces(&answer),

@@ -314,12 +314,12 @@ pub(crate) async fn answer<S: Shape>(
 pub(crate) fn written<S: Shape>(
     app: Arc<App>,
     outputs: usize,
-    choice: impl Fn(usize) -> Choice<S::Whole> + Clone + Send + Sync + 'static,
+    choice: impl Fn(usize) -> Choice<S::Whole> + Send + Sync + 'static,
     usage: Usage,
     until_sent: UntilSent,
 ) -> Response {
     let reply = Reply::new::<S>(app, false);
-    let choices = Deferred::list(move || (0..outputs).map(choice.clone()));
+    let choices = Deferred::indexed(outputs, choice);
     let pieces = pieces::pieces(&reply.completion::<S>(choices, usage));
     pieces::json_response(pieces, until_sent)
 }

@@ -141,14 +141,10 @@ pub(crate) async fn embed(
     let vectors: Vec<EmbeddingVector> = vectors.try_collect().await?;
     let prompt_tokens = vectors.iter().map(|one| one.usage.prompt_tokens).sum();
     log.prompt(prompt_tokens);
-    let vectors = Arc::new(vectors);
-    let entries = Deferred::list(move || {
-        let vectors = Arc::clone(&vectors);
-        (0..vectors.len()).map(move |index| EmbeddingEntry {
-            object: "embedding",
-            index,
-            embedding: encoding.encode(&vectors[index].numbers),
-        })
+    let entries = Deferred::indexed(vectors.len(), move |index| EmbeddingEntry {
+        object: "embedding",
+        index,
+        embedding: encoding.encode(&vectors[index].numbers),
     });
     let answer = Embeddings {
         object: "list",

@@ -291,12 +291,9 @@ impl Scored {
         top: usize,
     ) -> Deferred<Vec<Option<PromptLogprobs>>> {
         let (scored, text) = (Arc::clone(self), text.cloned());
-        Deferred::list(move || {
-            let (scored, text) = (Arc::clone(&scored), text.clone());
-            (0..scored.tokens.len()).map(move |at| {
-                let logprobs = scored.logprobs_at(at)?;
-                Some(entry(text.as_ref(), scored.tokens[at], logprobs, top))
-            })
+        Deferred::indexed(self.tokens.len(), move |at| {
+            let logprobs = scored.logprobs_at(at)?;
+            Some(entry(text.as_ref(), scored.tokens[at], logprobs, top))
         })
     }
 }

@@ -69,17 +69,11 @@ fn each<E: Serialize + 'static>(
     element: impl Fn(&TextCodec, (TokenId, Option<&TokenLogprobs>)) -> E + Copy + Send + Sync + 'static,
 ) -> Deferred<Vec<E>> {
     let (text, tokens) = (text.clone(), Arc::clone(tokens));
-    Deferred::list(move || {
-        let (text, tokens) = (text.clone(), Arc::clone(&tokens));
-        (0..tokens.count()).map(move |at| element(&text, tokens.at(at)))
-    })
+    Deferred::indexed(tokens.count(), move |at| element(&text, tokens.at(at)))
 }
 
 fn numbers(numbers: Arc<[usize]>) -> Deferred<Vec<usize>> {
-    Deferred::list(move || {
-        let numbers = Arc::clone(&numbers);
-        (0..numbers.len()).map(move |at| numbers[at])
-    })
+    Deferred::indexed(numbers.len(), move |at| numbers[at])
 }
 
 fn likeliest(text: &TextCodec, logprobs: &TokenLogprobs, top: usize) -> BTreeMap<String, f64> {

@@ -246,10 +246,7 @@ impl Shape for ChatShape {
         _: &mut TextOffsets,
     ) -> ChatLogprobs {
         let (text, sent) = (text.clone(), Arc::clone(sent));
-        let content = Deferred::list(move || {
-            let (text, sent) = (text.clone(), Arc::clone(&sent));
-            (0..sent.len()).map(move |at| SampledToken::new(&sent[at], &text))
-        });
+        let content = Deferred::indexed(sent.len(), move |at| SampledToken::new(&sent[at], &text));
         ChatLogprobs {
             content,
             refusal: (),

@@ -270,9 +270,8 @@ impl Serialize for Logprobs {
             return serializer.collect_seq([(); 0]);
         };
         let (tokens, text) = (Arc::clone(&self.tokens), text.clone());
-        let list: Deferred<Vec<SampledToken>> = Deferred::list(move || {
-            let (tokens, text) = (Arc::clone(&tokens), text.clone());
-            (0..tokens.len()).map(move |at| SampledToken::new(&tokens[at], &text))
+        let list: Deferred<Vec<SampledToken>> = Deferred::indexed(tokens.len(), move |at| {
+            SampledToken::new(&tokens[at], &text)
         });
         list.serialize(serializer)
     }
