@@ -190,7 +190,7 @@ impl Checks<'_> {
 /// When it does not compile.
 pub(crate) fn build_server(cache: &Cache) -> Result<PathBuf> {
     setup::install(cache, None)?;
-    workspace::build(["--bin", "motet-server"])
+    workspace::build("motet-server")
 }
 
 /// A server with a port of its own. It is ended when this is dropped.

@@ -35,8 +35,8 @@ struct Stage {
 enum Runs {
     /// Cargo, with these arguments.
     Cargo(&'static [&'static str]),
-    /// A program of the workspace, an option that selects it and its name; and its arguments.
-    Program([&'static str; 2], &'static [&'static str]),
+    /// The program of this package, with these arguments.
+    Program(&'static str, &'static [&'static str]),
 }
 
 use Runs::{Cargo, Program};
@@ -98,7 +98,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "outside the workspace", quick: false, environment: &[],
         runs: Cargo(&["run", "--package", "xtask", "--", "embedded"]) },
     Stage { name: "load generator, oracle", quick: false, environment: &[],
-        runs: Program(["--bin", "motet-load-generator"], &["--oracle"]) },
+        runs: Program("motet-load-generator", &["--oracle"]) },
     // Whether the figures can be measured, never their values.
     Stage { name: "figures, smoke", quick: false, environment: &[],
         runs: Cargo(&["run", "--package", "xtask", "--", "bench", "--quick"]) },
@@ -167,8 +167,8 @@ impl Runs {
                 cargo.args(*arguments);
                 Ok(cargo)
             }
-            Program(target, arguments) => {
-                let mut program = Command::new(workspace::build(*target)?);
+            Program(package, arguments) => {
+                let mut program = Command::new(workspace::build(package)?);
                 program.args(*arguments).current_dir(workspace::root());
                 Ok(program)
             }
@@ -181,12 +181,11 @@ impl fmt::Display for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cargo(arguments) => write!(f, "cargo {}", arguments.join(" ")),
-            Program([option, name], arguments) => {
-                let package = if *option == "--bin" { name } else { "motet" };
+            Program(package, arguments) => {
+                let arguments = arguments.join(" ");
                 write!(
                     f,
-                    "cargo run --package {package} --features mlx {option} {name} -- {}",
-                    arguments.join(" ")
+                    "cargo run --package {package} --features mlx -- {arguments}"
                 )
             }
         }

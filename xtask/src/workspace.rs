@@ -41,16 +41,11 @@ pub(crate) const WHOLE: [&str; 5] = [
     "quickstart",
 ];
 
-/// Builds a program of the workspace as the stages of `cargo xtask test` do, and returns its path.
-/// `target` is an option such as `--bin`, with a name.
-pub(crate) fn build(target: [&str; 2]) -> Result<PathBuf> {
+/// Builds the program of a package as the stages of `cargo xtask test` do, and returns its path.
+pub(crate) fn build(package: &str) -> Result<PathBuf> {
     let mut cargo = cargo();
-    cargo.arg("build").args(WHOLE);
-    let [_, name] = target;
-    if name != "quickstart" {
-        cargo.args(target);
-    }
-    built(&mut cargo, Some(name))
+    cargo.arg("build").args(WHOLE).args(["--bin", package]);
+    built(&mut cargo, Some(package))
 }
 
 /// Runs a command of cargo that builds programs, with its progress shown. Returns the path of the
