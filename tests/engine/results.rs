@@ -54,7 +54,7 @@ async fn scores_that_never_fit_are_rejected_for_good() {
         }) => assert!(needed_bytes > most_bytes && most_bytes == 50_000),
         other => panic!("expected too many results, got {other:?}"),
     }
-    // What is kept counts until it is dropped.
+    // Results count until their caller drops them.
     match engine.submit(scored(200)).await {
         Err(SubmitError::QueueFull { what, .. }) => assert_eq!(what, QueueLimit::Results),
         other => panic!("expected a full budget, got {other:?}"),

@@ -198,7 +198,7 @@ fn mapped_files_that_change_are_named() {
     let error = files.check().expect_err("it is not what was opened");
     assert!(matches!(error, ModelError::FileChanged { path: found } if found == path));
     assert_eq!(files.changed(), Some(&*path));
-    // Its bytes may be the same: those who compute with them go on.
+    // Its bytes may be the same, so that steps may go on.
     assert_eq!(files.overwritten(), None);
     assert!(files.check_not_overwritten().is_ok());
     written.set_len(100).expect("the file is the test's own");

@@ -9,8 +9,8 @@
 //! .locks/models--ORG--NAME/DIGEST.lock            held while a blob is written
 //! ```
 //!
-//! The names are Motet's own addition. A snapshot has only files that somebody wanted: it does not
-//! tell which model a name means, nor which files of the model are missing.
+//! The names are Motet's own addition. A snapshot holds only files that were downloaded: it
+//! does not tell which model a name means, nor which files of the model are missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};

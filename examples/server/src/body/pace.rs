@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 const CORE_BYTES: u64 = 64 << 20;
 /// Bodies that are ahead by less than this go on, so that few parts wait: each wait has a cost too.
 const SLACK: Duration = Duration::from_millis(10);
-/// Longest wait for a turn. Each new connection brings a part that nobody waited for, and a flood of
+/// Longest wait for a turn. Each new connection brings a first part that did not wait, and a flood of
 /// them must not hold up other bodies for longer than this.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 

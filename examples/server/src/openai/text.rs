@@ -94,7 +94,7 @@ pub(crate) async fn complete(
         },
     };
     let user = parameters.user(&caller);
-    // What is repeated is reserved before it is spelled.
+    // The bytes of an echoed prompt are reserved before its tokens are spelled.
     let kept = KeptResults::reserve(&app, user.as_deref(), keep, "echo")?;
     let echoed = match fields.echo {
         Some(true) => prompts.texts(&app, &caller).await?,

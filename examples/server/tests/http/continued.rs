@@ -43,7 +43,7 @@ async fn prompt_ends_with_the_text_that_goes_on() {
 async fn all_dialects_go_on_with_the_same_text() {
     let server = Server::new().await;
     let messages = conversation(None);
-    // Of a text, a special token would count; of a conversation it is text.
+    // A conversation's special token is text; in a plain text it would be the token.
     let body = json!({"messages": messages, "continue_final_message": true});
     let tokens = server.post("/tokenize", &body).await.ok()["tokens"].clone();
     let count = tokens.as_array().expect("tokens").len();

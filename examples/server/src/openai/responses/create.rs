@@ -217,7 +217,7 @@ impl Creation {
             sequence_number,
             response: Arc::new(begun.clone()),
         });
-        // What is kept of the answer stays so until its last event was sent.
+        // The answer keeps its reserved bytes until its last event is sent.
         let sending = (self, None::<Pieces>);
         let events = stream::unfold(sending, |(mut creation, mut sent)| async {
             loop {

@@ -458,7 +458,7 @@ mod tests {
             assert!(store.insert(&ann, turn(id, &"x".repeat(1000), None)));
         }
         let held = [store.get(&ann, "1"), store.get(&ann, "2")];
-        // What is held would stay in memory, so that it is not forgotten in vain.
+        // Forgetting turns that requests hold would free no memory.
         assert!(!store.insert(&ann, turn("3", &"x".repeat(1000), None)));
         assert_eq!(known(&store, &ann, &["1", "2", "3"]), ["1", "2"]);
         assert_eq!(known(&store, &bob, &["b1", "b2"]), ["b1", "b2"]);
