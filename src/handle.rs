@@ -8,8 +8,8 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::actors::scheduler::{AskQueuePosition, Resume, Scheduler, Stop};
 use crate::actors::sequence::Ended;
 use crate::request::{Milestones, SequenceTimes};
-use motet_core::SequenceId;
-use motet_core::protocol::{ContextLimit, Finish, GenerateError, QueuePosition};
+use motet_protocol::SequenceId;
+use motet_protocol::{ContextLimit, Finish, GenerateError, QueuePosition};
 use motet_sync::cancel::CancelFlag;
 
 /// A handle of one sequence, for all that its [stream](crate::TokenStream) is not needed for:
@@ -80,7 +80,7 @@ impl SequenceHandle {
     ///
     /// Returns false if the sequence had ended or been cancelled before.
     ///
-    /// [`FinishReason::Cancelled`]: motet_core::protocol::FinishReason::Cancelled
+    /// [`FinishReason::Cancelled`]: motet_protocol::FinishReason::Cancelled
     #[doc(alias = "abort")]
     pub fn cancel(&self) -> bool {
         let is_first = self.cancel.cancel();

@@ -64,7 +64,7 @@
 //! `docs/semantics.md` lists the guarantees to callers, `docs/architecture.md` describes the
 //! design.
 
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `motet_core::time`
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `motet_protocol::time`
 
 mod actors;
 #[doc(hidden)]
@@ -145,7 +145,7 @@ pub use engine::{
 };
 pub use handle::SequenceHandle;
 pub use motet_core::config;
-pub use motet_core::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
+pub use motet_protocol::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
 #[cfg(feature = "text")]
 pub use motet_text as text;
 #[cfg(feature = "grammar")]

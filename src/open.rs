@@ -8,10 +8,10 @@ use std::sync::Once;
 use std::time::Instant;
 
 use crate::error::StartError;
-use motet_core::TokenId;
-use motet_core::protocol::ModelError;
 #[cfg(feature = "mlx")]
 use motet_mlx::{MlxModel, MlxOptions, RetainedWeights};
+use motet_protocol::ModelError;
+use motet_protocol::TokenId;
 use motet_text::{ChatTemplate, GgufVocabulary, TextCodec, TextError};
 use motet_weights::{GgufMetadata, ModelFiles, TokenizerSource};
 

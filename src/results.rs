@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 
 use crate::error::{ReserveError, retry_after};
 use crate::telemetry::Telemetry;
-use motet_core::UserId;
+use motet_protocol::UserId;
 
 /// The bytes of results of all users. Clones share one state.
 #[derive(Clone, Debug)]

@@ -11,8 +11,8 @@ use crate::actors::sequence::Output;
 use crate::handle::SequenceHandle;
 use crate::request::{Completion, MeanLogprob, Piece};
 use crate::results::ResultsReservation;
-use motet_core::SequenceId;
-use motet_core::protocol::{GenerateError, QueuePosition};
+use motet_protocol::SequenceId;
+use motet_protocol::{GenerateError, QueuePosition};
 use motet_sync::credits::Credits;
 
 /// The tokens of one sequence as they are generated, with their text.

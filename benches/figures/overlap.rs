@@ -7,7 +7,7 @@ use motet::device::Table;
 use motet::model::sampling::{Sampling, TokenSampling};
 use motet::model::{Model, OutputKind, SpanOutput};
 use motet::{SlotId, TokenId};
-use motet_core::protocol::{Edit, PlannedSpan, PlannedTokens, Work};
+use motet_protocol::{Edit, PlannedSpan, PlannedTokens, Work};
 
 use crate::Result;
 

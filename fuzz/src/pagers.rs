@@ -12,11 +12,11 @@ use motet::model::oracle::OracleConfig;
 use motet::model::{LayerKind, ModelSpec, SegmentSize};
 use motet::{CopyId, SegmentId, SequenceId, TokenId};
 use motet_core::cache::SaltDigest;
-use motet_core::lease::LeaseCount;
 use motet_core::pager::{
     CopyQueue, CopyRange, Job, JobError, Label, Lookup, Message, OffloadCandidate, PagerEvent,
     Precision, PrefixDigest, Task,
 };
+use motet_protocol::lease::LeaseCount;
 use motet_testkit::copy_machine::CopyMachine;
 use motet_testkit::pager_harness::{PagerHarness, PagerPeer};
 use motet_testkit::transfer_queue::PaperTransferQueue;

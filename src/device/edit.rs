@@ -6,9 +6,9 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::table::{DeviceSlot, Table};
-use motet_core::protocol::{Edit, ModelError};
-use motet_core::{CopyId, SegmentId, SlotId};
 use motet_model::{Model, Segment, Tail};
+use motet_protocol::{CopyId, SegmentId, SlotId};
+use motet_protocol::{Edit, ModelError};
 
 /// The slot and the segments that a failed edit loses.
 pub(super) struct EditLosses {

@@ -15,8 +15,8 @@ use super::table::panic_text;
 use super::transfer_queue::DeviceEnd;
 use super::{Device, serve};
 use crate::runtime::{EngineRuntime, Runtime, Worker};
-use motet_core::protocol::{ModelError, ModelSpec, Outcome, WORK_IN_FLIGHT_MAX, Work};
 use motet_model::{DetachedState, Model};
+use motet_protocol::{ModelError, ModelSpec, Outcome, WORK_IN_FLIGHT_MAX, Work};
 
 const THREAD_IS_THERE: &str = "a model was loaded on a thread";
 

@@ -40,9 +40,9 @@ pub use transfer_queue::{
 
 use crate::runtime::{EngineRuntime, JobQueue, Part, Queue, Runtime};
 use loader::{BuiltDevice, DeviceFactory};
-use motet_core::protocol::{ModelError, ModelSpec, Outcome, Work};
-use motet_core::time::eighth;
 use motet_model::{DetachedState, Model};
+use motet_protocol::time::eighth;
+use motet_protocol::{ModelError, ModelSpec, Outcome, Work};
 use next_action::NextAction;
 
 /// Shortest interval between two checks whether a step is ready.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::table::{Last, Table};
-use motet_core::TokenId;
-use motet_core::protocol::{GrammarError, PlannedSpan, SamplerStart, SpanOutput, TokenSampling};
 use motet_model::Model;
 use motet_model::sampling::{SampleInputs, Sampler};
+use motet_protocol::TokenId;
+use motet_protocol::{GrammarError, PlannedSpan, SamplerStart, SpanOutput, TokenSampling};
 
 /// A span's output that is known without the model's sample, or more than that sample.
 pub(super) enum Decided {

@@ -12,8 +12,8 @@ use crate::runtime::clock::after;
 use crate::runtime::injected::SimulatedWorker;
 use crate::runtime::injected::simulation::Simulation;
 use crate::runtime::{EngineRuntime, Part, Runtime};
-use motet_core::protocol::{ModelError, Outcome, Work};
 use motet_model::Model;
+use motet_protocol::{ModelError, Outcome, Work};
 
 impl<M, B> SimulatedWorker for DeviceWorker<M, B>
 where

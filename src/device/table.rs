@@ -11,13 +11,13 @@ use super::edit::{EditLosses, changed_slot, edit_losses, required_segments};
 use super::next_action::{NextAction, Progress, next_action};
 use super::sampling::Decided;
 use super::transfer_queue::{DeviceEnd, transfer_queue};
-use motet_core::protocol::{
+use motet_model::sampling::Sampler;
+use motet_model::{DetachedState, Model, Span, TokenSource};
+use motet_protocol::{CopyId, SegmentId, SlotId, TokenId};
+use motet_protocol::{
     Edit, Failure, Lost, ModelError, PlannedSpan, PlannedTokens, SamplerStart, SpanOutput,
     WORK_IN_FLIGHT_MAX, Work,
 };
-use motet_core::{CopyId, SegmentId, SlotId, TokenId};
-use motet_model::sampling::Sampler;
-use motet_model::{DetachedState, Model, Span, TokenSource};
 
 /// Most consecutive works with a failed edit. After that the device's state is not trusted any
 /// more.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::*;
 use crate::runtime::EngineRuntime;
-use motet_core::protocol::{
+use motet_model::oracle::{Oracle, OracleConfig, ReferenceRun, StepFault};
+use motet_model::{LayerKind, Segment};
+use motet_protocol::{CopyId, SegmentId, SlotId, TokenId};
+use motet_protocol::{
     Edit, Failure, OutputKind, PlannedSpan, PlannedTokens, SamplerStart, Sampling, SamplingSpec,
     SpanOutput, TokenSampling,
 };
-use motet_core::{CopyId, SegmentId, SlotId, TokenId};
-use motet_model::oracle::{Oracle, OracleConfig, ReferenceRun, StepFault};
-use motet_model::{LayerKind, Segment};
 use motet_text::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
 
 const SLOT: SlotId = SlotId(1);

@@ -16,8 +16,8 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use motet_core::CopyId;
-use motet_core::protocol::ModelError;
+use motet_protocol::CopyId;
+use motet_protocol::ModelError;
 use motet_sync::primitives::inject::{InjectedBug, injected};
 use motet_sync::primitives::{Arc, Mutex, MutexGuard, WakeupReceiver, WakeupSender, wakeup};
 

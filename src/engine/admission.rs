@@ -8,9 +8,9 @@ use super::tokenize_prompt::TokenizeMode;
 use crate::error::SubmitError;
 use crate::error::field_error;
 use crate::request::{Prompt, Request};
-use motet_core::TokenId;
 use motet_core::cache::shift;
-use motet_core::protocol::{ContextLimit, PromptOutput, TokenLogprobs};
+use motet_protocol::TokenId;
+use motet_protocol::{ContextLimit, PromptOutput, TokenLogprobs};
 
 /// Longest output of a shifting sequence, in contexts. A longer one is presumed endless, and
 /// its slot is needed.

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
-use motet_core::UserId;
-use motet_core::time::mean;
+use motet_protocol::UserId;
+use motet_protocol::time::mean;
 
 /// Limits on waiting work.
 #[derive(Clone, Copy, Debug)]

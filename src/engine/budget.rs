@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::device::panic_text;
 use crate::error::StartError;
 use motet_core::config::{CacheConfig, EngineConfig, WorstCase};
-use motet_core::protocol::ModelError;
 use motet_model::{MemoryLeft, Model};
+use motet_protocol::ModelError;
 
 /// Chosen budgets are whole multiples of this.
 const GRAIN_BYTES: usize = 1 << 20;

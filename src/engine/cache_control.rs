@@ -11,9 +11,9 @@ use crate::actors::scheduler::CacheCommand;
 use crate::error::field_error;
 use crate::error::{CacheCommandError, FlushError, SubmitError};
 use crate::request::{CacheUse, Prompt, Request};
-use motet_core::PinId;
 use motet_core::cache::{CacheError, Flush, Message, Pin, Salt, TreeView};
-use motet_core::protocol::{ContextLimit, SegmentSize, Usage};
+use motet_protocol::PinId;
+use motet_protocol::{ContextLimit, SegmentSize, Usage};
 use motet_sync::primitives::Ordering;
 
 impl Engine {

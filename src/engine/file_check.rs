@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
 
 /// Time between two checks. A change is found within a few seconds, and a file system that is far
 /// away is not asked often.

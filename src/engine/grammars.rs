@@ -19,8 +19,8 @@ use super::blocking::{Blocking, BlockingError, WorkLimits};
 use super::sequence_setup::user_id;
 use crate::error::{QueueLimit, SubmitError};
 use crate::request::Request;
-use motet_core::protocol::{GrammarError, GrammarLimits, TokenConstraint};
-use motet_core::{TokenId, UserId};
+use motet_protocol::{GrammarError, GrammarLimits, TokenConstraint};
+use motet_protocol::{TokenId, UserId};
 use motet_text::TextCodec;
 use motet_text::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
 

@@ -83,9 +83,10 @@ use crate::results::ResultsBudget;
 use crate::stream::TokenStream;
 use crate::telemetry::{EngineStats, Telemetry};
 use motet_core::config::EngineConfig;
-use motet_core::protocol::{DeclaredPooling, ModelError, ModelSpec, TokenMask};
-use motet_core::{UserId, scheduler};
+use motet_core::scheduler;
 use motet_model::Model;
+use motet_protocol::UserId;
+use motet_protocol::{DeclaredPooling, ModelError, ModelSpec, TokenMask};
 use motet_sync::admission::Admission;
 use motet_sync::heartbeat::Heartbeat;
 use motet_sync::primitives::AtomicUsize;
@@ -170,7 +171,7 @@ pub enum Shutdown {
     /// sequence.
     Finish,
     /// All sequences end now; their callers get
-    /// [`GenerateError::Shutdown`](motet_core::protocol::GenerateError::Shutdown).
+    /// [`GenerateError::Shutdown`](motet_protocol::GenerateError::Shutdown).
     Abort,
 }
 
@@ -212,14 +213,14 @@ impl Engine {
     ///
     /// The fork inherits the source's `cache`, `cache_salt` and `at_context_limit`; `request`
     /// decides the rest, with restore points counted from the appended tokens. Its
-    /// [`Usage`](motet_core::protocol::Usage) counts the source's tokens as prompt;
+    /// [`Usage`](motet_protocol::Usage) counts the source's tokens as prompt;
     /// [`TokenStream::prompt_tokens`] counts the appended tokens.
     ///
     /// # Errors
     ///
     /// [`SubmitError`] as for [`submit`](Engine::submit), and when the source belongs to
     /// another engine or a conversation is appended. The stream fails with
-    /// [`GenerateError`](motet_core::protocol::GenerateError) when the source has finished or
+    /// [`GenerateError`](motet_protocol::GenerateError) when the source has finished or
     /// has fewer than `at` tokens.
     ///
     /// # Cancel safety
@@ -241,7 +242,7 @@ impl Engine {
     /// `request.prompt`. Otherwise it is a [fork](Engine::fork), except that it continues in
     /// the slot of `source` where possible: state after `at` is dropped, and nothing is copied.
     /// Handles of `source` get its finish, with
-    /// [`FinishReason::Cancelled`](motet_core::protocol::FinishReason::Cancelled).
+    /// [`FinishReason::Cancelled`](motet_protocol::FinishReason::Cancelled).
     ///
     /// # Errors
     ///

@@ -15,7 +15,7 @@ use crate::error::{BestOfError, SubmitError};
 use crate::request::{Completion, MeanLogprob, Request};
 use crate::results::ResultsReservation;
 use crate::stream::TokenStream;
-use motet_core::protocol::GenerateError;
+use motet_protocol::GenerateError;
 
 /// A request with its tokens, its places in the engine and the bytes of its results.
 struct AdmittedRequest {
@@ -385,7 +385,7 @@ fn best(mut completions: Vec<(Completion, MeanLogprob)>, n: usize) -> Vec<Comple
 #[cfg(test)]
 mod tests {
     use super::*;
-    use motet_core::protocol::{Finish, FinishReason, Usage};
+    use motet_protocol::{Finish, FinishReason, Usage};
 
     fn completion(name: &str, logprobs: &[f32]) -> (Completion, MeanLogprob) {
         let mut mean = MeanLogprob::default();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Engine;
 use crate::error::SubmitError;
 use crate::request::Request;
-use motet_core::TokenId;
-use motet_core::protocol::{GrammarLimits, TokenConstraint};
+use motet_protocol::TokenId;
+use motet_protocol::{GrammarLimits, TokenConstraint};
 
 /// The shared parts of grammar compilation: none.
 #[derive(Debug)]

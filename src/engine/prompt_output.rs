@@ -4,7 +4,7 @@ use super::admission::Admitted;
 use super::{BoxedFuture, Engine};
 use crate::error::{EvaluateError, SubmitError, field_error};
 use crate::request::{DeclaredPooling, EmbeddingVector, Pooling, Request, Score};
-use motet_core::protocol::{ContextLimit, PromptOutput, Sampling};
+use motet_protocol::{ContextLimit, PromptOutput, Sampling};
 
 impl Engine {
     /// Returns the log probabilities of a prompt's tokens, from

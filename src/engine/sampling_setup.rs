@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Engine;
 use crate::error::SubmitError;
 use crate::request::Request;
-use motet_core::protocol::SamplingSpec;
+use motet_protocol::SamplingSpec;
 
 impl Engine {
     /// Returns the settings that the request's `Sampling` alone does not cover (bias, minimum

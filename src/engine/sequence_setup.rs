@@ -23,11 +23,11 @@ use crate::request::{CacheUse, Milestones, Request};
 use crate::results::ResultsReservation;
 use crate::stream::TokenStream;
 use motet_core::cache::Salt;
-use motet_core::protocol::{
+use motet_core::scheduler::Submission;
+use motet_protocol::{
     FORCED_TOKENS_MAX, ReasoningBudget, ReasoningTracker, SamplingSpec, WORK_IN_FLIGHT_MAX,
 };
-use motet_core::scheduler::Submission;
-use motet_core::{SequenceId, TokenId, UserId};
+use motet_protocol::{SequenceId, TokenId, UserId};
 use motet_sync::admission::AdmissionError;
 use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;

@@ -16,12 +16,12 @@ use crate::storage::copy_worker::{CopyWorkers, Host, Stores};
 use crate::storage::tiers::precision::EightBits;
 use crate::storage::tiers::{BufferPool, DiskLimits, DiskTier};
 use crate::telemetry::Telemetry;
-use motet_core::CopyId;
 use motet_core::config::{ConfigError, PagerConfig, Precision, RecoveryConfig};
 use motet_core::pager::{Done, Label, PagerCore, RecoveryLog, Sizes};
-use motet_core::protocol::{ModelError, ModelSpec, SegmentSize};
 use motet_core::recovery::Breaker;
 use motet_model::{DetachedState, Model, Packer};
+use motet_protocol::CopyId;
+use motet_protocol::{ModelError, ModelSpec, SegmentSize};
 
 /// Most host memory kept for the next copy, as a fraction of the whole (one part in this many).
 const IDLE_BUFFERS_DIVISOR: usize = 8;

@@ -3,8 +3,8 @@
 use super::Engine;
 use crate::error::{SubmitError, field_error};
 use crate::request::{Prompt, Request};
-use motet_core::TokenId;
-use motet_core::protocol::ContextLimit;
+use motet_protocol::ContextLimit;
+use motet_protocol::TokenId;
 
 /// The purpose of tokenising a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use super::tokenize_prompt::{TokenizeMode, TokenizedPrompt};
 use crate::error::field_error;
 use crate::error::{QueueLimit, SubmitError};
 use crate::request::{Prompt, Request};
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 use motet_text::{Chat, TextCodec, TextError, TextLimits};
 
 /// Text of at most this many bytes is tokenised inline: this takes as long as a few messages

@@ -6,8 +6,8 @@ use super::prompt_output::contradictions;
 use crate::error::{SubmitError, field_error};
 use crate::optional::StopStrings;
 use crate::request::{CacheUse, ReasoningBudget, Request};
-use motet_core::TokenId;
-use motet_core::protocol::SamplingSpec;
+use motet_protocol::SamplingSpec;
+use motet_protocol::TokenId;
 
 /// Weights that differ enough to keep rounding out of the charges.
 const WEIGHTS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use crate::optional::TextCodec;
-use motet_core::TokenId;
-use motet_core::protocol::{ModelSpec, TokenMask};
+use motet_protocol::TokenId;
+use motet_protocol::{ModelSpec, TokenMask};
 
 /// Restricts the model's vocabulary to the tokenizer's, and unites their end tokens, the
 /// tokenizer's first. Returns the tokens that both know, if the model knows more.

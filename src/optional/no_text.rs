@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use motet_core::TokenId;
-use motet_core::protocol::TokenSpelling;
+use motet_protocol::TokenId;
+use motet_protocol::TokenSpelling;
 
 /// A conversation: none exists without feature `text`.
 #[derive(Clone, Debug, PartialEq)]

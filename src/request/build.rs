@@ -8,8 +8,8 @@ use super::{CacheUse, Embedding, NonExhaustive, Prompt, Request};
 use crate::optional::Chat;
 #[cfg(feature = "grammar")]
 use crate::optional::GrammarSource;
-use motet_core::TokenId;
-use motet_core::protocol::{ContextLimit, Priority, ReasoningBudget, Sampling};
+use motet_protocol::TokenId;
+use motet_protocol::{ContextLimit, Priority, ReasoningBudget, Sampling};
 
 impl Request {
     /// Creates a request that continues text.

@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::optional::{Chat, GrammarSource};
-use motet_core::TokenId;
-use motet_core::protocol::Sampling;
+use motet_protocol::Sampling;
+use motet_protocol::TokenId;
 
 pub use motet_core::cache::{Miss, MissReason};
-pub use motet_core::protocol::TokenLogprobs;
-pub use motet_core::protocol::{
+pub use motet_protocol::TokenLogprobs;
+pub use motet_protocol::{
     ContextLimit, DeclaredPooling, Finish, FinishReason, Pooling, Priority, QueuePosition,
     ReasoningBudget, Usage,
 };
@@ -183,7 +183,7 @@ pub struct Embedding {
     /// computed. The last token's state needs only that token, and the cached state of the others.
     pub pooling: Option<Pooling>,
     /// Number of leading dimensions to return (Matryoshka embeddings, Kusupati et al. 2022);
-    /// `None` is all, [`ModelSpec::hidden_size`](motet_core::protocol::ModelSpec::hidden_size).
+    /// `None` is all, [`ModelSpec::hidden_size`](motet_protocol::ModelSpec::hidden_size).
     pub dimensions: Option<usize>,
     /// Whether the vector, after it is cut to `dimensions`, is scaled to length 1.
     pub is_normalized: bool,

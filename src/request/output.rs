@@ -1,7 +1,7 @@
 //! Pieces and whole outputs.
 
-use motet_core::TokenId;
-use motet_core::protocol::{Finish, TokenLogprobs, Usage};
+use motet_protocol::TokenId;
+use motet_protocol::{Finish, TokenLogprobs, Usage};
 
 /// An item of a stream: a token with the text that has become certain with it, or the finish.
 ///

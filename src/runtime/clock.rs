@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use motet_core::time::countable;
+use motet_protocol::time::countable;
 use tokio::time::Instant;
 
 /// Returns the moment that is so much later; one that never comes where the clock does not count

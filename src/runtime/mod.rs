@@ -15,8 +15,8 @@ mod threads;
 use std::fmt;
 use std::io;
 
-use motet_core::SequenceId;
 use motet_core::scheduler::{self, Effect};
+use motet_protocol::SequenceId;
 
 #[cfg(motet_injected)]
 pub(crate) use injected::{Injected as EngineRuntime, SimulatedWorker as RuntimeWorker};

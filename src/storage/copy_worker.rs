@@ -18,11 +18,11 @@ use crate::device::{Export, ExportQueue, HostEnd, ImportQueue, NextExport};
 use crate::runtime::{EngineRuntime, JobQueue, Queue, Runtime, Worker};
 use crate::storage::tiers::precision::{EightBits, PrecisionError};
 use crate::storage::tiers::{Buffer, BufferPool, DiskTier, HostTier, Tier, TierError};
-use motet_core::CopyId;
 use motet_core::pager::{CopyQueue, Done, Job, JobError, Label, Precision, Task};
-use motet_core::protocol::ModelError;
-use motet_core::time::eighth;
 use motet_model::Packer;
+use motet_protocol::CopyId;
+use motet_protocol::ModelError;
+use motet_protocol::time::eighth;
 use motet_sync::primitives::inject::{InjectedBug, injected};
 use motet_sync::primitives::{self, Mutex, MutexGuard};
 
@@ -538,9 +538,9 @@ fn timed(
 mod tests {
     use crate::device::transfer_queue;
     use crate::storage::copy_worker::*;
-    use motet_core::protocol::LayerKind;
     use motet_model::Model;
     use motet_model::oracle::{Oracle, OracleConfig, OraclePacker};
+    use motet_protocol::LayerKind;
 
     /// An export that is never computed keeps the thread from idling, but its idle memory is
     /// trimmed.

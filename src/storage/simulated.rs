@@ -10,8 +10,8 @@ use crate::runtime::injected::SimulatedWorker;
 use crate::runtime::injected::simulation::{ScheduledCopy, Simulation};
 use crate::storage::copy_worker::{DiskCopyWorker, DiskWorker, MemoryCopyWorker, MemoryWorker};
 use motet_core::pager::{Done, Job, JobError, Task};
-use motet_core::time::eighth;
 use motet_model::Packer;
+use motet_protocol::time::eighth;
 
 /// Shortest virtual time between two checks whether an export is computed.
 const WATCH_MIN: Duration = Duration::from_millis(1);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
-use motet_core::SequenceId;
 use motet_core::cache::Miss;
-use motet_core::protocol::FinishReason;
+use motet_protocol::FinishReason;
+use motet_protocol::SequenceId;
 
 /// Events that may wait for one subscriber; beyond that it misses the oldest. At a thousand
 /// steps a second the bound covers most of a second.

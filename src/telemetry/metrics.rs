@@ -12,8 +12,8 @@ use metrics::{
 use crate::error::SubmitError;
 use motet_core::cache::{Miss, MissReason};
 use motet_core::pager::{Done, Task};
-use motet_core::protocol::{FinishReason, GenerateError};
 use motet_core::recovery::Fault;
+use motet_protocol::{FinishReason, GenerateError};
 
 /// The handles of all metrics.
 // Flat, though it has more than 15 fields: one handle for each row of `docs/metrics.md`. No method

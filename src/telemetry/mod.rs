@@ -26,15 +26,13 @@ use tokio::time::Instant;
 
 use crate::error::SubmitError;
 use metrics::Metrics;
-use motet_core::SequenceId;
 use motet_core::cache::{CacheStats, Miss};
 use motet_core::pager::{Done, PagerStats};
-use motet_core::protocol::{
-    DeviceMemory, Failure, FinishReason, GenerateError, Outcome, Usage, Work,
-};
 use motet_core::recovery::Fault;
 use motet_core::scheduler::SchedulerStats;
-use motet_core::time::mean;
+use motet_protocol::SequenceId;
+use motet_protocol::time::mean;
+use motet_protocol::{DeviceMemory, Failure, FinishReason, GenerateError, Outcome, Usage, Work};
 use motet_sync::primitives::{AtomicUsize, Ordering};
 use prefill::PrefillRate;
 use restore::RestoreMetrics;

@@ -10,7 +10,7 @@ use ::metrics::{
 
 use super::*;
 use motet_core::cache::RestoreStats;
-use motet_core::protocol::Withheld;
+use motet_protocol::Withheld;
 
 /// A metric's description, as the recorder receives it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use motet::cache::{BlockEvent, CacheError};
 use motet::model::{LayerKind, ModelSpec};
 use motet::{PinId, SegmentId, SequenceId};
 use motet_core::cache::{CacheCore, Effect, Message, OpenSlot, PROBES_MAX, ProbePrefix};
-use motet_core::protocol::Edit;
+use motet_protocol::Edit;
 
 use crate::setup::Setup;
 

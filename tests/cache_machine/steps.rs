@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use motet::model::{OutputKind, SpanOutput};
 use motet::{SequenceId, SlotId, TokenId};
 use motet_core::cache::Message;
-use motet_core::protocol::{Failure, PlannedSpan, PlannedTokens, Work};
+use motet_protocol::{Failure, PlannedSpan, PlannedTokens, Work};
 
 use crate::checks::spelled;
 use crate::system::{Phase, Sequence, System, salt};

@@ -11,7 +11,7 @@ use motet::model::oracle::{Oracle, OracleConfig, ReferenceRun};
 use motet::model::{Model, ModelSpec};
 use motet::{SequenceId, SlotId, TokenId};
 use motet_core::cache::{Effect, Message, OpenSlot, TreeView};
-use motet_core::protocol::Edit;
+use motet_protocol::Edit;
 use motet_testkit::paper_device::{PaperDevice, PaperSlot};
 
 use crate::block_follower::BlockFollower;

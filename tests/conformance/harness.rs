@@ -15,9 +15,9 @@ use motet::device::Table;
 use motet::model::oracle::{Oracle, OracleConfig, ReferenceRun};
 use motet::model::{LayerKind, OutputKind, SpanOutput};
 use motet::{SequenceId, SlotId, TokenId};
-use motet_core::cache::trie::common_prefix;
 use motet_core::cache::{CacheCore, Effect, Message, NodeView, OpenSlot};
-use motet_core::protocol::{PlannedSpan, PlannedTokens, Work};
+use motet_protocol::common_prefix;
+use motet_protocol::{PlannedSpan, PlannedTokens, Work};
 
 /// A cache, a device, and the reference for each live sequence.
 pub(crate) struct CacheHarness {

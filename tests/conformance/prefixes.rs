@@ -4,7 +4,7 @@
 //! about Motet.
 
 use motet::TokenId;
-use motet_core::cache::trie::common_prefix;
+use motet_protocol::common_prefix;
 
 use crate::cases::Fact;
 use crate::check::Check;

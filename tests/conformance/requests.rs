@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use motet::TokenId;
 use motet::model::LayerKind::{self, Full, Recurrent, Window};
-use motet_core::cache::trie::common_prefix;
+use motet_protocol::common_prefix;
 
 use crate::cases::{Fact, part};
 use crate::check::Check;

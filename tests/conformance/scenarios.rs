@@ -10,7 +10,7 @@
 //! `findable_after_A`, `A_live_tokens`.
 
 use motet::TokenId;
-use motet_core::cache::trie::common_prefix;
+use motet_protocol::common_prefix;
 
 use crate::cases::{Fact, part};
 use crate::check::Check;

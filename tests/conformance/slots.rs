@@ -10,8 +10,8 @@ use motet::cache::{CacheError, Salt};
 use motet::config::SlotChoice;
 use motet::model::LayerKind::Full;
 use motet::model::oracle::OracleConfig;
-use motet_core::cache::trie::common_prefix;
 use motet_core::cache::{Effect, shift};
+use motet_protocol::common_prefix;
 
 use crate::cases::Fact;
 use crate::check::Check;

@@ -8,7 +8,7 @@ use motet::TokenId;
 use motet::model::oracle::{OracleConfig, ReferenceRun, ShiftRule};
 use motet::model::sampling::{SampleInputs, SamplingSpec, TokenSampling};
 use motet::request::{ContextLimit, ReasoningBudget};
-use motet_core::protocol::{
+use motet_protocol::{
     Attached, ConstraintWalk, ForcedTokens, GrammarError, Next, TokenConstraint, TokenMask,
     TokenSpelling, WalkState,
 };

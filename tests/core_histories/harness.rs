@@ -16,8 +16,8 @@ use motet::model::{DetachedState, DeviceMemory, LayerKind, Model, ModelSpec};
 use motet::request::{ContextLimit, FinishReason, Priority, ReasoningBudget};
 use motet::{SequenceId, TokenId, UserId};
 use motet_core::cache::{self, CacheCore};
-use motet_core::protocol::{Edit, Failure, Outcome, ReasoningTracker, WORK_IN_FLIGHT_MAX, Work};
 use motet_core::scheduler::{Effect, Event, Fork, MaskGate, SchedulerCore, Submission};
+use motet_protocol::{Edit, Failure, Outcome, ReasoningTracker, WORK_IN_FLIGHT_MAX, Work};
 use motet_testkit::core_harness::{Answer, CoreHarness};
 use rand::{Rng, RngExt};
 

@@ -12,8 +12,8 @@ use motet::model::sampling::Sampling;
 use motet::request::{ContextLimit, Priority, ReasoningBudget};
 use motet::{PinId, SequenceId, TokenId};
 use motet_core::cache;
-use motet_core::protocol::WORK_IN_FLIGHT_MAX;
 use motet_core::scheduler::Event;
+use motet_protocol::WORK_IN_FLIGHT_MAX;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -9,7 +9,7 @@ use motet::model::{LayerKind, ModelSpec, SegmentSize};
 use motet::{CopyId, PinId, SequenceId, TokenId};
 use motet_core::cache::{CacheCore, Effect, Message, OpenSlot, Pin};
 use motet_core::pager::{self, CopyRange, PagerEvent};
-use motet_core::protocol::Edit;
+use motet_protocol::Edit;
 
 /// The segment that the pager reads cannot be evicted, and without its memory the prefix to pin
 /// cannot be cut. The cache knows that before it evicts anything for it.

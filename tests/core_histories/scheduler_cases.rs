@@ -10,10 +10,10 @@ use motet::model::oracle::OracleConfig;
 use motet::model::{DeviceMemory, LayerKind, SpanOutput};
 use motet::{SequenceId, SlotId};
 use motet_core::cache::{self, Message};
-use motet_core::protocol::{Failure, Lost, Outcome};
 use motet_core::scheduler::{
     Effect, Event, History, MaskGate, Predecessor, SchedulerCore, Submission,
 };
+use motet_protocol::{Failure, Lost, Outcome};
 
 use crate::harness::{Caller, submission};
 

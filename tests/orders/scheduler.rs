@@ -17,8 +17,8 @@ use motet::model::{LayerKind, Model};
 use motet::request::{ContextLimit, Priority, ReasoningBudget};
 use motet::{PinId, SequenceId, TokenId, UserId};
 use motet_core::cache::{self, CacheCore, Pin};
-use motet_core::protocol::WORK_IN_FLIGHT_MAX;
 use motet_core::scheduler::{Event, SchedulerCore};
+use motet_protocol::WORK_IN_FLIGHT_MAX;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

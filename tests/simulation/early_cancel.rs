@@ -10,7 +10,7 @@ use motet::model::oracle::{Oracle, OracleConfig};
 use motet::simulation::{FaultSchedule, ScheduledCopy, Simulation};
 use motet::{Engine, Request, Shutdown};
 use motet_core::pager::Job;
-use motet_core::protocol::Work;
+use motet_protocol::Work;
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 

@@ -11,8 +11,8 @@ use motet::model::ModelError;
 use motet::model::oracle::{Oracle, OracleConfig, StepFault};
 use motet::simulation::{FaultSchedule, ScheduledCopy};
 use motet_core::pager::{Job, Task};
-use motet_core::protocol::Work;
 use motet_core::scheduler::{Effect, Event};
+use motet_protocol::Work;
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 

@@ -16,7 +16,7 @@ use motet::model::sampling::Sampling;
 use motet::simulation::{FaultSchedule, ScheduledCopy, Simulation};
 use motet::{Engine, Request, Shutdown, TokenId};
 use motet_core::pager::Job;
-use motet_core::protocol::Work;
+use motet_protocol::Work;
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 

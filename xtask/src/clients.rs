@@ -15,9 +15,9 @@ use crate::packages::{self, Packages};
 use crate::ui::Timings;
 use crate::{process, setup, ui, workspace};
 
-pub(crate) const REQUIREMENTS: &str = "examples/server/clients/requirements.txt";
+pub(crate) const REQUIREMENTS: &str = "crates/server/clients/requirements.txt";
 /// lm-eval has a folder of its own, as its packages are many.
-pub(crate) const LM_EVAL_REQUIREMENTS: &str = "examples/server/clients/lm_eval_requirements.txt";
+pub(crate) const LM_EVAL_REQUIREMENTS: &str = "crates/server/clients/lm_eval_requirements.txt";
 /// Each checks one client of one face.
 const CLIENTS: [&str; 5] = [
     "openai_client.py",
@@ -44,7 +44,7 @@ const STREAM_CHURN: &str = "stream_churn.py";
 /// Compares lm-eval's results with those that it has with transformers.
 const LM_EVAL: &str = "lm_eval_client.py";
 /// Writes the tiny model for that, whose weights are a formula.
-const LM_EVAL_MODEL: &str = "examples/server/clients/lm_eval_model.py";
+const LM_EVAL_MODEL: &str = "crates/server/clients/lm_eval_model.py";
 const LM_EVAL_NAME: &str = "lm-eval, a tiny model";
 const KEY: &str = "a-key-of-the-checks";
 
@@ -177,7 +177,7 @@ impl Checks<'_> {
             return Ok(());
         }
         ui::heading(name);
-        let mut command = packages.program(&format!("examples/server/clients/{client}"));
+        let mut command = packages.program(&format!("crates/server/clients/{client}"));
         command.arg(&server.url).arg(packages.folder()).args(words);
         self.timings.time(name, || process::run(&mut command))
     }

@@ -6,8 +6,8 @@ use anyhow::Result;
 use crate::cache::Cache;
 use crate::{clients, packages, process};
 
-pub(crate) const REQUIREMENTS: &str = "examples/server/clients/scale_out_requirements.txt";
-const FLEET: &str = "examples/server/clients/scale_out.py";
+pub(crate) const REQUIREMENTS: &str = "crates/server/clients/scale_out_requirements.txt";
+const FLEET: &str = "crates/server/clients/scale_out.py";
 
 pub(crate) fn command() -> Result<()> {
     let cache = Cache::open()?;

@@ -1,6 +1,6 @@
 //! Insertion and eviction at steady state, from small tries to large ones.
 
-use motet_core::SegmentId;
+use motet_protocol::SegmentId;
 use motet_core::cache::Salt;
 use motet_core::cache::trie::{NodeKey, Sealed, Trie};
 use motet_core::config::CacheConfig;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use motet_core::cache::{CacheCore, Effect, Message, OpenSlot};
 use motet_core::config::CacheConfig;
-use motet_core::protocol::{LayerGroup, LayerKind, ModelSpec};
-use motet_core::{SequenceId, TokenId};
+use motet_protocol::{LayerGroup, LayerKind, ModelSpec};
+use motet_protocol::{SequenceId, TokenId};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

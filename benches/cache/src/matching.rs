@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use motet_core::SegmentId;
+use motet_protocol::SegmentId;
 use motet_core::cache::Salt;
 use motet_core::cache::trie::{NodeKey, Sealed, Trie};
 use motet_core::config::CacheConfig;

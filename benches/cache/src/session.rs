@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 use motet_core::cache::{Effect, Message, OpenSlot};
 use serde::Deserialize;
 

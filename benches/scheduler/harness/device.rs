@@ -7,8 +7,8 @@ use motet::device::Table;
 use motet::model::Model;
 use motet::{SlotId, UserId};
 use motet_core::cache;
-use motet_core::protocol::{Edit, Outcome, Work};
 use motet_core::scheduler::policy::step_cost::{StepCost, StepLoad};
+use motet_protocol::{Edit, Outcome, Work};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

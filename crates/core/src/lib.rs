@@ -9,26 +9,21 @@
 //! | [`pager`] | which segments are offloaded to host memory and disk, and when they are loaded |
 //! | [`eviction`] | which segments are worth keeping |
 //! | [`recovery`] | when a failed part is rebuilt, and when the engine gives up |
-//! | [`protocol`] | messages between these cores, the device thread and the model |
 //! | [`snapshot`] | views of the scheduler and the cache at one moment |
 //! | [`config`] | settings, each with advice |
-//! | [`time`] | arithmetic on times that cannot overflow |
+//!
+//! Their messages are those of [`motet_protocol`].
 
 #![forbid(unsafe_code)]
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `time`
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `motet_protocol::time`
 
 pub mod cache;
 pub mod config;
 pub mod eviction;
-mod ids;
-pub mod lease;
 pub mod pager;
-pub mod protocol;
 #[cfg(test)]
+#[path = "../../protocol/src/random_cases.rs"]
 mod random_cases;
 pub mod recovery;
 pub mod scheduler;
 pub mod snapshot;
-pub mod time;
-
-pub use ids::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::{Label, Priority};
-use crate::{CopyId, SequenceId, UserId};
+use motet_protocol::{CopyId, SequenceId, UserId};
+use motet_protocol::{Label, Priority};
 
 /// Upper bound on the sequences in a snapshot; the others are only counted.
 pub const SEQUENCES_MAX: usize = 128;

@@ -11,11 +11,11 @@ use std::f32::consts::LOG2_E;
 
 use super::pool::Pool;
 use super::simd::{InstructionSet, Job, Simd, dispatch_on};
-use motet_core::TokenId;
-use motet_core::protocol::TokenLogprobs;
 use motet_model::sampling::rows::exponential::{COEFFICIENTS, LN_2_HIGH, LN_2_LOW, NOTHING, ROUND};
 use motet_model::sampling::rows::{BLOCK, LANES, RUN, RowOperations, RowReader, finish};
 use motet_model::sampling::{SampleInputs, Sampled, logprobs_with};
+use motet_protocol::TokenId;
+use motet_protocol::TokenLogprobs;
 
 thread_local! {
     /// Holds two rows of the largest vocabulary that the thread has sampled from.
@@ -227,9 +227,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use motet_core::protocol::{Sampling, SamplingSpec, TokenSampling};
     use motet_model::sampling::Sampler;
     use motet_model::sampling::rows::ScalarOperations;
+    use motet_protocol::{Sampling, SamplingSpec, TokenSampling};
 
     fn bits(numbers: &[f32]) -> Vec<u32> {
         numbers.iter().map(|number| number.to_bits()).collect()

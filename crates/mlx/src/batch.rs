@@ -14,9 +14,9 @@ use super::ops::concatenate;
 use super::prompt_logprobs::Target;
 use super::segment::{KvPart, MlxSegment};
 use super::state::State;
-use motet_core::TokenId;
-use motet_core::protocol::OutputKind;
 use motet_model::{Segment, Span, Tail, TokenSource};
+use motet_protocol::OutputKind;
+use motet_protocol::TokenId;
 
 /// The rows of all spans one after another, and what each span sees.
 #[derive(Debug)]

@@ -34,8 +34,8 @@ use super::pool::Pool;
 use super::segment::{KvPart, MlxSegment};
 use super::state::State;
 use super::tail::TailCopy;
-use motet_core::protocol::{ModelError, SegmentSize};
 use motet_model::{Floats, Packer, Segment, preconditions};
+use motet_protocol::{ModelError, SegmentSize};
 use motet_sync::page_pool::PageSize;
 
 /// Interval at which a detached state is polled for being computed.

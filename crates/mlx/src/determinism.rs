@@ -4,7 +4,7 @@ use super::attention;
 use super::blocks;
 use super::ops::KERNEL_GRAIN;
 use super::options::MlxDevice;
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
 use motet_weights::{Blueprint, Mixer, Mlp};
 
 /// Checks that this crate's kernels compute all sums. MLX sums in an order that follows from

@@ -2,7 +2,7 @@
 
 use mlx_rs::error::{AsSliceError, Exception};
 
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
 
 /// Any failure within this crate: an MLX exception, or a [`ModelError`]. It leaves the crate as
 /// a [`ModelError`].

@@ -8,8 +8,8 @@
 use mlx_rs::{Array, Dtype};
 use smallvec::SmallVec;
 
-use motet_core::protocol::{LayerGroup, LayerKind, SegmentSize};
 use motet_model::CacheKind;
+use motet_protocol::{LayerGroup, LayerKind, SegmentSize};
 use motet_weights::{Blueprint, Mixer};
 
 /// The groups of a model's layers.

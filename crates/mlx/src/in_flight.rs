@@ -11,8 +11,8 @@ use super::profile::{self, Op};
 use super::prompt_logprobs::PromptLogprobs;
 use super::sample::{self, Tokens};
 use crate::error::MlxError;
-use motet_core::protocol::{ModelError, OutputKind, SpanOutput};
 use motet_model::sampling::SampleInputs;
+use motet_protocol::{ModelError, OutputKind, SpanOutput};
 
 /// A step in flight on the device.
 #[derive(Debug)]

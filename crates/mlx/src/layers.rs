@@ -43,7 +43,7 @@ impl Weights {
     ///
     /// # Errors
     ///
-    /// The errors of [`ModelFiles::tensor`], and [`ModelError::Device`](motet_core::protocol::ModelError::Device).
+    /// The errors of [`ModelFiles::tensor`], and [`ModelError::Device`](motet_protocol::ModelError::Device).
     pub(super) fn load(
         files: &ModelFiles,
         dtype: Dtype,

@@ -90,9 +90,9 @@ use self::pool::Pool;
 use self::prompt_logprobs::PromptLogprobs;
 use self::tail::{PooledMemory, TailWrites};
 use self::weights::MatrixForm;
-use motet_core::protocol::{ModelError, ModelSpec, OutputKind};
 use motet_kernels::Order;
 use motet_model::Span;
+use motet_protocol::{ModelError, ModelSpec, OutputKind};
 use motet_weights::{Blueprint, FileWatch, ModelFiles};
 
 /// A model on one MLX device.

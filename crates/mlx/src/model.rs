@@ -14,9 +14,9 @@ use super::removal::Removal;
 use super::{
     MlxDetachedState, MlxDevice, MlxInFlightStep, MlxModel, MlxPacker, MlxSegment, MlxTail, machine,
 };
-use motet_core::protocol::{DeviceMemory, ModelError, ModelSpec, SpanOutput};
 use motet_model::sampling::SampleInputs;
 use motet_model::{MemoryLeft, Model, Segment, Span, Tail, preconditions};
+use motet_protocol::{DeviceMemory, ModelError, ModelSpec, SpanOutput};
 
 /// A GPU's memory is probed in pieces of this many bytes.
 const PROBE_BYTES: usize = 64 << 20;

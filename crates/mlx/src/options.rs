@@ -3,9 +3,9 @@
 use mlx_rs::{Device, DeviceType, Dtype};
 
 use crate::error::MlxError;
-use motet_core::protocol::ModelError;
 use motet_kernels::Arithmetic;
 use motet_model::CacheKind;
+use motet_protocol::ModelError;
 use motet_weights::FileAccess;
 
 /// How to run a model.

@@ -15,9 +15,9 @@ use mlx_rs::{Array, Stream, transforms};
 use super::bridge::{Kernel, View, ViewMut, apply};
 use super::ops::slice;
 use crate::error::MlxError;
-use motet_core::TokenId;
-use motet_core::protocol::TokenLogprobs;
 use motet_model::sampling::logprobs_of;
+use motet_protocol::TokenId;
+use motet_protocol::TokenLogprobs;
 
 /// Rows whose logits are computed together.
 const BLOCK_ROWS: usize = 64;

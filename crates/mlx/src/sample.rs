@@ -15,8 +15,8 @@ use super::bridge::{Kernel, View, ViewMut, apply};
 use super::ops::concatenate;
 use super::profile::Made;
 use crate::error::MlxError;
-use motet_core::protocol::{Sampling, SpanOutput, TokenLogprobs, TokenSampling};
 use motet_model::sampling::{SampleInputs, Sampled};
+use motet_protocol::{Sampling, SpanOutput, TokenLogprobs, TokenSampling};
 
 /// Tokens of all samples, still on the device.
 #[derive(Debug)]
@@ -327,8 +327,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use motet_core::protocol::SamplingSpec;
     use motet_model::sampling::{Sampler, sample_row, weights};
+    use motet_protocol::SamplingSpec;
 
     /// Checks that every sampled token takes part, and that its share of the distribution holds
     /// the uniform number, up to rounding.

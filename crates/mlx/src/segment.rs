@@ -5,8 +5,8 @@ use mlx_rs::error::Exception;
 
 use super::groups::{Arrays, KvShape, LayerGroups};
 use super::state::State;
-use motet_core::protocol::SegmentSize;
 use motet_model::Segment;
+use motet_protocol::SegmentSize;
 
 /// The cached state of one contiguous token range, for all layers.
 pub struct MlxSegment {

@@ -26,8 +26,8 @@ use std::rc::Rc;
 use super::{Model, Packer};
 use crate::sampling::sample_row;
 use checker::{Checker, Slot};
-use motet_core::TokenId;
-use motet_core::protocol::{OutputKind, Sampling, SpanOutput, TokenSampling};
+use motet_protocol::TokenId;
+use motet_protocol::{OutputKind, Sampling, SpanOutput, TokenSampling};
 
 /// Shortest prompt, in tokens: every check needs something to cut.
 const PROMPT_TOKENS_MIN: usize = 6;

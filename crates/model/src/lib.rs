@@ -27,7 +27,7 @@
 //! of many families on MLX.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `motet_core::time`
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `motet_protocol::time`
 
 mod cache_kind;
 pub mod conformance;
@@ -41,7 +41,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 pub use cache_kind::{CacheKind, INT8_GROUP};
-pub use motet_core::protocol::{
+pub use motet_protocol::{
     DeviceMemory, LayerGroup, LayerKind, LogprobRows, ModelError, ModelSpec, OutputKind, Pooling,
     SegmentSize, SpanOutput, tail_capacity,
 };

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use super::Model;
-use motet_core::protocol::{ModelError, SegmentSize};
+use motet_protocol::{ModelError, SegmentSize};
 
 /// Detached state that `M` exports and imports.
 pub type DetachedState<M> = <<M as Model>::Packer as Packer>::DetachedState;

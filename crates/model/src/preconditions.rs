@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use motet_core::protocol::{LayerKind, ModelError, ModelSpec, SegmentSize};
+use motet_protocol::{LayerKind, ModelError, ModelSpec, SegmentSize};
 
 /// Checks that the first `at` of a tail's `tokens` tokens can be sealed.
 ///

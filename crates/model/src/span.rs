@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::Model;
 use super::sampling::Sampled;
-use motet_core::TokenId;
-use motet_core::protocol::{OutputKind, SpanOutput};
+use motet_protocol::TokenId;
+use motet_protocol::{OutputKind, SpanOutput};
 
 /// The tokens of one sequence in one step: one for decode, many for a prefill chunk.
 ///

@@ -12,8 +12,8 @@ use std::time::Duration;
 use motet_core::cache::{CacheCore, CacheError, Effect, Message, OpenSlot};
 use motet_core::config::{CacheConfig, PagerConfig};
 use motet_core::pager;
-use motet_core::protocol::{Edit, ModelSpec, Salt};
-use motet_core::{SequenceId, SlotId, TokenId};
+use motet_protocol::{Edit, ModelSpec, Salt};
+use motet_protocol::{SequenceId, SlotId, TokenId};
 
 use crate::paper_device::{PaperDevice, PaperSegment};
 use crate::transfer_queue::PaperState;

@@ -9,9 +9,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet_core::CopyId;
 use motet_core::pager::footprint::{disk_bytes, host_bytes};
 use motet_core::pager::{Done, Job, JobError, Label, PagerStats, Task};
+use motet_protocol::CopyId;
 
 use crate::transfer_queue::{PaperState, PaperTransferQueue};
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use motet_core::CopyId;
 use motet_core::config::PagerConfig;
 use motet_core::pager::{
     Done, Effect, JobError, Label, Message, PagerCore, PagerEvent, PagerStats, Precision,
 };
-use motet_core::protocol::{ModelSpec, SegmentSize};
+use motet_protocol::CopyId;
+use motet_protocol::{ModelSpec, SegmentSize};
 
 use crate::copy_machine::CopyMachine;
 use crate::transfer_queue::{PaperState, PaperTransferQueue};

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
-use motet_core::protocol::{ModelSpec, Salt, SegmentSize};
-use motet_core::{SegmentId, SlotId, TokenId};
+use motet_protocol::{ModelSpec, Salt, SegmentSize};
+use motet_protocol::{SegmentId, SlotId, TokenId};
 
 use crate::transfer_queue::PaperTransferQueue;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use motet_core::CopyId;
 use motet_core::pager::Label;
+use motet_protocol::CopyId;
 
 /// A state that can be copied: what a copy holds, or `()` where only its place matters.
 pub trait PaperState: Clone + std::fmt::Debug {

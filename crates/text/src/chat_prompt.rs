@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 use super::codec::TextLimits;
 use super::template::Written;

@@ -9,8 +9,8 @@ use super::{
     AnswerFormat, Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError,
     Tokenizer,
 };
-use motet_core::TokenId;
-use motet_core::protocol::TokenSpelling;
+use motet_protocol::TokenId;
+use motet_protocol::TokenSpelling;
 
 /// Limits of a rendered text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Tokens to text, one at a time.
 
 use super::{TextError, Tokenizer, Utf8Stream};
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// Treatment of special tokens in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use motet_core::TokenId;
-use motet_core::protocol::Withheld;
+use motet_protocol::TokenId;
+use motet_protocol::Withheld;
 
 /// Why text could not be turned into tokens, or tokens into text.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use super::TextError;
 use super::error::field_error;
 use super::parts::Parts;
 use super::pieces::{PieceRules, PieceSource, Pieces};
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 use motet_weights::python_json;
 
 /// The special tokens that `tokenizer_config.json` may name.

@@ -15,7 +15,7 @@ use super::pieces::{PieceRules, PieceSource, Pieces};
 use super::pre_tokenizer::PreTokenizer;
 
 use super::parts::Parts;
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// The tokenizer part of a GGUF file's metadata, key by key. Lists that the file does not have
 /// are empty.

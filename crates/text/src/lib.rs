@@ -33,7 +33,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `motet_core::time`
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `motet_protocol::time`
 
 mod answer;
 mod byte_level;

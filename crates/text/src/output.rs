@@ -1,7 +1,7 @@
 //! One sequence's output, from tokens to the text that its reader may see.
 
 use super::{Detokenizer, SpecialTokens, StopMatcher, StopStrings, TextCodec, TextError};
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// The text side of one sequence: detokenises, and ends at a stop string.
 #[derive(Debug)]

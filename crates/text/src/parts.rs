@@ -1,7 +1,7 @@
 //! The parts of a tokenizer, read from a folder or from GGUF metadata.
 
 use super::pieces::Pieces;
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// The parts that a tokenizer is made of.
 pub(super) struct Parts {

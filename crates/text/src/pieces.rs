@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::error::field_error;
 use super::{TextError, byte_level};
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// Every token's bytes, end to end.
 #[derive(Debug, Default)]

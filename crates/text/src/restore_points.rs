@@ -8,7 +8,7 @@
 //! resumes only where state was kept, so the offsets are computed beforehand, by rendering the
 //! conversation as it will stand in its next prompts.
 
-use motet_core::cache::trie::common_prefix;
+use motet_protocol::common_prefix;
 
 use super::chat_prompt::{ChatPrompt, common_bytes};
 use super::codec::TextLimits;

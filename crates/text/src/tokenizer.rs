@@ -9,8 +9,8 @@ use super::parts::Parts;
 use super::special::{self, Markup};
 use super::token_bytes_bound;
 use super::{Detokenizer, GgufVocabulary, SpecialTokens, TextError, folder, gguf};
-use motet_core::TokenId;
-use motet_core::protocol::TokenSpelling;
+use motet_protocol::TokenId;
+use motet_protocol::TokenSpelling;
 
 /// Words that each thread caches. One takes 8 kB at most: 32 MB per thread for input of nothing
 /// but long words.

@@ -1,7 +1,7 @@
 //! The tokens that end a model's turn where no field of its files names them.
 
 use super::{Chat, ChatTemplate, Message, Tokenizer};
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// An answer that no template writes by itself.
 const ANSWER: &str = "The answer that is looked for.";

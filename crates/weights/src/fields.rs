@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::ModelError;
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// Named, typed fields of a file. An absent (or `null`) field is `None`; a field of another
 /// type is a [`ModelError::Field`].

@@ -73,7 +73,7 @@ use family::Family;
 use huggingface::Folder;
 use locate::{Search, Tensors};
 use mlx::Spans;
-use motet_core::protocol::{DeclaredPooling, ModelError};
+use motet_protocol::{DeclaredPooling, ModelError};
 use names::Container;
 use settings::{Settings, Source};
 
@@ -91,7 +91,7 @@ use settings::{Settings, Source};
 /// It is `Sync`: several threads may convert tensors at the same time.
 ///
 /// ```no_run
-/// # fn main() -> Result<(), motet_core::protocol::ModelError> {
+/// # fn main() -> Result<(), motet_protocol::ModelError> {
 /// use motet_weights::{ModelFiles, Role};
 ///
 /// let files = ModelFiles::open("SmolLM2-135M-Instruct.Q4_1.gguf".as_ref())?;

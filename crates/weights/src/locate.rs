@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
 
 use super::blueprint::{Blueprint, Layer, Mixer};
 use super::located::Located;

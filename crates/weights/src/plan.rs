@@ -1,7 +1,7 @@
 //! The form of a role's tensor in the files: the shapes that they must have, and the place of the
 //! canonical rows in them.
 
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
 
 use super::blueprint::{Blueprint, Layer, Mixer};
 use super::located::{Layout, Runs, Tiles};

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
 
 use super::blueprint::Blueprint;
 use super::locate::Search;

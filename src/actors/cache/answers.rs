@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use tokio::sync::mpsc;
 
-use motet_core::SequenceId;
 use motet_core::cache::{CacheError, CacheStats, Effect};
+use motet_protocol::SequenceId;
 
 /// The answer of the cache to one message.
 #[derive(Debug)]

@@ -46,10 +46,10 @@ use answers::AnswerSender;
 pub(crate) use answers::CacheAnswer;
 pub use followers::BlockBatch;
 use followers::Followers;
-use motet_core::SequenceId;
 use motet_core::cache::{CacheCore, CacheError, CacheStats, Effect, Message};
 use motet_core::pager::PagerEvent;
 use motet_core::recovery::{Breaker, Fault, Verdict};
+use motet_protocol::SequenceId;
 use pager_handle::PagerHandle;
 pub(crate) use requests::{AttachPager, AwaitFlushed, Follow, Inspect, TakeTrieSnapshot};
 

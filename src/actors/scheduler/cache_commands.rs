@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::mailbox::CacheCommand;
-use motet_core::PinId;
 use motet_core::cache::{self, CacheError};
 use motet_core::scheduler::Event;
+use motet_protocol::PinId;
 
 /// Commands that the cache has not answered. The engine bounds how many there may be.
 #[derive(Default)]

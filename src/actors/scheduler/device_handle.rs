@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use crate::device::{Device, Loader, Loading};
 use crate::runtime::clock::after;
-use motet_core::protocol::{ModelError, Outcome, Work};
 use motet_core::scheduler::Predecessor;
+use motet_protocol::{ModelError, Outcome, Work};
 use motet_sync::heartbeat::{Heartbeat, Pulse};
 
 /// The device, its state, and the work in flight.

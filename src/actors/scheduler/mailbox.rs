@@ -7,11 +7,11 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::Scheduler;
 use super::sequence_actor_handle::{SequenceActorHandle, Start};
 use crate::actors::sequence::{Sequence, SequenceEvent};
-use motet_core::SequenceId;
 use motet_core::cache::{self, CacheError};
-use motet_core::protocol::{GenerateError, QueuePosition};
 use motet_core::scheduler::{self, Event, Submission};
 use motet_core::snapshot::SchedulerSnapshot;
+use motet_protocol::SequenceId;
+use motet_protocol::{GenerateError, QueuePosition};
 use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;
 

@@ -6,9 +6,9 @@ use std::task::{Wake, Waker};
 
 use tokio::sync::Notify;
 
-use motet_core::SequenceId;
-use motet_core::protocol::ConstraintWalk;
 use motet_core::scheduler::MaskGate;
+use motet_protocol::ConstraintWalk;
+use motet_protocol::SequenceId;
 
 /// Sequences that steps do not wait for, since their masks are slow to compute.
 #[derive(Debug, Default)]

@@ -73,10 +73,10 @@ pub(crate) use mailbox::{
     TakeSchedulerSnapshot,
 };
 use motet_core::cache::{self, CacheError};
-use motet_core::protocol::{Outcome, Work};
 use motet_core::recovery::Fault;
 use motet_core::scheduler::{Effect, Event};
-use motet_core::{PinId, SequenceId};
+use motet_protocol::{Outcome, Work};
+use motet_protocol::{PinId, SequenceId};
 pub(crate) use replaceable_core::CoreSettings;
 use replaceable_core::ReplaceableCore;
 use sequences::Sequences;

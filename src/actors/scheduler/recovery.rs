@@ -10,10 +10,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::Scheduler;
 use super::supervision::Blame;
 use crate::actors::sequence::SequenceEvent;
-use motet_core::SequenceId;
-use motet_core::protocol::GenerateError;
 use motet_core::recovery::{Fault, Verdict};
 use motet_core::scheduler::Event;
+use motet_protocol::GenerateError;
+use motet_protocol::SequenceId;
 
 impl Scheduler {
     /// Abandons a device thread that has died or does not answer, and starts another.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use motet_core::SequenceId;
 use motet_core::config::SchedulerConfig;
-use motet_core::protocol::ModelSpec;
 use motet_core::scheduler::{Effect, Event, SchedulerCore};
+use motet_protocol::ModelSpec;
+use motet_protocol::SequenceId;
 
 /// Everything that a core is created from.
 pub(crate) struct CoreSettings {

@@ -8,9 +8,9 @@ use kameo::error::SendError;
 use tokio::sync::Notify;
 
 use crate::actors::sequence::{Batch, Sequence, SequenceEvent};
-use motet_core::TokenId;
-use motet_core::protocol::{ConstraintWalk, TokenLogprobs};
 use motet_core::scheduler::{self, Event, History, Submission};
+use motet_protocol::TokenId;
+use motet_protocol::{ConstraintWalk, TokenLogprobs};
 use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;
 

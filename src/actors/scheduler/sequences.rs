@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 use super::masks::{self, MaskGates};
 use super::sequence_actor_handle::SequenceActorHandle;
 use crate::actors::sequence::SequenceEvent;
-use motet_core::protocol::TokenLogprobs;
 use motet_core::scheduler::{Event, MaskGate, Submission};
-use motet_core::{SequenceId, TokenId};
+use motet_protocol::TokenLogprobs;
+use motet_protocol::{SequenceId, TokenId};
 
 /// All sequences that have not ended. Their order is that of their ids wherever it shows.
 pub(super) struct Sequences {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use crate::telemetry::{SPANS_MAX, SpanView, StepView};
-use motet_core::protocol::{Outcome, Work};
-use motet_core::{SequenceId, SlotId};
+use motet_protocol::{Outcome, Work};
+use motet_protocol::{SequenceId, SlotId};
 
 /// Steps in flight that are reported when they finish.
 #[derive(Debug, Default)]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::actors::breakdown::Breakdown;
-use motet_core::SequenceId;
-use motet_core::protocol::GenerateError;
 use motet_core::recovery::{Breaker, Fault, Verdict};
+use motet_protocol::GenerateError;
+use motet_protocol::SequenceId;
 
 /// Everything that the scheduler knows of failures.
 pub(crate) struct Supervision {

@@ -26,10 +26,8 @@ use crate::results::ResultsReservation;
 use crate::telemetry::Telemetry;
 use held::HeldLogprobs;
 use motet_core::cache::{Miss, MissReason};
-use motet_core::protocol::{
-    Finish, FinishReason, GenerateError, ReasoningTracker, TokenMask, Usage,
-};
-use motet_core::{SequenceId, TokenId, UserId};
+use motet_protocol::{Finish, FinishReason, GenerateError, ReasoningTracker, TokenMask, Usage};
+use motet_protocol::{SequenceId, TokenId, UserId};
 use motet_sync::admission::{self, AdmissionError};
 use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;

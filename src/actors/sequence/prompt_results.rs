@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::request::{Embedding, Piece, TokenLogprobs};
-use motet_core::protocol::PromptOutput;
+use motet_protocol::PromptOutput;
 
 /// The results that a request wants of its prompt, as far as they have come.
 ///
@@ -115,7 +115,7 @@ fn vector(embedding: &Embedding, sum: &[f64], rows: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use motet_core::protocol::Pooling;
+    use motet_protocol::Pooling;
 
     fn logprob(logprob: f32) -> TokenLogprobs {
         TokenLogprobs {

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::task::Poll;
 
 use super::*;
-use motet_core::UserId;
+use motet_protocol::UserId;
 use motet_text::{GgufVocabulary, Tokenizer};
 
 /// A codec with a token for each byte, and an end token.

@@ -1,6 +1,6 @@
 //! Panics that a test requests, as the oracle's faults are failures of the model.
 
-use motet_core::SequenceId;
+use motet_protocol::SequenceId;
 use motet_sync::primitives::{Arc, AtomicU64, Ordering};
 
 /// Makes an actor or a device thread panic on request of a test. Clones share one failpoint.

@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 use super::threads::Threads;
 use super::{Part, Queue, Runtime, RuntimeWorker, Worker};
 use failpoint::Failpoints;
-use motet_core::SequenceId;
 use motet_core::scheduler::{Effect, Event};
+use motet_protocol::SequenceId;
 use simulation::Simulation;
 
 /// An engine in which a test interferes.

@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 
 use motet_core::pager::Job;
-use motet_core::protocol::Work;
 use motet_core::scheduler::{Effect, Event};
+use motet_protocol::Work;
 
 /// Most tasks that may wait to be started: more than one engine has.
 const TASKS_MAX: usize = 16;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use motet_core::CopyId;
+use motet_protocol::CopyId;
 
 /// The error of a tier that could not carry out an operation, or did not accept a file.
 #[derive(Debug, thiserror::Error)]

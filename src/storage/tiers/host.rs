@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::{Buffer, BufferPool, Tier, TierError};
-use motet_core::CopyId;
 use motet_core::pager::Label;
+use motet_protocol::CopyId;
 
 /// The host tier: buffers, shared with threads that read them.
 ///

@@ -27,7 +27,7 @@ pub mod precision;
 use std::fmt;
 use std::sync::Arc;
 
-use motet_core::CopyId;
+use motet_protocol::CopyId;
 
 pub use buffer::{Buffer, BufferPool, PoolStats};
 pub use disk::{DiskLimits, DiskTier, Recovered};

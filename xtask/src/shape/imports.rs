@@ -13,7 +13,8 @@ use super::source::{Source, Sources, is_test};
 #[rustfmt::skip] // a table
 const LAYERS: &[(&str, &[&str])] = &[
     ("motet-sync", &["injected", "primitives", "cancel", "credits", "gate", "heartbeat", "page_pool", "parking", "lease", "admission"]),
-    ("motet-core", &["random_cases", "ids", "lease", "protocol", "eviction", "config", "recovery", "snapshot", "time", "cache", "pager", "scheduler"]),
+    ("motet-protocol", &["random_cases", "time", "ids", "lease", "prefix", "spec", "prompt_output", "span", "sampling", "token_mask", "constraint", "grammar_limits", "grammar_error", "withheld", "error", "model_error", "miss", "spelling", "reasoning", "request", "label", "salt", "suspicion", "edit", "work", "pager", "cache"]),
+    ("motet-core", &["random_cases", "eviction", "config", "recovery", "snapshot", "cache", "pager", "scheduler"]),
     ("motet-testkit", &["transfer_queue", "copy_machine", "paper_device", "pager_harness", "cache_harness", "core_harness", "explorer"]),
     ("motet-weights", &["limits", "python_json", "fields", "bus_error", "opened", "formats", "tensor", "affine", "stored", "blueprint", "role", "names", "mxfp4", "mlx", "located", "plan", "locate", "skipped", "fingerprint", "read_ahead", "watch", "gguf", "huggingface", "settings", "family"]),
     ("motet-find", &["progress", "error", "listing", "select", "name", "environment", "hub_cache", "hub", "ollama", "lm_studio"]),

@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use super::paging::Backup;
 use super::{CacheCore, Effect};
-use crate::lease::LeaseCount;
-use crate::protocol::Edit;
-use crate::protocol::pager::OffloadCandidate;
-use crate::{CopyId, SegmentId, SequenceId, TokenId};
+use motet_protocol::Edit;
+use motet_protocol::lease::LeaseCount;
+use motet_protocol::pager::OffloadCandidate;
+use motet_protocol::{CopyId, SegmentId, SequenceId, TokenId};
 
 impl CacheCore {
     /// Schedules the computed tokens of a live sequence that are in no copy.
@@ -139,9 +139,9 @@ mod tests {
     use super::*;
     use crate::cache::{Message, OpenSlot};
     use crate::config::{CacheConfig, PagerConfig};
-    use crate::protocol::pager;
-    use crate::protocol::pager::PagerEvent;
-    use crate::protocol::{LayerKind, ModelSpec, SegmentSize};
+    use motet_protocol::pager;
+    use motet_protocol::pager::PagerEvent;
+    use motet_protocol::{LayerKind, ModelSpec, SegmentSize};
 
     const LIVE: SequenceId = SequenceId(1);
 

@@ -3,8 +3,8 @@
 use super::paging::Paging;
 use super::trie::{Evicted, NodeKey, OffloadState, Sealed};
 use super::{CacheCore, Effect, Salt};
-use crate::SegmentId;
-use crate::protocol::{Edit, SegmentSize};
+use motet_protocol::SegmentId;
+use motet_protocol::{Edit, SegmentSize};
 use motet_sync::injected::{self, Bug};
 
 impl CacheCore {

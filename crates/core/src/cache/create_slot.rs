@@ -5,10 +5,10 @@ use super::restore_policy::PointKind;
 use super::slots::{Grant, RestorePoints, SlotStart};
 use super::trie::NodeKey;
 use super::{CacheCore, Effect, Miss, OpenSlot};
-use crate::SequenceId;
 use crate::config::SlotChoice;
 use crate::eviction::{Class, SequenceMark};
-use crate::protocol::Edit;
+use motet_protocol::Edit;
+use motet_protocol::SequenceId;
 
 /// The place of a new slot.
 struct SlotPlan {

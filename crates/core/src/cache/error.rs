@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{PinId, SequenceId};
+use motet_protocol::{PinId, SequenceId};
 
 /// A message that makes no sense or cannot be met. The cache is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,7 @@
 //! grant for its prompt and some output, and asks for more as it decodes.
 
 use super::{CacheCore, Effect};
-use crate::SequenceId;
+use motet_protocol::SequenceId;
 
 impl CacheCore {
     /// Extends the grant of a live sequence to `tokens_max` tokens, if memory for a tail of
@@ -43,10 +43,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::TokenId;
     use crate::cache::{Message, OpenSlot, PROBES_MAX, ProbePrefix, Salt};
     use crate::config::CacheConfig;
-    use crate::protocol::{Edit, LayerKind, ModelSpec};
+    use motet_protocol::TokenId;
+    use motet_protocol::{Edit, LayerKind, ModelSpec};
 
     const FINISHED: SequenceId = SequenceId(1);
     const LIVE: SequenceId = SequenceId(2);

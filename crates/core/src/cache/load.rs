@@ -9,9 +9,9 @@ use super::paging::PendingLookup;
 use super::trie::NodeKey;
 use super::{CacheCore, Effect, OpenSlot};
 use crate::eviction::Class;
-use crate::protocol::pager::{CopyRange, Lookup};
-use crate::protocol::{Edit, SegmentSize};
-use crate::{CopyId, SequenceId};
+use motet_protocol::Edit;
+use motet_protocol::pager::{CopyRange, Lookup};
+use motet_protocol::{CopyId, SequenceId};
 
 /// Minimum number of tokens worth a lookup.
 const LOOKUP_TOKENS_MIN: usize = 16;
@@ -238,23 +238,6 @@ impl CacheCore {
                 copied_tokens: copied_tokens.unwrap_or(0),
             };
             self.open_slot(lookup.request, wait_policy, effects);
-        }
-    }
-}
-
-impl CopyRange {
-    /// The size of the part that starts at offset `at` of the sequence.
-    fn size_from(&self, at: usize) -> SegmentSize {
-        let whole = self.segment_size;
-        let until = self.end - self.start;
-        let upper = if until < whole.tokens {
-            whole.cut(until).0
-        } else {
-            whole
-        };
-        match at - self.start {
-            0 => upper,
-            from => upper.cut(from).1,
         }
     }
 }

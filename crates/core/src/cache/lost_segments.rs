@@ -7,7 +7,7 @@
 use super::open_slot::WaitPolicy;
 use super::trie::NodeKey;
 use super::{CacheCore, Effect, OpenSlot};
-use crate::SegmentId;
+use motet_protocol::SegmentId;
 
 impl CacheCore {
     /// Removes the nodes of these segments and the nodes below them.
@@ -71,8 +71,8 @@ mod tests {
     use super::super::{Message, Pin};
     use super::*;
     use crate::config::CacheConfig;
-    use crate::protocol::{LayerKind, ModelSpec};
-    use crate::{PinId, SequenceId, TokenId};
+    use motet_protocol::{LayerKind, ModelSpec};
+    use motet_protocol::{PinId, SequenceId, TokenId};
 
     fn send(core: &mut CacheCore, message: Message) -> Vec<Effect> {
         let effects = core.handle(Duration::ZERO, message);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::trie::NodeKey;
 use super::{CacheCore, Effect};
-use crate::protocol::Edit;
+use motet_protocol::Edit;
 
 /// Maximum number of remembered nodes that may be merged. Older ones are forgotten, which
 /// costs a longer path.

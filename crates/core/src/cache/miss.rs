@@ -2,7 +2,7 @@
 
 use super::open_slot::Usable;
 use super::{CacheCore, Miss, MissReason, OpenSlot, Salt};
-use crate::TokenId;
+use motet_protocol::TokenId;
 
 /// Maximum number of other salts that are searched.
 const SALTS_MAX: usize = 16;
@@ -24,10 +24,7 @@ impl CacheCore {
         if cached_tokens >= asked.len() || request.salt.is_private() {
             return None;
         }
-        let miss = |reason, known: usize| Miss {
-            reason,
-            tokens: known.min(asked.len()) - cached_tokens,
-        };
+        let miss = |reason, known: usize| Miss::new(reason, known.min(asked.len()) - cached_tokens);
         let usable = if request.ignore_cache {
             // No lookup was made for such a request.
             &self.usable(&request.salt, asked)
@@ -86,10 +83,10 @@ mod tests {
 
     use super::super::{CacheCore, Effect, Message};
     use super::*;
-    use crate::SequenceId;
     use crate::config::{CacheConfig, PagerConfig};
-    use crate::protocol::pager::PagerEvent;
-    use crate::protocol::{LayerKind, ModelSpec};
+    use motet_protocol::SequenceId;
+    use motet_protocol::pager::PagerEvent;
+    use motet_protocol::{LayerKind, ModelSpec};
 
     const FIRST: SequenceId = SequenceId(1);
     const LIVE: SequenceId = SequenceId(2);

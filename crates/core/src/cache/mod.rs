@@ -88,11 +88,11 @@ mod waiting;
 
 use std::time::Duration;
 
-use crate::SequenceId;
 use crate::config::CacheConfig;
-use crate::protocol::{Edit, ModelSpec};
 use evictions::Evictions;
 use merge::MergeCandidates;
+use motet_protocol::SequenceId;
+use motet_protocol::{Edit, ModelSpec};
 use open_slot::WaitPolicy;
 use paging::Paging;
 use pins::Pins;
@@ -103,11 +103,11 @@ use slots::{Slot, Slots};
 use trie::Trie;
 use waiting::WaitingRequests;
 
-pub use crate::protocol::cache::{
+pub use error::CacheError;
+pub use motet_protocol::cache::{
     Effect, Flush, Message, OpenSlot, PROBES_MAX, Pin, ProbePrefix, Rewind,
 };
-pub use crate::protocol::{Miss, MissReason, Salt, SaltDigest};
-pub use error::CacheError;
+pub use motet_protocol::{Miss, MissReason, Salt, SaltDigest};
 pub use restores::RestoreStats;
 pub use tree_view::{NodeView, TreeView};
 pub use trie::{BlockEvent, BlockHash};

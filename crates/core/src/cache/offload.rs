@@ -9,7 +9,7 @@
 use super::paging::Paging;
 use super::trie::{NodeKey, OffloadState};
 use super::{CacheCore, Effect, Flush};
-use crate::{CopyId, SegmentId};
+use motet_protocol::{CopyId, SegmentId};
 
 impl CacheCore {
     /// Starts to offer the pager the nodes without a copy.

@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::TokenId;
-use crate::protocol::PrefixHasher;
-use crate::protocol::SaltDigest;
 use crate::snapshot::CopyView;
 use crate::snapshot::{Tier, TrieNode};
+use motet_protocol::PrefixHasher;
+use motet_protocol::SaltDigest;
+use motet_protocol::TokenId;
 
 /// Maximum number of tokens hashed to locate copies. Copies that are not located have no
 /// parent.

@@ -3,8 +3,8 @@
 use super::slots::Leader;
 use super::trie::NodeKey;
 use super::{CacheCore, CacheError, Effect, OpenSlot, PROBES_MAX, ProbePrefix, Salt};
-use crate::protocol::SegmentSize;
-use crate::{SequenceId, TokenId};
+use motet_protocol::SegmentSize;
+use motet_protocol::{SequenceId, TokenId};
 
 /// The part of a token list that a sequence can start from.
 #[derive(Clone, Copy, Debug)]

@@ -6,10 +6,10 @@
 use super::open_slot::WaitPolicy;
 use super::paging::{Deferred, Paging, StarvedSlot};
 use super::{CacheCore, Effect, OpenSlot};
-use crate::SequenceId;
 use crate::config::PagerConfig;
-use crate::protocol::Edit;
-use crate::protocol::pager::{self, PagerEvent};
+use motet_protocol::Edit;
+use motet_protocol::SequenceId;
+use motet_protocol::pager::{self, PagerEvent};
 
 impl CacheCore {
     /// Returns the cache with a pager of these settings. Without copies, requests do not look

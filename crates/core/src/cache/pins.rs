@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::open_slot::Usable;
 use super::trie::{NodeKey, Trie};
 use super::{CacheCore, CacheError, Effect, Pin, Salt};
-use crate::protocol::SegmentSize;
-use crate::{PinId, TokenId};
+use motet_protocol::SegmentSize;
+use motet_protocol::{PinId, TokenId};
 
 /// The pins and the nodes that they hold.
 #[derive(Debug, Default)]

@@ -2,8 +2,8 @@
 
 use super::trie::NodeKey;
 use super::{CacheCore, CacheError, Effect};
-use crate::protocol::{Edit, SegmentSize};
-use crate::{SequenceId, TokenId};
+use motet_protocol::{Edit, SegmentSize};
+use motet_protocol::{SequenceId, TokenId};
 
 impl CacheCore {
     /// Shares the computed tokens of a live sequence up to `at`.

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::open_slot::WaitPolicy;
 use super::{CacheCore, CacheError, Effect};
-use crate::protocol::Edit;
-use crate::{SequenceId, TokenId};
+use motet_protocol::Edit;
+use motet_protocol::{SequenceId, TokenId};
 
 impl CacheCore {
     /// Removes tokens from a slot. Sealed segments before them stay shared; the state after

@@ -34,7 +34,7 @@
 //! that a later turn has spelled in another way is dropped as a whole.
 
 use crate::config::{CacheConfig, RestorePointPolicy};
-use crate::protocol::{LayerKind, ModelSpec};
+use motet_protocol::{LayerKind, ModelSpec};
 
 /// The policy for one model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,7 +204,7 @@ fn interval_tokens(spec: &ModelSpec, tokens_min: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::LayerGroup;
+    use motet_protocol::LayerGroup;
 
     fn spec(groups: &[(LayerKind, usize)]) -> ModelSpec {
         let group = |(kind, bytes): &(LayerKind, usize)| LayerGroup {

@@ -2,7 +2,7 @@
 
 use super::open_slot::WaitPolicy;
 use super::{CacheCore, Effect, Rewind};
-use crate::{SequenceId, SlotId};
+use motet_protocol::{SequenceId, SlotId};
 
 impl CacheCore {
     /// Passes a slot on to another sequence, cut to the tokens that the new sequence retains.

@@ -6,8 +6,8 @@
 
 use super::trie::{NodeKey, Sealed};
 use super::{CacheCore, Effect};
-use crate::protocol::{Edit, SegmentSize};
-use crate::{SequenceId, TokenId};
+use motet_protocol::{Edit, SegmentSize};
+use motet_protocol::{SequenceId, TokenId};
 
 /// The part of an ending slot's tail that becomes a segment.
 #[derive(Clone, Copy, Debug)]

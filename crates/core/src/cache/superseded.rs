@@ -7,7 +7,7 @@
 use super::restore_policy::{RestorePolicy, SnapshotFacts};
 use super::trie::{NodeKey, OffloadState};
 use super::{CacheCore, Effect, OpenSlot};
-use crate::protocol::{Edit, SegmentSize};
+use motet_protocol::{Edit, SegmentSize};
 
 impl CacheCore {
     /// Gives up the state above the node at which a sequence resumes, as far as the policy does
@@ -238,8 +238,8 @@ mod tests {
     use super::super::{Message, RestoreStats, Salt};
     use super::*;
     use crate::config::CacheConfig;
-    use crate::protocol::{LayerGroup, LayerKind, ModelSpec};
-    use crate::{SequenceId, TokenId};
+    use motet_protocol::{LayerGroup, LayerKind, ModelSpec};
+    use motet_protocol::{SequenceId, TokenId};
 
     /// A snapshot weighs as much as 20 tokens.
     fn core(merge_tokens_max: usize) -> CacheCore {

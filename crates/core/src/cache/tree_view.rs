@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{CacheCore, Salt};
-use crate::TokenId;
+use motet_protocol::TokenId;
 
 /// The cached nodes of one salt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::OpenSlot;
 use super::slots::Leader;
-use crate::SequenceId;
+use motet_protocol::SequenceId;
 
 /// The requests that wait for a leader, in the order of their arrival.
 #[derive(Debug, Default)]

@@ -1,62 +1,56 @@
 //! Checks of the bounds on the cost of a grammar.
 
 use super::ConfigError;
-use crate::protocol::GrammarLimits;
+use motet_protocol::GrammarLimits;
 
 /// With fewer bytes hardly any grammar works.
 const SEQUENCE_BYTES_LEAST: usize = 1 << 20;
 
-impl GrammarLimits {
-    /// Checks the settings.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`] names the first invalid field.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        let check = |field, found: usize, least: usize| {
-            if found >= least {
-                return Ok(());
-            }
-            Err(ConfigError {
-                field,
-                found: found.to_string(),
-                expected: format!("at least {least}").into(),
-            })
-        };
-        check("grammar.depth_max", self.depth_max, 1)?;
-        check("grammar.members_max", self.members_max, 1)?;
-        check("grammar.expansion_max", self.expansion_max, 1)?;
-        check("grammar.compilations_max", self.compilations_max, 1)?;
-        check(
-            "grammar.compilations_waiting_max",
-            self.compilations_waiting_max,
-            1,
-        )?;
-        check(
-            "grammar.sequence_bytes_max",
-            self.sequence_bytes_max,
-            SEQUENCE_BYTES_LEAST,
-        )?;
-        if self.compile_time_max.is_zero() {
-            return Err(ConfigError {
-                field: "grammar.compile_time_max",
-                found: "0".into(),
-                expected: "longer than 0".into(),
-            });
+/// Checks the limits; [`ConfigError`] names the first invalid field.
+pub(super) fn validate(limits: &GrammarLimits) -> Result<(), ConfigError> {
+    let check = |field, found: usize, least: usize| {
+        if found >= least {
+            return Ok(());
         }
-        if self.bytes_max < self.sequence_bytes_max {
-            return Err(ConfigError {
-                field: "grammar.bytes_max",
-                found: self.bytes_max.to_string(),
-                expected: format!(
-                    "at least `grammar.sequence_bytes_max`, which is {}",
-                    self.sequence_bytes_max
-                )
-                .into(),
-            });
-        }
-        Ok(())
+        Err(ConfigError {
+            field,
+            found: found.to_string(),
+            expected: format!("at least {least}").into(),
+        })
+    };
+    check("grammar.depth_max", limits.depth_max, 1)?;
+    check("grammar.members_max", limits.members_max, 1)?;
+    check("grammar.expansion_max", limits.expansion_max, 1)?;
+    check("grammar.compilations_max", limits.compilations_max, 1)?;
+    check(
+        "grammar.compilations_waiting_max",
+        limits.compilations_waiting_max,
+        1,
+    )?;
+    check(
+        "grammar.sequence_bytes_max",
+        limits.sequence_bytes_max,
+        SEQUENCE_BYTES_LEAST,
+    )?;
+    if limits.compile_time_max.is_zero() {
+        return Err(ConfigError {
+            field: "grammar.compile_time_max",
+            found: "0".into(),
+            expected: "longer than 0".into(),
+        });
     }
+    if limits.bytes_max < limits.sequence_bytes_max {
+        return Err(ConfigError {
+            field: "grammar.bytes_max",
+            found: limits.bytes_max.to_string(),
+            expected: format!(
+                "at least `grammar.sequence_bytes_max`, which is {}",
+                limits.sequence_bytes_max
+            )
+            .into(),
+        });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -69,10 +63,9 @@ mod tests {
     fn invalid_settings_are_reported_with_both_numbers() {
         let check = |change: fn(&mut GrammarLimits), words: &[&str]| {
             let mut limits = GrammarLimits::default();
-            assert_eq!(limits.validate(), Ok(()));
+            assert_eq!(validate(&limits), Ok(()));
             change(&mut limits);
-            let error = limits
-                .validate()
+            let error = validate(&limits)
                 .expect_err("invalid limits are rejected")
                 .to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");

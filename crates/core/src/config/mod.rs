@@ -20,8 +20,8 @@ pub use self::scheduler::{
 };
 pub use self::text::TextConfig;
 pub use self::worst_case::WorstCase;
-use crate::protocol::GrammarLimits;
-pub use crate::protocol::Precision;
+use motet_protocol::GrammarLimits;
+pub use motet_protocol::Precision;
 
 /// A setting that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,7 +67,7 @@ impl EngineConfig {
             "context_tokens_max",
             self.context_tokens_max.unwrap_or(usize::MAX),
         )?;
-        self.grammar.validate()?;
+        grammar::validate(&self.grammar)?;
         self.recovery.validate()?;
         self.cache.validate()?;
         self.scheduler.validate()?;

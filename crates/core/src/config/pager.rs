@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::ConfigError;
 use super::bounds::{bytes, time};
-use crate::protocol::{Label, Precision};
+use motet_protocol::{Label, Precision};
 
 /// Settings of the pager, which keeps copies of device state in host memory and on disk.
 #[derive(Clone, Debug, PartialEq)]

@@ -21,7 +21,7 @@ pub struct TextConfig {
     /// text is accepted when no other waits.
     pub queue_bytes_max: usize,
     /// Upper bound, in contexts, on the text and the tokens of a prompt that may lose its
-    /// middle ([`ContextLimit::Shift`](crate::protocol::ContextLimit::Shift)). A longer prompt
+    /// middle ([`ContextLimit::Shift`](motet_protocol::ContextLimit::Shift)). A longer prompt
     /// is rejected. Tokens beyond one context are tokenised and then dropped, so a larger bound
     /// costs time and gains nothing.
     pub shift_contexts_max: usize,

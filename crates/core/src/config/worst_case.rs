@@ -1,7 +1,7 @@
 //! Memory that a model needs at least, and whether the settings grant it.
 
 use super::{ConfigError, EngineConfig};
-use crate::protocol::ModelSpec;
+use motet_protocol::ModelSpec;
 
 /// Memory that must fit on the device at once: see [`EngineConfig::worst_case`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,11 +17,15 @@ mod lru;
 
 use std::fmt;
 
-use crate::TokenId;
-use crate::ids::NodeKey;
+use motet_protocol::TokenId;
 
 pub use foresight::Foresight;
 pub use lru::Lru;
+
+slotmap::new_key_type! {
+    /// The key of a node of the prefix trie. The key of a removed node is never valid again.
+    pub struct NodeKey;
+}
 
 /// A kind of sequence, as a policy distinguishes them.
 pub type Class = u16;

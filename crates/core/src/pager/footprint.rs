@@ -3,7 +3,7 @@
 //! The tiers allocate by these functions, so that the pager knows the size of a copy before it
 //! exists.
 
-use crate::TokenId;
+use motet_protocol::TokenId;
 
 /// Size of a page; memory and files are allocated in whole pages.
 pub const PAGE_BYTES: usize = 4096;

@@ -2,8 +2,8 @@
 
 use super::PagerCore;
 use super::copy_queues::Started;
-use crate::CopyId;
-use crate::protocol::pager::{Done, Effect, PagerEvent, Task};
+use motet_protocol::CopyId;
+use motet_protocol::pager::{Done, Effect, PagerEvent, Task};
 
 impl PagerCore {
     /// Handles the end of a job.

@@ -6,8 +6,8 @@
 use super::PagerCore;
 use super::catalog::Presence;
 use super::loads::Ready;
-use crate::protocol::pager::{Effect, PagerEvent};
-use crate::{CopyId, SequenceId};
+use motet_protocol::pager::{Effect, PagerEvent};
+use motet_protocol::{CopyId, SequenceId};
 use motet_sync::injected::{self, Bug};
 
 impl PagerCore {

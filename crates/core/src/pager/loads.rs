@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use super::catalog::{Catalog, Presence};
 use super::copy_queues::MemoryQueue;
-use crate::protocol::pager::{CopyRange, Effect, PagerEvent};
-use crate::{CopyId, SequenceId};
+use motet_protocol::pager::{CopyRange, Effect, PagerEvent};
+use motet_protocol::{CopyId, SequenceId};
 
 /// Pending lookups and loads, and events that wait for the end of an unpack job.
 #[derive(Debug, Default)]
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
     use crate::config::PagerConfig;
     use crate::pager::catalog::Budgets;
-    use crate::protocol::SegmentSize;
+    use motet_protocol::SegmentSize;
 
     /// A copy that no catalog holds: these tests are about sequences.
     const COPY: CopyId = CopyId(1);

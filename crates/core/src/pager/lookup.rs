@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::PagerCore;
 use super::catalog::{CopyEntry, Presence};
-use crate::protocol::pager::{CopyRange, Effect, Lookup, PagerEvent};
-use crate::protocol::{SaltDigest, SegmentSize};
-use crate::{CopyId, TokenId};
+use motet_protocol::pager::{CopyRange, Effect, Lookup, PagerEvent};
+use motet_protocol::{CopyId, TokenId};
+use motet_protocol::{SaltDigest, SegmentSize};
 
 impl PagerCore {
     /// Finds the copies that continue a sequence's tokens on the device.
@@ -162,27 +162,16 @@ impl PagerCore {
     }
 }
 
-impl Lookup {
-    /// Returns the number of its tokens that whole segments on the device hold.
-    #[must_use]
-    pub fn resident_tokens(&self) -> usize {
-        self.resident
-            .iter()
-            .map(|segment_size| segment_size.tokens)
-            .sum()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
     use crate::config::PagerConfig;
-    use crate::lease::LeaseCount;
     use crate::pager::{Done, Message, OffloadCandidate, Precision, Task};
-    use crate::protocol::{LayerKind, ModelSpec};
-    use crate::{SegmentId, SequenceId};
+    use motet_protocol::lease::LeaseCount;
+    use motet_protocol::{LayerKind, ModelSpec};
+    use motet_protocol::{SegmentId, SequenceId};
 
     const SALT: SaltDigest = SaltDigest([0; 32]);
     const TOKENS: [TokenId; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];

@@ -50,16 +50,16 @@ use self::copy_queues::{DiskQueue, MemoryQueue};
 use self::loads::Loads;
 pub use self::recovery_log::RecoveryLog;
 pub use self::stats::PagerStats;
-use crate::CopyId;
 use crate::config::PagerConfig;
-use crate::protocol::{ModelSpec, SegmentSize};
+use motet_protocol::CopyId;
+use motet_protocol::{ModelSpec, SegmentSize};
 use motet_sync::injected::{self, Bug};
 
-pub use crate::protocol::pager::{
+pub use motet_protocol::pager::{
     CopyQueue, CopyRange, Done, Effect, Job, JobError, Lookup, Message, OffloadCandidate,
     PagerEvent, Task,
 };
-pub use crate::protocol::{Label, Precision, PrefixDigest, PrefixHasher};
+pub use motet_protocol::{Label, Precision, PrefixDigest, PrefixHasher};
 
 /// The pager's state machine. See the module's documentation.
 pub struct PagerCore {

@@ -2,9 +2,9 @@
 
 use super::PagerCore;
 use super::footprint;
-use crate::protocol::pager::{Done, Effect, OffloadCandidate, PagerEvent};
-use crate::protocol::{Label, SaltDigest};
-use crate::{CopyId, TokenId};
+use motet_protocol::pager::{Done, Effect, OffloadCandidate, PagerEvent};
+use motet_protocol::{CopyId, TokenId};
+use motet_protocol::{Label, SaltDigest};
 use motet_sync::injected::{self, Bug};
 
 impl PagerCore {
@@ -103,10 +103,10 @@ mod tests {
 
     use super::*;
     use crate::config::{DiskConfig, PagerConfig};
-    use crate::lease::LeaseCount;
     use crate::pager::{Message, Precision};
-    use crate::protocol::{LayerKind, ModelSpec, SegmentSize};
-    use crate::{SegmentId, TokenId};
+    use motet_protocol::lease::LeaseCount;
+    use motet_protocol::{LayerKind, ModelSpec, SegmentSize};
+    use motet_protocol::{SegmentId, TokenId};
 
     const SALT: SaltDigest = SaltDigest([0; 32]);
     const TOKENS: [TokenId; 8] = [1, 2, 3, 4, 5, 6, 7, 8];

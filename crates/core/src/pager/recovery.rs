@@ -12,7 +12,7 @@ use super::copy_queues::{DiskQueue, MemoryQueue};
 use super::loads::Loads;
 use super::recovery_log::RecoveryLog;
 use super::{PagerCore, PagerStats};
-use crate::protocol::pager::Effect;
+use motet_protocol::pager::Effect;
 
 impl PagerCore {
     /// Rebuilds the core from the recovery log and returns the effects. `stats` are the last

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::catalog::CopyEntry;
-use crate::lease::Lease;
 use crate::pager::Label;
-use crate::protocol::pager::{CopyQueue, Done, Effect, Job, Message, PagerEvent, Task};
-use crate::{CopyId, SegmentId, SequenceId};
+use motet_protocol::lease::Lease;
+use motet_protocol::pager::{CopyQueue, Done, Effect, Job, Message, PagerEvent, Task};
+use motet_protocol::{CopyId, SegmentId, SequenceId};
 
 /// Copies, jobs and pending answers, as the copy workers and the cache know them.
 #[derive(Debug, Default)]

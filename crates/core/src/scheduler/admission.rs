@@ -9,9 +9,9 @@ use super::policy::waiting::{
 };
 use super::sequence::{Phase, QueuedTerms, SequenceKey};
 use super::{Effect, SchedulerCore};
-use crate::SequenceId;
 use crate::cache;
-use crate::protocol::{Deadline, FinishReason, Priority, QueuePosition, WORK_IN_FLIGHT_MAX};
+use motet_protocol::SequenceId;
+use motet_protocol::{Deadline, FinishReason, Priority, QueuePosition, WORK_IN_FLIGHT_MAX};
 
 /// The service level, by class, at which prompts with slots fill the next steps.
 type ServedInTime = [f64; Priority::COUNT];
@@ -26,10 +26,7 @@ impl SchedulerCore {
             Phase::Queued => {}
             // The cache is opening its slot.
             Phase::Starting { .. } => {
-                return Some(QueuePosition {
-                    position: 0,
-                    estimated_start: None,
-                });
+                return Some(QueuePosition::new(0, None));
             }
             Phase::Running(_) => return None,
         }
@@ -41,10 +38,8 @@ impl SchedulerCore {
         let own = rank(key);
         let waiting = self.waiting.queued().iter().map(|key| rank(*key));
         let position = waiting.filter(|other| *other < own).count();
-        Some(QueuePosition {
-            position,
-            estimated_start: self.waiting.estimated_start(position),
-        })
+        let estimated_start = self.waiting.estimated_start(position);
+        Some(QueuePosition::new(position, estimated_start))
     }
 
     /// Inserts a sequence into the queue, in order of arrival.

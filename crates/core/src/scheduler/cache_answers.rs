@@ -2,9 +2,9 @@
 
 use super::sequence::{Finished, Phase, SequenceKey};
 use super::{Effect, SchedulerCore};
-use crate::SlotId;
 use crate::cache::{self, CacheError, Miss};
-use crate::protocol::GenerateError;
+use motet_protocol::GenerateError;
+use motet_protocol::SlotId;
 
 impl SchedulerCore {
     /// Handles the cache's answer to the oldest unanswered message.

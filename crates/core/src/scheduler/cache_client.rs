@@ -6,7 +6,7 @@ use super::Effect;
 use super::sequence::{SequenceKey, Slot};
 use super::sequences::Sequences;
 use crate::cache::{self, CacheError};
-use crate::{SequenceId, SlotId};
+use motet_protocol::{SequenceId, SlotId};
 use motet_sync::injected::{self, Bug};
 
 /// Numbers of messages and answers, and everything that waits for an answer.

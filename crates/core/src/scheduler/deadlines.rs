@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Submission;
 use super::sequence::Sequence;
 use super::sequences::Sequences;
-use crate::SequenceId;
+use motet_protocol::SequenceId;
 
 /// Purpose of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,8 +8,8 @@
 use super::forks::{DueFork, ForkSource};
 use super::sequence::{Sequence, SequenceKey};
 use super::{Effect, Fork, SchedulerCore, Submission};
-use crate::SequenceId;
-use crate::protocol::{ContextLimit, FinishReason, GenerateError};
+use motet_protocol::SequenceId;
+use motet_protocol::{ContextLimit, FinishReason, GenerateError};
 
 impl SchedulerCore {
     /// Returns what a sequence was submitted as, with all tokens that it continues; `None` if

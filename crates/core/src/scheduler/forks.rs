@@ -6,8 +6,8 @@ use super::sequence::{Sequence, SequenceKey};
 use super::sequences::Sequences;
 use super::{Fork, Submission};
 use crate::cache::Salt;
-use crate::protocol::{ContextLimit, GenerateError};
-use crate::{SequenceId, TokenId};
+use motet_protocol::{ContextLimit, GenerateError};
+use motet_protocol::{SequenceId, TokenId};
 
 /// Forks whose source is in a step in flight, and forks of those.
 #[derive(Debug, Default)]

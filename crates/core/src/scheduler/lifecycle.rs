@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::deadlines::Purpose;
 use super::sequence::{Finished, Phase, Sequence, SequenceKey};
 use super::{Effect, SchedulerCore, Submission};
-use crate::SequenceId;
-use crate::protocol::{Deadline, FinishReason, GenerateError};
+use motet_protocol::SequenceId;
+use motet_protocol::{Deadline, FinishReason, GenerateError};
 
 impl SchedulerCore {
     pub(super) fn submit(&mut self, submission: Submission) {

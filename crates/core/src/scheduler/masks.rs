@@ -5,8 +5,8 @@
 //! read. It is part of a step again only when its next mask is ready.
 
 use super::{Effect, SchedulerCore};
-use crate::SequenceId;
 use crate::scheduler::sequence::SequenceKey;
+use motet_protocol::SequenceId;
 
 /// Whether a sequence's masks let it be part of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

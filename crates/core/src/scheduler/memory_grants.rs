@@ -12,8 +12,8 @@ use std::cmp::Reverse;
 
 use super::sequence::{Sequence, SequenceKey};
 use super::sequences::Sequences;
-use crate::SequenceId;
-use crate::protocol::Priority;
+use motet_protocol::Priority;
+use motet_protocol::SequenceId;
 
 /// The headroom of new grants, and the slots that starve.
 #[derive(Debug, Default)]

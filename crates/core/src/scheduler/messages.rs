@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::MaskGate;
 use crate::cache::{self, CacheError, Miss, Salt};
-use crate::protocol::{
+use motet_protocol::{
     ContextLimit, FinishReason, GenerateError, Outcome, Priority, PromptOutput, ReasoningTracker,
     Sampling, SamplingSpec, TokenLogprobs, Work, only_sequence,
 };
-use crate::{SequenceId, TokenId, UserId};
+use motet_protocol::{SequenceId, TokenId, UserId};
 
 /// Everything that can happen to the scheduler.
 #[derive(Debug)]

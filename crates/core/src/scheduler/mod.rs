@@ -82,13 +82,13 @@ use std::time::Duration;
 
 use crate::cache;
 use crate::config::SchedulerConfig;
-use crate::protocol::{GenerateError, ModelSpec};
 use cache_client::{CacheClient, Frees};
 use deadlines::Deadlines;
 use forks::Forks;
 pub use masks::MaskGate;
 use memory_grants::MemoryGrants;
 pub use messages::{Effect, Event, Fork, History, Predecessor, SchedulerStats, Submission};
+use motet_protocol::{GenerateError, ModelSpec};
 use pipeline::Pipeline;
 use policy::fairness::Service;
 use policy::step_cost::CostModel;
@@ -275,7 +275,7 @@ impl SchedulerCore {
 #[cfg(test)]
 mod tests {
     use super::Submission;
-    use crate::SequenceId;
+    use motet_protocol::SequenceId;
 
     /// Returns a short sequence without deadlines, for tests of components.
     pub(super) fn submission(number: u64) -> Submission {

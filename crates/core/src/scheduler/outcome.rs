@@ -7,10 +7,11 @@
 use super::pipeline::Member;
 use super::sequence::{Finished, Sequence, SequenceKey, Slot};
 use super::{Effect, SchedulerCore};
-use crate::protocol::{
+use crate::cache;
+use motet_protocol::SlotId;
+use motet_protocol::{
     Failure, FinishReason, GenerateError, GrammarError, Lost, Outcome, SpanOutput,
 };
-use crate::{SlotId, cache};
 use motet_sync::injected::{self, Bug};
 
 /// Sequences whose state is lost.

@@ -11,8 +11,8 @@ use super::Predecessor;
 use super::policy::step_cost::StepLoad;
 use super::sequence::{Sequence, SequenceKey, Slot};
 use super::sequences::Sequences;
-use crate::SlotId;
-use crate::protocol::{Edit, Outcome, PlannedSpan, SamplerStart, WORK_IN_FLIGHT_MAX, Work};
+use motet_protocol::SlotId;
+use motet_protocol::{Edit, Outcome, PlannedSpan, SamplerStart, WORK_IN_FLIGHT_MAX, Work};
 
 /// Time before the end of a step at which the next is planned at the latest. It covers
 /// planning, building the graph, and a timer's error.
@@ -317,13 +317,13 @@ impl Pipeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{DeviceMemory, Failure, Lost};
+    use motet_protocol::{DeviceMemory, Failure, Lost};
 
     const fn at(milliseconds: u64) -> Duration {
         Duration::from_millis(milliseconds)
     }
 
-    fn outcome(result: Result<Vec<crate::protocol::SpanOutput>, Failure>) -> Outcome {
+    fn outcome(result: Result<Vec<motet_protocol::SpanOutput>, Failure>) -> Outcome {
         Outcome {
             result,
             busy: Duration::ZERO,

@@ -6,7 +6,7 @@
 use super::policy::waiting::{self, PreemptFor, RunningView};
 use super::sequence::{Finished, SequenceKey};
 use super::{Effect, SchedulerCore};
-use crate::protocol::GenerateError;
+use motet_protocol::GenerateError;
 
 impl SchedulerCore {
     /// Preempts a sequence for one that stands still for want of memory, unless something is

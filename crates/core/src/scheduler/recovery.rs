@@ -7,8 +7,8 @@
 use super::outcome::Loss;
 use super::sequence::{Finished, Phase, Sequence, SequenceKey};
 use super::{Effect, History, Predecessor, SchedulerCore};
-use crate::SequenceId;
-use crate::protocol::{FinishReason, GenerateError};
+use motet_protocol::SequenceId;
+use motet_protocol::{FinishReason, GenerateError};
 
 impl SchedulerCore {
     /// Takes over from a scheduler that has failed, before any other event.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use slotmap::SlotMap;
 
 use super::sequence::{Finished, Sequence, SequenceKey};
-use crate::SequenceId;
+use motet_protocol::SequenceId;
 
 /// All sequences: live ones, which are found by their ids, and draining ones, which are finished
 /// but part of a step in flight.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::sequence::{Phase, Sequence, SequenceKey, Slot};
 use super::sequences::Sequences;
-use crate::{SlotId, UserId};
+use motet_protocol::{SlotId, UserId};
 
 /// The sequences with a slot, and those for which the cache was asked for one.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::SchedulerCore;
 use super::sequence::{Phase, Sequence, SequenceKey, Slot};
 use crate::snapshot::{SEQUENCES_MAX, SchedulerSnapshot, SequenceView, Stage, USERS_MAX, UserView};
-use crate::{SequenceId, SlotId, UserId};
+use motet_protocol::{SequenceId, SlotId, UserId};
 
 impl SchedulerCore {
     /// Returns a snapshot of sequences and users. Costs a walk over all of them.

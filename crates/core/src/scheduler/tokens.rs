@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::sequence::SequenceKey;
 use super::{Effect, SchedulerCore};
-use crate::TokenId;
-use crate::protocol::{FinishReason, TokenLogprobs};
+use motet_protocol::TokenId;
+use motet_protocol::{FinishReason, TokenLogprobs};
 
 impl SchedulerCore {
     /// Adds a sampled token to a sequence, and the end of its reasoning if that comes next.

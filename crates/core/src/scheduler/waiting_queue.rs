@@ -7,10 +7,10 @@ use super::policy::turns::Turns;
 use super::policy::waiting::{self, NextStart, QueuedView, StartLimits};
 use super::sequence::{Phase, Sequence, SequenceKey};
 use super::sequences::Sequences;
-use crate::UserId;
 use crate::cache::{PROBES_MAX, ProbePrefix};
-use crate::protocol::Priority;
-use crate::time::mean;
+use motet_protocol::Priority;
+use motet_protocol::UserId;
+use motet_protocol::time::mean;
 
 /// Time after which the queue is scanned again, since its sequences age and users leave.
 const QUEUE_SCAN_INTERVAL: Duration = Duration::from_secs(1);

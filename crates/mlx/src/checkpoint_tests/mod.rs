@@ -18,9 +18,9 @@ use super::state_tests::one_at_a_time;
 use super::weights::MatrixForm;
 use super::{Backend, MlxDevice, MlxModel, MlxOptions, MlxTail, bridge, spec};
 use checkpoint::{QWEN, Qwen, Sizes, VOCAB};
-use motet_core::protocol::{ModelError, OutputKind, SpanOutput};
 use motet_kernels::Arithmetic;
 use motet_model::{CacheKind, Model, Span, Tail};
+use motet_protocol::{ModelError, OutputKind, SpanOutput};
 use motet_weights::ModelFiles;
 
 const SUPPORTED: [Sizes; 3] = [

@@ -6,8 +6,8 @@ use mlx_rs::transforms;
 
 use super::network::{self, FAILING_TOKEN, Means, model};
 use super::{Slot, assert_close, mixes, one_at_a_time, packed, tokens};
-use motet_core::protocol::ModelError;
 use motet_model::{CacheKind, Model, Segment};
+use motet_protocol::ModelError;
 
 /// A segment shares its recurrent state with the tails before and after it. None of them changes
 /// it.

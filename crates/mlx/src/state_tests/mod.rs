@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{MlxModel, MlxSegment, MlxTail};
-use motet_core::TokenId;
-use motet_core::protocol::{ModelError, OutputKind, SpanOutput};
 use motet_model::{Model, Packer, Segment, Span};
+use motet_protocol::TokenId;
+use motet_protocol::{ModelError, OutputKind, SpanOutput};
 use motet_weights::Mixer;
 
 /// MLX's counters are those of the process: tests that read them or allocate run in turn.

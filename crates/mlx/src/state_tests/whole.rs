@@ -2,8 +2,8 @@
 
 use super::network::{self, Means, Sums, model, model_with};
 use super::{Slot, assert_close, mixes, one_at_a_time, packed, tokens};
-use motet_core::protocol::{LayerKind, OutputKind};
 use motet_model::{CacheKind, Model, Span, conformance};
+use motet_protocol::{LayerKind, OutputKind};
 use motet_weights::Mixer;
 
 fn near(tolerance: f32) -> impl Fn(&[f32], &[f32]) -> bool {

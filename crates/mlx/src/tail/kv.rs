@@ -23,7 +23,7 @@ use crate::groups::KvShape;
 use crate::kv_block::{self, KvBlock};
 use crate::pool::Pool;
 use crate::state::State;
-use motet_core::protocol::{SegmentSize, tail_capacity};
+use motet_protocol::{SegmentSize, tail_capacity};
 use motet_sync::page_pool::PageSize;
 
 /// Buffer capacities are multiples of this many tokens. It is small because many users' replies

@@ -17,8 +17,8 @@ use super::segment::{KvPart, MlxSegment};
 use super::state::State;
 use kv::KvTail;
 pub(super) use kv::{BLOCK_TOKENS, capacity_after};
-use motet_core::protocol::SegmentSize;
 use motet_model::Tail;
+use motet_protocol::SegmentSize;
 use recurrent::RecurrentTail;
 pub(super) use writes::TailWrites;
 

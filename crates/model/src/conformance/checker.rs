@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use crate::{Model, Segment, Span, Tail, TokenSource};
-use motet_core::TokenId;
-use motet_core::protocol::{ModelError, OutputKind, SegmentSize, SpanOutput};
+use motet_protocol::TokenId;
+use motet_protocol::{ModelError, OutputKind, SegmentSize, SpanOutput};
 
 /// A model under check, and the reference results of its prompts.
 pub(super) struct Checker<'a, M: Model> {

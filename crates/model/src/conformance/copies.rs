@@ -6,7 +6,7 @@ use std::thread;
 use super::checker::{Checker, Slot};
 use super::cuts::cuts;
 use crate::{DetachedState, Model, Packer, Segment, Span, TokenSource};
-use motet_core::protocol::{ModelError, OutputKind, SegmentSize};
+use motet_protocol::{ModelError, OutputKind, SegmentSize};
 
 /// Number of times that state is packed and unpacked beside a model that steps.
 const ROUNDS: usize = 20;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::checker::{Checker, Slot};
 use crate::{Model, Segment, Tail};
-use motet_core::protocol::{ModelError, SegmentSize};
+use motet_protocol::{ModelError, SegmentSize};
 
 impl<M: Model> Checker<'_, M> {
     pub(super) fn sealed(&mut self) {

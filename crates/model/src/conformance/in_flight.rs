@@ -6,8 +6,8 @@ use std::rc::Rc;
 use super::checker::{Checker, Slot};
 use crate::sampling::{SampleInputs, sample_row};
 use crate::{Model, Span, Tail, TokenSource};
-use motet_core::TokenId;
-use motet_core::protocol::{OutputKind, Sampling, SpanOutput, TokenSampling};
+use motet_protocol::TokenId;
+use motet_protocol::{OutputKind, Sampling, SpanOutput, TokenSampling};
 
 /// Number of tokens that each sequence decodes.
 const DECODED: usize = 4;

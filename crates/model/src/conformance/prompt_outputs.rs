@@ -6,10 +6,8 @@ use std::rc::Rc;
 use super::checker::{Checker, Slot};
 use crate::sampling::{logprobs_of, sample_row};
 use crate::{Model, Span, TokenSource};
-use motet_core::TokenId;
-use motet_core::protocol::{
-    LogprobRows, OutputKind, Sampling, SpanOutput, TokenLogprobs, TokenSampling,
-};
+use motet_protocol::TokenId;
+use motet_protocol::{LogprobRows, OutputKind, Sampling, SpanOutput, TokenLogprobs, TokenSampling};
 
 /// Number of likeliest tokens that are asked for.
 const TOP: usize = 3;

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use super::checker::{Checker, Slot};
 use super::cuts::cuts;
 use crate::{Model, Segment, Tail};
-use motet_core::TokenId;
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
+use motet_protocol::TokenId;
 
 impl<M: Model> Checker<'_, M> {
     /// After its end is removed, a slot is as if the removed tokens had never been.

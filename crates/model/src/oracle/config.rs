@@ -6,8 +6,8 @@ use super::counters::OracleCounters;
 use super::faults::Faults;
 use super::hash::{HIDDEN_SIZE, mix};
 use super::vocabulary::Vocabulary;
-use motet_core::TokenId;
-use motet_core::protocol::{LayerGroup, LayerKind, ModelSpec};
+use motet_protocol::TokenId;
+use motet_protocol::{LayerGroup, LayerKind, ModelSpec};
 
 /// Configuration of an [`Oracle`](super::Oracle). The default is one layer of full attention over
 /// a thousand tokens, which never ends a sequence, takes no time and verifies every read.

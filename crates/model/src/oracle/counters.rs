@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use motet_core::protocol::DeviceMemory;
+use motet_protocol::DeviceMemory;
 
 /// A handle to the counters of one oracle, or of several in a row: put the same handle into the
 /// next one's configuration. Cheap to clone; any thread may read.

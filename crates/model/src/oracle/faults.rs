@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// A handle by which a test makes an oracle fail. Cheap to clone; any thread may use it while the
 /// oracle runs. A fault strikes once, except poison.
@@ -42,7 +42,7 @@ pub struct FaultCounts {
 /// A fault of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepFault {
-    /// Its submission returns [`ModelError::Device`](motet_core::protocol::ModelError::Device).
+    /// Its submission returns [`ModelError::Device`](motet_protocol::ModelError::Device).
     Fail,
     /// Submission and sampling succeed; `finish` fails as above.
     FailFinish,

@@ -1,6 +1,6 @@
 //! The oracle's arithmetic: one mixing function and one fold of entries.
 
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// Odd and 5 modulo 8, so that its powers modulo 2^64 repeat as late as can be.
 pub(super) const BASE: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::vocabulary::Vocabulary;
 use crate::sampling::SampleInputs;
-use motet_core::TokenId;
-use motet_core::protocol::{ModelError, SpanOutput, TokenLogprobs};
-use motet_core::time::countable;
+use motet_protocol::TokenId;
+use motet_protocol::time::countable;
+use motet_protocol::{ModelError, SpanOutput, TokenLogprobs};
 
 /// Shorter waits are spun, since a sleep overshoots by about as much.
 const SLEEP_MIN: Duration = Duration::from_micros(100);

@@ -62,8 +62,8 @@ pub use transfer::{OracleDetachedState, OraclePacker};
 use super::sampling::SampleInputs;
 use super::{MemoryLeft, Model, Segment, Span, Tail, TokenSource, preconditions};
 use in_flight::{Ready, SpanResult};
-use motet_core::TokenId;
-use motet_core::protocol::{DeviceMemory, ModelError, ModelSpec, SegmentSize, SpanOutput};
+use motet_protocol::TokenId;
+use motet_protocol::{DeviceMemory, ModelError, ModelSpec, SegmentSize, SpanOutput};
 use row_outputs::RowOutputs;
 use state::{RangeState, Sealed, cached_tokens, entries_read};
 use vocabulary::Vocabulary;
@@ -419,7 +419,7 @@ fn invalidate(spans: &mut [Span<'_, Oracle>]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use motet_core::protocol::OutputKind;
+    use motet_protocol::OutputKind;
 
     /// Evaluates three tokens, corrupts an entry and evaluates one more.
     fn step_on_damage(verify: bool) {

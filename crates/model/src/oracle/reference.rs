@@ -9,8 +9,8 @@ use super::config::OracleConfig;
 use super::hash;
 use super::vocabulary::Vocabulary;
 use crate::sampling::{SampleInputs, logprobs_of};
-use motet_core::TokenId;
-use motet_core::protocol::{LayerKind, Sampling, TokenLogprobs, TokenSampling};
+use motet_protocol::TokenId;
+use motet_protocol::{LayerKind, Sampling, TokenLogprobs, TokenSampling};
 
 /// When a sequence shifts, and which tokens it keeps.
 ///

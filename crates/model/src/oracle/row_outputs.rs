@@ -4,7 +4,7 @@ use super::hash::hidden_state;
 use super::in_flight::SpanResult;
 use super::vocabulary::Vocabulary;
 use crate::sampling::logprobs_of;
-use motet_core::protocol::{OutputKind, SpanOutput, TokenLogprobs};
+use motet_protocol::{OutputKind, SpanOutput, TokenLogprobs};
 
 /// The outputs of the rows so far.
 #[derive(Debug)]

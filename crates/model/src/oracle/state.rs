@@ -28,8 +28,8 @@ use smallvec::SmallVec;
 use super::counters::{Charge, OracleCounters, StateKind};
 use super::hash::{self, Fold};
 use crate::{Segment, Tail};
-use motet_core::TokenId;
-use motet_core::protocol::{LayerKind, ModelSpec, SegmentSize};
+use motet_protocol::TokenId;
+use motet_protocol::{LayerKind, ModelSpec, SegmentSize};
 
 /// The link before a sequence's first token.
 const START: u64 = 0x7374_6172_7400;

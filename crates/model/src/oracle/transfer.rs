@@ -13,7 +13,7 @@ use super::counters::OracleCounters;
 use super::faults::Stall;
 use super::state::{LayerState, RangeState, Sealed, retained_entries};
 use crate::{Floats, Packer, preconditions};
-use motet_core::protocol::{LayerKind, ModelError, ModelSpec, SegmentSize};
+use motet_protocol::{LayerKind, ModelError, ModelSpec, SegmentSize};
 
 const WORD: usize = size_of::<u64>();
 /// Interval between checks whether detached state is computed.

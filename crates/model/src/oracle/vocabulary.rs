@@ -2,8 +2,8 @@
 
 use super::hash::mix;
 use crate::sampling::SampleInputs;
-use motet_core::TokenId;
-use motet_core::protocol::SpanOutput;
+use motet_protocol::SpanOutput;
+use motet_protocol::TokenId;
 
 /// The logit of the most likely token; the others lie in `[0, LOGIT_TOP)`.
 const LOGIT_TOP: f32 = 4.0;
@@ -93,7 +93,7 @@ impl Vocabulary {
 mod tests {
     use super::*;
     use crate::sampling::sample_row;
-    use motet_core::protocol::{Sampling, TokenSampling};
+    use motet_protocol::{Sampling, TokenSampling};
 
     const ROWS: u64 = 4_000;
 

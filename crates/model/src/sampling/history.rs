@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use motet_core::TokenId;
-use motet_core::protocol::Sampling;
+use motet_protocol::Sampling;
+use motet_protocol::TokenId;
 
 /// The last tokens of one sequence, and how often each is among them.
 #[derive(Clone, Debug, PartialEq)]

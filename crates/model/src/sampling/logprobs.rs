@@ -2,8 +2,8 @@
 
 use super::filters::largest;
 use super::rows::{BLOCK, RowOperations, RowReader, ScalarOperations};
-use motet_core::TokenId;
-use motet_core::protocol::TokenLogprobs;
+use motet_protocol::TokenId;
+use motet_protocol::TokenLogprobs;
 
 /// The log probability of `token`, and the `top` most likely tokens; fewer if the vocabulary has
 /// fewer. `None` if the row has no such token.

@@ -35,9 +35,7 @@ mod tests;
 
 pub use adjustments::Adjustments;
 pub use logprobs::{logprobs_of, logprobs_with};
-pub use motet_core::protocol::{
-    Sampling, SamplingError, SamplingSpec, TokenLogprobs, TokenSampling,
-};
+pub use motet_protocol::{Sampling, SamplingError, SamplingSpec, TokenLogprobs, TokenSampling};
 pub use prompt_logprobs::prompt_logprobs;
 pub use row_sampling::{probabilities, sample_row, weights};
 pub use sample_inputs::{SampleInputs, Sampled};

@@ -2,12 +2,12 @@
 
 use super::logprobs::logprobs_with;
 use super::rows::{RowReader, ScalarOperations};
-use motet_core::protocol::{LogprobRows, TokenLogprobs};
+use motet_protocol::{LogprobRows, TokenLogprobs};
 
 /// The log probability of each target under its row, and of the likeliest tokens. `logits` are
 /// those of the rows from `rows.first` on, row-major `[targets or more, vocabulary]`. A model that
 /// has them on the host needs nothing else for
-/// [`OutputKind::PromptLogprobs`](motet_core::protocol::OutputKind::PromptLogprobs).
+/// [`OutputKind::PromptLogprobs`](motet_protocol::OutputKind::PromptLogprobs).
 ///
 /// # Panics
 ///

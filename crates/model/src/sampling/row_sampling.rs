@@ -9,8 +9,8 @@
 
 use super::filters::{likeliest, nucleus, nucleus_of_all, sum};
 use super::rows::{BLOCK, RUN, RowOperations, RowReader, ScalarOperations};
-use motet_core::TokenId;
-use motet_core::protocol::{Sampling, TokenSampling};
+use motet_protocol::TokenId;
+use motet_protocol::{Sampling, TokenSampling};
 
 /// Samples from one row of logits, on the host. Device samplers are tested against this.
 /// Penalties need the sequence's history; [`SampleInputs`](super::SampleInputs) applies them.

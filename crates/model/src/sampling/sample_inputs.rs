@@ -7,8 +7,8 @@ use super::adjustments::penalized;
 use super::logprobs::logprobs_with;
 use super::row_sampling::sample_row_with;
 use super::rows::{RowOperations, RowReader, ScalarOperations};
-use motet_core::TokenId;
-use motet_core::protocol::{SamplingSpec, TokenLogprobs, TokenMask, TokenSampling};
+use motet_protocol::TokenId;
+use motet_protocol::{SamplingSpec, TokenLogprobs, TokenMask, TokenSampling};
 
 /// Everything that sampling one token of one sequence depends on, besides the row of logits.
 /// Cheap to clone and to send.

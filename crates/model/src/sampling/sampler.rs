@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::SampleInputs;
 use super::history::History;
 use super::sample_inputs::SamplingExtras;
-use motet_core::TokenId;
-use motet_core::protocol::{
+use motet_protocol::TokenId;
+use motet_protocol::{
     Attached, ConstraintWalk, ForcedTokens, GrammarError, Next, Sampling, SamplingSpec, TokenMask,
     TokenSampling,
 };

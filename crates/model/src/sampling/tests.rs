@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use proptest::prelude::*;
 
 use super::*;
-use motet_core::TokenId;
-use motet_core::protocol::{GrammarError, TokenMask};
+use motet_protocol::TokenId;
+use motet_protocol::{GrammarError, TokenMask};
 use motet_text::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
 
 const VOCAB: usize = 24;

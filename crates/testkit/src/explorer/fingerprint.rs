@@ -221,8 +221,8 @@ mod tests {
 
     use motet_core::cache::{Message, OpenSlot};
     use motet_core::config::{CacheConfig, EvictionPolicy};
-    use motet_core::protocol::{LayerKind, ModelSpec};
-    use motet_core::{SequenceId, TokenId};
+    use motet_protocol::{LayerKind, ModelSpec};
+    use motet_protocol::{SequenceId, TokenId};
 
     use super::{COUNTERS, LEFT_OUT, fingerprint};
     use crate::cache_harness::CacheHarness;

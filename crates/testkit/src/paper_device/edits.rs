@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use motet_core::protocol::{Edit, Salt};
-use motet_core::{CopyId, SegmentId, SlotId, TokenId};
+use motet_protocol::{CopyId, SegmentId, SlotId, TokenId};
+use motet_protocol::{Edit, Salt};
 
 use super::{PaperDevice, PaperSegment, PaperSlot, PathPart};
 

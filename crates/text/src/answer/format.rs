@@ -6,7 +6,7 @@ use super::instructions;
 use super::parser::AnswerParser;
 use super::tools::Tools;
 use crate::{ChatTemplate, Tokenizer};
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// How a model writes calls and reasoning. Cheap to clone.
 ///

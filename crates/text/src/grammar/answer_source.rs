@@ -7,7 +7,7 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
 use super::schema;
-use motet_core::protocol::GrammarError;
+use motet_protocol::GrammarError;
 
 /// The grammar of an answer: what may stand before a call, the calls of tools, and the schema of
 /// each one's arguments. Made by [`AnswerFormat::grammar`](crate::AnswerFormat::grammar). Cheap to

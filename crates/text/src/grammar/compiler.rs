@@ -12,7 +12,7 @@ use llguidance::{Logger, TokenParser, panic_utils};
 use super::productive::without_dead_ends;
 use super::source::first_lines;
 use super::{GrammarSource, GrammarVocabulary};
-use motet_core::protocol::GrammarError;
+use motet_protocol::GrammarError;
 
 /// Compiles one source. llguidance may panic, which is an error as well.
 pub(super) struct Compiler<'a> {

@@ -13,7 +13,7 @@ use llguidance::derivre::NextByte;
 use llguidance::earley::{BiasComputer, ParserRecognizer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie, TrieNode};
 
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// Tokenises a text as the model's tokenizer does; `None` if it cannot.
 pub(super) type Encoder = Arc<dyn Fn(&str) -> Option<Vec<TokenId>> + Send + Sync>;

@@ -14,9 +14,9 @@ use super::forced::{self, Encoder};
 use super::memory::Charge;
 use super::runs::{FirstBytes, Runs};
 use super::source::first_lines;
-use motet_core::TokenId;
-use motet_core::protocol::FORCED_TOKENS_MAX;
-use motet_core::protocol::{ForcedTokens, GrammarError, Next, TokenMask};
+use motet_protocol::FORCED_TOKENS_MAX;
+use motet_protocol::TokenId;
+use motet_protocol::{ForcedTokens, GrammarError, Next, TokenMask};
 
 /// Follows one output through a grammar, token by token, on the calling thread.
 pub struct Matcher {

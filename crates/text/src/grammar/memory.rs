@@ -2,7 +2,7 @@
 
 use motet_sync::primitives::{Arc, AtomicUsize, Ordering};
 
-use motet_core::protocol::{GrammarError, GrammarLimits};
+use motet_protocol::{GrammarError, GrammarLimits};
 
 /// A budget of bytes that all outputs of a vocabulary share. Clones are the same budget.
 #[derive(Clone, Debug)]

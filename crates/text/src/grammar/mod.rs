@@ -49,7 +49,7 @@ mod walk;
 pub use answer_source::AnswerGrammar;
 pub(crate) use answer_source::AnswerSchema;
 pub use matcher::Matcher;
-pub use motet_core::protocol::{
+pub use motet_protocol::{
     Attached, ForcedTokens, GrammarBound, GrammarError, GrammarLimits, Next, TokenMask,
 };
 pub use pool::MaskPool;

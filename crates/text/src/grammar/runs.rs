@@ -3,8 +3,8 @@
 //! JSON sets no bound on them, and neither does llguidance: a weak model would write them until
 //! the greatest length of its output. An exponent ends before the number is too large for an `f64`.
 
-use motet_core::TokenId;
-use motet_core::protocol::TokenMask;
+use motet_protocol::TokenId;
+use motet_protocol::TokenMask;
 
 /// Most digits in a row of a number in JSON, unless its schema requires more. No type of up to 128
 /// bits has as many.

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::answer_source::AnswerGrammar;
 use super::compiler::Compiler;
 use super::{GrammarVocabulary, GrammarWalk, MaskPool, Matcher, cost, schema};
-use motet_core::TokenId;
-use motet_core::protocol::{
+use motet_protocol::TokenId;
+use motet_protocol::{
     ConstraintWalk, GrammarBound, GrammarError, GrammarLimits, Next, TokenConstraint,
 };
 

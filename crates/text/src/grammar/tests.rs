@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use motet_core::TokenId;
-use motet_core::protocol::{ConstraintWalk, TokenConstraint};
+use motet_protocol::TokenId;
+use motet_protocol::{ConstraintWalk, TokenConstraint};
 
 const END: TokenId = 0;
 

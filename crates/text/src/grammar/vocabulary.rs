@@ -11,8 +11,8 @@ use super::forced::Encoder;
 use super::memory::Memory;
 use super::runs::FirstBytes;
 use crate::Tokenizer;
-use motet_core::TokenId;
-use motet_core::protocol::{GrammarError, GrammarLimits};
+use motet_protocol::TokenId;
+use motet_protocol::{GrammarError, GrammarLimits};
 
 /// The token texts of one tokenizer, prepared for grammars. Making it takes a fifth of a second
 /// for 49,152 tokens. Cheap to clone; all clones share it.

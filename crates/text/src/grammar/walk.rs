@@ -11,8 +11,8 @@ use std::task::Waker;
 use super::pace::Pace;
 use super::source::Compiled;
 use super::{Grammar, MaskPool, Matcher};
-use motet_core::TokenId;
-use motet_core::protocol::{Attached, ConstraintWalk, GrammarError, Next, WalkState};
+use motet_protocol::TokenId;
+use motet_protocol::{Attached, ConstraintWalk, GrammarError, Next, WalkState};
 
 /// Follows one output through a grammar on the threads of its pool: they read an accepted token
 /// and compute the mask of the next one. Clones are the same walk.

@@ -8,7 +8,7 @@ use tokenizers::{NormalizedString, Normalizer, OffsetType, PreTokenizedString, T
 
 use super::table::SpellingTable;
 use super::{Added, Markup};
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// The tokens of `text`, without begin and end tokens. A special token with a part that callers wrote
 /// is text. These parts are ranges of bytes, in order and apart from one another.

@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
 
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// The added tokens of a tokenizer, and which of them structure a conversation.
 pub(super) struct Markup {

@@ -23,7 +23,7 @@ pub use mlp::{Activation, Experts, Gated, Mlp, Routing, SharedExpert};
 pub use recurrent::{DeltaNet, Mamba2, ShortConv};
 pub use rope::{Frequencies, Rope, RopeScaling};
 
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// A model's description. Equal descriptions with equal tensors compute the same.
 #[derive(Clone, Debug, PartialEq)]

@@ -20,7 +20,7 @@ use super::fields::Fields;
 use super::opened::{FileAccess, OpenedFile};
 use super::stored::Directory;
 use cursor::Cursor;
-use motet_core::protocol::{DeclaredPooling, Pooling};
+use motet_protocol::{DeclaredPooling, Pooling};
 
 const MAGIC: [u8; 4] = *b"GGUF";
 const VERSIONS: [u32; 2] = [2, 3];

@@ -9,7 +9,7 @@ use super::super::fields::Fields;
 use super::super::opened::{FileAccess, OpenedFile};
 use super::super::python_json;
 use super::{CONFIG_BYTES_MAX, JsonObject};
-use motet_core::protocol::{DeclaredPooling, Pooling};
+use motet_protocol::{DeclaredPooling, Pooling};
 
 /// Reads `modules.json`, the list of a pipeline's modules, and the configuration of its pooling.
 /// Without that list, reads `1_Pooling/config.json`. A pipeline with other modules than a

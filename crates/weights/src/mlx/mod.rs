@@ -14,7 +14,7 @@
 
 mod forms;
 
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
 
 use super::stored::{Directory, Stored};
 use super::tensor::{Affine, Format, ScaleFormat};

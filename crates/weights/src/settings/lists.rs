@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
 
 use super::super::fields::Fields;
 use super::{Settings, Source};

@@ -8,8 +8,8 @@ mod tokens;
 
 pub(crate) use lists::Pattern;
 
-use motet_core::TokenId;
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
+use motet_protocol::TokenId;
 
 use super::blueprint::{Activation, Rope};
 use super::fields::Fields;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
 
 use super::super::fields::Fields;
 use super::super::gguf::GgufMetadata;

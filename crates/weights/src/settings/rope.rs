@@ -2,7 +2,7 @@
 
 mod divisors;
 
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
 
 use super::super::blueprint::{Rope, RopeScaling};
 use super::super::fields::Fields;

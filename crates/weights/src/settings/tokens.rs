@@ -1,7 +1,7 @@
 //! The tokens that begin and end texts.
 
-use motet_core::TokenId;
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
+use motet_protocol::TokenId;
 
 use super::super::fields::Fields;
 use super::super::gguf::GgufMetadata;

@@ -1,4 +1,4 @@
-//! Whole loads over HTTP: on the server of `examples/server`, and on scripted servers that
+//! Whole loads over HTTP: on the server of `crates/server`, and on scripted servers that
 //! misbehave.
 
 use std::net::SocketAddr;

@@ -22,9 +22,9 @@ use motet_core::pager::footprint::header_bytes;
 
 use crate::storage::tiers::TierError;
 use crate::storage::tiers::checksum::Checksum;
-use motet_core::TokenId;
 use motet_core::cache::SaltDigest;
 use motet_core::pager::{Label, Precision, PrefixDigest};
+use motet_protocol::TokenId;
 
 pub(super) const MAGIC: [u8; 8] = *b"motetseg";
 /// Increases with every change of the format or of the payload.

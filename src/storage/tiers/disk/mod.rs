@@ -56,8 +56,8 @@ use std::sync::Arc;
 use super::checksum::Checksum;
 use super::{Buffer, BufferPool, Tier, TierError};
 use header::{FIXED_BYTES, Fixed, Header};
-use motet_core::CopyId;
 use motet_core::pager::{Label, footprint};
+use motet_protocol::CopyId;
 
 pub use files::{Files, OpenFile, SystemFiles};
 

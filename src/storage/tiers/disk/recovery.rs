@@ -9,8 +9,8 @@ use rustc_hash::FxHashSet;
 
 use super::header::MAGIC;
 use super::{DiskTier, Files, Label, PART, Recovered, SEGMENT, StaleFile, StoredFile, TierError};
-use motet_core::CopyId;
 use motet_core::pager::footprint;
+use motet_protocol::CopyId;
 
 /// Name of the lock file of a folder.
 const LOCK: &str = "lock";

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::cache::slots::{Slot, Slots};
 use crate::cache::trie::{NodeKey, Trie};
-use crate::protocol::SegmentSize;
-use crate::{SegmentId, SequenceId, SlotId, TokenId};
+use motet_protocol::SegmentSize;
+use motet_protocol::{SegmentId, SequenceId, SlotId, TokenId};
 
 /// Maximum number of parts being copied at once. It is small, since each takes device memory.
 const BACKUPS_MAX: usize = 4;

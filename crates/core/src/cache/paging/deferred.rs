@@ -1,7 +1,7 @@
 //! Requests and slots that wait until memory in transit has been released.
 
-use crate::SequenceId;
 use crate::cache::OpenSlot;
+use motet_protocol::SequenceId;
 
 /// Requests and slots that wait until memory in transit has been released.
 #[derive(Debug, Default)]

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::SequenceId;
 use crate::cache::OpenSlot;
 use crate::cache::trie::{NodeKey, Trie};
-use crate::protocol::pager::CopyRange;
+use motet_protocol::SequenceId;
+use motet_protocol::pager::CopyRange;
 
 /// The loads that the pager was asked for.
 #[derive(Debug, Default)]
@@ -206,8 +206,8 @@ impl Loads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CopyId;
-    use crate::protocol::SegmentSize;
+    use motet_protocol::CopyId;
+    use motet_protocol::SegmentSize;
 
     const SEQUENCE: SequenceId = SequenceId(1);
 

@@ -17,10 +17,10 @@ mod prefetches;
 use super::trie::{NodeKey, Trie};
 use super::{OpenSlot, ProbePrefix, Salt};
 use crate::config::PagerConfig;
-use crate::protocol::pager::{self, CopyRange, Lookup, OffloadCandidate, PagerEvent};
-use crate::{CopyId, SegmentId, SequenceId};
 use backups::Backups;
 use loads::Loads;
+use motet_protocol::pager::{self, CopyRange, Lookup, OffloadCandidate, PagerEvent};
+use motet_protocol::{CopyId, SegmentId, SequenceId};
 use offloads::Offloads;
 use prefetches::Prefetches;
 

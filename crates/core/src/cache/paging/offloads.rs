@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::cache::Salt;
 use crate::cache::trie::{NodeKey, OffloadState, Trie};
-use crate::protocol::pager::OffloadCandidate;
-use crate::{CopyId, SegmentId, TokenId};
+use motet_protocol::pager::OffloadCandidate;
+use motet_protocol::{CopyId, SegmentId, TokenId};
 
 /// Maximum number of segments offered to the pager at once.
 const OFFLOADS_MAX: usize = 8;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::SequenceId;
+use motet_protocol::SequenceId;
 
 /// Maximum number of prefetched sequences that are remembered.
 const PREFETCHES_MAX: usize = 1024;

@@ -1,7 +1,7 @@
 //! The tokens that a slot may hold, and the bytes reserved for them.
 
 use crate::cache::trie::{NodeKey, Trie};
-use crate::protocol::ModelSpec;
+use motet_protocol::ModelSpec;
 
 /// The tokens that a slot may hold, and the bytes reserved for the part in its tail.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cache::trie::common_prefix;
-use crate::protocol::Salt;
-use crate::{SequenceId, TokenId};
+use motet_protocol::Salt;
+use motet_protocol::{SequenceId, TokenId};
 
 /// The live sequences by prompt.
 #[derive(Debug, Default)]

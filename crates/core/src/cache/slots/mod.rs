@@ -22,9 +22,9 @@ use std::sync::Arc;
 use super::restore_policy::Point;
 use super::trie::{NodeKey, Trie};
 use super::{OpenSlot, Salt};
-use crate::protocol::ModelSpec;
-use crate::{SequenceId, SlotId, TokenId};
 use in_progress::InProgressPrompts;
+use motet_protocol::ModelSpec;
+use motet_protocol::{SequenceId, SlotId, TokenId};
 use motet_sync::injected::{self, Bug};
 
 pub(super) use grant::Grant;

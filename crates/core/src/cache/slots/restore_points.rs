@@ -77,9 +77,9 @@ fn named(prompt: &PromptFacts<'_>) -> Vec<Point> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SequenceId;
     use crate::config::CacheConfig;
-    use crate::protocol::{LayerKind, ModelSpec};
+    use motet_protocol::SequenceId;
+    use motet_protocol::{LayerKind, ModelSpec};
 
     fn check(named: &[usize], path_tokens: usize, resumes_anywhere: bool, expected: &[usize]) {
         let config = CacheConfig {

@@ -8,8 +8,8 @@ use crate::cache::restore_policy::Point;
 use crate::cache::trie::{NodeKey, Trie};
 use crate::cache::{OpenSlot, Salt};
 use crate::eviction::{Class, SequenceMark};
-use crate::protocol::{ModelSpec, SegmentSize};
-use crate::{CopyId, SlotId, TokenId};
+use motet_protocol::{CopyId, SlotId, TokenId};
+use motet_protocol::{ModelSpec, SegmentSize};
 use motet_sync::injected::{self, Bug};
 
 /// A live sequence's state on the device.

@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 use slotmap::SecondaryMap;
 
 use super::{NodeKey, Trie};
-use crate::TokenId;
-use crate::protocol::Salt;
+use motet_protocol::Salt;
+use motet_protocol::TokenId;
 
 /// A hash of a block: its tokens, all tokens before them, and the salt. It is the same in
 /// every process.

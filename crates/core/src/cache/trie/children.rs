@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::NodeKey;
-use crate::TokenId;
+use motet_protocol::TokenId;
 
 /// Maximum number of children in the list; more are kept in a hash map.
 const FEW_MAX: usize = 8;

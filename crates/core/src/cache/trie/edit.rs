@@ -4,9 +4,9 @@ use super::children::Children;
 use super::{
     Class, EndState, Hold, Listing, Node, NodeKey, NodeUse, OffloadState, RESUMES_MAX, Sealed, Trie,
 };
-use crate::protocol::Salt;
-use crate::protocol::SegmentSize;
-use crate::{SegmentId, TokenId};
+use motet_protocol::Salt;
+use motet_protocol::SegmentSize;
+use motet_protocol::{SegmentId, TokenId};
 
 impl Trie {
     /// Returns the root of this salt; creates it if needed.

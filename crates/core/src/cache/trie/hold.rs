@@ -1,7 +1,7 @@
 //! The references to one node, and the leases of its segment.
 
-use crate::SegmentId;
-use crate::lease::{Lease, LeaseCount};
+use motet_protocol::SegmentId;
+use motet_protocol::lease::{Lease, LeaseCount};
 
 /// The references to one node. While there are any, its segment is leased.
 #[derive(Debug)]

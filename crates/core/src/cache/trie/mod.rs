@@ -36,18 +36,18 @@ use slotmap::{SecondaryMap, SlotMap};
 use smallvec::SmallVec;
 
 use crate::eviction::{Asked, Class, Eviction, Facts, SequenceMark};
-use crate::lease::LeaseCount;
-use crate::protocol::Salt;
-use crate::protocol::{ModelSpec, SegmentSize};
-use crate::{CopyId, SegmentId, TokenId};
 use blocks::Blocks;
 use children::Children;
 use eviction_order::{EvictionOrder, Listing, NodeUse};
 use hold::Hold;
+use motet_protocol::Salt;
+use motet_protocol::lease::LeaseCount;
+use motet_protocol::{CopyId, SegmentId, TokenId};
+use motet_protocol::{ModelSpec, SegmentSize};
 
-pub use crate::ids::NodeKey;
-pub use crate::protocol::common_prefix;
+pub use crate::eviction::NodeKey;
 pub use blocks::{BlockEvent, BlockHash};
+pub use motet_protocol::common_prefix;
 pub use order::Evicted;
 pub(crate) use snapshots::Snapshots;
 

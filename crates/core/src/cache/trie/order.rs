@@ -6,9 +6,9 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{Asked, Class, Facts, Node, NodeKey, OffloadState, SequenceMark, Trie};
 use crate::cache::miss::{MARK_TOKENS, prefix_mark};
-use crate::protocol::Salt;
-use crate::protocol::cache::Flush;
-use crate::{SegmentId, TokenId};
+use motet_protocol::Salt;
+use motet_protocol::cache::Flush;
+use motet_protocol::{SegmentId, TokenId};
 
 /// The result of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The state that nodes hold beside keys and values of full attention.
 
-use crate::protocol::{LayerGroup, LayerKind, ModelSpec, SegmentSize};
+use motet_protocol::{LayerGroup, LayerKind, ModelSpec, SegmentSize};
 
 /// Counts the nodes that hold state of window or recurrent layers, and its bytes. Nothing is
 /// counted for models of full attention.

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use super::super::{Asked, Class, SequenceMark};
-use crate::TokenId;
-use crate::ids::NodeKey;
+use crate::eviction::NodeKey;
+use motet_protocol::TokenId;
 
 /// Number of entries kept even if there are few nodes. The history must reach back much
 /// further than the cache.

@@ -38,7 +38,7 @@ mod tests;
 use std::fmt;
 
 use super::{Answer, Asked, Class, Eviction, Facts, SequenceMark};
-use crate::ids::NodeKey;
+use crate::eviction::NodeKey;
 use hazards::{Event, Hazards};
 use history::{Entry, History, Links, Prefix};
 use score::ScoreTable;

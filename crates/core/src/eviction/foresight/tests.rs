@@ -2,7 +2,7 @@ use super::*;
 use crate::cache::Salt;
 use crate::cache::trie::{NodeKey, Sealed, Trie};
 use crate::eviction::Lru;
-use crate::{SegmentId, TokenId};
+use motet_protocol::{SegmentId, TokenId};
 
 /// Counts the tokens found with a budget of `budget` tokens. Each prompt is looked up and
 /// published at once.

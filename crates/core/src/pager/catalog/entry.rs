@@ -12,11 +12,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::SegmentId;
-use crate::lease::Lease;
 use crate::pager::footprint;
-use crate::protocol::pager::Task;
-use crate::protocol::{Label, SegmentSize};
+use motet_protocol::SegmentId;
+use motet_protocol::lease::Lease;
+use motet_protocol::pager::Task;
+use motet_protocol::{Label, SegmentSize};
 
 /// A sealed segment's state outside the device.
 #[derive(Debug)]
@@ -247,7 +247,7 @@ impl CopyEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Precision, SaltDigest};
+    use motet_protocol::{Precision, SaltDigest};
 
     #[test]
     fn failed_job_leaves_the_copy_where_it_was() {

@@ -1,9 +1,9 @@
 //! Keeps tiers within their budgets: frees memory for new copies, and evicts what was marked.
 
 use super::{Catalog, CopyEntry, Presence};
-use crate::CopyId;
-use crate::protocol::SaltDigest;
-use crate::protocol::pager::{Effect, PagerEvent};
+use motet_protocol::CopyId;
+use motet_protocol::SaltDigest;
+use motet_protocol::pager::{Effect, PagerEvent};
 
 impl Catalog {
     /// Frees host memory until `bytes` more fit. Copies with a higher priority than `priority`

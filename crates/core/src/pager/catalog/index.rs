@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::pager::{Label, PrefixDigest, PrefixHasher};
-use crate::protocol::SaltDigest;
-use crate::protocol::common_prefix;
-use crate::{CopyId, TokenId};
+use motet_protocol::SaltDigest;
+use motet_protocol::common_prefix;
+use motet_protocol::{CopyId, TokenId};
 
 /// Upper bound on the neighbours searched for a copy that must match in full.
 const NEIGHBOURS_MAX: usize = 8;

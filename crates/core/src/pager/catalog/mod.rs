@@ -23,10 +23,10 @@ use self::index::Index;
 pub(super) use self::table::Budgets;
 use self::table::CopyTable;
 use super::PagerStats;
-use crate::lease::Lease;
-use crate::protocol::pager::{Effect, Job, Task};
-use crate::protocol::{Label, SaltDigest};
-use crate::{CopyId, TokenId};
+use motet_protocol::lease::Lease;
+use motet_protocol::pager::{Effect, Job, Task};
+use motet_protocol::{CopyId, TokenId};
+use motet_protocol::{Label, SaltDigest};
 
 /// All copies, in whatever tier they are.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::entry::{CopyEntry, Presence};
-use crate::CopyId;
 use crate::config::PagerConfig;
+use motet_protocol::CopyId;
 
 /// All copies, with totals and orders that follow each change.
 #[derive(Debug)]

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use super::disk_state::DiskState;
 use super::rate::Rate;
-use crate::CopyId;
 use crate::config::PagerConfig;
 use crate::pager::catalog::{Catalog, CopyEntry};
-use crate::protocol::pager::{Effect, Job, Task};
-use crate::protocol::{Label, Precision, SaltDigest};
+use motet_protocol::CopyId;
+use motet_protocol::pager::{Effect, Job, Task};
+use motet_protocol::{Label, Precision, SaltDigest};
 
 /// Upper bound on the copies that wait to be prefetched.
 const PREFETCHES_MAX: usize = 64;

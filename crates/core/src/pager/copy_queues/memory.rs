@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::rate::Rate;
-use crate::CopyId;
 use crate::pager::catalog::{Catalog, CopyEntry, Presence};
-use crate::protocol::pager::{Effect, Task};
+use motet_protocol::CopyId;
+use motet_protocol::pager::{Effect, Task};
 
 /// Copies to unpack, and the one that is being unpacked.
 #[derive(Debug)]

@@ -12,8 +12,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::UserId;
-use crate::protocol::Priority;
+use motet_protocol::Priority;
+use motet_protocol::UserId;
 
 /// Number of remembered users above which absent ones are forgotten. Half as many absent users
 /// are kept, those with the most service.

@@ -13,3 +13,8 @@ pub mod plan;
 pub mod step_cost;
 pub mod turns;
 pub mod waiting;
+
+#[cfg(test)]
+mod uniform;
+#[cfg(test)]
+use uniform::uniform;

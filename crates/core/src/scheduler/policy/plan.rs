@@ -8,9 +8,9 @@
 use std::cmp::Reverse;
 
 use super::step_cost::{StepCost, StepLoad};
-use crate::SequenceId;
 use crate::config::InterToken;
-use crate::protocol::{FORCED_TOKENS_MAX, Priority};
+use motet_protocol::SequenceId;
+use motet_protocol::{FORCED_TOKENS_MAX, Priority};
 
 /// A running sequence, as the policy sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -223,7 +223,8 @@ fn eliminate(mut matrix: [[f64; PARTS + 1]; PARTS]) -> [f64; PARTS] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random_cases::{check_cases, uniform};
+    use crate::random_cases::check_cases;
+    use crate::scheduler::policy::uniform;
 
     fn learn(actual: StepCost, loads: &[(usize, usize)]) -> StepCost {
         let mut model = CostModel::default();

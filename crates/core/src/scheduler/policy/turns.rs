@@ -6,7 +6,7 @@
 //! waits in a higher class. Each turn thus brings its sequence nearer to its end, even if none
 //! of its state stays in the cache.
 
-use crate::protocol::Priority;
+use motet_protocol::Priority;
 
 /// Inverse of the share of turns. A class starts at most one of this many sequences in its
 /// turn. Its sequences in turns get at most one slot and one step of this many.

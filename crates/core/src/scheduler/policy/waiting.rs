@@ -8,8 +8,8 @@
 //! overtaken for that reason more than a few times.
 
 use super::turns::Turns;
-use crate::SequenceId;
-use crate::protocol::Priority;
+use motet_protocol::Priority;
+use motet_protocol::SequenceId;
 
 /// Times that a sequence may be overtaken by one with more of its prompt in the cache.
 pub const OVERTAKEN_MAX: u32 = 16;

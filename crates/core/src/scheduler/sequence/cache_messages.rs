@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{Sequence, Slot};
-use crate::TokenId;
 use crate::cache::{self, OpenSlot, ProbePrefix};
-use crate::protocol::ContextLimit;
 use crate::scheduler::Submission;
+use motet_protocol::ContextLimit;
+use motet_protocol::TokenId;
 
 impl Sequence {
     /// Returns the request for a slot with a grant of this many tokens.

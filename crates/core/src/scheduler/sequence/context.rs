@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Sequence, Slot};
 use crate::cache::shift;
-use crate::protocol::ContextLimit;
+use motet_protocol::ContextLimit;
 
 impl Sequence {
     /// Returns the tokens of a new slot's grant, where this is the headroom for an output of the

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::TokenId;
-use crate::protocol::PlannedTokens;
+use motet_protocol::PlannedTokens;
+use motet_protocol::TokenId;
 use motet_sync::injected::{self, Bug};
 
 /// The tokens of a sequence: its prompt and the generated ones, and which of them it starts with.

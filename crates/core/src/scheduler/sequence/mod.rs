@@ -32,10 +32,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{MaskGate, Submission};
-use crate::protocol::{Priority, ReasoningTracker};
-use crate::{SequenceId, SlotId, TokenId, UserId};
 use failures::Failures;
 use history::TokenHistory;
+use motet_protocol::{Priority, ReasoningTracker};
+use motet_protocol::{SequenceId, SlotId, TokenId, UserId};
 use prompt_rows::PromptRows;
 use queue_time::QueueTime;
 pub(super) use slot::Slot;

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Sequence, Slot};
-use crate::TokenId;
-use crate::protocol::{LogprobRows, OutputKind, Pooling, PromptOutput, TokenSampling};
 use crate::scheduler::Submission;
+use motet_protocol::TokenId;
+use motet_protocol::{LogprobRows, OutputKind, Pooling, PromptOutput, TokenSampling};
 
 /// The rows of a prompt whose results have not come yet, as offsets of tokens. They are computed
 /// in order, and once: a sequence that restarts continues after the results that it has.
@@ -107,10 +107,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::SlotId;
-    use crate::protocol::Sampling;
     use crate::scheduler::tests::submission;
-    use crate::{SequenceId, protocol};
+    use motet_protocol::Sampling;
+    use motet_protocol::SequenceId;
+    use motet_protocol::SlotId;
 
     const TOKEN: TokenSampling = TokenSampling {
         sampling: Sampling::GREEDY,
@@ -203,7 +203,7 @@ mod tests {
         sequence.open_slot(SlotId(2), 2, 0);
         let found = sequence.output_kind(&(2..4), None);
         assert_eq!(found, rows(1, &[14], None));
-        let protocol::cache::Message::OpenSlot(open) = sequence.open_message(50, None) else {
+        let motet_protocol::cache::Message::OpenSlot(open) = sequence.open_message(50, None) else {
             panic!("it asks for a slot");
         };
         assert_eq!(open.reusable_tokens(), [10, 11, 12]);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::grant::Grant;
-use crate::SlotId;
+use motet_protocol::SlotId;
 
 /// Inverse of the growth after which a sequence is copied again, but not sooner than the
 /// configuration says. Long sequences therefore have few copies.

@@ -2,9 +2,9 @@
 
 use super::failures::Failures;
 use super::{Phase, Sequence, Slot};
-use crate::TokenId;
-use crate::protocol::{PlannedSpan, ReasoningTracker, SamplerStart, TokenSampling};
 use crate::scheduler::MaskGate;
+use motet_protocol::TokenId;
+use motet_protocol::{PlannedSpan, ReasoningTracker, SamplerStart, TokenSampling};
 
 /// A sequence's part of a step, as it joins the step.
 #[derive(Debug)]

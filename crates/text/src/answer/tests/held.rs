@@ -11,7 +11,7 @@ use crate::answer::{AnswerPart, ReasoningStart, Tool, ToolChoice, ToolError, Too
 use crate::grammar::{
     Grammar, GrammarError, GrammarLimits, GrammarSource, GrammarVocabulary, MaskPool, Next,
 };
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// Random sets of tools.
 const CASES: u64 = 1000;

@@ -1,7 +1,7 @@
 //! Templates of all families, in their own words, and their special tokens.
 
 use crate::answer::AnswerFormat;
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 
 /// A family: its name, the text by which its template is recognised, and its special tokens.
 pub(super) struct Family {

@@ -10,7 +10,7 @@ mod schema;
 
 use serde_json::Value;
 
-use motet_core::protocol::{GrammarBound, GrammarLimits};
+use motet_protocol::{GrammarBound, GrammarLimits};
 
 /// Checks the cost of a JSON schema.
 pub(super) fn judge_schema(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarBound> {

@@ -2,7 +2,7 @@
 
 use std::f32::consts::PI;
 
-use motet_core::protocol::ModelError;
+use motet_protocol::ModelError;
 
 use super::super::super::blueprint::RopeScaling;
 use super::super::super::fields::Fields;

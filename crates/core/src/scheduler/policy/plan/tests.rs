@@ -4,7 +4,8 @@ use std::time::Duration;
 use arbtest::arbitrary::{Result, Unstructured};
 
 use super::*;
-use crate::random_cases::{check_cases, uniform};
+use crate::random_cases::check_cases;
+use crate::scheduler::policy::uniform;
 
 const DECODE: Candidate = Candidate {
     arrival: SequenceId(0),

@@ -2,7 +2,7 @@
 
 use super::shape::Shape;
 use crate::grammar::cost::check;
-use motet_core::protocol::{GrammarBound, GrammarLimits};
+use motet_protocol::{GrammarBound, GrammarLimits};
 
 /// Shapes are nested no deeper; llguidance gives up at this depth as well.
 const NESTED_MAX: usize = 128;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::Judge;
 use super::shape::{ARRAY, NUMBER, OBJECT, STRING, Shape, TYPES, union};
-use motet_core::protocol::GrammarBound;
+use motet_protocol::GrammarBound;
 
 impl<'a> Judge<'a> {
     /// The shape that both allow.

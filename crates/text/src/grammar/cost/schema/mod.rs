@@ -27,7 +27,7 @@ use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 
 use account::{Account, COMPARISONS_PER_NODE};
-use motet_core::protocol::{GrammarBound, GrammarLimits};
+use motet_protocol::{GrammarBound, GrammarLimits};
 use schema_counts::SchemaCounts;
 use shape::{ARRAY, NUMBER, OBJECT, STRING, Shape, any, compared, constant, digits, types, union};
 

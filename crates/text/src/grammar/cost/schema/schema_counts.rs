@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::grammar::cost::{check, options};
-use motet_core::protocol::{GrammarBound, GrammarLimits};
+use motet_protocol::{GrammarBound, GrammarLimits};
 
 /// Counts over a schema that need one look at each value.
 #[derive(Default)]

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::grammar::{
     Grammar, GrammarError, GrammarSource, GrammarVocabulary, MaskPool, Matcher, Next,
 };
-use motet_core::TokenId;
+use motet_protocol::TokenId;
 use random::Random;
 
 const END: TokenId = 0;

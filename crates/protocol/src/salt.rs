@@ -64,7 +64,8 @@ impl Salt {
     }
 
     /// A 64-bit fingerprint of the salt. Two salts may collide.
-    pub(crate) fn fingerprint(&self) -> u64 {
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
         let (name, named) = match &self.0 {
             Kind::Unnamed => ("", 0),
             Kind::Named(name) => (&**name, 1),

@@ -1,4 +1,4 @@
-//! An OpenAI-compatible server on Motet: an example of the code around an embedded engine.
+//! The server of Motet: one model behind the APIs of OpenAI and Anthropic.
 //!
 //! ```text
 //!  client ── app ── keys ── openai, anthropic ── conversation ── generate ──▶ Engine

@@ -2,7 +2,7 @@
 
 use super::ReasoningBudget;
 use crate::TokenId;
-use crate::protocol::TokenSpelling;
+use crate::TokenSpelling;
 
 /// The two marks.
 #[derive(Debug, PartialEq, Eq)]

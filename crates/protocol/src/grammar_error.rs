@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::protocol::GrammarBound;
+use crate::GrammarBound;
 
 /// The error of a grammar that could not be compiled, or that a sequence could not follow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -18,7 +18,7 @@ pub enum MissReason {
     /// was no memory to load them.
     NotLoaded,
     /// The tokens are cached under another `cache_salt`, one of the first sixteen. Events and
-    /// metrics report this reason, but [`Usage`](crate::protocol::Usage) does not: a tenant
+    /// metrics report this reason, but [`Usage`](crate::Usage) does not: a tenant
     /// must not learn what another tenant has sent.
     OtherSalt,
 }
@@ -31,6 +31,14 @@ pub struct Miss {
     pub reason: MissReason,
     /// How many more tokens might have been reused, as far as is known; at least one.
     pub tokens: usize,
+}
+
+impl Miss {
+    /// A miss of `tokens` tokens.
+    #[must_use]
+    pub fn new(reason: MissReason, tokens: usize) -> Self {
+        Self { reason, tokens }
+    }
 }
 
 impl MissReason {

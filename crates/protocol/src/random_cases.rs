@@ -1,7 +1,5 @@
 //! Random cases from fixed seeds, for tests of properties.
 
-use std::ops::Range;
-
 use arbtest::arbitrary::{Result, Unstructured};
 use arbtest::arbtest;
 
@@ -22,10 +20,4 @@ pub(crate) fn check_cases(
         };
         arbtest(property).seed(seed).run();
     }
-}
-
-/// Returns a number of the range, all equally likely.
-pub(crate) fn uniform(random: &mut Unstructured<'_>, range: Range<f64>) -> Result<f64> {
-    let share = random.int_in_range(0..=(1u64 << 53) - 1)? as f64 / (1u64 << 53) as f64;
-    Ok(range.start + share * (range.end - range.start))
 }

@@ -1,4 +1,4 @@
-//! The protocol between the scheduler, the cache, the pager, the device thread and the model.
+//! The protocol of Motet: messages between the scheduler, the cache, the pager, the device thread and the model.
 //!
 //! | file | contents |
 //! |---|---|
@@ -14,7 +14,12 @@
 //! | `miss.rs`, `suspicion.rs` | reasons for cache misses; the sequence that a failed message concerns |
 //! | `request.rs` | parameters of a request for the scheduler, and its finish |
 //! | `reasoning.rs`, `spelling.rs` | the reasoning in an output, and its budget; the bytes that tokens stand for |
+//! | `ids.rs`, [`lease`] | identifiers, and leases of segments |
+//! | [`time`] | arithmetic on times that cannot overflow |
 //! | `error.rs`, `model_error.rs`, `withheld.rs` | errors of sequences and models |
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `time`
 
 pub mod cache;
 mod constraint;
@@ -22,12 +27,16 @@ mod edit;
 mod error;
 mod grammar_error;
 mod grammar_limits;
+mod ids;
 mod label;
+pub mod lease;
 mod miss;
 mod model_error;
 pub mod pager;
 mod prefix;
 mod prompt_output;
+#[cfg(test)]
+mod random_cases;
 mod reasoning;
 mod request;
 mod salt;
@@ -36,6 +45,7 @@ mod span;
 mod spec;
 mod spelling;
 mod suspicion;
+pub mod time;
 mod token_mask;
 mod withheld;
 mod work;
@@ -47,6 +57,7 @@ pub use edit::Edit;
 pub use error::{Deadline, GenerateError};
 pub use grammar_error::GrammarError;
 pub use grammar_limits::{GrammarBound, GrammarLimits};
+pub use ids::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
 pub use label::{Label, Precision, PrefixDigest, PrefixHasher};
 pub use miss::{Miss, MissReason};
 pub use model_error::ModelError;

@@ -65,7 +65,7 @@ pub enum Message {
     Reset,
     /// A copy worker has ended a job.
     Done(Done),
-    /// Time has passed; see [`wakes_at`](crate::pager::PagerCore::wakes_at).
+    /// Time has passed; see `PagerCore::wakes_at`.
     TimePassed,
 }
 
@@ -114,6 +114,24 @@ pub struct CopyRange {
     pub segment_size: SegmentSize,
     /// Tokens from the sequence's first one to the last that this copy serves.
     pub end: usize,
+}
+
+impl CopyRange {
+    /// The size of the part that starts at offset `at` of the sequence.
+    #[must_use]
+    pub fn size_from(&self, at: usize) -> SegmentSize {
+        let whole = self.segment_size;
+        let until = self.end - self.start;
+        let upper = if until < whole.tokens {
+            whole.cut(until).0
+        } else {
+            whole
+        };
+        match at - self.start {
+            0 => upper,
+            from => upper.cut(from).1,
+        }
+    }
 }
 
 /// An event that the pager sends to the cache.
@@ -201,19 +219,36 @@ impl PagerEvent {
         }
     }
 
-    pub(crate) fn retry(sequence: SequenceId) -> Self {
+    /// The lookup of `sequence` has to be made again.
+    #[must_use]
+    pub fn retry(sequence: SequenceId) -> Self {
         Self::Retry { sequence }
     }
 
-    pub(crate) fn miss(sequence: SequenceId) -> Self {
+    /// The pager has no copy for `sequence`.
+    #[must_use]
+    pub fn miss(sequence: SequenceId) -> Self {
         Self::Miss {
             sequence,
             copied_tokens: 0,
         }
     }
 
-    pub(crate) fn cancelled(sequence: SequenceId) -> Self {
+    /// The lookup of `sequence` was cancelled.
+    #[must_use]
+    pub fn cancelled(sequence: SequenceId) -> Self {
         Self::Cancelled { sequence }
+    }
+}
+
+impl Lookup {
+    /// Returns the number of its tokens that whole segments on the device hold.
+    #[must_use]
+    pub fn resident_tokens(&self) -> usize {
+        self.resident
+            .iter()
+            .map(|segment_size| segment_size.tokens)
+            .sum()
     }
 }
 

@@ -111,7 +111,7 @@ pub enum Message {
         salt: Option<Salt>,
     },
     /// Offers the pager the nodes without a copy now, also nodes that are held. See
-    /// [`CacheCore::is_flushing`](crate::cache::CacheCore::is_flushing).
+    /// `CacheCore::is_flushing`.
     Flush(Flush),
     /// An event from the pager.
     Paged(pager::PagerEvent),
@@ -344,7 +344,8 @@ impl Message {
 
 impl Effect {
     /// The sequence that the effect concerns, if any.
-    pub(crate) fn concerns(&self) -> Option<SequenceId> {
+    #[must_use]
+    pub fn concerns(&self) -> Option<SequenceId> {
         match self {
             Self::SlotOpened { sequence, .. }
             | Self::Deferred { sequence, .. }

@@ -6,7 +6,7 @@ use super::Miss;
 
 /// The priority class of a request. A higher class starts before a lower one and may preempt
 /// it. A class in which a request waits long gets turns
-/// ([`ageing`](crate::config::FairnessConfig::ageing)) and keeps its slot during them.
+/// (`FairnessConfig::ageing`) and keeps its slot during them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// Work that no person waits for: batch jobs.
@@ -101,6 +101,17 @@ pub struct QueuePosition {
 impl Priority {
     /// Number of classes.
     pub const COUNT: usize = Self::Urgent as usize + 1;
+}
+
+impl QueuePosition {
+    /// A position with the estimate of its start.
+    #[must_use]
+    pub fn new(position: usize, estimated_start: Option<Duration>) -> Self {
+        Self {
+            position,
+            estimated_start,
+        }
+    }
 }
 
 impl Finish {

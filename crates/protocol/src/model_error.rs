@@ -199,7 +199,7 @@ impl ModelError {
     /// Wraps an error for which no variant exists, or a message.
     ///
     /// ```
-    /// use motet_core::protocol::ModelError;
+    /// use motet_protocol::ModelError;
     ///
     /// let error = "eight".parse::<u32>().map_err(ModelError::other).unwrap_err();
     /// assert_eq!(error.to_string(), "invalid digit found in string");

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::{
-    DeviceMemory, Edit, ModelError, OutputKind, Sampling, SamplingSpec, SpanOutput,
-};
+use crate::{DeviceMemory, Edit, ModelError, OutputKind, Sampling, SamplingSpec, SpanOutput};
 use crate::{SegmentId, SlotId, TokenId};
 
 /// Upper bound on the work in flight: one step that the device runs, and one that is queued on
@@ -26,7 +24,7 @@ pub struct Work {
     /// Edits to carry out first.
     pub edits: Vec<Edit>,
     /// Samplers to start: these slots need more for sampling than their
-    /// [`TokenSampling`](crate::protocol::TokenSampling)s hold, from this work on.
+    /// [`TokenSampling`](crate::TokenSampling)s hold, from this work on.
     pub sampler_starts: Vec<SamplerStart>,
     /// The spans of the step; without spans there is no step. Each slot is in at most one span.
     pub spans: Vec<PlannedSpan>,

@@ -69,7 +69,7 @@ impl UserId {
     /// names with one id. A server with untrusted clients submits names of its own.
     ///
     /// ```
-    /// use motet_core::UserId;
+    /// use motet_protocol::UserId;
     ///
     /// assert_ne!(UserId::of("ada"), UserId::of("bob"));
     /// ```
@@ -93,9 +93,4 @@ mod tests {
         assert_ne!(UserId::of("ada"), UserId::of("bob"));
         assert_ne!(UserId::of(""), UserId::default());
     }
-}
-
-slotmap::new_key_type! {
-    /// The key of a node of the prefix trie. The key of a removed node is never valid again.
-    pub struct NodeKey;
 }
