@@ -12,14 +12,18 @@
 //!   again where that is faster than computing. Prompts can be pinned.
 //! - **Preemption and fairness.** Priority classes, and a fair share for each user within a
 //!   class. When memory runs short, a running sequence loses its slot and continues later.
+//! - **Conversations with tools.** Calls that follow their schemas, reasoning with a budget, and
+//!   answers as typed events, for the forms in which families of models write them: [`chat`].
 //! - **Structured output.** JSON schemas, regular expressions and Lark grammars.
+//! - **Scores and embeddings.** Log probabilities of given tokens, and pooled hidden states, beside
+//!   all other sequences.
 //! - **Fault tolerance.** The engine survives failed steps, panics and a failing device, and
 //!   callers receive each token exactly once.
 //!
 //! It has no speculative decoding, and one device per engine.
 //!
-//! Models plug in behind the [`Model`](model::Model) trait. There is a backend for the Llama
-//! family on MLX (feature `mlx`; run on Linux x86-64's CPU only, so far) and an
+//! Models plug in behind the [`Model`](model::Model) trait. There is a backend for nineteen
+//! families on MLX (feature `mlx`; run on Linux x86-64's CPU only, so far) and an
 //! [oracle](model::oracle) for tests.
 //!
 //! ```
@@ -50,6 +54,7 @@
 //! |---|---|
 //! | [`Engine`], [`Request`], [`TokenStream`], [`SequenceHandle`] | the main types of an embedder: start, submit, stream, cancel |
 //! | [`request`] | requests, prompts, pieces and completions |
+//! | [`chat`] | conversations: tools, reasoning, formats, answers as events or whole |
 //! | [`config`], [`error`] | settings with advice; errors that say what to do |
 //! | [`model`] | the trait that models implement; oracle, weights, MLX |
 //! | [`grammar`] | structured output: JSON schemas, regular expressions, Lark grammars |
@@ -59,7 +64,7 @@
 //!
 //! # Guide
 //!
-//! `docs/embedding.md` leads from the lines of `Cargo.toml` to production: configuration,
+//! `docs/embedding.md` leads from the lines of `Cargo.toml` to production: configuration, tools,
 //! grammars, forks, pins, shifts, tiers, metrics, each with code that the tests run.
 //! `docs/semantics.md` lists the guarantees to callers, `docs/architecture.md` describes the
 //! design.
@@ -67,6 +72,8 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `motet_protocol::time`
 
 mod actors;
+#[cfg(feature = "text")]
+pub mod chat;
 #[doc(hidden)]
 pub mod device;
 #[cfg_attr(

@@ -108,7 +108,7 @@ pub use snapshot_task::{SNAPSHOT_INTERVAL, Snapshots};
 
 /// A future that is compiled in this crate. An `async fn` is compiled where it is awaited: in
 /// each dependent crate, with the actors and grammars behind it.
-type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(crate) type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One model, shared by many sequences: the main handle for an embedder.
 ///

@@ -4,6 +4,7 @@
 mod appended;
 mod backups;
 mod changed_files;
+mod chat;
 #[path = "../common/mod.rs"]
 mod common;
 mod end_tokens;

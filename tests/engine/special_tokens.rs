@@ -101,7 +101,8 @@ async fn schema_of_a_tool_that_is_no_grammar_is_rejected_by_name() {
             tool("bad", property),
         ];
         let tools = Tools::new(tools).expect("valid");
-        let format = codec().answer_format();
+        let codec = codec();
+        let format = codec.answer_format();
         let source = format.grammar(&tools, &ToolChoice::Required, true, ReasoningStart::Absent);
         source.expect("valid").expect("held")
     };

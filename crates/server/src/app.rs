@@ -12,7 +12,6 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
-use motet::text::{AnswerFormat, TextCodec};
 use motet::{Engine, Shutdown, UserId};
 
 use crate::activity::Activity;
@@ -40,8 +39,6 @@ pub struct App {
     pub(crate) model: String,
     /// Its names in requests.
     pub(crate) model_names: ModelNames,
-    /// How the model writes calls and reasoning; `None` without a tokenizer.
-    pub(crate) format: Option<AnswerFormat>,
     pub(crate) keys: Keys,
     pub(crate) conduct: Conduct,
     /// The responses that clients can continue and read.
@@ -70,12 +67,10 @@ impl App {
     pub fn new(engine: Engine, model_names: ModelNames, keys: Keys, conduct: Conduct) -> Self {
         let known = conduct.page_names.then(|| keys.names());
         let names = known.into_iter().flatten();
-        let format = engine.text().map(TextCodec::answer_format);
         Self {
             engine,
             model: model_names.first().to_owned(),
             model_names,
-            format,
             watchers: Watchers::new(),
             activity: Arc::default(),
             names: names

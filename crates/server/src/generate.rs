@@ -1,13 +1,12 @@
 //! Streams several outputs side by side.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::Stream;
 use futures_util::stream::{SelectAll, StreamExt};
 use motet::error::{GenerateError, SubmitError};
-use motet::request::{FinishReason, Piece, Prefill, TokenLogprobs, Usage};
+use motet::request::{Piece, Usage};
 use motet::text::Tokenizer;
 use motet::{Engine, Request, SequenceHandle, SequenceId, TokenId, TokenStream};
 
@@ -15,22 +14,6 @@ use crate::kept::KeptResults;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 use crate::trace::SequenceSpan;
-
-/// An event of one output.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// The output has a new piece.
-    Generated {
-        text: String,
-        logprobs: Vec<(TokenId, TokenLogprobs)>,
-    },
-    /// The prompt's progress.
-    Prefilled(Prefill),
-    /// The output has finished.
-    Ended(FinishReason),
-    /// The output failed before it was complete.
-    Failed(GenerateError),
-}
 
 /// The outputs of one request, by number. Dropping this cancels them.
 #[derive(Debug)]
@@ -40,6 +23,7 @@ pub(crate) struct OutputStreams {
     handles: Vec<SequenceHandle>,
     /// Tokens of all prompts, each counted once.
     prompt_tokens: usize,
+    has_logprobs: bool,
     usage: Usage,
     log: RequestLog,
     until_sent: UntilSent,
@@ -59,9 +43,6 @@ struct OutputStream {
     stream: TokenStream,
     log: RequestLog,
     span: SequenceSpan,
-    /// Tokens whose log probabilities have not come yet.
-    pending_tokens: VecDeque<TokenId>,
-    has_logprobs: bool,
     /// Whether this output is charged for the prompt; one of those that share it is.
     is_charged_for_prompt: bool,
     is_finished: bool,
@@ -89,6 +70,7 @@ impl OutputStreams {
             output_streams: SelectAll::new(),
             handles: Vec::new(),
             prompt_tokens: 0,
+            has_logprobs,
             usage: Usage::default(),
             log,
             until_sent,
@@ -105,8 +87,6 @@ impl OutputStreams {
                     span: generation.sequence(stream.handle()),
                     stream,
                     log: all.log.clone(),
-                    pending_tokens: VecDeque::new(),
-                    has_logprobs,
                     is_charged_for_prompt: index == 0,
                     is_finished: false,
                 });
@@ -131,19 +111,25 @@ impl OutputStreams {
         self.output_streams.len()
     }
 
-    /// The next event and its output's number; `None` when all have finished.
-    pub(crate) async fn next(&mut self) -> Option<(usize, Event)> {
-        let Some((number, event, usage)) = self.output_streams.next().await else {
+    /// The next piece and its output's number; `None` when all have finished. An error is the last
+    /// of its output.
+    pub(crate) async fn next(&mut self) -> Option<(usize, Result<Piece, GenerateError>)> {
+        let Some((number, piece)) = self.output_streams.next().await else {
             self.log.closed();
             return None;
         };
-        if let Some(usage) = usage {
+        if let Ok(Piece {
+            finish: Some(finish),
+            ..
+        }) = &piece
+        {
+            let usage = finish.usage;
             self.usage.prompt_tokens += usage.prompt_tokens;
             self.usage.cached_tokens += usage.cached_tokens;
             self.usage.output_tokens += usage.output_tokens;
             self.usage.reasoning_tokens += usage.reasoning_tokens;
         }
-        Some((number, event))
+        Some((number, piece))
     }
 
     /// Ends an output early. Its last event has its usage.
@@ -157,6 +143,11 @@ impl OutputStreams {
         self.handles.iter().map(SequenceHandle::sequence)
     }
 
+    /// Whether the outputs have log probabilities.
+    pub(crate) fn has_logprobs(&self) -> bool {
+        self.has_logprobs
+    }
+
     /// Tokens of all prompts, each counted once.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
@@ -168,62 +159,38 @@ impl OutputStreams {
     }
 }
 
-impl OutputStream {
-    fn event_of(&mut self, piece: Piece) -> Event {
-        if let Some(prefill) = piece.prefill {
-            return Event::Prefilled(prefill);
-        }
-        if piece.token.is_some() {
-            self.log.output(1);
-            self.span.token();
-        }
-        if self.has_logprobs {
-            self.pending_tokens.extend(piece.token);
-        }
-        // One entry per token, in the order of the tokens.
-        let piece_logprobs = piece.logprobs.into_iter();
-        let logprobs = piece_logprobs
-            .filter_map(|logprobs| Some((self.pending_tokens.pop_front()?, logprobs)));
-        Event::Generated {
-            logprobs: logprobs.collect(),
-            text: piece.text,
-        }
-    }
-
-    /// The usage of this output; one of the outputs that share a prompt is charged for it.
-    fn charged(&self, mut usage: Usage) -> Usage {
-        if !self.is_charged_for_prompt {
-            (usage.prompt_tokens, usage.cached_tokens) = (0, 0);
-        }
-        usage
-    }
-}
-
 impl Stream for OutputStream {
-    type Item = (usize, Event, Option<Usage>);
+    type Item = (usize, Result<Piece, GenerateError>);
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.is_finished {
             return Poll::Ready(None);
         }
         let next = std::task::ready!(self.stream.poll_next_unpin(cx));
-        let (event, usage) = match next {
-            Some(Ok(piece)) => match piece.finish {
-                Some(finish) => {
-                    self.span.finished(&finish);
-                    let usage = self.charged(finish.usage);
-                    (Event::Ended(finish.reason), Some(usage))
+        let mut piece = next.unwrap_or(Err(GenerateError::Lost));
+        match &mut piece {
+            Ok(Piece {
+                finish: Some(finish),
+                ..
+            }) => {
+                self.span.finished(finish);
+                if !self.is_charged_for_prompt {
+                    (finish.usage.prompt_tokens, finish.usage.cached_tokens) = (0, 0);
                 }
-                None => (self.event_of(piece), None),
-            },
-            Some(Err(error)) => {
-                self.span.failed(&error);
-                (Event::Failed(error), None)
+                self.is_finished = true;
             }
-            None => (Event::Failed(GenerateError::Lost), None),
-        };
-        self.is_finished = !matches!(event, Event::Generated { .. } | Event::Prefilled(_));
-        Poll::Ready(Some((self.number, event, usage)))
+            Ok(piece) => {
+                if piece.token.is_some() {
+                    self.log.output(1);
+                    self.span.token();
+                }
+            }
+            Err(error) => {
+                self.span.failed(error);
+                self.is_finished = true;
+            }
+        }
+        Poll::Ready(Some((self.number, piece)))
     }
 }
 

@@ -13,7 +13,7 @@
 //! | `model_names.rs` | the names of the one model |
 //! | `keys.rs`, `class.rs` | API keys, with limits on concurrent requests and priority class |
 //! | `body/` | bodies, received within a bound and read into structs |
-//! | `conversation/` | the one core behind the API's dialects: what they ask of the model, and its answers |
+//! | `conversation/` | `motet::chat` with names, tenancy and budgets, behind all dialects |
 //! | `openai/` | the dialects of OpenAI's API: bodies, as internal requests, and answers |
 //! | `anthropic/` | the dialect of Anthropic's API |
 //! | `openapi/` | the description of the API, at `/openapi.json` |

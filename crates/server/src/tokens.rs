@@ -67,6 +67,7 @@ pub(crate) async fn tokenize(
 ) -> Result<Response, ApiError> {
     let (prompt, as_prompt, param) = match text.prompt {
         Some(prompt) => (Prompt::Text(prompt), text.add_special_tokens, "prompt"),
+        None if app.engine.text().is_none() => return Err(no_tokenizer("messages")),
         None => {
             let prompt = Prompt::Chat(conversation.chat(&app)?);
             (prompt, chat.add_generation_prompt, "messages")

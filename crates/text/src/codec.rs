@@ -33,6 +33,7 @@ impl TextLimits {
 pub struct TextCodec {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    answer_format: AnswerFormat,
     end_tokens: Arc<[TokenId]>,
 }
 
@@ -46,6 +47,7 @@ impl TextCodec {
         let of_template = of_template.and_then(|one| turn_end::of_template(&tokenizer, one));
         end_tokens.extend(of_template.filter(|end| !end_tokens.contains(end)));
         Self {
+            answer_format: AnswerFormat::new(template.as_ref(), &tokenizer),
             tokenizer,
             template,
             end_tokens: end_tokens.into(),
@@ -100,11 +102,10 @@ impl TextCodec {
         self.template.as_ref()
     }
 
-    /// How the model writes calls and reasoning, by its template and its vocabulary. It takes some
-    /// microseconds: keep it for the model's life.
+    /// How the model writes calls and reasoning, by its template and its vocabulary.
     #[must_use]
-    pub fn answer_format(&self) -> AnswerFormat {
-        AnswerFormat::new(self.template(), &self.tokenizer)
+    pub fn answer_format(&self) -> &AnswerFormat {
+        &self.answer_format
     }
 
     /// The tokens of a plain prompt, with the begin and end tokens that the model expects.

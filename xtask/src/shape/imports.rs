@@ -22,7 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("motet-kernels", &["simd", "scratch", "split", "pool", "products", "weights", "norm", "attend", "sample", "gated", "linear", "int8", "gates", "spans", "short_conv", "delta_net", "mamba2", "gated_norm", "experts"]),
     ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "grammar", "template", "turn_end", "answer", "codec", "chat_prompt", "restore_points"]),
     ("motet-mlx", &["error", "machine", "pool", "activations", "groups", "options", "bridge", "stored_matrix", "kernel_ops", "ops", "state", "rotary", "sample", "prompt_logprobs", "segment", "batch", "kv_block", "in_flight", "tail", "detached_state", "attention", "weights", "blocks", "layers", "retained", "determinism", "decoder", "identity", "removal", "forward", "model", "state_tests", "checkpoint_tests"]),
-    ("motet", &["runtime", "optional", "request", "device", "storage", "error", "telemetry", "results", "actors", "handle", "stream", "engine", "open"]),
+    ("motet", &["runtime", "optional", "request", "device", "storage", "error", "telemetry", "results", "actors", "handle", "stream", "engine", "chat", "open"]),
 ];
 
 /// A use of one module by another, each with its package.

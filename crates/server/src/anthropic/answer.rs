@@ -1,5 +1,6 @@
 //! Whole messages.
 
+use motet::chat::{AnswerEnd, AnswerItem};
 use motet::request::Usage;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::input::input_of;
 use crate::app::App;
 use crate::body::json::Json;
-use crate::conversation::{AnswerEnd, AnswerItem, Answers, written_tokens};
+use crate::conversation::{Answers, written_tokens};
 use crate::error::ApiError;
 use crate::generate::UntilSent;
 
@@ -180,9 +181,10 @@ pub(super) async fn whole(
     mut answers: Answers,
     stop_strings: &[String],
 ) -> Result<(MessageBody, UntilSent), ApiError> {
-    let answers_and_end = answers.whole(false).await?;
+    let wholes = answers.whole(false).await?;
     let mut message = MessageBody::new(app, answers.usage().into());
-    for answer in answers_and_end {
+    for whole in wholes {
+        let answer = whole.answer;
         message.content.extend(answer.items.into_iter().map(block));
         if let Some(end) = answer.end {
             message.stop = Stop::new(end, stop_strings);
@@ -202,14 +204,10 @@ fn block(item: AnswerItem) -> ContentBlock {
             signature: signature(Sha256::new_with_prefix(&thinking)),
             thinking,
         },
-        AnswerItem::Call {
-            id,
-            name,
-            arguments,
-        } => ContentBlock::ToolUse {
-            id,
-            name,
-            input: Json(Value::Object(input_of(&arguments))),
+        AnswerItem::Call(call) => ContentBlock::ToolUse {
+            input: Json(Value::Object(input_of(&call.arguments))),
+            id: call.id,
+            name: call.name,
             caller: Caller::Direct {},
         },
     }

@@ -1,14 +1,14 @@
 //! Content blocks of messages, in the form of templates.
 
+use motet::chat::History;
 use motet::text::Message;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use serde::de::Deserializer;
-use serde_json::Value;
 
 use crate::body::json::Json;
 use crate::body::text_or_list::{self, TextOrList};
-use crate::conversation::{History, call_for_template, set_reasoning};
+use crate::conversation::add_result;
 use crate::error::ApiError;
 
 /// A message of a conversation.
@@ -181,24 +181,21 @@ fn append_user(
 
 /// The message of an earlier answer: reasoning, text and calls.
 fn assistant(blocks: Vec<Block>, path: &str, history: &mut History) -> Result<Message, ApiError> {
-    let (mut texts, mut thoughts, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    let mut message = Message::assistant("");
+    let (mut texts, mut thoughts) = (Vec::new(), Vec::new());
     for (index, block) in (0..).zip(blocks) {
         let path = format!("{path}[{index}]");
         match &*block.kind {
             "text" => texts.push(block.text(&path)?),
             "thinking" => thoughts.push(required(block.thinking, &path, "thinking")?),
             "redacted_thinking" => {}
-            "tool_use" => calls.push(block.call(&path, history)?),
+            "tool_use" => block.add_call(&mut message, &path, history)?,
             _ => return Err(block.unexpected(&path, "\"text\", \"thinking\" or \"tool_use\"")),
         }
     }
-    let mut message = Message::assistant(texts.join(BLOCK_SEPARATOR));
+    message.content = texts.join(BLOCK_SEPARATOR);
     if !thoughts.is_empty() {
-        set_reasoning(&mut message, &thoughts.join(BLOCK_SEPARATOR));
-    }
-    if !calls.is_empty() {
-        let calls = Value::Array(calls);
-        message.more.insert("tool_calls".to_owned(), calls);
+        message.set_reasoning(thoughts.join(BLOCK_SEPARATOR));
     }
     Ok(message)
 }
@@ -208,8 +205,13 @@ impl Block {
         required(self.text, path, "text")
     }
 
-    /// The call, which becomes part of the history.
-    fn call(self, path: &str, history: &mut History) -> Result<Value, ApiError> {
+    /// Adds the call to its message and to the history.
+    fn add_call(
+        self,
+        message: &mut Message,
+        path: &str,
+        history: &mut History,
+    ) -> Result<(), ApiError> {
         let id = required(self.id, path, "id")?;
         let name = required(self.name, path, "name")?;
         let Json(input) = required(self.input, path, "input")?;
@@ -218,9 +220,9 @@ impl Block {
             let message = format!("`{field}` is not an object; expected one");
             return Err(ApiError::field(field, message));
         }
-        let call = call_for_template(&id, &name, input);
-        history.call(id, name);
-        Ok(call)
+        message.add_call(&id, &name, input);
+        history.add_call(id, name);
+        Ok(())
     }
 
     /// The result as a message.
@@ -231,7 +233,7 @@ impl Block {
         };
         let mut message = Message::new("tool", text);
         let field = format!("{path}.tool_use_id");
-        history.add_result(&mut message, self.tool_use_id.as_deref(), &field)?;
+        add_result(history, &mut message, self.tool_use_id.as_deref(), &field)?;
         Ok(message)
     }
 
@@ -305,7 +307,7 @@ impl<'de> Deserialize<'de> for Content {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use motet::Request;
+use motet::chat::{ChatRequest, History, Reasoning};
 use motet::grammar::GrammarSource;
 use motet::model::sampling::Sampling;
 use motet::request::Prompt;
@@ -18,10 +19,7 @@ use crate::body::fields::fields;
 use crate::body::json::Json;
 use crate::body::lists::List;
 use crate::class::Class;
-use crate::conversation::{
-    CallableTools, ConversationRequest, Effort, History, Reasoning, Tenancy, chat_of,
-    check_schema_bytes, continue_last,
-};
+use crate::conversation::{ConversationRequest, Effort, Tenancy, chat_of, check_schema_bytes};
 use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::openai::parameters::{NAME_BYTES_MAX, StopList};
@@ -167,7 +165,7 @@ impl Turn {
     pub(super) fn conversation(
         self,
         app: &App,
-        request: Request,
+        settings: Request,
     ) -> Result<ConversationRequest, ApiError> {
         app.model_names.check(self.model.as_deref())?;
         let messages = self.messages.unwrap_or_default();
@@ -186,24 +184,23 @@ impl Turn {
             message.append(index, &mut history, &mut all)?;
         }
         let mut chat = chat_of(app, all, self.chat_template_kwargs);
-        if is_begun {
-            continue_last(&mut chat, NAMES.messages)?;
-        }
+        chat.continues_last = is_begun;
         let tools = (0..).zip(self.tools.into_iter().flatten());
-        let tools = tools.map(|(index, tool)| tool.callable(index));
+        let tools = tools.map(|(index, tool)| tool.tool(index));
         let tools = tools.collect::<Result<Vec<_>, _>>()?;
         let choice = self.tool_choice.unwrap_or_default();
-        let is_parallel = choice.is_parallel();
         let output = self.output_config.unwrap_or_default();
         let thinking = self.thinking.as_ref();
-        Ok(ConversationRequest {
+        let chat = ChatRequest {
             chat,
-            tools: CallableTools::new(tools, choice.choice()?, is_parallel, NAMES)?,
-            reasoning: reasoning(thinking, output.effort, request.output_tokens_max)?,
+            tools,
+            tool_choice: choice.choice()?,
+            has_one_call: !choice.is_parallel(),
+            reasoning: reasoning(thinking, output.effort, settings.output_tokens_max)?,
             output_format: output.grammar()?,
-            request,
-            names: NAMES,
-        })
+            settings,
+        };
+        Ok(ConversationRequest { chat, names: NAMES })
     }
 }
 
@@ -224,6 +221,7 @@ fn reasoning(
     effort: Option<Effort>,
     output_tokens_max: usize,
 ) -> Result<Reasoning, ApiError> {
+    let effort = effort.map(String::from);
     let Some(thinking) = thinking else {
         return Ok(Reasoning {
             effort,

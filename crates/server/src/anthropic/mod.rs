@@ -83,7 +83,7 @@ pub(crate) async fn count_tokens(
     let chat = turn.conversation(&app, unbounded)?.into_chat(&app)?;
     let user = caller.name.as_deref();
     let tokens = app.engine.tokenize(Prompt::Chat(chat), true, user).await;
-    let tokens = tokens.map_err(|error| NAMES.submit_error(error, NAMES.tools, None))?;
+    let tokens = tokens.map_err(|error| NAMES.submit_error(error, NAMES.tools))?;
     let input_tokens = tokens.len();
     Ok(Json(CountedTokens { input_tokens }))
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use motet::chat::{AnswerEnd, ChatEvent, Delta};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -15,7 +16,7 @@ use super::answer::{ContentBlock, MessageBody, MessageUsage, Stop, signature};
 use super::errors::ErrorBody;
 use super::events::{BlockDelta, MessageEvent};
 use crate::app::App;
-use crate::conversation::{AnswerEnd, AnswerEvent, AnswerPiece, Answers};
+use crate::conversation::{AnswerEvent, Answers};
 
 /// After this time without an event, a ping keeps the connection open.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
@@ -87,14 +88,14 @@ impl Streaming {
 
     fn spell(&mut self, answer_event: AnswerEvent) {
         match answer_event {
-            AnswerEvent::Prefilled(_) => {}
-            AnswerEvent::Piece { piece, .. } => {
-                let events = self.blocks.push(piece);
+            Ok(ChatEvent::Prefilled(_)) => {}
+            Ok(ChatEvent::Delta { delta, .. }) => {
+                let events = self.blocks.push(delta);
                 self.pending.extend(events.iter().map(event));
             }
-            AnswerEvent::Ended { end, usage } => self.end(end, usage.into()),
+            Ok(ChatEvent::Ended { end, usage }) => self.end(end, usage.into()),
             // The status was already sent, so the error is the last event.
-            AnswerEvent::Failed(error) => {
+            Err(error) => {
                 self.is_finished = true;
                 let error = ErrorBody::new(&error, None);
                 self.pending.push_back(named("error", &error));
@@ -113,11 +114,11 @@ impl Streaming {
 }
 
 impl Blocks {
-    /// The events of a piece.
-    fn push(&mut self, piece: AnswerPiece) -> Vec<MessageEvent> {
-        match piece {
-            AnswerPiece::Text(text) if text.is_empty() => Vec::new(),
-            AnswerPiece::Text(text) => {
+    /// The events of a part.
+    fn push(&mut self, delta: Delta) -> Vec<MessageEvent> {
+        match delta {
+            Delta::Text(text) if text.is_empty() => Vec::new(),
+            Delta::Text(text) => {
                 let mut events = match self.open {
                     Some(OpenBlock::Text) => Vec::new(),
                     _ => self.open(OpenBlock::Text, ContentBlock::text()),
@@ -125,7 +126,7 @@ impl Blocks {
                 events.push(self.delta(BlockDelta::Text { text }));
                 events
             }
-            AnswerPiece::Reasoning(thinking) => {
+            Delta::Reasoning(thinking) => {
                 let mut events = match self.open {
                     Some(OpenBlock::Thinking(_)) => Vec::new(),
                     _ => {
@@ -139,13 +140,13 @@ impl Blocks {
                 events.push(self.delta(BlockDelta::Thinking { thinking }));
                 events
             }
-            AnswerPiece::CallStarted { id, name, .. } => {
+            Delta::CallStarted { id, name, .. } => {
                 self.open(OpenBlock::Call, ContentBlock::call(id, name))
             }
-            AnswerPiece::CallArguments { json, .. } => {
+            Delta::CallArguments { json, .. } => {
                 vec![self.delta(BlockDelta::InputJson { partial_json: json })]
             }
-            AnswerPiece::CallEnded { .. } => self.close(),
+            Delta::CallEnded { .. } => self.close(),
         }
     }
 
@@ -202,22 +203,22 @@ mod tests {
     #[test]
     fn blocks_begin_where_the_kind_changes() {
         let mut blocks = Blocks::default();
-        let started = |index, id: &str| AnswerPiece::CallStarted {
+        let started = |index, id: &str| Delta::CallStarted {
             index,
             id: id.to_owned(),
             name: "clock".to_owned(),
         };
         let pieces = [
-            AnswerPiece::Reasoning("a".into()),
-            AnswerPiece::Reasoning("b".into()),
-            AnswerPiece::Text("c".into()),
-            AnswerPiece::Text(String::new()),
+            Delta::Reasoning("a".into()),
+            Delta::Reasoning("b".into()),
+            Delta::Text("c".into()),
+            Delta::Text(String::new()),
             started(0, "x"),
-            AnswerPiece::CallArguments {
+            Delta::CallArguments {
                 index: 0,
                 json: "{}".into(),
             },
-            AnswerPiece::CallEnded {
+            Delta::CallEnded {
                 index: 0,
                 is_complete: true,
             },

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use motet::text::ToolChoice;
+use motet::text::{Tool, ToolChoice};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -10,7 +10,6 @@ use serde_json::Value;
 use super::NAMES;
 use crate::body::json::Json;
 use crate::body::typed::Typed;
-use crate::conversation::CallableTool;
 use crate::error::ApiError;
 
 /// A tool as the body has it.
@@ -68,7 +67,7 @@ const CUSTOM: &str = "custom";
 
 impl InputTool {
     /// The tool, checked. Errors name its fields.
-    pub(super) fn callable(self, index: usize) -> Result<CallableTool, ApiError> {
+    pub(super) fn tool(self, index: usize) -> Result<Tool, ApiError> {
         let tool = Typed::new(&self.0, NAMES.tool(index));
         let kind = tool.member("type")?;
         if let Some(found) = kind.optional_text()?.filter(|found| *found != CUSTOM) {
@@ -83,12 +82,12 @@ impl InputTool {
             return Err(schema.unexpected("an object"));
         };
         let description = tool.member("description")?.optional_text()?;
-        Ok(CallableTool::new(
-            tool.member("name")?.text()?.to_owned(),
-            description.map(str::to_owned),
-            input_schema.clone(),
-            tool.member("strict")?.optional_bool()?.unwrap_or(false),
-        ))
+        Ok(Tool {
+            name: tool.member("name")?.text()?.to_owned(),
+            description: description.map(str::to_owned),
+            parameters: input_schema.clone(),
+            is_strict: tool.member("strict")?.optional_bool()?.unwrap_or(false),
+        })
     }
 }
 

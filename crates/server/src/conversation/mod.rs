@@ -1,4 +1,4 @@
-//! The one core behind the API's dialects: what a dialect asks of the model, and what comes back.
+//! Conversations of the API's dialects: `motet::chat` with the server's tenancy, budgets and names.
 //!
 //! ```text
 //!  chat completions ─┐                              ┌─▶ chunks of a chat
@@ -14,35 +14,28 @@
 //! | file | content |
 //! |---|---|
 //! | `request.rs` | [`ConversationRequest`], and its way to the engine |
-//! | `tools.rs` | [`CallableTools`]: tools, and how they may be called |
-//! | `history.rs` | checks of the calls and results in messages |
-//! | `reasoning.rs` | [`Reasoning`]: settings, as variables of the template and as a budget |
+//! | `history.rs` | results in messages, checked by the dialect's fields |
+//! | `effort.rs` | [`Effort`]: how much the model reasons |
 //! | `tenancy.rs` | [`Tenancy`]: user, cache and class of a request |
 //! | `names.rs` | [`FieldNames`]: a dialect's names of fields, for errors |
-//! | `tools_as_text.rs` | tools for templates that know none |
-//! | `answers.rs` | [`Answers`] and [`AnswerEvent`] |
+//! | `answers.rs` | [`Answers`]: the events of several answers, within the budget for results |
 //! | `whole.rs` | [`WholeAnswer`]: an answer's events, collected |
 //! | `usage.rs` | counts that dialects derive from a request's usage |
 
 mod answers;
-#[cfg(test)]
-mod fixtures;
+mod effort;
 mod history;
 mod names;
-mod reasoning;
 mod request;
 mod tenancy;
-mod tools;
-mod tools_as_text;
 mod usage;
 mod whole;
 
-pub(crate) use answers::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken};
-pub(crate) use history::{History, call_for_template, set_reasoning};
+pub(crate) use answers::{AnswerEvent, Answers, ScoredToken};
+pub(crate) use effort::Effort;
+pub(crate) use history::add_result;
 pub(crate) use names::FieldNames;
-pub(crate) use reasoning::{Effort, Reasoning};
-pub(crate) use request::{ConversationRequest, chat_of, check_schema_bytes, continue_last};
+pub(crate) use request::{ConversationRequest, chat_of, check_schema_bytes};
 pub(crate) use tenancy::Tenancy;
-pub(crate) use tools::{CallableTool, CallableTools};
 pub(crate) use usage::written_tokens;
-pub(crate) use whole::{AnswerItem, WholeAnswer};
+pub(crate) use whole::WholeAnswer;

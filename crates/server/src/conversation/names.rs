@@ -1,8 +1,8 @@
 //! A dialect's names of fields.
 
 use motet::Request;
+use motet::chat::{ChatError, ChatField};
 use motet::error::SubmitError;
-use motet::text::{ToolError, ToolPart, Tools};
 
 use crate::error::{ApiError, api_name};
 
@@ -11,6 +11,8 @@ use crate::error::{ApiError, api_name};
 pub(crate) struct FieldNames {
     /// The messages.
     pub(crate) messages: &'static str,
+    /// The field by which an answer goes on with the last message.
+    pub(crate) continues_last: &'static str,
     /// The tools that the model may call.
     pub(crate) tools: &'static str,
     /// The path from a tool to its schema, such as `function.parameters`.
@@ -39,6 +41,7 @@ impl FieldNames {
     /// The names of `/v1/chat/completions`.
     pub(crate) const CHAT: Self = Self {
         messages: "messages",
+        continues_last: "continue_final_message",
         tools: "tools",
         tool_schema: "function.parameters",
         tool_name: "function.name",
@@ -55,6 +58,7 @@ impl FieldNames {
     /// The names of `/v1/messages`.
     pub(crate) const MESSAGES: Self = Self {
         messages: "messages",
+        continues_last: "messages",
         tools: "tools",
         tool_schema: "input_schema",
         tool_name: "name",
@@ -83,32 +87,46 @@ impl FieldNames {
         format!("{}.{}", self.tool(index), self.tool_name)
     }
 
-    /// The error of tools that are invalid.
-    pub(crate) fn tool_error(&self, error: &ToolError) -> ApiError {
-        let field = match error.part() {
-            ToolPart::Tools => self.tools.to_owned(),
-            ToolPart::Name(index) => self.name_of_tool(index),
-            ToolPart::Parameters(index) => self.schema_of_tool(index),
-            ToolPart::Choice => self.tool_choice.to_owned(),
+    /// The dialect's name of a field.
+    pub(crate) fn name(&self, field: ChatField) -> String {
+        let name = match field {
+            ChatField::ResultId(index) => return format!("{}[{index}]", self.messages),
+            ChatField::Variable(name) => return format!("{}.{name}", self.template_variables),
+            ChatField::ToolName(index) => return self.name_of_tool(index),
+            ChatField::ToolParameters(index) => return self.schema_of_tool(index),
+            ChatField::ContinuesLast => self.continues_last,
+            ChatField::Tools => self.tools,
+            ChatField::ToolChoice => self.tool_choice,
+            ChatField::ReasoningEffort => self.effort,
+            ChatField::ReasoningSwitch => self.reasoning_switch,
+            ChatField::ReasoningTokensMax => self.reasoning_tokens_max,
+            ChatField::OutputFormat => self.output_format,
+            _ => self.messages,
         };
-        let message = format!("`{field}`: {error}");
-        ApiError::field(field, message)
+        name.to_owned()
+    }
+
+    /// The error of a conversation that is not started.
+    pub(crate) fn chat_error(&self, error: ChatError) -> ApiError {
+        if let ChatError::Submit { error, grammar } = error {
+            return self.submit_error(error, &self.name(grammar));
+        }
+        let field = self.name(error.field());
+        let message = error.message(|field| self.name(field));
+        match error {
+            ChatError::BudgetWithLogprobs | ChatError::FormatWithTools => {
+                ApiError::unprocessable(field, message)
+            }
+            _ => ApiError::field(field, message),
+        }
     }
 
     /// The error of a request that the engine rejects. `grammar_field` is the field that the
     /// output's grammar comes from.
-    pub(crate) fn submit_error(
-        &self,
-        error: SubmitError,
-        grammar_field: &str,
-        tools: Option<&Tools>,
-    ) -> ApiError {
-        if let SubmitError::ToolSchema { name, why } = &error {
-            let mut tools = tools.into_iter().flatten();
-            let index = tools.position(|tool| tool.name == name.reveal());
-            let field = index.map_or(self.tools.to_owned(), |index| self.schema_of_tool(index));
-            let message = format!("`{field}` cannot be a grammar: {}", why.reveal());
-            return ApiError::unprocessable(field, message);
+    pub(crate) fn submit_error(&self, error: SubmitError, grammar_field: &str) -> ApiError {
+        if let SubmitError::ToolSchema { why, .. } = &error {
+            let message = format!("`{grammar_field}` cannot be a grammar: {}", why.reveal());
+            return ApiError::unprocessable(grammar_field, message);
         }
         ApiError::submit(error, |field| self.of_engine(field), grammar_field)
     }

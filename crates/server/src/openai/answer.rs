@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use motet::chat::{AnswerEnd, ChatEvent, Delta};
 use motet::request::Usage;
 use motet::text::TextCodec;
 use schemars::JsonSchema;
@@ -15,7 +16,7 @@ use serde::Serialize;
 use super::offsets::TextOffsets;
 use super::parameters::Delivery;
 use crate::app::{App, now};
-use crate::conversation::{AnswerEnd, AnswerEvent, AnswerPiece, Answers, ScoredToken, WholeAnswer};
+use crate::conversation::{AnswerEvent, Answers, ScoredToken, WholeAnswer};
 use crate::error::ApiError;
 use crate::generate::UntilSent;
 use crate::pieces::{self, Deferred};
@@ -42,7 +43,7 @@ pub(crate) trait Shape: Send + Sync + 'static {
     /// The first part of an output's stream, if the endpoint has one.
     fn first(&self, number: usize) -> Option<Self::Part>;
     /// A part with more of the output.
-    fn part(&self, piece: AnswerPiece, logprobs: Option<Self::Logprobs>) -> Self::Part;
+    fn part(&self, delta: Delta, logprobs: Option<Self::Logprobs>) -> Self::Part;
     /// The last part, without text.
     fn last(&self) -> Self::Part;
     /// The complete output.
@@ -344,7 +345,11 @@ async fn whole<S: Shape>(
         let output = &outputs[number];
         let mut offsets = reply.offsets();
         let logprobs = reply.logprobs(shape, &output.logprobs, offsets.as_mut());
-        Choice::new(number, shape.whole(number, output, logprobs), output.end)
+        Choice::new(
+            number,
+            shape.whole(number, output, logprobs),
+            output.answer.end,
+        )
     };
     let until_sent = answers.until_sent();
     Ok(written::<S>(app, count, choice, usage, until_sent))
@@ -431,18 +436,18 @@ impl<S: Shape> Streaming<S> {
     /// Returns `None` if there is nothing to send: the API does not say where a call ends.
     fn spell(&mut self, number: usize, answer_event: AnswerEvent) -> Option<sse::Event> {
         match answer_event {
-            AnswerEvent::Piece {
-                piece: AnswerPiece::CallEnded { .. },
+            Ok(ChatEvent::Delta {
+                delta: Delta::CallEnded { .. },
                 logprobs,
-            } if logprobs.is_empty() => None,
-            AnswerEvent::Piece { piece, logprobs } => {
+            }) if logprobs.is_empty() => None,
+            Ok(ChatEvent::Delta { delta, logprobs }) => {
                 let offsets = self.offsets[number].as_mut();
                 let logprobs = self
                     .reply
                     .logprobs(&self.shape, &Arc::new(logprobs), offsets);
-                Some(self.part(number, self.shape.part(piece, logprobs), None))
+                Some(self.part(number, self.shape.part(delta, logprobs), None))
             }
-            AnswerEvent::Prefilled(prefill) => {
+            Ok(ChatEvent::Prefilled(prefill)) => {
                 let mut part = self.reply.part::<S>(Vec::new());
                 part.prompt_progress = Some(PromptProgress {
                     index: number,
@@ -452,9 +457,11 @@ impl<S: Shape> Streaming<S> {
                 });
                 Some(event(&part))
             }
-            AnswerEvent::Ended { end, .. } => Some(self.part(number, self.shape.last(), Some(end))),
+            Ok(ChatEvent::Ended { end, .. }) => {
+                Some(self.part(number, self.shape.last(), Some(end)))
+            }
             // The status was already sent, so the error is the last event.
-            AnswerEvent::Failed(error) => {
+            Err(error) => {
                 self.stage = Stage::Finished;
                 Some(event(&error.body()))
             }

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use futures_util::future::try_join_all;
+use motet::chat::AnswerEnd;
 use motet::error::SubmitError;
 use motet::model::sampling::Sampling;
-use motet::request::{Completion, FinishReason, Prompt, TokenLogprobs, Usage};
+use motet::request::{Completion, Prompt, TokenLogprobs, Usage};
 use motet::text::TextCodec;
 use motet::{Request, TokenId};
 use schemars::JsonSchema;
@@ -23,7 +24,7 @@ use super::parameters::Parameters;
 use super::text::{OUTPUT_TOKENS_MAX, Text, TextShape};
 use super::text_logprobs::{ScoredTokens, TextLogprobs};
 use crate::app::App;
-use crate::conversation::{AnswerEnd, ScoredToken};
+use crate::conversation::ScoredToken;
 use crate::error::ApiError;
 use crate::generate::{UntilSent, spelled};
 use crate::kept::KeptResults;
@@ -242,11 +243,8 @@ impl Scored {
     fn add(&mut self, completion: Completion, end_tokens: &[TokenId]) {
         let last = completion.tokens.last();
         let is_ended = self.lists_end && last.is_some_and(|last| end_tokens.contains(last));
-        self.end = Some(match completion.finish.reason {
-            _ if is_ended => AnswerEnd::Stop,
-            FinishReason::Length | FinishReason::Deadline => AnswerEnd::Length,
-            _ => AnswerEnd::Stop,
-        });
+        let end = completion.finish.reason.into();
+        self.end = Some(if is_ended { AnswerEnd::Stop } else { end });
         if !is_ended {
             // A token that ends the output has no text.
             self.text = completion.text;

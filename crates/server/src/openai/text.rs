@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
+use motet::chat::Delta;
 use motet::request::Prompt;
 use motet::text::TextCodec;
 use motet::{Request, TokenId};
@@ -23,7 +24,7 @@ use crate::app::App;
 use crate::body::Body;
 use crate::body::fields::fields;
 use crate::body::lists::too_many;
-use crate::conversation::{AnswerPiece, Answers, ScoredToken, WholeAnswer};
+use crate::conversation::{Answers, ScoredToken, WholeAnswer};
 use crate::error::ApiError;
 use crate::generate::{OutputStreams, UntilSent};
 use crate::kept::{Keep, KeptResults};
@@ -404,9 +405,9 @@ impl Shape for TextShape {
         Some(Text::new(text, None))
     }
 
-    fn part(&self, piece: AnswerPiece, logprobs: Option<TextLogprobs>) -> Text {
-        let text = match piece {
-            AnswerPiece::Text(text) => text,
+    fn part(&self, delta: Delta, logprobs: Option<TextLogprobs>) -> Text {
+        let text = match delta {
+            Delta::Text(text) => text,
             // Outputs without a parser are text.
             _ => String::new(),
         };
@@ -419,7 +420,7 @@ impl Shape for TextShape {
 
     fn whole(&self, number: usize, answer: &WholeAnswer, logprobs: Option<TextLogprobs>) -> Text {
         let echo = self.echo(number).unwrap_or_default();
-        let text = format!("{echo}{}", answer.text());
+        let text = format!("{echo}{}", answer.answer.text());
         Text::new(text, logprobs)
     }
 

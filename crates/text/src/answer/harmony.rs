@@ -32,7 +32,7 @@ const ANSWER: &str = "<|start|>assistant";
 const HEADER_BYTES_MAX: usize = 1024;
 
 /// The parser of such answers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct HarmonyParser {
     tools: Option<Tools>,
     phase: Phase,
@@ -43,7 +43,7 @@ pub(super) struct HarmonyParser {
     had_text: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Phase {
     /// Before a message: its role, channel and recipient so far.
     Header(String),

@@ -38,13 +38,13 @@ const SPACES_BYTES_MAX: usize = 256;
 /// The parts do not depend on how the text is cut into pieces. White space is dropped around
 /// reasoning, between calls, and before and after them where there is no other text; other text is
 /// returned as the model wrote it. Memory is bounded, however long the answer is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AnswerParser {
     parts: Parts,
     syntax: Parser,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Parser {
     Marked(Box<MarkedParser>),
     Harmony(HarmonyParser),
@@ -89,7 +89,7 @@ impl AnswerParser {
 }
 
 /// The parser of answers with calls within marks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct MarkedParser {
     format: Arc<Format>,
     /// Without tools, calls are text.
@@ -113,7 +113,7 @@ struct MarkedParser {
     is_after_bare: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Phase {
     Reasoning,
     Text,
@@ -121,7 +121,7 @@ enum Phase {
 }
 
 /// A call, or several within one pair of marks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct OpenCall {
     reader: MarkedReader,
     is_bare: bool,

@@ -53,7 +53,7 @@ impl fmt::Debug for AnswerPart {
 }
 
 /// Collects parts; neighbours of one kind become one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
     parts: Vec<AnswerPart>,
     /// Number of calls that have started.

@@ -152,6 +152,32 @@ impl Message {
     pub fn assistant(content: impl Into<String>) -> Self {
         Self::new("assistant", content)
     }
+
+    /// The result of a call of a tool, for the call with this id.
+    pub fn result(id: &str, tool: &str, content: impl Into<String>) -> Self {
+        let mut message = Self::new("tool", content);
+        message.more.insert("tool_call_id".into(), json!(id));
+        message.more.insert("name".into(), json!(tool));
+        message
+    }
+
+    /// Adds a call of a tool to a message of the model. Templates expect arguments as JSON, and not
+    /// as text, where they are valid.
+    pub fn add_call(&mut self, id: &str, tool: &str, arguments: Json) {
+        let function = json!({"name": tool, "arguments": arguments});
+        let call = json!({"id": id, "type": "function", "function": function});
+        let calls = self.more.entry("tool_calls".into());
+        match calls.or_insert_with(|| json!([])) {
+            Json::Array(calls) => calls.push(call),
+            other => *other = json!([call]),
+        }
+    }
+
+    /// Gives a message of the model its reasoning: the field `reasoning_content`.
+    pub fn set_reasoning(&mut self, reasoning: impl Into<String>) {
+        let reasoning = Json::String(reasoning.into());
+        self.more.insert("reasoning_content".into(), reasoning);
+    }
 }
 
 /// A model's chat template, compiled. Cheap to clone.

@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 
 use motet::Request;
-use motet::text::Chat;
+use motet::chat::{ChatRequest, History, Reasoning};
+use motet::text::{Chat, ToolChoice};
+use serde_json::Value;
 
 use super::message::ChatMessage;
 use super::tools::{ChatTool, ChatToolChoice};
 use crate::app::App;
 use crate::body::fields::fields;
 use crate::body::json::Json;
-use crate::conversation::{
-    CallableTools, ConversationRequest, Effort, FieldNames, History, Reasoning, chat_of,
-    continue_last,
-};
+use crate::conversation::{ConversationRequest, Effort, FieldNames, chat_of};
 use crate::error::ApiError;
 
 fields! {
@@ -35,21 +34,19 @@ fields! {
 }
 
 const NAMES: &FieldNames = &FieldNames::CHAT;
-/// The field that lets an answer go on with the last message.
-const CONTINUE: &str = "continue_final_message";
 
 impl Conversation {
     /// Checks a client's wish for or against the beginning of an assistant's turn. A prompt that
     /// goes on with the last message has none, and every other prompt of an answer has one.
     pub(super) fn check_generation_prompt(&self, is_added: Option<bool>) -> Result<(), ApiError> {
-        let field = "add_generation_prompt";
+        let (field, continues) = ("add_generation_prompt", NAMES.continues_last);
         match (is_added, self.continue_final_message == Some(true)) {
             (Some(true), true) => {
-                let message = format!("`{field}` is true; expected false beside `{CONTINUE}`");
+                let message = format!("`{field}` is true; expected false beside `{continues}`");
                 Err(ApiError::field(field, message))
             }
             (Some(false), false) => {
-                let message = format!("`{field}` is false; expected it beside `{CONTINUE}` only");
+                let message = format!("`{field}` is false; expected it beside `{continues}` only");
                 Err(ApiError::unprocessable(field, message))
             }
             _ => Ok(()),
@@ -58,14 +55,15 @@ impl Conversation {
 
     /// The conversation in the template's form.
     pub(crate) fn chat(self, app: &App) -> Result<Chat, ApiError> {
-        self.request(app, Request::default(), true)?.into_chat(app)
+        let request = self.request(app, Request::default(), true)?;
+        request.into_chat(app)
     }
 
     /// The conversation as an internal request with these settings.
     pub(super) fn request(
         self,
         app: &App,
-        mut request: Request,
+        settings: Request,
         is_parallel: bool,
     ) -> Result<ConversationRequest, ApiError> {
         let messages = self.messages.unwrap_or_default();
@@ -79,23 +77,29 @@ impl Conversation {
             messages.map(|(number, chat_message)| chat_message.message(number, &mut history));
         let messages = messages.collect::<Result<Vec<_>, _>>()?;
         let mut chat = chat_of(app, messages, self.chat_template_kwargs);
-        if self.continue_final_message == Some(true) {
-            continue_last(&mut chat, CONTINUE)?;
-        }
-        let tools = (0..).zip(self.tools.into_iter().flatten());
-        let tools = tools.map(|(index, tool)| tool.callable(index));
+        chat.continues_last = self.continue_final_message == Some(true);
+        let bodies = self.tools.unwrap_or_default();
+        let tools = (0..).zip(&bodies);
+        let tools = tools.map(|(index, tool)| tool.tool(index));
         let tools = tools.collect::<Result<Vec<_>, _>>()?;
-        let choice = self.tool_choice.unwrap_or_default().choice()?;
-        Ok(ConversationRequest {
+        let tool_choice = self.tool_choice.unwrap_or_default().choice()?;
+        if !tools.is_empty() && tool_choice != ToolChoice::None {
+            // Templates read further fields of the body's tools.
+            let bodies: Value = bodies.into_iter().map(Value::from).collect();
+            chat.variables.insert("tools".to_owned(), bodies);
+        }
+        let chat = ChatRequest {
             chat,
-            tools: CallableTools::new(tools, choice, is_parallel, NAMES)?,
+            tools,
+            tool_choice,
+            has_one_call: !is_parallel,
             reasoning: Reasoning {
-                effort: self.reasoning_effort,
+                effort: self.reasoning_effort.map(String::from),
                 ..Reasoning::default()
             },
-            output_format: request.grammar.take(),
-            request,
-            names: NAMES,
-        })
+            output_format: None,
+            settings,
+        };
+        Ok(ConversationRequest { chat, names: NAMES })
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use motet::chat::History;
 use motet::text::Message;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -12,7 +13,7 @@ use serde_json::Value;
 use crate::body::json::{self, Json};
 use crate::body::text_or_list::{self, TextOrList};
 use crate::body::typed::Typed;
-use crate::conversation::{History, set_reasoning};
+use crate::conversation::add_result;
 use crate::error::ApiError;
 
 /// Further fields are passed to the chat template unchanged
@@ -95,12 +96,12 @@ impl ChatMessage {
         }
         if message.role == "tool" {
             let field = format!("{path}.tool_call_id");
-            history.add_result(&mut message, self.tool_call_id.as_deref(), &field)?;
+            add_result(history, &mut message, self.tool_call_id.as_deref(), &field)?;
         } else if let Some(id) = self.tool_call_id {
             message.more.insert("tool_call_id".into(), id.into());
         }
         if let Some(reasoning) = self.reasoning_content.or(self.reasoning) {
-            set_reasoning(&mut message, &reasoning);
+            message.set_reasoning(reasoning);
         }
         Ok(message)
     }
@@ -114,7 +115,7 @@ fn add_calls(calls: &Value, path: &str, history: &mut History) -> Result<(), Api
         let name = call.member("function")?.member("name")?.text()?;
         // A call without an id has no result.
         if let Some(id) = call.member("id")?.optional_text()? {
-            history.call(id, name);
+            history.add_call(id, name);
         }
     }
     Ok(())

@@ -73,7 +73,7 @@ pub(crate) async fn complete(
     conversation.check_generation_prompt(options.add_generation_prompt)?;
     let is_parallel = options.parallel_tool_calls.unwrap_or(true);
     let mut request = conversation.request(&app, request, is_parallel)?;
-    request.reasoning.tokens_max = options.thinking_token_budget;
+    request.chat.reasoning.tokens_max = options.thinking_token_budget;
     let keep = Keep {
         outputs: !terms.delivery.is_streamed,
         is_streamed: terms.delivery.is_streamed,

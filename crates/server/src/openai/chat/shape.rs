@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use motet::chat::{Call as AnswerCall, Delta as AnswerDelta};
 use motet::text::TextCodec;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::conversation::{AnswerItem, AnswerPiece, ScoredToken, WholeAnswer};
+use crate::conversation::{ScoredToken, WholeAnswer};
 use crate::openai::answer::Shape;
 use crate::openai::offsets::TextOffsets;
 use crate::openai::sampled_token::SampledToken;
@@ -125,19 +126,19 @@ pub(crate) struct ChatLogprobs {
     refusal: (),
 }
 
-impl From<AnswerPiece> for Delta {
-    fn from(piece: AnswerPiece) -> Self {
-        match piece {
-            AnswerPiece::Text(text) => Self {
+impl From<AnswerDelta> for Delta {
+    fn from(delta: AnswerDelta) -> Self {
+        match delta {
+            AnswerDelta::Text(text) => Self {
                 content: Some(text),
                 ..Self::default()
             },
-            AnswerPiece::Reasoning(text) => Self {
+            AnswerDelta::Reasoning(text) => Self {
                 reasoning_content: Some(text.clone()),
                 reasoning: Some(text),
                 ..Self::default()
             },
-            AnswerPiece::CallStarted { index, id, name } => CallDelta {
+            AnswerDelta::CallStarted { index, id, name } => CallDelta {
                 index,
                 id: Some(id),
                 kind: Some(FUNCTION),
@@ -147,7 +148,7 @@ impl From<AnswerPiece> for Delta {
                 },
             }
             .into(),
-            AnswerPiece::CallArguments { index, json } => CallDelta {
+            AnswerDelta::CallArguments { index, json } => CallDelta {
                 index,
                 id: None,
                 kind: None,
@@ -157,7 +158,20 @@ impl From<AnswerPiece> for Delta {
                 },
             }
             .into(),
-            AnswerPiece::CallEnded { .. } => Self::default(),
+            AnswerDelta::CallEnded { .. } => Self::default(),
+        }
+    }
+}
+
+impl From<&AnswerCall> for Call {
+    fn from(call: &AnswerCall) -> Self {
+        Self {
+            id: call.id.clone(),
+            kind: FUNCTION,
+            function: Function {
+                name: call.name.clone(),
+                arguments: call.arguments.as_str().into(),
+            },
         }
     }
 }
@@ -173,25 +187,11 @@ impl From<CallDelta> for Delta {
 
 impl From<&WholeAnswer> for Answer {
     fn from(answer: &WholeAnswer) -> Self {
+        let answer = &answer.answer;
         let content = Text::from(answer.text());
         let reasoning = Some(answer.reasoning()).filter(|text| !text.is_empty());
         let reasoning = reasoning.map(Text::from);
-        let calls = answer.items.iter().filter_map(|item| match item {
-            AnswerItem::Call {
-                id,
-                name,
-                arguments,
-            } => Some(Call {
-                id: id.clone(),
-                kind: FUNCTION,
-                function: Function {
-                    name: name.clone(),
-                    arguments: arguments.as_str().into(),
-                },
-            }),
-            AnswerItem::Reasoning(_) | AnswerItem::Text(_) => None,
-        });
-        let calls: Vec<Call> = calls.collect();
+        let calls: Vec<Call> = answer.calls().map(Call::from).collect();
         let is_only_calls = content.is_empty() && !calls.is_empty();
         Self {
             role: ROLE,
@@ -223,8 +223,8 @@ impl Shape for ChatShape {
         Some(AnsweredPart { delta, logprobs })
     }
 
-    fn part(&self, piece: AnswerPiece, logprobs: Option<ChatLogprobs>) -> AnsweredPart {
-        let delta = piece.into();
+    fn part(&self, delta: AnswerDelta, logprobs: Option<ChatLogprobs>) -> AnsweredPart {
+        let delta = delta.into();
         AnsweredPart { delta, logprobs }
     }
 

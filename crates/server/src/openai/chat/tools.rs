@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use motet::text::ToolChoice;
+use motet::text::{Tool, ToolChoice};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::body::json::Json;
 use crate::body::typed::Typed;
-use crate::conversation::{CallableTool, FieldNames};
+use crate::conversation::FieldNames;
 use crate::error::ApiError;
 
 /// A tool as the body has it. Templates read it unchanged, so it stays as it is.
@@ -103,19 +103,24 @@ struct NameSchema {
 
 impl ChatTool {
     /// The tool, checked. Errors name its fields.
-    pub(super) fn callable(self, index: usize) -> Result<CallableTool, ApiError> {
+    pub(super) fn tool(&self, index: usize) -> Result<Tool, ApiError> {
         let tool = Typed::new(&self.0, NAMES.tool(index));
         check_is_function(&tool)?;
         let function = tool.member("function")?;
         let parameters = function.member("parameters")?.optional_object()?;
         let description = function.member("description")?.optional_text()?;
-        Ok(CallableTool {
+        Ok(Tool {
             name: function.member("name")?.text()?.to_owned(),
             description: description.map(str::to_owned),
-            schema: parameters.cloned().unwrap_or_default(),
+            parameters: parameters.cloned().unwrap_or_default(),
             is_strict: function.member("strict")?.optional_bool()?.unwrap_or(false),
-            for_template: self.0,
         })
+    }
+}
+
+impl From<ChatTool> for Value {
+    fn from(tool: ChatTool) -> Self {
+        tool.0
     }
 }
 
@@ -212,11 +217,9 @@ mod tests {
     #[test]
     fn template_gets_the_tool_unchanged() {
         let tool = json!({"type": "function", "function": {"name": "clock", "return": {"a": 1}}});
-        let callable = ChatTool(tool.clone()).callable(0).expect("a tool");
-        assert_eq!(
-            (callable.name.as_str(), callable.is_strict),
-            ("clock", false)
-        );
-        assert_eq!(callable.for_template, tool);
+        let body = ChatTool(tool.clone());
+        let checked = body.tool(0).expect("a tool");
+        assert_eq!((checked.name.as_str(), checked.is_strict), ("clock", false));
+        assert_eq!(Value::from(body), tool);
     }
 }

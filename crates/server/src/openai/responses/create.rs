@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use motet::chat::{AnswerEnd, ChatEvent, ChatRequest};
 use motet::request::Usage;
 use motet::text::Message;
 use tokio::time::timeout;
@@ -24,9 +25,7 @@ use super::store::{NewTurn, Owner, Turn};
 use super::writer::OutputWriter;
 use crate::app::App;
 use crate::body::Body;
-use crate::conversation::{
-    AnswerEnd, AnswerEvent, Answers, ConversationRequest, chat_of, continue_last,
-};
+use crate::conversation::{AnswerEvent, Answers, ConversationRequest, chat_of};
 use crate::error::ApiError;
 use crate::kept::Keep;
 use crate::keys::Caller;
@@ -96,22 +95,22 @@ pub(crate) async fn create(
         .body_receiver
         .work(bytes, move || conversation.messages());
     let mut chat = chat_of(&app, messages.await??, prepared.variables);
-    if prepared.continues_last {
-        continue_last(&mut chat, "continue_final_message")?;
-    }
-    let has_logprobs = prepared.request.logprobs.is_some();
+    chat.continues_last = prepared.continues_last;
+    let has_logprobs = prepared.settings.logprobs.is_some();
     // A response that is not kept needs neither while it is answered.
     let is_kept = prepared.echo.store;
     let previous = previous.filter(|_| is_kept);
     let input = if is_kept { input } else { Vec::new() };
-    let request = ConversationRequest {
+    let chat = ChatRequest {
         chat,
         tools: prepared.tools,
+        tool_choice: prepared.tool_choice,
+        has_one_call: prepared.has_one_call,
         reasoning: prepared.reasoning,
         output_format: prepared.output_format,
-        request: prepared.request,
-        names: NAMES,
+        settings: prepared.settings,
     };
+    let request = ConversationRequest { chat, names: NAMES };
     // The last events, and the stored response, repeat the answer.
     let input_bytes: usize = input.iter().map(|item| item.bytes()).sum();
     let keep = Keep {
@@ -252,18 +251,18 @@ impl Creation {
     /// Adds an event of the answer to the response. The last one has an outcome.
     fn read(&mut self, event: AnswerEvent) -> Option<Outcome> {
         match event {
-            AnswerEvent::Prefilled(_) => None,
-            AnswerEvent::Piece { piece, logprobs } => {
+            Ok(ChatEvent::Prefilled(_)) => None,
+            Ok(ChatEvent::Delta { delta, logprobs }) => {
                 let kept = self.answers.kept();
-                if let Err(error) = kept.add(piece.bytes(), logprobs.len()) {
+                if let Err(error) = kept.add(delta.bytes(), logprobs.len()) {
                     self.fail(&error);
                     return Some(Outcome::Failed(error));
                 }
-                self.writer.push(piece, logprobs, &mut self.log);
+                self.writer.push(delta, logprobs, &mut self.log);
                 None
             }
-            AnswerEvent::Ended { end, usage } => Some(Outcome::Ended(self.end(end, usage))),
-            AnswerEvent::Failed(error) => {
+            Ok(ChatEvent::Ended { end, usage }) => Some(Outcome::Ended(self.end(end, usage))),
+            Err(error) => {
                 self.fail(&error);
                 Some(Outcome::Failed(error))
             }

@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
+use motet::chat::History;
 use motet::text::Message;
 use serde_json::{Value, json};
 
 use super::items::{Call, Item, Role};
 use crate::body::json::VALUES_MAX;
-use crate::conversation::{History, call_for_template, set_reasoning};
+use crate::conversation::add_result;
 use crate::error::ApiError;
 
 /// Between instructions and the system's messages that follow them.
@@ -32,7 +33,8 @@ struct Messages {
 struct AssistantTurn {
     reasoning: String,
     text: Option<String>,
-    calls: Vec<Value>,
+    /// Calls by their ids and tools.
+    calls: Vec<(String, String, Value)>,
 }
 
 /// The messages of a conversation: instructions, the turns so far, and the request's own items.
@@ -73,14 +75,15 @@ impl Messages {
                     .push_str(&text);
             }
             Item::FunctionCall(call) => {
-                let call = self.call(call, path)?;
+                let arguments = self.arguments(call, path)?;
+                let call = (call.call_id.clone(), call.name.clone(), arguments);
                 self.turn_before(|_| true).calls.push(call);
             }
             Item::FunctionCallOutput(output) => {
                 self.end_turn();
                 let mut message = Message::new("tool", &*output.output);
                 let (id, field) = (Some(&*output.call_id), format!("{path}.call_id"));
-                self.history.add_result(&mut message, id, &field)?;
+                add_result(&self.history, &mut message, id, &field)?;
                 self.messages.push(message);
             }
         }
@@ -114,8 +117,8 @@ impl Messages {
         }
     }
 
-    /// The call in the form of templates, with its arguments as JSON where they are JSON.
-    fn call(&mut self, call: &Call, path: &str) -> Result<Value, ApiError> {
+    /// Adds the call to the history, and returns its arguments as JSON where they are JSON.
+    fn arguments(&mut self, call: &Call, path: &str) -> Result<Value, ApiError> {
         // Each value ends before one of these, or is the whole text.
         let separators = call.arguments.bytes().filter(|byte| b",:[{".contains(byte));
         self.values += 1 + separators.count();
@@ -127,10 +130,9 @@ impl Messages {
             );
             return Err(ApiError::field(field, message));
         }
-        self.history.call(&*call.call_id, &*call.name);
+        self.history.add_call(&*call.call_id, &*call.name);
         let arguments = serde_json::from_str::<Value>(&call.arguments);
-        let arguments = arguments.unwrap_or_else(|_| json!(&*call.arguments));
-        Ok(call_for_template(&call.call_id, &call.name, arguments))
+        Ok(arguments.unwrap_or_else(|_| json!(&*call.arguments)))
     }
 
     /// The assistant's message that is being collected, if it can take more, or a new one.
@@ -145,11 +147,10 @@ impl Messages {
         let Some(turn) = self.turn.take() else { return };
         let mut message = Message::new("assistant", turn.text.unwrap_or_default());
         if !turn.reasoning.is_empty() {
-            set_reasoning(&mut message, &turn.reasoning);
+            message.set_reasoning(turn.reasoning);
         }
-        if !turn.calls.is_empty() {
-            let calls = Value::Array(turn.calls);
-            message.more.insert("tool_calls".to_owned(), calls);
+        for (id, tool, arguments) in turn.calls {
+            message.add_call(&id, &tool, arguments);
         }
         self.messages.push(message);
     }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use motet::Request;
+use motet::chat::Reasoning;
 use motet::grammar::GrammarSource;
 use motet::model::sampling::Sampling;
-use motet::text::Tools;
+use motet::text::{Tool, ToolChoice, Tools};
 use serde_json::json;
 
 use super::input::Input;
@@ -17,7 +18,7 @@ use crate::body::fields::fields;
 use crate::body::json::Json;
 use crate::body::lists::{List, Table};
 use crate::class::Class;
-use crate::conversation::{CallableTools, FieldNames, Reasoning, Tenancy};
+use crate::conversation::{FieldNames, Tenancy};
 use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::openai::parameters::NAME_BYTES_MAX;
@@ -26,6 +27,7 @@ use crate::pieces::Deferred;
 /// The names of `/v1/responses`.
 pub(super) const NAMES: &FieldNames = &FieldNames {
     messages: "input",
+    continues_last: "continue_final_message",
     tools: "tools",
     tool_schema: "parameters",
     tool_name: "name",
@@ -128,7 +130,9 @@ pub(super) struct Prepared {
     pub(super) is_streamed: bool,
     /// Whether the answer goes on with the last message.
     pub(super) continues_last: bool,
-    pub(super) tools: Option<CallableTools>,
+    pub(super) tools: Vec<Tool>,
+    pub(super) tool_choice: ToolChoice,
+    pub(super) has_one_call: bool,
     pub(super) reasoning: Reasoning,
     /// Whether reasoning has a summary.
     pub(super) has_summary: bool,
@@ -136,7 +140,7 @@ pub(super) struct Prepared {
     /// Variables of the chat template.
     pub(super) variables: Option<BTreeMap<String, Json>>,
     /// Sampling, lengths and tenancy.
-    pub(super) request: Request,
+    pub(super) settings: Request,
     /// Instructions before the conversation.
     pub(super) instructions: Option<String>,
     /// The fields that the response repeats.
@@ -155,34 +159,36 @@ pub(super) fn prepare(
 ) -> Result<Prepared, ApiError> {
     conversation.check()?;
     answer.check(app)?;
-    let mut request = answer.request(app, caller)?;
-    request.logprobs = answer.logprobs(&conversation);
+    let mut settings = answer.request(app, caller)?;
+    settings.logprobs = answer.logprobs(&conversation);
     let text = conversation.text.unwrap_or_default().with_format();
     let output_format = text.grammar()?;
     let reasoning = conversation.reasoning.unwrap_or_default();
     let params = conversation.tools.map_or_else(Vec::new, |tools| tools.0);
-    let tool_choice = conversation.tool_choice.map(|Json(choice)| choice);
-    let tool_choice = tool_choice.unwrap_or_else(|| json!("auto"));
+    let choice = conversation.tool_choice.map(|Json(choice)| choice);
+    let choice = choice.unwrap_or_else(|| json!("auto"));
     let is_parallel = conversation.parallel_tool_calls.unwrap_or(true);
-    let (callable, choice) = choose(&params, &tool_choice)?;
+    let (tools, tool_choice) = choose(&params, &choice)?;
     let (instructions, instructions_bytes) = Deferred::json(&conversation.instructions);
-    let (tools, tools_bytes) = Deferred::json(&params);
-    let (tool_choice, choice_bytes) = Deferred::json(&tool_choice);
+    let (tools_echo, tools_bytes) = Deferred::json(&params);
+    let (choice_echo, choice_bytes) = Deferred::json(&choice);
     let (text, text_bytes) = Deferred::json(&text);
     Ok(Prepared {
         input: conversation.input.ok_or_else(|| missing("input"))?,
         is_streamed: answer.stream == Some(true),
         continues_last: answer.continue_final_message == Some(true),
-        tools: CallableTools::new(callable, choice, is_parallel, NAMES)?,
+        tools,
+        tool_choice,
+        has_one_call: !is_parallel,
         reasoning: Reasoning {
-            effort: reasoning.effort,
+            effort: reasoning.effort.map(String::from),
             tokens_max: answer.thinking_token_budget,
             ..Reasoning::default()
         },
         has_summary: reasoning.summary.is_some(),
         output_format,
         variables: answer.chat_template_kwargs,
-        request,
+        settings,
         instructions: conversation.instructions,
         echo: Echo {
             model: app.model.clone(),
@@ -192,8 +198,8 @@ pub(super) fn prepare(
                 .store
                 .unwrap_or_else(|| app.responses.keeps_any()),
             metadata: conversation.metadata.unwrap_or_default().0,
-            tools,
-            tool_choice: tool_choice.of_type(),
+            tools: tools_echo,
+            tool_choice: choice_echo.of_type(),
             parallel_tool_calls: is_parallel,
             text,
             reasoning,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use motet::text::ToolChoice;
+use motet::text::{Tool, ToolChoice};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::request::NAMES;
 use crate::body::json::Json;
 use crate::body::typed::Typed;
-use crate::conversation::CallableTool;
 use crate::error::ApiError;
 
 /// The type of tools, and of choices that name one.
@@ -48,9 +47,9 @@ pub(crate) struct ToolChoiceParam;
 pub(super) fn choose(
     params: &[ToolParam],
     choice: &Value,
-) -> Result<(Vec<CallableTool>, ToolChoice), ApiError> {
+) -> Result<(Vec<Tool>, ToolChoice), ApiError> {
     let tools = params.iter().enumerate();
-    let tools = tools.map(|(index, param)| param.callable(index));
+    let tools = tools.map(|(index, param)| param.tool(index));
     let mut tools = tools.collect::<Result<Vec<_>, _>>()?;
     let choice = Typed::new(choice, NAMES.tool_choice);
     if let Ok(mode) = choice.text() {
@@ -91,7 +90,7 @@ fn mode_of(mode: &str) -> Option<ToolChoice> {
 }
 
 /// Keeps the tools that this list names. Each must be a tool of the request.
-fn retain(tools: &mut Vec<CallableTool>, allowed: &Typed<'_>) -> Result<(), ApiError> {
+fn retain(tools: &mut Vec<Tool>, allowed: &Typed<'_>) -> Result<(), ApiError> {
     let mut names = BTreeSet::new();
     for choice in allowed.elements()? {
         let (kind, name) = (choice.member("type")?, choice.member("name")?);
@@ -109,7 +108,7 @@ fn retain(tools: &mut Vec<CallableTool>, allowed: &Typed<'_>) -> Result<(), ApiE
 }
 
 impl ToolParam {
-    fn callable(&self, index: usize) -> Result<CallableTool, ApiError> {
+    fn tool(&self, index: usize) -> Result<Tool, ApiError> {
         if self.kind != FUNCTION {
             let field = format!("{}.type", NAMES.tool(index));
             let message = format!(
@@ -126,12 +125,12 @@ impl ToolParam {
         let schema = self.parameters.as_ref();
         let schema = schema.map_or(&Value::Null, |Json(schema)| schema);
         let schema = Typed::new(schema, NAMES.schema_of_tool(index)).optional_object()?;
-        Ok(CallableTool::new(
+        Ok(Tool {
             name,
-            self.description.clone(),
-            schema.cloned().unwrap_or_default(),
-            self.strict.unwrap_or(false),
-        ))
+            description: self.description.clone(),
+            parameters: schema.cloned().unwrap_or_default(),
+            is_strict: self.strict.unwrap_or(false),
+        })
     }
 }
 
@@ -200,9 +199,8 @@ mod tests {
 
         let (callable, _) = choose(&tools, &json!("auto")).expect("two");
         assert!(callable[0].is_strict && !callable[1].is_strict);
-        let function = json!({"name": "b", "description": "B"});
-        let expected = json!({"type": "function", "function": function});
-        assert_eq!(callable[1].for_template, expected);
+        assert_eq!(callable[1].description.as_deref(), Some("B"));
+        assert!(callable[1].parameters.is_null());
     }
 
     #[test]

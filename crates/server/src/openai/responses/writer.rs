@@ -5,6 +5,7 @@
 use std::mem;
 use std::sync::Arc;
 
+use motet::chat::Delta;
 use motet::text::TextCodec;
 
 use super::events::{EventLog, ResponseEvent};
@@ -12,7 +13,7 @@ use super::ids::{IdKind, Ids};
 use super::items::{
     Call, Item, ItemStatus, Logprobs, Message, Part, ReasoningItem, Role, SummaryPart,
 };
-use crate::conversation::{AnswerPiece, ScoredToken};
+use crate::conversation::ScoredToken;
 use crate::pieces;
 
 /// Every message and every reasoning has one part.
@@ -83,24 +84,19 @@ impl OutputWriter {
         mem::take(&mut self.items)
     }
 
-    /// Adds a piece. Log probabilities are kept with text only.
-    pub(super) fn push(
-        &mut self,
-        piece: AnswerPiece,
-        logprobs: Vec<ScoredToken>,
-        log: &mut EventLog,
-    ) {
-        match piece {
-            AnswerPiece::Reasoning(text) => self.reasoning(text, log),
-            AnswerPiece::Text(text) => self.text(Text { text, logprobs }, log),
-            AnswerPiece::CallStarted { id, name, .. } => {
+    /// Adds a part. Log probabilities are kept with text only.
+    pub(super) fn push(&mut self, delta: Delta, logprobs: Vec<ScoredToken>, log: &mut EventLog) {
+        match delta {
+            Delta::Reasoning(text) => self.reasoning(text, log),
+            Delta::Text(text) => self.text(Text { text, logprobs }, log),
+            Delta::CallStarted { id, name, .. } => {
                 self.close(ItemStatus::Completed, log);
                 self.held_back = Text::default();
                 let call_id = id;
                 self.open(OpenKind::Call { call_id, name }, log);
             }
-            AnswerPiece::CallArguments { json, .. } => self.arguments(json, log),
-            AnswerPiece::CallEnded { is_complete, .. } => {
+            Delta::CallArguments { json, .. } => self.arguments(json, log),
+            Delta::CallEnded { is_complete, .. } => {
                 let status = if is_complete {
                     ItemStatus::Completed
                 } else {
@@ -418,30 +414,30 @@ mod tests {
 
     use super::*;
 
-    fn reasoning(text: &str) -> AnswerPiece {
-        AnswerPiece::Reasoning(text.into())
+    fn reasoning(text: &str) -> Delta {
+        Delta::Reasoning(text.into())
     }
 
-    fn text(text: &str) -> AnswerPiece {
-        AnswerPiece::Text(text.into())
+    fn text(text: &str) -> Delta {
+        Delta::Text(text.into())
     }
 
-    fn call(index: usize, arguments: &[&str], is_complete: Option<bool>) -> Vec<AnswerPiece> {
-        let start = AnswerPiece::CallStarted {
+    fn call(index: usize, arguments: &[&str], is_complete: Option<bool>) -> Vec<Delta> {
+        let start = Delta::CallStarted {
             index,
             id: format!("call{index}"),
             name: format!("tool{index}"),
         };
-        let arguments = arguments.iter().map(|json| AnswerPiece::CallArguments {
+        let arguments = arguments.iter().map(|json| Delta::CallArguments {
             index,
             json: (*json).into(),
         });
-        let end = is_complete.map(|is_complete| AnswerPiece::CallEnded { index, is_complete });
+        let end = is_complete.map(|is_complete| Delta::CallEnded { index, is_complete });
         std::iter::once(start).chain(arguments).chain(end).collect()
     }
 
     /// The items of an answer, and the events that its stream has.
-    fn write(pieces: &[AnswerPiece], status: ItemStatus, is_streamed: bool) -> (Value, Vec<Value>) {
+    fn write(pieces: &[Delta], status: ItemStatus, is_streamed: bool) -> (Value, Vec<Value>) {
         let ids = Ids::of("x");
         let mut writer = OutputWriter::new(ids, true, None);
         let mut log = EventLog::new(is_streamed);
@@ -531,7 +527,7 @@ mod tests {
     }
 
     /// The kind, the text and the status of each item, whole and streamed alike.
-    fn check(pieces: &[AnswerPiece], status: ItemStatus, expected: &[(&str, &str, &str)]) {
+    fn check(pieces: &[Delta], status: ItemStatus, expected: &[(&str, &str, &str)]) {
         let (whole, none) = write(pieces, status, false);
         assert_eq!(none, Vec::<Value>::new());
         let (streamed, events) = write(pieces, status, true);

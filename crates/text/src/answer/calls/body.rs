@@ -7,13 +7,13 @@ use super::{Calls, Progress};
 
 /// Reads calls after an opening mark, and the closing mark. Models write forms that their
 /// template does not teach, so the first character decides on the form.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::answer) struct MarkedReader {
     close: Option<String>,
     stage: Stage,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Stage {
     Before,
     Single(Single),
@@ -27,14 +27,14 @@ enum Stage {
 }
 
 /// A form that may stand in a list.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Single {
     Object(ObjectReader),
     Named(NamedReader),
 }
 
 /// The position in a list.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Item {
     /// An item, or the end of an empty list.
     First,

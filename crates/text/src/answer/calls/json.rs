@@ -6,7 +6,7 @@ use super::{Calls, Progress};
 const DEPTH_MAX: u32 = 128;
 
 /// Follows one JSON value. It keeps no text.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct JsonScanner {
     /// A bit for each open object or array: whether it is an object. The lowest is the innermost.
     objects: u128,
@@ -221,7 +221,7 @@ impl JsonScanner {
 /// Hermes' own parser reads Python where it finds no JSON, and that of Qwen reads JSON5. Strings in
 /// single quotes, `True`, `False`, `None` and a comma behind the last item become JSON here. Characters
 /// that JSON strings must escape and models forget to escape, such as line ends, are escaped.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LenientScanner {
     scanner: JsonScanner,
     /// A comma and the white space behind it: nothing, if no item follows.
@@ -363,7 +363,7 @@ pub(super) fn escaped_control(c: char) -> String {
 
 /// Passes the arguments of a call on while they are written: one JSON object, or what models write
 /// for it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::answer) struct ArgumentsReader {
     scanner: LenientScanner,
 }

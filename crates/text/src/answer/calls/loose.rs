@@ -15,7 +15,7 @@ const TEXT_MARKS: [&str; 2] = ["<escape>", "<|\"|>"];
 /// Strings stand in quotes with the escapes of Python, or between Gemma's marks. Lists,
 /// dictionaries, numbers, `true`, `True` and `None` are read in both. Arguments without keys are
 /// not read: such a call is text.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LooseReader {
     name: String,
     is_started: bool,
@@ -35,7 +35,7 @@ enum Bracket {
     List,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     /// A key, or the closing bracket.
     Key {
@@ -59,7 +59,7 @@ enum State {
     Next,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum TextEnd {
     Quote {
         quote: char,
@@ -73,7 +73,7 @@ enum TextEnd {
 }
 
 /// An escape within quotes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Escape {
     Outside,
     Backslash,

@@ -10,14 +10,14 @@ const BETWEEN_BYTES_MAX: usize = 128;
 
 /// Reads `name[ARGS]{…}` and `name{…}` (Mistral), `name(key=value)` (LFM2, Python), and
 /// `call:name{key:value}` (Gemma).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct NamedReader {
     name: String,
     is_gemma: bool,
     state: State,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Name,
     /// Text in brackets, and an id that follows it.

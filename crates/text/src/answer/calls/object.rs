@@ -11,7 +11,7 @@ const EARLY_BYTES_MAX: usize = 64 << 10;
 
 /// Reads one object. Arguments after the name are passed on while they are written; before it,
 /// they are kept until it is known.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ObjectReader {
     state: State,
     scanner: LenientScanner,
@@ -23,7 +23,7 @@ pub(super) struct ObjectReader {
     arguments: Arguments,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Open,
     FirstKey,
@@ -42,7 +42,7 @@ enum State {
     Next,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Arguments {
     Unseen,
     Early(String),

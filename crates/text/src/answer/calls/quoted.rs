@@ -5,7 +5,7 @@ use super::{Calls, Progress};
 
 /// Reads `"{\"key\": …}"`, and passes the object on while it is written. An empty string stands for no
 /// arguments.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct QuotedArguments {
     name: String,
     text: QuotedText,
@@ -13,13 +13,13 @@ pub(super) struct QuotedArguments {
 }
 
 /// Reads a string, and passes its content on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct QuotedText {
     scanner: LenientScanner,
     decoder: Decoder,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Inner {
     Before,
     Reading(ArgumentsReader),
@@ -27,14 +27,14 @@ enum Inner {
 }
 
 /// Decodes the escapes of a JSON string.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Decoder {
     state: Escape,
     /// The first half of a pair.
     high: Option<u32>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum Escape {
     /// Before the opening quote.
     #[default]

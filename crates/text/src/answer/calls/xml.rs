@@ -23,7 +23,7 @@ const BETWEEN_BYTES_MAX: usize = 256;
 
 /// Reads one function. Its schema says which values are strings: the form has no quotes. Those
 /// are passed on while they are written, others when they are whole.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct XmlReader {
     /// The closing mark of the call.
     close: Option<String>,
@@ -36,14 +36,14 @@ pub(super) struct XmlReader {
     parameters: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Tag,
     Between,
     Value(ValueReader),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ValueReader {
     kind: Kind,
     /// Text that may be the end of the value.

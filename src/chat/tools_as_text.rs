@@ -4,7 +4,7 @@
 //! message of the role `tool`. The system message then describes the tools, an answer's text has
 //! its calls, and a result is a message of the user.
 
-use motet::text::{AnswerFormat, Chat, Message, Tools};
+use motet_text::{AnswerFormat, Chat, Message, Tools};
 use serde_json::Value;
 
 /// Rewrites the messages so that the model knows the tools, its calls and their results.
@@ -62,12 +62,11 @@ fn write_result(message: &mut Message) {
 
 #[cfg(test)]
 mod tests {
-    use motet::text::ChatTemplate;
+    use motet_text::ChatTemplate;
     use serde_json::json;
 
     use super::*;
-    use crate::conversation::call_for_template;
-    use crate::conversation::fixtures::{clock, tokenizer};
+    use crate::chat::fixtures::{clock, tokenizer};
 
     #[test]
     fn tools_calls_and_results_become_text() {
@@ -76,10 +75,8 @@ mod tests {
         assert!(!format.template_knows_tools());
         let tools = Tools::new(vec![clock()]).expect("tools");
         let mut called = Message::assistant("Let me look.");
-        let call = call_for_template("1", "clock", json!({"zone": 2}));
-        called.more.insert("tool_calls".into(), json!([call]));
-        let mut result = Message::new("tool", "noon");
-        result.more.insert("name".into(), json!("clock"));
+        called.add_call("1", "clock", json!({"zone": 2}));
+        let result = Message::result("1", "clock", "noon");
         let mut chat = Chat::from([Message::user("What time?"), called, result]);
         write(&mut chat, &format, Some(&tools));
         let [system, _, called, result] = &chat.messages[..] else {

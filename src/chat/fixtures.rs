@@ -1,6 +1,6 @@
 //! Values that several tests use.
 
-use motet::text::{GgufVocabulary, Tokenizer, Tool};
+use motet_text::{GgufVocabulary, Tokenizer, Tool};
 use serde_json::Value;
 
 /// A tokenizer with one token.
