@@ -39,7 +39,7 @@ fn clock() -> Tool {
 
 /// A request that is sampled, so that its outputs differ.
 fn request() -> ChatRequest {
-    let settings = Request::default().output_tokens_max(1000).temperature(1.0);
+    let settings = Request::default().output_tokens_max(2500).temperature(1.0);
     ChatRequest::new([Message::user("What time is it?")])
         .tools([clock()])
         .settings(settings)
@@ -158,7 +158,7 @@ async fn required_call_begins_at_once_unless_a_setting_asks_for_reasoning() {
     opened.chat.variables.insert("thinks".into(), json!(true));
     assert!(reasons(opened.clone()).await, "the prompt opens it");
     let budget = Reasoning::default().tokens_max(5);
-    let answer = answer(&engine, opened.reasoning(budget)).await;
+    let answer = answer(&engine, opened.one_call().reasoning(budget)).await;
     check_calls(&answer);
     assert!(answer.usage.reasoning_tokens <= 5, "{:?}", answer.usage);
 }

@@ -26,6 +26,7 @@ mod streams;
 mod ten_lines;
 mod tenants;
 mod tiers;
+mod tools;
 mod warm_and_pin;
 mod watching;
 
@@ -40,13 +41,14 @@ const GUIDE: &str = include_str!("../../docs/embedding.md");
 const SHOWN_UP_TO: &str = "\n// The guide shows what stands above.\n";
 
 /// In the order of the guide.
-const BLOCKS: [(&str, &str); 22] = [
+const BLOCKS: [(&str, &str); 23] = [
     ("ten_lines.rs", include_str!("ten_lines.rs")),
     ("find.rs", include_str!("find.rs")),
     ("oracle.rs", include_str!("oracle.rs")),
     ("configuration.rs", include_str!("configuration.rs")),
     ("streams.rs", include_str!("streams.rs")),
     ("handles.rs", include_str!("handles.rs")),
+    ("tools.rs", include_str!("tools.rs")),
     ("grammar.rs", include_str!("grammar.rs")),
     ("forks.rs", include_str!("forks.rs")),
     ("scores.rs", include_str!("scores.rs")),
@@ -116,6 +118,19 @@ fn the_readme_shows_the_quickstart() {
         "README.md differs from examples/quickstart.rs"
     );
     assert!(shown.len() <= 20, "the example has {} lines", shown.len());
+}
+
+/// The example needs a model. The guide's test runs its conversation on the oracle.
+#[test]
+fn the_example_with_tools_has_the_conversation_of_the_guide() {
+    let example = include_str!("../../examples/tools.rs");
+    let (block, _) = include_str!("tools.rs")
+        .split_once(SHOWN_UP_TO)
+        .expect("a block and its test");
+    let function = &block[block.find("/// Answers").expect("a function")..];
+    assert!(example.ends_with(function), "examples/tools.rs differs");
+    let lines = example.lines().count();
+    assert!(lines <= 60, "the example has {lines} lines");
 }
 
 #[test]

@@ -40,13 +40,14 @@ use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 
 use crate::addresses::{Addresses, Peer};
-use crate::app::{self, App};
+use crate::app::App;
 use crate::arguments::Conduct;
 use crate::departure::{Answering, NotedBody};
+use crate::routes;
 use crate::socket::Socket;
 
 /// Bytes of a request line, and of the separators between headers, beside `--header-bytes-max`.
-/// `app.rs` answers headers between the two limits with an error that names its limit.
+/// `routes.rs` answers headers between the two limits with an error that names its limit.
 const REQUEST_LINE_BYTES_MAX: usize = 8 << 10;
 /// Bytes that a connection reads or writes at once, unless its headers may be longer. Buffers of
 /// this size stay in a processor's cache and below the size at which an allocator asks the system
@@ -68,7 +69,7 @@ pub(crate) struct Connections {
 impl Connections {
     pub(crate) fn new(app: &Arc<App>) -> Self {
         Self {
-            service: TowerToHyperService::new(app::router(Arc::clone(app))),
+            service: TowerToHyperService::new(routes::router(Arc::clone(app))),
             protocol: protocol(&app.conduct),
             unread_time: app.conduct.unread_time(),
             connection_permits: Arc::new(Semaphore::new(app.conduct.connections_max as usize)),

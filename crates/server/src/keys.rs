@@ -11,10 +11,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::class::Class;
 use crate::error::ApiError;
-use crate::page::KEY_WATCHERS_MAX;
 
 /// Time after which a caller at its limit may retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Most open pages of one key, so that other keys can watch as well.
+pub(crate) const KEY_WATCHERS_MAX: usize = 4;
 
 /// The header that clients of Anthropic's API send the key in.
 const API_KEY: &str = "x-api-key";

@@ -1,20 +1,23 @@
 //! The server of Motet: one model behind the APIs of OpenAI and Anthropic.
 //!
 //! ```text
-//!  client ── app ── keys ── openai, anthropic ── conversation ── generate ──▶ Engine
+//!  client ── routes ── keys ── openai, responses, anthropic ── conversation ── generate ──▶ Engine
 //!                                                └── server-sent events, or one answer
 //! ```
 //!
 //! | file | content |
 //! |---|---|
-//! | `app.rs` | routes, and the layers that every request passes: its id, its limits, its log line |
+//! | `routes.rs` | routes, and the layers that every request passes: its id, its limits, its log line |
+//! | `app.rs` | the state that all routes share |
 //! | `activity.rs` | the parts of running answers, for the page |
 //! | `access.rs`, `site.rs` | checks of hosts and origins, and access for the operator |
 //! | `model_names.rs` | the names of the one model |
 //! | `keys.rs`, `class.rs` | API keys, with limits on concurrent requests and priority class |
 //! | `body/` | bodies, received within a bound and read into structs |
 //! | `conversation/` | `motet::chat` with names, tenancy and budgets, behind all dialects |
-//! | `openai/` | the dialects of OpenAI's API: bodies, as internal requests, and answers |
+//! | `api/` | fields, schemas and bounds that several dialects have |
+//! | `openai/` | the dialect of chats, completions and embeddings: bodies, as requests to the model, and answers |
+//! | `responses/` | the dialect of the Responses API |
 //! | `anthropic/` | the dialect of Anthropic's API |
 //! | `openapi/` | the description of the API, at `/openapi.json` |
 //! | `generate.rs` | streams of outputs, several side by side |
@@ -24,6 +27,7 @@
 //! | `page/` | the live page, at `/` |
 //! | `error.rs` | the API's errors, with their status |
 //! | `fleet/` | the interface to routers: KV events, and metrics under vLLM's names |
+//! | `log.rs`, `shown.rs` | the log line of each request, and the paths that it shows |
 //! | `recorder.rs` | the recorder of the engine's metrics, for Prometheus |
 //! | `connections.rs`, `addresses.rs`, `socket.rs`, `departure.rs` | connections, each with its limits, up to the client's leaving |
 //! | `start.rs` | the engine: a model that is found and loaded, or the oracle |
@@ -35,6 +39,7 @@ mod access;
 mod activity;
 mod addresses;
 mod anthropic;
+mod api;
 pub mod app;
 pub mod arguments;
 mod body;
@@ -54,7 +59,10 @@ mod openapi;
 mod page;
 mod pieces;
 mod recorder;
+mod responses;
+pub mod routes;
 pub mod serve;
+mod shown;
 pub mod site;
 mod socket;
 pub mod start;

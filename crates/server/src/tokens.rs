@@ -11,6 +11,7 @@ use motet::request::Prompt;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::api::{Token, no_tokenizer, spell, text_bytes};
 use crate::app::App;
 use crate::body::Body;
 use crate::body::fields::fields;
@@ -18,7 +19,6 @@ use crate::error::ApiError;
 use crate::kept::KeptResults;
 use crate::keys::Caller;
 use crate::openai::chat::Conversation;
-use crate::openapi::Token;
 use crate::pieces::{self, Deferred, Text};
 
 fields! {
@@ -107,35 +107,4 @@ pub(crate) async fn detokenize(
     let prompt = spell(&app, &caller, tokens, "tokens").await?.into();
     let answer = pieces::pieces(&Detokenized { prompt });
     Ok(pieces::json_response(answer, (kept, caller)))
-}
-
-/// The bytes of the text of tokens.
-pub(crate) fn text_bytes(app: &App, tokens: &[TokenId]) -> usize {
-    let Some(text) = app.engine.text() else {
-        return 0;
-    };
-    let bytes = |token: &TokenId| text.tokenizer().token_bytes(*token).map_or(0, <[u8]>::len);
-    tokens.iter().map(bytes).sum()
-}
-
-/// The text of tokens; errors name this field.
-pub(crate) async fn spell(
-    app: &App,
-    caller: &Caller,
-    tokens: Vec<TokenId>,
-    param: &str,
-) -> Result<String, ApiError> {
-    let text = app.engine.detokenize(tokens, caller.name.as_deref());
-    text.await.map_err(|error| match error {
-        SubmitError::Text(error) => ApiError::field(param, error.to_string()),
-        SubmitError::Field {
-            found, expected, ..
-        } => ApiError::field(param, format!("`{param}` is {found}; expected {expected}")),
-        SubmitError::NoTokenizer { .. } => no_tokenizer(param),
-        error => error.into(),
-    })
-}
-
-fn no_tokenizer(param: &str) -> ApiError {
-    ApiError::unprocessable(param, "this model has no tokenizer")
 }

@@ -23,6 +23,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "grammar", "template", "turn_end", "answer", "codec", "chat_prompt", "restore_points"]),
     ("motet-mlx", &["error", "machine", "pool", "activations", "groups", "options", "bridge", "stored_matrix", "kernel_ops", "ops", "state", "rotary", "sample", "prompt_logprobs", "segment", "batch", "kv_block", "in_flight", "tail", "detached_state", "attention", "weights", "blocks", "layers", "retained", "determinism", "decoder", "identity", "removal", "forward", "model", "state_tests", "checkpoint_tests"]),
     ("motet", &["runtime", "optional", "request", "device", "storage", "error", "telemetry", "results", "actors", "handle", "stream", "engine", "chat", "open"]),
+    ("motet-server", &["activity", "class", "error", "keys", "model_names", "site", "store_settings", "shown", "trace", "arguments", "addresses", "body", "app", "access", "kept", "log", "generate", "conversation", "pieces", "api", "anthropic", "openai", "responses", "fleet", "state", "tokens", "openapi", "page", "routes", "recorder", "start", "socket", "departure", "connections", "welcome", "serve"]),
 ];
 
 /// A use of one module by another, each with its package.

@@ -65,7 +65,7 @@ fn is_library(path: &str) -> bool {
         || path
             .strip_prefix("crates/")
             .and_then(|inside| inside.split_once('/'))
-            .is_some_and(|(name, inside)| name != "server" && inside.starts_with("src/"));
+            .is_some_and(|(_, inside)| inside.starts_with("src/"));
     let is_test = path.ends_with("/tests.rs") || path.contains("/tests/");
     in_source && !is_test
 }

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use super::NAMES;
 use super::blocks::{InputMessage, System};
 use super::tools::{InputTool, ToolChoiceInput};
+use crate::api::{NAME_BYTES_MAX, StopList};
 use crate::app::App;
 use crate::body::fields::fields;
 use crate::body::json::Json;
@@ -22,7 +23,6 @@ use crate::class::Class;
 use crate::conversation::{ConversationRequest, Effort, Tenancy, chat_of, check_schema_bytes};
 use crate::error::ApiError;
 use crate::keys::Caller;
-use crate::openai::parameters::{NAME_BYTES_MAX, StopList};
 
 fields! {
     /// Settings of an answer: its length, its sampling, its delivery.

@@ -21,15 +21,13 @@ pub(crate) mod text_or_list;
 pub(crate) mod typed;
 mod wrong;
 
-use std::sync::Arc;
-
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use memchr::memchr2;
 use serde::de::IgnoredAny;
 use serde_json::error::Category;
 
-use crate::app::App;
+use crate::arguments::Conduct;
 use crate::error::ApiError;
 use fields::{Fields, Whole};
 use reader::Reader;
@@ -43,10 +41,20 @@ const LEVELS_MAX: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Body<T>(pub(crate) T);
 
-impl<T: Fields + Send + 'static> FromRequest<Arc<App>> for Body<T> {
+/// A state of routes that receive bodies.
+pub(crate) trait ReceivesBodies {
+    /// The receiver of bodies, and its limits.
+    fn receiver(&self) -> (&BodyReceiver, &Conduct);
+}
+
+impl<S, T> FromRequest<S> for Body<T>
+where
+    S: ReceivesBodies + Sync,
+    T: Fields + Send + 'static,
+{
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         // Browsers let pages of other sites send text to this machine, but not JSON.
         if !is_json(request.headers()) {
             let message = "expected a body of `Content-Type: application/json`";
@@ -55,8 +63,9 @@ impl<T: Fields + Send + 'static> FromRequest<Arc<App>> for Body<T> {
                 message,
             ));
         }
-        let received = app.body_receiver.receive(request, &app.conduct).await?;
-        app.body_receiver.read(received, read).await.map(Self)
+        let (receiver, limits) = state.receiver();
+        let received = receiver.receive(request, limits).await?;
+        receiver.read(received, read).await.map(Self)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -15,14 +14,12 @@ use serde::Serialize;
 
 use super::offsets::TextOffsets;
 use super::parameters::Delivery;
+use crate::api::KEEP_ALIVE;
 use crate::app::{App, now};
 use crate::conversation::{AnswerEvent, Answers, ScoredToken, WholeAnswer};
 use crate::error::ApiError;
 use crate::generate::UntilSent;
 use crate::pieces::{self, Deferred};
-
-/// After this time without output, a comment keeps the connection open.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// The form of an endpoint's answers.
 pub(crate) trait Shape: Send + Sync + 'static {

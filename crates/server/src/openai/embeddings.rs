@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::parameters::{Parameters, Tenant};
 use super::text::Prompts;
+use crate::api::NAME_BYTES_MAX;
 use crate::app::App;
 use crate::body::Body;
 use crate::body::fields::fields;
@@ -24,7 +25,6 @@ use crate::error::{ApiError, PromptExcess};
 use crate::kept::KeptResults;
 use crate::keys::Caller;
 use crate::log::RequestLog;
-use crate::openai::parameters::NAME_BYTES_MAX;
 use crate::pieces::{self, Deferred};
 
 /// Inputs of one request that are in the engine at once; each takes a place in the queue.

@@ -6,20 +6,16 @@
 //! | `chat/` | `/v1/chat/completions` |
 //! | `text.rs` | `/v1/completions` |
 //! | `text_logprobs.rs` | their log probabilities: parallel lists |
-//! | `sampled_token.rs` | log probabilities of conversations: a list of tokens |
 //! | `scored_text.rs` | its answers with log probabilities of the prompt |
 //! | `offsets.rs` | offsets of tokens in a text, for log probabilities |
 //! | `embeddings.rs` | `/v1/embeddings` |
 //! | `answer.rs` | answers, complete or as server-sent events |
-//! | `responses/` | `/v1/responses` |
 
 pub(crate) mod answer;
 pub(crate) mod chat;
 pub(crate) mod embeddings;
 mod offsets;
 pub(crate) mod parameters;
-pub(crate) mod responses;
-mod sampled_token;
 pub(crate) mod scored_text;
 pub(crate) mod text;
 mod text_logprobs;

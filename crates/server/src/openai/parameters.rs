@@ -11,6 +11,7 @@ use motet::{Request, TokenId};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
+use crate::api::{NAME_BYTES_MAX, StopList, Token, stop_string};
 use crate::app::App;
 use crate::body::fields::fields;
 use crate::body::json::Json;
@@ -19,10 +20,6 @@ use crate::class::Class;
 use crate::conversation::{Tenancy, check_schema_bytes};
 use crate::error::ApiError;
 use crate::keys::Caller;
-use crate::openapi::Token;
-
-/// Longest name of a user and longest cache salt, in bytes. Each prompt has a copy.
-pub(crate) const NAME_BYTES_MAX: usize = 1 << 10;
 
 fields! {
     /// Settings for the continuation of a prompt. Fields that OpenAI's API lacks have vLLM's names.
@@ -104,28 +101,6 @@ impl JsonSchema for Stop {
         let many = StopList::json_schema(generator);
         json_schema!({"anyOf": [stop_string(), many]})
     }
-}
-
-/// The schema of a list of stop strings.
-pub(crate) struct StopList;
-
-impl JsonSchema for StopList {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "StopList".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let text = stop_string();
-        json_schema!({"type": "array", "items": text, "maxItems": StopStrings::COUNT_MAX})
-    }
-}
-
-fn stop_string() -> Schema {
-    json_schema!({"type": "string", "minLength": 1, "maxLength": StopStrings::BYTES_MAX})
 }
 
 /// The form of delivery of the answer.

@@ -20,6 +20,7 @@ use super::offsets::TextOffsets;
 use super::parameters::Parameters;
 use super::scored_text::{self, PromptLogprobs, PromptScores};
 use super::text_logprobs::TextLogprobs;
+use crate::api::{self, Token};
 use crate::app::App;
 use crate::body::Body;
 use crate::body::fields::fields;
@@ -30,9 +31,7 @@ use crate::generate::{OutputStreams, UntilSent};
 use crate::kept::{Keep, KeptResults};
 use crate::keys::Caller;
 use crate::log::RequestLog;
-use crate::openapi::Token;
 use crate::pieces::{self, Deferred};
-use crate::tokens;
 
 /// The API's default of `max_tokens`.
 pub(crate) const OUTPUT_TOKENS_MAX: usize = 16;
@@ -308,8 +307,8 @@ impl Prompts {
     fn text_bytes(&self, app: &App) -> usize {
         match self {
             Self::Texts(texts) => texts.iter().map(String::len).sum(),
-            Self::Tokens(tokens) => tokens::text_bytes(app, tokens),
-            Self::ManyTokens(all) => all.iter().map(|one| tokens::text_bytes(app, one)).sum(),
+            Self::Tokens(tokens) => api::text_bytes(app, tokens),
+            Self::ManyTokens(all) => all.iter().map(|one| api::text_bytes(app, one)).sum(),
         }
     }
 
@@ -333,7 +332,7 @@ impl Prompts {
         }
         let mut texts = Vec::new();
         for tokens in all {
-            texts.push(tokens::spell(app, caller, tokens.clone(), "prompt").await?);
+            texts.push(api::spell(app, caller, tokens.clone(), "prompt").await?);
         }
         Ok(texts)
     }

@@ -9,7 +9,7 @@
 //! | `responses.rs` | those of the Responses API |
 //! | `schemas.rs` | schemas of bodies and answers, derived from the structs that are parsed and serialized |
 //!
-//! `tests.rs` compares the operations with the routes of `app.rs`. `cargo xtask clients` tests the
+//! `tests.rs` compares the operations with the routes of `routes.rs` and of the dialects. `cargo xtask clients` tests the
 //! running server against the description with schemathesis.
 
 mod paths;
@@ -25,8 +25,6 @@ use axum::extract::State;
 use serde_json::{Value, json};
 
 use crate::app::App;
-
-pub(crate) use schemas::Token;
 
 /// Answers with the description.
 pub(crate) async fn describe(State(app): State<Arc<App>>) -> Json<Value> {

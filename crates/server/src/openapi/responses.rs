@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::paths::{GENERATED, get, post, reference, rejected};
-use crate::openai::responses::stored::{LIMIT, LIMIT_MAX};
+use crate::responses::stored::{LIMIT, LIMIT_MAX};
 
 /// The paths and their operations.
 pub(super) fn paths() -> [(&'static str, Value); 3] {

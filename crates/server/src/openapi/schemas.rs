@@ -1,8 +1,6 @@
 //! Schemas of bodies and answers. They are derived from the structs that the handlers parse and
 //! serialize. The limits of the running server are then set in them.
 
-use std::borrow::Cow;
-
 use schemars::generate::{Contract, SchemaSettings};
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -19,26 +17,13 @@ use crate::model_names::ModelNames;
 use crate::openai::answer::{Completion, CompletionPart};
 use crate::openai::chat::{ChatRequest, ChatShape, Conversation};
 use crate::openai::embeddings::{EmbeddingRequest, Embeddings};
-use crate::openai::responses::events::ResponseEvent;
-use crate::openai::responses::request::CreateRequest;
-use crate::openai::responses::response::ResponseBody;
-use crate::openai::responses::stored::{Deleted, ItemList};
 use crate::openai::text::{TextRequest, TextShape};
+use crate::responses::events::ResponseEvent;
+use crate::responses::request::CreateRequest;
+use crate::responses::response::ResponseBody;
+use crate::responses::stored::{Deleted, ItemList};
 use crate::state::{Model, Models, StateAnswer};
 use crate::tokens::{Detokenize, Detokenized, TokenizeChat, TokenizeText, Tokenized};
-
-/// The schema of a token id: below the vocabulary of the running model.
-pub(crate) struct Token;
-
-impl JsonSchema for Token {
-    fn schema_name() -> Cow<'static, str> {
-        "Token".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "integer", "minimum": 0})
-    }
-}
 
 pub(super) fn schemas(app: &App) -> Map<String, Value> {
     let mut schemas = bodies();

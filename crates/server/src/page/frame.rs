@@ -11,6 +11,7 @@ use motet::monitor::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::Page;
 use super::latency::Quantiles;
 use crate::activity::{AnswerView, Part};
 use crate::app::App;
@@ -46,11 +47,12 @@ struct Step {
 }
 
 impl Frame {
-    pub(super) fn new(app: &App, snapshot: &Snapshot, missed: u64) -> Self {
-        let name = |user: UserId| match app.names.get(&user) {
+    pub(super) fn new(page: &Page, snapshot: &Snapshot, missed: u64) -> Self {
+        let app = &*page.app;
+        let name = |user: UserId| match page.names.get(&user) {
             Some(name) => name.to_string(),
             None if user == UserId::default() => "no name".to_owned(),
-            None => app.watchers.alias(user),
+            None => page.watchers.alias(user),
         };
         let scheduler = &snapshot.scheduler;
         let sequences = scheduler.sequences.iter();

@@ -9,15 +9,14 @@ use motet::monitor::{Events, Snapshots};
 use motet::{HealthState, UserId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use super::Page;
 use super::frame::Frame;
 use super::latency::Latencies;
-use crate::app::App;
 use crate::error::ApiError;
+use crate::keys::KEY_WATCHERS_MAX;
 
 /// Most open pages.
-const WATCHERS_MAX: usize = 8;
-/// Most open pages of one key, so that other keys can watch as well.
-pub(crate) const KEY_WATCHERS_MAX: usize = WATCHERS_MAX / 2;
+const WATCHERS_MAX: usize = 2 * KEY_WATCHERS_MAX;
 /// Time after which a rejected watcher may retry.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Steps of a frame with their sequences. Earlier steps are only counted.
@@ -27,7 +26,7 @@ type Frames = watch::Sender<Bytes>;
 
 /// All watchers.
 #[derive(Debug)]
-pub(crate) struct Watchers {
+pub(super) struct Watchers {
     permits: Arc<Semaphore>,
     /// The channel of frames; it exists while there are watchers.
     frames: Mutex<Weak<Frames>>,
@@ -52,7 +51,7 @@ impl Watcher {
 }
 
 impl Watchers {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             permits: Arc::new(Semaphore::new(WATCHERS_MAX)),
             frames: Mutex::default(),
@@ -64,7 +63,7 @@ impl Watchers {
     /// keys.
     pub(super) fn add(
         &self,
-        app: &Arc<App>,
+        page: &Arc<Page>,
         key_permits: Option<Arc<Semaphore>>,
     ) -> Result<Watcher, ApiError> {
         let key_permit = key_permits.map(Semaphore::try_acquire_owned).transpose();
@@ -88,9 +87,9 @@ impl Watchers {
             let sender = Arc::new(Frames::new(Bytes::new()));
             *frames = Arc::downgrade(&sender);
             let publisher = FramePublisher {
-                app: Arc::downgrade(app),
-                snapshots: app.engine.snapshots(),
-                events: app.engine.events(),
+                page: Arc::downgrade(page),
+                snapshots: page.app.engine.snapshots(),
+                events: page.app.engine.events(),
                 latencies: Latencies::default(),
             };
             tokio::spawn(publisher.run(Arc::clone(&sender)));
@@ -124,7 +123,7 @@ impl Watchers {
 
 /// Creates the frames while there are watchers. It does not delay the shutdown.
 struct FramePublisher {
-    app: Weak<App>,
+    page: Weak<Page>,
     snapshots: Snapshots,
     events: Events,
     latencies: Latencies,
@@ -133,20 +132,20 @@ struct FramePublisher {
 impl FramePublisher {
     async fn run(mut self, sender: Arc<Frames>) {
         while let Some(snapshot) = self.snapshots.next().await {
-            let Some(app) = self.app.upgrade() else {
+            let Some(page) = self.page.upgrade() else {
                 return;
             };
-            if app.watchers.close_if_unwatched(&sender) {
+            if page.watchers.close_if_unwatched(&sender) {
                 return;
             }
-            let mut frame = Frame::new(&app, &snapshot, self.events.missed());
+            let mut frame = Frame::new(&page, &snapshot, self.events.missed());
             while let Some(event) = self.events.try_next() {
                 self.latencies.on_event(snapshot.at, &event);
                 frame.on_event(event, STEPS_MAX);
             }
             frame.set_latencies(self.latencies.quantiles(snapshot.at));
             sender.send_replace(frame.event());
-            if app.engine.health().state == HealthState::Stopped {
+            if page.app.engine.health().state == HealthState::Stopped {
                 // The last frame: open pages do not delay the shutdown.
                 return;
             }

@@ -6,7 +6,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use motet_server::app::{App, router};
+use motet_server::app::App;
+use motet_server::routes::router;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 

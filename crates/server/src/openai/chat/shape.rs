@@ -7,10 +7,10 @@ use motet::text::TextCodec;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::api::SampledToken;
 use crate::conversation::{ScoredToken, WholeAnswer};
 use crate::openai::answer::Shape;
 use crate::openai::offsets::TextOffsets;
-use crate::openai::sampled_token::SampledToken;
 use crate::pieces::{Deferred, Text};
 
 pub(crate) struct ChatShape;

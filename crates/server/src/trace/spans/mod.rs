@@ -26,7 +26,7 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
 use super::context::TraceContext;
 use super::request::{RequestEnd, RequestHead};
-use crate::log::shown_path;
+use crate::shown::shown_path;
 pub(crate) use sequence::{Generation, SequenceSpan};
 pub use settings::{TraceSettings, export_rest};
 

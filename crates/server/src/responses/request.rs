@@ -13,6 +13,7 @@ use super::input::Input;
 use super::parameters::{Includable, ReasoningParam, TextParam, Truncation};
 use super::response::{Echo, SamplingEcho};
 use super::tools::{ToolChoiceParam, ToolParam, choose};
+use crate::api::NAME_BYTES_MAX;
 use crate::app::App;
 use crate::body::fields::fields;
 use crate::body::json::Json;
@@ -21,7 +22,6 @@ use crate::class::Class;
 use crate::conversation::{FieldNames, Tenancy};
 use crate::error::ApiError;
 use crate::keys::Caller;
-use crate::openai::parameters::NAME_BYTES_MAX;
 use crate::pieces::Deferred;
 
 /// The names of `/v1/responses`.
@@ -147,7 +147,7 @@ pub(super) struct Prepared {
     pub(super) echo: Echo,
 }
 
-/// Checks a body.
+/// Checks a body. `keeps_any` is whether the server keeps responses.
 ///
 /// # Errors
 ///
@@ -156,6 +156,7 @@ pub(super) fn prepare(
     (conversation, answer): CreateRequest,
     app: &App,
     caller: &Caller,
+    keeps_any: bool,
 ) -> Result<Prepared, ApiError> {
     conversation.check()?;
     answer.check(app)?;
@@ -194,9 +195,7 @@ pub(super) fn prepare(
             model: app.model.clone(),
             instructions,
             previous_response_id: conversation.previous_response_id,
-            store: conversation
-                .store
-                .unwrap_or_else(|| app.responses.keeps_any()),
+            store: conversation.store.unwrap_or(keeps_any),
             metadata: conversation.metadata.unwrap_or_default().0,
             tools: tools_echo,
             tool_choice: choice_echo.of_type(),

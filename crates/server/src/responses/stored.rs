@@ -10,9 +10,9 @@ use axum::{Extension, Json};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::Responses;
 use super::items::Item;
-use super::store::Turn;
-use crate::app::App;
+use super::store::{ResponseStore, Turn};
 use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::pieces::{self, Deferred};
@@ -62,8 +62,8 @@ struct Page {
 type Named = Result<Path<String>, PathRejection>;
 
 /// `GET /v1/responses/{id}`.
-pub(crate) async fn get(
-    State(app): State<Arc<App>>,
+pub(super) async fn get(
+    State(responses): State<Responses>,
     Extension(caller): Extension<Caller>,
     named: Named,
     RawQuery(query): RawQuery,
@@ -74,20 +74,21 @@ pub(crate) async fn get(
             return Err(ApiError::unprocessable("stream", message));
         }
     }
-    let turn = turn(&app, &caller, named)?;
+    let turn = turn(&responses.store, &caller, named)?;
     // The turn stays in memory, and counted, until it is sent.
     Ok(pieces::json_response(turn.body(), (turn, caller)))
 }
 
 /// `DELETE /v1/responses/{id}`.
-pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+pub(super) async fn delete(
+    State(responses): State<Responses>,
     Extension(caller): Extension<Caller>,
     named: Named,
 ) -> Result<Json<Deleted>, ApiError> {
     let id = id(named)?;
-    if !app.responses.remove(&caller.name, &id) {
-        return Err(ApiError::response_not_found(&id, &app.responses.bounds()));
+    let store = &responses.store;
+    if !store.remove(&caller.name, &id) {
+        return Err(ApiError::response_not_found(&id, &store.bounds()));
     }
     Ok(Json(Deleted {
         id,
@@ -97,14 +98,14 @@ pub(crate) async fn delete(
 }
 
 /// `GET /v1/responses/{id}/input_items`: the items of the response's own request.
-pub(crate) async fn input_items(
-    State(app): State<Arc<App>>,
+pub(super) async fn input_items(
+    State(responses): State<Responses>,
     Extension(caller): Extension<Caller>,
     named: Named,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let query = ListQuery::parse(query.as_deref())?;
-    let turn = turn(&app, &caller, named)?;
+    let turn = turn(&responses.store, &caller, named)?;
     let list = query.list(turn.input())?.list();
     Ok(pieces::json_response(pieces::pieces(&list), (turn, caller)))
 }
@@ -115,10 +116,10 @@ fn id(named: Named) -> Result<String, ApiError> {
     Ok(id)
 }
 
-fn turn(app: &App, caller: &Caller, named: Named) -> Result<Arc<Turn>, ApiError> {
+fn turn(store: &ResponseStore, caller: &Caller, named: Named) -> Result<Arc<Turn>, ApiError> {
     let id = id(named)?;
-    let turn = app.responses.get(&caller.name, &id);
-    turn.ok_or_else(|| ApiError::response_not_found(&id, &app.responses.bounds()))
+    let turn = store.get(&caller.name, &id);
+    turn.ok_or_else(|| ApiError::response_not_found(&id, &store.bounds()))
 }
 
 /// The names and values of a query.
@@ -200,7 +201,7 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::openai::responses::items::Role;
+    use crate::responses::items::Role;
 
     fn ids(query: &str) -> Result<(Vec<String>, bool), ApiError> {
         let items: Vec<Arc<Item>> = (0..30)

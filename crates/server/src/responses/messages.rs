@@ -159,7 +159,7 @@ impl Messages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::openai::responses::items::{CallOutput, ItemStatus, Part, ReasoningItem};
+    use crate::responses::items::{CallOutput, ItemStatus, Part, ReasoningItem};
 
     fn message(role: Role, text: &str) -> Arc<Item> {
         Arc::new(Item::message("msg".into(), role, text.into()))

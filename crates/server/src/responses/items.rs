@@ -6,9 +6,9 @@ use motet::text::TextCodec;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::api::SampledToken;
 use crate::conversation::ScoredToken;
 use crate::kept::row_bytes;
-use crate::openai::sampled_token::SampledToken;
 use crate::pieces::{Deferred, Text};
 
 /// An item, as answers have it.

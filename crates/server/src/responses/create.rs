@@ -15,14 +15,16 @@ use motet::request::Usage;
 use motet::text::Message;
 use tokio::time::timeout;
 
+use super::Responses;
 use super::events::{EventLog, ResponseEvent};
 use super::ids::{Ids, place_of_item};
 use super::items::{Item, ItemStatus};
 use super::messages::messages;
 use super::request::{CreateRequest, NAMES, Prepared, prepare};
 use super::response::{ResponseBody, Status};
-use super::store::{NewTurn, Owner, Turn};
+use super::store::{NewTurn, Owner, ResponseStore, Turn};
 use super::writer::OutputWriter;
+use crate::api::KEEP_ALIVE;
 use crate::app::App;
 use crate::body::Body;
 use crate::conversation::{AnswerEvent, Answers, ConversationRequest, chat_of};
@@ -30,7 +32,6 @@ use crate::error::ApiError;
 use crate::kept::Keep;
 use crate::keys::Caller;
 use crate::log::RequestLog;
-use crate::openai::answer::KEEP_ALIVE;
 use crate::pieces::{self, Deferred, Pieces};
 
 /// Keeps the connection open: clients ignore it.
@@ -39,7 +40,7 @@ const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 /// A response that is being answered.
 #[derive(Debug)]
 struct Creation {
-    app: Arc<App>,
+    store: Arc<ResponseStore>,
     owner: Owner,
     answers: Answers,
     /// The response without output.
@@ -69,19 +70,19 @@ enum Outcome {
 }
 
 /// Answers a conversation.
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+pub(super) async fn create(
+    State(Responses { app, store }): State<Responses>,
     Extension(caller): Extension<Caller>,
     Extension(log): Extension<RequestLog>,
     Body(body): Body<CreateRequest>,
 ) -> Result<Response, ApiError> {
-    let prepared = prepare(body, &app, &caller)?;
-    check_store(&app, prepared.echo.store)?;
+    let prepared = prepare(body, &app, &caller, store.keeps_any())?;
+    check_store(&store, prepared.echo.store)?;
     let owner = caller.name.clone();
     let ids = Ids::new();
-    let previous = previous(&app, &owner, &prepared)?;
+    let previous = previous(&app, &store, &owner, &prepared)?;
     let earlier_bytes = previous.as_ref().map_or(0, |turn| turn.text_bytes());
-    let stored = |id: &str| stored_item(&app, &owner, id);
+    let stored = |id: &str| stored_item(&store, &owner, id);
     let referenced_bytes_max = app.conduct.body_bytes_max - earlier_bytes;
     let input = prepared.input.items(&ids, stored, referenced_bytes_max)?;
     let conversation = Conversation {
@@ -121,7 +122,7 @@ pub(crate) async fn create(
     let answers = request.submit(&app, caller, log, keep).await?;
     let spelling = app.engine.text().filter(|_| has_logprobs).cloned();
     let creation = Creation {
-        app,
+        store,
         owner,
         answers,
         begun: ResponseBody::new(ids.response(), prepared.echo),
@@ -138,8 +139,8 @@ pub(crate) async fn create(
     }
 }
 
-fn check_store(app: &App, is_asked: bool) -> Result<(), ApiError> {
-    if is_asked && !app.responses.keeps_any() {
+fn check_store(store: &ResponseStore, is_asked: bool) -> Result<(), ApiError> {
+    if is_asked && !store.keeps_any() {
         let message = "`store` is true; this server keeps no responses";
         return Err(ApiError::unprocessable("store", message));
     }
@@ -147,12 +148,17 @@ fn check_store(app: &App, is_asked: bool) -> Result<(), ApiError> {
 }
 
 /// The turn that the request continues.
-fn previous(app: &App, owner: &Owner, prepared: &Prepared) -> Result<Option<Arc<Turn>>, ApiError> {
+fn previous(
+    app: &App,
+    store: &ResponseStore,
+    owner: &Owner,
+    prepared: &Prepared,
+) -> Result<Option<Arc<Turn>>, ApiError> {
     let Some(id) = &prepared.echo.previous_response_id else {
         return Ok(None);
     };
-    let turn = app.responses.get(owner, id);
-    let unknown = || ApiError::previous_response_not_found(id, &app.responses.bounds());
+    let turn = store.get(owner, id);
+    let unknown = || ApiError::previous_response_not_found(id, &store.bounds());
     let turn = turn.ok_or_else(unknown)?;
     let (bytes, most) = (turn.text_bytes(), app.conduct.body_bytes_max);
     if bytes > most {
@@ -167,9 +173,9 @@ fn previous(app: &App, owner: &Owner, prepared: &Prepared) -> Result<Option<Arc<
 }
 
 /// The item with this id, if the store has it.
-fn stored_item(app: &App, owner: &Owner, id: &str) -> Option<Arc<Item>> {
+fn stored_item(store: &ResponseStore, owner: &Owner, id: &str) -> Option<Arc<Item>> {
     let place = place_of_item(id)?;
-    let turn = app.responses.get(owner, &place.response)?;
+    let turn = store.get(owner, &place.response)?;
     let items = if place.is_input {
         turn.input()
     } else {
@@ -307,7 +313,7 @@ impl Creation {
             body: Deferred::shared(Arc::clone(ended)),
             body_bytes: ended.bytes(),
         };
-        if !self.app.responses.insert(&self.owner, turn) {
+        if !self.store.insert(&self.owner, turn) {
             tracing::warn!("a response is not kept: there is no space in the store for its key");
         }
     }

@@ -16,7 +16,7 @@
 //! | `response.rs` | a response as clients get it |
 //! | `store.rs`, `stored.rs` | the bounded store, and the routes that read it |
 
-pub(crate) mod create;
+mod create;
 pub(crate) mod events;
 mod ids;
 mod input;
@@ -25,7 +25,45 @@ mod messages;
 mod parameters;
 pub(crate) mod request;
 pub(crate) mod response;
-pub(crate) mod store;
+mod store;
 pub(crate) mod stored;
 mod tools;
 mod writer;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{delete, get, post};
+
+use crate::app::App;
+use crate::arguments::Conduct;
+use crate::body::{BodyReceiver, ReceivesBodies};
+use store::ResponseStore;
+
+/// The state of these routes.
+#[derive(Clone, Debug)]
+struct Responses {
+    app: Arc<App>,
+    /// The responses that clients can continue and read.
+    store: Arc<ResponseStore>,
+}
+
+impl ReceivesBodies for Responses {
+    fn receiver(&self) -> (&BodyReceiver, &Conduct) {
+        self.app.receiver()
+    }
+}
+
+/// The routes, with a store of their own.
+pub(crate) fn router<S>(app: &Arc<App>) -> Router<S> {
+    let responses = Responses {
+        app: Arc::clone(app),
+        store: Arc::new(ResponseStore::new(app.store_settings)),
+    };
+    Router::new()
+        .route("/v1/responses", post(create::create))
+        .route("/v1/responses/{id}", get(stored::get))
+        .route("/v1/responses/{id}", delete(stored::delete))
+        .route("/v1/responses/{id}/input_items", get(stored::input_items))
+        .with_state(responses)
+}

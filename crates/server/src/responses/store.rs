@@ -289,7 +289,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     use super::*;
-    use crate::openai::responses::items::Role;
+    use crate::responses::items::Role;
 
     fn store(stored_responses_max: usize, stored_bytes_max: usize) -> ResponseStore {
         ResponseStore::new(StoreSettings {
