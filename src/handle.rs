@@ -5,8 +5,9 @@ use std::sync::Arc;
 use kameo::actor::WeakActorRef;
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::actors::scheduler::{AskQueuePosition, Resume, Scheduler, Stop};
+use crate::actors::scheduler::{AskQueuePosition, Resume, Scheduler};
 use crate::actors::sequence::Ended;
+use crate::actors::sequence::Stop;
 use crate::request::{Milestones, SequenceTimes};
 use motet_protocol::SequenceId;
 use motet_protocol::{ContextLimit, Finish, GenerateError, QueuePosition};

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use prepared::{MLX_SYS, Needed, Prepared, bridge_version};
 
-const BRIDGE: &str = include_str!("../crates/mlx/src/bridge/bridge.cpp");
+const BRIDGE: &str = include_str!("../crates/mlx/src/device/bridge/bridge.cpp");
 const COMMAND: &str = "cargo xtask setup --for /srv/app";
 const NEEDED: Needed<'_> = Needed {
     motet: "0.3.0",

@@ -5,12 +5,12 @@
 #[path = "build/prepared.rs"]
 mod prepared;
 
-const BRIDGE: &str = "src/bridge/bridge.cpp";
+const BRIDGE: &str = "src/device/bridge/bridge.cpp";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=build");
-    println!("cargo::rerun-if-changed=src/bridge/bridge.cpp");
+    println!("cargo::rerun-if-changed=src/device/bridge/bridge.cpp");
     match std::env::var_os("DEP_MLX_INCLUDE") {
         Some(include) => build_bridge(&include),
         None => check_prepared(),

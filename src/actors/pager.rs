@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kameo::Actor;
-use kameo::actor::{ActorRef, WeakActorRef};
+use kameo::actor::{ActorRef, WeakActorRef, WeakRecipient};
 use kameo::error::{ActorStopReason, PanicError, SendError};
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::message::Context;
@@ -31,7 +31,6 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::cache::CacheActor;
 use crate::runtime::clock::after;
 use crate::runtime::{EngineRuntime, Part, Runtime};
 use crate::storage::copy_worker::CopyWorkers;
@@ -61,7 +60,7 @@ pub(crate) struct PagerActor {
     copy_workers: CopyWorkers,
     done: mpsc::Receiver<Done>,
     /// Weak: the pager does not keep the cache alive.
-    cache: WeakActorRef<CacheActor>,
+    cache: WeakRecipient<cache::Message>,
     /// Events that found the cache's mailbox full; at most as many as sequences can cause.
     outbox: VecDeque<PagerEvent>,
     /// Callers that wait until no write is in progress.
@@ -79,7 +78,7 @@ pub(crate) struct PagerArgs {
     pub(crate) breaker: Breaker,
     pub(crate) copy_workers: CopyWorkers,
     pub(crate) done: mpsc::Receiver<Done>,
-    pub(crate) cache: WeakActorRef<CacheActor>,
+    pub(crate) cache: WeakRecipient<cache::Message>,
     pub(crate) telemetry: Arc<Telemetry>,
     /// How long the final flush may write host memory to the disk.
     pub(crate) flush_time: Duration,

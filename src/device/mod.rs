@@ -13,10 +13,8 @@
 //! **Invariant.** The thread's state is a function of the work that it received: edits are
 //! carried out in order, before the step that comes with them.
 
-mod edit;
 mod loader;
 mod next_action;
-mod sampling;
 #[cfg(motet_injected)]
 mod simulated;
 mod table;

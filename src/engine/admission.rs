@@ -1,16 +1,15 @@
 //! Admission: a request becomes tokens that fit, or a typed error.
 
-use std::sync::Arc;
-
 use super::Engine;
+use super::admitted::Admitted;
 use super::prompt_output::with_prompt_output;
 use super::tokenize_prompt::TokenizeMode;
 use crate::error::SubmitError;
 use crate::error::field_error;
 use crate::request::{Prompt, Request};
 use motet_core::cache::shift;
+use motet_protocol::ContextLimit;
 use motet_protocol::TokenId;
-use motet_protocol::{ContextLimit, PromptOutput, TokenLogprobs};
 
 /// Longest output of a shifting sequence, in contexts. A longer one is presumed endless, and
 /// its slot is needed.
@@ -18,39 +17,6 @@ const SHIFTED_CONTEXTS_MAX: usize = 10;
 
 /// Most restore points of one request: each interrupts a step for all sequences.
 pub(super) const RESTORE_POINTS_MAX: usize = 64;
-
-/// An admitted request, in tokens that fit.
-#[derive(Debug)]
-pub(super) struct Admitted {
-    pub(super) tokens: Arc<[TokenId]>,
-    pub(super) output_tokens_max: usize,
-    pub(super) restore_points: Vec<usize>,
-    /// The end of the conversation so far, before the tokens that ask for an answer.
-    pub(super) turn_end: Option<usize>,
-    /// Tokens that were cut from a prompt that was too long.
-    pub(super) truncated_tokens: usize,
-    /// The results that the caller asks for of its prompt.
-    pub(super) prompt_output: Option<PromptOutput>,
-}
-
-impl Admitted {
-    /// Returns the number of tokens of the prompt, also of those that are not evaluated.
-    pub(super) fn prompt_tokens(&self) -> usize {
-        let output = self.prompt_output.as_ref();
-        self.tokens.len() + output.map_or(0, PromptOutput::unevaluated_tokens)
-    }
-
-    /// Returns the bytes of the log probabilities of the prompt that the caller asks for.
-    pub(super) fn prompt_logprobs_bytes(&self) -> usize {
-        match &self.prompt_output {
-            Some(output @ PromptOutput::Logprobs { top, .. }) => {
-                let rows = output.rows(self.tokens.len()).len();
-                rows.saturating_mul(TokenLogprobs::bytes(*top))
-            }
-            Some(PromptOutput::Hidden(_)) | None => 0,
-        }
-    }
-}
 
 impl Engine {
     /// Returns the request's tokens, if model and device can ever run them. The request is

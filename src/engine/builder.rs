@@ -372,8 +372,7 @@ impl ActorStart {
         cache: &ActorRef<CacheActor>,
     ) -> Option<(WeakActorRef<PagerActor>, oneshot::Receiver<()>)> {
         let (telemetry, recovery) = (&self.telemetry, &self.config.recovery);
-        let weak_cache = cache.downgrade();
-        Some(pager?.attach(cache, weak_cache, telemetry, recovery).await)
+        Some(pager?.attach(cache, telemetry, recovery).await)
     }
 
     fn start_scheduler(

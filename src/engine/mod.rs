@@ -5,7 +5,7 @@
 //! | `builder.rs` | start of the engine and its actors |
 //! | `budget.rs` | the device's memory budget, and the proof that the worst case fits |
 //! | `start_pager.rs` | start of the pager, where there is one |
-//! | `admission.rs` | a request becomes tokens that fit, or a typed error |
+//! | `admission.rs`, `admitted.rs` | a request becomes tokens that fit, or a typed error |
 //! | `tokenize_prompt.rs` | prompts become tokens |
 //! | `tokenize_text.rs` | so do texts and conversations; long ones on blocking threads |
 //! | `prepare_chat.rs` | conversations become tokens before they are submitted |
@@ -28,6 +28,7 @@
 //! | `snapshots.rs` | events and snapshots for monitoring |
 
 mod admission;
+mod admitted;
 mod blocking;
 mod budget;
 mod builder;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use super::admission::Admitted;
+use super::admitted::Admitted;
 use super::results::KeptOutputs;
 use super::{BoxedFuture, Engine};
 use crate::actors::scheduler::{Submit, SubmitMany};

@@ -1,6 +1,6 @@
 //! Results of a prompt that are not generated: scores of its tokens, and embeddings.
 
-use super::admission::Admitted;
+use super::admitted::Admitted;
 use super::{BoxedFuture, Engine};
 use crate::error::{EvaluateError, SubmitError, field_error};
 use crate::request::{DeclaredPooling, EmbeddingVector, Pooling, Request, Score};

@@ -1,7 +1,7 @@
 //! Reservations of results: of requests, and of callers.
 
 use super::Engine;
-use super::admission::Admitted;
+use super::admitted::Admitted;
 use super::sequence_setup::user_id;
 use crate::actors::sequence::Output;
 use crate::error::{QueueLimit, ReserveError, SubmitError};

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::Engine;
-use super::admission::Admitted;
+use super::admitted::Admitted;
 use super::cache_control::salt;
 use crate::actors::scheduler::Submit;
 use crate::actors::sequence::{
@@ -180,7 +180,7 @@ impl Engine {
             text,
             output: sender,
             ended: end_sender,
-            scheduler: self.inner.scheduler.clone(),
+            scheduler: self.inner.scheduler.clone().recipient(),
             cancel,
             credits,
             telemetry: Arc::clone(&self.inner.telemetry),

@@ -107,7 +107,6 @@ impl PagerParts {
     pub(super) async fn attach(
         self,
         cache: &ActorRef<CacheActor>,
-        weak: WeakActorRef<CacheActor>,
         telemetry: &Arc<Telemetry>,
         recovery: &RecoveryConfig,
     ) -> (WeakActorRef<PagerActor>, oneshot::Receiver<()>) {
@@ -120,7 +119,7 @@ impl PagerParts {
             breaker: Breaker::new(recovery.clone()),
             copy_workers: self.copy_workers,
             done: self.done,
-            cache: weak,
+            cache: cache.clone().recipient().downgrade(),
             telemetry: Arc::clone(telemetry),
             flush_time: self.flush_time,
             runtime: self.runtime,

@@ -244,21 +244,6 @@ pub enum FindError {
 }
 
 impl FindError {
-    pub(crate) fn path(path: &Path) -> Self {
-        let text = path.display().to_string();
-        let is_repository = text.split('/').count() == 2
-            && format!("hf:{text}").parse::<crate::ModelName>().is_ok();
-        let hint = if is_repository {
-            format!(". On Hugging Face it may be hf:{text}")
-        } else {
-            String::new()
-        };
-        Self::Path {
-            path: path.to_owned(),
-            hint,
-        }
-    }
-
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
         Self::Io {
             action,

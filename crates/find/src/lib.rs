@@ -153,10 +153,26 @@ fn at_path(path: &Path) -> Result<PathBuf, FindError> {
         return select::in_folder(path, &files, None, &place);
     }
     if !path.exists() {
-        return Err(FindError::path(path));
+        return Err(nothing_at(path));
     }
     let first = select::first_part(path);
     Ok(first.filter(|first| first.exists()).unwrap_or(path.into()))
+}
+
+/// The error for a path at which there is nothing. It may be the name of a repository.
+fn nothing_at(path: &Path) -> FindError {
+    let text = path.display().to_string();
+    let is_repository =
+        text.split('/').count() == 2 && format!("hf:{text}").parse::<ModelName>().is_ok();
+    let hint = if is_repository {
+        format!(". On Hugging Face it may be hf:{text}")
+    } else {
+        String::new()
+    };
+    FindError::Path {
+        path: path.to_owned(),
+        hint,
+    }
 }
 
 #[cfg(test)]

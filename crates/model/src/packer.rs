@@ -2,15 +2,11 @@
 
 use std::convert::Infallible;
 
-use super::Model;
 use motet_protocol::{ModelError, SegmentSize};
-
-/// Detached state that `M` exports and imports.
-pub type DetachedState<M> = <<M as Model>::Packer as Packer>::DetachedState;
 
 /// Packs a model's detached state as plain bytes and unpacks it, on any thread.
 ///
-/// Only the device thread may use a [`Model`]; the copy workers beside it use a packer. Packed
+/// Only the device thread may use a [`Model`](super::Model); the copy workers beside it use a packer. Packed
 /// bytes carry no description of their own. The pager, which keeps them, knows their
 /// [`SegmentSize`] and the model they belong to ([`identity`](Packer::identity)).
 ///
@@ -57,7 +53,7 @@ pub trait Packer: Clone + Send + 'static {
     fn pack(&self, detached_state: &Self::DetachedState, into: &mut [u8])
     -> Result<(), ModelError>;
 
-    /// The inverse of [`pack`](Packer::pack), for [`Model::import`]. The caller vouches for the
+    /// The inverse of [`pack`](Packer::pack), for [`Model::import`](super::Model::import). The caller vouches for the
     /// bytes: only their number is checked.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Scheduler;
 use super::sequence_actor_handle::{SequenceActorHandle, Start};
-use crate::actors::sequence::{Sequence, SequenceEvent};
+use crate::actors::sequence::{Sequence, SequenceEvent, Stop};
 use motet_core::cache::{self, CacheError};
 use motet_core::scheduler::{self, Event, Submission};
 use motet_core::snapshot::SchedulerSnapshot;
@@ -46,9 +46,6 @@ pub(crate) struct CacheCommand {
     /// The caller's permit to send commands, released with the answer.
     pub(crate) permit: Option<OwnedSemaphorePermit>,
 }
-
-/// Stops a sequence.
-pub(crate) struct Stop(pub(crate) SequenceId);
 
 /// Resumes a sequence, if it was paused: its caller has caught up.
 pub(crate) struct Resume(pub(crate) SequenceId);

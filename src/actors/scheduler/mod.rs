@@ -69,8 +69,7 @@ pub(crate) use cache_handle::{CacheHandle, PENDING_ANSWERS_MAX};
 use device_handle::DeviceEvent;
 pub(crate) use device_handle::DeviceHandle;
 pub(crate) use mailbox::{
-    Abort, AskQueuePosition, CacheCommand, Fork, Resume, Stop, Submit, SubmitMany,
-    TakeSchedulerSnapshot,
+    Abort, AskQueuePosition, CacheCommand, Fork, Resume, Submit, SubmitMany, TakeSchedulerSnapshot,
 };
 use motet_core::cache::{self, CacheError};
 use motet_core::recovery::Fault;

@@ -13,13 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kameo::Actor;
-use kameo::actor::ActorRef;
+use kameo::actor::{ActorRef, Recipient};
 use kameo::message::{Context, Message};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
-use super::scheduler::{Scheduler, Stop};
 use crate::optional::{ReleasedText, TextOutput};
 use crate::request::{Milestones, Piece, Prefill, TokenLogprobs};
 use crate::results::ResultsReservation;
@@ -67,6 +66,9 @@ pub(crate) enum SequenceEvent {
     /// The sequence has failed; no more tokens follow.
     Failed(GenerateError),
 }
+
+/// Asks the scheduler to stop a sequence.
+pub(crate) struct Stop(pub(crate) SequenceId);
 
 /// An item for the caller's stream. Many tokens may wait to be read: only their own fields take
 /// memory.
@@ -116,7 +118,7 @@ pub(crate) struct SequenceArgs {
     pub(crate) output: mpsc::Sender<Output>,
     /// Tells the handles, also after the stream has been dropped.
     pub(crate) ended: watch::Sender<Ended>,
-    pub(crate) scheduler: ActorRef<Scheduler>,
+    pub(crate) scheduler: Recipient<Stop>,
     pub(crate) cancel: CancelFlag,
     pub(crate) credits: Credits,
     pub(crate) telemetry: Arc<Telemetry>,

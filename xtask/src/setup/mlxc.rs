@@ -37,7 +37,7 @@ const OWN_SOURCES: &[&str] = &["blas.c", "clock.c"];
 /// MLX primitives that call Rust kernels. The source belongs to the crate in `crates/mlx`, which
 /// builds it itself where mlx-sys builds MLX. Undefined symbols are not looked up in the program:
 /// pass Rust functions as pointers.
-pub(super) const BRIDGE: &str = "crates/mlx/src/bridge/bridge.cpp";
+pub(super) const BRIDGE: &str = "crates/mlx/src/device/bridge/bridge.cpp";
 
 /// Result of the build.
 pub(super) struct Libraries {

@@ -8,6 +8,9 @@ use anyhow::{Context, Result};
 /// Folders that hold no source of this project.
 const SKIPPED: [&str; 4] = ["target", ".git", "node_modules", "corpus"];
 
+/// The server's source. It has a place in the table of layers, as the library has.
+const SERVER: &str = "examples/server/src/";
+
 /// A Rust file.
 pub(super) struct Source {
     /// From the root of the checkout, with `/` between its parts.
@@ -20,11 +23,14 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The crate that a library file belongs to, as its package is called, and the file's
-    /// path within `src/`.
+    /// The crate that a library file or one of the server belongs to, as its package is called,
+    /// and the file's path within `src/`.
     pub(super) fn within_crate(&self) -> Option<(String, &str)> {
         if let Some(inside) = self.path.strip_prefix("src/") {
             return Some(("motet".into(), inside));
+        }
+        if let Some(inside) = self.path.strip_prefix(SERVER) {
+            return Some(("motet-server".into(), inside));
         }
         let (name, inside) = self.path.strip_prefix("crates/")?.split_once("/src/")?;
         Some((format!("motet-{name}"), inside))
@@ -55,8 +61,27 @@ impl Sources {
         paths.iter().map(read).collect::<Result<_>>().map(Self)
     }
 
+    /// Files with these paths and texts.
+    #[cfg(test)]
+    pub(super) fn of<'a>(files: impl Iterator<Item = (String, &'a str)>) -> Self {
+        let files = files.map(|(path, text)| Source {
+            parsed: syn::parse_file(text).expect("the text is Rust"),
+            is_library: is_library(&path),
+            text: text.to_owned(),
+            path,
+        });
+        Self(files.collect())
+    }
+
     pub(super) fn library(&self) -> impl Iterator<Item = &Source> {
         self.0.iter().filter(|source| source.is_library)
+    }
+
+    /// The files whose modules have a place in the table of layers: the library and the server.
+    pub(super) fn layered(&self) -> impl Iterator<Item = &Source> {
+        let is_server = |path: &str| path.starts_with(SERVER) && !is_of_tests(path);
+        let is_layered = move |source: &&Source| source.is_library || is_server(&source.path);
+        self.0.iter().filter(is_layered)
     }
 }
 
@@ -66,8 +91,11 @@ fn is_library(path: &str) -> bool {
             .strip_prefix("crates/")
             .and_then(|inside| inside.split_once('/'))
             .is_some_and(|(_, inside)| inside.starts_with("src/"));
-    let is_test = path.ends_with("/tests.rs") || path.contains("/tests/");
-    in_source && !is_test
+    in_source && !is_of_tests(path)
+}
+
+fn is_of_tests(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.contains("/tests/")
 }
 
 /// The path from `root`, with `/` between its parts.

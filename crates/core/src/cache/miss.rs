@@ -1,13 +1,12 @@
 //! Why a sequence reused less of its prompt than it might have.
 
 use super::open_slot::Usable;
+use super::prefix_mark::{MARK_TOKENS, prefix_mark};
 use super::{CacheCore, Miss, MissReason, OpenSlot, Salt};
 use motet_protocol::TokenId;
 
 /// Maximum number of other salts that are searched.
 const SALTS_MAX: usize = 16;
-/// Tokens before the last one of a prefix that are hashed into its mark.
-pub(super) const MARK_TOKENS: usize = 4;
 
 impl CacheCore {
     /// Determines why a sequence that starts with `cached_tokens` cached tokens does not start
@@ -64,17 +63,6 @@ impl CacheCore {
         });
         found.max().unwrap_or(0)
     }
-}
-
-/// A mark for a prefix of `prefix_tokens` tokens that ends in `last`. These are the first
-/// token after the known ones and up to [`MARK_TOKENS`] tokens before it.
-pub(super) fn prefix_mark(salt: u64, prefix_tokens: usize, last: &[TokenId]) -> u64 {
-    let words = last.iter().map(|token| u64::from(*token));
-    let words = std::iter::once(prefix_tokens as u64).chain(words);
-    // The hash step of FxHash.
-    words.fold(salt, |hash, word| {
-        (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95)
-    })
 }
 
 #[cfg(test)]

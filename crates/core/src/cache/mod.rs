@@ -19,6 +19,7 @@
 //! | `remove_tokens.rs` | removes tokens from a slot: truncation and shift |
 //! | `merge.rs` | merges small nodes |
 //! | `lost_segments.rs` | segments that the device lost because edits failed |
+//! | `prefix_mark.rs` | marks of prefixes that were evicted |
 //! | `miss.rs` | why a sequence reused less of its prompt than it might have |
 //! | `budget.rs` | the byte budget: eviction, and what it does to a node |
 //! | `offload.rs`, `load.rs` | offload ahead of need; loads for a sequence that starts |
@@ -72,6 +73,7 @@ mod pager_events;
 mod paging;
 mod pins;
 mod prefix_hits;
+mod prefix_mark;
 mod publish;
 mod remove_tokens;
 mod restore_policy;

@@ -4,32 +4,10 @@
 //! must read its output again. The sequence then stands still, like one whose caller does not
 //! read. It is part of a step again only when its next mask is ready.
 
+use super::mask_gate::MaskGate;
 use super::{Effect, SchedulerCore};
 use crate::scheduler::sequence::SequenceKey;
 use motet_protocol::SequenceId;
-
-/// Whether a sequence's masks let it be part of a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MaskGate {
-    /// It may: its masks are ready in time, or it has none.
-    #[default]
-    Open,
-    /// It may not.
-    Shut,
-    /// It may while its output has this many tokens and it is in no other step.
-    ReadyAt(usize),
-}
-
-impl MaskGate {
-    /// Whether a sequence with this many generated tokens may be part of a step.
-    pub(super) fn allows(self, generated: usize, in_flight: bool) -> bool {
-        match self {
-            Self::Open => true,
-            Self::Shut => false,
-            Self::ReadyAt(tokens) => tokens == generated && !in_flight,
-        }
-    }
-}
 
 impl SchedulerCore {
     pub(super) fn set_mask_gate(&mut self, sequence: SequenceId, gate: MaskGate) {
@@ -50,24 +28,5 @@ impl SchedulerCore {
         if entry.await_mask() {
             effects.push(Effect::AwaitMask(entry.id()));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gate_opens_for_a_ready_mask() {
-        let check = |gate: MaskGate, allows: [bool; 3]| {
-            let asked = [(4, false), (4, true), (5, false)];
-            assert_eq!(
-                asked.map(|(tokens, flies)| gate.allows(tokens, flies)),
-                allows
-            );
-        };
-        check(MaskGate::Open, [true, true, true]);
-        check(MaskGate::Shut, [false, false, false]);
-        check(MaskGate::ReadyAt(4), [true, false, false]);
     }
 }

@@ -50,7 +50,7 @@
 //! | `preemption.rs` | sequences lose their slots to others, or for want of memory |
 //! | `fork_starts.rs` | a fork starts, in a slot of its own or in its source's |
 //! | `context_shift.rs` | contexts that are full |
-//! | `masks.rs` | sequences that wait for token masks |
+//! | `mask_gate.rs`, `masks.rs` | sequences that wait for token masks |
 //! | `recovery.rs` | loss of the device, the cache or the scheduler |
 //! | `snapshot.rs` | snapshots of the scheduler's sequences |
 
@@ -62,6 +62,7 @@ mod deadlines;
 mod fork_starts;
 mod forks;
 mod lifecycle;
+mod mask_gate;
 mod masks;
 mod memory_grants;
 mod messages;
@@ -85,7 +86,7 @@ use crate::config::SchedulerConfig;
 use cache_client::{CacheClient, Frees};
 use deadlines::Deadlines;
 use forks::Forks;
-pub use masks::MaskGate;
+pub use mask_gate::MaskGate;
 use memory_grants::MemoryGrants;
 pub use messages::{Effect, Event, Fork, History, Predecessor, SchedulerStats, Submission};
 use motet_protocol::{GenerateError, ModelSpec};

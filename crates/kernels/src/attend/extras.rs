@@ -1,6 +1,4 @@
-//! Additions of some families to plain attention, and the numbers of a layer that they need.
-
-use super::shape::{Attention, Heads, SpanRange};
+//! Additions of some families to plain attention.
 
 /// Additions of a family to plain attention. The default adds nothing and costs nothing.
 ///
@@ -55,51 +53,6 @@ pub struct PositionScale {
     pub original_tokens: usize,
 }
 
-/// The inputs of attention in one layer: its rows, and the weights that the plan's
-/// [`Extras`] ask for.
-#[derive(Clone, Copy, Debug)]
-pub struct LayerInputs<'a> {
-    /// `[rows, (query heads + 2 * kv heads) * head dim + trailing columns]`, each row
-    /// queries | keys | values | trailing columns, before normalisation and rotation.
-    pub packed: &'a [f32],
-    /// Weights of the queries' normalisation: `[head dim]` or `[query heads * head dim]`.
-    pub query_norm: Option<&'a [f32]>,
-    /// Weights of the keys' normalisation: `[head dim]` or `[kv heads * head dim]`.
-    pub key_norm: Option<&'a [f32]>,
-    /// The logit of each query head's sink.
-    pub sinks: Option<&'a [f32]>,
-}
-
-impl<'a> LayerInputs<'a> {
-    /// The inputs of plain attention.
-    #[must_use]
-    pub fn plain(packed: &'a [f32]) -> LayerInputs<'a> {
-        LayerInputs {
-            packed,
-            query_norm: None,
-            key_norm: None,
-            sinks: None,
-        }
-    }
-
-    /// Panics unless the inputs are those that `attention` asks for, for so many rows.
-    pub(super) fn check(&self, attention: &Attention, rows: usize) {
-        let Heads { query, kv, dim } = attention.heads;
-        assert_eq!(self.packed.len(), rows * attention.row_width());
-        let norm_weights = match attention.extras.qk_norm {
-            QkNorm::None => [None; 2],
-            QkNorm::PerHead { .. } => [Some(dim); 2],
-            QkNorm::WholeRow { .. } => [query * dim, kv * dim].map(Some),
-        };
-        let sinks = attention.extras.sinks.then_some(query);
-        assert_eq!(
-            [self.query_norm, self.key_norm, self.sinks].map(|of| of.map(<[f32]>::len)),
-            [norm_weights[0], norm_weights[1], sinks],
-            "weights of the queries' norm, of the keys' norm, and sinks"
-        );
-    }
-}
-
 impl Extras {
     /// Panics unless all numbers make sense.
     pub(super) fn check(&self) {
@@ -111,21 +64,4 @@ impl Extras {
             .is_none_or(|scale| scale.original_tokens > 0);
         assert!(known, "{self:?}");
     }
-}
-
-/// The factor of each row's queries; empty where it is 1 for all.
-pub(super) fn position_scales(extras: &Extras, spans: &[SpanRange]) -> Vec<f32> {
-    let Some(PositionScale {
-        beta,
-        original_tokens,
-    }) = extras.position_scale
-    else {
-        return Vec::new();
-    };
-    let positions = spans.iter().flat_map(|span| {
-        let first = span.tail.start + span.tail.tokens;
-        first..first + span.rows
-    });
-    let scale = |position: usize| 1.0 + beta * (1.0 + (position / original_tokens) as f32).ln();
-    positions.map(scale).collect()
 }

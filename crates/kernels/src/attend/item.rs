@@ -2,17 +2,12 @@
 
 use std::ops::Range;
 
-use super::super::pool::Pool;
-use super::super::simd::{Job, Number, Simd, dispatch_on};
+use super::super::simd::{Number, Simd};
 use super::super::split::Split;
+use super::Cache;
 use super::group::{BLOCK, Group, Source};
 use super::plan::{AttendPlan, Item, Order};
 use super::softmax::{Softcap, with_sink};
-use super::{Cache, few_queries, many_queries};
-use crate::scratch::{self, Scratch};
-
-/// Plans with a lower cost than this do not use another thread.
-const SINGLE_THREAD_BELOW: usize = 8 << 10;
 
 /// All keys and values of a step.
 #[derive(Clone, Copy, Debug)]
@@ -31,69 +26,16 @@ pub(super) struct Rows<'a> {
     pub(super) sinks: Option<&'a [f32]>,
 }
 
-/// Computes all items of `plan`: into `output` where no merge is necessary, into `partials`
-/// elsewhere.
-pub(super) fn run<N: Number>(
-    pool: &Pool,
-    plan: &AttendPlan,
-    rows: Rows<'_>,
-    caches: Caches<'_, N>,
-    partials: &mut [f32],
-    output: &mut [f32],
-) {
-    let [partials, output] = [partials, output].map(Split::new);
-    let each = |index: usize| {
-        let item = &plan.items[index];
-        let group = &plan.groups[item.group];
-        let work = Work {
-            plan,
-            group,
-            item,
-            rows,
-            caches,
-            partials: &partials,
-            output: &output,
-        };
-        scratch::for_item(|memory| dispatch_on(plan.set, Compute { work, memory }));
-    };
-    if plan.cost < SINGLE_THREAD_BELOW {
-        (0..plan.items.len()).for_each(each);
-    } else {
-        pool.run(plan.items.len(), each);
-    }
-}
-
-struct Compute<'a, N> {
-    work: Work<'a, N>,
-    memory: &'a mut Scratch,
-}
-
-impl<N: Number> Job for Compute<'_, N> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let plan = self.work.plan;
-        if plan.order == Order::PerSequence
-            || self.work.item.queries.len() <= few_queries::most::<S>()
-        {
-            few_queries::run(simd, &self.work, self.memory);
-        } else {
-            many_queries::run(simd, &self.work, self.memory);
-        }
-    }
-}
-
 /// An item and everything that it reads and writes.
 #[derive(Clone, Copy)]
 pub(super) struct Work<'a, N> {
-    plan: &'a AttendPlan,
-    group: &'a Group,
+    pub(super) plan: &'a AttendPlan,
+    pub(super) group: &'a Group,
     pub(super) item: &'a Item,
-    rows: Rows<'a>,
-    caches: Caches<'a, N>,
-    partials: &'a Split<'a, f32>,
-    output: &'a Split<'a, f32>,
+    pub(super) rows: Rows<'a>,
+    pub(super) caches: Caches<'a, N>,
+    pub(super) partials: &'a Split<'a, f32>,
+    pub(super) output: &'a Split<'a, f32>,
 }
 
 /// Neighbouring keys with their values, a row each: a block or a part of one.

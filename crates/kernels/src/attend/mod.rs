@@ -28,18 +28,21 @@ mod extras;
 mod few_queries;
 mod group;
 mod item;
+mod layer_inputs;
 mod many_queries;
 mod merge;
 mod plan;
 mod prepare;
 mod rotate;
+mod run;
 mod shape;
 mod softmax;
 #[cfg(test)]
 mod tests;
 mod turn;
 
-pub use extras::{Extras, LayerInputs, PositionScale, QkNorm};
+pub use extras::{Extras, PositionScale, QkNorm};
+pub use layer_inputs::LayerInputs;
 pub use plan::{AttendPlan, Order};
 pub use shape::{Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
 pub use turn::turn_back;
@@ -101,7 +104,7 @@ pub fn attend<N: Number>(
             queries,
             sinks: layer.sinks,
         };
-        item::run(pool, plan, rows, caches, partials, output);
+        run::run(pool, plan, rows, caches, partials, output);
         merge::merge(pool, plan, layer.sinks, partials, output);
     });
 }

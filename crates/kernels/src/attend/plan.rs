@@ -6,9 +6,9 @@
 use std::ops::Range;
 
 use super::super::simd::{InstructionSet, Number};
-use super::extras::{LayerInputs, position_scales};
 use super::group::{BLOCK, Group, gather, gather_chunks};
-use super::shape::{Attention, Heads, PartRange, SpanRange, angles};
+use super::layer_inputs::LayerInputs;
+use super::shape::{Attention, Heads, PartRange, SpanRange, angles, position_scales};
 use super::{Cache, CacheMut};
 
 /// The work of one step in each layer of a kind.

@@ -2,7 +2,8 @@
 
 use super::super::norm::inverse_root_mean_square;
 use super::super::simd::Simd;
-use super::extras::{Extras, LayerInputs, QkNorm};
+use super::extras::{Extras, QkNorm};
+use super::layer_inputs::LayerInputs;
 
 /// The treatment of queries, keys and values before the rotation.
 #[derive(Clone, Copy, Debug)]

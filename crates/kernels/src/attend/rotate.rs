@@ -3,7 +3,7 @@
 use super::super::pool::Pool;
 use super::super::simd::{Job, Number, Simd, dispatch_on};
 use super::CacheMut;
-use super::extras::LayerInputs;
+use super::layer_inputs::LayerInputs;
 use super::plan::AttendPlan;
 use super::prepare::Prepare;
 use super::shape::Heads;

@@ -4,7 +4,7 @@ use std::f32::consts::LOG2_E;
 
 use motet_model::CacheKind;
 
-use super::extras::Extras;
+use super::extras::{Extras, PositionScale};
 
 /// Attention of one layer kind.
 #[derive(Clone, Debug)]
@@ -131,4 +131,21 @@ pub(super) fn angles(rotary: &Rotary, spans: &[SpanRange]) -> Vec<f32> {
         }
     }
     angles
+}
+
+/// The factor of each row's queries; empty where it is 1 for all.
+pub(super) fn position_scales(extras: &Extras, spans: &[SpanRange]) -> Vec<f32> {
+    let Some(PositionScale {
+        beta,
+        original_tokens,
+    }) = extras.position_scale
+    else {
+        return Vec::new();
+    };
+    let positions = spans.iter().flat_map(|span| {
+        let first = span.tail.start + span.tail.tokens;
+        first..first + span.rows
+    });
+    let scale = |position: usize| 1.0 + beta * (1.0 + (position / original_tokens) as f32).ln();
+    positions.map(scale).collect()
 }

@@ -1,10 +1,8 @@
-//! The interface to 32 bytes at a time, and to integer products.
+//! The two interfaces of integer products: [`Bytes`] of an instruction set, 32 at a time, and
+//! [`Codes`] of a format, as many.
 
-use super::codes::Codes;
-use super::portable;
-#[cfg(target_arch = "x86_64")]
-use super::x86;
-use crate::simd::{InstructionSet, Simd};
+use crate::simd::Simd;
+use crate::weights::format::Format;
 
 /// Vectors of 32 bytes of one instruction set, and products of codes.
 ///
@@ -87,70 +85,50 @@ pub(super) trait Work {
     fn run<B: Bytes>(self, bytes: B);
 }
 
-/// Instructions that compute products of integers. All give the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unit {
-    /// AVX2, and `vpdpbusd` as AVX-512 has it, on vectors of 256 bits.
-    Avx512Vnni,
-    /// AVX2, and `vpdpbusd` as AVX has it.
-    AvxVnni,
-    /// AVX2.
-    Avx2,
-    /// Plain loops, as the compiler vectorises them.
-    Portable,
+/// A format whose codes are multiplied as integers.
+pub(super) trait Codes: Format {
+    /// The largest magnitude of a code.
+    const CODE_MAX: i32;
+
+    /// Where the scale and the offset lie in a block that has one of each, in half precision.
+    /// None for other blocks.
+    const HALVES: Option<Halves> = None;
+
+    /// The codes of 32 elements.
+    ///
+    /// # Safety
+    ///
+    /// `chunk` is below `ELEMENTS / 32`.
+    unsafe fn chunk<B: Bytes>(bytes: B, block: &Self::Block, chunk: usize) -> B::Bytes;
+
+    /// The half-precision number at offset `at` of each block.
+    #[inline(always)]
+    fn halves<B: Bytes>(bytes: B, blocks: &[&Self::Block; 8], at: usize) -> Vector<B> {
+        assert!(at + 2 <= size_of::<Self::Block>());
+        let half = |block: &Self::Block| {
+            let start: *const u8 = std::ptr::from_ref(block).cast();
+            // SAFETY: two bytes of the block.
+            unsafe { start.add(at).cast::<u16>().read_unaligned() }
+        };
+        let halves = blocks.map(half);
+        // SAFETY: eight halves.
+        unsafe { bytes.floats().load_f16(halves.as_ptr()) }
+    }
 }
 
-impl Unit {
-    /// Those of this machine that belong to an instruction set, the fastest first.
-    pub(super) fn available(set: InstructionSet) -> Vec<Unit> {
-        let mut found = Vec::new();
-        #[cfg(target_arch = "x86_64")]
-        if set != InstructionSet::Portable
-            && InstructionSet::available().contains(&InstructionSet::Avx2)
-        {
-            let has_vnni = is_x86_feature_detected!("avx512vnni")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512bw");
-            if set == InstructionSet::Avx512 && has_vnni {
-                found.push(Unit::Avx512Vnni);
-            }
-            if is_x86_feature_detected!("avxvnni") {
-                found.push(Unit::AvxVnni);
-            }
-            found.push(Unit::Avx2);
-        }
-        let _ = set;
-        found.push(Unit::Portable);
-        found
-    }
+/// Offsets within a block.
+#[derive(Clone, Copy)]
+pub(super) struct Halves {
+    pub(super) scale: usize,
+    pub(super) offset: Offset,
+}
 
-    /// The fastest one of this machine that belongs to an instruction set.
-    pub(super) fn best(set: InstructionSet) -> Unit {
-        Unit::available(set)[0]
-    }
-
-    /// Runs `work` with these instructions.
-    ///
-    /// # Panics
-    ///
-    /// When this machine does not have them.
-    pub(super) fn run(self, work: impl Work) {
-        let available = Unit::available(InstructionSet::best());
-        assert!(
-            available.contains(&self),
-            "this machine does not have {self:?}"
-        );
-        match self {
-            // SAFETY: the machine has the instructions.
-            #[cfg(target_arch = "x86_64")]
-            Unit::Avx512Vnni => unsafe { x86::run_avx512_vnni(work) },
-            // SAFETY: the machine has the instructions.
-            #[cfg(target_arch = "x86_64")]
-            Unit::AvxVnni => unsafe { x86::run_avx_vnni(work) },
-            // SAFETY: the machine has the instructions.
-            #[cfg(target_arch = "x86_64")]
-            Unit::Avx2 => unsafe { x86::run_avx2(work) },
-            _ => portable::run(work),
-        }
-    }
+/// The offset of a block's elements.
+#[derive(Clone, Copy)]
+pub(super) enum Offset {
+    None,
+    /// This times the scale.
+    Times(f32),
+    /// The number at this offset of the block.
+    At(usize),
 }

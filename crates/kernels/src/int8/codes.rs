@@ -1,60 +1,11 @@
-//! The codes of each format, 32 at a time. The layouts are in the documentation of the formats'
+//! [`Codes`] of each format. The layouts are in the documentation of the formats'
 //! own modules.
 
-use super::bytes::{Bytes, Vector};
-use crate::simd::Simd;
+use super::bytes::{Bytes, Codes, Halves, Offset};
 use crate::weights::blocks::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use crate::weights::codebooks::{Iq4Nl, Iq4Xs, Mxfp4, TWICE_E2M1, UNEVEN};
-use crate::weights::format::{Format, word_at};
+use crate::weights::format::word_at;
 use crate::weights::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
-
-/// A format whose codes are multiplied as integers.
-pub(super) trait Codes: Format {
-    /// The largest magnitude of a code.
-    const CODE_MAX: i32;
-
-    /// Where the scale and the offset lie in a block that has one of each, in half precision.
-    /// None for other blocks.
-    const HALVES: Option<Halves> = None;
-
-    /// The codes of 32 elements.
-    ///
-    /// # Safety
-    ///
-    /// `chunk` is below `ELEMENTS / 32`.
-    unsafe fn chunk<B: Bytes>(bytes: B, block: &Self::Block, chunk: usize) -> B::Bytes;
-
-    /// The half-precision number at offset `at` of each block.
-    #[inline(always)]
-    fn halves<B: Bytes>(bytes: B, blocks: &[&Self::Block; 8], at: usize) -> Vector<B> {
-        assert!(at + 2 <= size_of::<Self::Block>());
-        let half = |block: &Self::Block| {
-            let start: *const u8 = std::ptr::from_ref(block).cast();
-            // SAFETY: two bytes of the block.
-            unsafe { start.add(at).cast::<u16>().read_unaligned() }
-        };
-        let halves = blocks.map(half);
-        // SAFETY: eight halves.
-        unsafe { bytes.floats().load_f16(halves.as_ptr()) }
-    }
-}
-
-/// Offsets within a block.
-#[derive(Clone, Copy)]
-pub(super) struct Halves {
-    pub(super) scale: usize,
-    pub(super) offset: Offset,
-}
-
-/// The offset of a block's elements.
-#[derive(Clone, Copy)]
-pub(super) enum Offset {
-    None,
-    /// This times the scale.
-    Times(f32),
-    /// The number at this offset of the block.
-    At(usize),
-}
 
 const fn halves(scale: usize, offset: Offset) -> Option<Halves> {
     Some(Halves { scale, offset })

@@ -2,8 +2,7 @@
 //! registers, for one row of the input at a time.
 
 use super::activations::{BLOCK, Row};
-use super::bytes::{Bytes, Vector, Work};
-use super::codes::Codes;
+use super::bytes::{Bytes, Codes, Vector, Work};
 use super::scales::EightScales;
 use super::{Blocks, LANES, Product};
 use crate::simd::Simd;

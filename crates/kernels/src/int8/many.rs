@@ -2,8 +2,7 @@
 //! scratch memory, in the order in which the products read them, for all rows of the input.
 
 use super::activations::BLOCK;
-use super::bytes::{Bytes, Work};
-use super::codes::Codes;
+use super::bytes::{Bytes, Codes, Work};
 use super::scales::EightScales;
 use super::{Blocks, LANES, Product};
 use crate::scratch::Scratch;

@@ -19,8 +19,9 @@
 //! | file | contents |
 //! |---|---|
 //! | `activations.rs` | the input in 8 bits |
-//! | `bytes.rs` | the interface to 32 bytes of an instruction set; `x86.rs`, `portable.rs` |
-//! | `codes.rs` | the codes of each format, 32 at a time |
+//! | `bytes.rs` | the interfaces to 32 bytes of an instruction set, and to 32 codes of a format |
+//! | `codes.rs` | the codes of each format |
+//! | `x86.rs`, `portable.rs`, `unit.rs` | the bytes of each instruction set; the choice of one |
 //! | `scales.rs` | the scales of eight rows, side by side |
 //! | `few.rs` | products with a few rows of the input: codes are decoded in registers |
 //! | `many.rs` | products with more rows: codes are decoded once, into scratch memory |
@@ -34,6 +35,7 @@ mod portable;
 mod scales;
 #[cfg(test)]
 mod tests;
+mod unit;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -44,8 +46,8 @@ use crate::pool::Pool;
 use crate::scratch;
 use crate::simd::InstructionSet;
 use crate::weights::{Rows, Storage, blocks, codebooks, k_quants};
-use bytes::{Bytes, Unit};
-use codes::Codes;
+use bytes::{Bytes, Codes};
+use unit::Unit;
 
 /// How products with quantised weights are computed. Products with F32, F16 and BF16 are the same
 /// for both.

@@ -1,7 +1,6 @@
 //! [`Bytes`] in plain Rust.
 
-use super::bytes::{Bytes, Eight, Work};
-use super::codes::Codes;
+use super::bytes::{Bytes, Codes, Eight, Work};
 use crate::simd::Portable;
 
 /// Runs `work` with plain loops.

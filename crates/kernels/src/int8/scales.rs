@@ -1,7 +1,6 @@
 //! The scales and offsets of eight rows, side by side.
 
-use super::bytes::{Bytes, Vector};
-use super::codes::{Codes, Offset};
+use super::bytes::{Bytes, Codes, Offset, Vector};
 use crate::simd::Simd;
 use crate::weights::format::Scales;
 

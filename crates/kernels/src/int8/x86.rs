@@ -6,8 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::bytes::{Bytes, Work};
-use super::codes::Codes;
+use super::bytes::{Bytes, Codes, Work};
 use crate::simd::{Avx2, Simd};
 
 /// Without VNNI.

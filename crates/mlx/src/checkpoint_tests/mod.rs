@@ -7,16 +7,18 @@ use std::sync::{Arc, LazyLock};
 
 use mlx_rs::{Device, Dtype, Stream, memory, with_stream};
 
-use super::attention::{AttentionBackend, Attentions};
-use super::detached_state::Identity;
-use super::forward::Network;
-use super::groups::{Cached, LayerGroups};
-use super::layers::Weights;
-use super::ops::Ops;
-use super::profile::{self, Op};
 use super::state_tests::one_at_a_time;
-use super::weights::MatrixForm;
-use super::{Backend, MlxDevice, MlxModel, MlxOptions, MlxTail, bridge, spec};
+use crate::device::ops::Ops;
+use crate::device::profile::{self, Op};
+use crate::layers::attention::{AttentionBackend, Attentions};
+use crate::layers::weights::Weights;
+use crate::model::load::spec;
+use crate::model::mlx_model::Backend;
+use crate::state::detached_state::Identity;
+use crate::state::groups::{Cached, LayerGroups};
+use crate::step::forward::Network;
+use crate::weights::MatrixForm;
+use crate::{MlxDevice, MlxModel, MlxOptions, MlxTail, bridge};
 use checkpoint::{QWEN, Qwen, Sizes, VOCAB};
 use motet_kernels::Arithmetic;
 use motet_model::{CacheKind, Model, Span, Tail};

@@ -3,7 +3,7 @@
 use super::network::{self, Means, model};
 use super::{Slot, mixes, one_at_a_time, packed, tokens};
 use crate::MlxModel;
-use crate::groups::{Cached, LayerGroups, Place};
+use crate::state::groups::{Cached, LayerGroups, Place};
 use motet_model::{CacheKind, FloatKind, Floats, Model, Packer, Segment, Tail};
 use motet_protocol::{LayerKind, SegmentSize};
 use motet_weights::{DeltaNet, Mamba2, Mixer, ShortConv};

@@ -7,17 +7,19 @@ use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::take_axis;
 use mlx_rs::{Array, Device, Stream, fast};
 
-use crate::attention::{AttentionBackend, Attentions, LayerRows, LayerVectors, Shape};
-use crate::batch::Batch;
-use crate::bridge::{self, Buffer, Kernel, View, ViewMut};
-use crate::decoder::{Decoder, LastRows};
-use crate::detached_state::Identity;
-use crate::groups::{Arrays, Cached, LayerGroups, Place, RecurrentShape};
-use crate::ops;
-use crate::pool::Pool;
-use crate::rotary::Rotary;
-use crate::tail::TailWrites;
-use crate::{Backend, MlxDevice, MlxModel, spec};
+use crate::device::bridge::{self, Buffer, Kernel, View, ViewMut};
+use crate::device::ops;
+use crate::layers::attention::{AttentionBackend, Attentions, LayerRows, LayerVectors, Shape};
+use crate::model::load::spec;
+use crate::model::mlx_model::Backend;
+use crate::state::batch_rows::BatchRows;
+use crate::state::detached_state::Identity;
+use crate::state::groups::{Arrays, Cached, LayerGroups, Place, RecurrentShape};
+use crate::state::pool::Pool;
+use crate::state::tail::TailWrites;
+use crate::step::batch::Batch;
+use crate::step::decoder::{Decoder, LastRows};
+use crate::{MlxDevice, MlxModel};
 use motet_kernels::Order;
 use motet_model::CacheKind;
 use motet_weights::{
@@ -262,7 +264,7 @@ impl Decoder for Network {
         tails: &mut TailWrites,
         _eager: bool,
     ) -> Result<LastRows, Exception> {
-        let plans = self.attentions.plan(batch);
+        let plans = self.attentions.plan(&batch.rows);
         let mut x = take_axis(&self.embedding, batch.token_array()?, 0)?;
         for (layer, Matrices(matrices)) in self.layers.iter().enumerate() {
             let normed = fast::rms_norm(&x, None, 1e-6)?;
@@ -273,10 +275,12 @@ impl Decoder for Network {
                         packed: &packed,
                         vectors: &LayerVectors::default(),
                     };
-                    let attended = self.attentions.attend(batch, &plans, layer, rows, tails)?;
+                    let attended =
+                        self.attentions
+                            .attend(&batch.rows, &plans, layer, rows, tails)?;
                     attended.matmul(output)?
                 }
-                None => self.sum(batch, layer, &normed, tails)?,
+                None => self.sum(&batch.rows, layer, &normed, tails)?,
             };
             x = x.add(y)?;
         }
@@ -303,15 +307,21 @@ impl Decoder for Network {
         1.0
     }
 
-    fn rotary(&self, layer: usize) -> Option<&Rotary> {
-        self.attentions.rotary(layer)
+    fn turned_back(
+        &self,
+        layer: usize,
+        keys: &Array,
+        tokens: usize,
+        stream: &Stream,
+    ) -> Result<Array, Exception> {
+        self.attentions.turned_back(layer, keys, tokens, stream)
     }
 }
 
 impl Network {
     fn sum(
         &self,
-        batch: &Batch,
+        batch: &BatchRows,
         layer: usize,
         x: &Array,
         tails: &mut TailWrites,

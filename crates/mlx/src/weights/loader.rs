@@ -5,9 +5,9 @@ use mlx_rs::{Array, Dtype, transforms};
 use super::matrix::Matrix;
 use super::merged_matrix::MergedMatrix;
 use super::{InputNorm, MatrixForm};
+use crate::device::profile::Op;
+use crate::device::stored_matrix::StoredMatrix;
 use crate::error::MlxError;
-use crate::profile::Op;
-use crate::stored_matrix::StoredMatrix;
 use motet_weights::{ModelFiles, Role};
 
 /// The inputs that all parts of loading share.

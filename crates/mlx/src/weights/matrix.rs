@@ -6,11 +6,11 @@ use mlx_rs::ops::{dequantize, quantized_matmul};
 use mlx_rs::{Array, Dtype, transforms};
 
 use super::merged_matrix::{Elements, MergedMatrix};
+use crate::device::kernel_ops::layer_end::Projection;
+use crate::device::ops::Ops;
+use crate::device::profile::{self, Cost, Op};
+use crate::device::stored_matrix::StoredMatrix;
 use crate::error::MlxError;
-use crate::kernel_ops::layer_end::Projection;
-use crate::ops::Ops;
-use crate::profile::{self, Cost, Op};
-use crate::stored_matrix::StoredMatrix;
 
 /// A matrix `[out, in]` and a bias.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@
 //! output into its rows. Neither then costs an operation in each step.
 
 use super::MatrixForm;
+use crate::device::stored_matrix::StoredMatrix;
 use crate::error::MlxError;
-use crate::stored_matrix::StoredMatrix;
 use motet_weights::{AffineQuantised, ModelFiles, Role};
 
 /// A matrix `[rows, columns]`, row-major.

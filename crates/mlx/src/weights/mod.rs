@@ -11,8 +11,8 @@ mod merged_matrix;
 
 use mlx_rs::Array;
 
-use crate::kernel_ops::layer_end::RowNorm;
-use crate::stored_matrix::StoredMatrix;
+use crate::device::kernel_ops::layer_end::RowNorm;
+use crate::device::stored_matrix::StoredMatrix;
 
 pub(crate) use loader::{BlockLoader, Loader};
 pub(crate) use matrix::Matrix;

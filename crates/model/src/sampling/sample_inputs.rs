@@ -8,7 +8,7 @@ use super::logprobs::logprobs_with;
 use super::row_sampling::sample_row_with;
 use super::rows::{RowOperations, RowReader, ScalarOperations};
 use motet_protocol::TokenId;
-use motet_protocol::{SamplingSpec, TokenLogprobs, TokenMask, TokenSampling};
+use motet_protocol::{SamplingSpec, SpanOutput, TokenLogprobs, TokenMask, TokenSampling};
 
 /// Everything that sampling one token of one sequence depends on, besides the row of logits.
 /// Cheap to clone and to send.
@@ -231,5 +231,14 @@ impl SamplingExtras {
         self.exclude(&mut row);
         let first = row.iter().position(|logit| *logit > f32::NEG_INFINITY);
         first.unwrap_or(0) as TokenId
+    }
+}
+
+impl From<Sampled> for SpanOutput {
+    fn from(sampled: Sampled) -> SpanOutput {
+        match sampled.logprobs {
+            None => SpanOutput::Token(sampled.token),
+            Some(logprobs) => SpanOutput::Scored(sampled.token, Arc::new(logprobs)),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Mixtures of experts, with the field names that families share.
 
 use super::super::ModelError;
-use super::super::blueprint::{Experts, Gated, Routing};
+use super::super::blueprint::{Blueprint, Experts, Gated, Mlp, Routing};
 use super::super::fields::Fields;
 use super::super::limits::{DIMENSION_MAX, EXPERTS_MAX};
 use super::super::settings::Settings;
@@ -25,4 +25,17 @@ pub(super) fn experts(
         router_bias: false,
         shared: None,
     })
+}
+
+/// Replaces all MLPs by experts, as Mixtral has them.
+pub(super) fn with_experts(
+    settings: &Settings<'_>,
+    blueprint: &mut Blueprint,
+) -> Result<(), ModelError> {
+    let (count, inner) = ("num_local_experts", "intermediate_size");
+    let experts = experts(settings, count, inner, Routing::SoftmaxChosen)?;
+    for layer in &mut blueprint.layers {
+        layer.mlp = Mlp::Experts(experts);
+    }
+    Ok(())
 }

@@ -10,7 +10,7 @@ use super::super::limits::{DIMENSION_MAX, HEADS_MAX};
 use super::super::names::{Form, Name, gguf};
 use super::super::role::Role;
 use super::super::settings::Settings;
-use super::mixtral::with_experts;
+use super::experts::with_experts;
 use super::{Family, PLAIN};
 
 pub(super) const FAMILY: Family = Family {

@@ -1,11 +1,9 @@
 //! Mixtral: Mistral with experts. GGUF files call it `llama`.
 
-use super::super::ModelError;
-use super::super::blueprint::{Blueprint, Mlp, Routing};
 use super::super::names::{EXPERT_GATE_UP, Form, hf};
 use super::super::role::Role;
-use super::super::settings::{FieldDefault, Settings};
-use super::experts::experts;
+use super::super::settings::FieldDefault;
+use super::experts::with_experts;
 use super::llama::{attentions, llama};
 use super::{Family, PLAIN};
 
@@ -48,16 +46,3 @@ pub(super) const FAMILY: Family = Family {
     ],
     ..PLAIN
 };
-
-/// Replaces all MLPs by experts.
-pub(super) fn with_experts(
-    settings: &Settings<'_>,
-    blueprint: &mut Blueprint,
-) -> Result<(), ModelError> {
-    let (count, inner) = ("num_local_experts", "intermediate_size");
-    let experts = experts(settings, count, inner, Routing::SoftmaxChosen)?;
-    for layer in &mut blueprint.layers {
-        layer.mlp = Mlp::Experts(experts);
-    }
-    Ok(())
-}

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Asked, Class, Facts, Node, NodeKey, OffloadState, SequenceMark, Trie};
-use crate::cache::miss::{MARK_TOKENS, prefix_mark};
+use crate::cache::prefix_mark::{MARK_TOKENS, prefix_mark};
 use motet_protocol::Salt;
 use motet_protocol::cache::Flush;
 use motet_protocol::{SegmentId, TokenId};

@@ -1,0 +1,75 @@
+//! The instructions of this machine, and work that runs with them.
+
+use super::bytes::Work;
+use super::portable;
+#[cfg(target_arch = "x86_64")]
+use super::x86;
+use crate::simd::InstructionSet;
+
+/// Instructions that compute products of integers. All give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// AVX2, and `vpdpbusd` as AVX-512 has it, on vectors of 256 bits.
+    Avx512Vnni,
+    /// AVX2, and `vpdpbusd` as AVX has it.
+    AvxVnni,
+    /// AVX2.
+    Avx2,
+    /// Plain loops, as the compiler vectorises them.
+    Portable,
+}
+
+impl Unit {
+    /// Those of this machine that belong to an instruction set, the fastest first.
+    pub(super) fn available(set: InstructionSet) -> Vec<Unit> {
+        let mut found = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        if set != InstructionSet::Portable
+            && InstructionSet::available().contains(&InstructionSet::Avx2)
+        {
+            let has_vnni = is_x86_feature_detected!("avx512vnni")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512bw");
+            if set == InstructionSet::Avx512 && has_vnni {
+                found.push(Unit::Avx512Vnni);
+            }
+            if is_x86_feature_detected!("avxvnni") {
+                found.push(Unit::AvxVnni);
+            }
+            found.push(Unit::Avx2);
+        }
+        let _ = set;
+        found.push(Unit::Portable);
+        found
+    }
+
+    /// The fastest one of this machine that belongs to an instruction set.
+    pub(super) fn best(set: InstructionSet) -> Unit {
+        Unit::available(set)[0]
+    }
+
+    /// Runs `work` with these instructions.
+    ///
+    /// # Panics
+    ///
+    /// When this machine does not have them.
+    pub(super) fn run(self, work: impl Work) {
+        let available = Unit::available(InstructionSet::best());
+        assert!(
+            available.contains(&self),
+            "this machine does not have {self:?}"
+        );
+        match self {
+            // SAFETY: the machine has the instructions.
+            #[cfg(target_arch = "x86_64")]
+            Unit::Avx512Vnni => unsafe { x86::run_avx512_vnni(work) },
+            // SAFETY: the machine has the instructions.
+            #[cfg(target_arch = "x86_64")]
+            Unit::AvxVnni => unsafe { x86::run_avx_vnni(work) },
+            // SAFETY: the machine has the instructions.
+            #[cfg(target_arch = "x86_64")]
+            Unit::Avx2 => unsafe { x86::run_avx2(work) },
+            _ => portable::run(work),
+        }
+    }
+}
