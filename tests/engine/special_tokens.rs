@@ -104,7 +104,7 @@ async fn schema_of_a_tool_that_is_no_grammar_is_rejected_by_name() {
         let codec = codec();
         let format = codec.answer_format();
         let source = format.grammar(&tools, &ToolChoice::Required, true, ReasoningStart::Absent);
-        source.expect("valid").expect("held")
+        source.expect("valid").expect("constrained")
     };
     for property in [json!({"type": "text"}), json!({"x-guidance": {}})] {
         let request = Request::tokens([1, 2]).grammar(grammar(property.clone()));

@@ -4,9 +4,11 @@ use std::fmt;
 
 use motet_protocol::TokenId;
 
+use super::codec::TextCodec;
 use super::codec::TextLimits;
+use super::error::TextError;
+use super::template::Chat;
 use super::template::Written;
-use super::{Chat, TextCodec, TextError};
 
 /// Bytes of a prompt's end that the reader of an answer gets: templates write far less than that
 /// behind the last message.

@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::answer::AnswerFormat;
+use super::detokenizer::{Detokenizer, SpecialTokens};
+use super::error::TextError;
+use super::gguf::GgufVocabulary;
 use super::template::Written;
+use super::template::{Chat, ChatTemplate};
+use super::tokenizer::Tokenizer;
 use super::turn_end;
-use super::{
-    AnswerFormat, Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError,
-    Tokenizer,
-};
 use motet_protocol::TokenId;
 use motet_protocol::TokenSpelling;
 

@@ -1,6 +1,8 @@
 //! Tokens to text, one at a time.
 
-use super::{TextError, Tokenizer, Utf8Stream};
+use super::error::TextError;
+use super::tokenizer::Tokenizer;
+use super::utf8::Utf8Stream;
 use motet_protocol::TokenId;
 
 /// Treatment of special tokens in the text.
@@ -75,5 +77,22 @@ impl Detokenizer {
     /// Ends the text: an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> &str {
         self.characters.finish()
+    }
+}
+
+impl Tokenizer {
+    /// The text of `tokens`, special ones spelled out.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::UnknownToken`].
+    pub fn decode(&self, tokens: &[TokenId]) -> Result<String, TextError> {
+        let mut detokenizer = Detokenizer::new(self, SpecialTokens::Keep);
+        let mut text = String::new();
+        for &token in tokens {
+            text.push_str(detokenizer.push(token)?);
+        }
+        text.push_str(detokenizer.finish());
+        Ok(text)
     }
 }

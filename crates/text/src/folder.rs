@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tokenizers::AddedToken;
 
-use super::TextError;
+use super::error::TextError;
 use super::error::field_error;
 use super::parts::Parts;
 use super::pieces::{PieceRules, PieceSource, Pieces};

@@ -50,6 +50,7 @@ mod parts;
 mod pieces;
 mod pre_tokenizer;
 mod restore_points;
+mod schema;
 mod special;
 mod stop;
 mod template;

@@ -1,6 +1,9 @@
 //! One sequence's output, from tokens to the text that its reader may see.
 
-use super::{Detokenizer, SpecialTokens, StopMatcher, StopStrings, TextCodec, TextError};
+use super::codec::TextCodec;
+use super::detokenizer::{Detokenizer, SpecialTokens};
+use super::error::TextError;
+use super::stop::{StopMatcher, StopStrings};
 use motet_protocol::TokenId;
 
 /// The text side of one sequence: detokenises, and ends at a stop string.

@@ -6,8 +6,9 @@
 
 use serde_json::Value;
 
+use super::byte_level;
+use super::error::TextError;
 use super::error::field_error;
-use super::{TextError, byte_level};
 use motet_protocol::TokenId;
 
 /// Every token's bytes, end to end.

@@ -11,8 +11,10 @@
 use motet_protocol::common_prefix;
 
 use super::chat_prompt::{ChatPrompt, common_bytes};
+use super::codec::TextCodec;
 use super::codec::TextLimits;
-use super::{Chat, Message, TextCodec, TextError};
+use super::error::TextError;
+use super::template::{Chat, Message};
 
 /// The text of a message that is not written yet. It lies after every offset that is returned, so
 /// its words do not matter.

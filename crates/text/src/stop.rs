@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::TextError;
+use super::error::TextError;
 
 /// A request's stop strings, checked and prepared. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::error::TextError;
+use super::gguf::GgufVocabulary;
 use super::parts::Parts;
 use super::special::{self, Markup};
 use super::token_bytes_bound;
-use super::{Detokenizer, GgufVocabulary, SpecialTokens, TextError, folder, gguf};
+use super::{folder, gguf};
 use motet_protocol::TokenId;
 use motet_protocol::TokenSpelling;
 
@@ -132,21 +134,6 @@ impl Tokenizer {
         }
         let tokens = special::encode(encoder, markup, text, callers);
         tokens.map_err(|error| cannot_encode(text, &error))
-    }
-
-    /// The text of `tokens`, special ones spelled out.
-    ///
-    /// # Errors
-    ///
-    /// [`TextError::UnknownToken`].
-    pub fn decode(&self, tokens: &[TokenId]) -> Result<String, TextError> {
-        let mut detokenizer = Detokenizer::new(self, SpecialTokens::Keep);
-        let mut text = String::new();
-        for &token in tokens {
-            text.push_str(detokenizer.push(token)?);
-        }
-        text.push_str(detokenizer.finish());
-        Ok(text)
     }
 
     /// Token ids are below this. A model's own vocabulary may be padded beyond it.

@@ -1,6 +1,7 @@
 //! The tokens that end a model's turn where no field of its files names them.
 
-use super::{Chat, ChatTemplate, Message, Tokenizer};
+use super::template::{Chat, ChatTemplate, Message};
+use super::tokenizer::Tokenizer;
 use motet_protocol::TokenId;
 
 /// An answer that no template writes by itself.

@@ -26,7 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("motet-find", &["error", "progress", "listing", "select", "name", "environment", "hub_cache", "hub", "ollama", "lm_studio"]),
     ("motet-model", &["packer", "cache_kind", "preconditions", "sampling", "model", "conformance", "oracle"]),
     ("motet-kernels", &["simd", "scratch", "split", "pool", "products", "weights", "norm", "attend", "sample", "gated", "linear", "int8", "gates", "spans", "short_conv", "delta_net", "mamba2", "gated_norm", "experts"]),
-    ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "grammar", "template", "turn_end", "answer", "codec", "chat_prompt", "restore_points"]),
+    ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "schema", "grammar", "template", "turn_end", "answer", "codec", "chat_prompt", "restore_points"]),
     ("motet-mlx", &["error", "device", "weights", "state", "layers", "step", "model"]),
     ("motet", &["runtime", "optional", "request", "device", "storage", "error", "telemetry", "results", "actors", "handle", "stream", "engine", "chat", "open"]),
     ("motet-server", &["activity", "class", "error", "keys", "model_names", "site", "store_settings", "shown", "trace", "arguments", "addresses", "body", "app", "access", "kept", "log", "generate", "conversation", "pieces", "api", "anthropic", "openai", "responses", "fleet", "state", "tokens", "openapi", "page", "routes", "recorder", "start", "socket", "departure", "connections", "welcome", "serve"]),

@@ -30,7 +30,7 @@ pub(super) struct Use {
 pub(super) fn uses(sources: &Sources) -> Vec<Use> {
     let mut modules = Modules::default();
     let mut paths = Vec::new();
-    for source in sources.layered() {
+    for source in sources.library() {
         let Some(module) = Module::of(source) else {
             continue;
         };

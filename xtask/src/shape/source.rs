@@ -8,9 +8,6 @@ use anyhow::{Context, Result};
 /// Folders that hold no source of this project.
 const SKIPPED: [&str; 4] = ["target", ".git", "node_modules", "corpus"];
 
-/// The server's source. It has a place in the table of layers, as the library has.
-const SERVER: &str = "examples/server/src/";
-
 /// A Rust file.
 pub(super) struct Source {
     /// From the root of the checkout, with `/` between its parts.
@@ -23,14 +20,11 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The crate that a library file or one of the server belongs to, as its package is called,
-    /// and the file's path within `src/`.
+    /// The crate that a library file belongs to, as its package is called, and the file's path
+    /// within `src/`.
     pub(super) fn within_crate(&self) -> Option<(String, &str)> {
         if let Some(inside) = self.path.strip_prefix("src/") {
             return Some(("motet".into(), inside));
-        }
-        if let Some(inside) = self.path.strip_prefix(SERVER) {
-            return Some(("motet-server".into(), inside));
         }
         let (name, inside) = self.path.strip_prefix("crates/")?.split_once("/src/")?;
         Some((format!("motet-{name}"), inside))
@@ -75,13 +69,6 @@ impl Sources {
 
     pub(super) fn library(&self) -> impl Iterator<Item = &Source> {
         self.0.iter().filter(|source| source.is_library)
-    }
-
-    /// The files whose modules have a place in the table of layers: the library and the server.
-    pub(super) fn layered(&self) -> impl Iterator<Item = &Source> {
-        let is_server = |path: &str| path.starts_with(SERVER) && !is_of_tests(path);
-        let is_layered = move |source: &&Source| source.is_library || is_server(&source.path);
-        self.0.iter().filter(is_layered)
     }
 }
 

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use super::instructions;
-use super::parser::AnswerParser;
-use super::tools::Tools;
-use crate::{ChatTemplate, Tokenizer};
+use crate::template::ChatTemplate;
+use crate::tokenizer::Tokenizer;
 use motet_protocol::TokenId;
 
 /// How a model writes calls and reasoning. Cheap to clone.
@@ -212,16 +210,6 @@ impl AnswerFormat {
         }))
     }
 
-    /// A parser of one answer.
-    ///
-    /// `prompt_end` is the end of the prompt's text, a few dozen characters of it: a template may
-    /// open the reasoning itself. Calls are found if there are `tools`; without them, they are
-    /// text.
-    #[must_use]
-    pub fn parser(&self, prompt_end: &str, tools: Option<&Tools>) -> AnswerParser {
-        AnswerParser::new(self, prompt_end, tools)
-    }
-
     /// The text around the model's reasoning, if its template knows any.
     #[must_use]
     pub fn reasoning_marks(&self) -> Option<&ReasoningMarks> {
@@ -283,20 +271,6 @@ impl AnswerFormat {
     #[must_use]
     pub fn template_knows_tools(&self) -> bool {
         self.0.knows_tools
-    }
-
-    /// The text that tells the model about the tools and how to call them. It belongs into the
-    /// system message if the template [does not know tools](Self::template_knows_tools).
-    #[must_use]
-    pub fn instructions(&self, tools: &Tools) -> String {
-        instructions::instructions(self.format(), tools)
-    }
-
-    /// The text of calls in this format, each a name and arguments in JSON: the content of an
-    /// earlier answer, if the template [does not know tools](Self::template_knows_tools).
-    #[must_use]
-    pub fn written_calls<'a>(&self, calls: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
-        instructions::written_calls(self.format(), calls)
     }
 
     pub(super) fn format(&self) -> &Format {

@@ -39,16 +39,14 @@
 //! | `harmony.rs` | the parser of messages on channels |
 //! | `calls/` | readers of single calls, one for each form |
 //! | `marks.rs` | finds marks in text that arrives in pieces |
-//! | `held.rs`, `held_schema.rs` | the grammar of an answer, and the schemas in it |
+//! | `constrained.rs` | the grammar of an answer |
 //! | `instructions.rs` | tools as text, for templates that know none |
 
 mod calls;
+#[cfg(feature = "grammar")]
+mod constrained;
 mod format;
 mod harmony;
-#[cfg(feature = "grammar")]
-mod held;
-#[cfg(feature = "grammar")]
-mod held_schema;
 mod instructions;
 mod marks;
 mod parser;

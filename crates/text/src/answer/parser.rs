@@ -50,8 +50,20 @@ enum Parser {
     Harmony(HarmonyParser),
 }
 
+impl AnswerFormat {
+    /// A parser of one answer.
+    ///
+    /// `prompt_end` is the end of the prompt's text, a few dozen characters of it: a template may
+    /// open the reasoning itself. Calls are found if there are `tools`; without them, they are
+    /// text.
+    #[must_use]
+    pub fn parser(&self, prompt_end: &str, tools: Option<&Tools>) -> AnswerParser {
+        AnswerParser::new(self, prompt_end, tools)
+    }
+}
+
 impl AnswerParser {
-    pub(super) fn new(format: &AnswerFormat, prompt_end: &str, tools: Option<&Tools>) -> Self {
+    fn new(format: &AnswerFormat, prompt_end: &str, tools: Option<&Tools>) -> Self {
         let mut parts = Parts::default();
         let tools = tools.cloned();
         let syntax = match format.format().syntax {
@@ -194,7 +206,7 @@ impl MarkedParser {
             }
         });
         let reads_calls = matches!(self.phase, Phase::Text) && self.reads_marks();
-        // If a tool is strict, only the form that the grammar holds is read.
+        // If a tool is strict, only the form that the grammar writes is read.
         let is_strict = self.tools.as_ref().is_some_and(Tools::has_strict);
         let most = if is_strict { 1 } else { usize::MAX };
         let calls = self.marked().pairs.iter().filter(|_| reads_calls);
@@ -285,7 +297,7 @@ impl MarkedParser {
     }
 
     /// Whether a line that begins with this character may be a call. If a tool is strict, only
-    /// the form that the grammar holds is read.
+    /// the form that the grammar writes is read.
     fn reads_bare(&self, c: char) -> bool {
         let marked = self.marked();
         match &self.tools {
@@ -297,8 +309,10 @@ impl MarkedParser {
 
     /// Whether marks begin calls, as [`reads_bare`](Self::reads_bare).
     fn reads_marks(&self) -> bool {
-        let is_held = |tools: &Tools| tools.has_strict() && self.marked().is_bare_written;
-        self.tools.as_ref().is_some_and(|tools| !is_held(tools))
+        let is_constrained = |tools: &Tools| tools.has_strict() && self.marked().is_bare_written;
+        self.tools
+            .as_ref()
+            .is_some_and(|tools| !is_constrained(tools))
     }
 
     fn release_spaces(&mut self, parts: &mut Parts) {

@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use rustc_hash::FxHashMap;
 use tokenizers::models::bpe::Merges;
 
-use super::super::TextError;
-use super::{GgufVocabulary, TokenType, bad};
+use super::vocabulary::{GgufVocabulary, TokenType, bad};
+use crate::error::TextError;
 
 /// The character that SentencePiece writes for a space.
 pub(super) const SPACE_MARK: &str = "▁";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
-use super::schema;
+use super::rewrite;
 use motet_protocol::GrammarError;
 
 /// The grammar of an answer: what may stand before a call, the calls of tools, and the schema of
@@ -70,13 +70,13 @@ impl AnswerGrammar {
 
     /// The schemas as they are compiled.
     pub(super) fn prepared(&self) -> Result<Vec<Value>, GrammarError> {
-        let mut budget = schema::Budget::default();
+        let mut budget = rewrite::Budget::default();
         let prepared = self.0.schemas.iter().enumerate().map(|(number, of)| {
             let error = |what| GrammarError::Compile {
                 kind: "JSON schema",
                 what,
             };
-            let prepared = schema::prepared(&of.schema, &mut budget);
+            let prepared = rewrite::prepared(&of.schema, &mut budget);
             prepared.map_err(|what| self.name_tool(number, error(what)))
         });
         prepared.collect()
@@ -117,11 +117,11 @@ impl fmt::Debug for AnswerGrammar {
 impl AnswerSchema {
     /// A prepared schema with llguidance's options.
     fn with_options(&self, mut prepared: Value) -> Value {
-        schema::set_escapes(&mut prepared);
+        rewrite::set_escapes(&mut prepared);
         if self.tool.is_some() {
-            schema::set_option(&mut prepared, "whitespace_flexible", json!(false));
-            schema::set_option(&mut prepared, "key_separator", json!(": ?"));
-            schema::set_option(&mut prepared, "item_separator", json!(", ?"));
+            rewrite::set_option(&mut prepared, "whitespace_flexible", json!(false));
+            rewrite::set_option(&mut prepared, "key_separator", json!(": ?"));
+            rewrite::set_option(&mut prepared, "item_separator", json!(", ?"));
         }
         prepared
     }

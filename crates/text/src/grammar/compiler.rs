@@ -9,9 +9,10 @@ use llguidance::earley::lexerspec::LexerSpec;
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Logger, TokenParser, panic_utils};
 
+use super::error_text::first_lines;
 use super::productive::without_dead_ends;
-use super::source::first_lines;
-use super::{GrammarSource, GrammarVocabulary};
+use super::source::GrammarSource;
+use super::vocabulary::GrammarVocabulary;
 use motet_protocol::GrammarError;
 
 /// Compiles one source. llguidance may panic, which is an error as well.

@@ -9,11 +9,11 @@ use llguidance::TokenParser;
 use llguidance::api::StopReason;
 use llguidance::earley::ParserStats;
 
-use super::GrammarVocabulary;
+use super::error_text::first_lines;
 use super::forced::{self, Encoder};
 use super::memory::Charge;
 use super::runs::{FirstBytes, Runs};
-use super::source::first_lines;
+use super::vocabulary::GrammarVocabulary;
 use motet_protocol::FORCED_TOKENS_MAX;
 use motet_protocol::TokenId;
 use motet_protocol::{ForcedTokens, GrammarError, Next, TokenMask};

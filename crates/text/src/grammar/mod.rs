@@ -17,7 +17,7 @@
 //! a millisecond. The threads of a [`MaskPool`] compute it while the device runs the sequence's
 //! next step.
 //!
-//! Schemas are rewritten where llguidance reads them differently than validators do (`schema`). Rules that
+//! Schemas are rewritten where llguidance reads them differently than validators do (`rewrite`). Rules that
 //! no text follows are removed after compiling, and a grammar without any text is rejected (`productive`).
 //! After 40 digits in a row, a number in JSON gets no further digit unless its schema requires one, and
 //! after 20 characters of white space between two parts, no more of it (`runs`).
@@ -30,16 +30,19 @@
 //! budget of bytes. Exceeding any of them is a [`GrammarError`] of one request.
 
 mod answer_source;
+mod compiled;
 mod compiler;
 mod cost;
+mod error_text;
 mod forced;
 mod matcher;
 mod memory;
 mod pace;
 mod pool;
 mod productive;
+mod request_grammar;
+mod rewrite;
 mod runs;
-mod schema;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -53,6 +56,7 @@ pub use motet_protocol::{
     Attached, ForcedTokens, GrammarBound, GrammarError, GrammarLimits, Next, TokenMask,
 };
 pub use pool::MaskPool;
-pub use source::{Grammar, GrammarSource};
+pub use request_grammar::Grammar;
+pub use source::GrammarSource;
 pub use vocabulary::GrammarVocabulary;
 pub use walk::GrammarWalk;

@@ -7,7 +7,10 @@ use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, select_biased, unbounded};
 
-use super::walk::Job;
+/// One unit of work. Dropping a job that was not run, or that panicked, ends its sequence.
+pub(super) trait Job: Send {
+    fn run(self: Box<Self>);
+}
 
 /// Threads named `motet-masks-*`. They end with the pool.
 ///
@@ -17,7 +20,7 @@ use super::walk::Job;
 #[derive(Debug)]
 pub struct MaskPool {
     /// `Some` until the pool is dropped.
-    job_queues: Option<JobQueues<Sender<Job>>>,
+    job_queues: Option<JobQueues<Sender<Box<dyn Job>>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -75,7 +78,7 @@ impl MaskPool {
         (Arc::new(pool), (prompt_jobs, slow_jobs))
     }
 
-    pub(super) fn send(&self, job: Job, is_slow: bool) {
+    pub(super) fn send(&self, job: Box<dyn Job>, is_slow: bool) {
         let job_queues = self
             .job_queues
             .as_ref()
@@ -90,7 +93,7 @@ impl MaskPool {
     }
 }
 
-impl JobQueues<Receiver<Job>> {
+impl JobQueues<Receiver<Box<dyn Job>>> {
     fn serve_both(&self) {
         loop {
             let job = match self.prompt.try_recv() {
@@ -110,7 +113,7 @@ impl JobQueues<Receiver<Job>> {
 }
 
 /// Runs a job. A job that panics is dropped, which ends its sequence.
-fn run(job: Job) {
+fn run(job: Box<dyn Job>) {
     catch_unwind(AssertUnwindSafe(|| job.run())).ok();
 }
 

@@ -10,7 +10,7 @@ use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, T
 use super::forced::Encoder;
 use super::memory::Memory;
 use super::runs::FirstBytes;
-use crate::Tokenizer;
+use crate::tokenizer::Tokenizer;
 use motet_protocol::TokenId;
 use motet_protocol::{GrammarError, GrammarLimits};
 

@@ -8,9 +8,10 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
+use super::compiled::Compiled;
+use super::matcher::Matcher;
 use super::pace::Pace;
-use super::source::Compiled;
-use super::{Grammar, MaskPool, Matcher};
+use super::pool::{Job, MaskPool};
 use motet_protocol::TokenId;
 use motet_protocol::{Attached, ConstraintWalk, GrammarError, Next, WalkState};
 
@@ -59,7 +60,7 @@ enum MaskState {
 }
 
 /// One unit of work of a walk.
-pub(super) struct Job {
+struct NextMask {
     walk: Arc<Walk>,
     generation: u64,
     /// `None` at the grammar's beginning.
@@ -69,13 +70,10 @@ pub(super) struct Job {
 }
 
 impl GrammarWalk {
-    /// The walk of an output with these tokens. Its position and its allowed tokens are those
-    /// after accepting them one by one.
-    #[must_use]
-    pub fn new(grammar: &Grammar, output: &[TokenId]) -> Self {
+    pub(super) fn of(compiled: Arc<Compiled>, pool: Arc<MaskPool>, output: &[TokenId]) -> Self {
         let walk = Self {
             walk: Arc::new(Walk {
-                compiled: Arc::clone(&grammar.compiled),
+                compiled,
                 state: Mutex::new(State {
                     attached: 0,
                     generation: 0,
@@ -91,7 +89,7 @@ impl GrammarWalk {
                 }),
                 mask_ready: Condvar::new(),
             }),
-            pool: Arc::clone(&grammar.pool),
+            pool,
         };
         walk.attach(output);
         walk
@@ -145,14 +143,14 @@ impl GrammarWalk {
         };
         let tokens = std::mem::take(&mut state.unread);
         let is_slow = state.pace.is_slow() || is_read_again;
-        let job = Job {
+        let job = NextMask {
             walk: Arc::clone(&self.walk),
             generation: state.generation,
             matcher,
             tokens,
             is_done: false,
         };
-        self.pool.send(job, is_slow);
+        self.pool.send(Box::new(job), is_slow);
     }
 }
 
@@ -252,8 +250,8 @@ impl Walk {
     }
 }
 
-impl Job {
-    pub(super) fn run(mut self) {
+impl Job for NextMask {
+    fn run(mut self: Box<Self>) {
         // The sequence has ended.
         if Arc::strong_count(&self.walk) == 1 {
             return;
@@ -290,7 +288,9 @@ impl Job {
             return;
         }
     }
+}
 
+impl NextMask {
     /// Reads an output as it was produced, and computes each of its masks. Each mask brings fuel:
     /// many tokens in a row may need more than one mask's, and then fail although they did not
     /// fail one by one.
@@ -321,7 +321,7 @@ impl Job {
 }
 
 /// Dropping a job that was not run, or that panicked, ends its sequence.
-impl Drop for Job {
+impl Drop for NextMask {
     fn drop(&mut self) {
         if !self.is_done {
             let ended = MaskState::Failed(GrammarError::PoolEnded);
@@ -346,11 +346,5 @@ impl std::fmt::Debug for Walk {
             state.output.len(),
             state.pace
         )
-    }
-}
-
-impl std::fmt::Debug for Job {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Job({} tokens)", self.tokens.len())
     }
 }

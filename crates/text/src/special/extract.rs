@@ -6,8 +6,8 @@ use tokenizers::normalizer::Range as Offsets;
 use tokenizers::tokenizer::{Error, Model, PreTokenizer, Token};
 use tokenizers::{NormalizedString, Normalizer, OffsetType, PreTokenizedString, Tokenizer};
 
+use super::markup::{Added, Markup};
 use super::table::SpellingTable;
-use super::{Added, Markup};
 use motet_protocol::TokenId;
 
 /// The tokens of `text`, without begin and end tokens. A special token with a part that callers wrote

@@ -9,8 +9,9 @@ use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
-use super::{Chat, Written};
-use crate::TextError;
+use super::chat::Chat;
+use super::jinja::Written;
+use crate::error::TextError;
 
 /// Private-use characters of the basic plane: ordinary text has none of them.
 const ENDS: RangeInclusive<char> = '\u{E000}'..='\u{F8FF}';

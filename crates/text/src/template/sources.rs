@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 
 use super::jinja::Template;
+use crate::error::TextError;
 use crate::error::field_error;
 use crate::folder::{TokenizerConfig, processor_template, read_optional};
+use crate::gguf::GgufVocabulary;
 use crate::gguf::METADATA;
-use crate::{GgufVocabulary, TextError};
 
 /// The name of a model's usual template.
 const DEFAULT: &str = "default";

@@ -2,8 +2,8 @@
 
 use super::named::NamedReader;
 use super::object::ObjectReader;
+use super::reader::{Calls, Progress};
 use super::xml::XmlReader;
-use super::{Calls, Progress};
 
 /// Reads calls after an opening mark, and the closing mark. Models write forms that their
 /// template does not teach, so the first character decides on the form.

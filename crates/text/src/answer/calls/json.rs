@@ -1,6 +1,6 @@
 //! Follows JSON from character to character.
 
-use super::{Calls, Progress};
+use super::reader::{Calls, Progress, escaped_control};
 
 /// Deepest nesting of a value.
 const DEPTH_MAX: u32 = 128;
@@ -348,16 +348,6 @@ impl LenientScanner {
             pass(c);
         }
         scan
-    }
-}
-
-/// A control character as JSON escapes it.
-pub(super) fn escaped_control(c: char) -> String {
-    match c {
-        '\n' => "\\n".to_owned(),
-        '\r' => "\\r".to_owned(),
-        '\t' => "\\t".to_owned(),
-        control => format!("\\u{:04x}", u32::from(control)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Converts arguments that are no JSON while they are written.
 
-use super::{Calls, Progress};
+use super::reader::{Calls, Progress};
 
 /// Deepest nesting of a value.
 const DEPTH_MAX: usize = 128;

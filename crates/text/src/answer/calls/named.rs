@@ -2,8 +2,8 @@
 
 use super::json::ArgumentsReader;
 use super::loose::LooseReader;
-use super::{Calls, Progress};
-use crate::answer::Tools;
+use super::reader::{Calls, Progress};
+use crate::answer::tools::Tools;
 
 /// Longest text between a name and its arguments, in bytes: `[CALL_ID]` and the id.
 const BETWEEN_BYTES_MAX: usize = 128;

@@ -2,7 +2,7 @@
 
 use super::json::{ArgumentsReader, LenientScanner, Scan};
 use super::quoted::{QuotedArguments, QuotedText, converted};
-use super::{Calls, Progress};
+use super::reader::{Calls, Progress};
 
 /// Longest key or name, in bytes of JSON. Escapes may make a name of 64 bytes six times as long.
 const TEXT_BYTES_MAX: usize = 400;

@@ -1,7 +1,7 @@
 //! Reads arguments that are written as a string of JSON, as OpenAI's own calls have them.
 
 use super::json::{ArgumentsReader, LenientScanner, Scan};
-use super::{Calls, Progress};
+use super::reader::{Calls, Progress};
 
 /// Reads `"{\"key\": …}"`, and passes the object on while it is written. An empty string stands for no
 /// arguments.

@@ -5,10 +5,9 @@
 //! which that parser would cut. The function's closing tag may be forgotten, too: the closing mark of the
 //! call ends it then, or the end of the answer behind a value's closing tag.
 
-use serde_json::Value;
-
-use super::{Calls, Progress};
-use crate::answer::{Tool, Tools};
+use super::reader::{Calls, Progress};
+use crate::answer::tools::Tools;
+use crate::schema::text_kind::TextKind;
 
 /// Longest tag, in bytes: `<parameter=` and a key.
 const TAG_BYTES_MAX: usize = 512;
@@ -45,7 +44,7 @@ enum State {
 
 #[derive(Clone, Debug)]
 struct ValueReader {
-    kind: Kind,
+    kind: TextKind,
     /// Text that may be the end of the value.
     tail: String,
     is_first: bool,
@@ -63,17 +62,6 @@ enum Tail {
     /// More may make it an end.
     Open,
     None,
-}
-
-/// The values that a parameter may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// A string, whatever it looks like.
-    Text,
-    /// A string, unless it is `null`.
-    TextOrNull,
-    /// JSON, or a string if it is none.
-    Any,
 }
 
 impl XmlReader {
@@ -122,7 +110,7 @@ impl XmlReader {
 
     /// Whether a value is read that is not passed on before it is whole.
     pub(super) fn keeps_value(&self) -> bool {
-        matches!(&self.state, State::Value(value) if value.kind != Kind::Text)
+        matches!(&self.state, State::Value(value) if value.kind != TextKind::Text)
     }
 
     /// Whether the closing mark of the call is read, in place of the function's closing tag.
@@ -175,8 +163,10 @@ impl XmlReader {
             calls.string(key);
             calls.arguments(": ");
             let tool = calls.tools.get(name);
-            let kind = tool.map_or(Kind::Any, |tool| kind(tool, key));
-            if kind == Kind::Text {
+            let kind = tool.map_or(TextKind::Any, |tool| {
+                TextKind::of_member(&tool.parameters, key)
+            });
+            if kind == TextKind::Text {
                 calls.arguments("\"");
             }
             self.state = State::Value(ValueReader {
@@ -223,7 +213,7 @@ impl ValueReader {
     }
 
     fn release(&mut self, c: char, calls: &mut Calls<'_>) {
-        if self.kind == Kind::Text {
+        if self.kind == TextKind::Text {
             calls.escaped(c);
         } else {
             self.kept.push(c);
@@ -243,7 +233,7 @@ impl ValueReader {
             return is_end;
         }
         // With two characters, it is a tag that is cut.
-        if self.kind == Kind::Text && tags.len() < 2 {
+        if self.kind == TextKind::Text && tags.len() < 2 {
             self.tail.chars().for_each(|c| calls.escaped(c));
         }
         false
@@ -252,12 +242,12 @@ impl ValueReader {
     /// Passes the rest of the value on.
     fn end(&self, calls: &mut Calls<'_>) {
         match self.kind {
-            Kind::Text => calls.arguments("\""),
-            Kind::TextOrNull if matches!(self.kept.trim(), "null" | "None") => {
+            TextKind::Text => calls.arguments("\""),
+            TextKind::TextOrNull if matches!(self.kept.trim(), "null" | "None") => {
                 calls.arguments("null");
             }
-            Kind::TextOrNull => calls.string(&self.kept),
-            Kind::Any => match as_json(self.kept.trim()) {
+            TextKind::TextOrNull => calls.string(&self.kept),
+            TextKind::Any => match as_json(self.kept.trim()) {
                 Some(json) => calls.arguments(json),
                 None => calls.string(&self.kept),
             },
@@ -300,37 +290,6 @@ fn as_json(value: &str) -> Option<&str> {
         value => serde_json::from_str::<serde::de::IgnoredAny>(value)
             .is_ok()
             .then_some(value),
-    }
-}
-
-/// The values that the schema of a parameter allows.
-fn kind(tool: &Tool, key: &str) -> Kind {
-    let schema = &tool.parameters["properties"][key];
-    let named = |value: &Value, name: &str| value.as_str() == Some(name);
-    let all_text = |values: &Value| {
-        values
-            .as_array()
-            .is_some_and(|values| !values.is_empty() && values.iter().all(Value::is_string))
-    };
-    if named(&schema["type"], "string") || all_text(&schema["enum"]) || schema["const"].is_string()
-    {
-        return Kind::Text;
-    }
-    let nullable = |name: &dyn Fn(&Value, &str) -> bool, values: &Value| {
-        values.as_array().is_some_and(|values| {
-            let is_text = |value: &Value| name(value, "string");
-            values.iter().any(is_text)
-                && values
-                    .iter()
-                    .all(|value| is_text(value) || name(value, "null"))
-        })
-    };
-    let of_type = |value: &Value, name: &str| value["type"].as_str() == Some(name);
-    let is_nullable = nullable(&named, &schema["type"]) || nullable(&of_type, &schema["anyOf"]);
-    if is_nullable {
-        Kind::TextOrNull
-    } else {
-        Kind::Any
     }
 }
 

@@ -6,11 +6,11 @@
 //! | `formats.rs` | answers as each family writes them |
 //! | `splits.rs` | answers cut anywhere, and answers that are damaged |
 //! | `schemas.rs` | random tools |
-//! | `held.rs` | answers by a grammar |
+//! | `constrained.rs` | answers by a grammar |
 
-mod formats;
 #[cfg(feature = "grammar")]
-mod held;
+mod constrained;
+mod formats;
 mod models;
 #[cfg(feature = "grammar")]
 mod schemas;

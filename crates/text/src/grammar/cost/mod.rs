@@ -6,25 +6,12 @@
 //! remainders. This module counts these. A grammar that passes compiles within a second or two of
 //! processor time; the hostile corpus shows it (`tests/grammars.rs`).
 
+mod bounds;
 mod schema;
 
-use serde_json::Value;
-
+use bounds::{check, options};
 use motet_protocol::{GrammarBound, GrammarLimits};
-
-/// Checks the cost of a JSON schema.
-pub(super) fn judge_schema(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarBound> {
-    schema::judge(schema, limits)
-}
-
-/// Checks the cost of several schemas in one grammar: the bounds hold for all together. An error
-/// has the number of the schema with which one is exceeded.
-pub(super) fn judge_schemas<'a>(
-    schemas: impl IntoIterator<Item = &'a Value>,
-    limits: &GrammarLimits,
-) -> Result<(), (usize, GrammarBound)> {
-    schema::judge_all(schemas, limits)
-}
+pub(super) use schema::{judge as judge_schema, judge_all as judge_schemas};
 
 /// Checks the cost of a Lark text, and of the schemas inside it.
 pub(super) fn judge_lark(text: &str, limits: &GrammarLimits) -> Result<(), GrammarBound> {
@@ -50,26 +37,6 @@ pub(super) fn judge_lark(text: &str, limits: &GrammarLimits) -> Result<(), Gramm
         limits.intersected_patterns_max,
         found as f64,
     )
-}
-
-/// The bound on llguidance's own options.
-fn options(found: usize) -> GrammarBound {
-    GrammarBound {
-        bound: "grammar.options_allowed",
-        limit: 0,
-        found: found as u64,
-    }
-}
-
-fn check(bound: &'static str, limit: usize, found: f64) -> Result<(), GrammarBound> {
-    if found > limit as f64 {
-        return Err(GrammarBound {
-            bound,
-            limit: limit as u64,
-            found: found as u64,
-        });
-    }
-    Ok(())
 }
 
 /// Number of intersections and complements in a Lark text: each `&`, and each `~` that does not

@@ -43,7 +43,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::{Chat, Message};
+use crate::template::chat::{Chat, Message};
 use ast::Statement;
 pub(super) use error::Error;
 use interpreter::{Machine, VALUE_BYTES_MAX};

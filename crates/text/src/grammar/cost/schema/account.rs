@@ -1,7 +1,7 @@
 //! The cost of a schema so far, and its bounds.
 
 use super::shape::Shape;
-use crate::grammar::cost::check;
+use crate::grammar::cost::bounds::check;
 use motet_protocol::{GrammarBound, GrammarLimits};
 
 /// Shapes are nested no deeper; llguidance gives up at this depth as well.
@@ -12,9 +12,9 @@ pub(super) const COMPARISONS_PER_NODE: f64 = 20.0;
 /// The accumulated cost of a schema. Each addition is checked against the limits at once.
 pub(super) struct Account<'a> {
     limits: &'a GrammarLimits,
-    pattern_pairs: f64,
+    pub(super) pattern_pairs: f64,
     intersections: f64,
-    expansion: f64,
+    pub(super) expansion: f64,
 }
 
 impl<'a> Account<'a> {

@@ -2,10 +2,12 @@
 
 use serde_json::Value;
 
-use crate::grammar::cost::{check, options};
+use crate::grammar::cost::bounds::{check, options};
+use crate::schema::keywords::{Holds, keyword};
+use crate::schema::walk::each_value;
 use motet_protocol::{GrammarBound, GrammarLimits};
 
-/// Counts over a schema that need one look at each value.
+/// Counts over all values of a schema, since a reference may make a schema of any.
 #[derive(Default)]
 pub(super) struct SchemaCounts {
     patterns: usize,
@@ -15,21 +17,15 @@ pub(super) struct SchemaCounts {
 impl SchemaCounts {
     pub(super) fn visit(
         &mut self,
-        value: &Value,
-        depth: usize,
+        schema: &Value,
         limits: &GrammarLimits,
     ) -> Result<(), GrammarBound> {
-        check("grammar.depth_max", limits.depth_max, depth as f64)?;
-        match value {
-            Value::Array(items) => items
-                .iter()
-                .try_for_each(|item| self.visit(item, depth + 1, limits)),
-            Value::Object(fields) => fields.iter().try_for_each(|(name, value)| {
-                self.count(name, value, limits)?;
-                self.visit(value, depth + 1, limits)
-            }),
-            _ => Ok(()),
-        }
+        each_value(schema, &mut |place| {
+            if let Some(name) = place.name {
+                self.count(name, place.value, limits)?;
+            }
+            check("grammar.depth_max", limits.depth_max, place.depth as f64)
+        })
     }
 
     fn count(
@@ -38,12 +34,15 @@ impl SchemaCounts {
         value: &Value,
         limits: &GrammarLimits,
     ) -> Result<(), GrammarBound> {
-        match (name, value) {
-            ("x-guidance", _) if !limits.options_allowed => return Err(options(1)),
-            ("pattern", Value::String(_)) => self.patterns += 1,
-            ("patternProperties", Value::Object(keys)) => self.patterns += keys.len(),
-            ("enum", Value::Array(values)) => self.enum_values += values.len(),
-            _ => return Ok(()),
+        if name == "x-guidance" && !limits.options_allowed {
+            return Err(options(1));
+        }
+        let Some(keyword) = keyword(name) else {
+            return Ok(());
+        };
+        self.patterns += keyword.patterns(value).len();
+        if let (Holds::Values, Value::Array(values)) = (keyword.holds, value) {
+            self.enum_values += values.len();
         }
         check(
             "grammar.patterns_max",

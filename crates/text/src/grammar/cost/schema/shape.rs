@@ -1,9 +1,12 @@
 //! Shape of a schema, as far as it affects the cost.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::rc::Rc;
 
 use serde_json::Value;
+
+use crate::schema::walk::each_value;
 
 pub(super) const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 pub(super) const NUMBER: usize = 2;
@@ -187,9 +190,12 @@ fn larger<'a>(shapes: &mut BTreeMap<&'a str, Rc<Shape<'a>>>, name: &'a str, shap
 }
 
 fn values(value: &Value) -> f64 {
-    1.0 + match value {
-        Value::Array(items) => items.iter().map(values).sum(),
-        Value::Object(fields) => fields.values().map(values).sum(),
-        _ => 0.0,
+    let mut values = 0.0;
+    let counted = each_value(value, &mut |_| {
+        values += 1.0;
+        Ok::<_, Infallible>(())
+    });
+    match counted {
+        Ok(()) => values,
     }
 }

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keywords::{Holds, holds, stands_alone};
+use crate::schema::keywords::{Holds, Role, has, keyword, stands_alone};
 
-/// Formats that llguidance holds. Any other is a note, as in JSON schema itself.
+/// Formats that llguidance knows. Any other is a note, as in JSON schema itself.
 const FORMATS: [&str; 10] = [
     "date-time",
     "time",
@@ -17,9 +17,6 @@ const FORMATS: [&str; 10] = [
     "uuid",
     "uri",
 ];
-/// Keywords of references whose target depends on the caller of a schema. Without such references, they say
-/// nothing.
-const DYNAMIC: [&str; 2] = ["$dynamicAnchor", "$recursiveAnchor"];
 /// The first number that is no 64-bit integer.
 const TOO_LARGE: f64 = 9_223_372_036_854_775_808.0;
 
@@ -29,9 +26,7 @@ pub(super) fn simplify(fields: &mut Map<String, Value>) -> Result<(), String> {
     if fields.get("format").is_some_and(is_unknown) {
         fields.shift_remove("format");
     }
-    DYNAMIC
-        .iter()
-        .for_each(|name| drop(fields.shift_remove(*name)));
+    fields.retain(|name, _| keyword(name).is_none_or(|keyword| keyword.role != Role::Dynamic));
     count_exactly(fields);
     drop_conditions(fields);
     close_evaluated(fields, "unevaluatedProperties", "additionalProperties");
@@ -45,8 +40,9 @@ pub(super) fn simplify(fields: &mut Map<String, Value>) -> Result<(), String> {
 
 /// Writes whole numbers as integers. A greatest number that no output reaches says nothing.
 fn count_exactly(fields: &mut Map<String, Value>) {
-    let names: Vec<String> = fields.keys().cloned().collect();
-    for name in names.iter().filter(|name| holds(name) == Holds::Count) {
+    let is_count = |name: &&String| keyword(name).is_some_and(|row| row.holds == Holds::Count);
+    let names: Vec<String> = fields.keys().filter(is_count).cloned().collect();
+    for name in &names {
         let Some(number) = fields.get(name).and_then(Value::as_f64) else {
             continue;
         };
@@ -96,13 +92,7 @@ fn simplify_items(fields: &mut Map<String, Value>) {
 
 /// Where a schema stands alone, `other` is about all that no other keyword has evaluated.
 fn close_evaluated(fields: &mut Map<String, Value>, keyword: &str, other: &str) {
-    let others = [
-        "contains",
-        "dependentSchemas",
-        "dependencies",
-        "additionalItems",
-    ];
-    let is_alone = stands_alone(fields) && !others.iter().any(|name| fields.contains_key(*name));
+    let is_alone = stands_alone(fields) && !has(fields, |keyword| keyword.evaluates_others);
     if is_alone && let Some(schema) = fields.shift_remove(keyword) {
         fields.entry(other).or_insert(schema);
     }

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 /// The largest `f64` that is a 64-bit integer. llguidance computes the integer parts of bounds
 /// with those.
 const BOUND_MAX: f64 = 9_223_372_036_854_774_784.0;
-/// Distance from an exclusive 0 within which no number is held.
+/// Distance from an exclusive 0 within which no number is allowed.
 const NEAR_ZERO: f64 = 1e-15;
 /// From here on, llguidance needs both bounds: with one, it computes the next power of ten.
 const OPEN_MAX: f64 = 1e18;

@@ -5,7 +5,7 @@
 //! mark; before other marks it ends with the first of them (`[lazy]`).
 //!
 //! Arguments are always JSON, in the marks of the model. Where the model's own form is no JSON
-//! (Python, XML, Gemma), a schema could not be held in it exactly: the form has no quotes, or
+//! (Python, XML, Gemma), it could not follow a schema exactly: the form has no quotes, or
 //! strings without escapes. The parser reads both.
 
 use serde_json::{Value, json};
@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 use super::format::{
     AnswerFormat, Form, HarmonyMarks, Mark, Marked, Reasoning, ReasoningStart, Syntax,
 };
-use super::held_schema::held;
 use super::tools::{Tool, ToolChoice, ToolError, Tools};
 use crate::grammar::{AnswerGrammar, AnswerSchema, GrammarSource};
+use crate::schema::closed::closed;
 
-/// Most calls of an answer that a grammar holds after the first.
+/// Most calls of an answer that a grammar allows after the first.
 const MORE_CALLS_MAX: usize = 15;
 
 impl AnswerFormat {
-    /// The grammar that holds an answer to calls of `tools`; `None` if the answer is free.
+    /// The grammar that constrains an answer to calls of `tools`; `None` if the answer is free.
     ///
     /// | choice | the answer |
     /// |---|---|
@@ -53,7 +53,7 @@ impl AnswerFormat {
             ToolChoice::Auto => {
                 let schema = |tool: &Tool| {
                     if tool.is_strict {
-                        held(&tool.parameters)
+                        closed(&tool.parameters)
                     } else {
                         json!({"type": "object"})
                     }
@@ -65,7 +65,7 @@ impl AnswerFormat {
             ToolChoice::Required if tools.is_empty() => return Err(ToolError::NoTools),
             ToolChoice::Required => {
                 let mut rules = Rules::new(parallel);
-                let schema = |tool: &Tool| held(&tool.parameters);
+                let schema = |tool: &Tool| closed(&tool.parameters);
                 rules.answer(self, tools.iter(), &schema, false, reasoning);
                 rules
             }
@@ -74,7 +74,7 @@ impl AnswerFormat {
                     .get(name)
                     .ok_or_else(|| ToolError::UnknownTool { name: name.clone() })?;
                 let mut rules = Rules::new(false);
-                let schema = |tool: &Tool| held(&tool.parameters);
+                let schema = |tool: &Tool| closed(&tool.parameters);
                 rules.answer(self, [tool], &schema, false, reasoning);
                 rules
             }

@@ -6,7 +6,7 @@
 use serde_json::{Map, json};
 
 use super::*;
-use crate::grammar::schema::keywords;
+use crate::schema::walk::each_mut;
 
 /// Random schemas of one test. The variable `MOTET_SCHEMA_CASES` names another number.
 const CASES: u64 = 800;
@@ -278,7 +278,7 @@ const OLDER: &str = "https://json-schema.org/draft/2019-09/schema";
 
 /// Writes a document as the older draft has it: `items` may be a list.
 fn write_older(document: &mut Value) {
-    let written = keywords::each_mut(document, &mut |fields| {
+    let written = each_mut(document, &mut |fields| {
         if let Some(list) = fields.shift_remove("prefixItems") {
             let others = fields.insert("items".to_owned(), list);
             fields.extend(others.map(|others| ("additionalItems".to_owned(), others)));
@@ -302,7 +302,7 @@ const LIMITS: [&str; 11] = [
     "min/maxProperties only supported when all keys",
     // A definition that no value follows, though no member needs it.
     "while processing",
-    // Formats that JSON schema does not hold.
+    // Formats that JSON schema does not check.
     "Regex is empty",
 ];
 
@@ -376,7 +376,7 @@ fn run(seeds: std::ops::Range<u64>) -> Counts {
     counts
 }
 
-/// Whether a grammar accepts fewer values: members come in one order, formats are held, a union is told apart by a
+/// Whether a grammar accepts fewer values: members come in one order, formats are checked, a union is told apart by a
 /// member that is required then, and more members than one are not left to `minProperties`.
 fn is_narrowed(schema: &Value, value: &Value) -> bool {
     let text = schema.to_string();
@@ -395,7 +395,7 @@ fn has_order(value: &Value) -> bool {
     }
 }
 
-/// A rejection names its reason: nothing follows the schema, or a limit of what is held.
+/// A rejection names its reason: nothing follows the schema, or a limit of what a grammar expresses.
 fn check_rejection(seed: u64, schema: &Value, error: &str, is_valid: &jsonschema::Validator) {
     let random = &mut Random::new(seed);
     let mut values = (0..40).map(|_| constant(random, 2));

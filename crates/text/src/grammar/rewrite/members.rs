@@ -15,10 +15,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::keywords::stands_alone;
+use super::budget::Budget;
 use super::sets::{Members, SETS_MAX};
 use super::simple::count;
-use super::{Budget, is_for_objects, resolved, target};
+use super::targets::{resolved, target};
+use crate::schema::keywords::stands_alone;
 
 /// Rewrites the members of one schema.
 pub(super) fn rewrite(
@@ -307,4 +308,9 @@ fn required_names(
         }
     }
     Ok(names)
+}
+
+/// Whether a schema is for objects only.
+fn is_for_objects(fields: &Map<String, Value>) -> bool {
+    fields.get("type").and_then(Value::as_str) == Some("object")
 }

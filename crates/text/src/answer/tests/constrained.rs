@@ -137,7 +137,7 @@ fn check_case(seed: u64) -> Option<usize> {
         _ => (ReasoningStart::Absent, String::new()),
     };
     let source = format.grammar(&tools, &choice, parallel, start);
-    let source = source.expect("valid").expect("it is held");
+    let source = source.expect("valid").expect("it is constrained");
     let (special, vocabulary) = vocabulary(family);
     let grammar = match compile(&source, &vocabulary) {
         Ok(grammar) => grammar,
@@ -158,8 +158,8 @@ fn check_case(seed: u64) -> Option<usize> {
     }
     for (name, arguments) in &calls {
         let tool = tools.get(name).expect("it is offered");
-        let is_held = tool.is_strict || choice != ToolChoice::Auto;
-        let is_valid = !is_held || jsonschema::is_valid(&tool.parameters, arguments);
+        let is_constrained = tool.is_strict || choice != ToolChoice::Auto;
+        let is_valid = !is_constrained || jsonschema::is_valid(&tool.parameters, arguments);
         assert!(is_valid, "{case}");
         assert!(arguments.is_object(), "{case}");
         if let ToolChoice::Named(chosen) = &choice {
@@ -214,7 +214,8 @@ fn references_of_tools_are_their_own() {
     let (_, vocabulary) = vocabulary(&FAMILIES[0]);
     let format = family("plain");
     let source = format.grammar(&tools, &ToolChoice::Required, false, ReasoningStart::Absent);
-    let grammar = compile(&source.expect("valid").expect("held"), &vocabulary).expect("compiles");
+    let grammar =
+        compile(&source.expect("valid").expect("constrained"), &vocabulary).expect("compiles");
     for (name, value, is_valid) in [("one", 1, true), ("two", 2, true), ("two", 1, false)] {
         let text = format!(r#"{{"name": "{name}", "arguments": {{"a": {value}}}}}"#);
         let mut matcher = grammar.matcher();
@@ -291,13 +292,13 @@ fn schema_that_is_no_grammar_names_its_tool() {
     let tools = Tools::new(vec![tool("long", long)]).expect("valid");
     let choice = ToolChoice::Required;
     let source = family("plain").grammar(&tools, &choice, true, ReasoningStart::Absent);
-    let error = compile(&source.expect("valid").expect("held"), &vocabulary);
+    let error = compile(&source.expect("valid").expect("constrained"), &vocabulary);
     assert!(matches!(error, Err(GrammarError::Tool { name, .. }) if name == "long"));
     // Sources are bounded as a whole before anything else is done.
     let huge = json!({"properties": {"a": {"enum": many}}});
     let tools = Tools::new(vec![tool("huge", huge)]).expect("valid");
     let source = family("plain").grammar(&tools, &choice, true, ReasoningStart::Absent);
-    let source = source.expect("valid").expect("held");
+    let source = source.expect("valid").expect("constrained");
     assert!(source.check_bytes().is_err());
 }
 
@@ -315,7 +316,7 @@ fn usual_answers_follow_the_grammar() {
         });
         let strict = Tools::new(strict.collect()).expect("valid");
         let source = family.format().grammar(&strict, choice, true, start);
-        let grammar = compile(&source.expect("valid").expect("held"), &vocabulary);
+        let grammar = compile(&source.expect("valid").expect("constrained"), &vocabulary);
         let mut matcher = grammar.expect("compiles").matcher();
         let mut rest = text;
         while !rest.is_empty() {
@@ -484,7 +485,7 @@ fn sources_show_no_content() {
         true,
         ReasoningStart::Absent,
     );
-    let source = source.expect("valid").expect("held");
+    let source = source.expect("valid").expect("constrained");
     let shown = format!("{source:?}");
     assert!(shown.starts_with("grammar of an answer of "), "{shown}");
     assert_eq!(source.clone(), source);

@@ -13,7 +13,7 @@ use crate::grammar::{
     Grammar, GrammarError, GrammarSource, GrammarVocabulary, MaskPool, Matcher, Next,
 };
 use motet_protocol::TokenId;
-use random::Random;
+pub(in crate::grammar) use random::Random;
 
 const END: TokenId = 0;
 /// White space in a row after which an output is taken to have no end. One more than a grammar allows.

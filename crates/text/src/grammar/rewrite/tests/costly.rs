@@ -3,7 +3,7 @@
 use serde_json::{Map, json};
 
 use super::*;
-use crate::grammar::schema::{Budget, prepared};
+use crate::grammar::rewrite::{Budget, prepared};
 
 fn check_too_costly(schema: &Value, reason: &str) {
     assert!(schema.to_string().len() <= GrammarSource::SCHEMA_BYTES_MAX);
@@ -52,7 +52,7 @@ fn copies_are_bounded_together() {
                "additionalProperties": {"enum": vec![1; values]}})
     };
     let mut budget = Budget::default();
-    prepared(&objects(1, listed(100)), &mut budget).expect("one is held");
+    prepared(&objects(1, listed(100)), &mut budget).expect("one is small enough");
     check_too_costly(&objects(150, listed(100)), "propertyNames");
     // The schemas of one request count together.
     let another = prepared(&objects(2, listed(100)), &mut budget);
@@ -61,7 +61,7 @@ fn copies_are_bounded_together() {
     check_too_costly(&objects(300, listed(1)), "propertyNames");
     let members: Map<_, _> = (0..63).map(|name| (format!("{name}"), json!(1))).collect();
     let sets = json!({"type": "object", "properties": members, "maxProperties": 1});
-    prepared(&sets, &mut Budget::default()).expect("one is held");
+    prepared(&sets, &mut Budget::default()).expect("one is small enough");
     check_too_costly(&objects(60, sets), "sets of members");
 }
 

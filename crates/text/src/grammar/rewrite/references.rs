@@ -12,14 +12,13 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 
-use super::Budget;
-use super::keywords::{below, below_mut, each};
+use super::budget::Budget;
+use crate::schema::keywords::{Role, of_role};
+use crate::schema::walk::{below, below_mut, each, value_at};
 
 /// Names and numbers from the root to a value.
 type Path = Vec<String>;
 
-/// Keywords whose members are compiled only where references name them.
-const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 /// Most bytes of the paths of all schemas. Below a long name, each has a copy of it.
 const PATHS_BYTES_MAX: usize = 8 << 20;
 
@@ -63,9 +62,7 @@ pub(super) fn drop_unused(schema: &mut Value) {
     };
     let mut rest = schema.clone();
     if let Some(fields) = rest.as_object_mut() {
-        DEFINITIONS
-            .iter()
-            .for_each(|keyword| drop(fields.remove(*keyword)));
+        of_role(Role::Defines).for_each(|keyword| drop(fields.remove(keyword)));
     }
     find(&rest, &mut new);
     while let Some((keyword, name)) = new.pop() {
@@ -73,7 +70,7 @@ pub(super) fn drop_unused(schema: &mut Value) {
             find(target, &mut new);
         }
     }
-    for keyword in DEFINITIONS {
+    for keyword in of_role(Role::Defines) {
         if let Some(schemas) = schema.get_mut(keyword).and_then(Value::as_object_mut) {
             schemas.retain(|name, _| used.contains(&(keyword.to_owned(), name.clone())));
         }
@@ -166,7 +163,7 @@ impl<'a> Places<'a> {
             };
         }
         let mut schemas = below_mut(fields).into_iter();
-        schemas.try_for_each(|schema| self.rewrite(schema, base, copies))
+        schemas.try_for_each(|(_, schema)| self.rewrite(schema, base, copies))
     }
 
     /// The path of a reference's target.
@@ -243,13 +240,6 @@ fn plain(path: &[String]) -> Option<String> {
         path if path.iter().any(|step| step.contains('/')) => None,
         path => Some(format!("#/{}", path.join("/"))),
     }
-}
-
-fn value_at<'a>(root: &'a Value, path: &[String]) -> Option<&'a Value> {
-    path.iter().try_fold(root, |value, step| match value {
-        Value::Array(values) => values.get(step.parse::<usize>().ok()?),
-        value => value.get(step),
-    })
 }
 
 /// The `$id` of a schema, if it is more than an anchor.

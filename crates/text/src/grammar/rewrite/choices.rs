@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{Budget, resolved};
+use super::budget::Budget;
+use super::targets::resolved;
 
 /// Requires the member that tells the options of `oneOf` apart.
 pub(super) fn tell_apart(

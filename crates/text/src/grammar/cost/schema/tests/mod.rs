@@ -1,3 +1,7 @@
+//! Bounds on schemas, and the count beside the work that llguidance does.
+
+mod real_cost;
+
 use serde_json::{Map, json};
 
 use super::*;
