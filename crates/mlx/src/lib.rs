@@ -1,4 +1,5 @@
-//! Language models on MLX: the CPU, Metal or CUDA. Only the CPU under Linux has been run.
+//! Language models on MLX: the CPU, Metal or CUDA. Metal has never been run, and CUDA is not ready
+//! for use (docs/performance.md).
 //!
 //! One loop over the layers runs every family that [`motet_weights`] describes. A layer is made
 //! of blocks: attention, a short convolution, a delta net or Mamba 2, then an MLP or experts.

@@ -70,7 +70,8 @@ pub(crate) struct ServerSettings {
     /// Ask an OpenAI-compatible server, at http://HOST:PORT
     #[arg(long, value_name = "URL")]
     #[arg(conflicts_with_all = ["model", "oracle", "sequences_max", "queue_max",
-                                "step_tokens_max", "cache_bytes_max", "host_bytes_max", "disk"])]
+                                "step_tokens_max", "cache_bytes_max", "host_bytes_max", "disk",
+                                "device"])]
     pub(crate) url: Option<String>,
 
     /// The API key, if the server needs one
@@ -208,10 +209,24 @@ pub(crate) struct Load {
     pub(crate) ban_tokens: Vec<TokenId>,
 }
 
+/// Where a model computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DeviceKind {
+    /// The processor
+    Cpu,
+    /// Metal or CUDA, whichever MLX was built for
+    Gpu,
+}
+
 /// Settings of the engine.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineSettings {
+    /// Where the model computes; the default is the GPU if MLX was built for one, else the CPU
+    #[arg(long, value_name = "DEVICE", value_enum, conflicts_with = "oracle")]
+    pub(crate) device: Option<DeviceKind>,
+
     /// Sequences that may run at once
     #[arg(long, value_name = "N", default_value_t = SchedulerConfig::default().sequences_max)]
     pub(crate) sequences_max: usize,
@@ -328,6 +343,9 @@ mod tests {
         check("--model-name x", false);
         check("--mix chatty=2,long=1 --turns 2", true);
         check("--mix chatty=2 --users 3", false);
+        check("--device gpu", true);
+        check("--device gpu --oracle", false);
+        check("--url http://127.0.0.1:1 --device cpu", false);
         check("--trace x.jsonl --trace-speed 2", true);
         check("--trace x.jsonl --turns 2", false);
         check("--trace x.jsonl --trace-scale 0", false);

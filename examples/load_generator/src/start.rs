@@ -9,9 +9,11 @@ use indicatif::ProgressBar;
 use motet::Engine;
 use motet::config::EngineConfig;
 use motet::model::ModelError;
+#[cfg(feature = "mlx")]
+use motet::model::mlx::{MlxDevice, MlxOptions};
 use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, DeviceKind};
 use crate::conversation::{ORACLE_END, ORACLE_VOCAB_SIZE};
 use crate::progress::Progress;
 
@@ -42,7 +44,8 @@ pub(crate) async fn engine(arguments: &Arguments, progress: &Progress) -> Result
     let engine = if arguments.oracle {
         oracle(config, ORACLE_COST).await?
     } else {
-        model(arguments.model.as_deref(), config, &loading).await?
+        let device = arguments.engine.device;
+        model(arguments.model.as_deref(), device, config, &loading).await?
     };
     loading.finish_and_clear();
     Ok(Started {
@@ -68,18 +71,38 @@ pub(crate) async fn oracle(config: EngineConfig, cost: StepCost) -> Result<Engin
 }
 
 #[cfg(feature = "mlx")]
-async fn model(named: Option<&str>, config: EngineConfig, loading: &ProgressBar) -> Result<Engine> {
+async fn model(
+    named: Option<&str>,
+    device: Option<DeviceKind>,
+    config: EngineConfig,
+    loading: &ProgressBar,
+) -> Result<Engine> {
     // Nothing else runs yet, so that a download may block.
     let show = |line| loading.set_message(line);
     let path = crate::model_path::find(named, |name| std::env::var_os(name), show)?;
-    let loaded = async { Engine::open(&path)?.config(config).start().await };
+    let options = MlxOptions {
+        device: device.map(|device| match device {
+            DeviceKind::Cpu => MlxDevice::Cpu,
+            DeviceKind::Gpu => MlxDevice::Gpu,
+        }),
+        ..MlxOptions::default()
+    };
+    let loaded = async {
+        let engine = Engine::open_with(&path, options)?;
+        engine.config(config).start().await
+    };
     loaded
         .await
         .with_context(|| format!("cannot run {}", path.display()))
 }
 
 #[cfg(not(feature = "mlx"))]
-async fn model(_: Option<&str>, _: EngineConfig, _: &ProgressBar) -> Result<Engine> {
+async fn model(
+    _: Option<&str>,
+    _: Option<DeviceKind>,
+    _: EngineConfig,
+    _: &ProgressBar,
+) -> Result<Engine> {
     anyhow::bail!(
         "this program was built without MLX and cannot run a model.\n\
          Set MLX up and build with it:\n  \

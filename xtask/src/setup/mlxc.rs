@@ -32,7 +32,7 @@ pub(crate) const WHEELS: &str = "wheels";
 pub(crate) const MLX_C_LICENSE: &str = "LICENSE.mlx-c";
 
 /// Our own part of libmlxc.so, beside [`BRIDGE`].
-const OWN_SOURCES: &[&str] = &["blas.c", "clock.c"];
+const OWN_SOURCES: &[&str] = &["blas.c", "clock.c", "cuda.c"];
 
 /// MLX primitives that call Rust kernels. The source belongs to the crate in `crates/mlx`, which
 /// builds it itself where mlx-sys builds MLX. Undefined symbols are not looked up in the program:

@@ -167,9 +167,11 @@ impl Model for MlxModel {
     fn export(&mut self, segment: &MlxSegment) -> Result<MlxDetachedState, ModelError> {
         // Copies have the identity of the files that were opened.
         self.check_unchanged()?;
-        let detached_state = with_stream(&self.backend.stream, || MlxDetachedState::of(segment))
-            .map_err(MlxError::from)?;
-        Ok(detached_state)
+        let detached_state = with_stream(&self.backend.stream, || match self.backend.device {
+            MlxDevice::Cpu => MlxDetachedState::of(segment),
+            MlxDevice::Gpu => MlxDetachedState::with_copy(segment),
+        });
+        Ok(detached_state.map_err(MlxError::from)?)
     }
 
     fn copy_out(

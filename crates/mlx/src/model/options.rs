@@ -2,6 +2,7 @@
 
 use mlx_rs::{Device, DeviceType, Dtype};
 
+use crate::device::bridge;
 use crate::error::MlxError;
 use motet_kernels::Arithmetic;
 use motet_model::CacheKind;
@@ -154,12 +155,18 @@ pub(crate) fn check_kind(kind: CacheKind, has_kernel_attention: bool) -> Result<
 }
 
 impl MlxDevice {
-    /// A GPU if MLX was built for one and finds it, otherwise the CPU.
-    fn best() -> Result<Self, MlxError> {
-        Ok(match Device::try_default()?.get_type()? {
-            DeviceType::Cpu => MlxDevice::Cpu,
-            DeviceType::Gpu => MlxDevice::Gpu,
-        })
+    /// A GPU if MLX was built for one, otherwise the CPU.
+    ///
+    /// # Errors
+    ///
+    /// Where MLX was built for a GPU and finds none. MLX for CUDA gets all memory from the driver,
+    /// also that of arrays on the CPU, so it cannot compute at all then.
+    fn best() -> Result<Self, ModelError> {
+        let default = Device::try_default().and_then(|device| device.get_type());
+        match default.map_err(MlxError::from)? {
+            DeviceType::Cpu => Ok(MlxDevice::Cpu),
+            DeviceType::Gpu => check_gpus(bridge::gpus().map_err(MlxError::from)?),
+        }
     }
 
     pub(crate) fn dtype(self) -> Dtype {
@@ -170,9 +177,32 @@ impl MlxDevice {
     }
 }
 
+/// The GPU, of so many in a machine whose MLX was built for one.
+fn check_gpus(count: usize) -> Result<MlxDevice, ModelError> {
+    if count > 0 {
+        return Ok(MlxDevice::Gpu);
+    }
+    Err(ModelError::Device(
+        "MLX here is built for a GPU and its driver reports none; expected a GPU that the driver \
+         supports, or MLX for the CPU, as `cargo xtask setup` prepares it without `--cuda`"
+            .into(),
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mlx_for_a_gpu_needs_one() {
+        assert_eq!(check_gpus(2).expect("there are two"), MlxDevice::Gpu);
+        match check_gpus(0) {
+            Err(ModelError::Device(message)) => {
+                assert!(message.contains("without `--cuda`"), "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 
     #[test]
     fn fast_arithmetic_needs_kernels_and_is_their_default() {

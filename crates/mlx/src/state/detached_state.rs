@@ -15,6 +15,10 @@
 //! array. MLX's own wait would not do: MLX reports a step's failure to the first thread that
 //! waits.
 //!
+//! On a GPU the packing thread reads a copy, whose memory has no other user. MLX for CUDA moves an
+//! array's memory to the host when the host first reads it, and frees the memory on the device,
+//! which a step in flight may be reading.
+//!
 //! On the CPU, imported keys and values lie in memory of a [`Pool`], and MLX gets arrays over
 //! that memory. On other devices, and without the bridge, they are copied to MLX's own memory,
 //! and so is recurrent state on every device.
@@ -24,6 +28,7 @@ use std::thread;
 use std::time::Duration;
 
 use mlx_rs::error::Exception;
+use mlx_rs::ops::concatenate;
 use mlx_rs::{Array, Dtype, transforms};
 
 use super::groups::{Arrays, KvShape, LayerGroups, RecurrentShape};
@@ -59,6 +64,8 @@ pub struct MlxDetachedState {
     segment: MlxSegment,
     /// An array that is computed after all of them. None where they are known to be computed.
     computed: Option<Array>,
+    /// Their bytes, packed, for the host to read. None where it reads the arrays themselves.
+    copy: Option<Array>,
 }
 
 impl MlxPacker {
@@ -142,6 +149,13 @@ impl Packer for MlxPacker {
         while !self.is_computed(detached_state) {
             thread::sleep(WATCH);
         }
+        if let Some(copy) = &detached_state.copy {
+            // SAFETY: the copy is computed by now, it is row-contiguous as each result of a
+            // concatenation is, and it belongs to the detached state alone.
+            let bytes = unsafe { memory::bytes(copy) };
+            into.copy_from_slice(&bytes[..expected]);
+            return Ok(());
+        }
         let mut rest = into;
         for array in segment.arrays() {
             // SAFETY: the array is computed by now and was found to be row-contiguous. A sealed
@@ -179,6 +193,7 @@ impl Packer for MlxPacker {
         Ok(MlxDetachedState {
             segment: MlxSegment::new(segment_size, kv, recurrent),
             computed: None,
+            copy: None,
         })
     }
 
@@ -211,6 +226,26 @@ impl MlxDetachedState {
         Ok(Self {
             segment: segment.shared(),
             computed,
+            copy: None,
+        })
+    }
+
+    /// As [`of`](Self::of), but the host reads a copy of the arrays.
+    pub(crate) fn with_copy(segment: &MlxSegment) -> Result<Self, Exception> {
+        let arrays = segment.arrays().filter(|array| array.nbytes() > 0);
+        let bytes = arrays.map(|array| array.flatten(None, None)?.view::<u8>());
+        let mut bytes: Vec<Array> = bytes.collect::<Result<_, _>>()?;
+        if bytes.is_empty() {
+            return Self::of(segment);
+        }
+        // MLX returns a single array as it is. A further byte makes sure of a copy.
+        bytes.push(Array::from_slice(&[0_u8], &[1]));
+        let copy = concatenate(&bytes, 0)?;
+        transforms::async_eval([&copy])?;
+        Ok(Self {
+            segment: segment.shared(),
+            computed: Some(copy.clone()),
+            copy: Some(copy),
         })
     }
 
@@ -221,6 +256,7 @@ impl MlxDetachedState {
         Self {
             segment: MlxSegment::new(SegmentSize::whole(tokens), kv, Vec::new()),
             computed: Some(copy.computed),
+            copy: None,
         }
     }
 

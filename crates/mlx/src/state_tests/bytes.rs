@@ -1,9 +1,11 @@
 //! The bytes of each group: on the device, by the spec, and packed.
 
+use mlx_rs::with_stream;
+
 use super::network::{self, Means, model};
 use super::{Slot, mixes, one_at_a_time, packed, tokens};
-use crate::MlxModel;
 use crate::state::groups::{Cached, LayerGroups, Place};
+use crate::{MlxDetachedState, MlxModel};
 use motet_model::{CacheKind, FloatKind, Floats, Model, Packer, Segment, Tail};
 use motet_protocol::{LayerKind, SegmentSize};
 use motet_weights::{DeltaNet, Mamba2, Mixer, ShortConv};
@@ -90,6 +92,30 @@ fn recurrent_state_is_copied_once_for_each_segment() {
     assert_eq!(states(&model), 1);
     drop(last);
     assert_eq!(states(&model), 0);
+}
+
+/// On a GPU the host reads a copy of exported state, which computes elsewhere too.
+#[test]
+fn a_copy_for_the_host_packs_the_same_bytes() {
+    let _serial = one_at_a_time();
+    for (what, mixers) in mixes() {
+        for (means, kind, _) in Means::with_kinds() {
+            let mut model = model(&mixers, means, kind);
+            let mut slot = Slot::new(&mut model, &[]);
+            slot.step(&mut model, &tokens(14, 12));
+            slot.seal(&mut model, 7);
+            slot.seal(&mut model, 5);
+            for segment in &slot.path {
+                let expected = packed(&mut model, segment);
+                let stream = &model.backend.stream;
+                let copied = with_stream(stream, || MlxDetachedState::with_copy(segment));
+                let mut found = vec![0xA5; expected.len()];
+                let result = model.packer().pack(&copied.expect("a copy"), &mut found);
+                result.expect("packed");
+                assert!(found == expected, "{what}, {means:?}, {kind}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -143,6 +143,25 @@ pub fn is_available(array: &Array) -> bool {
     status == 0 && available
 }
 
+/// The number of GPUs that MLX finds: none where it was built for the CPU, or where the driver
+/// reports none.
+///
+/// # Errors
+///
+/// When MLX cannot ask the driver.
+pub fn gpus() -> Result<usize, Exception> {
+    let mut count = 0;
+    // SAFETY: the pointer is valid for the call, which takes nothing else.
+    let status =
+        unsafe { mlx_sys::mlx_device_count(&mut count, mlx_sys::mlx_device_type__MLX_GPU) };
+    match usize::try_from(count) {
+        Ok(count) if status == 0 => Ok(count),
+        _ => Err(Exception::custom(format!(
+            "MLX cannot count the GPUs (status {status}, count {count})"
+        ))),
+    }
+}
+
 /// Raises the number of tasks that MLX queues, in this whole process, before it blocks the
 /// evaluating thread. Memory must then be bounded in another way. Does nothing without the
 /// bridge.
