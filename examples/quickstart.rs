@@ -15,15 +15,10 @@ async fn main() -> anyhow::Result<()> {
     let engine = Engine::open(model_path()?)?.start().await?;
     let question = Message::user("What is a motet? Answer in one sentence.");
     let request = Request::chat([question]).output_tokens_max(64);
-
     let mut stream = engine.submit(request).await?;
     while let Some(piece) = stream.next().await {
-        let piece = piece?;
-        print!("{}", piece.text);
+        print!("{}", piece?.text);
         std::io::stdout().flush()?;
-        if let Some(finish) = piece.finish {
-            println!("\n{finish:?}");
-        }
     }
     engine.shutdown(Shutdown::Finish).await;
     Ok(())

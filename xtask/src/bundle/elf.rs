@@ -7,30 +7,34 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result, bail, ensure};
-
-// Names as in elf.h.
-const MAGIC: &[u8] = b"\x7fELF\x02\x01";
-const PT_LOAD: u64 = 1;
-const PT_DYNAMIC: u64 = 2;
-const SHT_DYNSYM: u64 = 11;
-const DT_NULL: u64 = 0;
-const DT_STRTAB: u64 = 5;
-const DT_STRSZ: u64 = 10;
+use object::LittleEndian;
+use object::elf::{self, DynamicTag, FileHeader64};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
 
 /// An entry of the dynamic section whose value is a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// A library that the loader has to find.
-    Needed = 1,
+    Needed,
     /// The library's own name.
-    Soname = 14,
+    Soname,
     /// Folders to look in, of the older kind.
-    RPath = 15,
+    RPath,
     /// Folders to look in.
-    RunPath = 29,
+    RunPath,
 }
 
-const ENTRIES: [Entry; 4] = [Entry::Needed, Entry::Soname, Entry::RPath, Entry::RunPath];
+impl Entry {
+    fn of(tag: DynamicTag) -> Option<Self> {
+        match tag {
+            elf::DT_NEEDED => Some(Self::Needed),
+            elf::DT_SONAME => Some(Self::Soname),
+            elf::DT_RPATH => Some(Self::RPath),
+            elf::DT_RUNPATH => Some(Self::RunPath),
+            _ => None,
+        }
+    }
+}
 
 /// A file's bytes, and the positions of its names.
 #[derive(Debug)]
@@ -49,41 +53,53 @@ impl Elf {
     ///
     /// When the bytes are of another format, end too early, or are linked statically.
     pub(super) fn parse(bytes: Vec<u8>) -> Result<Self> {
-        ensure!(
-            bytes.starts_with(MAGIC),
-            "it is not a program or library of 64-bit Linux"
-        );
-        let mut loads = Vec::new();
-        let mut dynamic = None;
-        let (start, size, count) = (
-            word(&bytes, 32, 8)?,
-            word(&bytes, 54, 2)?,
-            word(&bytes, 56, 2)?,
-        );
-        for index in 0..count {
-            let header = at(start, index, size)?;
-            let (kind, offset) = (word(&bytes, header, 4)?, word(&bytes, header + 8, 8)?);
-            let (address, length) = (word(&bytes, header + 16, 8)?, word(&bytes, header + 32, 8)?);
-            match kind {
-                PT_LOAD => loads.push((address, offset, length)),
-                PT_DYNAMIC => dynamic = Some((offset, length)),
-                _ => {}
-            }
-        }
-        let dynamic = dynamic.context("it is linked statically")?;
-        let (table, entries) = dynamic_entries(&bytes, dynamic)?;
-        let (address, length) = table;
-        let load = loads
+        let data = bytes.as_slice();
+        let header = FileHeader64::<LittleEndian>::parse(data)
+            .context("it is not a program or library of 64-bit Linux")?;
+        let order = header
+            .endian()
+            .context("it is of a machine with another order of bytes")?;
+        let segments = header.program_headers(order, data)?;
+        let dynamic = segments
             .iter()
-            .find(|(from, _, length)| (*from..from.saturating_add(*length)).contains(&address));
-        let (from, offset, _) = load.context("its names are nowhere in the file")?;
-        let start = at(*offset, address - from, 1)?;
-        let end = at(start as u64, length, 1)?;
-        ensure!(end <= bytes.len(), "the file ends within its names");
-        let symbols = symbols(&bytes)?;
+            .find_map(|segment| segment.dynamic(order, data).transpose())
+            .context("it is linked statically")??;
+        let value_of = |tag: DynamicTag| {
+            let entry = dynamic.iter().find(|entry| entry.tag(order) == tag);
+            entry.map(|entry| entry.val(order))
+        };
+        let table = value_of(elf::DT_STRTAB).zip(value_of(elf::DT_STRSZ));
+        let (address, length) = table.context("it has no table of names")?;
+        let start = segments
+            .iter()
+            .filter(|segment| segment.p_type(order) == elf::PT_LOAD)
+            .find_map(|segment| {
+                let within = address.checked_sub(segment.p_vaddr(order))?;
+                let is_inside = within < segment.p_filesz(order);
+                is_inside.then(|| segment.p_offset(order).checked_add(within))?
+            })
+            .context("its names are nowhere in the file")?;
+        let end = start
+            .checked_add(length)
+            .and_then(|end| usize::try_from(end).ok());
+        let end = end.filter(|end| *end <= data.len());
+        let end = end.context("the file ends within its names")?;
+        let entries = dynamic
+            .iter()
+            .take_while(|entry| entry.tag(order) != elf::DT_NULL);
+        let entries = entries.filter_map(|entry| {
+            let kind = Entry::of(entry.tag(order))?;
+            Some((kind, usize::try_from(entry.val(order)).ok()?))
+        });
+        let entries = entries.collect();
+        let sections = header.sections(order, data)?;
+        let symbols = sections.symbols(order, data, elf::SHT_DYNSYM)?;
+        let symbols = symbols.iter().map(|symbol| symbol.st_name(order) as usize);
+        let symbols = symbols.collect();
+        let names = end - length as usize..end;
         Ok(Self {
             bytes,
-            names: start..end,
+            names,
             entries,
             symbols,
         })
@@ -137,73 +153,6 @@ impl Elf {
         let end = from.iter().position(|byte| *byte == 0)?;
         std::str::from_utf8(&from[..end]).ok()
     }
-}
-
-/// Address and length of the table of names, and the entries that point into it.
-type Dynamic = ((u64, u64), Vec<(Entry, usize)>);
-
-fn dynamic_entries(bytes: &[u8], (offset, length): (u64, u64)) -> Result<Dynamic> {
-    let (mut address, mut size) = (None, None);
-    let mut entries = Vec::new();
-    for index in 0..length / 16 {
-        let position = at(offset, index, 16)?;
-        let (tag, value) = (word(bytes, position, 8)?, word(bytes, position + 8, 8)?);
-        match tag {
-            DT_NULL => break,
-            DT_STRTAB => address = Some(value),
-            DT_STRSZ => size = Some(value),
-            _ => {
-                let kind = ENTRIES.into_iter().find(|entry| *entry as u64 == tag);
-                let value =
-                    usize::try_from(value).context("a name's position does not fit in memory")?;
-                entries.extend(kind.map(|kind| (kind, value)));
-            }
-        }
-    }
-    let table = address.zip(size).context("it has no table of names")?;
-    Ok((table, entries))
-}
-
-/// Positions of the symbols' names in the table; none in a file without section headers.
-fn symbols(bytes: &[u8]) -> Result<Vec<usize>> {
-    let (start, size, count) = (
-        word(bytes, 40, 8)?,
-        word(bytes, 58, 2)?,
-        word(bytes, 60, 2)?,
-    );
-    let mut names = Vec::new();
-    for index in 0..count {
-        let header = at(start, index, size)?;
-        if word(bytes, header + 4, 4)? != SHT_DYNSYM {
-            continue;
-        }
-        let (offset, length) = (word(bytes, header + 24, 8)?, word(bytes, header + 32, 8)?);
-        for symbol in 0..length / 24 {
-            names.push(word(bytes, at(offset, symbol, 24)?, 4)? as usize);
-        }
-    }
-    Ok(names)
-}
-
-/// Position of the entry `index` in a table that begins at `start`.
-fn at(start: u64, index: u64, size: u64) -> Result<usize> {
-    let position = index
-        .checked_mul(size)
-        .and_then(|offset| offset.checked_add(start));
-    let position = position.and_then(|position| usize::try_from(position).ok());
-    position
-        .filter(|position| *position < usize::MAX / 2)
-        .context("a position does not fit in memory")
-}
-
-/// The little-endian number in these bytes.
-fn word(bytes: &[u8], position: usize, length: usize) -> Result<u64> {
-    let bytes = bytes.get(position..position + length);
-    let bytes = bytes.context("the file ends too early")?;
-    Ok(bytes
-        .iter()
-        .rev()
-        .fold(0, |word, byte| word << 8 | u64::from(*byte)))
 }
 
 #[cfg(test)]

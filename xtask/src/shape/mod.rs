@@ -6,12 +6,14 @@
 //! | `dependencies.rs` | external crates of each library crate |
 //! | `modules.rs` | the modules, and the module that a path leads to |
 //! | `imports.rs` | imports against the layers, circles of modules |
+//! | `lines.rs` | lines of code by place, and how far they may grow |
 //! | `sizes.rs` | files, functions, structs, documented public items |
 //! | `words.rs` | identifiers that hold a word which docs/glossary.md retires |
 //! | `sentences.rs` | sentences that begin with a word that hides their subject |
 
 mod dependencies;
 mod imports;
+mod lines;
 mod modules;
 mod sentences;
 mod sizes;
@@ -55,6 +57,10 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
             places: imports::circles(&uses),
         },
         Places {
+            name: "places that have grown by more than 5 %",
+            places: lines::grown(&sources),
+        },
+        Places {
             name: "identifiers with an obsolete word",
             places: words::obsolete(&sources, &words::glossary()?),
         },
@@ -65,6 +71,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     ];
     println!("{}", dependencies::table(&root)?);
     println!("{}", sizes::table(&sources));
+    println!("{}", lines::table(&sources));
     println!("| should be zero | |\n|---|--:|");
     for zero in &zeros {
         println!("| {} | {} |", zero.name, zero.places.len());
@@ -98,6 +105,12 @@ mod tests {
             );
         }
         assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn no_place_grows_unasked() {
+        let sources = Sources::read(&workspace::root()).expect("the checkout can be read");
+        assert_eq!(lines::grown(&sources), Vec::<String>::new());
     }
 
     #[test]
