@@ -2,7 +2,7 @@
 //! engine that offloads.
 //!
 //! Where MLX has no GPU, the CPU stands in for it, with the operations that a GPU uses and the
-//! same type of cached state. `--nocapture` shows how far the devices differ.
+//! same type of cached state. `--include-ignored --nocapture` runs all and shows how far the devices differ.
 #![cfg(feature = "mlx")]
 
 #[path = "mlx_model/harness.rs"]
@@ -127,7 +127,7 @@ fn cpu() -> MlxModel {
     MlxModel::load(&files(), options).expect("a model on the CPU")
 }
 
-/// So many greedy tokens, with the margin of each.
+/// The first greedy tokens, with the margin of each.
 fn greedy_tokens(model: &mut MlxModel, prompt: &[TokenId], tokens: usize) -> Vec<(TokenId, f32)> {
     let mut slot = Slot::new(model, &[]);
     let mut inputs = prompt.to_vec();
@@ -147,6 +147,7 @@ fn negative_log(logits: &[f32], token: TokenId) -> f64 {
 
 /// Each device's own greedy tokens, up to the first that differs: there the CPU had a near tie.
 #[test]
+#[ignore = "it takes a minute without a GPU"]
 fn greedy_tokens_are_the_cpus_up_to_a_near_tie() {
     let _serial = one_at_a_time();
     let (mut gpu, mut cpu) = (gpu(), cpu());
@@ -338,6 +339,7 @@ fn moved_state_gives_nearly_the_same_logits() {
 
 /// The engine with a small cache and host memory: prefixes leave the device and come back.
 #[test]
+#[ignore = "it takes a minute without a GPU"]
 fn an_engine_offloads_and_restores() {
     let _serial = one_at_a_time();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");

@@ -26,7 +26,7 @@ use motet_protocol::{DeviceMemory, ModelError, ModelSpec, OutputKind, SegmentSiz
 /// * Cached state of every layer kind can be cut at any offset and put together again, but not
 ///   every part can be continued from. A path is *resumable* when [`ModelSpec::can_resume`] says
 ///   so of its segment sizes. Opening a tail on any other path is the caller's mistake, which a
-///   model need not notice. The result is undefined; on the [`oracle`] it is wrong tokens.
+///   model need not notice. The result is undefined; on the [`oracle`](super::oracle) it is wrong tokens.
 pub trait Model: 'static {
     /// Cached state of one contiguous token range, all layers. Immutable.
     type Segment: Segment;

@@ -26,7 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("motet-find", &["error", "progress", "listing", "select", "name", "environment", "hub_cache", "hub", "ollama", "lm_studio"]),
     ("motet-model", &["packer", "cache_kind", "preconditions", "sampling", "model", "conformance", "oracle"]),
     ("motet-kernels", &["simd", "scratch", "split", "pool", "products", "weights", "norm", "attend", "sample", "gated", "linear", "int8", "gates", "spans", "short_conv", "delta_net", "mamba2", "gated_norm", "experts"]),
-    ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "schema", "grammar", "template", "turn_end", "answer", "codec", "chat_prompt", "restore_points"]),
+    ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "schema", "grammar", "template", "turn_end", "answer", "codec", "output", "chat_prompt", "restore_points"]),
     ("motet-mlx", &["error", "device", "weights", "state", "layers", "step", "model"]),
     ("motet", &["runtime", "optional", "request", "device", "storage", "error", "telemetry", "results", "actors", "handle", "stream", "engine", "chat", "open"]),
     ("motet-server", &["activity", "class", "error", "keys", "model_names", "site", "store_settings", "shown", "trace", "arguments", "addresses", "body", "app", "access", "kept", "log", "generate", "conversation", "pieces", "api", "anthropic", "openai", "responses", "fleet", "state", "tokens", "openapi", "page", "routes", "recorder", "start", "socket", "departure", "connections", "welcome", "serve"]),
@@ -37,14 +37,8 @@ const APART: &[(&str, &[&str])] = &[("motet-server", &["openai", "responses", "a
 
 /// The findings that are known and still allowed, by the words that they begin with. A test fails
 /// where one of these is found no more, so that the list only gets shorter.
-pub(super) const ALLOWED: &[&str] = &[
-    "motet-text output uses motet-text codec",
-    "motet-text tokenizer uses motet-text detokenizer",
-    "motet-text: detokenizer, tokenizer",
-    "motet-text/answer: ",
-    "motet-text/grammar: ",
-    "motet-text/template/jinja: ",
-];
+#[cfg(test)]
+pub(super) const ALLOWED: &[&str] = &["motet-text/template/jinja: "];
 
 /// A module at the top of a crate, with its package.
 type Top = (String, String);
@@ -83,7 +77,7 @@ pub(super) fn circles(uses: &[Use]) -> Vec<String> {
         }
     }
     let circles = folders.iter().flat_map(|(folder, arrows)| {
-        let place = [&[folder.package.clone()], &folder.path[..]].concat();
+        let place = [std::slice::from_ref(&folder.package), &folder.path[..]].concat();
         let circles = circles_among(arrows).into_iter();
         circles.map(move |circle| format!("{}: {}", place.join("/"), circle.join(", ")))
     });

@@ -81,8 +81,10 @@ fn is_library(path: &str) -> bool {
     in_source && !is_of_tests(path)
 }
 
+/// Whether a file or a folder of its path is named as tests are: `tests`, `state_tests`.
 fn is_of_tests(path: &str) -> bool {
-    path.ends_with("/tests.rs") || path.contains("/tests/")
+    let mut parts = path.trim_end_matches(".rs").split('/');
+    parts.any(|part| part.ends_with("tests"))
 }
 
 /// The path from `root`, with `/` between its parts.

@@ -7,7 +7,7 @@ use crate::weights::format::Format;
 /// Vectors of 32 bytes of one instruction set, and products of codes.
 ///
 /// A value of the implementing type proves that the machine has the instructions, so only
-/// [`Unit::run`] makes one.
+/// [`Unit::run`](super::unit::Unit::run) makes one.
 pub(super) trait Bytes: Copy {
     /// Numbers in single precision, eight in a vector.
     type Floats: Simd;

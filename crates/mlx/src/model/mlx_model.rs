@@ -23,7 +23,7 @@ pub struct MlxModel {
     pub(super) identity: Arc<Identity>,
     pub(crate) groups: Arc<LayerGroups>,
     pub(super) decoder: Box<dyn Decoder>,
-    pub(super) backend: Backend,
+    pub(crate) backend: Backend,
     /// Memory for cached state. None where it lies in MLX's own memory.
     pub(super) pool: Option<Pool>,
     /// Shared with each in-flight step, to count them.

@@ -5,6 +5,7 @@
 //! | `parameters.rs` | the common fields of both endpoints |
 //! | `chat/` | `/v1/chat/completions` |
 //! | `text.rs` | `/v1/completions` |
+//! | `text_shape.rs` | its answers |
 //! | `text_logprobs.rs` | their log probabilities: parallel lists |
 //! | `scored_text.rs` | its answers with log probabilities of the prompt |
 //! | `offsets.rs` | offsets of tokens in a text, for log probabilities |
@@ -19,3 +20,4 @@ pub(crate) mod parameters;
 pub(crate) mod scored_text;
 pub(crate) mod text;
 mod text_logprobs;
+pub(crate) mod text_shape;

@@ -4,7 +4,6 @@
 //! They are returned complete: a stream would have to hold the output back until the whole prompt
 //! is computed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::response::Response;
@@ -15,14 +14,12 @@ use motet::model::sampling::Sampling;
 use motet::request::{Completion, Prompt, TokenLogprobs, Usage};
 use motet::text::TextCodec;
 use motet::{Request, TokenId};
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use super::answer::{self, Choice};
 use super::offsets::{self, TextOffsets};
 use super::parameters::Parameters;
-use super::text::{OUTPUT_TOKENS_MAX, Text, TextShape};
-use super::text_logprobs::{ScoredTokens, TextLogprobs};
+use super::text_logprobs::{PromptLogprob, PromptLogprobs, ScoredTokens, TextLogprobs};
+use super::text_shape::{OUTPUT_TOKENS_MAX, Text, TextShape};
 use crate::app::App;
 use crate::conversation::ScoredToken;
 use crate::error::ApiError;
@@ -46,19 +43,6 @@ pub(crate) struct PromptScores {
     /// As in the body. The engine rejects more than one, since a prompt has one result.
     pub(crate) best_of: Option<usize>,
 }
-
-/// A prompt's token with vLLM's fields.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-pub(crate) struct PromptLogprob {
-    logprob: f64,
-    /// 1 is the likeliest; null below the requested ones
-    rank: Option<usize>,
-    decoded_token: Option<String>,
-}
-
-/// Vocabulary ids with log probabilities: the prompt's own token and the likeliest.
-pub(crate) type PromptLogprobs = BTreeMap<String, PromptLogprob>;
 
 impl PromptScores {
     /// Rejects settings that contradict them.

@@ -7,34 +7,28 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use motet::chat::Delta;
 use motet::request::Prompt;
-use motet::text::TextCodec;
 use motet::{Request, TokenId};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
-use serde::{Deserialize, Serialize};
 
-use super::answer::{self, BestOf, Shape, Terms};
-use super::offsets::TextOffsets;
+use super::answer::{self, BestOf, Terms};
 use super::parameters::Parameters;
-use super::scored_text::{self, PromptLogprobs, PromptScores};
-use super::text_logprobs::TextLogprobs;
+use super::scored_text::{self, PromptScores};
+use super::text_shape::{OUTPUT_TOKENS_MAX, TextShape};
 use crate::api::{self, Token};
 use crate::app::App;
 use crate::body::Body;
 use crate::body::fields::fields;
 use crate::body::lists::too_many;
-use crate::conversation::{Answers, ScoredToken, WholeAnswer};
+use crate::conversation::Answers;
 use crate::error::ApiError;
 use crate::generate::{OutputStreams, UntilSent};
 use crate::kept::{Keep, KeptResults};
 use crate::keys::Caller;
 use crate::log::RequestLog;
-use crate::pieces::{self, Deferred};
 
-/// The API's default of `max_tokens`.
-pub(crate) const OUTPUT_TOKENS_MAX: usize = 16;
 /// Most prompts of one request; each takes a place in the queue.
 pub(crate) const PROMPTS_MAX: usize = 128;
 
@@ -351,85 +345,5 @@ impl Prompts {
                 Err(ApiError::field(param, message))
             }
         }
-    }
-}
-
-pub(crate) struct TextShape {
-    /// The text before the outputs of each prompt; empty without `echo`.
-    echoed: Vec<String>,
-    /// Number of outputs of each prompt.
-    outputs_each: usize,
-}
-
-impl TextShape {
-    fn echo(&self, number: usize) -> Option<&str> {
-        let echoed = self.echoed.get(number / self.outputs_each)?;
-        Some(echoed)
-    }
-}
-
-/// An output's text, or the next part of it.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Text {
-    pub(crate) text: pieces::Text,
-    pub(crate) logprobs: Option<TextLogprobs>,
-    /// One element for each token of the prompt; null for the first, which has none
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Vec<Option<PromptLogprobs>>")]
-    pub(crate) prompt_logprobs: Option<Deferred<Vec<Option<PromptLogprobs>>>>,
-}
-
-impl Text {
-    /// Text without log probabilities of a prompt.
-    fn new(text: String, logprobs: Option<TextLogprobs>) -> Self {
-        Self {
-            text: text.into(),
-            logprobs,
-            prompt_logprobs: None,
-        }
-    }
-}
-
-impl Shape for TextShape {
-    const PREFIX: &'static str = "cmpl";
-    const WHOLE: &'static str = "text_completion";
-    const PART: &'static str = "text_completion";
-
-    type Whole = Text;
-    type Part = Text;
-    type Logprobs = TextLogprobs;
-
-    fn first(&self, number: usize) -> Option<Text> {
-        let text = self.echo(number)?.to_owned();
-        Some(Text::new(text, None))
-    }
-
-    fn part(&self, delta: Delta, logprobs: Option<TextLogprobs>) -> Text {
-        let text = match delta {
-            Delta::Text(text) => text,
-            // Outputs without a parser are text.
-            _ => String::new(),
-        };
-        Text::new(text, logprobs)
-    }
-
-    fn last(&self) -> Text {
-        Text::new(String::new(), None)
-    }
-
-    fn whole(&self, number: usize, answer: &WholeAnswer, logprobs: Option<TextLogprobs>) -> Text {
-        let echo = self.echo(number).unwrap_or_default();
-        let text = format!("{echo}{}", answer.answer.text());
-        Text::new(text, logprobs)
-    }
-
-    fn logprobs(
-        &self,
-        text: &TextCodec,
-        sent: &Arc<Vec<ScoredToken>>,
-        offsets: &mut TextOffsets,
-    ) -> TextLogprobs {
-        let offsets = sent.iter().map(|(token, _)| offsets.next(*token));
-        TextLogprobs::new(text, sent, offsets.collect(), usize::MAX)
     }
 }

@@ -13,6 +13,19 @@ use crate::conversation::ScoredToken;
 use crate::generate::spelled;
 use crate::pieces::Deferred;
 
+/// A prompt's token with vLLM's fields.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct PromptLogprob {
+    pub(super) logprob: f64,
+    /// 1 is the likeliest; null below the requested ones
+    pub(super) rank: Option<usize>,
+    pub(super) decoded_token: Option<String>,
+}
+
+/// Vocabulary ids with log probabilities: the prompt's own token and the likeliest.
+pub(crate) type PromptLogprobs = BTreeMap<String, PromptLogprob>;
+
 /// Log probabilities of tokens, one element for each. A prompt's first token has none.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct TextLogprobs {

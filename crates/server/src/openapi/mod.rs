@@ -5,6 +5,7 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `operations.rs` | the parts of operations |
 //! | `paths.rs` | operations, written here: crates that derive them know neither OpenAPI 3.2 nor its `itemSchema`, which describes the parts of a stream |
 //! | `responses.rs` | those of the Responses API |
 //! | `schemas.rs` | schemas of bodies and answers, derived from the structs that are parsed and serialized |
@@ -12,6 +13,7 @@
 //! `tests.rs` compares the operations with the routes of `routes.rs` and of the dialects. `cargo xtask clients` tests the
 //! running server against the description with schemathesis.
 
+mod operations;
 mod paths;
 mod responses;
 mod schemas;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::paths::{GENERATED, get, post, reference, rejected};
+use super::operations::{GENERATED, get, post, reference, rejected};
 use crate::responses::stored::{LIMIT, LIMIT_MAX};
 
 /// The paths and their operations.

@@ -9,6 +9,7 @@
 //! | file | content |
 //! |---|---|
 //! | `request.rs`, `parameters.rs`, `tools.rs`, `input.rs` | the body, and its checks |
+//! | `names.rs` | the names of fields, for errors |
 //! | `items.rs`, `ids.rs` | the items of a conversation |
 //! | `messages.rs` | from items to the messages of chat templates |
 //! | `create.rs` | a request and its answer, whole or streamed |
@@ -22,6 +23,7 @@ mod ids;
 mod input;
 mod items;
 mod messages;
+mod names;
 mod parameters;
 pub(crate) mod request;
 pub(crate) mod response;

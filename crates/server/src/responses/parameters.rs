@@ -4,7 +4,7 @@ use motet::grammar::GrammarSource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::request::NAMES;
+use super::names::NAMES;
 use crate::body::json::Json;
 use crate::conversation::{Effort, check_schema_bytes};
 use crate::error::ApiError;

@@ -19,27 +19,10 @@ use crate::body::fields::fields;
 use crate::body::json::Json;
 use crate::body::lists::{List, Table};
 use crate::class::Class;
-use crate::conversation::{FieldNames, Tenancy};
+use crate::conversation::Tenancy;
 use crate::error::ApiError;
 use crate::keys::Caller;
 use crate::pieces::Deferred;
-
-/// The names of `/v1/responses`.
-pub(super) const NAMES: &FieldNames = &FieldNames {
-    messages: "input",
-    continues_last: "continue_final_message",
-    tools: "tools",
-    tool_schema: "parameters",
-    tool_name: "name",
-    tool_choice: "tool_choice",
-    output_format: "text.format",
-    output_tokens_max: "max_output_tokens",
-    stop_strings: "stop",
-    effort: "reasoning.effort",
-    reasoning_switch: "reasoning.effort",
-    reasoning_tokens_max: "thinking_token_budget",
-    template_variables: "chat_template_kwargs",
-};
 
 /// Most pairs of `metadata`.
 const METADATA_MAX: usize = 16;

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::request::NAMES;
+use super::names::NAMES;
 use crate::body::json::Json;
 use crate::body::typed::Typed;
 use crate::error::ApiError;

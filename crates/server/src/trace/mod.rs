@@ -3,6 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `context.rs` | W3C's `traceparent` |
+//! | `head.rs` | the parts of a request that its span has |
 //! | `request.rs` | a request's place in its trace |
 //! | `spans/` | feature `otel`: OpenTelemetry's spans of requests and sequences |
 //! | `no_spans.rs` | without it: the same types, which record nothing |
@@ -17,6 +18,7 @@
 //! the same: the log and the answer name it.
 
 mod context;
+mod head;
 #[cfg(not(feature = "otel"))]
 mod no_spans;
 mod request;
@@ -24,9 +26,10 @@ mod request;
 mod spans;
 
 pub(crate) use context::TRACEPARENT;
+pub(crate) use head::{RequestEnd, RequestHead};
 #[cfg(not(feature = "otel"))]
 pub(crate) use no_spans::{Generation, RequestSpan, SequenceSpan, Tracer};
-pub(crate) use request::{RequestEnd, RequestHead, RequestTrace};
+pub(crate) use request::RequestTrace;
 #[cfg(feature = "otel")]
 pub(crate) use spans::{Generation, RequestSpan, SequenceSpan, Tracer};
 #[cfg(feature = "otel")]

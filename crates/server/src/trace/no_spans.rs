@@ -5,7 +5,7 @@ use motet::request::Finish;
 use motet::{Request, SequenceHandle};
 
 use super::context::TraceContext;
-use super::request::{RequestEnd, RequestHead};
+use super::head::{RequestEnd, RequestHead};
 
 /// Records no span.
 #[derive(Debug, Default)]

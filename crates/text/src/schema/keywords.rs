@@ -64,7 +64,7 @@ pub(crate) enum Role {
     Other,
 }
 
-/// What becomes of the schemas within a keyword when the schema around them is closed.
+/// The treatment of the schemas within a keyword when the schema around them is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closing {
     /// Nothing, notes included.

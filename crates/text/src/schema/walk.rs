@@ -125,10 +125,10 @@ fn each_from<'a, E>(
 }
 
 /// The value that these steps lead to: names of members, or numbers in a list.
-pub(crate) fn value_at<'a, S: AsRef<str>>(
-    root: &'a Value,
+pub(crate) fn value_at<S: AsRef<str>>(
+    root: &Value,
     steps: impl IntoIterator<Item = S>,
-) -> Option<&'a Value> {
+) -> Option<&Value> {
     let mut steps = steps.into_iter();
     steps.try_fold(root, |value, step| match value {
         Value::Array(values) => values.get(step.as_ref().parse::<usize>().ok()?),

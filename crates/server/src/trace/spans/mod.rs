@@ -25,7 +25,7 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
 use super::context::TraceContext;
-use super::request::{RequestEnd, RequestHead};
+use super::head::{RequestEnd, RequestHead};
 use crate::shown::shown_path;
 pub(crate) use sequence::{Generation, SequenceSpan};
 pub use settings::{TraceSettings, export_rest};

@@ -12,7 +12,7 @@ pub(super) const COMPARISONS_PER_NODE: f64 = 20.0;
 /// The accumulated cost of a schema. Each addition is checked against the limits at once.
 pub(super) struct Account<'a> {
     limits: &'a GrammarLimits,
-    pub(super) pattern_pairs: f64,
+    pattern_pairs: f64,
     intersections: f64,
     pub(super) expansion: f64,
 }
