@@ -2,9 +2,9 @@
 //! as with full attention, at few more bytes. `cargo xtask bench cache.hybrid` measures more
 //! of the same chats.
 
-#[path = "../../benches/scheduler/hybrid/chats.rs"]
+#[path = "../../benches/src/programs/scheduler/hybrid/chats.rs"]
 mod chats;
-#[path = "../../benches/scheduler/hybrid/shapes.rs"]
+#[path = "../../benches/src/programs/scheduler/hybrid/shapes.rs"]
 mod shapes;
 
 use chats::{Chats, Outcome};

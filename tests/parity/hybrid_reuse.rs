@@ -2,7 +2,7 @@
 //! as one of full attention of the same shape, at no more bytes. `tests/engine/hybrid_reuse.rs` holds the
 //! same chats on oracles of the sizes that people run.
 
-#[path = "../../benches/scheduler/hybrid/chats.rs"]
+#[path = "../../benches/src/programs/scheduler/hybrid/chats.rs"]
 mod chats;
 
 use std::path::Path;

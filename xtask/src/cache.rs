@@ -26,20 +26,22 @@ const PARTIAL: &str = ".partial";
 
 /// Path of the cache.
 #[derive(Clone, Debug)]
-pub(crate) struct Cache {
+pub struct Cache {
     root: PathBuf,
 }
 
 /// The right to write into the cache; given up when dropped, or when the process ends.
-pub(crate) struct Lock(#[expect(dead_code, reason = "held for its drop")] File);
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "held for its drop")] File);
 
 impl Cache {
     /// Finds the folder and creates it.
     ///
     /// # Errors
+    ///
     /// When no place for it is known, it cannot be created, or its path holds a
     /// character that the dynamic loader or the linker would take for a separator.
-    pub(crate) fn open() -> Result<Self> {
+    pub fn open() -> Result<Self> {
         let root = locate(
             |name| env::var_os(name).map(PathBuf::from),
             cfg!(target_os = "macos"),
@@ -75,7 +77,9 @@ impl Cache {
         self.root.join("build")
     }
 
-    pub(crate) fn models(&self) -> PathBuf {
+    /// The folder of models.
+    #[must_use]
+    pub fn models(&self) -> PathBuf {
         self.root.join("models")
     }
 
@@ -84,7 +88,11 @@ impl Cache {
     }
 
     /// Waits until no other set-up writes into the cache.
-    pub(crate) fn lock(&self) -> Result<Lock> {
+    ///
+    /// # Errors
+    ///
+    /// When the cache cannot be written.
+    pub fn lock(&self) -> Result<Lock> {
         let path = self.root.join("lock");
         let file = File::create(&path)
             .with_context(|| format!("cannot write to the cache folder {}", self.root.display()))?;
@@ -117,7 +125,11 @@ impl Cache {
 }
 
 /// Writes a file so that readers see the old content or the new, never a part.
-pub(crate) fn write_atomically(path: &Path, content: &str) -> Result<()> {
+///
+/// # Errors
+///
+/// When the file cannot be written.
+pub fn write_atomically(path: &Path, content: &str) -> Result<()> {
     let partial = partial(path);
     fs::write(&partial, content)
         .and_then(|()| fs::rename(&partial, path))

@@ -11,7 +11,11 @@ use sha2::{Digest, Sha256};
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// The file's SHA-256 as lower-case hex.
-pub(crate) fn sha256_of_file(path: &Path) -> Result<String> {
+///
+/// # Errors
+///
+/// When the file cannot be read.
+pub fn sha256_of_file(path: &Path) -> Result<String> {
     let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let mut hasher = Sha256::new();
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -44,12 +48,12 @@ pub(crate) fn check_file(path: &Path, expected: &str) -> Result<()> {
 }
 
 /// Digest that names a set of inputs. Everything that a build depends on must be added.
-#[derive(Default)]
-pub(crate) struct Key(Sha256);
+#[derive(Debug, Default)]
+pub struct Key(Sha256);
 
 impl Key {
     /// Adds a named input. Lengths are hashed too, so that different lists of inputs differ.
-    pub(crate) fn add(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
+    pub fn add(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
         for part in [name.as_bytes(), value.as_ref()] {
             self.0.update((part.len() as u64).to_le_bytes());
             self.0.update(part);
@@ -73,7 +77,8 @@ impl Key {
     }
 
     /// Short enough for a folder's name, long enough to be unique.
-    pub(crate) fn finish(&self) -> String {
+    #[must_use]
+    pub fn finish(&self) -> String {
         hex(&self.0.clone().finalize())[..12].to_owned()
     }
 }

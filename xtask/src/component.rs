@@ -19,7 +19,11 @@ const MANIFEST: &str = "MANIFEST.sha256";
 ///
 /// `build` gets an empty folder to fill; it must not write that folder's path into the files. The
 /// caller holds the cache's lock.
-pub(crate) fn ensure(dir: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+///
+/// # Errors
+///
+/// When `build` fails, or the folder cannot be written.
+pub fn ensure(dir: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if dir.exists() {
         match verify(dir) {
             Ok(()) => return Ok(()),

@@ -11,7 +11,8 @@ use crate::{checksum, component, process, ui, workspace};
 
 /// A folder of packages, and the Python that they were installed for. It is not a virtual
 /// environment: that contains its own path and could not be renamed into place.
-pub(crate) struct Packages {
+#[derive(Debug)]
+pub struct Packages {
     python: PathBuf,
     folder: PathBuf,
 }
@@ -23,7 +24,7 @@ pub(crate) struct Packages {
 ///
 /// When there is no Python with pip, or pip cannot get the packages, or gets files with other
 /// digests.
-pub(crate) fn install(cache: &Cache, name: &str, requirements: &str) -> Result<Packages> {
+pub fn install(cache: &Cache, name: &str, requirements: &str) -> Result<Packages> {
     let requirements = workspace::root().join(requirements);
     let pins = fs::read_to_string(&requirements)
         .with_context(|| format!("cannot read {}", requirements.display()))?;
@@ -45,13 +46,15 @@ pub(crate) fn install(cache: &Cache, name: &str, requirements: &str) -> Result<P
 
 impl Packages {
     /// Path of the folder.
-    pub(crate) fn folder(&self) -> &Path {
+    #[must_use]
+    pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Command for a program of the checkout. It has no packages but those that it imports from
     /// [`folder`](Self::folder) itself.
-    pub(crate) fn program(&self, program: &str) -> Command {
+    #[must_use]
+    pub fn program(&self, program: &str) -> Command {
         let mut command = Command::new(&self.python);
         command
             .args(["-I", "-S", "-B"])
@@ -94,7 +97,7 @@ mod tests {
         crate::clients::REQUIREMENTS,
         crate::clients::LM_EVAL_REQUIREMENTS,
         crate::scale_out::REQUIREMENTS,
-        crate::bench::mlx_lm::REQUIREMENTS,
+        crate::bench::REQUIREMENTS,
     ];
 
     /// The packages of a list with their numbers of digests; none if a line is neither a package

@@ -5,8 +5,12 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Runs the command with its output shown; fails unless it succeeds.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
+/// Runs the command with its output shown.
+///
+/// # Errors
+///
+/// When it cannot be started, or fails.
+pub fn run(command: &mut Command) -> Result<()> {
     let status = command
         .status()
         .map_err(|error| not_started(command, &error))?;
@@ -32,7 +36,11 @@ pub(crate) fn replace(command: &mut Command) -> Result<()> {
 }
 
 /// Runs the command and returns what it wrote to standard output.
-pub(crate) fn capture(command: &mut Command) -> Result<String> {
+///
+/// # Errors
+///
+/// When it cannot be started, or fails. The error holds its output.
+pub fn capture(command: &mut Command) -> Result<String> {
     let output = output(command)?;
     if !output.status.success() {
         return Err(failed(command, &output));

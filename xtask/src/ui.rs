@@ -10,7 +10,8 @@ const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A task in progress. [`Task::done`] ends it; a task that is dropped has failed, and its last
 /// progress stays on the terminal.
-pub(crate) struct Task {
+#[derive(Debug)]
+pub struct Task {
     label: String,
     started: Instant,
     last_printed: Instant,
@@ -19,7 +20,9 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    pub(crate) fn start(label: impl Into<String>) -> Self {
+    /// Shows the task's name.
+    #[must_use]
+    pub fn start(label: impl Into<String>) -> Self {
         let now = Instant::now();
         let target = if std::env::var_os("CI").is_none() {
             ProgressDrawTarget::stderr()
@@ -44,7 +47,7 @@ impl Task {
     }
 
     /// Shows the task's progress.
-    pub(crate) fn progress(&mut self, text: &str) {
+    pub fn progress(&mut self, text: &str) {
         self.line.set_message(text.to_owned());
         if self.line.is_hidden() && self.last_printed.elapsed() >= PLAIN_INTERVAL {
             self.last_printed = Instant::now();
@@ -52,7 +55,8 @@ impl Task {
         }
     }
 
-    pub(crate) fn done(self) {
+    /// Shows that the task has ended.
+    pub fn done(self) {
         let text = format!("done in {}", duration(self.started.elapsed()));
         if self.line.is_hidden() {
             eprintln!("  {}: {text}", self.label);
@@ -92,22 +96,23 @@ impl Timings {
 }
 
 /// Prints the heading of the next part.
-pub(crate) fn heading(text: &str) {
+pub fn heading(text: &str) {
     eprintln!("==> {text}");
 }
 
 /// Prints a line that belongs to no task.
-pub(crate) fn note(text: &str) {
+pub fn note(text: &str) {
     eprintln!("  {text}");
 }
 
 /// Prints the error of a failed command, as its last output.
-pub(crate) fn failure(error: &anyhow::Error) {
+pub fn failure(error: &anyhow::Error) {
     eprintln!("\nerror: {error:#}");
 }
 
 /// `350 ms`, `4.2 s`, `3 min 05 s`.
-pub(crate) fn duration(duration: Duration) -> String {
+#[must_use]
+pub fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0 => format!("{} ms", duration.as_millis()),

@@ -15,31 +15,58 @@ use crate::process;
 pub(crate) const FEATURES: &str = "mlx,motet/tower,otel";
 /// [`FEATURES`] without MLX, for [`INJECTED_COMPILER`] and other compilers: the kernels would take
 /// each of them minutes.
-pub(crate) const FEATURES_NO_MLX: &str = "motet/tower,otel";
+pub const FEATURES_NO_MLX: &str = "motet/tower,otel";
 
 /// A compiler for the packages of the workspace that adds `--cfg motet_injected`: an engine can
 /// then be simulated, its parts can be made to panic, and its cores can have injected bugs. A path
 /// in the checkout: stages of `cargo xtask test` name the same, and share the build.
-pub(crate) const INJECTED_COMPILER: &str = "xtask/compilers/injected";
+pub const INJECTED_COMPILER: &str = "xtask/compilers/injected";
 
 /// The root of the checkout: the folder above this crate's.
 ///
 /// cargo says at run time where the crate is, so a checkout may be moved after it was built.
-pub(crate) fn root() -> PathBuf {
+#[must_use]
+pub fn root() -> PathBuf {
     let crate_dir = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     crate_dir.parent().map(PathBuf::from).unwrap_or(crate_dir)
 }
 
+/// The folder for reports and logs, created.
+///
+/// # Errors
+///
+/// When it cannot be created.
+pub fn reports() -> Result<PathBuf> {
+    let folder = root().join("target/motet");
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot create {}", folder.display()))?;
+    Ok(folder)
+}
+
 /// Arguments of `cargo build` that share the build of `cargo test --workspace` with [`FEATURES`].
 /// Tests have dependencies of their own, whose features cargo adds where an example is built too.
-pub(crate) const WHOLE: [&str; 5] = [
+pub const WHOLE: [&str; 5] = [
     "--workspace",
     "--features",
     FEATURES,
     "--example",
     "quickstart",
 ];
+
+/// Builds the program of a package in release mode with MLX, and returns its path.
+pub(crate) fn release(package: &str) -> Result<PathBuf> {
+    let mut cargo = cargo();
+    cargo.args([
+        "build",
+        "--release",
+        "--features",
+        "mlx",
+        "--package",
+        package,
+    ]);
+    built(&mut cargo, Some(package))
+}
 
 /// Builds the program of a package as the stages of `cargo xtask test` do, and returns its path.
 pub(crate) fn build(package: &str) -> Result<PathBuf> {
@@ -50,7 +77,11 @@ pub(crate) fn build(package: &str) -> Result<PathBuf> {
 
 /// Runs a command of cargo that builds programs, with its progress shown. Returns the path of the
 /// program with this name, or of the last.
-pub(crate) fn built(cargo: &mut Command, name: Option<&str>) -> Result<PathBuf> {
+///
+/// # Errors
+///
+/// When the build fails.
+pub fn built(cargo: &mut Command, name: Option<&str>) -> Result<PathBuf> {
     cargo
         .arg("--message-format=json-render-diagnostics")
         .stderr(Stdio::inherit());
@@ -83,7 +114,8 @@ pub(crate) fn simulation(test: &str) -> Command {
 ///
 /// Variables that cargo set for xtask itself are removed from the environment: build scripts that
 /// watch them would see a change and build again.
-pub(crate) fn cargo() -> Command {
+#[must_use]
+pub fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     for (name, _) in env::vars_os() {

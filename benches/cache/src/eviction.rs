@@ -1,15 +1,15 @@
 //! Insertion and eviction at steady state, from small tries to large ones.
 
-use motet_protocol::SegmentId;
 use motet_core::cache::Salt;
 use motet_core::cache::trie::{NodeKey, Sealed, Trie};
 use motet_core::config::CacheConfig;
-use serde::Deserialize;
+use motet_protocol::SegmentId;
 
 use crate::Result;
 use crate::harness::Texts;
-use crate::protocol::Measured;
-use crate::rounds::{Turn, median, ratios, take_turns, time};
+use crate::measured::{Measured, median};
+use crate::protocol::Size;
+use crate::rounds::{Turn, ratios, take_turns, time};
 
 /// Tokens of a node: few, so that costs that grow with the nodes weigh most.
 const EDGE_TOKENS: usize = 16;
@@ -21,9 +21,8 @@ const ACTIVE_CONVERSATIONS: usize = 100;
 const NODES_PER_CONVERSATION: usize = 4;
 
 /// The sizes of the tries.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Load {
+#[derive(Debug)]
+struct Load {
     /// Nodes, ascending: the last is compared with the first.
     nodes: Vec<usize>,
     rounds: usize,
@@ -53,7 +52,12 @@ const SHAPES: [(Shape, bool); 3] = [
 
 /// Time of an insertion and an eviction in the largest trie ÷ in the smallest. The shape with
 /// the largest growth counts.
-pub(crate) fn measure(load: &Load) -> Result<Measured> {
+pub(crate) fn measure(size: Size) -> Result<Measured> {
+    let load = Load {
+        nodes: size.pick(vec![1_000, 10_000, 100_000, 1_000_000], vec![1_000, 2_000]),
+        rounds: size.rounds(),
+        operations: size.pick(50_000, 100),
+    };
     let (mut worst, mut remarks) = (Vec::new(), Vec::new());
     for (shape, counts) in SHAPES {
         let mut forests: Vec<Forest> = load.nodes.iter().map(|n| Forest::new(*n, shape)).collect();

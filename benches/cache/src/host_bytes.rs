@@ -1,19 +1,17 @@
 //! Host bytes of the cache's bookkeeping.
 
-use serde::Deserialize;
-
 use crate::allocations::{self, Allocated};
 use crate::harness::{CacheHarness, Texts};
-use crate::protocol::Measured;
+use crate::measured::Measured;
+use crate::protocol::Size;
 
 /// The bound: bytes per token and per node.
 const TOKEN_BYTES_MAX: usize = 8;
 const NODE_BYTES_MAX: usize = 200;
 
 /// Finished conversations.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Load {
+#[derive(Debug)]
+struct Load {
     conversations: usize,
     /// Length of each.
     tokens: usize,
@@ -22,7 +20,12 @@ pub(crate) struct Load {
 }
 
 /// Host bytes per cached token. The count is exact, so one sample suffices.
-pub(crate) fn measure(load: &Load) -> Measured {
+pub(crate) fn measure(size: Size) -> Measured {
+    let load = Load {
+        conversations: size.pick(1_000, 10),
+        tokens: 100,
+        shared_tokens: 20,
+    };
     let mut texts = Texts::new();
     let beginning = texts.next(load.shared_tokens);
     let own_tokens = load.tokens - load.shared_tokens;

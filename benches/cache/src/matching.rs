@@ -2,20 +2,19 @@
 
 use std::hint::black_box;
 
-use motet_protocol::SegmentId;
 use motet_core::cache::Salt;
 use motet_core::cache::trie::{NodeKey, Sealed, Trie};
 use motet_core::config::CacheConfig;
-use serde::Deserialize;
+use motet_protocol::SegmentId;
 
 use crate::harness::Texts;
-use crate::protocol::Measured;
-use crate::rounds::{Turn, median, take_turns, time};
+use crate::measured::{Measured, median};
+use crate::protocol::Size;
+use crate::rounds::{Turn, take_turns, time};
 
 /// The path to match.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Load {
+#[derive(Debug)]
+struct Load {
     /// Length of the path.
     tokens: usize,
     /// Numbers of nodes that the path is cut into; the slowest counts.
@@ -26,7 +25,13 @@ pub(crate) struct Load {
 }
 
 /// GB/s of token bytes.
-pub(crate) fn measure(load: &Load) -> Measured {
+pub(crate) fn measure(size: Size) -> Measured {
+    let load = Load {
+        tokens: size.pick(1 << 16, 1 << 10),
+        nodes: vec![1, 32],
+        rounds: size.rounds(),
+        operations: size.pick(2_000, 10),
+    };
     let text = Texts::new().next(load.tokens);
     let tries: Vec<(Trie, NodeKey)> = load.nodes.iter().map(|n| path(&text, *n)).collect();
     let mut turns: Vec<Turn<'_>> = tries

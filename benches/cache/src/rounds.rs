@@ -1,4 +1,4 @@
-//! Interleaved measurements, and medians.
+//! Interleaved measurements.
 
 use std::time::Instant;
 
@@ -36,11 +36,4 @@ pub(crate) fn time(operations: usize, mut operation: impl FnMut()) -> f64 {
 /// Each round's first ÷ second.
 pub(crate) fn ratios(first: &[f64], second: &[f64]) -> Vec<f64> {
     first.iter().zip(second).map(|(a, b)| a / b).collect()
-}
-
-/// The middle value, the upper one of two.
-pub(crate) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }

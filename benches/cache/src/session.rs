@@ -4,23 +4,22 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet_protocol::TokenId;
 use motet_core::cache::{Effect, Message, OpenSlot};
-use serde::Deserialize;
+use motet_protocol::TokenId;
 
 use crate::harness::{CacheHarness, Texts};
 use crate::kvbm::{self, BLOCK_TOKENS, Kvbm};
-use crate::protocol::Measured;
-use crate::rounds::{Turn, median, ratios, take_turns, time};
+use crate::measured::{Measured, median};
+use crate::protocol::Size;
+use crate::rounds::{Turn, ratios, take_turns, time};
 use crate::{Result, allocations};
 
 /// Tokens of a live sequence after its shared ones.
 const OWN_TOKENS: usize = 32;
 
 /// The content of both sides, and the number of operations.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Load {
+#[derive(Debug)]
+struct Load {
     /// Blocks of 16 tokens that are matched.
     blocks: usize,
     /// Sequences that are live meanwhile.
@@ -49,7 +48,18 @@ struct Sessions {
 /// Times of sessions ÷ times of kvbm-logical's match, which takes turns with them. Among
 /// several ways to cache the prompt, the slowest counts; kvbm is set up as its own
 /// documentation and benchmark do.
-pub(crate) fn measure(load: &Load) -> Result<Measured> {
+pub(crate) fn measure(size: Size) -> Result<Measured> {
+    let load = &Load {
+        blocks: 128,
+        live: 16,
+        conversations: size.pick(1_000, 10),
+        conversation_tokens: 128,
+        nodes: vec![1, 8],
+        // One node for each block: no real conversation is cached in this shape.
+        nodes_beside: vec![128],
+        rounds: size.rounds(),
+        operations: size.pick(20_000, 10),
+    };
     let mut ours = Vec::new();
     for &nodes in load.nodes.iter().chain(&load.nodes_beside) {
         ours.push(Sessions::new(load, nodes, true)?);

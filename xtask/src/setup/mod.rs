@@ -74,20 +74,23 @@ pub(crate) struct Arguments {
 
 /// A build of MLX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Variant {
+pub enum Variant {
+    /// For processors.
     Cpu,
+    /// For CUDA 12.
     Cuda12,
+    /// For CUDA 13.
     Cuda13,
 }
 
 /// Result of set-up.
 #[derive(Debug)]
-pub(crate) struct Installed {
+pub struct Installed {
     /// None on macOS, where mlx-sys builds MLX.
     mlx_sys: Option<MlxSys>,
     /// For LD_PRELOAD: gives a Python that uses MLX's wheel the BLAS that we use.
     /// None on macOS, where MLX uses Accelerate in either.
-    pub(crate) blas_preload: Option<PathBuf>,
+    pub blas_preload: Option<PathBuf>,
 }
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
@@ -156,7 +159,11 @@ impl Installed {
 }
 
 /// Sets MLX up. Without `variant`, the checkout keeps its variant; a new checkout gets the CPU's.
-pub(crate) fn install(cache: &Cache, variant: Option<Variant>) -> Result<Installed> {
+///
+/// # Errors
+///
+/// When this machine cannot have MLX, or a part cannot be downloaded or built.
+pub fn install(cache: &Cache, variant: Option<Variant>) -> Result<Installed> {
     let started = Instant::now();
     let platform = requirements::platform()?;
     ui::heading(&format!(

@@ -1,0 +1,21 @@
+//! The place of a trace of real requests.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use xtask::workspace;
+
+/// Environment variable that names the trace.
+const VARIABLE: &str = "MOTET_TRACE";
+/// Path of the trace otherwise, beside the checkout.
+const BESIDE: &str = "../shared/traces/mooncake_conversation.jsonl";
+
+/// Path of the trace, which may not be there.
+pub(crate) fn path() -> PathBuf {
+    env::var_os(VARIABLE).map_or_else(|| workspace::root().join(BESIDE), PathBuf::from)
+}
+
+/// Says that the trace is missing.
+pub(crate) fn missing(path: &Path) -> String {
+    format!("no trace at {}; {VARIABLE} names one", path.display())
+}
