@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use motet::CopyId;
-use motet::device::{Export, NextExport, transfer_queue};
+use motet_device::{Export, NextExport, transfer_queue};
 use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{Guarded, model, mpsc, thread};

@@ -74,8 +74,8 @@
 mod actors;
 #[cfg(feature = "text")]
 pub mod chat;
-#[doc(hidden)]
-pub mod device;
+mod copy_workers;
+mod device;
 #[cfg_attr(
     not(feature = "grammar"),
     allow(dead_code, reason = "some parts work for texts and grammars only")
@@ -89,8 +89,6 @@ mod optional;
 pub mod request;
 mod results;
 mod runtime;
-#[doc(hidden)]
-pub mod storage;
 mod stream;
 mod telemetry;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use motet::CopyId;
 use motet::cache::Salt;
-use motet::storage::tiers::{BufferPool, DiskLimits, DiskTier, Recovered, Tier};
 use motet_core::pager::{Label, Precision};
+use motet_storage::tiers::{BufferPool, DiskLimits, DiskTier, Recovered, Tier};
 
 use super::input::FuzzInput;
 use super::scratch::Scratch;

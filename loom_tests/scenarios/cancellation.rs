@@ -8,13 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use motet::config::{CacheConfig, SchedulerConfig};
-use motet::device::Table;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, Model};
 use motet::{SequenceId, TokenId};
 use motet_core::cache::CacheCore;
 use motet_core::scheduler::{Effect, Event, SchedulerCore, Submission};
+use motet_device::Table;
 use motet_protocol::{Outcome, Work};
 use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;

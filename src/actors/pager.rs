@@ -31,9 +31,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::copy_workers::CopyWorkers;
 use crate::runtime::clock::after;
 use crate::runtime::{EngineRuntime, Part, Runtime};
-use crate::storage::copy_worker::CopyWorkers;
 use crate::telemetry::Telemetry;
 use motet_core::cache;
 use motet_core::pager::{Done, Effect, Message, PagerCore, PagerEvent, PagerStats, RecoveryLog};

@@ -11,10 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam_channel::Receiver;
 use tokio::sync::{mpsc, oneshot};
 
-use super::table::panic_text;
-use super::transfer_queue::DeviceEnd;
 use super::{Device, serve};
 use crate::runtime::{EngineRuntime, Runtime, Worker};
+use motet_device::{DeviceEnd, panic_text};
 use motet_model::{DetachedState, Model};
 use motet_protocol::{ModelError, ModelSpec, Outcome, WORK_IN_FLIGHT_MAX, Work};
 
@@ -22,7 +21,7 @@ const THREAD_IS_THERE: &str = "a model was loaded on a thread";
 
 /// Loads the model again on a new device thread. Clones share the current thread.
 #[derive(Clone)]
-pub struct Loader {
+pub(crate) struct Loader {
     load: Arc<dyn Fn() -> Loading + Send + Sync>,
     /// Resolves when the latest thread is gone.
     last: DeviceGone,
@@ -31,14 +30,14 @@ pub struct Loader {
 /// The end of the latest device thread. Unlike a [`Loader`], it holds nothing of the transfer
 /// queue.
 #[derive(Clone, Debug)]
-pub struct DeviceGone(Arc<Mutex<Option<Gone>>>);
+pub(crate) struct DeviceGone(Arc<Mutex<Option<Gone>>>);
 
 /// Resolves when a thread has ended and has freed everything that it held.
 type Gone = oneshot::Receiver<()>;
 
 /// A device thread that is loading the model. Dropping it ends the thread after the load.
 #[derive(Debug)]
-pub struct Loading {
+pub(crate) struct Loading {
     /// `None` if there is no thread, which `ready` receives the reason for.
     device: Option<Device>,
     ready: oneshot::Receiver<Result<(), ModelError>>,
@@ -95,7 +94,7 @@ impl Loader {
 
     /// Starts another thread that loads the model. The thread takes over the transfer queue.
     #[must_use]
-    pub fn load(&self) -> Loading {
+    pub(crate) fn load(&self) -> Loading {
         (self.load)()
     }
 
@@ -109,7 +108,7 @@ impl Loader {
     /// # Cancel safety
     ///
     /// Cancel safe: the wait can be repeated.
-    pub async fn loaded(&self, loading: &mut Option<Loading>) -> Result<Device, ModelError> {
+    pub(crate) async fn loaded(&self, loading: &mut Option<Loading>) -> Result<Device, ModelError> {
         let Some(waited_for) = loading else {
             return std::future::pending().await;
         };
@@ -121,7 +120,7 @@ impl Loader {
 
     /// The end of the latest thread, now and after later loads.
     #[must_use]
-    pub fn gone(&self) -> DeviceGone {
+    pub(crate) fn gone(&self) -> DeviceGone {
         self.last.clone()
     }
 }
@@ -132,7 +131,7 @@ impl DeviceGone {
     /// # Cancel safety
     ///
     /// Only the first call waits; dropping its future loses the wait.
-    pub async fn wait(&self) {
+    pub(crate) async fn wait(&self) {
         let last = self.lock().take();
         if let Some(last) = last {
             // The thread either sends a message at its end or drops the sender.

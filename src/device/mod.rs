@@ -14,13 +14,10 @@
 //! carried out in order, before the step that comes with them.
 
 mod loader;
-mod next_action;
 #[cfg(motet_injected)]
 mod simulated;
-mod table;
 #[cfg(test)]
 mod tests;
-mod transfer_queue;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,19 +26,14 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-pub use loader::{DeviceGone, Loader, Loading};
-pub use table::Table;
-pub(crate) use table::panic_text;
-pub use transfer_queue::{
-    DeviceEnd, Export, ExportQueue, HostEnd, ImportQueue, NextExport, transfer_queue,
-};
+pub(crate) use loader::{DeviceGone, Loader, Loading};
 
 use crate::runtime::{EngineRuntime, JobQueue, Part, Queue, Runtime};
 use loader::{BuiltDevice, DeviceFactory};
+use motet_device::{HostEnd, NextAction, Table, transfer_queue};
 use motet_model::{DetachedState, Model};
 use motet_protocol::time::eighth;
 use motet_protocol::{ModelError, ModelSpec, Outcome, Work};
-use next_action::NextAction;
 
 /// Shortest interval between two checks whether a step is ready.
 const POLL_INTERVAL_MIN: Duration = Duration::from_micros(20);
@@ -52,28 +44,24 @@ const TRIM_AFTER: Duration = Duration::from_secs(1);
 
 /// The scheduler's end of the device thread. Dropping it ends the thread.
 #[derive(Debug)]
-pub struct Device {
+pub(crate) struct Device {
     work: JobQueue<Work>,
     /// Outcomes, in the order of the work.
-    pub outcomes: mpsc::Receiver<Outcome>,
+    pub(crate) outcomes: mpsc::Receiver<Outcome>,
 }
 
 /// A running device thread with a model.
-#[expect(
-    missing_debug_implementations,
-    reason = "a packer need not implement `Debug`"
-)]
-pub struct Started<M: Model> {
+pub(crate) struct Started<M: Model> {
     /// The scheduler's end.
-    pub device: Device,
+    pub(crate) device: Device,
     /// Starts another thread in place of this one, after the previous thread has ended.
-    pub loader: Loader,
+    pub(crate) loader: Loader,
     /// The model's specification.
-    pub spec: ModelSpec,
+    pub(crate) spec: ModelSpec,
     /// Packs states that the model has exported.
-    pub packer: M::Packer,
+    pub(crate) packer: M::Packer,
     /// The copy workers' end of the transfer queue.
-    pub host_end: HostEnd<DetachedState<M>>,
+    pub(crate) host_end: HostEnd<DetachedState<M>>,
 }
 
 impl Device {
@@ -116,7 +104,7 @@ impl Device {
     ///
     /// When more than [`WORK_IN_FLIGHT_MAX`] works would be in flight.
     #[must_use]
-    pub fn send(&self, work: Work) -> bool {
+    pub(crate) fn send(&self, work: Work) -> bool {
         let never_full = "the scheduler sends no more than `WORK_IN_FLIGHT_MAX` works";
         self.work.enqueue(work, never_full)
     }

@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use super::Clock;
 use super::loader::{BuiltDevice, DeviceWorker};
-use super::next_action::NextAction;
-use super::{Clock, Table};
 use crate::runtime::clock::after;
 use crate::runtime::injected::SimulatedWorker;
 use crate::runtime::injected::simulation::Simulation;
 use crate::runtime::{EngineRuntime, Part, Runtime};
+use motet_device::{NextAction, Table};
 use motet_model::Model;
 use motet_protocol::{ModelError, Outcome, Work};
 

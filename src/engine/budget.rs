@@ -5,9 +5,9 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::device::panic_text;
 use crate::error::StartError;
 use motet_core::config::{CacheConfig, EngineConfig, WorstCase};
+use motet_device::panic_text;
 use motet_model::{MemoryLeft, Model};
 use motet_protocol::ModelError;
 

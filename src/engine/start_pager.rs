@@ -9,19 +9,20 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::actors::cache::{AttachPager, CacheActor};
 use crate::actors::pager::{DONE_MAX, PAGER_MAILBOX_MAX, PagerActor, PagerArgs};
-use crate::device::HostEnd;
+use crate::copy_workers::{CopyWorkers, Stores};
 use crate::error::StartError;
 use crate::runtime::{EngineRuntime, Runtime};
-use crate::storage::copy_worker::{CopyWorkers, Host, Stores};
-use crate::storage::tiers::precision::EightBits;
-use crate::storage::tiers::{BufferPool, DiskLimits, DiskTier};
 use crate::telemetry::Telemetry;
 use motet_core::config::{ConfigError, PagerConfig, Precision, RecoveryConfig};
 use motet_core::pager::{Done, Label, PagerCore, RecoveryLog, Sizes};
 use motet_core::recovery::Breaker;
+use motet_device::HostEnd;
 use motet_model::{DetachedState, Model, Packer};
 use motet_protocol::CopyId;
 use motet_protocol::{ModelError, ModelSpec, SegmentSize};
+use motet_storage::copy_worker::Host;
+use motet_storage::tiers::precision::EightBits;
+use motet_storage::tiers::{BufferPool, DiskLimits, DiskTier};
 
 /// Most host memory kept for the next copy, as a fraction of the whole (one part in this many).
 const IDLE_BUFFERS_DIVISOR: usize = 8;

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-pub(crate) mod folder;
+pub(crate) use motet_testkit::folder;
 
 use std::time::Duration;
 

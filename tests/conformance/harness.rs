@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use motet::cache::{CacheError, Salt};
 use motet::config::CacheConfig;
-use motet::device::Table;
 use motet::model::oracle::{Oracle, OracleConfig, ReferenceRun};
 use motet::model::{LayerKind, OutputKind, SpanOutput};
 use motet::{SequenceId, SlotId, TokenId};
 use motet_core::cache::{CacheCore, Effect, Message, NodeView, OpenSlot};
+use motet_device::Table;
 use motet_protocol::common_prefix;
 use motet_protocol::{PlannedSpan, PlannedTokens, Work};
 

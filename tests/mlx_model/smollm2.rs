@@ -7,7 +7,7 @@ use motet::TokenId;
 use motet::model::mlx::{Arithmetic, MlxModel, MlxOptions, MlxSegment};
 use motet::model::weights::ModelFiles;
 use motet::model::{CacheKind, Model, OutputKind, Packer, Segment, SegmentSize};
-use motet::storage::tiers::precision::EightBits;
+use motet_storage::tiers::precision::EightBits;
 use serde_json::Value;
 
 use crate::harness::{

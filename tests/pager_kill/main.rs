@@ -4,8 +4,6 @@
 //! The killed process is this test itself, run again. `MOTET_KILLS` and `MOTET_DAMAGES` set the
 //! numbers of kills and damages.
 
-#[path = "../common/folder.rs"]
-mod folder;
 mod served;
 
 use std::io::{BufRead, BufReader};
@@ -13,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use folder::Folder;
+use motet_testkit::folder::Folder;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use served::{FOLDER, Served};

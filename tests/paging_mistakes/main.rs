@@ -17,8 +17,8 @@ use motet::error::StartError;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 use motet::model::sampling::Sampling;
-use motet::storage::tiers::TierError;
 use motet::{Engine, Request, Shutdown, TokenId};
+use motet_storage::tiers::TierError;
 
 fn oracle(seed: u64) -> OracleConfig {
     OracleConfig {

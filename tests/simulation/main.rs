@@ -10,8 +10,6 @@ mod early_cancel;
 mod expected;
 mod failpoints;
 mod fault_schedule;
-#[path = "../common/folder.rs"]
-mod folder;
 mod harness;
 mod heap;
 mod panics;
@@ -28,7 +26,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use folder::Folder;
+use motet_testkit::folder::Folder;
 use plan::Fault;
 use record::{Counts, History};
 use soak::{Length, SoakReport};

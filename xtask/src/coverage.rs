@@ -134,7 +134,8 @@ fn cargo_test(folder: &Path) -> Result<Command> {
         )
         .env(AS_COMPILER, "1")
         .env("LLVM_PROFILE_FILE", folder.join("raw/%p-%m.profraw"))
-        .args(["test", "--package", "motet", "--lib"]);
+        .args(["test", "--package", "motet", "--package", "motet-storage"])
+        .args(["--package", "motet-testkit", "--lib"]);
     for test in TESTS {
         cargo.args(["--test", test]);
     }

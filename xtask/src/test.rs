@@ -66,7 +66,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "grammars named alone", quick: true, environment: &[],
         runs: Cargo(&["clippy", "--package", "motet", "--lib", "--no-default-features", "--features", "grammar", "--", "-D", "warnings"]) },
     Stage { name: "documentation", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
-        runs: Cargo(&["doc", "--no-deps", "-p", "motet", "-p", "motet-sync", "-p", "motet-protocol", "-p", "motet-core", "-p", "motet-model", "-p", "motet-text", "-p", "motet-weights", "-p", "motet-kernels", "-p", "motet-testkit"]) },
+        runs: Cargo(&["doc", "--no-deps", "-p", "motet", "-p", "motet-sync", "-p", "motet-protocol", "-p", "motet-core", "-p", "motet-model", "-p", "motet-device", "-p", "motet-storage", "-p", "motet-text", "-p", "motet-weights", "-p", "motet-kernels", "-p", "motet-testkit"]) },
     Stage { name: "documentation, mlx", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
         runs: Cargo(&["doc", "--no-deps", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx,motet/tower"]) },
     // One BLAS thread: tests run side by side, and two threads that wait for each other

@@ -58,7 +58,7 @@ pub struct PrefixHasher(Sha256);
 impl Label {
     /// Bytes of host memory that a copy takes beside its tokens and its payload, in whatever
     /// tier it is: its label, its entries in the pager's tables, and its entries in their
-    /// orders. A round number above the measured size (`tests/labels.rs`).
+    /// orders. A round number above the measured size (`crates/testkit/tests/labels.rs`).
     pub const RECORD_BYTES: usize = 1024;
 
     /// Creates the label of the state of `tokens[start..]`. `tokens` are all tokens from the

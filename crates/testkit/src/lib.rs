@@ -29,6 +29,7 @@
 //! | [`cache_harness`] | the cache's core, its device, and its sequences |
 //! | [`pager_harness`] | the pager's core and its copy machine |
 //! | [`explorer`] | every order of a few acts, breadth first |
+//! | [`folder`] | a folder for files that is removed with the test |
 
 #![forbid(unsafe_code)]
 
@@ -36,6 +37,7 @@ pub mod cache_harness;
 pub mod copy_machine;
 pub mod core_harness;
 pub mod explorer;
+pub mod folder;
 pub mod pager_harness;
 pub mod paper_device;
 pub mod transfer_queue;

@@ -10,7 +10,7 @@ use std::time::Instant;
 use motet::TokenId;
 use motet::model::oracle::Oracle;
 use motet::model::{DetachedState, Model, OutputKind, Packer, Segment, Span};
-use motet::storage::tiers::BufferPool;
+use motet_storage::tiers::BufferPool;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
