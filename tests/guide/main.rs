@@ -1,5 +1,6 @@
 //! Compiles and runs the code that README.md and docs/embedding.md show: the quickstart, and
 //! each block of the guide. A file beside this one begins with the block and ends with its test.
+//! `examples.rs` runs the examples that need no model.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -7,6 +8,7 @@ mod configuration;
 #[cfg(feature = "mlx")]
 mod deterministic;
 mod ending;
+mod examples;
 mod find;
 mod forks;
 mod grammar;
@@ -131,6 +133,16 @@ fn the_example_with_tools_has_the_conversation_of_the_guide() {
     assert!(example.ends_with(function), "examples/tools.rs differs");
     let lines = example.lines().count();
     assert!(lines <= 60, "the example has {lines} lines");
+}
+
+#[test]
+fn the_example_of_a_model_has_the_model_of_the_guide() {
+    let example = include_str!("../../examples/own_model.rs");
+    let (block, _) = include_str!("own_model.rs")
+        .split_once(SHOWN_UP_TO)
+        .expect("a block and its test");
+    let model = &block[block.find("/// Predicts").expect("a model")..];
+    assert!(example.ends_with(model), "examples/own_model.rs differs");
 }
 
 #[test]

@@ -9,6 +9,14 @@ use motet::model::{
     SpanOutput, Tail, TokenSource, preconditions,
 };
 
+/// Reads one token a line. Errors of other libraries become `ModelError::Other`.
+fn load(spec: ModelSpec, file: &Path) -> Result<Table, ModelError> {
+    let text = std::fs::read_to_string(file).map_err(ModelError::other)?;
+    let successors: Result<_, _> = text.lines().map(str::parse).collect();
+    let successors = successors.map_err(ModelError::other)?;
+    Ok(Table { spec, successors })
+}
+
 /// Predicts for each token the one that follows it in a table.
 struct Table {
     spec: ModelSpec,
@@ -16,14 +24,6 @@ struct Table {
 }
 
 impl Table {
-    /// Reads one token a line. Errors of other libraries become `ModelError::Other`.
-    fn load(spec: ModelSpec, file: &Path) -> Result<Self, ModelError> {
-        let text = std::fs::read_to_string(file).map_err(ModelError::other)?;
-        let successors: Result<_, _> = text.lines().map(str::parse).collect();
-        let successors = successors.map_err(ModelError::other)?;
-        Ok(Self { spec, successors })
-    }
-
     fn logits(&self, token: TokenId) -> Vec<f32> {
         let mut logits = vec![0.0; self.spec.vocab_size];
         logits[self.successors[token as usize] as usize] = 1.0;
@@ -59,7 +59,7 @@ impl Tail for Cached {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct InFlight {
     outputs: Vec<SpanOutput>,
     /// Spans that want a token, with their last rows.
@@ -82,28 +82,24 @@ impl Model for Table {
     }
 
     fn submit(&mut self, spans: &mut [Span<'_, Self>]) -> Result<InFlight, ModelError> {
-        let (mut outputs, mut to_sample) = (Vec::new(), Vec::new());
-        for (index, span) in spans.iter_mut().enumerate() {
+        let mut in_flight = InFlight::default();
+        for span in spans {
             let tokens = match span.tokens {
                 TokenSource::Known(tokens) => tokens.to_vec(),
                 TokenSource::Sampled(step, from) => {
                     vec![step.outputs[from].token().expect("sampled")]
                 }
             };
+            if span.output_kind.token_sampling().is_some() {
+                let last = *tokens.last().expect("a span has tokens");
+                let wanted = (in_flight.outputs.len(), self.logits(last));
+                in_flight.to_sample.push(wanted);
+            }
             let rows = tokens.iter().map(|token| self.logits(*token));
-            outputs.push(match span.output_kind {
+            in_flight.outputs.push(match &span.output_kind {
+                OutputKind::Nothing | OutputKind::Token(_) => SpanOutput::Nothing,
                 OutputKind::Logits => SpanOutput::Logits(rows.flatten().collect()),
-                OutputKind::Nothing => SpanOutput::Nothing,
-                OutputKind::Token(_) => {
-                    let last = *tokens.last().expect("a span has tokens");
-                    to_sample.push((index, self.logits(last)));
-                    SpanOutput::Nothing
-                }
-                OutputKind::PromptLogprobs(ref scored) => {
-                    if scored.token.is_some() {
-                        let last = *tokens.last().expect("a span has tokens");
-                        to_sample.push((index, self.logits(last)));
-                    }
+                OutputKind::PromptLogprobs(scored) => {
                     let logits: Vec<f32> = rows.skip(scored.first).flatten().collect();
                     let logprobs = prompt_logprobs(&logits, self.spec.vocab_size, scored);
                     SpanOutput::PromptLogprobs(logprobs, None)
@@ -112,16 +108,12 @@ impl Model for Table {
             });
             span.tail.tokens.extend(tokens);
         }
-        Ok(InFlight { outputs, to_sample })
+        Ok(in_flight)
     }
 
     fn sample(&mut self, step: &mut InFlight, inputs: Vec<SampleInputs>) -> Result<(), ModelError> {
         for ((index, row), inputs) in step.to_sample.drain(..).zip(inputs) {
-            let sampled = SpanOutput::from(inputs.from_logits(&row));
-            match &mut step.outputs[index] {
-                SpanOutput::PromptLogprobs(_, token) => *token = Some(Box::new(sampled)),
-                output => *output = sampled,
-            }
+            step.outputs[index].replace_token(inputs.from_logits(&row).into());
         }
         Ok(())
     }
@@ -252,7 +244,7 @@ async fn an_engine_runs_the_model_and_rejects_what_it_does_not_support() {
 
 #[tokio::test]
 async fn a_foreign_error_keeps_its_source() {
-    let build = || Table::load(spec(), Path::new("no such table"));
+    let build = || load(spec(), Path::new("no such table"));
     let error = Engine::builder(build).start().await;
     let error = error.expect_err("there is no such file");
     let StartError::Model(ModelError::Other(cause)) = error else {

@@ -19,7 +19,7 @@ use super::gates::{sigmoid, softplus};
 use super::pool::Pool;
 use super::scratch::{self, Scratch};
 use super::simd::{InstructionSet, Job, LANES_MAX, Simd, dispatch_on};
-use super::spans::{Columns, SpanPart, SpanState, split_spans, spread};
+use super::spans::{Columns, SpanPart, SpanState, split_spans, spread_heads};
 use super::split::Split;
 
 /// Added to the sum of the squares of a query or a key before the root.
@@ -125,23 +125,17 @@ fn run_on(
     inputs.decay.check(rows, heads, "the input of the decay");
     inputs.beta.check(rows, heads, "the input of beta");
     assert_eq!(rows * net.output_width(), output.len(), "[rows, values]");
-    // The columns of a state do not depend on each other. They are shared out only where there
-    // are more threads than heads, because each part computes the norms anew.
-    let items = spans.len() * heads;
-    let parts = (2 * pool.threads()).div_ceil(items.max(1));
-    let columns = dim.div_ceil(parts).next_multiple_of(LANES_MAX);
-    let parts = dim.div_ceil(columns);
     let output = Split::new(output);
     let cost = 4 * rows * net.state_len();
-    spread(pool, items * parts, cost, |index| {
-        let (item, first) = (index / parts, index % parts * columns);
+    // Each part of a head computes the norms anew.
+    spread_heads(pool, &spans, heads, dim, cost, |span, head, columns| {
         let head = Head {
             net,
             inputs,
-            span: &spans[item / heads],
+            span,
             output: &output,
-            head: item % heads,
-            columns: first..dim.min(first + columns),
+            head,
+            columns,
         };
         scratch::for_item(|memory| dispatch_on(set, Compute { head, memory }));
     });

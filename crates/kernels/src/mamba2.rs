@@ -17,7 +17,7 @@ use std::ops::Range;
 use super::gates::softplus;
 use super::pool::Pool;
 use super::simd::{InstructionSet, Job, LANES_MAX, Simd, dispatch_on};
-use super::spans::{Columns, SpanPart, SpanState, split_spans, spread};
+use super::spans::{Columns, SpanPart, SpanState, split_spans, spread_heads};
 use super::split::Split;
 
 /// The heads of a layer and their parameters.
@@ -110,24 +110,18 @@ fn run_on(
     input.check(rows, mamba.input_width(), "Mamba 2's input");
     time_steps.check(rows, heads, "Mamba 2's time steps");
     assert_eq!(rows * mamba.output_width(), output.len(), "[rows, heads]");
-    // The numbers of a head do not depend on each other. They are shared out where there are more
-    // threads than heads.
-    let items = spans.len() * heads;
-    let parts = (2 * pool.threads()).div_ceil(items.max(1));
-    let numbers = mamba.head_dim.div_ceil(parts).next_multiple_of(LANES_MAX);
-    let parts = mamba.head_dim.div_ceil(numbers);
     let output = Split::new(output);
     let cost = 3 * rows * mamba.state_len();
-    spread(pool, items * parts, cost, |index| {
-        let (item, first) = (index / parts, index % parts * numbers);
+    let dim = mamba.head_dim;
+    spread_heads(pool, &spans, heads, dim, cost, |span, head, numbers| {
         let head = Head {
             mamba,
             input,
             time_steps,
-            span: &spans[item / heads],
+            span,
             output: &output,
-            head: item % heads,
-            numbers: first..mamba.head_dim.min(first + numbers),
+            head,
+            numbers,
         };
         dispatch_on(set, head);
     });

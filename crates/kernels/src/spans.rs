@@ -4,6 +4,7 @@ use std::ops::Range;
 
 pub use super::gated::Columns;
 use super::pool::Pool;
+use super::simd::LANES_MAX;
 use super::split::Split;
 
 /// Loops with a lower cost than this, in multiply-adds, do not use another thread.
@@ -92,6 +93,27 @@ pub(crate) fn spread(pool: &Pool, count: usize, cost: usize, body: impl Fn(usize
     } else {
         pool.run(count, body);
     }
+}
+
+/// Calls `body` with each head of each span, and with a range of the head's `numbers`, which do not
+/// depend on each other. They are shared out only where there are more threads than heads.
+pub(crate) fn spread_heads<'a>(
+    pool: &Pool,
+    spans: &'a [SpanPart<'a>],
+    heads: usize,
+    numbers: usize,
+    cost: usize,
+    body: impl Fn(&'a SpanPart<'a>, usize, Range<usize>) + Sync,
+) {
+    let items = spans.len() * heads;
+    let parts = (2 * pool.threads()).div_ceil(items.max(1));
+    let part = numbers.div_ceil(parts).next_multiple_of(LANES_MAX);
+    let parts = numbers.div_ceil(part);
+    spread(pool, items * parts, cost, |index| {
+        let (item, first) = (index / parts, index % parts * part);
+        let range = first..numbers.min(first + part);
+        body(&spans[item / heads], item % heads, range);
+    });
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //! never displace those of a key that has fewer. A turn that a later response continues, or that a
 //! request holds while it is answered, stays in memory and counts as its key's until it is
 //! dropped. A key that has nothing else to forget keeps no new response, and forgets none for it.
+//!
+//! No crate for caches evicts by the key that has the most: they rank entries by age, use or weight alone.
 
 mod space;
 

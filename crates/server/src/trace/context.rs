@@ -2,6 +2,10 @@
 //!
 //! Level 1 of the recommendation: version 00, of which only the flag `sampled` is known. A header of
 //! a later version is read as far as it begins like version 00.
+//!
+//! With feature `otel` too, headers are not read by `opentelemetry_sdk`'s `TraceContextPropagator`: it accepts
+//! identifiers that are too short or have a sign, a header that ends with a dash, and the first of two headers,
+//! and it allocates for each dash of a header.
 
 use std::fmt;
 

@@ -1,12 +1,12 @@
-//! Calls of functions and macros, and the members of `loop`.
+//! Calls of functions and macros.
 
 use std::rc::Rc;
 
 use super::arguments::{Args, integer, needed};
 use super::error::Error;
 use super::interpreter::Machine;
-use super::operators::are_equal;
-use super::value::{Cycler, Function, Loop, SeqKind, Value};
+use super::meter::Meter;
+use super::value::{Function, Value};
 use super::{methods, print};
 use crate::template::functions;
 
@@ -26,7 +26,7 @@ pub(super) fn call(
         Value::Function(function) => call_function(machine, *function, arguments),
         Value::Method(method) => {
             let (value, name) = &**method;
-            methods::call(machine, value, name, arguments)
+            methods::call(&machine.meter, value, name, arguments)
         }
         Value::Loop(state) => {
             let [items] = arguments.bind("loop", ["iterable"])?;
@@ -48,17 +48,18 @@ fn call_function(
     function: Function,
     arguments: Args,
 ) -> Result<Value, Error> {
+    let meter = &machine.meter;
     match function {
-        Function::Range => range(machine, arguments),
+        Function::Range => range(meter, arguments),
         Function::Dict => {
-            let entries = named_entries(machine, arguments)?;
-            Value::dict(machine, entries)
+            let entries = named_entries(meter, arguments)?;
+            Value::dict(meter, entries)
         }
         Function::Namespace => {
             let namespace = machine.new_namespace()?;
-            for (name, value) in named_entries(machine, arguments)? {
-                let name = print::text(machine, &name)?;
-                namespace.set(machine, name.text(), value)?;
+            for (name, value) in named_entries(meter, arguments)? {
+                let name = print::text(meter, &name)?;
+                namespace.set(meter, name.text(), value)?;
             }
             Ok(Value::Namespace(namespace))
         }
@@ -66,7 +67,7 @@ fn call_function(
             if arguments.positional.is_empty() {
                 return Err(Error::new("at least one item has to be provided"));
             }
-            Value::cycler(arguments.positional, &machine.budget)
+            Value::cycler(arguments.positional, &meter.budget)
         }
         Function::Joiner => {
             let [separator] = arguments.bind("joiner", ["sep"])?;
@@ -75,15 +76,15 @@ fn call_function(
         Function::RaiseException => {
             let [message] = arguments.bind("raise_exception", ["message"])?;
             let message = needed("raise_exception", "message", message)?;
-            let message = print::text(machine, &message)?;
+            let message = print::text(meter, &message)?;
             Err(Error::raised(message.text()))
         }
         Function::StrftimeNow => {
             let [format] = arguments.bind("strftime_now", ["format"])?;
             let format = needed("strftime_now", "format", format)?;
-            let format = print::text(machine, &format)?;
-            machine.work(format.text().len())?;
-            let mut output = machine.builder();
+            let format = print::text(meter, &format)?;
+            meter.work(format.text().len())?;
+            let mut output = meter.builder();
             output.own(&functions::strftime_now(format.text()).map_err(Error::new)?)?;
             Ok(Value::Str(output.finish()))
         }
@@ -91,16 +92,16 @@ fn call_function(
 }
 
 /// The entries of `dict(mapping, name=value)`.
-fn named_entries(machine: &Machine<'_>, arguments: Args) -> Result<Vec<(Value, Value)>, Error> {
+fn named_entries(meter: &Meter, arguments: Args) -> Result<Vec<(Value, Value)>, Error> {
     let mut entries = Vec::new();
     for value in arguments.positional {
         if let Value::Dict(dict) = &value {
-            machine.work_items(dict.entries.len())?;
+            meter.work_items(dict.entries.len())?;
             entries.extend_from_slice(&dict.entries);
             continue;
         }
-        for pair in machine.items(&value)? {
-            match <[Value; 2]>::try_from(machine.items(&pair)?) {
+        for pair in value.items(meter)? {
+            match <[Value; 2]>::try_from(pair.items(meter)?) {
                 Ok([key, value]) => entries.push((key, value)),
                 Err(_) => return Err(Error::new("a dictionary is made of pairs")),
             }
@@ -111,7 +112,7 @@ fn named_entries(machine: &Machine<'_>, arguments: Args) -> Result<Vec<(Value, V
     Ok(entries)
 }
 
-fn range(machine: &Machine<'_>, arguments: Args) -> Result<Value, Error> {
+fn range(meter: &Meter, arguments: Args) -> Result<Value, Error> {
     let [first, second, step] = arguments.bind("range", ["start", "stop", "step"])?;
     let first = integer("range", Some(needed("range", "stop", first)?))?.unwrap_or(0);
     let (start, stop) = match integer("range", second)? {
@@ -133,76 +134,9 @@ fn range(machine: &Machine<'_>, arguments: Args) -> Result<Value, Error> {
             "range too big: at most {RANGE_MAX} items"
         )));
     }
-    machine.work_items(count as usize)?;
+    meter.work_items(count as usize)?;
     let items = (0..count)
         .map(|index| Value::Int(start + index * step))
         .collect();
-    Value::list(items, &machine.budget)
-}
-
-/// A member of `loop`.
-pub(super) fn loop_member(
-    machine: &Machine<'_>,
-    state: &Loop,
-    name: &str,
-) -> Result<Option<Value>, Error> {
-    let length = state.items.items.len();
-    let int = |value: usize| Value::Int(value as i128);
-    let neighbour = |at: Option<usize>, what: &str| {
-        let item = at.and_then(|at| state.items.items.get(at).cloned());
-        item.unwrap_or_else(|| Value::undefined(format!("there is no {what} item")))
-    };
-    Ok(Some(match name {
-        "index" => int(state.index0 + 1),
-        "index0" => int(state.index0),
-        "revindex" => int(length - state.index0),
-        "revindex0" => int(length - state.index0 - 1),
-        "first" => Value::Bool(state.index0 == 0),
-        "last" => Value::Bool(state.index0 + 1 == length),
-        "length" => int(length),
-        "depth" => int(state.depth0 + 1),
-        "depth0" => int(state.depth0),
-        "previtem" => neighbour(state.index0.checked_sub(1), "previous"),
-        "nextitem" => neighbour(Some(state.index0 + 1), "next"),
-        _ => {
-            machine.spend(1)?;
-            return Ok(None);
-        }
-    }))
-}
-
-/// `loop.cycle(…)`.
-pub(super) fn cycle(state: &Loop, arguments: Args) -> Result<Value, Error> {
-    let items = arguments.positional;
-    if items.is_empty() {
-        return Err(Error::new("no items for cycling given"));
-    }
-    Ok(items[state.index0 % items.len()].clone())
-}
-
-/// `loop.changed(…)`.
-pub(super) fn changed(
-    machine: &mut Machine<'_>,
-    state: &Loop,
-    arguments: Args,
-) -> Result<Value, Error> {
-    let now = arguments.positional;
-    let before = state.changed.0.replace(Some(now.clone()));
-    let Some(before) = before else {
-        machine.empty_at_end(&state.changed);
-        return Ok(Value::Bool(true));
-    };
-    Ok(Value::Bool(!are_equal(machine, &before, &now)?))
-}
-
-/// `cycler.next()`.
-pub(super) fn next_of_cycler(cycler: &Cycler) -> Value {
-    let at = cycler.at.get();
-    cycler.at.set((at + 1) % cycler.items.len());
-    cycler.items[at].clone()
-}
-
-/// The items of a generator.
-pub(super) fn generator(machine: &Machine<'_>, items: Vec<Value>) -> Result<Value, Error> {
-    Value::seq(SeqKind::Generator, items, &machine.budget)
+    Value::list(items, &meter.budget)
 }

@@ -1,90 +1,40 @@
 //! The tests of Jinja: `value is name`.
 
 use super::arguments::{Args, needed};
-use super::ast::Comparison;
-use super::ast::Operator;
+use super::ast::{Comparison, Operator};
 use super::error::Error;
-use super::interpreter::Machine;
+use super::meter::Meter;
+use super::strings::{is_lower, is_upper};
+use super::value::compare::is_equal;
 use super::value::{SeqKind, Value};
-use super::{filters, operators};
-
-/// Names of the tests.
-const NAMES: [&str; 39] = [
-    "odd",
-    "even",
-    "divisibleby",
-    "defined",
-    "undefined",
-    "filter",
-    "test",
-    "none",
-    "boolean",
-    "false",
-    "true",
-    "integer",
-    "float",
-    "lower",
-    "upper",
-    "string",
-    "mapping",
-    "number",
-    "sequence",
-    "iterable",
-    "callable",
-    "sameas",
-    "escaped",
-    "in",
-    "==",
-    "eq",
-    "equalto",
-    "!=",
-    "ne",
-    ">",
-    "gt",
-    "greaterthan",
-    ">=",
-    "ge",
-    "<",
-    "lt",
-    "lessthan",
-    "<=",
-    "le",
-];
-
-pub(super) fn exists(name: &str) -> bool {
-    NAMES.contains(&name)
-}
-
-pub(super) fn unknown(name: &str) -> Error {
-    Error::new(format!("No test named '{name}'."))
-}
+use super::{names, operators};
 
 /// Whether a test holds.
 pub(super) fn holds(
-    machine: &Machine<'_>,
+    meter: &Meter,
     name: &str,
     value: &Value,
     arguments: Args,
 ) -> Result<bool, Error> {
     if let Some(comparison) = comparison(name) {
         let other = other(name, arguments)?;
-        return machine.holds(comparison, value, &other);
+        return operators::holds(meter, comparison, value, &other);
     }
     if name == "divisibleby" {
         let other = other(name, arguments)?;
-        let rest = operators::arithmetic(machine, Operator::Modulo, value, &other)?;
+        let rest = operators::arithmetic(meter, Operator::Modulo, value, &other)?;
         return Ok(!rest.is_true());
     }
     if name == "sameas" {
         let other = other(name, arguments)?;
         let is_alike = value.type_name() == other.type_name();
-        return Ok(is_alike && operators::is_equal(machine, value, &other)?);
+        return Ok(is_alike && is_equal(meter, value, &other)?);
     }
     arguments.none(name)?;
     let text = |is_so: fn(&str) -> bool| Ok(value.as_str().is_some_and(|text| is_so(text.text())));
     let remainder = |expected| {
-        let rest = operators::arithmetic(machine, Operator::Modulo, value, &Value::Int(2))?;
-        operators::is_equal(machine, &rest, &Value::Int(expected))
+        let rest = operators::arithmetic(meter, Operator::Modulo, value, &Value::Int(2))?;
+        is_equal(meter, &rest, &Value::Int(expected))
     };
     match name {
         "defined" => Ok(!value.is_undefined()),
@@ -118,9 +68,11 @@ pub(super) fn holds(
         "escaped" => Ok(false),
         "filter" => Ok(value
             .as_str()
-            .is_some_and(|name| filters::exists(name.text()))),
-        "test" => Ok(value.as_str().is_some_and(|name| exists(name.text()))),
-        _ => Err(unknown(name)),
+            .is_some_and(|name| names::is_filter(name.text()))),
+        "test" => Ok(value
+            .as_str()
+            .is_some_and(|name| names::is_test(name.text()))),
+        _ => Err(names::unknown_test(name)),
     }
 }
 
@@ -149,12 +101,4 @@ fn is_sequence(value: &Value) -> bool {
         Value::Seq(seq) => matches!(seq.kind, SeqKind::List | SeqKind::Tuple),
         _ => false,
     }
-}
-
-pub(super) fn is_lower(text: &str) -> bool {
-    text.chars().any(char::is_lowercase) && !text.chars().any(char::is_uppercase)
-}
-
-pub(super) fn is_upper(text: &str) -> bool {
-    text.chars().any(char::is_uppercase) && !text.chars().any(char::is_lowercase)
 }

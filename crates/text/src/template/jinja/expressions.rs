@@ -1,16 +1,14 @@
 //! Evaluates expressions.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use super::arguments::Args;
 use super::ast::{Arguments, Comparison, Expr, ExprKind};
 use super::error::Error;
 use super::interpreter::Machine;
-use super::operators;
 use super::text::Str;
-use super::value::{SeqKind, Shown, Value};
-use super::{calls, checks, filters, methods, print};
+use super::value::{SeqKind, Value};
+use super::{calls, checks, filters, members, methods, operators, print, slices};
 
 impl Machine<'_> {
     pub(super) fn eval(&mut self, expression: &Expr) -> Result<Value, Error> {
@@ -35,18 +33,18 @@ impl Machine<'_> {
             ExprKind::Name(name) => Ok(self.lookup(name)),
             ExprKind::List(items) => {
                 let items = self.eval_all(items)?;
-                Value::list(items, &self.budget)
+                Value::list(items, &self.meter.budget)
             }
             ExprKind::Tuple(items) => {
                 let items = self.eval_all(items)?;
-                Value::seq(SeqKind::Tuple, items, &self.budget)
+                Value::seq(SeqKind::Tuple, items, &self.meter.budget)
             }
             ExprKind::Dict(entries) => {
                 let entries = entries
                     .iter()
                     .map(|(key, value)| Ok((self.eval(key)?, self.eval(value)?)));
                 let entries = entries.collect::<Result<_, Error>>()?;
-                Value::dict(self, entries)
+                Value::dict(&self.meter, entries)
             }
             ExprKind::Or(operands) => self.first_that(operands, true),
             ExprKind::And(operands) => self.first_that(operands, false),
@@ -58,15 +56,15 @@ impl Machine<'_> {
                 let mut value = self.eval(first)?;
                 for (operator, other) in others {
                     let other = self.eval(other)?;
-                    value = operators::arithmetic(self, *operator, &value, &other)?;
+                    value = operators::arithmetic(&self.meter, *operator, &value, &other)?;
                 }
                 Ok(value)
             }
             ExprKind::Concat(operands) => {
                 let texts = self.eval_all(operands)?;
-                let texts = texts.iter().map(|value| print::text(self, value));
+                let texts = texts.iter().map(|value| print::text(&self.meter, value));
                 let texts: Vec<Str> = texts.collect::<Result<_, _>>()?;
-                self.joined(&texts.iter().collect::<Vec<_>>())
+                operators::joined(&self.meter, &texts.iter().collect::<Vec<_>>())
             }
             ExprKind::If {
                 condition,
@@ -85,19 +83,19 @@ impl Machine<'_> {
             }
             ExprKind::Attribute(value, name) => {
                 let value = self.eval(value)?;
-                attribute(self, &value, name)
+                members::attribute(&self.meter, &value, name)
             }
             ExprKind::Item(value, index) => {
                 let value = self.eval(value)?;
                 let index = self.eval(index)?;
-                item(self, &value, &index)
+                members::item(&self.meter, &value, &index)
             }
             ExprKind::Slice(value, bounds) => self.slice(value, bounds),
             ExprKind::Call(called, arguments) => self.call_parts(called, arguments, None),
             ExprKind::Filter(value, call) => {
                 let value = self.eval(value)?;
                 let arguments = self.arguments(&call.arguments)?;
-                filters::apply(self, &call.name, value, arguments)
+                filters::apply(&self.meter, &call.name, value, arguments)
             }
             ExprKind::Test {
                 value,
@@ -107,7 +105,7 @@ impl Machine<'_> {
             } => {
                 let value = self.eval(value)?;
                 let arguments = self.arguments(arguments)?;
-                let holds = checks::holds(self, name, &value, arguments)?;
+                let holds = checks::holds(&self.meter, name, &value, arguments)?;
                 Ok(Value::Bool(holds != *is_negated))
             }
         }
@@ -129,31 +127,12 @@ impl Machine<'_> {
         let mut left = self.eval(first)?;
         for (comparison, other) in others {
             let right = self.eval(other)?;
-            if !self.holds(*comparison, &left, &right)? {
+            if !operators::holds(&self.meter, *comparison, &left, &right)? {
                 return Ok(Value::Bool(false));
             }
             left = right;
         }
         Ok(Value::Bool(true))
-    }
-
-    pub(super) fn holds(
-        &self,
-        comparison: Comparison,
-        left: &Value,
-        right: &Value,
-    ) -> Result<bool, Error> {
-        let order = |sign| operators::compare(self, left, right, sign);
-        Ok(match comparison {
-            Comparison::Equal => operators::is_equal(self, left, right)?,
-            Comparison::NotEqual => !operators::is_equal(self, left, right)?,
-            Comparison::Less => order("<")?.is_some_and(|order| order.is_lt()),
-            Comparison::LessEqual => order("<=")?.is_some_and(|order| order.is_le()),
-            Comparison::Greater => order(">")?.is_some_and(|order| order.is_gt()),
-            Comparison::GreaterEqual => order(">=")?.is_some_and(|order| order.is_ge()),
-            Comparison::In => operators::contains(self, right, left)?,
-            Comparison::NotIn => !operators::contains(self, right, left)?,
-        })
     }
 
     fn slice(&mut self, value: &Expr, bounds: &[Option<Box<Expr>>; 3]) -> Result<Value, Error> {
@@ -171,7 +150,7 @@ impl Machine<'_> {
                 }
             };
         }
-        operators::slice(self, &value, numbers)
+        slices::slice(&self.meter, &value, numbers)
     }
 
     pub(super) fn arguments(&mut self, arguments: &Arguments) -> Result<Args, Error> {
@@ -183,7 +162,7 @@ impl Machine<'_> {
         let mut named: Vec<_> = named.collect::<Result<_, Error>>()?;
         if let Some(more) = &arguments.more_positional {
             let more = self.eval(more)?;
-            positional.extend(self.items(&more)?);
+            positional.extend(more.items(&self.meter)?);
         }
         if let Some(more) = &arguments.more_named {
             let more = self.eval(more)?;
@@ -222,11 +201,11 @@ impl Machine<'_> {
         // A method needs no value of its own.
         if let ExprKind::Attribute(value, name) = &called.kind {
             let value = self.eval(value)?;
-            if methods::exists(&value, name) {
+            if members::is_method(&value, name) {
                 let arguments = self.arguments(arguments)?;
-                return methods::call(self, &value, name, arguments);
+                return methods::call(&self.meter, &value, name, arguments);
             }
-            let called = attribute(self, &value, name)?;
+            let called = members::attribute(&self.meter, &value, name)?;
             return self.call_value(&called, arguments, caller);
         }
         let called = self.eval(called)?;
@@ -245,87 +224,4 @@ impl Machine<'_> {
             .extend(caller.map(|caller| ("caller".into(), caller)));
         calls::call(self, called, arguments)
     }
-}
-
-/// `value.name`: a method of Python's type, then an item.
-pub(super) fn attribute(machine: &Machine<'_>, value: &Value, name: &str) -> Result<Value, Error> {
-    if methods::exists(value, name) {
-        return Ok(Value::Method(Rc::new((value.clone(), name.into()))));
-    }
-    let found = match value {
-        Value::Undefined(what) => return Err(Error::new(&**what)),
-        Value::Dict(dict) => dict.get_str(machine, name)?.cloned(),
-        Value::Namespace(namespace) => namespace.get(machine, name)?,
-        Value::Loop(state) => calls::loop_member(machine, state, name)?,
-        Value::Cycler(cycler) if name == "current" => cycler.items.get(cycler.at.get()).cloned(),
-        // A group of `groupby`.
-        Value::Seq(seq) if seq.kind == SeqKind::Tuple && seq.items.len() == 2 => match name {
-            "grouper" => Some(seq.items[0].clone()),
-            "list" => Some(seq.items[1].clone()),
-            _ => None,
-        },
-        Value::Macro(called) if name == "name" => {
-            Some(Value::Str(Str::Own(Arc::clone(&called.def.name))))
-        }
-        _ => None,
-    };
-    Ok(found.unwrap_or_else(|| {
-        Value::undefined(format!(
-            "'{} object' has no attribute '{}'",
-            value.type_name(),
-            Shown(name)
-        ))
-    }))
-}
-
-/// `value[index]`: an item, then a method.
-pub(super) fn item(machine: &Machine<'_>, value: &Value, index: &Value) -> Result<Value, Error> {
-    let found = match (value, index.as_int()) {
-        (Value::Undefined(what), _) => return Err(Error::new(&**what)),
-        (Value::Dict(dict), _) => dict.get(machine, index)?.cloned(),
-        (Value::Seq(seq), Some(number)) if matches!(seq.kind, SeqKind::List | SeqKind::Tuple) => {
-            number_within(number, seq.items.len()).map(|at| seq.items[at].clone())
-        }
-        (Value::Str(text), Some(number)) => {
-            machine.work(text.text().len())?;
-            let at = number_within(number, text.text().chars().count());
-            at.map(|at| operators::characters(machine, text, [at]))
-                .transpose()?
-        }
-        _ => None,
-    };
-    if let Some(found) = found {
-        return Ok(found);
-    }
-    match index {
-        Value::Str(name) if !matches!(value, Value::Dict(_)) => {
-            attribute(machine, value, name.text())
-        }
-        Value::Str(name) if methods::exists(value, name.text()) => {
-            Ok(Value::Method(Rc::new((value.clone(), name.text().into()))))
-        }
-        Value::Str(name) => Ok(Value::undefined(format!(
-            "'{} object' has no attribute '{}'",
-            value.type_name(),
-            Shown(name.text())
-        ))),
-        other => {
-            let shown = print::repr(machine, other)?;
-            Ok(Value::undefined(format!(
-                "{} object has no element {}",
-                value.type_name(),
-                Shown(shown.text())
-            )))
-        }
-    }
-}
-
-/// Python's number of an item, counted from the end if it is negative.
-fn number_within(number: i128, length: usize) -> Option<usize> {
-    let number = if number < 0 {
-        number + length as i128
-    } else {
-        number
-    };
-    usize::try_from(number).ok().filter(|at| *at < length)
 }

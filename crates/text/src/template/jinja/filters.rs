@@ -1,65 +1,26 @@
-//! The filters of Jinja. Those of lists are in `item_filters`.
+//! The filters of Jinja. Those of lists are in `item_filters.rs`, those of texts in `text_filters.rs`.
 
 use super::arguments::{Args, integer, needed};
 use super::error::Error;
-use super::interpreter::Machine;
+use super::item_filters::{copied, generator, member, named};
+use super::meter::Meter;
 use super::text::Str;
 use super::value::{SeqKind, Value};
-use super::{expressions, item_filters, json, methods, operators, print, printf, strings};
-
-const NAMES: [&str; 30] = [
-    "abs",
-    "attr",
-    "capitalize",
-    "center",
-    "count",
-    "d",
-    "default",
-    "e",
-    "escape",
-    "float",
-    "forceescape",
-    "format",
-    "indent",
-    "int",
-    "items",
-    "length",
-    "list",
-    "lower",
-    "pprint",
-    "replace",
-    "reverse",
-    "round",
-    "safe",
-    "string",
-    "striptags",
-    "title",
-    "tojson",
-    "trim",
-    "truncate",
-    "upper",
-];
-
-pub(super) fn exists(name: &str) -> bool {
-    NAMES.contains(&name)
-        || item_filters::NAMES.contains(&name)
-        || ["urlencode", "wordcount"].contains(&name)
-}
-
-pub(super) fn unknown(name: &str) -> Error {
-    Error::new(format!("No filter named '{name}'."))
-}
+use super::{item_filters, json, members, methods, names, print, printf, slices, text_filters};
 
 /// `value|name(arguments)`
 pub(super) fn apply(
-    machine: &mut Machine<'_>,
+    meter: &Meter,
     name: &str,
     value: Value,
     arguments: Args,
 ) -> Result<Value, Error> {
-    machine.spend(1)?;
-    if item_filters::NAMES.contains(&name) {
-        return item_filters::apply(machine, name, &value, arguments);
+    meter.spend(1)?;
+    if name == "map" {
+        return map(meter, &value, arguments);
+    }
+    if names::is_item_filter(name) {
+        return item_filters::apply(meter, name, &value, arguments);
     }
     match name {
         "default" | "d" => {
@@ -69,136 +30,93 @@ pub(super) fn apply(
             let default = default.unwrap_or_else(|| Value::own(""));
             Ok(if is_missing { default } else { value })
         }
-        "tojson" => json::to_json(machine, &value, arguments),
-        "format" => format(machine, &value, arguments),
+        "tojson" => json::to_json(meter, &value, arguments),
+        "format" => format(meter, &value, arguments),
         "attr" => {
             let [attribute] = arguments.bind(name, ["name"])?;
-            let attribute = print::text(machine, &needed(name, "name", attribute)?)?;
-            if matches!(value, Value::Dict(_)) && !methods::exists(&value, attribute.text()) {
+            let attribute = print::text(meter, &needed(name, "name", attribute)?)?;
+            if matches!(value, Value::Dict(_)) && !members::is_method(&value, attribute.text()) {
                 return Ok(Value::undefined("'dict object' has no such attribute"));
             }
-            expressions::attribute(machine, &value, attribute.text())
+            members::attribute(meter, &value, attribute.text())
         }
-        "abs" | "round" | "int" | "float" => number(machine, name, &value, arguments),
+        "abs" | "round" | "int" | "float" => number(meter, name, &value, arguments),
         "length" | "count" => {
             arguments.none(name)?;
-            length(machine, &value)
+            length(meter, &value)
         }
         "list" => {
             arguments.none(name)?;
-            let items = machine.items(&value)?;
-            Value::list(items, &machine.budget)
+            let items = value.items(meter)?;
+            Value::list(items, &meter.budget)
         }
         "items" => {
             arguments.none(name)?;
-            items(machine, &value)
+            items(meter, &value)
         }
         "reverse" => {
             arguments.none(name)?;
-            reverse(machine, &value)
+            reverse(meter, &value)
         }
         "pprint" => {
             arguments.bind(name, ["verbose"])?;
-            print::repr(machine, &value).map(Value::Str)
+            print::repr(meter, &value).map(Value::Str)
         }
         "string" | "safe" => {
             arguments.none(name)?;
-            print::text(machine, &value).map(Value::Str)
+            print::text(meter, &value).map(Value::Str)
         }
-        _ => text(machine, name, &value, arguments),
+        _ => text_filters::apply(meter, name, &value, arguments),
     }
 }
 
-/// Filters of a text. Other values are written first.
-fn text(
-    machine: &mut Machine<'_>,
-    name: &str,
-    value: &Value,
-    arguments: Args,
-) -> Result<Value, Error> {
-    if !exists(name) {
-        return Err(unknown(name));
+fn map(meter: &Meter, value: &Value, arguments: Args) -> Result<Value, Error> {
+    let items = value.items(meter)?;
+    let mut mapped = Vec::new();
+    if arguments.positional.is_empty() && !arguments.named.is_empty() {
+        let [attribute, default] = arguments.bind("map", ["attribute", "default"])?;
+        let attribute = needed("map", "attribute", attribute)?;
+        for item in &items {
+            let found = member(meter, item, &attribute)?;
+            mapped.push(match &default {
+                Some(default) if found.is_undefined() => default.clone(),
+                _ => found,
+            });
+        }
+        return generator(meter, mapped);
     }
-    let text = print::text(machine, value)?;
-    machine.work(text.text().len())?;
-    match name {
-        "upper" | "lower" | "capitalize" => strings::call(machine, &text, name, arguments),
-        "title" => {
-            arguments.none(name)?;
-            title(machine, &text)
-        }
-        "trim" => {
-            let [chars] = arguments.bind(name, ["chars"])?;
-            strings::strip(machine, &text, chars.as_ref(), true, true)
-        }
-        "replace" => {
-            let [old, new, count] = arguments.bind(name, ["old", "new", "count"])?;
-            let old = print::text(machine, &needed(name, "old", old)?)?;
-            let new = print::text(machine, &needed(name, "new", new)?)?;
-            let count = integer(name, count.filter(|count| !matches!(count, Value::None)))?;
-            strings::replace(machine, &text, &old, &new, count)
-        }
-        "center" => {
-            let [width] = arguments.bind(name, ["width"])?;
-            let positional = vec![width.unwrap_or(Value::Int(80))];
-            let named = Vec::new();
-            strings::call(machine, &text, name, Args { positional, named })
-        }
-        "indent" => indent(machine, &text, arguments),
-        "truncate" => truncate(machine, &text, arguments),
-        "wordcount" => {
-            arguments.none(name)?;
-            let is_word = |c: char| c.is_alphanumeric() || c == '_';
-            let words = text
-                .text()
-                .split(|c| !is_word(c))
-                .filter(|word| !word.is_empty());
-            Ok(Value::Int(words.count() as i128))
-        }
-        "striptags" => {
-            arguments.none(name)?;
-            strip_tags(machine, &text)
-        }
-        "urlencode" => {
-            arguments.none(name)?;
-            url_encode(machine, &text)
-        }
-        _ => {
-            arguments.none(name)?;
-            strings::map_characters(machine, &text, |c, output| match c {
-                '&' => output.push_str("&amp;"),
-                '<' => output.push_str("&lt;"),
-                '>' => output.push_str("&gt;"),
-                '"' => output.push_str("&#34;"),
-                '\'' => output.push_str("&#39;"),
-                c => output.push(c),
-            })
-        }
+    let (name, arguments) = named(arguments, "filter")?;
+    for item in items {
+        meter.enter()?;
+        let applied = apply(meter, name.text(), item, copied(&arguments));
+        meter.leave();
+        mapped.push(applied?);
     }
+    generator(meter, mapped)
 }
 
-fn format(machine: &Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+fn format(meter: &Meter, value: &Value, arguments: Args) -> Result<Value, Error> {
     if !arguments.positional.is_empty() && !arguments.named.is_empty() {
         return Err(Error::new(
             "can't handle positional and keyword arguments at the same time",
         ));
     }
-    let text = print::text(machine, value)?;
+    let text = print::text(meter, value)?;
     let values = if arguments.named.is_empty() {
-        Value::seq(SeqKind::Tuple, arguments.positional, &machine.budget)?
+        Value::seq(SeqKind::Tuple, arguments.positional, &meter.budget)?
     } else {
         let entries = arguments.named.into_iter();
         let entries = entries.map(|(name, value)| (Value::Str(Str::Own(name)), value));
-        Value::dict(machine, entries.collect())?
+        Value::dict(meter, entries.collect())?
     };
-    printf::percent(machine, &text, &values)
+    printf::percent(meter, &text, &values)
 }
 
-pub(super) fn length(machine: &Machine<'_>, value: &Value) -> Result<Value, Error> {
+pub(super) fn length(meter: &Meter, value: &Value) -> Result<Value, Error> {
     let length = match value {
         Value::Undefined(_) => 0,
         Value::Str(text) => {
-            machine.work(text.text().len())?;
+            meter.work(text.text().len())?;
             text.text().chars().count()
         }
         Value::Seq(seq) if seq.kind != SeqKind::Generator => seq.items.len(),
@@ -211,156 +129,28 @@ pub(super) fn length(machine: &Machine<'_>, value: &Value) -> Result<Value, Erro
     Ok(Value::Int(length as i128))
 }
 
-fn items(machine: &mut Machine<'_>, value: &Value) -> Result<Value, Error> {
+fn items(meter: &Meter, value: &Value) -> Result<Value, Error> {
     match value {
-        Value::Undefined(_) => Value::seq(SeqKind::Generator, Vec::new(), &machine.budget),
+        Value::Undefined(_) => Value::seq(SeqKind::Generator, Vec::new(), &meter.budget),
         Value::Dict(_) => {
-            let pairs = methods::call(machine, value, "items", Args::default())?;
-            let pairs = machine.items(&pairs)?;
-            Value::seq(SeqKind::Generator, pairs, &machine.budget)
+            let pairs = methods::call(meter, value, "items", Args::default())?;
+            let pairs = pairs.items(meter)?;
+            Value::seq(SeqKind::Generator, pairs, &meter.budget)
         }
         _ => Err(Error::new("Can only get item pairs from a mapping.")),
     }
 }
 
-fn reverse(machine: &Machine<'_>, value: &Value) -> Result<Value, Error> {
+fn reverse(meter: &Meter, value: &Value) -> Result<Value, Error> {
     if value.as_str().is_some() {
-        return operators::slice(machine, value, [None, None, Some(-1)]);
+        return slices::slice(meter, value, [None, None, Some(-1)]);
     }
-    let mut items = machine.items(value)?;
+    let mut items = value.items(meter)?;
     items.reverse();
-    Value::seq(SeqKind::Generator, items, &machine.budget)
+    Value::seq(SeqKind::Generator, items, &meter.budget)
 }
 
-/// Each word begins with a capital. Words begin after white space, hyphens and opening brackets.
-fn title(machine: &Machine<'_>, text: &Str) -> Result<Value, Error> {
-    let mut is_first = true;
-    strings::map_characters(machine, text, |c, output| {
-        let parts = matches!(c, '-' | '(' | '{' | '[' | '<') || c.is_whitespace();
-        if std::mem::replace(&mut is_first, parts) {
-            output.extend(c.to_uppercase());
-        } else {
-            output.extend(c.to_lowercase());
-        }
-    })
-}
-
-fn indent(machine: &Machine<'_>, text: &Str, arguments: Args) -> Result<Value, Error> {
-    let [width, first, blank] = arguments.bind("indent", ["width", "first", "blank"])?;
-    let is_set = |value: Option<Value>| value.is_some_and(|value| value.is_true());
-    let (first, blank) = (is_set(first), is_set(blank));
-    let prefix = match width {
-        None => "    ".into(),
-        Some(Value::Str(prefix)) => prefix,
-        Some(width) => {
-            let width = integer("indent", Some(width))?.unwrap_or(0);
-            operators::repeat(machine, &" ".into(), width)?
-        }
-    };
-    let mut lines = strings::lines(text.text());
-    if text.text().is_empty() || text.text().ends_with('\n') {
-        lines.push((text.text().len()..text.text().len(), 0..0));
-    }
-    let mut output = machine.builder();
-    for (index, (line, _)) in lines.into_iter().enumerate() {
-        machine.spend(1)?;
-        if index > 0 {
-            output.own("\n")?;
-        }
-        let is_indented = match index {
-            0 => first,
-            _ => blank || !line.is_empty(),
-        };
-        if is_indented {
-            output.push(&prefix)?;
-        }
-        output.range(text, line)?;
-    }
-    Ok(Value::Str(output.finish()))
-}
-
-fn truncate(machine: &Machine<'_>, text: &Str, arguments: Args) -> Result<Value, Error> {
-    let names = ["length", "killwords", "end", "leeway"];
-    let [length, kills_words, end, leeway] = arguments.bind("truncate", names)?;
-    let length = integer("truncate", length)?.unwrap_or(255);
-    let leeway = integer("truncate", leeway)?.unwrap_or(5);
-    let end = match end {
-        Some(end) => strings::string("truncate", "end", Some(end))?,
-        None => "...".into(),
-    };
-    let count = text.text().chars().count() as i128;
-    if count <= length.saturating_add(leeway) {
-        return Ok(Value::Str(text.clone()));
-    }
-    let kept = length.saturating_sub(end.text().chars().count() as i128);
-    if kept < 0 {
-        return Err(Error::new(
-            "truncate: the end is longer than the text may be",
-        ));
-    }
-    let bytes = text.text().char_indices().nth(kept as usize);
-    let mut bytes = bytes.map_or(text.text().len(), |(at, _)| at);
-    if !kills_words.is_some_and(|kills| kills.is_true()) {
-        bytes = text.text()[..bytes].rfind(' ').unwrap_or(bytes);
-    }
-    let mut output = machine.builder();
-    output.range(text, 0..bytes)?;
-    output.push(&end)?;
-    Ok(Value::Str(output.finish()))
-}
-
-/// The text without comments and tags, each run of white space one space.
-fn strip_tags(machine: &Machine<'_>, text: &Str) -> Result<Value, Error> {
-    let whole = text.text();
-    let mut kept = machine.builder();
-    let mut at = 0;
-    while let Some(begin) = whole[at..].find('<') {
-        kept.range(text, at..at + begin)?;
-        let tag = &whole[at + begin..];
-        let end = if tag.starts_with("<!--") {
-            tag.find("-->").map(|end| end + 3)
-        } else {
-            tag.find('>').map(|end| end + 1)
-        };
-        let Some(end) = end else {
-            kept.range(text, at + begin..whole.len())?;
-            at = whole.len();
-            break;
-        };
-        at += begin + end;
-    }
-    kept.range(text, at..whole.len())?;
-    let kept = kept.finish();
-    let mut output = machine.builder();
-    for word in kept.text().split_whitespace() {
-        if output.len() > 0 {
-            output.own(" ")?;
-        }
-        // `word` is a part of `kept`.
-        let start = word.as_ptr() as usize - kept.text().as_ptr() as usize;
-        output.range(&kept, start..start + word.len())?;
-    }
-    Ok(Value::Str(output.finish()))
-}
-
-fn url_encode(machine: &Machine<'_>, text: &Str) -> Result<Value, Error> {
-    strings::map_characters(machine, text, |c, output| {
-        if c.is_ascii_alphanumeric() || "_.-~/".contains(c) {
-            output.push(c);
-            return;
-        }
-        for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-            output.push_str(&format!("%{byte:02X}"));
-        }
-    })
-}
-
-fn number(
-    machine: &Machine<'_>,
-    name: &str,
-    value: &Value,
-    arguments: Args,
-) -> Result<Value, Error> {
+fn number(meter: &Meter, name: &str, value: &Value, arguments: Args) -> Result<Value, Error> {
     match name {
         "abs" => {
             arguments.none(name)?;
@@ -382,7 +172,7 @@ fn number(
             }
             let int = match value {
                 Value::Str(text) => {
-                    machine.work(text.text().len())?;
+                    meter.work(text.text().len())?;
                     parsed_int(text.text(), base)
                 }
                 other => other.as_int().or_else(|| whole(other.as_number()?)),

@@ -1,36 +1,14 @@
 //! Runs a template.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
 use super::ast::{Expr, FilterCall, For, MacroDef, Name, Statement, Target};
 use super::error::Error;
-use super::namespace::Namespace;
+use super::meter::Meter;
 use super::text::{Budget, Builder, Str};
-use super::value::{Changed, Function, Loop, Macro, Seq, SeqKind, Shown, Value};
+use super::value::{Frame, Function, Loop, Macro, Namespace, Seq, SeqKind, Shown, Value};
 use super::{filters, print};
-
-/// Steps of one rendering: a few seconds at most. A message costs some dozens.
-const STEPS_MAX: u64 = 1_000_000;
-/// Bytes that are examined, bytes that are copied, and items that are visited in one step.
-const STEP_BYTES: usize = 256;
-const STEP_BYTES_COPIED: usize = 4096;
-const STEP_ITEMS: usize = 16;
-/// Bytes of the values that a template makes, at any time.
-pub(super) const VALUE_BYTES_MAX: usize = 64 << 20;
-/// Deepest recursion of statements, expressions and macros, which take the stack of the thread.
-const DEPTH_MAX: usize = 200;
-
-/// Variables of one scope.
-#[derive(Default)]
-pub(super) struct Frame {
-    variables: RefCell<Vec<(Arc<str>, Value)>>,
-    /// Whether a macro sees it.
-    is_closure: Cell<bool>,
-}
 
 /// How a body ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,55 +22,10 @@ enum Flow {
 pub(super) struct Machine<'a> {
     /// The caller's variables and the template's special tokens.
     globals: &'a dyn Fn(&str) -> Option<Value>,
-    pub(super) budget: Rc<Budget>,
-    steps: Cell<u64>,
-    /// Items that were visited since the last step was counted for them.
-    visits: Cell<usize>,
-    /// The texts of one character, and whether a caller wrote it.
-    characters: RefCell<FxHashMap<(char, bool), Str>>,
-    depth: usize,
+    /// Dropped before the frames, whose values it empties.
+    pub(super) meter: Meter,
     frames: Vec<Rc<Frame>>,
     output: Builder,
-    /// Namespaces may contain themselves, or chains of any length: they are emptied at the end. The
-    /// variables that macros see, and the arguments that loops remember, are emptied as well.
-    namespaces: Vec<Rc<Namespace>>,
-    closures: Vec<Rc<Frame>>,
-    changed: Vec<Rc<Changed>>,
-}
-
-impl Frame {
-    fn get(&self, name: &str) -> Option<Value> {
-        let variables = self.variables.borrow();
-        let variable = variables.iter().find(|(known, _)| **known == *name);
-        variable.map(|(_, value)| value.clone())
-    }
-
-    fn set(&self, name: &Arc<str>, value: Value) {
-        let mut variables = self.variables.borrow_mut();
-        let variable = variables.iter_mut().find(|(known, _)| known == name);
-        let _old = match variable {
-            Some((_, variable)) => Some(std::mem::replace(variable, value)),
-            None => {
-                variables.push((Arc::clone(name), value));
-                None
-            }
-        };
-        drop(variables);
-    }
-}
-
-impl Drop for Machine<'_> {
-    fn drop(&mut self) {
-        for namespace in &self.namespaces {
-            namespace.empty();
-        }
-        for frame in &self.closures {
-            drop(frame.variables.take());
-        }
-        for changed in &self.changed {
-            drop(changed.0.take());
-        }
-    }
 }
 
 impl<'a> Machine<'a> {
@@ -105,16 +38,9 @@ impl<'a> Machine<'a> {
     ) -> Self {
         Self {
             globals,
-            budget: Budget::new(value_bytes_max, Error::too_much_memory),
-            steps: Cell::new(STEPS_MAX),
-            visits: Cell::new(0),
-            characters: RefCell::default(),
-            depth: 0,
+            meter: Meter::new(value_bytes_max),
             frames: vec![Rc::default()],
             output: Builder::new(&Budget::new(output_bytes_max, Error::output_too_long)),
-            namespaces: Vec::new(),
-            closures: Vec::new(),
-            changed: Vec::new(),
         }
     }
 
@@ -124,52 +50,8 @@ impl<'a> Machine<'a> {
         body: &[Statement],
     ) -> Result<(String, Vec<std::ops::Range<usize>>), Error> {
         self.body(body)?;
-        let empty = Builder::new(&self.budget);
+        let empty = Builder::new(&self.meter.budget);
         Ok(std::mem::replace(&mut self.output, empty).into_parts())
-    }
-
-    pub(super) fn spend(&self, steps: u64) -> Result<(), Error> {
-        let left = self.steps.get().checked_sub(steps);
-        let left = left.ok_or_else(|| {
-            Error::new(format!("out of fuel: it takes more than {STEPS_MAX} steps"))
-        })?;
-        self.steps.set(left);
-        Ok(())
-    }
-
-    /// Counts the copying of so many bytes.
-    pub(super) fn copy(&self, bytes: usize) -> Result<(), Error> {
-        self.spend((bytes / STEP_BYTES_COPIED) as u64)
-    }
-
-    /// Counts the work on so many bytes.
-    pub(super) fn work(&self, bytes: usize) -> Result<(), Error> {
-        self.spend((bytes / STEP_BYTES) as u64)
-    }
-
-    /// Counts the work on so many items.
-    pub(super) fn work_items(&self, items: usize) -> Result<(), Error> {
-        self.spend((items / STEP_ITEMS) as u64)
-    }
-
-    /// Counts the work on one item.
-    pub(super) fn visit(&self) -> Result<(), Error> {
-        let visits = self.visits.get() + 1;
-        self.visits.set(visits % STEP_ITEMS);
-        self.work_items(if visits == STEP_ITEMS { visits } else { 0 })
-    }
-
-    pub(super) fn builder(&self) -> Builder {
-        Builder::of_value(&self.budget)
-    }
-
-    pub(super) fn joined(&self, texts: &[&Str]) -> Result<Value, Error> {
-        let mut output = self.builder();
-        for text in texts {
-            self.copy(text.text().len())?;
-            output.push(text)?;
-        }
-        Ok(Value::Str(output.finish()))
     }
 
     /// Runs what recurses.
@@ -177,15 +59,9 @@ impl<'a> Machine<'a> {
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        if self.depth == DEPTH_MAX {
-            return Err(Error::new(format!(
-                "recursion: more than {DEPTH_MAX} levels deep"
-            )));
-        }
-        self.spend(1)?;
-        self.depth += 1;
+        self.meter.enter()?;
         let result = run(self);
-        self.depth -= 1;
+        self.meter.leave();
         result
     }
 
@@ -197,15 +73,11 @@ impl<'a> Machine<'a> {
             .unwrap_or_else(|| Value::undefined(format!("'{}' is undefined", Shown(name))))
     }
 
-    pub(super) fn new_namespace(&mut self) -> Result<Rc<Namespace>, Error> {
-        self.spend(1)?;
-        let namespace = Rc::new(Namespace::new(self)?);
-        self.namespaces.push(Rc::clone(&namespace));
+    pub(super) fn new_namespace(&self) -> Result<Rc<Namespace>, Error> {
+        self.meter.spend(1)?;
+        let namespace = Rc::new(Namespace::new(&self.meter)?);
+        self.meter.empty_at_end(&namespace);
         Ok(namespace)
-    }
-
-    pub(super) fn empty_at_end(&mut self, changed: &Rc<Changed>) {
-        self.changed.push(Rc::clone(changed));
     }
 
     fn set(&self, name: &Arc<str>, value: Value) {
@@ -219,7 +91,7 @@ impl<'a> Machine<'a> {
         match target {
             Target::Name(name) => self.set(name, value),
             Target::Member(name, member) => match self.lookup(name) {
-                Value::Namespace(namespace) => namespace.set(self, member, value)?,
+                Value::Namespace(namespace) => namespace.set(&self.meter, member, value)?,
                 _ => {
                     return Err(Error::new(
                         "cannot assign attribute on non-namespace object",
@@ -227,7 +99,7 @@ impl<'a> Machine<'a> {
                 }
             },
             Target::Tuple(targets) => {
-                let items = self.items(&value)?;
+                let items = value.items(&self.meter)?;
                 if items.len() != targets.len() {
                     let what = format!(
                         "expected {} values to unpack, got {}",
@@ -242,62 +114,6 @@ impl<'a> Machine<'a> {
             }
         }
         Ok(())
-    }
-
-    /// The items that Python's `for` visits.
-    pub(super) fn items(&self, value: &Value) -> Result<Vec<Value>, Error> {
-        let items = match value {
-            Value::Undefined(_) => Vec::new(),
-            Value::Seq(seq) => seq.items.clone(),
-            Value::Dict(dict) => dict.entries.iter().map(|(key, _)| key.clone()).collect(),
-            Value::Str(text) => return self.single_characters(text),
-            other => {
-                return Err(Error::new(format!(
-                    "'{}' object is not iterable",
-                    other.type_name()
-                )));
-            }
-        };
-        self.work_items(items.len())?;
-        Ok(items)
-    }
-
-    /// The items that Python's `for` visits, as a value.
-    fn sequence(&self, value: &Value) -> Result<Rc<Seq>, Error> {
-        match value {
-            Value::Seq(seq) => {
-                self.work_items(seq.items.len())?;
-                Ok(Rc::clone(seq))
-            }
-            other => Seq::new(SeqKind::List, self.items(other)?, &self.budget),
-        }
-    }
-
-    fn single_characters(&self, text: &Str) -> Result<Vec<Value>, Error> {
-        let count = text.text().chars().count();
-        self.work_items(count)?;
-        // Taken before the list exists.
-        drop(self.budget.take(count * size_of::<Value>())?);
-        let mut items = Vec::with_capacity(count);
-        for (part, is_caller) in text.parts(0..text.text().len()) {
-            for c in part.chars() {
-                items.push(Value::Str(self.character(c, is_caller)?));
-            }
-        }
-        Ok(items)
-    }
-
-    /// One character as a text. Equal ones are the same.
-    pub(super) fn character(&self, c: char, is_caller: bool) -> Result<Str, Error> {
-        if let Some(known) = self.characters.borrow().get(&(c, is_caller)) {
-            return Ok(known.clone());
-        }
-        let mut text = self.builder();
-        text.part(c.encode_utf8(&mut [0; 4]), is_caller)?;
-        let text = text.finish();
-        let mut characters = self.characters.borrow_mut();
-        characters.insert((c, is_caller), text.clone());
-        Ok(text)
     }
 }
 
@@ -330,7 +146,7 @@ impl Machine<'_> {
     fn statement(&mut self, statement: &Statement) -> Result<Flow, Error> {
         match statement {
             Statement::Text(text) => {
-                self.copy(text.len())?;
+                self.meter.copy(text.len())?;
                 self.output.own(text)?;
             }
             Statement::Print(expression) => self.print(expression)?,
@@ -372,7 +188,7 @@ impl Machine<'_> {
             Statement::Continue => return Ok(Flow::Continue),
             Statement::Unsupported(tag, template) => {
                 let name = self.eval(template)?;
-                let name = print::text(self, &name)?;
+                let name = print::text(&self.meter, &name)?;
                 let what = format!("`{tag}` of '{}': a chat template stands alone", name.text());
                 return Err(Error::new(what).at(template.line));
             }
@@ -387,8 +203,8 @@ impl Machine<'_> {
     }
 
     fn print_value(&mut self, value: &Value) -> Result<(), Error> {
-        let text = print::text(self, value)?;
-        self.copy(text.text().len())?;
+        let text = print::text(&self.meter, value)?;
+        self.meter.copy(text.text().len())?;
         self.output.push(&text)
     }
 
@@ -415,7 +231,7 @@ impl Machine<'_> {
 
     /// The text that a body writes.
     fn captured(&mut self, body: &[Statement]) -> Result<Str, Error> {
-        let outer = std::mem::replace(&mut self.output, Builder::of_value(&self.budget));
+        let outer = std::mem::replace(&mut self.output, Builder::of_value(&self.meter.budget));
         let result = self.body(body);
         let inner = std::mem::replace(&mut self.output, outer);
         result.map(|_| inner.finish())
@@ -426,14 +242,14 @@ impl Machine<'_> {
         let mut value = Value::Str(text);
         for call in calls {
             let arguments = self.arguments(&call.arguments)?;
-            value = filters::apply(self, &call.name, value, arguments)?;
+            value = filters::apply(&self.meter, &call.name, value, arguments)?;
         }
         Ok(value)
     }
 
     fn run_loop(&mut self, of: &Arc<For>, items: &Value, depth0: usize) -> Result<Flow, Error> {
-        let mut items = self
-            .sequence(items)
+        let mut items = items
+            .sequence(&self.meter)
             .map_err(|error| error.at(of.iterable.line))?;
         if let Some(condition) = &of.condition {
             let mut kept = Vec::new();
@@ -444,7 +260,7 @@ impl Machine<'_> {
                 })?;
                 kept.extend(is_kept.then(|| item.clone()));
             }
-            items = Seq::new(SeqKind::List, kept, &self.budget)?;
+            items = Seq::new(SeqKind::List, kept, &self.meter.budget)?;
         }
         if items.items.is_empty() {
             return self.scoped(|machine| machine.body(&of.otherwise));
@@ -477,7 +293,7 @@ impl Machine<'_> {
                 "the loop must have the 'recursive' marker to be called",
             ));
         };
-        let outer = std::mem::replace(&mut self.output, Builder::of_value(&self.budget));
+        let outer = std::mem::replace(&mut self.output, Builder::of_value(&self.meter.budget));
         let result = self.nested(|machine| machine.run_loop(body, items, of.depth0 + 1));
         let inner = std::mem::replace(&mut self.output, outer);
         result.map(|_| Value::Str(inner.finish()))
@@ -486,12 +302,13 @@ impl Machine<'_> {
 
 /// Macros.
 impl Machine<'_> {
-    fn closure(&mut self, def: &Arc<MacroDef>) -> Value {
+    fn closure(&self, def: &Arc<MacroDef>) -> Value {
         let frames = self.frames.clone();
-        let unknown = frames
-            .iter()
-            .filter(|frame| !frame.is_closure.replace(true));
-        self.closures.extend(unknown.cloned());
+        for frame in &frames {
+            if !frame.is_closure.replace(true) {
+                self.meter.empty_at_end(frame);
+            }
+        }
         Value::Macro(Rc::new(Macro {
             def: Arc::clone(def),
             frames,
@@ -542,12 +359,12 @@ impl Machine<'_> {
         if let Some(at) = named.iter().position(|(name, _)| &**name == "caller") {
             self.set(&"caller".into(), named.remove(at).1);
         }
-        let positional = Value::seq(SeqKind::Tuple, positional, &self.budget)?;
+        let positional = Value::seq(SeqKind::Tuple, positional, &self.meter.budget)?;
         self.set(&"varargs".into(), positional);
         let named = named
             .into_iter()
             .map(|(name, value)| (Value::Str(Str::Own(name)), value));
-        self.set(&"kwargs".into(), Value::dict(self, named.collect())?);
+        self.set(&"kwargs".into(), Value::dict(&self.meter, named.collect())?);
         Ok(())
     }
 }

@@ -3,66 +3,42 @@
 use std::cmp::Ordering;
 
 use super::arguments::{Args, integer, needed};
-use super::calls::generator;
+use super::ast::Operator;
 use super::error::Error;
-use super::interpreter::Machine;
-use super::keys::{self, KeyIndex};
-use super::operators::{arithmetic, compare, is_equal};
+use super::meter::Meter;
+use super::operators::arithmetic;
 use super::text::Str;
+use super::value::compare::{self, KeyIndex, compare, is_equal};
 use super::value::{SeqKind, Value};
-use super::{ast, checks, expressions, filters, print, strings};
-
-pub(super) const NAMES: [&str; 18] = [
-    "batch",
-    "dictsort",
-    "first",
-    "groupby",
-    "join",
-    "last",
-    "map",
-    "max",
-    "min",
-    "reject",
-    "rejectattr",
-    "select",
-    "selectattr",
-    "slice",
-    "sort",
-    "sum",
-    "unique",
-    "random",
-];
+use super::{checks, members, print, strings};
 
 pub(super) fn apply(
-    machine: &mut Machine<'_>,
+    meter: &Meter,
     name: &str,
     value: &Value,
     arguments: Args,
 ) -> Result<Value, Error> {
     match name {
-        "join" => join(machine, value, arguments),
-        "map" => map(machine, value, arguments),
-        "select" | "reject" | "selectattr" | "rejectattr" => {
-            select(machine, name, value, arguments)
-        }
-        "sort" => sort(machine, value, arguments),
-        "dictsort" => sort_dict(machine, value, arguments),
-        "min" | "max" => extreme(machine, name, value, arguments),
-        "unique" => unique(machine, value, arguments),
-        "groupby" => group(machine, value, arguments),
-        "sum" => sum(machine, value, arguments),
-        "batch" | "slice" => cut(machine, name, value, arguments),
+        "join" => join(meter, value, arguments),
+        "select" | "reject" | "selectattr" | "rejectattr" => select(meter, name, value, arguments),
+        "sort" => sort(meter, value, arguments),
+        "dictsort" => sort_dict(meter, value, arguments),
+        "min" | "max" => extreme(meter, name, value, arguments),
+        "unique" => unique(meter, value, arguments),
+        "groupby" => group(meter, value, arguments),
+        "sum" => sum(meter, value, arguments),
+        "batch" | "slice" => cut(meter, name, value, arguments),
         // A prompt does not depend on chance.
         "random" => Err(Error::new("the filter 'random' is not supported")),
         _ => {
             arguments.none(name)?;
-            end(machine, name == "first", value)
+            end(meter, name == "first", value)
         }
     }
 }
 
 /// The first item or the last.
-fn end(machine: &Machine<'_>, is_first: bool, value: &Value) -> Result<Value, Error> {
+fn end(meter: &Meter, is_first: bool, value: &Value) -> Result<Value, Error> {
     fn of<T>(mut items: impl DoubleEndedIterator<Item = T>, is_first: bool) -> Option<T> {
         if is_first {
             items.next()
@@ -74,13 +50,13 @@ fn end(machine: &Machine<'_>, is_first: bool, value: &Value) -> Result<Value, Er
         Value::Str(text) => {
             let item = of(text.text().char_indices(), is_first).map(|(at, c)| {
                 let parts = text.parts(at..at + c.len_utf8());
-                machine.character(c, parts.iter().any(|(_, is_caller)| *is_caller))
+                meter.character(c, parts.iter().any(|(_, is_caller)| *is_caller))
             });
             item.transpose()?.map(Value::Str)
         }
         Value::Seq(seq) => of(seq.items.iter(), is_first).cloned(),
         Value::Dict(dict) => of(dict.entries.iter(), is_first).map(|(key, _)| key.clone()),
-        other => of(machine.items(other)?.into_iter(), is_first),
+        other => of(other.items(meter)?.into_iter(), is_first),
     };
     let name = if is_first { "first" } else { "last" };
     let missing = || Value::undefined(format!("No {name} item, sequence was empty."));
@@ -88,37 +64,33 @@ fn end(machine: &Machine<'_>, is_first: bool, value: &Value) -> Result<Value, Er
 }
 
 /// A value's member by a path such as `a.0.b`.
-fn member(machine: &Machine<'_>, value: &Value, path: &Value) -> Result<Value, Error> {
+pub(super) fn member(meter: &Meter, value: &Value, path: &Value) -> Result<Value, Error> {
     let Value::Str(text) = path else {
-        return expressions::item(machine, value, path);
+        return members::item(meter, value, path);
     };
     let mut value = value.clone();
     for part in text.text().split('.') {
-        machine.spend(1)?;
+        meter.spend(1)?;
         let index = match part.parse::<i128>() {
             Ok(number) => Value::Int(number),
             Err(_) => Value::own(part),
         };
-        value = expressions::item(machine, &value, &index)?;
+        value = members::item(meter, &value, &index)?;
     }
     Ok(value)
 }
 
-fn member_or_itself(
-    machine: &Machine<'_>,
-    value: &Value,
-    path: Option<&Value>,
-) -> Result<Value, Error> {
+fn member_or_itself(meter: &Meter, value: &Value, path: Option<&Value>) -> Result<Value, Error> {
     match path {
         None | Some(Value::None) => Ok(value.clone()),
-        Some(path) => member(machine, value, path),
+        Some(path) => member(meter, value, path),
     }
 }
 
 /// Texts in one case, unless cases count.
-fn folded(machine: &mut Machine<'_>, value: Value, is_sensitive: bool) -> Result<Value, Error> {
+fn folded(meter: &Meter, value: Value, is_sensitive: bool) -> Result<Value, Error> {
     match &value {
-        Value::Str(text) if !is_sensitive => strings::call(machine, text, "lower", Args::default()),
+        Value::Str(text) if !is_sensitive => strings::call(meter, text, "lower", Args::default()),
         _ => Ok(value),
     }
 }
@@ -127,27 +99,27 @@ fn is_set(value: Option<Value>) -> bool {
     value.is_some_and(|value| value.is_true())
 }
 
-fn join(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+fn join(meter: &Meter, value: &Value, arguments: Args) -> Result<Value, Error> {
     let [separator, attribute] = arguments.bind("join", ["d", "attribute"])?;
     let separator = match separator {
-        Some(separator) => print::text(machine, &separator)?,
+        Some(separator) => print::text(meter, &separator)?,
         None => "".into(),
     };
-    let mut output = machine.builder();
-    for (index, item) in machine.items(value)?.iter().enumerate() {
-        let item = member_or_itself(machine, item, attribute.as_ref())?;
-        let item = print::text(machine, &item)?;
+    let mut output = meter.builder();
+    for (index, item) in value.items(meter)?.iter().enumerate() {
+        let item = member_or_itself(meter, item, attribute.as_ref())?;
+        let item = print::text(meter, &item)?;
         if index > 0 {
             output.push(&separator)?;
         }
-        machine.copy(item.text().len())?;
+        meter.copy(item.text().len())?;
         output.push(&item)?;
     }
     Ok(Value::Str(output.finish()))
 }
 
 /// The name of a filter or test, and the other arguments.
-fn named(mut arguments: Args, what: &str) -> Result<(Str, Args), Error> {
+pub(super) fn named(mut arguments: Args, what: &str) -> Result<(Str, Args), Error> {
     if arguments.positional.is_empty() {
         return Err(Error::new(format!("map requires a {what} argument")));
     }
@@ -159,44 +131,14 @@ fn named(mut arguments: Args, what: &str) -> Result<(Str, Args), Error> {
 }
 
 /// The same arguments again.
-fn copied(arguments: &Args) -> Args {
+pub(super) fn copied(arguments: &Args) -> Args {
     Args {
         positional: arguments.positional.clone(),
         named: arguments.named.clone(),
     }
 }
 
-fn map(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
-    let items = machine.items(value)?;
-    let mut mapped = Vec::new();
-    if arguments.positional.is_empty() && !arguments.named.is_empty() {
-        let [attribute, default] = arguments.bind("map", ["attribute", "default"])?;
-        let attribute = needed("map", "attribute", attribute)?;
-        for item in &items {
-            let found = member(machine, item, &attribute)?;
-            mapped.push(match &default {
-                Some(default) if found.is_undefined() => default.clone(),
-                _ => found,
-            });
-        }
-        return generator(machine, mapped);
-    }
-    let (name, arguments) = named(arguments, "filter")?;
-    for item in items {
-        let applied = |machine: &mut Machine<'_>| {
-            filters::apply(machine, name.text(), item, copied(&arguments))
-        };
-        mapped.push(machine.nested(applied)?);
-    }
-    generator(machine, mapped)
-}
-
-fn select(
-    machine: &mut Machine<'_>,
-    name: &str,
-    value: &Value,
-    mut arguments: Args,
-) -> Result<Value, Error> {
+fn select(meter: &Meter, name: &str, value: &Value, mut arguments: Args) -> Result<Value, Error> {
     let attribute = if name.ends_with("attr") {
         if arguments.positional.is_empty() {
             return Err(Error::new("Missing parameter for attribute name"));
@@ -211,39 +153,39 @@ fn select(
         Some(named(arguments, "test")?)
     };
     let mut kept = Vec::new();
-    for item in machine.items(value)? {
-        machine.spend(1)?;
-        let examined = member_or_itself(machine, &item, attribute.as_ref())?;
+    for item in value.items(meter)? {
+        meter.spend(1)?;
+        let examined = member_or_itself(meter, &item, attribute.as_ref())?;
         let holds = match &test {
             None => examined.is_true(),
             Some((test, arguments)) => {
-                checks::holds(machine, test.text(), &examined, copied(arguments))?
+                checks::holds(meter, test.text(), &examined, copied(arguments))?
             }
         };
         if holds == name.starts_with("select") {
             kept.push(item);
         }
     }
-    generator(machine, kept)
+    generator(meter, kept)
 }
 
 /// Sorts by the keys; equal ones keep their order. The order may be none that is total.
 fn sorted(
-    machine: &Machine<'_>,
+    meter: &Meter,
     mut items: Vec<(Vec<Value>, Value)>,
     is_reversed: bool,
 ) -> Result<Vec<(Vec<Value>, Value)>, Error> {
     if items.len() < 2 {
         return Ok(items);
     }
-    machine.spend(items.len() as u64)?;
+    meter.spend(items.len() as u64)?;
     let right = items.split_off(items.len() / 2);
-    let left = sorted(machine, items, is_reversed)?;
-    let right = sorted(machine, right, is_reversed)?;
+    let left = sorted(meter, items, is_reversed)?;
+    let right = sorted(meter, right, is_reversed)?;
     let mut merged = Vec::with_capacity(left.len() + right.len());
     let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
     while let (Some(one), Some(other)) = (left.peek(), right.peek()) {
-        let order = order(machine, &one.0, &other.0)?;
+        let order = order(meter, &one.0, &other.0)?;
         let takes_other = if is_reversed {
             order.is_lt()
         } else {
@@ -260,16 +202,16 @@ fn sorted(
     Ok(merged)
 }
 
-fn order(machine: &Machine<'_>, one: &[Value], other: &[Value]) -> Result<Ordering, Error> {
+fn order(meter: &Meter, one: &[Value], other: &[Value]) -> Result<Ordering, Error> {
     for (one, other) in one.iter().zip(other) {
-        if !is_equal(machine, one, other)? {
-            return Ok(compare(machine, one, other, "<")?.unwrap_or(Ordering::Equal));
+        if !is_equal(meter, one, other)? {
+            return Ok(compare(meter, one, other, "<")?.unwrap_or(Ordering::Equal));
         }
     }
     Ok(Ordering::Equal)
 }
 
-fn sort(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+fn sort(meter: &Meter, value: &Value, arguments: Args) -> Result<Value, Error> {
     let names = ["reverse", "case_sensitive", "attribute"];
     let [reverse, is_sensitive, attribute] = arguments.bind("sort", names)?;
     let is_sensitive = is_set(is_sensitive);
@@ -278,23 +220,23 @@ fn sort(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Val
         other => other.into_iter().collect(),
     };
     let mut keyed = Vec::new();
-    for item in machine.items(value)? {
+    for item in value.items(meter)? {
         let mut keys = Vec::new();
         if paths.is_empty() {
-            keys.push(folded(machine, item.clone(), is_sensitive)?);
+            keys.push(folded(meter, item.clone(), is_sensitive)?);
         }
         for path in &paths {
-            let key = member(machine, &item, path)?;
-            keys.push(folded(machine, key, is_sensitive)?);
+            let key = member(meter, &item, path)?;
+            keys.push(folded(meter, key, is_sensitive)?);
         }
         keyed.push((keys, item));
     }
-    let items = sorted(machine, keyed, is_set(reverse))?;
+    let items = sorted(meter, keyed, is_set(reverse))?;
     let items = items.into_iter().map(|(_, item)| item).collect();
-    Value::list(items, &machine.budget)
+    Value::list(items, &meter.budget)
 }
 
-fn sort_dict(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+fn sort_dict(meter: &Meter, value: &Value, arguments: Args) -> Result<Value, Error> {
     let names = ["case_sensitive", "by", "reverse"];
     let [is_sensitive, by, reverse] = arguments.bind("dictsort", names)?;
     let by = by
@@ -317,35 +259,30 @@ fn sort_dict(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Resul
     let mut keyed = Vec::new();
     for (key, value) in &dict.entries {
         let by = if by == "key" { key } else { value };
-        let folded = folded(machine, by.clone(), is_sensitive)?;
+        let folded = folded(meter, by.clone(), is_sensitive)?;
         let pair = vec![key.clone(), value.clone()];
         keyed.push((
             vec![folded],
-            Value::seq(SeqKind::Tuple, pair, &machine.budget)?,
+            Value::seq(SeqKind::Tuple, pair, &meter.budget)?,
         ));
     }
-    let items = sorted(machine, keyed, is_set(reverse))?;
+    let items = sorted(meter, keyed, is_set(reverse))?;
     let items = items.into_iter().map(|(_, item)| item).collect();
-    Value::list(items, &machine.budget)
+    Value::list(items, &meter.budget)
 }
 
-fn extreme(
-    machine: &mut Machine<'_>,
-    name: &str,
-    value: &Value,
-    arguments: Args,
-) -> Result<Value, Error> {
+fn extreme(meter: &Meter, name: &str, value: &Value, arguments: Args) -> Result<Value, Error> {
     let [is_sensitive, attribute] = arguments.bind(name, ["case_sensitive", "attribute"])?;
     let is_sensitive = is_set(is_sensitive);
     let sign = if name == "min" { "<" } else { ">" };
     let mut best: Option<(Value, Value)> = None;
-    for item in machine.items(value)? {
-        machine.spend(1)?;
-        let key = member_or_itself(machine, &item, attribute.as_ref())?;
-        let key = folded(machine, key, is_sensitive)?;
+    for item in value.items(meter)? {
+        meter.spend(1)?;
+        let key = member_or_itself(meter, &item, attribute.as_ref())?;
+        let key = folded(meter, key, is_sensitive)?;
         let is_better = match &best {
             None => true,
-            Some((best, _)) => match compare(machine, &key, best, sign)? {
+            Some((best, _)) => match compare(meter, &key, best, sign)? {
                 Some(order) => {
                     if name == "min" {
                         order.is_lt()
@@ -364,72 +301,72 @@ fn extreme(
     Ok(best.map_or_else(missing, |(_, item)| item))
 }
 
-fn unique(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+fn unique(meter: &Meter, value: &Value, arguments: Args) -> Result<Value, Error> {
     let [is_sensitive, attribute] = arguments.bind("unique", ["case_sensitive", "attribute"])?;
     let is_sensitive = is_set(is_sensitive);
     let mut index = KeyIndex::default();
     let (mut seen, mut kept) = (Vec::new(), Vec::new());
-    for item in machine.items(value)? {
-        machine.spend(1)?;
-        let key = member_or_itself(machine, &item, attribute.as_ref())?;
-        let key = folded(machine, key, is_sensitive)?;
-        keys::check(machine, &key)?;
-        let hash = keys::hash(machine, &key)?;
-        if index.find(machine, hash, &key, |at| &seen[at])?.is_none() {
+    for item in value.items(meter)? {
+        meter.spend(1)?;
+        let key = member_or_itself(meter, &item, attribute.as_ref())?;
+        let key = folded(meter, key, is_sensitive)?;
+        compare::check_key(meter, &key)?;
+        let hash = compare::hash(meter, &key)?;
+        if index.find(meter, hash, &key, |at| &seen[at])?.is_none() {
             index.push(hash);
             seen.push(key);
             kept.push(item);
         }
     }
-    generator(machine, kept)
+    generator(meter, kept)
 }
 
-fn group(machine: &mut Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+fn group(meter: &Meter, value: &Value, arguments: Args) -> Result<Value, Error> {
     let names = ["attribute", "default", "case_sensitive"];
     let [attribute, default, is_sensitive] = arguments.bind("groupby", names)?;
     let attribute = needed("groupby", "attribute", attribute)?;
     let is_sensitive = is_set(is_sensitive);
     let mut keyed = Vec::new();
-    for item in machine.items(value)? {
-        let mut key = member(machine, &item, &attribute)?;
+    for item in value.items(meter)? {
+        let mut key = member(meter, &item, &attribute)?;
         if key.is_undefined() {
             key = default.clone().unwrap_or(key);
         }
-        let folded = folded(machine, key.clone(), is_sensitive)?;
-        let pair = Value::seq(SeqKind::Tuple, vec![key, item], &machine.budget)?;
+        let folded = folded(meter, key.clone(), is_sensitive)?;
+        let pair = Value::seq(SeqKind::Tuple, vec![key, item], &meter.budget)?;
         keyed.push((vec![folded], pair));
     }
     let mut groups: Vec<(Vec<Value>, Value, Vec<Value>)> = Vec::new();
-    for (folded, pair) in sorted(machine, keyed, false)? {
+    for (folded, pair) in sorted(meter, keyed, false)? {
         let Value::Seq(pair) = &pair else { continue };
         let (key, item) = (pair.items[0].clone(), pair.items[1].clone());
         match groups.last_mut() {
-            Some((known, _, items)) if is_equal(machine, &known[0], &folded[0])? => {
+            Some((known, _, items)) if is_equal(meter, &known[0], &folded[0])? => {
                 items.push(item);
             }
             _ => groups.push((folded, key, vec![item])),
         }
     }
     let groups = groups.into_iter().map(|(_, key, items)| {
-        let items = Value::list(items, &machine.budget)?;
-        Value::seq(SeqKind::Tuple, vec![key, items], &machine.budget)
+        let items = Value::list(items, &meter.budget)?;
+        Value::seq(SeqKind::Tuple, vec![key, items], &meter.budget)
     });
-    Value::list(groups.collect::<Result<_, _>>()?, &machine.budget)
+    Value::list(groups.collect::<Result<_, _>>()?, &meter.budget)
 }
 
-fn sum(machine: &Machine<'_>, value: &Value, arguments: Args) -> Result<Value, Error> {
+fn sum(meter: &Meter, value: &Value, arguments: Args) -> Result<Value, Error> {
     let [attribute, start] = arguments.bind("sum", ["attribute", "start"])?;
     let mut total = start.unwrap_or(Value::Int(0));
-    for item in machine.items(value)? {
-        machine.spend(1)?;
-        let item = member_or_itself(machine, &item, attribute.as_ref())?;
-        total = arithmetic(machine, ast::Operator::Add, &total, &item)?;
+    for item in value.items(meter)? {
+        meter.spend(1)?;
+        let item = member_or_itself(meter, &item, attribute.as_ref())?;
+        total = arithmetic(meter, Operator::Add, &total, &item)?;
     }
     Ok(total)
 }
 
 /// `batch`: lists of so many items; `slice`: so many lists.
-fn cut(machine: &Machine<'_>, name: &str, value: &Value, arguments: Args) -> Result<Value, Error> {
+fn cut(meter: &Meter, name: &str, value: &Value, arguments: Args) -> Result<Value, Error> {
     let [count, fill] = arguments.bind(name, ["count", "fill_with"])?;
     let fill = fill.filter(|fill| !matches!(fill, Value::None));
     let count = integer(name, Some(needed(name, "count", count)?))?;
@@ -437,15 +374,15 @@ fn cut(machine: &Machine<'_>, name: &str, value: &Value, arguments: Args) -> Res
         .and_then(|count| usize::try_from(count).ok())
         .filter(|count| *count > 0);
     let count = count.ok_or_else(|| Error::new(format!("{name}: the number is not positive")))?;
-    let items = machine.items(value)?;
-    machine.work_items(items.len())?;
+    let items = value.items(meter)?;
+    meter.work_items(items.len())?;
     let mut lists: Vec<Vec<Value>> = Vec::new();
     if name == "batch" {
         lists = items.chunks(count).map(<[Value]>::to_vec).collect();
         if let (Some(fill), Some(last)) = (fill, lists.last_mut()) {
-            machine.work_items(count)?;
+            meter.work_items(count)?;
             drop(
-                machine
+                meter
                     .budget
                     .take(count.saturating_mul(size_of::<Value>()))?,
             );
@@ -455,7 +392,7 @@ fn cut(machine: &Machine<'_>, name: &str, value: &Value, arguments: Args) -> Res
         let (each, more) = (items.len() / count, items.len() % count);
         let mut start = 0;
         for number in 0..count {
-            machine.spend(1)?;
+            meter.spend(1)?;
             let end = start + each + usize::from(number < more);
             let mut list = items[start..end].to_vec();
             if let Some(fill) = fill.as_ref().filter(|_| number >= more) {
@@ -467,6 +404,11 @@ fn cut(machine: &Machine<'_>, name: &str, value: &Value, arguments: Args) -> Res
     }
     let lists = lists
         .into_iter()
-        .map(|list| Value::list(list, &machine.budget));
-    generator(machine, lists.collect::<Result<_, _>>()?)
+        .map(|list| Value::list(list, &meter.budget));
+    generator(meter, lists.collect::<Result<_, _>>()?)
+}
+
+/// The items of a generator.
+pub(super) fn generator(meter: &Meter, items: Vec<Value>) -> Result<Value, Error> {
+    Value::seq(SeqKind::Generator, items, &meter.budget)
 }

@@ -5,7 +5,7 @@
 
 use super::arguments::{Args, integer};
 use super::error::Error;
-use super::interpreter::Machine;
+use super::meter::Meter;
 use super::print;
 use super::strings::string;
 use super::text::{Builder, Str};
@@ -15,38 +15,34 @@ use super::value::{SeqKind, Value};
 const INDENT_MAX: i128 = 64;
 
 /// `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
-pub(super) fn to_json(
-    machine: &Machine<'_>,
-    value: &Value,
-    arguments: Args,
-) -> Result<Value, Error> {
+pub(super) fn to_json(meter: &Meter, value: &Value, arguments: Args) -> Result<Value, Error> {
     let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
     let [ensure_ascii, indent, separators, sort_keys] = arguments.bind("tojson", names)?;
     let given = |value: Option<Value>| value.filter(|value| !matches!(value, Value::None));
     let is_set = |value: Option<Value>| value.is_some_and(|value| value.is_true());
     let indent = given(indent)
-        .map(|indent| indentation(machine, indent))
+        .map(|indent| indentation(meter, indent))
         .transpose()?;
     let [item, member] = match given(separators) {
-        Some(pair) => both_separators(machine, &pair)?,
+        Some(pair) => both_separators(meter, &pair)?,
         None if indent.is_some() => [",".into(), ": ".into()],
         None => [", ".into(), ": ".into()],
     };
     let mut style = Style {
-        machine,
+        meter,
         item,
         member,
         indent,
         ensure_ascii: is_set(ensure_ascii),
         sort_keys: is_set(sort_keys),
-        output: machine.builder(),
+        output: meter.builder(),
     };
     style.write(value, 0)?;
     Ok(Value::Str(style.output.finish()))
 }
 
 /// The text of one level: a number of spaces, or a text.
-fn indentation(machine: &Machine<'_>, indent: Value) -> Result<Str, Error> {
+fn indentation(meter: &Meter, indent: Value) -> Result<Str, Error> {
     if let Value::Str(text) = indent {
         return Ok(text);
     }
@@ -55,7 +51,7 @@ fn indentation(machine: &Machine<'_>, indent: Value) -> Result<Str, Error> {
         let what = format!("tojson: `indent` is {spaces}; expected a text or at most {INDENT_MAX}");
         return Err(Error::new(what));
     }
-    let mut output = machine.builder();
+    let mut output = meter.builder();
     for _ in 0..spaces {
         output.own(" ")?;
     }
@@ -63,16 +59,16 @@ fn indentation(machine: &Machine<'_>, indent: Value) -> Result<Str, Error> {
 }
 
 /// The separators of items, and of a name and its value.
-fn both_separators(machine: &Machine<'_>, pair: &Value) -> Result<[Str; 2], Error> {
-    let both = <[Value; 2]>::try_from(machine.items(pair)?);
+fn both_separators(meter: &Meter, pair: &Value) -> Result<[Str; 2], Error> {
+    let both = <[Value; 2]>::try_from(pair.items(meter)?);
     let both = both.map_err(|_| Error::new("tojson: `separators` are two texts"))?;
     let [item, member] = both.map(|text| string("tojson", "separators", Some(text)));
     Ok([item?, member?])
 }
 
 /// The options of one call, and what it has written.
-struct Style<'a, 'm> {
-    machine: &'a Machine<'m>,
+struct Style<'a> {
+    meter: &'a Meter,
     item: Str,
     member: Str,
     indent: Option<Str>,
@@ -81,7 +77,7 @@ struct Style<'a, 'm> {
     output: Builder,
 }
 
-impl Style<'_, '_> {
+impl Style<'_> {
     fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         match value {
             Value::None => self.output.own("null"),
@@ -101,7 +97,7 @@ impl Style<'_, '_> {
     }
 
     fn write_items(&mut self, items: &[Value], depth: usize) -> Result<(), Error> {
-        self.machine.work_items(items.len())?;
+        self.meter.work_items(items.len())?;
         self.output.own("[")?;
         for (index, item) in items.iter().enumerate() {
             self.begin_item(index, depth + 1)?;
@@ -114,13 +110,13 @@ impl Style<'_, '_> {
     }
 
     fn write_entries(&mut self, entries: &[(Value, Value)], depth: usize) -> Result<(), Error> {
-        self.machine.work_items(entries.len())?;
+        self.meter.work_items(entries.len())?;
         let mut entries: Vec<_> = entries
             .iter()
             .map(|(key, value)| Ok((name(key)?, value)))
             .collect::<Result<_, Error>>()?;
         if self.sort_keys {
-            self.machine.spend(entries.len() as u64)?;
+            self.meter.spend(entries.len() as u64)?;
             entries.sort_by(|(one, _), (other, _)| one.text().cmp(other.text()));
         }
         self.output.own("{")?;
@@ -155,7 +151,7 @@ impl Style<'_, '_> {
     }
 
     fn write_text(&mut self, text: &Str) -> Result<(), Error> {
-        self.machine.work(text.text().len())?;
+        self.meter.work(text.text().len())?;
         self.output.own("\"")?;
         for (part, is_caller) in text.parts(0..text.text().len()) {
             let mut done = 0;
@@ -226,18 +222,4 @@ fn number(value: f64) -> String {
         "-Infinity"
     };
     text.to_owned()
-}
-
-/// Python's `repr` of a finite number. Rust chooses the same digits, and an exponent for the same
-/// numbers.
-pub(super) fn python_float(float: f64) -> String {
-    let text = format!("{float:?}");
-    let Some((digits, exponent)) = text.split_once('e') else {
-        return text;
-    };
-    let (sign, exponent) = match exponent.strip_prefix('-') {
-        Some(exponent) => ('-', exponent),
-        None => ('+', exponent),
-    };
-    format!("{digits}e{sign}{exponent:0>2}")
 }

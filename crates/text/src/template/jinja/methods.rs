@@ -1,64 +1,39 @@
-//! The methods of Python's lists and dictionaries; those of its strings are in `strings`.
+//! The methods of Python's lists and dictionaries, of loops and cyclers; those of strings are in `strings.rs`.
 
 use super::arguments::{Args, needed};
-use super::calls;
 use super::error::Error;
-use super::interpreter::Machine;
-use super::operators::is_equal;
+use super::members::{CHANGES_DICT, CHANGES_LIST};
+use super::meter::Meter;
 use super::strings;
-use super::value::{SeqKind, Value};
-
-const DICT: [&str; 5] = ["get", "items", "keys", "values", "copy"];
-const LIST: [&str; 3] = ["count", "index", "copy"];
-/// Methods that change their object, which the sandbox of `transformers` forbids.
-const CHANGES_DICT: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
-const CHANGES_LIST: [&str; 8] = [
-    "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort",
-];
-
-/// Whether the value's type has such a method. It hides an item of that name, as in Python.
-pub(super) fn exists(value: &Value, name: &str) -> bool {
-    match value {
-        Value::Str(_) => strings::METHODS.contains(&name),
-        Value::Dict(_) => DICT.contains(&name) || CHANGES_DICT.contains(&name),
-        Value::Seq(seq) => match seq.kind {
-            SeqKind::List => LIST.contains(&name) || CHANGES_LIST.contains(&name),
-            SeqKind::Tuple => ["count", "index"].contains(&name),
-            SeqKind::Generator | SeqKind::View(_) => false,
-        },
-        Value::Float(_) => name == "is_integer",
-        Value::Loop(_) => ["cycle", "changed"].contains(&name),
-        Value::Cycler(_) => ["next", "reset"].contains(&name),
-        _ => false,
-    }
-}
+use super::value::compare::{are_equal, is_equal};
+use super::value::{Cycler, Loop, SeqKind, Value};
 
 pub(super) fn call(
-    machine: &mut Machine<'_>,
+    meter: &Meter,
     value: &Value,
     name: &str,
     arguments: Args,
 ) -> Result<Value, Error> {
-    machine.spend(1)?;
+    meter.spend(1)?;
     match value {
-        Value::Str(text) => strings::call(machine, text, name, arguments),
+        Value::Str(text) => strings::call(meter, text, name, arguments),
         Value::Dict(_) if CHANGES_DICT.contains(&name) => Err(unsafe_access(value, name)),
-        Value::Dict(_) => dict(machine, value, name, arguments),
+        Value::Dict(_) => dict(meter, value, name, arguments),
         Value::Seq(_) if CHANGES_LIST.contains(&name) => Err(unsafe_access(value, name)),
-        Value::Seq(seq) => list(machine, &seq.items, value, name, arguments),
+        Value::Seq(seq) => list(meter, &seq.items, value, name, arguments),
         Value::Float(float) => {
             arguments.none(name)?;
             Ok(Value::Bool(float.fract() == 0.0))
         }
-        Value::Loop(state) if name == "cycle" => calls::cycle(state, arguments),
-        Value::Loop(state) => calls::changed(machine, state, arguments),
+        Value::Loop(state) if name == "cycle" => cycle(state, arguments),
+        Value::Loop(state) => changed(meter, state, arguments),
         Value::Cycler(cycler) => {
             arguments.none(name)?;
             if name == "reset" {
                 cycler.at.set(0);
                 return Ok(Value::None);
             }
-            Ok(calls::next_of_cycler(cycler))
+            Ok(next_of_cycler(cycler))
         }
         other => Err(Error::new(format!(
             "'{}' object is not callable",
@@ -75,17 +50,17 @@ fn unsafe_access(value: &Value, name: &str) -> Error {
     Error::new(what)
 }
 
-fn dict(machine: &Machine<'_>, value: &Value, name: &str, arguments: Args) -> Result<Value, Error> {
+fn dict(meter: &Meter, value: &Value, name: &str, arguments: Args) -> Result<Value, Error> {
     let Value::Dict(dict) = value else {
         return Err(Error::new("it is no dictionary"));
     };
     if name == "get" {
         let [key, default] = arguments.bind(name, ["key", "default"])?;
-        let found = dict.get(machine, &needed(name, "key", key)?)?.cloned();
+        let found = dict.get(meter, &needed(name, "key", key)?)?.cloned();
         return Ok(found.or(default).unwrap_or(Value::None));
     }
     arguments.none(name)?;
-    machine.work_items(dict.entries.len())?;
+    meter.work_items(dict.entries.len())?;
     let entries = dict.entries.iter();
     let (view, items) = match name {
         "keys" => ("dict_keys", entries.map(|(key, _)| key.clone()).collect()),
@@ -98,18 +73,18 @@ fn dict(machine: &Machine<'_>, value: &Value, name: &str, arguments: Args) -> Re
                 Value::seq(
                     SeqKind::Tuple,
                     vec![key.clone(), value.clone()],
-                    &machine.budget,
+                    &meter.budget,
                 )
             });
             ("dict_items", pairs.collect::<Result<_, _>>()?)
         }
         _ => return Ok(value.clone()),
     };
-    Value::seq(SeqKind::View(view), items, &machine.budget)
+    Value::seq(SeqKind::View(view), items, &meter.budget)
 }
 
 fn list(
-    machine: &Machine<'_>,
+    meter: &Meter,
     items: &[Value],
     value: &Value,
     name: &str,
@@ -123,7 +98,7 @@ fn list(
     let item = needed(name, "value", item)?;
     let mut count = 0;
     for (at, known) in items.iter().enumerate() {
-        if !is_equal(machine, known, &item)? {
+        if !is_equal(meter, known, &item)? {
             continue;
         }
         if name == "index" {
@@ -135,4 +110,31 @@ fn list(
         return Err(Error::new("the value is not in the list"));
     }
     Ok(Value::Int(count))
+}
+
+/// `loop.cycle(…)`.
+fn cycle(state: &Loop, arguments: Args) -> Result<Value, Error> {
+    let items = arguments.positional;
+    if items.is_empty() {
+        return Err(Error::new("no items for cycling given"));
+    }
+    Ok(items[state.index0 % items.len()].clone())
+}
+
+/// `loop.changed(…)`.
+fn changed(meter: &Meter, state: &Loop, arguments: Args) -> Result<Value, Error> {
+    let now = arguments.positional;
+    let before = state.changed.0.replace(Some(now.clone()));
+    let Some(before) = before else {
+        meter.empty_at_end(&state.changed);
+        return Ok(Value::Bool(true));
+    };
+    Ok(Value::Bool(!are_equal(meter, &before, &now)?))
+}
+
+/// `cycler.next()`.
+fn next_of_cycler(cycler: &Cycler) -> Value {
+    let at = cycler.at.get();
+    cycler.at.set((at + 1) % cycler.items.len());
+    cycler.items[at].clone()
 }

@@ -5,13 +5,16 @@
 //! template's or a caller's, whatever the template does to strings: only the template's own spell
 //! special tokens.
 //!
+//! Each row uses those above it.
+//!
 //! | file | content |
 //! |---|---|
 //! | `lexer.rs`, `parser.rs`, `parser_expr.rs`, `ast.rs`, `names.rs` | a template as a tree |
-//! | `interpreter.rs`, `expressions.rs`, `calls.rs` | runs it |
-//! | `value.rs`, `keys.rs`, `namespace.rs`, `text.rs` | its values, their keys, and the bytes that they take |
-//! | `operators.rs`, `methods.rs`, `strings.rs`, `print.rs`, `printf.rs` | what Python does with them |
-//! | `filters.rs`, `item_filters.rs`, `checks.rs`, `json.rs` | the filters and tests of Jinja |
+//! | `text.rs`, `meter.rs` | texts, the bytes that they take, and the steps that a rendering takes |
+//! | `value/` | values, how they compare, and their items |
+//! | `print.rs`, `slices.rs`, `members.rs`, `printf.rs`, `operators.rs`, `strings.rs`, `methods.rs` | what Python does with them |
+//! | `json.rs`, `checks.rs`, `item_filters.rs`, `text_filters.rs`, `filters.rs` | the tests and filters of Jinja |
+//! | `interpreter.rs`, `expressions.rs`, `calls.rs` | runs a template |
 
 mod arguments;
 mod ast;
@@ -23,20 +26,22 @@ mod filters;
 mod interpreter;
 mod item_filters;
 mod json;
-mod keys;
 mod lexer;
+mod members;
+mod meter;
 mod methods;
 mod names;
-mod namespace;
 mod operators;
 mod parser;
 mod parser_expr;
 mod print;
 mod printf;
+mod slices;
 mod strings;
 #[cfg(test)]
 mod tests;
 mod text;
+mod text_filters;
 mod value;
 
 use std::collections::BTreeMap;
@@ -46,7 +51,8 @@ use std::rc::Rc;
 use crate::template::chat::{Chat, Message};
 use ast::Statement;
 pub(super) use error::Error;
-use interpreter::{Machine, VALUE_BYTES_MAX};
+use interpreter::Machine;
+use meter::VALUE_BYTES_MAX;
 use text::{Budget, Str};
 use value::Value;
 

@@ -5,7 +5,126 @@
 
 use super::ast::{Arguments, Expr, ExprKind, FilterCall, MacroDef, Statement};
 use super::error::Error;
-use super::{checks, filters};
+
+/// Filters of texts, of numbers, and of any value.
+const FILTERS: [&str; 32] = [
+    "abs",
+    "attr",
+    "capitalize",
+    "center",
+    "count",
+    "d",
+    "default",
+    "e",
+    "escape",
+    "float",
+    "forceescape",
+    "format",
+    "indent",
+    "int",
+    "items",
+    "length",
+    "list",
+    "lower",
+    "pprint",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "string",
+    "striptags",
+    "title",
+    "tojson",
+    "trim",
+    "truncate",
+    "upper",
+    "urlencode",
+    "wordcount",
+];
+
+/// Filters of lists, and of what else has items.
+const ITEM_FILTERS: [&str; 18] = [
+    "batch",
+    "dictsort",
+    "first",
+    "groupby",
+    "join",
+    "last",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "sum",
+    "unique",
+    "random",
+];
+
+const TESTS: [&str; 39] = [
+    "odd",
+    "even",
+    "divisibleby",
+    "defined",
+    "undefined",
+    "filter",
+    "test",
+    "none",
+    "boolean",
+    "false",
+    "true",
+    "integer",
+    "float",
+    "lower",
+    "upper",
+    "string",
+    "mapping",
+    "number",
+    "sequence",
+    "iterable",
+    "callable",
+    "sameas",
+    "escaped",
+    "in",
+    "==",
+    "eq",
+    "equalto",
+    "!=",
+    "ne",
+    ">",
+    "gt",
+    "greaterthan",
+    ">=",
+    "ge",
+    "<",
+    "lt",
+    "lessthan",
+    "<=",
+    "le",
+];
+
+pub(super) fn is_filter(name: &str) -> bool {
+    FILTERS.contains(&name) || is_item_filter(name)
+}
+
+pub(super) fn is_item_filter(name: &str) -> bool {
+    ITEM_FILTERS.contains(&name)
+}
+
+pub(super) fn is_test(name: &str) -> bool {
+    TESTS.contains(&name)
+}
+
+pub(super) fn unknown_filter(name: &str) -> Error {
+    Error::new(format!("No filter named '{name}'."))
+}
+
+pub(super) fn unknown_test(name: &str) -> Error {
+    Error::new(format!("No test named '{name}'."))
+}
 
 type Checked = Result<(), Error>;
 
@@ -125,8 +244,8 @@ fn kind(kind: &ExprKind) -> Checked {
             arguments: given,
             ..
         } => {
-            if !checks::exists(name) {
-                return Err(checks::unknown(name));
+            if !is_test(name) {
+                return Err(unknown_test(name));
             }
             expression(value)?;
             arguments(given)
@@ -135,8 +254,8 @@ fn kind(kind: &ExprKind) -> Checked {
 }
 
 fn filter(call: &FilterCall) -> Checked {
-    if !filters::exists(&call.name) {
-        return Err(filters::unknown(&call.name));
+    if !is_filter(&call.name) {
+        return Err(unknown_filter(&call.name));
     }
     arguments(&call.arguments)
 }

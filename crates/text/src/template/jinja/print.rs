@@ -1,35 +1,35 @@
 //! Values as text: Python's `str` and `repr`.
 
 use super::error::Error;
-use super::interpreter::Machine;
+use super::meter::Meter;
 use super::text::{Builder, Str};
 use super::value::{SeqKind, Value};
 
 /// The value as `{{ value }}` and Python's `str` write it.
-pub(super) fn text(machine: &Machine<'_>, value: &Value) -> Result<Str, Error> {
+pub(super) fn text(meter: &Meter, value: &Value) -> Result<Str, Error> {
     match value {
         Value::Undefined(_) => Ok("".into()),
         Value::Str(text) => Ok(text.clone()),
-        other => repr(machine, other),
+        other => repr(meter, other),
     }
 }
 
-pub(super) fn repr(machine: &Machine<'_>, value: &Value) -> Result<Str, Error> {
-    let mut output = machine.builder();
-    write_repr(machine, &mut output, value)?;
+pub(super) fn repr(meter: &Meter, value: &Value) -> Result<Str, Error> {
+    let mut output = meter.builder();
+    write_repr(meter, &mut output, value)?;
     Ok(output.finish())
 }
 
-fn write_repr(machine: &Machine<'_>, output: &mut Builder, value: &Value) -> Result<(), Error> {
+fn write_repr(meter: &Meter, output: &mut Builder, value: &Value) -> Result<(), Error> {
     match value {
         Value::Undefined(_) => output.own("Undefined"),
         Value::None => output.own("None"),
         Value::Bool(value) => output.own(if *value { "True" } else { "False" }),
         Value::Int(value) => output.own(&value.to_string()),
         Value::Float(value) => output.own(&float(*value)),
-        Value::Str(text) => write_quoted(machine, output, text),
+        Value::Str(text) => write_quoted(meter, output, text),
         Value::Seq(seq) => {
-            machine.work_items(seq.items.len())?;
+            meter.work_items(seq.items.len())?;
             let (open, close) = match seq.kind {
                 SeqKind::List => ("[", "]"),
                 SeqKind::Tuple if seq.items.len() == 1 => ("(", ",)"),
@@ -43,18 +43,18 @@ fn write_repr(machine: &Machine<'_>, output: &mut Builder, value: &Value) -> Res
             output.own(open)?;
             for (index, item) in seq.items.iter().enumerate() {
                 separate(output, index)?;
-                write_repr(machine, output, item)?;
+                write_repr(meter, output, item)?;
             }
             output.own(close)
         }
         Value::Dict(dict) => {
-            machine.work_items(dict.entries.len())?;
+            meter.work_items(dict.entries.len())?;
             output.own("{")?;
             for (index, (key, value)) in dict.entries.iter().enumerate() {
                 separate(output, index)?;
-                write_repr(machine, output, key)?;
+                write_repr(meter, output, key)?;
                 output.own(": ")?;
-                write_repr(machine, output, value)?;
+                write_repr(meter, output, value)?;
             }
             output.own("}")
         }
@@ -70,7 +70,7 @@ fn separate(output: &mut Builder, index: usize) -> Result<(), Error> {
 /// A float as Python's `repr` writes it.
 pub(super) fn float(value: f64) -> String {
     if value.is_finite() {
-        return super::json::python_float(value);
+        return finite(value);
     }
     let text = if value.is_nan() {
         "nan"
@@ -82,8 +82,22 @@ pub(super) fn float(value: f64) -> String {
     text.to_owned()
 }
 
-fn write_quoted(machine: &Machine<'_>, output: &mut Builder, text: &Str) -> Result<(), Error> {
-    machine.work(text.text().len())?;
+/// Python's `repr` of a finite number. Rust chooses the same digits, and an exponent for the same
+/// numbers.
+fn finite(float: f64) -> String {
+    let text = format!("{float:?}");
+    let Some((digits, exponent)) = text.split_once('e') else {
+        return text;
+    };
+    let (sign, exponent) = match exponent.strip_prefix('-') {
+        Some(exponent) => ('-', exponent),
+        None => ('+', exponent),
+    };
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+fn write_quoted(meter: &Meter, output: &mut Builder, text: &Str) -> Result<(), Error> {
+    meter.work(text.text().len())?;
     let is_double = text.text().contains('\'') && !text.text().contains('"');
     let quote = if is_double { "\"" } else { "'" };
     output.own(quote)?;

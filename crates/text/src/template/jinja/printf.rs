@@ -2,8 +2,8 @@
 
 use super::arguments::Args;
 use super::error::Error;
-use super::expressions;
-use super::interpreter::Machine;
+use super::members;
+use super::meter::Meter;
 use super::print;
 use super::text::{Builder, Str};
 use super::value::{SeqKind, Value};
@@ -25,21 +25,17 @@ struct Field {
 }
 
 /// `format % arguments`.
-pub(super) fn percent(
-    machine: &Machine<'_>,
-    format: &Str,
-    arguments: &Value,
-) -> Result<Value, Error> {
-    machine.work(format.text().len())?;
+pub(super) fn percent(meter: &Meter, format: &Str, arguments: &Value) -> Result<Value, Error> {
+    meter.work(format.text().len())?;
     let mut next = Positional::new(arguments);
-    let mut output = machine.builder();
+    let mut output = meter.builder();
     let text = format.text();
     let mut at = 0;
     while let Some(begin) = text[at..].find('%') {
         output.range(format, at..at + begin)?;
         at += begin + 1;
-        machine.spend(1)?;
-        at += conversion(machine, &text[at..], &mut next, &mut output)?;
+        meter.spend(1)?;
+        at += conversion(meter, &text[at..], &mut next, &mut output)?;
     }
     output.range(format, at..text.len())?;
     next.finish()?;
@@ -84,7 +80,7 @@ impl<'a> Positional<'a> {
 
 /// Writes what stands behind a `%`, and returns its bytes.
 fn conversion(
-    machine: &Machine<'_>,
+    meter: &Meter,
     rest: &str,
     next: &mut Positional<'_>,
     output: &mut Builder,
@@ -100,7 +96,7 @@ fn conversion(
             return Err(Error::new("format requires a mapping"));
         };
         let key = &rest[1..end];
-        let value = dict.get_str(machine, key)?.cloned();
+        let value = dict.get_str(meter, key)?.cloned();
         named = Some(value.ok_or_else(|| Error::new(format!("'{key}'")))?);
         while characters.peek().is_some_and(|(at, _)| *at <= end) {
             characters.next();
@@ -142,7 +138,7 @@ fn conversion(
         Some(value) => value,
         None => next.next()?,
     };
-    write_converted(machine, &value, kind, &mut field, output)?;
+    write_converted(meter, &value, kind, &mut field, output)?;
     Ok(at + kind.len_utf8())
 }
 
@@ -169,7 +165,7 @@ fn number(
 }
 
 fn write_converted(
-    machine: &Machine<'_>,
+    meter: &Meter,
     value: &Value,
     kind: char,
     field: &mut Field,
@@ -184,9 +180,9 @@ fn write_converted(
     match kind {
         's' | 'r' | 'a' => {
             let text = if kind == 's' {
-                print::text(machine, value)?
+                print::text(meter, value)?
             } else {
-                print::repr(machine, value)?
+                print::repr(meter, value)?
             };
             field.fill = None;
             field.align.get_or_insert('>');
@@ -379,20 +375,20 @@ fn grouped(digits: &str, separator: Option<char>) -> String {
 }
 
 /// `format.format(arguments)`.
-pub(super) fn format(machine: &Machine<'_>, format: &Str, arguments: Args) -> Result<Value, Error> {
-    machine.work(format.text().len())?;
+pub(super) fn format(meter: &Meter, format: &Str, arguments: Args) -> Result<Value, Error> {
+    meter.work(format.text().len())?;
     let mut fields = Fields {
         arguments,
         next: 0,
         numbered: None,
     };
-    let mut output = machine.builder();
+    let mut output = meter.builder();
     let text = format.text();
     let mut at = 0;
     while let Some(begin) = text[at..].find(['{', '}']) {
         output.range(format, at..at + begin)?;
         at += begin;
-        machine.spend(1)?;
+        meter.spend(1)?;
         let doubled = &text[at..text.floor_char_boundary(at + 2)];
         if doubled == "{{" || doubled == "}}" {
             output.range(format, at..at + 1)?;
@@ -403,7 +399,7 @@ pub(super) fn format(machine: &Machine<'_>, format: &Str, arguments: Args) -> Re
             return Err(Error::new("Single '}' encountered in format string"));
         }
         let end = field_end(&text[at..])?;
-        fields.write(machine, &text[at + 1..at + end], &mut output)?;
+        fields.write(meter, &text[at + 1..at + end], &mut output)?;
         at += end + 1;
     }
     output.range(format, at..text.len())?;
@@ -433,36 +429,31 @@ struct Fields {
 }
 
 impl Fields {
-    fn write(
-        &mut self,
-        machine: &Machine<'_>,
-        field: &str,
-        output: &mut Builder,
-    ) -> Result<(), Error> {
+    fn write(&mut self, meter: &Meter, field: &str, output: &mut Builder) -> Result<(), Error> {
         let (name, spec) = field.split_once(':').unwrap_or((field, ""));
         let (name, conversion) = match name.split_once('!') {
             Some((name, conversion)) => (name, Some(conversion)),
             None => (name, None),
         };
-        let mut value = self.value(machine, name)?;
+        let mut value = self.value(meter, name)?;
         match conversion {
             None => {}
-            Some("s") => value = Value::Str(print::text(machine, &value)?),
-            Some("r" | "a") => value = Value::Str(print::repr(machine, &value)?),
+            Some("s") => value = Value::Str(print::text(meter, &value)?),
+            Some("r" | "a") => value = Value::Str(print::repr(meter, &value)?),
             Some(other) => {
                 let what = format!("Unknown conversion specifier {other}");
                 return Err(Error::new(what));
             }
         }
         let spec = match spec.contains('{') {
-            true => self.nested(machine, spec)?,
+            true => self.nested(meter, spec)?,
             false => spec.to_owned(),
         };
-        write_spec(machine, &value, &spec, output)
+        write_spec(meter, &value, &spec, output)
     }
 
     /// A description of a field that has fields itself.
-    fn nested(&mut self, machine: &Machine<'_>, spec: &str) -> Result<String, Error> {
+    fn nested(&mut self, meter: &Meter, spec: &str) -> Result<String, Error> {
         let mut output = String::new();
         let mut rest = spec;
         while let Some(begin) = rest.find('{') {
@@ -470,22 +461,22 @@ impl Fields {
                 .find('}')
                 .ok_or_else(|| Error::new("expected '}' before end of string"))?;
             output.push_str(&rest[..begin]);
-            let value = self.value(machine, &rest[begin + 1..begin + end])?;
-            output.push_str(print::text(machine, &value)?.text());
+            let value = self.value(meter, &rest[begin + 1..begin + end])?;
+            output.push_str(print::text(meter, &value)?.text());
             rest = &rest[begin + end + 1..];
         }
         Ok(output + rest)
     }
 
     /// The value of a name such as `0`, `a.b` or `a[0]`.
-    fn value(&mut self, machine: &Machine<'_>, name: &str) -> Result<Value, Error> {
+    fn value(&mut self, meter: &Meter, name: &str) -> Result<Value, Error> {
         let end = name.find(['.', '[']).unwrap_or(name.len());
         let (first, mut rest) = name.split_at(end);
         let mut value = self.argument(first)?;
         while !rest.is_empty() {
             if let Some(after) = rest.strip_prefix('.') {
                 let end = after.find(['.', '[']).unwrap_or(after.len());
-                value = expressions::attribute(machine, &value, &after[..end])?;
+                value = members::attribute(meter, &value, &after[..end])?;
                 rest = &after[end..];
                 continue;
             }
@@ -495,7 +486,7 @@ impl Fields {
                 Ok(number) => Value::Int(number),
                 Err(_) => Value::own(index),
             };
-            value = expressions::item(machine, &value, &index)?;
+            value = members::item(meter, &value, &index)?;
             rest = after;
         }
         Ok(value)
@@ -528,21 +519,16 @@ impl Fields {
 }
 
 /// Writes a value as `format(value, spec)` does.
-fn write_spec(
-    machine: &Machine<'_>,
-    value: &Value,
-    spec: &str,
-    output: &mut Builder,
-) -> Result<(), Error> {
+fn write_spec(meter: &Meter, value: &Value, spec: &str, output: &mut Builder) -> Result<(), Error> {
     if spec.is_empty() {
-        return output.push(&print::text(machine, value)?);
+        return output.push(&print::text(meter, value)?);
     }
     let (mut field, kind) = parsed_spec(spec)?;
     let is_number = matches!(value, Value::Int(_) | Value::Float(_))
         || matches!(value, Value::Bool(_)) && kind.is_some();
     match (value, kind) {
         (Value::Str(_), None | Some('s')) => {
-            write_text(&print::text(machine, value)?, &field, output)
+            write_text(&print::text(meter, value)?, &field, output)
         }
         (_, Some('d' | 'x' | 'X' | 'o' | 'b' | 'n')) | (Value::Int(_), None)
             if value.as_int().is_some() =>
@@ -569,7 +555,7 @@ fn write_spec(
         }
         (Value::Bool(_) | Value::None, None) => {
             field.align.get_or_insert('<');
-            write_text(&print::text(machine, value)?, &field, output)
+            write_text(&print::text(meter, value)?, &field, output)
         }
         _ => Err(value.refuse(format!(
             "Unknown format code '{spec}' for object of type '{}'",

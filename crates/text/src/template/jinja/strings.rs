@@ -1,96 +1,39 @@
 //! The methods of Python's strings.
 
 use super::arguments::{Args, integer, needed};
-use super::checks::{is_lower, is_upper};
 use super::error::Error;
-use super::interpreter::Machine;
 use super::lexer::is_python_space;
-use super::operators::{repeat, slice_numbers};
+use super::meter::Meter;
+use super::slices::{repeat, slice_numbers};
 use super::text::{Span, Str};
 use super::value::{SeqKind, Value};
 use super::{print, printf};
 
-pub(super) const METHODS: [&str; 44] = [
-    "capitalize",
-    "casefold",
-    "center",
-    "count",
-    "endswith",
-    "expandtabs",
-    "find",
-    "format",
-    "format_map",
-    "index",
-    "isalnum",
-    "isalpha",
-    "isascii",
-    "isdecimal",
-    "isdigit",
-    "isidentifier",
-    "islower",
-    "isnumeric",
-    "isprintable",
-    "isspace",
-    "istitle",
-    "isupper",
-    "join",
-    "ljust",
-    "lower",
-    "lstrip",
-    "partition",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "rfind",
-    "rindex",
-    "rjust",
-    "rpartition",
-    "rsplit",
-    "rstrip",
-    "split",
-    "splitlines",
-    "startswith",
-    "strip",
-    "swapcase",
-    "title",
-    "upper",
-    "zfill",
-];
-
-pub(super) fn call(
-    machine: &mut Machine<'_>,
-    text: &Str,
-    name: &str,
-    arguments: Args,
-) -> Result<Value, Error> {
-    machine.work(text.text().len())?;
+pub(super) fn call(meter: &Meter, text: &Str, name: &str, arguments: Args) -> Result<Value, Error> {
+    meter.work(text.text().len())?;
     match name {
         "strip" | "lstrip" | "rstrip" => {
             let [chars] = arguments.bind(name, ["chars"])?;
             strip(
-                machine,
+                meter,
                 text,
                 chars.as_ref(),
                 name != "rstrip",
                 name != "lstrip",
             )
         }
-        "split" | "rsplit" => split(machine, text, name, arguments),
+        "split" | "rsplit" => split(meter, text, name, arguments),
         "splitlines" => {
             let [keeps_ends] = arguments.bind(name, ["keepends"])?;
-            split_lines(
-                machine,
-                text,
-                keeps_ends.is_some_and(|keeps| keeps.is_true()),
-            )
+            split_lines(meter, text, keeps_ends.is_some_and(|keeps| keeps.is_true()))
         }
-        "partition" | "rpartition" => partition(machine, text, name, arguments),
+        "partition" | "rpartition" => partition(meter, text, name, arguments),
         "replace" => {
             let [old, new, count] = arguments.bind(name, ["old", "new", "count"])?;
             let (old, new) = (string(name, "old", old)?, string(name, "new", new)?);
-            replace(machine, text, &old, &new, integer(name, count)?)
+            replace(meter, text, &old, &new, integer(name, count)?)
         }
-        "startswith" | "endswith" => affix(machine, text, name, arguments),
+        "startswith" | "endswith" => affix(meter, text, name, arguments),
         "removeprefix" | "removesuffix" => {
             let [affix] = arguments.bind(name, ["affix"])?;
             let affix = string(name, "affix", affix)?;
@@ -102,14 +45,14 @@ pub(super) fn call(
             } else {
                 whole.strip_suffix(affix.text()).map(|rest| 0..rest.len())
             };
-            part(machine, text, rest.unwrap_or(0..whole.len()))
+            part(meter, text, rest.unwrap_or(0..whole.len()))
         }
         "find" | "rfind" | "index" | "rindex" | "count" => find(text, name, arguments),
         "join" => {
             let [items] = arguments.bind(name, ["iterable"])?;
-            join(machine, text, &needed(name, "iterable", items)?)
+            join(meter, text, &needed(name, "iterable", items)?)
         }
-        "format" => printf::format(machine, text, arguments),
+        "format" => printf::format(meter, text, arguments),
         "format_map" => {
             let [mapping] = arguments.bind(name, ["mapping"])?;
             let Value::Dict(mapping) = needed(name, "mapping", mapping)? else {
@@ -119,16 +62,16 @@ pub(super) fn call(
             let named =
                 named.filter_map(|(key, value)| Some((key.as_str()?.text().into(), value.clone())));
             let (positional, named) = (Vec::new(), named.collect());
-            printf::format(machine, text, Args { positional, named })
+            printf::format(meter, text, Args { positional, named })
         }
-        "center" | "ljust" | "rjust" | "zfill" => justify(machine, text, name, arguments),
+        "center" | "ljust" | "rjust" | "zfill" => justify(meter, text, name, arguments),
         "expandtabs" => {
             let [size] = arguments.bind(name, ["tabsize"])?;
-            expand_tabs(machine, text, integer(name, size)?.unwrap_or(8))
+            expand_tabs(meter, text, integer(name, size)?.unwrap_or(8))
         }
         _ => {
             arguments.none(name)?;
-            match changed_case(machine, text, name) {
+            match changed_case(meter, text, name) {
                 Some(changed) => changed,
                 None => Ok(Value::Bool(has_property(text.text(), name))),
             }
@@ -149,36 +92,36 @@ pub(super) fn string(of: &str, name: &str, value: Option<Value>) -> Result<Str, 
 }
 
 /// A range of a text.
-pub(super) fn part(machine: &Machine<'_>, text: &Str, range: Span) -> Result<Value, Error> {
+pub(super) fn part(meter: &Meter, text: &Str, range: Span) -> Result<Value, Error> {
     if range == (0..text.text().len()) {
         return Ok(Value::Str(text.clone()));
     }
-    let mut output = machine.builder();
+    let mut output = meter.builder();
     output.range(text, range)?;
     Ok(Value::Str(output.finish()))
 }
 
 fn parts(
-    machine: &Machine<'_>,
+    meter: &Meter,
     text: &Str,
     kind: SeqKind,
     ranges: impl IntoIterator<Item = Span>,
 ) -> Result<Value, Error> {
     let mut items = Vec::new();
     for range in ranges {
-        machine.spend(1)?;
-        items.push(part(machine, text, range)?);
+        meter.spend(1)?;
+        items.push(part(meter, text, range)?);
     }
-    Value::seq(kind, items, &machine.budget)
+    Value::seq(kind, items, &meter.budget)
 }
 
 /// The text with each character changed. A caller's character becomes a caller's.
 pub(super) fn map_characters(
-    machine: &Machine<'_>,
+    meter: &Meter,
     text: &Str,
     mut change: impl FnMut(char, &mut String),
 ) -> Result<Value, Error> {
-    let mut output = machine.builder();
+    let mut output = meter.builder();
     let mut changed = String::new();
     for (part, is_caller) in text.parts(0..text.text().len()) {
         for c in part.chars() {
@@ -196,7 +139,7 @@ pub(super) fn map_characters(
 }
 
 /// The text in another case, if the method is one of those that change it.
-fn changed_case(machine: &Machine<'_>, text: &Str, name: &str) -> Option<Result<Value, Error>> {
+fn changed_case(meter: &Meter, text: &Str, name: &str) -> Option<Result<Value, Error>> {
     const CASES: [&str; 6] = [
         "upper",
         "lower",
@@ -209,7 +152,7 @@ fn changed_case(machine: &Machine<'_>, text: &Str, name: &str) -> Option<Result<
         return None;
     }
     let (mut is_first, mut is_in_word) = (true, false);
-    Some(map_characters(machine, text, |c, output| {
+    Some(map_characters(meter, text, |c, output| {
         let is_upper = match name {
             "upper" => true,
             "lower" | "casefold" => false,
@@ -264,7 +207,7 @@ fn is_title(text: &str) -> bool {
 
 /// The text without white space, or these characters, at its ends.
 pub(super) fn strip(
-    machine: &Machine<'_>,
+    meter: &Meter,
     text: &Str,
     chars: Option<&Value>,
     at_start: bool,
@@ -289,10 +232,10 @@ pub(super) fn strip(
     } else {
         rest
     };
-    part(machine, text, start..start + rest.len())
+    part(meter, text, start..start + rest.len())
 }
 
-fn split(machine: &Machine<'_>, text: &Str, name: &str, arguments: Args) -> Result<Value, Error> {
+fn split(meter: &Meter, text: &Str, name: &str, arguments: Args) -> Result<Value, Error> {
     let [separator, most] = arguments.bind(name, ["sep", "maxsplit"])?;
     let most = integer(name, most)?.unwrap_or(-1);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
@@ -307,7 +250,7 @@ fn split(machine: &Machine<'_>, text: &Str, name: &str, arguments: Args) -> Resu
     if is_from_end {
         ranges.reverse();
     }
-    parts(machine, text, SeqKind::List, ranges)
+    parts(meter, text, SeqKind::List, ranges)
 }
 
 /// The ranges between separators, from the end if asked.
@@ -422,18 +365,13 @@ pub(super) fn lines(text: &str) -> Vec<(Span, Span)> {
     lines
 }
 
-fn split_lines(machine: &Machine<'_>, text: &Str, keeps_ends: bool) -> Result<Value, Error> {
+fn split_lines(meter: &Meter, text: &Str, keeps_ends: bool) -> Result<Value, Error> {
     let lines = lines(text.text()).into_iter();
     let ranges = lines.map(|(line, with_end)| if keeps_ends { with_end } else { line });
-    parts(machine, text, SeqKind::List, ranges)
+    parts(meter, text, SeqKind::List, ranges)
 }
 
-fn partition(
-    machine: &Machine<'_>,
-    text: &Str,
-    name: &str,
-    arguments: Args,
-) -> Result<Value, Error> {
+fn partition(meter: &Meter, text: &Str, name: &str, arguments: Args) -> Result<Value, Error> {
     let [separator] = arguments.bind(name, ["sep"])?;
     let separator = string(name, "sep", separator)?;
     if separator.text().is_empty() {
@@ -453,12 +391,12 @@ fn partition(
         None if name == "partition" => [0..end, end..end, end..end],
         None => [0..0, 0..0, 0..end],
     };
-    parts(machine, text, SeqKind::Tuple, ranges)
+    parts(meter, text, SeqKind::Tuple, ranges)
 }
 
 /// The text with `new` for each `old`, up to a number of times.
 pub(super) fn replace(
-    machine: &Machine<'_>,
+    meter: &Meter,
     text: &Str,
     old: &Str,
     new: &Str,
@@ -467,12 +405,12 @@ pub(super) fn replace(
     let most = count
         .and_then(|count| usize::try_from(count).ok())
         .unwrap_or(usize::MAX);
-    let mut output = machine.builder();
+    let mut output = meter.builder();
     let mut done = 0;
     // An empty text is before each character, and at the end.
     for (at, found) in text.text().match_indices(old.text()).take(most) {
         output.range(text, done..at)?;
-        machine.copy(new.text().len())?;
+        meter.copy(new.text().len())?;
         output.push(new)?;
         done = at + found.len();
     }
@@ -504,7 +442,7 @@ fn window(text: &str, start: Option<i128>, end: Option<i128>) -> Result<Option<S
     Ok(Some(byte(first)..byte(first + count)))
 }
 
-fn affix(machine: &Machine<'_>, text: &Str, name: &str, arguments: Args) -> Result<Value, Error> {
+fn affix(meter: &Meter, text: &Str, name: &str, arguments: Args) -> Result<Value, Error> {
     let [affixes, start, end] = arguments.bind(name, ["prefix", "start", "end"])?;
     let affixes = match needed(name, "prefix", affixes)? {
         Value::Seq(seq) if seq.kind == SeqKind::Tuple => seq.items.clone(),
@@ -513,7 +451,7 @@ fn affix(machine: &Machine<'_>, text: &Str, name: &str, arguments: Args) -> Resu
     let window = window(text.text(), integer(name, start)?, integer(name, end)?)?;
     let mut has_affix = false;
     for affix in affixes {
-        machine.spend(1)?;
+        meter.spend(1)?;
         let affix = string(name, "prefix", Some(affix))?;
         has_affix |= window.as_ref().is_some_and(|window| {
             let part = &text.text()[window.clone()];
@@ -553,9 +491,9 @@ fn find(text: &Str, name: &str, arguments: Args) -> Result<Value, Error> {
     }
 }
 
-fn join(machine: &Machine<'_>, separator: &Str, items: &Value) -> Result<Value, Error> {
-    let mut output = machine.builder();
-    for (index, item) in machine.items(items)?.iter().enumerate() {
+fn join(meter: &Meter, separator: &Str, items: &Value) -> Result<Value, Error> {
+    let mut output = meter.builder();
+    for (index, item) in items.items(meter)?.iter().enumerate() {
         let Value::Str(item) = item else {
             let what = format!(
                 "sequence item {index}: expected str instance, {} found",
@@ -566,13 +504,13 @@ fn join(machine: &Machine<'_>, separator: &Str, items: &Value) -> Result<Value, 
         if index > 0 {
             output.push(separator)?;
         }
-        machine.copy(item.text().len())?;
+        meter.copy(item.text().len())?;
         output.push(item)?;
     }
     Ok(Value::Str(output.finish()))
 }
 
-fn justify(machine: &Machine<'_>, text: &Str, name: &str, arguments: Args) -> Result<Value, Error> {
+fn justify(meter: &Meter, text: &Str, name: &str, arguments: Args) -> Result<Value, Error> {
     let [width, fill] = arguments.bind(name, ["width", "fillchar"])?;
     let width = integer(name, Some(needed(name, "width", width)?))?.unwrap_or(0);
     let fill = match fill {
@@ -595,19 +533,19 @@ fn justify(machine: &Machine<'_>, text: &Str, name: &str, arguments: Args) -> Re
         "ljust" => 0,
         _ => missing,
     };
-    let mut output = machine.builder();
+    let mut output = meter.builder();
     let signed = name == "zfill" && text.text().starts_with(['+', '-']);
     output.range(text, 0..usize::from(signed))?;
-    output.push(&repeat(machine, &fill, before as i128)?)?;
+    output.push(&repeat(meter, &fill, before as i128)?)?;
     output.range(text, usize::from(signed)..text.text().len())?;
-    output.push(&repeat(machine, &fill, (missing - before) as i128)?)?;
+    output.push(&repeat(meter, &fill, (missing - before) as i128)?)?;
     Ok(Value::Str(output.finish()))
 }
 
-fn expand_tabs(machine: &Machine<'_>, text: &Str, size: i128) -> Result<Value, Error> {
+fn expand_tabs(meter: &Meter, text: &Str, size: i128) -> Result<Value, Error> {
     let size = usize::try_from(size.clamp(0, 1024)).unwrap_or(0);
     let mut column = 0;
-    map_characters(machine, text, |c, output| match c {
+    map_characters(meter, text, |c, output| match c {
         '\t' if size > 0 => {
             let spaces = size - column % size;
             output.extend(std::iter::repeat_n(' ', spaces));
@@ -623,4 +561,12 @@ fn expand_tabs(machine: &Machine<'_>, text: &Str, size: i128) -> Result<Value, E
             };
         }
     })
+}
+
+pub(super) fn is_lower(text: &str) -> bool {
+    text.chars().any(char::is_lowercase) && !text.chars().any(char::is_uppercase)
+}
+
+pub(super) fn is_upper(text: &str) -> bool {
+    text.chars().any(char::is_uppercase) && !text.chars().any(char::is_lowercase)
 }

@@ -267,7 +267,7 @@ fn chains_and_cycles_are_dropped() {
     let parsed =
         Template::parse("{% for x in [1, 2] %}{{ loop.changed(loop, 'y' * 1000000) }}{% endfor %}");
     let machine = Machine::new(BYTES_MAX, 1 << 20, &|_| None);
-    let budget = Rc::clone(&machine.budget);
+    let budget = Rc::clone(&machine.meter.budget);
     let (text, _) = machine
         .run(&parsed.expect("it parses").0)
         .expect("it renders");

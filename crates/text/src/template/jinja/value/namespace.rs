@@ -3,35 +3,44 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use super::error::Error;
-use super::interpreter::Machine;
-use super::text::Charge;
-use super::value::Value;
+use super::Value;
+use crate::template::jinja::error::Error;
+use crate::template::jinja::meter::{Empty, Meter};
+use crate::template::jinja::text::Charge;
 
-pub(super) struct Namespace {
+pub(in crate::template::jinja) struct Namespace {
     members: RefCell<Vec<(Arc<str>, Value)>>,
     /// Its members, without what their values take.
     charge: RefCell<Charge>,
 }
 
 impl Namespace {
-    pub(super) fn new(machine: &Machine<'_>) -> Result<Self, Error> {
+    pub(in crate::template::jinja) fn new(meter: &Meter) -> Result<Self, Error> {
         Ok(Self {
             members: RefCell::default(),
-            charge: RefCell::new(machine.budget.take(size_of::<Self>())?),
+            charge: RefCell::new(meter.budget.take(size_of::<Self>())?),
         })
     }
 
-    pub(super) fn get(&self, machine: &Machine<'_>, name: &str) -> Result<Option<Value>, Error> {
+    pub(in crate::template::jinja) fn get(
+        &self,
+        meter: &Meter,
+        name: &str,
+    ) -> Result<Option<Value>, Error> {
         let members = self.members.borrow();
-        machine.work_items(members.len())?;
+        meter.work_items(members.len())?;
         let member = members.iter().find(|(known, _)| **known == *name);
         Ok(member.map(|(_, value)| value.clone()))
     }
 
-    pub(super) fn set(&self, machine: &Machine<'_>, name: &str, value: Value) -> Result<(), Error> {
+    pub(in crate::template::jinja) fn set(
+        &self,
+        meter: &Meter,
+        name: &str,
+        value: Value,
+    ) -> Result<(), Error> {
         let mut members = self.members.borrow_mut();
-        machine.work_items(members.len())?;
+        meter.work_items(members.len())?;
         let member = members.iter_mut().find(|(known, _)| **known == *name);
         // The old value is dropped after the borrow.
         let _old = match member {
@@ -46,9 +55,10 @@ impl Namespace {
         drop(members);
         Ok(())
     }
+}
 
-    /// Drops its members.
-    pub(super) fn empty(&self) {
+impl Empty for Namespace {
+    fn empty(&self) {
         drop(self.members.take());
     }
 }
