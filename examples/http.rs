@@ -15,8 +15,9 @@ use axum::{Json, Router, routing::post};
 use futures_util::{FutureExt, StreamExt};
 use motet::error::SubmitError;
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::text::{GgufVocabulary, Message, TextCodec};
+use motet::text::{Message, TextCodec};
 use motet::{Engine, EngineBuilder, Request, Shutdown};
+use motet_text::GgufVocabulary;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokio::{net::TcpListener, signal::ctrl_c};
 
@@ -63,11 +64,13 @@ async fn generate(
         None => Request::text(body.prompt.unwrap_or_default()),
     };
     let request = request.output_tokens_max(body.output_tokens_max.unwrap_or(256));
-    let stream = engine.submit(request).await.map_err(rejection)?;
-    Ok(Sse::new(stream.map(|piece| match piece {
-        Ok(piece) => Event::default().json_data(piece.text),
-        Err(error) => Ok(Event::default().event("error").data(error.to_string())),
-    })))
+    let stream = engine.submit(request).await.map_err(rejection);
+    stream.map(|stream| {
+        Sse::new(stream.map(|piece| match piece {
+            Ok(piece) => Event::default().json_data(piece.text),
+            Err(error) => Ok(Event::default().event("error").data(error.to_string())),
+        }))
+    })
 }
 
 fn rejection(error: SubmitError) -> impl IntoResponse {
@@ -76,7 +79,6 @@ fn rejection(error: SubmitError) -> impl IntoResponse {
         SubmitError::Draining | SubmitError::Broken { .. } => (503, None),
         _ => (400, None),
     };
-    let status = StatusCode::from_u16(status).expect("a status of HTTP");
     let header = retry_after.map(|after| [(RETRY_AFTER, after.as_secs_f64().ceil().to_string())]);
     (status, header, error.to_string())
 }

@@ -7,12 +7,12 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use motet::model::sampling::{SampleInputs, prompt_logprobs};
-use motet::model::{
+use motet::{Engine, Request, Shutdown, TokenId};
+use motet_model::sampling::{SampleInputs, prompt_logprobs};
+use motet_model::{
     DeviceMemory, LayerGroup, LayerKind, Model, ModelError, ModelSpec, NoPacker, OutputKind,
     Segment, SegmentSize, Span, SpanOutput, Tail, TokenSource, conformance, preconditions,
 };
-use motet::{Engine, Request, Shutdown, TokenId};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

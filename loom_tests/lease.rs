@@ -1,6 +1,6 @@
 //! A segment is evicted only while it has no lease, and cannot be leased afterwards.
 
-use motet::SegmentId;
+use motet_protocol::SegmentId;
 use motet_sync::lease::LeaseCount;
 use motet_sync::primitives::inject::InjectedBug;
 
@@ -16,20 +16,20 @@ fn lease_and_eviction_exclude_each_other() {
     ];
     model("lease against eviction", &finds, || {
         let lease_count = LeaseCount::new(SegmentId(1));
-        let is_there = Guarded::new(true);
+        let is_present = Guarded::new(true);
         let reader = {
-            let (lease_count, is_there) = (lease_count.clone(), is_there.clone());
+            let (lease_count, is_present) = (lease_count.clone(), is_present.clone());
             thread::spawn(move || {
                 let lease = lease_count.lease();
                 if lease.is_some() {
-                    assert!(is_there.read(), "read after free");
+                    assert!(is_present.read(), "read after free");
                 }
                 lease.is_some()
             })
         };
         let evicted = lease_count.try_evict();
         if evicted {
-            is_there.write(false);
+            is_present.write(false);
         }
         let read = reader.join().unwrap();
         assert!(evicted || read, "one side gets the segment");
@@ -51,26 +51,26 @@ fn fork_races_with_the_last_drop_and_an_eviction() {
     model("fork against last drop against eviction", &finds, || {
         let lease_count = LeaseCount::new(SegmentId(1));
         let first = lease_count.lease().expect("a new segment is not evicted");
-        let is_there = Guarded::new(true);
+        let is_present = Guarded::new(true);
         let forker = {
-            let (lease_count, is_there) = (lease_count.clone(), is_there.clone());
+            let (lease_count, is_present) = (lease_count.clone(), is_present.clone());
             thread::spawn(move || {
                 if let Some(_second) = lease_count.lease() {
-                    assert!(is_there.read(), "read after free");
+                    assert!(is_present.read(), "read after free");
                 }
             })
         };
         let evicter = {
-            let (lease_count, is_there) = (lease_count.clone(), is_there.clone());
+            let (lease_count, is_present) = (lease_count.clone(), is_present.clone());
             thread::spawn(move || {
                 let evicted = lease_count.try_evict();
                 if evicted {
-                    is_there.write(false);
+                    is_present.write(false);
                 }
                 evicted
             })
         };
-        assert!(is_there.read(), "leased, so not freed");
+        assert!(is_present.read(), "leased, so not freed");
         drop(first);
         forker.join().unwrap();
         let evicted = evicter.join().unwrap();

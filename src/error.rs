@@ -117,7 +117,7 @@ pub enum SubmitError {
     },
     /// The request's grammar exceeds a bound on the cost of compiling it. It was not compiled.
     #[error("request field `grammar` passes a bound: {bound}")]
-    GrammarTooDear {
+    GrammarTooExpensive {
         /// The bound, its limit and what was found.
         bound: GrammarBound,
     },
@@ -332,7 +332,7 @@ impl SubmitError {
             | Self::Text(_)
             | Self::Grammar { .. }
             | Self::ToolSchema { .. }
-            | Self::GrammarTooDear { .. }
+            | Self::GrammarTooExpensive { .. }
             | Self::GrammarTooSlow { .. }
             | Self::NoTokenizer { .. } => "invalid",
         }

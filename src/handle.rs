@@ -39,7 +39,7 @@ use motet_sync::cancel::CancelFlag;
 #[derive(Clone, Debug)]
 pub struct SequenceHandle {
     sequence: SequenceId,
-    at_limit: ContextLimit,
+    at_context_limit: ContextLimit,
     cancel: CancelFlag,
     scheduler: WeakActorRef<Scheduler>,
     wakeup: Arc<Notify>,
@@ -50,7 +50,7 @@ pub struct SequenceHandle {
 impl SequenceHandle {
     pub(crate) fn new(
         sequence: SequenceId,
-        at_limit: ContextLimit,
+        at_context_limit: ContextLimit,
         cancel: CancelFlag,
         scheduler: WeakActorRef<Scheduler>,
         wakeup: Arc<Notify>,
@@ -59,7 +59,7 @@ impl SequenceHandle {
     ) -> Self {
         Self {
             sequence,
-            at_limit,
+            at_context_limit,
             cancel,
             scheduler,
             wakeup,
@@ -153,8 +153,8 @@ impl SequenceHandle {
     }
 
     /// Behaviour of the sequence and its forks when the context is full.
-    pub(crate) fn at_limit(&self) -> ContextLimit {
-        self.at_limit
+    pub(crate) fn at_context_limit(&self) -> ContextLimit {
+        self.at_context_limit
     }
 
     /// The flag that the stream, the scheduler and the sequence actor share.

@@ -56,10 +56,10 @@
 //! | [`request`] | requests, prompts, pieces and completions |
 //! | [`chat`] | conversations: tools, reasoning, formats, answers as events or whole |
 //! | [`config`], [`error`] | settings with advice; errors that say what to do |
-//! | [`model`] | the trait that models implement; oracle, weights, MLX |
+//! | [`model`] | models: the oracle, weights, MLX, and where to find files |
 //! | [`grammar`] | structured output: JSON schemas, regular expressions, Lark grammars |
-//! | [`text`] | tokenizer, chat template, detokenising, stop strings |
-//! | [`cache`], [`pager`], [`recovery`] | statistics and events of the prefix cache, of offload and of rebuilds |
+//! | [`text`] | messages, tools, chat template, tokenizer |
+//! | [`cache`] | statistics and events of the prefix cache and of offload |
 //! | [`monitor`] | events and snapshots of a running engine |
 //!
 //! # Guide
@@ -92,32 +92,48 @@ mod runtime;
 mod stream;
 mod telemetry;
 
-/// Types of the prefix cache that callers use.
+/// Contents, statistics and events of the prefix cache, and statistics of offload.
 pub mod cache {
     pub use motet_core::cache::{
-        BlockEvent, BlockHash, CacheError, CacheStats, Miss, MissReason, RestoreStats, Salt,
+        BlockEvent, BlockHash, CacheError, CacheStats, NodeView, RestoreStats, Salt, TreeView,
     };
+    pub use motet_core::pager::PagerStats;
 }
 
-/// The trait that models implement, the models that exist, and where to find their files.
 pub mod model {
+    //! Models: what the engine says of one, those that exist, and where to find their files.
+    //!
+    //! A model of one's own implements [`Model`] with the types of the crate `motet-model`, which also
+    //! has the checks for it. A backend reads files with `motet-weights`.
+
     #[cfg(feature = "text")]
     pub use motet_find as find;
     #[cfg(feature = "mlx")]
     pub use motet_mlx as mlx;
-    pub use motet_model::*;
+    pub use motet_model::{
+        CacheKind, DeviceMemory, FloatKind, LayerGroup, LayerKind, Model, ModelError, ModelSpec,
+        SegmentSize,
+    };
+
+    /// A deterministic model for tests of what is built on an engine. `motet_model::oracle` has
+    /// the settings that only tests of an engine need.
+    pub mod oracle {
+        pub use motet_model::oracle::{Faults, Oracle, OracleConfig, OracleConfigError, StepCost};
+    }
+
+    /// A model's files.
     #[cfg(feature = "text")]
-    pub use motet_weights as weights;
+    pub mod weights {
+        pub use motet_weights::{FileAccess, ModelFiles, Skipped, survive_shortened_files};
+    }
 }
 
-/// Statistics of the pager, which offloads state to host memory and disk.
-pub mod pager {
-    pub use motet_core::pager::PagerStats;
-}
-
-/// Faults after which the engine rebuilds a part, or gives up.
-pub mod recovery {
-    pub use motet_core::recovery::Fault;
+/// Structured output: output that follows a JSON schema, a regular expression or a Lark grammar.
+#[cfg(feature = "grammar")]
+pub mod grammar {
+    pub use motet_text::grammar::{
+        AnswerGrammar, GrammarBound, GrammarError, GrammarLimits, GrammarSource,
+    };
 }
 
 pub mod monitor {
@@ -126,19 +142,25 @@ pub mod monitor {
     //!
     //! Both are bounded and lossy. Without a subscriber nothing is computed. A slow subscriber
     //! misses events or snapshots and delays neither the scheduler nor other subscribers. All
-    //! subscribers share one snapshot, taken at most every [`SNAPSHOT_INTERVAL`], in bounded time.
+    //! subscribers share one snapshot, taken at most every [`Snapshots::INTERVAL`], in bounded time.
     //!
     //! Neither contains a token, a text, a salt or a user's name: only shapes, counts, bytes and
     //! times. They cover all tenants together: they are meant for the operator, not for the
     //! tenants.
 
-    pub use crate::engine::{SNAPSHOT_INTERVAL, Snapshots};
-    pub use crate::telemetry::{
-        Budgets, EVENTS_MAX, EngineEvent, Events, SPANS_MAX, Snapshot, SpanView, StepView,
-    };
+    pub use crate::engine::Snapshots;
+    pub use crate::telemetry::{Budgets, EngineEvent, Events, Snapshot, SpanView, StepView};
     pub use motet_core::snapshot::{
-        NODES_MAX, SEQUENCES_MAX, SchedulerSnapshot, SequenceView, Stage, Tier, TrieNode, TrieView,
-        USERS_MAX, UserView,
+        SchedulerSnapshot, SequenceView, Stage, Tier, TrieNode, TrieView, UserView,
+    };
+}
+
+/// Text and tokens: conversations, their templates, tools, and the tokenizer.
+#[cfg(feature = "text")]
+pub mod text {
+    pub use motet_text::{
+        Chat, ChatTemplate, Message, TextCodec, TextError, Tokenizer, Tool, ToolChoice, ToolError,
+        ToolPart,
     };
 }
 
@@ -150,13 +172,7 @@ pub use engine::{
 };
 pub use handle::SequenceHandle;
 pub use motet_core::config;
-pub use motet_protocol::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
-#[cfg(feature = "text")]
-pub use motet_text as text;
-#[cfg(feature = "grammar")]
-pub use motet_text::grammar;
-#[cfg(feature = "text")]
-pub use open::text_of;
+pub use motet_protocol::{CopyId, PinId, SequenceId, TokenId, UserId};
 pub use request::Request;
 pub use results::ResultsReservation;
 #[cfg(motet_injected)]

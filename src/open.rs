@@ -10,18 +10,24 @@ use std::time::Instant;
 use crate::error::StartError;
 #[cfg(feature = "mlx")]
 use motet_mlx::{MlxModel, MlxOptions, RetainedWeights};
-use motet_protocol::ModelError;
-use motet_protocol::TokenId;
+use motet_protocol::{ModelError, TokenId};
 use motet_text::{ChatTemplate, GgufVocabulary, TextCodec, TextError};
 use motet_weights::{GgufMetadata, ModelFiles, TokenizerSource};
 
-/// Returns the tokenizer and chat template that come with a model's weights. A template that cannot
-/// be rendered is told by a warning: the model serves all but conversations.
-///
-/// # Errors
-///
-/// [`StartError`] naming the file and the field.
-pub fn text_of(files: &ModelFiles) -> Result<TextCodec, StartError> {
+impl crate::Engine {
+    /// Returns the tokenizer and chat template that come with a model's weights, for
+    /// [`EngineBuilder::text`](crate::EngineBuilder::text). A template that cannot be rendered is
+    /// told by a warning: the model serves all but conversations.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] naming the file and the field.
+    pub fn text_of(files: &ModelFiles) -> Result<TextCodec, StartError> {
+        text_of(files)
+    }
+}
+
+fn text_of(files: &ModelFiles) -> Result<TextCodec, StartError> {
     let text = match files.tokenizer_source() {
         TokenizerSource::HuggingFace { folder } => TextCodec::from_folder(folder)?,
         TokenizerSource::Gguf(metadata) => TextCodec::from_gguf(&vocabulary(metadata)?)?,

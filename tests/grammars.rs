@@ -13,13 +13,12 @@ use std::collections::BTreeMap;
 
 use common::{bytes, small, until};
 use motet::failpoint::Failpoints;
-use motet::grammar::{
-    Grammar, GrammarError, GrammarLimits, GrammarSource, GrammarVocabulary, MaskPool,
-};
+use motet::grammar::{GrammarError, GrammarLimits, GrammarSource};
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::monitor::{EngineEvent, Events};
 use motet::request::{FinishReason, Priority};
 use motet::{Engine, Request, SequenceId, Shutdown, TokenId, TokenStream};
+use motet_text::grammar::{Grammar, GrammarVocabulary, MaskPool};
 
 /// Work that accepting a token and computing a mask may take, in the matcher's units: all of its fuel, all of the trie
 /// a few times over, and as many items as there may be in the longest rows.
@@ -51,7 +50,7 @@ fn each_hostile_grammar_stays_within_bounds() {
                 // A bound may end it on the way.
                 follow(hostile.name, &grammar).ok();
             }
-            Err(GrammarError::TooDear { bound, .. }) => {
+            Err(GrammarError::TooExpensive { bound, .. }) => {
                 assert!(bound.found > bound.limit, "{}: {bound}", hostile.name);
                 bounds.insert(hostile.name, bound.bound);
             }

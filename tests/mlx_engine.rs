@@ -15,7 +15,7 @@ use motet::model::weights::ModelFiles;
 use motet::model::{CacheKind, ModelSpec};
 use motet::request::{Completion, FinishReason};
 use motet::text::{Message, TextCodec};
-use motet::{Engine, Request, Shutdown, TokenId, text_of};
+use motet::{Engine, Request, Shutdown, TokenId};
 use scratch::Scratch;
 use serde::Deserialize;
 
@@ -123,7 +123,7 @@ async fn an_answer_ends_though_the_file_names_another_end_token() {
 
 #[test]
 fn text_and_chat_template_give_the_reference_ids() {
-    let codec = text_of(&ModelFiles::open(&model()).unwrap()).unwrap();
+    let codec = Engine::text_of(&ModelFiles::open(&model()).unwrap()).unwrap();
     for case in references() {
         assert_eq!(encode(&codec, &case.prompt), case.ids);
     }

@@ -16,10 +16,11 @@ use std::rc::Rc;
 use harness::{Slot, argmax, greedy, margin, one_at_a_time, step, token};
 use motet::config::EngineConfig;
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
-use motet::model::sampling::Sampling;
 use motet::model::weights::ModelFiles;
-use motet::model::{CacheKind, Model, OutputKind, Packer, Segment};
+use motet::model::{CacheKind, Model};
+use motet::request::Sampling;
 use motet::{Engine, Request, Shutdown, TokenId};
+use motet_model::{OutputKind, Packer, Segment};
 use serde::Deserialize;
 
 /// Margin of the CPU's best token above which a GPU must find the same one. Logits around 20 are

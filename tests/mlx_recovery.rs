@@ -31,7 +31,7 @@ async fn engine(kill: &Kill, kills: u64, host_bytes_max: usize) -> Engine {
     config.pager.host_bytes_max = host_bytes_max;
     config.pager.backup_tokens = BACKUP_TOKENS;
     let files = ModelFiles::open(&model()).expect("a model");
-    let text = motet::text_of(&files).expect("a tokenizer");
+    let text = motet::Engine::text_of(&files).expect("a tokenizer");
     let (retained, kill) = (RetainedWeights::default(), kill.clone());
     let load = move || {
         // Rounded activations turn differences of last bits, which depend on a step's other

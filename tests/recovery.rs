@@ -16,11 +16,12 @@ use motet::cache::{BlockEvent, BlockHash};
 use motet::config::{DiskConfig, EngineConfig};
 use motet::error::{CacheCommandError, GenerateError, SubmitError};
 use motet::failpoint::Failpoints;
-use motet::model::oracle::{Oracle, OracleConfig, StepFault};
-use motet::model::sampling::Sampling;
+use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::{LayerKind, ModelError};
 use motet::request::FinishReason;
+use motet::request::Sampling;
 use motet::{BlockBatch, Engine, HealthState, Request, SequenceId, Shutdown, TokenId, TokenStream};
+use motet_model::oracle::StepFault;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -13,9 +13,10 @@ use motet::config::EngineConfig;
 use motet::failpoint::Failpoints;
 use motet::grammar::GrammarSource;
 use motet::model::LayerKind;
-use motet::model::oracle::{Faults, Oracle, OracleConfig, StepFault};
+use motet::model::oracle::{Faults, Oracle, OracleConfig};
 use motet::text::{Message, TextCodec};
 use motet::{Engine, HealthState, Request, Shutdown, TokenId};
+use motet_model::oracle::StepFault;
 
 const OUTPUT_TOKENS: usize = 4;
 /// Devices that are lost until the breaker has opened.

@@ -2,7 +2,8 @@
 
 use std::sync::LazyLock;
 
-use motet::text::{AnswerFormat, AnswerPart, ChatTemplate, Tokenizer, Tool, Tools};
+use motet::text::{ChatTemplate, Tokenizer, Tool};
+use motet_text::{AnswerFormat, AnswerPart, Tools};
 
 use super::input::FuzzInput;
 use super::sentence_piece::sentence_piece;

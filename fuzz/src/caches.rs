@@ -6,8 +6,9 @@ use motet::cache::Salt;
 use motet::config::{CacheConfig, EvictionPolicy, SlotChoice};
 use motet::model::oracle::OracleConfig;
 use motet::model::{LayerKind, ModelSpec, SegmentSize};
-use motet::{PinId, SegmentId, SequenceId, TokenId};
+use motet::{PinId, SequenceId, TokenId};
 use motet_core::cache::{Message, OpenSlot, Pin, ProbePrefix};
+use motet_protocol::SegmentId;
 use motet_testkit::cache_harness::CacheHarness;
 
 use super::input::FuzzInput;
@@ -150,7 +151,7 @@ impl Caches {
             keep: input.bit().then(|| input.below(granted)),
             restore_points: (0..input.below(3)).map(|_| input.below(64)).collect(),
             turn_end: input.bit().then(|| input.below(granted)),
-            priority: input.byte() % 3,
+            retention: input.byte() % 3,
             ..OpenSlot::new(sequence, tokens, 0)
         };
         let output: Vec<TokenId> = (0..64).map(|at| 50 + at % 3).collect();

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::path::Path;
 
-use motet::model::weights::TokenizerSource;
+use motet_weights::TokenizerSource;
 
 use super::read_whole;
 use super::scratch::Scratch;
@@ -46,6 +46,6 @@ fn use_all(path: &Path) {
     if let Ok(files) = read_whole::use_all(path)
         && matches!(files.tokenizer_source(), TokenizerSource::Gguf(_))
     {
-        black_box(motet::text_of(&files).is_ok());
+        black_box(motet::Engine::text_of(&files).is_ok());
     }
 }

@@ -10,12 +10,13 @@ use std::time::Duration;
 use motet::config::{DiskConfig, PagerConfig};
 use motet::model::oracle::OracleConfig;
 use motet::model::{LayerKind, ModelSpec, SegmentSize};
-use motet::{CopyId, SegmentId, SequenceId, TokenId};
+use motet::{CopyId, SequenceId, TokenId};
 use motet_core::cache::SaltDigest;
 use motet_core::pager::{
     CopyQueue, CopyRange, Job, JobError, Label, Lookup, Message, OffloadCandidate, PagerEvent,
     Precision, PrefixDigest, Task,
 };
+use motet_protocol::SegmentId;
 use motet_protocol::lease::LeaseCount;
 use motet_testkit::copy_machine::CopyMachine;
 use motet_testkit::pager_harness::{PagerHarness, PagerPeer};
@@ -187,7 +188,7 @@ impl Pagers {
             salt: label.salt,
             segment_size: label.segment_size(),
             tokens,
-            priority: input.byte() % 3,
+            retention: input.byte() % 3,
         }));
     }
 

@@ -3,9 +3,8 @@
 use std::hint::black_box;
 use std::sync::LazyLock;
 
-use motet::text::{
-    Chat, ChatTemplate, Detokenizer, Message, SpecialTokens, StopStrings, Tokenizer,
-};
+use motet::text::{Chat, ChatTemplate, Message, Tokenizer};
+use motet_text::{Detokenizer, SpecialTokens, StopStrings};
 
 use super::input::FuzzInput;
 use super::scratch::Scratch;

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use motet::config::{CacheConfig, EvictionPolicy, PagerConfig};
 use motet::model::oracle::OracleConfig;
 use motet::model::{LayerKind, ModelSpec};
-use motet::{CopyId, SegmentId, SequenceId, TokenId};
+use motet::{CopyId, SequenceId, TokenId};
 use motet_core::cache::{Effect, Message, OpenSlot};
 use motet_core::pager::{self, PagerEvent};
+use motet_protocol::SegmentId;
 use motet_testkit::cache_harness::CacheHarness;
 use motet_testkit::paper_device::PaperSegment;
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use motet::config::{CacheConfig, SchedulerConfig};
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, Model};
+use motet::request::Sampling;
 use motet::{SequenceId, TokenId};
 use motet_core::cache::CacheCore;
 use motet_core::scheduler::{Effect, Event, SchedulerCore, Submission};

@@ -114,7 +114,7 @@ impl ChatError {
             Self::Submit { error, grammar } => match error {
                 SubmitError::Grammar { .. }
                 | SubmitError::ToolSchema { .. }
-                | SubmitError::GrammarTooDear { .. }
+                | SubmitError::GrammarTooExpensive { .. }
                 | SubmitError::GrammarTooSlow { .. } => *grammar,
                 SubmitError::PromptTooLong { .. } | SubmitError::Text(_) => ChatField::Messages,
                 _ => ChatField::Settings,

@@ -1,6 +1,7 @@
 //! Tests of the device thread on the oracle.
 
 use super::*;
+use crate::runtime::EngineRuntime;
 use motet_model::oracle::{Oracle, OracleConfig, StepFault};
 use motet_protocol::{
     Edit, OutputKind, PlannedSpan, PlannedTokens, Sampling, SlotId, SpanOutput, TokenId,

@@ -67,7 +67,7 @@ impl Engine {
     pub(super) async fn admit_fork(
         &self,
         request: &mut Request,
-        at_limit: ContextLimit,
+        at_context_limit: ContextLimit,
     ) -> Result<Admitted, SubmitError> {
         let results = [
             ("prompt_logprobs", request.prompt_logprobs.is_some()),
@@ -85,7 +85,7 @@ impl Engine {
             ));
         }
         if let Prompt::Tokens(tokens) = &request.prompt {
-            self.check_fits(tokens.len(), at_limit)?;
+            self.check_fits(tokens.len(), at_context_limit)?;
         }
         let tokenized = self
             .tokenize_prompt(request, TokenizeMode::Continuation)
@@ -93,7 +93,9 @@ impl Engine {
         let restore_points = checked_points(&request.restore_points, tokenized.tokens.len())?;
         Ok(Admitted {
             tokens: tokenized.tokens.into(),
-            output_tokens_max: request.output_tokens_max.min(self.output_limit(at_limit)),
+            output_tokens_max: request
+                .output_tokens_max
+                .min(self.output_limit(at_context_limit)),
             restore_points,
             turn_end: None,
             truncated_tokens: 0,
@@ -118,11 +120,11 @@ impl Engine {
     fn fit_prompt(
         &self,
         tokens: &mut Vec<TokenId>,
-        at_limit: ContextLimit,
+        at_context_limit: ContextLimit,
     ) -> Result<usize, SubmitError> {
-        self.check_fits(tokens.len(), at_limit)?;
+        self.check_fits(tokens.len(), at_context_limit)?;
         let context = self.inner.spec.context_tokens_max;
-        match at_limit {
+        match at_context_limit {
             ContextLimit::Shift { keep } if tokens.len() >= context => {
                 let removed = shift::truncation(context, keep, tokens.len());
                 Ok(tokens.drain(removed.expect("`keep` was checked")).count())
@@ -133,15 +135,15 @@ impl Engine {
 
     /// Rejects a prompt that is too long: for the context where it must stay whole, and for
     /// `text.shift_contexts_max` contexts where the middle may be cut.
-    fn check_fits(&self, tokens: usize, at_limit: ContextLimit) -> Result<(), SubmitError> {
+    fn check_fits(&self, tokens: usize, at_context_limit: ContextLimit) -> Result<(), SubmitError> {
         let context = self.inner.spec.context_tokens_max;
-        let (fits, expected) = match at_limit {
+        let (fits, expected) = match at_context_limit {
             ContextLimit::Stop => (
                 tokens < context,
                 format!("fewer than the {context} tokens of the model's context"),
             ),
             ContextLimit::Shift { .. } => {
-                let contexts = self.contexts(at_limit);
+                let contexts = self.contexts(at_context_limit);
                 let tokens_max = context.saturating_mul(contexts);
                 let named = self.contexts_named(contexts);
                 (
@@ -154,14 +156,14 @@ impl Engine {
             return Ok(());
         }
         let lengths = (format!("{tokens} tokens long"), expected);
-        let contexts = self.contexts(at_limit);
+        let contexts = self.contexts(at_context_limit);
         Err(self.prompt_too_long("prompt", lengths, Some(tokens), contexts))
     }
 
     /// Returns the longest output of any prompt.
-    fn output_limit(&self, at_limit: ContextLimit) -> usize {
+    fn output_limit(&self, at_context_limit: ContextLimit) -> usize {
         let context = self.inner.spec.context_tokens_max;
-        match at_limit {
+        match at_context_limit {
             ContextLimit::Stop => context,
             ContextLimit::Shift { .. } => context.saturating_mul(SHIFTED_CONTEXTS_MAX),
         }

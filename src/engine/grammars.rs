@@ -185,7 +185,7 @@ impl Engine {
                 name: name.into(),
                 why: error.to_string().into(),
             },
-            GrammarError::TooDear { bound, .. } => SubmitError::GrammarTooDear { bound },
+            GrammarError::TooExpensive { bound, .. } => SubmitError::GrammarTooExpensive { bound },
             GrammarError::TooSlow { limit, .. } => SubmitError::GrammarTooSlow { limit },
             error => SubmitError::Grammar {
                 why: error.to_string().into(),

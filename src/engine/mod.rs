@@ -75,8 +75,7 @@ use crate::actors::breakdown::Breakdown;
 use crate::actors::cache::CacheActor;
 use crate::actors::scheduler::{Abort, Fork, Scheduler};
 use crate::device::DeviceGone;
-use crate::error::SubmitError;
-use crate::error::field_error;
+use crate::error::{SubmitError, field_error};
 use crate::handle::SequenceHandle;
 use crate::optional::TextCodec;
 use crate::request::{CacheUse, Request};
@@ -86,8 +85,7 @@ use crate::telemetry::{EngineStats, Telemetry};
 use motet_core::config::EngineConfig;
 use motet_core::scheduler;
 use motet_model::Model;
-use motet_protocol::UserId;
-use motet_protocol::{DeclaredPooling, ModelError, ModelSpec, TokenMask};
+use motet_protocol::{DeclaredPooling, ModelError, ModelSpec, TokenMask, UserId};
 use motet_sync::admission::Admission;
 use motet_sync::heartbeat::Heartbeat;
 use motet_sync::primitives::AtomicUsize;
@@ -105,7 +103,7 @@ pub use kv_events::BlockEvents;
 pub use results::KeptOutputs;
 #[cfg(feature = "tower")]
 pub use service::EngineService;
-pub use snapshot_task::{SNAPSHOT_INTERVAL, Snapshots};
+pub use snapshot_task::Snapshots;
 
 /// A future that is compiled in this crate. An `async fn` is compiled where it is awaited: in
 /// each dependent crate, with the actors and grammars behind it.
@@ -440,7 +438,9 @@ impl Engine {
                 "nothing: a fork uses the cache as its source does",
             ));
         }
-        let admitted = self.admit_fork(&mut request, source.at_limit()).await?;
+        let admitted = self
+            .admit_fork(&mut request, source.at_context_limit())
+            .await?;
         if let Err(error) = admission_guard.claim(admitted.tokens.len()) {
             return Err(self.admission_error(error, request));
         }

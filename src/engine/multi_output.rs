@@ -151,9 +151,9 @@ impl Engine {
         self.claim_all(&mut all)?;
         self.admit_all_results(&all, kept, results)?;
         let mut submissions = Vec::with_capacity(all.len());
-        for one in all {
-            let of_engine = results.split(one.admitted.prompt_logprobs_bytes());
-            submissions.push(self.set_up(one, Arc::new(of_engine)).await?);
+        for request in all {
+            let of_engine = results.split(request.admitted.prompt_logprobs_bytes());
+            submissions.push(self.set_up(request, Arc::new(of_engine)).await?);
         }
         let mut streams = Vec::with_capacity(submissions.len());
         for submission in submissions {
@@ -213,12 +213,12 @@ impl Engine {
     /// Claims the tokens of the prompts.
     fn claim_all(&self, all: &mut [AdmittedRequest]) -> Result<(), SubmitError> {
         self.check_prompt_tokens(all)?;
-        for one in &mut *all {
+        for request in &mut *all {
             // The other outputs have no prompt of their own to wait for.
-            let first = one.guards.first_mut();
+            let first = request.guards.first_mut();
             let first = first.expect("at least one output is wanted");
-            if let Err(error) = first.claim(one.admitted.tokens.len()) {
-                let request = std::mem::take(&mut one.request);
+            if let Err(error) = first.claim(request.admitted.tokens.len()) {
+                let request = std::mem::take(&mut request.request);
                 return Err(self.admission_error(error, request));
             }
         }
@@ -229,11 +229,11 @@ impl Engine {
     fn check_prompt_tokens(&self, all: &[AdmittedRequest]) -> Result<(), SubmitError> {
         let admission = &self.inner.config.scheduler.admission;
         let mut of_users = BTreeMap::<Option<&str>, (usize, usize)>::new();
-        for one in all {
-            let user = one.request.user.as_deref();
+        for admitted in all {
+            let user = admitted.request.user.as_deref();
             let (prompts, tokens) = of_users.entry(user).or_default();
             *prompts += 1;
-            *tokens += one.admitted.tokens.len();
+            *tokens += admitted.admitted.tokens.len();
         }
         let tokens = of_users.values().map(|(_, tokens)| tokens).sum();
         let of_all = (all.len(), tokens);

@@ -15,7 +15,7 @@ impl Engine {
     ///
     /// [`submit`](Engine::submit) renders a conversation by itself. A caller that parses the
     /// answer has to know how the prompt ends, as a template may open the reasoning, and a grammar
-    /// of tools depends on that: [`AnswerFormat`](crate::text::AnswerFormat) reads the end. Here
+    /// of tools depends on that: [`AnswerFormat`](motet_text::AnswerFormat) reads the end. Here
     /// the conversation is rendered once for both, on the threads of long texts if it is long. A
     /// prompt that is no conversation stays as it is, and has an empty end.
     ///

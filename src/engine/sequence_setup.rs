@@ -13,7 +13,7 @@ use super::admitted::Admitted;
 use super::cache_control::salt;
 use crate::actors::scheduler::Submit;
 use crate::actors::sequence::{
-    AdmissionGuard, PREFILL_PIECES_MAX, PromptResults, Sequence, SequenceArgs,
+    AdmissionGuard, PREFILL_PIECES_MAX, PromptResults, SequenceActor, SequenceArgs,
 };
 use crate::error::field_error;
 use crate::error::{QueueLimit, SubmitError, retry_after};
@@ -40,7 +40,7 @@ const OUTCOME_TOKENS_MAX: usize = FORCED_TOKENS_MAX + ReasoningBudget::MARK_TOKE
 /// A sequence that is about to be submitted, with its actor and its stream.
 pub(super) struct SequenceSetup {
     pub(super) submission: Submission,
-    actor: ActorRef<Sequence>,
+    actor: ActorRef<SequenceActor>,
     pub(super) stream: TokenStream,
 }
 
@@ -192,7 +192,7 @@ impl Engine {
         // As many events as credits allow, so that no event waits in the scheduler. The start,
         // the end, and kameo's own signals come in addition.
         let events_max = pieces_max + OTHER_EVENTS_MAX;
-        let actor = Sequence::spawn_with_mailbox(arguments, mailbox::bounded(events_max));
+        let actor = SequenceActor::spawn_with_mailbox(arguments, mailbox::bounded(events_max));
         Ok(SequenceSetup {
             submission: Submission {
                 reasoning,
@@ -308,10 +308,10 @@ impl Engine {
             end_tokens: self.end_tokens(request),
             user: user_id(request.user.as_deref()),
             weight: request.weight,
-            class: request.priority,
+            priority: request.priority,
             start_by: request.start_within.and_then(deadline),
             finish_by: request.finish_within.and_then(deadline),
-            at_limit: request.at_context_limit,
+            at_context_limit: request.at_context_limit,
             salt: match request.cache {
                 CacheUse::Shared => salt(request.cache_salt.as_deref()),
                 CacheUse::Off => Salt::private(sequence),

@@ -13,9 +13,6 @@ use crate::actors::pager::{ListCopies, PagerActor};
 use crate::actors::scheduler::{Scheduler, TakeSchedulerSnapshot};
 use crate::telemetry::{Budgets, Snapshot, Telemetry};
 
-/// Shortest time between two snapshots.
-pub const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(500);
-
 type SnapshotSender = watch::Sender<Option<Arc<Snapshot>>>;
 
 /// A subscription to snapshots: see [`Engine::snapshots`](crate::Engine::snapshots). A slow
@@ -27,6 +24,9 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
+    /// Shortest time between two snapshots.
+    pub const INTERVAL: Duration = Duration::from_millis(500);
+
     /// Waits for the next snapshot, or returns the latest if it was not received yet; `None`
     /// once the engine has stopped.
     ///
@@ -111,7 +111,7 @@ impl SnapshotTask {
                     Ok(None) => {}
                     Err(Gone) => return,
                 }
-                tokio::time::sleep(SNAPSHOT_INTERVAL).await;
+                tokio::time::sleep(Snapshots::INTERVAL).await;
             }
         }
     }

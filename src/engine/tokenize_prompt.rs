@@ -51,8 +51,8 @@ impl Engine {
     }
 
     /// Returns how many contexts of text a prompt may have.
-    pub(super) fn contexts(&self, at_limit: ContextLimit) -> usize {
-        match at_limit {
+    pub(super) fn contexts(&self, at_context_limit: ContextLimit) -> usize {
+        match at_context_limit {
             ContextLimit::Stop => 1,
             ContextLimit::Shift { .. } => self.inner.config.text.shift_contexts_max,
         }

@@ -13,11 +13,10 @@ use super::Engine;
 use super::blocking::BlockingError;
 use super::sequence_setup::user_id;
 use super::tokenize_prompt::{TokenizeMode, TokenizedPrompt};
-use crate::error::field_error;
-use crate::error::{QueueLimit, SubmitError};
+use crate::error::{QueueLimit, SubmitError, field_error};
 use crate::request::{Prompt, Request};
 use motet_protocol::TokenId;
-use motet_text::{Chat, TextCodec, TextError, TextLimits};
+use motet_text::{Chat, PromptLimits, TextCodec, TextError};
 
 /// Text of at most this many bytes is tokenised inline: this takes as long as a few messages
 /// between actors.
@@ -180,9 +179,9 @@ impl Engine {
         }
     }
 
-    fn text_limits(&self, text: &TextCodec, contexts: usize) -> TextLimits {
+    fn text_limits(&self, text: &TextCodec, contexts: usize) -> PromptLimits {
         let tokens_max = self.inner.spec.context_tokens_max.saturating_mul(contexts);
-        TextLimits {
+        PromptLimits {
             bytes_max: tokens_max.saturating_mul(text.tokenizer().token_bytes_max()),
             tokens_max,
         }
@@ -192,7 +191,7 @@ impl Engine {
     fn check_length(
         &self,
         prompt: &Prompt,
-        text_limits: TextLimits,
+        text_limits: PromptLimits,
         contexts: usize,
     ) -> Result<(), SubmitError> {
         match prompt {
@@ -268,7 +267,7 @@ fn tokenize_prompt(
     text: &TextCodec,
     prompt: &Prompt,
     mode: TokenizeMode,
-    text_limits: TextLimits,
+    text_limits: PromptLimits,
 ) -> Result<TokenizedPrompt, TextError> {
     let of_tokens = |tokens| TokenizedPrompt {
         tokens,

@@ -16,14 +16,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::optional::{Chat, GrammarSource};
-use motet_protocol::Sampling;
 use motet_protocol::TokenId;
 
 pub use motet_core::cache::{Miss, MissReason};
-pub use motet_protocol::TokenLogprobs;
 pub use motet_protocol::{
     ContextLimit, DeclaredPooling, Finish, FinishReason, Pooling, Priority, QueuePosition,
-    ReasoningBudget, Usage,
+    ReasoningBudget, Sampling, SamplingError, TokenLogprobs, Usage,
 };
 pub use output::{Completion, EmbeddingVector, MeanLogprob, Piece, Prefill, Score};
 pub(crate) use times::Milestones;

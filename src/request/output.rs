@@ -79,8 +79,8 @@ pub struct MeanLogprob {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Score {
-    /// Those of each token from [`prompt_logprobs_from`](crate::Request::prompt_logprobs_from)
-    /// on.
+    /// Log probabilities, one for each scored token: see
+    /// [`prompt_logprobs_from`](crate::Request::prompt_logprobs_from).
     pub logprobs: Vec<TokenLogprobs>,
     /// The tokens that were used.
     pub usage: Usage,

@@ -7,14 +7,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use motet_core::cache::Miss;
-use motet_protocol::FinishReason;
-use motet_protocol::SequenceId;
-
-/// Events that may wait for one subscriber; beyond that it misses the oldest. At a thousand
-/// steps a second the bound covers most of a second.
-pub const EVENTS_MAX: usize = 1024;
-/// Most spans that a step's event lists; the others are only counted.
-pub const SPANS_MAX: usize = 64;
+use motet_protocol::{FinishReason, SequenceId};
 
 /// An event of an engine. Cheap to clone.
 ///
@@ -113,7 +106,7 @@ pub struct StepView {
     pub finished_at: Duration,
     /// How long the device worked on it.
     pub busy: Duration,
-    /// The part of each sequence in the step, at most [`SPANS_MAX`].
+    /// The part of each sequence in the step, at most [`SPANS_MAX`](Self::SPANS_MAX).
     pub spans: Vec<SpanView>,
     /// Number of spans beyond those listed.
     pub spans_left_out: usize,
@@ -135,6 +128,11 @@ pub struct SpanView {
     pub tokens: usize,
 }
 
+impl StepView {
+    /// Most spans that a step's event lists; the others are only counted.
+    pub const SPANS_MAX: usize = 64;
+}
+
 impl SpanView {
     pub(crate) fn new(sequence: SequenceId, tokens: usize) -> Self {
         Self { sequence, tokens }
@@ -150,6 +148,10 @@ pub struct Events {
 }
 
 impl Events {
+    /// Events that may wait for one subscriber; beyond that it misses the oldest. At a thousand
+    /// steps a second the bound covers most of a second.
+    pub const WAITING_MAX: usize = 1024;
+
     pub(crate) fn new(receiver: broadcast::Receiver<EngineEvent>) -> Self {
         Self {
             receiver,

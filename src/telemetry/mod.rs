@@ -17,8 +17,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Mutex, MutexGuard};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -37,7 +36,7 @@ use motet_sync::primitives::{AtomicUsize, Ordering};
 use prefill::PrefillRate;
 use restore::RestoreMetrics;
 
-pub use event::{EVENTS_MAX, EngineEvent, Events, SPANS_MAX, SpanView, StepView};
+pub use event::{EngineEvent, Events, SpanView, StepView};
 pub use snapshot::{Budgets, Snapshot};
 
 /// Statistics of an engine at one moment. Sums run from the engine's start.
@@ -162,7 +161,7 @@ impl Telemetry {
                 last_finish: None,
                 prefill: PrefillRate::default(),
             }),
-            events: RwLock::new(Some(broadcast::Sender::new(EVENTS_MAX))),
+            events: RwLock::new(Some(broadcast::Sender::new(Events::WAITING_MAX))),
         }
     }
 

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use motet::model::sampling::SampleInputs;
-use motet::model::{
-    DetachedState, DeviceMemory, MemoryLeft, Model, ModelError, ModelSpec, Span, SpanOutput,
-    TokenSource,
-};
+use motet::model::{DeviceMemory, Model, ModelError, ModelSpec};
+use motet_model::sampling::SampleInputs;
+use motet_model::{DetachedState, MemoryLeft, Span, SpanOutput, TokenSource};
 
 /// Ends the thread of a [`Killable`] model. Clones are of the same.
 #[derive(Clone, Debug, Default)]

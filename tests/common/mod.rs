@@ -9,8 +9,9 @@ use std::time::Duration;
 use motet::config::EngineConfig;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, StepCost};
-use motet::text::{GgufVocabulary, TextCodec};
+use motet::text::TextCodec;
 use motet::{Engine, TokenId, TokenStream};
+use motet_text::GgufVocabulary;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 /// An engine on this oracle.

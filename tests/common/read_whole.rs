@@ -4,7 +4,8 @@ use std::hint::black_box;
 use std::path::Path;
 
 use motet::model::ModelError;
-use motet::model::weights::{ModelFiles, TokenizerSource};
+use motet::model::weights::ModelFiles;
+use motet_weights::TokenizerSource;
 
 /// Opens the model and, if that works, uses all of it.
 pub(crate) fn use_all(path: &Path) -> Result<ModelFiles, ModelError> {

@@ -1,6 +1,6 @@
 //! A vocabulary as GGUF files hold it.
 
-use motet::text::GgufVocabulary;
+use motet_text::GgufVocabulary;
 
 /// Pieces of a SentencePiece vocabulary with byte fallback.
 pub(crate) fn sentence_piece() -> GgufVocabulary {

@@ -11,13 +11,15 @@ use std::time::Duration;
 
 use motet::cache::{CacheError, Salt};
 use motet::config::CacheConfig;
-use motet::model::oracle::{Oracle, OracleConfig, ReferenceRun};
-use motet::model::{LayerKind, OutputKind, SpanOutput};
-use motet::{SequenceId, SlotId, TokenId};
-use motet_core::cache::{CacheCore, Effect, Message, NodeView, OpenSlot};
 use motet_device::Table;
-use motet_protocol::common_prefix;
-use motet_protocol::{PlannedSpan, PlannedTokens, Work};
+use motet::model::LayerKind;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::{SequenceId, TokenId};
+use motet_core::cache::{CacheCore, Effect, Message, NodeView, OpenSlot};
+use motet_model::oracle::ReferenceRun;
+use motet_model::{OutputKind, SpanOutput};
+use motet_protocol::SlotId;
+use motet_protocol::{PlannedSpan, PlannedTokens, Work, common_prefix};
 
 /// A cache, a device, and the reference for each live sequence.
 pub(crate) struct CacheHarness {

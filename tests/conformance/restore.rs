@@ -8,8 +8,9 @@ use motet::TokenId;
 use motet::cache::CacheError;
 use motet::model::LayerKind::Recurrent;
 use motet::model::oracle::OracleConfig;
-use motet::model::{Model, ModelError, Packer, Segment};
+use motet::model::{Model, ModelError};
 use motet_core::cache::Effect;
+use motet_model::{Packer, Segment};
 
 use crate::cases::{Fact, NUMBER_MAX};
 use crate::check::Check;

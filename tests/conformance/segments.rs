@@ -5,8 +5,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use motet::TokenId;
-use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail};
-use motet::model::{Model, OutputKind, Packer, Segment, Span, SpanOutput, TokenSource};
+use motet::model::Model;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet_model::oracle::{OracleSegment, OracleTail};
+use motet_model::{OutputKind, Packer, Segment, Span, SpanOutput, TokenSource};
 
 /// A token that no case uses.
 pub(crate) const NEXT: TokenId = 999;

@@ -8,8 +8,9 @@ use std::rc::Rc;
 
 use motet::TokenId;
 use motet::model::LayerKind::Full;
+use motet::model::Model;
 use motet::model::oracle::OracleConfig;
-use motet::model::{Model, Packer, Segment};
+use motet_model::{Packer, Segment};
 
 use crate::cases::{Fact, NUMBER_MAX, number_in};
 use crate::check::Check;

@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use motet::TokenId;
 use motet::model::oracle::OracleConfig;
-use motet::model::{LayerKind, Model, Segment, SegmentSize};
+use motet::model::{LayerKind, Model, SegmentSize};
 use motet_core::cache::trie::NodeKey;
+use motet_model::Segment;
 
 use crate::cases::Fact;
 use crate::check::Check;

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use motet::TokenId;
 use motet::cache::Salt;
-use motet::{SegmentId, TokenId};
 use motet_core::cache::trie::{NodeKey, Sealed, Trie};
 use motet_core::eviction::Lru;
+use motet_protocol::SegmentId;
 
 use crate::cases::Fact;
 use crate::check::Check;

@@ -7,11 +7,11 @@ use crate::common::{self, bytes, small};
 use motet::config::EngineConfig;
 use motet::error::{GenerateError, SubmitError};
 use motet::grammar::GrammarSource;
-use motet::model::oracle::{OracleConfig, StepCost, StepFault};
-use motet::model::sampling::Sampling;
-use motet::request::{Completion, FinishReason, ReasoningBudget};
+use motet::model::oracle::OracleConfig;
+use motet::request::{Completion, FinishReason, ReasoningBudget, Sampling};
 use motet::text::TextCodec;
 use motet::{Engine, Request, Shutdown, TokenId};
+use motet_model::oracle::{StepCost, StepFault};
 
 const END: TokenId = 256;
 /// Two answers of which the first letter decides.

@@ -8,8 +8,9 @@ use motet::error::SubmitError;
 use motet::grammar::GrammarSource;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::{FinishReason, ReasoningBudget};
-use motet::text::{GgufVocabulary, TextCodec};
+use motet::text::TextCodec;
 use motet::{Engine, Request, Shutdown, TokenId};
+use motet_text::GgufVocabulary;
 
 /// The token that the model's own description names.
 const OWN_END: TokenId = 0;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::common::{engine, read, slow_oracle, small, until};
 use motet::config::EngineConfig;
 use motet::model::oracle::OracleConfig;
-use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, SegmentSize};
 use motet::request::Priority;
+use motet::request::Sampling;
 use motet::{Engine, Request, Shutdown, TokenId};
 
 const KINDS: [&[LayerKind]; 3] = [

@@ -10,10 +10,10 @@ use motet::cache::{BlockEvent, BlockHash, CacheError};
 use motet::config::EngineConfig;
 use motet::error::{CacheCommandError, FollowError, GenerateError, StartError, SubmitError};
 use motet::model::LayerKind;
-use motet::model::oracle::{Oracle, OracleConfig, ShiftRule, StepCost};
-use motet::model::sampling::Sampling;
-use motet::request::{ContextLimit, FinishReason};
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::request::{ContextLimit, FinishReason, Sampling};
 use motet::{BlockBatch, Engine, PinId, Request, Shutdown, TokenId};
+use motet_model::oracle::{ShiftRule, StepCost};
 
 const FULL: &[LayerKind] = &[LayerKind::Full];
 const MIXED: &[LayerKind] = &[

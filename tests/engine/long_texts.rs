@@ -11,8 +11,9 @@ use motet::config::EngineConfig;
 use motet::error::{QueueLimit, SubmitError};
 use motet::model::oracle::OracleConfig;
 use motet::request::Prompt;
-use motet::text::{Chat, ChatTemplate, GgufVocabulary, Message, TextCodec, Tokenizer};
+use motet::text::{Chat, ChatTemplate, Message, TextCodec, Tokenizer};
 use motet::{Engine, Request};
+use motet_text::GgufVocabulary;
 
 const CONTEXT: usize = 8192;
 /// The longest token of `bytes`: its end token.

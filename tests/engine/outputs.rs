@@ -10,11 +10,12 @@ use crate::common::engine;
 use motet::config::EngineConfig;
 use motet::error::{BestOfError, GenerateError, QueueLimit, StartError, SubmitError};
 use motet::grammar::GrammarSource;
-use motet::model::oracle::{Oracle, OracleConfig, StepCost, StepFault};
-use motet::model::sampling::Sampling;
+use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::{LayerKind, ModelError};
 use motet::request::FinishReason;
+use motet::request::Sampling;
 use motet::{Engine, EngineBuilder, HealthState, Request, Shutdown, TokenId, TokenStream};
+use motet_model::oracle::{StepCost, StepFault};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -7,8 +7,8 @@ use crate::common::folder::Folder;
 use crate::common::{engine, until};
 use motet::config::{DiskConfig, EngineConfig};
 use motet::model::oracle::{OracleConfig, StepCost};
-use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, ModelSpec, SegmentSize};
+use motet::request::Sampling;
 use motet::{Engine, Request, Shutdown, TokenId};
 
 const TURNS: usize = 3;

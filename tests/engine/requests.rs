@@ -8,8 +8,7 @@ use motet::error::{BestOfError, GenerateError, QueueLimit, SubmitError};
 use motet::grammar::GrammarSource;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::model::sampling::Sampling;
-use motet::request::{FinishReason, Priority};
+use motet::request::{FinishReason, Priority, Sampling};
 use motet::{Engine, HealthState, Request, Shutdown, TokenId};
 
 fn oracle() -> OracleConfig {

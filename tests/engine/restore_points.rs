@@ -6,9 +6,10 @@ use motet::config::EngineConfig;
 use motet::error::SubmitError;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::model::sampling::Sampling;
-use motet::text::{Chat, GgufVocabulary, Message, TextCodec};
+use motet::request::Sampling;
+use motet::text::{Chat, Message, TextCodec};
 use motet::{Engine, Request, Shutdown, TokenId};
+use motet_text::GgufVocabulary;
 
 const OUTPUT: usize = 5;
 const KINDS: [&[LayerKind]; 3] = [

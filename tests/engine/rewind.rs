@@ -5,9 +5,9 @@ use motet::config::EngineConfig;
 use motet::error::{GenerateError, SubmitError};
 use motet::model::LayerKind;
 use motet::model::oracle::OracleConfig;
-use motet::model::sampling::Sampling;
 use motet::monitor::EngineEvent;
 use motet::request::FinishReason;
+use motet::request::Sampling;
 use motet::{Request, Shutdown, TokenId};
 
 fn oracle(layers: &[LayerKind]) -> OracleConfig {

@@ -9,8 +9,8 @@ use motet::config::EngineConfig;
 use motet::error::{Deadline, GenerateError};
 use motet::grammar::GrammarSource;
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, Model};
+use motet::request::Sampling;
 use motet::request::{FinishReason, Priority};
 use motet::{Engine, Request, Shutdown, TokenId};
 

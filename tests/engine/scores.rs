@@ -6,10 +6,13 @@ use std::time::Duration;
 use crate::common::{engine, small, until};
 use motet::config::EngineConfig;
 use motet::error::{EvaluateError, SubmitError};
-use motet::model::oracle::{Oracle, OracleConfig, StepFault};
-use motet::model::{LayerKind, Pooling};
-use motet::request::{DeclaredPooling, Embedding, FinishReason, Priority, Prompt, TokenLogprobs};
+use motet::model::LayerKind;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::request::{
+    DeclaredPooling, Embedding, FinishReason, Pooling, Priority, Prompt, TokenLogprobs,
+};
 use motet::{Engine, Request, TokenId};
+use motet_model::oracle::StepFault;
 
 const KINDS: [&[LayerKind]; 3] = [
     &[LayerKind::Full],

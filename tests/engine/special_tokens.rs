@@ -5,8 +5,9 @@ use motet::error::SubmitError;
 use motet::grammar::GrammarSource;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::{Completion, FinishReason};
-use motet::text::{ReasoningStart, TextCodec, Tool, ToolChoice, Tools};
+use motet::text::{TextCodec, Tool, ToolChoice};
 use motet::{Engine, Request, Shutdown, TokenId};
+use motet_text::{ReasoningStart, Tools};
 use serde_json::json;
 
 const END: TokenId = 256;

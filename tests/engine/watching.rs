@@ -6,12 +6,11 @@ use motet::cache::Salt;
 use motet::config::{CacheConfig, EngineConfig};
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::{LayerKind, Model, SegmentSize};
-use motet::monitor::{
-    EVENTS_MAX, EngineEvent, NODES_MAX, SEQUENCES_MAX, SPANS_MAX, Tier, TrieNode,
-};
+use motet::monitor::{EngineEvent, Events, StepView, Tier, TrieNode};
 use motet::request::FinishReason;
 use motet::{Engine, Request, SequenceId, Shutdown, UserId};
 use motet_core::cache::{CacheCore, Message, OpenSlot};
+use motet_core::snapshot::{SchedulerSnapshot, TrieView};
 
 async fn engine(config: EngineConfig) -> Engine {
     let oracle = || Ok(Oracle::new(OracleConfig::default()).expect("a valid oracle"));
@@ -83,7 +82,7 @@ async fn events_count_each_token_once() {
 async fn slow_listener_misses_the_oldest_events_and_blocks_nothing() {
     let engine = engine(EngineConfig::default()).await;
     let mut events = engine.events();
-    for round in 0..EVENTS_MAX as u32 / 2 {
+    for round in 0..Events::WAITING_MAX as u32 / 2 {
         let request = Request::tokens([round, 1]).output_tokens_max(1);
         engine
             .submit(request)
@@ -103,7 +102,7 @@ async fn slow_listener_misses_the_oldest_events_and_blocks_nothing() {
         }
     }
     assert!(events.missed() > 0);
-    assert_eq!(taken, EVENTS_MAX);
+    assert_eq!(taken, Events::WAITING_MAX);
     assert_eq!(last, steps, "the newest steps are there");
 }
 
@@ -212,11 +211,11 @@ async fn snapshot_shows_the_bytes_of_restore_points() {
 #[tokio::test]
 async fn snapshot_is_bounded_and_counts_omissions() {
     let mut config = EngineConfig::default();
-    config.scheduler.sequences_max = 2 * SPANS_MAX;
+    config.scheduler.sequences_max = 2 * StepView::SPANS_MAX;
     config.scheduler.admission.queue_max = 4096;
     let engine = engine(config).await;
     let mut streams = Vec::new();
-    for first in 0..2 * SEQUENCES_MAX as u32 {
+    for first in 0..2 * SchedulerSnapshot::SEQUENCES_MAX as u32 {
         let request = Request::tokens([first % 200, first / 200, 3]).output_tokens_max(600);
         streams.push(
             engine
@@ -225,23 +224,29 @@ async fn snapshot_is_bounded_and_counts_omissions() {
                 .expect("it is accepted"),
         );
     }
-    for first in 0..2 * NODES_MAX as u32 {
+    for first in 0..2 * TrieView::NODES_MAX as u32 {
         let request = Request::tokens([first % 200, first / 200, 4, 5]).output_tokens_max(1);
         streams.push(engine.submit(request).await.expect("it is accepted"));
     }
     let mut snapshots = engine.snapshots();
     let mut events = engine.events();
     let snapshot = snapshots.next().await.expect("the engine is there");
-    assert_eq!(snapshot.scheduler.sequences.len(), SEQUENCES_MAX);
+    assert_eq!(
+        snapshot.scheduler.sequences.len(),
+        SchedulerSnapshot::SEQUENCES_MAX
+    );
     assert!(snapshot.scheduler.sequences_left_out > 0);
     let step = loop {
         match events.next().await {
             Some(EngineEvent::Step(step)) if step.spans_left_out > 0 => break step,
             Some(_) => {}
-            None => panic!("steps of more than {SPANS_MAX} sequences are run"),
+            None => panic!(
+                "steps of more than {} sequences are run",
+                StepView::SPANS_MAX
+            ),
         }
     };
-    assert_eq!(step.spans.len(), SPANS_MAX);
+    assert_eq!(step.spans.len(), StepView::SPANS_MAX);
     drop(streams);
     engine.drain().await;
     let snapshot = loop {
@@ -251,7 +256,7 @@ async fn snapshot_is_bounded_and_counts_omissions() {
         }
     };
     let trie = &snapshot.trie;
-    assert!(trie.nodes.len() <= NODES_MAX);
+    assert!(trie.nodes.len() <= TrieView::NODES_MAX);
     assert_eq!(
         trie.nodes.len() + trie.nodes_left_out,
         snapshot.stats.cache.segments
@@ -321,7 +326,7 @@ fn cache_prompt(core: &mut CacheCore, sequence: u64, tokens: &[u32]) {
         keep: None,
         restore_points: Vec::new(),
         turn_end: None,
-        priority: 0,
+        retention: 0,
         token_time: None,
         ignore_cache: false,
         reuse_max: None,
@@ -359,7 +364,7 @@ fn snapshot_shows_the_relevant_of_a_hundred_thousand_nodes() {
     let started_at = Instant::now();
     let trie = core.overview(&[]);
     println!("a snapshot of {nodes} nodes: {:?}", started_at.elapsed());
-    assert_eq!(trie.nodes.len(), NODES_MAX);
+    assert_eq!(trie.nodes.len(), TrieView::NODES_MAX);
     assert_eq!(trie.nodes.len() + trie.nodes_left_out, nodes);
     let is_popular = |node: &&TrieNode| {
         node.tokens_before + node.tokens + 1 >= popular.len() && node.hits > 9000

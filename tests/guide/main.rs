@@ -34,7 +34,8 @@ mod watching;
 
 use motet::Engine;
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::text::{GgufVocabulary, TextCodec};
+use motet::text::TextCodec;
+use motet_text::GgufVocabulary;
 
 const README: &str = include_str!("../../README.md");
 const GUIDE: &str = include_str!("../../docs/embedding.md");

@@ -12,7 +12,7 @@ async fn start() -> Result<Engine, StartError> {
 #[tokio::test]
 async fn engine_tokens_match_the_reference() {
     use motet::Request;
-    use motet::model::sampling::Sampling;
+    use motet::request::Sampling;
 
     let engine = start().await.expect("it starts");
     let request = Request::tokens([1, 2, 3]).output_tokens_max(8);

@@ -3,8 +3,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use motet::TokenId;
-use motet::model::sampling::{SampleInputs, prompt_logprobs};
-use motet::model::{
+use motet_model::sampling::{SampleInputs, prompt_logprobs};
+use motet_model::{
     DeviceMemory, Model, ModelError, ModelSpec, NoPacker, OutputKind, Segment, SegmentSize, Span,
     SpanOutput, Tail, TokenSource, preconditions,
 };
@@ -188,8 +188,8 @@ impl Model for Table {
 
 use motet::config::EngineConfig;
 use motet::error::StartError;
-use motet::model::{LayerGroup, LayerKind, conformance};
 use motet::{Engine, Request, Shutdown};
+use motet_model::{LayerGroup, LayerKind, conformance};
 
 fn spec() -> ModelSpec {
     ModelSpec {

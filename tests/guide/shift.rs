@@ -17,8 +17,9 @@ async fn at_length(
 
 #[tokio::test]
 async fn shifted_output_matches_the_reference() {
-    use motet::model::oracle::{OracleConfig, ShiftRule};
-    use motet::model::sampling::Sampling;
+    use motet::model::oracle::OracleConfig;
+    use motet::request::Sampling;
+    use motet_model::oracle::ShiftRule;
 
     let oracle = OracleConfig {
         context_tokens_max: 128,

@@ -2,7 +2,8 @@
 
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
-use motet::model::{CacheKind, Model, ModelError, OutputKind, Packer, Segment, SegmentSize, Tail};
+use motet::model::{CacheKind, Model, ModelError, SegmentSize};
+use motet_model::{OutputKind, Packer, Segment, Tail};
 
 use crate::harness::{Slot, one_at_a_time};
 use crate::naive::Tiny;

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::{ModelFiles, survive_shortened_files};
-use motet::model::{Model, ModelError, OutputKind, Span, TokenSource};
+use motet::model::{Model, ModelError};
+use motet_model::{OutputKind, Span, TokenSource};
 
 use crate::harness::{Slot, assert_close, one_at_a_time};
 use crate::naive::{Shape, Tiny, VOCAB};

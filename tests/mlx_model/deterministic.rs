@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions, MlxSegment};
 use motet::model::weights::ModelFiles;
-use motet::model::{CacheKind, Model, ModelError, OutputKind, Packer, Segment, Tail};
+use motet::model::{CacheKind, Model, ModelError};
+use motet_model::{OutputKind, Packer, Segment, Tail};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;

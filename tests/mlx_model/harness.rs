@@ -5,8 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use motet::TokenId;
 use motet::model::mlx::{MlxModel, MlxSegment, MlxTail};
-use motet::model::sampling::{Sampling, TokenSampling};
-use motet::model::{Model, OutputKind, Segment, SegmentSize, Span, SpanOutput, Tail, TokenSource};
+use motet::model::{Model, SegmentSize};
+use motet::request::Sampling;
+use motet_model::sampling::TokenSampling;
+use motet_model::{OutputKind, Segment, Span, SpanOutput, Tail, TokenSource};
 
 /// Tests that load a model run one after another: MLX's memory counters belong to the process,
 /// and two steps at once would share its cores.

@@ -1,8 +1,8 @@
 //! The operations of a step that `profile::record`
 //! returns.
 
-use motet::model::OutputKind;
 use motet::model::mlx::profile::{Op, Timed, record};
+use motet_model::OutputKind;
 
 use crate::harness::{Slot, greedy, one_at_a_time, token};
 use crate::naive::{Shape, Tiny, VOCAB};

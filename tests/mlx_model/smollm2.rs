@@ -6,8 +6,9 @@ use std::rc::Rc;
 use motet::TokenId;
 use motet::model::mlx::{Arithmetic, MlxModel, MlxOptions, MlxSegment};
 use motet::model::weights::ModelFiles;
-use motet::model::{CacheKind, Model, OutputKind, Packer, Segment, SegmentSize};
+use motet::model::{CacheKind, Model, SegmentSize};
 use motet_storage::tiers::precision::EightBits;
+use motet_model::{OutputKind, Packer, Segment};
 use serde_json::Value;
 
 use crate::harness::{

@@ -9,10 +9,8 @@ use motet::model::mlx::{
     MlxDetachedState, MlxDevice, MlxModel, MlxOptions, MlxSegment, RetainedWeights,
 };
 use motet::model::weights::ModelFiles;
-use motet::model::{
-    CacheKind, Model, ModelError, OutputKind, Packer, Segment, SegmentSize, Span, Tail,
-    TokenSource, conformance,
-};
+use motet::model::{CacheKind, Model, ModelError, SegmentSize};
+use motet_model::{OutputKind, Packer, Segment, Span, Tail, TokenSource, conformance};
 
 use crate::harness::{Slot, assert_close, one_at_a_time};
 use crate::naive::{NaiveSlot, Scaling, Shape, Tiny};

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use half::f16;
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions, RetainedWeights};
-use motet::model::weights::{Format, ModelFiles, Role};
-use motet::model::{Model, ModelError, OutputKind, Packer};
+use motet::model::weights::ModelFiles;
+use motet::model::{Model, ModelError};
+use motet_model::{OutputKind, Packer};
+use motet_weights::{Format, Role};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;

@@ -4,9 +4,10 @@
 
 use std::time::Instant;
 
+use motet::model::Model;
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
-use motet::model::{Model, OutputKind, Packer, Segment};
+use motet_model::{OutputKind, Packer, Segment};
 
 use crate::harness::{Slot, one_at_a_time, step};
 use crate::naive::{Shape, Tiny};

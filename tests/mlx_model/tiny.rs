@@ -1,11 +1,11 @@
 //! Tiny models of every shape, against the naive implementation.
 
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
-use motet::model::sampling::{SampleInputs, Sampling, TokenSampling, sample_row};
 use motet::model::weights::ModelFiles;
-use motet::model::{
-    CacheKind, Model, ModelError, OutputKind, SegmentSize, Span, SpanOutput, Tail, TokenSource,
-};
+use motet::model::{CacheKind, Model, ModelError, SegmentSize};
+use motet::request::Sampling;
+use motet_model::sampling::{SampleInputs, TokenSampling, sample_row};
+use motet_model::{OutputKind, Span, SpanOutput, Tail, TokenSource};
 
 use crate::harness::{Slot, argmax, assert_close, greedy, one_at_a_time, rows, step, token};
 use crate::naive::{Scaling, Shape, Tiny, VOCAB};

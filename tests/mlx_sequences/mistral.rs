@@ -5,8 +5,9 @@ use motet::config::EngineConfig;
 use motet::model::ModelSpec;
 use motet::model::mlx::MlxModel;
 use motet::model::weights::ModelFiles;
-use motet::text::{GgufVocabulary, TextCodec};
+use motet::text::TextCodec;
 use motet::{Engine, TokenId};
+use motet_text::GgufVocabulary;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use crate::naive::{NaiveSlot, Scaling, Shape, Tiny, VOCAB};

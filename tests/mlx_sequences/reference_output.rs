@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{OnceLock, mpsc};
 
 use motet::TokenId;
+use motet::model::Model;
 use motet::model::mlx::MlxModel;
-use motet::model::sampling::Sampling;
-use motet::model::{Model, Tail};
+use motet::request::Sampling;
+use motet_model::Tail;
 
 use crate::harness::{Slot, sampled, token};
 use crate::setup::{files, options};

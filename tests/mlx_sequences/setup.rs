@@ -9,7 +9,7 @@ use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
 use motet::request::Completion;
 use motet::text::TextCodec;
-use motet::{Engine, Request, Shutdown, TokenId, TokenStream, text_of};
+use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
 
 use crate::model::model;
 
@@ -104,7 +104,7 @@ pub(crate) fn letters(numbers: std::ops::Range<usize>) -> Vec<TokenId> {
 
 fn codec() -> &'static TextCodec {
     static CODEC: OnceLock<TextCodec> = OnceLock::new();
-    CODEC.get_or_init(|| text_of(files()).expect("a tokenizer"))
+    CODEC.get_or_init(|| Engine::text_of(files()).expect("a tokenizer"))
 }
 
 /// A request for this many tokens after this prompt.

@@ -1,7 +1,6 @@
 //! Forks, several outputs, and full contexts.
 
-use motet::model::sampling::Sampling;
-use motet::request::FinishReason;
+use motet::request::{FinishReason, Sampling};
 
 use crate::reference_output::{
     Shift, reference_output, sampled_reference_output, shifted_reference_output,

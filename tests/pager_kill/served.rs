@@ -6,7 +6,7 @@ use std::time::Duration;
 use motet::config::{DiskConfig, EngineConfig};
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, StepCost};
-use motet::model::sampling::Sampling;
+use motet::request::Sampling;
 use motet::{Engine, Request, Shutdown, TokenId};
 
 /// Names the folder of the process to be killed.

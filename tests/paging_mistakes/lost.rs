@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use motet::pager::PagerStats;
+use motet::cache::PagerStats;
 use motet::{Engine, Shutdown};
 
 use crate::common::folder::Folder;

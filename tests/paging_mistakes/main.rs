@@ -16,7 +16,7 @@ use motet::config::{DiskConfig, EngineConfig};
 use motet::error::StartError;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, StepCost};
-use motet::model::sampling::Sampling;
+use motet::request::Sampling;
 use motet::{Engine, Request, Shutdown, TokenId};
 use motet_storage::tiers::TierError;
 

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use motet::model::OutputKind;
 use motet::model::mlx::profile::record;
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
+use motet_model::OutputKind;
 
 use crate::fixture::{Fixture, families};
 use crate::folder::{Numbers, family_stored_in, open_family};

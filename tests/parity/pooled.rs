@@ -8,11 +8,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
-use motet::model::sampling::logprobs_of;
 use motet::model::weights::ModelFiles;
-use motet::model::{LogprobRows, OutputKind, Pooling, SpanOutput};
 use motet::request::Embedding;
+use motet::request::Pooling;
 use motet::{Engine, Request, Shutdown, TokenId};
+use motet_model::sampling::logprobs_of;
+use motet_model::{LogprobRows, OutputKind, SpanOutput};
 
 use crate::fixture::{Fixture, families, floats, in_rows, text_of};
 use crate::folder::open_family;

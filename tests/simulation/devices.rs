@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use motet::model::oracle::{OracleCounters, OracleCounts};
+use motet_model::oracle::{OracleCounters, OracleCounts};
 
 /// All devices of an engine so far. Clones share them.
 ///

@@ -2,9 +2,9 @@
 
 use motet::TokenId;
 use motet::error::GenerateError;
-use motet::model::oracle::{OracleConfig, ShiftRule};
-use motet::model::sampling::Sampling;
-use motet::request::{ContextLimit, FinishReason};
+use motet::model::oracle::OracleConfig;
+use motet::request::{ContextLimit, FinishReason, Sampling};
+use motet_model::oracle::ShiftRule;
 
 /// The expected output of one stream.
 pub(crate) struct ExpectedOutput {
@@ -25,10 +25,10 @@ impl ExpectedOutput {
         prompt: Vec<TokenId>,
         output_tokens_max: usize,
         sampling: Sampling,
-        at_limit: ContextLimit,
+        at_context_limit: ContextLimit,
     ) -> Self {
         let context_tokens = oracle.context_tokens_max;
-        let mut tokens = match at_limit {
+        let mut tokens = match at_context_limit {
             ContextLimit::Stop => {
                 let most = output_tokens_max.min(context_tokens - prompt.len());
                 oracle.reference_tokens(&prompt, most, sampling)

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use motet::failpoint::Failpoints;
 use motet::model::ModelError;
-use motet::model::oracle::{Oracle, OracleConfig, StepFault};
+use motet::model::oracle::{Oracle, OracleConfig};
 use motet::simulation::{FaultSchedule, ScheduledCopy};
 use motet_core::pager::{Job, Task};
 use motet_core::scheduler::{Effect, Event};
+use motet_model::oracle::StepFault;
 use motet_protocol::Work;
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;

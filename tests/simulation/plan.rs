@@ -8,7 +8,8 @@ use std::time::Duration;
 use motet::TokenId;
 use motet::config::{DiskConfig, EngineConfig, EvictionPolicy, InterToken, SlotChoice};
 use motet::model::LayerKind;
-use motet::model::oracle::{OracleConfig, OracleCounts};
+use motet::model::oracle::OracleConfig;
+use motet_model::oracle::OracleCounts;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -166,8 +167,8 @@ impl Plan {
             faults: BTreeMap::new(),
         };
         if !seed.is_multiple_of(FAULT_FREE_ONE_IN) {
-            let is_there = |fault: &Fault| rng.random_bool(fault.odds());
-            let faults: Vec<Fault> = Fault::ALL.into_iter().filter(is_there).collect();
+            let is_present = |fault: &Fault| rng.random_bool(fault.odds());
+            let faults: Vec<Fault> = Fault::ALL.into_iter().filter(is_present).collect();
             let rate = |fault: Fault| (fault, fault.rates()[rng.random_range(0..2)]);
             plan.faults = faults.into_iter().map(rate).collect();
         }

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use motet::model::sampling::Sampling;
-use motet::request::{ContextLimit, Priority};
+use motet::request::{ContextLimit, Priority, Sampling};
 use motet::{Request, Shutdown, TokenId};
 use rand::RngExt;
 use tokio::task::JoinSet;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use motet::config::EngineConfig;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::model::sampling::Sampling;
+use motet::request::Sampling;
 use motet::simulation::{FaultSchedule, ScheduledCopy, Simulation};
 use motet::{Engine, Request, Shutdown, TokenId};
 use motet_core::pager::Job;

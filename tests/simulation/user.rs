@@ -4,8 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use motet::error::{CacheCommandError, SubmitError};
-use motet::model::sampling::Sampling;
-use motet::request::{CacheUse, ContextLimit, Priority};
+use motet::request::{CacheUse, ContextLimit, Priority, Sampling};
 use motet::{Engine, Request, TokenId, TokenStream};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -26,7 +25,7 @@ struct PlannedRequest {
     prompt: Vec<TokenId>,
     output_tokens_max: usize,
     sampling: Sampling,
-    at_limit: ContextLimit,
+    at_context_limit: ContextLimit,
     has_deadline: bool,
 }
 
@@ -73,7 +72,7 @@ fn planned(
         sampling.seed = rng.random();
     }
     let shifts = rng.random_bool(0.15);
-    let at_limit = if shifts {
+    let at_context_limit = if shifts {
         ContextLimit::Shift {
             keep: rng.random_range(0..context / 4),
         }
@@ -93,7 +92,7 @@ fn planned(
         )
         .user(format!("user {}", number % 5))
         .retention(rng.random_range(0..3));
-    request.at_context_limit = at_limit;
+    request.at_context_limit = at_context_limit;
     if rng.random_bool(0.1) {
         request = request.without_cache();
     } else if rng.random_bool(0.2) {
@@ -117,7 +116,7 @@ fn planned(
         prompt: conversation.to_vec(),
         output_tokens_max,
         sampling,
-        at_limit,
+        at_context_limit,
         has_deadline,
     }
 }
@@ -134,7 +133,7 @@ impl PlannedRequest {
             self.prompt.clone(),
             self.output_tokens_max,
             sampling,
-            self.at_limit,
+            self.at_context_limit,
         );
         expected.has_deadline = self.has_deadline;
         expected
@@ -254,7 +253,7 @@ async fn converse(
             }
         }
     }
-    match planned.at_limit {
+    match planned.at_context_limit {
         ContextLimit::Stop => expected.known(),
         ContextLimit::Shift { .. } => expected.prompt,
     }
@@ -356,7 +355,7 @@ async fn fork(harness: &SimulationHarness, planned: PlannedRequest, rng: &mut Ch
         prompt,
         output_tokens_max,
         planned.sampling,
-        planned.at_limit,
+        planned.at_context_limit,
     );
     fork_expected.is_fork = true;
     expected.is_slow = true;

@@ -1,8 +1,7 @@
 //! The formats of calls and reasoning in the templates of real families.
 
-use motet::text::{
-    AnswerFormat, AnswerPart, ChatTemplate, GgufVocabulary, ReasoningStart, Tokenizer, Tool, Tools,
-};
+use motet::text::{ChatTemplate, Tokenizer, Tool};
+use motet_text::{AnswerFormat, AnswerPart, GgufVocabulary, ReasoningStart, Tools};
 use serde_json::json;
 
 use crate::sentence_piece::sentence_piece;

@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use motet::text::{Chat, ChatTemplate, Message, TextCodec, TextError, TextLimits};
+use motet::text::{Chat, ChatTemplate, Message, TextCodec, TextError};
+use motet_text::PromptLimits;
 use serde_json::Value;
 
 use crate::vocabularies::tokenizer;
@@ -175,7 +176,7 @@ fn parts(name: &str, case: &str) -> Vec<String> {
     let expected = expected();
     let template = template(name, &expected["special"]);
     let codec = TextCodec::new(tokenizer(), Some(template));
-    let limits = TextLimits {
+    let limits = PromptLimits {
         bytes_max: 1 << 20,
         tokens_max: 1 << 20,
     };

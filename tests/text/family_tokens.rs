@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use motet::TokenId;
-use motet::text::{ChatTemplate, GgufVocabulary, Message, TextCodec, Tokenizer};
+use motet::text::{ChatTemplate, Message, TextCodec, Tokenizer};
+use motet_text::GgufVocabulary;
 use serde_json::{Value, json};
 
 use crate::vocabularies::Folder;

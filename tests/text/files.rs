@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use motet::text::{Chat, ChatTemplate, GgufVocabulary, Message, TextCodec, TextError, Tokenizer};
+use motet::text::{Chat, ChatTemplate, Message, TextCodec, TextError, Tokenizer};
+use motet_text::GgufVocabulary;
 use serde_json::{Value, json};
 
 use crate::sentence_piece::sentence_piece;

@@ -1,6 +1,7 @@
 //! Chat templates: their variables, their bounds.
 
-use motet::text::{Chat, ChatTemplate, Detokenizer, Message, TextCodec, TextError};
+use motet::text::{Chat, ChatTemplate, Message, TextCodec, TextError};
+use motet_text::Detokenizer;
 use serde_json::json;
 
 #[test]
@@ -139,7 +140,7 @@ fn the_parts_are_shared_between_threads() {
     fn check<T: Clone + Send + Sync + 'static>() {}
     check::<TextCodec>();
     check::<Detokenizer>();
-    check::<motet::text::StopMatcher>();
+    check::<motet_text::StopMatcher>();
     check::<ChatTemplate>();
 }
 

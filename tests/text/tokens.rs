@@ -1,6 +1,7 @@
 //! Texts to tokens and back.
 
-use motet::text::{Detokenizer, GgufVocabulary, SpecialTokens, TextError, Tokenizer};
+use motet::text::{TextError, Tokenizer};
+use motet_text::{Detokenizer, GgufVocabulary, SpecialTokens};
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use motet::text::{GgufVocabulary, Tokenizer};
+use motet::text::Tokenizer;
+use motet_text::GgufVocabulary;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, StepCost};
-use motet::model::sampling::Sampling;
-use motet::request::FinishReason;
+use motet::request::{FinishReason, Sampling};
 use motet::{Engine, Request, TokenId};
 
 use crate::cases::Fact;

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use motet::TokenId;
-use motet::model::sampling::{
-    Sampler, Sampling, SamplingSpec, TokenSampling, probabilities, sample_row,
-};
+use motet::request::Sampling;
+use motet_model::sampling::{Sampler, SamplingSpec, TokenSampling, probabilities, sample_row};
 
 use crate::cases::{Fact, NUMBER_MAX};
 use crate::check::Check;

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use motet::TokenId;
-use motet::model::sampling::{
-    SampleInputs, Sampler, Sampling, SamplingSpec, TokenLogprobs, TokenSampling, logprobs_of,
-};
+use motet::request::{Sampling, TokenLogprobs};
+use motet_model::sampling::{SampleInputs, Sampler, SamplingSpec, TokenSampling, logprobs_of};
 
 use crate::cases::Fact;
 use crate::check::Check;

@@ -1,6 +1,6 @@
 //! Stop strings and torn characters.
 
-use motet::text::{StopStrings, Utf8Stream};
+use motet_text::{StopStrings, Utf8Stream};
 
 use crate::cases::Fact;
 use crate::check::Check;

@@ -2,7 +2,8 @@
 
 use motet::TokenId;
 use motet::model::ModelError;
-use motet::model::weights::{Attention, Blueprint, Format, Mixer, ModelFiles, Rope, RopeScaling};
+use motet::model::weights::ModelFiles;
+use motet_weights::{Attention, Blueprint, Format, Mixer, Rope, RopeScaling};
 use serde_json::{Value as Json, json};
 
 use crate::folder;

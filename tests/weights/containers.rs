@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use motet::model::ModelError;
-use motet::model::weights::{Biases, Format, Mixer, ModelFiles, Role, Tensor, TokenizerSource};
+use motet::model::weights::ModelFiles;
+use motet_weights::{Biases, Format, Mixer, Role, Tensor, TokenizerSource};
 
 use crate::folder;
 use crate::gguf::GgufFile;

@@ -1,9 +1,8 @@
 //! Families: their configurations and tensors in both containers, and what is wrong in them.
 
 use motet::model::ModelError;
-use motet::model::weights::{
-    Attention, Biases, Blueprint, Mixer, Mlp, ModelFiles, Role, RopeScaling,
-};
+use motet::model::weights::ModelFiles;
+use motet_weights::{Attention, Biases, Blueprint, Mixer, Mlp, Role, RopeScaling};
 use serde_json::{Value as Json, json};
 
 use crate::fixtures::{Fixture, FixtureTensor};

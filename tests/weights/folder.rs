@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use motet::model::weights::Format;
+use motet_weights::Format;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! A writer of GGUF files in the form of llama.cpp's converter.
 
-use motet::model::weights::Format;
+use motet_weights::Format;
 
 use crate::tiny::{HEAD_DIM, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, Tiny, TinyTensor, VOCAB};
 

@@ -6,7 +6,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use motet::model::ModelError;
-use motet::model::weights::Format;
+use motet_weights::Format;
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -1,7 +1,8 @@
 //! The typed accessors of GGUF metadata.
 
 use motet::model::ModelError;
-use motet::model::weights::{Format, GgufMetadata, ModelFiles, TokenizerSource};
+use motet::model::weights::ModelFiles;
+use motet_weights::{Format, GgufMetadata, TokenizerSource};
 
 use crate::gguf::{GgufFile, Value, array};
 use crate::tiny::{Scratch, Tiny, VOCAB};

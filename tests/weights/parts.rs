@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use motet::model::ModelError;
-use motet::model::weights::{FileAccess, Format, ModelFiles, Role};
+use motet::model::weights::{FileAccess, ModelFiles};
+use motet_weights::{Format, Role};
 
 use crate::folder;
 use crate::gguf::{GgufFile, Value};

@@ -1,9 +1,10 @@
 //! The pooling that a model's files declare for embeddings.
 
 use motet::model::ModelError;
-use motet::model::Pooling;
-use motet::model::weights::{Format, ModelFiles};
+use motet::model::weights::ModelFiles;
 use motet::request::DeclaredPooling;
+use motet::request::Pooling;
+use motet_weights::Format;
 use serde_json::{Value as Json, json};
 
 use crate::folder::whole;

@@ -1,7 +1,8 @@
 //! Folders in MLX's quantisation: what is read, and which folders are errors.
 
 use motet::model::ModelError;
-use motet::model::weights::{Affine, Format, ModelFiles, Role, ScaleFormat};
+use motet::model::weights::ModelFiles;
+use motet_weights::{Affine, Format, Role, ScaleFormat};
 use safetensors::tensor::Dtype;
 use serde_json::{Value as Json, json};
 

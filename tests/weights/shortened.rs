@@ -5,7 +5,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 
 use motet::model::ModelError;
-use motet::model::weights::{Format, ModelFiles, Role, survive_shortened_files};
+use motet::model::weights::{ModelFiles, survive_shortened_files};
+use motet_weights::{Format, Role};
 
 use crate::gguf::GgufFile;
 use crate::tiny::{Scratch, Tiny};

@@ -1,7 +1,7 @@
 //! A tiny Llama with random weights, and a naive reader for every format.
 
 use half::{bf16, f16};
-use motet::model::weights::{Format, Role};
+use motet_weights::{Format, Role};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

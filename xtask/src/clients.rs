@@ -18,7 +18,7 @@ use crate::{process, setup, ui, workspace};
 pub(crate) const REQUIREMENTS: &str = "crates/server/clients/requirements.txt";
 /// lm-eval has a folder of its own, as its packages are many.
 pub(crate) const LM_EVAL_REQUIREMENTS: &str = "crates/server/clients/lm_eval_requirements.txt";
-/// Each checks one client of one face.
+/// Each checks one client of one API.
 const CLIENTS: [&str; 5] = [
     "openai_client.py",
     "responses_client.py",
@@ -26,8 +26,8 @@ const CLIENTS: [&str; 5] = [
     "langchain_client.py",
     "llm_comply_client.py",
 ];
-/// The faces that LangChain's standard tests are run through.
-const FACES: [&str; 2] = ["openai", "anthropic"];
+/// The APIs that LangChain's standard tests are run through.
+const DIALECTS: [&str; 2] = ["openai", "anthropic"];
 /// Runs LangChain's standard tests of chat models.
 const STANDARD: &str = "langchain_standard.py";
 /// Forces calls of random tools.
@@ -148,14 +148,14 @@ fn on_model(cache: &Cache, model: Model, checks: &mut Checks<'_>) -> Result<()> 
     checks.run("forced calls, model", FORCED, &server, &[MODEL_TOOLS])
 }
 
-/// Checks each client, and LangChain's standard tests through each face.
+/// Checks each client, and LangChain's standard tests through each API.
 fn clients(checks: &mut Checks<'_>, server: &Server, kind: &str) -> Result<()> {
     for client in CLIENTS {
         checks.run(&format!("{client}, {kind}"), client, server, &[])?;
     }
-    for face in FACES {
-        let name = format!("langchain-tests, {face}, {kind}");
-        checks.run(&name, STANDARD, server, &[face])?;
+    for dialect in DIALECTS {
+        let name = format!("langchain-tests, {dialect}, {kind}");
+        checks.run(&name, STANDARD, server, &[dialect])?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `setup/` | MLX for this machine: wheels, mlx-c, bindings, the generated cargo config, here and for dependent crates |
+//! | `api/` | the public names of the library, compared with a list |
 //! | `bundle/` | a program and its libraries, for machines without the cache |
 //! | `embedded/` | a crate outside the workspace: set up, built, bundled, run |
 //! | `model/` | the models that tests and examples run: a table, and how their parts are joined |
@@ -24,6 +25,7 @@
 //! | `component.rs` | a folder that is complete and undamaged, or is built again |
 //! | `checksum.rs`, `process.rs`, `ui.rs` | SHA-256, other programs, the terminal |
 
+mod api;
 pub mod bench;
 mod bundle;
 pub mod cache;
@@ -112,6 +114,8 @@ enum Command {
     Shape(shape::Arguments),
     /// Check that a build of the library holds nothing that only tests need
     Uninjected(uninjected::Arguments),
+    /// Compare the public names of the library with the list in docs/api.txt
+    Api(api::Arguments),
     /// Check the server's page in Chromium while the server works
     Page(page::Arguments),
 }
@@ -142,6 +146,7 @@ pub fn main() -> ExitCode {
         Command::ScaleOut => scale_out::command(),
         Command::Shape(arguments) => shape::command(&arguments),
         Command::Uninjected(arguments) => uninjected::command(&arguments),
+        Command::Api(arguments) => api::command(&arguments),
         Command::Page(arguments) => page::command(&arguments),
     };
     match result {

@@ -80,8 +80,8 @@ fn browser(arguments: &Arguments) -> Result<PathBuf> {
     if let Some(browser) = &arguments.browser {
         return Ok(browser.clone());
     }
-    let is_there = |name: &&&str| process::succeeds(Command::new(name).arg("--version"));
-    let found = BROWSERS.iter().find(is_there);
+    let is_present = |name: &&&str| process::succeeds(Command::new(name).arg("--version"));
+    let found = BROWSERS.iter().find(is_present);
     found.map(PathBuf::from).context(
         "Chromium, which shows the page, is not installed: on Debian and Ubuntu \
          `apt install chromium`, on macOS `brew install --cask chromium`; or name one with --browser",

@@ -68,7 +68,9 @@ const STAGES: &[Stage] = &[
     Stage { name: "documentation", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
         runs: Cargo(&["doc", "--no-deps", "-p", "motet", "-p", "motet-sync", "-p", "motet-protocol", "-p", "motet-core", "-p", "motet-model", "-p", "motet-device", "-p", "motet-storage", "-p", "motet-text", "-p", "motet-weights", "-p", "motet-kernels", "-p", "motet-testkit"]) },
     Stage { name: "documentation, mlx", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
-        runs: Cargo(&["doc", "--no-deps", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx,motet/tower"]) },
+        runs: Cargo(&["doc", "--no-deps", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx,motet/tower,motet/hub"]) },
+    Stage { name: "public names", quick: false, environment: &[],
+        runs: Cargo(&["run", "--package", "xtask", "--", "api"]) },
     // One BLAS thread: tests run side by side, and two threads that wait for each other
     // on a busy machine were measured 20 times slower than one.
     Stage { name: "tests", quick: true, environment: &[("OPENBLAS_NUM_THREADS", "1")],

@@ -17,14 +17,14 @@ pub(crate) struct Arrival {
     pub(crate) prompt: Vec<TokenId>,
     pub(crate) output_tokens: usize,
     pub(crate) user: UserId,
-    pub(crate) class: Priority,
+    pub(crate) priority: Priority,
 }
 
 /// Requests of one kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) user: UserId,
-    pub(crate) class: Priority,
+    pub(crate) priority: Priority,
     pub(crate) prompt_tokens: usize,
     /// Mean; each length is between half of it and one and a half.
     pub(crate) output_tokens: usize,
@@ -45,7 +45,7 @@ impl Kind {
                 prompt: prompt(&mut numbers, self.prompt_tokens),
                 output_tokens: numbers.random_range(least..=least + self.output_tokens),
                 user: self.user,
-                class: self.class,
+                priority: self.priority,
             }
         };
         (0..count).map(&mut arrival).collect()

@@ -3,29 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet_protocol::{CopyId, SequenceId, UserId};
-use motet_protocol::{Label, Priority};
-
-/// Upper bound on the sequences in a snapshot; the others are only counted.
-pub const SEQUENCES_MAX: usize = 128;
-/// Upper bound on the users in a snapshot; the others are only counted.
-pub const USERS_MAX: usize = 64;
-/// Upper bound on the trie nodes in a snapshot; the others are only counted.
-pub const NODES_MAX: usize = 256;
+use motet_protocol::{CopyId, Label, Priority, SequenceId, UserId};
 
 /// The sequences and users of the scheduler.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct SchedulerSnapshot {
     /// Sequences with slots in order of arrival, then starting ones, then queued ones in order
-    /// of arrival; [`SEQUENCES_MAX`] at most.
+    /// of arrival; [`SEQUENCES_MAX`](Self::SEQUENCES_MAX) at most.
     pub sequences: Vec<SequenceView>,
     /// Number of sequences left out.
     pub sequences_left_out: usize,
-    /// Users with unfinished sequences, those with the most first; [`USERS_MAX`] at most.
+    /// Users with unfinished sequences, those with the most first; [`USERS_MAX`](Self::USERS_MAX) at most.
     pub users: Vec<UserView>,
     /// Number of users left out.
     pub users_left_out: usize,
+}
+
+impl SchedulerSnapshot {
+    /// Upper bound on the sequences in a snapshot; the others are only counted.
+    pub const SEQUENCES_MAX: usize = 128;
+    /// Upper bound on the users in a snapshot; the others are only counted.
+    pub const USERS_MAX: usize = 64;
 }
 
 /// One sequence that is not finished.
@@ -37,7 +36,7 @@ pub struct SequenceView {
     /// The user that it belongs to.
     pub user: UserId,
     /// Its priority class.
-    pub class: Priority,
+    pub priority: Priority,
     /// Its stage.
     pub stage: Stage,
     /// Tokens of its prompt.
@@ -97,7 +96,7 @@ pub struct UserView {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrieView {
-    /// Parents before their children; [`NODES_MAX`] at most.
+    /// Parents before their children; [`NODES_MAX`](Self::NODES_MAX) at most.
     pub nodes: Vec<TrieNode>,
     /// Number of nodes on the device left out.
     pub nodes_left_out: usize,
@@ -108,6 +107,11 @@ pub struct TrieView {
     pub copies_left_out: usize,
     /// Number of salts under which state is or was cached.
     pub salts: usize,
+}
+
+impl TrieView {
+    /// Upper bound on the trie nodes in a snapshot; the others are only counted.
+    pub const NODES_MAX: usize = 256;
 }
 
 /// One cached token range.

@@ -56,12 +56,8 @@ pub use model::mlx_model::MlxModel;
 pub use model::options::{MlxDevice, MlxOptions};
 pub use model::retained::RetainedWeights;
 pub use motet_kernels::Arithmetic;
-pub use state::detached_state::{MlxDetachedState, MlxPacker};
-pub use state::segment::MlxSegment;
-pub use state::tail::MlxTail;
-pub use step::in_flight::MlxInFlightStep;
 
-// For tests and figures.
+// Parts of the interface that the engine drives, for tests and figures.
 #[doc(hidden)]
 pub use device::bridge::{self, profile};
 #[doc(hidden)]
@@ -72,3 +68,11 @@ pub use device::machine;
 pub use mlx_rs;
 #[doc(hidden)]
 pub use motet_kernels as kernels;
+#[doc(hidden)]
+pub use state::detached_state::{MlxDetachedState, MlxPacker};
+#[doc(hidden)]
+pub use state::segment::MlxSegment;
+#[doc(hidden)]
+pub use state::tail::MlxTail;
+#[doc(hidden)]
+pub use step::in_flight::MlxInFlightStep;

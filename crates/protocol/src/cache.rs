@@ -149,8 +149,8 @@ pub struct Rewind {
     /// The tokens of `to` so far: more than `retained_tokens`, and no more than the slot's
     /// grant.
     pub tokens: Arc<[TokenId]>,
-    /// Retention priority of its tokens.
-    pub priority: u8,
+    /// Retention of its tokens.
+    pub retention: u8,
 }
 
 /// A request for a slot.
@@ -174,8 +174,8 @@ pub struct OpenSlot {
     /// Where the conversation so far ends in `tokens`, and the tokens follow that ask for an
     /// answer; `None` if unknown. It is restorable there until a later turn starts behind it.
     pub turn_end: Option<usize>,
-    /// Retention priority of its tokens. The lowest priority is evicted first.
-    pub priority: u8,
+    /// Retention of its tokens. The lowest retention is evicted first.
+    pub retention: u8,
     /// The time to compute one of its tokens, if known. Tokens that are in no copy, or that
     /// are slower to load, are computed.
     pub token_time: Option<Duration>,
@@ -202,7 +202,7 @@ pub struct ProbePrefix {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     /// Bytes of segments to flush, approximately; at least one segment is flushed. Nodes with
-    /// the highest retention priority go first, and among those the most recently used.
+    /// the highest retention go first, and among those the most recently used.
     pub bytes_max: usize,
     /// Whether nodes that the pager rejected are offered again.
     pub retries: bool,
@@ -378,7 +378,7 @@ impl OpenSlot {
             keep: None,
             restore_points: Vec::new(),
             turn_end: None,
-            priority: 0,
+            retention: 0,
             token_time: None,
             ignore_cache: false,
             reuse_max: None,

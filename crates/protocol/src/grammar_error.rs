@@ -26,7 +26,7 @@ pub enum GrammarError {
     },
     /// The source exceeds a bound on the cost of compiling it. It was not compiled.
     #[error("{kind} is too costly: {bound}")]
-    TooDear {
+    TooExpensive {
         /// Expected kind of source.
         kind: &'static str,
         /// The bound.

@@ -80,8 +80,8 @@ pub struct OffloadCandidate {
     pub tokens: Arc<[TokenId]>,
     /// Size of the copied segment.
     pub segment_size: SegmentSize,
-    /// Retention priority; copies with the lowest priority are evicted first.
-    pub priority: u8,
+    /// Retention; copies with the lowest retention are evicted first.
+    pub retention: u8,
 }
 
 /// A lookup for a sequence that opens a slot.

@@ -50,6 +50,7 @@ impl Salt {
     /// SHA-256 of the name, the same in every process. For a private salt it is a hash of the
     /// sequence's id.
     #[must_use]
+    #[doc(hidden)]
     pub fn digest(&self) -> SaltDigest {
         let digest = Sha256::new().chain_update("motet salt");
         // The default salt differs from the salt with an empty name.

@@ -1,6 +1,6 @@
-"""Runs LangChain's standard tests of chat models: langchain_standard.py URL PACKAGES FACE
+"""Runs LangChain's standard tests of chat models: langchain_standard.py URL PACKAGES DIALECT
 
-FACE is openai or anthropic. The file langchain_standard/left_out.toml lists the tests that do not
+DIALECT is openai or anthropic. The file langchain_standard/left_out.toml lists the tests that do not
 pass, each with its reason. A listed test that passes is an error, like an unlisted one that does not.
 """
 
@@ -11,7 +11,7 @@ import tomllib
 import urllib.request
 from pathlib import Path
 
-url, packages, face = sys.argv[1:]
+url, packages, dialect = sys.argv[1:]
 sys.path.append(packages)
 
 import pytest  # noqa: E402
@@ -41,7 +41,7 @@ class Outcomes:
 def expected(model):
     """The tests that are not to pass with this model, by name."""
     with open(FOLDER / "left_out.toml", "rb") as file:
-        tables = tomllib.load(file)[face]
+        tables = tomllib.load(file)[dialect]
     # A model that has no list of its own has the list that is for all.
     return {**tables["all"], **tables.get(model, {})}
 
@@ -52,7 +52,7 @@ def main():
     os.environ.update(SERVER_URL=url, SERVER_MODEL=model, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     for name in ("LANGSMITH_TRACING", "LANGCHAIN_TRACING_V2"):
         os.environ[name] = "false"
-    words = [str(FOLDER / f"test_{face}.py"), "-q", "--no-header", "-p", "no:cacheprovider"]
+    words = [str(FOLDER / f"test_{dialect}.py"), "-q", "--no-header", "-p", "no:cacheprovider"]
     words += ["--rootdir", str(FOLDER), "-o", "asyncio_mode=auto", "--tb=line"]
     # Tests that differ from the list are printed below.
     words += ["--no-summary"]

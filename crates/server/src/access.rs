@@ -17,7 +17,7 @@ use axum::response::Response;
 use tokio::sync::Semaphore;
 
 use crate::app::App;
-use crate::arguments::Conduct;
+use crate::arguments::AccessSettings;
 use crate::error::ApiError;
 use crate::site::{Host, Origin, Site};
 
@@ -33,8 +33,8 @@ pub(crate) async fn check_site(
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let site = known_site(&app.conduct, &request)?;
-    check_origin(&app.conduct, request.headers(), site.as_ref())?;
+    let site = known_site(&app.access, &request)?;
+    check_origin(&app.access, request.headers(), site.as_ref())?;
     Ok(next.run(request).await)
 }
 
@@ -50,13 +50,13 @@ pub(crate) async fn check_operator(
 
 /// Checks that a request is the operator's. The request does not count against its key's limit.
 pub(crate) fn authorize_operator(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
-    let conduct = &app.conduct;
+    let access = &app.access;
     if is_open_to_all(app)? {
         return Ok(());
     }
     app.keys
         .check(headers, |name| {
-            conduct.operator_key.iter().any(|key| key == name)
+            access.operator_key.iter().any(|key| key == name)
         })
         .map(drop)
 }
@@ -69,8 +69,8 @@ pub(crate) fn authorize_watcher(
     if is_open_to_all(app)? {
         return Ok(None);
     }
-    let conduct = &app.conduct;
-    let mut allowed = conduct.operator_key.iter().chain(&conduct.page_key);
+    let access = &app.access;
+    let mut allowed = access.operator_key.iter().chain(&access.page_key);
     let key = app
         .keys
         .check(headers, |name| allowed.any(|key| key == name))?;
@@ -79,15 +79,15 @@ pub(crate) fn authorize_watcher(
 
 /// Whether every caller is the operator; an error if no caller can be.
 fn is_open_to_all(app: &App) -> Result<bool, ApiError> {
-    let conduct = &app.conduct;
-    if conduct.operator_open {
+    let access = &app.access;
+    if access.operator_open {
         return Ok(true);
     }
     if app.keys.are_required() {
         return Ok(false);
     }
     // Without keys, all users of this machine count as the operator.
-    if conduct.is_for_this_machine() {
+    if access.is_for_this_machine() {
         Ok(true)
     } else {
         Err(ApiError::no_operator())
@@ -95,8 +95,8 @@ fn is_open_to_all(app: &App) -> Result<bool, ApiError> {
 }
 
 /// The site that a request names, if it names one. Unknown sites are an error.
-fn known_site(conduct: &Conduct, request: &Request) -> Result<Option<Site>, ApiError> {
-    let is_checked = conduct.is_local() || !conduct.host_name.is_empty();
+fn known_site(access: &AccessSettings, request: &Request) -> Result<Option<Site>, ApiError> {
+    let is_checked = access.is_local() || !access.host_name.is_empty();
     let target = request.uri().authority().map(|target| target.as_str());
     let named = request.headers().get_all(header::HOST).iter();
     let named = named.map(|host| host.to_str().unwrap_or_default());
@@ -105,7 +105,7 @@ fn known_site(conduct: &Conduct, request: &Request) -> Result<Option<Site>, ApiE
         let site = Site::parse(spelled);
         let is_known = site
             .as_ref()
-            .is_some_and(|site| is_known_host(conduct, &site.host));
+            .is_some_and(|site| is_known_host(access, &site.host));
         if is_checked && !is_known {
             return Err(ApiError::unknown_host(&quoted(spelled)));
         }
@@ -114,12 +114,12 @@ fn known_site(conduct: &Conduct, request: &Request) -> Result<Option<Site>, ApiE
     Ok(first)
 }
 
-fn is_known_host(conduct: &Conduct, host: &Host) -> bool {
-    host.is_loopback() || *host == Host::from(conduct.host) || conduct.host_name.contains(host)
+fn is_known_host(access: &AccessSettings, host: &Host) -> bool {
+    host.is_loopback() || *host == Host::from(access.host) || access.host_name.contains(host)
 }
 
 fn check_origin(
-    conduct: &Conduct,
+    access: &AccessSettings,
     headers: &HeaderMap,
     site: Option<&Site>,
 ) -> Result<(), ApiError> {
@@ -138,7 +138,7 @@ fn check_origin(
         let spelled = origin.to_str().unwrap_or_default();
         let read = spelled.parse::<Origin>().ok();
         let is_ours = read.is_some_and(|origin| {
-            conduct.origin.contains(&origin) || site.is_some_and(|site| origin.is_from(site))
+            access.origin.contains(&origin) || site.is_some_and(|site| origin.is_from(site))
         });
         if !is_ours {
             return Err(ApiError::foreign_page("Origin", &quoted(spelled)));

@@ -8,7 +8,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use motet::{Engine, Shutdown};
 
 use crate::activity::Activity;
-use crate::arguments::{Conduct, StoreSettings};
+use crate::arguments::{AccessSettings, StoreSettings};
 use crate::body::{BodyReceiver, ReceivesBodies};
 use crate::keys::Keys;
 use crate::model_names::ModelNames;
@@ -23,7 +23,7 @@ pub struct App {
     /// Its names in requests.
     pub(crate) model_names: ModelNames,
     pub(crate) keys: Keys,
-    pub(crate) conduct: Conduct,
+    pub(crate) access: AccessSettings,
     /// The bounds of the store of responses.
     pub(crate) store_settings: StoreSettings,
     /// Receives bodies within a memory budget.
@@ -43,7 +43,12 @@ pub struct App {
 impl App {
     /// Creates the server's state from its parts.
     #[must_use]
-    pub fn new(engine: Engine, model_names: ModelNames, keys: Keys, conduct: Conduct) -> Self {
+    pub fn new(
+        engine: Engine,
+        model_names: ModelNames,
+        keys: Keys,
+        access: AccessSettings,
+    ) -> Self {
         Self {
             engine,
             model: model_names.first().to_owned(),
@@ -51,8 +56,8 @@ impl App {
             activity: Arc::default(),
             keys,
             store_settings: StoreSettings::default(),
-            body_receiver: BodyReceiver::new(&conduct),
-            conduct,
+            body_receiver: BodyReceiver::new(&access),
+            access,
             metrics: None,
             tracer: Tracer::default(),
             created: now(),
@@ -113,8 +118,8 @@ impl App {
 }
 
 impl ReceivesBodies for Arc<App> {
-    fn receiver(&self) -> (&BodyReceiver, &Conduct) {
-        (&self.body_receiver, &self.conduct)
+    fn receiver(&self) -> (&BodyReceiver, &AccessSettings) {
+        (&self.body_receiver, &self.access)
     }
 }
 

@@ -103,7 +103,7 @@ pub struct Arguments {
 
     /// Access, and limits on clients.
     #[command(flatten)]
-    pub conduct: Conduct,
+    pub access: AccessSettings,
 
     /// Bounds of the store of responses.
     #[command(flatten)]
@@ -138,8 +138,8 @@ pub enum CacheDtype {
 
 /// Access, and limits on clients.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Conduct")]
-pub struct Conduct {
+#[command(next_help_heading = "Access")]
+pub struct AccessSettings {
     /// The address to listen at; the default is for this machine only
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     #[arg(help_heading = "Socket")]
@@ -339,7 +339,7 @@ pub struct EngineSettings {
     pub sample_forced_tokens: bool,
 }
 
-impl Conduct {
+impl AccessSettings {
     /// Checks that the settings fit each other and the keys.
     ///
     /// # Errors
@@ -472,7 +472,7 @@ impl Arguments {
         config.scheduler.admission.queue_max = engine.queue_max;
         config.scheduler.admission.results_bytes_max = mib(engine.results_mib);
         config.scheduler.chunking.step_tokens_max = engine.step_tokens.max(engine.sequences_max);
-        config.scheduler.unread_timeout = self.conduct.unread_time();
+        config.scheduler.unread_timeout = self.access.unread_time();
         if let Some(cache_mib) = engine.cache_mib {
             config.cache.device_bytes_max = mib(cache_mib);
         }
@@ -520,8 +520,8 @@ mod tests {
         let parse = |words: &str| Arguments::try_parse_from(words.split_whitespace());
         let arguments = parse("server --model models/small.gguf --host-mib 1").expect("whole");
         assert_eq!(arguments.model_names(), "small".into());
-        assert!(arguments.conduct.is_local());
-        assert_eq!(arguments.conduct.class_max, Class::Normal);
+        assert!(arguments.access.is_local());
+        assert_eq!(arguments.access.class_max, Class::Normal);
         let config = arguments.engine_config();
         assert_eq!(config.validate(), Ok(()));
         assert_eq!(config.pager.host_bytes_max, 1 << 20);
@@ -601,7 +601,7 @@ mod tests {
         );
         let parsed = Arguments::try_parse_from(words.split_whitespace()).expect("whole");
         let now = std::time::Instant::now();
-        for time in [parsed.conduct.arrival_time(), parsed.conduct.unread_time()] {
+        for time in [parsed.access.arrival_time(), parsed.access.unread_time()] {
             assert!(now.checked_add(time.expect("a limit")).is_some());
         }
         assert_eq!(nonzero_duration(0), None);
@@ -614,10 +614,10 @@ mod tests {
             let words = format!("server --oracle --api-keys x {words}");
             let parsed = Arguments::try_parse_from(words.split_whitespace()).expect("whole");
             let checked = parsed
-                .conduct
+                .access
                 .check(&keys)
                 .map_err(|error| error.to_string());
-            let checked = checked.map(|()| parsed.conduct.address_connections_max());
+            let checked = checked.map(|()| parsed.access.address_connections_max());
             assert_eq!(checked, expected.map_err(str::to_owned), "{words}");
         };
         check(

@@ -41,7 +41,7 @@ use tokio_io_timeout::TimeoutStream;
 
 use crate::addresses::{Addresses, Peer};
 use crate::app::App;
-use crate::arguments::Conduct;
+use crate::arguments::AccessSettings;
 use crate::departure::{Answering, NotedBody};
 use crate::routes;
 use crate::socket::Socket;
@@ -70,10 +70,10 @@ impl Connections {
     pub(crate) fn new(app: &Arc<App>) -> Self {
         Self {
             service: TowerToHyperService::new(routes::router(Arc::clone(app))),
-            protocol: protocol(&app.conduct),
-            unread_time: app.conduct.unread_time(),
-            connection_permits: Arc::new(Semaphore::new(app.conduct.connections_max as usize)),
-            addresses: Arc::new(Addresses::new(app.conduct.address_connections_max())),
+            protocol: protocol(&app.access),
+            unread_time: app.access.unread_time(),
+            connection_permits: Arc::new(Semaphore::new(app.access.connections_max as usize)),
+            addresses: Arc::new(Addresses::new(app.access.address_connections_max())),
             open: JoinSet::new(),
             graceful: GracefulShutdown::new(),
         }
@@ -165,14 +165,14 @@ impl Connections {
     }
 }
 
-fn protocol(conduct: &Conduct) -> http1::Builder {
-    let head_bytes_max = conduct
+fn protocol(access: &AccessSettings) -> http1::Builder {
+    let head_bytes_max = access
         .header_bytes_max
         .saturating_add(REQUEST_LINE_BYTES_MAX);
     let mut protocol = http1::Builder::new();
     protocol
         .timer(TokioTimer::new())
-        .header_read_timeout(conduct.arrival_time())
+        .header_read_timeout(access.arrival_time())
         .max_header_size(head_bytes_max)
         .max_buf_size(head_bytes_max.max(BUFFER_BYTES_MAX));
     protocol

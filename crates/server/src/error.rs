@@ -388,7 +388,7 @@ impl ApiError {
                 let message = format!("`{grammar_field}` does not compile: {}", why.reveal());
                 Self::unprocessable(grammar_field, message)
             }
-            SubmitError::GrammarTooDear { bound } => {
+            SubmitError::GrammarTooExpensive { bound } => {
                 let message = format!("`{grammar_field}` passes a bound: {bound}");
                 Self::unprocessable(grammar_field, message)
             }

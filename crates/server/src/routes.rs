@@ -71,14 +71,14 @@ async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Ne
     let path = request.uri().path().to_owned();
     let log = RequestLog::new(text.clone(), request.method(), &path, trace);
     request.extensions_mut().insert(log.clone());
-    let response = if header_bytes(request.headers()) <= app.conduct.header_bytes_max {
+    let response = if header_bytes(request.headers()) <= app.access.header_bytes_max {
         next.run(request).await
     } else {
         ApiError::request(
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             format!(
                 "the headers are longer than {} bytes",
-                app.conduct.header_bytes_max
+                app.access.header_bytes_max
             ),
         )
         .into_response()

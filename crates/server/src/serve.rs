@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::app::App;
-use crate::arguments::{Arguments, Conduct, LogForm};
+use crate::arguments::{AccessSettings, Arguments, LogForm};
 use crate::connections::Connections;
 use crate::fleet::kv_events::KvEvents;
 use crate::keys::Keys;
@@ -22,7 +22,7 @@ use crate::{recorder, start, welcome};
 ///
 /// Any error of the start, with the file, setting or address that caused it.
 pub async fn run(arguments: &Arguments) -> Result<()> {
-    let keys = match &arguments.conduct.api_keys {
+    let keys = match &arguments.access.api_keys {
         None => Keys::default(),
         Some(path) => {
             let text = std::fs::read_to_string(path);
@@ -30,8 +30,8 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
             Keys::parse(&text).with_context(|| path.display().to_string())?
         }
     };
-    arguments.conduct.check(&keys)?;
-    log_open_access(&arguments.conduct);
+    arguments.access.check(&keys)?;
+    log_open_access(&arguments.access);
     let metrics = recorder::install()?;
     let engine = start::engine(arguments).await?;
     let device_memory = engine.device_budget();
@@ -39,7 +39,7 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         engine,
         arguments.model_names(),
         keys,
-        arguments.conduct.clone(),
+        arguments.access.clone(),
     );
     let app = app.metrics(metrics).store(arguments.store);
     #[cfg(feature = "otel")]
@@ -51,7 +51,7 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
     };
     let app = Arc::new(app);
     if let Some(events) = KvEvents::bind(&arguments.fleet).await? {
-        if arguments.conduct.api_keys.is_some() && !arguments.conduct.share_cache {
+        if arguments.access.api_keys.is_some() && !arguments.access.share_cache {
             tracing::warn!("each key has a cache of its own, which KV events leave out");
         }
         tracing::info!(
@@ -61,7 +61,7 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         );
         tokio::spawn(events.run(Arc::downgrade(&app)));
     }
-    let address = (arguments.conduct.host, arguments.port);
+    let address = (arguments.access.host, arguments.port);
     let listener = TcpListener::bind(address).await;
     let listener =
         listener.with_context(|| format!("cannot listen at {}:{}", address.0, address.1))?;
@@ -84,19 +84,19 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Logs settings that an operator may not expect.
-fn log_open_access(conduct: &Conduct) {
-    let has_keys = conduct.api_keys.is_some();
-    if !has_keys && !conduct.is_for_this_machine() {
+fn log_open_access(access: &AccessSettings) {
+    let has_keys = access.api_keys.is_some();
+    if !has_keys && !access.is_for_this_machine() {
         tracing::warn!("there are no API keys: every client that can connect is served");
     }
-    if conduct.operator_open {
+    if access.operator_open {
         tracing::warn!("every client that can connect sees metrics, health and the page");
-    } else if !has_keys && conduct.is_local() && !conduct.is_for_this_machine() {
+    } else if !has_keys && access.is_local() && !access.is_for_this_machine() {
         tracing::warn!(
             "with --host-name or --origin and no API keys, metrics, details of health, the \
              description and the page are closed: see --operator-open"
         );
-    } else if conduct.operator_key.is_empty() && (has_keys || !conduct.is_local()) {
+    } else if access.operator_key.is_empty() && (has_keys || !access.is_local()) {
         tracing::info!(
             "metrics, details of health and the description are closed: see --operator-key"
         );
@@ -117,7 +117,7 @@ pub async fn serve(
     let mut connections = Connections::new(&app);
     connections.accept(listener, end).await;
     tracing::info!("shutting down: running requests may finish");
-    let grace = Duration::from_secs(app.conduct.grace_seconds);
+    let grace = Duration::from_secs(app.access.grace_seconds);
     connections.close(&app, grace).await;
     finish(app).await;
     Ok(())

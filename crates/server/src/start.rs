@@ -15,8 +15,9 @@ use motet::model::mlx::{Arithmetic, MlxDevice, MlxOptions};
 use motet::model::oracle::{Oracle, OracleConfig};
 #[cfg(feature = "mlx")]
 use motet::model::weights::FileAccess;
-use motet::text::{ChatTemplate, GgufVocabulary, TextCodec, Tokenizer};
+use motet::text::{ChatTemplate, TextCodec, Tokenizer};
 use motet::{Engine, Request};
+use motet_text::GgufVocabulary;
 
 use crate::arguments::Arguments;
 #[cfg(feature = "mlx")]

@@ -93,7 +93,7 @@ async fn replay_all(asks: &mut DealerSocket) -> (KnownBlocks, u64) {
 async fn late_subscriber_can_replay_the_gap() {
     let arguments = Arguments::parse_from(ARGUMENTS.split_whitespace());
     let engine = start::engine(&arguments).await.expect("the oracle starts");
-    let app = App::new(engine, "oracle".into(), Keys::default(), arguments.conduct);
+    let app = App::new(engine, "oracle".into(), Keys::default(), arguments.access);
     let app = Arc::new(app);
     let events = KvEvents::bind(&arguments.fleet).await.expect("free ports");
     let events = events.expect("they are asked for");

@@ -80,7 +80,7 @@ impl Pager {
             salt: SALT,
             tokens: Arc::from(&self.conversation[..self.segments * SEGMENT_TOKENS]),
             segment_size: SegmentSize::whole(SEGMENT_TOKENS),
-            priority: 0,
+            retention: 0,
         };
         let mut to_do = self.send(Message::OffloadCandidate(candidate));
         let mut is_accepted = false;

@@ -4,11 +4,9 @@ use std::fmt;
 
 use motet_protocol::TokenId;
 
-use super::codec::TextCodec;
-use super::codec::TextLimits;
+use super::codec::{PromptLimits, TextCodec};
 use super::error::TextError;
-use super::template::Chat;
-use super::template::Written;
+use super::template::{Chat, Written};
 
 /// Bytes of a prompt's end that the reader of an answer gets: templates write far less than that
 /// behind the last message.
@@ -46,7 +44,7 @@ impl TextCodec {
     pub fn encode_chat_within(
         &self,
         chat: &Chat,
-        limits: TextLimits,
+        limits: PromptLimits,
     ) -> Result<ChatPrompt, TextError> {
         let rendered = self.render(chat, true, limits)?;
         Ok(ChatPrompt {
@@ -57,7 +55,7 @@ impl TextCodec {
     }
 
     /// The end of a conversation's text: of a text that goes on, all of the assistant's turn.
-    pub(super) fn prompt_end(&self, chat: &Chat, prompt: &Written, limits: TextLimits) -> String {
+    pub(super) fn prompt_end(&self, chat: &Chat, prompt: &Written, limits: PromptLimits) -> String {
         let Some((last, before)) = chat.messages.split_last().filter(|_| chat.continues_last)
         else {
             return prompt.end(PROMPT_END_BYTES).to_owned();

@@ -7,23 +7,21 @@ use super::answer::AnswerFormat;
 use super::detokenizer::{Detokenizer, SpecialTokens};
 use super::error::TextError;
 use super::gguf::GgufVocabulary;
-use super::template::Written;
-use super::template::{Chat, ChatTemplate};
+use super::template::{Chat, ChatTemplate, Written};
 use super::tokenizer::Tokenizer;
 use super::turn_end;
-use motet_protocol::TokenId;
-use motet_protocol::TokenSpelling;
+use motet_protocol::{TokenId, TokenSpelling};
 
-/// Limits of a rendered text.
+/// Limits of one rendered prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TextLimits {
-    /// Bytes of rendered text.
+pub struct PromptLimits {
+    /// Bytes of its text.
     pub bytes_max: usize,
-    /// Tokens.
+    /// Its tokens.
     pub tokens_max: usize,
 }
 
-impl TextLimits {
+impl PromptLimits {
     const UNBOUNDED: Self = Self {
         bytes_max: usize::MAX,
         tokens_max: usize::MAX,
@@ -141,7 +139,7 @@ impl TextCodec {
     /// [`TextError::NoTemplate`], [`TextError::Template`], [`TextError::TooLong`],
     /// [`TextError::Encode`].
     pub fn encode_chat(&self, chat: &Chat) -> Result<Vec<TokenId>, TextError> {
-        self.encode_rendered(chat, true, TextLimits::UNBOUNDED)
+        self.encode_rendered(chat, true, PromptLimits::UNBOUNDED)
     }
 
     /// The tokens of a conversation so far, without the start of an assistant's turn.
@@ -150,7 +148,7 @@ impl TextCodec {
     ///
     /// As [`encode_chat`](Self::encode_chat).
     pub fn encode_conversation(&self, chat: &Chat) -> Result<Vec<TokenId>, TextError> {
-        self.encode_rendered(chat, false, TextLimits::UNBOUNDED)
+        self.encode_rendered(chat, false, PromptLimits::UNBOUNDED)
     }
 
     /// The tokens of a conversation within the limits.
@@ -162,7 +160,7 @@ impl TextCodec {
         &self,
         chat: &Chat,
         add_generation_prompt: bool,
-        limits: TextLimits,
+        limits: PromptLimits,
     ) -> Result<Vec<TokenId>, TextError> {
         let rendered = self.render(chat, add_generation_prompt, limits)?;
         self.encode_text(chat, &rendered)
@@ -173,7 +171,7 @@ impl TextCodec {
         &self,
         chat: &Chat,
         add_generation_prompt: bool,
-        limits: TextLimits,
+        limits: PromptLimits,
     ) -> Result<Written, TextError> {
         let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
         let written = template.render_within(chat, add_generation_prompt, limits.bytes_max)?;

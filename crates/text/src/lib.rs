@@ -64,8 +64,8 @@ pub use answer::{
     ToolError, ToolPart, Tools,
 };
 pub use chat_prompt::ChatPrompt;
+pub use codec::PromptLimits;
 pub use codec::TextCodec;
-pub use codec::TextLimits;
 pub use detokenizer::{Detokenizer, SpecialTokens};
 pub use error::TextError;
 pub use gguf::GgufVocabulary;

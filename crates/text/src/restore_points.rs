@@ -11,8 +11,7 @@
 use motet_protocol::common_prefix;
 
 use super::chat_prompt::{ChatPrompt, common_bytes};
-use super::codec::TextCodec;
-use super::codec::TextLimits;
+use super::codec::{PromptLimits, TextCodec};
 use super::error::TextError;
 use super::template::{Chat, Message};
 
@@ -35,7 +34,7 @@ impl TextCodec {
     pub fn encode_chat_prompt(
         &self,
         chat: &Chat,
-        limits: TextLimits,
+        limits: PromptLimits,
     ) -> Result<ChatPrompt, TextError> {
         let prompt = self.render(chat, true, limits)?;
         let tokens = self.encode_text(chat, &prompt)?;

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use motet::error::SubmitError;
-use motet::model::sampling::Sampling;
-use motet::request::{FinishReason, Prompt};
+use motet::request::{FinishReason, Prompt, Sampling};
 use motet::{Engine, Request, TokenId, TokenStream};
 use tokio::sync::watch;
 

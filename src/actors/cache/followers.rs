@@ -39,7 +39,7 @@ impl Followers {
         core: &mut CacheCore,
         batches: mpsc::Sender<BlockBatch>,
     ) -> Result<(), FollowError> {
-        self.0.retain(Follower::is_there);
+        self.0.retain(Follower::is_present);
         if self.0.len() == FOLLOWERS_MAX {
             let followers_max = FOLLOWERS_MAX;
             return Err(FollowError::TooMany { followers_max });
@@ -59,7 +59,7 @@ impl Followers {
         if self.0.is_empty() {
             return;
         }
-        self.0.retain(Follower::is_there);
+        self.0.retain(Follower::is_present);
         let events: Arc<[BlockEvent]> = core.take_block_events().into();
         if !events.is_empty() {
             self.0
@@ -73,7 +73,7 @@ impl Followers {
 }
 
 impl Follower {
-    fn is_there(&self) -> bool {
+    fn is_present(&self) -> bool {
         !self.batches.is_closed()
     }
 

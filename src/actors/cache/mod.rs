@@ -104,8 +104,8 @@ impl Actor for CacheActor {
             let is_behind = self.pager.is_behind(&self.core);
             tokio::select! {
                 biased;
-                is_there = self.answers.send_waiting(), if self.answers.is_waiting() => {
-                    if !is_there {
+                is_present = self.answers.send_waiting(), if self.answers.is_waiting() => {
+                    if !is_present {
                         return Ok(None);
                     }
                     continue;

@@ -93,16 +93,16 @@ mod tests {
 
     #[test]
     fn a_pin_without_a_caller_is_returned() {
-        for is_there in [true, false] {
+        for is_present in [true, false] {
             let mut commands = CacheCommands::default();
             let (reply, caller) = oneshot::channel();
-            let caller = is_there.then_some(caller);
+            let caller = is_present.then_some(caller);
             let event = commands.register(pin(PinId(3), reply));
             let Event::CacheCommand { command_id, .. } = event else {
                 panic!("another event")
             };
             let unwanted = commands.answer(command_id, Ok(()));
-            assert_eq!(unwanted, (!is_there).then_some(PinId(3)));
+            assert_eq!(unwanted, (!is_present).then_some(PinId(3)));
             drop(caller);
         }
     }

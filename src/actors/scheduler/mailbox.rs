@@ -6,7 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Scheduler;
 use super::sequence_actor_handle::{SequenceActorHandle, Start};
-use crate::actors::sequence::{Sequence, SequenceEvent, Stop};
+use crate::actors::sequence::{SequenceActor, SequenceEvent, Stop};
 use motet_core::cache::{self, CacheError};
 use motet_core::scheduler::{self, Event, Submission};
 use motet_core::snapshot::SchedulerSnapshot;
@@ -18,7 +18,7 @@ use motet_sync::credits::Credits;
 /// A new sequence, with its actor.
 pub(crate) struct Submit {
     pub(crate) submission: Submission,
-    pub(crate) actor: ActorRef<Sequence>,
+    pub(crate) actor: ActorRef<SequenceActor>,
     pub(crate) cancel: CancelFlag,
     pub(crate) credits: Credits,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Submit {
 /// A new sequence that continues another, with its actor.
 pub(crate) struct Fork {
     pub(crate) fork: scheduler::Fork,
-    pub(crate) actor: ActorRef<Sequence>,
+    pub(crate) actor: ActorRef<SequenceActor>,
     pub(crate) cancel: CancelFlag,
     pub(crate) credits: Credits,
 }

@@ -7,7 +7,7 @@ use kameo::actor::ActorRef;
 use kameo::error::SendError;
 use tokio::sync::Notify;
 
-use crate::actors::sequence::{Batch, Sequence, SequenceEvent};
+use crate::actors::sequence::{Batch, SequenceActor, SequenceEvent};
 use motet_core::scheduler::{self, Event, History, Submission};
 use motet_protocol::TokenId;
 use motet_protocol::{ConstraintWalk, TokenLogprobs};
@@ -17,7 +17,7 @@ use motet_sync::credits::Credits;
 /// The handle of one sequence. It also holds everything that its caller has received: a rebuilt
 /// scheduler needs nothing else.
 pub(super) struct SequenceActorHandle {
-    actor: ActorRef<Sequence>,
+    actor: ActorRef<SequenceActor>,
     cancel: CancelFlag,
     credits: Credits,
     /// Events that found the mailbox full; delivered with the next.
@@ -44,7 +44,7 @@ pub(super) enum Start {
 impl SequenceActorHandle {
     pub(super) fn new(
         start: Start,
-        actor: ActorRef<Sequence>,
+        actor: ActorRef<SequenceActor>,
         cancel: CancelFlag,
         credits: Credits,
     ) -> Self {

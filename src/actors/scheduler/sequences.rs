@@ -85,11 +85,11 @@ impl Sequences {
 
     /// Marks a sequence as paused. Returns false if it has ended.
     pub(super) fn pause(&mut self, sequence: SequenceId) -> bool {
-        let is_there = self.handles.contains_key(&sequence);
-        if is_there {
+        let is_present = self.handles.contains_key(&sequence);
+        if is_present {
             self.paused.insert(sequence);
         }
-        is_there
+        is_present
     }
 
     /// Returns whether the sequence was paused. It no longer is.

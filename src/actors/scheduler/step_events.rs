@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::telemetry::{SPANS_MAX, SpanView, StepView};
-use motet_protocol::{Outcome, Work};
-use motet_protocol::{SequenceId, SlotId};
+use crate::telemetry::{SpanView, StepView};
+use motet_protocol::{Outcome, SequenceId, SlotId, Work};
 
 /// Steps in flight that are reported when they finish.
 #[derive(Debug, Default)]
@@ -64,7 +63,7 @@ fn step(
             tokens => step.prefill_tokens += tokens,
         }
     }
-    let shown = work.spans.iter().take(SPANS_MAX);
+    let shown = work.spans.iter().take(StepView::SPANS_MAX);
     let shown = shown.filter_map(|span| {
         let sequence = *slot_owners.get(&span.slot)?;
         Some(SpanView::new(sequence, span.token_source.tokens()))

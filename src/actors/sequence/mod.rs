@@ -88,7 +88,7 @@ pub(crate) enum Output {
 pub(crate) type Ended = Option<Result<Finish, GenerateError>>;
 
 /// The actor. It owns the text side of one request.
-pub(crate) struct Sequence {
+pub(crate) struct SequenceActor {
     args: SequenceArgs,
     usage: Usage,
     held: HeldLogprobs,
@@ -174,7 +174,7 @@ impl Drop for AdmissionGuard {
     }
 }
 
-impl Actor for Sequence {
+impl Actor for SequenceActor {
     type Args = SequenceArgs;
     type Error = Infallible;
 
@@ -195,7 +195,7 @@ impl Actor for Sequence {
     }
 }
 
-impl Message<Batch> for Sequence {
+impl Message<Batch> for SequenceActor {
     type Reply = ();
 
     async fn handle(&mut self, batch: Batch, _ctx: &mut Context<Self, Self::Reply>) {
@@ -235,7 +235,7 @@ impl Message<Batch> for Sequence {
     }
 }
 
-impl Sequence {
+impl SequenceActor {
     fn started(&mut self, prompt_tokens: usize, cached_tokens: usize, miss: Option<Miss>) {
         self.args.admission_guard.started();
         let unevaluated_tokens = self.args.prompt_results.unevaluated_tokens();

@@ -187,7 +187,7 @@ async fn oversized_source_is_rejected_at_once() {
         let mut rejected = pin!(grammars.compile_queued(user(), &long, codec(), true));
         let rejected = poll_fn(|cx| Poll::Ready(rejected.as_mut().poll(cx))).await;
         match rejected {
-            Poll::Ready(Ok(Err(GrammarError::TooDear { bound, .. }))) => {
+            Poll::Ready(Ok(Err(GrammarError::TooExpensive { bound, .. }))) => {
                 assert_eq!((bound.limit, bound.found), (limit as u64, 1 << 20));
             }
             other => panic!("expected a rejection at once, got {other:?}"),

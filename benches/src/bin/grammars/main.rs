@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use motet::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool, Next};
+use motet::grammar::GrammarSource;
+use motet_text::grammar::{Grammar, GrammarVocabulary, MaskPool, Next};
 
 /// Measures what grammars cost.
 #[derive(Debug, Parser)]

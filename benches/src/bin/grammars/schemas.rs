@@ -5,9 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use motet::grammar::{
-    Grammar, GrammarError, GrammarLimits, GrammarSource, GrammarVocabulary, MaskPool, Next,
-};
+use motet::grammar::{GrammarError, GrammarLimits, GrammarSource};
+use motet_text::grammar::{Grammar, GrammarVocabulary, MaskPool, Next};
 use serde_json::Value;
 
 /// The vocabulary's size, that of SmolLM2.
@@ -58,7 +57,7 @@ pub(crate) fn report(folder: &Path) -> Result<()> {
                     report.follow(&grammar, &instance, &ids);
                 }
             }
-            Err(GrammarError::TooDear { bound, .. }) => {
+            Err(GrammarError::TooExpensive { bound, .. }) => {
                 if Grammar::compile(&source, &unbounded, &pool).is_ok() {
                     report.compile += 1;
                     let line = format!("{name}: {bound}");

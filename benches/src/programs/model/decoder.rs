@@ -4,8 +4,10 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use motet::TokenId;
-use motet::model::sampling::{Sampling, TokenSampling};
-use motet::model::{Model, OutputKind, Span, SpanOutput, TokenSource};
+use motet::model::Model;
+use motet::request::Sampling;
+use motet_model::sampling::TokenSampling;
+use motet_model::{OutputKind, Span, SpanOutput, TokenSource};
 
 use crate::programs::Result;
 use crate::protocol::Prefix;

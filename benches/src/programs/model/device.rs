@@ -86,7 +86,8 @@ pub(crate) fn oracle() -> Result<oracle::Oracle> {
 pub(crate) fn serve(path: &Path, text: &Path, mode: Mode) -> Result<()> {
     use motet::model::CacheKind;
     use motet::model::mlx::{Arithmetic, MlxModel, MlxOptions};
-    use motet::model::weights::{ModelFiles, Role};
+    use motet::model::weights::ModelFiles;
+    use motet_weights::Role;
 
     let files = ModelFiles::open(path)?;
     let is_tied = files.blueprint().stem.tied_embeddings;
@@ -112,7 +113,7 @@ pub(crate) fn serve(path: &Path, text: &Path, mode: Mode) -> Result<()> {
         },
         ..MlxOptions::default()
     };
-    let text = motet::text_of(&ModelFiles::open(text)?)?;
+    let text = motet::Engine::text_of(&ModelFiles::open(text)?)?;
     let model = MlxModel::load(&files, options)?;
     drop(files);
     let device = mlx::Device { weight_bytes, text };

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use motet::model::weights::{Biases, Blueprint, Mixer, Mlp, ModelFiles, Role, RopeScaling};
+use motet::model::weights::ModelFiles;
+use motet_weights::{Biases, Blueprint, Mixer, Mlp, Role, RopeScaling};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 

@@ -8,9 +8,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use motet::TokenId;
+use motet::model::Model;
 use motet::model::oracle::Oracle;
-use motet::model::{DetachedState, Model, OutputKind, Packer, Segment, Span};
 use motet_storage::tiers::BufferPool;
+use motet_model::{DetachedState, OutputKind, Packer, Segment, Span};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 
 use motet::config::EngineConfig;
 use motet::model::oracle::Oracle;
-use motet::model::{ModelError, ModelSpec, Packer, SegmentSize};
+use motet::model::{ModelError, ModelSpec, SegmentSize};
 use motet::{Engine, Shutdown, TokenId};
+use motet_model::Packer;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

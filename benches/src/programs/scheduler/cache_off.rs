@@ -133,7 +133,7 @@ impl Measure {
     fn arrivals(self, seed: u64, vocab_size: usize) -> Vec<Arrival> {
         let kind = Kind {
             user: UserId(1),
-            class: Priority::Normal,
+            priority: Priority::Normal,
             prompt_tokens: self.prompt_tokens,
             output_tokens: self.output_tokens,
         };

@@ -176,7 +176,7 @@ impl Load {
     fn arrivals(self, greedy_too: bool, has_separate_users: bool) -> Vec<Arrival> {
         let polite = Kind {
             user: POLITE,
-            class: Priority::Normal,
+            priority: Priority::Normal,
             prompt_tokens: PROMPT_TOKENS,
             output_tokens: OUTPUT_TOKENS,
         };

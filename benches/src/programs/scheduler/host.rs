@@ -180,7 +180,7 @@ impl Measure {
         let mut harness = CoreHarness::new(model.spec(), config.scheduler, config.cache, instant);
         let kind = Kind {
             user: UserId(1),
-            class: Priority::Normal,
+            priority: Priority::Normal,
             prompt_tokens: PROMPT_TOKENS,
             output_tokens: self.tokens,
         };

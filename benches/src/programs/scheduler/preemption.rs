@@ -6,8 +6,7 @@ use motet::UserId;
 use motet::config::{CacheConfig, SchedulerConfig};
 use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::model::sampling::Sampling;
-use motet::request::Priority;
+use motet::request::{Priority, Sampling};
 use motet_core::scheduler::policy::step_cost::StepCost;
 
 use crate::measured::{Records, percentile};
@@ -60,7 +59,7 @@ pub(crate) fn run(size: Size) -> Result<Records> {
                 cost,
                 kind: Kind {
                     user: UserId(1),
-                    class: Priority::Normal,
+                    priority: Priority::Normal,
                     prompt_tokens,
                     output_tokens: 256,
                 },

@@ -89,13 +89,13 @@ impl Load {
     fn wait(self, background_too: bool) -> Result<(WaitSeconds, u64)> {
         let urgent = Kind {
             user: UserId(1),
-            class: Priority::Urgent,
+            priority: Priority::Urgent,
             prompt_tokens: self.prompt_tokens,
             output_tokens: 32,
         };
         let background = Kind {
             user: UserId(2),
-            class: Priority::Background,
+            priority: Priority::Background,
             prompt_tokens: 512,
             output_tokens: 128,
         };
@@ -128,7 +128,7 @@ impl Load {
         }
         let waits = harness
             .callers
-            .waits(|caller| caller.class == Priority::Urgent);
+            .waits(|caller| caller.priority == Priority::Urgent);
         Ok((waits, harness.scheduler().stats().preempted))
     }
 }

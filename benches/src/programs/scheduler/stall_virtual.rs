@@ -92,7 +92,7 @@ impl Measure {
         let mut model = Oracle::new(free_oracle())?;
         let decoding = Kind {
             user: UserId(1),
-            class: Priority::Normal,
+            priority: Priority::Normal,
             prompt_tokens: 64,
             output_tokens: 2_000,
         };

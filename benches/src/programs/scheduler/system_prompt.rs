@@ -6,8 +6,9 @@
 use std::time::Duration;
 
 use motet::model::ModelError;
-use motet::model::oracle::{Oracle, OracleConfig, OracleCounters, StepCost};
+use motet::model::oracle::{Oracle, OracleConfig};
 use motet::{Engine, Request, Shutdown, TokenId};
+use motet_model::oracle::{OracleCounters, StepCost};
 use tokio::task::JoinSet;
 
 use crate::measured::{Measured, Records};

@@ -53,7 +53,7 @@ impl CacheCore {
         let Some(slot) = slot.filter(|_| self.copied_bytes(&backup) <= self.free_bytes()) else {
             return self.not_backed_up(&backup);
         };
-        let (salt, priority) = (slot.salt().digest(), slot.rank().priority);
+        let (salt, retention) = (slot.salt().digest(), slot.rank().retention);
         let segment = self.next_segment();
         let lease = LeaseCount::new(segment).lease();
         let candidate = OffloadCandidate {
@@ -61,7 +61,7 @@ impl CacheCore {
             salt,
             tokens: Arc::clone(backup.tokens()),
             segment_size: backup.segment_size(),
-            priority,
+            retention,
         };
         self.paging_mut().begin_backup(backup, candidate);
     }

@@ -203,7 +203,7 @@ impl CacheCore {
         let (edge, class) = (&request.tokens[at..copy_range.end], Class::default());
         let node = self
             .trie
-            .insert(parent, edge, sealed, request.priority, class);
+            .insert(parent, edge, sealed, request.retention, class);
         self.note_copy(node, copy_range.copy);
         node
     }

@@ -149,7 +149,7 @@ mod tests {
         check(&open_slot(&mut core, slot_request(ASKS, 1..9)), 7, None);
         check(&open_slot(&mut core, slot_request(LIVE, 20..29)), 0, None);
         let mut longer = slot_request(FIRST, 1..13);
-        longer.priority = 1;
+        longer.retention = 1;
         check(&open_slot(&mut core, longer), 8, None);
     }
 

@@ -101,7 +101,7 @@ use pins::Pins;
 use prefix_hits::PrefixHits;
 use restore_policy::RestorePolicy;
 use restores::Restores;
-use slots::{Slot, Slots};
+use slots::{CacheSlot, Slots};
 use trie::Trie;
 use waiting::WaitingRequests;
 
@@ -259,7 +259,7 @@ impl CacheCore {
                 generated,
             } => {
                 self.seal_in_place(sequence, computed, &generated, effects);
-                let end = self.slots.get(sequence).map(Slot::end);
+                let end = self.slots.get(sequence).map(CacheSlot::end);
                 self.close(sequence, effects);
                 self.hold_lost_pins(effects);
                 self.find_mergeable(end);

@@ -147,7 +147,7 @@ impl CacheCore {
         let rank = slot.rank();
         let node = self
             .trie
-            .insert(parent, edge, sealed, rank.priority, rank.class);
+            .insert(parent, edge, sealed, rank.retention, rank.class);
         self.move_end(sequence, node, self.spec.segment_bytes(own));
         true
     }
@@ -175,7 +175,7 @@ impl CacheCore {
             tokens,
             path,
         }));
-        self.trie.raise_priority(end, slot.rank().priority);
+        self.trie.raise_retention(end, slot.rank().retention);
         self.move_end(sequence, end, 0);
         true
     }
@@ -212,7 +212,7 @@ impl CacheCore {
         };
         self.seal_own(sequence, own, effects);
         let slot = &self.slots[sequence];
-        let priority = slot.rank().priority;
+        let retention = slot.rank().retention;
         effects.push(Effect::Edit(Edit::Seal {
             slot: slot.id(),
             tokens: edge,
@@ -222,7 +222,7 @@ impl CacheCore {
             segment: gone,
             by: sealed.segment,
         }));
-        self.trie.raise_priority(end, priority);
+        self.trie.raise_retention(end, retention);
         self.move_end(sequence, end, self.spec.segment_bytes(own));
         true
     }

@@ -16,7 +16,7 @@ impl CacheCore {
             slot: id,
             retained_tokens,
             tokens,
-            priority,
+            retention,
         } = rewind;
         if retained_tokens < computed
             && let Err(_out_of_memory) = self.remove(
@@ -35,7 +35,7 @@ impl CacheCore {
         let asked = tokens.len();
         let slot = self
             .slots
-            .pass_on(from, to, tokens, retained_tokens, priority);
+            .pass_on(from, to, tokens, retained_tokens, retention);
         let Some(slot) = slot else {
             return self.no_successor(to, id, effects);
         };

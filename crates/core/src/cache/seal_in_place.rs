@@ -44,8 +44,8 @@ impl CacheCore {
         };
         match &tail[known..] {
             [] if self.resumes_at(shared_end) => {
-                let priority = self.slots[sequence].rank().priority;
-                self.trie.raise_priority(shared_end, priority);
+                let retention = self.slots[sequence].rank().retention;
+                self.trie.raise_retention(shared_end, retention);
                 self.slots.end_grant(sequence, &self.trie, &self.spec);
                 self.move_end(sequence, shared_end, 0);
             }
@@ -89,7 +89,7 @@ impl CacheCore {
         let rank = self.slots[sequence].rank();
         let node = self
             .trie
-            .insert(parent, edge, sealed, rank.priority, rank.class);
+            .insert(parent, edge, sealed, rank.retention, rank.class);
         self.move_end(sequence, node, 0);
         Some(node)
     }
@@ -126,8 +126,8 @@ impl CacheCore {
             segment: gone,
             by: sealed.segment,
         }));
-        let priority = self.slots[sequence].rank().priority;
-        self.trie.raise_priority(end, priority);
+        let retention = self.slots[sequence].rank().retention;
+        self.trie.raise_retention(end, retention);
         self.move_end(sequence, end, 0);
     }
 

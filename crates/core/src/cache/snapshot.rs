@@ -13,8 +13,7 @@ use slotmap::Key;
 use super::CacheCore;
 use super::offloaded_copies::OffloadedCopies;
 use super::trie::NodeKey;
-use crate::snapshot::CopyView;
-use crate::snapshot::{NODES_MAX, Tier, TrieNode, TrieView};
+use crate::snapshot::{CopyView, Tier, TrieNode, TrieView};
 
 /// Maximum number of visited nodes, and of roots.
 const VISITS_MAX: usize = 4096;
@@ -33,7 +32,7 @@ struct Shown {
 }
 
 impl CacheCore {
-    /// Returns the most important nodes of the cache: at most [`NODES_MAX`] nodes of the
+    /// Returns the most important nodes of the cache: at most [`NODES_MAX`](TrieView::NODES_MAX) nodes of the
     /// device and copies from `offloaded_copies` that are not on the device. It visits a
     /// bounded number of nodes.
     #[must_use]
@@ -43,14 +42,14 @@ impl CacheCore {
             .filter(|one| !self.is_here(one))
             .collect();
         // At least half of the entries are for device nodes.
-        let copies_max = gone.len().min(NODES_MAX / 2);
+        let copies_max = gone.len().min(TrieView::NODES_MAX / 2);
         let roots: Vec<NodeKey> = self
             .trie
             .roots()
             .map(|(_, root)| root)
             .take(VISITS_MAX)
             .collect();
-        let mut shown = self.highest_scored(&roots, NODES_MAX - copies_max);
+        let mut shown = self.highest_scored(&roots, TrieView::NODES_MAX - copies_max);
         shown.view.salts = self.trie.roots().len();
         let seen = shown.view.nodes.iter();
         shown.view.nodes_left_out = self.trie.len() - seen.len();

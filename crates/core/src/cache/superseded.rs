@@ -10,8 +10,8 @@ use super::{CacheCore, Effect, OpenSlot};
 use motet_protocol::{Edit, SegmentSize};
 
 impl CacheCore {
-    /// Gives up the state above the node at which a sequence resumes, as far as the policy does
-    /// not keep it, and output that its conversation spells in another way. The node is held.
+    /// Drops the snapshots above `end` that the policy does not keep, and cached output that this
+    /// request tokenises differently. The sequence holds the node at `end`, where it resumes.
     pub(super) fn give_up_superseded(
         &mut self,
         end: NodeKey,
@@ -207,8 +207,8 @@ impl CacheCore {
         true
     }
 
-    /// Evicts the nodes above an evicted leaf that are of no use without it: no sequence can
-    /// resume there, and no node follows.
+    /// Evicts the nodes above an evicted leaf at which no sequence can resume and which no node
+    /// follows.
     pub(super) fn evict_dead_ends(&mut self, above: NodeKey, effects: &mut Vec<Effect>) {
         if self.restore_policy.is_none() {
             return;

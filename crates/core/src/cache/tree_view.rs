@@ -31,8 +31,8 @@ pub struct NodeView {
     pub hits: u32,
     /// Uses of any node since this one was last used.
     pub idle_uses: u64,
-    /// Retention priority.
-    pub priority: u8,
+    /// Retention.
+    pub retention: u8,
     /// Whether a sequence can start at its end.
     pub resumable: bool,
     /// Whether a caller asked to keep its end restorable.
@@ -70,7 +70,7 @@ impl CacheCore {
                     pins: pinned.iter().filter(|pinned| **pinned == key).count(),
                     hits: node.hits(),
                     idle_uses: self.trie.tick() - node.last_use(),
-                    priority: node.priority(),
+                    retention: node.retention(),
                     resumable: self.resumes_at(key),
                     restore_point: node.restore_point(),
                 });
@@ -106,8 +106,8 @@ impl fmt::Display for NodeView {
         if self.pins > 0 {
             write!(f, ", pinned")?;
         }
-        if self.priority > 0 {
-            write!(f, ", priority {}", self.priority)?;
+        if self.retention > 0 {
+            write!(f, ", retention {}", self.retention)?;
         }
         if !self.resumable {
             write!(f, ", cannot be resumed at")?;
@@ -134,20 +134,20 @@ mod tests {
             pins: 0,
             hits: 2,
             idle_uses: 0,
-            priority: 0,
+            retention: 0,
             resumable: true,
             restore_point: false,
         };
         let pinned = NodeView {
             pins: 1,
-            priority: 3,
+            retention: 3,
             restore_point: true,
             ..node(Some(0), 3, &[4])
         };
         let nodes = vec![node(None, 0, &[1, 2, 3]), pinned, node(Some(0), 3, &[5, 6])];
         let expected = "\
 3 tokens to 3, 24 bytes, used 2 times, held by 1
-  1 tokens to 4, 8 bytes, used 2 times, pinned, priority 3, restore point
+  1 tokens to 4, 8 bytes, used 2 times, pinned, retention 3, restore point
   2 tokens to 5, 16 bytes, used 2 times, held by 1
 ";
         assert_eq!(TreeView { nodes }.to_string(), expected);

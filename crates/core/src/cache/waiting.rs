@@ -63,17 +63,17 @@ impl WaitingRequests {
 
     /// Lets the requests that wait for `from` wait for the sequence that took over its slot.
     pub(super) fn rename_leader(&mut self, from: SequenceId, to: SequenceId) {
-        for one in &mut self.waiting {
-            if one.leader.sequence == from {
-                one.leader.sequence = to;
+        for request in &mut self.waiting {
+            if request.leader.sequence == from {
+                request.leader.sequence = to;
             }
         }
     }
 
     /// Panics unless each leader is live.
     pub(super) fn check_integrity(&self, is_live: impl Fn(SequenceId) -> bool) {
-        for one in &self.waiting {
-            assert!(is_live(one.leader.sequence), "a leader is live");
+        for request in &self.waiting {
+            assert!(is_live(request.leader.sequence), "a leader is live");
         }
     }
 

@@ -144,6 +144,7 @@ impl CacheConfig {
 impl EvictionPolicy {
     /// Creates the policy, with nothing learned yet.
     #[must_use]
+    #[doc(hidden)]
     pub fn policy(self) -> Box<dyn Eviction> {
         match self {
             Self::Lru => Box::new(Lru),

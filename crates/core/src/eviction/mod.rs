@@ -1,7 +1,7 @@
 //! The order of eviction.
 //!
-//! The trie keeps the evictable nodes (leaves that are not held) in order of retention
-//! priority, then of a *class*, then of last use. The policy assigns the class to the sequence
+//! The trie keeps the evictable nodes (leaves without leases and pins) in order of
+//! retention, then of a *class*, then of last use. The policy assigns the class to the sequence
 //! that last used the node. To evict, the trie asks the policy for the score of the oldest and
 //! the newest node of each class, and evicts the one with the lowest score. A policy can
 //! therefore re-rank a million nodes by changing the scores of a class. An eviction costs a

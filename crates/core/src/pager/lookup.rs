@@ -38,12 +38,12 @@ impl PagerCore {
     /// Queues copies of a sequence's tokens on the disk to be read when there is no other work.
     pub(super) fn prefetch(&mut self, salt: SaltDigest, tokens: &[TokenId], resident: usize) {
         let whole = !self.spec.resumes_anywhere();
-        for one in self.catalog.chain(salt, tokens, resident, whole) {
-            let away = self.catalog.found(one.copy).host() == Presence::Absent
-                && self.is_available(one.copy);
-            if away && self.disk.prefetch(one.copy) {
+        for link in self.catalog.chain(salt, tokens, resident, whole) {
+            let away = self.catalog.found(link.copy).host() == Presence::Absent
+                && self.is_available(link.copy);
+            if away && self.disk.prefetch(link.copy) {
                 // The copy must not be evicted for other prefetches.
-                self.catalog.touch(one.copy);
+                self.catalog.touch(link.copy);
             }
         }
     }
@@ -198,7 +198,7 @@ mod tests {
                     salt: SALT,
                     tokens: Arc::from(&TOKENS[..range.end]),
                     segment_size: SegmentSize::whole(range.len()),
-                    priority: 0,
+                    retention: 0,
                 }),
             );
             core.handle(

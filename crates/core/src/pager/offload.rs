@@ -24,7 +24,7 @@ impl PagerCore {
         let label_bytes = Label::host_bytes(candidate.segment_size.tokens);
         let fits = self
             .catalog
-            .free_for_copy(label_bytes, bytes, candidate.priority, effects);
+            .free_for_copy(label_bytes, bytes, candidate.retention, effects);
         if !fits {
             self.stats.rejected += 1;
             effects.push(Effect::Notify(PagerEvent::Rejected { segment }));
@@ -40,7 +40,7 @@ impl PagerCore {
         );
         let job = self
             .catalog
-            .add_export(label, candidate.priority, candidate.lease);
+            .add_export(label, candidate.retention, candidate.lease);
         let copy = job.copy;
         effects.push(Effect::Do(job));
         effects.push(Effect::Notify(PagerEvent::Export { segment, copy }));
@@ -137,7 +137,7 @@ mod tests {
             salt: SALT,
             tokens: TOKENS.iter().map(|token| token + 100).collect(),
             segment_size: SegmentSize::whole(TOKENS.len()),
-            priority: 0,
+            retention: 0,
         };
         let effects = core.handle(Duration::ZERO, Message::OffloadCandidate(candidate));
         core.check_integrity();

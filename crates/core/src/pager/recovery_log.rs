@@ -43,7 +43,7 @@ pub struct RecoveryLog {
 #[derive(Debug)]
 struct LoggedCopy {
     label: Arc<Label>,
-    priority: u8,
+    retention: u8,
     /// The export has been requested and its pack job has not ended.
     is_exporting: bool,
     in_host: bool,
@@ -59,7 +59,7 @@ struct LoggedCopy {
 struct Offloading {
     /// A second lease beside the core's own; it outlives the core.
     lease: Lease,
-    priority: u8,
+    retention: u8,
     /// The copy that it becomes, if the cache was asked to export it.
     copy: Option<CopyId>,
 }
@@ -93,7 +93,7 @@ impl RecoveryLog {
         match message {
             Message::OffloadCandidate(candidate) => self.offloads.push(Offloading {
                 lease: candidate.lease.clone(),
-                priority: candidate.priority,
+                retention: candidate.retention,
                 copy: None,
             }),
             Message::Lookup(lookup) => drop(self.pending_loads.insert(lookup.sequence)),
@@ -240,7 +240,7 @@ impl RecoveryLog {
         });
         CopyEntry::resumed(
             Arc::clone(&logged_copy.label),
-            logged_copy.priority,
+            logged_copy.retention,
             logged_copy.in_host,
             logged_copy.on_disk,
             moves.collect(),
@@ -255,8 +255,8 @@ impl RecoveryLog {
                 let offloading = self.offloads.iter_mut().find(new);
                 let offloading = offloading.expect("an exported segment has a pending offload");
                 offloading.copy = Some(*copy);
-                let priority = offloading.priority;
-                self.change(*copy, |logged_copy| logged_copy.priority = priority);
+                let retention = offloading.retention;
+                self.change(*copy, |logged_copy| logged_copy.retention = retention);
             }
             PagerEvent::Offloaded { segment, .. } | PagerEvent::Rejected { segment } => {
                 self.answered(*segment)
@@ -364,9 +364,9 @@ impl RecoveryLog {
             return;
         };
         change(logged_copy);
-        let is_there = logged_copy.is_exporting || logged_copy.in_host || logged_copy.on_disk;
+        let is_present = logged_copy.is_exporting || logged_copy.in_host || logged_copy.on_disk;
         let comes = self.disk == Some((copy, Task::Write));
-        if !is_there && !comes {
+        if !is_present && !comes {
             self.copies.remove(&copy);
         }
     }
@@ -376,7 +376,7 @@ impl LoggedCopy {
     fn new(label: Arc<Label>) -> Self {
         Self {
             label,
-            priority: 0,
+            retention: 0,
             is_exporting: false,
             in_host: false,
             on_disk: false,

@@ -31,9 +31,9 @@ impl SchedulerCore {
             Phase::Running(_) => return None,
         }
         let rank = |key: SequenceKey| {
-            let entry = &self.sequences[key];
-            let service = self.service.of(entry.user());
-            (Reverse(entry.class()), service, entry.id())
+            let sequence = &self.sequences[key];
+            let service = self.service.of(sequence.user());
+            (Reverse(sequence.priority()), service, sequence.id())
         };
         let own = rank(key);
         let waiting = self.waiting.queued().iter().map(|key| rank(*key));
@@ -73,7 +73,7 @@ impl SchedulerCore {
             let Some(next) = self.waiting.choose(&views, locality_service, limits) else {
                 return;
             };
-            if self.is_blocked(views[next.index].class) {
+            if self.is_blocked(views[next.index].priority) {
                 self.preempt_for_class(&keys, &views, next.index, effects);
                 continue;
             }
@@ -99,8 +99,8 @@ impl SchedulerCore {
     }
 
     fn queued_view(&self, key: SequenceKey, in_time: &ServedInTime) -> QueuedView {
-        let entry = &self.sequences[key];
-        let waited = entry.queue_time().total(self.now);
+        let sequence = &self.sequences[key];
+        let waited = sequence.queue_time().total(self.now);
         let terms = QueuedTerms {
             aged: self
                 .config
@@ -109,9 +109,9 @@ impl SchedulerCore {
                 .is_some_and(|ageing| waited >= ageing),
             ready: !self.sequences.continues_draining(key),
             needed: self.is_needed(key, in_time),
-            turned_away: self.waiting.is_turned_away(entry),
+            turned_away: self.waiting.is_turned_away(sequence),
         };
-        entry.queued_view(self.service.of(entry.user()), terms)
+        sequence.queued_view(self.service.of(sequence.user()), terms)
     }
 
     /// Preempts a sequence, if any can be, for the class of the sequence at this index: for the
@@ -123,14 +123,14 @@ impl SchedulerCore {
         next: usize,
         effects: &mut Vec<Effect>,
     ) {
-        let class = views[next].class;
-        let may_start = |one: &QueuedView| one.class == class && one.ready && one.needed;
+        let priority = views[next].priority;
+        let may_start = |one: &QueuedView| one.priority == priority && one.ready && one.needed;
         let in_class = (0..keys.len()).filter(|index| may_start(&views[*index]));
         let service = |index: &usize| views[*index].service;
         let least = in_class.min_by(|a, b| service(a).total_cmp(&service(b)));
         let requester = self.queued_requester(keys[least.unwrap_or(next)]);
         self.preempt_for_queued(&requester, effects);
-        let may_start = !self.is_blocked(class);
+        let may_start = !self.is_blocked(priority);
         self.waiting.end_scan(may_start);
     }
 
@@ -139,33 +139,33 @@ impl SchedulerCore {
         let classes = [Priority::Background, Priority::Normal, Priority::Urgent];
         StartLimits {
             slots: self.slots.free(),
-            open: classes.map(|class| !self.is_blocked(class)),
+            open: classes.map(|priority| !self.is_blocked(priority)),
         }
     }
 
     /// Whether no sequence of this class can start now.
-    fn is_blocked(&self, class: Priority) -> bool {
-        let blocks = |other: Option<Priority>| other.is_some_and(|other| class <= other);
+    fn is_blocked(&self, priority: Priority) -> bool {
+        let blocks = |other: Option<Priority>| other.is_some_and(|other| priority <= other);
         !self.slots.are_free()
-            || blocks(self.waiting.memory_class(&self.sequences))
+            || blocks(self.waiting.memory_priority(&self.sequences))
             || blocks(self.grants.starved_class(&self.sequences))
     }
 
     /// Whether its prompt would be computed soon if it had a slot.
     fn is_needed(&self, key: SequenceKey, in_time: &ServedInTime) -> bool {
-        let entry = &self.sequences[key];
-        self.service.of(entry.user()) < in_time[entry.class() as usize]
+        let sequence = &self.sequences[key];
+        self.service.of(sequence.user()) < in_time[sequence.priority() as usize]
     }
 
     /// Returns the service level, by class, at which prompts with slots fill the next steps.
     fn served_in_time(&self) -> ServedInTime {
         let with_slots = self.slots.running().iter().chain(self.slots.starting());
         let admitted = with_slots.map(|key| {
-            let entry = &self.sequences[*key];
+            let sequence = &self.sequences[*key];
             AdmittedPrompt {
-                class: entry.class(),
-                service: self.service.of(entry.user()),
-                tokens: entry.prompt_tokens_left(),
+                priority: sequence.priority(),
+                service: self.service.of(sequence.user()),
+                tokens: sequence.prompt_tokens_left(),
             }
         });
         let tokens = self.config.chunking.step_tokens_max;
@@ -175,35 +175,35 @@ impl SchedulerCore {
 
     /// Returns a queued sequence as the preemption policy sees it.
     fn queued_requester(&self, key: SequenceKey) -> PreemptFor {
-        let entry = &self.sequences[key];
-        let taken = self.slots.of(entry.user());
+        let sequence = &self.sequences[key];
+        let taken = self.slots.of(sequence.user());
         PreemptFor::Queued {
-            class: entry.class(),
-            service: self.service.of(entry.user()),
-            slots: (taken + 1) as f64 / entry.submission().weight,
+            priority: sequence.priority(),
+            service: self.service.of(sequence.user()),
+            slots: (taken + 1) as f64 / sequence.submission().weight,
         }
     }
 
     fn start(&mut self, key: SequenceKey, next: NextStart, effects: &mut Vec<Effect>) {
-        let entry = &self.sequences[key];
-        if let Some(finish_by) = entry.submission().finish_by
+        let sequence = &self.sequences[key];
+        if let Some(finish_by) = sequence.submission().finish_by
             && self.now.saturating_add(self.prefill_time(key)) > finish_by
         {
             // It ends before it costs other sequences anything.
-            if entry.is_started() {
+            if sequence.is_started() {
                 self.finish(key, FinishReason::Deadline, effects);
             } else {
                 self.miss(key, Deadline::Finish, finish_by, effects);
             }
             return;
         }
-        let granted = self.grants.first(entry);
-        let message = entry.open_message(granted, self.token_time(key));
-        let entry = &mut self.sequences[key];
+        let granted = self.grants.first(sequence);
+        let message = sequence.open_message(granted, self.token_time(key));
+        let sequence = &mut self.sequences[key];
         self.waiting.take(key);
-        self.waiting.start(entry, next.is_turn);
-        entry.ask_for_slot(self.cache.next_message(), granted, self.now);
-        self.slots.ask(key, entry.user());
+        self.waiting.start(sequence, next.is_turn);
+        sequence.ask_for_slot(self.cache.next_message(), granted, self.now);
+        self.slots.ask(key, sequence.user());
         self.ask(message, effects);
     }
 

@@ -20,8 +20,8 @@ impl SchedulerCore {
         let Some(answer) = answer else {
             return;
         };
-        for one in answer.effects {
-            self.on_cache_effect(one, effects);
+        for effect in answer.effects {
+            self.on_cache_effect(effect, effects);
         }
         if self.cache.freed_memory_last(answer.number) {
             self.retry_grants(effects);
@@ -37,8 +37,8 @@ impl SchedulerCore {
         if !self.cache.receives_effects() {
             return;
         }
-        for one in cache_effects {
-            self.on_cache_effect(one, effects);
+        for effect in cache_effects {
+            self.on_cache_effect(effect, effects);
         }
     }
 
@@ -101,12 +101,12 @@ impl SchedulerCore {
             .slots
             .open(key, slot, cached_tokens, &mut self.sequences);
         self.waiting.request_scan();
-        let entry = &self.sequences[key];
-        self.waiting.has_memory(entry);
+        let sequence = &self.sequences[key];
+        self.waiting.has_memory(sequence);
         if is_first {
             effects.push(Effect::Started {
-                sequence: entry.id(),
-                prompt_tokens: entry.history().tokens().len(),
+                sequence: sequence.id(),
+                prompt_tokens: sequence.history().tokens().len(),
                 cached_tokens,
                 miss,
             });
@@ -118,11 +118,11 @@ impl SchedulerCore {
 
     /// Returns the sequence to the queue until another has ended.
     fn slot_out_of_memory(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
-        let entry = &self.sequences[key];
-        let Phase::Starting { asked, .. } = *entry.phase() else {
+        let sequence = &self.sequences[key];
+        let Phase::Starting { asked, .. } = *sequence.phase() else {
             panic!("only a starting sequence is denied a slot")
         };
-        self.waiting.deny_start(entry.class());
+        self.waiting.deny_start(sequence.priority());
         self.leave_phase(key);
         let had_minimal_grant = self.sequences[key].deny_slot();
         self.enqueue(key);

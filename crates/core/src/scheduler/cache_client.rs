@@ -245,8 +245,8 @@ impl CacheClient {
             .barriers
             .pop_front_if(|barrier| barrier.asked == number);
         if let Some(barrier) = barrier
-            && let Some(entry) = sequences.get_mut(barrier.key)
-            && let Some(slot) = entry.slot_mut()
+            && let Some(sequence) = sequences.get_mut(barrier.key)
+            && let Some(slot) = sequence.slot_mut()
             && slot.id() == barrier.slot
         {
             slot.lift_barrier();

@@ -19,16 +19,16 @@ impl SchedulerCore {
         if !movable {
             self.leave_phase(key);
         }
-        let entry = &mut self.sequences[key];
-        let forgotten = entry.forgotten_tokens() + removed.len();
-        effects.push(Effect::Shifted(entry.id(), forgotten));
+        let sequence = &mut self.sequences[key];
+        let forgotten = sequence.forgotten_tokens() + removed.len();
+        effects.push(Effect::Shifted(sequence.id(), forgotten));
         if movable {
-            let remove = entry.remove_message(removed.clone());
-            entry.shift(&removed);
+            let remove = sequence.remove_message(removed.clone());
+            sequence.shift(&removed);
             self.ask(remove, effects);
         } else {
-            let close = entry.close_message();
-            entry.restart_without(&removed);
+            let close = sequence.close_message();
+            sequence.restart_without(&removed);
             self.ask(close, effects);
             self.enqueue(key);
         }

@@ -89,9 +89,9 @@ impl Deadlines {
     }
 
     /// Returns how long the sequence has waited for its reader, if that is too long.
-    pub(super) fn unread_for(&self, entry: &Sequence, now: Duration) -> Option<Duration> {
+    pub(super) fn unread_for(&self, sequence: &Sequence, now: Duration) -> Option<Duration> {
         let timeout = self.unread_timeout.unwrap_or_default();
-        let waited = now.saturating_sub(entry.paused_since()?);
+        let waited = now.saturating_sub(sequence.paused_since()?);
         (waited >= timeout).then_some(waited)
     }
 
@@ -107,9 +107,9 @@ impl Deadlines {
     pub(super) fn check_integrity(&self, sequences: &Sequences) {
         for deadline in &self.timers {
             let key = sequences.find(deadline.sequence);
-            let entry = &sequences[key.expect("a deadline belongs to a live sequence")];
+            let sequence = &sequences[key.expect("a deadline belongs to a live sequence")];
             assert!(
-                deadline.purpose != Purpose::Unread || entry.is_paused(),
+                deadline.purpose != Purpose::Unread || sequence.is_paused(),
                 "only a paused sequence waits for its reader"
             );
         }

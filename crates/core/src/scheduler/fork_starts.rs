@@ -120,23 +120,24 @@ impl SchedulerCore {
         self.grants.leave(key);
         self.slots.change_user(user, submission.user);
 
-        let sequence = submission.sequence;
+        let id = submission.sequence;
         let prompt_tokens = submission.prompt.len();
         let source = &self.sequences[key];
         let context_tokens_max = self.spec.context_tokens_max;
-        let entry = Sequence::in_slot_of(
+        let sequence = Sequence::in_slot_of(
             source,
             submission,
             retained_tokens,
             context_tokens_max,
             self.now,
         );
-        self.deadlines.enter(entry.submission(), entry.is_started());
-        self.service.enter(entry.user(), entry.class());
-        self.sequences.replace(key, entry);
+        self.deadlines
+            .enter(sequence.submission(), sequence.is_started());
+        self.service.enter(sequence.user(), sequence.priority());
+        self.sequences.replace(key, sequence);
         self.ask(rewind, effects);
         effects.push(Effect::Started {
-            sequence,
+            sequence: id,
             prompt_tokens,
             cached_tokens: retained_tokens,
             miss: None,
@@ -157,7 +158,7 @@ impl SchedulerCore {
         let has_spec = source.submission().sampling_spec.is_some();
         let sampler_matches = !has_spec || submission.sampling_spec.is_some();
         let fits = prompt_tokens < slot.grant().tokens()
-            && submission.at_limit == ContextLimit::Stop
+            && submission.at_context_limit == ContextLimit::Stop
             && submission.restore_points.is_empty();
         let can = fork.replaces
             && self.spec.resumes_anywhere()

@@ -31,7 +31,7 @@ pub(super) struct DueFork {
 #[derive(Debug)]
 pub(super) struct ForkSource {
     history: Arc<[TokenId]>,
-    at_limit: ContextLimit,
+    at_context_limit: ContextLimit,
     salt: Salt,
 }
 
@@ -87,11 +87,11 @@ impl Forks {
 
 impl ForkSource {
     /// Returns what a fork of this sequence takes over.
-    pub(super) fn sequence(entry: &Sequence) -> Self {
-        let submission = entry.submission();
+    pub(super) fn sequence(sequence: &Sequence) -> Self {
+        let submission = sequence.submission();
         Self {
-            history: entry.history().all().collect(),
-            at_limit: submission.at_limit,
+            history: sequence.history().all().collect(),
+            at_context_limit: submission.at_context_limit,
             salt: submission.salt.clone(),
         }
     }
@@ -100,7 +100,7 @@ impl ForkSource {
     pub(super) fn waiting(submission: &Submission) -> Self {
         Self {
             history: submission.prompt.clone(),
-            at_limit: submission.at_limit,
+            at_context_limit: submission.at_context_limit,
             salt: submission.salt.clone(),
         }
     }
@@ -134,10 +134,10 @@ impl DueFork {
         for offset in &mut submission.restore_points {
             *offset += at;
         }
-        submission.at_limit = source.at_limit;
+        submission.at_context_limit = source.at_context_limit;
         submission.salt = source.salt;
         let tokens = submission.prompt.len();
-        let left = match submission.at_limit {
+        let left = match submission.at_context_limit {
             ContextLimit::Shift { .. } => usize::MAX,
             ContextLimit::Stop => context_tokens_max.saturating_sub(tokens),
         };

@@ -10,16 +10,17 @@ use motet_protocol::{Deadline, FinishReason, GenerateError};
 
 impl SchedulerCore {
     pub(super) fn submit(&mut self, submission: Submission) {
-        let entry = Sequence::new(submission, self.spec.context_tokens_max, self.now);
-        let key = self.enter(entry);
+        let sequence = Sequence::new(submission, self.spec.context_tokens_max, self.now);
+        let key = self.enter(sequence);
         self.enqueue(key);
     }
 
     /// Adds a sequence that has a caller and no slot.
-    pub(super) fn enter(&mut self, entry: Sequence) -> SequenceKey {
-        self.deadlines.enter(entry.submission(), entry.is_started());
-        self.service.enter(entry.user(), entry.class());
-        self.sequences.insert(entry)
+    pub(super) fn enter(&mut self, sequence: Sequence) -> SequenceKey {
+        self.deadlines
+            .enter(sequence.submission(), sequence.is_started());
+        self.service.enter(sequence.user(), sequence.priority());
+        self.sequences.insert(sequence)
     }
 
     /// Ends a sequence at its caller's request.
@@ -33,14 +34,14 @@ impl SchedulerCore {
         }
     }
 
-    pub(super) fn pause(&mut self, sequence: SequenceId) {
-        if let Some(key) = self.sequences.find(sequence)
+    pub(super) fn pause(&mut self, id: SequenceId) {
+        if let Some(key) = self.sequences.find(id)
             && self.sequences.pause(key, self.now)
         {
-            let entry = &mut self.sequences[key];
-            self.service.leave(entry.user(), entry.class());
-            self.waiting.end_turn(entry);
-            self.deadlines.pause(sequence, self.now);
+            let sequence = &mut self.sequences[key];
+            self.service.leave(sequence.user(), sequence.priority());
+            self.waiting.end_turn(sequence);
+            self.deadlines.pause(id, self.now);
             self.waiting.stop_waiting_for_memory(key);
             // A waiting sequence may take its slot.
             self.waiting.request_scan();
@@ -51,8 +52,8 @@ impl SchedulerCore {
         if let Some(key) = self.sequences.find(sequence)
             && self.end_pause(key)
         {
-            let entry = &self.sequences[key];
-            self.service.enter(entry.user(), entry.class());
+            let sequence = &self.sequences[key];
+            self.service.enter(sequence.user(), sequence.priority());
             self.waiting.request_scan();
         }
     }
@@ -156,11 +157,11 @@ impl SchedulerCore {
         self.waiting.end_turn(&mut self.sequences[key]);
         let was_paused = self.end_pause(key);
         self.sequences.leave_caller(key);
-        let entry = &self.sequences[key];
+        let sequence = &self.sequences[key];
         if !was_paused {
-            self.service.leave(entry.user(), entry.class());
+            self.service.leave(sequence.user(), sequence.priority());
         }
-        self.deadlines.leave(entry.submission());
+        self.deadlines.leave(sequence.submission());
     }
 
     /// Frees the slot of a finished sequence, or its place in the queue.
@@ -171,15 +172,15 @@ impl SchedulerCore {
         effects: &mut Vec<Effect>,
     ) {
         self.leave_phase(key);
-        let entry = self.sequences.remove(key);
-        match (entry.phase(), finished) {
+        let sequence = self.sequences.remove(key);
+        match (sequence.phase(), finished) {
             (Phase::Queued, _) => {}
-            (Phase::Running(_), Finished::Close) => self.ask(entry.close_message(), effects),
+            (Phase::Running(_), Finished::Close) => self.ask(sequence.close_message(), effects),
             (Phase::Starting { .. }, _) | (Phase::Running(_), Finished::Discard) => {
-                self.ask(entry.discard_message(), effects);
+                self.ask(sequence.discard_message(), effects);
             }
         }
-        self.start_forks_of(entry.id(), effects);
+        self.start_forks_of(sequence.id(), effects);
     }
 
     /// Removes a sequence from the component that holds it in its phase.

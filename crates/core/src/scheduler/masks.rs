@@ -12,21 +12,21 @@ use motet_protocol::SequenceId;
 impl SchedulerCore {
     pub(super) fn set_mask_gate(&mut self, sequence: SequenceId, gate: MaskGate) {
         if let Some(key) = self.sequences.find(sequence) {
-            let entry = &mut self.sequences[key];
-            if gate == MaskGate::Shut && entry.prompt_tokens_left() > 0 {
+            let sequence = &mut self.sequences[key];
+            if gate == MaskGate::Shut && sequence.prompt_tokens_left() > 0 {
                 // While the gate is shut, the rest of its prompt holds no other prompt back.
                 self.waiting.request_scan();
             }
-            entry.set_mask_gate(gate);
+            sequence.set_mask_gate(gate);
         }
     }
 
     /// Shuts the gate of a sequence that has a slot again, if its grammar must read its output
     /// first.
     pub(super) fn await_mask(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
-        let entry = &mut self.sequences[key];
-        if entry.await_mask() {
-            effects.push(Effect::AwaitMask(entry.id()));
+        let sequence = &mut self.sequences[key];
+        if sequence.await_mask() {
+            effects.push(Effect::AwaitMask(sequence.id()));
         }
     }
 }

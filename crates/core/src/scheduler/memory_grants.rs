@@ -29,20 +29,20 @@ struct Headroom(f64);
 
 impl MemoryGrants {
     /// Returns the tokens of a new slot's grant.
-    pub(super) fn first(&self, entry: &Sequence) -> usize {
-        entry.first_grant(|output_left| self.headroom.tokens(output_left))
+    pub(super) fn first(&self, sequence: &Sequence) -> usize {
+        sequence.first_grant(|output_left| self.headroom.tokens(output_left))
     }
 
     /// Records a larger grant.
-    pub(super) fn extend(&mut self, entry: &mut Sequence, tokens_max: usize) {
-        if let Some(slot) = entry.slot_mut() {
+    pub(super) fn extend(&mut self, sequence: &mut Sequence, tokens_max: usize) {
+        if let Some(slot) = sequence.slot_mut() {
             slot.extend_grant(tokens_max);
         }
     }
 
     /// Records that the cache had no memory for a larger grant.
-    pub(super) fn deny(&mut self, key: SequenceKey, entry: &mut Sequence) {
-        if let Some(slot) = entry.slot_mut() {
+    pub(super) fn deny(&mut self, key: SequenceKey, sequence: &mut Sequence) {
+        if let Some(slot) = sequence.slot_mut() {
             slot.deny_grant();
             self.starved.push(key);
         }
@@ -75,8 +75,8 @@ impl MemoryGrants {
     /// and their callers read.
     pub(super) fn first_stalled(&self, sequences: &Sequences) -> Option<SequenceKey> {
         let is_stalled = |key: &SequenceKey| {
-            let entry = &sequences[*key];
-            !entry.is_paused() && entry.slot().is_some_and(|slot| slot.grant_left() == 0)
+            let sequence = &sequences[*key];
+            !sequence.is_paused() && sequence.slot().is_some_and(|slot| slot.grant_left() == 0)
         };
         let stalled = self.starved.iter().copied().filter(is_stalled);
         stalled.min_by_key(|key| rank(&sequences[*key]))
@@ -85,8 +85,8 @@ impl MemoryGrants {
     /// Returns the highest class of starved sequences whose callers read.
     pub(super) fn starved_class(&self, sequences: &Sequences) -> Option<Priority> {
         let entries = self.starved.iter().map(|key| &sequences[*key]);
-        let reads = entries.filter(|entry| !entry.is_paused());
-        reads.map(Sequence::class).max()
+        let reads = entries.filter(|sequence| !sequence.is_paused());
+        reads.map(Sequence::priority).max()
     }
 
     /// Widens the headroom, since a sequence is preempted for want of memory.
@@ -135,8 +135,8 @@ impl Default for Headroom {
 
 /// Returns the order in which starved sequences get memory: the highest class first, then the
 /// earliest arrival.
-fn rank(entry: &Sequence) -> (Reverse<Priority>, SequenceId) {
-    (Reverse(entry.class()), entry.id())
+fn rank(sequence: &Sequence) -> (Reverse<Priority>, SequenceId) {
+    (Reverse(sequence.priority()), sequence.id())
 }
 
 #[cfg(test)]

@@ -85,13 +85,13 @@ pub struct Submission {
     /// Weight of its user's share beside other users' shares; positive.
     pub weight: f64,
     /// Its priority class.
-    pub class: Priority,
+    pub priority: Priority,
     /// Deadline for its first slot, as the engine's time.
     pub start_by: Option<Duration>,
     /// Deadline for its end, as the engine's time.
     pub finish_by: Option<Duration>,
     /// Behavior when its context is full.
-    pub at_limit: ContextLimit,
+    pub at_context_limit: ContextLimit,
     /// Its salt: it shares cached state with sequences of the same salt only.
     pub salt: Salt,
     /// Offsets in its prompt at which it must be restorable.
@@ -126,10 +126,10 @@ impl Submission {
             end_tokens: Arc::default(),
             user: UserId::default(),
             weight: 1.0,
-            class: Priority::Normal,
+            priority: Priority::Normal,
             start_by: None,
             finish_by: None,
-            at_limit: ContextLimit::Stop,
+            at_context_limit: ContextLimit::Stop,
             salt: Salt::default(),
             restore_points: Vec::new(),
             turn_end: None,

@@ -105,25 +105,25 @@ impl SchedulerCore {
 
     /// Returns the members of a step that still have the slot that they had then.
     pub(super) fn still_in_slot(&self, members: &[Member]) -> Vec<SequenceKey> {
-        let is_there = |member: &&Member| {
-            let entry = self.sequences.get(member.key);
-            entry.is_some_and(|entry| entry.has_slot(member.slot))
+        let is_present = |member: &&Member| {
+            let sequence = self.sequences.get(member.key);
+            sequence.is_some_and(|sequence| sequence.has_slot(member.slot))
         };
-        let there = members.iter().filter(is_there);
+        let there = members.iter().filter(is_present);
         there.map(|member| member.key).collect()
     }
 
     /// Finishes a sequence's part of a step.
     fn finish_span(&mut self, member: Member, span_output: SpanOutput, effects: &mut Vec<Effect>) {
         let key = member.key;
-        let entry = self.sequences.get_mut(key);
-        let Some(entry) = entry.filter(|entry| entry.has_slot(member.slot)) else {
+        let sequence = self.sequences.get_mut(key);
+        let Some(sequence) = sequence.filter(|sequence| sequence.has_slot(member.slot)) else {
             // It has ended, or lost its slot meanwhile.
             return;
         };
-        let is_void = entry.finish_step(member.tokens, member.samples_token);
-        if let Some(computed) = entry.prefill_progress() {
-            effects.push(Effect::Prefilled(entry.id(), computed));
+        let is_void = sequence.finish_step(member.tokens, member.samples_token);
+        if let Some(computed) = sequence.prefill_progress() {
+            effects.push(Effect::Prefilled(sequence.id(), computed));
         }
         let span_output = self.on_prompt_output(key, member, span_output, effects);
         if !is_void {
@@ -142,21 +142,21 @@ impl SchedulerCore {
         span_output: SpanOutput,
         effects: &mut Vec<Effect>,
     ) -> SpanOutput {
-        let entry = &mut self.sequences[key];
-        let is_requested = !entry.is_finished();
+        let sequence = &mut self.sequences[key];
+        let is_requested = !sequence.is_finished();
         match span_output {
             SpanOutput::PromptLogprobs(logprobs, token) => {
-                let rows = entry.finish_prompt_rows(member.tokens);
+                let rows = sequence.finish_prompt_rows(member.tokens);
                 if is_requested {
                     let first = rows.start + 1;
-                    effects.push(Effect::PromptLogprobs(entry.id(), first, logprobs));
+                    effects.push(Effect::PromptLogprobs(sequence.id(), first, logprobs));
                 }
                 token.map_or(SpanOutput::Nothing, |token| *token)
             }
             SpanOutput::HiddenSum(sum) => {
-                let rows = entry.finish_prompt_rows(member.tokens);
+                let rows = sequence.finish_prompt_rows(member.tokens);
                 if is_requested {
-                    effects.push(Effect::HiddenSum(entry.id(), rows, sum));
+                    effects.push(Effect::HiddenSum(sequence.id(), rows, sum));
                 }
                 SpanOutput::Nothing
             }
@@ -171,14 +171,14 @@ impl SchedulerCore {
         span_output: SpanOutput,
         effects: &mut Vec<Effect>,
     ) {
-        let entry = &mut self.sequences[key];
+        let sequence = &mut self.sequences[key];
         match span_output {
             SpanOutput::Token(token) => self.on_token_sampled(key, token, None, effects),
             SpanOutput::Scored(token, logprobs) => {
                 self.on_token_sampled(key, token, Some(logprobs), effects)
             }
             SpanOutput::Forced(tokens) => self.on_tokens_forced(key, &tokens, effects),
-            SpanOutput::Failed(_) if entry.is_finished() => {}
+            SpanOutput::Failed(_) if sequence.is_finished() => {}
             SpanOutput::Failed(GrammarError::Finished) => {
                 self.finish(key, FinishReason::EndToken, effects);
             }
@@ -191,7 +191,7 @@ impl SchedulerCore {
             | SpanOutput::PromptLogprobs(..)
             | SpanOutput::HiddenSum(_) => {
                 // A budget without tokens ends the reasoning before any token is sampled.
-                if !entry.is_finished() && entry.pending() == 0 {
+                if !sequence.is_finished() && sequence.pending() == 0 {
                     self.end_reasoning(key, effects);
                 }
             }
@@ -200,22 +200,22 @@ impl SchedulerCore {
 
     /// Ends a sequence that generates nothing when its prompt is computed.
     fn end_with_prompt(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
-        let entry = self.sequences.get(key);
-        if entry.is_some_and(Sequence::ends_with_prompt) {
+        let sequence = self.sequences.get(key);
+        if sequence.is_some_and(Sequence::ends_with_prompt) {
             self.finish(key, FinishReason::Length, effects);
         }
     }
 
     /// Does what had to wait until the sequence is in no step.
     fn after_step(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
-        let Some(entry) = self.sequences.get(key) else {
+        let Some(sequence) = self.sequences.get(key) else {
             return;
         };
-        let Some(slot) = entry.slot().filter(|slot| !slot.is_in_step()) else {
+        let Some(slot) = sequence.slot().filter(|slot| !slot.is_in_step()) else {
             return;
         };
-        let sequence = entry.id();
-        if let Some(finished) = entry.finished() {
+        let id = sequence.id();
+        if let Some(finished) = sequence.finished() {
             self.free_slot(key, finished, effects);
             return;
         }
@@ -224,8 +224,8 @@ impl SchedulerCore {
             return;
         }
         if slot.forks_due() > 0 {
-            self.start_forks_of(sequence, effects);
-            if self.sequences.find(sequence).is_none() {
+            self.start_forks_of(id, effects);
+            if self.sequences.find(id).is_none() {
                 // A fork has taken over its slot.
                 return;
             }
@@ -246,8 +246,8 @@ impl SchedulerCore {
     fn back_up_if_due(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
         let tokens_min = self.backup_tokens;
         if tokens_min > 0
-            && let Some(entry) = self.sequences.get_mut(key)
-            && let Some(message) = entry.take_backup(tokens_min)
+            && let Some(sequence) = self.sequences.get_mut(key)
+            && let Some(message) = sequence.take_backup(tokens_min)
         {
             self.ask(message, effects);
         }
@@ -261,16 +261,16 @@ impl SchedulerCore {
             if loss.discards {
                 self.ask(self.sequences[key].discard_message(), effects);
             }
-            let entry = &mut self.sequences[key];
-            entry.lose_state(loss.blamed.contains(&key), loss.alone_after);
+            let sequence = &mut self.sequences[key];
+            sequence.lose_state(loss.blamed.contains(&key), loss.alone_after);
             if injected::is_injected(Bug::TokenAgain)
-                && !entry.is_finished()
-                && let Some(token) = entry.history().generated().last()
+                && !sequence.is_finished()
+                && let Some(token) = sequence.history().generated().last()
             {
-                effects.push(Effect::Token(entry.id(), *token, None));
+                effects.push(Effect::Token(sequence.id(), *token, None));
             }
-            let sequence = entry.id();
-            let (finished, failures) = (entry.finished(), entry.failed_steps());
+            let id = sequence.id();
+            let (finished, failures) = (sequence.finished(), sequence.failed_steps());
             self.enqueue(key);
             if let Some(finished) = finished {
                 self.free_slot(key, finished, effects);
@@ -281,7 +281,7 @@ impl SchedulerCore {
                 };
                 self.fail(key, error, Finished::Discard, effects);
             } else {
-                self.start_forks_of(sequence, effects);
+                self.start_forks_of(id, effects);
             }
         }
     }

@@ -110,11 +110,11 @@ impl PlannedStep {
     pub(super) fn add(
         &mut self,
         key: SequenceKey,
-        entry: &mut Sequence,
+        sequence: &mut Sequence,
         tokens: usize,
         cached: usize,
     ) -> usize {
-        let joined = entry.join_step(tokens, &mut self.sampler_starts);
+        let joined = sequence.join_step(tokens, &mut self.sampler_starts);
         self.members.push(Member {
             key,
             slot: joined.span.slot,

@@ -28,7 +28,7 @@ impl SchedulerCore {
             }
             return;
         }
-        let requester = PreemptFor::Running(self.sequences[requester].class());
+        let requester = PreemptFor::Running(self.sequences[requester].priority());
         self.grants.widen_headroom();
         self.preempt_for(&requester, effects);
     }
@@ -60,9 +60,9 @@ impl SchedulerCore {
     }
 
     fn running_view(&self, key: SequenceKey) -> RunningView {
-        let entry = &self.sequences[key];
-        let user = entry.user();
-        entry.running_view(self.service.of(user), self.slots.of(user))
+        let sequence = &self.sequences[key];
+        let user = sequence.user();
+        sequence.running_view(self.service.of(user), self.slots.of(user))
     }
 
     fn preempt_for(&mut self, requester: &PreemptFor, effects: &mut Vec<Effect>) {
@@ -82,14 +82,14 @@ impl SchedulerCore {
     pub(super) fn preempt_now(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
         self.leave_phase(key);
         self.slots.count_preemption();
-        let entry = &mut self.sequences[key];
-        self.waiting.end_turn(entry);
-        let sequence = entry.id();
-        let close = entry.close_message();
-        entry.preempt();
-        effects.push(Effect::Preempted(sequence));
+        let sequence = &mut self.sequences[key];
+        self.waiting.end_turn(sequence);
+        let id = sequence.id();
+        let close = sequence.close_message();
+        sequence.preempt();
+        effects.push(Effect::Preempted(id));
         self.ask(close, effects);
         self.enqueue(key);
-        self.start_forks_of(sequence, effects);
+        self.start_forks_of(id, effects);
     }
 }

@@ -26,19 +26,19 @@ impl SchedulerCore {
             started,
             paused,
         } = history;
-        let sequence = submission.sequence;
+        let id = submission.sequence;
         let is_full = generated.len() >= submission.output_tokens_max;
         if is_full && submission.output_tokens_max > 0 {
-            effects.push(Effect::Finished(sequence, FinishReason::Length));
+            effects.push(Effect::Finished(id, FinishReason::Length));
             return;
         }
         let context_tokens_max = self.spec.context_tokens_max;
-        let entry =
+        let sequence =
             Sequence::restored(submission, generated, started, context_tokens_max, self.now);
-        let key = self.enter(entry);
+        let key = self.enter(sequence);
         if paused {
             // Pauses it before it can start and before other sequences wait for its prefix.
-            self.pause(sequence);
+            self.pause(id);
         }
         self.enqueue(key);
     }

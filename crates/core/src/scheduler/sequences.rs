@@ -23,17 +23,17 @@ pub(super) struct Sequences {
 }
 
 impl Sequences {
-    pub(super) fn insert(&mut self, entry: Sequence) -> SequenceKey {
-        let sequence = entry.id();
-        let key = self.entries.insert(entry);
-        self.live.insert(sequence, key);
+    pub(super) fn insert(&mut self, sequence: Sequence) -> SequenceKey {
+        let id = sequence.id();
+        let key = self.entries.insert(sequence);
+        self.live.insert(id, key);
         key
     }
 
     /// Replaces a sequence that its caller has left by one that takes over its slot.
-    pub(super) fn replace(&mut self, key: SequenceKey, entry: Sequence) {
-        self.live.insert(entry.id(), key);
-        self.entries[key] = entry;
+    pub(super) fn replace(&mut self, key: SequenceKey, sequence: Sequence) {
+        self.live.insert(sequence.id(), key);
+        self.entries[key] = sequence;
     }
 
     /// Returns a sequence that is not finished.
@@ -85,7 +85,7 @@ impl Sequences {
     /// Returns the number of sequences that this holds for.
     pub(super) fn count(&self, predicate: impl Fn(&Sequence) -> bool) -> usize {
         let all = self.entries.values();
-        all.filter(|entry| predicate(entry)).count()
+        all.filter(|sequence| predicate(sequence)).count()
     }
 
     /// Pauses a sequence. Returns false if it was paused.
@@ -110,9 +110,9 @@ impl Sequences {
     /// Records that a sequence, which its caller has left, is finished. Returns whether its slot
     /// can be freed now; otherwise it drains.
     pub(super) fn finish(&mut self, key: SequenceKey, finished: Finished) -> bool {
-        let entry = &mut self.entries[key];
-        entry.finish(finished);
-        let drains = entry.in_flight();
+        let sequence = &mut self.entries[key];
+        sequence.finish(finished);
+        let drains = sequence.in_flight();
         if drains {
             self.draining.push(key);
         }
@@ -128,8 +128,9 @@ impl Sequences {
     /// Whether a sequence continues one that is finished and drains. That one's generated tokens
     /// are in the cache a step later.
     pub(super) fn continues_draining(&self, key: SequenceKey) -> bool {
-        let entry = &self.entries[key];
-        let continues = |draining: &SequenceKey| entry.continues_closed(&self.entries[*draining]);
+        let sequence = &self.entries[key];
+        let continues =
+            |draining: &SequenceKey| sequence.continues_closed(&self.entries[*draining]);
         self.draining.iter().any(continues)
     }
 
@@ -147,9 +148,9 @@ impl Sequences {
             assert_eq!(self.entries[*key].id(), *sequence, "an id finds its own");
         }
         for key in &self.draining {
-            let entry = &self.entries[*key];
+            let sequence = &self.entries[*key];
             assert!(
-                entry.is_finished() && entry.in_flight(),
+                sequence.is_finished() && sequence.in_flight(),
                 "a draining sequence is finished and in a step"
             );
         }

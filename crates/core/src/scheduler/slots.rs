@@ -95,8 +95,8 @@ impl Slots {
     }
 
     /// Records that a sequence starts after another one that computes their common prefix.
-    pub(super) fn defer(&mut self, entry: &mut Sequence) {
-        self.awaiting_prefix += usize::from(entry.defer());
+    pub(super) fn defer(&mut self, sequence: &mut Sequence) {
+        self.awaiting_prefix += usize::from(sequence.defer());
     }
 
     /// Gives a starting sequence its slot. Returns whether that is its first.
@@ -108,10 +108,10 @@ impl Slots {
         sequences: &mut Sequences,
     ) -> bool {
         self.leave(key, sequences);
-        let entry = &mut sequences[key];
-        let is_first = entry.open_slot(slot, cached_tokens, self.running.len());
+        let sequence = &mut sequences[key];
+        let is_first = sequence.open_slot(slot, cached_tokens, self.running.len());
         self.running.push(key);
-        self.count(entry.user());
+        self.count(sequence.user());
         is_first
     }
 
@@ -123,17 +123,17 @@ impl Slots {
 
     /// Removes a sequence that leaves its phase, if it has a slot or has asked for one.
     pub(super) fn leave(&mut self, key: SequenceKey, sequences: &mut Sequences) {
-        let entry = &sequences[key];
-        match entry.phase() {
+        let sequence = &sequences[key];
+        match sequence.phase() {
             Phase::Queued => {}
             Phase::Starting { waits, .. } => {
                 self.starting.retain(|starting| *starting != key);
                 self.awaiting_prefix -= usize::from(*waits);
-                self.uncount(entry.user());
+                self.uncount(sequence.user());
             }
             Phase::Running(slot) => {
                 self.preempting -= usize::from(slot.is_preempting());
-                self.uncount(entry.user());
+                self.uncount(sequence.user());
                 let running_index = slot.running_index();
                 self.running.swap_remove(running_index);
                 if let Some(moved) = self.running.get(running_index) {
@@ -147,8 +147,8 @@ impl Slots {
 
     /// Records that a sequence will be preempted. Returns whether that can happen now, since it
     /// is in no step.
-    pub(super) fn preempt_after_step(&mut self, entry: &mut Sequence) -> bool {
-        let slot = entry.slot_mut().expect("the sequence runs");
+    pub(super) fn preempt_after_step(&mut self, sequence: &mut Sequence) -> bool {
+        let slot = sequence.slot_mut().expect("the sequence runs");
         slot.preempt_after_step();
         self.preempting += 1;
         !slot.is_in_step()
@@ -192,8 +192,8 @@ impl Slots {
             "sequences to preempt are counted"
         );
         for (running_index, key) in self.running.iter().enumerate() {
-            let entry = &sequences[*key];
-            let slot = entry.slot().expect("a running sequence has a slot");
+            let sequence = &sequences[*key];
+            let slot = sequence.slot().expect("a running sequence has a slot");
             assert_eq!(
                 slot.running_index(),
                 running_index,
@@ -204,7 +204,7 @@ impl Slots {
                 "no slot exceeds its grant"
             );
             assert!(
-                !entry.is_finished() || slot.is_in_step(),
+                !sequence.is_finished() || slot.is_in_step(),
                 "a finished sequence with a slot is draining"
             );
         }
@@ -218,10 +218,10 @@ mod tests {
     use std::time::Duration;
 
     fn start(slots: &mut Slots, sequences: &mut Sequences, number: u64) -> SequenceKey {
-        let mut entry = Sequence::new(submission(number), 100, Duration::ZERO);
-        let user = entry.user();
-        entry.ask_for_slot(number, 50, Duration::ZERO);
-        let key = sequences.insert(entry);
+        let mut sequence = Sequence::new(submission(number), 100, Duration::ZERO);
+        let user = sequence.user();
+        sequence.ask_for_slot(number, 50, Duration::ZERO);
+        let key = sequences.insert(sequence);
         slots.ask(key, user);
         key
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::SchedulerCore;
 use super::sequence::{Phase, Sequence, SequenceKey, Slot};
-use crate::snapshot::{SEQUENCES_MAX, SchedulerSnapshot, SequenceView, Stage, USERS_MAX, UserView};
+use crate::snapshot::{SchedulerSnapshot, SequenceView, Stage, UserView};
 use motet_protocol::{SequenceId, SlotId, UserId};
 
 impl SchedulerCore {
@@ -20,12 +20,14 @@ impl SchedulerCore {
         let running = running
             .iter()
             .filter(|key| !self.sequences[**key].is_finished());
-        let shown = running.chain(waiting).take(SEQUENCES_MAX);
+        let shown = running
+            .chain(waiting)
+            .take(SchedulerSnapshot::SEQUENCES_MAX);
         let sequences: Vec<SequenceView> =
             shown.map(|key| self.shown(&self.sequences[*key])).collect();
         let mut users = self.users();
-        let users_left_out = users.len().saturating_sub(USERS_MAX);
-        users.truncate(USERS_MAX);
+        let users_left_out = users.len().saturating_sub(SchedulerSnapshot::USERS_MAX);
+        users.truncate(SchedulerSnapshot::USERS_MAX);
         SchedulerSnapshot {
             sequences_left_out: inside - sequences.len(),
             sequences,
@@ -38,26 +40,26 @@ impl SchedulerCore {
     pub fn slot_owners(&self) -> impl Iterator<Item = (SlotId, SequenceId)> + '_ {
         let running = self.slots.running().iter();
         let running = running.map(|key| &self.sequences[*key]);
-        running.filter_map(|entry| Some((entry.slot()?.id(), entry.id())))
+        running.filter_map(|sequence| Some((sequence.slot()?.id(), sequence.id())))
     }
 
     /// Returns the users, those with the most sequences first.
     fn users(&self) -> Vec<UserView> {
         let mut users: BTreeMap<UserId, UserView> = BTreeMap::new();
         for key in self.sequences.live() {
-            let entry = &self.sequences[key];
-            let user = users.entry(entry.user()).or_insert_with(|| UserView {
-                user: entry.user(),
-                service: self.service.of(entry.user()),
+            let sequence = &self.sequences[key];
+            let user = users.entry(sequence.user()).or_insert_with(|| UserView {
+                user: sequence.user(),
+                service: self.service.of(sequence.user()),
                 ..UserView::default()
             });
-            user.paused += usize::from(entry.is_paused());
-            if entry.slot().is_some() {
+            user.paused += usize::from(sequence.is_paused());
+            if sequence.slot().is_some() {
                 user.running += 1;
             } else {
                 user.waiting += 1;
-                user.waiting_tokens += entry.history().tokens().len();
-                let waited = entry.queue_time().since_entered(self.now);
+                user.waiting_tokens += sequence.history().tokens().len();
+                let waited = sequence.queue_time().since_entered(self.now);
                 user.longest_wait = user.longest_wait.max(waited);
             }
         }
@@ -66,35 +68,35 @@ impl SchedulerCore {
         users
     }
 
-    fn shown(&self, entry: &Sequence) -> SequenceView {
-        let time = entry.queue_time();
-        let waited = match entry.phase() {
+    fn shown(&self, sequence: &Sequence) -> SequenceView {
+        let time = sequence.queue_time();
+        let waited = match sequence.phase() {
             Phase::Queued => time.total(self.now),
             Phase::Starting { .. } | Phase::Running(_) => time.before(),
         };
-        let history = entry.history();
+        let history = sequence.history();
         SequenceView {
-            sequence: entry.id(),
-            user: entry.user(),
-            class: entry.class(),
-            stage: stage(entry),
+            sequence: sequence.id(),
+            user: sequence.user(),
+            priority: sequence.priority(),
+            stage: stage(sequence),
             prompt_tokens: history.prompt().len(),
-            computed_tokens: entry.slot().map_or(0, Slot::computed),
+            computed_tokens: sequence.slot().map_or(0, Slot::computed),
             output_tokens: history.generated().len(),
-            output_tokens_max: entry.submission().output_tokens_max,
-            preempted: entry.preempted(),
+            output_tokens_max: sequence.submission().output_tokens_max,
+            preempted: sequence.preempted(),
             waited,
         }
     }
 }
 
-fn stage(entry: &Sequence) -> Stage {
-    match entry.phase() {
-        _ if entry.is_paused() => Stage::Paused,
+fn stage(sequence: &Sequence) -> Stage {
+    match sequence.phase() {
+        _ if sequence.is_paused() => Stage::Paused,
         Phase::Queued => Stage::Queued,
         Phase::Starting { waits: true, .. } => Stage::AwaitingPrefix,
         Phase::Starting { .. } => Stage::Starting,
-        Phase::Running(_) if entry.is_prefilling() => Stage::Prefill,
+        Phase::Running(_) if sequence.is_prefilling() => Stage::Prefill,
         Phase::Running(_) => Stage::Decode,
     }
 }

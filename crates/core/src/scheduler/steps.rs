@@ -54,14 +54,14 @@ impl SchedulerCore {
         let mut keys = Vec::with_capacity(running.len());
         let mut candidates = Vec::with_capacity(running.len());
         for key in running {
-            let entry = &self.sequences[*key];
+            let sequence = &self.sequences[*key];
             // Only prompts are ordered by service.
-            let service = if entry.is_prefilling() {
-                self.service.of(entry.user())
+            let service = if sequence.is_prefilling() {
+                self.service.of(sequence.user())
             } else {
                 0.0
             };
-            if let Some(candidate) = entry.candidate(service) {
+            if let Some(candidate) = sequence.candidate(service) {
                 keys.push(*key);
                 candidates.push(candidate);
             }
@@ -88,16 +88,16 @@ impl SchedulerCore {
         share: Share,
         candidate: &Candidate,
     ) {
-        let entry = &mut self.sequences[key];
-        let new_tokens = step.add(key, entry, share.tokens, candidate.cached);
+        let sequence = &mut self.sequences[key];
+        let new_tokens = step.add(key, sequence, share.tokens, candidate.cached);
         let price = if candidate.decoding {
             self.config.fairness.output_token_service
         } else {
             self.config.fairness.prompt_token_service
         };
-        let weight = entry.submission().weight;
+        let weight = sequence.submission().weight;
         self.service
-            .charge(entry.user(), price * new_tokens as f64, weight);
+            .charge(sequence.user(), price * new_tokens as f64, weight);
         if !candidate.decoding && !self.waiting.has_memory_waiter() && self.slots.are_free() {
             // The next prompt is closer to its start.
             self.waiting.request_scan();

@@ -39,8 +39,8 @@ impl SchedulerCore {
                 break;
             }
         }
-        if let Some(entry) = self.sequences.get_mut(key) {
-            entry.void_samples();
+        if let Some(sequence) = self.sequences.get_mut(key) {
+            sequence.void_samples();
         }
     }
 
@@ -54,9 +54,9 @@ impl SchedulerCore {
             }
         }
         if !mark.is_empty()
-            && let Some(entry) = self.sequences.get_mut(key)
+            && let Some(sequence) = self.sequences.get_mut(key)
         {
-            entry.renew_sampler();
+            sequence.renew_sampler();
         }
         !mark.is_empty()
     }
@@ -70,13 +70,13 @@ impl SchedulerCore {
         logprobs: Option<Arc<TokenLogprobs>>,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let entry = &mut self.sequences[key];
-        entry.push(token);
-        if entry.is_finished() {
+        let sequence = &mut self.sequences[key];
+        sequence.push(token);
+        if sequence.is_finished() {
             // Sampled before its end was known: part of its history, but not of its output.
             return false;
         }
-        if entry.submission().end_tokens.contains(&token) {
+        if sequence.submission().end_tokens.contains(&token) {
             let reason = if self.spec.end_tokens.contains(&token) {
                 FinishReason::EndToken
             } else {
@@ -85,11 +85,11 @@ impl SchedulerCore {
             self.finish(key, reason, effects);
             return false;
         }
-        effects.push(Effect::Token(entry.id(), token, logprobs));
-        if entry.count_token_of_turn() {
-            self.waiting.end_turn(entry);
+        effects.push(Effect::Token(sequence.id(), token, logprobs));
+        if sequence.count_token_of_turn() {
+            self.waiting.end_turn(sequence);
         }
-        if entry.has_full_output() {
+        if sequence.has_full_output() {
             self.finish(key, FinishReason::Length, effects);
             return false;
         }

@@ -15,7 +15,7 @@ use motet_protocol::time::mean;
 /// Time after which the queue is scanned again, since its sequences age and users leave.
 const QUEUE_SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The queue, the turns of its classes, and its want of memory.
+/// The waiting queue: its order, class turns, and the sequence that waits for memory.
 #[derive(Debug)]
 pub(super) struct WaitingQueue {
     /// Sequences without a slot, in order of arrival.
@@ -174,33 +174,34 @@ impl WaitingQueue {
     // Turns.
 
     /// Records a start, and whether it is in the turn of its class.
-    pub(super) fn start(&mut self, entry: &mut Sequence, is_turn: bool) {
-        if is_turn && entry.begin_turn() {
-            self.turns.begin(entry.class());
+    pub(super) fn start(&mut self, sequence: &mut Sequence, is_turn: bool) {
+        if is_turn && sequence.begin_turn() {
+            self.turns.begin(sequence.priority());
         } else {
-            self.turns.start(entry.class());
+            self.turns.start(sequence.priority());
         }
     }
 
     /// Records that a sequence in its turn has memory: users of its class that gave their turns
     /// up may have the next ones.
-    pub(super) fn has_memory(&mut self, entry: &Sequence) {
-        if entry.is_in_turn() {
-            let class = entry.class();
-            self.turned_away.retain(|(turned, _)| *turned != class);
+    pub(super) fn has_memory(&mut self, sequence: &Sequence) {
+        if sequence.is_in_turn() {
+            let priority = sequence.priority();
+            self.turned_away.retain(|(turned, _)| *turned != priority);
         }
     }
 
     /// Whether the last turn of its user in its class was given up.
-    pub(super) fn is_turned_away(&self, entry: &Sequence) -> bool {
-        self.turned_away.contains(&(entry.class(), entry.user()))
+    pub(super) fn is_turned_away(&self, sequence: &Sequence) -> bool {
+        self.turned_away
+            .contains(&(sequence.priority(), sequence.user()))
     }
 
     /// Ends the sequence's turn: it was used up, or is of no use to it. Other sequences may take
     /// its slot.
-    pub(super) fn end_turn(&mut self, entry: &mut Sequence) {
-        if entry.end_turn() {
-            self.turns.end(entry.class());
+    pub(super) fn end_turn(&mut self, sequence: &mut Sequence) {
+        if sequence.end_turn() {
+            self.turns.end(sequence.priority());
             self.scan.is_due = true;
         }
     }
@@ -212,9 +213,9 @@ impl WaitingQueue {
         let waits = |key: &&SequenceKey| sequences[**key].waits_for_memory_in_turn();
         let waiting: Vec<SequenceKey> = without_slot.filter(waits).copied().collect();
         for key in waiting {
-            let entry = &mut sequences[key];
-            self.turns.wait_for_memory(entry.class());
-            if entry.wait_for_memory_in_turn() {
+            let sequence = &mut sequences[key];
+            self.turns.wait_for_memory(sequence.priority());
+            if sequence.wait_for_memory_in_turn() {
                 self.give_turn_up(key, sequences, starting);
             }
         }
@@ -229,7 +230,7 @@ impl WaitingQueue {
     ) {
         self.end_turn(&mut sequences[key]);
         self.stop_waiting_for_memory(key);
-        let of = |key: SequenceKey| (sequences[key].class(), sequences[key].user());
+        let of = |key: SequenceKey| (sequences[key].priority(), sequences[key].user());
         self.turned_away.insert(of(key));
         // Forgets users without waiting sequences.
         let without_slot = self.queued.iter().chain(starting);
@@ -241,8 +242,8 @@ impl WaitingQueue {
 
     /// Returns the class below which, and in which, no sequence starts before the one that waits
     /// for memory.
-    pub(super) fn memory_class(&self, sequences: &Sequences) -> Option<Priority> {
-        Some(sequences[self.memory_waiter?].memory_class())
+    pub(super) fn memory_priority(&self, sequences: &Sequences) -> Option<Priority> {
+        Some(sequences[self.memory_waiter?].memory_priority())
     }
 
     /// Whether a sequence waits for memory until another ends.
@@ -251,18 +252,18 @@ impl WaitingQueue {
     }
 
     /// Records that the cache has no memory for a sequence that was starting.
-    pub(super) fn deny_start(&mut self, class: Priority) {
-        self.turns.undo_start(class);
+    pub(super) fn deny_start(&mut self, priority: Priority) {
+        self.turns.undo_start(priority);
         self.is_memory_short = true;
     }
 
     /// Has the others of its class wait while this queued sequence waits for memory, unless one
     /// of a class as high waits already.
     pub(super) fn wait_for_memory(&mut self, key: SequenceKey, sequences: &Sequences) {
-        let class = sequences[key].memory_class();
+        let priority = sequences[key].memory_priority();
         if self
-            .memory_class(sequences)
-            .is_none_or(|other| other < class)
+            .memory_priority(sequences)
+            .is_none_or(|other| other < priority)
         {
             self.memory_waiter = Some(key);
         }
@@ -310,9 +311,9 @@ impl WaitingQueue {
         );
         let mut in_turn = [0; Priority::COUNT];
         for key in sequences.keys().filter(|key| sequences[*key].is_in_turn()) {
-            let entry = &sequences[key];
-            assert!(!entry.is_finished() && !entry.is_paused());
-            in_turn[entry.class() as usize] += 1;
+            let sequence = &sequences[key];
+            assert!(!sequence.is_finished() && !sequence.is_paused());
+            in_turn[sequence.priority() as usize] += 1;
         }
         assert_eq!(in_turn, self.turns.held(), "sequences in turns are counted");
     }
@@ -336,9 +337,9 @@ mod tests {
 
     fn queue_of(classes: &[Priority]) -> (WaitingQueue, Sequences, Vec<SequenceKey>) {
         let (mut queue, mut sequences) = (WaitingQueue::new(4), Sequences::default());
-        let insert = |(number, class): (usize, &Priority)| {
+        let insert = |(number, priority): (usize, &Priority)| {
             let submission = Submission {
-                class: *class,
+                priority: *priority,
                 ..submission(number as u64)
             };
             let key = sequences.insert(Sequence::new(submission, 100, Duration::ZERO));
@@ -365,7 +366,7 @@ mod tests {
         for key in &keys {
             queue.wait_for_memory(*key, &sequences);
         }
-        assert_eq!(queue.memory_class(&sequences), Some(Priority::Urgent));
+        assert_eq!(queue.memory_priority(&sequences), Some(Priority::Urgent));
         queue.stop_waiting_for_memory(keys[0]);
         assert!(queue.has_memory_waiter(), "another one waits");
         queue.on_memory_freed();

@@ -84,7 +84,7 @@ enum Cost {
     Greedy,
     /// Exponentials and a sum.
     Unsorted,
-    /// Also sorting as many logits as the largest top-k.
+    /// As `Unsorted`, plus a partial sort of the top k.
     SortedTop,
     /// Also sorting the vocabulary.
     SortedAll,

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use motet::Request;
 use motet::chat::{ChatRequest, History, Reasoning};
 use motet::grammar::GrammarSource;
-use motet::model::sampling::Sampling;
-use motet::request::Prompt;
-use motet::text::{Message, StopStrings};
+use motet::request::{Prompt, Sampling};
+use motet::text::Message;
+use motet_text::StopStrings;
 use schemars::JsonSchema;
 use serde::Deserialize;
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use motet::text::StopStrings;
+use motet_text::StopStrings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 /// The schema of a token id: below the vocabulary of the running model.

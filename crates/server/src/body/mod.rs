@@ -27,7 +27,7 @@ use memchr::memchr2;
 use serde::de::IgnoredAny;
 use serde_json::error::Category;
 
-use crate::arguments::Conduct;
+use crate::arguments::AccessSettings;
 use crate::error::ApiError;
 use fields::{Fields, Whole};
 use reader::Reader;
@@ -44,7 +44,7 @@ pub(crate) struct Body<T>(pub(crate) T);
 /// A state of routes that receive bodies.
 pub(crate) trait ReceivesBodies {
     /// The receiver of bodies, and its limits.
-    fn receiver(&self) -> (&BodyReceiver, &Conduct);
+    fn receiver(&self) -> (&BodyReceiver, &AccessSettings);
 }
 
 impl<S, T> FromRequest<S> for Body<T>

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use super::budget::{ByteBudget, Owner, Reservation};
 use super::pace::Pace;
-use crate::arguments::Conduct;
+use crate::arguments::AccessSettings;
 use crate::error::ApiError;
 
 /// Bodies of at most this many bytes never wait, and are parsed on the thread that received them.
@@ -54,10 +54,10 @@ struct Arrival {
 }
 
 impl BodyReceiver {
-    pub(crate) fn new(conduct: &Conduct) -> Self {
+    pub(crate) fn new(access: &AccessSettings) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         Self {
-            budget: ByteBudget::new(conduct.receiving_bytes_max),
+            budget: ByteBudget::new(access.receiving_bytes_max),
             pace: Pace::new(cores),
             readers: Arc::new(Semaphore::new((cores / 2).clamp(1, READERS_MAX))),
         }
@@ -68,9 +68,9 @@ impl BodyReceiver {
     pub(super) async fn receive(
         &self,
         request: Request,
-        conduct: &Conduct,
+        access: &AccessSettings,
     ) -> Result<ReceivedBody, ApiError> {
-        let body_bytes_max = conduct.body_bytes_max;
+        let body_bytes_max = access.body_bytes_max;
         let length = request.headers().get(header::CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if length.is_some_and(|length| length > body_bytes_max) {
@@ -83,11 +83,11 @@ impl BodyReceiver {
         };
         if length.is_some_and(|length| length > SMALL_BYTES) {
             let length = length.unwrap_or_default();
-            received.reservation = Some(self.reserve_budget(owner.clone(), length, conduct).await?);
+            received.reservation = Some(self.reserve_budget(owner.clone(), length, access).await?);
         }
         received.bytes.reserve_exact(length.unwrap_or_default());
         let mut parts = request.into_body().into_data_stream();
-        let mut arrival = Arrival::new(conduct.arrival_time());
+        let mut arrival = Arrival::new(access.arrival_time());
         while let Some(part) = arrival.wait(parts.next()).await? {
             let part = part.map_err(|error| {
                 let message = format!("the body is incomplete: {error}");
@@ -98,7 +98,7 @@ impl BodyReceiver {
                 return Err(too_long(body_bytes_max));
             }
             if bytes > SMALL_BYTES && received.reservation.is_none() {
-                let reservation = self.reserve_budget(owner.clone(), body_bytes_max, conduct);
+                let reservation = self.reserve_budget(owner.clone(), body_bytes_max, access);
                 received.reservation = Some(reservation.await?);
             }
             received.reserve(bytes, body_bytes_max);
@@ -173,10 +173,10 @@ impl BodyReceiver {
         &self,
         owner: Owner,
         bytes: usize,
-        conduct: &Conduct,
+        access: &AccessSettings,
     ) -> Result<Reservation, ApiError> {
         let reservation = self.budget.acquire(owner, bytes);
-        let Some(time) = conduct.arrival_time() else {
+        let Some(time) = access.arrival_time() else {
             return Ok(reservation.await);
         };
         timeout(time, reservation).await.map_err(|_| {
@@ -185,7 +185,7 @@ impl BodyReceiver {
                  received at once share {} bytes, and one caller may hold as much as it leaves \
                  free for others",
                 time.as_secs(),
-                conduct.receiving_bytes_max
+                access.receiving_bytes_max
             );
             ApiError::receiving_full(message, RETRY_AFTER)
         })
@@ -256,10 +256,10 @@ mod tests {
     const LARGE: usize = 1 << 20;
 
     /// Settings with a budget for one body of the longest length.
-    fn conduct() -> Conduct {
+    fn access() -> AccessSettings {
         let words = "server --oracle --arrival-seconds 1 --body-bytes-max 1048576 \
                      --receiving-bytes-max 1048576";
-        Arguments::parse_from(words.split_whitespace()).conduct
+        Arguments::parse_from(words.split_whitespace()).access
     }
 
     fn request(length: Option<usize>, body: Body) -> Request {
@@ -280,9 +280,9 @@ mod tests {
 
     #[tokio::test]
     async fn long_bodies_wait_for_budget_and_short_ones_do_not() {
-        let conduct = conduct();
-        let body_receiver = BodyReceiver::new(&conduct);
-        let receive = |length, body| body_receiver.receive(request(length, body), &conduct);
+        let access = access();
+        let body_receiver = BodyReceiver::new(&access);
+        let receive = |length, body| body_receiver.receive(request(length, body), &access);
         let status = |received: Result<ReceivedBody, ApiError>| received.err().map(|e| e.status);
 
         let (first, second, third, short) = tokio::join!(
@@ -326,12 +326,12 @@ mod tests {
 
     #[tokio::test]
     async fn too_long_body_is_rejected() {
-        let conduct = conduct();
-        let body_receiver = BodyReceiver::new(&conduct);
+        let access = access();
+        let body_receiver = BodyReceiver::new(&access);
         let long = LARGE + 1;
         for length in [Some(long), None] {
             let body = Body::from(vec![b' '; long]);
-            let rejected = body_receiver.receive(request(length, body), &conduct).await;
+            let rejected = body_receiver.receive(request(length, body), &access).await;
             let rejected = rejected.expect_err("too long");
             assert_eq!(rejected.status, StatusCode::PAYLOAD_TOO_LARGE);
         }
@@ -339,11 +339,11 @@ mod tests {
 
     #[tokio::test]
     async fn budget_is_held_until_the_body_is_read_after_a_disconnect() {
-        let conduct = conduct();
-        let body_receiver = BodyReceiver::new(&conduct);
+        let access = access();
+        let body_receiver = BodyReceiver::new(&access);
         let body = Body::from(vec![b' '; LARGE]);
         let received = body_receiver
-            .receive(request(Some(LARGE), body), &conduct)
+            .receive(request(Some(LARGE), body), &access)
             .await;
         let received = received.expect("the body fits");
         // The reader waits at this gate.
@@ -363,13 +363,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stuck_bodies_leave_budget_for_other_callers() {
-        let mut conduct = conduct();
-        conduct.receiving_bytes_max = 4 * LARGE;
-        let body_receiver = BodyReceiver::new(&conduct);
+        let mut access = access();
+        access.receiving_bytes_max = 4 * LARGE;
+        let body_receiver = BodyReceiver::new(&access);
         let from = |address: [u8; 4], body| {
             let mut request = request(Some(LARGE), body);
             request.extensions_mut().insert(Peer::of(address.into()));
-            body_receiver.receive(request, &conduct)
+            body_receiver.receive(request, &access)
         };
         let stuck = (0..16).map(|_| from([10, 0, 0, 1], stuck(0)));
         let stuck = futures_util::future::join_all(stuck);
@@ -384,13 +384,13 @@ mod tests {
 
     #[tokio::test]
     async fn body_of_unknown_length_stays_within_its_reservation() {
-        let conduct = conduct();
-        let body_receiver = BodyReceiver::new(&conduct);
+        let access = access();
+        let body_receiver = BodyReceiver::new(&access);
         for (piece, count, bytes_max) in [(24 << 10, 2, SMALL_BYTES), (192 << 10, 5, LARGE)] {
             let pieces = vec![Bytes::from(vec![b' '; piece]); count];
             let pieces = stream::iter(pieces.into_iter().map(Ok::<_, Infallible>));
             let body = Body::from_stream(pieces);
-            let received = body_receiver.receive(request(None, body), &conduct).await;
+            let received = body_receiver.receive(request(None, body), &access).await;
             let received = received.expect("the body fits");
             assert_eq!(received.bytes.len(), piece * count);
             let capacity = received.bytes.capacity();
@@ -400,8 +400,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waits_for_the_pace_do_not_count_as_the_clients() {
-        let conduct = conduct();
-        let body_receiver = Arc::new(BodyReceiver::new(&conduct));
+        let access = access();
+        let body_receiver = Arc::new(BodyReceiver::new(&access));
         // Each part comes with a flood of other bodies, and at this time.
         let receive = |step: Duration| {
             let flooded = Arc::clone(&body_receiver);
@@ -414,13 +414,13 @@ mod tests {
                 }
             });
             let request = request(Some(LARGE), Body::from_stream(parts));
-            body_receiver.receive(request, &conduct)
+            body_receiver.receive(request, &access)
         };
         let started_at = Instant::now();
         let received = receive(Duration::from_millis(200)).await;
         let received = received.expect("the client needs 0.8 of a second");
         assert_eq!(received.bytes.len(), LARGE);
-        assert!(started_at.elapsed() > 2 * conduct.arrival_time().expect("it is set"));
+        assert!(started_at.elapsed() > 2 * access.arrival_time().expect("it is set"));
         drop(received);
         let late = receive(Duration::from_millis(400)).await;
         let late = late.expect_err("the client needs 1.6 seconds");

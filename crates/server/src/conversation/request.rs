@@ -31,7 +31,7 @@ pub(crate) fn chat_of(
     variables: Option<BTreeMap<String, Json>>,
 ) -> Chat {
     let mut chat = Chat::from(messages);
-    chat.with_special_tokens = app.conduct.special_tokens_in_messages;
+    chat.with_special_tokens = app.access.special_tokens_in_messages;
     let variables = variables.into_iter().flatten();
     chat.variables = variables.map(|(name, Json(value))| (name, value)).collect();
     chat

@@ -48,7 +48,7 @@ impl Tenancy<'_> {
     /// The requested class. A class that is too high is rejected, not lowered: with a lower class
     /// the client would wait without knowing why.
     fn class(self, app: &App, caller: &Caller) -> Result<Class, ApiError> {
-        let highest = caller.class_max.unwrap_or(app.conduct.class_max);
+        let highest = caller.class_max.unwrap_or(app.access.class_max);
         match self.class {
             Some(class) if class > highest => Err(ApiError::class(class, highest)),
             Some(class) => Ok(class),
@@ -63,7 +63,7 @@ impl Tenancy<'_> {
             // The engine rejects a salt beside it.
             return salt.map(str::to_owned);
         }
-        let own = caller.name.as_ref().filter(|_| !app.conduct.share_cache);
+        let own = caller.name.as_ref().filter(|_| !app.access.share_cache);
         match (own, salt) {
             // The name's length comes first, and a mark before the salt, so that different pairs
             // have different salts. The empty salt is a salt, too.

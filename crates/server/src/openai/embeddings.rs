@@ -9,8 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use motet::error::{EvaluateError, SubmitError};
-use motet::model::sampling::Sampling;
-use motet::request::{Embedding, EmbeddingVector, Prompt};
+use motet::request::{Embedding, EmbeddingVector, Prompt, Sampling};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

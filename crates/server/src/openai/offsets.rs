@@ -4,7 +4,8 @@
 //! token behind it the next.
 
 use motet::TokenId;
-use motet::text::{Detokenizer, SpecialTokens, TextCodec};
+use motet::text::TextCodec;
+use motet_text::{Detokenizer, SpecialTokens};
 
 /// Counts the characters before each token of an output.
 #[derive(Debug)]

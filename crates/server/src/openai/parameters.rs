@@ -4,10 +4,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use motet::grammar::GrammarSource;
-use motet::model::sampling::Sampling;
-use motet::request::{ContextLimit, Prompt};
-use motet::text::StopStrings;
+use motet::request::{ContextLimit, Prompt, Sampling};
 use motet::{Request, TokenId};
+use motet_text::StopStrings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 

@@ -10,8 +10,7 @@ use axum::response::Response;
 use futures_util::future::try_join_all;
 use motet::chat::AnswerEnd;
 use motet::error::SubmitError;
-use motet::model::sampling::Sampling;
-use motet::request::{Completion, Prompt, TokenLogprobs, Usage};
+use motet::request::{Completion, Prompt, Sampling, TokenLogprobs, Usage};
 use motet::text::TextCodec;
 use motet::{Request, TokenId};
 

@@ -79,7 +79,7 @@ pub(super) fn paths(app: &App) -> Value {
     for (path, operations) in responses::paths() {
         paths[path] = operations;
     }
-    if app.conduct.operator_open {
+    if app.access.operator_open {
         for path in ["/metrics", "/openapi.json"] {
             let responses = paths[path]["get"]["responses"].as_object_mut();
             responses.map(|responses| responses.remove(&OPERATOR.to_string()));

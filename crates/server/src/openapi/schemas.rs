@@ -175,7 +175,7 @@ fn set_limits(schemas: &mut Map<String, Value>, app: &App) {
         let properties = &mut schemas[body]["properties"];
         let of_class = format!(
             "; of a key that has no class, the highest is {}",
-            app.conduct.class_max
+            app.access.class_max
         );
         describe_further(&mut properties["priority"], &of_class);
     }

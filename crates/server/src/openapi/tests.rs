@@ -17,7 +17,7 @@ async fn described_with(words: &str, keys: Keys) -> Value {
     let words = words.split_whitespace();
     let arguments = Arguments::parse_from(["server", "--oracle"].into_iter().chain(words));
     let engine = start::engine(&arguments).await.expect("the oracle starts");
-    document(&App::new(engine, "oracle".into(), keys, arguments.conduct))
+    document(&App::new(engine, "oracle".into(), keys, arguments.access))
 }
 
 fn names(object: &Value) -> BTreeSet<&str> {

@@ -46,7 +46,7 @@ struct Page {
 
 impl Page {
     fn new(app: &Arc<App>) -> Self {
-        let known = app.conduct.page_names.then(|| app.keys.names());
+        let known = app.access.page_names.then(|| app.keys.names());
         let names = known.into_iter().flatten();
         Self {
             app: Arc::clone(app),

@@ -84,7 +84,7 @@ pub(super) async fn create(
     let previous = previous(&app, &store, &owner, &prepared)?;
     let earlier_bytes = previous.as_ref().map_or(0, |turn| turn.text_bytes());
     let stored = |id: &str| stored_item(&store, &owner, id);
-    let referenced_bytes_max = app.conduct.body_bytes_max - earlier_bytes;
+    let referenced_bytes_max = app.access.body_bytes_max - earlier_bytes;
     let input = prepared.input.items(&ids, stored, referenced_bytes_max)?;
     let conversation = Conversation {
         instructions: prepared.instructions,
@@ -161,7 +161,7 @@ fn previous(
     let turn = store.get(owner, id);
     let unknown = || ApiError::previous_response_not_found(id, &store.bounds());
     let turn = turn.ok_or_else(unknown)?;
-    let (bytes, most) = (turn.text_bytes(), app.conduct.body_bytes_max);
+    let (bytes, most) = (turn.text_bytes(), app.access.body_bytes_max);
     if bytes > most {
         let field = "previous_response_id";
         let message = format!(

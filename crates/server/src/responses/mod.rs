@@ -38,7 +38,7 @@ use axum::Router;
 use axum::routing::{delete, get, post};
 
 use crate::app::App;
-use crate::arguments::Conduct;
+use crate::arguments::AccessSettings;
 use crate::body::{BodyReceiver, ReceivesBodies};
 use store::ResponseStore;
 
@@ -51,7 +51,7 @@ struct Responses {
 }
 
 impl ReceivesBodies for Responses {
-    fn receiver(&self) -> (&BodyReceiver, &Conduct) {
+    fn receiver(&self) -> (&BodyReceiver, &AccessSettings) {
         self.app.receiver()
     }
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use motet::Request;
 use motet::chat::Reasoning;
 use motet::grammar::GrammarSource;
-use motet::model::sampling::Sampling;
-use motet::text::{Tool, ToolChoice, Tools};
+use motet::request::Sampling;
+use motet::text::{Tool, ToolChoice};
+use motet_text::Tools;
 use serde_json::json;
 
 use super::input::Input;

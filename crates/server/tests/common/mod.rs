@@ -20,5 +20,5 @@ pub(crate) async fn app(arguments: &str, keys: &str) -> App {
         "" => Keys::default(),
         keys => Keys::parse(keys).expect("keys"),
     };
-    App::new(engine, arguments.model_names(), keys, arguments.conduct).store(arguments.store)
+    App::new(engine, arguments.model_names(), keys, arguments.access).store(arguments.store)
 }

@@ -23,8 +23,8 @@ async fn server_is_not_ready_after_a_change_of_its_model() {
         })
     });
     let engine = engine.start().await.expect("it starts");
-    let conduct = Arguments::parse_from(["server", "--oracle"]).conduct;
-    let app = App::new(engine, "tiny".into(), Keys::default(), conduct);
+    let access = Arguments::parse_from(["server", "--oracle"]).access;
+    let app = App::new(engine, "tiny".into(), Keys::default(), access);
     let server = Server::of(Arc::new(app));
     // Time passes as soon as nothing else is to be done.
     tokio::time::pause();

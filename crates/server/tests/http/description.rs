@@ -140,7 +140,7 @@ async fn responses_fit_their_description() {
 /// The validator finds what does not fit: an answer of the other dialect.
 #[tokio::test]
 #[should_panic(expected = "ChatCompletion")]
-async fn answer_of_another_face_does_not_fit() {
+async fn answer_of_another_dialect_does_not_fit() {
     let server = Server::new().await;
     let description = Description::of(&server).await;
     let (_, anthropic) = &requests()[0];

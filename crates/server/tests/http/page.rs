@@ -203,7 +203,7 @@ async fn frames_show_what_restore_points_hold() {
     let engine = Engine::builder(oracle).start().await.expect("it starts");
     let arguments = Arguments::parse_from(["server", "--oracle"]);
     let keys = Keys::default();
-    let app = Arc::new(App::new(engine, "hybrid".into(), keys, arguments.conduct));
+    let app = Arc::new(App::new(engine, "hybrid".into(), keys, arguments.access));
     let router = router(Arc::clone(&app));
     let prompt: Vec<u32> = (0..300).map(|token| token % 50).collect();
     let body = serde_json::json!({"prompt": prompt, "max_tokens": 2}).to_string();

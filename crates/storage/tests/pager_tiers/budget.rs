@@ -44,10 +44,10 @@ fn check(
         };
         if *is_store {
             let new = copy(*id as u32, *bytes);
-            let is_there = retained.contains_key(id);
-            let fits = is_there || account(&retained) + bytes_taken(&new) <= bytes_max;
+            let is_present = retained.contains_key(id);
+            let fits = is_present || account(&retained) + bytes_taken(&new) <= bytes_max;
             match store(tier, *id, &new) {
-                Ok(()) if is_there => {}
+                Ok(()) if is_present => {}
                 Ok(()) => {
                     prop_assert!(fits);
                     retained.insert(*id, new);

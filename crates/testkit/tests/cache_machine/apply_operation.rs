@@ -123,7 +123,7 @@ impl System {
             keep: sequence_request.keep,
             restore_points: restore_point.into_iter().collect(),
             turn_end: sequence_request.turn_end(),
-            priority: sequence_request.priority,
+            retention: sequence_request.retention,
             ..self.new_sequence(
                 sequence_request.salt,
                 sequence_request.prompt(),

@@ -114,7 +114,7 @@ pub(crate) struct SequenceRequest {
     pub(crate) keep: Option<usize>,
     /// 0 is the start of its own tokens.
     pub(crate) restore_point: Option<usize>,
-    pub(crate) priority: u8,
+    pub(crate) retention: u8,
 }
 
 impl SequenceRequest {
@@ -221,7 +221,7 @@ fn any_sequence_request() -> impl Strategy<Value = SequenceRequest> {
         prop_oneof![5 => Just(0u8), 1 => Just(1), 1 => Just(2)],
     );
     (prompt, rest).prop_map(
-        |((family, shared, own), (salt, headroom, keep, restore_point, priority))| {
+        |((family, shared, own), (salt, headroom, keep, restore_point, retention))| {
             SequenceRequest {
                 family,
                 shared,
@@ -230,7 +230,7 @@ fn any_sequence_request() -> impl Strategy<Value = SequenceRequest> {
                 headroom,
                 keep,
                 restore_point,
-                priority,
+                retention,
             }
         },
     )

@@ -268,7 +268,7 @@ pub(crate) fn expected_output(oracle: &OracleConfig, caller: &Caller) -> Vec<Tok
     let mut run = ReferenceRun::new(oracle);
     let mut output: Vec<TokenId> = Vec::new();
     for token in &caller.prompt {
-        evaluate(&mut run, oracle, caller.at_limit, *token);
+        evaluate(&mut run, oracle, caller.at_context_limit, *token);
     }
     while output.len() < caller.output_tokens_max {
         let budget = caller.reasoning.as_ref();
@@ -281,13 +281,18 @@ pub(crate) fn expected_output(oracle: &OracleConfig, caller: &Caller) -> Vec<Tok
         let appended = end.first().or(forced.first()).copied();
         let token = appended.unwrap_or_else(|| sampled(&run, caller, output.len()));
         output.push(token);
-        evaluate(&mut run, oracle, caller.at_limit, token);
+        evaluate(&mut run, oracle, caller.at_context_limit, token);
     }
     output
 }
 
-fn evaluate(run: &mut ReferenceRun, oracle: &OracleConfig, at_limit: ContextLimit, token: TokenId) {
-    if let ContextLimit::Shift { keep } = at_limit
+fn evaluate(
+    run: &mut ReferenceRun,
+    oracle: &OracleConfig,
+    at_context_limit: ContextLimit,
+    token: TokenId,
+) {
+    if let ContextLimit::Shift { keep } = at_context_limit
         && run.tokens().len() == oracle.context_tokens_max
     {
         run.shift(ShiftRule {

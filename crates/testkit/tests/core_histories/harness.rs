@@ -29,9 +29,9 @@ pub(crate) struct Caller {
     pub(crate) prompt: Vec<TokenId>,
     pub(crate) output_tokens_max: usize,
     pub(crate) sampling: Sampling,
-    pub(crate) at_limit: ContextLimit,
+    pub(crate) at_context_limit: ContextLimit,
     pub(crate) salt: Salt,
-    pub(crate) class: Priority,
+    pub(crate) priority: Priority,
     /// One of a few users, unless it is given.
     pub(crate) user: Option<UserId>,
     pub(crate) start_by: Option<Duration>,
@@ -225,14 +225,14 @@ impl HistoryHarness {
         let of = &self.callers[&source];
         let known = of.prompt.iter().chain(&of.sent).copied();
         let prompt: Vec<TokenId> = known.take(at).chain(appended.iter().copied()).collect();
-        let left = match of.at_limit {
+        let left = match of.at_context_limit {
             ContextLimit::Shift { .. } => usize::MAX,
             ContextLimit::Stop => self.oracle.context_tokens_max - prompt.len(),
         };
         let caller = Caller {
             output_tokens_max: 9.min(left),
             sampling: of.sampling,
-            at_limit: of.at_limit,
+            at_context_limit: of.at_context_limit,
             salt: of.salt.clone(),
             prompt,
             ..Caller::default()
@@ -522,7 +522,7 @@ impl HistoryHarness {
             return appended::expected_output(&self.oracle, caller);
         }
         let (prompt, tokens) = (&caller.prompt, caller.output_tokens_max);
-        match caller.at_limit {
+        match caller.at_context_limit {
             ContextLimit::Stop => self
                 .oracle
                 .reference_tokens(prompt, tokens, caller.sampling),
@@ -626,10 +626,10 @@ pub(crate) fn submission(
         end_tokens: oracle.end_tokens[..].into(),
         user: caller.user.unwrap_or(UserId(sequence.0 % 3)),
         weight: 1.0 + (sequence.0 % 2) as f64,
-        class: caller.class,
+        priority: caller.priority,
         start_by: caller.start_by,
         finish_by: caller.finish_by,
-        at_limit: caller.at_limit,
+        at_context_limit: caller.at_context_limit,
         salt: caller.salt.clone(),
         // Every other sequence asks for one.
         restore_points: (sequence.0 % 2..1).map(|_| prompt.len() / 2).collect(),

@@ -86,7 +86,7 @@ pub(crate) fn submit_any(harness: &mut HistoryHarness, rng: &mut impl Rng) {
         prompt,
         output_tokens_max: rng.random_range(1..if shifts { 90 } else { 12 }),
         sampling: sampling(rng),
-        at_limit: if shifts {
+        at_context_limit: if shifts {
             // At most, it keeps so much that one token at a time fits.
             ContextLimit::Shift {
                 keep: if rng.random_bool(0.1) {
@@ -99,7 +99,8 @@ pub(crate) fn submit_any(harness: &mut HistoryHarness, rng: &mut impl Rng) {
             ContextLimit::Stop
         },
         salt,
-        class: [Priority::Background, Priority::Normal, Priority::Urgent][rng.random_range(0..3)],
+        priority: [Priority::Background, Priority::Normal, Priority::Urgent]
+            [rng.random_range(0..3)],
         start_by: any_deadline(harness, rng),
         finish_by: any_deadline(harness, rng),
         grammar: (harness.appends && rng.random_bool(0.6)).then(|| rng.random_range(0..1_000)),
@@ -145,7 +146,7 @@ pub(crate) fn fork_any(harness: &mut HistoryHarness, rng: &mut impl Rng) {
     let of = &harness.callers[&source];
     let known = of.prompt.len() + of.sent.len();
     let appended: Vec<TokenId> = (0..rng.random_range(0..3)).collect();
-    let most = match of.at_limit {
+    let most = match of.at_context_limit {
         ContextLimit::Stop => known.min(60),
         ContextLimit::Shift { .. } => known,
     };

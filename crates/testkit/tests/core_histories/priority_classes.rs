@@ -77,14 +77,14 @@ impl Load {
         }
     }
 
-    fn submit(&mut self, class: Priority, user: u64, tokens: (usize, usize)) -> SequenceId {
+    fn submit(&mut self, priority: Priority, user: u64, tokens: (usize, usize)) -> SequenceId {
         self.prompts += 1;
         let own = self.prompts;
         let prompt = (0..tokens.0 as TokenId).map(|at| 1 + (own / (1 + at % 3) + at * own) % 49);
         self.harness.submit_caller(Caller {
             prompt: prompt.collect(),
             output_tokens_max: tokens.1,
-            class,
+            priority,
             user: Some(UserId(user)),
             ..Caller::default()
         })
@@ -95,7 +95,7 @@ impl Load {
         let harness = &self.harness;
         let has_started = |name: &SequenceId| self.starts.contains(name);
         let waits = harness.callers.iter().filter(|(name, caller)| {
-            caller.class == Priority::Urgent && caller.end.is_none() && !has_started(name)
+            caller.priority == Priority::Urgent && caller.end.is_none() && !has_started(name)
         });
         if waits.count() < self.urgent_waiting {
             // They do not end all at once.
@@ -188,7 +188,7 @@ fn class_progresses_though_urgent_requests_follow_each_start() {
             return load.check_end();
         }
         let callers = load.harness.callers.values();
-        let mut urgent = callers.filter(|c| c.class == Priority::Urgent && c.end.is_none());
+        let mut urgent = callers.filter(|c| c.priority == Priority::Urgent && c.end.is_none());
         if load.starts.last() == Some(&patient) && urgent.next().is_none() {
             load.submit(Priority::Urgent, 100, (6, 4));
         }
@@ -272,7 +272,7 @@ fn a_turn_takes_no_more_than_an_eighth_of_the_steps() {
         let of = load
             .starts
             .last()
-            .map(|name| load.harness.callers[name].class);
+            .map(|name| load.harness.callers[name].priority);
         let has_started = load.harness.oracle.counters.now().steps;
         if last
             .replace(has_started)
@@ -320,7 +320,7 @@ fn a_turn_that_finds_no_memory_is_given_up() {
     let small = load.submit(Priority::Background, 2, (10, 4));
     load.harness.cores.pass(AGEING);
     let is_urgent =
-        |load: &Load, name: &SequenceId| load.harness.callers[name].class == Priority::Urgent;
+        |load: &Load, name: &SequenceId| load.harness.callers[name].priority == Priority::Urgent;
     let (mut starts, mut last_start) = (0, load.harness.oracle.counters.now().steps);
     let first_step = last_start;
     // Steps between two urgent starts.

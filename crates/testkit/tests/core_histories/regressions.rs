@@ -102,7 +102,7 @@ fn no_step_is_submitted_on_top_of_one_that_may_be_dropped() {
 #[test]
 fn small_sequence_does_not_take_memory_freed_for_a_large_one() {
     let mut harness = harness(50, 3);
-    for (number, prompt_tokens, output_tokens_max, class) in [
+    for (number, prompt_tokens, output_tokens_max, priority) in [
         (1, 5, 75, Priority::Normal),
         (2, 2, 23, Priority::Normal),
         (3, 44, 13, Priority::Urgent),
@@ -112,7 +112,7 @@ fn small_sequence_does_not_take_memory_freed_for_a_large_one() {
                 .map(|at| 1 + (at + 10 * (number - 1)) % 48)
                 .collect(),
             output_tokens_max,
-            class,
+            priority,
             user: Some(UserId(u64::from(number))),
             ..Caller::default()
         });

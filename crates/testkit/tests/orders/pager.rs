@@ -322,7 +322,7 @@ impl PagerWorld {
             salt: SALT,
             tokens: Arc::from(tokens),
             segment_size: SegmentSize::whole(tokens.len() - start),
-            priority: 0,
+            retention: 0,
         };
         self.send(Message::OffloadCandidate(candidate));
     }

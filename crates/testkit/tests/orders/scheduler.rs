@@ -382,12 +382,12 @@ fn caller(setup: Setup, number: usize, now: Duration) -> Caller {
             opens_once: false,
             tokens_max: 1,
         }),
-        at_limit: if shifts {
+        at_context_limit: if shifts {
             ContextLimit::Shift { keep: 2 }
         } else {
             ContextLimit::Stop
         },
-        class: match number {
+        priority: match number {
             2 => Priority::Urgent,
             _ => Priority::Normal,
         },

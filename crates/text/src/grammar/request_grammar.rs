@@ -30,7 +30,7 @@ impl Grammar {
     /// # Errors
     ///
     /// [`GrammarError::Compile`], [`GrammarError::TooLarge`] and
-    /// [`GrammarError::TooDear`].
+    /// [`GrammarError::TooExpensive`].
     pub fn compile(
         source: &GrammarSource,
         vocabulary: &GrammarVocabulary,

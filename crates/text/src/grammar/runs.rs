@@ -86,7 +86,7 @@ pub(super) struct FirstBytes {
 
 impl FirstBytes {
     pub(super) fn new(tokens: &[Vec<u8>]) -> Self {
-        let those = |is_one: &dyn Fn(u8) -> bool| {
+        let starting_with = |is_one: &dyn Fn(u8) -> bool| {
             let first = tokens.iter().map(|bytes| bytes.first().copied());
             let found = (0..)
                 .zip(first)
@@ -95,13 +95,13 @@ impl FirstBytes {
             TokenMask::of(&found, tokens.len())
         };
         Self {
-            digits: those(&|byte| byte.is_ascii_digit()),
-            not_after_digits: those(&|byte| {
+            digits: starting_with(&|byte| byte.is_ascii_digit()),
+            not_after_digits: starting_with(&|byte| {
                 !byte.is_ascii_digit() && !AFTER_DIGITS.contains(&byte)
             }),
-            spaces: those(&|byte| SPACES.contains(&byte)),
-            line_spaces: those(&|byte| LINE_SPACES.contains(&byte)),
-            not_after_spaces: those(&|byte| !AFTER_SPACES.contains(&byte)),
+            spaces: starting_with(&|byte| SPACES.contains(&byte)),
+            line_spaces: starting_with(&|byte| LINE_SPACES.contains(&byte)),
+            not_after_spaces: starting_with(&|byte| !AFTER_SPACES.contains(&byte)),
         }
     }
 

@@ -84,7 +84,7 @@ impl GrammarSource {
         if found <= limit {
             return Ok(());
         }
-        Err(GrammarError::TooDear {
+        Err(GrammarError::TooExpensive {
             kind: self.kind(),
             bound: GrammarBound {
                 bound,
@@ -97,7 +97,7 @@ impl GrammarSource {
     /// Parses the source after its cost was checked; nothing costly happens before.
     pub(super) fn parsed(&self, limits: &GrammarLimits) -> Result<TopLevelGrammar, GrammarError> {
         let kind = self.kind();
-        let too_dear = |bound| GrammarError::TooDear { kind, bound };
+        let too_expensive = |bound| GrammarError::TooExpensive { kind, bound };
         let compile = |what| GrammarError::Compile { kind, what };
         self.check_bytes()?;
         let is_judged = !limits.is_unbounded();
@@ -112,7 +112,7 @@ impl GrammarSource {
                 let bytes = pattern_bytes(&schema);
                 self.check("bytes of patterns", bytes, Self::EXPRESSION_BYTES_MAX)?;
                 if is_judged {
-                    cost::judge_schema(&schema, limits).map_err(too_dear)?;
+                    cost::judge_schema(&schema, limits).map_err(too_expensive)?;
                 }
                 rewrite::set_escapes(&mut schema);
                 TopLevelGrammar::from_json_schema(schema)
@@ -120,7 +120,7 @@ impl GrammarSource {
             GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
             GrammarSource::Lark(text) => {
                 if is_judged {
-                    cost::judge_lark(text, limits).map_err(too_dear)?;
+                    cost::judge_lark(text, limits).map_err(too_expensive)?;
                 }
                 TopLevelGrammar::from_lark(text.clone())
             }
@@ -130,7 +130,8 @@ impl GrammarSource {
                 self.check("bytes of patterns", bytes, Self::EXPRESSION_BYTES_MAX)?;
                 if is_judged {
                     let judged = cost::judge_schemas(&schemas, limits);
-                    judged.map_err(|(index, bound)| answer.name_tool(index, too_dear(bound)))?;
+                    judged
+                        .map_err(|(index, bound)| answer.name_tool(index, too_expensive(bound)))?;
                 }
                 TopLevelGrammar::from_lark(answer.lark(schemas))
             }

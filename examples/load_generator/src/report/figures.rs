@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use motet::pager::PagerStats;
+use motet::cache::PagerStats;
 use motet::request::Prompt;
 use motet::text::TextCodec;
 use motet::{EngineStats, TokenId};

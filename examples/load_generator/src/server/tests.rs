@@ -50,7 +50,7 @@ async fn motet(words: &str) -> (SocketAddr, oneshot::Sender<()>) {
     let arguments = motet_server::arguments::Arguments::parse_from(words);
     let engine = motet_server::start::engine(&arguments).await;
     let engine = engine.expect("the oracle starts");
-    let app = App::new(engine, "oracle".into(), Keys::default(), arguments.conduct);
+    let app = App::new(engine, "oracle".into(), Keys::default(), arguments.access);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
     let address = listener.local_addr().expect("an address");
     let (end, ended) = oneshot::channel();

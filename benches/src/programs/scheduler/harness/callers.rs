@@ -16,7 +16,7 @@ use crate::programs::arrivals::Arrival;
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) user: UserId,
-    pub(crate) class: Priority,
+    pub(crate) priority: Priority,
     pub(crate) prompt: Arc<[TokenId]>,
     pub(crate) output_tokens: usize,
     pub(crate) came_at: Duration,
@@ -73,7 +73,7 @@ impl Callers {
         let prompt: Arc<[TokenId]> = arrival.prompt.into();
         self.all.push(Caller {
             user: arrival.user,
-            class: arrival.class,
+            priority: arrival.priority,
             prompt: Arc::clone(&prompt),
             output_tokens: arrival.output_tokens,
             // It may have arrived while a step was submitted.
@@ -88,7 +88,7 @@ impl Callers {
         let sequence = SequenceId(self.all.len() as u64);
         Submission {
             user: arrival.user,
-            class: arrival.class,
+            priority: arrival.priority,
             ..Submission::new(sequence, prompt, arrival.output_tokens)
         }
     }

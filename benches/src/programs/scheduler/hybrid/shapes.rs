@@ -1,7 +1,8 @@
 //! Oracles of the layers and the bytes of real families, at an eighth to a third of their depth.
 
 use motet::model::LayerKind;
-use motet::model::oracle::{LayerBytes, OracleConfig};
+use motet::model::oracle::OracleConfig;
+use motet_model::oracle::LayerBytes;
 
 const FULL: LayerKind = LayerKind::Full;
 const STATE: LayerKind = LayerKind::Recurrent;

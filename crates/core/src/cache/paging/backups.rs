@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::cache::slots::{Slot, Slots};
+use crate::cache::slots::{CacheSlot, Slots};
 use crate::cache::trie::{NodeKey, Trie};
 use motet_protocol::SegmentSize;
 use motet_protocol::{SegmentId, SequenceId, SlotId, TokenId};
@@ -164,14 +164,14 @@ impl Backup {
     }
 
     /// The slot whose tail still holds the part.
-    pub(in crate::cache) fn slot_in<'a>(&self, slots: &'a Slots) -> Option<&'a Slot> {
+    pub(in crate::cache) fn slot_in<'a>(&self, slots: &'a Slots) -> Option<&'a CacheSlot> {
         let slot = slots.get(self.sequence)?;
         let is_its = slot.id() == self.slot && !slot.is_sealed_in_place();
         (!self.is_void && is_its && slot.path_tokens() <= self.from).then_some(slot)
     }
 
     /// The slot that the part came from, whatever it holds now.
-    pub(in crate::cache) fn slot_mut<'a>(&self, slots: &'a mut Slots) -> Option<&'a mut Slot> {
+    pub(in crate::cache) fn slot_mut<'a>(&self, slots: &'a mut Slots) -> Option<&'a mut CacheSlot> {
         let slot = slots.get_mut(self.sequence);
         slot.filter(|slot| slot.id() == self.slot)
     }

@@ -125,7 +125,7 @@ impl Offloads {
             node: Some(key),
             bytes: node.bytes(),
         };
-        let (segment_size, priority) = (node.segment_size(), node.priority());
+        let (segment_size, retention) = (node.segment_size(), node.retention());
         trie.set_offload_state(key, OffloadState::Offloading);
         self.offloading.insert(lease.segment(), offloading);
         Some(OffloadCandidate {
@@ -133,7 +133,7 @@ impl Offloads {
             salt,
             tokens: tokens.into(),
             segment_size,
-            priority,
+            retention,
         })
     }
 
@@ -141,11 +141,11 @@ impl Offloads {
     /// meanwhile, it is forgotten.
     pub(super) fn can_export(&mut self, segment: SegmentId) -> bool {
         let offloading = self.offloading.get(&segment);
-        let is_there = offloading.is_some_and(|one| one.node.is_some());
-        if !is_there {
+        let is_present = offloading.is_some_and(|one| one.node.is_some());
+        if !is_present {
             self.offloading.remove(&segment);
         }
-        is_there
+        is_present
     }
 
     /// Handles the pager's final answer: the segment is in this copy, or in none.
@@ -286,8 +286,8 @@ impl Offloading {
     /// The node, if it still has the segment.
     fn node_of(&self, segment: SegmentId, trie: &Trie) -> Option<NodeKey> {
         self.node.filter(|node| {
-            let is_there = trie.contains(*node);
-            is_there && trie.node(*node).lease_count().segment() == segment
+            let is_present = trie.contains(*node);
+            is_present && trie.node(*node).lease_count().segment() == segment
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The slots of live sequences.
 //!
 //! [`Slots`] keeps the sums of their bytes and the order of their prompts in step with the
-//! slots. A [`Slot`] changes what concerns itself only.
+//! slots. A [`CacheSlot`] changes what concerns itself only.
 //!
 //! | file | contents |
 //! |---|---|
@@ -29,12 +29,12 @@ use motet_sync::injected::{self, Bug};
 
 pub(super) use grant::Grant;
 pub(super) use restore_points::RestorePoints;
-pub(super) use slot::{Slot, SlotStart};
+pub(super) use slot::{CacheSlot, SlotStart};
 
 /// The slots of live sequences.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    live: BTreeMap<SequenceId, Slot>,
+    live: BTreeMap<SequenceId, CacheSlot>,
     /// Sequences whose slots were lost with their path, until the scheduler closes or discards
     /// them.
     lost: BTreeSet<SequenceId>,
@@ -55,11 +55,11 @@ pub(super) struct Leader {
 }
 
 impl Slots {
-    pub(super) fn get(&self, sequence: SequenceId) -> Option<&Slot> {
+    pub(super) fn get(&self, sequence: SequenceId) -> Option<&CacheSlot> {
         self.live.get(&sequence)
     }
 
-    pub(super) fn get_mut(&mut self, sequence: SequenceId) -> Option<&mut Slot> {
+    pub(super) fn get_mut(&mut self, sequence: SequenceId) -> Option<&mut CacheSlot> {
         self.live.get_mut(&sequence)
     }
 
@@ -73,7 +73,7 @@ impl Slots {
 
     /// The ends of the paths, which the slots hold.
     pub(super) fn ends(&self) -> impl Iterator<Item = NodeKey> + '_ {
-        self.live.values().map(Slot::end)
+        self.live.values().map(CacheSlot::end)
     }
 
     /// Bytes that live tails may grow to.
@@ -97,10 +97,10 @@ impl Slots {
     }
 
     /// Opens a slot, whose bytes count as reserved from now on.
-    pub(super) fn open(&mut self, start: SlotStart) -> &Slot {
+    pub(super) fn open(&mut self, start: SlotStart) -> &CacheSlot {
         self.opened += 1;
         let sequence = start.request.sequence;
-        let slot = Slot::new(SlotId(self.opened), start);
+        let slot = CacheSlot::new(SlotId(self.opened), start);
         self.reserved_bytes += slot.reserved_bytes();
         self.prompts.insert(slot.salt(), slot.tokens(), sequence);
         self.live.insert(sequence, slot);
@@ -108,7 +108,7 @@ impl Slots {
     }
 
     /// Frees a sequence's slot, if it has one, and releases its path.
-    pub(super) fn close(&mut self, sequence: SequenceId, trie: &mut Trie) -> Option<Slot> {
+    pub(super) fn close(&mut self, sequence: SequenceId, trie: &mut Trie) -> Option<CacheSlot> {
         let slot = self.live.remove(&sequence)?;
         self.prompts.remove(slot.salt(), sequence);
         self.reserved_bytes -= slot.reserved_bytes();
@@ -137,11 +137,11 @@ impl Slots {
         to: SequenceId,
         tokens: Arc<[TokenId]>,
         computed: usize,
-        priority: u8,
-    ) -> Option<&Slot> {
+        retention: u8,
+    ) -> Option<&CacheSlot> {
         let mut slot = self.live.remove(&from)?;
         self.prompts.remove(slot.salt(), from);
-        slot.continue_as(tokens, computed, priority);
+        slot.continue_as(tokens, computed, retention);
         self.prompts.insert(slot.salt(), slot.tokens(), to);
         self.live.insert(to, slot);
         self.live.get(&to)
@@ -262,9 +262,9 @@ impl Slots {
         for slot in self.live.values() {
             slot.check_integrity(trie, spec);
         }
-        let reserved: usize = self.live.values().map(Slot::reserved_bytes).sum();
+        let reserved: usize = self.live.values().map(CacheSlot::reserved_bytes).sum();
         assert_eq!(reserved, self.reserved_bytes, "reservations add up");
-        let own: usize = self.live.values().map(Slot::own_bytes).sum();
+        let own: usize = self.live.values().map(CacheSlot::own_bytes).sum();
         assert_eq!(own, self.own_bytes, "the slots' own bytes add up");
         assert_eq!(
             self.prompts.len(),
@@ -275,7 +275,7 @@ impl Slots {
     }
 
     /// Changes a slot, and keeps the sum of the reservations in step.
-    fn change(&mut self, sequence: SequenceId, change: impl FnOnce(&mut Slot)) {
+    fn change(&mut self, sequence: SequenceId, change: impl FnOnce(&mut CacheSlot)) {
         let slot = self.live.get_mut(&sequence).expect("the slot is live");
         self.reserved_bytes -= slot.reserved_bytes();
         change(slot);
@@ -284,12 +284,12 @@ impl Slots {
 }
 
 impl Index<SequenceId> for Slots {
-    type Output = Slot;
+    type Output = CacheSlot;
 
     /// # Panics
     ///
     /// If the sequence has no slot.
-    fn index(&self, sequence: SequenceId) -> &Slot {
+    fn index(&self, sequence: SequenceId) -> &CacheSlot {
         &self.live[&sequence]
     }
 }

@@ -14,7 +14,7 @@ use motet_sync::injected::{self, Bug};
 
 /// A live sequence's state on the device.
 #[derive(Debug)]
-pub(in crate::cache) struct Slot {
+pub(in crate::cache) struct CacheSlot {
     id: SlotId,
     salt: Salt,
     /// The tokens that the cache knows: the prompt, and output only if a message reported it.
@@ -69,8 +69,8 @@ struct SlotPath {
 /// How the segments of a slot are ranked for eviction.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cache) struct SegmentRank {
-    /// Retention priority.
-    pub(in crate::cache) priority: u8,
+    /// Retention.
+    pub(in crate::cache) retention: u8,
     /// The class that the eviction policy assigned.
     pub(in crate::cache) class: Class,
 }
@@ -84,7 +84,7 @@ struct SlotBackups {
     copies: Vec<CopyId>,
 }
 
-impl Slot {
+impl CacheSlot {
     pub(super) fn new(id: SlotId, start: SlotStart) -> Self {
         let SlotStart {
             request,
@@ -109,7 +109,7 @@ impl Slot {
             },
             grant,
             rank: SegmentRank {
-                priority: request.priority,
+                retention: request.retention,
                 class,
             },
             sequence_mark,
@@ -302,10 +302,10 @@ impl Slot {
 
     /// Continues as another sequence with these tokens, of which `computed` have their state
     /// in the slot.
-    pub(super) fn continue_as(&mut self, tokens: Arc<[TokenId]>, computed: usize, priority: u8) {
+    pub(super) fn continue_as(&mut self, tokens: Arc<[TokenId]>, computed: usize, retention: u8) {
         self.tokens = tokens;
         self.computed = computed;
-        self.rank.priority = priority;
+        self.rank.retention = retention;
         self.restore_points = RestorePoints::default();
     }
 

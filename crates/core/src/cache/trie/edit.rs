@@ -43,7 +43,7 @@ impl Trie {
         parent: NodeKey,
         edge: &[TokenId],
         sealed: Sealed,
-        priority: u8,
+        retention: u8,
         class: Class,
     ) -> NodeKey {
         let above = &self.nodes[parent];
@@ -55,7 +55,7 @@ impl Trie {
             state_lag: sealed.state_lag as u32,
             bytes: sealed.bytes,
             hold: Hold::new(sealed.segment),
-            usage: NodeUse::new(self.tick, class, priority),
+            usage: NodeUse::new(self.tick, class, retention),
             listing: Listing::default(),
             offload_state: OffloadState::NotOffloaded,
             end_state: EndState::default(),
@@ -135,14 +135,14 @@ impl Trie {
     }
 
     /// The only child of `upper`, if the two may be merged: neither is held or leased, both
-    /// have the same priority, and `upper` is no restore point.
+    /// have the same retention, and `upper` is no restore point.
     #[must_use]
     pub fn merges(&self, upper: NodeKey) -> Option<NodeKey> {
         let above = &self.nodes[upper];
         let child = above.children.only()?;
         let below = &self.nodes[child];
         let free = above.hold.is_free() && below.hold.is_free();
-        let alike = above.usage.priority() == below.usage.priority() && !above.end_state.is_named;
+        let alike = above.usage.retention() == below.usage.retention() && !above.end_state.is_named;
         (!above.is_root() && free && alike).then_some(child)
     }
 
@@ -261,12 +261,12 @@ impl Trie {
         end_state.resumes = (end_state.resumes + 1).min(RESUMES_MAX);
     }
 
-    /// Raises the retention priority of a path to at least `priority`.
-    pub fn raise_priority(&mut self, end: NodeKey, priority: u8) {
+    /// Raises the retention of a path to at least `retention`.
+    pub fn raise_retention(&mut self, end: NodeKey, retention: u8) {
         let mut at = end;
         while !self.nodes[at].is_root() {
-            if self.nodes[at].usage.priority() < priority {
-                self.change(at, |node| node.usage.set_priority(priority));
+            if self.nodes[at].usage.retention() < retention {
+                self.change(at, |node| node.usage.set_retention(retention));
             }
             at = self.nodes[at].parent;
         }

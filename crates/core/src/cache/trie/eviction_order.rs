@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Class, Node, NodeKey, OffloadState};
 
-/// The order of eviction: retention priority, the policy's class, last use, node.
+/// The order of eviction: retention, the policy's class, last use, node.
 type EvictionRank = (u8, Class, u64, NodeKey);
 
 /// The order in which nodes are evicted, and that in which they are offloaded.
@@ -33,7 +33,7 @@ pub(super) struct NodeUse {
     last_use: u64,
     /// The class that the eviction policy gave to the last sequence that used it.
     class: Class,
-    priority: u8,
+    retention: u8,
 }
 
 /// The orders that a node is in.
@@ -47,12 +47,12 @@ pub(super) struct Listing {
 
 impl NodeUse {
     /// The use of a node that was inserted at this tick.
-    pub(super) fn new(last_use: u64, class: Class, priority: u8) -> Self {
+    pub(super) fn new(last_use: u64, class: Class, retention: u8) -> Self {
         Self {
             hits: 0,
             last_use,
             class,
-            priority,
+            retention,
         }
     }
 
@@ -68,8 +68,8 @@ impl NodeUse {
         self.class
     }
 
-    pub(super) fn priority(&self) -> u8 {
-        self.priority
+    pub(super) fn retention(&self) -> u8 {
+        self.retention
     }
 
     /// Marks the node as used at this tick.
@@ -94,9 +94,9 @@ impl NodeUse {
         self.hits = 0;
     }
 
-    /// Sets the retention priority.
-    pub(super) fn set_priority(&mut self, priority: u8) {
-        self.priority = priority;
+    /// Sets the retention.
+    pub(super) fn set_retention(&mut self, retention: u8) {
+        self.retention = retention;
     }
 
     /// Adds the uses of a node that is merged into this one.
@@ -106,7 +106,7 @@ impl NodeUse {
     }
 
     fn rank(&self, key: NodeKey) -> EvictionRank {
-        (self.priority, self.class, self.last_use, key)
+        (self.retention, self.class, self.last_use, key)
     }
 }
 
@@ -168,16 +168,16 @@ impl EvictionOrder {
         }
     }
 
-    /// The evictable node with the lowest score within the lowest retention priority, among
+    /// The evictable node with the lowest score within the lowest retention, among
     /// the oldest and the newest node of each class. A node in between has a lower score than
     /// both only if the chances of reuse rise and fall more than once.
     pub(super) fn lowest(&self, score: impl Fn(NodeKey) -> u64) -> Option<NodeKey> {
         let mut oldest = self.evictable.first();
-        let priority = oldest?.0;
+        let retention = oldest?.0;
         let mut least: Option<(u64, u64, NodeKey)> = None;
-        while let Some(&(_, class, ..)) = oldest.filter(|rank| rank.0 == priority) {
+        while let Some(&(_, class, ..)) = oldest.filter(|rank| rank.0 == retention) {
             // A tick never gets this large.
-            let end = (priority, class, u64::MAX, NodeKey::default());
+            let end = (retention, class, u64::MAX, NodeKey::default());
             let newest = self.evictable.range(..end).next_back();
             for &(_, _, last_use, key) in [oldest, newest].into_iter().flatten() {
                 let score = score(key);
@@ -207,15 +207,15 @@ impl EvictionOrder {
         };
         let mut coldest: Vec<(u8, u64, u64, NodeKey)> = Vec::new();
         let mut oldest = tracked.order.first();
-        while let Some(&(priority, class, ..)) = oldest {
-            let begin = (priority, class, 0, NodeKey::default());
+        while let Some(&(retention, class, ..)) = oldest {
+            let begin = (retention, class, 0, NodeKey::default());
             // A tick never gets this large.
-            let end = (priority, class, u64::MAX, NodeKey::default());
+            let end = (retention, class, u64::MAX, NodeKey::default());
             let of_class = tracked.order.range(begin..end);
             coldest.extend(
                 of_class
                     .take(count)
-                    .map(|&(_, _, last_use, key)| (priority, score(key), last_use, key)),
+                    .map(|&(_, _, last_use, key)| (retention, score(key), last_use, key)),
             );
             oldest = tracked.order.range(end..).next();
         }

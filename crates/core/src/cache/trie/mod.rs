@@ -206,11 +206,11 @@ impl Node {
         self.usage.last_use()
     }
 
-    /// Retention priority, the highest of its publishers. The lowest priority is evicted
+    /// Retention, the highest of its publishers. The lowest retention is evicted
     /// first.
     #[must_use]
-    pub fn priority(&self) -> u8 {
-        self.usage.priority()
+    pub fn retention(&self) -> u8 {
+        self.usage.retention()
     }
 
     /// Whether a caller asked to keep its end restorable. Such a node is never merged into its

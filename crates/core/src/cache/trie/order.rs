@@ -126,7 +126,7 @@ impl Trie {
         self.renew(end, |_| {});
     }
 
-    /// Evicts the node with the lowest score in the lowest retention priority, among leaves
+    /// Evicts the node with the lowest score in the lowest retention, among leaves
     /// that are not held.
     pub fn evict(&mut self) -> Option<Evicted> {
         let victim = self.victim()?;
@@ -200,7 +200,7 @@ impl Trie {
     }
 
     /// Nodes without a copy, held or not, of about `bytes_max` bytes in all; at least one if
-    /// any exists. The highest retention priority goes first, then the most recently used. A
+    /// any exists. The highest retention goes first, then the most recently used. A
     /// child thus comes after its parent.
     #[must_use]
     pub fn hottest_not_offloaded(&mut self, flush: Flush) -> Vec<NodeKey> {
@@ -215,7 +215,7 @@ impl Trie {
             }
             let node = &self.nodes[key];
             let rank = (
-                node.priority(),
+                node.retention(),
                 node.last_use(),
                 Reverse(node.tokens_before),
             );

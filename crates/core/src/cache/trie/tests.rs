@@ -155,10 +155,10 @@ fn evicts_oldest_leaves_first_and_never_held_ones() {
 }
 
 #[test]
-fn lowest_priority_is_evicted_first() {
+fn lowest_retention_is_evicted_first() {
     let mut trie = trie(&[&[1], &[2], &[3]]);
-    trie.raise_priority(end(&trie, &[1]), 2);
-    trie.raise_priority(end(&trie, &[2]), 1);
+    trie.raise_retention(end(&trie, &[1]), 2);
+    trie.raise_retention(end(&trie, &[2]), 1);
     let order = std::iter::from_fn(|| trie.evict()).map(|gone| gone.segment.0);
     assert_eq!(order.collect::<Vec<_>>(), [3, 2, 1]);
 }

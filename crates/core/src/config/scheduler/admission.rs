@@ -54,6 +54,7 @@ impl Default for AdmissionConfig {
 impl AdmissionConfig {
     /// Returns the limits of one user; `None` where neither is set.
     #[must_use]
+    #[doc(hidden)]
     pub fn user_limits(&self) -> Option<UserLimits> {
         let limits = (self.user_requests_max, self.user_queue_tokens_max);
         (limits != (None, None)).then(|| UserLimits {

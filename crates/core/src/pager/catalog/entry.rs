@@ -22,7 +22,7 @@ use motet_protocol::{Label, SegmentSize};
 #[derive(Debug)]
 pub(in crate::pager) struct CopyEntry {
     label: Arc<Label>,
-    priority: u8,
+    retention: u8,
     /// Bytes that it takes in host memory.
     host_bytes: usize,
     host: Presence,
@@ -50,7 +50,7 @@ impl CopyEntry {
     /// segment is leased while it is packed.
     pub(in crate::pager) fn resumed(
         label: Arc<Label>,
-        priority: u8,
+        retention: u8,
         in_host: bool,
         on_disk: bool,
         moves: BTreeSet<Task>,
@@ -65,7 +65,7 @@ impl CopyEntry {
         Self {
             host_bytes: footprint::host_bytes(label.bytes),
             label,
-            priority,
+            retention,
             host: presence(in_host, comes_to_host),
             disk: presence(on_disk, moves.contains(&Task::Write)),
             moves,
@@ -81,9 +81,9 @@ impl CopyEntry {
     }
 
     /// A copy of a segment that is being exported.
-    pub(super) fn exporting(label: Label, priority: u8, lease: Lease) -> Self {
+    pub(super) fn exporting(label: Label, retention: u8, lease: Lease) -> Self {
         let moves = BTreeSet::from([Task::Pack]);
-        Self::resumed(Arc::new(label), priority, false, false, moves, Some(lease))
+        Self::resumed(Arc::new(label), retention, false, false, moves, Some(lease))
     }
 
     pub(in crate::pager) fn label(&self) -> &Arc<Label> {
@@ -152,8 +152,8 @@ impl CopyEntry {
         self.users
     }
 
-    pub(super) fn priority(&self) -> u8 {
-        self.priority
+    pub(super) fn retention(&self) -> u8 {
+        self.retention
     }
 
     pub(in crate::pager) fn last_use(&self) -> u64 {

@@ -6,16 +6,16 @@ use motet_protocol::SaltDigest;
 use motet_protocol::pager::{Effect, PagerEvent};
 
 impl Catalog {
-    /// Frees host memory until `bytes` more fit. Copies with a higher priority than `priority`
+    /// Frees host memory until `bytes` more fit. Copies with a higher retention than `retention`
     /// are not evicted. Returns false, and evicts nothing, if that is not enough. A copy that
     /// is not on the disk is lost: the disk is written ahead of need, coldest first.
     pub(in crate::pager) fn free_host_bytes(
         &mut self,
         bytes: usize,
-        priority: u8,
+        retention: u8,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let Some(victims) = self.evictable(self.table.host_victims(bytes), priority) else {
+        let Some(victims) = self.evictable(self.table.host_victims(bytes), retention) else {
             return false;
         };
         for victim in victims {
@@ -34,23 +34,23 @@ impl Catalog {
         let Some(copy) = self.get(name).filter(|_| self.is_readable(name)) else {
             return false;
         };
-        let (bytes, priority) = (copy.host_bytes(), copy.priority());
-        self.free_host_bytes(bytes, priority, effects)
+        let (bytes, retention) = (copy.host_bytes(), copy.retention());
+        self.free_host_bytes(bytes, retention, effects)
     }
 
     /// Frees memory for one copy more. Evicts copies from all tiers until `label_bytes` more of
     /// labels fit, and from host memory until `bytes` more fit there. Copies with a higher
-    /// priority than `priority` are not evicted. Returns false, and evicts nothing, if that is
+    /// retention than `retention` are not evicted. Returns false, and evicts nothing, if that is
     /// not enough for both.
     pub(in crate::pager) fn free_for_copy(
         &mut self,
         label_bytes: usize,
         bytes: usize,
-        priority: u8,
+        retention: u8,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let for_labels = self.evictable(self.table.label_victims(label_bytes), priority);
-        let for_host = self.evictable(self.table.host_victims(bytes), priority);
+        let for_labels = self.evictable(self.table.label_victims(label_bytes), retention);
+        let for_host = self.evictable(self.table.host_victims(bytes), retention);
         let (Some(for_labels), Some(for_host)) = (for_labels, for_host) else {
             return false;
         };
@@ -65,14 +65,14 @@ impl Catalog {
         true
     }
 
-    /// Removes files until this copy fits on the disk. Only copies with a lower priority and
+    /// Removes files until this copy fits on the disk. Only copies with a lower retention and
     /// last use are removed. Returns false, and removes nothing, if that is not enough.
     pub(in crate::pager) fn free_for_write(
         &mut self,
         candidate: CopyId,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let rank = |copy: &CopyEntry| (copy.priority(), copy.last_use());
+        let rank = |copy: &CopyEntry| (copy.retention(), copy.last_use());
         let copy = self
             .get(candidate)
             .expect("the catalog holds every unwritten copy");
@@ -177,12 +177,12 @@ impl Catalog {
         effects.push(Effect::Notify(PagerEvent::Lost { copy: name }));
     }
 
-    /// Returns these victims, or `None` if one of them has a higher priority than `priority`.
-    fn evictable(&self, victims: Option<Vec<CopyId>>, priority: u8) -> Option<Vec<CopyId>> {
-        let has_higher_priority = |name: &CopyId| {
+    /// Returns these victims, or `None` if one of them has a higher retention than `retention`.
+    fn evictable(&self, victims: Option<Vec<CopyId>>, retention: u8) -> Option<Vec<CopyId>> {
+        let has_higher_retention = |name: &CopyId| {
             let copy = self.get(*name);
-            copy.is_some_and(|copy| copy.priority() > priority)
+            copy.is_some_and(|copy| copy.retention() > retention)
         };
-        victims.filter(|victims| !victims.iter().any(has_higher_priority))
+        victims.filter(|victims| !victims.iter().any(has_higher_retention))
     }
 }

@@ -104,10 +104,10 @@ impl Catalog {
     }
 
     /// Adds a copy whose segment is to be exported, and returns its pack job.
-    pub(super) fn add_export(&mut self, label: Label, priority: u8, lease: Lease) -> Job {
+    pub(super) fn add_export(&mut self, label: Label, retention: u8, lease: Lease) -> Job {
         let name = self.table.next_name();
         self.table
-            .insert(name, CopyEntry::exporting(label, priority, lease));
+            .insert(name, CopyEntry::exporting(label, retention, lease));
         self.job(name, Task::Pack)
     }
 

@@ -40,7 +40,7 @@ pub(super) struct TierBudget {
     order: BTreeSet<EvictionRank>,
 }
 
-/// Retention priority, last use, name.
+/// Retention, last use, name.
 type EvictionRank = (u8, u64, CopyId);
 
 impl Budgets {
@@ -254,7 +254,7 @@ impl CopyTable {
 }
 
 fn rank(name: CopyId, copy: &CopyEntry) -> EvictionRank {
-    (copy.priority(), copy.last_use(), name)
+    (copy.retention(), copy.last_use(), name)
 }
 
 impl TierBudget {

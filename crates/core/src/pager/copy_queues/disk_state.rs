@@ -12,7 +12,7 @@ const DISK_REST: Duration = Duration::from_secs(10);
 /// Whether the disk can be used, by the results of its last jobs.
 #[derive(Debug)]
 pub(super) struct DiskState {
-    is_there: bool,
+    is_present: bool,
     /// A job has taken longer than the timeout.
     is_stalled: bool,
     /// While this rests, the disk is not used.
@@ -30,9 +30,9 @@ struct Ability {
 }
 
 impl DiskState {
-    pub(super) fn new(is_there: bool) -> Self {
+    pub(super) fn new(is_present: bool) -> Self {
         Self {
-            is_there,
+            is_present,
             is_stalled: false,
             reads: Ability::default(),
             writes: Ability::default(),
@@ -40,7 +40,7 @@ impl DiskState {
     }
 
     pub(super) fn works(&self) -> bool {
-        self.is_there && !self.is_stalled && !self.reads.is_resting()
+        self.is_present && !self.is_stalled && !self.reads.is_resting()
     }
 
     /// Whether writes are not tried for a while.
@@ -54,7 +54,7 @@ impl DiskState {
 
     /// Whether the disk is stalled, or has failed and not succeeded since.
     pub(super) fn is_degraded(&self) -> bool {
-        self.is_there && (self.is_stalled || self.reads.has_failed || self.writes.has_failed)
+        self.is_present && (self.is_stalled || self.reads.has_failed || self.writes.has_failed)
     }
 
     /// Returns when the next rest ends.

@@ -49,26 +49,26 @@ impl Service {
     }
 
     /// Adds a sequence of this user to those that compete.
-    pub fn enter(&mut self, user: UserId, class: Priority) {
-        let class = class as usize;
-        let least = self.least(class).unwrap_or(0.0);
-        self.floors[class] = self.floors[class].max(least);
+    pub fn enter(&mut self, user: UserId, priority: Priority) {
+        let priority = priority as usize;
+        let least = self.least(priority).unwrap_or(0.0);
+        self.floors[priority] = self.floors[priority].max(least);
         let user = self.users.entry(user).or_default();
-        if user.ready[class] == 0 {
-            user.counter = user.counter.max(self.floors[class] - self.credit);
+        if user.ready[priority] == 0 {
+            user.counter = user.counter.max(self.floors[priority] - self.credit);
         }
-        user.ready[class] += 1;
+        user.ready[priority] += 1;
     }
 
     /// Removes a sequence of this user from those that compete: it is finished, or its caller
     /// does not read.
-    pub fn leave(&mut self, user: UserId, class: Priority) {
-        let class = class as usize;
+    pub fn leave(&mut self, user: UserId, priority: Priority) {
+        let priority = priority as usize;
         let leaving = self.users.get_mut(&user).expect("the user has entered");
-        leaving.ready[class] -= 1;
+        leaving.ready[priority] -= 1;
         let counter = leaving.counter;
-        if self.least(class).is_none() {
-            self.floors[class] = self.floors[class].max(counter);
+        if self.least(priority).is_none() {
+            self.floors[priority] = self.floors[priority].max(counter);
         }
         if self.users.len() > AWAY_MAX {
             self.forget();
@@ -89,8 +89,8 @@ impl Service {
     }
 
     /// Returns the least service of the users that compete in this class.
-    fn least(&self, class: usize) -> Option<f64> {
-        let present = self.users.values().filter(|user| user.ready[class] > 0);
+    fn least(&self, priority: usize) -> Option<f64> {
+        let present = self.users.values().filter(|user| user.ready[priority] > 0);
         present.map(|user| user.counter).min_by(f64::total_cmp)
     }
 

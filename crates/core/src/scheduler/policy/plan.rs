@@ -33,7 +33,7 @@ pub struct Candidate {
     /// computed again.
     pub resumes: bool,
     /// Its priority class.
-    pub class: Priority,
+    pub priority: Priority,
     /// Service that its user has received; less goes first.
     pub service: f64,
     /// Steps that were planned without it since its last one.
@@ -117,7 +117,7 @@ pub fn plan(candidates: &[Candidate], budget: &Budget) -> Vec<Share> {
         .copied();
     prompts.sort_by(|a, b| {
         let (x, y) = (&candidates[*a], &candidates[*b]);
-        let by_class = y.class.cmp(&x.class);
+        let by_class = y.priority.cmp(&x.priority);
         by_class
             .then(y.resumes.cmp(&x.resumes))
             .then(x.service.total_cmp(&y.service))
@@ -227,7 +227,7 @@ impl<'a> Step<'a> {
         let decoding = self
             .shares
             .iter()
-            .map(|share| self.candidates[share.candidate].class);
+            .map(|share| self.candidates[share.candidate].priority);
         self.decoding = decoding.max();
         if let Some(highest) = self.decoding {
             self.bounds[..=highest as usize].fill(Some(bound));
@@ -262,8 +262,8 @@ impl<'a> Step<'a> {
             self.tokens_left += aside;
         }
         let requested_tokens = most(candidate).min(self.tokens_left);
-        let yields = !candidate.resumes || self.decoding > Some(candidate.class);
-        let bound = self.bounds[candidate.class as usize].filter(|_| yields);
+        let yields = !candidate.resumes || self.decoding > Some(candidate.priority);
+        let bound = self.bounds[candidate.priority as usize].filter(|_| yields);
         let fitting = match (self.budget.cost, bound) {
             (Some(cost), Some(bound)) => {
                 let trusted = self.budget.trusted_tokens.saturating_sub(self.load.tokens);

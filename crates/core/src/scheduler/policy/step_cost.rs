@@ -92,8 +92,8 @@ impl StepCost {
         Duration::try_from_secs_f64(self.of(load)).ok()
     }
 
-    /// Returns the time that each token of this load takes if it is spread over so many steps;
-    /// `None` if no clock could show it.
+    /// Returns the time per token when the load takes `steps` steps; `None` if a `Duration` cannot
+    /// hold it.
     #[must_use]
     pub fn time_per_token(self, load: StepLoad, steps: usize) -> Option<Duration> {
         let seconds = self.base * steps as f64 + self.marginal(load);

@@ -49,11 +49,11 @@ impl Turns {
     /// Whether a class with an aged request has its turn now. The highest class has none: no
     /// other starts before it.
     #[must_use]
-    pub fn is_due(&self, class: Priority) -> bool {
+    pub fn is_due(&self, priority: Priority) -> bool {
         let share = |parts: usize| (self.sequences_max * parts / AGED_TURN as usize).max(1);
         let held: usize = self.held.iter().sum();
-        let at = class as usize;
-        class < Priority::Urgent
+        let at = priority as usize;
+        priority < Priority::Urgent
             && self.starts_since[at] + 1 >= AGED_TURN
             && self.owed[at] == 0
             && self.held[at] < share(1)
@@ -64,8 +64,8 @@ impl Turns {
     /// starts of others.
     #[must_use]
     pub fn next(&self, aged: impl Iterator<Item = Priority>) -> Option<Priority> {
-        let due = aged.filter(|class| self.is_due(*class));
-        due.max_by_key(|class| (self.starts_since[*class as usize], *class))
+        let due = aged.filter(|priority| self.is_due(*priority));
+        due.max_by_key(|priority| (self.starts_since[*priority as usize], *priority))
     }
 
     /// Returns the number of sequences in turns, by class.
@@ -75,36 +75,36 @@ impl Turns {
     }
 
     /// Records a start of this class outside of its turns.
-    pub fn start(&mut self, class: Priority) {
+    pub fn start(&mut self, priority: Priority) {
         for (other, starts) in self.starts_since.iter_mut().enumerate() {
-            *starts = starts.saturating_add(u32::from(other != class as usize));
+            *starts = starts.saturating_add(u32::from(other != priority as usize));
         }
     }
 
     /// Records a start of this class in its turn.
-    pub fn begin(&mut self, class: Priority) {
-        self.start(class);
-        self.starts_since[class as usize] = 0;
-        self.held[class as usize] += 1;
+    pub fn begin(&mut self, priority: Priority) {
+        self.start(priority);
+        self.starts_since[priority as usize] = 0;
+        self.held[priority as usize] += 1;
     }
 
     /// Undoes the record of a start, since the sequence found no memory.
-    pub fn undo_start(&mut self, class: Priority) {
+    pub fn undo_start(&mut self, priority: Priority) {
         for (other, starts) in self.starts_since.iter_mut().enumerate() {
-            *starts = starts.saturating_sub(u32::from(other != class as usize));
+            *starts = starts.saturating_sub(u32::from(other != priority as usize));
         }
     }
 
     /// Records that a sequence of this class is no longer in its turn.
-    pub fn end(&mut self, class: Priority) {
-        self.held[class as usize] -= 1;
+    pub fn end(&mut self, priority: Priority) {
+        self.held[priority as usize] -= 1;
     }
 
     /// Charges a planned step for which a sequence of this class, in its turn, waits for
     /// memory. No other sequence starts meanwhile, so the class owes the step of every slot,
     /// not of one.
-    pub fn wait_for_memory(&mut self, class: Priority) {
-        self.owed[class as usize] += AGED_TURN as usize * (self.sequences_max - 1);
+    pub fn wait_for_memory(&mut self, priority: Priority) {
+        self.owed[priority as usize] += AGED_TURN as usize * (self.sequences_max - 1);
     }
 
     /// Charges a planned step.
@@ -129,10 +129,10 @@ mod tests {
     /// no time.
     fn starts(turns: &mut Turns, many: usize) -> Vec<Priority> {
         let start = |_| match turns.next(LOWER.into_iter()) {
-            Some(class) => {
-                turns.begin(class);
-                turns.end(class);
-                class
+            Some(priority) => {
+                turns.begin(priority);
+                turns.end(priority);
+                priority
             }
             None => {
                 turns.start(Priority::Urgent);
@@ -146,9 +146,9 @@ mod tests {
     fn each_lower_class_has_one_start_of_eight() {
         let mut turns = Turns::new(4);
         let starts = starts(&mut turns, 7 + 8 * 10);
-        for class in LOWER {
-            let of = starts[7..].iter().filter(|start| **start == class);
-            assert_eq!(of.count(), 10, "{class:?} in {starts:?}");
+        for priority in LOWER {
+            let of = starts[7..].iter().filter(|start| **start == priority);
+            assert_eq!(of.count(), 10, "{priority:?} in {starts:?}");
         }
         assert!(starts[..7].iter().all(|start| *start == Priority::Urgent));
     }
@@ -167,15 +167,15 @@ mod tests {
     #[test]
     fn a_long_turn_is_paid_back() {
         let mut turns = Turns::new(1);
-        let class = Priority::Background;
+        let priority = Priority::Background;
         (0..7).for_each(|_| turns.start(Priority::Urgent));
-        turns.begin(class);
+        turns.begin(priority);
         (0..10).for_each(|_| turns.step());
-        turns.end(class);
+        turns.end(priority);
         let mut steps = 0;
         loop {
             turns.start(Priority::Urgent);
-            if steps > 8 && turns.is_due(class) {
+            if steps > 8 && turns.is_due(priority) {
                 break;
             }
             turns.step();
@@ -189,17 +189,17 @@ mod tests {
     #[test]
     fn a_turn_that_waited_for_memory_is_paid_back_with_every_slot() {
         let mut turns = Turns::new(64);
-        let class = Priority::Normal;
+        let priority = Priority::Normal;
         (0..7).for_each(|_| turns.start(Priority::Urgent));
-        turns.begin(class);
+        turns.begin(priority);
         for _ in 0..10 {
-            turns.wait_for_memory(class);
+            turns.wait_for_memory(priority);
             turns.step();
         }
-        turns.end(class);
+        turns.end(priority);
         (0..7).for_each(|_| turns.start(Priority::Urgent));
         let steps = (0..).take_while(|_| {
-            let owes = !turns.is_due(class);
+            let owes = !turns.is_due(priority);
             turns.step();
             owes
         });
@@ -235,38 +235,38 @@ mod tests {
             // As many starts as there are slots, for each step.
             for _ in 0..sequences_max {
                 match turns.next(LOWER.into_iter()) {
-                    Some(class) => {
-                        turns.begin(class);
-                        last[class as usize] = steps;
+                    Some(priority) => {
+                        turns.begin(priority);
+                        last[priority as usize] = steps;
                         let length = lengths.next().expect("the lengths repeat");
-                        ends.push((steps + length, class));
+                        ends.push((steps + length, priority));
                     }
                     None => turns.start(Priority::Urgent),
                 }
             }
             turns.step();
-            for class in LOWER {
-                let held = turns.held()[class as usize];
+            for priority in LOWER {
+                let held = turns.held()[priority as usize];
                 assert!(held <= (sequences_max / 8).max(1));
-                taken[class as usize] += held;
+                taken[priority as usize] += held;
             }
             steps += 1;
-            ends.retain(|(at, class)| {
+            ends.retain(|(at, priority)| {
                 let is_finished = *at <= steps;
                 if is_finished {
-                    turns.end(*class);
+                    turns.end(*priority);
                 }
                 !is_finished
             });
-            for class in LOWER {
+            for priority in LOWER {
                 // Its own last turn is paid back, and the other class's has ended.
                 let bound = (AGED_TURN as usize + 2) * longest + AGED_TURN as usize;
-                let waited = steps - last[class as usize];
-                assert!(waited <= bound, "{class:?} after {waited} steps");
+                let waited = steps - last[priority as usize];
+                assert!(waited <= bound, "{priority:?} after {waited} steps");
                 // One turn is in progress beyond what is paid for.
                 let share = steps * sequences_max / AGED_TURN as usize + 1;
                 let slack = longest * (sequences_max / 8).max(1);
-                assert!(taken[class as usize] <= share + slack);
+                assert!(taken[priority as usize] <= share + slack);
             }
         }
     }

@@ -24,7 +24,7 @@ pub struct QueuedView {
     /// Its id; ids are given in order of arrival.
     pub sequence: SequenceId,
     /// Its priority class.
-    pub class: Priority,
+    pub priority: Priority,
     /// Whether it has waited so long that its class may have a turn.
     pub aged: bool,
     /// Whether it is in its turn, and has lost its slot to a failure since. It continues before
@@ -52,7 +52,7 @@ pub struct RunningView {
     /// Its id; ids are given in order of arrival.
     pub sequence: SequenceId,
     /// Its priority class.
-    pub class: Priority,
+    pub priority: Priority,
     /// Service that its user has received.
     pub service: f64,
     /// Slots that its user has, divided by its weight.
@@ -71,7 +71,7 @@ pub struct RunningView {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdmittedPrompt {
     /// Its priority class.
-    pub class: Priority,
+    pub priority: Priority,
     /// Service that its user has received.
     pub service: f64,
     /// Tokens that are in no step yet.
@@ -90,15 +90,19 @@ pub struct AdmittedPrompt {
 /// starts in a slot that a waiting request of a higher class could use.
 #[must_use]
 pub fn served_in_time(admitted: &mut [AdmittedPrompt], tokens: usize) -> [f64; Priority::COUNT] {
-    admitted.sort_by(|a, b| b.class.cmp(&a.class).then(a.service.total_cmp(&b.service)));
+    admitted.sort_by(|a, b| {
+        b.priority
+            .cmp(&a.priority)
+            .then(a.service.total_cmp(&b.service))
+    });
     let mut left = tokens;
     let mut from = [f64::INFINITY; Priority::COUNT];
     for prompt in admitted.iter().filter(|prompt| prompt.tokens > 0) {
         left = left.saturating_sub(prompt.tokens);
         if left == 0 {
-            let class = prompt.class as usize;
-            from[class] = prompt.service;
-            from[..class].fill(f64::NEG_INFINITY);
+            let priority = prompt.priority as usize;
+            from[priority] = prompt.service;
+            from[..priority].fill(f64::NEG_INFINITY);
             break;
         }
     }
@@ -113,7 +117,7 @@ pub enum PreemptFor {
     /// A queued sequence.
     Queued {
         /// Its priority class.
-        class: Priority,
+        priority: Priority,
         /// Service that its user has received.
         service: f64,
         /// Slots that its user would have with it, divided by its weight.
@@ -154,7 +158,7 @@ pub fn next(
     turns: &Turns,
     start_limits: StartLimits,
 ) -> Option<NextStart> {
-    let is_open = |one: &&QueuedView| one.ready && start_limits.open[one.class as usize];
+    let is_open = |one: &&QueuedView| one.ready && start_limits.open[one.priority as usize];
     let all = waiting.iter().enumerate();
     let going_on = all.filter(|(_, one)| one.in_turn && is_open(one));
     if let Some((index, _)) = going_on.min_by_key(|(_, one)| one.sequence) {
@@ -165,11 +169,11 @@ pub fn next(
     }
     let mut is_aged = [false; Priority::COUNT];
     for one in waiting {
-        is_aged[one.class as usize] |= one.aged;
+        is_aged[one.priority as usize] |= one.aged;
     }
-    let open = waiting.iter().filter(is_open).map(|one| one.class);
-    if let Some(class) = turns.next(open.filter(|class| is_aged[*class as usize])) {
-        let may_start = |one: &QueuedView| one.class == class && one.ready;
+    let open = waiting.iter().filter(is_open).map(|one| one.priority);
+    if let Some(priority) = turns.next(open.filter(|priority| is_aged[*priority as usize])) {
+        let may_start = |one: &QueuedView| one.priority == priority && one.ready;
         let first = |one: &QueuedView| may_start(one) && !one.turned_away;
         let index = least_served(waiting, locality_service, first)
             .or_else(|| least_served(waiting, locality_service, may_start))?;
@@ -180,13 +184,13 @@ pub fn next(
     }
     let may_start = |one: &QueuedView| one.ready && one.needed;
     let ready = waiting.iter().filter(|one| may_start(one));
-    let class = ready.map(|one| one.class).max()?;
-    let above = waiting.iter().filter(|one| one.class > class).count();
+    let priority = ready.map(|one| one.priority).max()?;
+    let above = waiting.iter().filter(|one| one.priority > priority).count();
     if above > 0 && above >= start_limits.slots {
         return None;
     }
     let index = least_served(waiting, locality_service, |one| {
-        one.class == class && may_start(one)
+        one.priority == priority && may_start(one)
     })?;
     Some(NextStart {
         index,
@@ -238,7 +242,7 @@ pub fn overtaken(
             .then(one.sequence.cmp(&winner.sequence));
         *index != chosen
             && one.ready
-            && one.class == winner.class
+            && one.priority == winner.priority
             && one.service <= winner.service + locality_service
             && first.is_lt()
     })
@@ -262,17 +266,17 @@ pub fn victim(
     locality_service: f64,
 ) -> Option<usize> {
     let may_go = |running_view: &RunningView| match *requester {
-        PreemptFor::Running(class) => running_view.class <= class,
+        PreemptFor::Running(priority) => running_view.priority <= priority,
         PreemptFor::Queued {
-            class,
+            priority,
             service,
             slots,
         } => {
             let exceeds_share =
                 running_view.service > service + locality_service && running_view.slots > slots;
-            running_view.class < class
+            running_view.priority < priority
                 || running_view.paused
-                || running_view.class == class && exceeds_share
+                || running_view.priority == priority && exceeds_share
         }
     };
     let candidates = running_views.iter().enumerate();
@@ -281,7 +285,7 @@ pub fn victim(
     let cheapest = candidates.min_by(|(_, a), (_, b)| {
         let by_need = a.fresh.cmp(&b.fresh).then(b.paused.cmp(&a.paused));
         by_need
-            .then(a.class.cmp(&b.class))
+            .then(a.priority.cmp(&b.priority))
             .then(b.service.total_cmp(&a.service))
             .then(a.lost_tokens.cmp(&b.lost_tokens))
             .then(b.sequence.cmp(&a.sequence))

@@ -24,7 +24,7 @@ impl Sequence {
             keep: self.keep(),
             restore_points: self.submission.restore_points.clone(),
             turn_end: self.submission.turn_end,
-            priority: self.submission.retention,
+            retention: self.submission.retention,
             token_time,
             ignore_cache: self.start.ignores_cache(),
             reuse_max: self.reuse_max(),
@@ -93,7 +93,7 @@ impl Sequence {
             slot: slot.id(),
             retained_tokens,
             tokens: to.prompt.clone(),
-            priority: to.retention,
+            retention: to.retention,
         })
     }
 
@@ -145,7 +145,7 @@ impl Sequence {
     /// Returns the tokens of its slot that the cache does not know: those after the prompt, or
     /// after the tokens that a shift has retained.
     fn generated_for_cache(&self) -> Vec<TokenId> {
-        match (self.submission.at_limit, self.shifted_out()) {
+        match (self.submission.at_context_limit, self.shifted_out()) {
             (ContextLimit::Shift { keep }, gone @ 1..) => {
                 self.history.known_tokens().skip(keep + gone).collect()
             }

@@ -28,7 +28,7 @@ impl Sequence {
 
     /// Returns the number of initial tokens that stay if its slot will be shifted.
     pub(super) fn keep(&self) -> Option<usize> {
-        match self.submission.at_limit {
+        match self.submission.at_context_limit {
             ContextLimit::Shift { keep } if self.all_tokens_max() > self.context_tokens_max => {
                 Some(keep)
             }
@@ -51,7 +51,7 @@ impl Sequence {
     /// Returns the range to drop from its slot if the slot is full and more tokens follow. Call
     /// it only while the sequence is in no step.
     pub(in crate::scheduler) fn due_shift(&self) -> Option<Range<usize>> {
-        let ContextLimit::Shift { keep } = self.submission.at_limit else {
+        let ContextLimit::Shift { keep } = self.submission.at_context_limit else {
             return None;
         };
         let full = self.slot()?.computed() == self.context_tokens_max;

@@ -67,7 +67,7 @@ pub(super) struct Sequence {
     started: bool,
     /// Times that it was preempted.
     preempted: u32,
-    /// Tokens of its history that its user was charged for, or received for nothing.
+    /// Tokens already accounted to the user: charged, or taken over from a source that paid.
     charged_tokens: usize,
     /// Time since which its caller has not read; `None` if it is not paused.
     paused_since: Option<Duration>,
@@ -181,8 +181,8 @@ impl Sequence {
         self.submission.user
     }
 
-    pub(super) fn class(&self) -> Priority {
-        self.submission.class
+    pub(super) fn priority(&self) -> Priority {
+        self.submission.priority
     }
 
     /// Returns what it was submitted as.
@@ -297,7 +297,7 @@ impl Sequence {
         self.start.overtake();
     }
 
-    /// Has it start without the cache from now on. Returns whether it did so before.
+    /// From now on the sequence ignores the cache. Returns the previous setting.
     pub(super) fn ignore_cache(&mut self) -> bool {
         self.start.ignore_cache()
     }
@@ -355,11 +355,11 @@ impl Sequence {
 
     /// Returns the class with which it waits for memory. In its turn no other sequence goes
     /// first.
-    pub(super) fn memory_class(&self) -> Priority {
+    pub(super) fn memory_priority(&self) -> Priority {
         if self.is_in_turn() {
             Priority::Urgent
         } else {
-            self.class()
+            self.priority()
         }
     }
 

@@ -64,7 +64,7 @@ impl StartTerms {
         self.minimal_grant = false;
     }
 
-    /// Has it start without the cache from now on. Returns whether it did so before.
+    /// From now on the sequence ignores the cache. Returns the previous setting.
     pub(super) fn ignore_cache(&mut self) -> bool {
         std::mem::replace(&mut self.ignore_cache, true)
     }

@@ -50,7 +50,7 @@ impl Sequence {
             stop_after: Some(slot.stop_after()?),
             suspect: self.failures.is_suspect(),
             resumes: self.failures.resumes(),
-            class: self.class(),
+            priority: self.priority(),
             service,
             waited_steps: slot.waited_steps(),
         })
@@ -60,7 +60,7 @@ impl Sequence {
     pub(in crate::scheduler) fn queued_view(&self, service: f64, terms: QueuedTerms) -> QueuedView {
         QueuedView {
             sequence: self.id(),
-            class: self.class(),
+            priority: self.priority(),
             aged: terms.aged,
             in_turn: self.is_in_turn(),
             ready: terms.ready,
@@ -83,7 +83,7 @@ impl Sequence {
         let paused = self.is_paused();
         RunningView {
             sequence: self.id(),
-            class: self.class(),
+            priority: self.priority(),
             service,
             slots: user_slots as f64 / self.submission.weight,
             lost_tokens: at,

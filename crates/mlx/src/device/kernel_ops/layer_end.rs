@@ -281,8 +281,8 @@ impl Biased {
 struct Vectors<'a>(&'a [View<'a>]);
 
 impl<'a> Vectors<'a> {
-    fn next_if(&mut self, is_there: bool) -> Option<&'a [f32]> {
-        if !is_there {
+    fn next_if(&mut self, is_present: bool) -> Option<&'a [f32]> {
+        if !is_present {
             return None;
         }
         let (first, rest) = self.0.split_first().expect("each vector is an input");

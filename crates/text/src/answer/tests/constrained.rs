@@ -261,7 +261,7 @@ fn schema_that_is_no_grammar_names_its_tool() {
         }
     };
     let is_compile = |error: &GrammarError| matches!(error, GrammarError::Compile { .. });
-    let is_dear = |error: &GrammarError| matches!(error, GrammarError::TooDear { .. });
+    let is_dear = |error: &GrammarError| matches!(error, GrammarError::TooExpensive { .. });
     check(json!({"properties": {"a": {"type": 7}}}), &is_compile);
     check(
         json!({"properties": {"a": {"$ref": "https://example.org/"}}}),

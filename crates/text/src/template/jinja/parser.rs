@@ -78,9 +78,9 @@ impl Parser {
     }
 
     pub(super) fn take_operator(&mut self, operator: &str) -> bool {
-        let is_there = self.is_operator(operator);
-        self.at += usize::from(is_there);
-        is_there
+        let is_present = self.is_operator(operator);
+        self.at += usize::from(is_present);
+        is_present
     }
 
     pub(super) fn expect_operator(&mut self, operator: &str) -> Result<(), Error> {
@@ -95,9 +95,9 @@ impl Parser {
     }
 
     pub(super) fn take_name(&mut self, name: &str) -> bool {
-        let is_there = self.is_name(name);
-        self.at += usize::from(is_there);
-        is_there
+        let is_present = self.is_name(name);
+        self.at += usize::from(is_present);
+        is_present
     }
 
     pub(super) fn name(&mut self) -> Result<Name, Error> {

@@ -15,7 +15,7 @@ const DECODE: Candidate = Candidate {
     stop_after: None,
     suspect: false,
     resumes: false,
-    class: Priority::Normal,
+    priority: Priority::Normal,
     service: 0.0,
     waited_steps: 0,
 };
@@ -112,7 +112,7 @@ fn classes_come_before_service_and_service_before_arrival() {
         ..prompt(3)
     };
     let urgent = Candidate {
-        class: Priority::Urgent,
+        priority: Priority::Urgent,
         service: 9.0,
         ..prompt(3)
     };
@@ -146,7 +146,7 @@ fn chunks_respect_the_inter_token_bound() {
     // No candidate decodes, or only one of a lower class.
     check_with(&[prompt(999)], &budget, &[(0, 256)]);
     let urgent = Candidate {
-        class: Priority::Urgent,
+        priority: Priority::Urgent,
         ..prompt(999)
     };
     check_with(&[DECODE, urgent], &budget, &[(0, 1), (1, 255)]);
@@ -193,7 +193,7 @@ fn resumed_prompts_go_first_and_unbounded() {
     check_with(&[DECODE, prompt(99), resumes], &budget, &[(0, 1), (2, 99)]);
     // A decoding candidate of a higher class still bounds the step.
     let urgent = Candidate {
-        class: Priority::Urgent,
+        priority: Priority::Urgent,
         ..DECODE
     };
     check_with(&[urgent, resumes], &budget, &[(0, 1), (1, 33)]);
@@ -257,7 +257,7 @@ impl<'a, 'bytes> Run<'a, 'bytes> {
 
     fn arrive(&mut self) -> Result<()> {
         let random = &mut *self.random;
-        let class = [Priority::Background, Priority::Normal, Priority::Urgent];
+        let priority = [Priority::Background, Priority::Normal, Priority::Urgent];
         self.arrivals += 1;
         self.candidates.push(Candidate {
             arrival: SequenceId(self.arrivals),
@@ -267,7 +267,7 @@ impl<'a, 'bytes> Run<'a, 'bytes> {
             stop_after: None,
             suspect: random.ratio(5u16, 1000)?,
             resumes: false,
-            class: *random.choose(&class)?,
+            priority: *random.choose(&priority)?,
             service: uniform(random, 0.0..10.0)?,
             waited_steps: 0,
         });
@@ -371,7 +371,7 @@ impl<'a, 'bytes> Run<'a, 'bytes> {
         let decodes: Vec<&Share> = shares.iter().filter(decoding).collect();
         let classes = decodes
             .iter()
-            .map(|share| candidates[share.candidate].class);
+            .map(|share| candidates[share.candidate].priority);
         let bound = match budget.inter_token {
             InterToken::Unbounded => return,
             InterToken::Relative(times) => {
@@ -388,7 +388,7 @@ impl<'a, 'bytes> Run<'a, 'bytes> {
         // Prompts of a higher class are not bounded, and prompts after them find no time left.
         let free = |share: &&Share| {
             let c = &candidates[share.candidate];
-            !c.decoding && (c.class > highest || overdue(c))
+            !c.decoding && (c.priority > highest || overdue(c))
         };
         if shares.iter().any(|share| free(&share)) {
             return;

@@ -67,15 +67,15 @@ impl Load {
         self.ageing + 2 * AGED_TURN as usize * turn + (AGED_TURN as usize + 1) * life
     }
 
-    fn comes(&self, class: Priority, step: usize) -> bool {
-        let part = step.checked_div(self.breaks[class as usize]);
+    fn comes(&self, priority: Priority, step: usize) -> bool {
+        let part = step.checked_div(self.breaks[priority as usize]);
         part.is_none_or(|part| part % 2 == 0)
     }
 }
 
 #[derive(Clone, Debug)]
 struct Request {
-    class: Priority,
+    priority: Priority,
     user: u64,
     /// Tokens to compute before its next token.
     prompt_left: usize,
@@ -115,12 +115,12 @@ impl Engine {
     }
 
     fn arrive(&mut self) {
-        for class in CLASSES {
-            if !self.load.comes(class, self.steps) {
+        for priority in CLASSES {
+            if !self.load.comes(priority, self.steps) {
                 continue;
             }
-            let waits = |r: &&Request| r.class == class && !r.has_slot;
-            let missing = self.load.waiting[class as usize]
+            let waits = |r: &&Request| r.priority == priority && !r.has_slot;
+            let missing = self.load.waiting[priority as usize]
                 .saturating_sub(self.requests.values().filter(waits).count());
             for _ in 0..missing {
                 self.made += 1;
@@ -128,8 +128,8 @@ impl Engine {
                 let dice = dice as usize;
                 let prompt = 1 + dice % self.load.prompt_tokens_max;
                 let request = Request {
-                    class,
-                    user: class as u64 * USERS + self.made % USERS,
+                    priority,
+                    user: priority as u64 * USERS + self.made % USERS,
                     prompt_left: prompt,
                     prompt,
                     output_left: 1 + (dice / 64) % self.load.output_tokens_max,
@@ -151,7 +151,7 @@ impl Engine {
     fn waiting(&self) -> Vec<QueuedView> {
         let admitted = self.requests.values().filter(|r| r.has_slot);
         let admitted = admitted.map(|r| AdmittedPrompt {
-            class: r.class,
+            priority: r.priority,
             service: self.service[r.user as usize],
             tokens: r.prompt_left,
         });
@@ -161,11 +161,11 @@ impl Engine {
         waiting
             .map(|(sequence, r)| QueuedView {
                 sequence: *sequence,
-                class: r.class,
+                priority: r.priority,
                 aged: r.queued >= self.load.ageing,
                 in_turn: r.turn_tokens_left > 0,
                 ready: true,
-                needed: self.service[r.user as usize] < in_time[r.class as usize],
+                needed: self.service[r.user as usize] < in_time[r.priority as usize],
                 service: self.service[r.user as usize],
                 turned_away: false,
                 resident_tokens: 0,
@@ -184,7 +184,7 @@ impl Engine {
             };
             let Some(next) = next(&waiting, 0.0, &self.turns, start_limits) else {
                 let mut waiting = waiting.iter();
-                let due = waiting.find(|one| one.aged && self.turns.is_due(one.class));
+                let due = waiting.find(|one| one.aged && self.turns.is_due(one.priority));
                 assert!(slots == 0 || due.is_none(), "{due:?} has no turn");
                 return;
             };
@@ -195,7 +195,7 @@ impl Engine {
                 }
                 continue;
             }
-            let above = waiting.iter().filter(|other| other.class > one.class);
+            let above = waiting.iter().filter(|other| other.priority > one.priority);
             let above = above.count();
             assert!(
                 next.is_turn || above == 0 || above < slots,
@@ -208,11 +208,11 @@ impl Engine {
             request.has_slot = true;
             request.waited_steps = 0;
             if next.is_turn {
-                assert!(request.class < Priority::Urgent);
+                assert!(request.priority < Priority::Urgent);
                 request.turn_tokens_left = TURN_TOKENS;
-                self.turns.begin(one.class);
+                self.turns.begin(one.priority);
             } else {
-                self.turns.start(one.class);
+                self.turns.start(one.priority);
             }
         }
     }
@@ -231,7 +231,7 @@ impl Engine {
                 let r = &self.requests[name];
                 RunningView {
                     sequence: *name,
-                    class: r.class,
+                    priority: r.priority,
                     service: self.service[r.user as usize],
                     slots: 1.0,
                     lost_tokens: r.prompt - r.prompt_left,
@@ -242,7 +242,7 @@ impl Engine {
             })
             .collect();
         let requester = PreemptFor::Queued {
-            class: one.class,
+            priority: one.priority,
             service: one.service,
             slots: 1.0,
         };
@@ -278,7 +278,7 @@ impl Engine {
                     stop_after: None,
                     suspect: false,
                     resumes: false,
-                    class: r.class,
+                    priority: r.priority,
                     service: self.service[r.user as usize],
                     waited_steps: r.waited_steps,
                 }
@@ -305,13 +305,13 @@ impl Engine {
             let name = names[share.candidate];
             let request = self.requests.get_mut(&name).expect("the request runs");
             request.waited_steps = 0;
-            let class = request.class;
+            let priority = request.priority;
             self.service[request.user as usize] += share.tokens as f64;
             request.prompt_left -= share.tokens.min(request.prompt_left);
             if request.prompt_left > 0 {
                 continue;
             }
-            sampled[class as usize] += 1;
+            sampled[priority as usize] += 1;
             // After a restart it computes its output again, too.
             request.prompt += 1;
             request.output_left -= 1;
@@ -319,7 +319,7 @@ impl Engine {
             request.turn_tokens_left = request.turn_tokens_left.saturating_sub(1);
             let is_finished = request.output_left == 0;
             if in_turn && (request.turn_tokens_left == 0 || is_finished) {
-                self.turns.end(class);
+                self.turns.end(priority);
             }
             if is_finished {
                 self.requests.remove(&name);
@@ -336,18 +336,18 @@ impl Engine {
     /// Checks that no class is without a token for longer than two of its turns may be apart.
     fn check_progress(&mut self, sampled: [usize; Priority::COUNT]) {
         let bound = self.load.bound();
-        for class in CLASSES {
-            let at = class as usize;
-            let is_there = self.requests.values().any(|r| r.class == class);
+        for priority in CLASSES {
+            let at = priority as usize;
+            let is_present = self.requests.values().any(|r| r.priority == priority);
             self.tokens[at] += sampled[at];
-            self.without[at] = if sampled[at] > 0 || !is_there {
+            self.without[at] = if sampled[at] > 0 || !is_present {
                 0
             } else {
                 self.without[at] + 1
             };
             assert!(
                 self.without[at] <= bound,
-                "{class:?} has had no token for {bound} steps"
+                "{priority:?} has had no token for {bound} steps"
             );
         }
     }

@@ -4,7 +4,7 @@ use super::*;
 fn waiting(sequence: u64, service: f64, resident_tokens: usize) -> QueuedView {
     QueuedView {
         sequence: SequenceId(sequence),
-        class: Priority::Normal,
+        priority: Priority::Normal,
         aged: false,
         in_turn: false,
         ready: true,
@@ -36,8 +36,8 @@ fn least_service_first_then_arrival() {
 
 #[test]
 fn no_prompt_starts_only_to_wait_behind_others() {
-    let admitted = |class, service, tokens| AdmittedPrompt {
-        class,
+    let admitted = |priority, service, tokens| AdmittedPrompt {
+        priority,
         service,
         tokens,
     };
@@ -81,7 +81,7 @@ fn overtaken_are_the_sequences_ahead_of_the_chosen_one() {
 
 fn urgent(sequence: u64) -> QueuedView {
     QueuedView {
-        class: Priority::Urgent,
+        priority: Priority::Urgent,
         ..waiting(sequence, 99.0, 0)
     }
 }
@@ -129,8 +129,8 @@ fn classes_are_strict_but_for_turns_of_the_aged() {
 
 #[test]
 fn the_oldest_of_one_class_does_not_take_the_turns_of_another() {
-    let aged = |class, sequence| QueuedView {
-        class,
+    let aged = |priority, sequence| QueuedView {
+        priority,
         aged: true,
         ..waiting(sequence, 0.0, 0)
     };
@@ -143,13 +143,13 @@ fn the_oldest_of_one_class_does_not_take_the_turns_of_another() {
     let mut started = [0; Priority::COUNT];
     for _ in 0..7 + 8 * 10 {
         let next = next(&all, 0.0, &turns, FREE).expect("all sequences wait");
-        let class = all[next.index].class;
-        started[class as usize] += 1;
+        let priority = all[next.index].priority;
+        started[priority as usize] += 1;
         if next.is_turn {
-            turns.begin(class);
-            turns.end(class);
+            turns.begin(priority);
+            turns.end(priority);
         } else {
-            turns.start(class);
+            turns.start(priority);
         }
     }
     assert_eq!(started, [10, 10, 67]);
@@ -206,7 +206,7 @@ fn lower_class_leaves_a_slot_for_each_waiting_higher_one() {
 fn running_view(sequence: u64, service: f64, lost_tokens: usize) -> RunningView {
     RunningView {
         sequence: SequenceId(sequence),
-        class: Priority::Normal,
+        priority: Priority::Normal,
         service,
         slots: 1.0,
         lost_tokens,
@@ -233,8 +233,8 @@ fn cheapest_running_sequence_is_preempted() {
     served[0].service = 7.0;
     check(&served, Some(1));
     let mut classes = served;
-    classes[1].class = Priority::Background;
-    classes[2].class = Priority::Urgent;
+    classes[1].priority = Priority::Background;
+    classes[2].priority = Priority::Urgent;
     check(&classes, Some(2));
     let mut paused = classes;
     paused[0].paused = true;
@@ -250,12 +250,13 @@ fn cheapest_running_sequence_is_preempted() {
 
 #[test]
 fn queued_sequence_preempts_a_lower_class_or_a_heavier_user() {
-    let queued = |class| PreemptFor::Queued {
-        class,
+    let queued = |priority| PreemptFor::Queued {
+        priority,
         service: 0.0,
         slots: 1.0,
     };
-    let find = |running_views: &[RunningView], class| victim(running_views, &queued(class), 10.0);
+    let find =
+        |running_views: &[RunningView], priority| victim(running_views, &queued(priority), 10.0);
     let level = [
         running_view(1, 99.0, 10),
         running_view(2, 99.0, 5),

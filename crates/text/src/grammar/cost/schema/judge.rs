@@ -110,8 +110,8 @@ impl<'a> Judge<'a> {
             self.array(&mut shape, fields, depth)?;
         }
         if shape.options[STRING] > 0.0 {
-            let is_there = |name: &str| fields.contains_key(name) as u8 as f64;
-            shape.patterns = is_there("pattern") + is_there("format");
+            let is_present = |name: &str| fields.contains_key(name) as u8 as f64;
+            shape.patterns = is_present("pattern") + is_present("format");
         }
         if let (Some(number), true) = (fields.get("multipleOf"), shape.options[NUMBER] > 0.0) {
             shape.multiple_of = digits(number);
