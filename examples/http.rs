@@ -75,9 +75,13 @@ async fn generate(
 
 fn rejection(error: SubmitError) -> impl IntoResponse {
     let (status, retry_after) = match &error {
-        SubmitError::QueueFull { retry_after, .. } => (429, Some(*retry_after)),
-        SubmitError::Draining | SubmitError::Broken { .. } => (503, None),
-        _ => (400, None),
+        SubmitError::QueueFull { retry_after, .. } => {
+            (StatusCode::TOO_MANY_REQUESTS, Some(*retry_after))
+        }
+        SubmitError::Draining | SubmitError::Broken { .. } => {
+            (StatusCode::SERVICE_UNAVAILABLE, None)
+        }
+        _ => (StatusCode::BAD_REQUEST, None),
     };
     let header = retry_after.map(|after| [(RETRY_AFTER, after.as_secs_f64().ceil().to_string())]);
     (status, header, error.to_string())

@@ -148,19 +148,7 @@ impl GgufTensor {
 }
 
 pub(crate) fn kind(format: Format) -> u32 {
-    match format {
-        Format::F32 => 0,
-        Format::F16 => 1,
-        Format::Q4_0 => 2,
-        Format::Q4_1 => 3,
-        Format::Q5_0 => 6,
-        Format::Q5_1 => 7,
-        Format::Q8_0 => 8,
-        Format::Iq4Nl => 20,
-        Format::BF16 => 30,
-        Format::Mxfp4 => 39,
-        larger => panic!("the rows are too short for {larger:?}"),
-    }
+    format.gguf_number().expect("a format of GGUF's")
 }
 
 /// `reshape(heads, 2, half, ...).swapaxes(1, 2)` of convert_hf_to_gguf.py.

@@ -66,7 +66,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "grammars named alone", quick: true, environment: &[],
         runs: Cargo(&["clippy", "--package", "motet", "--lib", "--no-default-features", "--features", "grammar", "--", "-D", "warnings"]) },
     Stage { name: "documentation", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
-        runs: Cargo(&["doc", "--no-deps", "-p", "motet", "-p", "motet-sync", "-p", "motet-protocol", "-p", "motet-core", "-p", "motet-model", "-p", "motet-device", "-p", "motet-storage", "-p", "motet-text", "-p", "motet-weights", "-p", "motet-kernels", "-p", "motet-testkit"]) },
+        runs: Cargo(&["doc", "--no-deps", "-p", "motet", "-p", "motet-sync", "-p", "motet-protocol", "-p", "motet-core", "-p", "motet-model", "-p", "motet-device", "-p", "motet-storage", "-p", "motet-text", "-p", "motet-formats", "-p", "motet-weights", "-p", "motet-kernels", "-p", "motet-testkit"]) },
     Stage { name: "documentation, mlx", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
         runs: Cargo(&["doc", "--no-deps", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx,motet/tower,motet/hub"]) },
     Stage { name: "public names", quick: false, environment: &[],
@@ -74,10 +74,10 @@ const STAGES: &[Stage] = &[
     // One BLAS thread: tests run side by side, and two threads that wait for each other
     // on a busy machine were measured 20 times slower than one.
     Stage { name: "tests", quick: true, environment: &[("OPENBLAS_NUM_THREADS", "1")],
-        runs: Cargo(&["test", "--workspace", "--exclude", "motet-kernels", "--features", FEATURES]) },
+        runs: Cargo(&["test", "--workspace", "--exclude", "motet-formats", "--exclude", "motet-kernels", "--features", FEATURES]) },
     // All other stages have the kernels without these checks, which make a model's step slow.
     Stage { name: "kernels, with checks of unsafe code", quick: true, environment: &[],
-        runs: Cargo(&["test", "--package", "motet-kernels", "--config", "profile.dev.package.motet-kernels.debug-assertions=true"]) },
+        runs: Cargo(&["test", "--package", "motet-formats", "--package", "motet-kernels", "--config", "profile.dev.package.motet-formats.debug-assertions=true", "--config", "profile.dev.package.motet-kernels.debug-assertions=true"]) },
     Stage { name: "tests without text", quick: false, environment: &[],
         runs: Cargo(&["test", "--package", "motet", "--no-default-features", "--test", "tokens_only"]) },
     Stage { name: "loom", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom"), ("LOOM_MAX_PREEMPTIONS", "3")],

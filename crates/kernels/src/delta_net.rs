@@ -15,10 +15,11 @@
 
 use std::ops::Range;
 
+use motet_formats::simd::{InstructionSet, Job, LANES_MAX, Simd, dispatch_on};
+
 use super::gates::{sigmoid, softplus};
 use super::pool::Pool;
 use super::scratch::{self, Scratch};
-use super::simd::{InstructionSet, Job, LANES_MAX, Simd, dispatch_on};
 use super::spans::{Columns, SpanPart, SpanState, split_spans, spread_heads};
 use super::split::Split;
 

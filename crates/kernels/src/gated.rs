@@ -1,8 +1,9 @@
 //! Gated activations: those of feed-forward layers (Shazeer 2020), and the output gate of
 //! attention.
 
+use motet_formats::simd::{InstructionSet, Job, Simd, dispatch, dispatch_on, tanh};
+
 use super::pool::Pool;
-use super::simd::{InstructionSet, Job, Simd, dispatch, dispatch_on, tanh};
 
 /// Numbers that one thread takes at a time, enough that the cost of dispatching is negligible.
 const CHUNK: usize = 16 << 10;

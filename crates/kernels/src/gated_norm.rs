@@ -1,8 +1,9 @@
 //! The norm and the gate behind a recurrence.
 
+use motet_formats::simd::{InstructionSet, Job, Simd, dispatch_on};
+
 use super::gates::silu;
 use super::pool::Pool;
-use super::simd::{InstructionSet, Job, Simd, dispatch_on};
 use super::spans::Columns;
 
 /// Numbers that one thread takes at a time, enough that the cost of dispatching is negligible.

@@ -1,6 +1,6 @@
 //! The activations inside recurrent blocks.
 
-use super::simd::Simd;
+use motet_formats::simd::Simd;
 
 /// `x * sigmoid(x)` (Elfwing, Uchibe and Doya 2017).
 #[inline(always)]

@@ -1,10 +1,11 @@
 //! CPU kernels in Rust, for operations that MLX's CPU backend computes one number at a time.
 //!
 //! Each kernel is a plain function over slices, written once over the vector
-//! operations in `simd` and spread over threads by `pool`. The crate `motet-mlx` puts them
+//! operations of [`motet_formats::simd`] and spread over threads by `pool`. The crate `motet-mlx` puts them
 //! into MLX graphs.
 
 pub mod attend;
+mod cached_int8;
 pub mod delta_net;
 pub mod experts;
 pub mod gated;
@@ -19,7 +20,6 @@ mod products;
 mod sample;
 mod scratch;
 pub mod short_conv;
-pub mod simd;
 pub mod spans;
 mod split;
 #[cfg(test)]
@@ -30,11 +30,12 @@ pub use attend::{
     AttendPlan, Attention, Extras, Heads, LayerInputs, Order, PartRange, PositionScale, QkNorm,
     Rotary, SpanRange, TailRange,
 };
+pub use cached_int8::Int8;
 pub use gated::Activation;
 pub use int8::Arithmetic;
+pub use motet_formats::simd::{InstructionSet, Number};
 pub use sample::{sample_rows, score_rows};
-pub use simd::InstructionSet;
-pub use weights::{Rows, Storage};
+pub use weights::Rows;
 
 /// Threads that kernels run on, including the one that evaluates.
 #[must_use]

@@ -12,10 +12,11 @@ mod many_rows;
 
 use std::ops::Range;
 
+use motet_formats::simd::{InstructionSet, Job, Simd, dispatch_on};
+
 use super::pool::Pool;
 use super::products::{SUMS_MAX, sums};
 use super::scratch;
-use super::simd::{InstructionSet, Job, Simd, dispatch_on};
 use super::split::Split;
 use super::weights::{Matrix, Rows, Visitor};
 

@@ -14,9 +14,10 @@
 
 use std::ops::Range;
 
+use motet_formats::simd::{InstructionSet, Job, LANES_MAX, Simd, dispatch_on};
+
 use super::gates::softplus;
 use super::pool::Pool;
-use super::simd::{InstructionSet, Job, LANES_MAX, Simd, dispatch_on};
 use super::spans::{Columns, SpanPart, SpanState, split_spans, spread_heads};
 use super::split::Split;
 

@@ -1,8 +1,9 @@
 //! Root-mean-square normalisation (Zhang and Sennrich 2019), alone and together
 //! with the residual sum before it.
 
+use motet_formats::simd::{Job, Simd, dispatch};
+
 use super::pool::Pool;
-use super::simd::{Job, Simd, dispatch};
 
 /// Numbers that one thread takes at a time, enough that the cost of dispatching is negligible.
 const CHUNK: usize = 32 << 10;
@@ -175,8 +176,8 @@ fn scale<S: Simd>(simd: S, weight: Option<&[f32]>, factor: f32, input: &[f32], o
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::simd::{InstructionSet, dispatch_on};
     use super::*;
+    use motet_formats::simd::{InstructionSet, dispatch_on};
 
     fn reference(norm: Norm<'_>, rows: &[f32]) -> Vec<f64> {
         let row = |row: &[f32]| {

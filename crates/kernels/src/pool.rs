@@ -7,7 +7,8 @@
 //! with the threads of a BLAS: where those keep the other cores busy, the caller does more of
 //! the work itself.
 //!
-//! One loop runs at a time; a second caller works alone.
+//! One loop runs at a time; a second caller works alone. `rayon` is not used: there a caller
+//! from outside the pool takes no part in its loop, and waits for workers that have to wake first.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

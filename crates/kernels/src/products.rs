@@ -1,6 +1,6 @@
 //! Dot products of rows with rows: the inner loops of attention and projections.
 
-use super::simd::{Number, Simd};
+use motet_formats::simd::{Number, Simd};
 
 /// Elements in a cache line.
 pub(super) const fn line<N>() -> usize {

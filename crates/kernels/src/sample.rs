@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::f32::consts::LOG2_E;
 
 use super::pool::Pool;
-use super::simd::{InstructionSet, Job, Simd, dispatch_on};
+use motet_formats::simd::{InstructionSet, Job, Simd, dispatch_on};
 use motet_model::sampling::rows::exponential::{COEFFICIENTS, LN_2_HIGH, LN_2_LOW, NOTHING, ROUND};
 use motet_model::sampling::rows::{BLOCK, LANES, RUN, RowOperations, RowReader, finish};
 use motet_model::sampling::{SampleInputs, Sampled, logprobs_with};

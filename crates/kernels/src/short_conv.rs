@@ -10,9 +10,10 @@
 
 use std::ops::Range;
 
+use motet_formats::simd::{InstructionSet, Job, LANES_MAX, Simd, dispatch_on};
+
 use super::gates::silu;
 use super::pool::Pool;
-use super::simd::{InstructionSet, Job, LANES_MAX, Simd, dispatch_on};
 use super::spans::{Columns, SpanPart, SpanState, split_spans, spread};
 use super::split::Split;
 

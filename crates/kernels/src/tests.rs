@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use motet_formats::simd::InstructionSet;
+
 use super::pool::Pool;
-use super::simd::InstructionSet;
 use super::spans::{Columns, SpanState};
 
 /// Numbers without a pattern, from -1 to 1.

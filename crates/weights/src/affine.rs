@@ -7,8 +7,13 @@
 //! does the same conversion (`mlx/io/gguf_quants.cpp`).
 
 use half::f16;
+use motet_formats::{Affine, Format};
 
-use super::tensor::{Affine, BLOCK, Format, Part, Tensor, half_at};
+use super::formats::to_f32;
+use super::tensor::{Part, Tensor};
+
+/// Elements of a group of ggml's blocks.
+const BLOCK: usize = 32;
 
 /// A tensor in MLX's affine group quantisation: `w = scale * q + bias`.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,7 +85,7 @@ impl Tensor<'_> {
         let numbers = |bytes: fn(&Part) -> &[u8]| -> Vec<f32> {
             let parts = parts.clone();
             parts
-                .flat_map(|part| affine.scales.to_f32(bytes(part)))
+                .flat_map(|part| to_f32(affine.scales.format(), bytes(part)))
                 .collect()
         };
         AffineQuantised {
@@ -142,4 +147,9 @@ fn consecutive(quants: &[u8]) -> [u32; 8] {
         }
     }
     words
+}
+
+/// The half-precision number at offset `at` of a block.
+fn half_at(block: &[u8], at: usize) -> f16 {
+    f16::from_le_bytes([block[at], block[at + 1]])
 }

@@ -7,11 +7,11 @@
 use std::thread;
 
 use blake3::Hasher;
+use motet_formats::Format;
 
 use super::blueprint::Blueprint;
 use super::locate::Tensors;
 use super::located::Located;
-use super::tensor::Format;
 
 /// Maximum threads that hash weights. Beyond these, memory bandwidth is the limit.
 const THREADS_MAX: usize = 8;

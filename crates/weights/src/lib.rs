@@ -63,10 +63,11 @@ pub use blueprint::{
 #[cfg(unix)]
 pub use bus_error::survive_shortened_files;
 pub use gguf::GgufMetadata;
+pub use motet_formats::{Affine, Format, ScaleFormat};
 pub use opened::FileAccess;
 pub use role::{Needed, Role, needed};
 pub use skipped::Skipped;
-pub use tensor::{Affine, Format, Part, ScaleFormat, Tensor};
+pub use tensor::{Part, Tensor};
 pub use watch::FileWatch;
 
 use family::Family;

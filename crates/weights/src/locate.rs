@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
+use motet_formats::Format;
 use motet_protocol::ModelError;
 
 use super::blueprint::{Blueprint, Layer, Mixer};
+use super::formats::Formats;
 use super::located::Located;
 use super::mlx::{self, Grouping, MlxQuantisation};
 use super::mxfp4;
@@ -13,7 +15,6 @@ use super::names::{Container, Form, Name, Values, names_of};
 use super::plan::Plan;
 use super::role::{Needed, Role, needed};
 use super::stored::Directory;
-use super::tensor::{Format, Formats};
 
 /// The tensors of a model, by layer and role.
 pub(super) type Tensors = BTreeMap<(Option<usize>, Role), Located>;

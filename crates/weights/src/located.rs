@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::formats::mxfp4_block;
+use motet_formats::Format;
+
+use super::formats::to_f32;
 use super::mlx::Spans;
 use super::mxfp4;
 use super::names::Values;
 use super::stored::Stored;
-use super::tensor::{Bytes, Format, Part, Tensor};
+use super::tensor::{Bytes, Part, Tensor};
 
 /// The place and the stored form of a role's tensor. All sizes were checked against the files'.
 #[derive(Debug)]
@@ -216,8 +218,7 @@ impl Located {
             let bytes = Cow::Borrowed(stored.bytes());
             (bytes, *format, tiles.unit / elements * stride)
         } else {
-            let mut numbers = vec![0.0; self.rows() * self.width];
-            format.to_f32(stored.bytes(), &mut numbers);
+            let numbers = to_f32(*format, stored.bytes());
             (to_bytes(&numbers).into(), Format::F32, 4 * tiles.unit)
         };
         let heads = tiles.keys * tiles.per_key;
@@ -244,7 +245,7 @@ impl Located {
             let bytes = row_blocks * mxfp4::BYTES;
             let blocks = blocks.bytes()[row * bytes..][..bytes].as_chunks().0;
             for (block, scale) in blocks.iter().zip(scales) {
-                out.extend_from_slice(&mxfp4_block(block, *scale));
+                out.extend_from_slice(&mxfp4::block(block, *scale));
             }
         }
         Part::owned(Format::Mxfp4, self.rows(), out)

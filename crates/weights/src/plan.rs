@@ -1,15 +1,16 @@
 //! The form of a role's tensor in the files: the shapes that they must have, and the place of the
 //! canonical rows in them.
 
+use motet_formats::Format;
 use motet_protocol::ModelError;
 
 use super::blueprint::{Blueprint, Layer, Mixer};
+use super::formats::Formats;
 use super::located::{Layout, Runs, Tiles};
 use super::mxfp4;
 use super::names::Form;
 use super::role::{Needed, Role, of_layer};
 use super::stored::Stored;
-use super::tensor::{Format, Formats};
 
 /// The files' tensors of a role, and the place of its rows in them.
 pub(super) struct Plan {

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use motet_formats::Format;
+
 use super::ModelError;
+use super::formats::Formats;
 use super::opened::OpenedFile;
-use super::tensor::{Format, Formats};
 
 /// Tensors by the names that the files give them.
 pub(super) type Directory = HashMap<String, Stored>;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::formats::grouped_to_f32;
-pub use super::formats::{Affine, Format, ScaleFormat};
-pub(super) use super::formats::{BLOCK, Formats, half_at};
+use motet_formats::{Encoded, Format};
+
+use super::formats;
 use super::opened::OpenedFile;
 
 /// The tensor of a role, in canonical form: all rows in order, norm weights as factors, matrices
@@ -197,13 +197,8 @@ impl Part {
 
     /// Writes all elements in single precision into `out`.
     pub(super) fn write_f32(&self, out: &mut [f32]) {
-        match self.format {
-            Format::Affine(_) | Format::GroupedMxfp4 => {
-                let spans = [self.scales(), self.offsets()];
-                grouped_to_f32(self.format, self.bytes(), spans, out);
-            }
-            format => format.to_f32(self.bytes(), out),
-        }
+        let spans = [self.scales(), self.offsets()];
+        formats::write_f32(Encoded::new(self.format, self.bytes(), spans), out);
     }
 
     /// Whether the bytes are the file's own, which is mapped into memory. Such bytes cannot be

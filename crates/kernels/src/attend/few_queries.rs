@@ -1,7 +1,8 @@
 //! Attention of a few queries: keys are read row by row, in memory order.
 
+use motet_formats::simd::{Number, Simd};
+
 use super::super::products::{along, along_fewer, line, sums};
-use super::super::simd::{Number, Simd};
 use super::group::BLOCK;
 use super::item::{KvSlice, Work};
 use super::softmax::{HIDDEN, LOWEST, Layout, weigh};

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::super::simd::{Number, Simd};
+use motet_formats::simd::{Number, Simd};
+
 use super::super::split::Split;
 use super::Cache;
 use super::group::{BLOCK, Group, Source};

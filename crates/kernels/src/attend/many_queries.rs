@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use motet_formats::simd::{Number, Simd};
+
 use super::super::products::across;
-use super::super::simd::{Number, Simd};
 use super::group::BLOCK;
 use super::item::{KvSlice, VisibleRange, Work};
 use super::softmax::{HIDDEN, LOWEST, Layout, Softcap, weigh};

@@ -1,7 +1,8 @@
 //! Merging of a row's partial results by log-sum-exp.
 
+use motet_formats::simd::{Job, Simd, dispatch_on};
+
 use super::super::pool::Pool;
-use super::super::simd::{Job, Simd, dispatch_on};
 use super::plan::{AttendPlan, Span};
 use super::softmax::{LOWEST, with_sink};
 

@@ -47,9 +47,10 @@ pub use plan::{AttendPlan, Order};
 pub use shape::{Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
 pub use turn::turn_back;
 
+use motet_formats::simd::Number;
+
 use super::pool::Pool;
 use super::scratch;
-use super::simd::Number;
 
 /// Keys and values of one segment, each `[kv heads, capacity, row]`, where a row is the elements
 /// of `N` that [hold](Number::row_len) a head of one token.

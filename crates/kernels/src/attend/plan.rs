@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::super::simd::{InstructionSet, Number};
+use motet_formats::simd::{InstructionSet, Number};
+
 use super::group::{BLOCK, Group, gather, gather_chunks};
 use super::layer_inputs::LayerInputs;
 use super::shape::{Attention, Heads, PartRange, SpanRange, angles, position_scales};

@@ -1,7 +1,8 @@
 //! Normalisation and clipping of a row's heads before the rotation.
 
+use motet_formats::simd::Simd;
+
 use super::super::norm::inverse_root_mean_square;
-use super::super::simd::Simd;
 use super::extras::{Extras, QkNorm};
 use super::layer_inputs::LayerInputs;
 

@@ -1,7 +1,8 @@
 //! Normalisation and rotary embedding of a step's queries and keys, and the append to the tails.
 
+use motet_formats::simd::{Job, Number, Simd, dispatch_on};
+
 use super::super::pool::Pool;
-use super::super::simd::{Job, Number, Simd, dispatch_on};
 use super::CacheMut;
 use super::layer_inputs::LayerInputs;
 use super::plan::AttendPlan;

@@ -1,7 +1,8 @@
 //! Runs the items of a plan, each with the kernel that is the faster one for it.
 
+use motet_formats::simd::{Job, Number, Simd, dispatch_on};
+
 use super::super::pool::Pool;
-use super::super::simd::{Job, Number, Simd, dispatch_on};
 use super::super::split::Split;
 use super::item::{Caches, Rows, Work};
 use super::plan::{AttendPlan, Order};

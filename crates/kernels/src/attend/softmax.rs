@@ -2,7 +2,7 @@
 
 use std::f32::consts::LOG2_E;
 
-use super::super::simd::{InstructionSet, Job, Number, Simd, dispatch_on, tanh};
+use motet_formats::simd::{InstructionSet, Job, Number, Simd, dispatch_on, tanh};
 
 /// Initial value of the largest score: lower than every score, but finite, so that differences
 /// are numbers.

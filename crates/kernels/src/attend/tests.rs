@@ -12,9 +12,11 @@ use half::{bf16, f16};
 use motet_model::CacheKind;
 use proptest::prelude::*;
 
+use motet_formats::simd::InstructionSet;
+
 use self::case::{CachedNumber, Case, ORDERS};
-use super::super::simd::{InstructionSet, Int8};
 use super::*;
+use crate::cached_int8::Int8;
 
 /// Every type of cached keys and values gives the expected output.
 fn check(attention: Attention, lengths: &[usize], spans: &[(&[usize], usize, usize)]) {

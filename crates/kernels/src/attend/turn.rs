@@ -1,8 +1,10 @@
 //! Rotation of cached keys in eight bits to other positions.
 
+use motet_formats::simd::{InstructionSet, Job, Number, Simd, dispatch_on};
+
 use super::super::pool::Pool;
-use super::super::simd::{InstructionSet, Int8, Job, Number, Simd, dispatch_on};
 use super::rotate::rotate_head;
+use crate::cached_int8::Int8;
 use crate::scratch;
 
 /// Keys that one thread takes at a time.

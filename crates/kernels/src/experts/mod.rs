@@ -16,12 +16,13 @@ use std::ops::Range;
 
 pub use choose::{Choice, Routing, choose};
 
+use motet_formats::simd::{InstructionSet, Job, Simd, dispatch_on};
+
 use super::gated::{Activation, gated_on};
 use super::int8::{self, Activations, Arithmetic};
 use super::linear::Part;
 use super::pool::Pool;
 use super::scratch;
-use super::simd::{InstructionSet, Job, Simd, dispatch_on};
 use super::split::Split;
 use super::weights::Rows;
 use grouped::{Grouped, Used};

@@ -1,9 +1,9 @@
 //! Experts against a double-precision reference.
 
+use motet_formats::Format;
 use proptest::prelude::*;
 
 use super::super::tests::{distance, numbers};
-use super::super::weights::Storage;
 use super::*;
 
 const TOLERANCE: f64 = 2e-6;
@@ -297,10 +297,10 @@ fn bits_do_not_depend_on_other_rows_or_threads() {
 #[test]
 fn stacked_matrices_may_have_different_storage() {
     let case = Case::new([6, 2], [64, 32], 9, 3).with_biases();
-    let storages = [Storage::Q4_0, Storage::Q8_0, Storage::Iq4Nl];
+    let formats = [Format::Q4_0, Format::Q8_0, Format::Iq4Nl];
     // Every scale is 2^-8.
     let matrix = |expert: usize| {
-        let (elements, bytes) = storages[expert % 3].block();
+        let (elements, bytes) = formats[expert % 3].block();
         let byte = |at: usize| match at % bytes {
             0 => 0,
             1 => 0x1C,
@@ -311,8 +311,8 @@ fn stacked_matrices_may_have_different_storage() {
     };
     let experts: Vec<Vec<u8>> = (0..6).map(matrix).collect();
     let stacked = [64, 64, 32].map(|width| {
-        let matrices = experts.iter().zip(storages.iter().cycle());
-        let rows = matrices.map(|(bytes, storage)| Rows::new(*storage, bytes, width));
+        let matrices = experts.iter().zip(formats.iter().cycle());
+        let rows = matrices.map(|(bytes, format)| Rows::new(*format, bytes, width));
         rows.collect::<Vec<_>>()
     });
     let case = Case {

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::super::simd::{InstructionSet, dispatch_on};
+use motet_formats::simd::{InstructionSet, dispatch_on};
+
 use super::*;
 
 const GPT_OSS: ClampedSwiglu = ClampedSwiglu {

@@ -1,7 +1,8 @@
 //! Rows of activations in 8 bits.
 
+use motet_formats::simd::{InstructionSet, Job, Simd, dispatch_on};
+
 use crate::pool::Pool;
-use crate::simd::{InstructionSet, Job, Simd, dispatch_on};
 use crate::split::Split;
 
 /// Numbers with one scale.

@@ -1,11 +1,13 @@
 //! Products with a few rows of the input. The codes of eight rows of the weights are decoded in
 //! registers, for one row of the input at a time.
 
+use motet_formats::BlockFormat;
+use motet_formats::simd::Simd;
+
 use super::activations::{BLOCK, Row};
-use super::bytes::{Bytes, Codes, Vector, Work};
+use super::bytes::{Bytes, Vector, Work};
 use super::scales::EightScales;
 use super::{Blocks, LANES, Product};
-use crate::simd::Simd;
 
 /// Products with weights that are decoded in registers.
 pub(super) struct Few<'a, F> {
@@ -13,7 +15,7 @@ pub(super) struct Few<'a, F> {
     pub(super) weights: Blocks<'a, F>,
 }
 
-impl<F: Codes> Work for Few<'_, F> {
+impl<F: BlockFormat> Work for Few<'_, F> {
     #[inline(always)]
     fn run<B: Bytes>(self, bytes: B) {
         let Few { product, weights } = self;
@@ -32,7 +34,7 @@ impl<F: Codes> Work for Few<'_, F> {
 
 /// The products of eight rows from `column` with one row.
 #[inline(always)]
-fn eight<B: Bytes, F: Codes>(
+fn eight<B: Bytes, F: BlockFormat>(
     bytes: B,
     weights: &Blocks<'_, F>,
     column: usize,
@@ -57,7 +59,7 @@ fn eight<B: Bytes, F: Codes>(
             let mut codes = [bytes.splat(0); LANES];
             for (codes, block) in codes.iter_mut().zip(&blocks) {
                 // SAFETY: `chunk` is one of the block's.
-                *codes = unsafe { F::chunk(bytes, block, chunk) };
+                *codes = unsafe { F::wide_codes(bytes, block, chunk) };
             }
             let at = index * (F::ELEMENTS / BLOCK) + chunk;
             // SAFETY: the row has as many codes, scales and sums, as was checked above.

@@ -1,12 +1,14 @@
 //! Products with many rows of the input. The codes of some rows of the weights are decoded into
 //! scratch memory, in the order in which the products read them, for all rows of the input.
 
+use motet_formats::BlockFormat;
+use motet_formats::simd::Simd;
+
 use super::activations::BLOCK;
-use super::bytes::{Bytes, Codes, Work};
+use super::bytes::{Bytes, Work};
 use super::scales::EightScales;
 use super::{Blocks, LANES, Product};
 use crate::scratch::Scratch;
-use crate::simd::Simd;
 
 /// Bytes of decoded weights that stay in the second level of cache.
 const DECODED: usize = 128 << 10;
@@ -34,7 +36,7 @@ struct Decoded<'a> {
     offsets: &'a mut [f32],
 }
 
-impl<F: Codes> Work for Many<'_, F> {
+impl<F: BlockFormat> Work for Many<'_, F> {
     #[inline(always)]
     fn run<B: Bytes>(self, bytes: B) {
         let Many {
@@ -91,7 +93,7 @@ impl<'a> Decoded<'a> {
 
 /// Decodes eight rows from `column`.
 #[inline(always)]
-fn decode<B: Bytes, F: Codes>(
+fn decode<B: Bytes, F: BlockFormat>(
     bytes: B,
     weights: &Blocks<'_, F>,
     column: usize,
@@ -117,7 +119,7 @@ fn decode<B: Bytes, F: Codes>(
             let mut rows = [bytes.splat(0); LANES];
             for (row, block) in rows.iter_mut().zip(&blocks) {
                 // SAFETY: `chunk` is one of the block's.
-                *row = unsafe { F::chunk(bytes, block, chunk) };
+                *row = unsafe { F::wide_codes(bytes, block, chunk) };
             }
             let steps = bytes.transpose(rows);
             for (step, codes) in steps.iter().zip(codes.chunks_exact_mut(LANES)) {
@@ -141,7 +143,7 @@ impl Tile<'_> {
     /// The products with the next rows from `row`. Where there are less than a tile, the last one
     /// is repeated.
     #[inline(always)]
-    fn compute<B: Bytes, F: Codes>(&self, bytes: B, row: usize) {
+    fn compute<B: Bytes, F: BlockFormat>(&self, bytes: B, row: usize) {
         if F::SPAN == BLOCK {
             self.spans::<B, F, 8>(bytes, row);
         } else {
@@ -151,7 +153,7 @@ impl Tile<'_> {
 
     /// [`Tile::compute`] for spans of `4 * STEPS` codes.
     #[inline(always)]
-    fn spans<B: Bytes, F: Codes, const STEPS: usize>(&self, bytes: B, row: usize) {
+    fn spans<B: Bytes, F: BlockFormat, const STEPS: usize>(&self, bytes: B, row: usize) {
         let floats = bytes.floats();
         let Product {
             activations,

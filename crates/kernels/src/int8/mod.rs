@@ -19,8 +19,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `activations.rs` | the input in 8 bits |
-//! | `bytes.rs` | the interfaces to 32 bytes of an instruction set, and to 32 codes of a format |
-//! | `codes.rs` | the codes of each format |
+//! | `bytes.rs` | the interface to 32 bytes of an instruction set |
 //! | `x86.rs`, `portable.rs`, `unit.rs` | the bytes of each instruction set; the choice of one |
 //! | `scales.rs` | the scales of eight rows, side by side |
 //! | `few.rs` | products with a few rows of the input: codes are decoded in registers |
@@ -28,7 +27,6 @@
 
 mod activations;
 mod bytes;
-mod codes;
 mod few;
 mod many;
 mod portable;
@@ -41,12 +39,14 @@ mod x86;
 
 pub(crate) use activations::Activations;
 
+use motet_formats::simd::{InstructionSet, Simd};
+use motet_formats::{BlockFormat, BlockVisitor, Format};
+
 use crate::linear::{GROUP, Part, for_each_part};
 use crate::pool::Pool;
 use crate::scratch;
-use crate::simd::InstructionSet;
-use crate::weights::{Rows, Storage, blocks, codebooks, k_quants};
-use bytes::{Bytes, Codes};
+use crate::weights::Rows;
+use bytes::Bytes;
 use unit::Unit;
 
 /// How products with quantised weights are computed. Products with F32, F16 and BF16 are the same
@@ -104,20 +104,20 @@ pub(crate) fn activations(
     weights: &[&[Rows<'_>]],
 ) -> Option<Activations> {
     let mut weights = weights.iter().copied().flatten();
-    let supported = weights.find(|part| product_with(part.storage()).is_some())?;
+    let supported = weights.find(|part| product_with(part.format()).is_some())?;
     let used = arithmetic == Arithmetic::Fast && pays(set);
     used.then(|| Activations::new_on(set, pool, input, supported.width()))
 }
 
 /// Computes a part of a product. Its input is `activations` from row `first`. Without them, and
-/// for storages that are not blocks, it is computed exactly.
+/// for formats that are not blocks, it is computed exactly.
 pub(crate) fn compute(
     part: &Part<'_>,
     activations: Option<&Activations>,
     first: usize,
     set: InstructionSet,
 ) {
-    match (activations, product_with(part.weight.storage())) {
+    match (activations, product_with(part.weight.format())) {
         (Some(activations), Some(compute)) => {
             let product = Product {
                 part,
@@ -131,32 +131,19 @@ pub(crate) fn compute(
     }
 }
 
-/// The integer product with weights of this storage, if they have codes for it.
-fn product_with(storage: Storage) -> Option<fn(&Product<'_>, Unit)> {
-    match storage {
-        Storage::Q8_0 => Some(compute_with::<blocks::Q8_0>),
-        Storage::Q4_0 => Some(compute_with::<blocks::Q4_0>),
-        Storage::Q4_1 => Some(compute_with::<blocks::Q4_1>),
-        Storage::Q5_0 => Some(compute_with::<blocks::Q5_0>),
-        Storage::Q5_1 => Some(compute_with::<blocks::Q5_1>),
-        Storage::Q2K => Some(compute_with::<k_quants::Q2K>),
-        Storage::Q3K => Some(compute_with::<k_quants::Q3K>),
-        Storage::Q4K => Some(compute_with::<k_quants::Q4K>),
-        Storage::Q5K => Some(compute_with::<k_quants::Q5K>),
-        Storage::Q6K => Some(compute_with::<k_quants::Q6K>),
-        Storage::Iq4Nl => Some(compute_with::<codebooks::Iq4Nl>),
-        Storage::Iq4Xs => Some(compute_with::<codebooks::Iq4Xs>),
-        Storage::Mxfp4 => Some(compute_with::<codebooks::Mxfp4>),
-        Storage::F32
-        | Storage::F16
-        | Storage::Bf16
-        | Storage::Affine { .. }
-        | Storage::GroupedMxfp4 => None,
-    }
+/// The integer product with weights of this format, if it is one of blocks.
+fn product_with(format: Format) -> Option<fn(&Product<'_>, Unit)> {
+    format.visit_block(IntegerProduct)
 }
 
-fn compute_with<F: Codes>(product: &Product<'_>, unit: Unit) {
-    product.compute::<F>(unit);
+struct IntegerProduct;
+
+impl BlockVisitor for IntegerProduct {
+    type Output = fn(&Product<'_>, Unit);
+
+    fn visit<F: BlockFormat>(self) -> Self::Output {
+        |product, unit| product.compute::<F>(unit)
+    }
 }
 
 /// A part of a product, with its input in 8 bits.
@@ -169,7 +156,7 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    fn compute<F: Codes>(&self, unit: Unit) {
+    fn compute<F: BlockFormat>(&self, unit: Unit) {
         let (bytes, width) = (self.part.weight.bytes(), self.part.weight.width());
         let weights = Blocks::<F>::new(bytes, width);
         assert_eq!(self.activations.width(), width, "width of the activations");
@@ -216,7 +203,7 @@ struct Blocks<'a, F> {
     format: std::marker::PhantomData<F>,
 }
 
-impl<'a, F: Codes> Blocks<'a, F> {
+impl<'a, F: BlockFormat> Blocks<'a, F> {
     /// # Panics
     ///
     /// When the bytes are not whole rows of whole blocks.
@@ -263,7 +250,6 @@ impl<'a, F: Codes> Blocks<'a, F> {
     /// is.
     #[inline(always)]
     fn prefetch<B: Bytes>(&self, bytes: B, first: usize, index: usize) {
-        use crate::simd::Simd;
         const LINE: usize = 64;
         let share = LANES * size_of::<F::Block>();
         let from = (first + LANES) * self.row_bytes + index * share;

@@ -1,7 +1,9 @@
 //! [`Bytes`] in plain Rust.
 
-use super::bytes::{Bytes, Codes, Eight, Work};
-use crate::simd::Portable;
+use motet_formats::simd::Portable;
+use motet_formats::{BlockFormat, WideBytes};
+
+use super::bytes::{Bytes, Eight, Work};
 
 /// Runs `work` with plain loops.
 pub(super) fn run(work: impl Work) {
@@ -20,7 +22,7 @@ fn each(a: Array, b: Array, f: impl Fn(u8, u8) -> u8) -> Array {
 
 /// The product of a code of a weight and one of the input.
 #[inline(always)]
-fn product<F: Codes>(code: u8, other: i8) -> i32 {
+fn product<F: BlockFormat>(code: u8, other: i8) -> i32 {
     let code = if F::HAS_SIGNS {
         i16::from(code as i8)
     } else {
@@ -29,20 +31,8 @@ fn product<F: Codes>(code: u8, other: i8) -> i32 {
     i32::from(code * i16::from(other))
 }
 
-impl Bytes for PortableBytes {
-    type Floats = Portable;
+impl WideBytes for PortableBytes {
     type Bytes = Array;
-    type Ints = [i32; 8];
-
-    #[inline(always)]
-    fn floats(self) -> Portable {
-        Portable
-    }
-
-    #[inline(always)]
-    fn mul_add(self, a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
-        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
-    }
 
     #[inline(always)]
     unsafe fn load(self, from: *const u8) -> Array {
@@ -55,12 +45,6 @@ impl Bytes for PortableBytes {
         // SAFETY: the caller's promise; `read_unaligned` asks for no alignment.
         let half = unsafe { from.cast::<[u8; 16]>().read_unaligned() };
         std::array::from_fn(|i| half[i % 16])
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut u8, bytes: Array) {
-        // SAFETY: the caller's promise; `write_unaligned` asks for no alignment.
-        unsafe { to.cast::<Array>().write_unaligned(bytes) }
     }
 
     #[inline(always)]
@@ -102,6 +86,27 @@ impl Bytes for PortableBytes {
     fn look_up(self, table: &[u8; 16], indices: Array) -> Array {
         indices.map(|index| table[usize::from(index & 15)])
     }
+}
+
+impl Bytes for PortableBytes {
+    type Floats = Portable;
+    type Ints = [i32; 8];
+
+    #[inline(always)]
+    fn floats(self) -> Portable {
+        Portable
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8, bytes: Array) {
+        // SAFETY: the caller's promise; `write_unaligned` asks for no alignment.
+        unsafe { to.cast::<Array>().write_unaligned(bytes) }
+    }
 
     #[inline]
     fn transpose(self, rows: [Array; 8]) -> [Array; 8] {
@@ -115,7 +120,7 @@ impl Bytes for PortableBytes {
     }
 
     #[inline]
-    fn dots<F: Codes>(self, rows: &[Array; 8], other: Array) -> [[i32; 8]; 2] {
+    fn dots<F: BlockFormat>(self, rows: &[Array; 8], other: Array) -> [[i32; 8]; 2] {
         let dot = |row: &Array, half: usize| -> i32 {
             let pairs = row[16 * half..][..16].iter().zip(&other[16 * half..]);
             pairs.map(|(code, x)| product::<F>(*code, *x as i8)).sum()
@@ -124,7 +129,7 @@ impl Bytes for PortableBytes {
     }
 
     #[inline]
-    unsafe fn dots_across<F: Codes, const M: usize, const STEPS: usize>(
+    unsafe fn dots_across<F: BlockFormat, const M: usize, const STEPS: usize>(
         self,
         rows: *const u8,
         others: [*const i8; M],

@@ -1,8 +1,9 @@
 //! The scales and offsets of eight rows, side by side.
 
-use super::bytes::{Bytes, Codes, Offset, Vector};
-use crate::simd::Simd;
-use crate::weights::format::Scales;
+use motet_formats::simd::Simd;
+use motet_formats::{BlockFormat, Scales};
+
+use super::bytes::{Bytes, Vector};
 
 /// Maximum spans of a block.
 pub(super) const SPANS_MAX: usize = 16;
@@ -17,19 +18,22 @@ pub(super) struct EightScales<B: Bytes> {
 
 impl<B: Bytes> EightScales<B> {
     #[inline(always)]
-    pub(super) fn new<F: Codes>(bytes: B, blocks: &[&F::Block; 8]) -> EightScales<B> {
+    pub(super) fn new<F: BlockFormat>(bytes: B, blocks: &[&F::Block; 8]) -> EightScales<B> {
         let zero = bytes.floats().splat(0.0);
         let mut all = EightScales {
             scales: [zero; SPANS_MAX],
             offsets: [zero; SPANS_MAX],
         };
-        if let Some(halves) = F::HALVES {
-            let scale = F::halves(bytes, blocks, halves.scale);
+        if F::SPAN == F::ELEMENTS && !F::HALVES.is_empty() {
+            let scale = halves::<F, B>(bytes, blocks, F::HALVES[0]);
             all.scales[0] = scale;
-            all.offsets[0] = match halves.offset {
-                Offset::None => zero,
-                Offset::Times(factor) => bytes.floats().mul(scale, bytes.floats().splat(factor)),
-                Offset::At(at) => F::halves(bytes, blocks, at),
+            all.offsets[0] = match F::HALVES.get(1) {
+                Some(&at) => halves::<F, B>(bytes, blocks, at),
+                None if F::ZERO > 0 => {
+                    let zero = bytes.floats().splat(-f32::from(F::ZERO));
+                    bytes.floats().mul(scale, zero)
+                }
+                None => zero,
             };
             return all;
         }
@@ -53,4 +57,18 @@ impl<B: Bytes> EightScales<B> {
         }
         all
     }
+}
+
+/// The half-precision number at offset `at` of each block.
+#[inline(always)]
+fn halves<F: BlockFormat, B: Bytes>(bytes: B, blocks: &[&F::Block; 8], at: usize) -> Vector<B> {
+    assert!(at + 2 <= size_of::<F::Block>());
+    let half = |block: &F::Block| {
+        let start: *const u8 = std::ptr::from_ref(block).cast();
+        // SAFETY: two bytes of the block.
+        unsafe { start.add(at).cast::<u16>().read_unaligned() }
+    };
+    let halves = blocks.map(half);
+    // SAFETY: eight halves.
+    unsafe { bytes.floats().load_f16(halves.as_ptr()) }
 }

@@ -5,12 +5,12 @@ mod timings;
 use super::*;
 use crate::split::Split;
 use crate::tests::numbers;
-use crate::weights::tests::{ALL, Owned, small_rows};
+use crate::weights::tests::{Owned, small_rows};
 
-/// The storages with integer products.
-fn quantised() -> impl Iterator<Item = Storage> {
-    ALL.into_iter()
-        .filter(|storage| product_with(*storage).is_some())
+/// The formats with integer products.
+fn quantised() -> impl Iterator<Item = Format> {
+    let formats = Format::ALL.iter().copied();
+    formats.filter(|format| product_with(*format).is_some())
 }
 
 fn rounded_rows(input: &[f32], width: usize) -> Activations {
@@ -51,7 +51,7 @@ fn product(unit: Unit, input: &[f32], weight: Rows<'_>) -> Vec<f32> {
         n,
     };
     let activations = rounded_rows(input, weight.width());
-    let compute = product_with(weight.storage()).expect("a storage with codes");
+    let compute = product_with(weight.format()).expect("a format with codes");
     let product = Product {
         part: &part,
         activations: &activations,
@@ -90,23 +90,23 @@ fn largest_error(found: &[f32], input: &[f64], weight: &[f64], width: usize) -> 
 
 #[test]
 fn products_are_those_of_the_rounded_input() {
-    for (index, storage) in quantised().enumerate() {
+    for (index, format) in quantised().enumerate() {
         for rows in 1..12 {
             let width = 256 * (1 + (rows + index) % 2);
             let n = 1 + (rows * 17 + index * 5) % 40;
-            let owned = small_rows(storage, n, width, rows as u64);
+            let owned = small_rows(format, n, width, rows as u64);
             let input = numbers(rows * width, 9);
             let weight = decoded(&owned.rows());
             let activations = rounded_rows(&input, width);
             let found = product(Unit::Portable, &input, owned.rows());
             let error = largest_error(&found, &rounded(&activations), &weight, width);
-            assert!(error < 5e-6, "{storage:?}, {rows} rows of {width}: {error}");
+            assert!(error < 5e-6, "{format:?}, {rows} rows of {width}: {error}");
             let exact: Vec<f64> = input.iter().map(|x| f64::from(*x)).collect();
             let error = largest_error(&found, &exact, &weight, width);
-            assert!((1e-6..1e-2).contains(&error), "{storage:?}: {error}");
+            assert!((1e-6..1e-2).contains(&error), "{format:?}: {error}");
             for unit in units() {
                 let same = product(unit, &input, owned.rows());
-                assert_eq!(same, found, "{unit:?}, {storage:?}, {rows} rows of {width}");
+                assert_eq!(same, found, "{unit:?}, {format:?}, {rows} rows of {width}");
             }
         }
     }
@@ -115,16 +115,16 @@ fn products_are_those_of_the_rounded_input() {
 /// Blocks of 32 need no rows of 256.
 #[test]
 fn rows_may_have_an_odd_number_of_blocks() {
-    for storage in quantised().filter(|storage| storage.block().0 == 32) {
+    for format in quantised().filter(|format| format.block().0 == 32) {
         for (rows, width) in [(1, 32), (2, 96), (5, 32), (7, 160)] {
-            let owned = small_rows(storage, 11, width, 5);
+            let owned = small_rows(format, 11, width, 5);
             let input = numbers(rows * width, 2);
             let activations = rounded_rows(&input, width);
             for unit in units() {
                 let found = product(unit, &input, owned.rows());
                 let weight = decoded(&owned.rows());
                 let error = largest_error(&found, &rounded(&activations), &weight, width);
-                assert!(error < 5e-6, "{unit:?}, {storage:?}: {error}");
+                assert!(error < 5e-6, "{unit:?}, {format:?}: {error}");
             }
         }
     }
@@ -133,11 +133,11 @@ fn rows_may_have_an_odd_number_of_blocks() {
 /// Blocks whose codes are the largest or the smallest meet the largest codes of the input.
 #[test]
 fn the_largest_integers_do_not_overflow() {
-    for storage in quantised() {
+    for format in quantised() {
         let width = 256;
         for byte in [0x00, 0x7F, 0x80, 0xFF, 0x88] {
             for sign in [1.0, -1.0] {
-                let mut owned = small_rows(storage, 9, width, 3);
+                let mut owned = small_rows(format, 9, width, 3);
                 owned.fill_quants(byte);
                 let weight = decoded(&owned.rows());
                 for rows in [1, 6] {
@@ -149,7 +149,7 @@ fn the_largest_integers_do_not_overflow() {
                             let exact = f64::from(sign) * weight.iter().sum::<f64>();
                             let magnitude: f64 = weight.iter().map(|w| w.abs()).sum();
                             let error = (f64::from(*found) - exact).abs();
-                            let place = || format!("{unit:?}, {storage:?}, {byte:#x}");
+                            let place = || format!("{unit:?}, {format:?}, {byte:#x}");
                             assert!(error < 5e-6 * magnitude + 1e-3, "{}: {error}", place());
                         }
                     }
@@ -163,28 +163,28 @@ fn the_largest_integers_do_not_overflow() {
 fn a_wrong_number_of_the_input_is_noticed() {
     let width = 512;
     let input = numbers(width, 9);
-    for storage in quantised() {
-        let owned = small_rows(storage, 8, width, 1);
+    for format in quantised() {
+        let owned = small_rows(format, 8, width, 1);
         let found = product(Unit::best(InstructionSet::best()), &input, owned.rows());
         let activations = rounded_rows(&input, width);
         let mut other = rounded(&activations);
         other[77] += 0.03;
         let error = largest_error(&found, &other, &decoded(&owned.rows()), width);
-        assert!(error > 2e-5, "{storage:?}: {error}");
+        assert!(error > 2e-5, "{format:?}: {error}");
     }
 }
 
 #[test]
 fn rows_do_not_depend_on_each_other() {
-    for storage in quantised() {
+    for format in quantised() {
         let (width, n, rows) = (256, 45, 11);
-        let owned = small_rows(storage, n, width, 4);
+        let owned = small_rows(format, n, width, 4);
         let input = numbers(rows * width, 3);
         for unit in units() {
             let together = product(unit, &input, owned.rows());
             for (row, expected) in input.chunks(width).zip(together.chunks(n)) {
                 let alone = product(unit, row, owned.rows());
-                assert_eq!(alone, expected, "{unit:?}, {storage:?}");
+                assert_eq!(alone, expected, "{unit:?}, {format:?}");
             }
         }
     }
@@ -194,11 +194,11 @@ fn rows_do_not_depend_on_each_other() {
 fn stacked_matrices_may_have_different_storage() {
     let width = 512;
     let stack = [
-        small_rows(Storage::Q4K, 37, width, 1),
-        small_rows(Storage::Q6K, 200, width, 2),
-        small_rows(Storage::F32, 5, width, 3),
-        small_rows(Storage::Q8_0, 0, width, 4),
-        small_rows(Storage::Q5_1, 90, width, 5),
+        small_rows(Format::Q4K, 37, width, 1),
+        small_rows(Format::Q6K, 200, width, 2),
+        small_rows(Format::F32, 5, width, 3),
+        small_rows(Format::Q8_0, 0, width, 4),
+        small_rows(Format::Q5_1, 90, width, 5),
     ];
     let parts: Vec<Rows<'_>> = stack.iter().map(Owned::rows).collect();
     let n: usize = parts.iter().map(Rows::rows).sum();
@@ -211,8 +211,8 @@ fn stacked_matrices_may_have_different_storage() {
         for part in &parts {
             let mut own = vec![f32::NAN; count * part.rows()];
             let bias = &bias[first..first + part.rows()];
-            match part.storage() {
-                Storage::F32 => {
+            match part.format() {
+                Format::F32 => {
                     crate::linear::linear(&Pool::new(1), &input, &[*part], Some(bias), &mut own);
                 }
                 _ => linear(&Pool::new(1), &input, &[*part], Some(bias), &mut own),
@@ -263,8 +263,8 @@ fn numbers_are_rounded_to_the_nearest_code() {
 #[test]
 fn extremes_of_the_input() {
     let width = 256;
-    for storage in quantised() {
-        let owned = small_rows(storage, 9, width, 8);
+    for format in quantised() {
+        let owned = small_rows(format, 9, width, 8);
         for rows in [1, 5] {
             let results = |change: fn(&mut [f32])| {
                 let mut input = numbers(rows * width, 1);
@@ -285,7 +285,7 @@ fn extremes_of_the_input() {
                 ];
                 for change in changes {
                     let found = results(change);
-                    assert!(found[..9].iter().all(|y| y.is_nan()), "{storage:?}, {bad}");
+                    assert!(found[..9].iter().all(|y| y.is_nan()), "{format:?}, {bad}");
                     assert_eq!(found[9..], usual[9..], "other rows stay as they are");
                 }
             }

@@ -3,8 +3,9 @@
 use super::bytes::Work;
 use super::portable;
 #[cfg(target_arch = "x86_64")]
+use motet_formats::simd::InstructionSet;
+
 use super::x86;
-use crate::simd::InstructionSet;
 
 /// Instructions that compute products of integers. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

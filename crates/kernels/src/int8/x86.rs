@@ -6,8 +6,10 @@
 
 use std::arch::x86_64::*;
 
-use super::bytes::{Bytes, Codes, Work};
-use crate::simd::{Avx2, Simd};
+use motet_formats::simd::{Avx2, Simd};
+use motet_formats::{BlockFormat, WideBytes};
+
+use super::bytes::{Bytes, Work};
 
 /// Without VNNI.
 const PLAIN: u8 = 0;
@@ -62,14 +64,14 @@ macro_rules! intrinsic {
 }
 
 /// Sums of two products with codes that can be added in 16 bits.
-const fn sums_in_16_bits<F: Codes>() -> i32 {
+const fn sums_in_16_bits<F: BlockFormat>() -> i32 {
     32_767 / (2 * 127 * F::CODE_MAX)
 }
 
 impl<const VNNI: u8> X86<VNNI> {
     /// For each of eight groups of four bytes, two sums of two products, in 16 bits.
     #[inline(always)]
-    fn pairs<F: Codes>(self, codes: __m256i, other: __m256i) -> __m256i {
+    fn pairs<F: BlockFormat>(self, codes: __m256i, other: __m256i) -> __m256i {
         intrinsic!(if F::HAS_SIGNS {
             _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(other, codes))
         } else {
@@ -85,7 +87,7 @@ impl<const VNNI: u8> X86<VNNI> {
 
     /// `sum` and, for each of eight groups of four bytes, the sum of four products.
     #[inline(always)]
-    fn fours<F: Codes>(self, sum: __m256i, codes: __m256i, other: __m256i) -> __m256i {
+    fn fours<F: BlockFormat>(self, sum: __m256i, codes: __m256i, other: __m256i) -> __m256i {
         if VNNI == PLAIN {
             let fours = self.widen(self.pairs::<F>(codes, other));
             return intrinsic!(_mm256_add_epi32(sum, fours));
@@ -131,7 +133,7 @@ impl<const VNNI: u8> X86<VNNI> {
 
     /// For each half of four rows of 32 codes, the sum of all products: four sums in each half.
     #[inline(always)]
-    fn four_rows<F: Codes>(self, rows: &[__m256i], other: __m256i) -> __m256i {
+    fn four_rows<F: BlockFormat>(self, rows: &[__m256i], other: __m256i) -> __m256i {
         let [a, b, c, d] = [rows[0], rows[1], rows[2], rows[3]];
         if VNNI == PLAIN && sums_in_16_bits::<F>() >= 2 {
             let ab = self.halve::<16>(self.pairs::<F>(a, other), self.pairs::<F>(b, other));
@@ -184,20 +186,8 @@ impl<const VNNI: u8> X86<VNNI> {
     }
 }
 
-impl<const VNNI: u8> Bytes for X86<VNNI> {
-    type Floats = Avx2;
+impl<const VNNI: u8> WideBytes for X86<VNNI> {
     type Bytes = __m256i;
-    type Ints = __m256i;
-
-    #[inline(always)]
-    fn floats(self) -> Avx2 {
-        self.0
-    }
-
-    #[inline(always)]
-    fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
-        self.0.mul_add(a, b, c)
-    }
 
     #[inline(always)]
     unsafe fn load(self, from: *const u8) -> __m256i {
@@ -210,12 +200,6 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
         // SAFETY: the caller's promise.
         let half = unsafe { _mm_loadu_si128(from.cast()) };
         intrinsic!(_mm256_broadcastsi128_si256(half))
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut u8, bytes: __m256i) {
-        // SAFETY: the caller's promise.
-        unsafe { _mm256_storeu_si256(to.cast(), bytes) }
     }
 
     #[inline(always)]
@@ -272,6 +256,27 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
         let table = unsafe { self.load_twice(table.as_ptr()) };
         intrinsic!(_mm256_shuffle_epi8(table, indices))
     }
+}
+
+impl<const VNNI: u8> Bytes for X86<VNNI> {
+    type Floats = Avx2;
+    type Ints = __m256i;
+
+    #[inline(always)]
+    fn floats(self) -> Avx2 {
+        self.0
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        self.0.mul_add(a, b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8, bytes: __m256i) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_si256(to.cast(), bytes) }
+    }
 
     #[inline(always)]
     fn transpose(self, rows: [__m256i; 8]) -> [__m256i; 8] {
@@ -305,7 +310,7 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
     }
 
     #[inline(always)]
-    fn dots<F: Codes>(self, rows: &[__m256i; 8], other: __m256i) -> [__m256i; 2] {
+    fn dots<F: BlockFormat>(self, rows: &[__m256i; 8], other: __m256i) -> [__m256i; 2] {
         let a = self.four_rows::<F>(&rows[..4], other);
         let b = self.four_rows::<F>(&rows[4..], other);
         intrinsic!([
@@ -315,7 +320,7 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn dots_across<F: Codes, const M: usize, const STEPS: usize>(
+    unsafe fn dots_across<F: BlockFormat, const M: usize, const STEPS: usize>(
         self,
         rows: *const u8,
         others: [*const i8; M],

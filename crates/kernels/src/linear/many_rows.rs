@@ -11,9 +11,10 @@
 
 use std::ops::Range;
 
+use motet_formats::simd::{InstructionSet, Job, LANES_MAX, Simd, dispatch_on};
+
 use super::Part;
 use crate::scratch::Scratch;
-use crate::simd::{InstructionSet, Job, LANES_MAX, Simd, dispatch_on};
 use crate::weights::Rows;
 
 /// Rows of the weights that are multiplied with all rows of the input before the next ones. All
@@ -100,7 +101,7 @@ fn passing(rows: usize, width: usize) -> usize {
 
 /// Numbers of a span: whole blocks, and about as many in each span.
 fn span(weight: Rows<'_>) -> usize {
-    let block = weight.storage().block().0.max(16);
+    let block = weight.format().block().0.max(16);
     let count = weight.width().div_ceil(SPAN);
     weight.width().div_ceil(count).next_multiple_of(block)
 }

@@ -1,11 +1,12 @@
-//! The interface to matrices of any storage, and matrices of numbers.
+//! The interface to matrices of any format, and matrices of numbers.
 
 use std::ops::Range;
 
-use crate::products::{SUMS_MAX, along, along_fewer};
-use crate::simd::{Number, Simd};
+use motet_formats::simd::{Number, Simd};
 
-/// Rows of one storage.
+use crate::products::{SUMS_MAX, along, along_fewer};
+
+/// Rows of one format.
 pub(crate) trait Matrix: Copy + Send + Sync {
     /// Whether the rows are blocks, which are decoded with operations on bytes.
     const IS_PACKED: bool;
@@ -27,14 +28,6 @@ pub(crate) trait Matrix: Copy + Send + Sync {
 
     /// [`along`] for one row and one other. Results are the same to the last bit.
     fn along_one<S: Simd>(self, simd: S, row: usize, other: &[f32]) -> [f32; SUMS_MAX];
-
-    /// Decodes the elements `along` a row, which are whole blocks, into `output`, which is as many
-    /// numbers.
-    ///
-    /// # Panics
-    ///
-    /// When there are not as many.
-    fn decode<S: Simd>(self, simd: S, row: usize, along: Range<usize>, output: &mut [f32]);
 }
 
 /// Rows of numbers.
@@ -82,16 +75,5 @@ impl<N: Number> Matrix for Plain<'_, N> {
     fn along_one<S: Simd>(self, simd: S, row: usize, other: &[f32]) -> [f32; SUMS_MAX] {
         let row = &self.numbers[row * self.width..][..self.width];
         along_fewer(simd, row, other, self.width)
-    }
-
-    #[inline(always)]
-    fn decode<S: Simd>(self, simd: S, row: usize, along: Range<usize>, output: &mut [f32]) {
-        let numbers = &self.numbers[row * self.width..][..self.width][along];
-        assert_eq!(numbers.len(), output.len());
-        let output = output.chunks_exact_mut(S::LANES);
-        for (numbers, output) in numbers.chunks_exact(S::LANES).zip(output) {
-            // SAFETY: a whole vector of each.
-            unsafe { simd.store(output.as_mut_ptr(), N::load(simd, numbers.as_ptr())) };
-        }
     }
 }

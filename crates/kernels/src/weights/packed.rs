@@ -1,22 +1,16 @@
-//! Products with rows of blocks, and their decoding.
+//! Products with rows of blocks.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::format::{Format, GROUP, Scales};
+use motet_formats::simd::Simd;
+use motet_formats::{BlockFormat, GROUP, Scales, element_vector};
+
 use super::matrix::Matrix;
 use crate::products::{SUMS_MAX, summed, sums};
-use crate::simd::Simd;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-
-/// Bytes ahead of the decoded block that are prefetched.
-const DISTANCE: usize = 2048;
-
-/// Groups that are decoded without a loop around them: half a block of 256 elements. Places and
-/// shifts are constants then.
-const UNROLLED: usize = 8;
 
 /// Rows of blocks of one format.
 #[derive(Clone, Copy)]
@@ -26,7 +20,7 @@ pub(super) struct Packed<'a, F> {
     format: PhantomData<F>,
 }
 
-impl<'a, F: Format> Packed<'a, F> {
+impl<'a, F: BlockFormat> Packed<'a, F> {
     /// # Panics
     ///
     /// When the bytes are not whole rows of whole blocks.
@@ -91,7 +85,10 @@ impl<'a, F: Format> Packed<'a, F> {
                     let codes = unsafe { F::codes(simd, block(r), group) };
                     for part in 0..GROUP / S::LANES {
                         let element = group * GROUP + part * S::LANES;
-                        let weights = weights::<S, F, M>(simd, codes, &scales[r], group, part);
+                        // With four others, the registers that `widen_small` takes were measured
+                        // to cost more than it saves.
+                        let (scales, places) = (&scales[r], [group, part]);
+                        let weights = element_vector::<S, F>(simd, codes, scales, places, M != 4);
                         let at = index * F::ELEMENTS + element;
                         for m in 0..M {
                             // SAFETY: there are `M` others of `width` numbers, and the vector
@@ -108,32 +105,7 @@ impl<'a, F: Format> Packed<'a, F> {
     }
 }
 
-/// One vector of decoded elements. `OTHERS` is the number of rows that it is multiplied with.
-#[inline(always)]
-fn weights<S: Simd, F: Format, const OTHERS: usize>(
-    simd: S,
-    codes: S::Bytes,
-    scales: &Scales,
-    group: usize,
-    part: usize,
-) -> S::Vector {
-    let span = group * GROUP / F::SPAN;
-    // With four others, the registers that `widen_small` takes were measured to cost more than it
-    // saves.
-    let codes = if F::HAS_SIGNS || OTHERS == 4 {
-        simd.widen(codes, part)
-    } else {
-        simd.widen_small(codes, part)
-    };
-    let scale = simd.splat(scales.scales[span]);
-    if F::HAS_OFFSETS {
-        simd.mul_add(scale, codes, simd.splat(scales.offsets[span]))
-    } else {
-        simd.mul(scale, codes)
-    }
-}
-
-impl<F: Format> Matrix for Packed<'_, F> {
+impl<F: BlockFormat> Matrix for Packed<'_, F> {
     const IS_PACKED: bool = true;
 
     #[inline(always)]
@@ -157,37 +129,5 @@ impl<F: Format> Matrix for Packed<'_, F> {
     #[inline(always)]
     fn along_one<S: Simd>(self, simd: S, row: usize, other: &[f32]) -> [f32; SUMS_MAX] {
         summed(simd, &self.products::<S, 1, 1>(simd, row, other, 0..0))
-    }
-
-    #[inline(always)]
-    fn decode<S: Simd>(self, simd: S, row: usize, along: Range<usize>, output: &mut [f32]) {
-        let whole =
-            along.start.is_multiple_of(F::ELEMENTS) && along.end.is_multiple_of(F::ELEMENTS);
-        assert!(whole && along.end <= self.width && along.len() == output.len());
-        let size = size_of::<F::Block>();
-        let bytes = &self.bytes[row * self.row_bytes()..][..self.row_bytes()];
-        let bytes = &bytes[along.start / F::ELEMENTS * size..along.end / F::ELEMENTS * size];
-        let blocks = bytes.chunks_exact(size);
-        for (block, output) in blocks.zip(output.chunks_exact_mut(F::ELEMENTS)) {
-            for line in (0..size_of::<F::Block>()).step_by(LINE) {
-                simd.prefetch(block.as_ptr().wrapping_add(DISTANCE + line));
-            }
-            // SAFETY: the block's bytes.
-            let block = unsafe { &*block.as_ptr().cast::<F::Block>() };
-            let scales = F::scales(simd, block);
-            let together = UNROLLED.min(F::ELEMENTS / GROUP);
-            for (first, output) in output.chunks_exact_mut(together * GROUP).enumerate() {
-                for index in 0..together {
-                    let group = first * together + index;
-                    // SAFETY: `group` is one of the block's.
-                    let codes = unsafe { F::codes(simd, block, group) };
-                    let output = &mut output[index * GROUP..][..GROUP];
-                    for (part, output) in output.chunks_exact_mut(S::LANES).enumerate() {
-                        let weights = weights::<S, F, 0>(simd, codes, &scales, group, part);
-                        simd.store_part(output, weights);
-                    }
-                }
-            }
-        }
     }
 }

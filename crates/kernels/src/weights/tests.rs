@@ -1,8 +1,10 @@
-//! Every storage against formulas in double precision.
+//! Every format against formulas in double precision.
 
 mod grouped;
 mod reference;
 mod timings;
+
+use half::{bf16, f16};
 
 use super::super::linear::{Part, linear};
 use super::super::pool::Pool;
@@ -11,53 +13,20 @@ use super::super::tests::numbers;
 use super::*;
 use reference::element;
 
-/// Every storage.
-pub(crate) const ALL: [Storage; 16] = [
-    Storage::F32,
-    Storage::F16,
-    Storage::Bf16,
-    Storage::Q8_0,
-    Storage::Q4_0,
-    Storage::Q4_1,
-    Storage::Q5_0,
-    Storage::Q5_1,
-    Storage::Q2K,
-    Storage::Q3K,
-    Storage::Q4K,
-    Storage::Q5K,
-    Storage::Q6K,
-    Storage::Iq4Nl,
-    Storage::Iq4Xs,
-    Storage::Mxfp4,
-];
-
-/// Where the numbers in half precision lie in a block.
-fn halves(storage: Storage) -> &'static [usize] {
-    match storage {
-        Storage::F32 | Storage::F16 | Storage::Bf16 | Storage::Mxfp4 => &[],
-        Storage::Q8_0 | Storage::Q4_0 | Storage::Q5_0 | Storage::Iq4Nl | Storage::Iq4Xs => &[0],
-        Storage::Q4_1 | Storage::Q5_1 | Storage::Q4K | Storage::Q5K => &[0, 2],
-        Storage::Q2K => &[80, 82],
-        Storage::Q3K => &[108],
-        Storage::Q6K => &[208],
-        Storage::Affine { .. } | Storage::GroupedMxfp4 => unreachable!("tested in `grouped.rs`"),
-    }
-}
-
-/// Stored rows that own their bytes, aligned for any storage.
+/// Stored rows that own their bytes, aligned for any format.
 pub(crate) struct Owned {
-    storage: Storage,
+    format: Format,
     words: Vec<u32>,
     len: usize,
     width: usize,
 }
 
 impl Owned {
-    fn new(storage: Storage, bytes: &[u8], width: usize) -> Owned {
+    fn new(format: Format, bytes: &[u8], width: usize) -> Owned {
         let mut words = vec![0; bytes.len().div_ceil(4)];
         bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
         Owned {
-            storage,
+            format,
             words,
             len: bytes.len(),
             width,
@@ -67,11 +36,11 @@ impl Owned {
     /// Makes all bytes of the blocks the same, except those of scales in half precision or of
     /// MXFP4.
     pub(crate) fn fill_quants(&mut self, byte: u8) {
-        let (storage, len) = (self.storage, self.len);
+        let (format, len) = (self.format, self.len);
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
-        for block in bytes[..len].chunks_exact_mut(storage.block().1) {
-            let halves = halves(storage).iter().flat_map(|at| [*at, *at + 1]);
-            let exponent = (storage == Storage::Mxfp4).then_some(0);
+        for block in bytes[..len].chunks_exact_mut(format.block().1) {
+            let halves = format.halves().iter().flat_map(|at| [*at, *at + 1]);
+            let exponent = (format == Format::Mxfp4).then_some(0);
             let kept: Vec<usize> = halves.chain(exponent).collect();
             let quants = block.iter_mut().enumerate();
             let quants = quants.filter(|(at, _)| !kept.contains(at));
@@ -81,7 +50,7 @@ impl Owned {
 
     pub(crate) fn rows(&self) -> Rows<'_> {
         let bytes = &bytemuck::cast_slice(&self.words)[..self.len];
-        Rows::new(self.storage, bytes, self.width)
+        Rows::new(self.format, bytes, self.width)
     }
 }
 
@@ -100,50 +69,50 @@ fn random_bytes(count: usize, seed: u64) -> Vec<u8> {
 
 /// Random blocks; `scale` makes each number in half precision, or the exponent of MXFP4.
 fn random_rows(
-    storage: Storage,
+    format: Format,
     rows: usize,
     width: usize,
     seed: u64,
     scale: impl Fn(u16) -> u16,
 ) -> Owned {
-    let len = rows * storage.row_bytes(width);
+    let len = rows * format.row_bytes(width);
     let mut bytes = random_bytes(len, seed);
-    let (_, block_bytes) = storage.block();
+    let (_, block_bytes) = format.block();
     for block in bytes.chunks_exact_mut(block_bytes) {
-        for &at in halves(storage) {
+        for &at in format.halves() {
             let bits = scale(u16::from_le_bytes([block[at], block[at + 1]]));
             block[at..at + 2].copy_from_slice(&bits.to_le_bytes());
         }
-        if storage == Storage::Mxfp4 {
+        if format == Format::Mxfp4 {
             block[0] = 118 + block[0] % 4;
         }
     }
-    Owned::new(storage, &bytes, width)
+    Owned::new(format, &bytes, width)
 }
 
 /// Random blocks whose elements are not far from 1, as those of models.
-pub(crate) fn small_rows(storage: Storage, rows: usize, width: usize, seed: u64) -> Owned {
+pub(crate) fn small_rows(format: Format, rows: usize, width: usize, seed: u64) -> Owned {
     let number = |i: usize| ((i * 7919) % 1009) as f32 / 504.5 - 1.0;
     let numbers = (0..rows * width).map(number);
-    let bytes: Vec<u8> = match storage {
-        Storage::F32 => numbers.flat_map(|x| x.to_le_bytes()).collect(),
-        Storage::F16 => numbers
+    let bytes: Vec<u8> = match format {
+        Format::F32 => numbers.flat_map(|x| x.to_le_bytes()).collect(),
+        Format::F16 => numbers
             .flat_map(|x| f16::from_f32(x).to_le_bytes())
             .collect(),
-        Storage::Bf16 => numbers
+        Format::BF16 => numbers
             .flat_map(|x| bf16::from_f32(x).to_le_bytes())
             .collect(),
         // Scales with magnitudes from 2^-13 to 2^-12.
-        _ => return random_rows(storage, rows, width, seed, |bits| bits & 0x8BFF | 0x0800),
+        _ => return random_rows(format, rows, width, seed, |bits| bits & 0x8BFF | 0x0800),
     };
-    Owned::new(storage, &bytes, width)
+    Owned::new(format, &bytes, width)
 }
 
 /// All elements by the reference.
 fn expected(rows: &Rows<'_>) -> Vec<f32> {
-    let (elements, block_bytes) = rows.storage.block();
-    let blocks = rows.bytes.chunks_exact(block_bytes);
-    let of_block = |block| (0..elements).map(move |i| element(rows.storage, block, i));
+    let (elements, block_bytes) = rows.format().block();
+    let blocks = rows.bytes().chunks_exact(block_bytes);
+    let of_block = |block| (0..elements).map(move |i| element(rows.format(), block, i));
     blocks.flat_map(of_block).collect()
 }
 
@@ -151,7 +120,8 @@ fn expected(rows: &Rows<'_>) -> Vec<f32> {
 fn decoded(set: InstructionSet, rows: &Rows<'_>) -> Vec<f32> {
     let mut output = vec![f32::NAN; rows.rows() * rows.width];
     for (row, output) in output.chunks_mut(rows.width).enumerate() {
-        rows.decode_on(set, row, output);
+        rows.slice(row..row + 1)
+            .decode_span(set, 0..rows.width, output, rows.width);
     }
     output
 }
@@ -172,10 +142,10 @@ fn finite(bits: u16) -> u16 {
 
 #[test]
 fn elements_equal_the_formulas() {
-    for storage in ALL {
+    for &format in Format::ALL {
         for (seed, width) in [(1, 256), (2, 768)] {
-            let mut owned = random_rows(storage, 30, width, seed, finite);
-            if storage == Storage::Mxfp4 {
+            let mut owned = random_rows(format, 30, width, seed, finite);
+            if format == Format::Mxfp4 {
                 // Every exponent.
                 let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut owned.words);
                 let blocks = bytes.chunks_exact_mut(17).enumerate();
@@ -186,7 +156,7 @@ fn elements_equal_the_formulas() {
             for &set in InstructionSet::available() {
                 let pairs = decoded(set, &rows).into_iter().zip(&expected);
                 for (at, (found, expected)) in pairs.enumerate() {
-                    let place = || format!("{set:?}, {storage:?}, element {at}");
+                    let place = || format!("{set:?}, {format:?}, element {at}");
                     assert!(
                         same(found, *expected),
                         "{}: {found}, not {expected}",
@@ -201,9 +171,9 @@ fn elements_equal_the_formulas() {
 /// A change of any byte changes an element, so the test above sees every byte.
 #[test]
 fn every_byte_counts() {
-    for storage in ALL {
-        let width = storage.block().0.max(16);
-        let mut owned = small_rows(storage, 1, width, 5);
+    for &format in Format::ALL {
+        let width = format.block().0.max(16);
+        let mut owned = small_rows(format, 1, width, 5);
         let before = expected(&owned.rows());
         for at in 0..owned.len {
             let changes = |bit: usize| {
@@ -212,13 +182,13 @@ fn every_byte_counts() {
                 let rows = owned.rows();
                 let after = decoded(InstructionSet::best(), &rows);
                 let is_right = after.iter().zip(expected(&rows)).all(|(a, b)| same(*a, b));
-                assert!(is_right, "{storage:?}, bit {bit} of byte {at}");
+                assert!(is_right, "{format:?}, bit {bit} of byte {at}");
                 let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut owned.words);
                 bytes[at] ^= 1 << bit;
                 after.iter().zip(&before).any(|(a, b)| !same(*a, *b))
             };
             let count = (0..8).map(changes).filter(|changed| *changed).count();
-            assert!(count > 0, "{storage:?}, byte {at}");
+            assert!(count > 0, "{format:?}, byte {at}");
         }
     }
 }
@@ -253,19 +223,19 @@ fn largest_error(found: &[f32], input: &[f32], weight: &[f32], width: usize) -> 
 
 #[test]
 fn products_have_the_bits_of_decoded_products() {
-    for (index, storage) in ALL.into_iter().enumerate() {
+    for (index, format) in Format::ALL.iter().copied().enumerate() {
         for rows in (1..=12).chain([16, 23]) {
             let width = 256 * (1 + (rows + index) % 3);
             let n = 1 + (rows * 17 + index * 5) % 40;
-            let owned = small_rows(storage, n, width, rows as u64);
+            let owned = small_rows(format, n, width, rows as u64);
             let input = numbers(rows * width, 9);
             let weight = expected(&owned.rows());
             for &set in InstructionSet::available() {
                 let found = product(set, &input, owned.rows());
                 let plain = product(set, &input, Rows::from_f32(&weight, width));
-                assert_eq!(found, plain, "{set:?}, {storage:?}, {rows} rows of {width}");
+                assert_eq!(found, plain, "{set:?}, {format:?}, {rows} rows of {width}");
                 let error = largest_error(&found, &input, &weight, width);
-                assert!(error < 2e-6, "{set:?}, {storage:?}: {error}");
+                assert!(error < 2e-6, "{set:?}, {format:?}: {error}");
             }
         }
     }
@@ -274,7 +244,7 @@ fn products_have_the_bits_of_decoded_products() {
 #[test]
 fn a_wrong_element_is_noticed() {
     let (width, input) = (512, numbers(512, 9));
-    let owned = small_rows(Storage::Q4K, 8, width, 1);
+    let owned = small_rows(Format::Q4K, 8, width, 1);
     let mut weight = expected(&owned.rows());
     let found = product(InstructionSet::best(), &input, owned.rows());
     weight[3 * width + 77] += 0.02;
@@ -283,16 +253,16 @@ fn a_wrong_element_is_noticed() {
 
 #[test]
 fn rows_do_not_depend_on_each_other() {
-    for storage in ALL {
+    for &format in Format::ALL {
         let (width, n, rows) = (768, 45, 40);
-        let owned = small_rows(storage, n, width, 4);
+        let owned = small_rows(format, n, width, 4);
         let input = numbers(rows * width, 3);
         for &set in InstructionSet::available() {
             let product = |input: &[f32]| product(set, input, owned.rows());
             let alone: Vec<f32> = input.chunks(width).flat_map(product).collect();
             for count in 1..=rows {
                 let found = product(&input[..count * width]);
-                let place = || format!("{set:?}, {storage:?}, {count} rows");
+                let place = || format!("{set:?}, {format:?}, {count} rows");
                 assert!(found == alone[..count * n], "{}", place());
             }
         }
@@ -303,11 +273,11 @@ fn rows_do_not_depend_on_each_other() {
 fn stacked_matrices_may_have_different_storage() {
     let width = 768;
     let stack = [
-        small_rows(Storage::Q4K, 37, width, 1),
-        small_rows(Storage::Q6K, 200, width, 2),
-        small_rows(Storage::F32, 5, width, 3),
-        small_rows(Storage::Q8_0, 0, width, 4),
-        small_rows(Storage::Q5_1, 90, width, 5),
+        small_rows(Format::Q4K, 37, width, 1),
+        small_rows(Format::Q6K, 200, width, 2),
+        small_rows(Format::F32, 5, width, 3),
+        small_rows(Format::Q8_0, 0, width, 4),
+        small_rows(Format::Q5_1, 90, width, 5),
     ];
     let rows: Vec<Rows<'_>> = stack.iter().map(Owned::rows).collect();
     let weight: Vec<f32> = rows.iter().flat_map(expected).collect();
@@ -327,18 +297,18 @@ fn stacked_matrices_may_have_different_storage() {
 #[test]
 #[should_panic(expected = "35 bytes are not whole rows of 34 bytes")]
 fn parts_of_rows_are_rejected() {
-    let _ = Rows::new(Storage::Q8_0, &[0; 35], 32);
+    let _ = Rows::new(Format::Q8_0, &[0; 35], 32);
 }
 
 #[test]
 #[should_panic(expected = "288 elements are not whole blocks of Q4K")]
 fn parts_of_blocks_are_rejected() {
-    let _ = Rows::new(Storage::Q4K, &[0; 144], 288);
+    let _ = Rows::new(Format::Q4K, &[0; 144], 288);
 }
 
 #[test]
 #[should_panic(expected = "the rows of F32 are not aligned")]
 fn rows_that_are_not_aligned_are_rejected() {
     let words = [0_u32; 17];
-    let _ = Rows::new(Storage::F32, &bytemuck::cast_slice(&words)[1..65], 16);
+    let _ = Rows::new(Format::F32, &bytemuck::cast_slice(&words)[1..65], 16);
 }

@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use motet_formats::Format;
+
 use super::super::ModelError;
 use super::super::opened::OpenedFile;
 use super::super::stored::{Directory, Stored};
-use super::super::tensor::Format;
 use super::cursor::Cursor;
 
 /// ggml's own limit.
@@ -150,25 +151,9 @@ impl<'a> Entry<'a> {
 
 /// The format with this ggml number, or the number itself for unsupported formats.
 fn format(kind: u32) -> Result<Format, u32> {
-    match kind {
-        0 => Ok(Format::F32),
-        1 => Ok(Format::F16),
-        2 => Ok(Format::Q4_0),
-        3 => Ok(Format::Q4_1),
-        6 => Ok(Format::Q5_0),
-        7 => Ok(Format::Q5_1),
-        8 => Ok(Format::Q8_0),
-        10 => Ok(Format::Q2K),
-        11 => Ok(Format::Q3K),
-        12 => Ok(Format::Q4K),
-        13 => Ok(Format::Q5K),
-        14 => Ok(Format::Q6K),
-        20 => Ok(Format::Iq4Nl),
-        23 => Ok(Format::Iq4Xs),
-        30 => Ok(Format::BF16),
-        39 => Ok(Format::Mxfp4),
-        _ => Err(kind),
-    }
+    let mut formats = Format::ALL.iter().copied();
+    let format = formats.find(|format| format.gguf_number() == Some(kind));
+    format.ok_or(kind)
 }
 
 /// ggml's name of an unsupported format.

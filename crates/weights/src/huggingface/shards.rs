@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
+use motet_formats::Format;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::super::ModelError;
 use super::super::fields::Fields;
 use super::super::opened::{FileAccess, OpenedFile};
 use super::super::stored::{Directory, Stored};
-use super::super::tensor::Format;
 use super::json::JsonObject;
 
 const WHOLE: &str = "model.safetensors";

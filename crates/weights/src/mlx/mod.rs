@@ -14,10 +14,10 @@
 
 mod forms;
 
+use motet_formats::{Affine, Format, ScaleFormat};
 use motet_protocol::ModelError;
 
 use super::stored::{Directory, Stored};
-use super::tensor::{Affine, Format, ScaleFormat};
 pub(crate) use forms::{Grouping, MlxQuantisation};
 
 /// The tensors with the scales and offsets of a quantised module.

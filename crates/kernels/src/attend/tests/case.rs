@@ -1,11 +1,12 @@
 //! A step with random numbers.
 
 use half::{bf16, f16};
+use motet_formats::simd::{InstructionSet, Number};
 use motet_model::CacheKind;
 
 use super::super::super::pool::Pool;
-use super::super::super::simd::{InstructionSet, Int8, Number};
 use super::super::*;
+use crate::cached_int8::Int8;
 
 pub(super) const ORDERS: [Order; 2] = [Order::PerStep, Order::PerSequence];
 

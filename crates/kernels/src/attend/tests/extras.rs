@@ -3,10 +3,12 @@
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::super::super::simd::{InstructionSet, Int8};
+use motet_formats::simd::InstructionSet;
+
 use super::super::*;
 use super::case::{CachedNumber, Case, ORDERS};
 use super::{attention, check};
+use crate::cached_int8::Int8;
 
 pub(super) const PER_HEAD: QkNorm = QkNorm::PerHead { epsilon: 1e-2 };
 pub(super) const WHOLE_ROW: QkNorm = QkNorm::WholeRow { epsilon: 1e-2 };

@@ -1,6 +1,7 @@
 //! Attention in double precision, from its definition.
 
-use super::super::super::simd::InstructionSet;
+use motet_formats::simd::InstructionSet;
+
 use super::super::*;
 use super::case::{Buffer, CachedNumber, Case, ORDERS};
 

@@ -5,10 +5,12 @@ use std::ops::Range;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::super::super::simd::{InstructionSet, Int8};
+use motet_formats::simd::InstructionSet;
+
 use super::super::*;
 use super::attention;
 use super::case::{Buffer, CachedNumber, Case};
+use crate::cached_int8::Int8;
 
 /// A sequence, evaluated in one step in the [order of a sequence](Order::PerSequence).
 pub(super) struct Whole<N> {

@@ -1,9 +1,11 @@
 //! Keys in eight bits that are rotated to other positions.
 
+use motet_formats::simd::InstructionSet;
+
 use super::super::super::pool::Pool;
-use super::super::super::simd::{InstructionSet, Int8};
 use super::super::turn::turn_back_on;
 use super::case::{CachedNumber, numbers};
+use crate::cached_int8::Int8;
 
 const FREQUENCIES: [f32; 20] = {
     let mut frequencies = [0.3; 20];

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::{Rows, Storage, linear};
+use super::super::{Format, Rows, linear};
 use super::quantised;
 use crate::pool::Pool;
 use crate::weights::tests::small_rows;
@@ -38,9 +38,9 @@ fn seconds(
     shortest
 }
 
-fn line(pool: &Pool, storage: Storage, shape: [usize; 2]) -> String {
+fn line(pool: &Pool, format: Format, shape: [usize; 2]) -> String {
     let [n, width] = shape;
-    let matrix = small_rows(storage, n * 4, width, 7);
+    let matrix = small_rows(format, n * 4, width, 7);
     let copies: Vec<Rows<'_>> = (0..4)
         .map(|i| matrix.rows().slice(i * n..(i + 1) * n))
         .collect();
@@ -51,7 +51,7 @@ fn line(pool: &Pool, storage: Storage, shape: [usize; 2]) -> String {
         });
         format!("{exact:6.1} {fast:6.1}")
     });
-    format!("{:>6} {}", format!("{storage:?}"), times.join(" | "))
+    format!("{:>6} {}", format!("{format:?}"), times.join(" | "))
 }
 
 /// Prints billions of products of two numbers a second: exact, then fast.
@@ -66,12 +66,12 @@ fn times_of_integer_products() {
             "{shape:?}, {} threads, rows of the input: {ROWS:?}",
             pool.threads()
         );
-        for storage in quantised() {
-            let name = format!("{storage:?}");
+        for format in quantised() {
+            let name = format!("{format:?}");
             let chosen = |only: &String| only.split(',').any(|only| only == name);
-            let whole = shape[1].is_multiple_of(storage.block().0);
+            let whole = shape[1].is_multiple_of(format.block().0);
             if whole && only.as_ref().is_none_or(chosen) {
-                println!("{}", line(&pool, storage, shape));
+                println!("{}", line(&pool, format, shape));
             }
         }
     }

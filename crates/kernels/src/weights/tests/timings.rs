@@ -1,4 +1,4 @@
-//! Times of products with weights of each storage, beside the same weights in single precision.
+//! Times of products with weights of each format, beside the same weights in single precision.
 //!
 //! `cargo test --release -p motet-kernels -- --ignored --nocapture times_of_stored_weights`
 //!
@@ -8,12 +8,14 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::super::{Rows, ScaleFormat, Storage};
+use motet_formats::simd::{Job, Simd, dispatch};
+use motet_formats::{Affine, Format, ScaleFormat};
+
+use super::super::Rows;
 use super::grouped::Arrays;
-use super::{ALL, small_rows};
+use super::small_rows;
 use crate::linear::linear;
 use crate::pool::Pool;
-use crate::simd::{Job, Simd, dispatch};
 
 const SHAPES: [[usize; 2]; 2] = [[1536, 8960], [576, 1536]];
 
@@ -43,46 +45,48 @@ fn seconds(pool: &Pool, weights: &[Rows<'_>], rows: usize, n: usize, width: usiz
     shortest
 }
 
-fn line(storage: Storage, [n, width]: [usize; 2]) -> String {
-    if matches!(storage, Storage::Affine { .. } | Storage::GroupedMxfp4) {
-        let matrix = Arrays::new(storage, n * 4, width, 7);
+fn line(format: Format, [n, width]: [usize; 2]) -> String {
+    if matches!(format, Format::Affine(_) | Format::GroupedMxfp4) {
+        let matrix = Arrays::new(format, n * 4, width, 7);
         return line_of(matrix.rows(), [n, width]);
     }
-    let matrix = small_rows(storage, n * 4, width, 7);
+    let matrix = small_rows(format, n * 4, width, 7);
     line_of(matrix.rows(), [n, width])
 }
 
 /// Times of products with each quarter of the rows in turn.
 fn line_of(all: Rows<'_>, [n, width]: [usize; 2]) -> String {
-    let storage = all.storage();
+    let format = all.format();
     let copies: Vec<Rows<'_>> = (0..4).map(|i| all.slice(i * n..(i + 1) * n)).collect();
     let times = ROWS.map(|rows| {
         let seconds = seconds(Pool::global(), &copies, rows, n, width);
         let weights = (n * width) as f64 / seconds / 1e9;
-        let (scale, offset) = storage.span_bytes();
-        let spans = width / storage.block().0 * (scale + offset);
-        let bytes = (n * (storage.row_bytes(width) + spans)) as f64 / seconds / 1e9;
+        let (scale, offset) = format.span_bytes();
+        let spans = width / format.block().0 * (scale + offset);
+        let bytes = (n * (format.row_bytes(width) + spans)) as f64 / seconds / 1e9;
         format!("{weights:6.3} Gw/s {bytes:5.1} GB/s")
     });
-    format!("{:>6} {}", name(storage), times.join(" | "))
+    format!("{:>6} {}", name(format), times.join(" | "))
 }
 
-fn name(storage: Storage) -> String {
-    match storage {
-        Storage::Affine { bits, group, .. } => format!("A{bits}g{group}"),
-        _ => format!("{storage:?}"),
+fn name(format: Format) -> String {
+    match format {
+        Format::Affine(Affine { bits, group, .. }) => format!("A{bits}g{group}"),
+        _ => format!("{format:?}"),
     }
 }
 
 /// The forms of MLX that are measured.
-fn grouped() -> impl Iterator<Item = Storage> {
-    let affine = |bits| Storage::Affine {
-        bits,
-        group: 64,
-        scales: ScaleFormat::Bf16,
+fn grouped() -> impl Iterator<Item = Format> {
+    let affine = |bits| {
+        Format::Affine(Affine {
+            bits,
+            group: 64,
+            scales: ScaleFormat::BF16,
+        })
     };
     let all = [2, 3, 4, 5, 6, 8].into_iter().map(affine);
-    all.chain([Storage::GroupedMxfp4])
+    all.chain([Format::GroupedMxfp4])
 }
 
 #[test]
@@ -92,11 +96,11 @@ fn times_of_stored_weights() {
     let only = std::env::var("MOTET_STORAGE").ok();
     for shape in SHAPES {
         println!("{shape:?}, {threads} threads, rows of the input: {ROWS:?}");
-        for storage in ALL.into_iter().chain(grouped()) {
-            let name = name(storage);
+        for format in Format::ALL.iter().copied().chain(grouped()) {
+            let name = name(format);
             let chosen = |only: &String| only.split(',').any(|only| only == name);
             if only.as_ref().is_none_or(chosen) {
-                println!("{}", line(storage, shape));
+                println!("{}", line(format, shape));
             }
         }
     }
@@ -151,13 +155,13 @@ fn rates_of_products() {
         "{peak:.1} GFLOP/s of one core; GFLOP/s and share of the threads' peak at {ROWS:?} rows"
     );
     for [n, width] in RATED {
-        for storage in [Storage::Q4_1, Storage::Q4K, Storage::F32] {
-            if !width.is_multiple_of(storage.block().0) {
+        for format in [Format::Q4_1, Format::Q4K, Format::F32] {
+            if !width.is_multiple_of(format.block().0) {
                 continue;
             }
             // Small matrices take turns, so that weights come from memory as in a model.
             let copies = (100_000 / n).clamp(1, 30);
-            let matrix = small_rows(storage, n * copies, width, 7);
+            let matrix = small_rows(format, n * copies, width, 7);
             let copies: Vec<Rows<'_>> = (0..copies)
                 .map(|i| matrix.rows().slice(i * n..(i + 1) * n))
                 .collect();
@@ -171,7 +175,7 @@ fn rates_of_products() {
                         100.0 * rate / (peak * threads as f64)
                     )
                 });
-                let name = format!("{storage:?}");
+                let name = format!("{format:?}");
                 println!(
                     "[{n}, {width}] {name:>5} {threads} threads: {}",
                     rates.join(" | ")

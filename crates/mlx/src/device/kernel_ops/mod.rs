@@ -21,8 +21,7 @@ use motet_kernels::attend::{self, AttendPlan, Cache, CacheMut, Heads, LayerInput
 use motet_kernels::linear::linear as project;
 use motet_kernels::norm::{self, Norm};
 use motet_kernels::pool::Pool;
-use motet_kernels::simd::{Int8, Number};
-use motet_kernels::weights::Rows;
+use motet_kernels::{Int8, Number, Rows};
 use motet_model::CacheKind;
 
 pub use self::activations::{gated, sigmoid_mul, silu_mul, softcap};

@@ -6,9 +6,9 @@ use motet_protocol::ModelError;
 
 use super::super::super::blueprint::RopeScaling;
 use super::super::super::fields::Fields;
+use super::super::super::formats::{Formats, to_f32};
 use super::super::super::gguf::GgufMetadata;
 use super::super::super::stored::Directory;
-use super::super::super::tensor::Formats;
 use super::super::Settings;
 use super::{is_divisor, long_magnitude, original_context_tokens};
 
@@ -94,8 +94,7 @@ fn read(
         return Ok(None);
     };
     let format = stored.check(name, &[rotated / 2], &Formats::UNQUANTISED)?;
-    let mut divisors = vec![0.0; rotated / 2];
-    format.to_f32(stored.bytes(), &mut divisors);
+    let divisors = to_f32(format, stored.bytes());
     match divisors.iter().find(|one| !is_divisor(**one)) {
         None => Ok(Some(divisors)),
         Some(one) => Err(metadata.wrong(

@@ -28,24 +28,49 @@
 //! * Q6_K: bits 0 to 3 are in lower byte `64 h + 32 (c % 2) + l`, bits `4 (c / 2) ..`; bits 4
 //!   and 5 are bits `2c..2c+2` of higher byte `32 h + l`. Scales are signed bytes, one for every 16.
 
-use super::format::{Format, Scales, bits, bytes, half_at, scaled, sixteen, word_at};
+use crate::block_format::{BlockFormat, Scales, bits, bytes, half_at, scaled, sixteen, word_at};
 use crate::simd::Simd;
+use crate::wide_bytes::WideBytes;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Q2K;
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Q3K;
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Q4K;
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Q5K;
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Q6K;
 
 /// Where a group of 16 elements lies: `h`, `c`, and the first `l`.
 #[inline(always)]
 fn place(group: usize) -> (usize, usize, usize) {
     (group / 8, group / 2 % 4, 16 * (group % 2))
+}
+
+/// The bits `shift..` that `mask` keeps of each of the 32 bytes from offset `at`.
+///
+/// # Safety
+///
+/// The block has 32 bytes from `at`.
+#[inline(always)]
+unsafe fn wide_bits<B: WideBytes, const N: usize>(
+    bytes: B,
+    block: &[u8; N],
+    at: usize,
+    [shift, mask]: [usize; 2],
+) -> B::Bytes {
+    debug_assert!(at + 32 <= N, "32 bytes from {at} of {N}");
+    // SAFETY: the caller's promise.
+    let all = unsafe { bytes.load(block.as_ptr().add(at)) };
+    bytes.and(bytes.shift_right(all, shift), bytes.splat(mask as u8))
+}
+
+/// `lower | higher << shift`.
+#[inline(always)]
+fn wide_join<B: WideBytes>(bytes: B, lower: B::Bytes, higher: B::Bytes, shift: usize) -> B::Bytes {
+    bytes.or(lower, bytes.shift_left(higher, shift))
 }
 
 /// Four bytes with four numbers of six bits: the lower four bits of each byte of `lower` and the
@@ -76,12 +101,13 @@ fn scales_and_minima<S: Simd, const N: usize>(simd: S, block: &[u8; N]) -> Scale
     }
 }
 
-impl Format for Q2K {
+impl BlockFormat for Q2K {
     type Block = [u8; 84];
     const ELEMENTS: usize = 256;
     const SPAN: usize = 16;
-    const HAS_OFFSETS: bool = true;
+    const HALVES: &[usize] = &[80, 82];
     const HAS_SIGNS: bool = false;
+    const CODE_MAX: i32 = 3;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -101,14 +127,23 @@ impl Format for Q2K {
         let lower = unsafe { sixteen(simd, block, 16 + 32 * h + l) };
         bits(simd, lower, 2 * c, 3)
     }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, chunk: usize) -> B::Bytes {
+        let (h, c) = (chunk / 4, chunk % 4);
+        // SAFETY: `chunk` is below 8, so these are some of the 64 lower bytes.
+        unsafe { wide_bits(bytes, block, 16 + 32 * h, [2 * c, 3]) }
+    }
 }
 
-impl Format for Q3K {
+impl BlockFormat for Q3K {
     type Block = [u8; 110];
     const ELEMENTS: usize = 256;
     const SPAN: usize = 16;
-    const HAS_OFFSETS: bool = true;
+    const HALVES: &[usize] = &[108];
+    const ZERO: u8 = 4;
     const HAS_SIGNS: bool = false;
+    const CODE_MAX: i32 = 7;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -123,7 +158,7 @@ impl Format for Q3K {
         let factor = half_at(simd, block, 108);
         Scales {
             scales: scaled(simd, scales, factor),
-            offsets: scaled(simd, scales, -4.0 * factor),
+            offsets: scaled(simd, scales, -f32::from(Self::ZERO) * factor),
         }
     }
 
@@ -137,14 +172,25 @@ impl Format for Q3K {
         let higher = simd.shift_left(bits(simd, higher, 4 * h + c, 1), 2);
         simd.or(bits(simd, lower, 2 * c, 3), higher)
     }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, chunk: usize) -> B::Bytes {
+        let (h, c) = (chunk / 4, chunk % 4);
+        // SAFETY: `chunk` is below 8, so these are some of the 64 lower bytes.
+        let lower = unsafe { wide_bits(bytes, block, 32 + 32 * h, [2 * c, 3]) };
+        // SAFETY: the 32 higher bytes.
+        let higher = unsafe { wide_bits(bytes, block, 0, [chunk, 1]) };
+        wide_join(bytes, lower, higher, 2)
+    }
 }
 
-impl Format for Q4K {
+impl BlockFormat for Q4K {
     type Block = [u8; 144];
     const ELEMENTS: usize = 256;
     const SPAN: usize = 32;
-    const HAS_OFFSETS: bool = true;
+    const HALVES: &[usize] = &[0, 2];
     const HAS_SIGNS: bool = false;
+    const CODE_MAX: i32 = 15;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -158,14 +204,21 @@ impl Format for Q4K {
         let lower = unsafe { sixteen(simd, block, 16 + 64 * h + 32 * (c / 2) + l) };
         bits(simd, lower, 4 * (c % 2), 15)
     }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, chunk: usize) -> B::Bytes {
+        // SAFETY: `chunk` is below 8, so these are some of the 128 lower bytes.
+        unsafe { wide_bits(bytes, block, 16 + 32 * (chunk / 2), [4 * (chunk % 2), 15]) }
+    }
 }
 
-impl Format for Q5K {
+impl BlockFormat for Q5K {
     type Block = [u8; 176];
     const ELEMENTS: usize = 256;
     const SPAN: usize = 32;
-    const HAS_OFFSETS: bool = true;
+    const HALVES: &[usize] = &[0, 2];
     const HAS_SIGNS: bool = false;
+    const CODE_MAX: i32 = 31;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -182,14 +235,26 @@ impl Format for Q5K {
         let higher = simd.shift_left(bits(simd, higher, 4 * h + c, 1), 4);
         simd.or(bits(simd, lower, 4 * (c % 2), 15), higher)
     }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, chunk: usize) -> B::Bytes {
+        // SAFETY: `chunk` is below 8, so these are some of the 128 lower bytes.
+        let lower =
+            unsafe { wide_bits(bytes, block, 48 + 32 * (chunk / 2), [4 * (chunk % 2), 15]) };
+        // SAFETY: the 32 higher bytes.
+        let higher = unsafe { wide_bits(bytes, block, 16, [chunk, 1]) };
+        wide_join(bytes, lower, higher, 4)
+    }
 }
 
-impl Format for Q6K {
+impl BlockFormat for Q6K {
     type Block = [u8; 210];
     const ELEMENTS: usize = 256;
     const SPAN: usize = 16;
-    const HAS_OFFSETS: bool = true;
+    const HALVES: &[usize] = &[208];
+    const ZERO: u8 = 32;
     const HAS_SIGNS: bool = false;
+    const CODE_MAX: i32 = 63;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -198,7 +263,7 @@ impl Format for Q6K {
         let factor = half_at(simd, block, 208);
         Scales {
             scales: scaled(simd, scales, factor),
-            offsets: scaled(simd, scales, -32.0 * factor),
+            offsets: scaled(simd, scales, -f32::from(Self::ZERO) * factor),
         }
     }
 
@@ -211,5 +276,15 @@ impl Format for Q6K {
         let higher = unsafe { sixteen(simd, block, 128 + 32 * h + l) };
         let higher = simd.shift_left(bits(simd, higher, 2 * c, 3), 4);
         simd.or(bits(simd, lower, 4 * (c / 2), 15), higher)
+    }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, chunk: usize) -> B::Bytes {
+        let (h, c) = (chunk / 4, chunk % 4);
+        // SAFETY: `chunk` is below 8, so these are some of the 128 lower bytes.
+        let lower = unsafe { wide_bits(bytes, block, 64 * h + 32 * (c % 2), [4 * (c / 2), 15]) };
+        // SAFETY: some of the 64 higher bytes.
+        let higher = unsafe { wide_bits(bytes, block, 128 + 32 * h, [2 * c, 3]) };
+        wide_join(bytes, lower, higher, 4)
     }
 }

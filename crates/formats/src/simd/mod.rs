@@ -1,8 +1,9 @@
 //! One set of vector operations over AVX-512, AVX2, NEON (never run) and plain Rust.
 //!
 //! A kernel is written once, as a [`Job`] that is generic over [`Simd`]. [`dispatch`] picks the
-//! widest instruction set of the machine and runs the job compiled for it. (The pattern is that
-//! of the crate `pulp`.) For the compiler to keep everything in registers, `Job::run` and every
+//! widest instruction set of the machine and runs the job compiled for it. The pattern is that of
+//! the crate `pulp`, which is not used: as of 0.22 it wraps no instruction of VNNI, and integer
+//! products need these. For the compiler to keep everything in registers, `Job::run` and every
 //! function that it calls with a `Simd` value must be `#[inline(always)]`.
 
 #[cfg(target_arch = "x86_64")]
@@ -11,7 +12,6 @@ mod avx2;
 mod avx512;
 mod fields;
 mod hyperbolic;
-mod int8;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod number;
@@ -21,16 +21,15 @@ use std::f32::consts::{LN_2, LOG2_E};
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx2::Avx2;
+pub use avx2::Avx2;
 pub use hyperbolic::tanh;
-pub use int8::Int8;
 pub use number::Number;
-pub(crate) use portable::Portable;
+pub use portable::Portable;
 
 /// Vectors of `f32` of one instruction set.
 ///
 /// A value of the implementing type proves that the machine has the instructions, so only
-/// [`dispatch_on`] makes one.
+/// [`dispatch_on`] makes one. Loads and stores need no alignment.
 pub trait Simd: Copy {
     /// One vector.
     type Vector: Copy;
@@ -283,7 +282,7 @@ unsafe fn load_each<S: Simd, T: Copy>(
     let mut whole = [0.0; LANES_MAX];
     for (lane, number) in whole[..S::LANES].iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        *number = read(unsafe { *from.add(lane) });
+        *number = read(unsafe { from.add(lane).read_unaligned() });
     }
     // SAFETY: `whole` holds LANES_MAX numbers.
     unsafe { simd.load(whole.as_ptr()) }

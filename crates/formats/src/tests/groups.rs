@@ -5,10 +5,10 @@
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::super::{Affine, Format, ScaleFormat, THREAD_ELEMENTS, grouped_to_f32};
-use super::{hex, random_bytes};
+use super::{decode_alike, hex, random_bytes};
+use crate::{Affine, Encoded, Format, ScaleFormat};
 
-const EXPECTED: &str = include_str!("../../../fixtures/mlx_formats.json");
+const EXPECTED: &str = include_str!("../../fixtures/mlx_formats.json");
 
 fn number(value: &Value) -> usize {
     value.as_u64().expect("a whole number") as usize
@@ -67,35 +67,11 @@ fn conversions_equal_those_of_mlx() {
         near_one(format, &mut scales);
         let (scales, offsets) = scales.split_at(groups * scale);
         let mut values = vec![0.0; elements];
-        grouped_to_f32(format, &codes, [scales, offsets], &mut values);
+        decode_alike(Encoded::new(format, &codes, [scales, offsets]), &mut values);
         // A sum with zero removes the sign of zeros.
         let values = values.iter().flat_map(|value| (value + 0.0).to_le_bytes());
         let values: Vec<u8> = values.collect();
         assert_eq!(case["first"], hex(&values[..32]), "{format:?}");
         assert_eq!(case["sha256"], hex(&Sha256::digest(&values)), "{format:?}");
-    }
-}
-
-#[test]
-fn threads_convert_what_one_thread_converts() {
-    let format = Format::Affine(Affine {
-        bits: 5,
-        group: 64,
-        scales: ScaleFormat::BF16,
-    });
-    let groups = 3 * THREAD_ELEMENTS / 64 + 5;
-    let codes = random_bytes(groups * 40);
-    let mut spans = random_bytes(groups * 4);
-    near_one(format, &mut spans);
-    let (scales, offsets) = spans.split_at(groups * 2);
-    let mut whole = vec![0.0; groups * 64];
-    grouped_to_f32(format, &codes, [scales, offsets], &mut whole);
-    let piece = 1001;
-    for first in (0..groups).step_by(piece) {
-        let end = groups.min(first + piece);
-        let mut part = vec![1.0; (end - first) * 64];
-        let spans = [&scales[first * 2..end * 2], &offsets[first * 2..end * 2]];
-        grouped_to_f32(format, &codes[first * 40..end * 40], spans, &mut part);
-        assert_eq!(part, whole[first * 64..end * 64]);
     }
 }

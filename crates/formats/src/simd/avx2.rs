@@ -16,15 +16,18 @@ pub(super) unsafe fn run<J: Job>(job: J) -> J::Output {
 }
 
 /// Proof that the machine has AVX2, FMA and F16C.
-#[derive(Clone, Copy)]
-pub(crate) struct Avx2(());
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2(());
 
 impl Avx2 {
+    /// The proof.
+    ///
     /// # Safety
     ///
     /// The machine has AVX2, FMA and F16C.
     #[inline(always)]
-    pub(crate) const unsafe fn new() -> Avx2 {
+    #[must_use]
+    pub const unsafe fn new() -> Avx2 {
         Avx2(())
     }
 }

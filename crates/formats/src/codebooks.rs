@@ -17,24 +17,26 @@
 //! a mantissa in bit 0. The scale is an exponent, and 255 stands for NaN (Open Compute Project,
 //! Microscaling Formats 1.0, sections 5.3.3 and 5.4.1). As in ggml, a zero loses its sign.
 
-use super::format::{Format, Scales, bits, bytes, half_at, scaled, sixteen, word_at};
+use crate::block_format::{
+    BlockFormat, Scales, bits, bytes, half_at, scaled, sixteen, wide_four_bits, word_at,
+};
 use crate::simd::Simd;
+use crate::wide_bytes::WideBytes;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Iq4Nl;
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Iq4Xs;
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Mxfp4;
 
 /// Values of IQ4_NL and IQ4_XS, closer to each other near zero, where most weights are.
-pub(crate) const UNEVEN: [u8; 16] = unsigned([
+const UNEVEN: [u8; 16] = unsigned([
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ]);
 
 /// Twice the numbers of MXFP4.
-pub(crate) const TWICE_E2M1: [u8; 16] =
-    unsigned([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]);
+const TWICE_E2M1: [u8; 16] = unsigned([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]);
 
 const fn unsigned(values: [i8; 16]) -> [u8; 16] {
     let mut bytes = [0; 16];
@@ -70,12 +72,13 @@ pub(crate) fn number_of<S: Simd>(simd: S, quants: S::Bytes) -> S::Bytes {
     simd.look_up(bytes(simd, &TWICE_E2M1), quants)
 }
 
-impl Format for Iq4Nl {
+impl BlockFormat for Iq4Nl {
     type Block = [u8; 18];
     const ELEMENTS: usize = 32;
     const SPAN: usize = 32;
-    const HAS_OFFSETS: bool = false;
+    const HALVES: &[usize] = &[0];
     const HAS_SIGNS: bool = true;
+    const CODE_MAX: i32 = 127;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -87,14 +90,21 @@ impl Format for Iq4Nl {
         // SAFETY: the quants are 16 bytes.
         unsafe { values(simd, &UNEVEN, block, 2, group) }
     }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, _: usize) -> B::Bytes {
+        // SAFETY: 16 bytes of quants.
+        bytes.look_up(&UNEVEN, unsafe { wide_four_bits(bytes, block, 2) })
+    }
 }
 
-impl Format for Iq4Xs {
+impl BlockFormat for Iq4Xs {
     type Block = [u8; 136];
     const ELEMENTS: usize = 256;
     const SPAN: usize = 32;
-    const HAS_OFFSETS: bool = false;
+    const HALVES: &[usize] = &[0];
     const HAS_SIGNS: bool = true;
+    const CODE_MAX: i32 = 127;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -120,14 +130,22 @@ impl Format for Iq4Xs {
         // SAFETY: 16 bytes for every 32 elements; `group` is below 16.
         unsafe { values(simd, &UNEVEN, block, 8 + 16 * (group / 2), group % 2) }
     }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, chunk: usize) -> B::Bytes {
+        // SAFETY: 16 bytes for every chunk.
+        let quants = unsafe { wide_four_bits(bytes, block, 8 + 16 * chunk) };
+        bytes.look_up(&UNEVEN, quants)
+    }
 }
 
-impl Format for Mxfp4 {
+impl BlockFormat for Mxfp4 {
     type Block = [u8; 17];
     const ELEMENTS: usize = 32;
     const SPAN: usize = 32;
-    const HAS_OFFSETS: bool = false;
+    const HALVES: &[usize] = &[];
     const HAS_SIGNS: bool = true;
+    const CODE_MAX: i32 = 12;
 
     #[inline(always)]
     fn scales<S: Simd>(_: S, block: &Self::Block) -> Scales {
@@ -138,6 +156,12 @@ impl Format for Mxfp4 {
     unsafe fn codes<S: Simd>(simd: S, block: &Self::Block, group: usize) -> S::Bytes {
         // SAFETY: the quants are 16 bytes.
         unsafe { values(simd, &TWICE_E2M1, block, 1, group) }
+    }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, _: usize) -> B::Bytes {
+        // SAFETY: 16 bytes of quants.
+        bytes.look_up(&TWICE_E2M1, unsafe { wide_four_bits(bytes, block, 1) })
     }
 }
 

@@ -7,8 +7,9 @@ pub(super) fn run<J: Job>(job: J) -> J::Output {
     job.run(Portable)
 }
 
-#[derive(Clone, Copy)]
-pub(crate) struct Portable;
+/// Plain loops, which every machine has.
+#[derive(Clone, Copy, Debug)]
+pub struct Portable;
 
 type Lanes = [f32; 8];
 

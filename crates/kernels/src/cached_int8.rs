@@ -1,10 +1,9 @@
 //! Numbers in eight bits, of which a group shares a scale.
 
 use bytemuck::{Pod, Zeroable};
+use half::bf16;
+use motet_formats::simd::{LANES_MAX, Number, Simd};
 use motet_model::{CacheKind, INT8_GROUP};
-
-use super::number::{Number, from_bf16};
-use super::{LANES_MAX, Simd};
 
 const _: () = assert!(INT8_GROUP.is_multiple_of(LANES_MAX));
 
@@ -72,7 +71,7 @@ fn store_group(codes: &mut [u8], numbers: &[f32]) -> u16 {
     let magnitudes = numbers.iter().map(|x| x.to_bits() & 0x7FFF_FFFF);
     let largest = f32::from_bits(magnitudes.fold(0, u32::max));
     let scale = scale_of(largest);
-    let step = from_bf16(scale);
+    let step = bf16::from_bits(scale).to_f32();
     for (code, x) in codes.iter_mut().zip(numbers) {
         // Zero where the scale is zero or NaN, because the conversion turns NaN into zero.
         *code = (x / step).round_ties_even() as i8 as u8;
@@ -91,9 +90,8 @@ fn scale_of(largest: f32) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{InstructionSet, Job, dispatch_on};
     use super::*;
-    use half::bf16;
+    use motet_formats::simd::{InstructionSet, Job, dispatch_on};
     use proptest::prelude::*;
 
     /// Stores a row and reads it again.

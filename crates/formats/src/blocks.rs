@@ -13,18 +13,21 @@
 //! Byte `i` of four-bit quants holds element `i` in its bits 0..4 and element `i + 16` in its bits
 //! 4..8. The fifth bits are a 32-bit number; its bit `i` is bit 4 of element `i`.
 
-use super::format::{Format, Scales, bits, bytes, half_at, sixteen};
+use crate::block_format::{
+    BlockFormat, Scales, bits, bytes, half_at, sixteen, wide_four_bits, word_at,
+};
 use crate::simd::Simd;
+use crate::wide_bytes::WideBytes;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Q8_0;
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Q4_0;
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Q4_1;
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Q5_0;
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Q5_1;
 
 /// For each group: the byte of the fifth bits that an element's bit is in.
@@ -89,12 +92,30 @@ unsafe fn five_bits<S: Simd, const N: usize>(
     simd.or(lower, bits(simd, fifth, 3, 16))
 }
 
-impl Format for Q8_0 {
+/// Five-bit quants of a whole block, from fifth bits at offset `at` and four-bit quants after them.
+///
+/// # Safety
+///
+/// The block has 20 bytes from `at`.
+#[inline(always)]
+unsafe fn wide_five_bits<B: WideBytes, const N: usize>(
+    bytes: B,
+    block: &[u8; N],
+    at: usize,
+) -> B::Bytes {
+    // SAFETY: the caller's promise.
+    let lower = unsafe { wide_four_bits(bytes, block, at + 4) };
+    let fifth = bytes.spread(word_at(block, at));
+    bytes.or(lower, bytes.and(fifth, bytes.splat(16)))
+}
+
+impl BlockFormat for Q8_0 {
     type Block = [u8; 34];
     const ELEMENTS: usize = 32;
     const SPAN: usize = 32;
-    const HAS_OFFSETS: bool = false;
+    const HALVES: &[usize] = &[0];
     const HAS_SIGNS: bool = true;
+    const CODE_MAX: i32 = 128;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -106,18 +127,26 @@ impl Format for Q8_0 {
         // SAFETY: `group` is 0 or 1.
         unsafe { sixteen(simd, block, 2 + 16 * group) }
     }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, _: usize) -> B::Bytes {
+        // SAFETY: the block has 32 bytes from there.
+        unsafe { bytes.load(block.as_ptr().add(2)) }
+    }
 }
 
-impl Format for Q4_0 {
+impl BlockFormat for Q4_0 {
     type Block = [u8; 18];
     const ELEMENTS: usize = 32;
     const SPAN: usize = 32;
-    const HAS_OFFSETS: bool = true;
+    const HALVES: &[usize] = &[0];
+    const ZERO: u8 = 8;
     const HAS_SIGNS: bool = false;
+    const CODE_MAX: i32 = 15;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
-        Scales::around(8.0, half_at(simd, block, 0))
+        Scales::around(Self::ZERO, half_at(simd, block, 0))
     }
 
     #[inline(always)]
@@ -125,14 +154,21 @@ impl Format for Q4_0 {
         // SAFETY: the quants are 16 bytes; `group` is 0 or 1.
         unsafe { four_bits(simd, block, 2, group) }
     }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, _: usize) -> B::Bytes {
+        // SAFETY: 16 bytes of quants.
+        unsafe { wide_four_bits(bytes, block, 2) }
+    }
 }
 
-impl Format for Q4_1 {
+impl BlockFormat for Q4_1 {
     type Block = [u8; 20];
     const ELEMENTS: usize = 32;
     const SPAN: usize = 32;
-    const HAS_OFFSETS: bool = true;
+    const HALVES: &[usize] = &[0, 2];
     const HAS_SIGNS: bool = false;
+    const CODE_MAX: i32 = 15;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -144,18 +180,26 @@ impl Format for Q4_1 {
         // SAFETY: the quants are 16 bytes; `group` is 0 or 1.
         unsafe { four_bits(simd, block, 4, group) }
     }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, _: usize) -> B::Bytes {
+        // SAFETY: 16 bytes of quants.
+        unsafe { wide_four_bits(bytes, block, 4) }
+    }
 }
 
-impl Format for Q5_0 {
+impl BlockFormat for Q5_0 {
     type Block = [u8; 22];
     const ELEMENTS: usize = 32;
     const SPAN: usize = 32;
-    const HAS_OFFSETS: bool = true;
+    const HALVES: &[usize] = &[0];
+    const ZERO: u8 = 16;
     const HAS_SIGNS: bool = false;
+    const CODE_MAX: i32 = 31;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
-        Scales::around(16.0, half_at(simd, block, 0))
+        Scales::around(Self::ZERO, half_at(simd, block, 0))
     }
 
     #[inline(always)]
@@ -163,14 +207,21 @@ impl Format for Q5_0 {
         // SAFETY: 20 bytes of quants; `group` is 0 or 1.
         unsafe { five_bits(simd, block, 2, group) }
     }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, _: usize) -> B::Bytes {
+        // SAFETY: 20 bytes of quants.
+        unsafe { wide_five_bits(bytes, block, 2) }
+    }
 }
 
-impl Format for Q5_1 {
+impl BlockFormat for Q5_1 {
     type Block = [u8; 24];
     const ELEMENTS: usize = 32;
     const SPAN: usize = 32;
-    const HAS_OFFSETS: bool = true;
+    const HALVES: &[usize] = &[0, 2];
     const HAS_SIGNS: bool = false;
+    const CODE_MAX: i32 = 31;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -181,5 +232,11 @@ impl Format for Q5_1 {
     unsafe fn codes<S: Simd>(simd: S, block: &Self::Block, group: usize) -> S::Bytes {
         // SAFETY: 20 bytes of quants; `group` is 0 or 1.
         unsafe { five_bits(simd, block, 4, group) }
+    }
+
+    #[inline(always)]
+    unsafe fn wide_codes<B: WideBytes>(bytes: B, block: &Self::Block, _: usize) -> B::Bytes {
+        // SAFETY: 20 bytes of quants.
+        unsafe { wide_five_bits(bytes, block, 4) }
     }
 }

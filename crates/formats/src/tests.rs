@@ -2,16 +2,16 @@
 //!
 //! `fixtures/block_formats.py` writes the expected values.
 
-mod grouped;
+mod groups;
 
-use half::f16;
-use serde_json::Value;
+use half::{bf16, f16};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::mxfp4_block;
-use super::{Format, Formats, THREAD_ELEMENTS};
+use super::{Encoded, Format};
+use crate::simd::InstructionSet;
 
-const EXPECTED: &str = include_str!("../../fixtures/block_formats.json");
+const EXPECTED: &str = include_str!("../fixtures/block_formats.json");
 
 /// The first bytes of splitmix64's numbers with seed 0, as the generator of the expected values
 /// makes them.
@@ -27,18 +27,31 @@ fn random_bytes(count: usize) -> Vec<u8> {
 
 /// The quantised formats.
 fn quantised() -> impl Iterator<Item = Format> {
-    let formats = Formats::ALL.allowed.iter().copied();
+    let formats = Format::ALL.iter().copied();
     formats.filter(|format| format.block().0 > 1)
 }
 
-/// Offsets of the half-precision numbers in a block of the format.
-fn halves(format: Format) -> Vec<usize> {
-    let case = expected(format);
-    let halves = case["halves"].as_array().expect("a list");
-    let halves = halves
-        .iter()
-        .map(|at| at.as_u64().expect("an offset") as usize);
-    halves.collect()
+/// Decodes blocks on every instruction set, with the same bits. Numbers that are decoded for
+/// products are equal, whatever the sign of a zero.
+fn decode(format: Format, bytes: &[u8], values: &mut [f32]) {
+    let encoded = Encoded::new(format, bytes, [&[], &[]]);
+    decode_alike(encoded, values);
+}
+
+fn decode_alike(encoded: Encoded<'_>, values: &mut [f32]) {
+    encoded.decode(values);
+    let count = values.len();
+    for &set in InstructionSet::available() {
+        let mut found = vec![f32::NAN; count];
+        encoded.decode_on(set, &mut found);
+        let mut pairs = found.iter().zip(&*values);
+        let equal = pairs.all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan());
+        assert!(equal, "{set:?}, {:?}", encoded.format());
+        if values.iter().all(|x| x.is_finite()) {
+            encoded.decode_rows(set, count, 0..count, &mut found, count);
+            assert!(found == values, "{set:?}, {:?}, products", encoded.format());
+        }
+    }
 }
 
 fn expected(format: Format) -> Value {
@@ -60,9 +73,15 @@ fn conversions_equal_those_of_ggmls_python_package() {
         let expected = expected(format);
         let (elements, stride) = format.block();
         assert_eq!(expected["block_bytes"], stride, "{}", format.name());
+        assert_eq!(
+            expected["halves"],
+            json!(format.halves()),
+            "{}",
+            format.name()
+        );
         let mut bytes = random_bytes(blocks * stride);
         for block in bytes.chunks_exact_mut(stride) {
-            for half in halves(format) {
+            for half in format.halves() {
                 block[half + 1] &= 0xbf;
             }
             if format == Format::Mxfp4 {
@@ -70,7 +89,7 @@ fn conversions_equal_those_of_ggmls_python_package() {
             }
         }
         let mut values = vec![0.0; blocks * elements];
-        format.to_f32(&bytes, &mut values);
+        decode(format, &bytes, &mut values);
         // A sum with zero removes the sign of zeros.
         let values = values.iter().flat_map(|value| (value + 0.0).to_le_bytes());
         let values: Vec<u8> = values.collect();
@@ -89,7 +108,7 @@ fn scales_that_are_not_finite_stay_in_their_block() {
         let (elements, stride) = format.block();
         let mut bytes = random_bytes(3 * stride);
         for block in bytes.chunks_exact_mut(stride) {
-            for half in halves(format) {
+            for half in format.halves() {
                 block[half + 1] &= 0xbf;
             }
         }
@@ -100,7 +119,7 @@ fn scales_that_are_not_finite_stay_in_their_block() {
             check_spoiled(format, &bytes);
             continue;
         }
-        for half in halves(format) {
+        for half in format.halves() {
             for scale in scales {
                 bytes[stride + half..][..2].copy_from_slice(&scale.to_le_bytes());
                 check_spoiled(format, &bytes);
@@ -108,7 +127,7 @@ fn scales_that_are_not_finite_stay_in_their_block() {
             bytes[stride + half..][..2].copy_from_slice(&f16::ONE.to_le_bytes());
         }
         let mut values = vec![0.0; 3 * elements];
-        format.to_f32(&bytes, &mut values);
+        decode(format, &bytes, &mut values);
         assert!(
             values.iter().all(|value| value.is_finite()),
             "{}",
@@ -121,7 +140,7 @@ fn scales_that_are_not_finite_stay_in_their_block() {
 fn check_spoiled(format: Format, bytes: &[u8]) {
     let (elements, _) = format.block();
     let mut values = vec![0.0; 3 * elements];
-    format.to_f32(bytes, &mut values);
+    decode(format, bytes, &mut values);
     let bad = |values: &[f32]| values.iter().filter(|value| !value.is_finite()).count();
     let name = format.name();
     assert_eq!(bad(&values[..elements]), 0, "{name}: the block before");
@@ -130,66 +149,69 @@ fn check_spoiled(format: Format, bytes: &[u8]) {
 }
 
 #[test]
-fn names_in_errors_are_those_of_the_allowed_formats() {
-    for formats in [Formats::ALL, Formats::UNQUANTISED] {
-        let names: Vec<&str> = formats.allowed.iter().map(|format| format.name()).collect();
-        assert_eq!(names.join(", "), formats.names);
-    }
-}
-
-#[test]
-fn threads_convert_what_one_thread_converts() {
-    for (format, blocks) in [(Format::Q6K, 3 * 4096 + 3), (Format::BF16, (3 << 20) + 1)] {
-        let (elements, stride) = format.block();
-        let bytes: Vec<u8> = (0..blocks * stride).map(|at| (at * 7 / 3) as u8).collect();
-        let mut whole = vec![0.0; blocks * elements];
-        assert!(whole.len() > 3 * THREAD_ELEMENTS);
-        format.conversion()(&bytes, &mut whole);
-        let mut parts = vec![1.0; blocks * elements];
-        format.to_f32(&bytes, &mut parts);
-        let mut pairs = whole.iter().zip(&parts);
-        let equal = pairs.all(|(one, other)| one.to_bits() == other.to_bits());
-        assert!(equal, "{}", format.name());
-    }
-}
-
-#[test]
-#[should_panic(expected = "143 bytes of Q4_K are not 256 elements")]
-fn a_part_of_a_block_is_not_converted() {
-    Format::Q4K.to_f32(&[0; 143], &mut [0.0; 256]);
-}
-
-/// The numbers of a pair by the formula of transformers' `convert_moe_packed_tensors`.
-fn naive_pair(blocks: &[u8], scales: &[u8]) -> Vec<f32> {
-    const NUMBERS: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
-    let number = |quant: u8| {
-        let number = NUMBERS[usize::from(quant & 7)];
-        if quant & 8 == 0 { number } else { -number }
+fn names_in_errors_are_those_of_the_formats() {
+    let names = |formats: &[Format]| {
+        formats
+            .iter()
+            .map(|format| format.name())
+            .collect::<Vec<_>>()
     };
-    let groups = blocks.chunks_exact(16).zip(scales);
-    let numbers = groups.flat_map(|(bytes, scale)| {
-        let power = f64::from(*scale) - 127.0;
-        let quants = bytes.iter().flat_map(|byte| [byte & 15, byte >> 4]);
-        let scaled = quants.map(move |quant| f64::from(number(quant)) * power.exp2());
-        scaled.map(|scaled| scaled as f32)
-    });
-    numbers.collect()
+    assert_eq!(names(Format::ALL).join(", "), Format::ALL_NAMES);
+    assert_eq!(names(Format::NUMBERS).join(", "), Format::NUMBER_NAMES);
 }
 
 #[test]
-fn a_pair_of_mxfp4_is_read_in_its_own_order() {
-    let bytes = random_bytes(2 * 3 * 4 * 17);
-    let (blocks, scales) = bytes.split_at(2 * 3 * 4 * 16);
-    let mut scales = scales.to_vec();
-    for scale in &mut scales {
-        *scale = (*scale).min(254);
+#[should_panic(expected = "143 bytes are not whole blocks of Q4_K")]
+fn a_part_of_a_block_is_not_converted() {
+    decode(Format::Q4K, &[0; 143], &mut [0.0; 256]);
+}
+
+/// The code of zero is subtracted before the product, which leaves zero with the sign of the
+/// scale.
+#[test]
+fn zeros_have_the_signs_of_ggmls() {
+    let (one, minus_one) = ([0x00, 0x3C], [0x00, 0xBC]);
+    let blocks = [
+        (Format::Q4_0, [&minus_one[..], &[0x88; 16]].concat()),
+        (
+            Format::Q5_0,
+            [&minus_one[..], &[0xFF; 4], &[0; 16]].concat(),
+        ),
+        // Scales of zero, from which 32 is subtracted.
+        (Format::Q3K, [&[0xFF; 32][..], &[0; 76], &one].concat()),
+        (
+            Format::Q6K,
+            [&[0; 128][..], &[0xAA; 64], &[1; 16], &minus_one].concat(),
+        ),
+    ];
+    for (format, block) in blocks {
+        let mut values = vec![1.0; format.block().0];
+        decode(format, &block, &mut values);
+        let are_negative = values.iter().all(|x| x.to_bits() == (-0.0_f32).to_bits());
+        assert!(are_negative, "{format:?}: {values:?}");
     }
-    scales[..3].copy_from_slice(&[0, 1, 2]); // subnormal numbers, too
-    let groups = blocks.as_chunks().0.iter().zip(&scales);
-    let whole: Vec<u8> = groups
-        .flat_map(|(group, scale)| mxfp4_block(group, *scale))
-        .collect();
-    let mut found = vec![0.0; 32 * scales.len()];
-    Format::Mxfp4.to_f32(&whole, &mut found);
-    assert_eq!(found, naive_pair(blocks, &scales));
+}
+
+#[test]
+fn numbers_need_no_alignment_and_no_whole_vectors() {
+    let read = |format: Format, bytes: &[u8]| match format {
+        Format::F32 => f32::from_le_bytes(bytes.try_into().expect("four bytes")),
+        Format::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+        _ => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+    };
+    for &format in Format::NUMBERS {
+        let (_, size) = format.block();
+        for count in [0, 1, 7, 16, 33, 100] {
+            let bytes = &random_bytes(1 + size * count)[1..];
+            let mut values = vec![f32::NAN; count];
+            if count > 0 {
+                decode(format, bytes, &mut values);
+            }
+            for (value, bytes) in values.iter().zip(bytes.chunks_exact(size)) {
+                let expected = read(format, bytes);
+                let same = value.to_bits() == expected.to_bits();
+                assert!(same || value.is_nan() && expected.is_nan(), "{format:?}");
+            }
+        }
+    }
 }
