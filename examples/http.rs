@@ -1,22 +1,18 @@
 //! An HTTP front: a prompt or a conversation comes in, its tokens go out as server-sent events.
-//!
 //! ```sh
 //! cargo run --example http -- --oracle                        # a simulated model
 //! cargo run --release --features mlx --example http -- MODEL
 //! curl -N localhost:8080 --json '{"prompt": "Hello", "output_tokens_max": 20}'
 //! ```
-//!
 //! A client that leaves cancels its sequence: its response is dropped, and the token stream with it.
 
-use axum::extract::State;
 use axum::http::{StatusCode, header::RETRY_AFTER};
 use axum::response::{IntoResponse, Sse, sse::Event};
-use axum::{Json, Router, routing::post};
+use axum::{Json, Router, extract::State, routing::post};
 use futures_util::{FutureExt, StreamExt};
-use motet::error::SubmitError;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::text::{Message, TextCodec};
-use motet::{Engine, EngineBuilder, Request, Shutdown};
+use motet::{Engine, EngineBuilder, Request, Shutdown, error::SubmitError};
 use motet_text::GgufVocabulary;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokio::{net::TcpListener, signal::ctrl_c};
@@ -24,7 +20,7 @@ use tokio::{net::TcpListener, signal::ctrl_c};
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let builder = match std::env::args().nth(1).as_deref() {
-        Some("--oracle") => oracle()?,
+        Some("--oracle") => oracle(OracleConfig::default())?,
         #[cfg(feature = "mlx")]
         Some(model) => Engine::open(model)?,
         _ => {
@@ -64,8 +60,8 @@ async fn generate(
         None => Request::text(body.prompt.unwrap_or_default()),
     };
     let request = request.output_tokens_max(body.output_tokens_max.unwrap_or(256));
-    let stream = engine.submit(request).await.map_err(rejection);
-    stream.map(|stream| {
+    let submitted = engine.submit(request).await.map_err(rejection);
+    submitted.map(|stream| {
         Sse::new(stream.map(|piece| match piece {
             Ok(piece) => Event::default().json_data(piece.text),
             Err(error) => Ok(Event::default().event("error").data(error.to_string())),
@@ -75,20 +71,17 @@ async fn generate(
 
 fn rejection(error: SubmitError) -> impl IntoResponse {
     let (status, retry_after) = match &error {
-        SubmitError::QueueFull { retry_after, .. } => {
-            (StatusCode::TOO_MANY_REQUESTS, Some(*retry_after))
-        }
-        SubmitError::Draining | SubmitError::Broken { .. } => {
-            (StatusCode::SERVICE_UNAVAILABLE, None)
-        }
-        _ => (StatusCode::BAD_REQUEST, None),
+        SubmitError::QueueFull { retry_after, .. } => (429, Some(*retry_after)),
+        SubmitError::Draining | SubmitError::Broken { .. } => (503, None),
+        _ => (400, None),
     };
+    let status = StatusCode::from_u16(status).expect("a status of HTTP");
     let header = retry_after.map(|after| [(RETRY_AFTER, after.as_secs_f64().ceil().to_string())]);
     (status, header, error.to_string())
 }
 
 /// A simulated model whose tokens are bytes.
-pub fn oracle() -> anyhow::Result<EngineBuilder> {
+pub fn oracle(config: OracleConfig) -> anyhow::Result<EngineBuilder> {
     let vocabulary = GgufVocabulary {
         model: "gpt2".into(),
         pre: Some("gpt-2".into()),
@@ -98,7 +91,7 @@ pub fn oracle() -> anyhow::Result<EngineBuilder> {
     };
     let config = OracleConfig {
         vocab_size: 256,
-        ..OracleConfig::default()
+        ..config
     };
     let build = move || Ok(Oracle::new(config.clone()).expect("a valid oracle"));
     Ok(Engine::builder(build).text(TextCodec::from_gguf(&vocabulary)?))

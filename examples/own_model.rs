@@ -143,8 +143,8 @@ impl Model for Table {
             };
             if span.output_kind.token_sampling().is_some() {
                 let last = *tokens.last().expect("a span has tokens");
-                let wanted = (in_flight.outputs.len(), self.logits(last));
-                in_flight.to_sample.push(wanted);
+                let sampled = (in_flight.outputs.len(), self.logits(last));
+                in_flight.to_sample.push(sampled);
             }
             let rows = tokens.iter().map(|token| self.logits(*token));
             in_flight.outputs.push(match &span.output_kind {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use motet::CopyId;
-use motet_device::{Export, transfer_queue};
 use motet::model::{ModelError, SegmentSize};
-use motet_storage::copy_worker::{Host, MemoryCopyWorker};
-use motet_storage::tiers::BufferPool;
 use motet_core::cache::SaltDigest;
 use motet_core::pager::{Job, Label, Precision, Task};
+use motet_device::{Export, transfer_queue};
 use motet_model::{Floats, Packer};
+use motet_storage::copy_worker::{Host, MemoryCopyWorker};
+use motet_storage::tiers::BufferPool;
 use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{model, thread};

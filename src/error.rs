@@ -9,7 +9,7 @@ use motet_core::cache::CacheError;
 use motet_core::config::{ConfigError, WorstCase};
 pub use motet_protocol::{Deadline, GenerateError, Withheld};
 use motet_protocol::{GrammarBound, ModelError};
-use motet_storage::tiers::TierError;
+pub use motet_storage::tiers::TierError;
 
 /// Shortest time after which a rejected caller is asked to retry when the queue is full.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(10);

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::folder::Folder;
 use common::{engine, until};
 use motet::cache::{BlockEvent, BlockHash};
 use motet::config::{DiskConfig, EngineConfig};
@@ -22,6 +21,7 @@ use motet::request::FinishReason;
 use motet::request::Sampling;
 use motet::{BlockBatch, Engine, HealthState, Request, SequenceId, Shutdown, TokenId, TokenStream};
 use motet_model::oracle::StepFault;
+use motet_testkit::folder::Folder;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -1,8 +1,6 @@
 //! Setup for tests of a whole engine.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
-
-pub(crate) use motet_testkit::folder;
+#![allow(dead_code, unused_imports, reason = "each test uses a part of it")]
 
 use std::time::Duration;
 

@@ -11,15 +11,16 @@ use std::time::Duration;
 
 use motet::cache::{CacheError, Salt};
 use motet::config::CacheConfig;
-use motet_device::Table;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::{SequenceId, TokenId};
 use motet_core::cache::{CacheCore, Effect, Message, NodeView, OpenSlot};
+use motet_device::Table;
 use motet_model::oracle::ReferenceRun;
 use motet_model::{OutputKind, SpanOutput};
 use motet_protocol::SlotId;
 use motet_protocol::{PlannedSpan, PlannedTokens, Work, common_prefix};
+use motet_testkit::naive::spelled;
 
 /// A cache, a device, and the reference for each live sequence.
 pub(crate) struct CacheHarness {
@@ -277,13 +278,13 @@ impl CacheHarness {
 
     /// The cached nodes, parents before their children.
     pub(crate) fn nodes(&self) -> Vec<Node> {
-        let mut nodes: Vec<Node> = Vec::new();
-        for view in self.core.tree(&Salt::default()).nodes {
-            let above = view.parent.map(|parent| nodes[parent].spelt.as_slice());
-            let spelt = [above.unwrap_or_default(), &view.tokens[..]].concat();
-            nodes.push(Node { spelt, view });
-        }
-        nodes
+        let view = self.core.tree(&Salt::default());
+        let nodes = spelled(&view).into_iter();
+        let node = |(spelt, view): (_, &NodeView)| Node {
+            spelt,
+            view: view.clone(),
+        };
+        nodes.map(node).collect()
     }
 
     /// Discards a sequence: nothing of it is cached.

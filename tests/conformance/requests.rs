@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use motet::TokenId;
 use motet::model::LayerKind::{self, Full, Recurrent, Window};
-use motet_protocol::common_prefix;
+use motet::model::oracle::OracleConfig;
+use motet_testkit::naive::NaiveCache;
 
 use crate::cases::{Fact, part};
 use crate::check::Check;
@@ -19,6 +20,9 @@ const ENVIRONMENTS: [Environment; 4] = [
     ("Recurrent", &[Full, Recurrent]),
     ("StatelessLayers", &[Recurrent, Full]),
 ];
+
+/// The number of the one salt.
+const SALT: usize = 0;
 
 /// Tokens that a sequence evaluates. At the head of ollama's history the last token of the
 /// prompt or the output is never evaluated; in the era of the seed all tokens are.
@@ -57,63 +61,36 @@ pub(crate) struct OwnRule {
     pub(crate) points: BTreeSet<usize>,
 }
 
-/// Motet's own rule, on token lists: sealed offsets of requests, at which other requests can
-/// start. Nothing is ever evicted.
-pub(crate) struct Sealed {
-    layers: &'static [LayerKind],
-    /// All tokens up to each sealed offset.
-    ends: Vec<Vec<TokenId>>,
-}
-
-impl Sealed {
-    pub(crate) fn new(layers: &'static [LayerKind]) -> Self {
-        let ends = Vec::new();
-        Self { layers, ends }
-    }
-
-    /// A layer with a window has its state at a sealed offset, and the tokens of a window
-    /// before it. A recurrent layer has its state at the sealed offset only.
-    fn can_start(&self, tokens: &[TokenId], at: usize) -> bool {
-        let has_row = |row: usize, window: usize| {
-            let mut ends = self.ends.iter();
-            ends.any(|end| {
-                let held = end.len().saturating_sub(window)..end.len();
-                held.contains(&row) && end[..=row] == tokens[..=row]
-            })
-        };
-        self.layers.iter().all(|kind| match *kind {
-            Full => true,
-            Window { tokens: window } => {
-                (at.saturating_sub(window)..at).all(|row| has_row(row, window))
-            }
-            Recurrent => at == 0 || self.ends.iter().any(|end| *end == tokens[..at]),
-        })
-    }
-
-    fn of(&self, request: &Request) -> OwnRule {
+impl OwnRule {
+    /// Motet's own rule, on token lists: a request starts at sealed offsets of others.
+    fn of(naive: &NaiveCache, request: &Request) -> Self {
         let tokens = &request.inputs;
-        let known = self.ends.iter().map(|end| common_prefix(end, tokens)).max();
         // One token must remain to evaluate.
         let last = tokens.len().checked_sub(1).expect("a request has inputs");
-        let known = known.unwrap_or(0).min(last);
-        let mut starts = (0..=known).rev();
-        let cached = starts.find(|at| self.can_start(tokens, *at)).unwrap_or(0);
+        let known = naive.cached_tokens(SALT, &tokens[..last]);
+        let cached = naive.resumable(SALT, &tokens[..last]);
         let mut points: BTreeSet<usize> = request.restore_points.iter().copied().collect();
-        if self.layers.iter().any(|kind| *kind != Full) {
+        if !naive.spec().resumes_anywhere() {
             if points.is_empty() {
                 points.insert(last);
             }
             points.insert(known);
         }
         points.retain(|at| *at > cached);
-        OwnRule { cached, points }
+        Self { cached, points }
     }
+}
 
-    /// Seals a sequence with these tokens at these offsets and at its end.
-    pub(crate) fn seal(&mut self, points: &BTreeSet<usize>, evaluated: &[TokenId]) {
-        let points = points.iter().filter(|at| **at < evaluated.len());
-        self.ends.extend(points.map(|at| evaluated[..*at].to_vec()));
-        self.ends.push(evaluated.to_vec());
+/// An empty cache of a model with these layers.
+pub(crate) fn naive(layers: &[LayerKind]) -> NaiveCache {
+    NaiveCache::new(&OracleConfig::with_layers(layers).spec())
+}
+
+/// Seals a sequence with these tokens at these offsets and at its end.
+pub(crate) fn seal(naive: &mut NaiveCache, points: &BTreeSet<usize>, evaluated: &[TokenId]) {
+    let points = points.iter().filter(|at| **at < evaluated.len());
+    for at in points.chain([&evaluated.len()]) {
+        naive.publish(SALT, &evaluated[..*at]);
     }
 }
 
@@ -190,7 +167,7 @@ impl Request {
         &self,
         harness: &mut CacheHarness,
         era: Era,
-        sealed: &mut Sealed,
+        naive: &mut NaiveCache,
     ) -> (SlotOpened, RequestResult) {
         let matched = harness.matched(&self.inputs);
         let opened = harness.open_slot_with(&self.inputs, |open_slot| {
@@ -198,11 +175,11 @@ impl Request {
             open_slot.tokens_max += self.generated.len();
         });
         let points = harness.checkpoints(opened.sequence).into_iter().collect();
-        let own_rule = sealed.of(self);
+        let own_rule = OwnRule::of(naive, self);
         let all = self.all();
         let evaluated = all.len() - usize::from(era == Era::Head);
         harness.evaluate(opened.sequence, part(&all, opened.cached..evaluated));
-        sealed.seal(&own_rule.points, part(&all, 0..evaluated));
+        seal(naive, &own_rule.points, part(&all, 0..evaluated));
         let result = RequestResult {
             matched,
             cached: opened.cached,
@@ -220,9 +197,9 @@ impl Request {
         check: &mut Check,
         harness: &mut CacheHarness,
         era: Era,
-        sealed: &mut Sealed,
+        naive: &mut NaiveCache,
     ) -> RequestResult {
-        let (opened, result) = self.start(harness, era, sealed);
+        let (opened, result) = self.start(harness, era, naive);
         let label = &self.label;
         check.same(&format!("{label}: known"), result.matched, self.matched);
         assert!(

@@ -15,7 +15,9 @@ use motet_protocol::common_prefix;
 use crate::cases::{Fact, part};
 use crate::check::Check;
 use crate::harness::{CacheHarness, Node};
-use crate::requests::{Era, Request, RequestResult, Sealed, expected, requests, without_lookahead};
+use crate::requests::{
+    Era, Request, RequestResult, expected, naive, requests, seal, without_lookahead,
+};
 use crate::suites::{Known, holds};
 
 pub(crate) const SUITES: &[Known] = &[
@@ -60,11 +62,11 @@ fn run(check: &mut Check, case: &Fact<'_>, era: Era) {
     let traces = case.get("derived_traces");
     for (name, layers) in Era::environments(&traces) {
         let mut harness = CacheHarness::new(layers);
-        let mut sealed = Sealed::new(layers);
+        let mut naive = naive(layers);
         let requests = requests(case, name);
         let mut asked = Vec::new();
         for request in &requests {
-            let result = request.run(check, &mut harness, era, &mut sealed);
+            let result = request.run(check, &mut harness, era, &mut naive);
             let points = request.restore_points.iter();
             asked.extend(points.map(|at| part(&request.inputs, 0..*at).to_vec()));
             if let Some(of_request) = expect.maybe(&request.label) {
@@ -262,13 +264,11 @@ fn prefill(check: &mut Check, case: &Fact<'_>) {
             check.same("nothing beyond", none, expected.flag());
         }
         if let Some(retry) = trace.maybe("retry") {
-            let mut sealed = Sealed::new(layers);
-            sealed.seal(
-                &points.iter().copied().collect(),
-                part(&prompt, 0..evaluated),
-            );
+            let mut naive = naive(layers);
+            let points = points.iter().copied().collect();
+            seal(&mut naive, &points, part(&prompt, 0..evaluated));
             for retry in retry.items().iter().map(Request::of) {
-                retry.run(check, &mut harness, Era::Head, &mut sealed);
+                retry.run(check, &mut harness, Era::Head, &mut naive);
             }
         }
         let clean = holds(|| harness.check_no_leak());
@@ -335,15 +335,15 @@ fn evict(
         trace.skip(&["bytes_before_GiB", "bytes_after_GiB"]);
         trace.skip(&["evicted_in_order", "remaining_nodes"]);
         let requests = requests(case, name);
-        let mut sealed = Sealed::new(layers);
+        let mut naive = naive(layers);
         let mut harness = CacheHarness::with(layers, |config| config.device_bytes_max = 1 << 12);
         let (last, before) = requests.split_last().expect("requests");
         let first = before.first().expect("two requests");
         for request in before {
-            let (opened, _) = request.start(&mut harness, era, &mut sealed);
+            let (opened, _) = request.start(&mut harness, era, &mut naive);
             harness.close(opened.sequence);
         }
-        let (live, _) = last.start(&mut harness, era, &mut sealed);
+        let (live, _) = last.start(&mut harness, era, &mut naive);
         let nodes = harness.nodes();
         let (path, others): (Vec<&Node>, Vec<&Node>) =
             nodes.iter().partition(|node| node.view.ref_count > 0);

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{folder::Folder, small};
+use crate::common::small;
 use motet::config::DiskConfig;
 use motet::error::{StartError, SubmitError};
 use motet::model::ModelError;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::{Engine, EngineBuilder, Request, Shutdown};
+use motet_testkit::folder::Folder;
 
 /// An engine whose model's file has changed once `changed` is set.
 fn builder(changed: &Arc<AtomicBool>) -> EngineBuilder {

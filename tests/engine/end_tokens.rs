@@ -3,13 +3,14 @@
 
 use serde_json::{Value, json};
 
-use crate::common::{byte_vocabulary, folder::Folder};
+use crate::common::byte_vocabulary;
 use motet::error::SubmitError;
 use motet::grammar::GrammarSource;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::{FinishReason, ReasoningBudget};
 use motet::text::TextCodec;
 use motet::{Engine, Request, Shutdown, TokenId};
+use motet_testkit::folder::Folder;
 use motet_text::GgufVocabulary;
 
 /// The token that the model's own description names.

@@ -16,8 +16,8 @@ use motet::model::{LayerKind, ModelError};
 use motet::request::ContextLimit;
 use motet::{Engine, HealthState, Request, Shutdown, TokenId};
 
-use crate::common::folder::Folder;
 use crate::common::{engine, small, until};
+use motet_testkit::folder::Folder;
 
 /// An end of a field's range.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::common::folder::Folder;
 use crate::common::{engine, small, until};
 use motet::config::DiskConfig;
 use motet::error::{QueueLimit, SubmitError};
@@ -10,6 +9,7 @@ use motet::model::LayerKind;
 use motet::model::oracle::OracleConfig;
 use motet::request::Usage;
 use motet::{Engine, PinId, Request, Shutdown, TokenId};
+use motet_testkit::folder::Folder;
 
 const OUTPUT_TOKENS: usize = 4;
 

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use crate::common::folder::Folder;
 use crate::common::{engine, until};
 use motet::config::{DiskConfig, EngineConfig};
 use motet::model::oracle::{OracleConfig, StepCost};
 use motet::model::{LayerKind, ModelSpec, SegmentSize};
 use motet::request::Sampling;
 use motet::{Engine, Request, Shutdown, TokenId};
+use motet_testkit::folder::Folder;
 
 const TURNS: usize = 3;
 

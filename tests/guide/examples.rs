@@ -1,6 +1,9 @@
 //! Runs the examples that need no model.
 
+use std::time::Duration;
+
 use motet::config::EngineConfig;
+use motet::model::oracle::{OracleConfig, StepCost};
 use motet::{Engine, Request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -33,7 +36,16 @@ struct Front {
 
 impl Front {
     async fn start(config: EngineConfig) -> Self {
-        let builder = http::oracle().expect("the oracle's tokens").config(config);
+        let oracle = OracleConfig {
+            cost: StepCost {
+                base: Duration::from_millis(1),
+                ..StepCost::default()
+            },
+            end_tokens: vec![],
+            ..OracleConfig::default()
+        };
+        let builder = http::oracle(oracle).expect("the oracle's tokens");
+        let builder = builder.config(config);
         let engine = builder.start().await.expect("it starts");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
         let address = listener.local_addr().expect("an address").to_string();
@@ -100,11 +112,12 @@ async fn http_front_cancels_the_sequence_of_a_client_that_leaves() {
     until("it runs", || front.engine.stats().running == 1).await;
     drop(client);
     until("it is cancelled", || front.engine.stats().running == 0).await;
-    assert_eq!(front.engine.stats().finished, 0);
+    let sampled = front.engine.stats().output_tokens;
+    assert!(sampled < 4000, "{sampled} tokens");
 }
 
 #[tokio::test]
-async fn http_front_says_when_to_try_again() {
+async fn http_front_tells_when_to_try_again() {
     let mut config = crate::common::small();
     config.scheduler.sequences_max = 1;
     config.scheduler.admission.queue_max = 0;
@@ -121,7 +134,7 @@ async fn http_front_says_when_to_try_again() {
 async fn http_front_finishes_its_answers_before_it_ends() {
     let front = Front::start(crate::common::small()).await;
     let mut client = front
-        .post(r#"{"prompt": "hi", "output_tokens_max": 900}"#)
+        .post(r#"{"prompt": "hi", "output_tokens_max": 300}"#)
         .await;
     until("it runs", || front.engine.stats().running == 1).await;
     drop(front.end);

@@ -185,7 +185,8 @@ fn dependencies() -> Vec<(&'static str, &'static str)> {
 #[test]
 fn the_dependencies_are_those_that_the_lock_file_has() {
     let lock = include_str!("../../Cargo.lock");
-    for (name, version) in dependencies() {
+    let ours = |version: &str| version.starts_with("{ path");
+    for (name, version) in dependencies().into_iter().filter(|(_, v)| !ours(v)) {
         let entry = format!("name = \"{name}\"\nversion = \"");
         let locked = lock.split(entry.as_str()).skip(1);
         let locked: Vec<&str> = locked.filter_map(|rest| rest.split('"').next()).collect();

@@ -22,7 +22,7 @@ async fn restart_loads_cached_state() {
     use motet::{Request, Shutdown, TokenId};
 
     use crate::common::engine;
-    use crate::common::folder::Folder;
+    use motet_testkit::folder::Folder;
 
     let folder = Folder::new("guide-tiers");
     let oracle = OracleConfig {

@@ -7,8 +7,8 @@ use motet::TokenId;
 use motet::model::mlx::{Arithmetic, MlxModel, MlxOptions, MlxSegment};
 use motet::model::weights::ModelFiles;
 use motet::model::{CacheKind, Model, SegmentSize};
-use motet_storage::tiers::precision::EightBits;
 use motet_model::{OutputKind, Packer, Segment};
+use motet_storage::tiers::precision::EightBits;
 use serde_json::Value;
 
 use crate::harness::{

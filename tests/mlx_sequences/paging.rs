@@ -5,9 +5,9 @@ use std::time::Duration;
 use motet::config::{DiskConfig, EngineConfig};
 use motet::{Shutdown, TokenId};
 
-use crate::common::folder::Folder;
 use crate::reference_output::reference_output;
 use crate::setup::{config, end, engine, letter, request, run, until, words};
+use motet_testkit::folder::Folder;
 
 const USERS: usize = 4;
 

@@ -5,10 +5,10 @@ use motet::TokenId;
 use motet::config::DiskConfig;
 use motet::request::FinishReason;
 
-use crate::common::folder::Folder;
 use crate::mistral::{Mistral, WINDOW, config, tokens};
 use crate::reference_output::Shift;
 use crate::setup::{end, read, request, run, submit};
+use motet_testkit::folder::Folder;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shared_prefix_longer_than_the_window_is_computed_once() {

@@ -10,9 +10,9 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 use motet::cache::PagerStats;
 use motet::{Engine, Shutdown};
 
-use crate::common::folder::Folder;
 use crate::common::{engine, until};
 use crate::{config, oracle, serve};
+use motet_testkit::folder::Folder;
 
 /// Longer than the pager leaves a failed disk alone.
 const REST: Duration = Duration::from_secs(11);

@@ -11,7 +11,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::engine;
-use common::folder::Folder;
 use motet::config::{DiskConfig, EngineConfig};
 use motet::error::StartError;
 use motet::model::LayerKind;
@@ -19,6 +18,7 @@ use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 use motet::request::Sampling;
 use motet::{Engine, Request, Shutdown, TokenId};
 use motet_storage::tiers::TierError;
+use motet_testkit::folder::Folder;
 
 fn oracle(seed: u64) -> OracleConfig {
     OracleConfig {

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::folder::Folder;
+use motet_testkit::folder::Folder;
 
 /// A user without any privilege.
 const UNPRIVILEGED_UID: u32 = 65_534;

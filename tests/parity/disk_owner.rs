@@ -3,11 +3,11 @@
 
 use motet::{Engine, Shutdown};
 
-use crate::common::folder::Folder;
 use crate::folder::open_family;
 use crate::harness::one_at_a_time;
 use crate::scratch::Scratch;
 use crate::ways::{Family, end, in_runtime};
+use motet_testkit::folder::Folder;
 
 /// As the family's folder, with one text in the configuration replaced.
 fn changed(family: &str, text: &str, by: &str) -> Scratch {

@@ -12,12 +12,12 @@ use motet::model::{ModelSpec, SegmentSize};
 use motet::request::Completion;
 use motet::{Engine, Request, Shutdown, TokenId};
 
-use crate::common::folder::Folder;
 use crate::common::until;
 use crate::fixture::families;
 use crate::folder::open_family;
 use crate::harness::one_at_a_time;
 use crate::killable::{Kill, Killable};
+use motet_testkit::folder::Folder;
 
 /// Token ids of all fixtures are below this.
 const VOCAB: u32 = 96;

@@ -150,7 +150,7 @@ impl ClassWatch {
         match event {
             Event::Submit(submission) => {
                 let tracked = TrackedSequence {
-                    class: submission.class,
+                    class: submission.priority,
                     stage: Stage::Queued {
                         since: Instant::now(),
                     },

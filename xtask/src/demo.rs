@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: from a fresh checkout to a real model under load.
 
 use std::ffi::OsString;
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -9,13 +10,7 @@ use crate::model::Model;
 use crate::ui::Timings;
 use crate::{process, setup, ui, workspace};
 
-const PROGRAM: [&str; 5] = [
-    "--release",
-    "--features",
-    "mlx",
-    "--package",
-    "motet-load-generator",
-];
+const PACKAGE: &str = "motet-load-generator";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -35,19 +30,13 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let model = timings.time("fetch the model", || arguments.model.ensure(&cache))?;
 
     ui::heading("build the load generator");
-    timings.time("build", || {
-        process::run(workspace::cargo().arg("build").args(PROGRAM))
-    })?;
+    let program = timings.time("build", || workspace::release(PACKAGE))?;
     ui::heading("run it");
     timings.time("run", || {
-        let mut cargo = workspace::cargo();
-        cargo
-            .args(["run", "--quiet"])
-            .args(PROGRAM)
-            .arg("--")
-            .arg("--model")
-            .arg(&model);
-        process::run(cargo.args(&arguments.load_generator))
+        let mut command = Command::new(&program);
+        command.current_dir(workspace::root());
+        command.arg("--model").arg(&model);
+        process::run(command.args(&arguments.load_generator))
     })?;
 
     println!("\n{}", timings.table());

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
@@ -57,22 +58,13 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     } else {
         server.push("--oracle".into());
     }
-    let how = build_arguments(arguments);
     ui::heading("build the server");
-    process::run(workspace::cargo().arg("build").args(&how))?;
+    let program = workspace::program(PACKAGE, &arguments.profile, !arguments.oracle)?;
     ui::heading("start it; Ctrl-C ends it");
-    let mut cargo = workspace::cargo();
-    cargo.args(["run", "--quiet"]).args(&how).arg("--");
-    cargo.args(["--log-form", "text"]).args(server);
-    process::replace(cargo.args(&arguments.server))
-}
-
-fn build_arguments(arguments: &Arguments) -> Vec<&str> {
-    let mut how = vec!["--package", PACKAGE, "--profile", &arguments.profile];
-    if !arguments.oracle {
-        how.extend(["--features", "mlx"]);
-    }
-    how
+    let mut command = Command::new(program);
+    command.current_dir(workspace::root());
+    command.args(["--log-form", "text"]).args(server);
+    process::replace(command.args(&arguments.server))
 }
 
 /// The model of that name. Those on this machine must exist; the server asks the hub for others.

@@ -54,17 +54,28 @@ pub const WHOLE: [&str; 5] = [
     "quickstart",
 ];
 
-/// Builds the program of a package in release mode with MLX, and returns its path.
+/// Packages of the programs that users build. Each is built with the features that all of them need:
+/// once one is built, the next takes its own code only.
+const PROGRAMS: [&str; 4] = [
+    "--package",
+    "motet-load-generator",
+    "--package",
+    "motet-server",
+];
+
+/// Builds the program of one of [`PROGRAMS`] in release mode with MLX, and returns its path.
 pub(crate) fn release(package: &str) -> Result<PathBuf> {
+    program(package, "release", true)
+}
+
+/// Builds the program of one of [`PROGRAMS`], and returns its path.
+pub(crate) fn program(package: &str, profile: &str, with_mlx: bool) -> Result<PathBuf> {
     let mut cargo = cargo();
-    cargo.args([
-        "build",
-        "--release",
-        "--features",
-        "mlx",
-        "--package",
-        package,
-    ]);
+    cargo.arg("build").args(PROGRAMS).args(["--bin", package]);
+    cargo.args(["--profile", profile]);
+    if with_mlx {
+        cargo.args(["--features", "mlx"]);
+    }
     built(&mut cargo, Some(package))
 }
 

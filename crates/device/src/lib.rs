@@ -14,7 +14,6 @@
 //! carried out in order, before the step that comes with them.
 
 #![forbid(unsafe_code)]
-#![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))] // see `motet_protocol::time`
 
 mod next_action;

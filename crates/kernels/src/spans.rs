@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use motet_formats::simd::LANES_MAX;
+
 pub use super::gated::Columns;
 use super::pool::Pool;
-use super::simd::LANES_MAX;
 use super::split::Split;
 
 /// Loops with a lower cost than this, in multiply-adds, do not use another thread.

@@ -29,6 +29,7 @@
 //! | [`cache_harness`] | the cache's core, its device, and its sequences |
 //! | [`pager_harness`] | the pager's core and its copy machine |
 //! | [`explorer`] | every order of a few acts, breadth first |
+//! | [`naive`] | a naive model of the cache: plain token lists, and the pins that hold them |
 //! | [`folder`] | a folder for files that is removed with the test |
 
 #![forbid(unsafe_code)]
@@ -38,6 +39,7 @@ pub mod copy_machine;
 pub mod core_harness;
 pub mod explorer;
 pub mod folder;
+pub mod naive;
 pub mod pager_harness;
 pub mod paper_device;
 pub mod transfer_queue;

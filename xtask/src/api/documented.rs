@@ -8,20 +8,23 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::{process, workspace};
+use crate::{process, ui, workspace};
 
 /// The crates whose items `motet` exports.
-pub(super) const CRATES: [&str; 10] = [
+pub(super) const CRATES: [&str; 13] = [
     "motet",
     "motet-core",
+    "motet-device",
     "motet-find",
+    "motet-formats",
     "motet-kernels",
     "motet-mlx",
     "motet-model",
     "motet-protocol",
+    "motet-storage",
     "motet-sync",
     "motet-text",
     "motet-weights",
@@ -67,7 +70,8 @@ impl<'a> Item<'a> {
 }
 
 impl Documented {
-    pub(super) fn build() -> Result<Self> {
+    /// `None` if the compiler describes crates in another version of the format, which is unstable.
+    pub(super) fn build() -> Result<Option<Self>> {
         let mut cargo = workspace::cargo();
         cargo
             .env(
@@ -94,14 +98,16 @@ impl Documented {
             let file =
                 File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
             let json: Value = serde_json::from_reader(BufReader::new(file))?;
-            ensure!(
-                json["format_version"] == FORMAT_VERSION,
-                "rustdoc's JSON has version {}: read its changes, and set FORMAT_VERSION",
-                json["format_version"]
-            );
+            if json["format_version"] != FORMAT_VERSION {
+                ui::note(&format!(
+                    "this compiler describes crates in version {}, and {FORMAT_VERSION} is known",
+                    json["format_version"]
+                ));
+                return Ok(None);
+            }
             crates.insert(name, Crate::new(json));
         }
-        Ok(Self { crates })
+        Ok(Some(Self { crates }))
     }
 
     pub(super) fn root(&self) -> Result<Item<'_>> {

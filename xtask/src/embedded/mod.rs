@@ -340,7 +340,11 @@ fn check_rejected_at_build(scratch: &Path, krate: &Path) -> Result<()> {
 fn copy_build_script(to: &Path) -> Result<()> {
     let checkout = workspace::root();
     let krate = checkout.join("crates/mlx");
-    for file in ["build.rs", "build/prepared.rs", "src/bridge/bridge.cpp"] {
+    for file in [
+        "build.rs",
+        "build/prepared.rs",
+        "src/device/bridge/bridge.cpp",
+    ] {
         copy(&krate, to, file)?;
     }
     copy(&checkout, to, "Cargo.lock")?;

@@ -10,8 +10,8 @@ use std::time::Instant;
 use motet::TokenId;
 use motet::model::Model;
 use motet::model::oracle::Oracle;
-use motet_storage::tiers::BufferPool;
 use motet_model::{DetachedState, OutputKind, Packer, Segment, Span};
+use motet_storage::tiers::BufferPool;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

@@ -47,8 +47,10 @@ pub use plan::{AttendPlan, Order};
 pub use shape::{Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
 pub use turn::turn_back;
 
+use half::{bf16, f16};
 use motet_formats::simd::Number;
 
+use super::cached_int8::Int8;
 use super::pool::Pool;
 use super::scratch;
 
@@ -84,7 +86,52 @@ pub struct CacheMut<'a, N> {
 ///
 /// When a length does not fit the plan, or `layer` lacks weights that the plan's attention needs or
 /// has others.
-pub fn attend<N: Number>(
+pub fn attend<N: CacheNumber>(
+    pool: &Pool,
+    plan: &AttendPlan,
+    layer: LayerInputs<'_>,
+    segments: &[Cache<'_, N>],
+    tails: &mut [CacheMut<'_, N>],
+    output: &mut [f32],
+) {
+    N::attend(pool, plan, layer, segments, tails, output);
+}
+
+/// A type of the numbers in a cache. Attention over each is compiled here, optimised as this crate is,
+/// and not in every crate that calls [`attend`].
+pub trait CacheNumber: Number {
+    /// [`attend`] over caches of this type.
+    #[doc(hidden)]
+    fn attend(
+        pool: &Pool,
+        plan: &AttendPlan,
+        layer: LayerInputs<'_>,
+        segments: &[Cache<'_, Self>],
+        tails: &mut [CacheMut<'_, Self>],
+        output: &mut [f32],
+    );
+}
+
+macro_rules! cache_number {
+    ($($number:ty),*) => {$(
+        impl CacheNumber for $number {
+            fn attend(
+                pool: &Pool,
+                plan: &AttendPlan,
+                layer: LayerInputs<'_>,
+                segments: &[Cache<'_, Self>],
+                tails: &mut [CacheMut<'_, Self>],
+                output: &mut [f32],
+            ) {
+                attend_cached(pool, plan, layer, segments, tails, output);
+            }
+        }
+    )*};
+}
+
+cache_number!(f32, bf16, f16, Int8);
+
+fn attend_cached<N: Number>(
     pool: &Pool,
     plan: &AttendPlan,
     layer: LayerInputs<'_>,

@@ -6,8 +6,8 @@ use motet_core::cache::CacheError;
 use motet_core::cache::{Message, Pin};
 use motet_model::oracle::StepFault;
 use motet_protocol::{PinId, SequenceId, TokenId};
+use motet_testkit::naive::NaivePin;
 
-use crate::naive::NaivePin;
 use crate::operation::{Operation, SequenceRequest, family_token};
 use crate::setup::CONTEXT_TOKENS;
 use crate::system::{Phase, SEQUENCES_MAX, Sequence, System, salt};
@@ -240,7 +240,7 @@ impl System {
             tokens: list.as_slice().into(),
             time_to_live,
         });
-        let bytes = self.naive.pinned_bytes(&self.spec, list.len());
+        let bytes = self.naive.pinned_bytes(list.len());
         let budget = self.setup.cache(&self.spec);
         let bytes_max = budget
             .pinned_bytes_max
@@ -263,7 +263,7 @@ impl System {
             return self.note("pin not cached");
         }
         let before = self.snapshot();
-        let all = self.naive.all_pinned_bytes(&self.spec, of, &list);
+        let all = self.naive.all_pinned_bytes(of, &list);
         match self.send(message) {
             Ok(()) => {
                 assert!(

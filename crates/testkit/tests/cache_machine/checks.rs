@@ -2,25 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use motet_core::cache::{Message, NodeView, TreeView};
+use motet_core::cache::{Message, NodeView};
 use motet_protocol::TokenId;
+use motet_testkit::naive::spelled;
 use motet_testkit::paper_device::PaperSegment;
 
 use crate::block_follower::BlockFollower;
 use crate::setup::BLOCK_TOKENS;
 use crate::system::{Phase, System, salt};
-
-/// The nodes of a tree, each with all tokens up to its end.
-pub(crate) fn spelled(view: &TreeView) -> Vec<(Vec<TokenId>, &NodeView)> {
-    let mut all: Vec<(Vec<TokenId>, &NodeView)> = Vec::new();
-    for node in &view.nodes {
-        let above = node.parent.map_or(&[][..], |parent| &all[parent].0);
-        let tokens = [above, &node.tokens].concat();
-        assert_eq!(node.tokens_before, above.len(), "end counts are consistent");
-        all.push((tokens, node));
-    }
-    all
-}
 
 impl System {
     pub(crate) fn check(&self) {

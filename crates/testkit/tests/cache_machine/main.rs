@@ -7,14 +7,13 @@
 //! | `system.rs`, `steps.rs` | the system under test, and how it runs |
 //! | `apply_operation.rs`, `moves.rs`, `mistakes.rs` | carrying operations out |
 //! | `grants.rs` | grants of sequences, and cached prefixes of later ones |
-//! | `naive.rs` | plain token lists: the allowed content of the cache |
 //! | `block_follower.rs` | the cached blocks, as a follower of block events knows them |
 //! | `checks.rs` | invariants after each operation |
 //! | `mutant.rs`, `injected.rs` | bugs, and that each is noticed |
 //!
 //! Whether a sequence gets a slot depends on bytes, and a naive model knows none. The reference
 //! machine therefore only generates operations, which name sequences by number. The naive model
-//! stands beside the system and receives its answers.
+//! (`motet_testkit::naive`) stands beside the system and receives its answers.
 //!
 //! `PROPTEST_CASES` and `MOTET_SEED` vary the number of histories and their seeds.
 
@@ -26,7 +25,6 @@ mod injected;
 mod mistakes;
 mod moves;
 mod mutant;
-mod naive;
 mod operation;
 mod setup;
 mod steps;

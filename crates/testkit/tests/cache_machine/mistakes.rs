@@ -177,7 +177,7 @@ impl System {
             .unwrap_or(config.device_bytes_max / 2);
         // The size of window or recurrent state stops growing with the tokens.
         let tokens = bytes_max / 8 + 1 + by;
-        let bytes = self.naive.pinned_bytes(&self.spec, tokens);
+        let bytes = self.naive.pinned_bytes(tokens);
         if bytes <= bytes_max {
             return;
         }
@@ -193,7 +193,7 @@ impl System {
         let bytes_max = config
             .pinned_bytes_max
             .unwrap_or(config.device_bytes_max / 2);
-        if self.naive.pinned_bytes(&self.spec, tokens.len()) > bytes_max {
+        if self.naive.pinned_bytes(tokens.len()) > bytes_max {
             return;
         }
         let error = self.expect_error(self.new_pin(tokens.clone()));

@@ -7,7 +7,8 @@ use motet_model::{OutputKind, SpanOutput};
 use motet_protocol::{Failure, PlannedSpan, PlannedTokens, Work};
 use motet_protocol::{SequenceId, SlotId, TokenId};
 
-use crate::checks::spelled;
+use motet_testkit::naive::spelled;
+
 use crate::system::{Phase, Sequence, System, salt};
 
 impl System {

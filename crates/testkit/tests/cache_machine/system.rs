@@ -12,11 +12,11 @@ use motet_model::oracle::{Oracle, OracleConfig, ReferenceRun};
 use motet_model::{Model, ModelSpec};
 use motet_protocol::Edit;
 use motet_protocol::{SequenceId, SlotId, TokenId};
+use motet_testkit::naive::NaiveCache;
 use motet_testkit::paper_device::{PaperDevice, PaperSlot};
 
 use crate::block_follower::BlockFollower;
 use crate::mutant::Mutant;
-use crate::naive::Naive;
 use crate::setup::{BLOCK_TOKENS, CONTEXT_TOKENS, Setup};
 
 /// Most live sequences.
@@ -33,7 +33,7 @@ pub(crate) struct System {
     pub(crate) table: Table<Oracle>,
     pub(crate) cache: Mutant,
     pub(crate) device: PaperDevice,
-    pub(crate) naive: Naive,
+    pub(crate) naive: NaiveCache,
     pub(crate) block_follower: BlockFollower,
     pub(crate) sequences: BTreeMap<SequenceId, Sequence>,
     pub(crate) sequences_made: u64,
@@ -138,12 +138,12 @@ impl System {
         Self {
             cache: Mutant::new(setup, &spec),
             device: PaperDevice::new(&spec),
+            naive: NaiveCache::new(&spec),
             setup: setup.clone(),
             oracle,
             model,
             spec,
             table: Table::new(),
-            naive: Naive::default(),
             block_follower: BlockFollower::default(),
             sequences: BTreeMap::new(),
             sequences_made: 0,

@@ -21,6 +21,7 @@ use motet_protocol::{ContextLimit, FinishReason, Priority, ReasoningBudget};
 use motet_protocol::{Edit, Failure, Outcome, ReasoningTracker, WORK_IN_FLIGHT_MAX, Work};
 use motet_protocol::{SequenceId, TokenId, UserId};
 use motet_testkit::core_harness::{Answer, CoreHarness};
+use motet_testkit::naive::NaiveCache;
 use rand::{Rng, RngExt};
 
 /// A sequence's outcome, and the tokens that its caller received.
@@ -589,6 +590,21 @@ impl HistoryHarness {
         assert!(
             peak <= budget,
             "{peak} bytes were alive on a device of {budget}"
+        );
+    }
+
+    /// Checks that each token of each caller was evaluated once, but for so many.
+    pub(crate) fn check_computed_once(&self, repeated: usize) {
+        let mut naive = NaiveCache::new(self.model.spec());
+        for caller in self.callers.values() {
+            naive.publish(0, &[&caller.prompt[..], &caller.sent].concat());
+        }
+        let evaluated = self.oracle.counters.now().tokens_evaluated as usize;
+        let most = naive.tokens() + repeated;
+        assert!(
+            evaluated <= most,
+            "{:?}: {evaluated} tokens evaluated, at most {most} needed",
+            self.model.spec().layer_groups
         );
     }
 

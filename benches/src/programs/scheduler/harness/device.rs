@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use motet::UserId;
-use motet_device::Table;
 use motet::model::Model;
 use motet_core::cache;
 use motet_core::scheduler::policy::step_cost::{StepCost, StepLoad};
+use motet_device::Table;
 use motet_protocol::SlotId;
 use motet_protocol::{Edit, Outcome, Work};
 use rand::{RngExt, SeedableRng};

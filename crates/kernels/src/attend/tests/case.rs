@@ -1,7 +1,7 @@
 //! A step with random numbers.
 
 use half::{bf16, f16};
-use motet_formats::simd::{InstructionSet, Number};
+use motet_formats::simd::InstructionSet;
 use motet_model::CacheKind;
 
 use super::super::super::pool::Pool;
@@ -11,7 +11,7 @@ use crate::cached_int8::Int8;
 pub(super) const ORDERS: [Order; 2] = [Order::PerStep, Order::PerSequence];
 
 /// A type of cached keys and values, with a conversion of its own, number by number.
-pub(super) trait CachedNumber: Number + PartialEq {
+pub(super) trait CachedNumber: CacheNumber + PartialEq {
     const KIND: CacheKind;
     /// A row of these numbers.
     fn row_of(numbers: &[f32]) -> Vec<Self>;

@@ -17,11 +17,13 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream};
 
 use crate::device::bridge::{Buffer, Kernel, View, ViewMut, apply, apply_in_place};
-use motet_kernels::attend::{self, AttendPlan, Cache, CacheMut, Heads, LayerInputs, QkNorm};
+use motet_kernels::attend::{
+    self, AttendPlan, Cache, CacheMut, CacheNumber, Heads, LayerInputs, QkNorm,
+};
 use motet_kernels::linear::linear as project;
 use motet_kernels::norm::{self, Norm};
 use motet_kernels::pool::Pool;
-use motet_kernels::{Int8, Number, Rows};
+use motet_kernels::{Int8, Rows};
 use motet_model::CacheKind;
 
 pub use self::activations::{gated, sigmoid_mul, silu_mul, softcap};
@@ -239,7 +241,7 @@ impl Kernel for Attend {
 
 impl Attend {
     /// Attends over keys and values of this type.
-    fn run_typed<N: Number>(
+    fn run_typed<N: CacheNumber>(
         &self,
         inputs: &[View<'_>],
         in_place: &mut [ViewMut<'_>],

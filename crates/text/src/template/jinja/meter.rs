@@ -19,7 +19,7 @@ pub(super) const VALUE_BYTES_MAX: usize = 64 << 20;
 /// Deepest recursion of statements, expressions and macros, which take the stack of the thread.
 const DEPTH_MAX: usize = 200;
 
-/// What may contain itself, or a chain of any length, until it is emptied.
+/// A value that may contain itself, or a chain of any length, until it is emptied.
 pub(super) trait Empty {
     /// Drops its values.
     fn empty(&self);

@@ -9,8 +9,7 @@ use std::rc::Rc;
 
 use rustc_hash::{FxHashMap, FxHasher};
 
-use super::Value;
-use super::containers::SeqKind;
+use super::{SeqKind, Value};
 use crate::template::jinja::error::Error;
 use crate::template::jinja::meter::Meter;
 

@@ -3,8 +3,8 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use super::Value;
 use super::compare::{self, KeyIndex, is_equal};
+use super::{SeqKind, Value};
 use crate::template::jinja::error::Error;
 use crate::template::jinja::meter::Meter;
 use crate::template::jinja::text::{Budget, Charge};
@@ -14,16 +14,6 @@ use crate::template::jinja::text::{Budget, Charge};
 const DEPTH_MAX: u32 = 160;
 /// Entries of a dictionary beyond which keys are looked up by their hash.
 const SEARCHED_MAX: usize = 8;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::template::jinja) enum SeqKind {
-    List,
-    Tuple,
-    /// The result of `map`, `select` and others: it has neither length nor items.
-    Generator,
-    /// The keys, values or items of a dictionary: they have no items by number.
-    View(&'static str),
-}
 
 pub(in crate::template::jinja) struct Seq {
     pub(in crate::template::jinja) kind: SeqKind,

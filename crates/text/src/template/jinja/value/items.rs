@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 
+use super::SeqKind;
 use super::Value;
-use super::containers::{Seq, SeqKind};
+use super::containers::Seq;
 use crate::template::jinja::error::Error;
 use crate::template::jinja::meter::Meter;
 use crate::template::jinja::text::Str;

@@ -24,12 +24,22 @@ use serde_json::Value as Json;
 
 use super::error::Error;
 use super::text::{Budget, Str};
-pub(super) use containers::{Dict, Seq, SeqKind};
+pub(super) use containers::{Dict, Seq};
 pub(super) use namespace::Namespace;
 pub(super) use state::{Cycler, Frame, Joiner, Loop, Macro};
 
 /// Characters of a name in the message of a missing value.
 const NAME_MAX: usize = 100;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SeqKind {
+    List,
+    Tuple,
+    /// The result of `map`, `select` and others: it has neither length nor items.
+    Generator,
+    /// The keys, values or items of a dictionary: they have no items by number.
+    View(&'static str),
+}
 
 #[derive(Clone)]
 pub(super) enum Value {
