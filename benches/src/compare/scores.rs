@@ -70,9 +70,9 @@ mod tests {
     #[test]
     fn continuations_follow_one_prompt() {
         let all: Vec<Vec<usize>> = (0..8).map(prompt).collect();
-        for one in &all {
-            assert_eq!(one[..PROMPT_TOKENS], all[0][..PROMPT_TOKENS]);
-            assert!(one.len() > PROMPT_TOKENS && one.iter().all(|token| *token < VOCAB));
+        for tokens in &all {
+            assert_eq!(tokens[..PROMPT_TOKENS], all[0][..PROMPT_TOKENS]);
+            assert!(tokens.len() > PROMPT_TOKENS && tokens.iter().all(|token| *token < VOCAB));
         }
         assert_ne!(all[0], all[4]);
     }

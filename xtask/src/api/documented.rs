@@ -110,6 +110,15 @@ impl Documented {
         Ok(Some(Self { crates }))
     }
 
+    #[cfg(test)]
+    pub(super) fn of(crates: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+        let crates = crates.into_iter();
+        let crates = crates.map(|(name, json)| (name.to_owned(), Crate::new(json)));
+        Self {
+            crates: crates.collect(),
+        }
+    }
+
     pub(super) fn root(&self) -> Result<Item<'_>> {
         let root = &self.crates["motet"].json["root"];
         self.item("motet", root)

@@ -186,3 +186,51 @@ fn add_types_in<'a>(signature: &'a Value, types: &mut Vec<&'a Value>) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// `motet` exports a struct of another crate, which has a field of this type.
+    fn names_with_field_of(path: [&str; 3]) -> (String, Vec<String>) {
+        let shown =
+            json!({ "crate_id": 1, "path": ["motet_core", "a", "Shown"], "kind": "struct" });
+        let mut own = shown.clone();
+        own["crate_id"] = json!(0);
+        let used = json!({ "use": { "name": "Shown", "id": 2, "is_glob": false, "source": "" } });
+        let field = json!({ "struct_field": { "resolved_path": { "id": 9 } } });
+        let of_struct =
+            json!({ "struct": { "kind": { "plain": { "fields": [8] } }, "impls": [] } });
+        let item = |id: u32, name: Option<&str>, inner: &Value| json!({ "id": id, "name": name, "visibility": "public", "inner": inner });
+        let motet = json!({
+            "root": 0,
+            "index": {
+                "0": item(0, Some("motet"), &json!({ "module": { "items": [1] } })),
+                "1": item(1, None, &used),
+            },
+            "paths": { "2": shown },
+        });
+        let core = json!({
+            "index": { "7": item(7, Some("Shown"), &of_struct), "8": item(8, Some("inside"), &field) },
+            "paths": { "7": own, "9": { "crate_id": 0, "path": path, "kind": "struct" } },
+        });
+        let documented = Documented::of([("motet", motet), ("motet_core", core)]);
+        let names = Names::of(&documented).expect("it is documented");
+        let unnamed = names.unnamed(&documented).into_iter().collect();
+        (names.list(&documented), unnamed)
+    }
+
+    #[test]
+    fn re_exports_are_listed_with_their_members() {
+        let (list, unnamed) = names_with_field_of(["std", "string", "String"]);
+        assert_eq!(list, "struct motet::Shown\n  struct_field inside\n");
+        assert_eq!(unnamed, [""; 0], "types of others have their names");
+    }
+
+    #[test]
+    fn type_that_no_caller_can_name_is_found() {
+        let (_, unnamed) = names_with_field_of(["motet_core", "a", "Inside"]);
+        assert_eq!(unnamed, ["  motet_core::a::Inside in motet::Shown::inside"]);
+    }
+}

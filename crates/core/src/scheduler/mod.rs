@@ -19,7 +19,7 @@
 //! | `sequences.rs` | the sequences, by key and by id |
 //! | `sequence/` | one sequence: its history, its slot, its progress |
 //! | `slots.rs` | slots that sequences have, or have asked for |
-//! | `waiting_queue.rs` | the queue, turns of its classes, and its want of memory |
+//! | `waiting_queue.rs` | the waiting queue: its order, class turns, and the sequence that waits for memory |
 //! | `memory_grants.rs` | the headroom of grants, and slots that starve |
 //! | `deadlines.rs` | deadlines |
 //! | `forks.rs` | forks that wait for a step in flight |

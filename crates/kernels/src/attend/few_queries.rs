@@ -11,7 +11,7 @@ use crate::scratch::Scratch;
 /// Maximum queries for which this kernel is the faster one. Each query costs its own pass over
 /// the block in the first level of cache. Beyond half a vector of queries, the idle lanes of
 /// the other kernel cost less.
-pub(super) const fn most<S: Simd>() -> usize {
+pub(super) const fn queries_max<S: Simd>() -> usize {
     S::LANES / 2
 }
 

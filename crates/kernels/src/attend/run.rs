@@ -56,7 +56,7 @@ impl<N: Number> Job for Compute<'_, N> {
     fn run<S: Simd>(self, simd: S) {
         let plan = self.work.plan;
         if plan.order == Order::PerSequence
-            || self.work.item.queries.len() <= few_queries::most::<S>()
+            || self.work.item.queries.len() <= few_queries::queries_max::<S>()
         {
             few_queries::run(simd, &self.work, self.memory);
         } else {

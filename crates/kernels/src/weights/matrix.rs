@@ -17,7 +17,8 @@ pub(crate) trait Matrix: Copy + Send + Sync {
     /// Elements in a row.
     fn width(self) -> usize;
 
-    /// [`along`] with `R` rows from `row`. The rows `ahead` are prefetched, as far as there are.
+    /// Dot products of the `R` rows from `row` with `M` vectors, as [`along`]. Prefetches the rows
+    /// `ahead` that exist.
     fn along<S: Simd, const R: usize, const M: usize>(
         self,
         simd: S,

@@ -53,7 +53,7 @@ impl ScoredTokens for Vec<ScoredToken> {
 }
 
 impl TextLogprobs {
-    /// Those of tokens with these offsets, with at most `top` of the likeliest of each.
+    /// Log probabilities of tokens with these offsets, with at most `top` of the likeliest of each.
     pub(crate) fn new(
         text: &TextCodec,
         tokens: &Arc<impl ScoredTokens>,

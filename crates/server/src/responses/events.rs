@@ -171,7 +171,7 @@ pub(super) struct EventLog {
     /// Whether the response is streamed; else no event is made.
     is_streamed: bool,
     next_number: u64,
-    /// Those of one piece of the answer, or of its end. Long parts of them are shared.
+    /// Events of one piece of the answer, or of its end. Long parts of them are shared.
     events: VecDeque<ResponseEvent>,
 }
 

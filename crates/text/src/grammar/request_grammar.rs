@@ -44,7 +44,7 @@ impl Grammar {
     ///
     /// # Errors
     ///
-    /// Those of [`compile`](Self::compile), and [`GrammarError::Unwanted`].
+    /// Errors of [`compile`](Self::compile), and [`GrammarError::Unwanted`].
     pub fn compile_while(
         source: &GrammarSource,
         vocabulary: &GrammarVocabulary,

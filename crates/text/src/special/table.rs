@@ -65,7 +65,7 @@ impl SpellingTable {
         self.offsets_within(text, 0..text.len())
     }
 
-    /// Those within a range of the text.
+    /// The offsets of [`offsets`](Self::offsets) within a range of the text.
     pub(super) fn offsets_within<'a>(
         &'a self,
         text: &'a str,

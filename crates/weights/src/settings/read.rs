@@ -47,8 +47,8 @@ impl Settings<'_> {
         }
     }
 
-    /// The family's value of a field that the file leaves out. A GGUF file leaves out what its
-    /// format has no key for, and nothing else but the base of windows' rotary embeddings.
+    /// The family's value of a field that the file leaves out. A default applies to GGUF only
+    /// where the format has no key. Exception: the rotary base of window layers.
     fn default(&self, name: &str) -> Option<FieldDefault> {
         if let Source::Gguf { architecture, .. } = self.source
             && names::gguf_key(architecture, name).is_some()

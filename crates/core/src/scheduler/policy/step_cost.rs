@@ -86,7 +86,7 @@ impl StepCost {
         self.base + self.marginal(load)
     }
 
-    /// Returns the time that a step of this load takes; `None` if no clock could show it.
+    /// Returns the time that a step of this load takes; `None` if it is no `Duration`.
     #[must_use]
     pub fn time_of(self, load: StepLoad) -> Option<Duration> {
         Duration::try_from_secs_f64(self.of(load)).ok()

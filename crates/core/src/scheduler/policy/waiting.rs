@@ -168,8 +168,8 @@ pub fn next(
         });
     }
     let mut is_aged = [false; Priority::COUNT];
-    for one in waiting {
-        is_aged[one.priority as usize] |= one.aged;
+    for queued in waiting {
+        is_aged[queued.priority as usize] |= queued.aged;
     }
     let open = waiting.iter().filter(is_open).map(|one| one.priority);
     if let Some(priority) = turns.next(open.filter(|priority| is_aged[*priority as usize])) {
