@@ -141,6 +141,12 @@ async fn check_empty(engine: Engine, oracle: &OracleConfig) {
     .await;
 }
 
+/// Waits until the engine has generated this many more tokens. Faults that follow one another at once
+/// may take a sequence's last attempt before its next token.
+async fn generated_since(engine: &Engine, tokens: u64) {
+    generated(engine, engine.stats().output_tokens + tokens).await;
+}
+
 /// Waits until the engine has generated this many tokens.
 async fn generated(engine: &Engine, tokens: u64) {
     until("tokens are generated", || {
@@ -156,7 +162,7 @@ async fn dead_device_thread_is_replaced() {
         let (engine, failpoints) = with_failpoints(&oracle, config()).await;
         let callers = callers(&engine, &oracle, 1, 30).await;
         for fault in 1..=6 {
-            generated(&engine, fault * 200).await;
+            generated_since(&engine, 120).await;
             failpoints.device.arm(1);
             until("the device was replaced", || {
                 engine.stats().rebuilds >= fault
@@ -176,7 +182,7 @@ async fn stalled_device_is_abandoned() {
     let engine = engine(&oracle, config).await;
     let callers = callers(&engine, &oracle, 2, 30).await;
     for stall in 1..=3 {
-        generated(&engine, stall * 300).await;
+        generated_since(&engine, 200).await;
         // The stalled step returns while its replacement works, and is ignored.
         oracle.faults.next_steps(1, StepFault::Stall(STALL));
         until("the device was replaced", || {
