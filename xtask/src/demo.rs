@@ -18,6 +18,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME", value_enum, default_value_t = Model::SmolLm2)]
     model: Model,
 
+    /// The profile of the build: `release` takes several times as long as `quick`, and runs faster
+    #[arg(long, value_name = "PROFILE", default_value = workspace::QUICK)]
+    profile: String,
+
     /// Arguments for the load generator; `-- --help` lists them
     #[arg(last = true, value_name = "ARGS")]
     load_generator: Vec<OsString>,
@@ -30,7 +34,9 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let model = timings.time("fetch the model", || arguments.model.ensure(&cache))?;
 
     ui::heading("build the load generator");
-    let program = timings.time("build", || workspace::release(PACKAGE))?;
+    let program = timings.time("build", || {
+        workspace::program(PACKAGE, &arguments.profile, true)
+    })?;
     ui::heading("run it");
     timings.time("run", || {
         let mut command = Command::new(&program);

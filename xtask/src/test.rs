@@ -37,9 +37,11 @@ enum Runs {
     Cargo(&'static [&'static str]),
     /// The program of this package, with these arguments.
     Program(&'static str, &'static [&'static str]),
+    /// This example.
+    Example(&'static str),
 }
 
-use Runs::{Cargo, Program};
+use Runs::{Cargo, Example, Program};
 
 const FEATURES: &str = workspace::FEATURES;
 const FEATURES_NO_MLX: &str = workspace::FEATURES_NO_MLX;
@@ -78,8 +80,12 @@ const STAGES: &[Stage] = &[
     // All other stages have the kernels without these checks, which make a model's step slow.
     Stage { name: "kernels, with checks of unsafe code", quick: true, environment: &[],
         runs: Cargo(&["test", "--package", "motet-formats", "--package", "motet-kernels", "--config", "profile.dev.package.motet-formats.debug-assertions=true", "--config", "profile.dev.package.motet-kernels.debug-assertions=true"]) },
+    // The other stages build for this machine. Unoptimised, since nothing runs.
+    Stage { name: "kernels of every instruction set", quick: false, environment: &[("MOTET_INSTRUCTION_SETS", "all")],
+        runs: Cargo(&["build", "--package", "motet-kernels", "--config", "profile.dev.package.motet-formats.opt-level=0", "--config", "profile.dev.package.motet-kernels.opt-level=0"]) },
+    // One small test: its crates, which have other features here, are built unoptimised.
     Stage { name: "tests without text", quick: false, environment: &[],
-        runs: Cargo(&["test", "--package", "motet", "--no-default-features", "--test", "tokens_only"]) },
+        runs: Cargo(&["test", "--package", "motet", "--no-default-features", "--test", "tokens_only", "--config", "profile.dev.package.motet-core.opt-level=0", "--config", "profile.dev.package.motet-model.opt-level=0", "--config", "profile.dev.package.motet-testkit.opt-level=0"]) },
     Stage { name: "loom", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom"), ("LOOM_MAX_PREEMPTIONS", "3")],
         runs: Cargo(&["test", "--workspace", "--exclude", "motet-mlx", "--features", FEATURES_NO_MLX, "--test", "loom"]) },
     Stage { name: "loom, injected bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom-injected"), ("LOOM_MAX_PREEMPTIONS", "3"), ("RUST_BACKTRACE", "0")],
@@ -95,8 +101,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "clients of the server", quick: false, environment: &[],
         runs: Cargo(&["run", "--package", "xtask", "--", "clients"]) },
     Stage { name: "quickstart", quick: false, environment: &[],
-        // By cargo, which tells it where the set-up is.
-        runs: Cargo(&["run", "--features", "mlx", "--example", "quickstart"]) },
+        runs: Example("quickstart") },
     Stage { name: "outside the workspace", quick: false, environment: &[],
         runs: Cargo(&["run", "--package", "xtask", "--", "embedded"]) },
     Stage { name: "load generator, oracle", quick: false, environment: &[],
@@ -174,6 +179,13 @@ impl Runs {
                 program.args(*arguments).current_dir(workspace::root());
                 Ok(program)
             }
+            Example(name) => {
+                let mut program = Command::new(workspace::example(name)?);
+                // As cargo sets it after a set-up.
+                program.env("MOTET_MODEL_DIR", Cache::open()?.models());
+                program.current_dir(workspace::root());
+                Ok(program)
+            }
         }
     }
 }
@@ -190,6 +202,7 @@ impl fmt::Display for Runs {
                     "cargo run --package {package} --features mlx -- {arguments}"
                 )
             }
+            Example(name) => write!(f, "cargo run --features mlx --example {name}"),
         }
     }
 }

@@ -54,6 +54,9 @@ pub const WHOLE: [&str; 5] = [
     "quickstart",
 ];
 
+/// The profile of a newcomer's first builds.
+pub(crate) const QUICK: &str = "quick";
+
 /// Packages of the programs that users build. Each is built with the features that all of them need:
 /// once one is built, the next takes its own code only.
 const PROGRAMS: [&str; 4] = [
@@ -84,6 +87,13 @@ pub(crate) fn build(package: &str) -> Result<PathBuf> {
     let mut cargo = cargo();
     cargo.arg("build").args(WHOLE).args(["--bin", package]);
     built(&mut cargo, Some(package))
+}
+
+/// Builds an example of [`WHOLE`], and returns its path.
+pub(crate) fn example(name: &str) -> Result<PathBuf> {
+    let mut cargo = cargo();
+    cargo.arg("build").args(WHOLE);
+    built(&mut cargo, Some(name))
 }
 
 /// Runs a command of cargo that builds programs, with its progress shown. Returns the path of the

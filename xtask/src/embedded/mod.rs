@@ -34,6 +34,16 @@ const OTHER_VERSION: u32 = 999;
 const ON_BLAS: &str = "blas";
 /// Libraries of the bundle that the program has opened by then.
 const LIBRARIES: [&str; 3] = ["libmlxc.so", "libmlx.so", "libscipy_openblas.so"];
+/// Crates that the checkout's profiles optimise, that are built again here whatever their profile,
+/// and that one answer does not need to be fast. Only the kernels are.
+const BUILT_AGAIN: [&str; 6] = [
+    "llguidance",
+    "motet-core",
+    "motet-model",
+    "motet-protocol",
+    "motet-sync",
+    "motet-testkit",
+];
 /// A crate with Motet's build script.
 const STUB: &str = r#"[package]
 name = "stub"
@@ -160,6 +170,9 @@ fn copy_example(to: &Path, packages: &[Package]) -> Result<()> {
         for (name, profile) in packages {
             manifest["profile"]["dev"]["package"][name] = profile.clone();
         }
+    }
+    if let Some(packages) = manifest["profile"]["dev"]["package"].as_table_mut() {
+        packages.retain(|name, _| BUILT_AGAIN.iter().all(|again| *again != name));
     }
     fs::write(to.join("Cargo.toml"), manifest.to_string())?;
     Ok(())

@@ -1,6 +1,7 @@
 //! mlx-c, the C interface that mlx-rs calls: its sources come with the mlx-sys crate,
 //! are compiled here against the wheel's headers, and read by bindgen.
 
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -14,7 +15,10 @@ use crate::cache::Cache;
 use crate::{checksum, component, process, ui, workspace};
 
 /// Must be raised when the build changes in a way that no input shows.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
+
+/// Maximum units that mlx-c is compiled in. Each takes ten seconds for MLX's headers alone.
+const UNITS_MAX: usize = 4;
 
 /// mlx-c's sources, below the mlx-sys crate in cargo's registry.
 pub(super) struct Sources {
@@ -88,8 +92,9 @@ fn compile(
     compat: &Path,
     fresh: &Path,
 ) -> Result<()> {
-    let objects = fresh.join("objects");
+    let [objects, units] = ["objects", "units"].map(|name| fresh.join(name));
     fs::create_dir(&objects)?;
+    fs::create_dir(&units)?;
     let files: Vec<PathBuf> = fs::read_dir(sources.root.join("mlx/c"))
         .context("mlx-c's sources are not where they are expected")?
         .map(|entry| entry.map(|entry| entry.path()))
@@ -99,9 +104,11 @@ fn compile(
         .collect();
     let flags = includes(sources, mlx, compat);
     let total = files.len();
-    let mut task = ui::Task::start(format!("compile mlx-c {} ({total} files)", sources.version));
-    let left = Mutex::new(files);
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let files = units_of(files, workers.min(UNITS_MAX), &units)?;
+    let mut task = ui::Task::start(format!("compile mlx-c {} ({total} files)", sources.version));
+    let count = files.len();
+    let left = Mutex::new(files);
     let (finished, results) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         for _ in 0..workers {
@@ -121,12 +128,35 @@ fn compile(
         drop(finished);
         for (done, result) in results.into_iter().enumerate() {
             result?;
-            task.progress(&format!("{} of {total}", done + 1));
+            task.progress(&format!("unit {} of {count}", done + 1));
         }
         anyhow::Ok(())
     })?;
     task.done();
     Ok(())
+}
+
+/// Writes units that include these files. Most of the time goes into MLX's headers, which each unit
+/// reads once. The files are dealt out by their size.
+fn units_of(files: Vec<PathBuf>, count: usize, to: &Path) -> Result<Vec<PathBuf>> {
+    let mut sizes = files
+        .into_iter()
+        .map(|file| anyhow::Ok((fs::metadata(&file)?.len(), file)))
+        .collect::<Result<Vec<_>>>()?;
+    sizes.sort_unstable();
+    let mut units = vec![(0, String::new()); count];
+    for (size, file) in sizes.into_iter().rev() {
+        let unit = units.iter_mut().min_by_key(|(bytes, _)| *bytes);
+        let (bytes, text) = unit.context("no unit to compile")?;
+        *bytes += size;
+        writeln!(text, "#include \"{}\"", file.display())?;
+    }
+    let written = units.into_iter().enumerate().map(|(index, (_, text))| {
+        let path = to.join(format!("unit{index}.cpp"));
+        fs::write(&path, text)?;
+        Ok(path)
+    });
+    written.collect()
 }
 
 /// Asks cargo where the mlx-sys crate of this checkout's lock file is.
@@ -172,6 +202,25 @@ fn find_mlx_sys(metadata: &Value) -> Result<Sources> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn units_have_equal_shares_of_the_sources() {
+        let folder = std::env::temp_dir().join(format!("motet-units-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let file = |name: &str, bytes| {
+            let path = folder.join(name);
+            fs::write(&path, vec![b' '; bytes]).unwrap();
+            path
+        };
+        let files = vec![file("a", 3), file("b", 5), file("c", 2)];
+        let units = units_of(files, 2, &folder).unwrap();
+        let texts = units.iter().map(|unit| fs::read_to_string(unit).unwrap());
+        let names =
+            texts.map(|text| ["a", "b", "c"].map(|name| text.contains(&format!("/{name}\""))));
+        let names: Vec<[bool; 3]> = names.collect();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(names, [[false, true, false], [true, false, true]]);
+    }
 
     #[test]
     fn mlx_sys_is_found_by_name() {

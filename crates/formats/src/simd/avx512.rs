@@ -9,7 +9,7 @@ use super::{Job, Simd};
 ///
 /// # Safety
 ///
-/// The machine has AVX-512F.
+/// The machine has AVX-512F, AVX2 and FMA.
 #[target_feature(enable = "avx512f,avx2,fma")]
 pub(super) unsafe fn run<J: Job>(job: J) -> J::Output {
     job.run(Avx512(()))

@@ -8,7 +8,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", motet_avx512))]
 mod avx512;
 mod fields;
 mod hyperbolic;
@@ -347,6 +347,12 @@ pub trait Job {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
+/// Whether code for AVX-512 is compiled: `MOTET_INSTRUCTION_SETS=native` leaves it out where the machine
+/// that builds has none.
+pub const HAS_AVX512: bool = cfg!(motet_avx512);
+/// [`HAS_AVX512`] of VNNI with AVX's encoding.
+pub const HAS_AVX_VNNI: bool = cfg!(motet_avx_vnni);
+
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstructionSet {
@@ -361,7 +367,7 @@ pub enum InstructionSet {
 }
 
 impl InstructionSet {
-    /// The instruction sets of this machine, the widest first.
+    /// The instruction sets of this machine that are compiled, the widest first.
     #[must_use]
     pub fn available() -> &'static [InstructionSet] {
         static AVAILABLE: OnceLock<Vec<InstructionSet>> = OnceLock::new();
@@ -369,13 +375,13 @@ impl InstructionSet {
             let mut found = Vec::new();
             #[cfg(target_arch = "x86_64")]
             {
-                if is_x86_feature_detected!("avx512f") {
-                    found.push(InstructionSet::Avx512);
-                }
-                let has_all = is_x86_feature_detected!("avx2")
+                let has_avx2 = is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c");
-                if has_all {
+                if HAS_AVX512 && has_avx2 && is_x86_feature_detected!("avx512f") {
+                    found.push(InstructionSet::Avx512);
+                }
+                if has_avx2 {
                     found.push(InstructionSet::Avx2);
                 }
             }
@@ -387,7 +393,7 @@ impl InstructionSet {
         })
     }
 
-    /// The widest instruction set of this machine.
+    /// The widest of [`available`](Self::available).
     #[must_use]
     pub fn best() -> InstructionSet {
         InstructionSet::available()[0]
@@ -413,15 +419,15 @@ pub fn dispatch<J: Job>(job: J) -> J::Output {
 ///
 /// # Panics
 ///
-/// When this machine does not have it.
+/// When it is not [`available`](InstructionSet::available).
 pub fn dispatch_on<J: Job>(set: InstructionSet, job: J) -> J::Output {
     assert!(
         InstructionSet::available().contains(&set),
-        "this machine does not have {set:?}"
+        "this machine, or this build, does not have {set:?}"
     );
     match set {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the machine has AVX-512F.
+        #[cfg(all(target_arch = "x86_64", motet_avx512))]
+        // SAFETY: the machine has AVX-512F, AVX2 and FMA.
         InstructionSet::Avx512 => unsafe { avx512::run(job) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the machine has AVX2, FMA and F16C.
