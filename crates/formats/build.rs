@@ -1,7 +1,7 @@
 //! Chooses the instruction sets that kernels are compiled for.
 //!
-//! `MOTET_INSTRUCTION_SETS=native` leaves out those that this machine does not have, which halves
-//! the time in which the kernels are compiled. The program runs on other machines, but does not use
+//! `MOTET_INSTRUCTION_SETS=native` leaves out those that this machine does not have, which
+//! shortens the kernels' build. The program runs on other machines, but does not use
 //! what only they have. The default, `all`, is for programs that are sent to other machines.
 
 use std::env;

