@@ -13,7 +13,7 @@ mod model;
 
 use std::rc::Rc;
 
-use harness::{Slot, argmax, greedy, margin, one_at_a_time, step, token};
+use harness::{Slot, greedy, one_at_a_time, step, token};
 use motet::config::EngineConfig;
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
@@ -21,6 +21,9 @@ use motet::model::{CacheKind, Model};
 use motet::request::Sampling;
 use motet::{Engine, Request, Shutdown, TokenId};
 use motet_model::{OutputKind, Packer, Segment};
+use motet_testkit::logits::{
+    Difference, argmax, difference, difference_of_rows, margin, negative_log,
+};
 use serde::Deserialize;
 
 /// Margin of the CPU's best token above which a GPU must find the same one. Logits around 20 are
@@ -141,11 +144,6 @@ fn greedy_tokens(model: &mut MlxModel, prompt: &[TokenId], tokens: usize) -> Vec
     next.collect()
 }
 
-fn negative_log(logits: &[f32], token: TokenId) -> f64 {
-    let at = |x: f32| f64::from(x) - f64::from(logits[token as usize]);
-    logits.iter().map(|x| at(*x).exp()).sum::<f64>().ln()
-}
-
 /// Each device's own greedy tokens, up to the first that differs: there the CPU had a near tie.
 #[test]
 #[ignore = "it takes a minute without a GPU"]
@@ -181,8 +179,8 @@ fn greedy_tokens_are_the_cpus_up_to_a_near_tie() {
 fn logits_after_the_same_text_are_near_the_cpus() {
     let _serial = one_at_a_time();
     let (mut gpu, mut cpu) = (gpu(), cpu());
-    let (mut rows, mut others, mut lost, mut largest) = (0, 0, 0.0_f32, 0.0_f32);
-    let (mut sum, mut numbers) = (0.0, 0);
+    let (mut rows, mut others, mut lost) = (0, 0, 0.0_f32);
+    let mut all = Difference::default();
     let (mut cpu_loss, mut gpu_loss, mut scored) = (0.0, 0.0, 0);
     for case in &cases()[..amount().cases] {
         let text = [&case.ids[..], &case.greedy].concat();
@@ -195,13 +193,10 @@ fn logits_after_the_same_text_are_near_the_cpus() {
             expected.extend(on_cpu.logits(&mut cpu, &[*token]));
         }
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            assert!(found.iter().all(|x| x.is_finite()), "row {at}");
+            let row = difference(found, expected);
+            assert!(row.sum.is_finite(), "row {at}");
             rows += 1;
-            for (a, b) in found.iter().zip(expected) {
-                largest = largest.max((a - b).abs());
-                sum += f64::from((a - b).abs());
-                numbers += 1;
-            }
+            all += row;
             if argmax(found) != argmax(expected) {
                 others += 1;
                 lost = lost.max(margin(expected));
@@ -213,7 +208,7 @@ fn logits_after_the_same_text_are_near_the_cpus() {
             }
         }
     }
-    let mean = sum / f64::from(numbers);
+    let (largest, mean) = (all.largest, all.mean());
     let [cpu_loss, gpu_loss] = [cpu_loss, gpu_loss].map(|loss| loss / f64::from(scored));
     println!(
         "{rows} rows: {others} have another best token, which was {lost:.3} ahead at most; logits \
@@ -276,8 +271,7 @@ fn a_batch_gives_the_tokens_of_single_sequences() {
 
 #[track_caller]
 fn assert_close(found: &[Vec<f32>], expected: &[Vec<f32>], what: &str) {
-    let pairs = found.iter().flatten().zip(expected.iter().flatten());
-    let largest = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let largest = difference_of_rows(found, expected).largest;
     println!("{what}: logits differ by {largest:.3} at most");
     assert!(largest < MOVED, "{what}: {largest}");
 }

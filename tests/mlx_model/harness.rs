@@ -9,6 +9,7 @@ use motet::model::{Model, SegmentSize};
 use motet::request::Sampling;
 use motet_model::sampling::TokenSampling;
 use motet_model::{OutputKind, Segment, Span, SpanOutput, Tail, TokenSource};
+use motet_testkit::logits::difference_of_rows;
 
 /// Tests that load a model run one after another: MLX's memory counters belong to the process,
 /// and two steps at once would share its cores.
@@ -106,32 +107,8 @@ pub(crate) fn rows(span_output: SpanOutput, count: usize) -> Vec<Vec<f32>> {
     }
 }
 
-pub(crate) fn argmax(logits: &[f32]) -> TokenId {
-    let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
-    best.expect("the vocabulary is not empty") as TokenId
-}
-
-/// Margin between the best logit and the next.
-pub(crate) fn margin(logits: &[f32]) -> f32 {
-    let mut sorted = logits.to_vec();
-    sorted.sort_by(|a, b| b.total_cmp(a));
-    sorted[0] - sorted[1]
-}
-
 #[track_caller]
 pub(crate) fn assert_close(found: &[Vec<f32>], expected: &[Vec<f32>], tolerance: f32, what: &str) {
-    assert_eq!(found.len(), expected.len(), "{what}: rows");
-    let worst = found
-        .iter()
-        .flatten()
-        .zip(expected.iter().flatten())
-        .map(|(found, expected)| (found - expected).abs())
-        .fold(0.0, |worst: f32, error| {
-            if error.is_nan() {
-                f32::INFINITY
-            } else {
-                worst.max(error)
-            }
-        });
-    assert!(worst <= tolerance, "{what}: logits differ by {worst}");
+    let largest = difference_of_rows(found, expected).largest;
+    assert!(largest <= tolerance, "{what}: logits differ by {largest}");
 }

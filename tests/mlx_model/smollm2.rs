@@ -9,11 +9,10 @@ use motet::model::weights::ModelFiles;
 use motet::model::{CacheKind, Model, SegmentSize};
 use motet_model::{OutputKind, Packer, Segment};
 use motet_storage::tiers::precision::EightBits;
+use motet_testkit::logits::{Difference, argmax, difference, margin, negative_log};
 use serde_json::Value;
 
-use crate::harness::{
-    Slot, argmax, assert_close, greedy, margin, one_at_a_time, rows, step, token,
-};
+use crate::harness::{Slot, assert_close, greedy, one_at_a_time, rows, step, token};
 
 /// Margin of the reference's best token above which the best token must be the same.
 const MARGIN: f64 = 0.01;
@@ -215,11 +214,6 @@ fn logits_are_the_reference(model: &mut MlxModel, case: &Case) {
     );
 }
 
-fn negative_log(logits: &[f32], token: TokenId) -> f64 {
-    let at = |x: f32| f64::from(x) - f64::from(logits[token as usize]);
-    logits.iter().map(|x| at(*x).exp()).sum::<f64>().ln()
-}
-
 /// All cases in one batch. The reference's tokens are the inputs, so that one near tie does not
 /// end the check.
 fn greedy_tokens_are_the_reference(model: &mut MlxModel, cases: &[Case]) {
@@ -402,12 +396,10 @@ fn a_shift_is_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
 /// How logits after a prefix that was stored in eight bits differ from those after the exact
 /// prefix, row by row.
 #[derive(Debug, Default)]
-struct Difference {
+struct Change {
     prefix_tokens: usize,
     rows: usize,
-    logits: usize,
-    largest: f32,
-    sum: f64,
+    logits: Difference,
     /// Rows with another best token, and the largest margin lost in one of them.
     other_best: usize,
     margin_lost: f32,
@@ -420,7 +412,7 @@ struct Difference {
 /// of the rest of the text stays the same, and clear best tokens stay the best.
 fn eight_bits_are_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
     const LAST: usize = 64;
-    let mut all = Difference::default();
+    let mut all = Change::default();
     for first in 0..cases.len() {
         let texts = cases[first..].iter().chain(&cases[..first]);
         let text = |case: &Case| [&case.ids[..], &case.greedy].concat();
@@ -439,26 +431,23 @@ fn eight_bits_are_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
         all.prefix_tokens = before.len();
     }
     println!("{all}");
-    assert!(all.largest < 1.0, "{all}");
+    assert!(all.logits.largest < 1.0, "{all}");
     assert!(all.margin_lost < 0.25, "{all}");
     assert!(
         (all.eight_loss - all.exact_loss).abs() < 0.01 * all.exact_loss,
         "{all}"
     );
     assert!(
-        all.largest > 0.01,
+        all.logits.largest > 0.01,
         "no state was stored in eight bits: {all}"
     );
 }
 
-impl Difference {
+impl Change {
     fn add(&mut self, exact: &[f32], eight: &[f32], next: Option<TokenId>) {
-        let differences = exact.iter().zip(eight).map(|(a, b)| (a - b).abs());
         self.rows += 1;
-        self.logits += exact.len();
-        self.largest = differences.clone().fold(self.largest, f32::max);
-        self.sum += differences.map(f64::from).sum::<f64>();
-        assert!(self.sum.is_finite(), "all logits are finite");
+        self.logits += difference(eight, exact);
+        assert!(self.logits.sum.is_finite(), "all logits are finite");
         if argmax(eight) != argmax(exact) {
             self.other_best += 1;
             self.margin_lost = self.margin_lost.max(margin(exact));
@@ -470,17 +459,17 @@ impl Difference {
     }
 }
 
-impl std::fmt::Display for Difference {
+impl std::fmt::Display for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (prefix_tokens, rows) = (self.prefix_tokens, self.rows);
-        let mean = self.sum / self.logits as f64;
+        let mean = self.logits.mean();
         let [eight, exact] = [self.eight_loss, self.exact_loss].map(|loss| loss / rows as f64);
         write!(
             f,
             "{prefix_tokens} tokens in eight bits: the {rows} rows of logits after them differ by \
              {:.3} at most and {mean:.4} in the mean; {} have another best token, and the best \
              was {:.3} ahead at most; loss {eight:.4}, exactly {exact:.4}",
-            self.largest, self.other_best, self.margin_lost
+            self.logits.largest, self.other_best, self.margin_lost
         )
     }
 }

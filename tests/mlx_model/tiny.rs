@@ -7,7 +7,9 @@ use motet::request::Sampling;
 use motet_model::sampling::{SampleInputs, TokenSampling, sample_row};
 use motet_model::{OutputKind, Span, SpanOutput, Tail, TokenSource};
 
-use crate::harness::{Slot, argmax, assert_close, greedy, one_at_a_time, rows, step, token};
+use motet_testkit::logits::argmax;
+
+use crate::harness::{Slot, assert_close, greedy, one_at_a_time, rows, step, token};
 use crate::naive::{Scaling, Shape, Tiny, VOCAB};
 
 pub(crate) const TOLERANCE: f32 = 1e-4;

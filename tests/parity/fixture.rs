@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use motet_testkit::formula::little_endian;
+
 use crate::formula;
 
 /// The numbers that `generate.py` found for one family.
@@ -132,13 +134,6 @@ pub(crate) fn text_of(family: &str, file: &str) -> Option<String> {
 pub(crate) fn shape_of(text: &str) -> Vec<usize> {
     let sizes = text.split('x').map(str::parse);
     sizes.collect::<Result<_, _>>().expect("sizes are numbers")
-}
-
-pub(crate) fn little_endian(numbers: &[f32]) -> Vec<u8> {
-    numbers
-        .iter()
-        .flat_map(|number| number.to_le_bytes())
-        .collect()
 }
 
 /// The first 16 hexadecimal digits of SHA-256.

@@ -4,7 +4,9 @@ use half::{bf16, f16};
 use motet::model::weights::ModelFiles;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 
-use crate::fixture::{Fixture, TensorEntry, families, little_endian, text_of};
+use motet_testkit::formula::little_endian;
+
+use crate::fixture::{Fixture, TensorEntry, families, text_of};
 use crate::formula;
 use crate::scratch::Scratch;
 

@@ -7,7 +7,9 @@ use motet::model::weights::ModelFiles;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::fixture::{Fixture, TensorEntry, checksum, families, little_endian, shape_of, text_of};
+use motet_testkit::formula::little_endian;
+
+use crate::fixture::{Fixture, TensorEntry, checksum, families, shape_of, text_of};
 use crate::formula;
 use crate::scratch::Scratch;
 use crate::transformation::{Numbers, apply, four_bit_floats};

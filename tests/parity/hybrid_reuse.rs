@@ -14,7 +14,8 @@ use motet::{Engine, Shutdown};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::{Value, json};
 
-use crate::fixture::little_endian;
+use motet_testkit::formula::little_endian;
+
 use crate::folder::open_family;
 use crate::formula;
 use crate::harness::one_at_a_time;

@@ -6,11 +6,12 @@ use motet::model::mlx::profile::record;
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
 use motet_model::OutputKind;
+use motet_testkit::logits::{argmax, difference_of_rows};
 
 use crate::fixture::{Fixture, families};
 use crate::folder::{Numbers, family_stored_in, open_family};
 use crate::gguf::{GgufFixture, write_gguf};
-use crate::harness::{Slot, argmax, assert_close, one_at_a_time};
+use crate::harness::{Slot, assert_close, one_at_a_time};
 use crate::scratch::Scratch;
 
 /// The sequence in one step, and cut as `generate.py` cuts it.
@@ -63,7 +64,7 @@ pub(crate) fn differences(
             differences.push(Difference {
                 kernels,
                 chunks,
-                largest: largest_difference(&found, expected),
+                largest: difference_of_rows(&found, expected).largest,
             });
         }
     }
@@ -86,19 +87,6 @@ fn intolerable(differences: Vec<Difference>, fixture: &Fixture) -> Vec<String> {
         format!("{family}: kernels {kernels}, {chunks:?}: {largest} > {tolerance}")
     });
     words.collect()
-}
-
-fn largest_difference(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f32 {
-    let rows = found.iter().zip(expected);
-    let numbers = rows.flat_map(|(found, expected)| found.iter().zip(expected));
-    let each = numbers.map(|(found, expected)| (found - expected).abs());
-    each.fold(0.0, |largest, each| {
-        if each > largest || each.is_nan() {
-            each
-        } else {
-            largest
-        }
-    })
 }
 
 pub(crate) fn fixtures() -> Vec<Fixture> {

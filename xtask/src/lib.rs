@@ -18,7 +18,7 @@
 //! | `parity.rs` | the table of docs/models.md |
 //! | `page.rs` | the server's page in a real browser |
 //! | `serve.rs`, `fetch.rs` | from a fresh checkout to a running server; the models that packages carry |
-//! | `bench.rs`, `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands composed of set-up and cargo |
+//! | `bench.rs`, `demo.rs`, `test/`, `simulate.rs`, `soak.rs` | commands composed of set-up and cargo |
 //! | `cache.rs` | the per-user folder of everything that set-up prepares, and its lock |
 //! | `packages.rs` | Python packages, in the cache |
 //! | `serving.rs`, `llama_server.rs` | a server while others ask it; llama.cpp's, where there is one |

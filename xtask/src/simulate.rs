@@ -7,6 +7,9 @@ use crate::{ui, workspace};
 /// Bugs that can be injected into the cores; the simulation must find each of them.
 const INJECTED: [&str; 4] = ["lost_lease", "token_again", "leased_evicted", "turn_taken"];
 
+/// Maximum seeds that take less time than an optimised build.
+const SHORT: u64 = 200;
+
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Number of seeds to run
@@ -30,7 +33,8 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     if arguments.injected {
         return injected();
     }
-    let mut cargo = workspace::simulation("simulate");
+    let is_long = arguments.seed.is_none() && arguments.seeds > SHORT;
+    let mut cargo = workspace::simulation("simulate", is_long);
     cargo
         .env("MOTET_SEEDS", arguments.seeds.to_string())
         .env("MOTET_SEED_FROM", arguments.from.to_string())
@@ -48,7 +52,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
 fn injected() -> Result<()> {
     for mistake in INJECTED {
         ui::heading(&format!("injected: {mistake}"));
-        let mut cargo = workspace::simulation("the_injected_mistake_is_found");
+        let mut cargo = workspace::simulation("the_injected_mistake_is_found", false);
         cargo.env("MOTET_INJECTED", mistake);
         if !cargo.status()?.success() {
             bail!("the injected bug `{mistake}` was not found");

@@ -15,7 +15,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
-    let mut cargo = workspace::simulation("soak_for_long");
+    let mut cargo = workspace::simulation("soak_for_long", true);
     match arguments.real {
         Some(minutes) => cargo.env("MOTET_SOAK_REAL_MINUTES", minutes.to_string()),
         None => cargo.env("MOTET_SOAK_MINUTES", arguments.minutes.to_string()),

@@ -121,13 +121,17 @@ fn executable(messages: &str, name: Option<&str>) -> Option<PathBuf> {
 }
 
 /// A cargo command that runs one ignored test of `tests/simulation`, with [`INJECTED_COMPILER`].
-pub(crate) fn simulation(test: &str) -> Command {
+/// An optimised engine takes a minute more to build.
+pub(crate) fn simulation(test: &str, is_optimised: bool) -> Command {
     let mut cargo = cargo();
     cargo
         .env("RUSTC_WORKSPACE_WRAPPER", INJECTED_COMPILER)
         .args(["test", "--workspace", "--exclude", "motet-mlx"])
-        .args(["--features", FEATURES_NO_MLX, "--test", "simulation"])
-        .args(["--", "--ignored", "--exact", "--nocapture", test]);
+        .args(["--features", FEATURES_NO_MLX, "--test", "simulation"]);
+    if is_optimised {
+        cargo.args(["--config", "profile.dev.package.motet.opt-level=2"]);
+    }
+    cargo.args(["--", "--ignored", "--exact", "--nocapture", test]);
     cargo
 }
 

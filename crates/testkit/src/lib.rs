@@ -30,6 +30,8 @@
 //! | [`pager_harness`] | the pager's core and its copy machine |
 //! | [`explorer`] | every order of a few acts, breadth first |
 //! | [`naive`] | a naive model of the cache: plain token lists, and the pins that hold them |
+//! | [`logits`] | rows of logits, compared |
+//! | [`formula`] | weights by a formula of a tensor's name |
 //! | [`folder`] | a folder for files that is removed with the test |
 
 #![forbid(unsafe_code)]
@@ -39,6 +41,8 @@ pub mod copy_machine;
 pub mod core_harness;
 pub mod explorer;
 pub mod folder;
+pub mod formula;
+pub mod logits;
 pub mod naive;
 pub mod pager_harness;
 pub mod paper_device;

@@ -1,6 +1,8 @@
 //! `cargo xtask test`: everything that CI checks, in the order in which mistakes are
 //! cheapest to find.
 
+mod programs;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
@@ -18,6 +20,18 @@ pub(crate) struct Arguments {
     /// Leave out the checks that take minutes: loom, the documentation, the examples
     #[arg(long)]
     quick: bool,
+    /// Run only the stages whose names contain this, as `tests` or `loom`
+    #[arg(long, value_name = "STAGE")]
+    only: Option<String>,
+}
+
+impl Arguments {
+    fn choose(&self, stage: &Stage) -> bool {
+        match &self.only {
+            Some(part) => stage.name.contains(part.as_str()),
+            None => stage.quick || !self.quick,
+        }
+    }
 }
 
 /// Lines of a test program's failures that are printed again at the end.
@@ -35,13 +49,16 @@ struct Stage {
 enum Runs {
     /// Cargo, with these arguments.
     Cargo(&'static [&'static str]),
+    /// `cargo test` with these arguments: its programs side by side, then the examples in
+    /// documentation.
+    Tests(&'static [&'static str]),
     /// The program of this package, with these arguments.
     Program(&'static str, &'static [&'static str]),
     /// This example.
     Example(&'static str),
 }
 
-use Runs::{Cargo, Example, Program};
+use Runs::{Cargo, Example, Program, Tests};
 
 const FEATURES: &str = workspace::FEATURES;
 const FEATURES_NO_MLX: &str = workspace::FEATURES_NO_MLX;
@@ -76,7 +93,7 @@ const STAGES: &[Stage] = &[
     // One BLAS thread: tests run side by side, and two threads that wait for each other
     // on a busy machine were measured 20 times slower than one. All random cases of the cores run.
     Stage { name: "tests", quick: true, environment: &[("OPENBLAS_NUM_THREADS", "1"), ("MOTET_EVERY_CASE", "1")],
-        runs: Cargo(&["test", "--workspace", "--exclude", "motet-formats", "--exclude", "motet-kernels", "--features", FEATURES]) },
+        runs: Tests(&["--workspace", "--exclude", "motet-formats", "--exclude", "motet-kernels", "--features", FEATURES]) },
     // All other stages have the kernels without these checks, which make a model's step slow.
     Stage { name: "kernels, with checks of unsafe code", quick: true, environment: &[],
         runs: Cargo(&["test", "--package", "motet-formats", "--package", "motet-kernels", "--config", "profile.dev.package.motet-formats.debug-assertions=true", "--config", "profile.dev.package.motet-kernels.debug-assertions=true"]) },
@@ -114,6 +131,10 @@ const STAGES: &[Stage] = &[
 ];
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
+    if !STAGES.iter().any(|stage| arguments.choose(stage)) {
+        let names: Vec<&str> = STAGES.iter().map(|stage| stage.name).collect();
+        bail!("no such stage; there are: {}", names.join("; "));
+    }
     let mut timings = Timings::default();
     let cache = Cache::open()?;
     timings.time("set MLX up", || setup::install(&cache, None))?;
@@ -121,10 +142,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
 
     let mut summaries = Vec::new();
     let mut result = Ok(());
-    for stage in STAGES
-        .iter()
-        .filter(|stage| stage.quick || !arguments.quick)
-    {
+    for stage in STAGES.iter().filter(|stage| arguments.choose(stage)) {
         ui::heading(&format!("{}: {}", stage.name, stage.runs));
         result = timings.time(stage.name, || run(stage, &mut summaries));
         if result.is_err() {
@@ -142,27 +160,82 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
 /// Runs a stage and shows all its output. Keeps the test runner's summaries and its output about
 /// failed tests.
 fn run(stage: &Stage, summaries: &mut Vec<String>) -> Result<()> {
-    let mut command = stage.runs.command()?;
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    for (name, value) in stage.environment {
-        command.env(name, extended(name, value));
+    let mut kept = Kept::of(stage, summaries);
+    let environment = stage.environment.iter();
+    let mut environment: Vec<(&str, String)> = environment
+        .map(|(name, value)| (*name, extended(name, value)))
+        .collect();
+    let mut succeeded = true;
+    if let Tests(arguments) = stage.runs {
+        // As cargo sets it after a set-up.
+        let models = Cache::open()?.models();
+        environment.push(("MOTET_MODEL_DIR", models.display().to_string()));
+        succeeded = side_by_side(arguments, &environment, &mut kept)?;
     }
-    let heading = format!("\n{}:", stage.name);
-    let mut heading = Some(heading);
-    let mut failures = VecDeque::new();
-    let succeeded = show_lines(&mut command, |line| {
-        if is_summary(line) {
-            summaries.extend(heading.take());
-            summaries.extend(failures.drain(..));
-            summaries.push(line.to_owned());
-        } else if !failures.is_empty() || line == "failures:" {
-            collect_failure(&mut failures, line);
-        }
-    })?;
+    let mut command = stage.runs.command()?;
+    command.envs(environment);
+    succeeded = succeeded && show_lines(&mut command, |line| kept.line(line))?;
     if !succeeded {
         bail!("stage `{}` failed: {}", stage.name, repeat_alone(stage));
     }
     Ok(())
+}
+
+/// Runs the test programs of `cargo test` with these arguments. Whether all succeeded.
+fn side_by_side(
+    arguments: &[&str],
+    environment: &[(&str, String)],
+    kept: &mut Kept<'_>,
+) -> Result<bool> {
+    let mut succeeded = true;
+    programs::run(programs::build(arguments)?, environment, |run| {
+        println!("\n{} ({})", run.program.name, ui::duration(run.time));
+        show(&run.output)?;
+        for line in String::from_utf8_lossy(&run.output).lines() {
+            kept.line(line.trim_end());
+        }
+        if !run.status.success() {
+            succeeded = false;
+            kept.failed(&format!("{} failed: {}", run.program.name, run.status));
+        }
+        Ok(())
+    })?;
+    Ok(succeeded)
+}
+
+/// Lines of a stage's output that are printed again at the end.
+struct Kept<'a> {
+    summaries: &'a mut Vec<String>,
+    heading: Option<String>,
+    failures: VecDeque<String>,
+}
+
+impl<'a> Kept<'a> {
+    fn of(stage: &Stage, summaries: &'a mut Vec<String>) -> Self {
+        Self {
+            summaries,
+            heading: Some(format!("\n{}:", stage.name)),
+            failures: VecDeque::new(),
+        }
+    }
+
+    /// Keeps what a program wrote about failures, and how it ended.
+    fn failed(&mut self, how: &str) {
+        println!("{how}");
+        self.summaries.extend(self.heading.take());
+        self.summaries.extend(self.failures.drain(..));
+        self.summaries.push(how.to_owned());
+    }
+
+    fn line(&mut self, line: &str) {
+        if is_summary(line) {
+            self.summaries.extend(self.heading.take());
+            self.summaries.extend(self.failures.drain(..));
+            self.summaries.push(line.to_owned());
+        } else if !self.failures.is_empty() || line == "failures:" {
+            collect_failure(&mut self.failures, line);
+        }
+    }
 }
 
 impl Runs {
@@ -172,6 +245,12 @@ impl Runs {
             Cargo(arguments) => {
                 let mut cargo = workspace::cargo();
                 cargo.args(*arguments);
+                Ok(cargo)
+            }
+            // The programs have run before.
+            Tests(arguments) => {
+                let mut cargo = workspace::cargo();
+                cargo.args(["test", "--doc"]).args(*arguments);
                 Ok(cargo)
             }
             Program(package, arguments) => {
@@ -195,6 +274,7 @@ impl fmt::Display for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cargo(arguments) => write!(f, "cargo {}", arguments.join(" ")),
+            Tests(arguments) => write!(f, "cargo test {}", arguments.join(" ")),
             Program(package, arguments) => {
                 let arguments = arguments.join(" ");
                 write!(
@@ -218,6 +298,7 @@ fn extended(name: &str, value: &str) -> String {
 /// Runs the command. Shows each line of its standard output as it comes, and passes it to
 /// `line_seen`.
 fn show_lines(command: &mut Command, mut line_seen: impl FnMut(&str)) -> Result<bool> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot start cargo")?;
     let stdout = child
         .stdout
@@ -230,13 +311,16 @@ fn show_lines(command: &mut Command, mut line_seen: impl FnMut(&str)) -> Result<
         .context("cannot read cargo's output")?
         > 0
     {
-        std::io::stdout()
-            .write_all(&line)
-            .context("cannot write to standard output")?;
+        show(&line)?;
         line_seen(String::from_utf8_lossy(&line).trim_end());
         line.clear();
     }
     Ok(child.wait().context("cannot wait for cargo")?.success())
+}
+
+fn show(output: &[u8]) -> Result<()> {
+    let written = std::io::stdout().write_all(output);
+    written.context("cannot write to standard output")
 }
 
 /// Keeps the last lines that libtest prints about failed tests, without stack frames, so that
