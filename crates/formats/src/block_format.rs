@@ -34,9 +34,27 @@ pub trait BlockFormat: Copy + Send + Sync + 'static {
     const HAS_SIGNS: bool;
     /// The largest magnitude of a code.
     const CODE_MAX: i32;
+    /// Where the 16 bytes lie in a block of 256 that hold all of its whole scales, in formats
+    /// whose scales are whole numbers times factors of the block: [`HALVES`](Self::HALVES).
+    const WHOLE_SCALES: Option<usize> = None;
+    /// Whether whole scales have signs.
+    const HAS_SIGNED_SCALES: bool = false;
 
     /// The scales and offsets of a block, one for each span.
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales;
+
+    /// The whole scales and offsets of eight blocks, which have four bytes each in a vector:
+    /// `words[i]` holds word `i` of the bytes from [`WHOLE_SCALES`](Self::WHOLE_SCALES), and vector
+    /// `i` of the results the numbers of spans `4 i` to `4 i + 3`. An element is
+    /// `factor * scale * code - other factor * offset`. In formats with a [`ZERO`](Self::ZERO),
+    /// offsets are the scales.
+    ///
+    /// # Panics
+    ///
+    /// If [`WHOLE_SCALES`](Self::WHOLE_SCALES) is `None`.
+    fn whole_scales<B: WideBytes>(_: B, _: [B::Bytes; 4]) -> [[B::Bytes; 4]; 2] {
+        unreachable!("a format without whole scales")
+    }
 
     /// The codes of 16 elements, in the elements' order.
     ///

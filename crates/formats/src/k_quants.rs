@@ -80,6 +80,39 @@ fn six_bits(lower: u32, upper: u32) -> u32 {
     lower & 0x0F0F_0F0F | (upper & 0x0303_0303) << 4
 }
 
+/// Four bits from `shift` of each byte.
+#[inline(always)]
+fn four_bits<B: WideBytes>(bytes: B, word: B::Bytes, shift: usize) -> B::Bytes {
+    bytes.and(bytes.shift_right(word, shift), bytes.splat(15))
+}
+
+/// [`six_bits`] in each word.
+#[inline(always)]
+fn wide_six_bits<B: WideBytes>(bytes: B, lower: B::Bytes, upper: B::Bytes) -> B::Bytes {
+    let lower = bytes.and(lower, bytes.splat(0x0F));
+    wide_join(bytes, lower, bytes.and(upper, bytes.splat(0x03)), 4)
+}
+
+/// The whole scales and minima of Q4_K and Q5_K: see [`scales_and_minima`].
+#[inline(always)]
+fn whole_scales_and_minima<B: WideBytes>(
+    bytes: B,
+    [_, first, second, third]: [B::Bytes; 4],
+) -> [[B::Bytes; 4]; 2] {
+    let six = bytes.splat(0x3F);
+    let scales = wide_six_bits(bytes, third, bytes.shift_right(first, 6));
+    let minima = wide_six_bits(
+        bytes,
+        bytes.shift_right(third, 4),
+        bytes.shift_right(second, 6),
+    );
+    let (first, second) = (bytes.and(first, six), bytes.and(second, six));
+    [
+        [first, scales, first, scales],
+        [second, minima, second, minima],
+    ]
+}
+
 /// 16 bytes in four words.
 #[inline(always)]
 fn of_words<S: Simd>(simd: S, words: [u32; 4]) -> S::Bytes {
@@ -108,6 +141,7 @@ impl BlockFormat for Q2K {
     const HALVES: &[usize] = &[80, 82];
     const HAS_SIGNS: bool = false;
     const CODE_MAX: i32 = 3;
+    const WHOLE_SCALES: Option<usize> = Some(0);
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -118,6 +152,24 @@ impl BlockFormat for Q2K {
             scales: scaled(simd, scales, half_at(simd, block, 80)),
             offsets: scaled(simd, minima, -half_at(simd, block, 82)),
         }
+    }
+
+    #[inline(always)]
+    fn whole_scales<B: WideBytes>(bytes: B, words: [B::Bytes; 4]) -> [[B::Bytes; 4]; 2] {
+        let [a, b, c, d] = words;
+        let scales = [
+            four_bits(bytes, a, 0),
+            four_bits(bytes, b, 0),
+            four_bits(bytes, c, 0),
+            four_bits(bytes, d, 0),
+        ];
+        let minima = [
+            four_bits(bytes, a, 4),
+            four_bits(bytes, b, 4),
+            four_bits(bytes, c, 4),
+            four_bits(bytes, d, 4),
+        ];
+        [scales, minima]
     }
 
     #[inline(always)]
@@ -144,6 +196,8 @@ impl BlockFormat for Q3K {
     const ZERO: u8 = 4;
     const HAS_SIGNS: bool = false;
     const CODE_MAX: i32 = 7;
+    const WHOLE_SCALES: Option<usize> = Some(92);
+    const HAS_SIGNED_SCALES: bool = true;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -160,6 +214,20 @@ impl BlockFormat for Q3K {
             scales: scaled(simd, scales, factor),
             offsets: scaled(simd, scales, -f32::from(Self::ZERO) * factor),
         }
+    }
+
+    #[inline(always)]
+    fn whole_scales<B: WideBytes>(bytes: B, [_, a, b, upper]: [B::Bytes; 4]) -> [[B::Bytes; 4]; 2] {
+        let mut scales = [
+            wide_six_bits(bytes, a, upper),
+            wide_six_bits(bytes, b, bytes.shift_right(upper, 2)),
+            wide_six_bits(bytes, bytes.shift_right(a, 4), bytes.shift_right(upper, 4)),
+            wide_six_bits(bytes, bytes.shift_right(b, 4), bytes.shift_right(upper, 6)),
+        ];
+        for scales in &mut scales {
+            *scales = bytes.sub(*scales, bytes.splat(32));
+        }
+        [scales, scales]
     }
 
     #[inline(always)]
@@ -191,10 +259,16 @@ impl BlockFormat for Q4K {
     const HALVES: &[usize] = &[0, 2];
     const HAS_SIGNS: bool = false;
     const CODE_MAX: i32 = 15;
+    const WHOLE_SCALES: Option<usize> = Some(0);
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
         scales_and_minima(simd, block)
+    }
+
+    #[inline(always)]
+    fn whole_scales<B: WideBytes>(bytes: B, words: [B::Bytes; 4]) -> [[B::Bytes; 4]; 2] {
+        whole_scales_and_minima(bytes, words)
     }
 
     #[inline(always)]
@@ -219,10 +293,16 @@ impl BlockFormat for Q5K {
     const HALVES: &[usize] = &[0, 2];
     const HAS_SIGNS: bool = false;
     const CODE_MAX: i32 = 31;
+    const WHOLE_SCALES: Option<usize> = Some(0);
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
         scales_and_minima(simd, block)
+    }
+
+    #[inline(always)]
+    fn whole_scales<B: WideBytes>(bytes: B, words: [B::Bytes; 4]) -> [[B::Bytes; 4]; 2] {
+        whole_scales_and_minima(bytes, words)
     }
 
     #[inline(always)]
@@ -255,6 +335,8 @@ impl BlockFormat for Q6K {
     const ZERO: u8 = 32;
     const HAS_SIGNS: bool = false;
     const CODE_MAX: i32 = 63;
+    const WHOLE_SCALES: Option<usize> = Some(192);
+    const HAS_SIGNED_SCALES: bool = true;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, block: &Self::Block) -> Scales {
@@ -265,6 +347,11 @@ impl BlockFormat for Q6K {
             scales: scaled(simd, scales, factor),
             offsets: scaled(simd, scales, -f32::from(Self::ZERO) * factor),
         }
+    }
+
+    #[inline(always)]
+    fn whole_scales<B: WideBytes>(_: B, words: [B::Bytes; 4]) -> [[B::Bytes; 4]; 2] {
+        [words, words]
     }
 
     #[inline(always)]

@@ -22,6 +22,8 @@ pub trait WideBytes: Copy {
     fn and(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
     /// `a | b`.
     fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// `a - b`, modulo 256.
+    fn sub(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
     /// Each byte shifted right by 0 to 7. Bits of the next byte may come in from the left.
     fn shift_right(self, bytes: Self::Bytes, count: usize) -> Self::Bytes;
     /// Each byte shifted left by 0 to 7. Bits of the byte before may come in from the right.

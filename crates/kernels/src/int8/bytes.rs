@@ -25,9 +25,8 @@ pub(super) trait Bytes: WideBytes {
     /// [`Bytes::transpose`] for numbers in single precision.
     fn transpose_floats(self, rows: Eight<Self>) -> Eight<Self>;
 
-    /// The products of eight rows of 32 codes with `other`, which is 32 codes from -127 to 127:
-    /// the sums of the first 16, and those of the others.
-    fn dots<F: BlockFormat>(self, rows: &[Self::Bytes; 8], other: Self::Bytes) -> [Self::Ints; 2];
+    /// The products of eight rows of 32 codes with `other`, which is 32 codes from -127 to 127.
+    fn dots<F: BlockFormat>(self, rows: &[Self::Bytes; 8], other: Self::Bytes) -> Self::Ints;
 
     /// The products of eight rows with `M` others. `rows` is `[STEPS, 8, 4]` codes, each of
     /// `others` is `4 * STEPS` codes from -127 to 127. `STEPS` is 4 or 8.
@@ -40,9 +39,58 @@ pub(super) trait Bytes: WideBytes {
         others: [*const i8; M],
     ) -> [Self::Ints; M];
 
-    /// `a + b`.
-    fn add(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
-    /// The integers, which are exact in single precision.
+    /// Eight zeros.
+    fn no_ints(self) -> Self::Ints;
+    /// # Safety
+    /// `from` is readable for eight integers.
+    unsafe fn load_ints(self, from: *const i32) -> Self::Ints;
+    /// # Safety
+    /// `to` is writable for eight integers.
+    unsafe fn store_ints(self, to: *mut i32, ints: Self::Ints);
+    /// The first four words of each of eight rows: word `i` of all rows.
+    ///
+    /// # Safety
+    /// Each row is readable for 16 bytes.
+    unsafe fn words(self, rows: [*const u8; 8]) -> [Self::Bytes; 4];
+    /// The lower and the upper halves of eight words, which are numbers in half precision.
+    fn halves(self, words: Self::Bytes) -> [Vector<Self>; 2];
+    /// Two bytes of each of eight words, as two integers of 16 bits.
+    fn widen_pair<const HAS_SIGNS: bool>(self, words: Self::Bytes, two: [usize; 2]) -> Self::Ints;
+    /// Two integers of 16 bits, eight times.
+    ///
+    /// # Safety
+    /// `from` is readable for both.
+    unsafe fn splat_pair(self, from: *const i32) -> Self::Ints;
+    /// The first four of `first`, and the last four of `second`.
+    fn join(self, first: Self::Ints, second: Self::Ints) -> Self::Ints;
+    /// `sum + a * b` for both integers of 16 bits in each of `a` and `b`.
+    fn add_twos(self, sum: Self::Ints, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// `a - factor * b`.
+    fn sub_times(self, a: Self::Ints, b: Self::Ints, factor: u8) -> Self::Ints;
+    /// The sum of each of eight rows.
+    fn sums(self, rows: &[Self::Ints; 8]) -> Self::Ints;
+    /// Adds the products of 32 codes with `other`, which is 32 codes from -127 to 127: for each
+    /// of eight groups of four, the sum of two products times the lower, and the sum of the others
+    /// times the upper integer of 16 bits in `scales`.
+    fn add_scaled<F: BlockFormat>(
+        self,
+        sum: Self::Ints,
+        codes: Self::Bytes,
+        other: Self::Bytes,
+        scales: Self::Ints,
+    ) -> Self::Ints;
+    /// Adds [`Bytes::dots_across`] times `scales`, which has each scale twice, in 16 bits.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn add_scaled_across<F: BlockFormat, const M: usize, const STEPS: usize>(
+        self,
+        sums: &mut [Self::Ints; M],
+        rows: *const u8,
+        others: [*const i8; M],
+        scales: Self::Ints,
+    );
+    /// The integers, rounded to the nearest number in single precision.
     fn to_floats(self, ints: Self::Ints) -> Vector<Self>;
 }
 

@@ -1,12 +1,14 @@
 //! Products with many rows of the input. The codes of some rows of the weights are decoded into
 //! scratch memory, in the order in which the products read them, for all rows of the input.
 
+use std::marker::PhantomData;
+use std::ops::Range;
+
 use motet_formats::BlockFormat;
 use motet_formats::simd::Simd;
 
-use super::activations::BLOCK;
-use super::bytes::{Bytes, Work};
-use super::scales::EightScales;
+use super::activations::{Activations, BLOCK};
+use super::bytes::{Bytes, Vector, Work};
 use super::{Blocks, LANES, Product};
 use crate::scratch::Scratch;
 
@@ -16,61 +18,115 @@ const DECODED: usize = 128 << 10;
 /// Maximum eights of rows that are decoded at a time.
 const EIGHTS_MAX: usize = 8;
 
+/// Bytes of the input's codes that stay in the second level of cache beside the weights.
+pub(super) const INPUT: usize = 256 << 10;
+
+/// Elements of a row that are multiplied before the next ones of it, where not all of the input
+/// stays in the cache: all rows of the input are read once for 40 to 56 rows of the weights.
+pub(super) const SLICE: usize = 2048;
+
 /// Rows of the input that are multiplied at a time.
-const TILE: usize = 4;
+pub(super) const TILE: usize = 4;
 
 /// Products with weights that are decoded into memory.
-pub(super) struct Many<'a, F> {
+pub(super) struct Many<'a, F, T> {
     pub(super) product: &'a Product<'a>,
     pub(super) weights: Blocks<'a, F>,
     pub(super) memory: &'a mut Scratch,
+    pub(super) tiles: PhantomData<T>,
 }
 
-/// Eight decoded rows.
-struct Decoded<'a> {
-    /// `[width / 4, 8, 4]`.
-    codes: &'a mut [f32],
+/// Some elements of eight decoded rows.
+pub(super) struct Decoded<'a> {
+    /// `[elements / 4, 8, 4]`.
+    pub(super) codes: &'a mut [f32],
     /// `[spans, 8]`.
-    scales: &'a mut [f32],
-    /// `[spans, 8]`, or nothing.
-    offsets: &'a mut [f32],
+    pub(super) scales: &'a mut [f32],
+    /// For each span or pair of spans `[8]`, or nothing.
+    pub(super) offsets: &'a mut [f32],
+    /// For each block `[2, 8]`, or nothing.
+    pub(super) factors: &'a mut [f32],
 }
 
-impl<F: BlockFormat> Work for Many<'_, F> {
+/// How products with a kind of formats are computed. Each gives the same bits.
+pub(super) trait Tiles {
+    /// Maximum rows of the input that are multiplied with codes in registers. With more, decoding
+    /// once into memory was measured to be faster.
+    const DIRECT_ROWS: usize;
+
+    /// The products of eight rows of the weights from `column` with rows of the input, with codes
+    /// that are decoded in registers.
+    fn direct<B: Bytes, F: BlockFormat, const M: usize>(
+        bytes: B,
+        weights: &Blocks<'_, F>,
+        column: usize,
+        activations: &Activations,
+        rows: [usize; M],
+    ) -> [Vector<B>; M];
+
+    /// Numbers of the scales, offsets and factors of a block of eight rows.
+    fn lengths<F: BlockFormat>() -> [usize; 3];
+
+    /// Decodes the scales of a block of eight rows.
+    fn decode<B: Bytes, F: BlockFormat>(bytes: B, blocks: &[&F::Block; LANES], of: Decoded<'_>);
+
+    /// Adds the products of eight decoded rows with rows of the input.
+    fn multiply<B: Bytes, F: BlockFormat>(
+        bytes: B,
+        tile: &Tile<'_>,
+        sums: [Vector<B>; TILE],
+        rows: [usize; TILE],
+    ) -> [Vector<B>; TILE];
+}
+
+/// Eight rows of the weights, and what they are multiplied with.
+pub(super) struct Tile<'a> {
+    pub(super) product: &'a Product<'a>,
+    pub(super) weights: Decoded<'a>,
+    /// The elements of a row that `weights` holds.
+    pub(super) elements: Range<usize>,
+    column: usize,
+    count: usize,
+}
+
+impl<F: BlockFormat, T: Tiles> Work for Many<'_, F, T> {
     #[inline(always)]
     fn run<B: Bytes>(self, bytes: B) {
         let Many {
             product,
             weights,
             memory,
+            ..
         } = self;
-        let width = weights.width;
-        let spans = LANES * width / F::SPAN;
-        let lengths = [
-            LANES * width / size_of::<f32>(),
-            spans,
-            if F::HAS_OFFSETS { spans } else { 0 },
-        ];
-        let eight: usize = lengths.iter().sum();
+        const { assert!(SLICE.is_multiple_of(F::ELEMENTS)) };
+        let (width, rows) = (weights.width, product.rows);
+        let slice = if rows * width <= INPUT {
+            width
+        } else {
+            SLICE.min(width)
+        };
+        let eight = Decoded::length::<F, T>(slice);
         let most = (DECODED / size_of::<f32>() / eight).clamp(1, EIGHTS_MAX);
         let [all] = memory.take([most * eight]);
         for first in (0..weights.rows()).step_by(most * LANES) {
             let end = weights.rows().min(first + most * LANES);
             let columns = (first..end).step_by(LANES);
-            for (column, memory) in columns.clone().zip(all.chunks_exact_mut(eight)) {
-                decode(bytes, &weights, column, Decoded::new(memory, lengths));
-            }
-            let rows = product.rows;
-            for row in (0..rows).step_by(TILE) {
+            for from in (0..width).step_by(slice) {
+                let elements = from..width.min(from + slice);
                 for (column, memory) in columns.clone().zip(all.chunks_exact_mut(eight)) {
-                    let tile = Tile {
-                        product,
-                        weights: Decoded::new(memory, lengths),
-                        column,
-                        count: LANES.min(end - column),
-                        width,
-                    };
-                    tile.compute::<B, F>(bytes, row);
+                    decode::<B, F, T>(bytes, &weights, column, elements.clone(), memory);
+                }
+                for row in (0..rows).step_by(TILE) {
+                    for (column, memory) in columns.clone().zip(all.chunks_exact_mut(eight)) {
+                        let tile = Tile {
+                            product,
+                            weights: Decoded::new::<F, T>(memory, elements.len()),
+                            elements: elements.clone(),
+                            column,
+                            count: LANES.min(end - column),
+                        };
+                        tile.compute::<B, F, T>(bytes, row);
+                    }
                 }
             }
         }
@@ -78,44 +134,62 @@ impl<F: BlockFormat> Work for Many<'_, F> {
 }
 
 impl<'a> Decoded<'a> {
+    /// Numbers of memory for so many elements of eight rows.
     #[inline(always)]
-    fn new(memory: &'a mut [f32], lengths: [usize; 3]) -> Decoded<'a> {
-        let (codes, rest) = memory.split_at_mut(lengths[0]);
-        let (scales, offsets) = rest.split_at_mut(lengths[1]);
-        assert_eq!(offsets.len(), lengths[2]);
+    fn length<F: BlockFormat, T: Tiles>(elements: usize) -> usize {
+        let of_block: usize = T::lengths::<F>().iter().sum();
+        LANES * elements / size_of::<f32>() + elements / F::ELEMENTS * of_block
+    }
+
+    /// Memory of this number of elements.
+    #[inline(always)]
+    fn new<F: BlockFormat, T: Tiles>(memory: &'a mut [f32], elements: usize) -> Decoded<'a> {
+        let lengths = T::lengths::<F>().map(|length| elements / F::ELEMENTS * length);
+        let (codes, rest) = memory.split_at_mut(LANES * elements / size_of::<f32>());
+        let (scales, rest) = rest.split_at_mut(lengths[0]);
+        let (offsets, rest) = rest.split_at_mut(lengths[1]);
         Decoded {
             codes,
             scales,
             offsets,
+            factors: &mut rest[..lengths[2]],
         }
+    }
+
+    /// Its blocks.
+    #[inline(always)]
+    fn blocks<F: BlockFormat, T: Tiles>(self) -> impl Iterator<Item = Decoded<'a>> {
+        let [scales, offsets, factors] = T::lengths::<F>();
+        let codes = self.codes.chunks_exact_mut(LANES * F::ELEMENTS / 4);
+        let mut scales = self.scales.chunks_exact_mut(scales);
+        // Nothing has no chunks.
+        let mut offsets = self.offsets.chunks_exact_mut(offsets.max(1));
+        let mut factors = self.factors.chunks_exact_mut(factors.max(1));
+        codes.map(move |codes| Decoded {
+            codes,
+            scales: scales.next().unwrap_or_default(),
+            offsets: offsets.next().unwrap_or_default(),
+            factors: factors.next().unwrap_or_default(),
+        })
     }
 }
 
-/// Decodes eight rows from `column`.
+/// Decodes some elements of eight rows from `column`.
 #[inline(always)]
-fn decode<B: Bytes, F: BlockFormat>(
+fn decode<B: Bytes, F: BlockFormat, T: Tiles>(
     bytes: B,
     weights: &Blocks<'_, F>,
     column: usize,
-    decoded: Decoded<'_>,
+    elements: Range<usize>,
+    memory: &mut [f32],
 ) {
-    let floats = bytes.floats();
-    let rows = weights.eight(column);
-    let spans = F::ELEMENTS / F::SPAN;
-    let codes = decoded.codes.chunks_exact_mut(LANES * F::ELEMENTS / 4);
-    let mut scales = decoded.scales.chunks_exact_mut(LANES);
-    let mut offsets = decoded.offsets.chunks_exact_mut(LANES);
-    for (index, codes) in codes.enumerate() {
-        weights.prefetch(bytes, column, index);
+    let decoded = Decoded::new::<F, T>(memory, elements.len());
+    let range = elements.start / F::ELEMENTS..elements.end / F::ELEMENTS;
+    let rows = weights.eight(column).map(|row| &row[range.clone()]);
+    for (index, block) in decoded.blocks::<F, T>().enumerate() {
+        weights.prefetch(bytes, column, range.start + index);
         let blocks = rows.map(|row| &row[index]);
-        let eight = EightScales::<B>::new::<F>(bytes, &blocks);
-        for (span, scales) in (0..spans).zip(&mut scales) {
-            floats.store_part(scales, eight.scales[span]);
-        }
-        for (span, offsets) in (0..spans).zip(&mut offsets) {
-            floats.store_part(offsets, eight.offsets[span]);
-        }
-        for (chunk, codes) in codes.chunks_exact_mut(LANES * BLOCK / 4).enumerate() {
+        for (chunk, codes) in block.codes.chunks_exact_mut(LANES * BLOCK / 4).enumerate() {
             let mut rows = [bytes.splat(0); LANES];
             for (row, block) in rows.iter_mut().zip(&blocks) {
                 // SAFETY: `chunk` is one of the block's.
@@ -127,92 +201,38 @@ fn decode<B: Bytes, F: BlockFormat>(
                 unsafe { bytes.store(codes.as_mut_ptr().cast(), *step) };
             }
         }
+        T::decode::<B, F>(bytes, &blocks, block);
     }
-}
-
-/// Eight rows of the weights, of which `count` exist.
-struct Tile<'a> {
-    product: &'a Product<'a>,
-    weights: Decoded<'a>,
-    column: usize,
-    count: usize,
-    width: usize,
 }
 
 impl Tile<'_> {
-    /// The products with the next rows from `row`. Where there are less than a tile, the last one
-    /// is repeated.
+    /// Adds the products with the next rows from `row` to their columns. Where there are less than a
+    /// tile, the last one is repeated.
     #[inline(always)]
-    fn compute<B: Bytes, F: BlockFormat>(&self, bytes: B, row: usize) {
-        if F::SPAN == BLOCK {
-            self.spans::<B, F, 8>(bytes, row);
-        } else {
-            self.spans::<B, F, 4>(bytes, row);
-        }
-    }
-
-    /// [`Tile::compute`] for spans of `4 * STEPS` codes.
-    #[inline(always)]
-    fn spans<B: Bytes, F: BlockFormat, const STEPS: usize>(&self, bytes: B, row: usize) {
+    fn compute<B: Bytes, F: BlockFormat, T: Tiles>(&self, bytes: B, row: usize) {
         let floats = bytes.floats();
-        let Product {
-            activations,
-            first,
-            rows,
-            ..
-        } = *self.product;
-        let others: [_; TILE] = std::array::from_fn(|m| {
-            let row = (row + m).min(rows - 1);
-            activations.row(first + row, F::SPAN)
-        });
-        let count = self.width / F::SPAN;
-        let Decoded {
-            codes,
-            scales,
-            offsets,
-        } = &self.weights;
-        assert!(4 * STEPS == F::SPAN && codes.len() == 2 * self.width);
-        assert!(
-            scales.len() == count * LANES && (!F::HAS_OFFSETS || offsets.len() == count * LANES)
-        );
-        let fits = |row: &super::activations::Row<'_>| {
-            row.codes.len() == self.width
-                && row.scales.len() == self.width / BLOCK
-                && row.sums.len() == count
-        };
-        assert!(others.iter().all(fits));
+        let Product { first, rows, .. } = *self.product;
+        let present = TILE.min(rows - row);
+        let mut lanes = [0.0; LANES];
         let mut sums = [floats.splat(0.0); TILE];
-        for span in 0..count {
-            // SAFETY: all have `count` spans, as was just checked.
-            let (dots, weight) = unsafe {
-                let codes = codes.as_ptr().cast::<u8>().add(span * LANES * F::SPAN);
-                let mut starts = [std::ptr::null(); TILE];
-                for (start, row) in starts.iter_mut().zip(&others) {
-                    *start = row.codes.as_ptr().add(span * F::SPAN);
-                }
-                let weight = floats.load(scales.as_ptr().add(span * LANES));
-                (bytes.dots_across::<F, TILE, STEPS>(codes, starts), weight)
-            };
-            for m in 0..TILE {
-                // SAFETY: as above.
-                let scale = unsafe { *others[m].scales.get_unchecked(span * F::SPAN / BLOCK) };
-                let weight = floats.mul(weight, floats.splat(scale));
-                sums[m] = bytes.mul_add(bytes.to_floats(dots[m]), weight, sums[m]);
-            }
-            if F::HAS_OFFSETS {
-                // SAFETY: as above.
-                let offset = unsafe { floats.load(offsets.as_ptr().add(span * LANES)) };
-                for m in 0..TILE {
-                    // SAFETY: as above.
-                    let total = unsafe { *others[m].sums.get_unchecked(span) };
-                    sums[m] = bytes.mul_add(offset, floats.splat(total), sums[m]);
-                }
+        if self.elements.start > 0 {
+            for (m, sum) in sums[..present].iter_mut().enumerate() {
+                let before = &mut lanes[..self.count];
+                self.product.kept(row + m, self.column, before);
+                *sum = floats.load_part(&lanes);
             }
         }
-        let mut lanes = [0.0; LANES];
-        for (m, sum) in sums[..TILE.min(rows - row)].iter().enumerate() {
+        let others = std::array::from_fn(|m| first + (row + m).min(rows - 1));
+        let sums = T::multiply::<B, F>(bytes, self, sums, others);
+        let is_last = self.elements.end == self.product.activations.width();
+        for (m, sum) in sums[..present].iter().enumerate() {
             floats.store_part(&mut lanes, *sum);
-            self.product.put(row + m, self.column, &lanes[..self.count]);
+            let lanes = &lanes[..self.count];
+            if is_last {
+                self.product.put(row + m, self.column, lanes);
+            } else {
+                self.product.keep(row + m, self.column, lanes);
+            }
         }
     }
 }

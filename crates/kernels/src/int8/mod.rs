@@ -1,18 +1,26 @@
 //! Products of quantised weights with activations in 8 bits: [`Arithmetic::Fast`].
 //!
-//! Each row of the input is cut into blocks of 32 numbers. A block becomes one scale and 32 codes
-//! from -127 to 127. Codes of weights and codes of the input are multiplied and added as
-//! integers, which is exact. Each span of the weights (16 or 32 elements with one scale)
-//! then adds one number to its row's sum, in the order of the elements:
+//! Each row of the input is cut into blocks. A block becomes one scale and codes from -127 to 127.
+//! Codes of weights and codes of the input are multiplied and added as integers, which is exact.
+//! Each block then adds one number to its row's sum, in the order of the elements. It has 32
+//! elements for formats whose scales are in half precision:
 //!
 //! ```text
 //! sum += float(integer product) * (scale of the weights * scale of the input)
 //! sum += offset of the weights * (scale of the input * sum of its codes)
 //! ```
 //!
-//! Both lines are fused multiplications and additions. Every instruction set and every number of
-//! rows computes just that, so a result has the same bits everywhere. Only the rounding of the
-//! input changes a result: by about 0.5 % of the magnitude of its terms at the most.
+//! It has 256 for the k-quants, whose scales are whole numbers times factors of the block, as in
+//! llama.cpp:
+//!
+//! ```text
+//! sum += float(sum of whole scale * integer product) * (factor * scale of the input)
+//! sum -= float(sum of whole offset * sum of codes) * (other factor * scale of the input)
+//! ```
+//!
+//! All lines are fused multiplications and additions. Every instruction set and every number of
+//! rows computes just that, so a result has the same bits everywhere. The rounding of the input
+//! changes a result by about 0.5 % of the magnitude of its terms at the most.
 //!
 //! Eight rows of the weights lie in the eight lanes of a vector.
 //!
@@ -21,16 +29,19 @@
 //! | `activations.rs` | the input in 8 bits |
 //! | `bytes.rs` | the interface to 32 bytes of an instruction set |
 //! | `x86.rs`, `portable.rs`, `unit.rs` | the bytes of each instruction set; the choice of one |
-//! | `scales.rs` | the scales of eight rows, side by side |
+//! | `scales.rs` | the scales of eight rows in half precision, side by side |
 //! | `few.rs` | products with a few rows of the input: codes are decoded in registers |
 //! | `many.rs` | products with more rows: codes are decoded once, into scratch memory |
+//! | `blocks/`, `superblocks/` | both for each kind of formats |
 
 mod activations;
+mod blocks;
 mod bytes;
 mod few;
 mod many;
 mod portable;
 mod scales;
+mod superblocks;
 #[cfg(test)]
 mod tests;
 mod unit;
@@ -39,6 +50,9 @@ mod x86;
 
 pub(crate) use activations::Activations;
 
+use std::marker::PhantomData;
+use std::ops::Range;
+
 use motet_formats::simd::{InstructionSet, Simd};
 use motet_formats::{BlockFormat, BlockVisitor, Format};
 
@@ -46,7 +60,9 @@ use crate::linear::{GROUP, Part, for_each_part};
 use crate::pool::Pool;
 use crate::scratch;
 use crate::weights::Rows;
+use activations::Kinds;
 use bytes::Bytes;
+use many::Tiles;
 use unit::Unit;
 
 /// How products with quantised weights are computed. Products with F32, F16 and BF16 are the same
@@ -62,14 +78,10 @@ pub enum Arithmetic {
     Fast,
 }
 
-/// Maximum rows of the input for which codes are decoded anew for each row. With more, decoding
-/// once into memory was measured to be faster.
-const DIRECT_ROWS: usize = 2;
-
 /// [`linear`](crate::linear::linear) with [`Arithmetic::Fast`]. A row's result is the same to
 /// the last bit regardless of the other rows, their number, the threads and the instruction set.
-/// Where a block of 32 numbers of the input has one that is not finite, the row's results are
-/// NaN.
+/// Where a block of the input (32 numbers, 256 for k-quants) has one that is not finite, the row's
+/// results are NaN.
 ///
 /// # Panics
 ///
@@ -103,10 +115,18 @@ pub(crate) fn activations(
     input: &[f32],
     weights: &[&[Rows<'_>]],
 ) -> Option<Activations> {
-    let mut weights = weights.iter().copied().flatten();
-    let supported = weights.find(|part| product_with(part.format()).is_some())?;
+    let mut kinds = Kinds::default();
+    let mut width = None;
+    for part in weights.iter().copied().flatten() {
+        if let Some(product) = product_with(part.format()) {
+            kinds.blocks |= !product.has_whole_scales;
+            kinds.superblocks |= product.has_whole_scales;
+            width = Some(part.width());
+        }
+    }
     let used = arithmetic == Arithmetic::Fast && pays(set);
-    used.then(|| Activations::new_on(set, pool, input, supported.width()))
+    let width = width.filter(|_| used)?;
+    Some(Activations::new_on(set, pool, input, width, kinds))
 }
 
 /// Computes a part of a product. Its input is `activations` from row `first`. Without them, and
@@ -118,31 +138,41 @@ pub(crate) fn compute(
     set: InstructionSet,
 ) {
     match (activations, product_with(part.weight.format())) {
-        (Some(activations), Some(compute)) => {
+        (Some(activations), Some(integer)) => {
             let product = Product {
                 part,
                 activations,
                 first,
                 rows: part.input.len() / part.weight.width(),
             };
-            compute(&product, Unit::best(set));
+            (integer.compute)(&product, Unit::best(set));
         }
         _ => part.compute(set),
     }
 }
 
-/// The integer product with weights of this format, if it is one of blocks.
-fn product_with(format: Format) -> Option<fn(&Product<'_>, Unit)> {
-    format.visit_block(IntegerProduct)
+/// The integer product with weights of one format.
+struct IntegerProduct {
+    /// Whether it takes the input in blocks of 256.
+    has_whole_scales: bool,
+    compute: fn(&Product<'_>, Unit),
 }
 
-struct IntegerProduct;
+/// The integer product with weights of this format, if it is one of blocks.
+fn product_with(format: Format) -> Option<IntegerProduct> {
+    format.visit_block(ProductOf)
+}
 
-impl BlockVisitor for IntegerProduct {
-    type Output = fn(&Product<'_>, Unit);
+struct ProductOf;
 
-    fn visit<F: BlockFormat>(self) -> Self::Output {
-        |product, unit| product.compute::<F>(unit)
+impl BlockVisitor for ProductOf {
+    type Output = IntegerProduct;
+
+    fn visit<F: BlockFormat>(self) -> IntegerProduct {
+        IntegerProduct {
+            has_whole_scales: F::WHOLE_SCALES.is_some(),
+            compute: |product, unit| product.compute::<F>(unit),
+        }
     }
 }
 
@@ -161,33 +191,77 @@ impl Product<'_> {
         let weights = Blocks::<F>::new(bytes, width);
         assert_eq!(self.activations.width(), width, "width of the activations");
         assert!(self.first + self.rows <= self.activations.rows());
-        if self.rows <= DIRECT_ROWS {
-            unit.run(few::Few {
-                product: self,
-                weights,
-            });
+        if const { F::WHOLE_SCALES.is_some() } {
+            self.compute_in::<F, superblocks::SuperblockTiles>(unit, weights);
         } else {
-            scratch::for_weights(|memory| {
-                unit.run(many::Many {
-                    product: self,
-                    weights,
-                    memory,
-                });
-            });
+            self.compute_in::<F, blocks::BlockTiles>(unit, weights);
         }
     }
 
-    /// Writes the sums of up to eight columns from `column` of a row.
+    fn compute_in<F: BlockFormat, T: Tiles>(&self, unit: Unit, weights: Blocks<'_, F>) {
+        let tiles = PhantomData::<T>;
+        if self.rows <= T::DIRECT_ROWS {
+            return unit.run(few::Few {
+                product: self,
+                weights,
+                tiles,
+            });
+        }
+        scratch::for_weights(|memory| {
+            unit.run(many::Many {
+                product: self,
+                weights,
+                memory,
+                tiles,
+            });
+        });
+    }
+
+    /// Writes the sums of up to eight columns from `column` of a row, once all terms are added.
     #[inline(always)]
     fn put(&self, row: usize, column: usize, sums: &[f32]) {
-        let Part { output, n, .. } = *self.part;
-        let from = row * n + self.part.first + column;
-        // SAFETY: only this part computes these columns.
-        let output = unsafe { output.part(from..from + sums.len()) };
-        for (lane, (output, sum)) in output.iter_mut().zip(sums).enumerate() {
-            let bias = self.part.bias.map_or(0.0, |bias| bias[column + lane]);
-            *output = sum + bias;
+        let Some(bias) = self.part.bias else {
+            return self.keep(row, column, sums);
+        };
+        let mut all = [0.0; LANES];
+        let biased = &mut all[..sums.len()];
+        let pairs = sums.iter().zip(&bias[column..]);
+        for (biased, (sum, bias)) in biased.iter_mut().zip(pairs) {
+            *biased = sum + bias;
         }
+        self.keep(row, column, biased);
+    }
+
+    /// Keeps the sums of some terms in their place of the output.
+    #[inline(always)]
+    fn keep(&self, row: usize, column: usize, sums: &[f32]) {
+        // SAFETY: only this part computes these columns, and has no other reference to them.
+        let output = unsafe { self.part.output.part(self.place(row, column, sums.len())) };
+        copy(sums, output);
+    }
+
+    /// The sums that were [kept](Self::keep).
+    #[inline(always)]
+    fn kept(&self, row: usize, column: usize, sums: &mut [f32]) {
+        // SAFETY: as above.
+        let output = unsafe { self.part.output.part(self.place(row, column, sums.len())) };
+        copy(output, sums);
+    }
+
+    fn place(&self, row: usize, column: usize, count: usize) -> Range<usize> {
+        let from = row * self.part.n + self.part.first + column;
+        from..from + count
+    }
+}
+
+/// Copies up to eight numbers. Eight, the usual number, need no call.
+#[inline(always)]
+fn copy(from: &[f32], to: &mut [f32]) {
+    if let (Ok(from), Ok(to)) = (<&[f32; LANES]>::try_from(from), to.try_into()) {
+        let to: &mut [f32; LANES] = to;
+        *to = *from;
+    } else {
+        to.copy_from_slice(from);
     }
 }
 
@@ -200,7 +274,7 @@ struct Blocks<'a, F> {
     bytes: &'a [u8],
     width: usize,
     row_bytes: usize,
-    format: std::marker::PhantomData<F>,
+    format: PhantomData<F>,
 }
 
 impl<'a, F: BlockFormat> Blocks<'a, F> {
@@ -216,7 +290,7 @@ impl<'a, F: BlockFormat> Blocks<'a, F> {
             bytes,
             width,
             row_bytes,
-            format: std::marker::PhantomData,
+            format: PhantomData,
         }
     }
 

@@ -1,5 +1,6 @@
 //! [`Bytes`] in plain Rust.
 
+use half::f16;
 use motet_formats::simd::Portable;
 use motet_formats::{BlockFormat, WideBytes};
 
@@ -31,6 +32,16 @@ fn product<F: BlockFormat>(code: u8, other: i8) -> i32 {
     i32::from(code * i16::from(other))
 }
 
+/// Two integers of 16 bits as one of 32.
+fn joined([lower, upper]: [i16; 2]) -> i32 {
+    i32::from(lower) & 0xFFFF | i32::from(upper) << 16
+}
+
+/// The integers of [`joined`].
+fn parted(both: i32) -> [i32; 2] {
+    [both << 16 >> 16, both >> 16]
+}
+
 impl WideBytes for PortableBytes {
     type Bytes = Array;
 
@@ -60,6 +71,11 @@ impl WideBytes for PortableBytes {
     #[inline(always)]
     fn or(self, a: Array, b: Array) -> Array {
         each(a, b, |a, b| a | b)
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Array, b: Array) -> Array {
+        each(a, b, u8::wrapping_sub)
     }
 
     #[inline(always)]
@@ -120,12 +136,11 @@ impl Bytes for PortableBytes {
     }
 
     #[inline]
-    fn dots<F: BlockFormat>(self, rows: &[Array; 8], other: Array) -> [[i32; 8]; 2] {
-        let dot = |row: &Array, half: usize| -> i32 {
-            let pairs = row[16 * half..][..16].iter().zip(&other[16 * half..]);
+    fn dots<F: BlockFormat>(self, rows: &[Array; 8], other: Array) -> [i32; 8] {
+        rows.map(|row| {
+            let pairs = row.iter().zip(&other);
             pairs.map(|(code, x)| product::<F>(*code, *x as i8)).sum()
-        };
-        [0, 1].map(|half| std::array::from_fn(|row| dot(&rows[row], half)))
+        })
     }
 
     #[inline]
@@ -151,8 +166,113 @@ impl Bytes for PortableBytes {
     }
 
     #[inline(always)]
-    fn add(self, a: [i32; 8], b: [i32; 8]) -> [i32; 8] {
-        std::array::from_fn(|i| a[i] + b[i])
+    fn no_ints(self) -> [i32; 8] {
+        [0; 8]
+    }
+
+    #[inline(always)]
+    unsafe fn load_ints(self, from: *const i32) -> [i32; 8] {
+        // SAFETY: the caller's promise; `read_unaligned` asks for no alignment.
+        unsafe { from.cast::<[i32; 8]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store_ints(self, to: *mut i32, ints: [i32; 8]) {
+        // SAFETY: the caller's promise; `write_unaligned` asks for no alignment.
+        unsafe { to.cast::<[i32; 8]>().write_unaligned(ints) }
+    }
+
+    #[inline(always)]
+    unsafe fn words(self, rows: [*const u8; 8]) -> [Array; 4] {
+        // SAFETY: the caller's promise; `read_unaligned` asks for no alignment.
+        let rows = rows.map(|row| unsafe { row.cast::<[u8; 16]>().read_unaligned() });
+        std::array::from_fn(|word| std::array::from_fn(|i| rows[i / 4][4 * word + i % 4]))
+    }
+
+    #[inline(always)]
+    fn halves(self, words: Array) -> [[f32; 8]; 2] {
+        let half = |half: usize, row: usize| {
+            let at = 4 * row + 2 * half;
+            f16::from_le_bytes([words[at], words[at + 1]]).to_f32()
+        };
+        [0, 1].map(|part| std::array::from_fn(|row| half(part, row)))
+    }
+
+    #[inline(always)]
+    fn widen_pair<const HAS_SIGNS: bool>(self, words: Array, two: [usize; 2]) -> [i32; 8] {
+        let long = |byte: u8| {
+            if HAS_SIGNS {
+                i16::from(byte as i8)
+            } else {
+                i16::from(byte)
+            }
+        };
+        std::array::from_fn(|row| joined(two.map(|at| long(words[4 * row + at]))))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_pair(self, from: *const i32) -> [i32; 8] {
+        // SAFETY: the caller's promise; `read_unaligned` asks for no alignment.
+        [unsafe { from.read_unaligned() }; 8]
+    }
+
+    #[inline(always)]
+    fn join(self, first: [i32; 8], second: [i32; 8]) -> [i32; 8] {
+        std::array::from_fn(|i| if i < 4 { first[i] } else { second[i] })
+    }
+
+    #[inline(always)]
+    fn add_twos(self, sum: [i32; 8], a: [i32; 8], b: [i32; 8]) -> [i32; 8] {
+        let product = |a: i32, b: i32| {
+            let ([a, b], [c, d]) = (parted(a), parted(b));
+            a * c + b * d
+        };
+        std::array::from_fn(|i| sum[i] + product(a[i], b[i]))
+    }
+
+    #[inline(always)]
+    fn sub_times(self, a: [i32; 8], b: [i32; 8], factor: u8) -> [i32; 8] {
+        std::array::from_fn(|i| a[i] - i32::from(factor) * b[i])
+    }
+
+    #[inline(always)]
+    fn sums(self, rows: &[[i32; 8]; 8]) -> [i32; 8] {
+        rows.map(|row| row.iter().sum())
+    }
+
+    #[inline(always)]
+    fn add_scaled<F: BlockFormat>(
+        self,
+        sum: [i32; 8],
+        codes: Array,
+        other: Array,
+        scales: [i32; 8],
+    ) -> [i32; 8] {
+        let two = |at: usize| -> i32 {
+            let products = (at..at + 2).map(|at| product::<F>(codes[at], other[at] as i8));
+            products.sum()
+        };
+        std::array::from_fn(|i| {
+            let [first, second] = parted(scales[i]);
+            sum[i] + two(4 * i) * first + two(4 * i + 2) * second
+        })
+    }
+
+    #[inline]
+    unsafe fn add_scaled_across<F: BlockFormat, const M: usize, const STEPS: usize>(
+        self,
+        sums: &mut [[i32; 8]; M],
+        rows: *const u8,
+        others: [*const i8; M],
+        scales: [i32; 8],
+    ) {
+        // SAFETY: the caller's promise.
+        let dots = unsafe { self.dots_across::<F, M, STEPS>(rows, others) };
+        for (sums, dots) in sums.iter_mut().zip(dots) {
+            for ((sum, dot), scale) in sums.iter_mut().zip(dots).zip(scales) {
+                *sum += dot * parted(scale)[0];
+            }
+        }
     }
 
     #[inline(always)]

@@ -6,7 +6,7 @@ use motet_formats::{BlockFormat, Scales};
 use super::bytes::{Bytes, Vector};
 
 /// Maximum spans of a block.
-pub(super) const SPANS_MAX: usize = 16;
+const SPANS_MAX: usize = 8;
 
 /// For each span of a block: the scales and offsets of eight rows. Those beyond its spans, and
 /// offsets of formats without, are arbitrary.
@@ -44,7 +44,7 @@ impl<B: Bytes> EightScales<B> {
         for first in (0..F::ELEMENTS / F::SPAN).step_by(8) {
             let mut vectors = [[zero; 8]; 2];
             for (lane, row) in rows.iter().enumerate() {
-                // SAFETY: both have 16 numbers, and `first` is 0 or 8.
+                // SAFETY: both have 16 numbers, and `first` is 0.
                 unsafe {
                     vectors[0][lane] = bytes.floats().load(row.scales.as_ptr().add(first));
                     vectors[1][lane] = bytes.floats().load(row.offsets.as_ptr().add(first));
@@ -61,7 +61,11 @@ impl<B: Bytes> EightScales<B> {
 
 /// The half-precision number at offset `at` of each block.
 #[inline(always)]
-fn halves<F: BlockFormat, B: Bytes>(bytes: B, blocks: &[&F::Block; 8], at: usize) -> Vector<B> {
+pub(super) fn halves<F: BlockFormat, B: Bytes>(
+    bytes: B,
+    blocks: &[&F::Block; 8],
+    at: usize,
+) -> Vector<B> {
     assert!(at + 2 <= size_of::<F::Block>());
     let half = |block: &F::Block| {
         let start: *const u8 = std::ptr::from_ref(block).cast();

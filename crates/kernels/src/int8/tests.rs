@@ -13,16 +13,29 @@ fn quantised() -> impl Iterator<Item = Format> {
     formats.filter(|format| product_with(*format).is_some())
 }
 
-fn rounded_rows(input: &[f32], width: usize) -> Activations {
-    Activations::new_on(InstructionSet::best(), &Pool::new(1), input, width)
+/// The input, rounded for products with this format.
+fn rounded_rows(input: &[f32], width: usize, format: Format) -> Activations {
+    let has_whole_scales = product_with(format).is_some_and(|product| product.has_whole_scales);
+    let kinds = Kinds {
+        blocks: !has_whole_scales,
+        superblocks: has_whole_scales,
+    };
+    Activations::new_on(InstructionSet::best(), &Pool::new(1), input, width, kinds)
 }
 
-/// The input as its codes and scales stand for it.
-fn rounded(activations: &Activations) -> Vec<f64> {
+/// The input as the codes and scales for this format stand for it.
+fn rounded(activations: &Activations, format: Format) -> Vec<f64> {
+    let has_whole_scales = product_with(format).is_some_and(|product| product.has_whole_scales);
     let row = |row| {
-        let row = activations.row(row, 32);
-        let scale = move |at: usize| f64::from(row.scales[at / 32]);
-        let codes = row.codes.iter().enumerate();
+        let (codes, scales, block) = if has_whole_scales {
+            let row = activations.super_row(row, 32);
+            (row.codes, row.scales, 256)
+        } else {
+            let row = activations.row(row);
+            (row.codes, row.scales, 32)
+        };
+        let scale = move |at: usize| f64::from(scales[at / block]);
+        let codes = codes.iter().enumerate();
         codes.map(move |(at, code)| scale(at) * f64::from(*code))
     };
     (0..activations.rows()).flat_map(row).collect()
@@ -50,15 +63,15 @@ fn product(unit: Unit, input: &[f32], weight: Rows<'_>) -> Vec<f32> {
         first: 0,
         n,
     };
-    let activations = rounded_rows(input, weight.width());
-    let compute = product_with(weight.format()).expect("a format with codes");
+    let activations = rounded_rows(input, weight.width(), weight.format());
+    let integer = product_with(weight.format()).expect("a format with codes");
     let product = Product {
         part: &part,
         activations: &activations,
         first: 0,
         rows: activations.rows(),
     };
-    compute(&product, unit);
+    (integer.compute)(&product, unit);
     output
 }
 
@@ -97,9 +110,9 @@ fn products_are_those_of_the_rounded_input() {
             let owned = small_rows(format, n, width, rows as u64);
             let input = numbers(rows * width, 9);
             let weight = decoded(&owned.rows());
-            let activations = rounded_rows(&input, width);
+            let activations = rounded_rows(&input, width, format);
             let found = product(Unit::Portable, &input, owned.rows());
-            let error = largest_error(&found, &rounded(&activations), &weight, width);
+            let error = largest_error(&found, &rounded(&activations, format), &weight, width);
             assert!(error < 5e-6, "{format:?}, {rows} rows of {width}: {error}");
             let exact: Vec<f64> = input.iter().map(|x| f64::from(*x)).collect();
             let error = largest_error(&found, &exact, &weight, width);
@@ -119,11 +132,11 @@ fn rows_may_have_an_odd_number_of_blocks() {
         for (rows, width) in [(1, 32), (2, 96), (5, 32), (7, 160)] {
             let owned = small_rows(format, 11, width, 5);
             let input = numbers(rows * width, 2);
-            let activations = rounded_rows(&input, width);
+            let activations = rounded_rows(&input, width, format);
             for unit in units() {
                 let found = product(unit, &input, owned.rows());
                 let weight = decoded(&owned.rows());
-                let error = largest_error(&found, &rounded(&activations), &weight, width);
+                let error = largest_error(&found, &rounded(&activations, format), &weight, width);
                 assert!(error < 5e-6, "{unit:?}, {format:?}: {error}");
             }
         }
@@ -166,8 +179,8 @@ fn a_wrong_number_of_the_input_is_noticed() {
     for format in quantised() {
         let owned = small_rows(format, 8, width, 1);
         let found = product(Unit::best(InstructionSet::best()), &input, owned.rows());
-        let activations = rounded_rows(&input, width);
-        let mut other = rounded(&activations);
+        let activations = rounded_rows(&input, width, format);
+        let mut other = rounded(&activations, format);
         other[77] += 0.03;
         let error = largest_error(&found, &other, &decoded(&owned.rows()), width);
         assert!(error > 2e-5, "{format:?}: {error}");
@@ -185,6 +198,24 @@ fn rows_do_not_depend_on_each_other() {
             for (row, expected) in input.chunks(width).zip(together.chunks(n)) {
                 let alone = product(unit, row, owned.rows());
                 assert_eq!(alone, expected, "{unit:?}, {format:?}");
+            }
+        }
+    }
+}
+
+/// As many that the input does not stay in the cache: slices of a row are multiplied by turns.
+#[test]
+fn rows_in_slices_do_not_depend_on_each_other() {
+    for format in [Format::Q8_0, Format::Q4_1, Format::Q4K, Format::Q6K] {
+        let (width, n, rows) = (2304, 13, 121);
+        assert!(rows * width > many::INPUT && !width.is_multiple_of(many::SLICE));
+        let owned = small_rows(format, n, width, 4);
+        let input = numbers(rows * width, 3);
+        for unit in units() {
+            let together = product(unit, &input, owned.rows());
+            for row in [0, 1, 63, 119, 120] {
+                let alone = product(unit, &input[row * width..][..width], owned.rows());
+                assert_eq!(alone, together[row * n..][..n], "{unit:?}, {format:?}");
             }
         }
     }
@@ -228,35 +259,49 @@ fn stacked_matrices_may_have_different_storage() {
 
 #[test]
 fn numbers_are_rounded_to_the_nearest_code() {
+    let width = 512;
+    let mut input = numbers(3 * width, 4);
+    input[5] = -300.0;
+    input[300] = 3e38;
+    input[512..768].fill(0.0);
+    input[544..548].fill(1e-36);
+    input[768..1024].fill(-0.0);
     for &set in InstructionSet::available() {
-        let width = 64;
-        let mut input = numbers(3 * width, 4);
-        input[5] = -300.0;
-        input[70] = 3e38;
-        input[100..128].fill(0.0);
-        input[96..100].fill(1e-36);
-        input[128..160].fill(-0.0);
-        let activations = Activations::new_on(set, &Pool::new(2), &input, width);
-        let pairs = input.iter().zip(rounded(&activations));
-        for (at, (x, rounded)) in pairs.enumerate() {
-            let row = activations.row(at / width, 32);
-            let half = 0.5 * f64::from(row.scales[at % width / 32]);
-            let error = (f64::from(*x) - rounded).abs();
-            assert!(
-                error <= 1.0001 * half + 1e-30,
-                "{set:?}, {at}: {x}, {rounded}"
-            );
-        }
+        let kinds = Kinds {
+            blocks: true,
+            superblocks: true,
+        };
+        let activations = Activations::new_on(set, &Pool::new(2), &input, width, kinds);
         for row in 0..3 {
-            let (whole, halves) = (activations.row(row, 32), activations.row(row, 16));
-            for (at, sum) in whole.sums.iter().enumerate() {
-                let sums = halves.sums[2 * at] + halves.sums[2 * at + 1];
-                let codes = whole.codes[32 * at..][..32].iter();
-                let exact: i32 = codes.map(|code| i32::from(*code)).sum();
-                let exact = exact as f32 * whole.scales[at];
-                assert!(*sum == exact && (sums - exact).abs() <= 1e-5 * exact.abs() + 1e-30);
+            let input = &input[row * width..][..width];
+            let of_32 = activations.row(row);
+            nearest(input, of_32.codes, of_32.scales, 32);
+            for (at, sum) in of_32.sums.iter().enumerate() {
+                let exact = total(&of_32.codes[32 * at..][..32]);
+                assert_eq!(*sum, exact as f32 * of_32.scales[at]);
+            }
+            for span in [16, 32] {
+                let of_256 = activations.super_row(row, span);
+                nearest(input, of_256.codes, of_256.scales, 256);
+                for (at, sum) in of_256.sums.iter().enumerate() {
+                    let exact = total(&of_256.codes[span * at..][..span]);
+                    assert_eq!(i32::from(*sum), exact);
+                }
             }
         }
+    }
+}
+
+fn total(codes: &[i8]) -> i32 {
+    codes.iter().map(|code| i32::from(*code)).sum()
+}
+
+/// Each number is at most half a step from its code's.
+fn nearest(input: &[f32], codes: &[i8], scales: &[f32], block: usize) {
+    for (at, (x, code)) in input.iter().zip(codes).enumerate() {
+        let scale = f64::from(scales[at / block]);
+        let error = (f64::from(*x) - scale * f64::from(*code)).abs();
+        assert!(error <= 0.50005 * scale + 1e-30, "{at}: {x}, {code}");
     }
 }
 

@@ -157,6 +157,15 @@ impl<const VNNI: u8> X86<VNNI> {
         }
     }
 
+    /// The sums of both halves of `a`, then those of `b`.
+    #[inline(always)]
+    fn add_halves(self, a: __m256i, b: __m256i) -> __m256i {
+        intrinsic!(_mm256_add_epi32(
+            _mm256_permute2x128_si256::<0x20>(a, b),
+            _mm256_permute2x128_si256::<0x31>(a, b),
+        ))
+    }
+
     /// Four rows of four numbers of four bytes, in each half: the columns.
     #[inline(always)]
     fn transpose_four(self, rows: &[__m256i]) -> [__m256i; 4] {
@@ -215,6 +224,11 @@ impl<const VNNI: u8> WideBytes for X86<VNNI> {
     #[inline(always)]
     fn or(self, a: __m256i, b: __m256i) -> __m256i {
         intrinsic!(_mm256_or_si256(a, b))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m256i, b: __m256i) -> __m256i {
+        intrinsic!(_mm256_sub_epi8(a, b))
     }
 
     #[inline(always)]
@@ -310,13 +324,10 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
     }
 
     #[inline(always)]
-    fn dots<F: BlockFormat>(self, rows: &[__m256i; 8], other: __m256i) -> [__m256i; 2] {
+    fn dots<F: BlockFormat>(self, rows: &[__m256i; 8], other: __m256i) -> __m256i {
         let a = self.four_rows::<F>(&rows[..4], other);
         let b = self.four_rows::<F>(&rows[4..], other);
-        intrinsic!([
-            _mm256_permute2x128_si256::<0x20>(a, b),
-            _mm256_permute2x128_si256::<0x31>(a, b),
-        ])
+        self.add_halves(a, b)
     }
 
     #[inline(always)]
@@ -359,8 +370,156 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
     }
 
     #[inline(always)]
-    fn add(self, a: __m256i, b: __m256i) -> __m256i {
-        intrinsic!(_mm256_add_epi32(a, b))
+    fn no_ints(self) -> __m256i {
+        intrinsic!(_mm256_setzero_si256())
+    }
+
+    #[inline(always)]
+    unsafe fn load_ints(self, from: *const i32) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_ints(self, to: *mut i32, ints: __m256i) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_si256(to.cast(), ints) }
+    }
+
+    #[inline(always)]
+    unsafe fn words(self, rows: [*const u8; 8]) -> [__m256i; 4] {
+        let mut both = [intrinsic!(_mm256_setzero_si256()); 4];
+        for (row, both) in both.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *both = unsafe {
+                let lower = _mm256_castsi128_si256(_mm_loadu_si128(rows[row].cast()));
+                let upper = _mm_loadu_si128(rows[row + 4].cast());
+                _mm256_inserti128_si256::<1>(lower, upper)
+            };
+        }
+        self.transpose_four(&both)
+    }
+
+    #[inline(always)]
+    fn halves(self, words: __m256i) -> [__m256; 2] {
+        intrinsic!({
+            let lower = _mm256_and_si256(words, _mm256_set1_epi32(0xFFFF));
+            let both = _mm256_packus_epi32(lower, _mm256_srli_epi32::<16>(words));
+            let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
+            [
+                _mm256_cvtph_ps(_mm256_castsi256_si128(both)),
+                _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(both)),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    fn widen_pair<const HAS_SIGNS: bool>(self, words: __m256i, two: [usize; 2]) -> __m256i {
+        const NONE: u32 = 0x80;
+        let [a, b] = two.map(|at| at as u32);
+        // The place of each byte of a word; a byte with a sign is shifted down from the upper one.
+        let places = if HAS_SIGNS {
+            NONE | a << 8 | NONE << 16 | b << 24
+        } else {
+            a | NONE << 8 | b << 16 | NONE << 24
+        };
+        intrinsic!({
+            let first = _mm_set_epi64x(0x0C0C_0C0C_0808_0808, 0x0404_0404_0000_0000);
+            let first = _mm256_broadcastsi128_si256(first);
+            let places = _mm256_add_epi8(first, _mm256_set1_epi32(places as i32));
+            let found = _mm256_shuffle_epi8(words, places);
+            if HAS_SIGNS {
+                _mm256_srai_epi16::<8>(found)
+            } else {
+                found
+            }
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn splat_pair(self, from: *const i32) -> __m256i {
+        // SAFETY: the caller's promise.
+        let both = unsafe { from.read_unaligned() };
+        intrinsic!(_mm256_set1_epi32(both))
+    }
+
+    #[inline(always)]
+    fn join(self, first: __m256i, second: __m256i) -> __m256i {
+        intrinsic!(_mm256_blend_epi32::<0xF0>(first, second))
+    }
+
+    #[inline(always)]
+    fn add_twos(self, sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        intrinsic!(match VNNI {
+            AVX512_VNNI => _mm256_dpwssd_epi32(sum, a, b),
+            AVX_VNNI => _mm256_dpwssd_avx_epi32(sum, a, b),
+            _ => _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)),
+        })
+    }
+
+    #[inline(always)]
+    fn sub_times(self, a: __m256i, b: __m256i, factor: u8) -> __m256i {
+        intrinsic!({
+            let factor = _mm256_set1_epi32(i32::from(factor));
+            _mm256_sub_epi32(a, _mm256_mullo_epi32(b, factor))
+        })
+    }
+
+    #[inline(always)]
+    fn sums(self, rows: &[__m256i; 8]) -> __m256i {
+        let four = |a: usize| {
+            let first = self.halve::<32>(rows[a], rows[a + 1]);
+            self.halve_again::<32>(first, self.halve::<32>(rows[a + 2], rows[a + 3]))
+        };
+        self.add_halves(four(0), four(4))
+    }
+
+    #[inline(always)]
+    fn add_scaled<F: BlockFormat>(
+        self,
+        sum: __m256i,
+        codes: __m256i,
+        other: __m256i,
+        scales: __m256i,
+    ) -> __m256i {
+        self.add_twos(sum, self.pairs::<F>(codes, other), scales)
+    }
+
+    #[inline(always)]
+    unsafe fn add_scaled_across<F: BlockFormat, const M: usize, const STEPS: usize>(
+        self,
+        sums: &mut [__m256i; M],
+        rows: *const u8,
+        others: [*const i8; M],
+        scales: __m256i,
+    ) {
+        if VNNI != PLAIN {
+            // SAFETY: the caller's promise.
+            let dots = unsafe { self.dots_across::<F, M, STEPS>(rows, others) };
+            let scales = intrinsic!(_mm256_srai_epi32::<16>(scales));
+            for (sum, dots) in sums.iter_mut().zip(dots) {
+                *sum = intrinsic!(_mm256_add_epi32(*sum, _mm256_mullo_epi32(dots, scales)));
+            }
+            return;
+        }
+        // Steps whose products are added in 16 bits.
+        let group = 1 << sums_in_16_bits::<F>().ilog2();
+        for first in (0..STEPS).step_by(group) {
+            let mut pairs = [intrinsic!(_mm256_setzero_si256()); M];
+            for step in first..STEPS.min(first + group) {
+                // SAFETY: the caller promises that there are as many codes.
+                let codes = unsafe { self.load(rows.add(32 * step)) };
+                for m in 0..M {
+                    // SAFETY: as above.
+                    let other = unsafe { self.load_four(others[m].add(4 * step)) };
+                    let product = self.pairs::<F>(codes, other);
+                    pairs[m] = intrinsic!(_mm256_add_epi16(pairs[m], product));
+                }
+            }
+            for m in 0..M {
+                sums[m] = self.add_twos(sums[m], pairs[m], scales);
+            }
+        }
     }
 
     #[inline(always)]

@@ -14,7 +14,7 @@ use motet_model::CacheKind;
 const LAYOUT: u32 = 2;
 /// Must be increased when this crate's kernels, or the operations composed of MLX's, give other
 /// bits.
-const ARITHMETIC: u32 = 2;
+const ARITHMETIC: u32 = 3;
 
 /// Everything beside the weights that changes a bit of the state that a model caches, with three
 /// exceptions:

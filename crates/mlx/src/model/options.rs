@@ -57,8 +57,8 @@ pub struct MlxOptions {
     /// this crate's kernels compute the model and `deterministic` is off, and
     /// [`Exact`](Arithmetic::Exact) otherwise.
     ///
-    /// With `Fast`, activations are rounded to 8 bits, in blocks of 32, and multiplied with the
-    /// stored codes as integers. Steps take about half the time, and logits are near those of
+    /// With `Fast`, activations are rounded to 8 bits, in blocks of 32 or, for k-quants, of 256,
+    /// and multiplied with the stored codes as integers. Steps take about half the time, and logits are near those of
     /// `Exact`, but not the same (docs/performance.md has figures). `Exact` computes in `f32`
     /// with the numbers that the codes stand for. Both may be combined with `deterministic`. Cached
     /// state of one is never used with the other. `Fast` needs `kernels` on the CPU.
