@@ -41,19 +41,18 @@ impl<B: Bytes> EightScales<B> {
         for (row, block) in rows.iter_mut().zip(blocks) {
             *row = F::scales(bytes.floats(), block);
         }
-        for first in (0..F::ELEMENTS / F::SPAN).step_by(8) {
-            let mut vectors = [[zero; 8]; 2];
-            for (lane, row) in rows.iter().enumerate() {
-                // SAFETY: both have 16 numbers, and `first` is 0.
-                unsafe {
-                    vectors[0][lane] = bytes.floats().load(row.scales.as_ptr().add(first));
-                    vectors[1][lane] = bytes.floats().load(row.offsets.as_ptr().add(first));
-                }
+        assert!(F::ELEMENTS / F::SPAN <= SPANS_MAX);
+        let mut vectors = [[zero; 8]; 2];
+        for (lane, row) in rows.iter().enumerate() {
+            // SAFETY: both have 16 numbers.
+            unsafe {
+                vectors[0][lane] = bytes.floats().load(row.scales.as_ptr());
+                vectors[1][lane] = bytes.floats().load(row.offsets.as_ptr());
             }
-            all.scales[first..first + 8].copy_from_slice(&bytes.transpose_floats(vectors[0]));
-            if F::HAS_OFFSETS {
-                all.offsets[first..first + 8].copy_from_slice(&bytes.transpose_floats(vectors[1]));
-            }
+        }
+        all.scales = bytes.transpose_floats(vectors[0]);
+        if F::HAS_OFFSETS {
+            all.offsets = bytes.transpose_floats(vectors[1]);
         }
         all
     }

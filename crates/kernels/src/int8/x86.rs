@@ -336,34 +336,20 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
         rows: *const u8,
         others: [*const i8; M],
     ) -> [__m256i; M] {
-        let zero = intrinsic!(_mm256_setzero_si256());
-        let mut sums = [zero; M];
-        // Steps whose products are added in 16 bits.
-        let group = if VNNI == PLAIN && sums_in_16_bits::<F>() >= 2 {
-            1 << sums_in_16_bits::<F>().ilog2()
-        } else {
-            1
-        };
-        for first in (0..STEPS).step_by(group) {
-            let mut pairs = [zero; M];
-            for step in first..STEPS.min(first + group) {
-                // SAFETY: the caller promises that there are as many codes.
-                let codes = unsafe { self.load(rows.add(32 * step)) };
-                for m in 0..M {
-                    // SAFETY: as above.
-                    let other = unsafe { self.load_four(others[m].add(4 * step)) };
-                    if group == 1 {
-                        sums[m] = self.fours::<F>(sums[m], codes, other);
-                    } else {
-                        let product = self.pairs::<F>(codes, other);
-                        pairs[m] = intrinsic!(_mm256_add_epi16(pairs[m], product));
-                    }
-                }
-            }
-            if group > 1 {
-                for m in 0..M {
-                    sums[m] = intrinsic!(_mm256_add_epi32(sums[m], self.widen(pairs[m])));
-                }
+        let mut sums = [intrinsic!(_mm256_setzero_si256()); M];
+        if VNNI == PLAIN && sums_in_16_bits::<F>() >= 2 {
+            let ones = intrinsic!(_mm256_set1_epi16(1));
+            // SAFETY: the caller's promise.
+            unsafe { self.add_scaled_across::<F, M, STEPS>(&mut sums, rows, others, ones) };
+            return sums;
+        }
+        for step in 0..STEPS {
+            // SAFETY: the caller promises that there are as many codes.
+            let codes = unsafe { self.load(rows.add(32 * step)) };
+            for m in 0..M {
+                // SAFETY: as above.
+                let other = unsafe { self.load_four(others[m].add(4 * step)) };
+                sums[m] = self.fours::<F>(sums[m], codes, other);
             }
         }
         sums
