@@ -1,4 +1,5 @@
-//! Logits that tests compare, by hundreds of rows of a vocabulary: optimised with this crate, as tests are not.
+//! Logits that tests compare, by hundreds of rows of a vocabulary: optimised with this crate, as
+//! tests are not.
 
 use motet_protocol::TokenId;
 

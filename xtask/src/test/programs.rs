@@ -4,15 +4,14 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::workspace;
+use crate::{process, workspace};
 
 /// Programs that take longest: none of them is to be left for the end.
 const LONGEST: [&str; 4] = ["mlx_model", "parity", "mlx_sequences", "motet_mlx"];
@@ -40,10 +39,7 @@ pub(super) fn build(arguments: &[&str]) -> Result<Vec<TestProgram>> {
     let mut cargo = workspace::cargo();
     cargo.arg("test").args(arguments);
     cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
-    let output = cargo.stderr(Stdio::inherit()).output();
-    let output = output.context("cannot start cargo")?;
-    ensure!(output.status.success(), "the tests do not build");
-    let messages = String::from_utf8(output.stdout).context("cargo's messages are no text")?;
+    let messages = process::capture(cargo.stderr(Stdio::inherit()))?;
     let mut programs = programs(&messages);
     let place = |program: &TestProgram| LONGEST.iter().position(|name| *name == program.name);
     programs.sort_by_key(|program| place(program).unwrap_or(LONGEST.len()));
