@@ -10,6 +10,7 @@
 //! One loop runs at a time; a second caller works alone. `rayon` is not used: there a caller
 //! from outside the pool takes no part in its loop, and waits for workers that have to wake first.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
@@ -37,14 +38,19 @@ pub struct Pool {
 struct Shared {
     /// The gate through which workers join the loop.
     entrance: Entrance<Body>,
-    /// The next index to take.
-    next: AtomicUsize,
+    /// For each thread, the caller first, the next index to take of its share.
+    next: Box<[Next]>,
     panicked: AtomicBool,
     /// Set when the pool is being dropped.
     ended: AtomicBool,
     /// Parked workers that must be woken.
     parking: Parking,
 }
+
+/// The next index of a thread's share, in a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Next(AtomicUsize);
 
 /// A loop, with its lifetime erased.
 #[derive(Clone, Copy)]
@@ -85,7 +91,7 @@ impl Pool {
         let (opener, entrance) = gate();
         let shared = Arc::new(Shared {
             entrance,
-            next: AtomicUsize::new(0),
+            next: (0..threads.max(1)).map(|_| Next::default()).collect(),
             panicked: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             parking: Parking::new(workers),
@@ -110,7 +116,8 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Calls `body` with each of `0..count`, on all threads, in any order.
+    /// Calls `body` with each of `0..count`, on all threads, in any order. Each thread begins with a
+    /// share of its own, in ascending order, so that it can prefetch what it needs next.
     ///
     /// # Panics
     ///
@@ -127,11 +134,13 @@ impl Pool {
             return (0..count).for_each(body);
         };
         let opened = self.open(&mut loop_lock, count, &body);
-        let own = catch_unwind(AssertUnwindSafe(|| self.shared.run_indices(&body, count)));
+        let own = catch_unwind(AssertUnwindSafe(|| {
+            self.shared.run_indices(0, &body, count)
+        }));
         // After a panic on this thread, indices may be left that are no longer needed.
-        self.shared
-            .next
-            .fetch_add(usize::MAX / 2, Ordering::Relaxed);
+        for next in &self.shared.next {
+            next.0.fetch_add(usize::MAX / 2, Ordering::Relaxed);
+        }
         drop(opened);
         let others_panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
         drop(loop_lock);
@@ -182,7 +191,10 @@ impl Pool {
         let run: *const (dyn Fn(usize) + Sync + 'a) = body;
         // SAFETY: only the lifetime changes; the gate is closed before it ends.
         let run: *const (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(run) };
-        shared.next.store(0, Ordering::Relaxed);
+        for (thread, next) in shared.next.iter().enumerate() {
+            let start = shared.share(thread, count).start;
+            next.0.store(start, Ordering::Relaxed);
+        }
         let opened = opener.open(Body { run, count });
         // The caller takes part, so one worker less than there are calls is enough.
         let enough = self.workers.len().min(count - 1);
@@ -215,13 +227,28 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn run_indices(&self, body: &(dyn Fn(usize) + Sync), count: usize) {
-        loop {
-            let index = self.next.fetch_add(1, Ordering::Relaxed);
-            if index >= count {
-                return;
+    /// The indices of a loop with `count` that a thread begins with.
+    fn share(&self, thread: usize, count: usize) -> Range<usize> {
+        let threads = self.next.len();
+        let start = |thread: usize| {
+            let (each, more) = (count / threads, count % threads);
+            each * thread + more.min(thread)
+        };
+        start(thread)..start(thread + 1)
+    }
+
+    /// Takes the indices of this thread's share, then those that are left of the others'.
+    fn run_indices(&self, thread: usize, body: &(dyn Fn(usize) + Sync), count: usize) {
+        let threads = self.next.len();
+        for share in (thread..threads).chain(0..thread) {
+            let end = self.share(share, count).end;
+            loop {
+                let index = self.next[share].0.fetch_add(1, Ordering::Relaxed);
+                if index >= end {
+                    break;
+                }
+                body(index);
             }
-            body(index);
         }
     }
 
@@ -236,7 +263,9 @@ impl Shared {
             let body = inside.shown();
             // SAFETY: inside the gate, so the loop's caller still waits for this worker.
             let run = unsafe { &*body.run };
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.run_indices(run, body.count)));
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                self.run_indices(index + 1, run, body.count)
+            }));
             if let Err(panic) = outcome {
                 self.panicked.store(true, Ordering::Relaxed);
                 // Dropping the payload might panic again, and then this worker would never

@@ -28,16 +28,16 @@ pub(super) trait Bytes: WideBytes {
     /// The products of eight rows of 32 codes with `other`, which is 32 codes from -127 to 127.
     fn dots<F: BlockFormat>(self, rows: &[Self::Bytes; 8], other: Self::Bytes) -> Self::Ints;
 
-    /// The products of eight rows with `M` others. `rows` is `[STEPS, 8, 4]` codes, each of
-    /// `others` is `4 * STEPS` codes from -127 to 127. `STEPS` is 4 or 8.
+    /// The products of `E` eights of rows with `M` others. Each of `rows` is `[STEPS, 8, 4]` codes,
+    /// each of `others` is `4 * STEPS` codes from -127 to 127. `STEPS` is 4 or 8.
     ///
     /// # Safety
     /// `rows` and `others` are readable.
-    unsafe fn dots_across<F: BlockFormat, const M: usize, const STEPS: usize>(
+    unsafe fn dots_across<F: BlockFormat, const E: usize, const M: usize, const STEPS: usize>(
         self,
-        rows: *const u8,
+        rows: [*const u8; E],
         others: [*const i8; M],
-    ) -> [Self::Ints; M];
+    ) -> [[Self::Ints; M]; E];
 
     /// Eight zeros.
     fn no_ints(self) -> Self::Ints;
@@ -61,8 +61,19 @@ pub(super) trait Bytes: WideBytes {
     /// # Safety
     /// `from` is readable for both.
     unsafe fn splat_pair(self, from: *const i32) -> Self::Ints;
-    /// The first four of `first`, and the last four of `second`.
-    fn join(self, first: Self::Ints, second: Self::Ints) -> Self::Ints;
+    /// Writes what [`words`](Self::words) reads.
+    fn store_words(self, words: [Self::Bytes; 4], rows: &mut [[u8; 16]; 8]);
+    /// The first eight bytes as integers of 16 bits, twice.
+    fn widen_eight(self, bytes: &[u8; 16]) -> Self::Ints;
+    /// 16 bytes as integers of 16 bits: those with even places, then the others.
+    fn widen_sixteen<const HAS_SIGNS: bool>(self, bytes: &[u8; 16]) -> Self::Ints;
+    /// 16 integers of 16 bits: those with even places, then the others.
+    ///
+    /// # Safety
+    /// `from` is readable for all.
+    unsafe fn load_parted(self, from: *const i16) -> Self::Ints;
+    /// Integer `at` of eight of each half, eight times in this half.
+    fn splat_halves(self, ints: Self::Ints, at: usize) -> Self::Ints;
     /// `sum + a * b` for both integers of 16 bits in each of `a` and `b`.
     fn add_twos(self, sum: Self::Ints, a: Self::Ints, b: Self::Ints) -> Self::Ints;
     /// `a - factor * b`.
@@ -83,12 +94,17 @@ pub(super) trait Bytes: WideBytes {
     ///
     /// # Safety
     /// As there.
-    unsafe fn add_scaled_across<F: BlockFormat, const M: usize, const STEPS: usize>(
+    unsafe fn add_scaled_across<
+        F: BlockFormat,
+        const E: usize,
+        const M: usize,
+        const STEPS: usize,
+    >(
         self,
-        sums: &mut [Self::Ints; M],
-        rows: *const u8,
+        sums: &mut [[Self::Ints; M]; E],
+        rows: [*const u8; E],
         others: [*const i8; M],
-        scales: Self::Ints,
+        scales: [Self::Ints; E],
     );
     /// The integers, rounded to the nearest number in single precision.
     fn to_floats(self, ints: Self::Ints) -> Vector<Self>;

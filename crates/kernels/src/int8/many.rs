@@ -28,6 +28,10 @@ pub(super) const SLICE: usize = 2048;
 /// Rows of the input that are multiplied at a time.
 pub(super) const TILE: usize = 4;
 
+/// Eights of rows of the weights that are multiplied at a time, so that each number of the input is
+/// loaded once for 16 rows, and eight sums are independent.
+pub(super) const EIGHTS: usize = 2;
+
 /// Products with weights that are decoded into memory.
 pub(super) struct Many<'a, F, T> {
     pub(super) product: &'a Product<'a>,
@@ -70,22 +74,26 @@ pub(super) trait Tiles {
     /// Decodes the scales of a block of eight rows.
     fn decode<B: Bytes, F: BlockFormat>(bytes: B, blocks: &[&F::Block; LANES], of: Decoded<'_>);
 
-    /// Adds the products of eight decoded rows with rows of the input.
+    /// Adds the products of 16 decoded rows with rows of the input.
     fn multiply<B: Bytes, F: BlockFormat>(
         bytes: B,
         tile: &Tile<'_>,
-        sums: [Vector<B>; TILE],
+        sums: &mut Sums<B>,
         rows: [usize; TILE],
-    ) -> [Vector<B>; TILE];
+    );
 }
 
-/// Eight rows of the weights, and what they are multiplied with.
+/// The sums of a tile: of eights of rows of the weights with rows of the input.
+pub(super) type Sums<B> = [[Vector<B>; TILE]; EIGHTS];
+
+/// 16 rows of the weights, and what they are multiplied with.
 pub(super) struct Tile<'a> {
     pub(super) product: &'a Product<'a>,
-    pub(super) weights: Decoded<'a>,
+    pub(super) weights: [Decoded<'a>; EIGHTS],
     /// The elements of a row that `weights` holds.
     pub(super) elements: Range<usize>,
     column: usize,
+    /// Rows of the weights. Less than 16 are there where the matrix ends.
     count: usize,
 }
 
@@ -106,24 +114,30 @@ impl<F: BlockFormat, T: Tiles> Work for Many<'_, F, T> {
             SLICE.min(width)
         };
         let eight = Decoded::length::<F, T>(slice);
-        let most = (DECODED / size_of::<f32>() / eight).clamp(1, EIGHTS_MAX);
+        let most = DECODED / size_of::<f32>() / eight;
+        let most = (most / EIGHTS * EIGHTS).clamp(EIGHTS, EIGHTS_MAX);
         let [all] = memory.take([most * eight]);
         for first in (0..weights.rows()).step_by(most * LANES) {
             let end = weights.rows().min(first + most * LANES);
-            let columns = (first..end).step_by(LANES);
+            let tiles = (first..end).step_by(EIGHTS * LANES);
             for from in (0..width).step_by(slice) {
                 let elements = from..width.min(from + slice);
-                for (column, memory) in columns.clone().zip(all.chunks_exact_mut(eight)) {
+                let columns = (first..end).step_by(LANES);
+                for (column, memory) in columns.zip(all.chunks_exact_mut(eight)) {
                     decode::<B, F, T>(bytes, &weights, column, elements.clone(), memory);
                 }
                 for row in (0..rows).step_by(TILE) {
-                    for (column, memory) in columns.clone().zip(all.chunks_exact_mut(eight)) {
+                    for (column, memory) in tiles.clone().zip(all.chunks_exact_mut(EIGHTS * eight))
+                    {
+                        let (one, other) = memory.split_at_mut(eight);
+                        let weights =
+                            [one, other].map(|eight| Decoded::new::<F, T>(eight, elements.len()));
                         let tile = Tile {
                             product,
-                            weights: Decoded::new::<F, T>(memory, elements.len()),
+                            weights,
                             elements: elements.clone(),
                             column,
-                            count: LANES.min(end - column),
+                            count: (EIGHTS * LANES).min(end - column),
                         };
                         tile.compute::<B, F, T>(bytes, row);
                     }
@@ -174,6 +188,21 @@ impl<'a> Decoded<'a> {
     }
 }
 
+/// Prefetches as much as one of a block's chunks takes.
+#[inline(always)]
+fn prefetch<B: Bytes, F: BlockFormat>(
+    bytes: B,
+    weights: &Blocks<'_, F>,
+    column: usize,
+    [index, chunk]: [usize; 2],
+) {
+    if F::ELEMENTS == BLOCK {
+        weights.prefetch::<B, 1>(bytes, column, index, chunk);
+    } else {
+        weights.prefetch::<B, 8>(bytes, column, index, chunk);
+    }
+}
+
 /// Decodes some elements of eight rows from `column`.
 #[inline(always)]
 fn decode<B: Bytes, F: BlockFormat, T: Tiles>(
@@ -185,11 +214,16 @@ fn decode<B: Bytes, F: BlockFormat, T: Tiles>(
 ) {
     let decoded = Decoded::new::<F, T>(memory, elements.len());
     let range = elements.start / F::ELEMENTS..elements.end / F::ELEMENTS;
-    let rows = weights.eight(column).map(|row| &row[range.clone()]);
-    for (index, block) in decoded.blocks::<F, T>().enumerate() {
-        weights.prefetch(bytes, column, range.start + index);
-        let blocks = rows.map(|row| &row[index]);
+    let rows = weights.eight(column);
+    assert!(range.end <= weights.count());
+    for (index, block) in range.zip(decoded.blocks::<F, T>()) {
+        let mut blocks = [&rows[0][0]; LANES];
+        for (block, row) in blocks.iter_mut().zip(&rows) {
+            // SAFETY: each row has `count` blocks.
+            *block = unsafe { row.get_unchecked(index) };
+        }
         for (chunk, codes) in block.codes.chunks_exact_mut(LANES * BLOCK / 4).enumerate() {
+            prefetch::<B, F>(bytes, weights, column, [index, chunk]);
             let mut rows = [bytes.splat(0); LANES];
             for (row, block) in rows.iter_mut().zip(&blocks) {
                 // SAFETY: `chunk` is one of the block's.
@@ -214,25 +248,35 @@ impl Tile<'_> {
         let Product { first, rows, .. } = *self.product;
         let present = TILE.min(rows - row);
         let mut lanes = [0.0; LANES];
-        let mut sums = [floats.splat(0.0); TILE];
+        let mut sums = [[floats.splat(0.0); TILE]; EIGHTS];
         if self.elements.start > 0 {
-            for (m, sum) in sums[..present].iter_mut().enumerate() {
-                let before = &mut lanes[..self.count];
-                self.product.kept(row + m, self.column, before);
-                *sum = floats.load_part(&lanes);
+            for (sums, (column, count)) in sums.iter_mut().zip(self.columns()) {
+                for (m, sum) in sums[..present].iter_mut().enumerate() {
+                    self.product.kept(row + m, column, &mut lanes[..count]);
+                    *sum = floats.load_part(&lanes);
+                }
             }
         }
         let others = std::array::from_fn(|m| first + (row + m).min(rows - 1));
-        let sums = T::multiply::<B, F>(bytes, self, sums, others);
+        T::multiply::<B, F>(bytes, self, &mut sums, others);
         let is_last = self.elements.end == self.product.activations.width();
-        for (m, sum) in sums[..present].iter().enumerate() {
-            floats.store_part(&mut lanes, *sum);
-            let lanes = &lanes[..self.count];
-            if is_last {
-                self.product.put(row + m, self.column, lanes);
-            } else {
-                self.product.keep(row + m, self.column, lanes);
+        for (sums, (column, count)) in sums.iter().zip(self.columns()) {
+            for (m, sum) in sums[..present].iter().enumerate() {
+                floats.store_part(&mut lanes, *sum);
+                if is_last {
+                    self.product.put(row + m, column, &lanes[..count]);
+                } else {
+                    self.product.keep(row + m, column, &lanes[..count]);
+                }
             }
         }
+    }
+
+    /// The first column of each eight that is there, and its number of columns.
+    #[inline(always)]
+    fn columns(&self) -> impl Iterator<Item = (usize, usize)> {
+        let (column, count) = (self.column, self.count);
+        let eights = (0..count).step_by(LANES);
+        eights.map(move |before| (column + before, LANES.min(count - before)))
     }
 }

@@ -265,6 +265,10 @@ fn copy(from: &[f32], to: &mut [f32]) {
     }
 }
 
+/// Bytes that products prefetch ahead at least. A core reads about as many while the first of them
+/// come from memory.
+const AHEAD: usize = 12 << 10;
+
 /// Rows that are computed together: one in each lane.
 const LANES: usize = 8;
 
@@ -320,15 +324,24 @@ impl<'a, F: BlockFormat> Blocks<'a, F> {
         })
     }
 
-    /// Prefetches the part of the eight rows after those from `first` that block `index` of all
-    /// is.
+    /// Prefetches some of eight rows that are needed soon after those from `first`: of what block
+    /// `index` is of all, part `part` of `PARTS`. A core that asks for many lines at once waits for
+    /// the first of them.
     #[inline(always)]
-    fn prefetch<B: Bytes>(&self, bytes: B, first: usize, index: usize) {
+    fn prefetch<B: Bytes, const PARTS: usize>(
+        &self,
+        bytes: B,
+        first: usize,
+        index: usize,
+        part: usize,
+    ) {
         const LINE: usize = 64;
         let share = LANES * size_of::<F::Block>();
-        let from = (first + LANES) * self.row_bytes + index * share;
-        for line in (0..share).step_by(LINE) {
-            let at = self.bytes.as_ptr().wrapping_add(from + line);
+        let lines = share.div_ceil(PARTS * LINE);
+        let ahead = AHEAD.max(LANES * self.row_bytes);
+        let from = first * self.row_bytes + ahead + index * share + part * lines * LINE;
+        for line in 0..lines {
+            let at = self.bytes.as_ptr().wrapping_add(from + line * LINE);
             bytes.floats().prefetch(at);
         }
     }

@@ -42,6 +42,20 @@ fn parted(both: i32) -> [i32; 2] {
     [both << 16 >> 16, both >> 16]
 }
 
+/// A byte as an integer of 16 bits.
+fn long<const HAS_SIGNS: bool>(byte: u8) -> i16 {
+    if HAS_SIGNS {
+        i16::from(byte as i8)
+    } else {
+        i16::from(byte)
+    }
+}
+
+/// The place of number `at` of 16 once those with even places come first.
+fn parted_place(at: usize) -> usize {
+    2 * (at % 8) + at / 8
+}
+
 impl WideBytes for PortableBytes {
     type Bytes = Array;
 
@@ -144,25 +158,27 @@ impl Bytes for PortableBytes {
     }
 
     #[inline]
-    unsafe fn dots_across<F: BlockFormat, const M: usize, const STEPS: usize>(
+    unsafe fn dots_across<F: BlockFormat, const E: usize, const M: usize, const STEPS: usize>(
         self,
-        rows: *const u8,
+        rows: [*const u8; E],
         others: [*const i8; M],
-    ) -> [[i32; 8]; M] {
-        let mut sums = [[0; 8]; M];
-        for step in 0..STEPS {
-            // SAFETY: `rows` has that many codes, which the caller promises.
-            let rows = unsafe { self.load(rows.add(32 * step)) };
-            for (sums, other) in sums.iter_mut().zip(others) {
-                // SAFETY: `other` has that many codes, which the caller promises.
-                let other = unsafe { other.add(4 * step).cast::<[i8; 4]>().read() };
-                for (sum, row) in sums.iter_mut().zip(rows.as_chunks::<4>().0) {
-                    let pairs = row.iter().zip(other);
-                    *sum += pairs.map(|(code, x)| product::<F>(*code, x)).sum::<i32>();
+    ) -> [[[i32; 8]; M]; E] {
+        rows.map(|rows| {
+            let mut sums = [[0; 8]; M];
+            for step in 0..STEPS {
+                // SAFETY: `rows` has that many codes, which the caller promises.
+                let rows = unsafe { self.load(rows.add(32 * step)) };
+                for (sums, other) in sums.iter_mut().zip(others) {
+                    // SAFETY: `other` has that many codes, which the caller promises.
+                    let other = unsafe { other.add(4 * step).cast::<[i8; 4]>().read() };
+                    for (sum, row) in sums.iter_mut().zip(rows.as_chunks::<4>().0) {
+                        let pairs = row.iter().zip(other);
+                        *sum += pairs.map(|(code, x)| product::<F>(*code, x)).sum::<i32>();
+                    }
                 }
             }
-        }
-        sums
+            sums
+        })
     }
 
     #[inline(always)]
@@ -200,14 +216,7 @@ impl Bytes for PortableBytes {
 
     #[inline(always)]
     fn widen_pair<const HAS_SIGNS: bool>(self, words: Array, two: [usize; 2]) -> [i32; 8] {
-        let long = |byte: u8| {
-            if HAS_SIGNS {
-                i16::from(byte as i8)
-            } else {
-                i16::from(byte)
-            }
-        };
-        std::array::from_fn(|row| joined(two.map(|at| long(words[4 * row + at]))))
+        std::array::from_fn(|row| joined(two.map(|at| long::<HAS_SIGNS>(words[4 * row + at]))))
     }
 
     #[inline(always)]
@@ -217,8 +226,38 @@ impl Bytes for PortableBytes {
     }
 
     #[inline(always)]
-    fn join(self, first: [i32; 8], second: [i32; 8]) -> [i32; 8] {
-        std::array::from_fn(|i| if i < 4 { first[i] } else { second[i] })
+    fn store_words(self, words: [Array; 4], rows: &mut [[u8; 16]; 8]) {
+        for (row, bytes) in rows.iter_mut().enumerate() {
+            *bytes = std::array::from_fn(|i| words[i / 4][4 * row + i % 4]);
+        }
+    }
+
+    #[inline(always)]
+    fn widen_eight(self, bytes: &[u8; 16]) -> [i32; 8] {
+        let long = |at: usize| i16::from(bytes[at % 8]);
+        std::array::from_fn(|i| joined([long(2 * i), long(2 * i + 1)]))
+    }
+
+    #[inline(always)]
+    fn widen_sixteen<const HAS_SIGNS: bool>(self, bytes: &[u8; 16]) -> [i32; 8] {
+        let long = |at: usize| long::<HAS_SIGNS>(bytes[parted_place(at)]);
+        std::array::from_fn(|i| joined([long(2 * i), long(2 * i + 1)]))
+    }
+
+    #[inline(always)]
+    unsafe fn load_parted(self, from: *const i16) -> [i32; 8] {
+        // SAFETY: the caller's promise; `read_unaligned` asks for no alignment.
+        let all = unsafe { from.cast::<[i16; 16]>().read_unaligned() };
+        let long = |at: usize| all[parted_place(at)];
+        std::array::from_fn(|i| joined([long(2 * i), long(2 * i + 1)]))
+    }
+
+    #[inline(always)]
+    fn splat_halves(self, ints: [i32; 8], at: usize) -> [i32; 8] {
+        std::array::from_fn(|i| {
+            let int = parted(ints[i / 4 * 4 + at / 2])[at % 2] as i16;
+            joined([int; 2])
+        })
     }
 
     #[inline(always)]
@@ -259,18 +298,25 @@ impl Bytes for PortableBytes {
     }
 
     #[inline]
-    unsafe fn add_scaled_across<F: BlockFormat, const M: usize, const STEPS: usize>(
+    unsafe fn add_scaled_across<
+        F: BlockFormat,
+        const E: usize,
+        const M: usize,
+        const STEPS: usize,
+    >(
         self,
-        sums: &mut [[i32; 8]; M],
-        rows: *const u8,
+        sums: &mut [[[i32; 8]; M]; E],
+        rows: [*const u8; E],
         others: [*const i8; M],
-        scales: [i32; 8],
+        scales: [[i32; 8]; E],
     ) {
         // SAFETY: the caller's promise.
-        let dots = unsafe { self.dots_across::<F, M, STEPS>(rows, others) };
-        for (sums, dots) in sums.iter_mut().zip(dots) {
-            for ((sum, dot), scale) in sums.iter_mut().zip(dots).zip(scales) {
-                *sum += dot * parted(scale)[0];
+        let dots = unsafe { self.dots_across::<F, E, M, STEPS>(rows, others) };
+        for ((sums, dots), scales) in sums.iter_mut().zip(dots).zip(scales) {
+            for (sums, dots) in sums.iter_mut().zip(dots) {
+                for ((sum, dot), scale) in sums.iter_mut().zip(dots).zip(scales) {
+                    *sum += dot * parted(scale)[0];
+                }
             }
         }
     }

@@ -182,6 +182,21 @@ impl<const VNNI: u8> X86<VNNI> {
         })
     }
 
+    /// The codes of one step of each eight of rows.
+    ///
+    /// # Safety
+    ///
+    /// There are as many.
+    #[inline(always)]
+    unsafe fn load_step<const E: usize>(self, rows: [*const u8; E], step: usize) -> [__m256i; E] {
+        let mut codes = [intrinsic!(_mm256_setzero_si256()); E];
+        for (codes, rows) in codes.iter_mut().zip(rows) {
+            // SAFETY: the caller's promise.
+            *codes = unsafe { self.load(rows.add(32 * step)) };
+        }
+        codes
+    }
+
     /// Four codes, eight times.
     ///
     /// # Safety
@@ -331,25 +346,27 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn dots_across<F: BlockFormat, const M: usize, const STEPS: usize>(
+    unsafe fn dots_across<F: BlockFormat, const E: usize, const M: usize, const STEPS: usize>(
         self,
-        rows: *const u8,
+        rows: [*const u8; E],
         others: [*const i8; M],
-    ) -> [__m256i; M] {
-        let mut sums = [intrinsic!(_mm256_setzero_si256()); M];
+    ) -> [[__m256i; M]; E] {
+        let mut sums = [[intrinsic!(_mm256_setzero_si256()); M]; E];
         if VNNI == PLAIN && sums_in_16_bits::<F>() >= 2 {
-            let ones = intrinsic!(_mm256_set1_epi16(1));
+            let ones = [intrinsic!(_mm256_set1_epi16(1)); E];
             // SAFETY: the caller's promise.
-            unsafe { self.add_scaled_across::<F, M, STEPS>(&mut sums, rows, others, ones) };
+            unsafe { self.add_scaled_across::<F, E, M, STEPS>(&mut sums, rows, others, ones) };
             return sums;
         }
         for step in 0..STEPS {
             // SAFETY: the caller promises that there are as many codes.
-            let codes = unsafe { self.load(rows.add(32 * step)) };
+            let codes = unsafe { self.load_step(rows, step) };
             for m in 0..M {
                 // SAFETY: as above.
                 let other = unsafe { self.load_four(others[m].add(4 * step)) };
-                sums[m] = self.fours::<F>(sums[m], codes, other);
+                for e in 0..E {
+                    sums[e][m] = self.fours::<F>(sums[e][m], codes[e], other);
+                }
             }
         }
         sums
@@ -430,8 +447,54 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
     }
 
     #[inline(always)]
-    fn join(self, first: __m256i, second: __m256i) -> __m256i {
-        intrinsic!(_mm256_blend_epi32::<0xF0>(first, second))
+    fn store_words(self, words: [__m256i; 4], rows: &mut [[u8; 16]; 8]) {
+        for (row, both) in self.transpose_four(&words).into_iter().enumerate() {
+            // SAFETY: 16 bytes each.
+            unsafe {
+                _mm_storeu_si128(rows[row].as_mut_ptr().cast(), _mm256_castsi256_si128(both));
+                let upper = _mm256_extracti128_si256::<1>(both);
+                _mm_storeu_si128(rows[row + 4].as_mut_ptr().cast(), upper);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn widen_eight(self, bytes: &[u8; 16]) -> __m256i {
+        intrinsic!({
+            let eight = _mm_loadu_si128(bytes.as_ptr().cast());
+            _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(eight))
+        })
+    }
+
+    #[inline(always)]
+    fn widen_sixteen<const HAS_SIGNS: bool>(self, bytes: &[u8; 16]) -> __m256i {
+        intrinsic!({
+            let all = _mm_loadu_si128(bytes.as_ptr().cast());
+            let parted = _mm_set_epi64x(0x0F0D_0B09_0705_0301, 0x0E0C_0A08_0604_0200);
+            let parted = _mm_shuffle_epi8(all, parted);
+            if HAS_SIGNS {
+                _mm256_cvtepi8_epi16(parted)
+            } else {
+                _mm256_cvtepu8_epi16(parted)
+            }
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_parted(self, from: *const i16) -> __m256i {
+        // SAFETY: the caller's promise.
+        let all = unsafe { _mm256_loadu_si256(from.cast()) };
+        intrinsic!({
+            let parted = _mm_set_epi64x(0x0F0E_0B0A_0706_0302, 0x0D0C_0908_0504_0100);
+            let parted = _mm256_shuffle_epi8(all, _mm256_broadcastsi128_si256(parted));
+            _mm256_permute4x64_epi64::<0b11_01_10_00>(parted)
+        })
+    }
+
+    #[inline(always)]
+    fn splat_halves(self, ints: __m256i, at: usize) -> __m256i {
+        let place = (2 * at + ((2 * at + 1) << 8)) as i16;
+        intrinsic!(_mm256_shuffle_epi8(ints, _mm256_set1_epi16(place)))
     }
 
     #[inline(always)]
@@ -472,38 +535,49 @@ impl<const VNNI: u8> Bytes for X86<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn add_scaled_across<F: BlockFormat, const M: usize, const STEPS: usize>(
+    unsafe fn add_scaled_across<
+        F: BlockFormat,
+        const E: usize,
+        const M: usize,
+        const STEPS: usize,
+    >(
         self,
-        sums: &mut [__m256i; M],
-        rows: *const u8,
+        sums: &mut [[__m256i; M]; E],
+        rows: [*const u8; E],
         others: [*const i8; M],
-        scales: __m256i,
+        scales: [__m256i; E],
     ) {
         if VNNI != PLAIN {
             // SAFETY: the caller's promise.
-            let dots = unsafe { self.dots_across::<F, M, STEPS>(rows, others) };
-            let scales = intrinsic!(_mm256_srai_epi32::<16>(scales));
-            for (sum, dots) in sums.iter_mut().zip(dots) {
-                *sum = intrinsic!(_mm256_add_epi32(*sum, _mm256_mullo_epi32(dots, scales)));
+            let dots = unsafe { self.dots_across::<F, E, M, STEPS>(rows, others) };
+            for e in 0..E {
+                let scales = intrinsic!(_mm256_srai_epi32::<16>(scales[e]));
+                for (sum, dots) in sums[e].iter_mut().zip(dots[e]) {
+                    *sum = intrinsic!(_mm256_add_epi32(*sum, _mm256_mullo_epi32(dots, scales)));
+                }
             }
             return;
         }
         // Steps whose products are added in 16 bits.
         let group = 1 << sums_in_16_bits::<F>().ilog2();
         for first in (0..STEPS).step_by(group) {
-            let mut pairs = [intrinsic!(_mm256_setzero_si256()); M];
+            let mut pairs = [[intrinsic!(_mm256_setzero_si256()); M]; E];
             for step in first..STEPS.min(first + group) {
                 // SAFETY: the caller promises that there are as many codes.
-                let codes = unsafe { self.load(rows.add(32 * step)) };
+                let codes = unsafe { self.load_step(rows, step) };
                 for m in 0..M {
                     // SAFETY: as above.
                     let other = unsafe { self.load_four(others[m].add(4 * step)) };
-                    let product = self.pairs::<F>(codes, other);
-                    pairs[m] = intrinsic!(_mm256_add_epi16(pairs[m], product));
+                    for e in 0..E {
+                        let product = self.pairs::<F>(codes[e], other);
+                        pairs[e][m] = intrinsic!(_mm256_add_epi16(pairs[e][m], product));
+                    }
                 }
             }
-            for m in 0..M {
-                sums[m] = self.add_twos(sums[m], pairs[m], scales);
+            for e in 0..E {
+                for m in 0..M {
+                    sums[e][m] = self.add_twos(sums[e][m], pairs[e][m], scales[e]);
+                }
             }
         }
     }

@@ -26,7 +26,7 @@ pub(super) fn direct<B: Bytes, F: BlockFormat, const M: usize>(
     assert!(F::SPAN == BLOCK && inputs.iter().all(fits));
     let mut sums = [floats.splat(0.0); M];
     for index in 0..weights.count() {
-        weights.prefetch(bytes, column, index);
+        weights.prefetch::<B, 1>(bytes, column, index, 0);
         let mut blocks = [&rows[0][0]; LANES];
         for (block, row) in blocks.iter_mut().zip(&rows) {
             // SAFETY: each row has `count` blocks.

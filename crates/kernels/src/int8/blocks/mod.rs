@@ -8,7 +8,7 @@ use motet_formats::simd::Simd;
 
 use super::activations::{Activations, BLOCK};
 use super::bytes::{Bytes, Vector};
-use super::many::{Decoded, TILE, Tile, Tiles};
+use super::many::{Decoded, Sums, TILE, Tile, Tiles};
 use super::scales::EightScales;
 use super::{Blocks, LANES};
 
@@ -57,9 +57,9 @@ impl Tiles for BlockTiles {
     fn multiply<B: Bytes, F: BlockFormat>(
         bytes: B,
         tile: &Tile<'_>,
-        sums: [Vector<B>; TILE],
+        sums: &mut Sums<B>,
         rows: [usize; TILE],
-    ) -> [Vector<B>; TILE] {
-        many::multiply::<B, F>(bytes, tile, sums, rows)
+    ) {
+        many::multiply::<B, F>(bytes, tile, sums, rows);
     }
 }

@@ -10,7 +10,7 @@ use motet_formats::simd::Simd;
 
 use super::activations::{Activations, SUPERBLOCK};
 use super::bytes::{Bytes, Vector};
-use super::many::{Decoded, TILE, Tile, Tiles};
+use super::many::{Decoded, Sums, TILE, Tile, Tiles};
 use super::scales::halves;
 use super::{Blocks, LANES};
 
@@ -62,13 +62,13 @@ impl Tiles for SuperblockTiles {
     fn multiply<B: Bytes, F: BlockFormat>(
         bytes: B,
         tile: &Tile<'_>,
-        sums: [Vector<B>; TILE],
+        sums: &mut Sums<B>,
         rows: [usize; TILE],
-    ) -> [Vector<B>; TILE] {
+    ) {
         if F::SPAN == 16 {
-            many::multiply::<B, F, 4>(bytes, tile, sums, rows)
+            many::multiply::<B, F, 4>(bytes, tile, sums, rows);
         } else {
-            many::multiply::<B, F, 8>(bytes, tile, sums, rows)
+            many::multiply::<B, F, 8>(bytes, tile, sums, rows);
         }
     }
 }
@@ -165,12 +165,25 @@ unsafe fn add_block<B: Bytes, F: BlockFormat>(
         let sums = unsafe { bytes.splat_pair(sums.cast::<i32>().add(pair)) };
         offset = bytes.add_twos(offset, *offsets, sums);
     }
-    let factor = floats.mul(factors[0], floats.splat(scale));
     if F::ZERO > 0 {
         let total = bytes.sub_times(total, offset, F::ZERO);
-        return bytes.mul_add(bytes.to_floats(total), factor, sum);
+        return add_total(bytes, sum, total, factors[0], scale);
     }
-    let sum = bytes.mul_add(bytes.to_floats(total), factor, sum);
+    let sum = add_total(bytes, sum, total, factors[0], scale);
     let factor = floats.mul(factors[1], floats.splat(-scale));
     bytes.mul_add(bytes.to_floats(offset), factor, sum)
+}
+
+/// Adds the total of one block's products to the sums of eight rows.
+#[inline(always)]
+fn add_total<B: Bytes>(
+    bytes: B,
+    sum: Vector<B>,
+    total: B::Ints,
+    factor: Vector<B>,
+    scale: f32,
+) -> Vector<B> {
+    let floats = bytes.floats();
+    let factor = floats.mul(factor, floats.splat(scale));
+    bytes.mul_add(bytes.to_floats(total), factor, sum)
 }

@@ -9,7 +9,8 @@ use super::{product, quantised, units};
 use crate::pool::Pool;
 use crate::weights::tests::small_rows;
 
-const SHAPES: [[usize; 2]; 2] = [[1536, 8960], [1536, 576]];
+/// The first does not stay in the caches, the last stays in the second level.
+const SHAPES: [[usize; 2]; 3] = [[1536, 8960], [1536, 576], [64, 1536]];
 const ROWS: [usize; 7] = [1, 2, 3, 4, 8, 16, 512];
 
 /// The shortest of several products, in seconds. The weights do not stay in the caches.
