@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(entry["name"], "model.decode_b8_vs_mlx_lm");
         assert_eq!(entry["value"], 1.25);
         assert_eq!(entry["unit"], "ratio");
-        assert_eq!(entry["goal"], 1.2);
+        assert_eq!(entry["goal"], 3.2);
         assert_eq!(entry["better"], "higher");
         assert_eq!(entry["samples"], json!([1.25, 1.5, 1.0]));
         assert!(
@@ -141,7 +141,7 @@ mod tests {
     fn lines_show_value_goal_and_spread() {
         let measured = Measured::new(vec![1.25, 1.5, 1.0]).remark("as expected");
         let table = table(&[row(Outcome::Measured(measured))]);
-        for part in ["1.250", "≥ 1.200", "1.000 … 1.500", "    as expected\n"] {
+        for part in ["1.250", "≥ 3.200", "1.000 … 1.500", "    as expected\n"] {
             assert!(table.contains(part), "no {part} in\n{table}");
         }
     }
