@@ -8,7 +8,8 @@
 //!  figures/ ─┬─ compare/: workbench ──┬─ programs/model, ours         ┐
 //!  (tables)  │  (prepares, asks)      ├─ peers/mlx_lm_peer.py         │ protocol.rs:
 //!            │                        ├─ peers/llama_peer.py          │ requests and
-//!            └─ a run of a program ───┼─ programs/{scheduler,pager}   │ answers
+//!            │                        ├─ peers/engines_peer.py        │ answers
+//!            └─ a run of a program ───┼─ programs/{scheduler,pager}   │
 //!                                     ├─ programs/recovery            │
 //!                                     ├─ benches/cache, kvbm-logical  │
 //!                                     ├─ the load generator           ┘

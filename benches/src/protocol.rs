@@ -38,6 +38,9 @@ pub enum Request {
         /// Columns of the second matrix.
         columns: usize,
     },
+    /// The time of integer products of so many rows of f32 with stored rows of weights, on all
+    /// threads.
+    Products(Products),
     /// The time in which so many bytes of memory are read so many times, by as many threads as
     /// a step has.
     ReadMemory {
@@ -87,6 +90,33 @@ pub enum Request {
         /// Number of tokens.
         tokens: usize,
     },
+}
+
+/// Integer products with weights of one format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Products {
+    /// The usual name of the weights' format.
+    pub format: String,
+    /// Rows of the input.
+    pub rows: usize,
+    /// Numbers of a row.
+    pub inner: usize,
+    /// Rows of the weights.
+    pub columns: usize,
+    /// Least bytes of the weights: so many copies are multiplied one after the other that none stays
+    /// in a cache.
+    pub bytes: usize,
+    /// Number of products.
+    pub times: usize,
+}
+
+impl Products {
+    /// Products of two numbers in all.
+    #[must_use]
+    pub fn count(&self) -> f64 {
+        (self.rows * self.inner * self.columns * self.times) as f64
+    }
 }
 
 /// Tokens of a batch's sequences before their own prompts.

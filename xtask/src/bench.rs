@@ -8,6 +8,12 @@ use crate::{process, workspace};
 
 /// The Python packages of mlx-lm, the peer.
 pub const REQUIREMENTS: &str = "benches/peers/requirements.txt";
+/// The Python packages of ik_llama.cpp.
+pub const IK_REQUIREMENTS: &str = "benches/peers/requirements-ik.txt";
+/// The Python packages of OpenVINO GenAI.
+pub const OPENVINO_REQUIREMENTS: &str = "benches/peers/requirements-openvino.txt";
+/// The Python packages of mistral.rs.
+pub const MISTRALRS_REQUIREMENTS: &str = "benches/peers/requirements-mistralrs.txt";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -93,11 +93,14 @@ mod tests {
     use super::*;
 
     /// The lists that [`install`] reads.
-    const LISTS: [&str; 4] = [
+    const LISTS: [&str; 7] = [
         crate::clients::REQUIREMENTS,
         crate::clients::LM_EVAL_REQUIREMENTS,
         crate::scale_out::REQUIREMENTS,
         crate::bench::REQUIREMENTS,
+        crate::bench::IK_REQUIREMENTS,
+        crate::bench::OPENVINO_REQUIREMENTS,
+        crate::bench::MISTRALRS_REQUIREMENTS,
     ];
 
     /// The packages of a list with their numbers of digests; none if a line is neither a package
@@ -127,7 +130,7 @@ mod tests {
         for list in LISTS {
             let text = fs::read_to_string(workspace::root().join(list)).expect(list);
             let packages = packages(&text).expect(list);
-            assert!(packages.len() > 20, "{list}");
+            assert!(!packages.is_empty(), "{list}");
             for (name, digests) in packages {
                 assert!(digests > 0, "{list}: {name}");
             }

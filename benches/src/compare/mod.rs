@@ -6,16 +6,20 @@
 //! | `side.rs`, `sides.rs` | programs that measure on request, ours and peers |
 //! | `servers.rs` | servers, and loads on them |
 //! | `builds.rs`, `mlx_lm.rs` | builds of our programs; mlx-lm with the weights that we run |
+//! | `engines.rs` | other peers that are Python packages |
 //! | `turns.rs`, `prompts.rs` | two measurements in turn; prompts as token ids |
 //! | `exchange.rs` | one request over HTTP |
-//! | `model.rs`, `weights.rs` | steps, beside mlx-lm, llama.cpp and ourselves in another mode |
+//! | `model.rs`, `weights.rs` | steps, beside mlx-lm, llama.cpp, other engines and ourselves in another mode |
+//! | `kernels.rs` | integer products, alone and as the limit of a step |
 //! | `server.rs`, `forced.rs`, `scores.rs` | our server under load |
 //! | `hostile/` | our server beside clients that want to stall it |
 
 mod builds;
+pub(crate) mod engines;
 mod exchange;
 pub(crate) mod forced;
 pub(crate) mod hostile;
+pub(crate) mod kernels;
 mod mlx_lm;
 pub(crate) mod model;
 mod prompts;

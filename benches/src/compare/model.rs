@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use xtask::model::Model;
 use xtask::workspace;
 
+use super::engines::Engine;
 use super::prompts::{prompt, prompts};
 use super::side::Answer;
 use super::sides::SideName;
@@ -17,7 +18,7 @@ use crate::protocol::{Prefix, Request};
 
 /// Steps of one turn. The steps of all rounds stay within the 256 tokens by which both sides'
 /// caches grow.
-const STEPS: usize = 8;
+pub(super) const STEPS: usize = 8;
 
 /// The two sides of a comparison: the first ÷ the second.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +47,14 @@ impl Sides {
         Self {
             first: SideName::OursOn(model, mode),
             second: SideName::Llama(model),
+        }
+    }
+
+    /// Ours ÷ another engine, both with this model's file.
+    pub(crate) const fn engine(engine: Engine, model: Model) -> Self {
+        Self {
+            first: SideName::OursOn(model, Mode::Default),
+            second: SideName::Engine(engine, Some(model)),
         }
     }
 
@@ -160,41 +169,6 @@ pub(crate) fn prefill(workbench: &mut Workbench, sides: Sides, tokens: usize) ->
     })?;
     agreement.is_rounded = sides.are_rounded();
     Ok(agreement.note(compared(&pairs, tokens as f64, "tok/s")))
-}
-
-/// The time of a decode step ÷ the time to read the bytes of its weights and its cached state
-/// from memory. As many threads read them and do nothing else.
-pub(crate) fn step_vs_roofline(
-    workbench: &mut Workbench,
-    side: SideName,
-    sequences: usize,
-    context_tokens: usize,
-) -> Result<Measured> {
-    let context_tokens = workbench.pick(context_tokens, 16);
-    let (steps, rounds) = (workbench.pick(STEPS, 2), workbench.rounds());
-    let prompts = prompts(sequences, context_tokens, vocab_size(workbench, side)?);
-    open(workbench, side, "decode", &prompts)?;
-    // Half of the decoded tokens are cached before the middle step.
-    let decoded = (rounds + 1) * steps / 2;
-    let bytes = bytes_read(workbench, side, sequences * (context_tokens + decoded))?;
-    let read = Request::ReadMemory {
-        bytes: bytes as usize,
-        times: steps,
-    };
-    let pairs = take_turns(rounds, |turn| match turn {
-        Turn::First => workbench.ask(side, &read)?.number("seconds"),
-        Turn::Second => run(workbench, side, "decode", steps)?.number("seconds"),
-    })?;
-    close(workbench, side, "decode")?;
-    let (reading, stepping) = pairs.medians();
-    let remark = format!(
-        "a step takes {:.1} ms; its {:.0} MB are read in {:.1} ms, at {:.1} GB/s (medians)",
-        stepping * 1e3 / steps as f64,
-        bytes / 1e6,
-        reading * 1e3 / steps as f64,
-        bytes / 1e9 * steps as f64 / reading,
-    );
-    Ok(Measured::new(pairs.second_by_first()).remark(remark))
 }
 
 /// Decode tokens/s of 16 sequences on one shared prefix ÷ the same on private copies.
@@ -391,14 +365,18 @@ pub(crate) fn close(workbench: &mut Workbench, side: SideName, batch: &str) -> R
 }
 
 /// Bytes of weights and cached state that a step reads with `cached_tokens` tokens cached.
-fn bytes_read(workbench: &mut Workbench, side: SideName, cached_tokens: usize) -> Result<f64> {
+pub(super) fn bytes_read(
+    workbench: &mut Workbench,
+    side: SideName,
+    cached_tokens: usize,
+) -> Result<f64> {
     let hello = workbench.side(side)?.hello();
     let cached = hello.number("cached_token_bytes")? * cached_tokens as f64;
     Ok(hello.number("weight_bytes")? + cached)
 }
 
 /// The number of tokens that a side knows. It is started unless it runs.
-fn vocab_size(workbench: &mut Workbench, side: SideName) -> Result<usize> {
+pub(super) fn vocab_size(workbench: &mut Workbench, side: SideName) -> Result<usize> {
     Ok(workbench.side(side)?.hello().number("vocab_size")? as usize)
 }
 

@@ -94,7 +94,7 @@ impl Workbench {
             ServerName::Llama(model) => {
                 let program = find_llama()?;
                 self.ready()?;
-                let mut command = llama_server::command(&program, &model.ensure(&self.cache)?)?;
+                let mut command = llama_server::command(&program, &self.file_of(model)?)?;
                 Serving::start(
                     "llama-server",
                     &mut command,

@@ -8,6 +8,7 @@ use anyhow::Result;
 use xtask::model::Model;
 use xtask::{ui, workspace};
 
+use super::engines::Engine;
 use super::mlx_lm;
 use super::servers::ServerName;
 use super::side::Side;
@@ -30,15 +31,14 @@ pub(crate) enum SideName {
     MlxLm,
     /// llama.cpp on this model's file.
     Llama(Model),
+    /// Another engine on this model's file, or for products alone.
+    Engine(Engine, Option<Model>),
+    /// Our kernels.
+    Kernels,
     /// The load generator.
     Load,
     /// A program with runs of its own.
     Runs(Program),
-}
-
-impl SideName {
-    /// Our side as it is by default.
-    pub(crate) const BY_DEFAULT: Self = Self::OursOn(Model::SmolLm2, Mode::Default);
 }
 
 /// Name of the log.
@@ -49,6 +49,9 @@ impl fmt::Display for SideName {
             SideName::OursOn(model, mode) => write!(f, "ours-{model:?}-{mode}"),
             SideName::MlxLm => f.write_str("mlx-lm"),
             SideName::Llama(model) => write!(f, "llama-peer-{model:?}"),
+            SideName::Engine(engine, Some(model)) => write!(f, "{engine}-{model:?}"),
+            SideName::Engine(engine, None) => write!(f, "{engine}-products"),
+            SideName::Kernels => f.write_str("kernels"),
             SideName::Load => f.write_str("load-generator"),
             SideName::Runs(program) => write!(f, "runs-{program:?}"),
         }
@@ -62,7 +65,7 @@ impl Workbench {
             SideName::Ours => self.start_ours(),
             SideName::OursOn(model, mode) => {
                 self.ready()?;
-                let file = model.ensure(&self.cache)?;
+                let file = self.file_of(model)?;
                 let mut command = self.ours(mode)?;
                 loaded(name, command.arg(file))
             }
@@ -76,6 +79,16 @@ impl Workbench {
                     python.arg(format!("http://127.0.0.1:{}", server.port())),
                 )
             }
+            SideName::Engine(engine, model) => {
+                if self.size == Size::Quick {
+                    let why = "it is not installed for a smoke run";
+                    return Err(Unavailable(format!("{engine}: {why}")).into());
+                }
+                let file = model.map(|model| self.file_of(model)).transpose()?;
+                let mut command = engine.command(&self.cache, file.as_deref())?;
+                loaded(name, &mut command).map_err(|error| Unavailable(format!("{error:#}")).into())
+            }
+            SideName::Kernels => loaded(name, Command::new(self.builds().measure()?).arg("runs")),
             SideName::Load => started(name, Command::new(self.builds().measure()?).arg("runs")),
             SideName::Runs(program) => self.start_runs(name, program),
         }

@@ -1,4 +1,4 @@
-//! Figures of weights as their files store them, against llama.cpp on the same file.
+//! Figures of weights as their files store them, against llama.cpp and other engines on the same file.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,6 +13,7 @@ use xtask::workspace;
 use super::model::{Sides, close, compared, open, run};
 use super::prompts::{prompt, prompts};
 use super::servers::{OurServer, find_llama};
+use super::sides::SideName;
 use super::turns::{Turn, take_turns};
 use super::workbench::Workbench;
 use crate::measured::Measured;
@@ -26,14 +27,15 @@ const STEPS: usize = 32;
 /// A pause in which the server returns unused memory to the system.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// Decode tokens/s of `sequences` contexts of 128 tokens ÷ llama.cpp's.
+/// Decode tokens/s of `sequences` contexts of 128 tokens ÷ the peer's.
 pub(crate) fn decode(
     workbench: &mut Workbench,
     sides: Sides,
     sequences: usize,
 ) -> Result<Measured> {
     let (steps, rounds) = (workbench.pick(STEPS, 2), workbench.rounds());
-    let prompts = prompts(sequences, 128, sides.start(workbench)?);
+    let context_tokens = workbench.pick(128, 16);
+    let prompts = prompts(sequences, context_tokens, sides.start(workbench)?);
     let generate = Request::Generate {
         prompts: prompts.clone(),
         tokens: steps,
@@ -47,10 +49,11 @@ pub(crate) fn decode(
         }
         Turn::Second => workbench.ask(sides.second, &generate)?.number("seconds"),
     })?;
-    Ok(compared(&pairs, (sequences * steps) as f64, "tok/s"))
+    let measured = compared(&pairs, (sequences * steps) as f64, "tok/s");
+    name_peer(workbench, sides.second, measured)
 }
 
-/// Prefill tokens/s of a prompt of 512 tokens ÷ llama.cpp's.
+/// Prefill tokens/s of a prompt of 512 tokens ÷ the peer's.
 pub(crate) fn prefill(workbench: &mut Workbench, sides: Sides) -> Result<Measured> {
     let (tokens, rounds) = (workbench.pick(512, 32), workbench.rounds());
     let prompt = prompt(1, tokens, sides.start(workbench)?);
@@ -58,7 +61,19 @@ pub(crate) fn prefill(workbench: &mut Workbench, sides: Sides) -> Result<Measure
     let pairs = take_turns(rounds, |turn| {
         workbench.ask(sides.of(turn), &request)?.number("seconds")
     })?;
-    Ok(compared(&pairs, tokens as f64, "tok/s"))
+    let measured = compared(&pairs, tokens as f64, "tok/s");
+    name_peer(workbench, sides.second, measured)
+}
+
+/// Adds a remark on the peer's version and instructions, if it tells them.
+fn name_peer(workbench: &mut Workbench, peer: SideName, measured: Measured) -> Result<Measured> {
+    let hello = &workbench.side(peer)?.hello().0;
+    Ok(
+        match (hello["name"].as_str(), hello["instructions"].as_str()) {
+            (Some(name), Some(instructions)) => measured.remark(format!("{name}: {instructions}")),
+            _ => measured,
+        },
+    )
 }
 
 /// Resident memory of our server in the pause after one answer ÷ the bytes of its model's file. Its

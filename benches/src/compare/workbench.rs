@@ -114,9 +114,14 @@ impl Workbench {
         }
     }
 
-    /// Asks a side, which is started first unless it runs.
+    /// Asks a side, which is started first unless it runs. An engine that fails is unavailable: it does
+    /// not run on this machine.
     pub(crate) fn ask(&mut self, name: SideName, request: &Request) -> Result<Answer> {
-        self.side(name)?.ask(request)
+        let asked = self.side(name)?.ask(request);
+        match name {
+            SideName::Engine(..) => asked.map_err(|error| Unavailable(format!("{error:#}")).into()),
+            _ => asked,
+        }
     }
 
     /// A side, which is started unless it runs.
@@ -157,26 +162,42 @@ impl Workbench {
 
     /// Ends all programs and servers that have a model of their own.
     pub(super) fn end_models(&mut self) {
-        self.sides
-            .retain(|name, _| !matches!(name, SideName::OursOn(..) | SideName::Llama(_)));
+        self.sides.retain(|name, _| {
+            let is_model = matches!(
+                name,
+                SideName::OursOn(..) | SideName::Llama(_) | SideName::Engine(..)
+            );
+            !is_model
+        });
         self.servers
             .retain(|name, _| !matches!(name, ServerName::Ours | ServerName::Llama(_)));
     }
 
     /// Ends programs and servers on another model than this side's: the memory of two large models
-    /// is not needed at once.
+    /// is not needed at once. An engine's side ends those of other engines too. Reasons why a side
+    /// cannot run are kept.
     fn end_other_models(&mut self, name: SideName) {
-        let (SideName::OursOn(model, _) | SideName::Llama(model)) = name else {
+        let (SideName::OursOn(model, _)
+        | SideName::Llama(model)
+        | SideName::Engine(_, Some(model))) = name
+        else {
             return;
         };
-        self.sides.retain(|name, _| match name {
+        let is_engine = matches!(name, SideName::Engine(..));
+        self.sides.retain(|name, side| match name {
             SideName::OursOn(other, _) | SideName::Llama(other) => *other == model,
+            SideName::Engine(_, other) => side.is_err() || (*other == Some(model) && !is_engine),
             _ => true,
         });
         self.servers.retain(|name, _| match name {
             ServerName::Llama(other) => *other == model,
             _ => true,
         });
+    }
+
+    /// A model's file. A smoke run has the small model in the place of each.
+    pub(super) fn file_of(&self, model: Model) -> Result<PathBuf> {
+        self.pick(model, Model::SmolLm2).ensure(&self.cache)
     }
 
     pub(super) fn builds(&self) -> Builds {

@@ -2,6 +2,8 @@
 
 mod cache;
 mod demo;
+mod engines;
+mod kernels;
 mod model;
 mod pager;
 mod recovery;
@@ -94,7 +96,9 @@ const PERCENT: &str = "%";
 pub(crate) fn all() -> impl Iterator<Item = &'static Figure> {
     let areas = [
         model::FIGURES,
+        kernels::FIGURES,
         weights::FIGURES,
+        engines::FIGURES,
         cache::FIGURES,
         scheduler::FIGURES,
         pager::FIGURES,

@@ -1,15 +1,19 @@
 //! Figures of the model against mlx-lm and against itself.
 
+use xtask::model::Model;
+
 use super::Goal::{AtLeast, AtMost, Higher};
 use super::Measure::Compare;
 use super::Needs::Mlx;
 use super::{Figure, PERCENT, RATIO};
+use crate::compare::kernels::step_vs_limit;
 use crate::compare::model::{self, Sides};
-use crate::compare::sides::SideName;
 use crate::mode::Mode;
 
 const MLX_LM: &str =
     "mlx-lm's batch generator with f32 weights, same libmlx and BLAS; ours are as stored, Q4_1";
+const LIMIT: &str = "the longer of two times, measured in turn: as many threads read the step's bytes; its products at the \
+    kernels' best speed";
 /// Bytes of keys or values of one layer of SmolLM2-135M at 4,096 tokens: the size of the smallest
 /// hidden copy of a tail.
 const ONE_COPY_BYTES: f64 = (4_096 * 3 * 64 * size_of::<f32>()) as f64;
@@ -37,10 +41,14 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure { name: "model.cpu_prefill_2k_vs_mlx_lm", unit: RATIO, goal: AtLeast(6.0), needs: Mlx,
         measure: Compare(|bench| model::prefill(bench, Sides::MLX_LM, 2_048)),
         versus: MLX_LM },
-    Figure { name: "model.cpu_step_vs_roofline", unit: RATIO, goal: AtMost(3.0), needs: Mlx,
-        measure: Compare(|bench| model::step_vs_roofline(bench, SideName::Ours, 16, 512)),
-        versus: "time in which threads that do nothing else read as many bytes as weights and cached \
-         state have; 16 sequences of 512 tokens" },
+    Figure { name: "model.step_b1_vs_limit", unit: RATIO, goal: AtMost(1.5), needs: Mlx,
+        measure: Compare(|bench| step_vs_limit(bench, Model::SmolLm2, 1)), versus: LIMIT },
+    Figure { name: "model.step_b16_vs_limit", unit: RATIO, goal: AtMost(1.5), needs: Mlx,
+        measure: Compare(|bench| step_vs_limit(bench, Model::SmolLm2, 16)), versus: LIMIT },
+    Figure { name: "model.large_step_b1_vs_limit", unit: RATIO, goal: AtMost(1.5), needs: Mlx,
+        measure: Compare(|bench| step_vs_limit(bench, Model::Qwen25Coder, 1)), versus: LIMIT },
+    Figure { name: "model.large_step_b16_vs_limit", unit: RATIO, goal: AtMost(1.5), needs: Mlx,
+        measure: Compare(|bench| step_vs_limit(bench, Model::Qwen25Coder, 16)), versus: LIMIT },
     Figure { name: "model.deterministic_decode", unit: RATIO, goal: Higher, needs: Mlx,
         measure: Compare(|bench| model::decode(bench, Sides::exact(Mode::Deterministic), 16, 512)),
         versus: "decode tokens/s of the fast mode; 16 sequences of 512 tokens" },

@@ -7,13 +7,11 @@ use super::Measure::Compare;
 use super::Needs::Mlx;
 use super::{Figure, PERCENT, RATIO};
 use crate::compare::model::{self, Sides};
-use crate::compare::sides::SideName;
 use crate::compare::weights::{self, Before};
 use crate::mode::Mode;
 
 const LLAMA: &str = "llama-server on the same Q4_1 file, where one is at hand";
 const LLAMA_LARGE: &str = "llama-server on the same Q4_K_M file of Qwen2.5-Coder 1.5B";
-const BYTES: &str = "the time in which as many threads read the step's bytes";
 
 #[rustfmt::skip] // a table
 pub(super) const FIGURES: &[Figure] = &[
@@ -35,12 +33,6 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure { name: "weights.exact_prefill_vs_llama", unit: RATIO, goal: AtLeast(1.5), needs: Mlx,
         measure: Compare(|bench| weights::prefill(bench, Sides::llama(Model::SmolLm2, Mode::Exact))),
         versus: LLAMA },
-    Figure { name: "weights.step_b1_vs_bytes", unit: RATIO, goal: AtMost(1.3), needs: Mlx,
-        measure: Compare(|bench| model::step_vs_roofline(bench, SideName::BY_DEFAULT, 1, 128)),
-        versus: BYTES },
-    Figure { name: "weights.step_b16_vs_bytes", unit: RATIO, goal: AtMost(1.5), needs: Mlx,
-        measure: Compare(|bench| model::step_vs_roofline(bench, SideName::BY_DEFAULT, 16, 128)),
-        versus: BYTES },
     Figure { name: "weights.large_b1_vs_llama", unit: RATIO, goal: AtLeast(1.1), needs: Mlx,
         measure: Compare(|bench| weights::decode(bench, Sides::llama(Model::Qwen25Coder, Mode::Default), 1)),
         versus: LLAMA_LARGE },

@@ -8,6 +8,7 @@
 //! | `pager/` | engines with little memory |
 //! | `recovery/` | engines whose device is killed |
 //! | `engine.rs`, `arrivals.rs` | a whole engine, and a timed reader for each caller; requests and their times |
+//! | `products.rs` | integer products with stored weights |
 //! | `pages.rs` | engines with so many bytes, and waiting until they are idle |
 
 mod arrivals;
@@ -15,6 +16,7 @@ mod engine;
 mod model;
 mod pager;
 mod pages;
+mod products;
 mod recovery;
 mod runs;
 mod scheduler;

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::products::{Products, instructions};
 use super::{Result, pager, recovery, scheduler};
 use crate::measured::Records;
 use crate::protocol::{self, Request, Size};
@@ -36,19 +37,24 @@ const RUNS: &[(&str, Run)] = &[
     ("overhead", recovery::overhead::run),
 ];
 
-/// Answers requests for runs and loads.
+/// Answers requests for runs, loads and products.
 pub(super) fn serve(model: Option<&Path>) -> Result<()> {
-    Ok(protocol::serve(|request| answer(request, model))?)
+    let mut products = Products::default();
+    Ok(protocol::serve(|request| {
+        answer(request, model, &mut products)
+    })?)
 }
 
-fn answer(request: Request, model: Option<&Path>) -> Result<Value> {
+fn answer(request: Request, model: Option<&Path>, products: &mut Products) -> Result<Value> {
     match request {
+        Request::Hello => Ok(json!({ "instructions": instructions() })),
+        Request::Products(asked) => Ok(json!({ "seconds": products.seconds(&asked)? })),
         Request::Run { name, size } => {
             let run = named(&name).ok_or_else(|| format!("no run is named {name}"))?;
             Ok(serde_json::to_value(run(size, model)?)?)
         }
         Request::Load { arguments } => scheduler::held::load(arguments),
-        other => Err(format!("not a run or a load: {other:?}").into()),
+        other => Err(format!("not a run, a load or products: {other:?}").into()),
     }
 }
 

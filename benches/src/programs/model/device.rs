@@ -1,5 +1,6 @@
 //! Measurements of a device that the `Model` trait does not offer.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use motet::TokenId;
@@ -16,6 +17,10 @@ const ORACLE_CONTEXT_TOKENS: usize = 16_384;
 pub(crate) trait Device<M: Model> {
     /// Bytes of weights that a decode step reads.
     fn weight_bytes(&self) -> usize;
+
+    /// Weights of a dense model by which a decode step multiplies each row in integers, by the names of
+    /// their formats.
+    fn weights(&self) -> BTreeMap<&'static str, usize>;
 
     /// Threads that a step computes on.
     fn threads(&self) -> usize;
@@ -50,6 +55,10 @@ pub(crate) struct Oracle;
 impl Device<oracle::Oracle> for Oracle {
     fn weight_bytes(&self) -> usize {
         0
+    }
+
+    fn weights(&self) -> BTreeMap<&'static str, usize> {
+        BTreeMap::new()
     }
 
     fn threads(&self) -> usize {
@@ -89,17 +98,26 @@ pub(crate) fn serve(path: &Path, text: &Path, mode: Mode) -> Result<()> {
     use motet::model::weights::ModelFiles;
     use motet_weights::Role;
 
+    use crate::programs::products::has_integer_products;
+
     let files = ModelFiles::open(path)?;
     let is_tied = files.blueprint().stem.tied_embeddings;
     // A step reads few rows of an embedding that is not the output head.
     let read = files
         .tensors()
         .filter(|(_, role)| *role != Role::Embedding || is_tied);
-    let bytes = |(layer, role)| -> Result<usize> {
+    let mut weight_bytes = 0;
+    let mut weights = BTreeMap::new();
+    for (layer, role) in read {
         let tensor = files.tensor(layer, role)?;
-        Ok(tensor.parts().iter().map(|part| part.bytes().len()).sum())
-    };
-    let weight_bytes = read.map(bytes).sum::<Result<usize>>()?;
+        let width = tensor.shape.last().copied().unwrap_or(1);
+        for part in tensor.parts() {
+            weight_bytes += part.bytes().len();
+            if has_integer_products(part.format) {
+                *weights.entry(part.format.name()).or_default() += part.rows * width;
+            }
+        }
+    }
     let options = MlxOptions {
         deterministic: matches!(mode, Mode::Deterministic),
         cache_dtype: match mode {
@@ -116,7 +134,11 @@ pub(crate) fn serve(path: &Path, text: &Path, mode: Mode) -> Result<()> {
     let text = motet::Engine::text_of(&ModelFiles::open(text)?)?;
     let model = MlxModel::load(&files, options)?;
     drop(files);
-    let device = mlx::Device { weight_bytes, text };
+    let device = mlx::Device {
+        weight_bytes,
+        weights,
+        text,
+    };
     crate::programs::model::serve::serve(model, &device)
 }
 
@@ -163,6 +185,7 @@ pub(crate) fn profile(_path: &Path, _quick: bool) -> Result<()> {
 
 #[cfg(feature = "mlx")]
 mod mlx {
+    use std::collections::BTreeMap;
     use std::time::Instant;
 
     use motet::TokenId;
@@ -178,12 +201,17 @@ mod mlx {
 
     pub(super) struct Device {
         pub(super) weight_bytes: usize,
+        pub(super) weights: BTreeMap<&'static str, usize>,
         pub(super) text: TextCodec,
     }
 
     impl super::Device<MlxModel> for Device {
         fn weight_bytes(&self) -> usize {
             self.weight_bytes
+        }
+
+        fn weights(&self) -> BTreeMap<&'static str, usize> {
+            self.weights.clone()
         }
 
         fn threads(&self) -> usize {

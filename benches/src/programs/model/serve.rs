@@ -9,6 +9,7 @@ use crate::programs::Result;
 use crate::programs::model::decoder::{Batch, loss, prefill};
 use crate::programs::model::device::{Allocated, Device};
 use crate::programs::model::memory::Memory;
+use crate::programs::products::Products;
 use crate::protocol::{self, Request};
 
 /// Answers requests until standard input ends.
@@ -18,6 +19,7 @@ pub(crate) fn serve<M: Model>(model: M, device: &impl Device<M>) -> Result<()> {
         device,
         batches: BTreeMap::new(),
         memory: None,
+        products: Products::default(),
     };
     Ok(protocol::serve(|request| host.answer(request))?)
 }
@@ -28,6 +30,7 @@ struct Host<'a, M: Model, D> {
     batches: BTreeMap<String, Batch<M>>,
     /// The memory of the last request.
     memory: Option<Memory>,
+    products: Products,
 }
 
 impl<M: Model, D: Device<M>> Host<'_, M, D> {
@@ -40,6 +43,7 @@ impl<M: Model, D: Device<M>> Host<'_, M, D> {
                     "model": spec.name,
                     "vocab_size": spec.vocab_size,
                     "weight_bytes": self.device.weight_bytes(),
+                    "weights": self.device.weights(),
                     "cached_token_bytes": spec.segment_bytes(motet::model::SegmentSize::whole(1)),
                     "layers": spec.layer_groups.iter().map(|group| group.layers).sum::<usize>(),
                 }))
@@ -52,6 +56,7 @@ impl<M: Model, D: Device<M>> Host<'_, M, D> {
                 let seconds = self.device.matmul_seconds(rows, inner, columns)?;
                 Ok(json!({ "seconds": seconds }))
             }
+            Request::Products(asked) => Ok(json!({ "seconds": self.products.seconds(&asked)? })),
             Request::ReadMemory { bytes, times } => {
                 let seconds = self.read_memory(bytes, times);
                 Ok(json!({ "seconds": seconds }))
