@@ -56,8 +56,11 @@ pub(crate) fn families() -> Vec<String> {
     names
 }
 
+/// The folder of the fixtures. A program that has left the checkout finds them beside itself, where
+/// `MOTET_FIXTURES` says.
 fn place() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/parity")
+    let elsewhere = std::env::var_os("MOTET_FIXTURES").map(PathBuf::from);
+    elsewhere.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/parity"))
 }
 
 impl Fixture {

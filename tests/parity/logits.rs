@@ -15,7 +15,7 @@ use crate::harness::{Slot, assert_close, one_at_a_time};
 use crate::scratch::Scratch;
 
 /// The sequence in one step, and cut as `generate.py` cuts it.
-const CUTS: [&[usize]; 2] = [&[80], &[1, 2, 13, 16, 1, 47]];
+pub(crate) const CUTS: [&[usize]; 2] = [&[80], &[1, 2, 13, 16, 1, 47]];
 
 fn load(path: &Path, kernels: bool) -> MlxModel {
     let files = ModelFiles::open(path).expect("the family opens");
@@ -29,7 +29,7 @@ fn load(path: &Path, kernels: bool) -> MlxModel {
 }
 
 /// Logits at the fixture's rows, with the sequence in chunks of these sizes.
-fn logits(model: &mut MlxModel, fixture: &Fixture, chunks: &[usize]) -> Vec<Vec<f32>> {
+pub(crate) fn logits(model: &mut MlxModel, fixture: &Fixture, chunks: &[usize]) -> Vec<Vec<f32>> {
     let mut slot = Slot::new(model, &[]);
     let mut rest = fixture.tokens.as_slice();
     let mut rows = Vec::new();

@@ -10,11 +10,16 @@
 #[path = "../common/mod.rs"]
 mod common;
 #[cfg(feature = "mlx")]
+mod device;
+#[cfg(feature = "mlx")]
 mod disk_owner;
 mod fixture;
 mod folder;
 mod formula;
 mod gguf;
+#[cfg(feature = "mlx")]
+#[path = "../common/gpu.rs"]
+mod gpu;
 #[cfg(feature = "mlx")]
 #[path = "../mlx_model/harness.rs"]
 #[allow(dead_code, reason = "tests of the MLX backend use the rest")]

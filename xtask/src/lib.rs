@@ -9,6 +9,7 @@
 //! | `bundle/` | a program and its libraries, for machines without the cache |
 //! | `embedded/` | a crate outside the workspace: set up, built, bundled, run |
 //! | `model/` | the models that tests and examples run: a table, and how their parts are joined |
+//! | `gpu_check/` | a check of MLX for CUDA, packed for a machine without a network |
 //! | `coverage.rs` | lines and branches of the cores that the tests reach |
 //! | `mutants.rs` | whether tests notice a mistake in the cores |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
@@ -38,6 +39,7 @@ mod deny;
 mod embedded;
 mod fetch;
 mod fuzz;
+mod gpu_check;
 pub mod llama_server;
 pub mod model;
 mod mutants;
@@ -91,6 +93,8 @@ enum Command {
     Test(test::Arguments),
     /// Compare each family with its reference, and write the table into docs/models.md
     Parity(parity::Arguments),
+    /// Pack a check of MLX for CUDA for a machine without a network, or try it on the CPU
+    GpuCheck(gpu_check::Arguments),
     /// Measure the figures and write them to target/motet/bench.json
     #[command(disable_help_flag = true)]
     Bench(bench::Arguments),
@@ -135,6 +139,7 @@ pub fn main() -> ExitCode {
         Command::Demo(arguments) => demo::command(&arguments),
         Command::Test(arguments) => test::command(&arguments),
         Command::Parity(arguments) => parity::command(&arguments),
+        Command::GpuCheck(arguments) => gpu_check::command(&arguments),
         Command::Bench(arguments) => bench::command(&arguments),
         Command::Simulate(arguments) => simulate::command(&arguments),
         Command::Soak(arguments) => soak::command(&arguments),

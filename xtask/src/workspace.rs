@@ -109,6 +109,25 @@ pub fn built(cargo: &mut Command, name: Option<&str>) -> Result<PathBuf> {
     executable(&process::capture(cargo)?, name).context("cargo names no program that it has built")
 }
 
+/// As [`built`], with several programs: their names and paths.
+pub(crate) fn built_all(
+    cargo: &mut Command,
+    names: &[&'static str],
+) -> Result<Vec<(&'static str, PathBuf)>> {
+    cargo
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit());
+    let messages = process::capture(cargo)?;
+    let path = |name: &&'static str| {
+        let path = executable(&messages, Some(name));
+        Ok((
+            *name,
+            path.with_context(|| format!("cargo has built no {name}"))?,
+        ))
+    };
+    names.iter().map(path).collect()
+}
+
 /// The program of that name, or the last, among cargo's messages.
 fn executable(messages: &str, name: Option<&str>) -> Option<PathBuf> {
     let mut programs = messages.lines().rev().filter_map(|line| {

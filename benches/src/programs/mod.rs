@@ -28,6 +28,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::mode::Mode;
+use crate::protocol::Size;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -52,6 +53,14 @@ enum Command {
     },
     /// Show where a step's time goes
     Profile {
+        /// A GGUF file or a Hugging Face folder
+        model: PathBuf,
+        /// Only show that it works
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Print the tokens a second of a prompt and of batches, as JSON
+    Speed {
         /// A GGUF file or a Hugging Face folder
         model: PathBuf,
         /// Only show that it works
@@ -92,6 +101,10 @@ fn command(command: Command) -> Result<()> {
         } => device::serve(&model, text.as_deref().unwrap_or(&model), mode),
         Command::Runs { model } => runs::serve(model.as_deref()),
         Command::Profile { model, quick } => device::profile(&model, quick),
+        Command::Speed { model, quick } => {
+            let size = if quick { Size::Quick } else { Size::Full };
+            model::speed::run(&model, size)
+        }
         Command::Export { model, folder } => model::export::run(&model, &folder),
     }
 }

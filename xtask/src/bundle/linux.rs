@@ -15,6 +15,9 @@ use crate::{checksum, process, ui};
 const LIBRARIES: &str = "lib";
 const LICENSES: &str = "licenses";
 
+/// A library of the driver, which the target machine has.
+const DRIVER: &str = "libcuda.so.1";
+
 /// Copies a program with its libraries, and returns the copy's path.
 ///
 /// # Errors
@@ -22,46 +25,89 @@ const LICENSES: &str = "licenses";
 /// When the program does not use the prepared MLX, something cannot be copied, or the loader
 /// does not find every library in the bundle.
 pub(crate) fn bundle(program: &Path, folder: &Path) -> Result<PathBuf> {
-    let program = fs::canonicalize(program)
-        .with_context(|| format!("there is no program {}", program.display()))?;
+    let name = program.file_name().context("the program has no name")?;
+    let name = name.to_string_lossy();
+    bundle_all(&[(&*name, program.to_owned())], folder, &|_| false)?;
+    Ok(fs::canonicalize(folder)?.join(&*name))
+}
+
+/// As [`bundle`], with several programs under these names. Libraries whose places in the bundle are
+/// left out come from the target machine.
+pub(crate) fn bundle_all(
+    programs: &[(&str, PathBuf)],
+    folder: &Path,
+    is_left_out: &dyn Fn(&Path) -> bool,
+) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let folder =
         fs::canonicalize(folder).with_context(|| format!("cannot enter {}", folder.display()))?;
-    let name = program.file_name().context("the program has no name")?;
-    ensure!(
-        program.parent() != Some(&folder),
-        "{} is where the program is: name another folder",
-        folder.display()
-    );
+    let mut copied: Option<Copied> = None;
+    for (name, program) in programs {
+        let program = fs::canonicalize(program)
+            .with_context(|| format!("there is no program {}", program.display()))?;
+        ensure!(
+            program.parent() != Some(&folder),
+            "{} is where the program is: name another folder",
+            folder.display()
+        );
+        let (binary, prepared) = relocated(&program)?;
+        let libraries = match copied.take().filter(|copied| copied.prepared == prepared) {
+            Some(libraries) => libraries,
+            None => copy_libraries(&prepared, &folder, is_left_out)?,
+        };
+        let copy = folder.join(name);
+        let own_bytes = put(&copy, &program, Some(binary.bytes()))?;
+        let mut elsewhere = vec![prepared.clone()];
+        elsewhere.extend(wheels(&prepared)?);
+        check(&copy, &elsewhere, &libraries.left_out)?;
+        ui::note(&format!(
+            "{} ({}) with libraries of {} in {}",
+            copy.display(),
+            ui::shown_bytes(own_bytes),
+            ui::shown_bytes(libraries.bytes),
+            folder.join(LIBRARIES).display()
+        ));
+        copied = Some(libraries);
+    }
+    Ok(())
+}
 
-    let (binary, prepared) = relocated(&program)?;
-    let mut files = libraries(&prepared)?;
+/// The libraries of a bundle.
+struct Copied {
+    prepared: PathBuf,
+    bytes: u64,
+    /// Files that the target machine has.
+    left_out: Vec<String>,
+}
+
+fn copy_libraries(
+    prepared: &Path,
+    folder: &Path,
+    is_left_out: &dyn Fn(&Path) -> bool,
+) -> Result<Copied> {
+    let (mut bytes, mut left_out) = (0, vec![DRIVER.to_owned()]);
+    let mut files = libraries(prepared)?;
     files.push((
         prepared.join(MLX_C_LICENSE),
         licenses("mlx-c").join("LICENSE"),
     ));
-    let mut bytes = 0;
     for (from, to) in &files {
-        let to = folder.join(LIBRARIES).join(to);
-        bytes += put(&to, from, None)?;
+        let to = Path::new(LIBRARIES).join(to);
+        if is_left_out(&to) {
+            let name = to.file_name().unwrap_or_default();
+            left_out.push(name.to_string_lossy().into_owned());
+        } else {
+            bytes += put(&folder.join(to), from, None)?;
+        }
     }
     let library = library(&prepared.join(LIBRARY))?;
     let to = folder.join(LIBRARIES).join(LIBRARY);
     bytes += put(&to, &prepared.join(LIBRARY), Some(library.bytes()))?;
-    let copy = folder.join(name);
-    let own_bytes = put(&copy, &program, Some(binary.bytes()))?;
-
-    let mut elsewhere = vec![prepared.clone()];
-    elsewhere.extend(wheels(&prepared)?);
-    check(&copy, &elsewhere)?;
-    ui::note(&format!(
-        "{} ({}) with libraries of {} in {}",
-        copy.display(),
-        ui::shown_bytes(own_bytes),
-        ui::shown_bytes(bytes),
-        folder.join(LIBRARIES).display()
-    ));
-    Ok(copy)
+    Ok(Copied {
+        prepared: prepared.to_owned(),
+        bytes,
+        left_out,
+    })
 }
 
 /// The program with the bundle's search path, and the folder of the library that it needs.
@@ -196,8 +242,9 @@ fn put(to: &Path, from: &Path, bytes: Option<&[u8]>) -> Result<u64> {
         .with_context(|| format!("cannot write {}", to.display()))
 }
 
-/// Asks the loader, as `ldd` does, whether it finds every library, and none below `elsewhere`.
-fn check(program: &Path, elsewhere: &[PathBuf]) -> Result<()> {
+/// Asks the loader, as `ldd` does, whether it finds every library but those that are left out, and
+/// none below `elsewhere`.
+fn check(program: &Path, elsewhere: &[PathBuf], left_out: &[String]) -> Result<()> {
     let mut trace = Command::new(program);
     trace
         .env("LD_TRACE_LOADED_OBJECTS", "1")
@@ -206,7 +253,9 @@ fn check(program: &Path, elsewhere: &[PathBuf]) -> Result<()> {
     let found = process::capture(&mut trace)?;
     let wrong = found.lines().find(|line| {
         let outside = |folder: &PathBuf| line.contains(&*folder.to_string_lossy());
-        line.contains("not found") || elsewhere.iter().any(outside)
+        let name = line.split_whitespace().next().unwrap_or_default();
+        let is_missing = line.contains("not found") && !left_out.iter().any(|left| left == name);
+        is_missing || elsewhere.iter().any(outside)
     });
     if let Some(line) = wrong {
         bail!("the bundle is incomplete: {}", line.trim());

@@ -39,8 +39,17 @@ pub(crate) fn bundle(_: &std::path::Path, _: &std::path::Path) -> Result<PathBuf
     anyhow::bail!("only on Linux: elsewhere mlx-sys builds MLX into the program")
 }
 
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn bundle_all(
+    _: &[(&str, PathBuf)],
+    folder: &std::path::Path,
+    _: &dyn Fn(&std::path::Path) -> bool,
+) -> Result<()> {
+    bundle(folder, folder).map(drop)
+}
+
 #[cfg(target_os = "linux")]
-pub(crate) use linux::bundle;
+pub(crate) use linux::{bundle, bundle_all};
 
 #[cfg(target_os = "linux")]
 mod linux;

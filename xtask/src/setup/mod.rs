@@ -158,6 +158,11 @@ impl Installed {
     }
 }
 
+/// The variant that the checkout was set up for last, if any.
+pub(crate) fn configured() -> Option<Variant> {
+    config::variant()
+}
+
 /// Sets MLX up. Without `variant`, the checkout keeps its variant; a new checkout gets the CPU's.
 ///
 /// # Errors

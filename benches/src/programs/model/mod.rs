@@ -8,6 +8,7 @@
 //! | `device.rs` | loading, a bare product, peak bytes: not part of the trait |
 //! | `memory.rs` | how fast memory is read |
 //! | `profile.rs`, `profile_table.rs` | the time of a step, operation by operation |
+//! | `speed.rs` | prompts and batches as one record, for a check on another machine |
 //! | `export.rs` | the model as a folder that mlx-lm reads |
 
 mod decoder;
@@ -19,3 +20,4 @@ mod profile;
 #[cfg(feature = "mlx")]
 mod profile_table;
 pub(crate) mod serve;
+pub(crate) mod speed;

@@ -1,23 +1,29 @@
-//! The real model on a GPU beside the CPU: greedy tokens, logits, moved and shared state, and an
-//! engine that offloads.
+//! The real model on a GPU beside the CPU: greedy tokens, logits, moved and shared state, an
+//! engine that offloads, and the engine's rules about the device (`rules.rs`).
 //!
 //! Where MLX has no GPU, the CPU stands in for it, with the operations that a GPU uses and the
 //! same type of cached state. `--include-ignored --nocapture` runs all and shows how far the devices differ.
 #![cfg(feature = "mlx")]
 
-#[path = "mlx_model/harness.rs"]
+#[path = "../common/gpu.rs"]
+mod gpu;
+#[path = "../mlx_model/harness.rs"]
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod harness;
-#[path = "common/model.rs"]
+#[path = "../common/killable.rs"]
+mod killable;
+#[path = "../common/model.rs"]
 mod model;
+mod rules;
 
 use std::rc::Rc;
 
+use gpu::{gpu_options, has_gpu};
 use harness::{Slot, greedy, one_at_a_time, step, token};
 use motet::config::EngineConfig;
+use motet::model::Model;
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
-use motet::model::{CacheKind, Model};
 use motet::request::Sampling;
 use motet::{Engine, Request, Shutdown, TokenId};
 use motet_model::{OutputKind, Packer, Segment};
@@ -51,7 +57,7 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let text = include_str!("data/reference_generations.json");
+    let text = include_str!("../data/reference_generations.json");
     let mut references: References = serde_json::from_str(text).expect("well-formed references");
     references.models.swap_remove(0).cases
 }
@@ -65,7 +71,11 @@ struct Amount {
 
 /// All of it on a GPU. The CPU takes a hundred milliseconds for a step without kernels.
 fn amount() -> Amount {
-    let [prompts, tokens, cases] = if has_gpu() { [11, 64, 5] } else { [2, 8, 1] };
+    let [prompts, tokens, cases] = if has_gpu(&files()) {
+        [11, 64, 5]
+    } else {
+        [2, 8, 1]
+    };
     Amount {
         prompts,
         tokens,
@@ -93,33 +103,8 @@ fn files() -> ModelFiles {
     ModelFiles::open(&model::model()).expect("a complete model")
 }
 
-fn has_gpu() -> bool {
-    let options = MlxOptions {
-        device: Some(MlxDevice::Gpu),
-        ..MlxOptions::default()
-    };
-    MlxModel::outline(&files(), &options).is_ok()
-}
-
-/// The options of a GPU, or of the CPU that stands in for one.
-fn gpu_options() -> MlxOptions {
-    if has_gpu() {
-        return MlxOptions {
-            device: Some(MlxDevice::Gpu),
-            ..MlxOptions::default()
-        };
-    }
-    println!("no GPU: the CPU stands in for it");
-    MlxOptions {
-        device: Some(MlxDevice::Cpu),
-        kernels: false,
-        cache_dtype: Some(CacheKind::Bf16),
-        ..MlxOptions::default()
-    }
-}
-
 fn gpu() -> MlxModel {
-    MlxModel::load(&files(), gpu_options()).expect("a model on the GPU")
+    MlxModel::load(&files(), gpu_options(&files())).expect("a model on the GPU")
 }
 
 fn cpu() -> MlxModel {
@@ -346,10 +331,10 @@ async fn offload_and_restore() {
         context_tokens_max: Some(768),
         ..EngineConfig::default()
     };
-    let spec = MlxModel::outline(&files(), &gpu_options()).expect("a device");
+    let spec = MlxModel::outline(&files(), &gpu_options(&files())).expect("a device");
     config.cache.device_bytes_max = spec.tail_bytes(2_048) + config.scratch_bytes(&spec);
     config.pager.host_bytes_max = 512 << 20;
-    let engine = Engine::open_with(model::model(), gpu_options()).expect("a model");
+    let engine = Engine::open_with(model::model(), gpu_options(&files())).expect("a model");
     let engine = engine.config(config).start().await.expect("it starts");
     let text = prompts().pop().expect("prompts");
     let prompt = |index: usize| {
