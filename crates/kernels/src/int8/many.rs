@@ -9,7 +9,7 @@ use motet_formats::simd::Simd;
 
 use super::activations::{Activations, BLOCK};
 use super::bytes::{Bytes, Vector, Work};
-use super::{Blocks, LANES, Product};
+use super::{Blocks, LANES, Product, blocks_at};
 use crate::scratch::Scratch;
 
 /// Bytes of decoded weights that stay in the second level of cache.
@@ -217,11 +217,8 @@ fn decode<B: Bytes, F: BlockFormat, T: Tiles>(
     let rows = weights.eight(column);
     assert!(range.end <= weights.count());
     for (index, block) in range.zip(decoded.blocks::<F, T>()) {
-        let mut blocks = [&rows[0][0]; LANES];
-        for (block, row) in blocks.iter_mut().zip(&rows) {
-            // SAFETY: each row has `count` blocks.
-            *block = unsafe { row.get_unchecked(index) };
-        }
+        // SAFETY: each row has `count` blocks.
+        let blocks = unsafe { blocks_at(&rows, index) };
         for (chunk, codes) in block.codes.chunks_exact_mut(LANES * BLOCK / 4).enumerate() {
             prefetch::<B, F>(bytes, weights, column, [index, chunk]);
             let mut rows = [bytes.splat(0); LANES];

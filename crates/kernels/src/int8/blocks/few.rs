@@ -6,7 +6,7 @@ use motet_formats::simd::Simd;
 use super::super::activations::{BLOCK, Row};
 use super::super::bytes::{Bytes, Vector};
 use super::super::scales::EightScales;
-use super::super::{Blocks, LANES};
+use super::super::{Blocks, LANES, blocks_at};
 
 /// The products of eight rows from `column` with these rows.
 #[inline(always)]
@@ -27,11 +27,8 @@ pub(super) fn direct<B: Bytes, F: BlockFormat, const M: usize>(
     let mut sums = [floats.splat(0.0); M];
     for index in 0..weights.count() {
         weights.prefetch::<B, 1>(bytes, column, index, 0);
-        let mut blocks = [&rows[0][0]; LANES];
-        for (block, row) in blocks.iter_mut().zip(&rows) {
-            // SAFETY: each row has `count` blocks.
-            *block = unsafe { row.get_unchecked(index) };
-        }
+        // SAFETY: each row has `count` blocks.
+        let blocks = unsafe { blocks_at(&rows, index) };
         let scales = EightScales::<B>::new::<F>(bytes, &blocks);
         for chunk in 0..F::ELEMENTS / BLOCK {
             let mut codes = [bytes.splat(0); LANES];

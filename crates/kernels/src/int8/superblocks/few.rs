@@ -5,7 +5,7 @@ use motet_formats::simd::Simd;
 
 use super::super::activations::{BLOCK, SUPERBLOCK, SuperRow};
 use super::super::bytes::{Bytes, Vector};
-use super::super::{Blocks, LANES};
+use super::super::{Blocks, LANES, blocks_at};
 use super::{EightWholeScales, SPANS_MAX, add_block, add_total, spans};
 
 /// Rows of the weights that share the loads of the input.
@@ -29,11 +29,8 @@ pub(super) fn direct<B: Bytes, F: BlockFormat, const M: usize>(
     assert!(inputs.iter().all(fits));
     let mut sums = [bytes.floats().splat(0.0); M];
     for index in 0..weights.count() {
-        let mut blocks = [&rows[0][0]; LANES];
-        for (block, row) in blocks.iter_mut().zip(&rows) {
-            // SAFETY: each row has `count` blocks.
-            *block = unsafe { row.get_unchecked(index) };
-        }
+        // SAFETY: each row has `count` blocks.
+        let blocks = unsafe { blocks_at(&rows, index) };
         let eight = EightWholeScales::<B>::new::<F>(bytes, &blocks);
         let mut scales = [[0; 16]; LANES];
         bytes.store_words(eight.scales, &mut scales);
