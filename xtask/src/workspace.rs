@@ -103,10 +103,7 @@ pub(crate) fn example(name: &str) -> Result<PathBuf> {
 ///
 /// When the build fails.
 pub fn built(cargo: &mut Command, name: Option<&str>) -> Result<PathBuf> {
-    cargo
-        .arg("--message-format=json-render-diagnostics")
-        .stderr(Stdio::inherit());
-    executable(&process::capture(cargo)?, name).context("cargo names no program that it has built")
+    executable(&messages(cargo)?, name).context("cargo names no program that it has built")
 }
 
 /// As [`built`], with several programs: their names and paths.
@@ -114,10 +111,7 @@ pub(crate) fn built_all(
     cargo: &mut Command,
     names: &[&'static str],
 ) -> Result<Vec<(&'static str, PathBuf)>> {
-    cargo
-        .arg("--message-format=json-render-diagnostics")
-        .stderr(Stdio::inherit());
-    let messages = process::capture(cargo)?;
+    let messages = messages(cargo)?;
     let path = |name: &&'static str| {
         let path = executable(&messages, Some(name));
         Ok((
@@ -126,6 +120,12 @@ pub(crate) fn built_all(
         ))
     };
     names.iter().map(path).collect()
+}
+
+/// Runs a command of cargo that builds, with its progress shown. Returns its messages, a line of JSON each.
+pub(crate) fn messages(cargo: &mut Command) -> Result<String> {
+    cargo.arg("--message-format=json-render-diagnostics");
+    process::capture(cargo.stderr(Stdio::inherit()))
 }
 
 /// The program of that name, or the last, among cargo's messages.

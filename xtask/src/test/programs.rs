@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::{process, workspace};
+use crate::workspace;
 
 /// Programs that take longest: none of them is to be left for the end.
 const LONGEST: [&str; 4] = ["mlx_model", "parity", "mlx_sequences", "motet_mlx"];
@@ -37,9 +37,8 @@ pub(super) struct Run {
 /// Builds the programs that `cargo test` with these arguments runs.
 pub(super) fn build(arguments: &[&str]) -> Result<Vec<TestProgram>> {
     let mut cargo = workspace::cargo();
-    cargo.arg("test").args(arguments);
-    cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
-    let messages = process::capture(cargo.stderr(Stdio::inherit()))?;
+    cargo.arg("test").args(arguments).arg("--no-run");
+    let messages = workspace::messages(&mut cargo)?;
     let mut programs = programs(&messages);
     let place = |program: &TestProgram| LONGEST.iter().position(|name| *name == program.name);
     programs.sort_by_key(|program| place(program).unwrap_or(LONGEST.len()));
