@@ -19,9 +19,9 @@ pub(super) const fn sums<S: Simd>() -> usize {
 /// row `r` with the other row `m` goes to `r * M + m`. Nothing is rearranged, so this is best
 /// where one side has only a few rows.
 ///
-/// Meanwhile the rows in `ahead`, which will be needed next, are prefetched into the second
-/// level of cache. A core that waits for memory with its own loads was measured to get half of
-/// the bandwidth that it can reach.
+/// Meanwhile the numbers in `ahead`, which will be needed next, are prefetched into the second
+/// level of cache, in memory order and a few lines at a time: at most as many as the rows. A core that
+/// waits for memory with its own loads was measured to get half of the bandwidth that it can reach.
 ///
 /// # Panics
 ///
@@ -39,12 +39,10 @@ pub(super) fn along<S: Simd, N: Number, const R: usize, const M: usize>(
     let row_len = N::row_len(dim);
     assert!(rows.len() >= R * row_len && others.len() >= M * dim);
     let mut sums = [simd.splat(0.0); SUMS_MAX];
+    let lines = ahead.len().div_ceil(line::<N>());
+    let lines_each = lines.div_ceil(dim / S::LANES);
+    let mut ahead = ahead.as_ptr();
     for at in (0..dim).step_by(S::LANES) {
-        if at.is_multiple_of(line::<N>()) {
-            for row in 0..ahead.len() / row_len {
-                simd.prefetch(ahead.as_ptr().wrapping_add(row * row_len + at).cast());
-            }
-        }
         let mut numbers = [simd.splat(0.0); M];
         for (m, numbers) in numbers.iter_mut().enumerate() {
             // SAFETY: `at + LANES <= dim`, and there are `M` rows of `dim`.
@@ -53,6 +51,10 @@ pub(super) fn along<S: Simd, N: Number, const R: usize, const M: usize>(
         for r in 0..R {
             // SAFETY: `at + LANES <= dim`, and there are `R` rows of `dim`.
             let row = unsafe { N::load_at(simd, rows.as_ptr().add(r * row_len), at) };
+            if r < lines_each {
+                simd.prefetch(ahead.cast());
+                ahead = ahead.wrapping_add(line::<N>());
+            }
             for m in 0..M {
                 sums[r * M + m] = simd.mul_add(row, numbers[m], sums[r * M + m]);
             }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use motet::TokenId;
 use motet::model::Model;
 use motet::request::Sampling;
-use motet_model::sampling::TokenSampling;
+use motet_model::sampling::{SampleInputs, TokenSampling};
 use motet_model::{OutputKind, Span, SpanOutput, TokenSource};
 
 use crate::programs::Result;
@@ -82,26 +82,52 @@ impl<M: Model> Batch<M> {
         self.slots.iter().map(|slot| slot.last).collect()
     }
 
-    /// Runs decode steps of all sequences. Returns their time, and the tokens of each step.
+    /// Runs decode steps of all sequences. Each is submitted while the one before is computed, as the
+    /// device thread does it. Returns their time, and the tokens of each step.
     pub(crate) fn run(&mut self, model: &mut M, steps: usize) -> Result<(f64, Vec<Vec<TokenId>>)> {
         let mut tokens = Vec::with_capacity(steps);
         let started = Instant::now();
+        let mut in_flight: Option<M::InFlightStep> = None;
         for _ in 0..steps {
-            self.step(model)?;
-            tokens.push(self.last_tokens());
+            let mut next = self.submit(model, in_flight.as_ref())?;
+            if let Some(before) = in_flight.take() {
+                tokens.push(self.finish(model, before)?);
+            }
+            let inputs = self.slots.iter_mut().map(Slot::next_sampling);
+            model.sample(&mut next, inputs.map(SampleInputs::plain).collect())?;
+            in_flight = Some(next);
+        }
+        if let Some(last) = in_flight {
+            tokens.push(self.finish(model, last)?);
         }
         Ok((started.elapsed().as_secs_f64(), tokens))
     }
 
-    fn step(&mut self, model: &mut M) -> Result<()> {
+    /// Submits a step after the one in flight.
+    fn submit(
+        &mut self,
+        model: &mut M,
+        before: Option<&M::InFlightStep>,
+    ) -> Result<M::InFlightStep> {
         let inputs = self.last_tokens();
-        let slots = self.slots.iter_mut().zip(inputs.chunks(1));
-        let mut spans: Vec<_> = slots.map(|(slot, input)| slot.span(input, true)).collect();
-        let span_outputs = model.step(&mut spans)?;
+        let pairs = self.slots.iter_mut().zip(inputs.chunks(1)).enumerate();
+        let spans = pairs.map(|(index, (slot, input))| {
+            let mut span = slot.span(input, true);
+            if let Some(before) = before {
+                span.tokens = TokenSource::Sampled(before, index);
+            }
+            span
+        });
+        Ok(model.submit(&mut spans.collect::<Vec<_>>())?)
+    }
+
+    /// Waits for a step. Returns its tokens.
+    fn finish(&mut self, model: &mut M, step: M::InFlightStep) -> Result<Vec<TokenId>> {
+        let span_outputs = model.finish(step)?;
         for (slot, span_output) in self.slots.iter_mut().zip(&span_outputs) {
-            slot.push_sampled(token(span_output)?);
+            slot.last = token(span_output)?;
         }
-        Ok(())
+        Ok(self.last_tokens())
     }
 }
 
@@ -120,11 +146,23 @@ impl<M: Model> Slot<M> {
         }
     }
 
-    fn span<'a>(&'a mut self, tokens: &'a [TokenId], sample: bool) -> Span<'a, M> {
-        let sample = sample.then_some(TokenSampling {
+    /// How the token after the samples so far is sampled.
+    fn sampling(&self) -> TokenSampling {
+        TokenSampling {
             sampling: Sampling::GREEDY,
             index: self.sampled_tokens,
-        });
+        }
+    }
+
+    /// The same, for a token that is a sample from now on.
+    fn next_sampling(&mut self) -> TokenSampling {
+        let sampling = self.sampling();
+        self.sampled_tokens += 1;
+        sampling
+    }
+
+    fn span<'a>(&'a mut self, tokens: &'a [TokenId], sample: bool) -> Span<'a, M> {
+        let sample = sample.then_some(self.sampling());
         Span {
             tokens: TokenSource::Known(tokens),
             path: &self.path,

@@ -2,10 +2,10 @@
 
 use motet_formats::simd::{Number, Simd};
 
-use super::super::products::{along, along_fewer, line, sums};
+use super::super::products::{along, along_fewer, sums};
 use super::group::BLOCK;
 use super::item::{KvSlice, Work};
-use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
+use super::softmax::{HIDDEN, LOWEST, Layout, ValueRows, weigh};
 use crate::scratch::Scratch;
 
 /// Maximum queries for which this kernel is the faster one. Each query costs its own pass over
@@ -35,6 +35,7 @@ pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut 
         .kv_slices()
         .map(|kv_slice| kv_slice.within(&visible_range.any, dim));
     let mut seen = seen.filter(|kv_slice| kv_slice.tokens > 0).peekable();
+    let first_of_next = work.first_of_next();
     while let Some(first) = seen.peek() {
         let block = first.block;
         let mut of_block = seen.clone();
@@ -43,7 +44,8 @@ pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut 
             if kv_slice.tokens < BLOCK && end == 0 {
                 scores.fill(HIDDEN);
             }
-            score(simd, numbers, dim, &kv_slice, seen.peek(), scores);
+            let next = seen.peek().or(first_of_next.as_ref());
+            score(simd, numbers, dim, &kv_slice, next, scores);
             end = kv_slice.end();
             is_partial |= visible_range.is_partial(&kv_slice);
         }
@@ -66,7 +68,13 @@ pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut 
                 key: 1,
                 query: BLOCK,
             };
-            weigh(simd, weights, layout, kv_slice.values, dim, factors, values);
+            let next = seen.peek().or(first_of_next.as_ref());
+            let value_rows = ValueRows {
+                rows: kv_slice.values,
+                dim,
+                ahead: next.map_or(&[][..], |next| next.values),
+            };
+            weigh(simd, weights, layout, value_rows, factors, values);
             // Earlier results already have the scale that they need now.
             factors.fill(1.0);
         }
@@ -78,7 +86,7 @@ pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut 
 }
 
 /// The scores of each query, `BLOCK` apart, starting at the slice's offset in its block.
-/// Prefetches the `next` slice meanwhile.
+/// Prefetches the keys of the `next` slice meanwhile.
 #[inline(always)]
 fn score<S: Simd, N: Number>(
     simd: S,
@@ -96,35 +104,25 @@ fn score<S: Simd, N: Number>(
     for first in (0..whole).step_by(tile) {
         let rows = first * row_len..(first + tile) * row_len;
         let keys = &kv_slice.keys[rows.clone()];
-        // The corresponding keys and values of the next slice, which the first and the second
-        // pass prefetch.
-        let [mut ahead, mut after] = next.map_or([&[][..]; 2], |next| {
-            [next.keys, next.values].map(|all| all.get(rows.clone()).unwrap_or_default())
-        });
-        if pass_count == 1 {
-            prefetch_numbers(simd, after);
-        }
+        // The corresponding keys of the next slice, a part in each pass.
+        let ahead = next
+            .and_then(|next| next.keys.get(rows))
+            .unwrap_or_default();
+        let mut ahead = ahead.chunks(ahead.len().div_ceil(pass_count).max(1));
+        let mut ahead = || ahead.next().unwrap_or_default();
         let (of_fours, of_ones) = scores.split_at_mut(fours.len() / dim * BLOCK);
         let each = fours.chunks_exact(4 * dim);
         for (queries, scores) in each.zip(of_fours.chunks_exact_mut(4 * BLOCK)) {
-            score_four(
-                simd,
-                queries,
-                keys,
-                dim,
-                ahead,
-                &mut scores[start + first..],
-            );
-            (ahead, after) = (after, &[]);
+            let scores = &mut scores[start + first..];
+            score_four(simd, queries, keys, dim, ahead(), scores);
         }
         let each = ones.chunks_exact(dim);
         for (query, scores) in each.zip(of_ones.chunks_exact_mut(BLOCK)) {
             let products = if tile == 16 {
-                along::<S, N, 16, 1>(simd, keys, query, dim, ahead)
+                along::<S, N, 16, 1>(simd, keys, query, dim, ahead())
             } else {
-                along::<S, N, 8, 1>(simd, keys, query, dim, ahead)
+                along::<S, N, 8, 1>(simd, keys, query, dim, ahead())
             };
-            (ahead, after) = (after, &[]);
             scores[start + first..start + first + tile].copy_from_slice(&products[..tile]);
         }
     }
@@ -154,7 +152,7 @@ fn score_four<S: Simd, N: Number>(
 ) {
     let rows = sums::<S>() / 4;
     let len = rows * N::row_len(dim);
-    let mut ahead = ahead.chunks(len);
+    let mut ahead = ahead.chunks(ahead.len().div_ceil(4).max(1));
     for (index, keys) in keys.chunks_exact(len).enumerate() {
         let ahead = ahead.next().unwrap_or_default();
         let products = if rows == 4 {
@@ -167,14 +165,6 @@ fn score_four<S: Simd, N: Number>(
                 scores[query * BLOCK + index * rows + row] = *product;
             }
         }
-    }
-}
-
-/// Prefetches numbers that will be needed.
-#[inline(always)]
-fn prefetch_numbers<S: Simd, N: Number>(simd: S, numbers: &[N]) {
-    for line in numbers.chunks(line::<N>()) {
-        simd.prefetch(line.as_ptr().cast());
     }
 }
 

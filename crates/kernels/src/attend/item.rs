@@ -33,6 +33,8 @@ pub(super) struct Work<'a, N> {
     pub(super) plan: &'a AttendPlan,
     pub(super) group: &'a Group,
     pub(super) item: &'a Item,
+    /// The item that this thread most likely computes next.
+    pub(super) next_item: Option<&'a Item>,
     pub(super) rows: Rows<'a>,
     pub(super) caches: Caches<'a, N>,
     pub(super) partials: &'a Split<'a, f32>,
@@ -187,6 +189,20 @@ impl<'a, N: Number> Work<'a, N> {
             part: 0,
             part_from: 0,
         }
+    }
+
+    /// The first keys and values of the next item, to be prefetched.
+    #[inline(always)]
+    pub(super) fn first_of_next(&self) -> Option<KvSlice<'a, N>> {
+        let item = self.next_item?;
+        let group = &self.plan.groups[item.group];
+        Self {
+            item,
+            group,
+            ..*self
+        }
+        .kv_slices()
+        .next()
     }
 
     /// Stores a query's result: the largest score, the sum of weights relative to it, and the

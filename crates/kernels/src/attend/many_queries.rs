@@ -7,7 +7,7 @@ use motet_formats::simd::{Number, Simd};
 use super::super::products::across;
 use super::group::BLOCK;
 use super::item::{KvSlice, VisibleRange, Work};
-use super::softmax::{HIDDEN, LOWEST, Layout, Softcap, weigh};
+use super::softmax::{HIDDEN, LOWEST, Layout, Softcap, ValueRows, weigh};
 use crate::scratch::Scratch;
 
 /// Computes an item, in tiles of two vectors of queries.
@@ -157,15 +157,12 @@ impl Tile<'_> {
             query: 1,
         };
         let factors = &factors[..self.count];
-        weigh(
-            simd,
-            scores,
-            layout,
-            block.values,
-            self.dim,
-            factors,
-            self.values,
-        );
+        let value_rows = ValueRows {
+            rows: block.values,
+            dim: self.dim,
+            ahead: &[],
+        };
+        weigh(simd, scores, layout, value_rows, factors, self.values);
     }
 
     /// Scores as `[tokens, width]`.

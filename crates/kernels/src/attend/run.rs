@@ -30,6 +30,7 @@ pub(super) fn run<N: Number>(
             plan,
             group,
             item,
+            next_item: plan.items.get(index + 1),
             rows,
             caches,
             partials: &partials,

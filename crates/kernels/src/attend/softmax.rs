@@ -4,6 +4,8 @@ use std::f32::consts::LOG2_E;
 
 use motet_formats::simd::{InstructionSet, Job, Number, Simd, dispatch_on, tanh};
 
+use crate::products::line;
+
 /// Initial value of the largest score: lower than every score, but finite, so that differences
 /// are numbers.
 pub(super) const LOWEST: f32 = -1e30;
@@ -80,20 +82,31 @@ pub(super) struct Layout {
     pub(super) query: usize,
 }
 
-/// For each query: `values` becomes `values * factor + weights · rows`.
-///
-/// `rows` are rows of `dim` numbers, one for each key, `values` has `dim` for each of
-/// `factors`.
+/// Rows of `dim` numbers, one for each key of a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ValueRows<'a, N> {
+    pub(super) rows: &'a [N],
+    pub(super) dim: usize,
+    /// Rows that are needed next, which are prefetched meanwhile.
+    pub(super) ahead: &'a [N],
+}
+
+/// For each query: `values` becomes `values * factor + weights · rows`. `values` has `dim` numbers for
+/// each of `factors`.
 #[inline(always)]
 pub(super) fn weigh<S: Simd, N: Number>(
     simd: S,
     weights: &[f32],
     layout: Layout,
-    rows: &[N],
-    dim: usize,
+    value_rows: ValueRows<'_, N>,
     factors: &[f32],
     values: &mut [f32],
 ) {
+    let ValueRows {
+        rows,
+        dim,
+        mut ahead,
+    } = value_rows;
     let row_len = N::row_len(dim);
     let (keys, queries) = (rows.len() / row_len, factors.len());
     if keys == 0 || queries == 0 {
@@ -116,6 +129,7 @@ pub(super) fn weigh<S: Simd, N: Number>(
                 keys,
                 dim,
                 factors: factors[query..].as_ptr(),
+                ahead,
                 values: values[query * dim + column..].as_mut_ptr(),
             };
             // SAFETY: with `query + MR <= queries` and `column + NV * LANES <= dim` the checks
@@ -139,11 +153,12 @@ pub(super) fn weigh<S: Simd, N: Number>(
                 };
         }
         query += left.min(4);
+        ahead = &[];
     }
 }
 
 /// Some queries and some columns of the product.
-struct Tile<N> {
+struct Tile<'a, N> {
     weights: *const f32,
     layout: Layout,
     rows: *const N,
@@ -154,10 +169,12 @@ struct Tile<N> {
     keys: usize,
     dim: usize,
     factors: *const f32,
+    /// Rows to prefetch.
+    ahead: &'a [N],
     values: *mut f32,
 }
 
-impl<N: Number> Tile<N> {
+impl<N: Number> Tile<'_, N> {
     /// `MR` queries, `NV` vectors of columns. Returns `NV`.
     ///
     /// # Safety
@@ -176,7 +193,15 @@ impl<N: Number> Tile<N> {
                 }
             }
             let (mut row, mut weight) = (self.rows, self.weights);
-            for _ in 0..self.keys {
+            let mut ahead = self.ahead.as_ptr().wrapping_add(self.column);
+            let keys_ahead = self.ahead.len() / self.row_len;
+            for key in 0..self.keys {
+                if key < keys_ahead {
+                    for at in (0..NV * S::LANES).step_by(line::<N>()) {
+                        simd.prefetch(ahead.wrapping_add(at).cast());
+                    }
+                    ahead = ahead.wrapping_add(self.row_len);
+                }
                 let mut numbers = [simd.splat(0.0); NV];
                 for (vector, numbers) in numbers.iter_mut().enumerate() {
                     *numbers = N::load_at(simd, row, self.column + vector * S::LANES);

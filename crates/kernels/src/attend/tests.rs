@@ -6,6 +6,7 @@ mod mutants;
 mod odd_shapes;
 mod reference;
 mod sequence_order;
+mod timings;
 mod turn;
 
 use half::{bf16, f16};
