@@ -21,40 +21,39 @@ pub(crate) fn shared(workbench: &mut Workbench, peer: ServerName) -> Result<Meas
         "--users 16 --turns 3 --reply-tokens 48",
         "--users 2 --turns 1 --reply-tokens 4",
     );
-    against(
-        workbench,
-        peer,
-        &format!("--fresh --system-words 400 {load}"),
-    )
+    let load = format!("--fresh --system-words 400 {load}");
+    against(workbench, [ServerName::Ours, peer], &load)
 }
 
 /// The same for prompts that share nothing.
 pub(crate) fn unique(workbench: &mut Workbench, peer: ServerName) -> Result<Measured> {
     let load = workbench.pick("--users 16 --reply-tokens 48", "--users 2 --reply-tokens 4");
-    against(workbench, peer, &format!("--unique-words 100 {load}"))
+    let load = format!("--unique-words 100 {load}");
+    against(workbench, [ServerName::Ours, peer], &load)
 }
 
-/// The same for one user with two turns.
-pub(crate) fn single(workbench: &mut Workbench, peer: ServerName) -> Result<Measured> {
+/// That of one of these servers for one user with two turns ÷ that of the other.
+pub(crate) fn single(workbench: &mut Workbench, servers: [ServerName; 2]) -> Result<Measured> {
     let load = workbench.pick(
         "--users 1 --turns 2 --reply-tokens 128",
         "--users 1 --turns 1 --reply-tokens 4",
     );
-    against(
-        workbench,
-        peer,
-        &format!("--fresh --system-words 40 {load}"),
-    )
+    let load = format!("--fresh --system-words 40 {load}");
+    against(workbench, servers, &load)
 }
 
 /// Both servers answer until the model's own end. Their greedy replies can differ from where two
 /// tokens are almost equally likely, so times are compared per token of output.
-fn against(workbench: &mut Workbench, peer: ServerName, load: &str) -> Result<Measured> {
+fn against(
+    workbench: &mut Workbench,
+    [ours, peer]: [ServerName; 2],
+    load: &str,
+) -> Result<Measured> {
     let rounds = workbench.rounds().min(ROUNDS_MAX);
-    for server in [peer, ServerName::Ours] {
+    for server in [peer, ours] {
         workbench.server(server)?;
     }
-    let (mut peers, mut ours) = (Vec::new(), Vec::new());
+    let (mut of_peer, mut of_ours) = (Vec::new(), Vec::new());
     let mut turns = 0;
     let pairs = take_turns(rounds, |turn| {
         // Both turns of a pair get the same load, and no pair finds another pair's prompts in a
@@ -62,7 +61,7 @@ fn against(workbench: &mut Workbench, peer: ServerName, load: &str) -> Result<Me
         let pair = turns / 2;
         let arguments = words(load, pair + 1);
         turns += 1;
-        let (server, results) = turn.pick((peer, &mut peers), (ServerName::Ours, &mut ours));
+        let (server, results) = turn.pick((peer, &mut of_peer), (ours, &mut of_ours));
         let load_result = workbench.load_on(server, &arguments)?;
         announce(pair, rounds, workbench.server(server)?.name(), load_result);
         if pair > 0 {
@@ -72,10 +71,10 @@ fn against(workbench: &mut Workbench, peer: ServerName, load: &str) -> Result<Me
     })?;
     let remark = format!(
         "wall time {:.2} s for {:.0} tokens against {:.2} s for {:.0}; compared per token",
-        median_of(&ours, |result| result.seconds),
-        median_of(&ours, |result| result.output_tokens),
-        median_of(&peers, |result| result.seconds),
-        median_of(&peers, |result| result.output_tokens),
+        median_of(&of_ours, |result| result.seconds),
+        median_of(&of_ours, |result| result.output_tokens),
+        median_of(&of_peer, |result| result.seconds),
+        median_of(&of_peer, |result| result.output_tokens),
     );
     Ok(Measured::new(pairs.second_by_first()).remark(remark))
 }

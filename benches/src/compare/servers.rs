@@ -21,6 +21,8 @@ const OUR_MODEL: &str = "ours";
 pub(crate) enum ServerName {
     /// Ours: with the model, or with the oracle in a quick run.
     Ours,
+    /// Ours, with this model's file as it is.
+    OursOn(Model),
     /// mlx-lm's own.
     MlxLm,
     /// llama.cpp's, with this model's file as it is.
@@ -34,7 +36,7 @@ impl ServerName {
     /// Name of the model in requests: mlx-lm's server knows its own by this, llama.cpp's accepts any.
     fn model(self) -> &'static str {
         match self {
-            ServerName::Ours => OUR_MODEL,
+            ServerName::Ours | ServerName::OursOn(_) => OUR_MODEL,
             ServerName::MlxLm | ServerName::Llama(_) => "default_model",
         }
     }
@@ -81,6 +83,11 @@ impl Workbench {
         let folder = workspace::reports()?;
         match name {
             ServerName::Ours => self.our_server()?.start(&folder.join("server.log")),
+            ServerName::OursOn(model) => {
+                self.ready()?;
+                let server = self.our_server_on(&self.file_of(model)?)?;
+                server.start(&folder.join("server.log"))
+            }
             ServerName::MlxLm => {
                 let (mlx_lm, weights) = self.mlx_lm()?;
                 let ready = self.ready()?;

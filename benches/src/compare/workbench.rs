@@ -169,8 +169,7 @@ impl Workbench {
             );
             !is_model
         });
-        self.servers
-            .retain(|name, _| !matches!(name, ServerName::Ours | ServerName::Llama(_)));
+        self.servers.retain(|name, _| *name == ServerName::MlxLm);
     }
 
     /// Ends programs and servers on another model than this side's: the memory of two large models
@@ -190,8 +189,8 @@ impl Workbench {
             _ => true,
         });
         self.servers.retain(|name, _| match name {
-            ServerName::Llama(other) => *other == model,
-            _ => true,
+            ServerName::OursOn(other) | ServerName::Llama(other) => *other == model,
+            ServerName::Ours | ServerName::MlxLm => true,
         });
     }
 

@@ -1,5 +1,7 @@
 //! Figures of the server over HTTP.
 
+use xtask::model::Model::Qwen25Coder;
+
 use super::Goal::{AtLeast, AtMost};
 use super::Measure::Compare;
 use super::Needs::{Model, Nothing};
@@ -27,8 +29,11 @@ pub(super) const FIGURES: &[Figure] = &[
         measure: Compare(|bench| server::unique(bench, ServerName::LLAMA)),
         versus: "wall time of that llama-server for 16 unlike prompts" },
     Figure { name: "server.single_vs_llama_server", unit: RATIO, goal: AtMost(0.8), needs: Model,
-        measure: Compare(|bench| server::single(bench, ServerName::LLAMA)),
+        measure: Compare(|bench| server::single(bench, [ServerName::Ours, ServerName::LLAMA])),
         versus: "wall time of that llama-server for one user with two turns" },
+    Figure { name: "server.large_single_vs_llama_server", unit: RATIO, goal: AtMost(0.8), needs: Model,
+        measure: Compare(|bench| server::single(bench, [ServerName::OursOn(Qwen25Coder), ServerName::Llama(Qwen25Coder)])),
+        versus: "the same on Qwen2.5-Coder 1.5B Q4_K_M" },
     Figure { name: "server.score_reuse", unit: RATIO, goal: AtLeast(0.98), needs: Model,
         measure: Compare(scores::reuse),
         versus: "all prompt tokens while 1,000 continuations of one prompt of 256 tokens are scored; ours come from the cache" },
