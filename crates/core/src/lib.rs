@@ -8,6 +8,7 @@
 //! | [`cache`] | which tokens have state on the device: prefix caching in a trie, slots, eviction |
 //! | [`pager`] | which segments are offloaded to host memory and disk, and when they are loaded |
 //! | [`eviction`] | which segments are worth keeping |
+//! | [`drafts`] | which tokens a sequence may generate next, for speculative decoding without a draft model |
 //! | [`recovery`] | when a failed part is rebuilt, and when the engine gives up |
 //! | [`snapshot`] | views of the scheduler and the cache at one moment |
 //! | [`config`] | settings, each with advice |
@@ -19,6 +20,7 @@
 
 pub mod cache;
 pub mod config;
+pub mod drafts;
 pub mod eviction;
 pub mod pager;
 #[cfg(test)]

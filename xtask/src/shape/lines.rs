@@ -22,7 +22,7 @@ const LINES: &[(&str, usize)] = &[
     ("fuzz", 1_103),
     ("loom_tests", 1_955),
     ("motet", 10_829),
-    ("motet-core", 15_462),
+    ("motet-core", 16_320),
     ("motet-device", 1_117),
     ("motet-find", 2_106),
     ("motet-formats", 2_456),
