@@ -20,7 +20,7 @@ fn work(opens: bool, tokens: &[TokenId]) -> Work {
     };
     let token_sampling = TokenSampling {
         sampling: Sampling::GREEDY,
-        index: 0,
+        position: 0,
     };
     let span = PlannedSpan {
         slot: SLOT,

@@ -167,6 +167,43 @@ async fn multiple_outputs_match_their_seeds_references() {
     engine.shutdown(Shutdown::Abort).await;
 }
 
+/// The tokens of an output do not depend on where its prompt ends: a request that has the output so
+/// far as the end of its prompt samples the rest of the same output.
+#[tokio::test]
+async fn continuation_samples_the_rest_of_the_same_output() {
+    const TOKENS: usize = 30;
+    let engine = engine(&oracle(), small()).await;
+    let warm = Sampling {
+        temperature: 1.0,
+        seed: 5,
+        ..Sampling::GREEDY
+    };
+    let penalised = Sampling {
+        repetition_penalty: 1.3,
+        frequency_penalty: 0.2,
+        ..warm
+    };
+    for sampling in [warm, penalised] {
+        let run = async |prompt: Vec<TokenId>, tokens| {
+            let request = Request::tokens(prompt).sampling(sampling);
+            let request = request.output_tokens_max(tokens).ignore_end_tokens();
+            let stream = engine.submit(request).await.expect("it is accepted");
+            stream
+                .collect()
+                .await
+                .expect("no fault was asked for")
+                .tokens
+        };
+        let whole = run(prompt(60), TOKENS).await;
+        assert_eq!(whole.len(), TOKENS);
+        for sampled in [1, 2, 13, TOKENS - 1] {
+            let (before, rest) = whole.split_at(sampled);
+            let continued = run([&prompt(60)[..], before].concat(), TOKENS - sampled).await;
+            assert_eq!(continued, rest, "after {sampled} tokens");
+        }
+    }
+}
+
 #[tokio::test]
 async fn multiple_outputs_are_admitted_all_or_none() {
     let mut config = small();

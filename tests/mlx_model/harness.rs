@@ -85,8 +85,8 @@ pub(crate) fn greedy() -> OutputKind {
     sampled(Sampling::GREEDY, 0)
 }
 
-pub(crate) fn sampled(sampling: Sampling, index: u64) -> OutputKind {
-    OutputKind::Token(TokenSampling { sampling, index })
+pub(crate) fn sampled(sampling: Sampling, position: u64) -> OutputKind {
+    OutputKind::Token(TokenSampling { sampling, position })
 }
 
 pub(crate) fn token(span_output: SpanOutput) -> TokenId {

@@ -405,8 +405,8 @@ fn sampled_tokens_follow_the_logits() {
                     .remove(prompt.len() - 1)
             })
             .collect();
-        for index in 0..20 {
-            let samples = samplings.map(|sampling| TokenSampling { sampling, index });
+        for position in 0..20 {
+            let samples = samplings.map(|sampling| TokenSampling { sampling, position });
             let mut slots = samples.map(|_| Slot::new(&mut model, &[]));
             let mut spans: Vec<_> = slots
                 .iter_mut()

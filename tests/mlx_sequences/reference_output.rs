@@ -109,7 +109,8 @@ fn generate(model: &mut MlxModel, question: &Question) -> Vec<TokenId> {
     let mut slot = Slot::new(model, &[]);
     let mut next = question.prompt.clone();
     let mut output = Vec::new();
-    for index in 0..question.output_tokens as u64 {
+    let begin = question.prompt.len() as u64;
+    for position in begin..begin + question.output_tokens as u64 {
         if let Some(shift) = question.shift
             && slot.tail.tokens() == shift.context_tokens
         {
@@ -117,7 +118,7 @@ fn generate(model: &mut MlxModel, question: &Question) -> Vec<TokenId> {
             let removed = model.remove(&[], 0, &mut slot.tail, gone);
             removed.expect("keys of full attention can be moved");
         }
-        let span_output = slot.step(model, &next, sampled(question.sampling, index));
+        let span_output = slot.step(model, &next, sampled(question.sampling, position));
         next = vec![token(span_output)];
         output.extend(&next);
     }

@@ -59,7 +59,10 @@ fn counts(check: &mut Check, fact: &Fact<'_>) {
         let mut sampler = sampler(sampling, &priors);
         commits.iter().for_each(|token| sampler.accept(*token));
         let sample_inputs = sampler
-            .sample_inputs(TokenSampling { sampling, index: 0 })
+            .sample_inputs(TokenSampling {
+                sampling,
+                position: 0,
+            })
             .expect("no grammar");
         sample_inputs.adjustments(vocabulary).expect("penalties")
     };
@@ -113,7 +116,8 @@ fn repeats(check: &mut Check, fact: &Fact<'_>) {
             seed,
             ..Sampling::GREEDY
         };
-        let tokens = (0..count).map(|index| sample_row(&TokenSampling { sampling, index }, &row));
+        let tokens =
+            (0..count).map(|position| sample_row(&TokenSampling { sampling, position }, &row));
         tokens.collect::<Vec<TokenId>>()
     };
     assert_eq!(tokens(5), tokens(5));
@@ -124,7 +128,13 @@ fn filters_in_order(check: &mut Check, fact: &Fact<'_>) {
     let sampling = sampling(&fact.get("opts"));
     let row: Vec<f32> = floats(&fact.get("probs")).iter().map(|p| p.ln()).collect();
     assert!(!row.is_empty(), "`probs` has a number");
-    let probabilities = probabilities(&TokenSampling { sampling, index: 0 }, &row);
+    let probabilities = probabilities(
+        &TokenSampling {
+            sampling,
+            position: 0,
+        },
+        &row,
+    );
     let expect = fact.get("expect");
     let first = f64::from(probabilities[0]);
     close(
@@ -158,7 +168,10 @@ fn scores_a_draft(check: &mut Check, fact: &Fact<'_>) {
     let sampling = sampling(&fact.get("opts"));
     let (priors, draft) = (fact.get("priors").tokens(), fact.get("draft").tokens());
     let mut own = sampler(sampling, &priors);
-    let token_sampling = TokenSampling { sampling, index: 0 };
+    let token_sampling = TokenSampling {
+        sampling,
+        position: 0,
+    };
     let before = own.sample_inputs(token_sampling).expect("no grammar");
     let rows: Vec<Vec<f32>> = fact.get("rows").items().iter().map(floats).collect();
     assert!(

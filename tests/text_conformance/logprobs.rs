@@ -37,7 +37,10 @@ fn sample_inputs(top: usize) -> SampleInputs {
     };
     let sampling = Sampling::GREEDY;
     let mut sampler = Sampler::new(Arc::new(spec), sampling, &[], &[]);
-    let sample_inputs = sampler.sample_inputs(TokenSampling { sampling, index: 0 });
+    let sample_inputs = sampler.sample_inputs(TokenSampling {
+        sampling,
+        position: 0,
+    });
     sample_inputs.expect("there is no grammar")
 }
 

@@ -69,7 +69,10 @@ pub(crate) fn sampler(sampling: Sampling, priors: &[TokenId]) -> Sampler {
 
 /// The next token of a sequence.
 pub(crate) fn next(sampler: &mut Sampler, sampling: Sampling, row: &[f32]) -> TokenId {
-    let sample_inputs = sampler.sample_inputs(TokenSampling { sampling, index: 0 });
+    let sample_inputs = sampler.sample_inputs(TokenSampling {
+        sampling,
+        position: 0,
+    });
     sample_inputs
         .expect("there is no grammar")
         .from_logits(row)
@@ -78,7 +81,13 @@ pub(crate) fn next(sampler: &mut Sampler, sampling: Sampling, row: &[f32]) -> To
 
 /// Number of tokens that can be sampled.
 pub(crate) fn possible(sampling: Sampling, row: &[f32]) -> usize {
-    let probabilities = probabilities(&TokenSampling { sampling, index: 0 }, row);
+    let probabilities = probabilities(
+        &TokenSampling {
+            sampling,
+            position: 0,
+        },
+        row,
+    );
     probabilities.iter().filter(|p| **p > 0.0).count()
 }
 
@@ -117,7 +126,7 @@ fn sampled_together(check: &mut Check, fact: &Fact<'_>) {
         let mut sampler = sampler(*sampling, priors);
         let token_sampling = TokenSampling {
             sampling: *sampling,
-            index: 0,
+            position: 0,
         };
         sampler
             .sample_inputs(token_sampling)
@@ -161,7 +170,13 @@ fn divides(check: &mut Check, fact: &Fact<'_>) {
         ..warm()
     };
     let row = floats(&fact.get("in"));
-    let p = probabilities(&TokenSampling { sampling, index: 0 }, &row);
+    let p = probabilities(
+        &TokenSampling {
+            sampling,
+            position: 0,
+        },
+        &row,
+    );
     let expected = fact.get("expect").items();
     check.same("numbers", p.len(), expected.len());
     // The constant, from the likeliest.
@@ -182,7 +197,7 @@ fn divides(check: &mut Check, fact: &Fact<'_>) {
 fn normalises(check: &mut Check, fact: &Fact<'_>) {
     let token_sampling = TokenSampling {
         sampling: warm(),
-        index: 0,
+        position: 0,
     };
     let probabilities = probabilities(&token_sampling, &floats(&fact.get("in")));
     let expected = fact.get("expect").items();
@@ -198,7 +213,13 @@ fn keeps_the_likeliest(check: &mut Check, fact: &Fact<'_>) {
         ..warm()
     };
     let row = floats(&fact.get("in"));
-    let p = probabilities(&TokenSampling { sampling, index: 0 }, &row);
+    let p = probabilities(
+        &TokenSampling {
+            sampling,
+            position: 0,
+        },
+        &row,
+    );
     let mut retained: Vec<f32> = row
         .iter()
         .zip(&p)

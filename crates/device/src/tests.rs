@@ -30,11 +30,11 @@ fn sampled_span(slot: SlotId, tokens: &[TokenId]) -> PlannedSpan {
     sampled_span_at(0, slot, tokens)
 }
 
-/// A span that samples the output's token of this index.
-fn sampled_span_at(index: u64, slot: SlotId, tokens: &[TokenId]) -> PlannedSpan {
+/// A span that samples the token at this position.
+fn sampled_span_at(position: u64, slot: SlotId, tokens: &[TokenId]) -> PlannedSpan {
     let token_sampling = TokenSampling {
         sampling: Sampling::GREEDY,
-        index,
+        position,
     };
     PlannedSpan {
         slot,
@@ -506,7 +506,10 @@ fn run_with_sampler(spec: SamplingSpec) -> (OracleConfig, Vec<[SpanOutput; 2]>) 
     let mut table = Table::new();
     let mut first = work(
         vec![open(SLOT), open(TWIN)],
-        vec![sampled_span(SLOT, &[3, 1]), sampled_span(TWIN, &[4])],
+        vec![
+            sampled_span_at(2, SLOT, &[3, 1]),
+            sampled_span_at(1, TWIN, &[4]),
+        ],
     );
     first.sampler_starts.push(SamplerStart {
         slot: SLOT,
@@ -520,7 +523,8 @@ fn run_with_sampler(spec: SamplingSpec) -> (OracleConfig, Vec<[SpanOutput; 2]>) 
     let mut outputs = Vec::new();
     for index in 1..=4 {
         if index < 4 {
-            let spans = [SLOT, TWIN].map(|slot| sampled_span_at(index, slot, &[]));
+            let spans = [(SLOT, 2), (TWIN, 1)]
+                .map(|(slot, prompt)| sampled_span_at(prompt + index, slot, &[]));
             let spans = spans.to_vec();
             table.submit(&mut oracle, work(vec![], spans));
         }

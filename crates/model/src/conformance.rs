@@ -164,7 +164,7 @@ impl<M: Model> Checker<'_, M> {
     fn output_kinds(&mut self) {
         let greedy = TokenSampling {
             sampling: Sampling::GREEDY,
-            index: 0,
+            position: 0,
         };
         for prompt in 0..self.given {
             let mut slot = self.cold_slot(prompt);

@@ -62,30 +62,16 @@ pub struct SamplingSpec {
     pub known_tokens: Option<Arc<TokenMask>>,
 }
 
-/// Sampling parameters of one token, and its index in the output.
+/// Sampling parameters of one token, and its position.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenSampling {
     /// The sampling parameters.
     pub sampling: Sampling,
-    /// Index of the token within the sequence's output, from 0.
-    pub index: u64,
-}
-
-impl TokenSampling {
-    /// Returns the uniform number in `[0, 1)` that decides this sample: 24 bits of SplitMix64
-    /// (Steele et al. 2014) over seed and index.
-    #[must_use]
-    pub fn uniform(&self) -> f32 {
-        let mut z = self.sampling.seed.wrapping_add(
-            self.index
-                .wrapping_add(1)
-                .wrapping_mul(0x9E37_79B9_7F4A_7C15),
-        );
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^= z >> 31;
-        (z >> 40) as f32 / (1u64 << 24) as f32
-    }
+    /// Position of the token in the sequence's own text, from 0: the number of the prompt's tokens
+    /// and of the output's tokens before it. A shift of the context does not change it. With the
+    /// seed it determines the random numbers, so that a text samples alike wherever its prompt
+    /// ends.
+    pub position: u64,
 }
 
 /// Log probabilities from the raw logits: before biases, penalties, temperature and filters, as

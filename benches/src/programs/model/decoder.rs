@@ -150,7 +150,7 @@ impl<M: Model> Slot<M> {
     fn sampling(&self) -> TokenSampling {
         TokenSampling {
             sampling: Sampling::GREEDY,
-            index: self.sampled_tokens,
+            position: self.sampled_tokens,
         }
     }
 

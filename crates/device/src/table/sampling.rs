@@ -114,7 +114,7 @@ fn prepare(
     sampler: &mut Sampler,
     token_sampling: TokenSampling,
 ) -> (Option<SampleInputs>, Option<Decided>) {
-    if sampler.has_token(token_sampling.index) {
+    if sampler.has_token(token_sampling.position) {
         return (None, Some(Decided::Known));
     }
     match sampler.sample_inputs(token_sampling) {

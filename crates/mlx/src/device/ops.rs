@@ -66,6 +66,24 @@ pub(crate) fn slice_update<const N: usize>(
     })
 }
 
+/// `a ^ b` of whole numbers.
+pub(crate) fn bitwise_xor(a: &Array, b: &Array) -> Result<Array, Exception> {
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: the arrays and the stream outlive the call.
+    made("bitwise_xor", |result| unsafe {
+        mlx_sys::mlx_bitwise_xor(result, a.as_ptr(), b.as_ptr(), stream.as_ptr())
+    })
+}
+
+/// `a >> b` of whole numbers.
+pub(crate) fn right_shift(a: &Array, b: &Array) -> Result<Array, Exception> {
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: as in `bitwise_xor`.
+    made("right_shift", |result| unsafe {
+        mlx_sys::mlx_right_shift(result, a.as_ptr(), b.as_ptr(), stream.as_ptr())
+    })
+}
+
 /// Tokens `from..to` of `[heads, tokens, dim]`: a view.
 pub(crate) fn tokens(array: &Array, from: usize, to: usize) -> Result<Array, Exception> {
     let (heads, dim) = (array.dim(0), array.dim(2));

@@ -250,9 +250,9 @@ fn sampled_rows() {
             };
             let history: Vec<u32> = (0..64).map(|i| 700 * i).collect();
             let mut sampler = Sampler::new(Arc::new(spec), sampling, &history, &[]);
-            let mut sample_inputs = |index| {
+            let mut sample_inputs = |position| {
                 sampler
-                    .sample_inputs(TokenSampling { sampling, index })
+                    .sample_inputs(TokenSampling { sampling, position })
                     .unwrap()
             };
             let sampled_rows: Vec<(u32, SampleInputs)> = (0..ROWS)

@@ -14,7 +14,7 @@ const DECODED: usize = 4;
 
 const GREEDY: TokenSampling = TokenSampling {
     sampling: Sampling::GREEDY,
-    index: 0,
+    position: 0,
 };
 
 impl<M: Model> Checker<'_, M> {

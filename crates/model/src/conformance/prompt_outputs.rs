@@ -43,7 +43,7 @@ impl<M: Model> Checker<'_, M> {
             let range = start..start + chunk;
             let greedy = TokenSampling {
                 sampling: Sampling::GREEDY,
-                index: 0,
+                position: 0,
             };
             let is_last = range.end == tokens.len();
             let output = scored(tokens, range.clone(), 0, is_last.then_some(greedy));
@@ -71,7 +71,7 @@ impl<M: Model> Checker<'_, M> {
         }
         let greedy = TokenSampling {
             sampling: Sampling::GREEDY,
-            index: 0,
+            position: 0,
         };
         let likeliest = sample_row(&greedy, rows[rows.len() - 1]);
         let expected = samples.then_some(likeliest);

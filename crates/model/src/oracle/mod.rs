@@ -28,7 +28,7 @@
 //!     tokens: (&[3, 1, 4]).into(),
 //!     path: &[],
 //!     tail: &mut tail,
-//!     output_kind: OutputKind::Token(TokenSampling { sampling: Sampling::GREEDY, index: 0 }),
+//!     output_kind: OutputKind::Token(TokenSampling { sampling: Sampling::GREEDY, position: 0 }),
 //! }];
 //! let expected = config.reference_tokens(&[3, 1, 4], 1, Sampling::GREEDY);
 //! assert_eq!(oracle.step(&mut spans)?, [SpanOutput::Token(expected[0])]);

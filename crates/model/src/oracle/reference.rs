@@ -290,8 +290,8 @@ fn output(
         evaluate(&mut reference_run, token);
     }
     let mut output = Vec::with_capacity(tokens);
-    for index in 0..tokens as u64 {
-        let sample_inputs = SampleInputs::plain(TokenSampling { sampling, index });
+    for position in (prompt.len() as u64..).take(tokens) {
+        let sample_inputs = SampleInputs::plain(TokenSampling { sampling, position });
         let sampled = reference_run
             .vocabulary
             .sample(reference_run.row, &sample_inputs);

@@ -105,7 +105,7 @@ mod tests {
     fn greedy_is_the_argmax_and_samples_follow_the_logits() {
         for (size, ends, one_in) in [(2, vec![], 0), (2, vec![1], 3), (9, vec![8, 0, 4], 5)] {
             let vocabulary = Vocabulary::new(size, &ends, one_in);
-            for (index, row) in rows().take(200).enumerate() {
+            for (position, row) in rows().take(200).enumerate() {
                 let mut logits = Vec::new();
                 vocabulary.push_logits(row, &mut logits);
                 assert_eq!(logits.len(), size);
@@ -117,7 +117,7 @@ mod tests {
                     };
                     let token_sampling = TokenSampling {
                         sampling,
-                        index: index as u64,
+                        position: position as u64,
                     };
                     let sampled = vocabulary.sample(row, &SampleInputs::plain(token_sampling));
                     assert_eq!(
@@ -140,8 +140,11 @@ mod tests {
                 };
                 let ends = rows()
                     .zip(0..)
-                    .map(|(row, index)| {
-                        (row, SampleInputs::plain(TokenSampling { sampling, index }))
+                    .map(|(row, position)| {
+                        (
+                            row,
+                            SampleInputs::plain(TokenSampling { sampling, position }),
+                        )
                     })
                     .filter_map(|(row, sample_inputs)| {
                         vocabulary.sample(row, &sample_inputs).token()

@@ -24,7 +24,7 @@ pub fn logprobs_with<P: RowOperations>(
     let (maxima, highest) = reader.maxima(logits);
     let top = likeliest(logits, maxima, top).into_iter();
     reader.weigh(logits, highest, 1.0);
-    let total: f64 = reader.sums(0.0).iter().map(|sum| f64::from(*sum)).sum();
+    let total: f64 = reader.sums().iter().map(|sum| f64::from(*sum)).sum();
     let log_total = total.ln() as f32;
     let logprob = |logit: f32| logit - highest - log_total;
     Some(TokenLogprobs {

@@ -1,14 +1,14 @@
-//! One token from one row of logits: filters, and a uniform number.
+//! One token from one row of logits: filters, and a race.
 //!
 //! The filters apply in the field's usual order: top-k on the logits, then temperature and
 //! softmax, then top-p (nucleus sampling, Holtzman et al. 2020), then min-p. Each comes down to a
 //! least weight, so that the result does not depend on an order among equals: tokens as likely as
-//! the last one that passes a filter pass as well. Then one uniform number is looked up in the
-//! cumulative distribution of the remaining tokens, in the vocabulary's order. That order is as
-//! good as any, and needs no sorting if no filter does.
+//! the last one that passes a filter pass as well. Then the remaining tokens [race](super::race),
+//! which needs the weights of few of them if no filter needs more.
 
 use super::filters::{likeliest, nucleus, nucleus_of_all, sum};
-use super::rows::{BLOCK, RUN, RowOperations, RowReader, ScalarOperations};
+use super::noise::Noise;
+use super::rows::{BLOCK, RowOperations, RowReader, ScalarOperations};
 use motet_protocol::TokenId;
 use motet_protocol::{Sampling, TokenSampling};
 
@@ -38,9 +38,10 @@ pub(super) fn sample_row_with<P: RowOperations>(
     if token_sampling.sampling.is_greedy() {
         return first(logits, maxima, top);
     }
-    reader.weigh(logits, top, token_sampling.sampling.temperature);
-    let threshold = threshold(token_sampling, reader);
-    invert_distribution(reader, threshold, token_sampling.uniform())
+    let threshold = threshold(token_sampling, reader, logits, top);
+    let temperature = token_sampling.sampling.temperature;
+    let noise = Noise::of(token_sampling);
+    reader.race(logits, top, temperature, threshold, noise)
 }
 
 /// The probability of every token, after all filters, in the order of their ids.
@@ -74,21 +75,28 @@ pub fn weights(token_sampling: &TokenSampling, logits: &[f32]) -> (Vec<f32>, f32
     assert!(!logits.is_empty(), "a row of logits has at least one token");
     let mut reader = RowReader::new(ScalarOperations);
     let (_, top) = reader.maxima(logits);
+    let threshold = threshold(token_sampling, &mut reader, logits, top);
     reader.weigh(logits, top, token_sampling.sampling.temperature);
-    let threshold = threshold(token_sampling, &mut reader);
     (reader.weights().to_vec(), threshold)
 }
 
-/// The least of the reader's weights that passes the filters.
-fn threshold<P: RowOperations>(token_sampling: &TokenSampling, reader: &mut RowReader<P>) -> f32 {
+/// The least weight that passes the filters.
+fn threshold<P: RowOperations>(
+    token_sampling: &TokenSampling,
+    reader: &mut RowReader<P>,
+    logits: &[f32],
+    top: f32,
+) -> f32 {
     let Sampling {
+        temperature,
         top_k,
         top_p,
         min_p,
         ..
     } = token_sampling.sampling;
     let top_k = top_k as usize;
-    let passed = if top_k > 0 && top_k < reader.weights().len() {
+    let passed = if top_k > 0 && top_k < logits.len() {
+        reader.weigh(logits, top, temperature);
         let (weights, maxima) = reader.weights_and_maxima();
         let likeliest = likeliest(weights, maxima, top_k);
         let least = likeliest[top_k - 1];
@@ -100,7 +108,8 @@ fn threshold<P: RowOperations>(token_sampling: &TokenSampling, reader: &mut RowR
         };
         in_nucleus.max(least)
     } else if top_p < 1.0 {
-        let total = reader.sums(0.0).iter().sum();
+        reader.weigh(logits, top, temperature);
+        let total = reader.sums().iter().sum();
         let (weights, maxima) = reader.weights_and_maxima();
         nucleus_of_all(weights, maxima, top_p, total)
     } else {
@@ -117,45 +126,12 @@ fn first(logits: &[f32], maxima: &[f32], top: f32) -> TokenId {
     first.map_or(0, |first| (start + first) as TokenId)
 }
 
-/// The first token at which the sum of the weights that reach `threshold` passes `uniform` of
-/// their total.
-fn invert_distribution<P: RowOperations>(
-    reader: &mut RowReader<P>,
-    threshold: f32,
-    uniform: f32,
-) -> TokenId {
-    let runs = reader.sums(threshold);
-    let target = uniform * runs.iter().sum::<f32>();
-    let mut reached = 0.0;
-    let mut start = 0;
-    for sum in &runs[..runs.len() - 1] {
-        if reached + sum > target {
-            break;
-        }
-        reached += sum;
-        start += RUN;
-    }
-    let weights = reader.weights();
-    for (id, weight) in weights.iter().enumerate().skip(start) {
-        if *weight >= threshold {
-            reached += weight;
-            if target < reached {
-                return id as TokenId;
-            }
-        }
-    }
-    // The sums were rounded in another order.
-    let possible = |weight: &f32| *weight >= threshold && *weight > 0.0;
-    let last = weights.iter().rposition(possible);
-    last.unwrap_or(0) as TokenId
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn token_sampling(sampling: Sampling, index: u64) -> TokenSampling {
-        TokenSampling { sampling, index }
+    fn token_sampling(sampling: Sampling, position: u64) -> TokenSampling {
+        TokenSampling { sampling, position }
     }
 
     fn counts(sampling: Sampling, logits: &[f32]) -> Vec<usize> {
@@ -264,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn sampled_token_is_a_function_of_seed_and_index() {
+    fn sampled_token_is_a_function_of_seed_and_position() {
         let logits = [0.0; 64];
         let sampling = Sampling {
             temperature: 1.0,

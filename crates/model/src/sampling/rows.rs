@@ -1,8 +1,12 @@
-//! Operations on whole rows that sampling needs: maxima, exponentials and sums.
+//! Operations on whole rows that sampling needs: maxima, exponentials, sums and races.
 //!
-//! Only the three [`RowOperations`] touch every number of a row, so only these need a device's
+//! Only the four [`RowOperations`] touch every number of a row, so only these need a device's
 //! vector instructions. Their results are fixed to the last bit, including the order of every
 //! sum: every implementation samples the same token.
+
+use super::noise::Noise;
+pub use super::race::Race;
+use motet_protocol::TokenId;
 
 /// Numbers of a row over which one maximum is taken.
 pub const BLOCK: usize = 64;
@@ -22,9 +26,12 @@ pub trait RowOperations {
     /// [`exp`] of `(logit - top) / temperature` of each logit.
     fn weigh(&self, logits: &[f32], top: f32, temperature: f32, weights: &mut [f32]);
 
-    /// The sum of the weights of each [`RUN`] that reach `threshold`: the sums of its [`LANES`]
-    /// in their order, then the remaining numbers, as [`finish`] adds them.
-    fn sums(&self, weights: &[f32], threshold: f32, sums: &mut [f32]);
+    /// The sum of the weights of each [`RUN`]: the sums of its [`LANES`] in their order, then the
+    /// remaining numbers, as [`finish`] adds them.
+    fn sums(&self, weights: &[f32], sums: &mut [f32]);
+
+    /// The [winner](Race::winner) of the race.
+    fn race(&self, race: Race<'_>) -> TokenId;
 }
 
 /// [`RowOperations`] in plain Rust.
@@ -44,28 +51,27 @@ impl RowOperations for ScalarOperations {
         }
     }
 
-    fn sums(&self, weights: &[f32], threshold: f32, sums: &mut [f32]) {
+    fn sums(&self, weights: &[f32], sums: &mut [f32]) {
         for (run, sum) in weights.chunks(RUN).zip(sums) {
             let mut lanes = [0.0; LANES];
             let (whole, rest) = run.as_chunks::<LANES>();
             for weights in whole {
                 for (lane, weight) in lanes.iter_mut().zip(weights) {
-                    *lane += counted(*weight, threshold);
+                    *lane += weight;
                 }
             }
-            *sum = finish(&lanes, rest, threshold);
+            *sum = finish(&lanes, rest);
         }
+    }
+
+    fn race(&self, race: Race<'_>) -> TokenId {
+        race.winner()
     }
 }
 
 /// The sum of a run: the sums of its lanes, and the numbers that fill no further row of lanes.
-pub fn finish(lanes: &[f32; LANES], rest: &[f32], threshold: f32) -> f32 {
-    let rest = rest.iter().map(|weight| counted(*weight, threshold));
-    lanes.iter().copied().chain(rest).sum()
-}
-
-fn counted(weight: f32, threshold: f32) -> f32 {
-    if weight >= threshold { weight } else { 0.0 }
+pub fn finish(lanes: &[f32; LANES], rest: &[f32]) -> f32 {
+    lanes.iter().chain(rest).sum()
 }
 
 /// Processes rows, one after another, and keeps its memory between them.
@@ -75,6 +81,7 @@ pub struct RowReader<P> {
     adjusted: Vec<f32>,
     weights: Vec<f32>,
     maxima: Vec<f32>,
+    weight_maxima: Vec<f32>,
     sums: Vec<f32>,
 }
 
@@ -86,6 +93,7 @@ impl<P: RowOperations> RowReader<P> {
             adjusted: Vec::new(),
             weights: Vec::new(),
             maxima: Vec::new(),
+            weight_maxima: Vec::new(),
             sums: Vec::new(),
         }
     }
@@ -126,16 +134,40 @@ impl<P: RowOperations> RowReader<P> {
 
     /// The [`weights`](Self::weights), and the largest of each [`BLOCK`].
     pub(super) fn weights_and_maxima(&mut self) -> (&[f32], &[f32]) {
-        let maxima = sized(&mut self.maxima, self.weights.len().div_ceil(BLOCK));
+        let maxima = sized(&mut self.weight_maxima, self.weights.len().div_ceil(BLOCK));
         self.row_operations.maxima(&self.weights, maxima);
         (&self.weights, maxima)
     }
 
-    /// The sum of the weights of each [`RUN`] that reach `threshold`.
-    pub(super) fn sums(&mut self, threshold: f32) -> &[f32] {
+    /// The sum of the weights of each [`RUN`].
+    pub(super) fn sums(&mut self) -> &[f32] {
         let sums = sized(&mut self.sums, self.weights.len().div_ceil(RUN));
-        self.row_operations.sums(&self.weights, threshold, sums);
+        self.row_operations.sums(&self.weights, sums);
         sums
+    }
+
+    /// The winner of a race among all tokens whose weights reach `threshold`. The last
+    /// [`maxima`](Self::maxima) are those of these logits, with this `top`. It needs no
+    /// [`weigh`](Self::weigh).
+    pub(super) fn race(
+        &mut self,
+        logits: &[f32],
+        top: f32,
+        temperature: f32,
+        threshold: f32,
+        noise: Noise,
+    ) -> TokenId {
+        let maxima = sized(&mut self.weight_maxima, self.maxima.len());
+        self.row_operations
+            .weigh(&self.maxima, top, temperature, maxima);
+        self.row_operations.race(Race {
+            logits,
+            top,
+            temperature,
+            maxima,
+            threshold,
+            noise,
+        })
     }
 }
 

@@ -18,6 +18,7 @@ pub struct Sampler {
     spec: Arc<SamplingSpec>,
     history: Option<History>,
     walk: Option<(Arc<dyn ConstraintWalk>, Attached)>,
+    prompt_tokens: usize,
     output_tokens: usize,
     /// The tokens that the grammar forces from the next one on.
     forced: Option<Arc<[TokenId]>>,
@@ -43,6 +44,7 @@ impl Sampler {
             history: History::new(&sampling, prompt, output),
             walk,
             spec,
+            prompt_tokens: prompt.len(),
             output_tokens: output.len(),
             forced: None,
         }
@@ -106,10 +108,10 @@ impl Sampler {
         }
     }
 
-    /// Whether the token with this index in the output has been accepted: it is not to be sampled.
+    /// Whether the token at this position of the text has been accepted: it is not to be sampled.
     #[must_use]
-    pub fn has_token(&self, index: u64) -> bool {
-        index < self.output_tokens as u64
+    pub fn has_token(&self, position: u64) -> bool {
+        position < (self.prompt_tokens + self.output_tokens) as u64
     }
 
     /// Appends the token that was sampled. Does not wait for its mask.

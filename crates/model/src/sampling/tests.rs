@@ -1,5 +1,7 @@
 //! Sampling with a history, biases, a least length and grammars, against naive versions.
 
+mod distribution;
+
 use std::sync::{Arc, LazyLock};
 
 use proptest::prelude::*;
@@ -121,8 +123,8 @@ proptest! {
         let spec = Arc::new(spec);
         let mut sampler = Sampler::new(spec.clone(), sampling, &prompt, &[]);
         let mut output = Vec::new();
-        for (index, row) in (0..).zip(&rows) {
-            let token_sampling = TokenSampling { sampling, index };
+        for (position, row) in (0..).zip(&rows) {
+            let token_sampling = TokenSampling { sampling, position };
             let sample_inputs = sampler.sample_inputs(token_sampling).expect("no grammar");
             // A rebuilt sampler is in the same state.
             let mut rebuilt = Sampler::new(spec.clone(), sampling, &prompt, &output);
@@ -152,7 +154,7 @@ proptest! {
 
     /// Holds even if every other token has no probability under the model.
     #[test]
-    fn excluded_token_is_never_sampled(spec in spec(), sampling in sampling(), index in 0u64..99) {
+    fn excluded_token_is_never_sampled(spec in spec(), sampling in sampling(), position in 0u64..99) {
         let possible = |token: &TokenId| is_excluded(&spec, 0, *token);
         let row = (0..VOCAB as TokenId).map(|token| if possible(&token) {
             30.0
@@ -161,7 +163,7 @@ proptest! {
         });
         let row: Vec<f32> = row.collect();
         let mut sampler = Sampler::new(Arc::new(spec.clone()), sampling, &[], &[]);
-        let sample_inputs = sampler.sample_inputs(TokenSampling { sampling, index }).expect("no grammar");
+        let sample_inputs = sampler.sample_inputs(TokenSampling { sampling, position }).expect("no grammar");
         if sample_inputs.changes_logits() {
             let token = sample_inputs.from_logits(&row).token;
             prop_assert!(!is_excluded(&spec, 0, token), "{token}");
@@ -211,8 +213,8 @@ proptest! {
         let spec = Arc::new(SamplingSpec { grammar: Some(Arc::new(grammar)), ..SamplingSpec::default() });
         let mut sampler = Sampler::new(spec.clone(), sampling, &[], &[]);
         let mut output = Vec::new();
-        for (index, row) in (0..).zip(&rows) {
-            let token_sampling = TokenSampling { sampling, index };
+        for (position, row) in (0..).zip(&rows) {
+            let token_sampling = TokenSampling { sampling, position };
             let sample_inputs = sampler.sample_inputs(token_sampling).expect("goes on");
             let mut rebuilt = Sampler::new(spec.clone(), sampling, &[], &output);
             prop_assert_eq!(&rebuilt.sample_inputs(token_sampling).expect("goes on"), &sample_inputs);
@@ -270,7 +272,7 @@ fn sampler_after(spec: SamplingSpec, output: &[TokenId]) -> Sampler {
 fn token_sampling() -> TokenSampling {
     TokenSampling {
         sampling: Sampling::GREEDY,
-        index: 0,
+        position: 0,
     }
 }
 

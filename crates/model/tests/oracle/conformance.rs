@@ -527,12 +527,12 @@ fn sampled_tokens_follow_the_logits() {
     let mut tail = oracle.tail(&[], 0).expect("memory");
     let mut token = 7;
     let expected = config.reference_tokens(&[token], 20, sampling);
-    for (index, expected) in (0..).zip(expected) {
+    for (position, expected) in (1..).zip(expected) {
         let mut spans = [Span {
             tokens: TokenSource::Known(&[token]),
             path: &[],
             tail: &mut tail,
-            output_kind: OutputKind::Token(TokenSampling { sampling, index }),
+            output_kind: OutputKind::Token(TokenSampling { sampling, position }),
         }];
         let span_outputs = oracle.step(&mut spans).expect("a step");
         assert_eq!(span_outputs, [SpanOutput::Token(expected)]);

@@ -64,14 +64,14 @@ impl Scene {
         path: &[Rc<OracleSegment>],
         tail: &mut OracleTail,
         tokens: &[TokenId],
-        index: u64,
+        position: u64,
     ) -> TokenId {
         let sampling = Sampling::GREEDY;
         let mut spans = [Span {
             tokens: TokenSource::Known(tokens),
             path,
             tail,
-            output_kind: OutputKind::Token(TokenSampling { sampling, index }),
+            output_kind: OutputKind::Token(TokenSampling { sampling, position }),
         }];
         match self.oracle.step(&mut spans).expect("a step")[..] {
             [SpanOutput::Token(token)] => token,
@@ -83,8 +83,8 @@ impl Scene {
     fn output(&mut self, (path, mut tail): Slot) -> Vec<TokenId> {
         let mut output = Vec::new();
         let mut last = PROMPT[12];
-        for index in 0..OUTPUT as u64 {
-            last = self.step(&path, &mut tail, &[last], index);
+        for position in 0..OUTPUT as u64 {
+            last = self.step(&path, &mut tail, &[last], position);
             output.push(last);
         }
         output

@@ -37,7 +37,7 @@ impl Runner {
     }
 
     /// Evaluates `tokens` in chunks and samples the token after the last.
-    fn evaluate(&mut self, tokens: &[TokenId], chunk: usize, index: u64) -> TokenId {
+    fn evaluate(&mut self, tokens: &[TokenId], chunk: usize, position: u64) -> TokenId {
         let mut rest = tokens;
         let mut last_token = None;
         while !rest.is_empty() {
@@ -46,20 +46,20 @@ impl Runner {
             }
             let headroom = self.rule.context_tokens - self.tokens.len();
             let (span, remaining) = rest.split_at(chunk.min(headroom).min(rest.len()));
-            last_token = Some(self.step(span, index));
+            last_token = Some(self.step(span, position));
             rest = remaining;
         }
         last_token.expect("there is a token to evaluate")
     }
 
-    fn step(&mut self, tokens: &[TokenId], index: u64) -> TokenId {
+    fn step(&mut self, tokens: &[TokenId], position: u64) -> TokenId {
         self.tokens.extend(tokens);
         let sampling = Sampling::GREEDY;
         let span_outputs = self.oracle.step(&mut [Span {
             tokens: TokenSource::Known(tokens),
             path: &self.path,
             tail: &mut self.tail,
-            output_kind: OutputKind::Token(TokenSampling { sampling, index }),
+            output_kind: OutputKind::Token(TokenSampling { sampling, position }),
         }]);
         match span_outputs.expect("a step")[..] {
             [SpanOutput::Token(token)] => token,

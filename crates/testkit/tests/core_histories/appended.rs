@@ -308,7 +308,7 @@ fn sampled(run: &ReferenceRun, caller: &Caller, index: usize) -> TokenId {
     run.push_logits(&mut logits);
     let token_sampling = TokenSampling {
         sampling: caller.sampling,
-        index: index as u64,
+        position: (caller.prompt.len() + index) as u64,
     };
     SampleInputs::plain(token_sampling)
         .from_logits(&logits)

@@ -114,7 +114,7 @@ mod tests {
 
     const TOKEN: TokenSampling = TokenSampling {
         sampling: Sampling::GREEDY,
-        index: 0,
+        position: 0,
     };
 
     /// A sequence of four tokens that starts with `cached` cached ones.

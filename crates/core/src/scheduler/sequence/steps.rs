@@ -56,12 +56,12 @@ impl Sequence {
         // The token after these is not sampled if the end of its reasoning comes there.
         let is_last = pending <= tokens && self.reasoning_end().is_empty();
         let samples_token = is_last && self.submission.output_tokens_max > 0;
-        let generated = self.history.generated().len();
+        let text = self.history.prompt().len() + self.history.generated().len();
         let sampling = self.submission.sampling;
         let slot = self.slot().expect("a candidate has a slot");
         let token_sampling = samples_token.then(|| TokenSampling {
             sampling,
-            index: (generated + slot.in_flight_samples()) as u64,
+            position: (text + slot.in_flight_samples()) as u64,
         });
         let evaluated = slot.evaluated()..slot.evaluated() + tokens;
         let output_kind = self.output_kind(&evaluated, token_sampling);
