@@ -63,6 +63,7 @@ fn digits() -> Table {
         can_shift: true,
         scratch_bytes_per_token: 0,
         overlap_tokens_max: 64,
+        draft_tokens_max: 0,
     };
     let successors = (0..10).map(|token| (token + 1) % 10).collect();
     Table { spec, successors }
@@ -137,7 +138,7 @@ impl Model for Table {
         for span in spans {
             let tokens = match span.tokens {
                 TokenSource::Known(tokens) => tokens.to_vec(),
-                TokenSource::Sampled(step, from) => {
+                TokenSource::Sampled(step, from, _) => {
                     vec![step.outputs[from].token().expect("sampled")]
                 }
             };
@@ -156,6 +157,7 @@ impl Model for Table {
                     SpanOutput::PromptLogprobs(logprobs, None)
                 }
                 OutputKind::HiddenSum(_) => unreachable!("`hidden_size` is 0"),
+                OutputKind::Verify(_) => unreachable!("`draft_tokens_max` is 0"),
             });
             span.tail.tokens.extend(tokens);
         }

@@ -14,13 +14,15 @@
 //!   class. When memory runs short, a running sequence loses its slot and continues later.
 //! - **Conversations with tools.** Calls that follow their schemas, reasoning with a budget, and
 //!   answers as typed events, for the forms in which families of models write them: [`chat`].
+//! - **Speculative decoding.** Drafts found without a model, and predicted outputs, where they pay; no
+//!   token changes.
 //! - **Structured output.** JSON schemas, regular expressions and Lark grammars.
 //! - **Scores and embeddings.** Log probabilities of given tokens, and pooled hidden states, beside
 //!   all other sequences.
 //! - **Fault tolerance.** The engine survives failed steps, panics and a failing device, and
 //!   callers receive each token exactly once.
 //!
-//! It has no speculative decoding, and one device per engine.
+//! It has no draft models, and one device per engine.
 //!
 //! Models plug in behind the [`Model`](model::Model) trait. There is a backend for nineteen
 //! families on MLX (feature `mlx`; run on Linux x86-64's CPU only, so far) and an
@@ -150,6 +152,7 @@ pub mod monitor {
 
     pub use crate::engine::Snapshots;
     pub use crate::telemetry::{Budgets, EngineEvent, Events, Snapshot, SpanView, StepView};
+    pub use motet_core::scheduler::DraftCounts;
     pub use motet_core::snapshot::{
         SchedulerSnapshot, SequenceView, Stage, Tier, TrieNode, TrieView, UserView,
     };

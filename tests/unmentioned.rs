@@ -108,7 +108,7 @@ impl Recorder for LogCapture {
 fn marked(request: Request) -> Request {
     Request {
         stop_strings: vec![MARK.into()],
-        ..request.user(MARK).cache_salt(MARK)
+        ..request.user(MARK).cache_salt(MARK).prediction(MARK)
     }
 }
 

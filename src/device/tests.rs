@@ -25,7 +25,7 @@ fn work(opens: bool, tokens: &[TokenId]) -> Work {
     let span = PlannedSpan {
         slot: SLOT,
         token_source: match tokens {
-            [] => PlannedTokens::Sampled,
+            [] => PlannedTokens::Sampled(Vec::new()),
             tokens => PlannedTokens::Known(tokens.to_vec()),
         },
         output_kind: OutputKind::Token(token_sampling),

@@ -54,6 +54,7 @@ impl Engine {
         let output_tokens_max = self.output_tokens_max(tokens.len(), request)?;
         let admitted = Admitted {
             tokens: tokens.into(),
+            prediction: self.tokenize_prediction(request).await?,
             output_tokens_max,
             restore_points,
             turn_end,
@@ -93,6 +94,7 @@ impl Engine {
         let restore_points = checked_points(&request.restore_points, tokenized.tokens.len())?;
         Ok(Admitted {
             tokens: tokenized.tokens.into(),
+            prediction: self.tokenize_prediction(request).await?,
             output_tokens_max: request
                 .output_tokens_max
                 .min(self.output_limit(at_context_limit)),

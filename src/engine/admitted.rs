@@ -9,6 +9,8 @@ use motet_protocol::{PromptOutput, TokenLogprobs};
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) tokens: Arc<[TokenId]>,
+    /// The output that the caller predicts, or an empty one.
+    pub(super) prediction: Arc<[TokenId]>,
     pub(super) output_tokens_max: usize,
     pub(super) restore_points: Vec<usize>,
     /// The end of the conversation so far, before the tokens that ask for an answer.
@@ -24,6 +26,11 @@ impl Admitted {
     pub(super) fn prompt_tokens(&self) -> usize {
         let output = self.prompt_output.as_ref();
         self.tokens.len() + output.map_or(0, PromptOutput::unevaluated_tokens)
+    }
+
+    /// Returns the number of tokens that wait with it for its start.
+    pub(super) fn waiting_tokens(&self) -> usize {
+        self.tokens.len() + self.prediction.len()
     }
 
     /// Returns the bytes of the log probabilities of the prompt that the caller asks for.

@@ -8,6 +8,7 @@
 //! | `admission.rs`, `admitted.rs` | a request becomes tokens that fit, or a typed error |
 //! | `tokenize_prompt.rs` | prompts become tokens |
 //! | `tokenize_text.rs` | so do texts and conversations; long ones on blocking threads |
+//! | `prediction.rs`, `predicted_text.rs` | so do predicted outputs |
 //! | `prepare_chat.rs` | conversations become tokens before they are submitted |
 //! | `blocking.rs` | threads for long work, shared fairly between users |
 //! | `sampling_setup.rs` | sampling settings |
@@ -44,6 +45,9 @@ mod health;
 mod injected;
 mod kv_events;
 mod multi_output;
+#[cfg(feature = "text")]
+mod predicted_text;
+mod prediction;
 #[cfg(feature = "text")]
 mod prepare_chat;
 mod prompt_output;
@@ -441,7 +445,7 @@ impl Engine {
         let admitted = self
             .admit_fork(&mut request, source.at_context_limit())
             .await?;
-        if let Err(error) = admission_guard.claim(admitted.tokens.len()) {
+        if let Err(error) = admission_guard.claim(admitted.waiting_tokens()) {
             return Err(self.admission_error(error, request));
         }
         let mut results = self.no_results(request.user.as_deref());

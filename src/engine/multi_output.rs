@@ -217,7 +217,7 @@ impl Engine {
             // The other outputs have no prompt of their own to wait for.
             let first = request.guards.first_mut();
             let first = first.expect("at least one output is wanted");
-            if let Err(error) = first.claim(request.admitted.tokens.len()) {
+            if let Err(error) = first.claim(request.admitted.waiting_tokens()) {
                 let request = std::mem::take(&mut request.request);
                 return Err(self.admission_error(error, request));
             }
@@ -233,7 +233,7 @@ impl Engine {
             let user = admitted.request.user.as_deref();
             let (prompts, tokens) = of_users.entry(user).or_default();
             *prompts += 1;
-            *tokens += admitted.admitted.tokens.len();
+            *tokens += admitted.admitted.waiting_tokens();
         }
         let tokens = of_users.values().map(|(_, tokens)| tokens).sum();
         let of_all = (all.len(), tokens);
@@ -288,6 +288,7 @@ impl Engine {
         let mut guards = guards.into_iter();
         let first = guards.next().expect("at least one output is wanted");
         let output_tokens_max = admitted.output_tokens_max;
+        let prediction = Arc::clone(&admitted.prediction);
         let (prompt_tokens, truncated_tokens) =
             (admitted.prompt_tokens(), admitted.truncated_tokens);
         let sampling_spec = self.sampling_spec(&mut request).await?;
@@ -309,6 +310,7 @@ impl Engine {
             request.sampling.seed = request.sampling.seed.wrapping_add(1);
             let empty_prompt = Admitted {
                 tokens: Arc::default(),
+                prediction: Arc::clone(&prediction),
                 output_tokens_max,
                 restore_points: Vec::new(),
                 turn_end: None,

@@ -236,5 +236,6 @@ fn unused_sampling(request: &Request) -> Vec<(&'static str, bool, &'static str)>
         ("stop_tokens", !request.stop_tokens.is_empty(), NONE),
         ("grammar", request.grammar.is_some(), NONE),
         ("reasoning", request.reasoning.is_some(), NONE),
+        ("prediction", request.prediction.is_some(), NONE),
     ]
 }

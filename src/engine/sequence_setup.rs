@@ -35,7 +35,8 @@ use motet_sync::primitives::Ordering;
 
 /// Events to a sequence that carry no token, and kameo's own signals.
 const OTHER_EVENTS_MAX: usize = 16;
-/// Tokens that one outcome may bring for a sequence: forced ones, and the end of its reasoning.
+/// Tokens that one outcome may bring for a sequence: forced ones or those of a draft, and the end of
+/// its reasoning.
 const OUTCOME_TOKENS_MAX: usize = FORCED_TOKENS_MAX + ReasoningBudget::MARK_TOKENS_MAX;
 /// A sequence that is about to be submitted, with its actor and its stream.
 pub(super) struct SequenceSetup {
@@ -88,6 +89,7 @@ impl Engine {
     /// Checks everything that needs no tokens; this is cheap.
     pub(super) fn check_request(&self, request: &Request) -> Result<(), SubmitError> {
         request.validate()?;
+        self.check_prediction(request)?;
         request.validate_tokens(|token| self.check_token(token))
     }
 
@@ -173,6 +175,7 @@ impl Engine {
         let arguments = SequenceArgs {
             id: sequence,
             prompt_tokens,
+            prediction_tokens: admitted.prediction.len(),
             truncated_tokens: admitted.truncated_tokens,
             report_prefill_progress: request.report_prefill_progress,
             prompt_results,
@@ -321,6 +324,8 @@ impl Engine {
             retention: request.retention,
             reasoning: None,
             report_prefill_progress: request.report_prefill_progress,
+            speculates: request.speculation,
+            prediction: admitted.prediction,
         }
     }
 

@@ -20,7 +20,7 @@ use motet_text::{Chat, PromptLimits, TextCodec, TextError};
 
 /// Text of at most this many bytes is tokenised inline: this takes as long as a few messages
 /// between actors.
-const INLINE_BYTES_MAX: usize = 4 << 10;
+pub(super) const INLINE_BYTES_MAX: usize = 4 << 10;
 /// Likewise, tokens that are detokenised inline.
 const INLINE_TOKENS_MAX: usize = 16 << 10;
 /// Cost of a message beside its text, in bytes of text.
@@ -159,7 +159,7 @@ impl Engine {
     }
 
     /// Runs work on the blocking threads, in its user's turn. `what` names the part for errors.
-    async fn run_blocking<T: Send + 'static>(
+    pub(super) async fn run_blocking<T: Send + 'static>(
         &self,
         request: &mut Request,
         bytes: usize,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::prompt_output::contradictions;
 use crate::error::{SubmitError, field_error};
 use crate::optional::StopStrings;
-use crate::request::{CacheUse, ReasoningBudget, Request};
+use crate::request::{CacheUse, Prediction, ReasoningBudget, Request};
 use motet_protocol::SamplingSpec;
 use motet_protocol::TokenId;
 
@@ -30,6 +30,7 @@ impl Request {
         self.validate_bias()?;
         self.validate_stops()?;
         self.validate_reasoning()?;
+        self.validate_prediction()?;
         self.validate_cache()?;
         self.validate_service()
     }
@@ -50,6 +51,9 @@ impl Request {
             tokens.try_for_each(|token| check(field, token))
         };
         check_all("stop_tokens", &self.stop_tokens)?;
+        if let Some(Prediction::Tokens(tokens)) = &self.prediction {
+            check_all("prediction", tokens)?;
+        }
         let mut biased = self.logit_bias.keys();
         biased.try_for_each(|token| check("logit_bias", token))?;
         let Some(reasoning) = &self.reasoning else {
@@ -190,6 +194,15 @@ impl Request {
             "reasoning.open",
             "the same as `reasoning.close`",
             "another mark",
+        )
+    }
+
+    fn validate_prediction(&self) -> Result<(), SubmitError> {
+        check(
+            self.speculation || self.prediction.is_none(),
+            "prediction",
+            "set",
+            "none where `speculation` is off: nothing is drafted",
         )
     }
 
@@ -360,6 +373,15 @@ mod tests {
                 "finish_within",
                 good().start_within(2 * hour).finish_within(hour),
             ),
+            ("prediction", good().prediction_tokens([1, 100])),
+            ("prediction", good().prediction("a").speculation(false)),
+            (
+                "prediction",
+                good()
+                    .output_tokens_max(0)
+                    .prompt_logprobs(0)
+                    .prediction("a"),
+            ),
             ("cache_salt", good().cache_salt("tenant").without_cache()),
             ("restore_points", good().restore_point(0).without_cache()),
             ("turn_end", good().turn_end(0).without_cache()),
@@ -389,6 +411,9 @@ mod tests {
             good().ignore_end_tokens().output_tokens_min(9),
             good().repetition_penalty(1.1).presence_penalty(-2.0),
             good().grammar(GrammarSource::Json),
+            good().speculation(false),
+            good().prediction(""),
+            good().prediction_tokens([1, 99]).n(2),
             good().n(128),
             good().n(2).best_of(2).logprobs(20),
             good().bias(99, f32::NEG_INFINITY).bias(0, -100.0),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{CacheUse, Embedding, NonExhaustive, Prompt, Request};
+use super::{CacheUse, Embedding, NonExhaustive, Prediction, Prompt, Request};
 #[cfg(feature = "text")]
 use crate::optional::Chat;
 #[cfg(feature = "grammar")]
@@ -47,6 +47,8 @@ impl Request {
             special_tokens_in_text: false,
             grammar: None,
             reasoning: None,
+            speculation: true,
+            prediction: None,
             n: 1,
             best_of: None,
             user: None,
@@ -231,6 +233,32 @@ impl Request {
     #[must_use]
     pub fn frequency_penalty(mut self, penalty: f32) -> Self {
         self.sampling.frequency_penalty = penalty;
+        self
+    }
+
+    /// Sets whether its tokens may be drafted.
+    #[doc(alias = "speculative decoding")]
+    #[must_use]
+    pub fn speculation(mut self, is_on: bool) -> Self {
+        self.speculation = is_on;
+        self
+    }
+
+    /// Sets the text that the caller predicts as the output; see
+    /// [`Request::prediction`](field@Request::prediction).
+    #[doc(alias = "predicted outputs")]
+    #[must_use]
+    pub fn prediction(mut self, text: impl Into<String>) -> Self {
+        self.prediction = Some(Prediction::Text(text.into()));
+        self
+    }
+
+    /// Sets the tokens that the caller predicts as the output; see
+    /// [`Request::prediction`](field@Request::prediction).
+    #[doc(alias = "predicted outputs")]
+    #[must_use]
+    pub fn prediction_tokens(mut self, tokens: impl Into<Vec<TokenId>>) -> Self {
+        self.prediction = Some(Prediction::Tokens(tokens.into()));
         self
     }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{Prompt, Request};
+use super::{Prediction, Prompt, Request};
 
 /// Prints sizes and settings. Tokens, texts, user and salt are left out: they may be secrets.
 impl fmt::Debug for Request {
@@ -21,6 +21,8 @@ impl fmt::Debug for Request {
             special_tokens_in_text,
             grammar,
             reasoning,
+            speculation,
+            prediction,
             n,
             best_of,
             user,
@@ -56,6 +58,8 @@ impl fmt::Debug for Request {
                 "reasoning",
                 &reasoning.as_ref().map(|budget| budget.tokens_max),
             )
+            .field("speculation", speculation)
+            .field("prediction", prediction)
             .field("n", n)
             .field("best_of", best_of)
             .field("has_user", &user.is_some())
@@ -74,6 +78,16 @@ impl fmt::Debug for Request {
             .field("embedding", embedding)
             .field("report_prefill_progress", report_prefill_progress)
             .finish()
+    }
+}
+
+/// Prints the kind of prediction and its length.
+impl fmt::Debug for Prediction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tokens(tokens) => write!(f, "Tokens({} tokens)", tokens.len()),
+            Self::Text(text) => write!(f, "Text({} bytes)", text.len()),
+        }
     }
 }
 

@@ -94,6 +94,19 @@ pub struct Request {
     /// bounds nor counts it. A grammar must accept the closing mark where the budget may end.
     #[doc(alias = "thinking")]
     pub reasoning: Option<ReasoningBudget>,
+    /// Whether its tokens may be drafted, where that pays: by default they may. A draft changes no
+    /// token. `false` is for measurements.
+    /// [`SpeculationConfig`](motet_core::config::SpeculationConfig) switches it for all requests.
+    #[doc(alias = "speculative decoding")]
+    pub speculation: bool,
+    /// The output that the caller predicts, such as the text that an edit is made to. Tokens that
+    /// come as predicted come faster, and the output is the same with any prediction. At most
+    /// [`prediction_tokens_max`](motet_core::config::SpeculationConfig::prediction_tokens_max)
+    /// tokens; they count like a prompt's in
+    /// [`queue_tokens_max`](motet_core::config::AdmissionConfig::queue_tokens_max).
+    #[doc(alias = "predicted outputs")]
+    #[doc(alias = "speculative decoding")]
+    pub prediction: Option<Prediction>,
     /// Number of outputs of [`Engine::submit_many`](crate::Engine::submit_many) and
     /// [`Engine::best_of`](crate::Engine::best_of); at least 1, at most
     /// [`N_MAX`](Request::N_MAX). They differ by their seeds: the request's seed, and the seeds
@@ -213,6 +226,18 @@ pub enum CacheUse {
     /// one request, share state among themselves while they live. A preempted sequence computes
     /// everything again.
     Off,
+}
+
+/// An output that a caller predicts.
+#[derive(Clone, PartialEq)]
+#[non_exhaustive]
+#[doc(alias = "predicted outputs")]
+pub enum Prediction {
+    /// Token ids.
+    Tokens(Vec<TokenId>),
+    /// Text, tokenised as the model would write it: without begin and end tokens, and special tokens
+    /// that it spells are text. Needs an engine with a tokenizer.
+    Text(String),
 }
 
 /// The prompt to continue.

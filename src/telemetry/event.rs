@@ -110,10 +110,14 @@ pub struct StepView {
     pub spans: Vec<SpanView>,
     /// Number of spans beyond those listed.
     pub spans_left_out: usize,
-    /// Sequences with one token in the step: a decode, or the last token of a prompt.
+    /// Sequences with one token in the step, drafts aside: a decode, or the last token of a prompt.
     pub decode_tokens: usize,
-    /// Tokens of all longer spans.
+    /// Tokens of all longer spans, drafts aside.
     pub prefill_tokens: usize,
+    /// Draft tokens that it verified.
+    pub draft_tokens: usize,
+    /// The part of them that was right.
+    pub accepted_tokens: usize,
     /// Whether the step failed.
     pub failed: bool,
 }
@@ -124,8 +128,10 @@ pub struct StepView {
 pub struct SpanView {
     /// The sequence.
     pub sequence: SequenceId,
-    /// Tokens evaluated: one for a decode, more for a prompt.
+    /// Tokens evaluated: one for a decode and each token of its draft, more for a prompt.
     pub tokens: usize,
+    /// The part of them that is a draft.
+    pub draft_tokens: usize,
 }
 
 impl StepView {
@@ -134,8 +140,12 @@ impl StepView {
 }
 
 impl SpanView {
-    pub(crate) fn new(sequence: SequenceId, tokens: usize) -> Self {
-        Self { sequence, tokens }
+    pub(crate) fn new(sequence: SequenceId, tokens: usize, draft_tokens: usize) -> Self {
+        Self {
+            sequence,
+            tokens,
+            draft_tokens,
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use metrics::Metrics;
 use motet_core::cache::{CacheStats, Miss};
 use motet_core::pager::{Done, PagerStats};
 use motet_core::recovery::Fault;
-use motet_core::scheduler::SchedulerStats;
+use motet_core::scheduler::{DraftCounts, SchedulerStats};
 use motet_protocol::SequenceId;
 use motet_protocol::time::mean;
 use motet_protocol::{DeviceMemory, Failure, FinishReason, GenerateError, Outcome, Usage, Work};
@@ -69,8 +69,12 @@ pub struct EngineStats {
     pub prompt_tokens: u64,
     /// The part of them whose state came from the cache.
     pub cached_tokens: u64,
-    /// Tokens that the device evaluated, prompt and output, including those of failed steps.
+    /// Tokens that the device evaluated, prompt and output, including those of failed steps. Draft
+    /// tokens count where they were right.
     pub evaluated_tokens: u64,
+    /// Drafts that were verified, and their tokens.
+    #[doc(alias = "speculative decoding")]
+    pub drafts: DraftCounts,
     /// Tokens generated.
     pub output_tokens: u64,
     /// Forward passes.
@@ -320,10 +324,14 @@ impl Telemetry {
 
     /// Counts work that is sent to the device.
     pub(crate) fn work(&self, work: &Work) {
-        // A span of one token decodes or ends a prompt: the cost is the same.
         let tokens = work.spans.iter().map(|span| span.token_source.tokens());
-        let prefill: usize = tokens.clone().filter(|tokens| *tokens > 1).sum();
         let all: usize = tokens.sum();
+        let drafts = work.spans.iter().map(|span| span.draft().len());
+        let draft: usize = drafts.clone().sum();
+        // A span of one token decodes or ends a prompt: the cost is the same.
+        let undrafted = work.spans.iter().zip(drafts);
+        let undrafted = undrafted.map(|(span, draft)| span.token_source.tokens() - draft);
+        let prefill: usize = undrafted.filter(|tokens| *tokens > 1).sum();
         let mut sums = self.sums();
         sums.prefill.sent(prefill);
         if all == 0 {
@@ -332,14 +340,16 @@ impl Telemetry {
         let sequences = work.spans.len();
         let stats = &mut sums.stats;
         stats.steps += 1;
-        stats.evaluated_tokens += all as u64;
+        stats.evaluated_tokens += (all - draft) as u64;
         if stats.steps_by_sequences.len() < sequences {
             stats.steps_by_sequences.resize(sequences, 0);
         }
         stats.steps_by_sequences[sequences - 1] += 1;
         drop(sums);
-        self.metrics.decode_tokens.record((all - prefill) as f64);
+        let decode = all - prefill - draft;
+        self.metrics.decode_tokens.record(decode as f64);
         self.metrics.prefill_tokens.record(prefill as f64);
+        self.metrics.draft_tokens_of_step.record(draft as f64);
         self.metrics.prompt_tokens.increment(prefill as u64);
     }
 
@@ -382,6 +392,19 @@ impl Telemetry {
         self.metrics.device_idle_seconds.record(gap);
         let mut sums = self.sums();
         sums.stats.device_idle = sums.stats.device_idle.saturating_add(gap);
+    }
+
+    /// Counts drafts that were verified.
+    pub(crate) fn drafted(&self, more: DraftCounts) {
+        if more.drafts > 0 {
+            let metrics = &self.metrics;
+            metrics.drafts.increment(more.drafts);
+            metrics.draft_tokens.increment(more.draft_tokens);
+            metrics.accepted_tokens.increment(more.accepted_tokens);
+            let mut sums = self.sums();
+            sums.stats.drafts.add(more);
+            sums.stats.evaluated_tokens += more.accepted_tokens;
+        }
     }
 
     /// Records whether a device thread is alive. In either case no work is in flight.

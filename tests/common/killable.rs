@@ -67,7 +67,7 @@ impl Steps {
     fn on_submit<M: Model>(&self, model: &M, spans: &[Span<'_, M>]) {
         let ahead = spans.iter().filter_map(|span| match span.tokens {
             TokenSource::Known(_) => None,
-            TokenSource::Sampled(in_flight, _) => Some(model.is_ready(in_flight)),
+            TokenSource::Sampled(in_flight, ..) => Some(model.is_ready(in_flight)),
         });
         let ahead: Vec<bool> = ahead.collect();
         let count = |counter: &AtomicUsize, is_counted: bool| {
@@ -91,7 +91,9 @@ pub(crate) struct Killable<M> {
 fn source<'a, M: Model>(source: TokenSource<'a, Killable<M>>) -> TokenSource<'a, M> {
     match source {
         TokenSource::Known(tokens) => TokenSource::Known(tokens),
-        TokenSource::Sampled(in_flight, span) => TokenSource::Sampled(in_flight, span),
+        TokenSource::Sampled(in_flight, span, draft) => {
+            TokenSource::Sampled(in_flight, span, draft)
+        }
     }
 }
 
@@ -147,6 +149,10 @@ impl<M: Model> Model for Killable<M> {
     fn finish(&mut self, in_flight: M::InFlightStep) -> Result<Vec<SpanOutput>, ModelError> {
         self.kill.steps.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.model.finish(in_flight)
+    }
+
+    fn truncate(&mut self, tail: &mut M::Tail, tokens: usize) -> Result<(), ModelError> {
+        self.model.truncate(tail, tokens)
     }
 
     fn seal(&mut self, tail: &mut M::Tail, tokens: usize) -> Result<M::Segment, ModelError> {

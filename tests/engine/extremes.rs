@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use motet::config::{
     AdmissionConfig, CacheConfig, ChunkingConfig, DiskConfig, EngineConfig, FairnessConfig,
-    InterToken, PagerConfig, RecoveryConfig, SchedulerConfig, TextConfig,
+    InterToken, PagerConfig, RecoveryConfig, SchedulerConfig, SpeculationConfig, TextConfig,
 };
 use motet::error::{CacheCommandError, FlushError, StartError};
 use motet::grammar::GrammarLimits;
@@ -82,8 +82,11 @@ fn settings(config: &mut EngineConfig) -> Vec<(&'static str, Field<'_>)> {
     let EngineConfig { context_tokens_max, scheduler, cache, pager, recovery, text, grammar } = config;
     let SchedulerConfig {
         sequences_max, admission, chunking, fairness, unread_tokens_max, unread_timeout, device_timeout,
-        step_retries_max,
+        step_retries_max, speculation,
     } = scheduler;
+    let SpeculationConfig {
+        enabled: _, draft_tokens_max, answer_bytes_max, prediction_tokens_max,
+    } = speculation;
     let AdmissionConfig { queue_max, queue_tokens_max, user_requests_max, user_queue_tokens_max, results_bytes_max } = admission;
     let ChunkingConfig { step_tokens_max, inter_token, prefill_wait_steps_max, prefill_tokens_min } = chunking;
     let FairnessConfig {
@@ -121,6 +124,9 @@ fn settings(config: &mut EngineConfig) -> Vec<(&'static str, Field<'_>)> {
         ("scheduler.chunking.prefill_wait_steps_max", Count(prefill_wait_steps_max)),
         ("scheduler.chunking.prefill_tokens_min", Count(prefill_tokens_min)),
         ("scheduler.fairness.ageing", OptionalTime(ageing)),
+        ("scheduler.speculation.draft_tokens_max", Count(draft_tokens_max)),
+        ("scheduler.speculation.answer_bytes_max", Count(answer_bytes_max)),
+        ("scheduler.speculation.prediction_tokens_max", Count(prediction_tokens_max)),
         ("cache.device_bytes_max", Count(device_bytes_max)),
         ("cache.share_tokens_min", Count(share_tokens_min)),
         ("cache.restore_interval_tokens", Count(restore_interval_tokens)),

@@ -26,5 +26,6 @@ mod rewind;
 mod scheduling;
 mod scores;
 mod special_tokens;
+mod speculation;
 mod starting;
 mod watching;

@@ -19,6 +19,7 @@ mod layers;
 mod oracle;
 mod own_model;
 mod pages;
+mod prediction;
 mod recorder;
 mod rejections;
 mod routers;
@@ -44,7 +45,7 @@ const GUIDE: &str = include_str!("../../docs/embedding.md");
 const SHOWN_UP_TO: &str = "\n// The guide shows what stands above.\n";
 
 /// In the order of the guide.
-const BLOCKS: [(&str, &str); 23] = [
+const BLOCKS: [(&str, &str); 24] = [
     ("ten_lines.rs", include_str!("ten_lines.rs")),
     ("find.rs", include_str!("find.rs")),
     ("oracle.rs", include_str!("oracle.rs")),
@@ -53,6 +54,7 @@ const BLOCKS: [(&str, &str); 23] = [
     ("handles.rs", include_str!("handles.rs")),
     ("tools.rs", include_str!("tools.rs")),
     ("grammar.rs", include_str!("grammar.rs")),
+    ("prediction.rs", include_str!("prediction.rs")),
     ("forks.rs", include_str!("forks.rs")),
     ("scores.rs", include_str!("scores.rs")),
     ("shift.rs", include_str!("shift.rs")),

@@ -86,7 +86,7 @@ impl Model for Table {
         for span in spans {
             let tokens = match span.tokens {
                 TokenSource::Known(tokens) => tokens.to_vec(),
-                TokenSource::Sampled(step, from) => {
+                TokenSource::Sampled(step, from, _) => {
                     vec![step.outputs[from].token().expect("sampled")]
                 }
             };
@@ -105,6 +105,7 @@ impl Model for Table {
                     SpanOutput::PromptLogprobs(logprobs, None)
                 }
                 OutputKind::HiddenSum(_) => unreachable!("`hidden_size` is 0"),
+                OutputKind::Verify(_) => unreachable!("`draft_tokens_max` is 0"),
             });
             span.tail.tokens.extend(tokens);
         }
@@ -207,6 +208,7 @@ fn spec() -> ModelSpec {
         can_shift: true,
         scratch_bytes_per_token: 0,
         overlap_tokens_max: 64,
+        draft_tokens_max: 0,
     }
 }
 

@@ -67,6 +67,8 @@ async fn engine(oracle: &OracleConfig) -> Engine {
     config.scheduler.chunking.step_tokens_max = STEP_TOKENS_MAX;
     // A task of a test may read late, and its sequence must not pause then.
     config.scheduler.unread_tokens_max = 1 << 16;
+    // A step's tokens are to be those of the texts.
+    config.scheduler.speculation.enabled = false;
     engine_with_text(oracle, bytes(), config).await
 }
 

@@ -365,7 +365,7 @@ fn span_outputs_follow_the_order_of_the_spans() {
                     "logits between",
                 );
             }
-            OutputKind::PromptLogprobs(_) | OutputKind::HiddenSum(_) => {
+            OutputKind::Verify(_) | OutputKind::PromptLogprobs(_) | OutputKind::HiddenSum(_) => {
                 unreachable!("no span asks for these")
             }
         }
@@ -482,7 +482,7 @@ fn tails_of_two_steps_in_flight_are_written_in_place() {
             .sample(&mut in_flight, plain())
             .expect("the step is sampled");
         for _ in 0..20 {
-            let mut next = submit(model, TokenSource::Sampled(&in_flight, 0));
+            let mut next = submit(model, TokenSource::Sampled(&in_flight, 0, &[]));
             model.finish(in_flight).expect("the step finishes");
             model
                 .sample(&mut next, plain())

@@ -13,6 +13,10 @@ mod common;
 mod device;
 #[cfg(feature = "mlx")]
 mod disk_owner;
+#[cfg(feature = "mlx")]
+mod draft_timings;
+#[cfg(feature = "mlx")]
+mod drafts;
 mod fixture;
 mod folder;
 mod formula;

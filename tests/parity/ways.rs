@@ -1,6 +1,7 @@
 //! A family through the engine, in every way that a sequence's state can go: alone, in a batch,
 //! from the cache, after a fork, after preemption, after offload to host memory and to disk, and
-//! after a lost device. The model is deterministic, so all ways give the tokens of the first.
+//! after a lost device. The model is deterministic, so all ways give the tokens of the first, which
+//! has no drafts. The others draft their outputs, with mistakes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -62,6 +63,15 @@ fn repeated(prompt: &[TokenId]) -> Request {
     request(prompt).turn_end(prompt.len() - 1)
 }
 
+/// A prediction of this output with mistakes.
+fn mistaken(output: &[TokenId]) -> Vec<TokenId> {
+    let token = |(index, token): (usize, &TokenId)| match index % 6 {
+        5 => token ^ 1,
+        _ => *token,
+    };
+    output.iter().enumerate().map(token).collect()
+}
+
 impl Family {
     /// Opens the family's files, and runs each prompt alone, without the cache.
     pub(crate) async fn new(files: &Path) -> Self {
@@ -72,7 +82,8 @@ impl Family {
         };
         let engine = family.engine(family.config(1, CONTEXT)).await;
         for prompt in &family.prompts {
-            let output = run(&engine, request(prompt).without_cache()).await;
+            let request = request(prompt).without_cache().speculation(false);
+            let output = run(&engine, request).await;
             assert_eq!(output.finish.usage.cached_tokens, 0);
             family.alone.push(output.tokens);
         }
@@ -119,8 +130,9 @@ impl Family {
     /// Runs all prompts at once, and compares their outputs with those alone.
     pub(crate) async fn run_all(&self, engine: &Engine, way: &str) {
         let mut streams = Vec::new();
-        for prompt in &self.prompts {
-            let stream = engine.submit(repeated(prompt)).await;
+        for (prompt, alone) in self.prompts.iter().zip(&self.alone) {
+            let request = repeated(prompt).prediction_tokens(mistaken(alone));
+            let stream = engine.submit(request).await;
             streams.push(stream.expect("the request is admitted"));
         }
         for (stream, alone) in streams.into_iter().zip(&self.alone) {
@@ -150,6 +162,39 @@ impl Family {
         assert!(
             reused + 2 >= prompt.len() + OUTPUT,
             "{reused} tokens reused"
+        );
+        end(engine).await;
+    }
+
+    /// Right, mistaken and random predictions and none, of greedy and of random outputs, cold and
+    /// from the cache.
+    async fn drafted(&self) {
+        let engine = self.engine(self.config(2, 8 * CONTEXT)).await;
+        let warm = |request: Request| request.temperature(0.9).seed(7);
+        let penalized = |mut request: Request| {
+            request.sampling.repetition_penalty = 1.3;
+            request
+        };
+        let kinds: [&dyn Fn(Request) -> Request; 3] = [&|request| request, &warm, &penalized];
+        for (number, kind) in kinds.iter().enumerate() {
+            let prompt = &self.prompts[number];
+            let plain = kind(request(prompt));
+            let off = plain.clone().without_cache().speculation(false);
+            let expected = run(&engine, off).await.tokens;
+            let other = self.alone[PROMPTS - 1].clone();
+            for prediction in [expected.clone(), mistaken(&expected), other, Vec::new()] {
+                let request = plain.clone().prediction_tokens(prediction);
+                let cached = request.clone().cache_salt(format!("kind {number}"));
+                for request in [request.without_cache(), cached] {
+                    let output = run(&engine, request).await;
+                    assert_eq!(output.tokens, expected, "kind {number}");
+                }
+            }
+        }
+        let drafts = engine.stats().drafts;
+        assert!(
+            drafts.accepted_tokens > 0 && drafts.accepted_tokens < drafts.draft_tokens,
+            "{drafts:?}"
         );
         end(engine).await;
     }
@@ -251,8 +296,9 @@ impl Family {
         let config = self.config(PROMPTS, PROMPTS * CONTEXT);
         let engine = self.killable(config, kill.clone()).await;
         let mut streams = Vec::new();
-        for prompt in &self.prompts {
-            let stream = engine.submit(request(prompt)).await;
+        for (prompt, alone) in self.prompts.iter().zip(&self.alone) {
+            let request = request(prompt).prediction_tokens(mistaken(alone));
+            let stream = engine.submit(request).await;
             streams.push(stream.expect("the request is admitted"));
         }
         until("tokens are generated", || engine.stats().output_tokens >= 8).await;
@@ -288,6 +334,7 @@ pub(crate) fn generates_the_same_in_every_way(files: &Path) {
     in_runtime(async {
         let family = Family::new(files).await;
         family.batched_and_cached().await;
+        family.drafted().await;
         family.forked().await;
         family.preempted().await;
         family.offloaded().await;

@@ -105,5 +105,6 @@ fn spec() -> ModelSpec {
         can_shift: true,
         scratch_bytes_per_token: 0,
         overlap_tokens_max: usize::MAX,
+        draft_tokens_max: 0,
     }
 }

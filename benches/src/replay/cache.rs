@@ -106,5 +106,6 @@ fn spec(context_tokens_max: usize) -> ModelSpec {
         can_shift: false,
         scratch_bytes_per_token: 0,
         overlap_tokens_max: usize::MAX,
+        draft_tokens_max: 0,
     }
 }

@@ -17,6 +17,7 @@
 mod checker;
 mod copies;
 mod cuts;
+mod drafts;
 mod in_flight;
 mod prompt_outputs;
 mod removal;
@@ -32,6 +33,8 @@ use motet_protocol::{OutputKind, Sampling, SpanOutput, TokenSampling};
 /// Shortest prompt, in tokens: every check needs something to cut.
 const PROMPT_TOKENS_MIN: usize = 6;
 
+const DRAFTS: &str = "drafts are verified, and go back";
+
 /// Checks that `model` keeps the contract of [`Model`], and that its logits depend on a
 /// sequence's tokens only. They must not depend on the batch, the chunks, the cuts, on sharing or
 /// merging, nor on a copy through host memory. Copies are left out where the model has
@@ -42,7 +45,8 @@ const PROMPT_TOKENS_MIN: usize = 6;
 ///
 /// There are at least two `prompts`, of at least six tokens each, that differ early on. Some
 /// lengths should be beyond a window, and no multiples of the tail's block. The model must hold
-/// the state of all prompts and of as many more, each longer by half of the first prompt. `same`
+/// the state of all prompts and of as many more, each longer by half of the first prompt, and a
+/// draft that is longer than a prompt by 32 tokens. `same`
 /// compares one row of logits: the found row, then the expected one.
 ///
 /// # Panics
@@ -93,10 +97,31 @@ pub fn check<M: Model>(
         );
     }
     checker.run("steps in flight that are dropped", Checker::dropped);
+    if checker.model.spec().draft_tokens_max > 0 {
+        checker.run(DRAFTS, Checker::drafted);
+    }
     checker.run("log probabilities of a prompt", Checker::prompt_logprobs);
     if checker.model.spec().hidden_size > 0 {
         checker.run("sums of hidden states", Checker::hidden_sums);
     }
+}
+
+/// Runs only the part of [`check`] that verifies drafts, for more models or longer prompts than the
+/// whole has time for.
+///
+/// # Panics
+///
+/// As [`check`] does, and when the model verifies no drafts.
+pub fn check_drafts<M: Model>(
+    model: &mut M,
+    prompts: &[Vec<TokenId>],
+    same: impl Fn(&[f32], &[f32]) -> bool,
+) {
+    assert!(
+        model.spec().draft_tokens_max > 0,
+        "conformance: expected a model that verifies drafts"
+    );
+    Checker::new(model, prompts, &same).run(DRAFTS, Checker::drafted);
 }
 
 impl<M: Model> Checker<'_, M> {

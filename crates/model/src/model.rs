@@ -6,7 +6,9 @@ use std::rc::Rc;
 use super::packer::{NoPacker, Packer};
 use super::sampling::SampleInputs;
 use motet_protocol::TokenId;
-use motet_protocol::{DeviceMemory, ModelError, ModelSpec, OutputKind, SegmentSize, SpanOutput};
+use motet_protocol::{
+    DeviceMemory, ModelError, ModelSpec, OutputKind, SegmentSize, SpanOutput, TokenSampling,
+};
 
 /// A language model on one device.
 ///
@@ -72,8 +74,9 @@ pub trait Model: 'static {
     where
         Self: Sized;
 
-    /// Samples a token for each span whose output kind asks for one; `inputs` are theirs, in the
-    /// order of the spans.
+    /// Samples a token for each span whose output kind asks for one, and one for each row of a
+    /// span that verifies a draft ([`Span::samples`]); `inputs` are theirs, in the order of the
+    /// spans and rows.
     ///
     /// Call it once for each step, before the step finishes and before another span reads its
     /// tokens. Call it after the previous step has finished, so that `inputs` may depend on its
@@ -85,7 +88,7 @@ pub trait Model: 'static {
     ///
     /// # Panics
     ///
-    /// When there are more or fewer `inputs` than spans that ask for a token.
+    /// When there are more or fewer `inputs` than tokens to sample.
     fn sample(
         &mut self,
         in_flight: &mut Self::InFlightStep,
@@ -111,11 +114,29 @@ pub trait Model: 'static {
     where
         Self: Sized,
     {
-        let sampled = spans.iter().map(|span| span.output_kind.token_sampling());
-        let inputs = sampled.flatten().map(SampleInputs::plain).collect();
+        let samples = spans.iter().flat_map(Span::samples);
+        let inputs = samples.map(SampleInputs::plain).collect();
         let mut in_flight = self.submit(spans)?;
         self.sample(&mut in_flight, inputs)?;
         self.finish(in_flight)
+    }
+
+    /// Drops the draft tokens after the tail's first `tokens` tokens. Afterwards the tail is as if
+    /// they had never been evaluated.
+    ///
+    /// It is called once after each step in which the tail's span [verified](OutputKind::Verify) a
+    /// draft, when the step has finished and before anything else happens to the tail. It is called
+    /// also if no token is dropped: a model may keep what the draft tokens change apart until then.
+    /// The dropped tokens are among the draft tokens of that step. A model may return without
+    /// waiting for the device. The default panics: a model that verifies no drafts
+    /// ([`ModelSpec::draft_tokens_max`] is 0) is not asked.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Device`] when the device fails, after which the tail is unusable.
+    fn truncate(&mut self, tail: &mut Self::Tail, tokens: usize) -> Result<(), ModelError> {
+        let _ = (tail, tokens);
+        panic!("a model that verifies no drafts has none to drop")
     }
 
     /// Moves the first `tokens` tokens of `tail` into a segment of their own: a compact copy,
@@ -340,24 +361,41 @@ pub struct Span<'a, M: Model> {
 pub enum TokenSource<'a, M: Model> {
     /// Tokens that the host knows.
     Known(&'a [TokenId]),
-    /// The one token that is sampled for span number `.1` of the in-flight step. That step has
-    /// been sampled and need not have finished: the token may still be on the device only.
-    Sampled(&'a M::InFlightStep, usize),
+    /// The one token that is sampled for span number `.1` of the in-flight step, and the draft
+    /// tokens `.2` after it. That step has been sampled and need not have finished: the token may
+    /// still be on the device only. The span of that step verifies no draft.
+    Sampled(&'a M::InFlightStep, usize, &'a [TokenId]),
+}
+
+impl<M: Model> Span<'_, M> {
+    /// Returns how its tokens are sampled, in the order of their rows.
+    pub fn samples(&self) -> impl Iterator<Item = TokenSampling> + use<M> {
+        let rows = match &self.output_kind {
+            OutputKind::Verify(_) => self.tokens.count(),
+            _ => 1,
+        };
+        let first = self.output_kind.token_sampling();
+        first
+            .into_iter()
+            .flat_map(move |first| (0..rows).map(move |row| first.later(row)))
+    }
 }
 
 impl<'a, M: Model> TokenSource<'a, M> {
     /// Number of tokens.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.known().map_or(1, <[TokenId]>::len)
+        match self {
+            TokenSource::Known(tokens) => tokens.len(),
+            TokenSource::Sampled(_, _, draft) => 1 + draft.len(),
+        }
     }
 
-    /// The tokens, if the host knows them.
+    /// The tokens that the host knows: all of them, or all but the first.
     #[must_use]
-    pub fn known(&self) -> Option<&'a [TokenId]> {
+    pub fn known(&self) -> &'a [TokenId] {
         match *self {
-            TokenSource::Known(tokens) => Some(tokens),
-            TokenSource::Sampled(..) => None,
+            TokenSource::Known(tokens) | TokenSource::Sampled(_, _, tokens) => tokens,
         }
     }
 }

@@ -221,6 +221,9 @@ pub struct Pin {
     pub time_to_live: Option<Duration>,
 }
 
+/// Most tokens of a continuation.
+pub const CONTINUATION_TOKENS_MAX: usize = 512;
+
 /// An effect of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -234,6 +237,9 @@ pub enum Effect {
         cached_tokens: usize,
         /// Why no more tokens are cached, if more might have been.
         miss: Option<Miss>,
+        /// The tokens that an earlier sequence of the same salt went on with after all tokens of
+        /// this one: at most [`CONTINUATION_TOKENS_MAX`].
+        continuation: Arc<[TokenId]>,
     },
     /// The sequence is deferred. It starts when another sequence has computed the shared
     /// tokens, a load has finished, or memory has been released.

@@ -52,6 +52,23 @@ pub trait ConstraintWalk: Debug + Send + Sync {
     /// [`GrammarError::Unwanted`] if another sampler is attached.
     fn next_tokens(&self, attached: Attached) -> Result<Next, GrammarError>;
 
+    /// Waits for the tokens that may come next, after a draft's first token, after its second, and
+    /// so on, and returns them in this order: at least the next ones. The walk stays where it is.
+    ///
+    /// It ends early after tokens that do not include the draft's next one, before a position at
+    /// which none may come, and where looking further would take too long. Each position has the
+    /// tokens that [`next_tokens`](Self::next_tokens) returns once the draft up to it is accepted.
+    ///
+    /// # Errors
+    ///
+    /// As for [`next_tokens`](Self::next_tokens). Errors after a part of the draft only end it
+    /// early.
+    fn next_tokens_along(
+        &self,
+        attached: Attached,
+        draft: &[TokenId],
+    ) -> Result<Vec<Next>, GrammarError>;
+
     /// Prepares the walk of an output with these tokens before a sampler attaches. If the mask
     /// is not ready yet, the waker is woken when it is.
     fn await_mask(&self, output: &[TokenId]);
@@ -90,6 +107,12 @@ pub struct ForcedTokens {
 pub struct Attached(pub u64);
 
 impl Next {
+    /// Whether this token may come next.
+    #[must_use]
+    pub fn allows(&self, token: TokenId) -> bool {
+        self.mask().is_some_and(|mask| mask.allows(token))
+    }
+
     /// Returns the tokens of which one comes next, unless the output is finished.
     #[must_use]
     pub fn mask(&self) -> Option<&Arc<TokenMask>> {

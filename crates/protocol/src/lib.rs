@@ -67,7 +67,7 @@ pub use reasoning::{ReasoningBudget, ReasoningTracker};
 pub use request::{ContextLimit, Finish, FinishReason, Priority, QueuePosition, Usage};
 pub use salt::{Salt, SaltDigest};
 pub use sampling::{Sampling, SamplingError, SamplingSpec, TokenLogprobs, TokenSampling};
-pub use span::{LogprobRows, OutputKind, SpanOutput};
+pub use span::{LogprobRows, OutputKind, SampledToken, SpanOutput};
 pub use spec::{DeviceMemory, LayerGroup, LayerKind, ModelSpec, SegmentSize, tail_capacity};
 pub use spelling::TokenSpelling;
 pub use suspicion::only_sequence;

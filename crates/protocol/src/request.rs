@@ -85,6 +85,12 @@ pub struct Usage {
     /// Generated tokens inside the reasoning, without its marks, and part of `output_tokens`; 0
     /// for a request without a [`ReasoningBudget`](super::ReasoningBudget).
     pub reasoning_tokens: usize,
+    /// Tokens of the request's prediction.
+    pub prediction_tokens: usize,
+    /// Generated tokens that came as predicted, a part of `output_tokens`. A part of the prediction
+    /// that comes twice counts twice. 0 where nothing is drafted.
+    #[doc(alias = "predicted outputs")]
+    pub accepted_prediction_tokens: usize,
 }
 
 /// The position of a sequence in the queue.

@@ -74,6 +74,17 @@ pub struct TokenSampling {
     pub position: u64,
 }
 
+impl TokenSampling {
+    /// Returns the sampling of the token that comes `tokens` tokens later.
+    #[must_use]
+    pub fn later(&self, tokens: usize) -> Self {
+        Self {
+            position: self.position + tokens as u64,
+            ..*self
+        }
+    }
+}
+
 /// Log probabilities from the raw logits: before biases, penalties, temperature and filters, as
 /// OpenAI and vLLM return them.
 #[derive(Clone, Debug, PartialEq)]

@@ -15,6 +15,11 @@ pub enum OutputKind {
     /// One token sampled from the logits of the last row. These parameters are known when the
     /// step is submitted; the others come with its `SampleInputs`.
     Token(TokenSampling),
+    /// One token sampled from each row of a span that verifies a draft: the first row with these
+    /// parameters, each other with those of the next token, as if the draft up to its row were the
+    /// output. Only models with [`ModelSpec::draft_tokens_max`](super::ModelSpec::draft_tokens_max)
+    /// are asked for it.
+    Verify(TokenSampling),
     /// The logits of every row, on the host. For evaluation and tests; costs
     /// `rows * vocabulary * 4` bytes.
     Logits,
@@ -54,6 +59,10 @@ pub enum SpanOutput {
     /// yet. A step in flight samples none of them again; its output for the slot is
     /// [`Nothing`](Self::Nothing).
     Forced(Arc<[TokenId]>),
+    /// The tokens of a span that verifies a draft. A model returns one for each row. The device's
+    /// table leaves those that are part of the output: each draft token that is the token sampled
+    /// before it, and the one that is sampled after the last of these.
+    Verified(Vec<SampledToken>),
     /// Logits, row-major `[span tokens, vocabulary]`.
     Logits(Vec<f32>),
     /// Log probabilities of the targets, and the output of the sampled token where one was asked
@@ -66,30 +75,42 @@ pub enum SpanOutput {
     Failed(GrammarError),
 }
 
+/// A token that was sampled for a row of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampledToken {
+    /// The token.
+    pub token: TokenId,
+    /// Its log probabilities, if the request asks for them.
+    pub logprobs: Option<Arc<TokenLogprobs>>,
+}
+
 impl SpanOutput {
     /// Returns the tokens that it adds to the output.
-    #[must_use]
-    pub fn tokens(&self) -> &[TokenId] {
-        match self {
-            SpanOutput::Token(token) | SpanOutput::Scored(token, _) => slice::from_ref(token),
-            SpanOutput::Forced(tokens) => tokens,
-            SpanOutput::PromptLogprobs(_, token) => {
-                token.as_ref().map_or(&[], |token| token.tokens())
+    pub fn tokens(&self) -> impl Iterator<Item = TokenId> + '_ {
+        let output = match self {
+            SpanOutput::PromptLogprobs(_, Some(output)) => output,
+            output => output,
+        };
+        let (tokens, verified): (&[TokenId], &[SampledToken]) = match output {
+            SpanOutput::Token(token) | SpanOutput::Scored(token, _) => {
+                (slice::from_ref(token), &[])
             }
-            SpanOutput::Nothing
-            | SpanOutput::Logits(_)
-            | SpanOutput::HiddenSum(_)
-            | SpanOutput::Failed(_) => &[],
-        }
+            SpanOutput::Forced(tokens) => (tokens, &[]),
+            SpanOutput::Verified(tokens) => (&[], tokens),
+            _ => (&[], &[]),
+        };
+        let verified = verified.iter().map(|sampled| sampled.token);
+        tokens.iter().copied().chain(verified)
     }
 
-    /// Returns the sampled token, if there is one.
+    /// Returns the sampled token, or the first of them, if there is one.
     #[must_use]
     pub fn token(&self) -> Option<TokenId> {
         match self {
             SpanOutput::Token(token) | SpanOutput::Scored(token, _) => Some(*token),
             SpanOutput::PromptLogprobs(_, token) => token.as_ref()?.token(),
             SpanOutput::Forced(tokens) => tokens.first().copied(),
+            SpanOutput::Verified(tokens) => Some(tokens.first()?.token),
             SpanOutput::Nothing
             | SpanOutput::Logits(_)
             | SpanOutput::HiddenSum(_)
@@ -107,11 +128,13 @@ impl SpanOutput {
 }
 
 impl OutputKind {
-    /// Returns how a token of the span's last row is sampled, if one is asked for.
+    /// Returns how the span's token is sampled, or the first of its tokens, if one is asked for.
     #[must_use]
     pub fn token_sampling(&self) -> Option<TokenSampling> {
         match self {
-            OutputKind::Token(token_sampling) => Some(*token_sampling),
+            OutputKind::Token(token_sampling) | OutputKind::Verify(token_sampling) => {
+                Some(*token_sampling)
+            }
             OutputKind::PromptLogprobs(rows) => rows.token,
             OutputKind::Nothing | OutputKind::Logits | OutputKind::HiddenSum(_) => None,
         }

@@ -70,6 +70,8 @@ pub struct ModelSpec {
     /// larger step is submitted only afterwards, so that it does not delay tokens of the step
     /// ahead.
     pub overlap_tokens_max: usize,
+    /// Most draft tokens that a span verifies; 0 if the model verifies no drafts.
+    pub draft_tokens_max: usize,
 }
 
 /// Bytes in use on the device, as the device counts them.
@@ -272,6 +274,7 @@ impl ModelSpec {
             can_shift: true,
             scratch_bytes_per_token: 0,
             overlap_tokens_max: usize::MAX,
+            draft_tokens_max: 0,
         }
     }
 }

@@ -61,8 +61,9 @@ pub struct PlannedSpan {
 pub enum PlannedTokens {
     /// Tokens that the scheduler knows; at least one.
     Known(Vec<TokenId>),
-    /// The token sampled by the slot's last span. The step of that span may be in flight still.
-    Sampled,
+    /// The token sampled by the slot's last span, and the draft tokens that are to be verified
+    /// after it. The step of that span may be in flight still.
+    Sampled(Vec<TokenId>),
 }
 
 impl Lost {
@@ -73,13 +74,34 @@ impl Lost {
     }
 }
 
+impl PlannedSpan {
+    /// Returns the draft tokens that it verifies.
+    #[must_use]
+    pub fn draft(&self) -> &[TokenId] {
+        match (&self.output_kind, &self.token_source) {
+            (OutputKind::Verify(_), PlannedTokens::Known(tokens)) => &tokens[1..],
+            (OutputKind::Verify(_), PlannedTokens::Sampled(draft)) => draft,
+            _ => &[],
+        }
+    }
+}
+
 impl PlannedTokens {
+    /// Appends draft tokens.
+    pub fn append(&mut self, draft: &[TokenId]) {
+        match self {
+            PlannedTokens::Known(tokens) | PlannedTokens::Sampled(tokens) => {
+                tokens.extend_from_slice(draft);
+            }
+        }
+    }
+
     /// Returns the number of tokens.
     #[must_use]
     pub fn tokens(&self) -> usize {
         match self {
             PlannedTokens::Known(tokens) => tokens.len(),
-            PlannedTokens::Sampled => 1,
+            PlannedTokens::Sampled(draft) => 1 + draft.len(),
         }
     }
 }

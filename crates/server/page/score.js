@@ -49,13 +49,15 @@ export function score() {
     const left = (i) => width - (columns.length - i) * COLUMN;
     columns.forEach((step, i) => {
       if (step.gap) gap(pen, left(i), most * LINE, soft);
-      for (const [sequence, tokens] of step.spans) {
+      for (const [sequence, tokens, drafted] of step.spans) {
         const line = lines.get(sequence);
         if (line === undefined) continue;
         const bottom = (line + 1) * LINE - 1.5;
-        if (tokens === 1) {
+        if (tokens - drafted === 1) {
           pen.fillStyle = step.reasons?.has(sequence) ? soft : ink;
           pen.fillRect(left(i) + 1, bottom - 6.5, COLUMN - 3, 3.5);
+          // A grace note: the draft that the step verified.
+          if (drafted > 0) pen.fillRect(left(i) + 2, bottom - 10, COLUMN - 5, 2);
         } else {
           const tall = Math.max(3, Math.min(1, Math.log2(tokens) / Math.log2(TALL)) * (LINE - 2));
           pen.fillStyle = accent;
@@ -150,12 +152,14 @@ export function score() {
     update(now) {
       now.steps.forEach((step, i) => columns.push({ ...step, gap: i === 0 && now.steps_before > 0 }));
       if (now.steps.length > 0) mark(now);
+      if (now.steps.some((step) => step.drafted > 0)) find("legend-draft").hidden = false;
       this.draw();
       const last = now.steps[now.steps.length - 1];
       if (!last) return say(note, now.stats.running > 0 ? "none just now" : "nothing to do");
       const prompt = last.prefill > 0 ? `, ${plural(last.prefill, "prompt token", "prompt tokens")}` : "";
+      const draft = last.drafted > 0 ? `, ${count(last.accepted)} of ${plural(last.drafted, "draft token", "draft tokens")}` : "";
       const voices = plural(last.spans.length + last.left_out, "voice", "voices");
-      say(note, `step ${count(last.number)}: ${voices}, ${plural(last.decode, "single token", "single tokens")}${prompt}, ${span(last.seconds)}`);
+      say(note, `step ${count(last.number)}: ${voices}, ${plural(last.decode, "single token", "single tokens")}${draft}${prompt}, ${span(last.seconds)}`);
     },
     draw,
   };

@@ -136,6 +136,15 @@ pub enum CacheDtype {
     Int8,
 }
 
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Done
+    On,
+    /// Not done
+    Off,
+}
+
 /// Access, and limits on clients.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Access")]
@@ -332,6 +341,13 @@ pub struct EngineSettings {
     #[arg(long)]
     pub grammar_options: bool,
 
+    /// Draft the next tokens of answers, where that pays; answers are the same
+    ///
+    /// Drafts come from the request's `prediction` and text, and from what was computed with the
+    /// same cache salt. A step verifies a draft in one pass.
+    #[arg(long, value_name = "SWITCH", value_enum, default_value_t = Switch::On)]
+    pub speculation: Switch,
+
     /// Sample tokens that a schema forces, each with a forward pass of its own
     ///
     /// The output is the same, and slower: for measurements.
@@ -472,6 +488,7 @@ impl Arguments {
         config.scheduler.admission.queue_max = engine.queue_max;
         config.scheduler.admission.results_bytes_max = mib(engine.results_mib);
         config.scheduler.chunking.step_tokens_max = engine.step_tokens.max(engine.sequences_max);
+        config.scheduler.speculation.enabled = engine.speculation == Switch::On;
         config.scheduler.unread_timeout = self.access.unread_time();
         if let Some(cache_mib) = engine.cache_mib {
             config.cache.device_bytes_max = mib(cache_mib);
@@ -547,6 +564,10 @@ mod tests {
         let config = disk.engine_config();
         assert_eq!(config.validate(), Ok(()));
         assert_eq!(config.pager.host_bytes_max, HOST_MIB_WITH_DISK << 20);
+        assert!(config.scheduler.speculation.enabled, "the default");
+        let off = parse("server --oracle --speculation off").expect("a switch");
+        assert!(!off.engine_config().scheduler.speculation.enabled);
+        assert!(parse("server --oracle --speculation sometimes").is_err());
         assert!(parse("server --oracle --disk-mib 1").is_err());
         assert!(parse("server --oracle --class-max first").is_err());
         assert!(parse("server --oracle --host-name http://x").is_err());

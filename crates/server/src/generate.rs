@@ -128,6 +128,8 @@ impl OutputStreams {
             self.usage.cached_tokens += usage.cached_tokens;
             self.usage.output_tokens += usage.output_tokens;
             self.usage.reasoning_tokens += usage.reasoning_tokens;
+            self.usage.prediction_tokens += usage.prediction_tokens;
+            self.usage.accepted_prediction_tokens += usage.accepted_prediction_tokens;
         }
         Some((number, piece))
     }

@@ -38,6 +38,14 @@ pub enum Bug {
     LeasedEvicted,
     /// A sequence that was started in the turn of its class may lose its slot at once.
     TurnTaken,
+    /// A sampler takes the grammar's mask of a draft's first row for all its rows.
+    StaleMask,
+    /// The state of a draft's first wrong token stays in the tail.
+    WrongDraftKept,
+    /// All rows of a draft are sampled as if at the position of the first.
+    DraftPositionKept,
+    /// A sampler's penalties count the wrong tokens of a draft.
+    WrongDraftCounted,
 }
 
 /// Whether the cores of this thread have this bug.
@@ -74,6 +82,13 @@ mod by_name {
             Self::TokenTwice,
             Self::LostCheckpoint,
             Self::StaleAnswer,
+        ];
+        /// Bugs that random histories with drafts must find.
+        pub const OF_DRAFTS: [Self; 4] = [
+            Self::StaleMask,
+            Self::WrongDraftKept,
+            Self::DraftPositionKept,
+            Self::WrongDraftCounted,
         ];
         /// Bugs that the simulation of the whole engine must find, by name.
         pub const NAMED: [(&str, Self); 4] = [

@@ -128,6 +128,18 @@ impl TextCodec {
         self.tokenizer.encode(text, false)
     }
 
+    /// The tokens of text that a model may write: no begin and end tokens, and special tokens that
+    /// it spells are text.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::Encode`].
+    pub fn encode_output(&self, text: &str) -> Result<Vec<TokenId>, TextError> {
+        let all = 0..text.len();
+        self.tokenizer
+            .encode_written(text, std::slice::from_ref(&all))
+    }
+
     /// The tokens of a conversation up to the assistant's turn. As in `transformers`, the
     /// template alone decides on begin and end tokens: none are added to its output.
     ///

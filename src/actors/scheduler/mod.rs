@@ -288,12 +288,15 @@ impl Scheduler {
     fn advance(&mut self, event: Event) {
         self.runtime.on_message(Part::Scheduler, &event);
         self.runtime.on_scheduler_event(&event);
+        let drafts_before = self.core.get().stats().drafts;
         let effects = self.core.handle(self.started_at.elapsed(), event);
         self.runtime.check(|| self.core.get().check_integrity());
         self.runtime.on_scheduler_effects(&effects);
         self.runtime.fail_here(Part::Scheduler, self.core.at());
         // Reported before any sequence's end, so that the sums include the end.
-        self.telemetry.scheduler(self.core.get().stats());
+        let stats = self.core.get().stats();
+        self.telemetry.scheduler(stats);
+        self.telemetry.drafted(stats.drafts.since(drafts_before));
         let is_token = |effect: &&Effect| matches!(effect, Effect::Token(..));
         self.telemetry
             .sampled(effects.iter().filter(is_token).count());
@@ -348,6 +351,7 @@ impl Scheduler {
                 let sequence_event = SequenceEvent::Shifted(tokens);
                 self.sequences.deliver(sequence, sequence_event);
             }
+            Effect::Predicted(sequence) => self.sequences.predicted(sequence),
             Effect::Forked {
                 sequence,
                 source,

@@ -20,7 +20,7 @@ pub(super) struct SequenceActorHandle {
     actor: ActorRef<SequenceActor>,
     cancel: CancelFlag,
     credits: Credits,
-    /// Events that found the mailbox full; delivered with the next.
+    /// Events that found the mailbox full, or belong to the next; delivered with that.
     outbox: Batch,
     start: Start,
     /// Tokens generated so far.
@@ -77,6 +77,12 @@ impl SequenceActorHandle {
         }
         self.deliver(SequenceEvent::Token(token, logprobs), wakeup);
         self.credits.pause_if_full()
+    }
+
+    /// Marks the next token as one that came as predicted. The mark goes with the token, so that it
+    /// takes no place in the mailbox.
+    pub(super) fn predicted(&mut self) {
+        self.outbox.push(SequenceEvent::Predicted);
     }
 
     /// Sends an event to the sequence. If its mailbox is full, the event waits for the next

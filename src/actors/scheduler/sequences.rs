@@ -66,6 +66,13 @@ impl Sequences {
         }
     }
 
+    /// Marks a sequence's next token as one that came as predicted.
+    pub(super) fn predicted(&mut self, sequence: SequenceId) {
+        if let Some(handle) = self.handles.get_mut(&sequence) {
+            handle.predicted();
+        }
+    }
+
     /// Sends the last event to a sequence and drops its handle.
     pub(super) fn end(&mut self, sequence: SequenceId, sequence_event: SequenceEvent) {
         let Some(handle) = self.handles.remove(&sequence) else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use crate::telemetry::{SpanView, StepView};
-use motet_protocol::{Outcome, SequenceId, SlotId, Work};
+use motet_protocol::{Outcome, SequenceId, SlotId, SpanOutput, Work};
 
 /// Steps in flight that are reported when they finish.
 #[derive(Debug, Default)]
@@ -38,6 +38,8 @@ impl StepEvents {
         step.finished_at = now;
         step.busy = outcome.busy;
         step.failed = outcome.result.is_err();
+        let span_outputs = outcome.result.iter().flatten();
+        step.accepted_tokens = span_outputs.map(accepted_tokens).sum();
         Some(step)
     }
 
@@ -58,7 +60,9 @@ fn step(
         ..StepView::default()
     };
     for span in &work.spans {
-        match span.token_source.tokens() {
+        let draft_tokens = span.draft().len();
+        step.draft_tokens += draft_tokens;
+        match span.token_source.tokens() - draft_tokens {
             1 => step.decode_tokens += 1,
             tokens => step.prefill_tokens += tokens,
         }
@@ -66,9 +70,18 @@ fn step(
     let shown = work.spans.iter().take(StepView::SPANS_MAX);
     let shown = shown.filter_map(|span| {
         let sequence = *slot_owners.get(&span.slot)?;
-        Some(SpanView::new(sequence, span.token_source.tokens()))
+        let tokens = span.token_source.tokens();
+        Some(SpanView::new(sequence, tokens, span.draft().len()))
     });
     step.spans = shown.collect();
     step.spans_left_out = work.spans.len() - step.spans.len();
     step
+}
+
+/// Number of a span's draft tokens that were right.
+fn accepted_tokens(span_output: &SpanOutput) -> usize {
+    match span_output {
+        SpanOutput::Verified(tokens) => tokens.len() - 1,
+        _ => 0,
+    }
 }

@@ -61,6 +61,8 @@ pub(crate) enum SequenceEvent {
     Shifted(usize),
     /// A new token, with its log probabilities if the request asks for them.
     Token(TokenId, Option<Arc<TokenLogprobs>>),
+    /// The next token came as the request predicted.
+    Predicted,
     /// The sequence has finished; no more tokens follow.
     Finished(FinishReason),
     /// The sequence has failed; no more tokens follow.
@@ -105,6 +107,8 @@ pub(crate) struct SequenceActor {
 pub(crate) struct SequenceArgs {
     pub(crate) id: SequenceId,
     pub(crate) prompt_tokens: usize,
+    /// Tokens of the prediction.
+    pub(crate) prediction_tokens: usize,
     /// Tokens that were cut from a prompt that was too long.
     pub(crate) truncated_tokens: usize,
     /// Whether the caller asked for progress reports of the prompt.
@@ -182,6 +186,7 @@ impl Actor for SequenceActor {
         let mut usage = Usage::default();
         usage.prompt_tokens = args.prompt_tokens;
         usage.truncated_tokens = args.truncated_tokens;
+        usage.prediction_tokens = args.prediction_tokens;
         let end = args.output.clone().try_reserve_owned().ok();
         Ok(Self {
             args,
@@ -227,6 +232,7 @@ impl Message<Batch> for SequenceActor {
                     self.send_prompt_results(piece);
                 }
                 SequenceEvent::Shifted(tokens) => self.shifted(tokens),
+                SequenceEvent::Predicted => self.usage.accepted_prediction_tokens += 1,
                 SequenceEvent::Token(token, logprobs) => self.token(token, logprobs).await,
                 SequenceEvent::Finished(reason) => self.finish(reason),
                 SequenceEvent::Failed(error) => self.fail(error),

@@ -17,19 +17,19 @@ const GROWTH_PERCENT: usize = 5;
 /// number says why: a capability that is new, never the same thing twice.
 #[rustfmt::skip] // a table
 const LINES: &[(&str, usize)] = &[
-    ("benches", 11_817),
+    ("benches", 13_200),
     ("examples", 3_765),
     ("fuzz", 1_103),
     ("loom_tests", 1_955),
     ("motet", 10_829),
     ("motet-core", 16_320),
-    ("motet-device", 1_117),
+    ("motet-device", 1_250),
     ("motet-find", 2_106),
     ("motet-formats", 2_456),
     ("motet-kernels", 7_003),
     ("motet-mlx", 9_187),
     ("motet-mlx-setup", 1),
-    ("motet-model", 4_245),
+    ("motet-model", 4_920),
     ("motet-protocol", 2_336),
     ("motet-server", 13_704),
     ("motet-storage", 1_637),
@@ -39,7 +39,7 @@ const LINES: &[(&str, usize)] = &[
     ("motet-weights", 6_895),
     ("tests", 31_131),
     ("tests of crates", 18_866),
-    ("unit tests", 27_161),
+    ("unit tests", 29_300),
     ("xtask", 7_028),
 ];
 

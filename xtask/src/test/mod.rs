@@ -110,7 +110,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "tests that inject faults", quick: true, environment: &[("RUSTC_WORKSPACE_WRAPPER", workspace::INJECTED_COMPILER)],
         runs: Cargo(&["test", "--workspace", "--exclude", "motet-mlx", "--features", FEATURES_NO_MLX, "--test", "simulation", "--test", "recovery", "--test", "grammars", "--test", "unmentioned"]) },
     Stage { name: "every order, injected bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", workspace::INJECTED_COMPILER)],
-        runs: Cargo(&["test", "--workspace", "--exclude", "motet-mlx", "--features", FEATURES_NO_MLX, "--test", "orders", "injected"]) },
+        runs: Cargo(&["test", "--workspace", "--exclude", "motet-mlx", "--features", FEATURES_NO_MLX, "--test", "orders", "--test", "core_histories", "injected"]) },
     Stage { name: "simulation, injected mistakes", quick: false, environment: &[],
         runs: Cargo(&["run", "--package", "xtask", "--", "simulate", "--injected"]) },
     Stage { name: "a build without injection", quick: false, environment: &[],

@@ -114,7 +114,7 @@ impl<M: Model> Batch<M> {
         let spans = pairs.map(|(index, (slot, input))| {
             let mut span = slot.span(input, true);
             if let Some(before) = before {
-                span.tokens = TokenSource::Sampled(before, index);
+                span.tokens = TokenSource::Sampled(before, index, &[]);
             }
             span
         });

@@ -1,5 +1,7 @@
 //! Creates a slot: its path and its reservation.
 
+use std::sync::Arc;
+
 use super::open_slot::Usable;
 use super::restore_policy::PointKind;
 use super::slots::{Grant, RestorePoints, SlotStart};
@@ -9,6 +11,7 @@ use crate::config::SlotChoice;
 use crate::eviction::{Class, SequenceMark};
 use motet_protocol::Edit;
 use motet_protocol::SequenceId;
+use motet_protocol::cache::CONTINUATION_TOKENS_MAX;
 
 /// The place of a new slot.
 struct SlotPlan {
@@ -98,6 +101,12 @@ impl CacheCore {
             }
             self.restores.count_prompt(path_tokens, seen_tokens);
         }
+        let continuation = if seen_tokens + 1 >= request.tokens.len() {
+            let rest = &request.tokens[path_tokens..];
+            self.trie.continuation(end, rest, CONTINUATION_TOKENS_MAX)
+        } else {
+            Arc::default()
+        };
         let policy = self.restore_policy.as_ref();
         let restore_points = RestorePoints::of(&request, path_tokens, seen_tokens, policy);
         let slot = self.slots.open(SlotStart {
@@ -119,6 +128,7 @@ impl CacheCore {
             slot: slot.id(),
             cached_tokens: path_tokens,
             miss,
+            continuation,
         });
         effects.extend(
             slot.restore_points()

@@ -16,7 +16,7 @@ pub use self::cache::{CacheConfig, EvictionPolicy, RestorePointPolicy, SlotChoic
 pub use self::pager::{DiskConfig, PagerConfig};
 pub use self::recovery::RecoveryConfig;
 pub use self::scheduler::{
-    AdmissionConfig, ChunkingConfig, FairnessConfig, InterToken, SchedulerConfig,
+    AdmissionConfig, ChunkingConfig, FairnessConfig, InterToken, SchedulerConfig, SpeculationConfig,
 };
 pub use self::text::TextConfig;
 pub use self::worst_case::WorstCase;

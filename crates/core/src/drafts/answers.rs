@@ -87,6 +87,11 @@ impl Answers {
         self.bytes -= dropped.map_or(0, |dropped| dropped.bytes());
     }
 
+    /// Drops all answers.
+    pub fn clear_all(&mut self) {
+        *self = Self::new(self.bytes_max);
+    }
+
     /// Bytes that the answers and their indexes occupy.
     #[must_use]
     pub fn bytes(&self) -> usize {

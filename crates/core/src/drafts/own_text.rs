@@ -66,7 +66,7 @@ impl OwnText {
     }
 
     /// Number of tokens that are not indexed yet.
-    pub(super) fn unindexed(&self) -> usize {
+    fn unindexed(&self) -> usize {
         self.len().min(INDEXED_MAX) - self.index.end()
     }
 

@@ -47,28 +47,30 @@ impl Prediction {
     }
 
     /// Number of tokens that are not indexed yet.
-    pub(super) fn unindexed(&self) -> usize {
+    fn unindexed(&self) -> usize {
         self.used().len() - self.index.end()
     }
 
-    /// Indexes the next `tokens_max` tokens, in order.
-    pub(super) fn index(&mut self, tokens_max: usize) {
+    /// Indexes the next `tokens_max` tokens, in order. Returns how many there were.
+    pub(super) fn index(&mut self, tokens_max: usize) -> usize {
         let begin = self.index.end();
-        let end = begin + self.unindexed().min(tokens_max);
-        for position in begin..end {
+        let indexed = self.unindexed().min(tokens_max);
+        for position in begin..begin + indexed {
             let first = position.saturating_sub(NGRAM_TOKENS);
             self.index.insert(&self.tokens[first..position]);
         }
+        indexed
     }
 
-    /// Follows a token that joined the output.
-    pub(super) fn push(&mut self, token: TokenId) {
+    /// Follows a token that joined the output. Returns whether it is the one that should come next.
+    pub(super) fn push(&mut self, token: TokenId) -> bool {
         let is_right = self.used().get(self.next) == Some(&token);
         self.matched = self.matched.filter(|_| is_right).map(|matched| matched + 1);
         if self.matched.is_some() {
             self.next += 1;
             self.left_at = self.next;
         }
+        self.matched.is_some()
     }
 
     /// Bytes that the index occupies. The prediction is shared with the sequence.
@@ -88,7 +90,7 @@ impl Prediction {
         let positions = (self.left_at..end).filter(|at| *at > 0 && self.tokens[at - 1] == last);
         let matches = positions.map(|at| Match::at(&self.used(), at, recent));
         let long = matches.filter(|found| found.tokens >= NEAR_MATCH_MIN);
-        // Of equal ones, `max_by_key` returns the last.
+        // `max_by_key` returns the last of several equal ones.
         long.rev().max_by_key(|found| found.tokens)
     }
 }
@@ -98,7 +100,7 @@ impl Drafter for Prediction {
         if self.matched.is_none() {
             let near = self.near(recent);
             let anywhere = self.index.longest(&self.used(), recent);
-            // Of equal ones, `max_by_key` returns the last.
+            // `max_by_key` returns the last of several equal ones.
             let found = anywhere.into_iter().chain(near);
             if let Some(found) = found.max_by_key(|found| found.tokens) {
                 self.next = found.position;

@@ -56,15 +56,13 @@ impl SequenceDrafts {
         }
     }
 
-    /// Indexes the next `tokens_max` tokens of the prompt and the prediction. Returns whether all
-    /// are indexed.
-    pub fn index_prompt(&mut self, tokens_max: usize) -> bool {
-        let left = tokens_max - self.own_text.index(tokens_max);
-        if let Some(prediction) = &mut self.prediction {
-            prediction.index(left);
-        }
-        let unindexed = self.prediction.as_ref().map_or(0, Prediction::unindexed);
-        self.own_text.unindexed() + unindexed == 0
+    /// Indexes the next `tokens_max` tokens of the prompt and the prediction. Returns how many there
+    /// were.
+    pub fn index_prompt(&mut self, tokens_max: usize) -> usize {
+        let indexed = self.own_text.index(tokens_max);
+        let prediction = self.prediction.as_mut();
+        let predicted = prediction.map_or(0, |prediction| prediction.index(tokens_max - indexed));
+        indexed + predicted
     }
 
     /// Follows a token that joined the output: it scores the outstanding proposal and becomes part
@@ -79,14 +77,13 @@ impl SequenceDrafts {
             } = self.outstanding;
             chances.observe(source, match_tokens, self.hits, is_hit);
             self.hits += 1;
-            self.prediction_hits += usize::from(is_hit && source == DraftSource::Prediction);
             if !is_hit || self.hits == self.outstanding.tokens.len() {
                 self.outstanding.tokens.clear();
             }
         }
         self.path.push(token);
         if let Some(prediction) = &mut self.prediction {
-            prediction.push(token);
+            self.prediction_hits += usize::from(prediction.push(token));
             prediction.index(INDEXED_PER_TOKEN);
         }
         self.own_text.push(token);
@@ -132,7 +129,7 @@ impl SequenceDrafts {
         (!tokens.is_empty()).then_some(source)
     }
 
-    /// Number of tokens of the prediction that were proposed and came.
+    /// Number of tokens that came as predicted, whichever source proposed them.
     #[must_use]
     pub fn prediction_hits(&self) -> usize {
         self.prediction_hits

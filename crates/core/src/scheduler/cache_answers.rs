@@ -60,10 +60,14 @@ impl SchedulerCore {
                     slot,
                     cached_tokens,
                     miss,
+                    continuation,
                     ..
                 },
                 Some(key),
-            ) => self.slot_opened(key, slot, cached_tokens, miss, effects),
+            ) => {
+                self.drafting.begin(&mut self.sequences[key], continuation);
+                self.slot_opened(key, slot, cached_tokens, miss, effects);
+            }
             (cache::Effect::Deferred { .. }, Some(key)) => {
                 self.slots.defer(&mut self.sequences[key]);
             }

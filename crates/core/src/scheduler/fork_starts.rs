@@ -5,6 +5,8 @@
 //! slot is needed. Where that is not possible, the new sequence starts as any fork does, and the
 //! other ends.
 
+use std::sync::Arc;
+
 use super::forks::{DueFork, ForkSource};
 use super::sequence::{Sequence, SequenceKey};
 use super::{Effect, Fork, SchedulerCore, Submission};
@@ -124,13 +126,14 @@ impl SchedulerCore {
         let prompt_tokens = submission.prompt.len();
         let source = &self.sequences[key];
         let context_tokens_max = self.spec.context_tokens_max;
-        let sequence = Sequence::in_slot_of(
+        let mut sequence = Sequence::in_slot_of(
             source,
             submission,
             retained_tokens,
             context_tokens_max,
             self.now,
         );
+        self.drafting.begin(&mut sequence, Arc::default());
         self.deadlines
             .enter(sequence.submission(), sequence.is_started());
         self.service.enter(sequence.user(), sequence.priority());

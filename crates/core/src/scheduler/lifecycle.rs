@@ -146,6 +146,7 @@ impl SchedulerCore {
     /// Ends a sequence whose caller has its result. Its slot is freed as soon as it is in no
     /// step.
     fn end(&mut self, key: SequenceKey, finished: Finished, effects: &mut Vec<Effect>) {
+        self.drafting.end(&mut self.sequences[key]);
         self.leave_caller(key);
         if self.sequences.finish(key, finished) {
             self.free_slot(key, finished, effects);

@@ -105,6 +105,10 @@ pub struct Submission {
     pub reasoning: Option<ReasoningTracker>,
     /// Whether its caller receives [`Effect::Prefilled`].
     pub report_prefill_progress: bool,
+    /// Whether its tokens may be drafted.
+    pub speculates: bool,
+    /// The output that its caller predicts, or an empty one.
+    pub prediction: Arc<[TokenId]>,
 }
 
 impl Submission {
@@ -136,6 +140,8 @@ impl Submission {
             retention: 0,
             reasoning: None,
             report_prefill_progress: false,
+            speculates: true,
+            prediction: Arc::default(),
         }
     }
 }
@@ -203,6 +209,9 @@ pub enum Effect {
     AwaitMask(SequenceId),
     /// The cache has answered an [`Event::CacheCommand`].
     CommandDone(u64, Result<(), CacheError>),
+    /// The sequence's next token came as its caller predicted. Sent before the token: its caller may
+    /// end the sequence with any.
+    Predicted(SequenceId),
     /// The sequence is finished.
     Finished(SequenceId, FinishReason),
     /// The sequence has failed, and its output is incomplete.
@@ -251,6 +260,46 @@ pub struct SchedulerStats {
     pub preempted: u64,
     /// Time so far in which the device was idle although there was work.
     pub device_idle: Duration,
+    /// Drafts so far.
+    pub drafts: DraftCounts,
+}
+
+/// Drafts that were verified, and their tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DraftCounts {
+    /// Drafts.
+    pub drafts: u64,
+    /// Their tokens.
+    pub draft_tokens: u64,
+    /// Those of the tokens that were right.
+    pub accepted_tokens: u64,
+}
+
+impl DraftCounts {
+    /// Counts a draft of so many tokens.
+    pub(super) fn count(&mut self, draft_tokens: usize, accepted: usize) {
+        self.drafts += 1;
+        self.draft_tokens += draft_tokens as u64;
+        self.accepted_tokens += accepted as u64;
+    }
+
+    /// Returns the counts since an earlier moment; zeros if they began again meanwhile.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            drafts: self.drafts.saturating_sub(before.drafts),
+            draft_tokens: self.draft_tokens.saturating_sub(before.draft_tokens),
+            accepted_tokens: self.accepted_tokens.saturating_sub(before.accepted_tokens),
+        }
+    }
+
+    /// Adds other counts.
+    pub fn add(&mut self, more: Self) {
+        self.drafts += more.drafts;
+        self.draft_tokens += more.draft_tokens;
+        self.accepted_tokens += more.accepted_tokens;
+    }
 }
 
 impl Event {

@@ -59,6 +59,7 @@ mod cache_answers;
 mod cache_client;
 mod context_shift;
 mod deadlines;
+mod drafting;
 mod fork_starts;
 mod forks;
 mod lifecycle;
@@ -85,10 +86,13 @@ use crate::cache;
 use crate::config::SchedulerConfig;
 use cache_client::{CacheClient, Frees};
 use deadlines::Deadlines;
+use drafting::Drafting;
 use forks::Forks;
 pub use mask_gate::MaskGate;
 use memory_grants::MemoryGrants;
-pub use messages::{Effect, Event, Fork, History, Predecessor, SchedulerStats, Submission};
+pub use messages::{
+    DraftCounts, Effect, Event, Fork, History, Predecessor, SchedulerStats, Submission,
+};
 use motet_protocol::{GenerateError, ModelSpec};
 use pipeline::Pipeline;
 use policy::fairness::Service;
@@ -113,6 +117,7 @@ pub struct SchedulerCore {
     pipeline: Pipeline,
     service: Service,
     cost: CostModel,
+    drafting: Drafting,
     /// Tokens after which a live sequence is copied; 0 copies none.
     backup_tokens: usize,
 }
@@ -133,6 +138,7 @@ impl SchedulerCore {
             pipeline: Pipeline::default(),
             service: Service::new(config.fairness.credit_service),
             cost: CostModel::default(),
+            drafting: Drafting::new(&config.speculation, &spec),
             backup_tokens: 0,
             config,
             spec,
@@ -213,6 +219,7 @@ impl SchedulerCore {
             paused: self.sequences.paused(),
             preempted: self.slots.preempted(),
             device_idle: self.pipeline.device_idle(),
+            drafts: self.drafting.counts(),
         }
     }
 
@@ -242,6 +249,7 @@ impl SchedulerCore {
         self.forks.check_integrity(&self.sequences);
         self.cache.check_integrity(&self.sequences);
         self.pipeline.check_integrity(&self.sequences);
+        self.drafting.check_integrity();
     }
 
     /// Sends a message to the cache, which will answer it.
@@ -258,6 +266,9 @@ impl SchedulerCore {
         effects: &mut Vec<Effect>,
     ) {
         assert!(message.is_command(), "a caller sends cache commands only");
+        if let cache::Message::Clear { salt } = &message {
+            self.drafting.clear(salt.as_ref());
+        }
         let sent = self
             .cache
             .send_command(command_id, message, &mut self.sequences, effects);

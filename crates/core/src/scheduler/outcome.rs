@@ -53,6 +53,14 @@ impl SchedulerCore {
         match outcome.result {
             Ok(span_outputs) => {
                 self.cost.observe(step.load, outcome.busy);
+                if let Some(idle) = step.idle_after_drafts {
+                    self.drafting.row_costs.observe_idle(idle, outcome.busy);
+                }
+                if let Some(cost) = self.cost.cost() {
+                    self.drafting
+                        .row_costs
+                        .observe(step.load, outcome.busy, &cost);
+                }
                 self.grants.narrow_headroom();
                 for (member, span_output) in step.members.into_iter().zip(span_outputs) {
                     self.finish_span(member, span_output, effects);
@@ -121,7 +129,19 @@ impl SchedulerCore {
             // It has ended, or lost its slot meanwhile.
             return;
         };
-        let is_void = sequence.finish_step(member.tokens, member.samples_token);
+        let accepted = match &span_output {
+            SpanOutput::Verified(sampled) => sampled.len() - 1,
+            _ => 0,
+        };
+        let is_void = sequence.finish_step(member.tokens, accepted, member.samples_token);
+        if member.draft_tokens > 0 {
+            let new_tokens = sequence.charge_accepted(accepted);
+            let (user, weight) = (sequence.user(), sequence.submission().weight);
+            let price = self.config.fairness.output_token_service;
+            self.service.charge(user, price * new_tokens as f64, weight);
+            self.drafting.count(member.draft_tokens, accepted);
+        }
+        let sequence = &mut self.sequences[key];
         if let Some(computed) = sequence.prefill_progress() {
             effects.push(Effect::Prefilled(sequence.id(), computed));
         }
@@ -178,6 +198,7 @@ impl SchedulerCore {
                 self.on_token_sampled(key, token, Some(logprobs), effects)
             }
             SpanOutput::Forced(tokens) => self.on_tokens_forced(key, &tokens, effects),
+            SpanOutput::Verified(tokens) => self.on_tokens_verified(key, tokens, effects),
             SpanOutput::Failed(_) if sequence.is_finished() => {}
             SpanOutput::Failed(GrammarError::Finished) => {
                 self.finish(key, FinishReason::EndToken, effects);

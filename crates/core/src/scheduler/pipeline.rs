@@ -11,8 +11,8 @@ use super::Predecessor;
 use super::policy::step_cost::StepLoad;
 use super::sequence::{Sequence, SequenceKey, Slot};
 use super::sequences::Sequences;
-use motet_protocol::SlotId;
 use motet_protocol::{Edit, Outcome, PlannedSpan, SamplerStart, WORK_IN_FLIGHT_MAX, Work};
+use motet_protocol::{SlotId, TokenId};
 
 /// Time before the end of a step at which the next is planned at the latest. It covers
 /// planning, building the graph, and a timer's error.
@@ -41,6 +41,8 @@ pub(super) struct Pipeline {
     device_needs_reset: bool,
     /// Whether there was something to do when the last work finished.
     had_work: bool,
+    /// Whether the last step that finished had drafts.
+    finished_drafts: bool,
     /// Time so far in which the device was idle although there was work.
     device_idle: Duration,
 }
@@ -68,7 +70,9 @@ pub(super) struct Member {
     pub(super) key: SequenceKey,
     /// Its slot then: it may have lost it since.
     pub(super) slot: SlotId,
+    /// Tokens that it evaluates, but for draft tokens.
     pub(super) tokens: usize,
+    pub(super) draft_tokens: usize,
     pub(super) samples_token: bool,
 }
 
@@ -90,6 +94,8 @@ pub(super) struct FinishedStep {
     pub(super) load: StepLoad,
     /// Fences that have passed.
     pub(super) fences: Vec<u64>,
+    /// Time that the device waited for it, if the step before had drafts.
+    pub(super) idle_after_drafts: Option<Duration>,
     /// Whether all state was lost after it was sent.
     pub(super) is_of_older_epoch: bool,
 }
@@ -105,30 +111,41 @@ impl PlannedStep {
         }
     }
 
-    /// Adds the next `tokens` tokens of a sequence, which come after `cached` computed ones.
-    /// Returns how many of them its user was not charged for before.
+    /// Adds the next `tokens` tokens of a sequence, which come after `cached` computed ones, and a
+    /// draft of those after them. Returns how many of the tokens its user was not charged for
+    /// before.
     pub(super) fn add(
         &mut self,
         key: SequenceKey,
         sequence: &mut Sequence,
         tokens: usize,
+        draft: &[TokenId],
         cached: usize,
     ) -> usize {
-        let joined = sequence.join_step(tokens, &mut self.sampler_starts);
+        let joined = sequence.join_step(tokens, draft, &mut self.sampler_starts);
+        let draft_tokens = joined.draft_tokens;
         self.members.push(Member {
             key,
             slot: joined.span.slot,
             tokens,
+            draft_tokens,
             samples_token: joined.samples_token,
         });
         self.spans.push(joined.span);
-        self.load = self.load.and(StepLoad::span(tokens, cached));
+        self.load = self.load.and(StepLoad::span(tokens + draft_tokens, cached));
         joined.new_tokens
     }
 
     /// Returns what it costs the device.
     pub(super) fn load(&self) -> StepLoad {
         self.load
+    }
+}
+
+impl InFlightStep {
+    /// Returns the number of draft tokens that it verifies.
+    fn draft_tokens(&self) -> usize {
+        self.members.iter().map(|member| member.draft_tokens).sum()
     }
 }
 
@@ -148,10 +165,12 @@ impl Pipeline {
         self.steps_in_flight.is_empty() && self.edits.is_empty()
     }
 
-    /// Whether the device can take work now.
+    /// Whether the device can take work now. None is sent on top of a step with drafts: what it
+    /// leaves is known only when it has finished.
     pub(super) fn takes_work(&self, now: Duration) -> bool {
         !self.device_away
             && !self.is_in_doubt
+            && !self.verifies_drafts()
             && self.steps_in_flight.len() < WORK_IN_FLIGHT_MAX
             && self.next_submit_at(now).is_none()
     }
@@ -159,12 +178,18 @@ impl Pipeline {
     /// Returns when the next step is planned, if that is held back.
     pub(super) fn next_submit_at(&self, now: Duration) -> Option<Duration> {
         let last = self.steps_in_flight.back()?;
-        if self.steps_in_flight.len() == WORK_IN_FLIGHT_MAX {
+        if self.steps_in_flight.len() == WORK_IN_FLIGHT_MAX || self.verifies_drafts() {
             return None;
         }
         let lead = LEAD_MIN.max(last.takes.mul_f64(LEAD_PART));
         let at = last.ends_at.saturating_sub(lead);
         (at > now).then_some(at)
+    }
+
+    /// Whether the last step in flight verifies drafts.
+    fn verifies_drafts(&self) -> bool {
+        let last = self.steps_in_flight.back();
+        last.is_some_and(|step| step.draft_tokens() > 0)
     }
 
     /// Whether work with this many tokens is to be submitted: there is something to do, and it
@@ -230,7 +255,9 @@ impl Pipeline {
         // a step on top of that. None is submitted until the doubtful one has finished.
         self.is_in_doubt |= outcome.result.is_err();
         self.is_in_doubt &= !self.steps_in_flight.is_empty();
+        let followed_drafts = std::mem::replace(&mut self.finished_drafts, step.draft_tokens() > 0);
         FinishedStep {
+            idle_after_drafts: (followed_drafts && self.had_work).then_some(outcome.gap),
             members: step.members,
             load: step.load,
             fences: step.fences,

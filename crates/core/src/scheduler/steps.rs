@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use super::drafting::StepDrafts;
 use super::pipeline::PlannedStep;
 use super::policy::plan::{self, Budget, Candidate, Share};
+use super::policy::row_cost::RowCost;
 use super::policy::step_cost::StepLoad;
 use super::sequence::SequenceKey;
 use super::{Effect, SchedulerCore};
+use motet_protocol::TokenId;
 
 /// Multiple of the largest step so far up to which a step's duration is predicted.
 const TRUSTED_SIZES: usize = 4;
@@ -23,9 +26,11 @@ impl SchedulerCore {
         for running_index in 0..self.slots.running().len() {
             self.extend_grant(self.slots.running()[running_index], effects);
         }
-        let (keys, candidates) = self.candidates();
-        let shares = plan::plan(&candidates, &self.budget());
-        let tokens = shares.iter().map(|share| share.tokens).sum();
+        let drafts = self.draft();
+        let (keys, candidates) = self.candidates(&drafts);
+        let shares = plan::plan(&candidates, &self.budget(&drafts));
+        let tokens = shares.iter().map(|share| share.tokens + share.draft_tokens);
+        let tokens = tokens.sum();
         if !self.pipeline.is_due(tokens, self.spec.overlap_tokens_max) {
             return false;
         }
@@ -40,7 +45,11 @@ impl SchedulerCore {
         let mut step = PlannedStep::with_capacity(shares.len());
         for share in &shares {
             let candidate = &candidates[share.candidate];
-            self.add_to_step(&mut step, keys[share.candidate], *share, candidate);
+            let key = keys[share.candidate];
+            let slot = self.sequences[key].slot();
+            let running_index = slot.expect("a candidate has a slot").running_index();
+            let draft = &drafts.tokens(running_index)[..share.draft_tokens];
+            self.add_to_step(&mut step, key, *share, draft, candidate);
         }
         let takes = self.predicted_time(step.load());
         let work = self.pipeline.submit(step, takes, self.now);
@@ -48,12 +57,21 @@ impl SchedulerCore {
         true
     }
 
+    /// Drafts the next tokens of the running sequences.
+    fn draft(&mut self) -> StepDrafts {
+        let mut drafts = StepDrafts::with_capacity(self.slots.running().len());
+        for key in self.slots.running() {
+            self.drafting.draft(&mut self.sequences[*key], &mut drafts);
+        }
+        drafts
+    }
+
     /// Returns the sequences that could be part of the next step.
-    fn candidates(&self) -> (Vec<SequenceKey>, Vec<Candidate>) {
+    fn candidates<'a>(&self, drafts: &'a StepDrafts) -> (Vec<SequenceKey>, Vec<Candidate<'a>>) {
         let running = self.slots.running();
         let mut keys = Vec::with_capacity(running.len());
         let mut candidates = Vec::with_capacity(running.len());
-        for key in running {
+        for (running_index, key) in running.iter().enumerate() {
             let sequence = &self.sequences[*key];
             // Only prompts are ordered by service.
             let service = if sequence.is_prefilling() {
@@ -61,7 +79,7 @@ impl SchedulerCore {
             } else {
                 0.0
             };
-            if let Some(candidate) = sequence.candidate(service) {
+            if let Some(candidate) = sequence.candidate(service, drafts.survival(running_index)) {
                 keys.push(*key);
                 candidates.push(candidate);
             }
@@ -69,11 +87,17 @@ impl SchedulerCore {
         (keys, candidates)
     }
 
-    fn budget(&self) -> Budget {
+    fn budget(&self, drafts: &StepDrafts) -> Budget {
+        let row_cost = if drafts.is_empty() {
+            RowCost::PREDICTED
+        } else {
+            self.drafting.row_costs.now()
+        };
         Budget {
             tokens: self.config.chunking.step_tokens_max,
             inter_token: self.config.chunking.inter_token,
             cost: self.cost.cost(),
+            row_cost,
             trusted_tokens: self.cost.tokens_seen().saturating_mul(TRUSTED_SIZES),
             prefill_wait_steps_max: self.config.chunking.prefill_wait_steps_max,
             prefill_tokens_min: self.config.chunking.prefill_tokens_min,
@@ -86,10 +110,11 @@ impl SchedulerCore {
         step: &mut PlannedStep,
         key: SequenceKey,
         share: Share,
-        candidate: &Candidate,
+        draft: &[TokenId],
+        candidate: &Candidate<'_>,
     ) {
         let sequence = &mut self.sequences[key];
-        let new_tokens = step.add(key, sequence, share.tokens, candidate.cached);
+        let new_tokens = step.add(key, sequence, share.tokens, draft, candidate.cached);
         let price = if candidate.decoding {
             self.config.fairness.output_token_service
         } else {

@@ -4,13 +4,15 @@
 //! sampled token before which they were known. The end of a sequence's reasoning is appended when
 //! its budget is used up. Appended tokens are evaluated together, in the sequence's next step.
 //! Samples of steps in flight are void then: they are of positions that have their tokens.
+//!
+//! A step that verifies a draft gives as many tokens as are right, and one more.
 
 use std::sync::Arc;
 
 use super::sequence::SequenceKey;
 use super::{Effect, SchedulerCore};
 use motet_protocol::TokenId;
-use motet_protocol::{FinishReason, TokenLogprobs};
+use motet_protocol::{FinishReason, SampledToken, TokenLogprobs};
 
 impl SchedulerCore {
     /// Adds a sampled token to a sequence, and the end of its reasoning if that comes next.
@@ -41,6 +43,24 @@ impl SchedulerCore {
         }
         if let Some(sequence) = self.sequences.get_mut(key) {
             sequence.void_samples();
+        }
+    }
+
+    /// Adds sampled tokens of which all but the last are its draft. None of these ends the sequence
+    /// or its reasoning: a draft is cut before such a token.
+    pub(super) fn on_tokens_verified(
+        &mut self,
+        key: SequenceKey,
+        tokens: Vec<SampledToken>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let mut goes_on = false;
+        for sampled in tokens {
+            // Its history must hold all that its slot does, also if its caller has left meanwhile.
+            goes_on = self.add_token(key, sampled.token, sampled.logprobs, effects);
+        }
+        if goes_on {
+            self.end_reasoning(key, effects);
         }
     }
 
@@ -84,6 +104,9 @@ impl SchedulerCore {
             };
             self.finish(key, reason, effects);
             return false;
+        }
+        if self.drafting.push(sequence, token) {
+            effects.push(Effect::Predicted(sequence.id()));
         }
         effects.push(Effect::Token(sequence.id(), token, logprobs));
         if sequence.count_token_of_turn() {

@@ -8,10 +8,10 @@
 mod edit;
 mod sampling;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::slice;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -22,8 +22,8 @@ use motet_model::sampling::Sampler;
 use motet_model::{DetachedState, Model, Span, TokenSource};
 use motet_protocol::{CopyId, SegmentId, SlotId, TokenId};
 use motet_protocol::{
-    Edit, Failure, Lost, ModelError, PlannedSpan, PlannedTokens, SamplerStart, SpanOutput,
-    WORK_IN_FLIGHT_MAX, Work,
+    Edit, Failure, Lost, ModelError, OutputKind, PlannedSpan, PlannedTokens, SamplerStart,
+    SpanOutput, WORK_IN_FLIGHT_MAX, Work,
 };
 use sampling::Decided;
 
@@ -304,7 +304,14 @@ impl<M: Model> Table<M> {
                     work.spans.len(),
                     "a step returns one output for each span"
                 );
-                table.accept(work.work_number, &work.spans, &mut span_outputs, decided);
+                let accepted = table.accept(
+                    model,
+                    work.work_number,
+                    &work.spans,
+                    &mut span_outputs,
+                    decided,
+                );
+                accepted.map_err(Failure::Step)?;
                 Ok(with_skipped(span_outputs, &work.skipped))
             }),
         };
@@ -497,12 +504,16 @@ impl<M: Model> Table<M> {
         // Slots that are absent were lost with the step before.
         let mut slots = slots.ok_or(Failure::Dropped)?;
         let before = self.in_flight.back();
-        let last_tokens: Vec<Last> = slots.iter().map(|slot| slot.last).collect();
-        let pairs = planned.iter().zip(&last_tokens);
-        let mut spans: Vec<Span<'_, M>> = pairs
+        let pairs = planned.iter().zip(&slots);
+        let known: Vec<Cow<'_, [TokenId]>> = pairs
+            .map(|(span, slot)| known_tokens(&span.token_source, slot.last))
+            .collect();
+        let mut spans: Vec<Span<'_, M>> = planned
+            .iter()
+            .zip(&known)
             .zip(&mut slots)
-            .map(|((span, last), slot)| Span {
-                tokens: token_source(&span.token_source, last, before),
+            .map(|((span, known), slot)| Span {
+                tokens: token_source(&span.token_source, known, slot.last, before),
                 path: &slot.path,
                 tail: &mut slot.tail,
                 output_kind: span.output_kind.clone(),
@@ -510,12 +521,13 @@ impl<M: Model> Table<M> {
             .collect();
         let step = model.submit(&mut spans).map_err(Failure::Step)?;
         for (index, (planned, mut slot)) in planned.iter().zip(slots).enumerate() {
+            let is_verified = matches!(planned.output_kind, OutputKind::Verify(_));
             slot.last = match planned.output_kind.token_sampling() {
-                Some(_) => Last::InFlight {
+                Some(_) if !is_verified => Last::InFlight {
                     work_number: self.works_submitted,
                     span: index,
                 },
-                None => Last::Nothing,
+                _ => Last::Nothing,
             };
             let twin = self.slots.insert(planned.slot, slot);
             assert!(twin.is_none(), "a slot has one span in a step");
@@ -549,29 +561,44 @@ fn with_skipped(mut span_outputs: Vec<SpanOutput>, skipped: &[usize]) -> Vec<Spa
     span_outputs
 }
 
-/// Returns a span's token source: tokens from the scheduler, or the token that the slot's last
-/// span sampled, which may still be in flight.
+/// Returns a span's tokens that are known: those from the scheduler, after the token that the
+/// slot's last span sampled if that is wanted and no longer in flight.
+fn known_tokens(token_source: &PlannedTokens, last: Last) -> Cow<'_, [TokenId]> {
+    match (token_source, last) {
+        (PlannedTokens::Sampled(draft), Last::Token(token)) => {
+            Cow::Owned([&[token], &draft[..]].concat())
+        }
+        (PlannedTokens::Known(tokens) | PlannedTokens::Sampled(tokens), _) => Cow::Borrowed(tokens),
+    }
+}
+
+/// Returns a span's token source: its known tokens, after the token that the slot's last span
+/// samples if that is still in flight.
 fn token_source<'a, M: Model>(
-    token_source: &'a PlannedTokens,
-    last: &'a Last,
+    token_source: &PlannedTokens,
+    known: &'a [TokenId],
+    last: Last,
     before: Option<&'a InFlight<M>>,
 ) -> TokenSource<'a, M> {
     match (token_source, last) {
-        (PlannedTokens::Known(tokens), _) => TokenSource::Known(tokens),
-        (PlannedTokens::Sampled, Last::Token(token)) => TokenSource::Known(slice::from_ref(token)),
-        (PlannedTokens::Sampled, Last::InFlight { work_number, span }) => {
-            let before = before.filter(|before| before.work_number == *work_number);
+        (PlannedTokens::Known(_), _) | (PlannedTokens::Sampled(_), Last::Token(_)) => {
+            TokenSource::Known(known)
+        }
+        (PlannedTokens::Sampled(_), Last::InFlight { work_number, span }) => {
+            let before = before.filter(|before| before.work_number == work_number);
             match &before
                 .expect("the step in flight is the one submitted before")
                 .stage
             {
-                Stage::Sampled(step, _) => TokenSource::Sampled(step, *span),
+                Stage::Sampled(step, _) => TokenSource::Sampled(step, span, known),
                 Stage::Submitted(_) | Stage::Finished(_) => {
                     unreachable!("a failed step's slots are lost")
                 }
             }
         }
-        (PlannedTokens::Sampled, Last::Nothing) => panic!("the slot's last span sampled a token"),
+        (PlannedTokens::Sampled(_), Last::Nothing) => {
+            panic!("the slot's last span sampled a token")
+        }
     }
 }
 

@@ -202,11 +202,11 @@ fn extreme_rows_match_the_definition() {
 fn equal_weights_in_a_large_vocabulary() {
     const VOCABULARY: usize = 151_936;
     const BUCKETS: usize = 64;
-    const DRAWS: u64 = 20_480;
+    const SAMPLES: u64 = 20_480;
     let logits = vec![0.0; VOCABULARY];
     let pool = Pool::new(1);
     let (mut parts, mut members) = ([0_u64; BUCKETS], [0_u64; BUCKETS]);
-    for draw in 0..DRAWS {
+    for draw in 0..SAMPLES {
         let sampling = Sampling {
             temperature: 1.0,
             seed: draw % 8,
@@ -219,7 +219,7 @@ fn equal_weights_in_a_large_vocabulary() {
         members[token % BUCKETS] += 1;
     }
     for counts in [parts, members] {
-        let expected = DRAWS as f64 / BUCKETS as f64;
+        let expected = SAMPLES as f64 / BUCKETS as f64;
         let squares = counts.map(|count| (count as f64 - expected).powi(2));
         let chi_square = squares.iter().sum::<f64>() / expected;
         // One in ten thousand is larger, with 63 degrees of freedom.

@@ -8,7 +8,7 @@ use mlx_rs::ops::indexing::take_axis;
 use super::mlx_model::MlxModel;
 use crate::device::bridge;
 use crate::error::MlxError;
-use crate::state::tail::TailWrites;
+use crate::state::tail::{Appended, MlxTail, TailWrites};
 use crate::step::batch::Batch;
 use crate::step::decoder::LastRows;
 use crate::step::forward;
@@ -30,7 +30,7 @@ impl MlxModel {
                 let message = format!("span {index} has no tokens; expected at least one");
                 return Err(ModelError::Device(message));
             }
-            let mut known = span.tokens.known().into_iter().flatten();
+            let mut known = span.tokens.known().iter();
             if known.any(|token| *token as usize >= vocab) {
                 let message = format!("span {index} has a token that is not less than {vocab}");
                 return Err(ModelError::Device(message));
@@ -51,10 +51,13 @@ impl MlxModel {
         let output_kinds: Vec<OutputKind> =
             spans.iter().map(|span| span.output_kind.clone()).collect();
         let failures = bridge::failures(&self.backend.stream)?;
-        let appending = spans
-            .iter_mut()
-            .map(|span| (&mut *span.tail, span.tokens.count()));
-        let mut tails = TailWrites::take_buffers(&self.groups, appending, self.pooled_memory())?;
+        let appended = spans.iter_mut().map(|span| Appended {
+            tokens: span.tokens.count(),
+            // A draft of no tokens is none: none is dropped.
+            verifies: matches!(span.output_kind, OutputKind::Verify(_)) && span.tokens.count() > 1,
+            tail: &mut *span.tail,
+        });
+        let mut tails = TailWrites::take_buffers(&self.groups, appended, self.pooled_memory())?;
         let last_rows = if spans.is_empty() {
             LastRows::default()
         } else {
@@ -75,6 +78,14 @@ impl MlxModel {
             in_flight.start()?;
         }
         Ok(in_flight)
+    }
+
+    /// Drops the last tokens of a tail, and computes the recurrent state of the draft tokens that
+    /// stay. Does not wait for it.
+    pub(super) fn drop_drafts(&self, tail: &mut MlxTail, tokens: usize) -> Result<(), MlxError> {
+        Ok(tail.drop_drafts(tokens, |layer, rows, tails| {
+            self.decoder.replay(layer, rows, tails)
+        })?)
     }
 
     /// Builds the results of a step's last rows, but for the sampled tokens.

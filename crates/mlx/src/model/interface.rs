@@ -79,6 +79,12 @@ impl Model for MlxModel {
         Ok(finished)
     }
 
+    fn truncate(&mut self, tail: &mut MlxTail, tokens: usize) -> Result<(), ModelError> {
+        let dropped = tail.tokens() - tokens;
+        let truncated = with_stream(&self.backend.stream, || self.drop_drafts(tail, dropped));
+        Ok(truncated.inspect_err(|_| bridge::drain(&self.backend.stream))?)
+    }
+
     fn seal(&mut self, tail: &mut MlxTail, tokens: usize) -> Result<MlxSegment, ModelError> {
         preconditions::seal(tail.tokens(), tokens)?;
         let left = tail.tokens() - tokens;

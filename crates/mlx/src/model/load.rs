@@ -256,5 +256,6 @@ pub(crate) fn spec(blueprint: &Blueprint, groups: &LayerGroups, kernels: bool) -
         can_shift: groups.all_full(),
         scratch_bytes_per_token: activations::scratch_bytes_per_row(blueprint, kernels),
         overlap_tokens_max: forward::QUEUED_BYTES_MAX / bytes_per_row.max(1),
+        draft_tokens_max: usize::MAX,
     }
 }

@@ -12,11 +12,10 @@ use crate::device::ops;
 use crate::layers::attention::{AttentionBackend, Attentions, LayerRows, LayerVectors, Shape};
 use crate::model::load::spec;
 use crate::model::mlx_model::Backend;
-use crate::state::batch_rows::BatchRows;
 use crate::state::detached_state::Identity;
 use crate::state::groups::{Arrays, Cached, LayerGroups, Place, RecurrentShape};
 use crate::state::pool::Pool;
-use crate::state::tail::TailWrites;
+use crate::state::tail::{TailSpan, TailWrites};
 use crate::step::batch::Batch;
 use crate::step::decoder::{Decoder, LastRows};
 use crate::{MlxDevice, MlxModel};
@@ -280,7 +279,7 @@ impl Decoder for Network {
                             .attend(&batch.rows, &plans, layer, rows, tails)?;
                     attended.matmul(output)?
                 }
-                None => self.sum(&batch.rows, layer, &normed, tails)?,
+                None => self.sum(layer, &normed, tails)?,
             };
             x = x.add(y)?;
         }
@@ -290,6 +289,10 @@ impl Decoder for Network {
         }
         let rows = Array::from_slice(&last_rows, &[last_rows.len() as i32]);
         LastRows::new(self, batch, take_axis(x, rows, 0)?)
+    }
+
+    fn replay(&self, layer: usize, rows: &Array, tails: &mut TailWrites) -> Result<(), Exception> {
+        self.sum(layer, rows, tails).map(drop)
     }
 
     fn logits(&self, states: &Array) -> Result<Array, Exception> {
@@ -319,22 +322,15 @@ impl Decoder for Network {
 }
 
 impl Network {
-    fn sum(
-        &self,
-        batch: &BatchRows,
-        layer: usize,
-        x: &Array,
-        tails: &mut TailWrites,
-    ) -> Result<Array, Exception> {
+    fn sum(&self, layer: usize, x: &Array, tails: &mut TailWrites) -> Result<Array, Exception> {
         let Place::Recurrent { group, .. } = self.groups.place(layer) else {
             panic!("the layer has no attention");
         };
         let shape = &self.groups.recurrent[group];
-        let spans: Vec<Range<usize>> = batch.spans.iter().map(|span| span.rows.clone()).collect();
         match &self.kernels {
-            Some(stream) => tails.update_in_place(layer, stream, |buffers| {
+            Some(stream) => tails.update_in_place(layer, x, stream, |spans, buffers| {
                 let kernel = RunningSums {
-                    spans,
+                    spans: spans.iter().map(|span| span.rows.clone()).collect(),
                     arrays: shape.arrays.len(),
                     sums: self.sums,
                 };
@@ -342,8 +338,8 @@ impl Network {
                 let made = bridge::apply_in_place(kernel, &[x], &buffers, &[x.shape()], stream)?;
                 Ok(made.into_iter().next().expect("one output"))
             }),
-            None => tails.update(layer, |states| {
-                composed(shape, self.sums, &spans, x, states)
+            None => tails.update(layer, x, |spans, states| {
+                composed(shape, self.sums, spans, x, states)
             }),
         }
     }
@@ -393,14 +389,14 @@ impl Kernel for RunningSums {
 fn composed(
     shape: &RecurrentShape,
     sums: Sums,
-    spans: &[Range<usize>],
+    spans: &[TailSpan],
     x: &Array,
     states: &[Arrays],
 ) -> Result<(Array, Vec<Arrays>), Exception> {
     let (mut rows, mut after) = (Vec::new(), Vec::new());
     for (span, state) in spans.iter().zip(states) {
         let mut state = state.clone();
-        for row in span.clone() {
+        for row in span.rows.clone() {
             let (row, hidden) = (row as i32, HIDDEN as i32);
             let x = ops::slice(x, [row, 0], [row + 1, hidden])?.reshape(&[hidden])?;
             let mut out = Array::from_f32(0.0);

@@ -29,7 +29,8 @@ pub(crate) fn layer_bytes_per_row_max(blueprint: &Blueprint, kernels: bool) -> u
 
 /// Upper bound on the bytes of a step's widest arrays that are alive at once, for each row: the
 /// residual stream and its norm, a mixer's projections and output; an MLP's; the logits, which
-/// may be wanted of every row.
+/// may be wanted of every row; and the inputs of all recurrent layers, since each row may be of a
+/// draft. Those are kept until the draft is accepted or rejected.
 pub(crate) fn scratch_bytes_per_row(blueprint: &Blueprint, kernels: bool) -> usize {
     let hidden = blueprint.stem.hidden_size;
     let layers = || blueprint.layers.iter();
@@ -39,7 +40,21 @@ pub(crate) fn scratch_bytes_per_row(blueprint: &Blueprint, kernels: bool) -> usi
     let mlp = mlps.max().unwrap_or(0);
     let post_norms = layers().map(|layer| post_norm_numbers(layer, hidden));
     let post_norms = post_norms.max().unwrap_or(0);
-    4 * (mixer + mlp + post_norms + blueprint.stem.vocab_size)
+    let inputs = layers().map(|layer| recurrent_input_numbers(&layer.mixer, hidden));
+    let inputs: usize = inputs.sum();
+    4 * (mixer + mlp + post_norms + blueprint.stem.vocab_size + inputs)
+}
+
+/// Numbers in a row of a recurrent layer's input projection; 0 for attention.
+fn recurrent_input_numbers(mixer: &Mixer, hidden: usize) -> usize {
+    match mixer {
+        Mixer::Attention(_) => 0,
+        Mixer::ShortConv(_) => 3 * hidden,
+        Mixer::DeltaNet(net) => {
+            net.channels() + net.value_heads * net.value_dim + 2 * net.value_heads
+        }
+        Mixer::Mamba2(mamba) => mamba.inner() + mamba.channels() + mamba.heads,
+    }
 }
 
 /// Numbers in a row of a mixer's projections, and of its results before the last projection.

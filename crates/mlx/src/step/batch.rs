@@ -93,7 +93,9 @@ impl Batch {
         match output_kind {
             OutputKind::Nothing => {}
             OutputKind::Token(_) => self.output_rows.push(rows.end as u32 - 1),
-            OutputKind::Logits => self.output_rows.extend(first..rows.end as u32),
+            OutputKind::Logits | OutputKind::Verify(_) => {
+                self.output_rows.extend(first..rows.end as u32);
+            }
             OutputKind::PromptLogprobs(scored) => {
                 let first = first + scored.first as u32;
                 let end = first + scored.targets.len() as u32;
@@ -110,17 +112,15 @@ impl Batch {
                 self.hidden_rows.extend(in_batch);
             }
         }
-        match tokens {
-            TokenSource::Known(tokens) => self.tokens.extend_from_slice(tokens),
-            TokenSource::Sampled(in_flight, source_span) => {
-                self.tokens.push(0);
-                let (sampled, sampled_index) = in_flight.token(source_span);
-                let sampled_rows = self.sampled_rows.get_or_insert_with(|| SampledRows {
-                    sampled: sampled.clone(),
-                    index_map: Vec::new(),
-                });
-                sampled_rows.index_map.push((rows.start, sampled_index));
-            }
+        if let TokenSource::Sampled(in_flight, source_span, _) = tokens {
+            self.tokens.push(0);
+            let (sampled, sampled_index) = in_flight.token(source_span);
+            let sampled_rows = self.sampled_rows.get_or_insert_with(|| SampledRows {
+                sampled: sampled.clone(),
+                index_map: Vec::new(),
+            });
+            sampled_rows.index_map.push((rows.start, sampled_index));
         }
+        self.tokens.extend_from_slice(tokens.known());
     }
 }

@@ -17,6 +17,10 @@ pub(crate) trait Decoder {
         eager: bool,
     ) -> Result<LastRows, Exception>;
 
+    /// Changes the state of a recurrent layer in `tails` by these rows of its input, which an earlier
+    /// pass has computed. Called for the recurrent layers in order.
+    fn replay(&self, layer: usize, rows: &Array, tails: &mut TailWrites) -> Result<(), Exception>;
+
     /// The logits of rows of [`LastRows::states`], `[rows, vocab]` in single precision.
     fn logits(&self, states: &Array) -> Result<Array, Exception>;
 

@@ -48,7 +48,7 @@ impl Decoder for Network {
     ) -> Result<LastRows, Exception> {
         let plans = self.attentions.plan(&batch.rows);
         let tokens = batch.token_array()?;
-        let mut queued = Queue::new(self, batch);
+        let mut queued = Queue::new(self, batch, tails);
         let last_rows = batch.last_rows();
         let weights = &self.weights;
         let mut x = self.embed(&tokens)?;
@@ -74,11 +74,17 @@ impl Decoder for Network {
             }
             (x, normed) = self.end_layer(index, layer, &x, &mixed)?;
             if eager && index % LAYERS_AHEAD == LAYERS_AHEAD - 1 {
-                transforms::async_eval([&x, &normed])?;
+                let aside = step.tails.unsubmitted();
+                transforms::async_eval([&x, &normed].into_iter().chain(aside))?;
                 queued.push(&x)?;
             }
         }
         LastRows::new(self, batch, normed)
+    }
+
+    fn replay(&self, layer: usize, rows: &Array, tails: &mut TailWrites) -> Result<(), Exception> {
+        let mixer = &self.weights.layers[layer].mixer;
+        mixer.replay(layer, rows, &self.ops, tails)
     }
 
     fn logits(&self, states: &Array) -> Result<Array, Exception> {
@@ -207,8 +213,9 @@ struct Queue {
 }
 
 impl Queue {
-    fn new(network: &Network, batch: &Batch) -> Self {
-        let bytes = LAYERS_AHEAD * batch.rows.count() * network.layer_bytes_per_row;
+    fn new(network: &Network, batch: &Batch, tails: &TailWrites) -> Self {
+        let rows = batch.rows.count() * network.layer_bytes_per_row;
+        let bytes = LAYERS_AHEAD * (rows + tails.copied_bytes_per_layer());
         Self {
             entries: VecDeque::new(),
             entries_max: (QUEUED_BYTES_MAX / bytes.max(1)).max(1),

@@ -1,5 +1,6 @@
 //! In-flight steps.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use mlx_rs::error::Exception;
@@ -50,6 +51,8 @@ enum OutputRows {
     Nothing,
     /// A token sampled from this row of the logits.
     Token(usize),
+    /// A token sampled from each of so many rows of the logits, from this one on.
+    Verify(usize, usize),
     /// A first row of the logits and a number of rows.
     Rows(usize, usize),
     /// Log probabilities of so many targets, and a token sampled from this row of the logits.
@@ -59,11 +62,12 @@ enum OutputRows {
 }
 
 impl OutputRows {
-    /// The row of the logits that a token is sampled from.
-    fn sampled(&self) -> Option<usize> {
-        match self {
-            Self::Token(row) | Self::Scored(_, Some(row)) => Some(*row),
-            Self::Nothing | Self::Rows(..) | Self::Scored(_, None) | Self::Hidden(_) => None,
+    /// The rows of the logits that tokens are sampled from.
+    fn sampled(&self) -> Range<usize> {
+        match *self {
+            Self::Token(row) | Self::Scored(_, Some(row)) => row..row + 1,
+            Self::Verify(row, rows) => row..row + rows,
+            Self::Nothing | Self::Rows(..) | Self::Scored(_, None) | Self::Hidden(_) => 0..0,
         }
     }
 }
@@ -86,6 +90,10 @@ impl MlxInFlightStep {
                 OutputKind::Token(_) => {
                     row += 1;
                     OutputRows::Token(first)
+                }
+                OutputKind::Verify(_) => {
+                    row += rows;
+                    OutputRows::Verify(first, rows)
                 }
                 OutputKind::Logits => {
                     row += rows;
@@ -131,12 +139,12 @@ impl MlxInFlightStep {
         inputs: Vec<SampleInputs>,
         kernels: Option<&Stream>,
     ) -> Result<(), Exception> {
-        let rows = self.spans.iter().filter_map(OutputRows::sampled);
+        let rows = self.spans.iter().flat_map(OutputRows::sampled);
         let rows: Vec<u32> = rows.map(|row| row as u32).collect();
         assert_eq!(
             rows.len(),
             inputs.len(),
-            "sample inputs for each span that samples a token"
+            "sample inputs for each token to sample"
         );
         if let (Some(logits), false) = (&self.results.logits, rows.is_empty()) {
             let rows_to_sample = rows.into_iter().zip(inputs).collect();
@@ -161,12 +169,10 @@ impl MlxInFlightStep {
     ///
     /// When the step samples no token for the span, which is the caller's error.
     pub(crate) fn token(&self, span: usize) -> (&Array, usize) {
-        let is_token = |span: &&OutputRows| span.sampled().is_some();
-        let index = self.spans[..span].iter().filter(is_token).count();
-        let tokens = self
-            .tokens
-            .as_ref()
-            .filter(|_| is_token(&&self.spans[span]));
+        let sampled = self.spans[..span].iter().map(OutputRows::sampled);
+        let index = sampled.map(|rows| rows.len()).sum::<usize>();
+        let is_token = self.spans[span].sampled().len() == 1;
+        let tokens = self.tokens.as_ref().filter(|_| is_token);
         let tokens = tokens.expect("the source span has sampled a token");
         (&tokens.tokens, tokens.token_indices[index])
     }
@@ -197,13 +203,16 @@ impl MlxInFlightStep {
         let logits = logits.map_or(Ok(&[][..]), |logits| logits.try_as_slice::<f32>())?;
         let span_output = |span: &OutputRows| match *span {
             OutputRows::Nothing => SpanOutput::Nothing,
-            OutputRows::Token(_) => sampled(),
+            OutputRows::Token(_) => sampled().into(),
+            OutputRows::Verify(_, rows) => {
+                SpanOutput::Verified((0..rows).map(|_| sampled().into()).collect())
+            }
             OutputRows::Rows(row, rows) => {
                 SpanOutput::Logits(logits[row * width..(row + rows) * width].to_vec())
             }
             OutputRows::Scored(targets, token) => {
                 let logprobs = scored.by_ref().take(targets).collect();
-                SpanOutput::PromptLogprobs(logprobs, token.map(|_| Box::new(sampled())))
+                SpanOutput::PromptLogprobs(logprobs, token.map(|_| Box::new(sampled().into())))
             }
             OutputRows::Hidden(rows) => SpanOutput::HiddenSum(hidden.sum(rows)),
         };

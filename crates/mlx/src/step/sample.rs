@@ -17,7 +17,7 @@ use crate::device::ops::{bitwise_xor, concatenate, right_shift};
 use crate::device::profile::Made;
 use crate::error::MlxError;
 use motet_model::sampling::{Noise, SampleInputs, Sampled};
-use motet_protocol::{Sampling, SpanOutput, TokenLogprobs, TokenSampling};
+use motet_protocol::{Sampling, TokenLogprobs, TokenSampling};
 
 /// Tokens of all samples, still on the device.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ enum Logprobs {
 
 impl Tokens {
     /// Waits for the tokens and reads them, in the order of the samples.
-    pub(crate) fn read(self) -> Result<Vec<SpanOutput>, MlxError> {
+    pub(crate) fn read(self) -> Result<Vec<Sampled>, MlxError> {
         let tokens = self.tokens.try_as_slice::<u32>()?;
         let tokens: Vec<u32> = self
             .token_indices
@@ -63,7 +63,7 @@ impl Tokens {
         };
         let sampled = tokens.into_iter().zip(logprobs);
         Ok(sampled
-            .map(|(token, logprobs)| SpanOutput::from(Sampled { token, logprobs }))
+            .map(|(token, logprobs)| Sampled { token, logprobs })
             .collect())
     }
 }
@@ -503,11 +503,9 @@ mod tests {
         let rows: Vec<Vec<f32>> = (0..3).map(|row| logits(row).collect()).collect();
         let array = Array::from_slice(&rows.concat(), &[3, 300]);
         let cpu = Stream::new_with_device(&Device::cpu());
-        let expected: Vec<SpanOutput> = inputs
+        let expected: Vec<Sampled> = inputs
             .iter()
-            .map(|(row, sample_inputs)| {
-                SpanOutput::from(sample_inputs.from_logits(&rows[*row as usize]))
-            })
+            .map(|(row, sample_inputs)| sample_inputs.from_logits(&rows[*row as usize]))
             .collect();
         let kernels = crate::device::bridge::available().then_some(&cpu);
         for kernels in [None, kernels] {

@@ -28,8 +28,12 @@ pub(super) struct Slot<M: Model> {
 
 impl<M: Model> Slot<M> {
     fn tokens(&self) -> usize {
-        let sealed: usize = self.path.iter().map(|segment| segment.tokens()).sum();
-        sealed + self.tail.tokens()
+        self.sealed() + self.tail.tokens()
+    }
+
+    /// Tokens of its path.
+    pub(super) fn sealed(&self) -> usize {
+        self.path.iter().map(|segment| segment.tokens()).sum()
     }
 }
 
@@ -142,7 +146,7 @@ impl<'a, M: Model> Checker<'a, M> {
 
     /// Runs one step: evaluates up to so many more tokens of each slot's prompt and compares
     /// their logits with the reference.
-    fn advance_all(&mut self, batch: &mut [(&mut Slot<M>, usize)]) {
+    pub(super) fn advance_all(&mut self, batch: &mut [(&mut Slot<M>, usize)]) {
         let prompts = Rc::clone(&self.prompts);
         let mut spans: Vec<(&mut Slot<M>, &[TokenId])> = Vec::new();
         let mut compared = Vec::new();

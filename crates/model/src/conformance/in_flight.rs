@@ -64,6 +64,7 @@ impl<M: Model> Checker<'_, M> {
                         TokenSource::Sampled(
                             in_flight,
                             position.expect("every slot is in every step"),
+                            &[],
                         )
                     }
                 };

@@ -181,6 +181,7 @@ impl OracleConfig {
             can_shift: self.can_shift,
             scratch_bytes_per_token: self.scratch_bytes_per_token,
             overlap_tokens_max: usize::MAX,
+            draft_tokens_max: usize::MAX,
         }
     }
 

@@ -33,6 +33,8 @@ pub(super) enum SpanResult {
     /// A token is to be sampled from the logits of this row, and goes with log probabilities of
     /// the prompt if there are any.
     ToSample(u64, Option<Vec<TokenLogprobs>>),
+    /// A token is to be sampled from the logits of each of these rows.
+    ToVerify(Vec<u64>),
 }
 
 /// Time at which a step is ready; a step without a cost always is, whatever the clock says.
@@ -48,7 +50,7 @@ impl OracleInFlightStep {
     pub(super) fn token(&self, span: usize) -> TokenId {
         let span_output = match &self.span_results[span] {
             SpanResult::Known(span_output) => span_output.token(),
-            SpanResult::ToSample(..) => None,
+            SpanResult::ToSample(..) | SpanResult::ToVerify(_) => None,
         };
         span_output.expect("the source span has a sampled token")
     }
@@ -56,14 +58,23 @@ impl OracleInFlightStep {
     pub(super) fn sample(&mut self, vocabulary: &Vocabulary, inputs: Vec<SampleInputs>) {
         let mut inputs = inputs.into_iter();
         for span_result in &mut self.span_results {
-            if let SpanResult::ToSample(row, logprobs) = span_result {
+            let mut sample = |row: &u64| {
                 let sample_inputs = inputs.next().expect("one input for each token to sample");
-                let sampled = vocabulary.sample(*row, &sample_inputs);
-                *span_result = SpanResult::Known(match logprobs.take() {
-                    None => sampled,
-                    Some(logprobs) => SpanOutput::PromptLogprobs(logprobs, Some(Box::new(sampled))),
-                });
-            }
+                vocabulary.sample(*row, &sample_inputs)
+            };
+            *span_result = SpanResult::Known(match span_result {
+                SpanResult::Known(_) => continue,
+                SpanResult::ToSample(row, logprobs) => match logprobs.take() {
+                    None => sample(row).into(),
+                    Some(logprobs) => {
+                        SpanOutput::PromptLogprobs(logprobs, Some(Box::new(sample(row).into())))
+                    }
+                },
+                SpanResult::ToVerify(rows) => {
+                    let sampled = rows.iter().map(|row| sample(row).into());
+                    SpanOutput::Verified(sampled.collect())
+                }
+            });
         }
         let surplus = inputs.next();
         assert!(surplus.is_none(), "one input for each token to sample");
@@ -72,7 +83,9 @@ impl OracleInFlightStep {
     pub(super) fn span_outputs(self) -> Vec<SpanOutput> {
         let known = |span_result| match span_result {
             SpanResult::Known(span_output) => span_output,
-            SpanResult::ToSample(..) => panic!("a step is sampled before it finishes"),
+            SpanResult::ToSample(..) | SpanResult::ToVerify(_) => {
+                panic!("a step is sampled before it finishes")
+            }
         };
         self.span_results.into_iter().map(known).collect()
     }

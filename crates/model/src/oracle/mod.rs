@@ -63,7 +63,7 @@ use super::sampling::SampleInputs;
 use super::{MemoryLeft, Model, Segment, Span, Tail, TokenSource, preconditions};
 use in_flight::{Ready, SpanResult};
 use motet_protocol::TokenId;
-use motet_protocol::{DeviceMemory, ModelError, ModelSpec, SegmentSize, SpanOutput};
+use motet_protocol::{DeviceMemory, ModelError, ModelSpec, OutputKind, SegmentSize, SpanOutput};
 use row_outputs::RowOutputs;
 use state::{RangeState, Sealed, cached_tokens, entries_read};
 use vocabulary::Vocabulary;
@@ -108,7 +108,7 @@ impl Oracle {
             let cached = cached_tokens(span.path, span.tail);
             let total = cached + span.tokens.count();
             let vocab = self.config.vocab_size;
-            let mut known = span.tokens.known().into_iter().flatten();
+            let mut known = span.tokens.known().iter();
             let misuse = if known.any(|token| *token as usize >= vocab) {
                 format!("a token is outside the vocabulary of {vocab}")
             } else if span.tokens.count() == 0 {
@@ -135,6 +135,8 @@ impl Oracle {
         let mismatch = state::mismatch(span.path, span.tail);
         let start = cached_tokens(span.path, span.tail) as u64;
         let mut outputs = RowOutputs::new(span.output_kind.clone());
+        let verifies = matches!(span.output_kind, OutputKind::Verify(_));
+        span.tail.undo.clear();
         for (position, token) in (start..).zip(span_tokens(&span.tokens)) {
             let mut row = hash::embed(self.config.seed, token, position);
             let grown = SegmentSize::whole(span.tail.tokens() + 1);
@@ -142,7 +144,10 @@ impl Oracle {
                 let past = state::read(span.path, span.tail, layer, entries_read(kind));
                 row = hash::entry(layer, row, past ^ mismatch);
                 let retained = state::retained_entries(kind, grown);
-                span.tail.range.layers[layer].write(row, retained);
+                let dropped = span.tail.range.layers[layer].write(row, retained);
+                if verifies {
+                    span.tail.undo.push(dropped);
+                }
             }
             span.tail.range.push(token);
             outputs.push(row, &self.vocabulary);
@@ -242,6 +247,17 @@ impl Model for Oracle {
             Some(error) => Err(error),
             None => Ok(in_flight.span_outputs()),
         }
+    }
+
+    /// # Panics
+    ///
+    /// When a token is dropped that the tail's last step was not asked to verify.
+    fn truncate(&mut self, tail: &mut OracleTail, tokens: usize) -> Result<(), ModelError> {
+        while tail.range.tokens() > tokens {
+            tail.drop_last();
+        }
+        tail.resize(&self.spec);
+        Ok(())
     }
 
     fn seal(&mut self, tail: &mut OracleTail, tokens: usize) -> Result<OracleSegment, ModelError> {
@@ -402,11 +418,11 @@ impl Model for Oracle {
 
 /// The tokens of a span, which the simulated device and the host both know.
 fn span_tokens<'a>(tokens: &TokenSource<'a, Oracle>) -> impl Iterator<Item = TokenId> + use<'a> {
-    let (known, sampled) = match *tokens {
-        TokenSource::Known(tokens) => (tokens, None),
-        TokenSource::Sampled(in_flight, span) => (&[][..], Some(in_flight.token(span))),
+    let sampled = match *tokens {
+        TokenSource::Known(_) => None,
+        TokenSource::Sampled(in_flight, span, _) => Some(in_flight.token(span)),
     };
-    known.iter().copied().chain(sampled)
+    sampled.into_iter().chain(tokens.known().iter().copied())
 }
 
 /// Makes the spans' tails useless, as a failed step may.
@@ -419,7 +435,6 @@ fn invalidate(spans: &mut [Span<'_, Oracle>]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use motet_protocol::OutputKind;
 
     /// Evaluates three tokens, corrupts an entry and evaluates one more.
     fn step_on_damage(verify: bool) {

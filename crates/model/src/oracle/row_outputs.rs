@@ -11,6 +11,8 @@ use motet_protocol::{OutputKind, SpanOutput, TokenLogprobs};
 pub(super) struct RowOutputs {
     output_kind: OutputKind,
     rows: usize,
+    /// The hashes of all rows, if a token is sampled from each.
+    sampled: Vec<u64>,
     /// The hash of the last row.
     last: u64,
     /// All logits, or those of one row.
@@ -24,6 +26,7 @@ impl RowOutputs {
         Self {
             output_kind,
             rows: 0,
+            sampled: Vec::new(),
             last: 0,
             logits: Vec::new(),
             logprobs: Vec::new(),
@@ -35,6 +38,7 @@ impl RowOutputs {
     pub(super) fn push(&mut self, row: u64, vocabulary: &Vocabulary) {
         match &self.output_kind {
             OutputKind::Nothing | OutputKind::Token(_) => {}
+            OutputKind::Verify(_) => self.sampled.push(row),
             OutputKind::Logits => vocabulary.push_logits(row, &mut self.logits),
             OutputKind::PromptLogprobs(rows) => {
                 let target = self.rows.checked_sub(rows.first);
@@ -66,6 +70,7 @@ impl RowOutputs {
         SpanResult::Known(match self.output_kind {
             OutputKind::Nothing => SpanOutput::Nothing,
             OutputKind::Token(_) => return SpanResult::ToSample(row, None),
+            OutputKind::Verify(_) => return SpanResult::ToVerify(self.sampled),
             OutputKind::Logits => SpanOutput::Logits(self.logits),
             OutputKind::PromptLogprobs(rows) if rows.token.is_some() => {
                 return SpanResult::ToSample(row, Some(self.logprobs));

@@ -53,6 +53,9 @@ pub(super) struct Sealed {
 #[derive(Debug)]
 pub struct OracleTail {
     pub(super) range: RangeState,
+    /// For each row of the last step, if that verified a draft, and each layer: the entry that went
+    /// out of reach.
+    pub(super) undo: Vec<Option<u64>>,
     charge: Charge,
 }
 
@@ -206,6 +209,7 @@ impl OracleTail {
         let bytes = spec.tail_bytes(range.tokens());
         OracleTail {
             range,
+            undo: Vec::new(),
             charge: counters.charge(StateKind::Tail, bytes),
         }
     }
@@ -213,6 +217,15 @@ impl OracleTail {
     /// Reports the bytes of the tokens that the tail holds by now.
     pub(super) fn resize(&mut self, spec: &ModelSpec) {
         self.charge.resize(spec.tail_bytes(self.range.tokens()));
+    }
+
+    /// Drops the last token, whose row verified a draft.
+    pub(super) fn drop_last(&mut self) {
+        self.range.links.pop().expect("a token to drop");
+        for state in self.range.layers.iter_mut().rev() {
+            let dropped = self.undo.pop();
+            state.unwrite(dropped.expect("the last step verified the token"));
+        }
     }
 
     /// Makes sure that the tail of a failed step never gives right tokens.
@@ -346,16 +359,26 @@ impl LayerState {
         }
     }
 
-    /// Appends the entry of the next token and drops entries out of reach.
+    /// Appends the entry of the next token. Returns the one that it drops since it is out of reach.
     #[inline]
-    pub(super) fn write(&mut self, entry: u64, retained_entries: usize) {
+    pub(super) fn write(&mut self, entry: u64, retained_entries: usize) -> Option<u64> {
         self.entries.push_back(entry);
         self.fold = self.fold.push(entry);
-        if self.entries.len() > retained_entries
-            && let Some(oldest) = self.entries.pop_front()
-        {
-            self.fold = self.fold.without_oldest(oldest);
+        if self.entries.len() <= retained_entries {
+            return None;
         }
+        let oldest = self.entries.pop_front()?;
+        self.fold = self.fold.without_oldest(oldest);
+        Some(oldest)
+    }
+
+    /// Takes back the last write, which dropped this entry.
+    fn unwrite(&mut self, dropped: Option<u64>) {
+        self.entries.pop_back();
+        if let Some(dropped) = dropped {
+            self.entries.push_front(dropped);
+        }
+        self.fold = Fold::of(&self.entries);
     }
 
     /// The fold of the newest `count` entries, or of all if there are fewer.

@@ -1,8 +1,7 @@
 //! The token and the logits of a row, from its hash.
 
 use super::hash::mix;
-use crate::sampling::SampleInputs;
-use motet_protocol::SpanOutput;
+use crate::sampling::{SampleInputs, Sampled};
 use motet_protocol::TokenId;
 
 /// The logit of the most likely token; the others lie in `[0, LOGIT_TOP)`.
@@ -46,13 +45,16 @@ impl Vocabulary {
     }
 
     /// Samples from this row's logits with `sample_inputs`.
-    pub(super) fn sample(&self, row: u64, sample_inputs: &SampleInputs) -> SpanOutput {
+    pub(super) fn sample(&self, row: u64, sample_inputs: &SampleInputs) -> Sampled {
         if sample_inputs.is_plain() && sample_inputs.token_sampling().sampling.is_greedy() {
-            return SpanOutput::Token(self.greedy(row));
+            return Sampled {
+                token: self.greedy(row),
+                logprobs: None,
+            };
         }
         let mut logits = Vec::with_capacity(self.size);
         self.push_logits(row, &mut logits);
-        SpanOutput::from(sample_inputs.from_logits(&logits))
+        sample_inputs.from_logits(&logits)
     }
 
     /// Appends the row's logits, one for each token of the vocabulary.
@@ -122,7 +124,10 @@ mod tests {
                     let sampled = vocabulary.sample(row, &SampleInputs::plain(token_sampling));
                     assert_eq!(
                         sampled,
-                        SpanOutput::Token(sample_row(&token_sampling, &logits))
+                        Sampled {
+                            token: sample_row(&token_sampling, &logits),
+                            logprobs: None,
+                        }
                     );
                 }
             }
@@ -146,9 +151,7 @@ mod tests {
                             SampleInputs::plain(TokenSampling { sampling, position }),
                         )
                     })
-                    .filter_map(|(row, sample_inputs)| {
-                        vocabulary.sample(row, &sample_inputs).token()
-                    })
+                    .map(|(row, sample_inputs)| vocabulary.sample(row, &sample_inputs).token)
                     .filter(|token| [2, 4].contains(token))
                     .count() as u64;
                 assert!(ends_expected.contains(&ends), "1 in {one_in}: {ends}");

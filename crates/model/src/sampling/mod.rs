@@ -27,7 +27,6 @@ mod history;
 mod logprobs;
 mod noise;
 mod prompt_logprobs;
-mod race;
 mod row_sampling;
 pub mod rows;
 mod sample_inputs;

@@ -6,7 +6,7 @@ use motet_protocol::{TokenId, TokenSampling};
 ///
 /// A sampler that scales the probability of each token by its number, and takes the token with
 /// the largest result, samples from the distribution (the Gumbel-max trick; see
-/// [`race`](super::race)). Two models whose distributions are close to each other sample the same
+/// [`Race`](super::rows::Race)). Two models whose distributions are close to each other sample the same
 /// token most of the time, since they use the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noise {

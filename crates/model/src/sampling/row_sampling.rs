@@ -3,7 +3,7 @@
 //! The filters apply in the field's usual order: top-k on the logits, then temperature and
 //! softmax, then top-p (nucleus sampling, Holtzman et al. 2020), then min-p. Each comes down to a
 //! least weight, so that the result does not depend on an order among equals: tokens as likely as
-//! the last one that passes a filter pass as well. Then the remaining tokens [race](super::race),
+//! the last one that passes a filter pass as well. Then the remaining tokens [race](super::rows::Race),
 //! which needs the weights of few of them if no filter needs more.
 
 use super::filters::{likeliest, nucleus, nucleus_of_all, sum};

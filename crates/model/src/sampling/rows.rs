@@ -4,9 +4,11 @@
 //! vector instructions. Their results are fixed to the last bit, including the order of every
 //! sum: every implementation samples the same token.
 
+mod race;
+
 use super::noise::Noise;
-pub use super::race::Race;
 use motet_protocol::TokenId;
+pub use race::Race;
 
 /// Numbers of a row over which one maximum is taken.
 pub const BLOCK: usize = 64;

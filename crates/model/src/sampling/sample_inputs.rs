@@ -8,7 +8,9 @@ use super::logprobs::logprobs_with;
 use super::row_sampling::sample_row_with;
 use super::rows::{RowOperations, RowReader, ScalarOperations};
 use motet_protocol::TokenId;
-use motet_protocol::{SamplingSpec, SpanOutput, TokenLogprobs, TokenMask, TokenSampling};
+use motet_protocol::{
+    SampledToken, SamplingSpec, SpanOutput, TokenLogprobs, TokenMask, TokenSampling,
+};
 
 /// Everything that sampling one token of one sequence depends on, besides the row of logits.
 /// Cheap to clone and to send.
@@ -231,6 +233,15 @@ impl SamplingExtras {
         self.exclude(&mut row);
         let first = row.iter().position(|logit| *logit > f32::NEG_INFINITY);
         first.unwrap_or(0) as TokenId
+    }
+}
+
+impl From<Sampled> for SampledToken {
+    fn from(sampled: Sampled) -> SampledToken {
+        SampledToken {
+            token: sampled.token,
+            logprobs: sampled.logprobs.map(Arc::new),
+        }
     }
 }
 

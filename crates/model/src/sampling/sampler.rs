@@ -10,6 +10,7 @@ use motet_protocol::{
     Attached, ConstraintWalk, ForcedTokens, GrammarError, Next, Sampling, SamplingSpec, TokenMask,
     TokenSampling,
 };
+use motet_sync::injected::{self, Bug};
 
 /// The sampling state of one live sequence. It is a function of the request and the sequence's
 /// tokens: a sampler that is rebuilt after a restart samples as the old one would have.
@@ -62,32 +63,92 @@ impl Sampler {
     ) -> Result<SampleInputs, GrammarError> {
         let next = self.walk.as_ref();
         let next = next.map(|(walk, attached)| walk.next_tokens(*attached));
-        let (mask, forced) = match next.transpose()? {
-            None => (None, None),
-            Some(Next::Mask(mask)) => (Some(mask), None),
-            Some(Next::Forced(ForcedTokens { mask, tokens })) => (Some(mask), Some(tokens)),
-            Some(Next::Finished) => return Err(GrammarError::Finished),
+        let next = next.transpose()?;
+        self.set_forced(next.as_ref());
+        self.row_inputs(0, token_sampling, self.history.as_ref(), next.as_ref())
+    }
+
+    /// The inputs for sampling a token after each part of a draft: after none of it, after its first
+    /// token, and so on. Each assumes that the output goes on with that part, which is
+    /// [accepted](Self::accept_all) only when it does.
+    ///
+    /// There are fewer than that where the grammar ends the draft: it forbids the draft's next
+    /// token, or it has no token after that. A draft token without inputs of its own is not part of
+    /// the output, even if it is sampled: then it is the last of the sampled tokens. Waits as
+    /// [`sample_inputs`](Self::sample_inputs) does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`sample_inputs`](Self::sample_inputs): nothing can be sampled after the output.
+    pub fn verify_inputs(
+        &mut self,
+        first: TokenSampling,
+        draft: &[TokenId],
+    ) -> Result<Vec<SampleInputs>, GrammarError> {
+        let along = self.walk.as_ref();
+        let along = along.map(|(walk, attached)| walk.next_tokens_along(*attached, draft));
+        let along = along.transpose()?;
+        self.set_forced(along.as_ref().and_then(|along| along.first()));
+        let rows = along.as_ref().map_or(usize::MAX, Vec::len);
+        let mut history = self.history.clone();
+        let mut inputs = Vec::with_capacity(rows.min(draft.len() + 1));
+        for row in 0..rows.min(draft.len() + 1) {
+            if let (Some(history), Some(before)) = (&mut history, row.checked_sub(1)) {
+                history.push(draft[before]);
+            }
+            let masked_row = if injected::is_injected(Bug::StaleMask) {
+                0
+            } else {
+                row
+            };
+            let next = along.as_ref().map(|along| &along[masked_row]);
+            match self.row_inputs(row, first.later(row), history.as_ref(), next) {
+                Ok(row_inputs) => inputs.push(row_inputs),
+                Err(error) if row == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(inputs)
+    }
+
+    /// Returns the inputs after this many tokens of a draft, where the grammar has these tokens
+    /// next.
+    fn row_inputs(
+        &self,
+        drafted: usize,
+        token_sampling: TokenSampling,
+        history: Option<&History>,
+        next: Option<&Next>,
+    ) -> Result<SampleInputs, GrammarError> {
+        let mask = match next {
+            None => None,
+            Some(next) => Some(next.mask().ok_or(GrammarError::Finished)?),
         };
-        self.forced = forced;
-        let mut is_too_short = self.output_tokens < self.spec.output_tokens_min;
-        if let Some(mask) = &mask {
+        let mut is_too_short = self.output_tokens + drafted < self.spec.output_tokens_min;
+        if let Some(mask) = mask {
             is_too_short = is_too_short && !self.is_an_end(mask);
             self.check_possible(mask, is_too_short)?;
         }
-        if self.spec.is_empty() && self.history.is_none() {
+        if self.spec.is_empty() && history.is_none() {
             return Ok(SampleInputs::plain(token_sampling));
         }
-        let history = self.history.as_ref();
         let extras = SamplingExtras {
             spec: Arc::clone(&self.spec),
             counts: history.map(History::counts).unwrap_or_default(),
             is_too_short,
-            mask,
+            mask: mask.cloned(),
         };
         Ok(SampleInputs::new(token_sampling, extras))
     }
 
-    /// The tokens that follow from the inputs just returned, where the grammar forces more than
+    fn set_forced(&mut self, next: Option<&Next>) {
+        self.forced = match next {
+            Some(Next::Forced(ForcedTokens { tokens, .. })) => Some(Arc::clone(tokens)),
+            _ => None,
+        };
+    }
+
+    /// The tokens that follow from the inputs just returned, or from the first of them, where the grammar forces more than
     /// the next one. All of them may be [accepted](Self::accept_all) when the first has been
     /// sampled. Where log probabilities are wanted, each token needs its own row: none is
     /// forced. A token that the request excludes, or that ends the output, is left to a sample of

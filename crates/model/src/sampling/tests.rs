@@ -310,6 +310,51 @@ fn end_token_is_sampled_where_the_grammar_allows_nothing_else() {
     );
 }
 
+/// The grammar ends a draft where it forbids its next token, where the biases leave none, and where
+/// the output ends.
+#[test]
+fn rows_of_a_draft_have_the_inputs_of_accepting_it() {
+    let (grammar, _) = grammar("a(b|cd)*e?f");
+    let sampling = Sampling {
+        frequency_penalty: 0.5,
+        ..Sampling::GREEDY
+    };
+    let first = TokenSampling {
+        sampling,
+        position: 1,
+    };
+    let spec = Arc::new(SamplingSpec {
+        output_tokens_min: 4,
+        end_tokens: vec![END],
+        bias: vec![(4, f32::NEG_INFINITY)],
+        grammar: Some(Arc::new(grammar)),
+        ..SamplingSpec::default()
+    });
+    for (draft, rows) in [
+        (&[2, 2, 5, 6][..], 5),
+        (&[5, 6, END], 3),
+        (&[2, 3, 4, 2], 2),
+        (&[2, 1], 2),
+        (&[1], 1),
+    ] {
+        let mut sampler = Sampler::new(Arc::clone(&spec), sampling, &[], &[1]);
+        let inputs = sampler.verify_inputs(first, draft).expect("goes on");
+        assert_eq!(inputs.len(), rows, "{draft:?}");
+        for (row, row_inputs) in inputs.iter().enumerate() {
+            let output = [&[1], &draft[..row]].concat();
+            let mut accepting = Sampler::new(Arc::clone(&spec), sampling, &[], &output);
+            let expected = accepting.sample_inputs(first.later(row));
+            assert_eq!(Ok(row_inputs), expected.as_ref(), "{draft:?}");
+        }
+        // The sampler is where it was.
+        let expected = sampler.sample_inputs(first);
+        assert_eq!(Ok(&inputs[0]), expected.as_ref());
+    }
+    let mut ended = Sampler::new(spec, sampling, &[], &[1, 6, END]);
+    let inputs = ended.verify_inputs(first, &[1]);
+    assert_eq!(inputs, Err(GrammarError::Finished));
+}
+
 #[test]
 fn bias_against_all_allowed_tokens_is_an_error() {
     let (grammar, _) = grammar("a|b");

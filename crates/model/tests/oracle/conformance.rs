@@ -87,6 +87,16 @@ enum Bug {
     ReadsTokenOfAnotherSpan,
     SwapsSamples,
     SplitsStall,
+    KeepsOneDraftToken,
+    DropsOneTokenMore,
+    KeepsDrafts,
+    KeepsStateOfDrafts,
+    ForgetsAcceptedDrafts,
+    SamplesLastRowOfDrafts,
+    SamplesNextRowOfDrafts,
+    SamplesFirstRowAlone,
+    DraftsAfterAnotherSpan,
+    DraftsMoveOtherSpans,
 }
 
 /// An oracle with one injected bug.
@@ -204,11 +214,16 @@ impl Model for Broken {
                 (Bug::MisreadsFives, TokenSource::Known(tokens)) if tokens.len() == 5 => {
                     TokenSource::Known(&[0; 5])
                 }
-                (Bug::ReadsTokenOfAnotherSpan, TokenSource::Sampled(in_flight, _)) => {
-                    TokenSource::Sampled(&in_flight.inner, 0)
+                (Bug::ReadsTokenOfAnotherSpan, TokenSource::Sampled(in_flight, _, draft)) => {
+                    TokenSource::Sampled(&in_flight.inner, 0, draft)
                 }
-                (_, TokenSource::Sampled(in_flight, span)) => {
-                    TokenSource::Sampled(&in_flight.inner, span)
+                (Bug::DraftsAfterAnotherSpan, TokenSource::Sampled(in_flight, _, draft))
+                    if !draft.is_empty() =>
+                {
+                    TokenSource::Sampled(&in_flight.inner, 0, draft)
+                }
+                (_, TokenSource::Sampled(in_flight, span, draft)) => {
+                    TokenSource::Sampled(&in_flight.inner, span, draft)
                 }
                 (_, TokenSource::Known(tokens)) => TokenSource::Known(tokens),
             };
@@ -253,6 +268,7 @@ impl Model for Broken {
         if self.bug == Bug::SwapsSamples && batched && span_outputs[0].token().is_some() {
             span_outputs.swap(0, 1);
         }
+        self.spoil_drafts(&mut span_outputs);
         for (span_output, output_kind) in span_outputs.iter_mut().zip(&in_flight.output_kinds) {
             if let (OutputKind::Token(token_sampling), SpanOutput::Logits(logits)) =
                 (output_kind, &*span_output)
@@ -262,6 +278,18 @@ impl Model for Broken {
             }
         }
         Ok(span_outputs)
+    }
+
+    fn truncate(&mut self, tail: &mut OracleTail, tokens: usize) -> Result<(), ModelError> {
+        let dropped = tail.tokens() - tokens;
+        match self.bug {
+            Bug::KeepsOneDraftToken if dropped > 0 => self.oracle.truncate(tail, tokens + 1),
+            Bug::DropsOneTokenMore if dropped > 0 => self.oracle.truncate(tail, tokens - 1),
+            Bug::KeepsDrafts => Ok(()),
+            Bug::KeepsStateOfDrafts if dropped > 0 => self.truncate_wrongly(tail, tokens),
+            Bug::ForgetsAcceptedDrafts if dropped == 0 => self.truncate_wrongly(tail, tokens),
+            _ => self.oracle.truncate(tail, tokens),
+        }
     }
 
     fn seal(&mut self, tail: &mut OracleTail, tokens: usize) -> Result<OracleSegment, ModelError> {
@@ -418,6 +446,39 @@ impl Model for Broken {
     }
 }
 
+impl Broken {
+    /// Leaves a tail of so many tokens, whose state is not that of its last one.
+    fn truncate_wrongly(&mut self, tail: &mut OracleTail, tokens: usize) -> Result<(), ModelError> {
+        self.oracle.truncate(tail, tokens - 1)?;
+        self.oracle.step(&mut [Span {
+            tokens: TokenSource::Known(&[1]),
+            path: &[],
+            tail,
+            output_kind: OutputKind::Nothing,
+        }])?;
+        Ok(())
+    }
+
+    fn spoil_drafts(&self, span_outputs: &mut [SpanOutput]) {
+        let is_draft = |output: &SpanOutput| matches!(output, SpanOutput::Verified(_));
+        let has_drafts = span_outputs.iter().any(is_draft);
+        for span_output in span_outputs {
+            match (self.bug, span_output) {
+                (Bug::SamplesLastRowOfDrafts, SpanOutput::Verified(sampled)) => {
+                    let last = sampled[sampled.len() - 1].clone();
+                    sampled.fill(last);
+                }
+                (Bug::SamplesNextRowOfDrafts, SpanOutput::Verified(sampled)) => {
+                    sampled.rotate_left(1);
+                }
+                (Bug::SamplesFirstRowAlone, SpanOutput::Verified(sampled)) => sampled.truncate(1),
+                (Bug::DraftsMoveOtherSpans, SpanOutput::Token(token)) if has_drafts => *token ^= 1,
+                _ => {}
+            }
+        }
+    }
+}
+
 /// A segment of `tokens` zeroes.
 fn other_segment(oracle: &mut Oracle, tokens: usize) -> Result<OracleSegment, ModelError> {
     let mut tail = oracle.tail(&[], 0)?;
@@ -434,6 +495,8 @@ fn other_segment(oracle: &mut Oracle, tokens: usize) -> Result<OracleSegment, Mo
 fn each_injected_bug_fails_its_check() {
     let windowed = &[LayerKind::Full, window(5)][..];
     let full = &[LayerKind::Full][..];
+    let recurrent = &[LayerKind::Full, LayerKind::Recurrent][..];
+    let drafts = "drafts are verified, and go back";
     let cases = [
         (full, Bug::SwapsSpanOutputs, "batched = single"),
         (full, Bug::MisreadsFives, "any chunking gives the same"),
@@ -496,6 +559,18 @@ fn each_injected_bug_fails_its_check() {
         (full, Bug::SwapsSamples, "two steps in flight"),
         (full, Bug::ReadsTokenOfAnotherSpan, "two steps in flight"),
         (full, Bug::SplitsStall, "edits while a step is under way"),
+        (full, Bug::KeepsOneDraftToken, drafts),
+        (full, Bug::DropsOneTokenMore, drafts),
+        (full, Bug::KeepsDrafts, drafts),
+        (full, Bug::KeepsStateOfDrafts, drafts),
+        (windowed, Bug::KeepsStateOfDrafts, drafts),
+        (recurrent, Bug::KeepsStateOfDrafts, drafts),
+        (recurrent, Bug::ForgetsAcceptedDrafts, drafts),
+        (full, Bug::SamplesLastRowOfDrafts, drafts),
+        (full, Bug::SamplesNextRowOfDrafts, drafts),
+        (full, Bug::SamplesFirstRowAlone, drafts),
+        (full, Bug::DraftsAfterAnotherSpan, drafts),
+        (full, Bug::DraftsMoveOtherSpans, drafts),
     ];
     for (layers, bug, name) in cases {
         let oracle = Oracle::new(OracleConfig::with_layers(layers));

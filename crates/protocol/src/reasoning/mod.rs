@@ -171,6 +171,14 @@ impl ReasoningTracker {
         self.tokens
     }
 
+    /// Whether tokens may be [due](Self::due) after one of the next `tokens` tokens, whichever these
+    /// are.
+    #[must_use]
+    pub fn may_be_due_within(&self, tokens: usize) -> bool {
+        (self.is_inside || self.may_open)
+            && self.tokens.saturating_add(tokens) >= self.budget.tokens_max
+    }
+
     /// Returns the tokens to append now: the rest of the closing mark if the budget is used up and
     /// no character is unfinished, none otherwise.
     #[must_use]

@@ -57,6 +57,24 @@ fn closing_mark_is_due_when_the_budget_is_used_up() {
     check(false, 1, &[OPEN, 1, 91, 92, 5, OPEN], &[91, 92]);
 }
 
+#[test]
+fn nothing_is_due_within_a_budget_or_after_the_only_reasoning() {
+    let check = |opens_once, output: &[TokenId], within: usize, expected: bool| {
+        let mut tracker = tracker(&[91], true, 4);
+        let budget = ReasoningBudget {
+            opens_once,
+            ..ReasoningBudget::clone(&tracker.budget)
+        };
+        tracker.budget = Arc::new(budget);
+        output.iter().for_each(|token| tracker.push(*token));
+        assert_eq!(tracker.may_be_due_within(within), expected, "{output:?}");
+    };
+    check(false, &[1, 2], 1, false);
+    check(false, &[1, 2], 2, true);
+    check(false, &[1, 2, 91], 2, true);
+    check(true, &[1, 2, 91], 99, false);
+}
+
 /// Tokens below 256 are single bytes.
 #[derive(Debug)]
 struct Bytes([u8; 256]);

@@ -37,5 +37,5 @@ pub(crate) use history::add_result;
 pub(crate) use names::FieldNames;
 pub(crate) use request::{ConversationRequest, chat_of, check_schema_bytes};
 pub(crate) use tenancy::Tenancy;
-pub(crate) use usage::written_tokens;
+pub(crate) use usage::{rejected_prediction_tokens, written_tokens};
 pub(crate) use whole::WholeAnswer;

@@ -5,6 +5,7 @@
 use std::fmt::Write;
 
 use motet::Engine;
+use motet::monitor::DraftCounts;
 
 /// A metric, its kind, and its value.
 struct Metric {
@@ -22,10 +23,11 @@ struct Reading {
     output_tokens: u64,
     asked_tokens: u64,
     hit_tokens: u64,
+    drafts: DraftCounts,
 }
 
 #[rustfmt::skip] // a table
-const METRICS: [Metric; 8] = [
+const METRICS: [Metric; 11] = [
     Metric { name: "vllm:num_requests_running", kind: "gauge", value: |now| now.running as f64 },
     Metric { name: "vllm:num_requests_waiting", kind: "gauge", value: |now| now.waiting as f64 },
     Metric { name: "vllm:kv_cache_usage_perc", kind: "gauge", value: |now| now.used_fraction },
@@ -34,6 +36,9 @@ const METRICS: [Metric; 8] = [
     Metric { name: "vllm:generation_tokens_total", kind: "counter", value: |now| now.output_tokens as f64 },
     Metric { name: "vllm:prefix_cache_queries_total", kind: "counter", value: |now| now.asked_tokens as f64 },
     Metric { name: "vllm:prefix_cache_hits_total", kind: "counter", value: |now| now.hit_tokens as f64 },
+    Metric { name: "vllm:spec_decode_num_drafts_total", kind: "counter", value: |now| now.drafts.drafts as f64 },
+    Metric { name: "vllm:spec_decode_num_draft_tokens_total", kind: "counter", value: |now| now.drafts.draft_tokens as f64 },
+    Metric { name: "vllm:spec_decode_num_accepted_tokens_total", kind: "counter", value: |now| now.drafts.accepted_tokens as f64 },
 ];
 const CACHE_INFO: &str = "vllm:cache_config_info";
 
@@ -74,6 +79,7 @@ impl Reading {
             output_tokens: stats.output_tokens,
             asked_tokens: stats.cache.asked_tokens,
             hit_tokens: stats.cache.hit_tokens,
+            drafts: stats.drafts,
         }
     }
 }

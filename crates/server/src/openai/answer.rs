@@ -16,7 +16,9 @@ use super::offsets::TextOffsets;
 use super::parameters::Delivery;
 use crate::api::KEEP_ALIVE;
 use crate::app::{App, now};
-use crate::conversation::{AnswerEvent, Answers, ScoredToken, WholeAnswer};
+use crate::conversation::{
+    AnswerEvent, Answers, ScoredToken, WholeAnswer, rejected_prediction_tokens,
+};
 use crate::error::ApiError;
 use crate::generate::UntilSent;
 use crate::pieces::{self, Deferred};
@@ -159,6 +161,10 @@ struct PromptTokensDetails {
 struct CompletionTokensDetails {
     /// Tokens of the reasoning; `completion_tokens` counts them too
     reasoning_tokens: usize,
+    /// Tokens of the answer that `prediction` had; `completion_tokens` counts them too
+    accepted_prediction_tokens: usize,
+    /// The other tokens of `prediction`. They cost nothing, and `completion_tokens` does not count them
+    rejected_prediction_tokens: usize,
 }
 
 impl From<Usage> for ApiUsage {
@@ -172,6 +178,8 @@ impl From<Usage> for ApiUsage {
             },
             completion_tokens_details: CompletionTokensDetails {
                 reasoning_tokens: usage.reasoning_tokens,
+                accepted_prediction_tokens: usage.accepted_prediction_tokens,
+                rejected_prediction_tokens: rejected_prediction_tokens(&usage),
             },
         }
     }

@@ -73,6 +73,8 @@ fields! {
         cache_salt: Option<String>,
         /// If false, neither read nor write the cache; not with `cache_salt`. The name is llama.cpp's
         cache_prompt: Option<bool>,
+        /// If false, no token is drafted: for measurements. Not in OpenAI's API
+        speculation: Option<bool>,
         /// Report the progress of each prompt in a stream: parts with `prompt_progress`
         return_progress: Option<bool>,
         /// A priority class: a higher one starts first. One above that of the key is answered with 403
@@ -220,6 +222,7 @@ impl Parameters {
             class: self.priority,
         };
         tenancy.apply(app, caller, &mut request)?;
+        request.speculation = self.speculation.unwrap_or(true);
         request.report_prefill_progress =
             self.return_progress == Some(true) && self.stream == Some(true);
         request.at_context_limit = self.at_context_limit();

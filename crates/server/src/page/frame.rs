@@ -40,9 +40,12 @@ struct Step {
     seconds: f64,
     decode: usize,
     prefill: usize,
+    /// Draft tokens, and how many of them were right.
+    drafted: usize,
+    accepted: usize,
     failed: bool,
-    /// Sequences and their tokens.
-    spans: Vec<(u64, usize)>,
+    /// Sequences, their tokens, and the draft tokens among these.
+    spans: Vec<(u64, usize, usize)>,
     left_out: usize,
 }
 
@@ -116,8 +119,12 @@ impl Step {
             seconds: step.busy.as_secs_f64(),
             decode: step.decode_tokens,
             prefill: step.prefill_tokens,
+            drafted: step.draft_tokens,
+            accepted: step.accepted_tokens,
             failed: step.failed,
-            spans: spans.map(|span| (span.sequence.0, span.tokens)).collect(),
+            spans: spans
+                .map(|span| (span.sequence.0, span.tokens, span.draft_tokens))
+                .collect(),
             left_out: step.spans_left_out,
         }
     }

@@ -19,4 +19,5 @@ mod responses;
 mod responses_store;
 mod results;
 mod scores;
+mod speculation;
 mod tools;

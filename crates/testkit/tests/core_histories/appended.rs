@@ -1,11 +1,12 @@
 //! Tokens that are appended to an output without a sample: a grammar on paper that forces some,
 //! and the end of a reasoning whose budget is used up.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use motet_model::oracle::{OracleConfig, ReferenceRun, ShiftRule};
-use motet_model::sampling::{SampleInputs, SamplingSpec, TokenSampling};
+use motet_model::sampling::{Sampler, SamplingSpec, TokenSampling};
 use motet_protocol::TokenId;
 use motet_protocol::{
     Attached, ConstraintWalk, ForcedTokens, GrammarError, Next, TokenConstraint, TokenMask,
@@ -15,8 +16,8 @@ use motet_protocol::{ContextLimit, ReasoningBudget};
 
 use crate::harness::Caller;
 
-/// A grammar that allows every token, except where it forces some. Where that is depends on the
-/// output only.
+/// A grammar that forces some tokens, forbids others, and may be complete. Where that is depends on
+/// the output only.
 #[derive(Debug)]
 pub(crate) struct PaperGrammar {
     seed: u64,
@@ -35,6 +36,13 @@ pub(crate) struct PaperWalk {
     seed: u64,
     vocab_size: usize,
     state: Mutex<(Attached, Vec<TokenId>)>,
+}
+
+thread_local!(static LOOKED_AHEAD: Cell<usize> = const { Cell::new(0) });
+
+/// Returns how many tokens of drafts the walks of this thread have followed since the last call.
+pub(crate) fn take_looked_ahead() -> usize {
+    LOOKED_AHEAD.take()
 }
 
 impl PaperGrammar {
@@ -103,18 +111,29 @@ impl ConstraintWalk for PaperWalk {
         if state.0 != attached {
             return Err(GrammarError::Unwanted);
         }
-        let forced = forced(self.seed, &state.1);
-        let size = self.vocab_size;
-        Ok(match forced.first() {
-            Some(first) => Next::Forced(ForcedTokens {
-                mask: Arc::new(TokenMask::of(&[*first], size)),
-                tokens: forced.into(),
-            }),
-            None => {
-                let all: Vec<TokenId> = (0..size as TokenId).collect();
-                Next::Mask(Arc::new(TokenMask::of(&all, size)))
+        Ok(next_after(self.seed, self.vocab_size, &state.1))
+    }
+
+    /// It ends early where a mask allows few tokens, as one that has done much work would.
+    fn next_tokens_along(
+        &self,
+        attached: Attached,
+        draft: &[TokenId],
+    ) -> Result<Vec<Next>, GrammarError> {
+        let mut output = self.state.lock().unwrap().1.clone();
+        let mut along = vec![self.next_tokens(attached)?];
+        for token in draft {
+            let before = along.last().expect("there is one");
+            let is_costly = before.mask().is_some_and(|mask| mask.count() == 7);
+            output.push(*token);
+            let next = next_after(self.seed, self.vocab_size, &output);
+            if !before.allows(*token) || is_costly || next == Next::Finished {
+                break;
             }
-        })
+            along.push(next);
+        }
+        LOOKED_AHEAD.set(LOOKED_AHEAD.get() + along.len() - 1);
+        Ok(along)
     }
 
     fn await_mask(&self, output: &[TokenId]) {
@@ -144,6 +163,27 @@ impl TokenSpelling for PaperSpelling {
     }
 }
 
+/// The tokens that may follow this output: forced ones, or about all, half or some of them.
+fn next_after(seed: u64, vocab_size: usize, output: &[TokenId]) -> Next {
+    let forced = forced(seed, output);
+    if let Some(first) = forced.first() {
+        return Next::Forced(ForcedTokens {
+            mask: Arc::new(TokenMask::of(&[*first], vocab_size)),
+            tokens: forced.into(),
+        });
+    }
+    let mut next = numbers_after(seed + 1, output);
+    if !output.is_empty() && next().is_multiple_of(60) {
+        return Next::Finished;
+    }
+    let one_in = [1, 1, 2, 7][next() % 4];
+    let (offset, step) = (next() % one_in, one_in);
+    let allowed: Vec<TokenId> = (offset as TokenId..vocab_size as TokenId)
+        .step_by(step)
+        .collect();
+    Next::Mask(Arc::new(TokenMask::of(&allowed, vocab_size)))
+}
+
 /// The tokens that must follow this output: the rest of a run that has begun, or a whole one. A
 /// run of which another token has come is over.
 fn forced(seed: u64, output: &[TokenId]) -> Vec<TokenId> {
@@ -164,18 +204,27 @@ fn forced(seed: u64, output: &[TokenId]) -> Vec<TokenId> {
 
 /// The run that begins after these tokens; mostly none.
 fn run_after(seed: u64, output: &[TokenId]) -> Vec<TokenId> {
+    let mut next = numbers_after(seed, output);
+    let length = if next().is_multiple_of(3) {
+        next() % 7
+    } else {
+        0
+    };
+    (0..length).map(|_| 1 + (next() % 48) as TokenId).collect()
+}
+
+/// Numbers that depend on these tokens.
+fn numbers_after(seed: u64, output: &[TokenId]) -> impl FnMut() -> usize {
     let mut hash = seed ^ 0x9E37_79B9_7F4A_7C15;
     for token in output {
         hash = (hash ^ u64::from(*token))
             .wrapping_mul(0x0100_0000_01B3)
             .rotate_left(23);
     }
-    let mut next = move || {
+    move || {
         hash = hash.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (hash >> 33) as usize
-    };
-    let length = if next() % 3 == 0 { next() % 7 } else { 0 };
-    (0..length).map(|_| 1 + (next() % 48) as TokenId).collect()
+    }
 }
 
 /// The tokens that end the reasoning after this output, if its budget is used up and, in a spelled
@@ -263,7 +312,7 @@ fn ends_inside_character(output: &[TokenId]) -> bool {
 }
 
 /// The output of a reference run of a caller with a grammar, or with a budget for its reasoning: a
-/// token at a time, all of them evaluated.
+/// token at a time, all of them evaluated. An end token says that the grammar is complete.
 pub(crate) fn expected_output(oracle: &OracleConfig, caller: &Caller) -> Vec<TokenId> {
     let mut run = ReferenceRun::new(oracle);
     let mut output: Vec<TokenId> = Vec::new();
@@ -275,11 +324,21 @@ pub(crate) fn expected_output(oracle: &OracleConfig, caller: &Caller) -> Vec<Tok
         let end = budget.map_or_else(Vec::new, |budget| {
             reasoning_end(budget, &output, caller.is_spelled)
         });
-        let forced = caller
+        let next = caller
             .grammar
-            .map_or_else(Vec::new, |seed| forced(seed, &output));
-        let appended = end.first().or(forced.first()).copied();
-        let token = appended.unwrap_or_else(|| sampled(&run, caller, output.len()));
+            .map(|seed| next_after(seed, oracle.vocab_size, &output));
+        let token = match (end.first(), &next) {
+            (Some(token), _) => *token,
+            (None, Some(Next::Forced(forced))) => forced.tokens[0],
+            (None, Some(Next::Finished)) => {
+                output.push(oracle.end_tokens[0]);
+                break;
+            }
+            (None, next) => {
+                let mask = next.as_ref().and_then(Next::mask);
+                sampled(&run, caller, &output, mask.map(|mask| &**mask))
+            }
+        };
         output.push(token);
         evaluate(&mut run, oracle, caller.at_context_limit, token);
     }
@@ -303,16 +362,26 @@ fn evaluate(
     run.evaluate(token);
 }
 
-fn sampled(run: &ReferenceRun, caller: &Caller, index: usize) -> TokenId {
+fn sampled(
+    run: &ReferenceRun,
+    caller: &Caller,
+    output: &[TokenId],
+    mask: Option<&TokenMask>,
+) -> TokenId {
     let mut logits = Vec::new();
     run.push_logits(&mut logits);
+    if let Some(mask) = mask {
+        mask.apply(&mut logits);
+    }
     let token_sampling = TokenSampling {
         sampling: caller.sampling,
-        position: (caller.prompt.len() + index) as u64,
+        position: (caller.prompt.len() + output.len()) as u64,
     };
-    SampleInputs::plain(token_sampling)
-        .from_logits(&logits)
-        .token
+    // Penalties leave the tokens that a mask forbids where they are.
+    let mut sampler = Sampler::new(Arc::default(), caller.sampling, &caller.prompt, output);
+    let inputs = sampler.sample_inputs(token_sampling);
+    let inputs = inputs.expect("a sampler without a grammar");
+    inputs.from_logits(&logits).token
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub(crate) struct Caller {
     pub(crate) reasoning: Option<ReasoningBudget>,
     /// Whether its tokens have the bytes of a vocabulary on paper.
     pub(crate) is_spelled: bool,
+    /// The output that it predicts.
+    pub(crate) prediction: Vec<TokenId>,
     pub(crate) sent: Vec<TokenId>,
     pub(crate) end: Option<Result<FinishReason, String>>,
 }
@@ -327,6 +329,9 @@ impl HistoryHarness {
                     let history = caller.prompt.len() + caller.sent.len();
                     assert!((1..history).contains(&tokens), "{tokens} of {history}");
                 }
+                Effect::Predicted(sequence) => {
+                    assert!(self.callers.contains_key(&sequence), "a token follows");
+                }
                 Effect::Forked {
                     sequence, source, ..
                 } => assert!(source < sequence),
@@ -519,7 +524,8 @@ impl HistoryHarness {
 
     /// The output of a reference run of this caller.
     pub(crate) fn expected_output(&self, caller: &Caller) -> Vec<TokenId> {
-        if caller.grammar.is_some() || caller.reasoning.is_some() {
+        let is_plain = !caller.sampling.has_penalties();
+        if caller.grammar.is_some() || caller.reasoning.is_some() || !is_plain {
             return appended::expected_output(&self.oracle, caller);
         }
         let (prompt, tokens) = (&caller.prompt, caller.output_tokens_max);
@@ -638,7 +644,10 @@ pub(crate) fn submission(
         prompt_output: None,
         output_tokens_max: caller.output_tokens_max,
         sampling: caller.sampling,
-        sampling_spec: caller.grammar.map(|seed| PaperGrammar::spec(seed, oracle)),
+        sampling_spec: match caller.grammar {
+            Some(seed) => Some(PaperGrammar::spec(seed, oracle)),
+            None => caller.sampling.has_penalties().then(Arc::default),
+        },
         end_tokens: oracle.end_tokens[..].into(),
         user: caller.user.unwrap_or(UserId(sequence.0 % 3)),
         weight: 1.0 + (sequence.0 % 2) as f64,
@@ -653,6 +662,8 @@ pub(crate) fn submission(
         retention: (sequence.0 % 3) as u8,
         reasoning: reasoning_tracker(caller),
         report_prefill_progress: sequence.0.is_multiple_of(5),
+        speculates: !sequence.0.is_multiple_of(7),
+        prediction: caller.prediction[..].into(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::appended;
 use crate::harness::{Caller, HistoryHarness};
 use crate::pager_harness::any_tiers;
 use motet_core::cache;
@@ -42,13 +43,15 @@ pub(crate) fn prompt(rng: &mut impl Rng) -> Vec<TokenId> {
 
 pub(crate) fn sampling(rng: &mut impl Rng) -> Sampling {
     if rng.random_bool(0.5) {
-        Sampling::GREEDY
-    } else {
-        Sampling {
-            temperature: 1.0,
-            seed: rng.random_range(0..4),
-            ..Sampling::GREEDY
-        }
+        return Sampling::GREEDY;
+    }
+    let is_penalized = rng.random_bool(0.3);
+    Sampling {
+        temperature: 1.0,
+        seed: rng.random_range(0..4),
+        repetition_penalty: if is_penalized { 1.5 } else { 1.0 },
+        penalty_window: 8,
+        ..Sampling::GREEDY
     }
 }
 
@@ -108,7 +111,31 @@ pub(crate) fn submit_any(harness: &mut HistoryHarness, rng: &mut impl Rng) {
         is_spelled: rng.random_bool(0.5),
         ..Caller::default()
     };
-    harness.submit_caller(caller);
+    let prediction = any_prediction(harness, &caller, rng);
+    harness.submit_caller(Caller {
+        prediction,
+        ..caller
+    });
+}
+
+/// Nothing, the output itself, the output with some wrong tokens, or any tokens.
+fn any_prediction(harness: &HistoryHarness, caller: &Caller, rng: &mut impl Rng) -> Vec<TokenId> {
+    let mut output = match rng.random_range(0..4) {
+        0 => return Vec::new(),
+        _ => harness.expected_output(caller),
+    };
+    match rng.random_range(0..3) {
+        0 => {}
+        1 => {
+            for token in &mut output {
+                if rng.random_bool(0.2) {
+                    *token = rng.random_range(1..50);
+                }
+            }
+        }
+        _ => output.fill_with(|| rng.random_range(1..50)),
+    }
+    output
 }
 
 fn any_reasoning(rng: &mut impl Rng) -> ReasoningBudget {
@@ -350,6 +377,8 @@ pub(crate) struct Seen {
     pub(crate) moves_failed: u64,
     /// Times that a sequence waited until its grammar had read its output.
     pub(crate) masks_awaited: usize,
+    /// Tokens of drafts that grammars have followed.
+    pub(crate) looked_ahead: usize,
 }
 
 impl Seen {
@@ -363,6 +392,7 @@ impl Seen {
         self.edits_failed += harness.losses.edits;
         self.preempted += harness.preempted;
         self.masks_awaited += harness.masks_awaited;
+        self.looked_ahead += appended::take_looked_ahead();
         let losses = &harness.losses;
         let lost = [
             losses.devices,

@@ -116,7 +116,7 @@ fn callers_get_their_tokens_despite_failing_steps_and_panics() {
 fn callers_get_their_tokens_when_cores_and_device_are_lost() {
     be_quiet_about_oracles();
     let mut seen = Seen::default();
-    for seed in histories(1_500) {
+    for seed in histories(1_600) {
         history_of_losses(20_000 + seed, &mut seen);
     }
     println!("{seen:?}");
@@ -145,10 +145,29 @@ fn appended_tokens_reach_each_caller_once() {
                 && seen.shifts > 200
                 && seen.preempted > 200
                 && seen.masks_awaited > 500
+                && seen.looked_ahead > 5_000
                 && seen.lost[..3].iter().all(|lost| *lost > 100)
                 && seen.overlapped > 500,
         "these histories prove little: {seen:?}"
     );
+}
+
+/// Histories find each injected bug of drafts.
+#[test]
+#[cfg(motet_injected)]
+fn each_injected_bug_of_drafts_is_found() {
+    use motet_sync::injected::{Bug, inject};
+    for bug in Bug::OF_DRAFTS {
+        inject(Some(bug));
+        let mut seen = Seen::default();
+        let found = (0..300).position(|seed| {
+            let history = || appending_history(30_000 + seed, &mut seen);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(history)).is_err()
+        });
+        inject(None);
+        println!("{bug:?}: found in history {found:?}");
+        assert!(found.is_some(), "{bug:?} is not found: {seen:?}");
+    }
 }
 
 #[test]

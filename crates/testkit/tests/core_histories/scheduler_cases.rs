@@ -2,6 +2,7 @@
 //! events.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use motet_core::cache::{self, Message};
@@ -123,6 +124,7 @@ fn work_sent_before_the_cache_was_lost_blames_no_sequence() {
         slot: SlotId(1),
         cached_tokens: 2,
         miss: None,
+        continuation: Arc::default(),
     };
     let effects = handle(&mut core, Event::Cache(Ok(vec![opened])));
     assert!(
@@ -177,6 +179,7 @@ fn sequence_without_memory_retries_without_the_cache_before_it_fails() {
                     slot: SlotId(begins.len() as u64),
                     cached_tokens: if begin.ignore_cache { 0 } else { 2 },
                     miss: None,
+                    continuation: Arc::default(),
                 }]))
             }
             Effect::Cache(Message::ExtendGrant { sequence, .. }) => {
@@ -213,6 +216,7 @@ fn sequence_without_its_mask_is_in_no_step() {
             slot: SlotId(slot),
             cached_tokens: 0,
             miss: None,
+            continuation: Arc::default(),
         };
         handle(core, Event::Cache(Ok(vec![opened])))
     };

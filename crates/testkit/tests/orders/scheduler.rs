@@ -43,6 +43,8 @@ pub(crate) struct Setup {
     shifts: bool,
     /// The first caller has a grammar, and the second a budget for its reasoning.
     appends: bool,
+    /// Callers predict their output, with a mistake.
+    predicts: bool,
 }
 
 pub(crate) const SETUPS: [Setup; 4] = [
@@ -51,6 +53,7 @@ pub(crate) const SETUPS: [Setup; 4] = [
         budget_tokens: 400,
         shifts: false,
         appends: false,
+        predicts: false,
     },
     // A sequence must be preempted.
     Setup {
@@ -58,18 +61,21 @@ pub(crate) const SETUPS: [Setup; 4] = [
         budget_tokens: 36,
         shifts: true,
         appends: false,
+        predicts: true,
     },
     Setup {
         layers: &[LayerKind::Full, LayerKind::Recurrent],
         budget_tokens: 60,
         shifts: false,
         appends: false,
+        predicts: true,
     },
     Setup {
         layers: &[LayerKind::Full],
         budget_tokens: 400,
         shifts: false,
         appends: true,
+        predicts: true,
     },
 ];
 
@@ -233,7 +239,13 @@ impl World for SchedulerWorld {
         let name = |number: usize| self.names[&number];
         match act {
             Act::Submit(number) => {
-                let caller = caller(self.setup, number, harness.cores.now());
+                let mut caller = caller(self.setup, number, harness.cores.now());
+                if self.setup.predicts {
+                    caller.prediction = harness.expected_output(&caller);
+                    if let Some(token) = caller.prediction.iter_mut().nth_back(1) {
+                        *token ^= 1;
+                    }
+                }
                 self.names.insert(number, harness.submit_caller(caller));
             }
             Act::Fork => {

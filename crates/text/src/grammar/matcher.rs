@@ -45,7 +45,22 @@ pub struct Matcher {
     vocab_size: usize,
     end_tokens: Arc<[TokenId]>,
     ended: bool,
+    /// Whether it has looked ahead. Its caches and its memory are then not a function of the output.
+    has_looked_ahead: bool,
 }
+
+/// The findings of a matcher along a draft.
+#[derive(Debug)]
+pub(super) struct LookAhead {
+    /// The tokens that may come next, after the draft's first token, and so on.
+    pub(super) next_tokens: Vec<Next>,
+    /// Whether the matcher is where it was. If not, it is of no use any more.
+    pub(super) is_back: bool,
+}
+
+/// Work of a look-ahead, in the units of [`Matcher::take_work`], after which it ends. A step waits
+/// for it, beside the masks of other sequences.
+const AHEAD_WORK_MAX: u64 = 1_000;
 
 impl Matcher {
     /// A matcher at the beginning of a grammar, whose numbers are those of JSON if `has_json`.
@@ -78,6 +93,7 @@ impl Matcher {
             vocab_size: vocabulary.vocab_size(),
             end_tokens: vocabulary.end_tokens().into(),
             ended: false,
+            has_looked_ahead: false,
         };
         // After an error the next operation fails too.
         matcher.find_forced().ok();
@@ -192,6 +208,68 @@ impl Matcher {
             ))),
             Err(error) => Err(self.fail(error)),
         }
+    }
+
+    /// Computes the tokens that may come next along a draft, where `next` may come now. Goes ahead
+    /// with the draft's tokens as long as they are allowed, and back.
+    ///
+    /// A grammar that cannot go back does not look ahead. The work is not
+    /// counted: [`take_work`](Self::take_work) must have been called before.
+    pub(super) fn look_ahead(&mut self, next: Next, draft: &[TokenId]) -> LookAhead {
+        let mut found = LookAhead {
+            next_tokens: vec![next],
+            is_back: true,
+        };
+        if !self.can_go_back() {
+            return found;
+        }
+        let forced = self.forced.clone();
+        let (last, runs, row) = (self.last, self.runs, self.row);
+        let (mut moved, mut work) = (0, 0);
+        for token in draft {
+            let is_allowed = found.next_tokens[moved].allows(*token);
+            // After an end token nothing comes, and the parser may not have read it.
+            if !is_allowed || self.end_tokens.contains(token) || work > AHEAD_WORK_MAX {
+                break;
+            }
+            moved += 1;
+            match self.accept(*token).and_then(|()| self.next_tokens()) {
+                Ok(Next::Finished) | Err(_) => break,
+                Ok(next) => found.next_tokens.push(next),
+            }
+            work += self.take_work();
+        }
+        if moved > 0 {
+            self.take_work();
+            (self.forced, self.last, self.runs, self.row) = (forced, last, runs, row);
+            self.ended = false;
+            self.has_looked_ahead = true;
+            found.is_back = self.go_back(moved);
+        }
+        found
+    }
+
+    fn can_go_back(&self) -> bool {
+        !self.ended && self.parser.parser.grammar().lexer_spec().can_rollback()
+    }
+
+    /// Goes back by this many tokens, unless an error or a panic has left the parser where no
+    /// operation helps.
+    fn go_back(&mut self, tokens: usize) -> bool {
+        if matches!(self.failed, Some(GrammarError::Panicked)) {
+            return false;
+        }
+        self.failed = None;
+        let back = self.attempt(|parser| parser.rollback(tokens));
+        // llguidance finds its last mask again by the number of its row. After a rollback, another
+        // row has that number.
+        self.parser.invalidate_bias_cache();
+        back.is_ok()
+    }
+
+    /// Whether it has looked ahead since it was made.
+    pub(super) fn has_looked_ahead(&self) -> bool {
+        self.has_looked_ahead
     }
 
     /// Returns the work done since the last call, in units of about a microsecond. It is the same

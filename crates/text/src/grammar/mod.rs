@@ -25,6 +25,8 @@
 //! Where a grammar forces text, the [`Matcher`] finds the tokens that spell it, and the walk
 //! gives them at once ([`Next::Forced`]): they need no forward passes of their own.
 //!
+//! Where a step verifies a draft, the walk looks ahead along it, and returns to its position.
+//!
 //! [`GrammarLimits`] keep a grammar from using up a thread or the memory. A source is checked
 //! before it is compiled (`cost`), a mask has fuel, and the states of each output's lexer have a
 //! budget of bytes. Exceeding any of them is a [`GrammarError`] of one request.

@@ -1,3 +1,5 @@
+mod along;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, mpsc};
 use std::task::{Wake, Waker};

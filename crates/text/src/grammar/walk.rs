@@ -43,6 +43,11 @@ struct State {
     work: u64,
     /// Whether no step may be planned before the mask is ready.
     is_awaited: bool,
+    /// Whether it looks ahead along drafts. It does not any more where an error came after that:
+    /// an output near a bound of its grammar would be read again and again.
+    looks_ahead: bool,
+    /// The findings of the last look-ahead.
+    along: Vec<Next>,
     /// Woken when a mask is ready that no step waits for.
     waker: Option<Waker>,
     /// Number of times that a sampler blocked on a mask.
@@ -59,12 +64,14 @@ enum MaskState {
     Failed(GrammarError),
 }
 
-/// One unit of work of a walk.
+/// One unit of work of a walk: a mask, or those along a draft.
 struct NextMask {
     walk: Arc<Walk>,
     generation: u64,
     /// `None` at the grammar's beginning.
     matcher: Option<Box<Matcher>>,
+    /// A look-ahead before the tokens are read, and the tokens that may come next there.
+    ahead: Option<(Next, Vec<TokenId>)>,
     tokens: Vec<TokenId>,
     is_done: bool,
 }
@@ -83,6 +90,8 @@ impl GrammarWalk {
                     pace: Pace::default(),
                     work: 0,
                     is_awaited: false,
+                    looks_ahead: true,
+                    along: Vec::new(),
                     waker: None,
                     #[cfg(test)]
                     blocked_samplers: 0,
@@ -129,9 +138,13 @@ impl GrammarWalk {
 
     /// Sends a job for the unread tokens, unless one is queued or running.
     fn send_job(&self, state: &mut State, is_read_again: bool) {
-        if state.unread.is_empty() {
-            return;
+        if !state.unread.is_empty() {
+            let is_slow = state.pace.is_slow() || is_read_again;
+            self.send(state, None, is_slow);
         }
+    }
+
+    fn send(&self, state: &mut State, ahead: Option<(Next, Vec<TokenId>)>, is_slow: bool) {
         let matcher = match std::mem::replace(&mut state.mask_state, MaskState::Waiting) {
             MaskState::Start => None,
             MaskState::Ready(matcher, _) => Some(matcher),
@@ -141,13 +154,12 @@ impl GrammarWalk {
                 return;
             }
         };
-        let tokens = std::mem::take(&mut state.unread);
-        let is_slow = state.pace.is_slow() || is_read_again;
         let job = NextMask {
             walk: Arc::clone(&self.walk),
             generation: state.generation,
             matcher,
-            tokens,
+            ahead,
+            tokens: std::mem::take(&mut state.unread),
             is_done: false,
         };
         self.pool.send(Box::new(job), is_slow);
@@ -169,27 +181,23 @@ impl ConstraintWalk for GrammarWalk {
     }
 
     fn next_tokens(&self, attached: Attached) -> Result<Next, GrammarError> {
-        let state = self.walk.lock();
-        let is_waiting = |state: &mut State| {
-            let is_waiting =
-                matches!(state.mask_state, MaskState::Waiting) && state.attached == attached.0;
-            #[cfg(test)]
-            {
-                state.blocked_samplers += u64::from(is_waiting);
-            }
-            is_waiting
-        };
-        let state = self.walk.mask_ready.wait_while(state, is_waiting);
-        let state = state.unwrap_or_else(PoisonError::into_inner);
-        if state.attached != attached.0 {
-            return Err(GrammarError::Unwanted);
+        let waited = self.walk.wait(self.walk.lock(), attached);
+        waited.map(|(_state, next)| next)
+    }
+
+    fn next_tokens_along(
+        &self,
+        attached: Attached,
+        draft: &[TokenId],
+    ) -> Result<Vec<Next>, GrammarError> {
+        let (mut state, next) = self.walk.wait(self.walk.lock(), attached)?;
+        let is_allowed = draft.first().is_some_and(|first| next.allows(*first));
+        if !is_allowed || !state.looks_ahead || state.pace.is_slow() {
+            return Ok(vec![next]);
         }
-        match &state.mask_state {
-            MaskState::Start => Ok(self.walk.compiled.first.clone()),
-            MaskState::Ready(_, next) => Ok(next.clone()),
-            MaskState::Failed(error) => Err(error.clone()),
-            MaskState::Waiting => unreachable!("the mask is ready"),
-        }
+        self.send(&mut state, Some((next, draft.to_vec())), false);
+        let (mut state, _next) = self.walk.wait(state, attached)?;
+        Ok(std::mem::take(&mut state.along))
     }
 
     fn await_mask(&self, output: &[TokenId]) {
@@ -227,19 +235,52 @@ impl Walk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for the tokens that may come next.
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        attached: Attached,
+    ) -> Result<(MutexGuard<'a, State>, Next), GrammarError> {
+        let is_waiting = |state: &mut State| {
+            let is_waiting =
+                matches!(state.mask_state, MaskState::Waiting) && state.attached == attached.0;
+            #[cfg(test)]
+            {
+                state.blocked_samplers += u64::from(is_waiting);
+            }
+            is_waiting
+        };
+        let state = self.mask_ready.wait_while(state, is_waiting);
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        if state.attached != attached.0 {
+            return Err(GrammarError::Unwanted);
+        }
+        let next = match &state.mask_state {
+            MaskState::Start => self.compiled.first.clone(),
+            MaskState::Ready(_, next) => next.clone(),
+            MaskState::Failed(error) => return Err(error.clone()),
+            MaskState::Waiting => unreachable!("the mask is ready"),
+        };
+        Ok((state, next))
+    }
+
+    /// Completes a job with the work of its masks. A look-ahead has none, so that a sequence
+    /// counts as slow by its own tokens only.
     fn complete_job(
         &self,
         mut state: MutexGuard<'_, State>,
         generation: u64,
         mask_state: MaskState,
-        work: u64,
+        work: Option<u64>,
     ) {
         if state.generation == generation {
             // A listener that learnt that the sequence is slow must learn that it is not any
             // more, too.
             let wakes = state.pace.is_slow() || std::mem::take(&mut state.is_awaited);
-            state.pace.record_work(work);
-            state.work += work;
+            if let Some(work) = work {
+                state.pace.record_work(work);
+                state.work += work;
+            }
             state.mask_state = mask_state;
             let wakes = wakes || state.pace.is_slow();
             if let Some(waker) = state.waker.as_ref().filter(|_| wakes) {
@@ -257,19 +298,23 @@ impl Job for NextMask {
             return;
         }
         let matcher = self.matcher.take();
-        let mut matcher = matcher.unwrap_or_else(|| Box::new(self.walk.compiled.matcher()));
+        let matcher = matcher.unwrap_or_else(|| Box::new(self.walk.compiled.matcher()));
+        let Some(mut matcher) = self.look_ahead(matcher) else {
+            return;
+        };
         let mut work = 0;
         loop {
             let tokens = std::mem::take(&mut self.tokens);
             let accepted = tokens.iter().try_for_each(|token| matcher.accept(*token));
             let mut next = accepted.and_then(|()| matcher.next_tokens());
             work += matcher.take_work();
+            // One by one, and without looking ahead, the tokens may not have failed.
+            let is_in_doubt = tokens.len() > 1 || matcher.has_looked_ahead();
             if next.is_err()
-                && tokens.len() > 1
+                && is_in_doubt
                 && let Some(output) = self.take_whole_output()
             {
-                *matcher = self.walk.compiled.matcher();
-                next = self.replay(&mut matcher, &output);
+                next = self.read_again(&mut matcher, &output);
                 work += matcher.take_work();
             }
             let walk = Arc::clone(&self.walk);
@@ -284,18 +329,58 @@ impl Job for NextMask {
                 Err(error) => MaskState::Failed(error),
             };
             self.is_done = true;
-            walk.complete_job(state, self.generation, mask_state, work);
+            walk.complete_job(state, self.generation, mask_state, Some(work));
             return;
         }
     }
 }
 
 impl NextMask {
+    /// Looks ahead, if that is wanted. Returns the matcher if there are tokens to read.
+    fn look_ahead(&mut self, mut matcher: Box<Matcher>) -> Option<Box<Matcher>> {
+        let Some((next, draft)) = self.ahead.take() else {
+            return Some(matcher);
+        };
+        let found = matcher.look_ahead(next.clone(), &draft);
+        let next = if found.is_back {
+            Ok(next)
+        } else {
+            let output = self.take_whole_output().unwrap_or_default();
+            self.read_again(&mut matcher, &output)
+        };
+        let walk = Arc::clone(&self.walk);
+        let mut state = walk.lock();
+        if state.generation == self.generation {
+            state.along = found.next_tokens;
+            // These tokens were accepted meanwhile.
+            self.tokens = std::mem::take(&mut state.unread);
+        }
+        if !self.tokens.is_empty() && next.is_ok() {
+            return Some(matcher);
+        }
+        let mask_state = match next {
+            Ok(next) => MaskState::Ready(matcher, next),
+            Err(error) => MaskState::Failed(error),
+        };
+        self.is_done = true;
+        walk.complete_job(state, self.generation, mask_state, None);
+        None
+    }
+
+    /// Reads the output again, with a new matcher.
+    fn read_again(&self, matcher: &mut Matcher, output: &[TokenId]) -> Result<Next, GrammarError> {
+        if matcher.has_looked_ahead() {
+            self.walk.lock().looks_ahead = false;
+        }
+        *matcher = self.walk.compiled.matcher();
+        self.replay(matcher, output)
+    }
+
     /// Reads an output as it was produced, and computes each of its masks. Each mask brings fuel:
     /// many tokens in a row may need more than one mask's, and then fail although they did not
     /// fail one by one.
     fn replay(&self, matcher: &mut Matcher, output: &[TokenId]) -> Result<Next, GrammarError> {
-        let mut next = Err(GrammarError::Unwanted);
+        let mut next = Ok(self.walk.compiled.first.clone());
         for token in output {
             if !self.is_current() {
                 return Err(GrammarError::Unwanted);
@@ -326,7 +411,7 @@ impl Drop for NextMask {
         if !self.is_done {
             let ended = MaskState::Failed(GrammarError::PoolEnded);
             self.walk
-                .complete_job(self.walk.lock(), self.generation, ended, 0);
+                .complete_job(self.walk.lock(), self.generation, ended, None);
         }
     }
 }

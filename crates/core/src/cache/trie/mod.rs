@@ -31,6 +31,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use slotmap::{SecondaryMap, SlotMap};
 use smallvec::SmallVec;
@@ -50,6 +51,9 @@ pub use blocks::{BlockEvent, BlockHash};
 pub use motet_protocol::common_prefix;
 pub use order::Evicted;
 pub(crate) use snapshots::Snapshots;
+
+/// Most paths among which a continuation chooses: where more part, none is likely.
+const BRANCHES_MAX: usize = 32;
 
 /// One cached token range.
 #[derive(Debug)]
@@ -422,6 +426,39 @@ impl Trie {
             at = child;
         }
         found
+    }
+
+    /// Returns what comes after `tokens` below `from`, at most `tokens_max` tokens: where paths
+    /// part, along the one that was used last. It ends where more than 32 part. Empty
+    /// unless all of `tokens` are cached.
+    #[must_use]
+    pub fn continuation(
+        &self,
+        from: NodeKey,
+        tokens: &[TokenId],
+        tokens_max: usize,
+    ) -> Arc<[TokenId]> {
+        let found = self.find(from, tokens);
+        if found.tokens_with_partial() < tokens.len() {
+            return Arc::default();
+        }
+        let mut continuation = Vec::new();
+        let mut at = found.path.last().copied().unwrap_or(from);
+        if let Some((node, tokens)) = found.partial {
+            continuation.extend(self.nodes[node].edge[tokens..].iter().take(tokens_max));
+            at = node;
+        }
+        while continuation.len() < tokens_max
+            && self.nodes[at].child_count() <= BRANCHES_MAX
+            && let Some(next) = self.nodes[at]
+                .children()
+                .max_by_key(|child| self.nodes[*child].last_use())
+        {
+            let left = tokens_max - continuation.len();
+            continuation.extend(self.nodes[next].edge.iter().take(left));
+            at = next;
+        }
+        continuation.into()
     }
 
     /// All nodes except the roots.

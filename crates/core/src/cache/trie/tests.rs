@@ -50,6 +50,20 @@ fn check(texts: &[&[TokenId]], query: &[TokenId], full: usize, with_partial: usi
 }
 
 #[test]
+fn continuation_is_what_came_after_the_tokens_last() {
+    let trie = trie(&[&[1, 2, 3], &[1, 2, 3, 4, 5], &[1, 2, 3, 4, 6, 7], &[9]]);
+    let root = trie.root(&Salt::default()).unwrap();
+    let check = |tokens: &[TokenId], tokens_max, expected: &[TokenId]| {
+        assert_eq!(*trie.continuation(root, tokens, tokens_max), *expected);
+    };
+    check(&[1, 2], 9, &[3, 4, 6, 7]);
+    check(&[1, 2], 2, &[3, 4]);
+    check(&[1, 2, 3, 4, 5], 9, &[]);
+    check(&[1, 2, 8], 9, &[]);
+    check(&[8], 9, &[]);
+}
+
+#[test]
 fn finds_full_edges_then_one_partial_edge() {
     check(&[], &[1, 2], 0, 0);
     check(&[&[1, 2, 3]], &[1, 2, 3, 4], 3, 3);

@@ -13,8 +13,8 @@ pub struct AdmissionConfig {
     /// further requests at once. Choose the longest acceptable wait, times the rate at which
     /// requests are served.
     pub queue_max: usize,
-    /// Upper bound on the prompt tokens of requests that wait beyond the running ones. A full
-    /// queue rejects further requests at once; long prompts fill it sooner than short ones. A
+    /// Upper bound on the prompt tokens of requests that wait beyond the running ones; tokens of
+    /// their predictions count as well. A full queue rejects further requests at once; long prompts fill it sooner than short ones. A
     /// prompt longer than this is admitted when no other waits. Choose the longest acceptable
     /// wait, times the rate at which prompt tokens are computed.
     pub queue_tokens_max: usize,

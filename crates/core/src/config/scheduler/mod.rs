@@ -3,6 +3,7 @@
 mod admission;
 mod chunking;
 mod fairness;
+mod speculation;
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use motet_sync::admission::REQUESTS_MAX;
 pub use self::admission::AdmissionConfig;
 pub use self::chunking::{ChunkingConfig, InterToken};
 pub use self::fairness::FairnessConfig;
+pub use self::speculation::SpeculationConfig;
 use super::ConfigError;
 use super::bounds::positive;
 
@@ -27,6 +29,8 @@ pub struct SchedulerConfig {
     pub chunking: ChunkingConfig,
     /// Shares of the users, and turns of the priority classes.
     pub fairness: FairnessConfig,
+    /// Drafts of the tokens that sequences may generate next.
+    pub speculation: SpeculationConfig,
     /// Upper bound on the tokens that a sequence is ahead of its caller's reading. The sequence
     /// pauses there.
     pub unread_tokens_max: usize,
@@ -49,6 +53,7 @@ impl Default for SchedulerConfig {
             admission: AdmissionConfig::default(),
             chunking: ChunkingConfig::default(),
             fairness: FairnessConfig::default(),
+            speculation: SpeculationConfig::default(),
             unread_tokens_max: 256,
             unread_timeout: None,
             device_timeout: Duration::from_secs(60),
@@ -70,6 +75,7 @@ impl SchedulerConfig {
         self.admission.validate()?;
         self.chunking.validate()?;
         self.fairness.validate()?;
+        self.speculation.validate()?;
         if self.inside_max() > REQUESTS_MAX {
             return Err(ConfigError {
                 field: "scheduler.admission.queue_max",

@@ -12,7 +12,7 @@ use crate::random_cases::check_cases;
 
 fn drafts(prompt: &[TokenId], prediction: &[TokenId], path: &[TokenId]) -> SequenceDrafts {
     let mut drafts = SequenceDrafts::new(prompt.into(), prediction.into(), path.into());
-    while !drafts.index_prompt(16) {}
+    while drafts.index_prompt(16) > 0 {}
     drafts
 }
 
@@ -95,7 +95,8 @@ fn proposals_exist_and_each_is_scored_once() {
             so_far.push(token);
             assert_eq!(drafts.answer(), so_far);
             assert_eq!(chances.counts(), (hits, scored - hits));
-            assert_eq!(drafts.prediction_hits(), prediction_hits);
+            // A token may come as predicted where another source proposed it, or none did.
+            assert!((prediction_hits..=so_far.len()).contains(&drafts.prediction_hits()));
         }
         Ok(())
     });
@@ -125,12 +126,12 @@ fn a_period_is_continued() {
 fn a_prompt_is_indexed_in_parts() {
     let prompt: Vec<TokenId> = (0..1_000).chain([500]).collect();
     let mut parts = SequenceDrafts::new(prompt.into(), Arc::from([7; 30]), Arc::from([]));
-    let mut calls = 1;
-    while !parts.index_prompt(100) {
+    let mut calls = 0;
+    while parts.index_prompt(100) > 0 {
         calls += 1;
     }
     assert_eq!(calls, 11);
-    assert!(parts.index_prompt(0), "all of it is indexed");
+    assert_eq!(parts.index_prompt(1), 0, "all of it is indexed");
     let mut chances = SaltChances::new();
     parts.push(501, &mut chances);
     assert_eq!(ahead(&mut parts, None, &chances, 2).0, [502, 503]);
@@ -157,6 +158,17 @@ fn a_path_is_proposed_until_a_token_differs() {
     assert_eq!(ahead(&mut path, None, &chances, 8).0, [4, 5, 6]);
     path.push(9, &mut chances);
     assert_eq!(ahead(&mut path, None, &chances, 8).0, []);
+}
+
+#[test]
+fn predicted_tokens_count_whichever_source_proposes_them() {
+    let mut chances = SaltChances::new();
+    let mut both = drafts(&[1, 2], &[3, 4, 5], &[3, 4, 5]);
+    for (token, expected) in [(3, 1), (4, 2), (9, 2)] {
+        ahead(&mut both, None, &chances, 8);
+        both.push(token, &mut chances);
+        assert_eq!(both.prediction_hits(), expected);
+    }
 }
 
 #[test]

@@ -7,9 +7,13 @@
 //! | [`turns`] | what lower classes get while a higher one saturates |
 //! | [`fairness`] | the service that each user has received |
 //! | [`step_cost`] | what a step costs, learned |
+//! | [`row_cost`] | what a small step costs by its number of rows, measured |
+//! | [`draft_rows`] | how many draft rows join a step |
 
+pub mod draft_rows;
 pub mod fairness;
 pub mod plan;
+pub mod row_cost;
 pub mod step_cost;
 pub mod turns;
 pub mod waiting;

@@ -3,10 +3,12 @@
 //! Continuous batching with chunked prefill (Orca, Yu et al., OSDI'22; Sarathi, Agrawal et al.,
 //! OSDI'24): every decoding sequence gets its one token first. Prompts take the rest of the
 //! step's budget. The budget is in tokens and in time: chunks are no longer than decoding
-//! sequences accept.
+//! sequences accept. Draft tokens join last, where they pay ([`draft_rows`]).
 
 use std::cmp::Reverse;
 
+use super::draft_rows::{self, DraftRow};
+use super::row_cost::{ROWS_MAX, RowCost};
 use super::step_cost::{StepCost, StepLoad};
 use crate::config::InterToken;
 use motet_protocol::SequenceId;
@@ -14,7 +16,7 @@ use motet_protocol::{FORCED_TOKENS_MAX, Priority};
 
 /// A running sequence, as the policy sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Candidate {
+pub struct Candidate<'a> {
     /// Its id; ids are given in order of arrival.
     pub arrival: SequenceId,
     /// Tokens to evaluate; at least 1.
@@ -38,6 +40,9 @@ pub struct Candidate {
     pub service: f64,
     /// Steps that were planned without it since its last one.
     pub waited_steps: usize,
+    /// For each token of its draft, the probability that this token and all before it are right:
+    /// each no larger than the one before. Empty unless it is decoding and `pending` is 1.
+    pub survival: &'a [f32],
 }
 
 /// Upper bounds on a step.
@@ -49,6 +54,8 @@ pub struct Budget {
     pub inter_token: InterToken,
     /// Cost of steps; `None` while it is unknown, and time is unbounded.
     pub cost: Option<StepCost>,
+    /// The cost of small steps, with which draft tokens are chosen.
+    pub row_cost: RowCost,
     /// Tokens of a step up to which its cost can be trusted. A step that is bounded in time is
     /// no larger.
     pub trusted_tokens: usize,
@@ -64,8 +71,10 @@ pub struct Budget {
 pub struct Share {
     /// Index of the candidate.
     pub candidate: usize,
-    /// Tokens that it evaluates.
+    /// Tokens that it evaluates, but for draft tokens.
     pub tokens: usize,
+    /// Tokens of its draft that it verifies.
+    pub draft_tokens: usize,
 }
 
 /// Chooses what runs in the next step.
@@ -84,12 +93,18 @@ pub struct Share {
 /// * A step takes no longer than its decoding candidates accept. Candidates of a lower class
 ///   than the prompt do not count. Where a prompt resumes, its caller waits for the next token
 ///   too, so candidates of its own class do not count either.
+/// * Draft tokens take what is left of both, as many as pay. Beside a prompt's chunk, whose tokens
+///   the step gives for certain, hardly any does.
 #[must_use]
-pub fn plan(candidates: &[Candidate], budget: &Budget) -> Vec<Share> {
+pub fn plan(candidates: &[Candidate<'_>], budget: &Budget) -> Vec<Share> {
     let suspects = (0..candidates.len()).filter(|index| candidates[*index].suspect);
     if let Some(candidate) = suspects.min_by_key(|index| candidates[*index].arrival) {
         let tokens = most(&candidates[candidate]).min(budget.tokens);
-        return vec![Share { candidate, tokens }];
+        return vec![Share {
+            candidate,
+            tokens,
+            draft_tokens: 0,
+        }];
     }
     let mut step = Step::new(budget, candidates);
     let mut prompts: Vec<usize> = Vec::new();
@@ -101,10 +116,12 @@ pub fn plan(candidates: &[Candidate], budget: &Budget) -> Vec<Share> {
         }
     }
     step.lengthen_decodes();
-    if step.tokens_left == 0 || prompts.is_empty() {
-        return step.finish_decodes();
-    }
     step.bound_time();
+    if step.tokens_left == 0 || prompts.is_empty() {
+        step.finish_decodes();
+        step.add_drafts();
+        return step.shares;
+    }
     let overdue =
         |index: &&usize| candidates[**index].waited_steps >= budget.prefill_wait_steps_max;
     let longest = prompts
@@ -134,11 +151,12 @@ pub fn plan(candidates: &[Candidate], budget: &Budget) -> Vec<Share> {
         let tokens = step.chunk(index, if longest == Some(index) { aside } else { 0 });
         step.take(index, tokens);
     }
+    step.add_drafts();
     step.shares
 }
 
 /// Returns the tokens that a candidate could use.
-fn most(candidate: &Candidate) -> usize {
+fn most(candidate: &Candidate<'_>) -> usize {
     candidate
         .pending
         .min(candidate.stop_after.unwrap_or(usize::MAX))
@@ -147,7 +165,7 @@ fn most(candidate: &Candidate) -> usize {
 /// A step under construction.
 struct Step<'a> {
     budget: &'a Budget,
-    candidates: &'a [Candidate],
+    candidates: &'a [Candidate<'a>],
     shares: Vec<Share>,
     tokens_left: usize,
     /// Load of the shares so far.
@@ -159,7 +177,7 @@ struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    fn new(budget: &'a Budget, candidates: &'a [Candidate]) -> Self {
+    fn new(budget: &'a Budget, candidates: &'a [Candidate<'a>]) -> Self {
         Self {
             budget,
             candidates,
@@ -178,7 +196,11 @@ impl<'a> Step<'a> {
         let cached = self.candidates[candidate].cached;
         self.load = self.load.and(StepLoad::span(tokens, cached));
         self.tokens_left = self.tokens_left.saturating_sub(tokens);
-        self.shares.push(Share { candidate, tokens });
+        self.shares.push(Share {
+            candidate,
+            tokens,
+            draft_tokens: 0,
+        });
     }
 
     /// Gives decoding candidates more than one token where tokens were appended to their output.
@@ -200,13 +222,74 @@ impl<'a> Step<'a> {
     }
 
     /// Finishes a step with decodes only, for which the tokens may not suffice.
-    fn finish_decodes(mut self) -> Vec<Share> {
+    fn finish_decodes(&mut self) {
         if self.shares.len() > self.budget.tokens {
             let waited = |share: &Share| self.candidates[share.candidate].waited_steps;
             self.shares.sort_by_key(|share| Reverse(waited(share)));
             self.shares.truncate(self.budget.tokens);
         }
-        self.shares
+    }
+
+    /// Adds those draft tokens that pay, in a step that is complete otherwise.
+    fn add_drafts(&mut self) {
+        let Some(cost) = self.budget.cost else {
+            return;
+        };
+        let bound = self.decoding.and_then(|class| self.bounds[class as usize]);
+        let trusted_left = self.budget.trusted_tokens.saturating_sub(self.load.tokens);
+        let trusted_left = bound.map_or(usize::MAX, |_| trusted_left);
+        let bound = bound.unwrap_or(f64::INFINITY);
+        let mut rows = self.draft_rows();
+        let rows_max = self.tokens_left.min(ROWS_MAX).min(trusted_left);
+        draft_rows::leave_best(&mut rows, rows_max);
+        // Each decoding candidate gets a token, and a prompt's token saves as much as one.
+        let tokens: usize = self.shares.iter().map(|share| self.certain(share)).sum();
+        let row_cost = &self.budget.row_cost;
+        let without = self.load;
+        let mut load = without;
+        let pays = draft_rows::rows_that_pay(&rows, tokens as f64, |taken| {
+            let Some(last) = taken.checked_sub(1).and_then(|last| rows.get(last)) else {
+                return Some(row_cost.of(without, &cost));
+            };
+            load.tokens += 1;
+            load.attended += last.attended as f64;
+            let seconds = row_cost.of(load, &cost) + row_cost.idle_after_drafts;
+            (seconds <= bound).then_some(seconds)
+        });
+        for row in &rows[..pays] {
+            self.shares[row.share].draft_tokens += 1;
+        }
+    }
+
+    /// Returns the tokens that the step gives for certain with this share.
+    fn certain(&self, share: &Share) -> usize {
+        if self.candidates[share.candidate].decoding {
+            1
+        } else {
+            share.tokens
+        }
+    }
+
+    /// Returns the draft rows of all shares that evaluate all that is known of their sequence.
+    fn draft_rows(&self) -> Vec<DraftRow> {
+        let mut rows = Vec::new();
+        for (share, taken) in self.shares.iter().enumerate() {
+            let candidate = &self.candidates[taken.candidate];
+            let left = candidate.stop_after.unwrap_or(usize::MAX);
+            let left = left.saturating_sub(taken.tokens);
+            let survival = candidate.survival.iter().take(left);
+            let first = candidate.cached + taken.tokens + 1;
+            rows.extend(
+                (first..)
+                    .zip(survival)
+                    .map(|(attended, survival)| DraftRow {
+                        share,
+                        survival: *survival,
+                        attended,
+                    }),
+            );
+        }
+        rows
     }
 
     /// Computes the bound on the step's duration for prompts of each class, once all decoding

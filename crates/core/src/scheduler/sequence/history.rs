@@ -100,7 +100,7 @@ impl TokenHistory {
     /// that is being sampled is not known here, and follows the known ones.
     pub(super) fn token_source(&self, pending: usize, count: usize) -> PlannedTokens {
         if pending == 0 {
-            return PlannedTokens::Sampled;
+            return PlannedTokens::Sampled(Vec::new());
         }
         let from = self.known() - pending;
         let of_prompt = self.tokens.get(from..).unwrap_or_default();
@@ -174,7 +174,10 @@ mod tests {
         check(5, 2, &[1, 2]);
         check(3, 3, &[3, 4, 5]);
         check(1, 1, &[5]);
-        assert_eq!(history().token_source(0, 1), PlannedTokens::Sampled);
+        assert_eq!(
+            history().token_source(0, 1),
+            PlannedTokens::Sampled(Vec::new())
+        );
     }
 
     #[test]

@@ -13,10 +13,12 @@
 //! | `steps.rs` | how it joins a step, and what comes back |
 //! | `context.rs` | the bounds of its slot, and shifts |
 //! | `views.rs` | how the policies see it |
+//! | `drafts.rs` | the drafts of its next tokens |
 //! | `cache_messages.rs` | the messages to the cache that say what it has computed |
 
 mod cache_messages;
 mod context;
+mod drafts;
 mod failures;
 mod grant;
 mod history;
@@ -32,6 +34,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{MaskGate, Submission};
+pub(super) use drafts::{DraftLimit, OwnDrafts};
 use failures::Failures;
 use history::TokenHistory;
 use motet_protocol::{Priority, ReasoningTracker};
@@ -73,6 +76,8 @@ pub(super) struct Sequence {
     paused_since: Option<Duration>,
     /// Whether its masks let it be part of a step.
     mask_gate: MaskGate,
+    /// Drafts of its next tokens, while it has a slot.
+    drafts: Option<Box<OwnDrafts>>,
     /// How its slot is freed once it is in no step; set when it is finished.
     finished: Option<Finished>,
 }
@@ -125,6 +130,7 @@ impl Sequence {
             charged_tokens: 0,
             paused_since: None,
             mask_gate: MaskGate::Open,
+            drafts: None,
             finished: None,
         }
     }
@@ -448,6 +454,8 @@ impl Sequence {
     }
 
     fn restart(&mut self) {
+        // While it waits, it takes no memory for drafts.
+        self.drafts = None;
         self.history.restart();
         self.phase = Phase::Queued;
     }

@@ -193,8 +193,8 @@ mod tests {
     fn rows_that_came_are_not_needed_again() {
         let mut sequence = sequence(logprobs(2, Some(14)), 1);
         let mut starts = Vec::new();
-        sequence.join_step(2, &mut starts);
-        sequence.finish_step(2, false);
+        sequence.join_step(2, &[], &mut starts);
+        sequence.finish_step(2, 0, false);
         assert_eq!(sequence.finish_prompt_rows(2), 1..3);
         assert_eq!(sequence.reuse_max(), Some(3));
         sequence.preempt();

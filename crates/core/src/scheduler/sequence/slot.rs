@@ -33,7 +33,7 @@ pub(in crate::scheduler) struct Slot {
 struct Progress {
     /// Tokens whose state the slot holds, as of the finished steps.
     computed: usize,
-    /// Tokens that steps in flight add to the computed ones.
+    /// Tokens that steps in flight add to the computed ones, but for draft tokens.
     in_flight_tokens: usize,
     /// Tokens that steps in flight sample for the sequence.
     in_flight_samples: usize,
@@ -194,13 +194,18 @@ impl Slot {
         std::mem::replace(&mut self.has_sampler, needs_sampler)
     }
 
-    /// Finishes a step in flight. Returns whether its sample is void.
-    pub(super) fn finish_step(&mut self, tokens: usize, samples: bool) -> bool {
+    /// Finishes a step in flight, of whose draft tokens the first `accepted` are right. Returns
+    /// whether its sample is void.
+    pub(super) fn finish_step(&mut self, tokens: usize, accepted: usize, samples: bool) -> bool {
         let progress = &mut self.progress;
         progress.steps_in_flight -= 1;
         progress.in_flight_tokens -= tokens;
-        progress.computed += tokens;
+        progress.computed += tokens + accepted;
         let is_void = samples && progress.void_samples > 0;
+        assert!(
+            !is_void || accepted == 0,
+            "the tokens of a void sample are in no slot"
+        );
         if is_void {
             progress.void_samples -= 1;
         } else {
@@ -354,7 +359,7 @@ mod tests {
         slot.join_step(10, false, false);
         assert!(slot.is_held());
         assert!(!slot.take_reached_checkpoints(), "it is in a step");
-        slot.finish_step(10, false);
+        slot.finish_step(10, 0, false);
         assert!(slot.take_reached_checkpoints());
         assert!(!slot.is_held());
         assert_eq!(slot.stop_after(), Some(20));
@@ -367,7 +372,7 @@ mod tests {
         assert_eq!(slot.stop_after(), Some(15));
         slot.join_step(12, false, false);
         assert!(slot.is_held(), "it has reached the range");
-        slot.finish_step(12, false);
+        slot.finish_step(12, 0, false);
         assert!(slot.take_reached_checkpoints());
         assert_eq!(slot.stop_after(), Some(78));
     }
@@ -378,7 +383,7 @@ mod tests {
         let mut backups = Vec::new();
         for computed in 1..=101 {
             slot.join_step(1, false, false);
-            slot.finish_step(1, false);
+            slot.finish_step(1, 0, false);
             if slot.take_backup(10) {
                 backups.push(computed);
             }
@@ -396,8 +401,8 @@ mod tests {
         assert_eq!(slot.in_flight_samples(), 0);
         slot.join_step(3, true, false);
         assert_eq!(slot.in_flight_samples(), 1);
-        assert!(slot.finish_step(1, true), "the older one is void");
-        assert!(!slot.finish_step(3, true));
+        assert!(slot.finish_step(1, 0, true), "the older one is void");
+        assert!(!slot.finish_step(3, 0, true));
         assert_eq!((slot.in_flight_samples(), slot.computed()), (0, 14));
     }
 

@@ -4,7 +4,7 @@ use super::failures::Failures;
 use super::{Phase, Sequence, Slot};
 use crate::scheduler::MaskGate;
 use motet_protocol::TokenId;
-use motet_protocol::{PlannedSpan, ReasoningTracker, SamplerStart, TokenSampling};
+use motet_protocol::{OutputKind, PlannedSpan, ReasoningTracker, SamplerStart, TokenSampling};
 
 /// A sequence's part of a step, as it joins the step.
 #[derive(Debug)]
@@ -12,6 +12,8 @@ pub(in crate::scheduler) struct JoinedStep {
     pub(in crate::scheduler) span: PlannedSpan,
     /// Whether the step samples a token of it.
     pub(in crate::scheduler) samples_token: bool,
+    /// Draft tokens that the step verifies.
+    pub(in crate::scheduler) draft_tokens: usize,
     /// Tokens for which its user was not charged before.
     pub(in crate::scheduler) new_tokens: usize,
 }
@@ -44,15 +46,16 @@ impl Sequence {
         self.history.fresh().is_empty()
     }
 
-    /// Joins the step that is being planned with its next `tokens` tokens. Adds a sampler that
-    /// the device must start first, if any.
+    /// Joins the step that is being planned with its next `tokens` tokens, and a draft of those
+    /// after them if these are all. Adds a sampler that the device must start first, if any.
     pub(in crate::scheduler) fn join_step(
         &mut self,
         tokens: usize,
+        draft: &[TokenId],
         sampler_starts: &mut Vec<SamplerStart>,
     ) -> JoinedStep {
         let pending = self.pending();
-        let token_source = self.history.token_source(pending, tokens);
+        let mut token_source = self.history.token_source(pending, tokens);
         // The token after these is not sampled if the end of its reasoning comes there.
         let is_last = pending <= tokens && self.reasoning_end().is_empty();
         let samples_token = is_last && self.submission.output_tokens_max > 0;
@@ -64,13 +67,18 @@ impl Sequence {
             position: (text + slot.in_flight_samples()) as u64,
         });
         let evaluated = slot.evaluated()..slot.evaluated() + tokens;
-        let output_kind = self.output_kind(&evaluated, token_sampling);
+        let mut output_kind = self.output_kind(&evaluated, token_sampling);
+        if let (false, OutputKind::Token(first)) = (draft.is_empty(), &output_kind) {
+            output_kind = OutputKind::Verify(*first);
+            token_source.append(draft);
+        }
         let spec = self.submission.sampling_spec.as_ref();
         let spec = spec.filter(|_| samples_token);
         let Phase::Running(slot) = &mut self.phase else {
             panic!("a candidate has a slot")
         };
         let has_sampler = slot.join_step(tokens, samples_token, spec.is_some());
+        let draft_tokens = token_source.tokens() - tokens;
         if let Some(spec) = spec.filter(|_| !has_sampler) {
             sampler_starts.push(SamplerStart {
                 slot: slot.id(),
@@ -89,6 +97,7 @@ impl Sequence {
         JoinedStep {
             span,
             samples_token,
+            draft_tokens,
             new_tokens: self.charge(end, tokens),
         }
     }
@@ -101,10 +110,24 @@ impl Sequence {
         new_tokens
     }
 
-    /// Finishes its part of a step. Returns whether the token that the step sampled is void.
-    pub(in crate::scheduler) fn finish_step(&mut self, tokens: usize, samples_token: bool) -> bool {
+    /// Finishes its part of a step, of whose draft tokens the first `accepted` are right. Returns
+    /// whether the tokens that the step sampled are void.
+    pub(in crate::scheduler) fn finish_step(
+        &mut self,
+        tokens: usize,
+        accepted: usize,
+        samples_token: bool,
+    ) -> bool {
         let slot = self.slot_mut().expect("a sequence in a step has a slot");
-        slot.finish_step(tokens, samples_token)
+        slot.finish_step(tokens, accepted, samples_token)
+    }
+
+    /// Charges its user for draft tokens that were accepted with its last step. Returns how many
+    /// are new.
+    pub(in crate::scheduler) fn charge_accepted(&mut self, accepted: usize) -> usize {
+        let slot = self.slot().expect("a sequence in a step has a slot");
+        let end = slot.computed() + slot.shifted_out();
+        self.charge(end, accepted)
     }
 
     /// Makes the samples of its steps in flight void, since tokens were appended without them.

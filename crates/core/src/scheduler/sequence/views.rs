@@ -27,7 +27,13 @@ impl Sequence {
     /// * a fork, a checkpoint or its preemption waits until it is in no step;
     /// * its grant is used up;
     /// * its last token is being sampled, or the end of its reasoning is about to be appended.
-    pub(in crate::scheduler) fn candidate(&self, service: f64) -> Option<Candidate> {
+    ///
+    /// `survival` is that of its [draft](Candidate::survival).
+    pub(in crate::scheduler) fn candidate<'a>(
+        &self,
+        service: f64,
+        survival: &'a [f32],
+    ) -> Option<Candidate<'a>> {
         let slot = self.slot()?;
         if self.is_finished() || self.is_paused() || slot.is_held() {
             return None;
@@ -53,6 +59,7 @@ impl Sequence {
             priority: self.priority(),
             service,
             waited_steps: slot.waited_steps(),
+            survival,
         })
     }
 

@@ -9,7 +9,7 @@ use crate::device::kernel_ops::Columns;
 use crate::device::kernel_ops::recurrent::{self, SpanBuffer};
 use crate::device::profile::{self, Cost, Op};
 use crate::error::MlxError;
-use crate::state::batch_rows::SpanRows;
+use crate::state::tail::TailSpan;
 use crate::weights::BlockLoader;
 use motet_kernels::short_conv::ConvKind;
 use motet_weights::Role;
@@ -79,13 +79,13 @@ pub(super) fn state_cost(states: &[SpanBuffer<'_>]) -> Cost {
 
 /// The spans with each of their `N` states, given one span's states after another's.
 pub(super) fn span_states<'a, const N: usize>(
-    spans: &[SpanRows],
+    spans: &[TailSpan],
     states: &'a [Buffer],
 ) -> [Vec<SpanBuffer<'a>>; N] {
     std::array::from_fn(|kind| {
         let states = states.iter().skip(kind).step_by(N);
         let spans = spans.iter().zip(states);
-        let span = |(span, state): (&SpanRows, &'a Buffer)| SpanBuffer {
+        let span = |(span, state): (&TailSpan, &'a Buffer)| SpanBuffer {
             rows: span.rows.len(),
             state,
         };

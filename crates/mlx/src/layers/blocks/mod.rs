@@ -33,6 +33,7 @@ pub(crate) use self::step::MixerStep;
 use crate::device::kernel_ops::layer_end::Projection;
 use crate::device::ops::Ops;
 use crate::error::MlxError;
+use crate::state::tail::TailWrites;
 use crate::weights::{BlockLoader, InputNorm, Matrix, WeightParts};
 use motet_weights::{Activation, Blueprint, Mixer, Mlp};
 
@@ -83,6 +84,22 @@ impl MixerBlock {
         match self {
             Self::Attention(block) => block.mix(step, layer, normed),
             Self::Recurrent(block) => block.mix(step, layer, normed),
+        }
+    }
+
+    /// Changes the recurrent state of the layer by `rows`, which its block's input projection has
+    /// given before. Must be called for the recurrent layers in order.
+    pub(crate) fn replay(
+        &self,
+        layer: usize,
+        rows: &Array,
+        ops: &Ops,
+        tails: &mut TailWrites,
+    ) -> Result<(), Exception> {
+        match self {
+            Self::Attention(_) => unreachable!("attention has no recurrent state"),
+            // Nothing computes the part of it that the state does not need.
+            Self::Recurrent(block) => block.recur(tails, ops, layer, rows).map(drop),
         }
     }
 

@@ -9,11 +9,13 @@ use smallvec::smallvec;
 use super::composed::{self, gated_norm};
 use super::conv_weights::{ConvWeights, span_states, state_cost};
 use super::recurrence::{Net, Recurrence};
-use super::step::MixerStep;
+use super::step::{MixerStep, update_each};
 use crate::device::kernel_ops::{self, Columns, NormOptions};
+use crate::device::ops::Ops;
 use crate::device::profile::{self, Op};
 use crate::error::MlxError;
 use crate::state::groups::Arrays;
+use crate::state::tail::TailWrites;
 use crate::weights::{BlockLoader, InputNorm, Matrix, WeightParts};
 use motet_kernels::gated_norm::GateOrder;
 use motet_kernels::short_conv::ConvKind;
@@ -100,21 +102,31 @@ impl RecurrentBlock {
         normed: &Array,
     ) -> Result<Array, Exception> {
         let rows = self.input.apply(normed, step.ops)?;
+        self.recur(step.tails, step.ops, layer, &rows)
+    }
+
+    /// The block behind its input projection, whose `rows` are all that it reads.
+    pub(super) fn recur(
+        &self,
+        tails: &mut TailWrites,
+        ops: &Ops,
+        layer: usize,
+        rows: &Array,
+    ) -> Result<Array, Exception> {
         let op = self.gated.as_ref();
         let op = op.map_or(Op::ShortConv, |gated| gated.recurrence.op());
-        match (&step.ops.kernels, &self.gated) {
-            (None, _) => profile::op(op, &[&rows], || {
-                step.update_each(layer, &rows, |rows, states| self.compose(rows, states))
-            }),
-            (Some(stream), Some(gated)) => gated.run(&self.conv, step, layer, &rows, stream),
-            (Some(stream), None) => {
-                let spans = &step.batch.spans;
-                step.tails.update_in_place(layer, stream, |states| {
-                    let [states] = span_states(spans, states);
-                    let rows = Columns::all(&rows);
-                    self.conv.apply(rows, ConvKind::Gated, &states, stream)
+        match (&ops.kernels, &self.gated) {
+            (None, _) => profile::op(op, &[rows], || {
+                update_each(tails, layer, rows, |rows, states| {
+                    self.compose(rows, states)
                 })
-            }
+            }),
+            (Some(stream), Some(gated)) => gated.run(&self.conv, tails, layer, rows, stream),
+            (Some(stream), None) => tails.update_in_place(layer, rows, stream, |spans, states| {
+                let [states] = span_states(spans, states);
+                let rows = Columns::all(rows);
+                self.conv.apply(rows, ConvKind::Gated, &states, stream)
+            }),
         }
     }
 
@@ -155,14 +167,14 @@ impl GatedRecurrence {
     fn run(
         &self,
         conv: &ConvWeights,
-        step: &mut MixerStep<'_>,
+        tails: &mut TailWrites,
         layer: usize,
         rows: &Array,
         stream: &Stream,
     ) -> Result<Array, Exception> {
-        let (spans, layout) = (&step.batch.spans, self.recurrence.layout());
+        let layout = self.recurrence.layout();
         let from = |first| Columns { array: rows, first };
-        let mixed = step.tails.update_in_place(layer, stream, |states| {
+        let mixed = tails.update_in_place(layer, rows, stream, |spans, states| {
             let [conv_states, states] = span_states(spans, states);
             let input = from(layout.conv.start);
             let input = conv.apply(input, ConvKind::Silu, &conv_states, stream)?;

@@ -19,25 +19,22 @@ pub(crate) struct MixerStep<'a> {
     pub(crate) tails: &'a mut TailWrites,
 }
 
-impl MixerStep<'_> {
-    /// Updates the layer's recurrent state, one span after another. `of_span` returns the span's
-    /// outputs and next states, given its part of `rows` and its states.
-    pub(super) fn update_each(
-        &mut self,
-        layer: usize,
-        rows: &Array,
-        mut of_span: impl FnMut(&Array, &[Array]) -> Result<(Array, Arrays), Exception>,
-    ) -> Result<Array, Exception> {
-        let spans = &self.batch.spans;
-        self.tails.update(layer, |states| {
-            let (mut outputs, mut next) = (Vec::new(), Vec::new());
-            for (span, states) in spans.iter().zip(states) {
-                let rows = composed::rows(rows, span.rows.start, span.rows.end)?;
-                let (output, states) = of_span(&rows, states)?;
-                outputs.push(output);
-                next.push(states);
-            }
-            Ok((concatenate(outputs, 0)?, next))
-        })
-    }
+/// Updates the layer's recurrent state, one span after another. `of_span` returns the span's
+/// outputs and next states, given its part of `rows` and its states.
+pub(super) fn update_each(
+    tails: &mut TailWrites,
+    layer: usize,
+    rows: &Array,
+    mut of_span: impl FnMut(&Array, &[Array]) -> Result<(Array, Arrays), Exception>,
+) -> Result<Array, Exception> {
+    tails.update(layer, rows, |spans, states| {
+        let (mut outputs, mut next) = (Vec::new(), Vec::new());
+        for (span, states) in spans.iter().zip(states) {
+            let rows = composed::rows(rows, span.rows.start, span.rows.end)?;
+            let (output, states) = of_span(&rows, states)?;
+            outputs.push(output);
+            next.push(states);
+        }
+        Ok((concatenate(outputs, 0)?, next))
+    })
 }

@@ -17,7 +17,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, transforms};
 
 use super::PooledMemory;
-use super::writes::KvWrite;
+use super::kv_writes::KvWrite;
 use crate::device::bridge;
 use crate::state::groups::KvShape;
 use crate::state::kv_block::{self, KvBlock};
@@ -185,6 +185,12 @@ impl KvTail {
         transforms::async_eval(compact.iter().chain(&moved).flat_map(State::arrays))?;
         self.replace(rest.len(), moved);
         Ok(compact)
+    }
+
+    /// Drops the last tokens, which the last step appended. A window's entries before them are still
+    /// there: a step drops entries before it appends others.
+    pub(super) fn drop_last(&mut self, tokens: usize) {
+        self.held -= tokens;
     }
 
     /// Whether [`truncate`](Self::truncate) would leave buffers that are as small as necessary.

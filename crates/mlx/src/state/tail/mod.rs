@@ -1,26 +1,29 @@
 //! Tails: the growing ends of slots, with one part for each group of layers.
 
 mod kv;
+mod kv_writes;
 mod recurrent;
 mod writes;
 
+use std::iter;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Stream};
+use mlx_rs::{Array, Stream, transforms};
 
-use super::groups::{Arrays, LayerGroups};
+use super::groups::{Arrays, LayerGroups, Place};
 use super::layer_state::State;
 use super::pool::Pool;
 use super::segment::{KvPart, MlxSegment};
+use crate::device::ops;
 use kv::KvTail;
 pub(crate) use kv::{BLOCK_TOKENS, capacity_after};
 use motet_model::Tail;
 use motet_protocol::SegmentSize;
 use recurrent::RecurrentTail;
-pub(crate) use writes::TailWrites;
+pub(crate) use writes::{Appended, TailSpan, TailWrites};
 
 /// The growing end of a slot.
 pub struct MlxTail {
@@ -151,6 +154,46 @@ impl MlxTail {
         }
         self.tokens = tokens;
         Ok(true)
+    }
+
+    /// Drops the last tokens, which are drafts that the last step verified. `replay` changes a
+    /// recurrent layer's state by rows of its input: those of the step's tokens that stay. Does not
+    /// wait for it.
+    pub(crate) fn drop_drafts(
+        &mut self,
+        tokens: usize,
+        mut replay: impl FnMut(usize, &Array, &mut TailWrites) -> Result<(), Exception>,
+    ) -> Result<(), Exception> {
+        for part in &mut self.kv {
+            part.drop_last(tokens);
+        }
+        let parts = self.recurrent.iter_mut();
+        let unsettled: Vec<Vec<Array>> = parts.map(RecurrentTail::take_unsettled).collect();
+        let Some(first) = unsettled.first().and_then(|layers| layers.first()) else {
+            let may_drop = tokens == 0 || self.recurrent.is_empty();
+            assert!(
+                may_drop,
+                "the last step verified the tokens that are dropped"
+            );
+            self.tokens -= tokens;
+            return Ok(());
+        };
+        let rows = first.dim(0) as usize;
+        let stay = rows.checked_sub(tokens).filter(|stay| *stay > 0);
+        let stay = stay.expect("the first token of a span is no draft");
+        let groups = Arc::clone(&self.groups);
+        // The tail counts the tokens that stay once the state contains them.
+        self.tokens -= rows;
+        let mut writes = TailWrites::take_recurrent(&groups, self, stay);
+        for layer in 0..groups.layers() {
+            let Place::Recurrent { group, index } = groups.place(layer) else {
+                continue;
+            };
+            let rows = &unsettled[group][index];
+            let rows = ops::slice(rows, [0, 0], [stay as i32, rows.dim(1)])?;
+            replay(layer, &rows, &mut writes)?;
+        }
+        transforms::async_eval(&writes.commit(iter::once(self)))
     }
 
     /// A copy of the state of some tokens, done after all previously submitted work. None in

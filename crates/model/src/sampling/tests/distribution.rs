@@ -3,7 +3,7 @@
 
 use super::*;
 
-const DRAWS: u64 = 40_000;
+const SAMPLES: u64 = 40_000;
 /// Seeds of each check; each has equally many positions.
 const SEEDS: u64 = 8;
 
@@ -18,8 +18,8 @@ const WARM: Sampling = Sampling {
 };
 
 /// Every draw of a check: its seed and its position.
-fn draws() -> impl Iterator<Item = (u64, u64)> {
-    (0..SEEDS).flat_map(|seed| (0..DRAWS / SEEDS).map(move |position| (seed, position)))
+fn samples() -> impl Iterator<Item = (u64, u64)> {
+    (0..SEEDS).flat_map(|seed| (0..SAMPLES / SEEDS).map(move |position| (seed, position)))
 }
 
 fn at(sampling: Sampling, (seed, position): (u64, u64)) -> TokenSampling {
@@ -31,7 +31,7 @@ fn at(sampling: Sampling, (seed, position): (u64, u64)) -> TokenSampling {
 /// five times are counted as one; those without probability must not occur.
 fn check(counts: &[u64], probabilities: &[f64]) {
     assert_eq!(counts.len(), probabilities.len());
-    let draws = counts.iter().sum::<u64>() as f64;
+    let samples = counts.iter().sum::<u64>() as f64;
     let total: f64 = probabilities.iter().sum();
     let (mut rare, mut chi_square, mut categories) = ((0.0, 0.0), 0.0, 0);
     let mut add = |count: f64, expected: f64| {
@@ -39,7 +39,7 @@ fn check(counts: &[u64], probabilities: &[f64]) {
         categories += 1;
     };
     for (count, probability) in counts.iter().zip(probabilities) {
-        let (count, expected) = (*count as f64, draws * probability / total);
+        let (count, expected) = (*count as f64, samples * probability / total);
         assert!(expected > 0.0 || count == 0.0, "{counts:?}");
         if expected < 5.0 {
             rare = (rare.0 + count, rare.1 + expected);
@@ -64,7 +64,7 @@ fn check(counts: &[u64], probabilities: &[f64]) {
 fn counts(logits: &[f32], sampling: Sampling, spec: &SamplingSpec, prompt: &[TokenId]) -> Vec<u64> {
     let spec = Arc::new(spec.clone());
     let mut counts = vec![0; logits.len()];
-    for draw in draws() {
+    for draw in samples() {
         let token_sampling = at(sampling, draw);
         let mut sampler = Sampler::new(spec.clone(), token_sampling.sampling, prompt, &[]);
         let inputs = sampler.sample_inputs(token_sampling).expect("goes on");
@@ -164,7 +164,7 @@ fn biases_and_masks() {
     check(&found, &softmax(&logits.map(f64::from), 1.0));
 }
 
-/// The samples of two draws are independent of each other: at neighbouring positions, with
+/// The samples of two samples are independent of each other: at neighbouring positions, with
 /// neighbouring seeds, and where the sum of both is the same.
 #[test]
 fn neighbours_are_independent() {
@@ -172,7 +172,7 @@ fn neighbours_are_independent() {
     let weights = softmax(&exact()[..6], 1.0);
     for (seeds, positions) in [(0, 1), (1, 0), (1, u64::MAX)] {
         let mut counts = [0; 36];
-        for (seed, position) in draws() {
+        for (seed, position) in samples() {
             let other = (seed + seeds, position.wrapping_add(positions));
             let [one, two] =
                 [(seed, position), other].map(|draw| sample_row(&at(WARM, draw), logits) as usize);
@@ -192,7 +192,7 @@ fn unlikely_tokens() {
     logits[20_000] = 0.0;
     let others = 32_767.0 * (-12.0_f64).exp();
     let mut counts = [0; 3];
-    for draw in draws() {
+    for draw in samples() {
         match sample_row(&at(WARM, draw), &logits) {
             20_000 => counts[0] += 1,
             0..16_384 => counts[1] += 1,
@@ -252,7 +252,7 @@ fn near_distributions_sample_the_same_token() {
             let token_sampling = at(WARM, *draw);
             sample_row(&token_sampling, &target) == sample_row(&token_sampling, &drafter)
         };
-        let rate = draws().filter(agrees).count() as f32 / DRAWS as f32;
+        let rate = samples().filter(agrees).count() as f32 / SAMPLES as f32;
         assert!(
             rate > bound - 0.01 && rate < shared + 0.01,
             "{rate} of samples agree; {bound} to {shared} expected"

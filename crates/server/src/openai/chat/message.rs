@@ -65,13 +65,13 @@ struct CalledFunctionSchema {
 
 #[derive(Debug, JsonSchema)]
 #[schemars(inline, untagged)]
-enum Content {
+pub(super) enum Content {
     Text(String),
     Parts(Vec<Part>),
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Part {
+pub(super) struct Part {
     #[serde(rename = "type")]
     #[schemars(extend("const" = "text"))]
     kind: String,
@@ -122,7 +122,7 @@ fn add_calls(calls: &Value, path: &str, history: &mut History) -> Result<(), Api
 }
 
 impl Content {
-    fn text(self, path: &str) -> Result<String, ApiError> {
+    pub(super) fn text(self, path: &str) -> Result<String, ApiError> {
         let parts = match self {
             Self::Text(text) => return Ok(text),
             Self::Parts(parts) => parts.into_iter(),

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `body.rs` | the fields of a conversation, as an internal request |
 //! | `message.rs` | messages, in the form of templates |
+//! | `prediction.rs` | the predicted answer |
 //! | `tools.rs` | tools, and how they may be called |
 //! | `shape.rs` | answers: messages and deltas |
 
 mod body;
 mod message;
+mod prediction;
 mod shape;
 mod tools;
 
@@ -18,7 +20,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use motet::Request;
-use motet::request::Prompt;
+use motet::request::{self, Prompt};
 
 use super::answer::{self, Terms};
 use super::parameters::Parameters;
@@ -31,6 +33,7 @@ use crate::keys::Caller;
 use crate::log::RequestLog;
 
 pub(crate) use body::Conversation;
+use prediction::Prediction;
 pub(crate) use shape::ChatShape;
 
 fields! {
@@ -43,6 +46,8 @@ fields! {
         parallel_tool_calls: Option<bool>,
         /// Most tokens of reasoning; then the reasoning is ended. The name is vLLM's
         thinking_token_budget: Option<usize>,
+        /// The text that is expected as the answer. Tokens that come as predicted come faster; the answer is the same. Not beside `speculation: false`
+        prediction: Option<Prediction>,
         /// False only beside `continue_final_message`
         add_generation_prompt: Option<bool>,
     }
@@ -56,13 +61,19 @@ pub(crate) async fn complete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Extension(log): Extension<RequestLog>,
-    Body((parameters, options, conversation)): Body<ChatRequest>,
+    Body((parameters, mut options, conversation)): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
     // The default output length is what fits in the context.
     let most = app.engine.model().context_tokens_max;
     let no_prompt = Prompt::Tokens(Vec::new());
     let mut request = parameters.request(&app, &caller, no_prompt, most)?;
     request.logprobs = options.alternatives()?;
+    let prediction = options
+        .prediction
+        .take()
+        .map(Prediction::text)
+        .transpose()?;
+    request.prediction = prediction.map(request::Prediction::Text);
     let terms = Terms {
         delivery: parameters.delivery(),
         has_logprobs: request.logprobs.is_some(),

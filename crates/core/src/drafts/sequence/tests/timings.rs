@@ -54,7 +54,7 @@ fn times_of_drafts() {
 
     let mut drafts = SequenceDrafts::new(prompt.into(), Arc::from([]), Arc::from([]));
     let started = Instant::now();
-    while !drafts.index_prompt(512) {}
+    while drafts.index_prompt(512) > 0 {}
     let per_token = started.elapsed().as_nanos() / TOKENS as u128;
     let bytes = drafts.bytes() as f64 / TOKENS as f64;
     println!("prompt: {per_token} ns a token to index, {bytes:.1} bytes a token");

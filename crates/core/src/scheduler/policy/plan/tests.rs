@@ -7,7 +7,7 @@ use super::*;
 use crate::random_cases::check_cases;
 use crate::scheduler::policy::uniform;
 
-const DECODE: Candidate = Candidate {
+const DECODE: Candidate<'static> = Candidate {
     arrival: SequenceId(0),
     pending: 1,
     decoding: true,
@@ -18,18 +18,20 @@ const DECODE: Candidate = Candidate {
     priority: Priority::Normal,
     service: 0.0,
     waited_steps: 0,
+    survival: &[],
 };
 
 const BUDGET: Budget = Budget {
     tokens: 8,
     inter_token: InterToken::Unbounded,
     cost: None,
+    row_cost: RowCost::PREDICTED,
     trusted_tokens: usize::MAX,
     prefill_wait_steps_max: 4,
     prefill_tokens_min: 1,
 };
 
-fn prompt(pending: usize) -> Candidate {
+fn prompt(pending: usize) -> Candidate<'static> {
     Candidate {
         pending,
         decoding: false,
@@ -39,7 +41,7 @@ fn prompt(pending: usize) -> Candidate {
 }
 
 /// Checks the shares of candidates that arrive in this order.
-fn check_with(candidates: &[Candidate], budget: &Budget, expected: &[(usize, usize)]) {
+fn check_with(candidates: &[Candidate<'_>], budget: &Budget, expected: &[(usize, usize)]) {
     let named = candidates
         .iter()
         .zip(1..)
@@ -54,7 +56,7 @@ fn check_with(candidates: &[Candidate], budget: &Budget, expected: &[(usize, usi
     assert_eq!(shares, expected);
 }
 
-fn check(candidates: &[Candidate], expected: &[(usize, usize)]) {
+fn check(candidates: &[Candidate<'_>], expected: &[(usize, usize)]) {
     check_with(candidates, &BUDGET, expected);
 }
 
@@ -199,6 +201,103 @@ fn resumed_prompts_go_first_and_unbounded() {
     check_with(&[urgent, resumes], &budget, &[(0, 1), (1, 33)]);
 }
 
+/// A step of which each row costs a tenth of the step without any.
+const LINE: StepCost = StepCost {
+    base: 9e-3,
+    per_token: 1e-3,
+    per_attended: 0.0,
+};
+
+/// Checks the draft tokens of candidates that arrive in this order.
+fn check_drafts(candidates: &[Candidate<'_>], budget: &Budget, expected: &[usize]) {
+    let shares = plan(candidates, budget);
+    let mut found = vec![0; candidates.len()];
+    for share in shares {
+        found[share.candidate] = share.draft_tokens;
+    }
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn draft_tokens_join_last_where_they_pay() {
+    let budget = Budget {
+        tokens: 64,
+        cost: Some(LINE),
+        ..BUDGET
+    };
+    let likely = Candidate {
+        survival: &[0.9, 0.8, 0.7, 0.01],
+        ..DECODE
+    };
+    let unlikely = Candidate {
+        survival: &[0.2, 0.1],
+        ..DECODE
+    };
+    check_drafts(&[likely], &budget, &[3]);
+    check_drafts(&[likely, unlikely], &budget, &[3, 0]);
+    check_drafts(&[DECODE, DECODE, unlikely], &budget, &[0, 0, 0]);
+    // Only as many as the step's tokens, the slot and the cost allow.
+    let short = Budget {
+        tokens: 3,
+        ..budget
+    };
+    check_drafts(&[likely], &short, &[2]);
+    let at_a_stop = Candidate {
+        stop_after: Some(2),
+        ..likely
+    };
+    check_drafts(&[at_a_stop], &budget, &[1]);
+    let unknown = Budget {
+        cost: None,
+        ..budget
+    };
+    check_drafts(&[likely], &unknown, &[0]);
+    let waits = Budget {
+        row_cost: RowCost {
+            idle_after_drafts: 1.0,
+            ..RowCost::PREDICTED
+        },
+        ..budget
+    };
+    check_drafts(&[likely], &waits, &[0]);
+    let suspect = Candidate {
+        suspect: true,
+        ..likely
+    };
+    check_drafts(&[suspect], &budget, &[0]);
+}
+
+#[test]
+fn draft_tokens_leave_prompts_and_the_bound_of_time_alone() {
+    let budget = Budget {
+        tokens: 64,
+        cost: Some(LINE),
+        ..BUDGET
+    };
+    let likely = Candidate {
+        survival: &[0.9, 0.8, 0.7],
+        ..DECODE
+    };
+    // The prompt takes all tokens, and then the step gives so many that no row pays.
+    check_drafts(&[likely, prompt(100)], &budget, &[0, 0]);
+    let large = Budget {
+        tokens: 512,
+        ..budget
+    };
+    check_drafts(&[likely, prompt(300)], &large, &[0, 0]);
+    check_drafts(&[likely, prompt(3)], &large, &[3, 0]);
+    let bounded = Budget {
+        inter_token: InterToken::Absolute(Duration::from_micros(11_500)),
+        ..budget
+    };
+    check_drafts(&[likely], &bounded, &[1]);
+    let untrusted = Budget {
+        trusted_tokens: 1,
+        ..bounded
+    };
+    check_drafts(&[likely], &untrusted, &[0]);
+}
+
 #[test]
 fn decodes_take_turns_when_tokens_are_short() {
     let mut candidates = vec![DECODE; 10];
@@ -209,7 +308,8 @@ fn decodes_take_turns_when_tokens_are_short() {
         shares[0],
         Share {
             candidate: 9,
-            tokens: 1
+            tokens: 1,
+            draft_tokens: 0
         }
     );
 }
@@ -218,7 +318,7 @@ fn decodes_take_turns_when_tokens_are_short() {
 struct Run<'a, 'bytes> {
     random: &'a mut Unstructured<'bytes>,
     budget: Budget,
-    candidates: Vec<Candidate>,
+    candidates: Vec<Candidate<'static>>,
     arrivals: u64,
 }
 
@@ -243,6 +343,7 @@ impl<'a, 'bytes> Run<'a, 'bytes> {
             tokens: uniform(random, 1.0..200.0)? as usize,
             inter_token,
             cost,
+            row_cost: RowCost::PREDICTED,
             trusted_tokens: random.int_in_range(1..=399)?,
             prefill_wait_steps_max: random.int_in_range(1..=19)?,
             prefill_tokens_min: random.int_in_range(1..=31)?,
@@ -270,6 +371,7 @@ impl<'a, 'bytes> Run<'a, 'bytes> {
             priority: *random.choose(&priority)?,
             service: uniform(random, 0.0..10.0)?,
             waited_steps: 0,
+            survival: &[],
         });
         Ok(())
     }

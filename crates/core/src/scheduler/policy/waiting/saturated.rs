@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use arbtest::arbitrary::{Result, Unstructured};
 
 use super::super::plan::{Budget, Candidate, plan};
+use super::super::row_cost::RowCost;
 use super::super::turns::{AGED_TURN, TURN_TOKENS, Turns};
 use super::*;
 use crate::config::InterToken;
@@ -266,7 +267,7 @@ impl Engine {
             .filter(|(_, r)| r.has_slot)
             .map(|(name, _)| *name)
             .collect();
-        let candidates: Vec<Candidate> = names
+        let candidates: Vec<Candidate<'_>> = names
             .iter()
             .map(|name| {
                 let r = &self.requests[name];
@@ -281,6 +282,7 @@ impl Engine {
                     priority: r.priority,
                     service: self.service[r.user as usize],
                     waited_steps: r.waited_steps,
+                    survival: &[],
                 }
             })
             .collect();
@@ -288,6 +290,7 @@ impl Engine {
             tokens: self.load.step_tokens_max,
             inter_token: InterToken::Unbounded,
             cost: None,
+            row_cost: RowCost::PREDICTED,
             trusted_tokens: usize::MAX,
             prefill_wait_steps_max: self.load.prefill_wait_steps_max,
             prefill_tokens_min: self.load.prefill_tokens_min,

@@ -9,8 +9,8 @@
 //! tell which tokens of a block may beat the best one so far. Weights and exact times are
 //! needed for these only, and a good one is known early, from the block of the likeliest token.
 
-use super::noise::Noise;
-use super::rows::{BLOCK, exp};
+use super::{BLOCK, exp};
+use crate::sampling::noise::Noise;
 use motet_protocol::TokenId;
 
 /// A race, ready to run.
