@@ -108,7 +108,8 @@ fn command(arguments: &Arguments) -> Result<()> {
             names.join(", ")
         );
     }
-    let needs_mlx = |figure: &&Figure| matches!(figure.needs, Needs::Mlx | Needs::Model);
+    let needs_mlx =
+        |figure: &&Figure| matches!(figure.needs, Needs::Mlx | Needs::Model | Needs::AgentTrace);
     let mut workbench = Workbench::open(size, chosen.iter().any(needs_mlx))?;
     let rows: Vec<Row<'_>> = chosen
         .into_iter()

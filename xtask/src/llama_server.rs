@@ -17,6 +17,8 @@ const PROGRAM: &str = "llama-server";
 const SLOTS: usize = 16;
 /// Tokens of a slot. The load's longest conversation has about half as many.
 const SLOT_TOKENS: usize = 2_048;
+/// Its drafts: what followed the same n-gram.
+const DRAFTS: &str = "ngram-map-k";
 
 /// Finds the program.
 ///
@@ -45,13 +47,28 @@ pub fn find() -> Result<PathBuf> {
 ///
 /// When the system does not tell how many processors there are.
 pub fn command(program: &Path, model: &Path) -> Result<Command> {
+    with_slots(program, model, SLOTS, SLOT_TOKENS)
+}
+
+/// The same with drafts from n-grams, and half as many slots of three times the tokens.
+///
+/// # Errors
+///
+/// As for [`command`].
+pub fn drafting_command(program: &Path, model: &Path) -> Result<Command> {
+    let mut command = with_slots(program, model, SLOTS / 2, 3 * SLOT_TOKENS)?;
+    command.args(["--spec-type", DRAFTS]);
+    Ok(command)
+}
+
+fn with_slots(program: &Path, model: &Path, slots: usize, slot_tokens: usize) -> Result<Command> {
     let threads = thread::available_parallelism().context("cannot count the processors")?;
     let mut command = Command::new(program);
     command
         .arg("--model")
         .arg(model)
-        .args(["--parallel", &SLOTS.to_string()])
-        .args(["--ctx-size", &(SLOTS * SLOT_TOKENS).to_string()])
+        .args(["--parallel", &slots.to_string()])
+        .args(["--ctx-size", &(slots * slot_tokens).to_string()])
         .args(["--threads", &threads.to_string()]);
     Ok(command)
 }

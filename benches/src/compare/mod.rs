@@ -11,10 +11,11 @@
 //! | `exchange.rs` | one request over HTTP |
 //! | `model.rs`, `weights.rs` | steps, beside mlx-lm, llama.cpp, other engines and ourselves in another mode |
 //! | `kernels.rs` | integer products, alone and as the limit of a step |
-//! | `server.rs`, `forced.rs`, `scores.rs` | our server under load |
+//! | `server.rs`, `forced.rs`, `scores.rs`, `edits.rs` | our server under load |
 //! | `hostile/` | our server beside clients that want to stall it |
 
 mod builds;
+pub(crate) mod edits;
 pub(crate) mod engines;
 mod exchange;
 pub(crate) mod forced;

@@ -27,6 +27,8 @@ pub(crate) enum ServerName {
     MlxLm,
     /// llama.cpp's, with this model's file as it is.
     Llama(Model),
+    /// The same with drafts from n-grams, and slots that hold a file of 200 lines twice.
+    LlamaDrafts(Model),
 }
 
 impl ServerName {
@@ -37,7 +39,9 @@ impl ServerName {
     fn model(self) -> &'static str {
         match self {
             ServerName::Ours | ServerName::OursOn(_) => OUR_MODEL,
-            ServerName::MlxLm | ServerName::Llama(_) => "default_model",
+            ServerName::MlxLm | ServerName::Llama(_) | ServerName::LlamaDrafts(_) => {
+                "default_model"
+            }
         }
     }
 }
@@ -98,10 +102,14 @@ impl Workbench {
                 Serving::start("mlx-lm's server", &mut command, &log)
                     .map_err(|error| Unavailable(format!("{error:#}")).into())
             }
-            ServerName::Llama(model) => {
+            ServerName::Llama(model) | ServerName::LlamaDrafts(model) => {
                 let program = find_llama()?;
                 self.ready()?;
-                let mut command = llama_server::command(&program, &self.file_of(model)?)?;
+                let file = self.file_of(model)?;
+                let mut command = match name {
+                    ServerName::LlamaDrafts(_) => llama_server::drafting_command(&program, &file)?,
+                    _ => llama_server::command(&program, &file)?,
+                };
                 Serving::start(
                     "llama-server",
                     &mut command,

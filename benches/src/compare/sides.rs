@@ -101,6 +101,12 @@ impl Workbench {
             Program::Recovery if self.size == Size::Quick => (self.builds().recovery()?, None),
             Program::Recovery => (self.builds().recovery()?, self.model()),
             Program::Scheduler | Program::Pager => (self.builds().measure()?, self.model()),
+            Program::Speculation if self.model().is_some() => {
+                let file = self.file_of(Model::Qwen25Coder)?;
+                let mut command = Command::new(self.builds().measure()?);
+                return started(name, command.arg("runs").arg(file));
+            }
+            Program::Speculation => (self.builds().measure()?, None),
         };
         started(name, Command::new(path).arg("runs").args(model))
     }

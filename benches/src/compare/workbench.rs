@@ -108,8 +108,15 @@ impl Workbench {
                 path if path.exists() => Ok(()),
                 path => Err(Unavailable(trace::missing(&path)).into()),
             },
-            (Needs::Model, Mlx::Missing(_)) if self.size == Size::Quick => Ok(()),
-            (Needs::Mlx | Needs::Model, Mlx::Missing(why)) => Err(why.clone().into()),
+            (Needs::AgentTrace, _) if !trace::agents_path().exists() => {
+                Err(Unavailable(trace::agents_missing(&trace::agents_path())).into())
+            }
+            (Needs::Model | Needs::AgentTrace, Mlx::Missing(_)) if self.size == Size::Quick => {
+                Ok(())
+            }
+            (Needs::Mlx | Needs::Model | Needs::AgentTrace, Mlx::Missing(why)) => {
+                Err(why.clone().into())
+            }
             _ => Ok(()),
         }
     }
@@ -189,7 +196,9 @@ impl Workbench {
             _ => true,
         });
         self.servers.retain(|name, _| match name {
-            ServerName::OursOn(other) | ServerName::Llama(other) => *other == model,
+            ServerName::OursOn(other)
+            | ServerName::Llama(other)
+            | ServerName::LlamaDrafts(other) => *other == model,
             ServerName::Ours | ServerName::MlxLm => true,
         });
     }

@@ -9,6 +9,7 @@ mod pager;
 mod recovery;
 mod scheduler;
 mod server;
+mod speculation;
 pub(crate) mod trace;
 mod weights;
 
@@ -49,6 +50,8 @@ pub(crate) enum Program {
     Pager,
     /// `programs/recovery`: engines whose device is killed.
     Recovery,
+    /// `programs/speculation`: an engine whose model follows a script.
+    Speculation,
 }
 
 /// Requirements of a figure.
@@ -61,6 +64,8 @@ pub(crate) enum Needs {
     Model,
     /// A trace of real requests, which is not part of the project.
     Trace,
+    /// A real model on MLX, and recorded calls of agents, which are not part of the project.
+    AgentTrace,
 }
 
 /// Direction in which a figure improves, and how far it should.
@@ -104,6 +109,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Figure> {
         pager::FIGURES,
         recovery::FIGURES,
         server::FIGURES,
+        speculation::FIGURES,
         demo::FIGURES,
     ];
     areas.into_iter().flatten()

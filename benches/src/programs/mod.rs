@@ -7,6 +7,7 @@
 //! | `scheduler/` | a virtual engine, and whole engines |
 //! | `pager/` | engines with little memory |
 //! | `recovery/` | engines whose device is killed |
+//! | `speculation/` | an engine whose model follows a script |
 //! | `engine.rs`, `arrivals.rs` | a whole engine, and a timed reader for each caller; requests and their times |
 //! | `products.rs` | integer products with stored weights |
 //! | `pages.rs` | engines with so many bytes, and waiting until they are idle |
@@ -20,6 +21,7 @@ mod products;
 mod recovery;
 mod runs;
 mod scheduler;
+mod speculation;
 
 use std::error::Error;
 use std::path::PathBuf;

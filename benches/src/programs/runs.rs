@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::products::{Products, instructions};
-use super::{Result, pager, recovery, scheduler};
+use super::{Result, pager, recovery, scheduler, speculation};
 use crate::measured::Records;
 use crate::protocol::{self, Request, Size};
 
@@ -35,6 +35,9 @@ const RUNS: &[(&str, Run)] = &[
     ("pause", recovery::pause::run),
     ("tokens", recovery::tokens::run),
     ("overhead", recovery::overhead::run),
+    ("speculation_texts", speculation::texts::run),
+    ("speculation_agents", speculation::agents::run),
+    ("speculation_tokens", speculation::tokens::run),
 ];
 
 /// Answers requests for runs, loads and products.
