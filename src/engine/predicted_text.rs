@@ -1,7 +1,5 @@
 //! Predicted text becomes tokens, where prompts do.
 
-use std::sync::Arc;
-
 use super::Engine;
 use super::prediction::FIELD;
 use super::tokenize_text::INLINE_BYTES_MAX;
@@ -32,7 +30,7 @@ impl Engine {
     ) -> Result<Vec<TokenId>, SubmitError> {
         let text = self.inner.text.clone();
         let text = text.ok_or(SubmitError::NoTokenizer { field: FIELD })?;
-        let Some(Prediction::Text(predicted)) = &mut request.prediction else {
+        let Some(Prediction::Text(predicted)) = &request.prediction else {
             return Ok(Vec::new());
         };
         let tokens_max = self.prediction_tokens_max();
@@ -40,30 +38,14 @@ impl Engine {
         let tokenized = if bytes <= INLINE_BYTES_MAX {
             tokenize(&text, predicted, tokens_max)
         } else {
-            // The text returns with the result, so that a rejected request can be given back.
-            let predicted = Arc::new(std::mem::take(predicted));
-            let shared = Arc::clone(&predicted);
-            let work = move || tokenize(&text, &shared, tokens_max);
-            let tokenized = self.run_blocking(request, bytes, "tokenizer", work).await;
-            let predicted = Prediction::Text(Arc::unwrap_or_clone(predicted));
-            match tokenized {
-                Err(SubmitError::QueueFull {
-                    what,
-                    retry_after,
-                    request: mut rejected_request,
-                }) => {
-                    rejected_request.prediction = Some(predicted);
-                    return Err(SubmitError::QueueFull {
-                        what,
-                        retry_after,
-                        request: rejected_request,
-                    });
-                }
-                tokenized => {
-                    request.prediction = Some(predicted);
-                    tokenized?
-                }
-            }
+            let part =
+                |request: &mut Request, other| std::mem::replace(&mut request.prediction, other);
+            let work = move |prediction: &Option<Prediction>| match prediction {
+                Some(Prediction::Text(predicted)) => tokenize(&text, predicted, tokens_max),
+                _ => unreachable!("the prediction is a text"),
+            };
+            self.run_on_part(request, part, None, bytes, "tokenizer", work)
+                .await?
         };
         tokenized.map_err(|error| match error {
             TextError::TooManyTokens { tokens_max } => {

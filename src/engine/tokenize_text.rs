@@ -125,37 +125,48 @@ impl Engine {
         let tokenized = if bytes <= INLINE_BYTES_MAX {
             tokenize_prompt(&text, &request.prompt, mode, text_limits)
         } else {
-            // The prompt returns with the result, so that a rejected request can be given back.
-            let prompt = std::mem::replace(&mut request.prompt, Prompt::Tokens(Vec::new()));
-            let prompt = Arc::new(prompt);
-            let shared = Arc::clone(&prompt);
-            let work = move || tokenize_prompt(&text, &shared, mode, text_limits);
-            let what = match *prompt {
+            let what = match request.prompt {
                 Prompt::Chat(_) => "chat template or the tokenizer",
                 Prompt::Text(_) | Prompt::Tokens(_) => "tokenizer",
             };
-            let tokenized = self.run_blocking(request, bytes, what, work).await;
-            let prompt = Arc::unwrap_or_clone(prompt);
-            match tokenized {
-                Err(SubmitError::QueueFull {
-                    what,
-                    retry_after,
-                    request: mut rejected_request,
-                }) => {
-                    rejected_request.prompt = prompt;
-                    return Err(SubmitError::QueueFull {
-                        what,
-                        retry_after,
-                        request: rejected_request,
-                    });
-                }
-                tokenized => {
-                    request.prompt = prompt;
-                    tokenized?
-                }
-            }
+            let part = |request: &mut Request, other| std::mem::replace(&mut request.prompt, other);
+            let work = move |prompt: &Prompt| tokenize_prompt(&text, prompt, mode, text_limits);
+            let empty = Prompt::Tokens(Vec::new());
+            self.run_on_part(request, part, empty, bytes, what, work)
+                .await?
         };
         tokenized.map_err(|error| self.too_long(error, field, contexts))
+    }
+
+    /// Runs work on a part of the request, as [`run_blocking`](Self::run_blocking) does. `replace`
+    /// puts another in the part's place, which is `empty` meanwhile. The part is in the request
+    /// again afterwards, also in one that is rejected and given back.
+    pub(super) async fn run_on_part<P, T>(
+        &self,
+        request: &mut Request,
+        replace: fn(&mut Request, P) -> P,
+        empty: P,
+        bytes: usize,
+        what: &'static str,
+        work: impl FnOnce(&P) -> T + Send + 'static,
+    ) -> Result<T, SubmitError>
+    where
+        P: Clone + Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let part = Arc::new(replace(request, empty));
+        let shared = Arc::clone(&part);
+        let mut done = self
+            .run_blocking(request, bytes, what, move || work(&shared))
+            .await;
+        let part = Arc::unwrap_or_clone(part);
+        match &mut done {
+            Err(SubmitError::QueueFull {
+                request: rejected, ..
+            }) => replace(rejected, part),
+            _ => replace(request, part),
+        };
+        done
     }
 
     /// Runs work on the blocking threads, in its user's turn. `what` names the part for errors.

@@ -1,15 +1,13 @@
 //! A model whose device thread can be ended, whose steps can be made slower or fail, and that counts
 //! its steps in flight.
 
-use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use motet::model::{DeviceMemory, Model, ModelError, ModelSpec};
 use motet_model::sampling::SampleInputs;
-use motet_model::{DetachedState, MemoryLeft, Span, SpanOutput, TokenSource};
+use motet_model::{Span, SpanOutput, TokenSource};
 
 /// Ends the thread of a [`Killable`] model. Clones are of the same.
 #[derive(Clone, Debug, Default)]
@@ -107,9 +105,7 @@ impl<M: Model> Model for Killable<M> {
         self.model.spec()
     }
 
-    fn tail(&mut self, path: &[Rc<M::Segment>], tokens: usize) -> Result<M::Tail, ModelError> {
-        self.model.tail(path, tokens)
-    }
+    motet_testkit::forward_state!();
 
     fn submit(&mut self, spans: &mut [Span<'_, Self>]) -> Result<M::InFlightStep, ModelError> {
         let micros = self.kill.token_micros.load(Ordering::Relaxed);
@@ -151,87 +147,9 @@ impl<M: Model> Model for Killable<M> {
         self.model.finish(in_flight)
     }
 
-    fn truncate(&mut self, tail: &mut M::Tail, tokens: usize) -> Result<(), ModelError> {
-        self.model.truncate(tail, tokens)
-    }
-
-    fn seal(&mut self, tail: &mut M::Tail, tokens: usize) -> Result<M::Segment, ModelError> {
-        self.model.seal(tail, tokens)
-    }
-
-    fn seal_in_place(
-        &mut self,
-        tail: M::Tail,
-        tokens: Range<usize>,
-    ) -> Result<M::Segment, ModelError> {
-        self.model.seal_in_place(tail, tokens)
-    }
-
-    fn split(
-        &mut self,
-        segment: &M::Segment,
-        at: usize,
-    ) -> Result<(M::Segment, M::Segment), ModelError> {
-        self.model.split(segment, at)
-    }
-
-    fn merge(&mut self, upper: &M::Segment, lower: &M::Segment) -> Result<M::Segment, ModelError> {
-        self.model.merge(upper, lower)
-    }
-
-    fn strip(
-        &mut self,
-        segment: &M::Segment,
-        below: &M::Segment,
-    ) -> Result<M::Segment, ModelError> {
-        self.model.strip(segment, below)
-    }
-
-    fn remove(
-        &mut self,
-        path: &[Rc<M::Segment>],
-        retained: usize,
-        tail: &mut M::Tail,
-        removed: Range<usize>,
-    ) -> Result<(), ModelError> {
-        self.model.remove(path, retained, tail, removed)
-    }
-
-    fn trim(&mut self) {
-        self.model.trim();
-    }
-
-    fn packer(&self) -> M::Packer {
-        self.model.packer()
-    }
-
-    fn export(&mut self, segment: &M::Segment) -> Result<DetachedState<Self>, ModelError> {
-        self.model.export(segment)
-    }
-
-    fn copy_out(
-        &mut self,
-        tail: &mut M::Tail,
-        tokens: Range<usize>,
-    ) -> Result<Option<DetachedState<Self>>, ModelError> {
-        self.model.copy_out(tail, tokens)
-    }
-
-    fn import(&mut self, detached_state: DetachedState<Self>) -> Result<M::Segment, ModelError> {
-        self.model.import(detached_state)
-    }
-
     fn memory(&self) -> DeviceMemory {
         let is_killed = self.kill.is_armed.swap(false, Ordering::Relaxed);
         assert!(!is_killed, "the device thread is killed (injected)");
         self.model.memory()
-    }
-
-    fn memory_left(&self) -> Option<MemoryLeft> {
-        self.model.memory_left()
-    }
-
-    fn try_memory(&mut self, bytes: usize) -> Result<usize, ModelError> {
-        self.model.try_memory(bytes)
     }
 }

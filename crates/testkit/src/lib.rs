@@ -33,6 +33,7 @@
 //! | [`logits`] | rows of logits, compared |
 //! | [`formula`] | weights by a formula of a tensor's name |
 //! | [`folder`] | a folder for files that is removed with the test |
+//! | [`forward_state`] | the methods of a model that wraps another |
 
 #![forbid(unsafe_code)]
 
@@ -42,6 +43,7 @@ pub mod core_harness;
 pub mod explorer;
 pub mod folder;
 pub mod formula;
+mod forward;
 pub mod logits;
 pub mod naive;
 pub mod pager_harness;

@@ -1,12 +1,10 @@
 //! A model whose samples a script replaces.
 
-use std::ops::Range;
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use motet::TokenId;
 use motet_model::sampling::SampleInputs;
-use motet_model::{DetachedState, MemoryLeft, Model, Span, TokenSource};
+use motet_model::{Model, Span, TokenSource};
 use motet_protocol::{
     DeviceMemory, ModelError, ModelSpec, SampledToken, SpanOutput, TokenSampling,
 };
@@ -64,9 +62,7 @@ impl<M: Model> Model for Scripted<M> {
         self.model.spec()
     }
 
-    fn tail(&mut self, path: &[Rc<M::Segment>], tokens: usize) -> Result<M::Tail, ModelError> {
-        self.model.tail(path, tokens)
-    }
+    motet_testkit::forward_state!();
 
     fn submit(&mut self, spans: &mut [Span<'_, Self>]) -> Result<Self::InFlightStep, ModelError> {
         let said = spans.iter().map(|span| {
@@ -120,74 +116,8 @@ impl<M: Model> Model for Scripted<M> {
         Ok(outputs)
     }
 
-    fn truncate(&mut self, tail: &mut M::Tail, tokens: usize) -> Result<(), ModelError> {
-        self.model.truncate(tail, tokens)
-    }
-
-    fn seal(&mut self, tail: &mut M::Tail, tokens: usize) -> Result<M::Segment, ModelError> {
-        self.model.seal(tail, tokens)
-    }
-
-    fn seal_in_place(
-        &mut self,
-        tail: M::Tail,
-        tokens: Range<usize>,
-    ) -> Result<M::Segment, ModelError> {
-        self.model.seal_in_place(tail, tokens)
-    }
-
-    fn split(
-        &mut self,
-        segment: &M::Segment,
-        at: usize,
-    ) -> Result<(M::Segment, M::Segment), ModelError> {
-        self.model.split(segment, at)
-    }
-
-    fn merge(&mut self, upper: &M::Segment, lower: &M::Segment) -> Result<M::Segment, ModelError> {
-        self.model.merge(upper, lower)
-    }
-
-    fn strip(
-        &mut self,
-        segment: &M::Segment,
-        below: &M::Segment,
-    ) -> Result<M::Segment, ModelError> {
-        self.model.strip(segment, below)
-    }
-
-    fn remove(
-        &mut self,
-        path: &[Rc<M::Segment>],
-        retained: usize,
-        tail: &mut M::Tail,
-        removed: Range<usize>,
-    ) -> Result<(), ModelError> {
-        self.model.remove(path, retained, tail, removed)
-    }
-
-    fn packer(&self) -> M::Packer {
-        self.model.packer()
-    }
-
-    fn export(&mut self, segment: &M::Segment) -> Result<DetachedState<Self>, ModelError> {
-        self.model.export(segment)
-    }
-
-    fn import(&mut self, detached_state: DetachedState<Self>) -> Result<M::Segment, ModelError> {
-        self.model.import(detached_state)
-    }
-
     fn memory(&self) -> DeviceMemory {
         self.model.memory()
-    }
-
-    fn memory_left(&self) -> Option<MemoryLeft> {
-        self.model.memory_left()
-    }
-
-    fn try_memory(&mut self, bytes: usize) -> Result<usize, ModelError> {
-        self.model.try_memory(bytes)
     }
 }
 

@@ -25,7 +25,7 @@ const BETWEEN: [&str; 4] = [
     "To answer that, one has to look at what the second paragraph promises, which is this: ",
     "\n\nNot everything can overlap, though; there are exceptions, and the text names them: ",
     "\n\nAs for who arrives late, good news follows from planning at the last possible moment: ",
-    "\n\nLastly, should anything go wrong halfway, nobody else has to suffer, because: ",
+    "\n\nLastly, one question is left, about a step that fails while another one waits: ",
 ];
 
 /// Pairs of turns: an edit takes most of a minute.

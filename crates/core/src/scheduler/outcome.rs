@@ -136,9 +136,7 @@ impl SchedulerCore {
         let is_void = sequence.finish_step(member.tokens, accepted, member.samples_token);
         if member.draft_tokens > 0 {
             let new_tokens = sequence.charge_accepted(accepted);
-            let (user, weight) = (sequence.user(), sequence.submission().weight);
-            let price = self.config.fairness.output_token_service;
-            self.service.charge(user, price * new_tokens as f64, weight);
+            self.charge(key, self.config.fairness.output_token_service, new_tokens);
             self.drafting.count(member.draft_tokens, accepted);
         }
         let sequence = &mut self.sequences[key];

@@ -120,13 +120,19 @@ impl SchedulerCore {
         } else {
             self.config.fairness.prompt_token_service
         };
-        let weight = sequence.submission().weight;
-        self.service
-            .charge(sequence.user(), price * new_tokens as f64, weight);
+        self.charge(key, price, new_tokens);
         if !candidate.decoding && !self.waiting.has_memory_waiter() && self.slots.are_free() {
             // The next prompt is closer to its start.
             self.waiting.request_scan();
         }
+    }
+
+    /// Charges a sequence's user for so many tokens.
+    pub(super) fn charge(&mut self, key: SequenceKey, price: f64, tokens: usize) {
+        let sequence = &self.sequences[key];
+        let weight = sequence.submission().weight;
+        self.service
+            .charge(sequence.user(), price * tokens as f64, weight);
     }
 
     fn predicted_time(&self, load: StepLoad) -> Duration {

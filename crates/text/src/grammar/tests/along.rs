@@ -158,7 +158,7 @@ fn end_of_reasoning_inside_a_draft_begins_the_constraint() {
     };
     assert_eq!(allows(a), [true, true, false, false, false, false]);
     assert_eq!(allows(one), [false, false, true, true, true, true]);
-    // What the reasoning would allow is cut where the answer forbids it.
+    // The answer forbids this token, which the reasoning would allow.
     assert_eq!(along(&[a, mark, a, a]).len(), 3);
     assert_eq!(along(&[a, one]).len(), 2);
 }
