@@ -12,8 +12,8 @@ use super::by_salt::BySalt;
 use super::ngram_index::{NgramIndex, Text};
 use super::{DraftSource, Drafter, Proposal};
 
-/// Length of the indexed n-grams, and thus of the shortest match. With 3, recorded agents got a
-/// twentieth fewer tokens a step.
+/// Length of the indexed n-grams, and thus of the shortest match. Chances are learned by length of
+/// match: short matches that predict little are drafted little.
 const NGRAM_TOKENS: usize = 2;
 /// Stands between two answers. It is no token of any vocabulary.
 const SEPARATOR: TokenId = TokenId::MAX;

@@ -8,8 +8,8 @@ use motet_protocol::TokenId;
 use super::ngram_index::{NgramIndex, Text};
 use super::{DraftSource, Drafter, MATCH_TOKENS_MAX, Proposal};
 
-/// Length of the indexed n-grams, and thus of the shortest match. With 3, recorded agents got a
-/// tenth fewer tokens a step from their own text.
+/// Length of the indexed n-grams, and thus of the shortest match. Chances are learned by length of
+/// match: short matches that predict little are drafted little.
 const NGRAM_TOKENS: usize = 2;
 /// Maximum number of tokens that are indexed: positions have 32 bits.
 const INDEXED_MAX: usize = 1 << 31;
