@@ -14,8 +14,8 @@
 //!   class. When memory runs short, a running sequence loses its slot and continues later.
 //! - **Conversations with tools.** Calls that follow their schemas, reasoning with a budget, and
 //!   answers as typed events, for the forms in which families of models write them: [`chat`].
-//! - **Speculative decoding.** Drafts found without a model, and predicted outputs, where they pay; no
-//!   token changes.
+//! - **Speculative decoding.** Drafts from texts that are known, predicted outputs and a draft model,
+//!   where they pay; no token changes.
 //! - **Structured output.** JSON schemas, regular expressions and Lark grammars.
 //! - **Scores and embeddings.** Log probabilities of given tokens, and pooled hidden states, beside
 //!   all other sequences.

@@ -11,6 +11,8 @@ use crate::error::StartError;
 #[cfg(feature = "mlx")]
 use motet_mlx::{MlxModel, MlxOptions, RetainedWeights};
 use motet_protocol::{ModelError, TokenId};
+#[cfg(feature = "mlx")]
+use motet_text::Tokenizer;
 use motet_text::{ChatTemplate, GgufVocabulary, TextCodec, TextError};
 use motet_weights::{GgufMetadata, ModelFiles, TokenizerSource};
 
@@ -95,33 +97,100 @@ impl crate::Engine {
     }
 }
 
+#[cfg(feature = "mlx")]
+impl crate::EngineBuilder {
+    /// Sets the model at `path` as [draft model](Self::draft_model): a file or a folder, as for
+    /// [`Engine::open`](crate::Engine::open). Its options are as a rule the model's own.
+    ///
+    /// ```no_run
+    /// use motet::model::mlx::MlxOptions;
+    ///
+    /// # async fn example() -> Result<(), motet::error::StartError> {
+    /// let engine = motet::Engine::open("qwen2.5-coder-1.5b-instruct.gguf")?
+    ///     .open_draft_model("qwen2.5-coder-0.5b-instruct.gguf", MlxOptions::default())?
+    ///     .start()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Engine::open`](crate::Engine::open);
+    /// [`ModelError::DraftModel`] naming both models if a token has other bytes in the draft model.
+    pub fn open_draft_model(
+        self,
+        path: impl AsRef<Path>,
+        options: MlxOptions,
+    ) -> Result<Self, StartError> {
+        let opened = Opened::at(path.as_ref(), options)?;
+        if let Some(text) = self.text_codec() {
+            let difference = difference(text.tokenizer(), opened.text.tokenizer());
+            difference.map_or(Ok(()), |why| {
+                Err(ModelError::DraftModel {
+                    draft: opened.files.blueprint().name.clone(),
+                    target: self.model_name().to_owned(),
+                    why,
+                })
+            })?;
+        }
+        Ok(self.draft_model(opened.into_load()))
+    }
+}
+
+/// A model's files and its tokenizer.
+#[cfg(feature = "mlx")]
+struct Opened {
+    files: ModelFiles,
+    text: TextCodec,
+    options: MlxOptions,
+}
+
+#[cfg(feature = "mlx")]
+impl Opened {
+    fn at(path: &Path, options: MlxOptions) -> Result<Self, StartError> {
+        let mut files = ModelFiles::open_with(path, options.file_access)?;
+        for part in files.skipped() {
+            tracing::info!(
+                "{} is not used: {} tensors such as {}",
+                part.part,
+                part.tensors,
+                part.example
+            );
+        }
+        let text = text_of(&files)?;
+        // Rows that no token has are neither kept nor computed.
+        files.limit_vocabulary(text.tokenizer().vocab_size());
+        Ok(Self {
+            files,
+            text,
+            options,
+        })
+    }
+
+    /// Returns a function that loads the model. A device thread that follows another one takes over
+    /// its weights.
+    fn into_load(self) -> impl Fn() -> Result<MlxModel, ModelError> + Send + Sync {
+        let Self { files, options, .. } = self;
+        let retained_weights = RetainedWeights::default();
+        move || {
+            if retained_weights.is_empty() {
+                read_all(&files);
+            }
+            MlxModel::load_reusing(&files, options.clone(), &retained_weights)
+        }
+    }
+}
+
 /// Not generic over the path, so that the code of a start is compiled once.
 #[cfg(feature = "mlx")]
 fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, StartError> {
-    let mut files = ModelFiles::open_with(path, options.file_access)?;
-    for part in files.skipped() {
-        tracing::info!(
-            "{} is not used: {} tensors such as {}",
-            part.part,
-            part.tensors,
-            part.example
-        );
-    }
-    let text = text_of(&files)?;
-    // Rows that no token has are neither kept nor computed.
-    files.limit_vocabulary(text.tokenizer().vocab_size());
-    let pooling = files.pooling()?;
-    let outline = MlxModel::outline(&files, &options)?;
-    let watch = files.watch();
-    let retained_weights = RetainedWeights::default();
-    let load = move || {
-        // A device thread that follows another one takes over its weights.
-        if retained_weights.is_empty() {
-            read_all(&files);
-        }
-        MlxModel::load_reusing(&files, options.clone(), &retained_weights)
-    };
-    let builder = crate::Engine::builder(load).outline(outline);
+    let opened = Opened::at(path, options)?;
+    let pooling = opened.files.pooling()?;
+    let outline = MlxModel::outline(&opened.files, &opened.options)?;
+    let watch = opened.files.watch();
+    let text = opened.text.clone();
+    let builder = crate::Engine::builder(opened.into_load()).outline(outline);
     let replacement = Once::new();
     let builder = builder.check_files(move || {
         let checked = watch.check();
@@ -136,6 +205,19 @@ fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, Sta
         checked
     });
     Ok(builder.text(text).pooling(pooling))
+}
+
+/// Describes the first token that two tokenizers have with different bytes.
+#[cfg(feature = "mlx")]
+fn difference(target: &Tokenizer, draft: &Tokenizer) -> Option<String> {
+    let tokens = 0..target.vocab_size().min(draft.vocab_size()) as TokenId;
+    tokens.into_iter().find_map(|token| {
+        let draft = draft.token_bytes(token).ok()?;
+        let target = target.token_bytes(token).ok()?;
+        let [shown, expected] = [draft, target].map(|bytes| bytes.escape_ascii().to_string());
+        (draft != target)
+            .then(|| format!("token {token} of it is `{shown}`, and of the model `{expected}`"))
+    })
 }
 
 /// Reads all weights, so that the first steps need not. Logs how far it is in every second but the

@@ -102,6 +102,27 @@ fn with_end_token(scratch: &Scratch, end: u32) -> PathBuf {
     scratch.write("model.gguf", bytes)
 }
 
+#[test]
+fn draft_model_with_another_token_is_an_error_that_names_both() {
+    let mut bytes = std::fs::read(model()).expect("the model is there");
+    let (token, other) = (b"<jupyter_text>", b"<jupyter_test>");
+    let header = &bytes[..8 << 20];
+    let at = header
+        .windows(token.len())
+        .position(|window| window == token);
+    let at = at.expect("the file has this token");
+    bytes[at..at + token.len()].copy_from_slice(other);
+    let scratch = Scratch::new();
+    let draft = scratch.write("draft.gguf", bytes);
+    let builder = || Engine::open(model()).expect("a model");
+    let opened = builder().open_draft_model(draft, MlxOptions::default());
+    let error = opened.expect_err("a token differs").to_string();
+    let names = error.matches("Smollm2").count();
+    assert!(names == 2 && error.contains("<jupyter_test>"), "{error}");
+    let opened = builder().open_draft_model(model(), MlxOptions::default());
+    opened.expect("a model may draft for itself");
+}
+
 #[tokio::test]
 async fn an_answer_ends_though_the_file_names_another_end_token() {
     let scratch = Scratch::new();

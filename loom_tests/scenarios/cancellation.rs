@@ -163,6 +163,7 @@ fn serve(
     while let Some(work) = works.recv().expect("the scheduler is alive") {
         let outcome = Outcome {
             result: table.run_work(&mut model, work),
+            drafts: Ok(Vec::new()),
             busy: Duration::from_millis(1),
             gap: Duration::ZERO,
             memory: model.memory(),

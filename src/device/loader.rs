@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam_channel::Receiver;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Device, serve};
+use super::{Device, Loaded, serve};
 use crate::runtime::{EngineRuntime, Runtime, Worker};
-use motet_device::{DeviceEnd, panic_text};
+use motet_device::{DeviceEnd, DraftModel, panic_text};
 use motet_model::{DetachedState, Model};
-use motet_protocol::{ModelError, ModelSpec, Outcome, WORK_IN_FLIGHT_MAX, Work};
+use motet_protocol::{DraftModelSpec, ModelError, ModelSpec, Outcome, WORK_IN_FLIGHT_MAX, Work};
 
 const THREAD_IS_THERE: &str = "a model was loaded on a thread";
 
@@ -59,7 +59,7 @@ pub(super) struct DeviceWorker<M: Model, B> {
     expected: Option<ModelSpec>,
     transfer_queue: DeviceEnd<DetachedState<M>>,
     outcomes: mpsc::Sender<Outcome>,
-    model_info: oneshot::Sender<(ModelSpec, M::Packer)>,
+    model_info: oneshot::Sender<(ModelSpec, Option<DraftModelSpec>, M::Packer)>,
     ready: oneshot::Sender<Result<(), ModelError>>,
     gone: oneshot::Sender<()>,
 }
@@ -67,13 +67,14 @@ pub(super) struct DeviceWorker<M: Model, B> {
 /// A device thread that has built its model.
 pub(super) struct BuiltDevice<M: Model> {
     pub(super) model: M,
+    pub(super) draft_model: Option<Box<dyn DraftModel>>,
     pub(super) transfer_queue: DeviceEnd<DetachedState<M>>,
     pub(super) outcomes: mpsc::Sender<Outcome>,
     pub(super) runtime: EngineRuntime,
 }
 
-/// Specification and packer of a loaded model.
-type ModelInfo<M> = oneshot::Receiver<(ModelSpec, <M as Model>::Packer)>;
+/// Specification and packer of a loaded model, and the specification of its draft model.
+type ModelInfo<M> = oneshot::Receiver<(ModelSpec, Option<DraftModelSpec>, <M as Model>::Packer)>;
 
 impl Loader {
     pub(super) fn new<M, B>(
@@ -83,7 +84,7 @@ impl Loader {
     ) -> Self
     where
         M: Model,
-        B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
+        B: Fn() -> Result<Loaded<M>, ModelError> + Send + Sync + 'static,
     {
         let load = move || Loading::start(&device_factory, Some(&spec)).0;
         Self {
@@ -153,7 +154,7 @@ impl Loading {
     ) -> (Self, ModelInfo<M>)
     where
         M: Model,
-        B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
+        B: Fn() -> Result<Loaded<M>, ModelError> + Send + Sync + 'static,
     {
         let (outcome_sender, outcomes) = mpsc::channel(WORK_IN_FLIGHT_MAX);
         let (ready_sender, ready) = oneshot::channel();
@@ -202,7 +203,7 @@ impl Loading {
 impl<M, B> Worker for DeviceWorker<M, B>
 where
     M: Model,
-    B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
+    B: Fn() -> Result<Loaded<M>, ModelError> + Send + Sync + 'static,
 {
     type Job = Work;
     const NAME: &'static str = "motet-device";
@@ -221,7 +222,7 @@ where
 impl<M, B> DeviceWorker<M, B>
 where
     M: Model,
-    B: Fn() -> Result<M, ModelError>,
+    B: Fn() -> Result<Loaded<M>, ModelError>,
 {
     /// Builds the model. There is none if the build failed, the model is not the expected one,
     /// or the receiver is gone. The sender is for the end of the thread.
@@ -232,28 +233,31 @@ where
             let why = format!("the model panicked while loading: {text}");
             Err(ModelError::Device(why))
         });
-        let model = built.and_then(|model| match &self.expected {
-            Some(expected) if expected != model.spec() => Err(ModelError::Device(
+        let loaded = built.and_then(|loaded| match &self.expected {
+            Some(expected) if expected != loaded.model.spec() => Err(ModelError::Device(
                 "the reloaded model differs from the model that was loaded first".into(),
             )),
-            _ => Ok(model),
+            _ => Ok(loaded),
         });
-        let model = match model {
-            Ok(model) => {
+        let loaded = match loaded {
+            Ok(loaded) => {
                 // A reload has no receiver: the specification is known.
+                let draft_model = loaded.draft_model.as_ref().map(|model| model.spec());
+                let model = &loaded.model;
                 self.model_info
-                    .send((model.spec().clone(), model.packer()))
+                    .send((model.spec().clone(), draft_model, model.packer()))
                     .ok();
                 // The caller that started the load may have given up.
-                self.ready.send(Ok(())).is_ok().then_some(model)
+                self.ready.send(Ok(())).is_ok().then_some(loaded)
             }
             Err(error) => {
                 self.ready.send(Err(error)).ok();
                 None
             }
         };
-        let device = model.map(|model| BuiltDevice {
-            model,
+        let device = loaded.map(|loaded| BuiltDevice {
+            model: loaded.model,
+            draft_model: loaded.draft_model,
             transfer_queue: self.transfer_queue,
             outcomes: self.outcomes,
             runtime: self.factory.runtime.clone(),

@@ -10,6 +10,9 @@
 //! the second's forward pass (SGLang's overlap scheduler and vLLM's asynchronous scheduling do
 //! likewise).
 //!
+//! A draft model, if there is one, works between steps: the thread waits for it when its orders
+//! arrive, and no other work is in flight.
+//!
 //! **Invariant.** The thread's state is a function of the work that it received: edits are
 //! carried out in order, before the step that comes with them.
 
@@ -30,10 +33,12 @@ pub(crate) use loader::{DeviceGone, Loader, Loading};
 
 use crate::runtime::{EngineRuntime, JobQueue, Part, Queue, Runtime};
 use loader::{BuiltDevice, DeviceFactory};
-use motet_device::{HostEnd, NextAction, Table, transfer_queue};
+use motet_device::{DraftModel, HostEnd, NextAction, Table, draft_or_drop, transfer_queue};
 use motet_model::{DetachedState, Model};
 use motet_protocol::time::eighth;
-use motet_protocol::{ModelError, ModelSpec, Outcome, Work};
+use motet_protocol::{
+    DraftForget, DraftModelSpec, DraftOrder, DraftReply, ModelError, ModelSpec, Outcome, Work,
+};
 
 /// Shortest interval between two checks whether a step is ready.
 const POLL_INTERVAL_MIN: Duration = Duration::from_micros(20);
@@ -50,6 +55,12 @@ pub(crate) struct Device {
     pub(crate) outcomes: mpsc::Receiver<Outcome>,
 }
 
+/// The models of a device thread.
+pub(crate) struct Loaded<M> {
+    pub(crate) model: M,
+    pub(crate) draft_model: Option<Box<dyn DraftModel>>,
+}
+
 /// A running device thread with a model.
 pub(crate) struct Started<M: Model> {
     /// The scheduler's end.
@@ -58,6 +69,8 @@ pub(crate) struct Started<M: Model> {
     pub(crate) loader: Loader,
     /// The model's specification.
     pub(crate) spec: ModelSpec,
+    /// The draft model's.
+    pub(crate) draft_model: Option<DraftModelSpec>,
     /// Packs states that the model has exported.
     pub(crate) packer: M::Packer,
     /// The copy workers' end of the transfer queue.
@@ -75,7 +88,7 @@ impl Device {
     ///
     /// Dropping the future ends the thread once the model is built.
     pub(crate) async fn start<M: Model>(
-        build: impl Fn() -> Result<M, ModelError> + Send + Sync + 'static,
+        build: impl Fn() -> Result<Loaded<M>, ModelError> + Send + Sync + 'static,
         runtime: EngineRuntime,
     ) -> Result<Started<M>, ModelError> {
         let (prototype, host_end) = transfer_queue();
@@ -87,12 +100,13 @@ impl Device {
         let (loading, model) = Loading::start(&device_factory, None);
         let (device, gone) = loading.wait().await?;
         let model = model.await;
-        let (spec, packer) = model.expect("a loaded model has sent its specification");
+        let (spec, draft_model, packer) = model.expect("a loaded model has sent its specification");
         let loader = Loader::new(device_factory, spec.clone(), gone);
         Ok(Started {
             device,
             loader,
             spec,
+            draft_model,
             packer,
             host_end,
         })
@@ -114,6 +128,7 @@ impl Device {
 fn serve<M: Model>(device: BuiltDevice<M>, work: Receiver<Work>) {
     let mut thread = DeviceThread {
         model: device.model,
+        drafts: Drafts::new(device.draft_model),
         table: Table::with_transfer_queue(device.transfer_queue),
         work,
         outcomes: device.outcomes,
@@ -128,6 +143,7 @@ fn serve<M: Model>(device: BuiltDevice<M>, work: Receiver<Work>) {
 /// The state of the device thread.
 struct DeviceThread<M: Model> {
     model: M,
+    drafts: Drafts,
     table: Table<M>,
     work: Receiver<Work>,
     outcomes: mpsc::Sender<Outcome>,
@@ -167,6 +183,7 @@ impl<M: Model> DeviceThread<M> {
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {
                     self.model.trim();
+                    self.drafts.trim();
                     self.is_trimmed = true;
                 }
             }
@@ -197,18 +214,64 @@ impl<M: Model> DeviceThread<M> {
         }
     }
 
-    fn submit(&mut self, work: Work) {
+    fn submit(&mut self, mut work: Work) {
         // Submission may block until the device has accepted all of it, and the device works
         // meanwhile.
         self.is_trimmed = false;
         self.clock.on_submit(self.table.in_flight());
+        let drafts = self.drafts.take_from(&mut work);
         self.table.submit(&mut self.model, work);
+        self.drafts.carry_out(drafts);
     }
 
     fn finish(&mut self) -> bool {
-        let outcome = self.clock.outcome(&mut self.table, &mut self.model);
+        let drafts = self.drafts.take();
+        let outcome = self.clock.outcome(&mut self.table, &mut self.model, drafts);
         self.runtime.fail_here(Part::Device, None);
         self.outcomes.try_send(outcome).is_ok()
+    }
+}
+
+/// The draft model, and its replies to the work in flight.
+struct Drafts {
+    draft_model: Option<Box<dyn DraftModel>>,
+    replies: Result<Vec<DraftReply>, Box<ModelError>>,
+}
+
+impl Drafts {
+    fn new(draft_model: Option<Box<dyn DraftModel>>) -> Self {
+        Self {
+            draft_model,
+            replies: Ok(Vec::new()),
+        }
+    }
+
+    /// Takes from work what the draft model is to do, once the work's edits are carried out.
+    fn take_from(&self, work: &mut Work) -> (Vec<DraftForget>, Vec<DraftOrder>) {
+        let orders = std::mem::take(&mut work.draft_orders);
+        (std::mem::take(&mut work.draft_forgets), orders)
+    }
+
+    /// Has the draft model carry it out, and waits for it.
+    fn carry_out(&mut self, (forgets, orders): (Vec<DraftForget>, Vec<DraftOrder>)) {
+        let replies = draft_or_drop(&mut self.draft_model, &forgets, &orders);
+        if let Err(error) = &replies {
+            tracing::warn!("the draft model has failed, and is not used any more: {error}");
+        }
+        if !orders.is_empty() {
+            self.replies = replies;
+        }
+    }
+
+    /// Takes the replies to the oldest work in flight.
+    fn take(&mut self) -> Result<Vec<DraftReply>, Box<ModelError>> {
+        std::mem::replace(&mut self.replies, Ok(Vec::new()))
+    }
+
+    fn trim(&mut self) {
+        if let Some(draft_model) = &mut self.draft_model {
+            draft_model.trim();
+        }
     }
 }
 
@@ -238,11 +301,17 @@ impl Clock {
     }
 
     /// Waits for the oldest work.
-    fn outcome<M: Model>(&mut self, table: &mut Table<M>, model: &mut M) -> Outcome {
+    fn outcome<M: Model>(
+        &mut self,
+        table: &mut Table<M>,
+        model: &mut M,
+        drafts: Result<Vec<DraftReply>, Box<ModelError>>,
+    ) -> Outcome {
         let result = table.finish(model);
         let (busy, gap) = self.on_finish();
         Outcome {
             result,
+            drafts,
             busy,
             gap,
             memory: model.memory(),

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::Clock;
 use super::loader::{BuiltDevice, DeviceWorker};
+use super::{Clock, Drafts, Loaded};
 use crate::runtime::clock::after;
 use crate::runtime::injected::SimulatedWorker;
 use crate::runtime::injected::simulation::Simulation;
@@ -18,7 +18,7 @@ use motet_protocol::{ModelError, Outcome, Work};
 impl<M, B> SimulatedWorker for DeviceWorker<M, B>
 where
     M: Model,
-    B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
+    B: Fn() -> Result<Loaded<M>, ModelError> + Send + Sync + 'static,
 {
     async fn simulate(self, work: mpsc::Receiver<Work>, simulation: Simulation) {
         let exported = simulation.exported.clone();
@@ -40,6 +40,7 @@ async fn serve<M: Model>(
 ) {
     let mut device = SimulatedDevice {
         model: device.model,
+        drafts: Drafts::new(device.draft_model),
         table: Table::with_transfer_queue(device.transfer_queue),
         work,
         outcomes: device.outcomes,
@@ -57,6 +58,7 @@ async fn serve<M: Model>(
 /// The state of a simulated device; compare the device thread's.
 struct SimulatedDevice<M: Model> {
     model: M,
+    drafts: Drafts,
     table: Table<M>,
     work: mpsc::Receiver<Work>,
     outcomes: mpsc::Sender<Outcome>,
@@ -97,12 +99,14 @@ impl<M: Model> SimulatedDevice<M> {
         true
     }
 
-    fn submit(&mut self, work: Work) {
+    fn submit(&mut self, mut work: Work) {
         let takes = self.simulation.fault_schedule.work(&work);
         let now = Instant::now();
         let begins = self.ready_at.back().map_or(now, |before| now.max(*before));
         self.clock.on_submit(self.table.in_flight());
+        let drafts = self.drafts.take_from(&mut work);
         self.table.submit(&mut self.model, work);
+        self.drafts.carry_out(drafts);
         self.ready_at.push_back(after(begins, takes));
     }
 
@@ -117,7 +121,8 @@ impl<M: Model> SimulatedDevice<M> {
 
     fn finish(&mut self) -> bool {
         self.ready_at.pop_front();
-        let outcome = self.clock.outcome(&mut self.table, &mut self.model);
+        let drafts = self.drafts.take();
+        let outcome = self.clock.outcome(&mut self.table, &mut self.model, drafts);
         self.runtime.fail_here(Part::Device, None);
         self.outcomes.try_send(outcome).is_ok()
     }

@@ -38,6 +38,13 @@ fn work(opens: bool, tokens: &[TokenId]) -> Work {
 }
 
 /// Runs the whole thread: outcomes arrive in order, and their times add up.
+fn loaded(config: &OracleConfig) -> Loaded<Oracle> {
+    Loaded {
+        model: Oracle::new(config.clone()).expect("a valid configuration"),
+        draft_model: None,
+    }
+}
+
 #[tokio::test]
 async fn two_steps_in_flight() {
     let config = OracleConfig {
@@ -49,7 +56,7 @@ async fn two_steps_in_flight() {
     };
     let expected_output = config.reference_tokens(&[3, 1], 4, Sampling::GREEDY);
     let model = config.clone();
-    let build = move || Ok(Oracle::new(model.clone()).expect("a valid configuration"));
+    let build = move || Ok(loaded(&model));
     let started = Device::start(build, EngineRuntime::default()).await;
     let started = started.expect("a device");
     let (mut device, loader) = (started.device, started.loader);
@@ -82,7 +89,7 @@ async fn two_steps_in_flight() {
 async fn memory_is_trimmed_once_in_each_pause() {
     let config = OracleConfig::default();
     let model = config.clone();
-    let build = move || Ok(Oracle::new(model.clone()).expect("a valid configuration"));
+    let build = move || Ok(loaded(&model));
     let started = Device::start(build, EngineRuntime::default()).await;
     let mut device = started.expect("a device").device;
     let mut trims = Vec::new();
@@ -102,7 +109,7 @@ async fn device_thread_can_be_replaced() {
     let config = OracleConfig::default();
     let expected_output = config.reference_tokens(&[3, 1], 1, Sampling::GREEDY);
     let model = config.clone();
-    let build = move || Ok(Oracle::new(model.clone()).expect("a valid configuration"));
+    let build = move || Ok(loaded(&model));
     let started = Device::start(build, EngineRuntime::default()).await;
     let started = started.expect("a device");
     let (mut device, loader) = (started.device, started.loader);

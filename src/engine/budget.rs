@@ -5,6 +5,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::device::Loaded;
 use crate::error::StartError;
 use motet_core::config::{CacheConfig, EngineConfig, WorstCase};
 use motet_device::panic_text;
@@ -35,18 +36,26 @@ pub struct DeviceBudget {
 pub(super) struct BudgetCell(Arc<Mutex<Option<Result<DeviceBudget, StartError>>>>);
 
 impl BudgetCell {
-    /// Returns the model, unless the settings cannot work with it. Only the first model is
-    /// checked: later loads yield the same model.
+    /// Returns the models, unless the settings cannot work with it. Only those loaded
+    /// first are checked: later loads yield the same ones. The draft model needs `draft_bytes` beside
+    /// the budget.
     pub(super) fn determine<M: Model>(
         &self,
-        mut model: M,
+        mut loaded: Loaded<M>,
+        draft_bytes: usize,
         config: &EngineConfig,
-    ) -> Result<M, ModelError> {
+    ) -> Result<Loaded<M>, ModelError> {
         let mut budget_cell = self.lock();
-        match budget_cell.get_or_insert_with(|| determine(&mut model, config)) {
-            Ok(_) => Ok(model),
+        let determined = || determine(&mut loaded.model, draft_bytes, config);
+        match budget_cell.get_or_insert_with(determined) {
+            Ok(_) => Ok(loaded),
             Err(error) => Err(ModelError::Device(error.to_string())),
         }
+    }
+
+    /// Whether a model was loaded before.
+    pub(super) fn is_known(&self) -> bool {
+        self.lock().is_some()
     }
 
     /// Returns the budget; `None` where no model was loaded.
@@ -65,11 +74,21 @@ impl BudgetCell {
 
 /// Validates the settings against the loaded model, chooses the budget where it is not set, and
 /// makes the model prove that the worst case fits.
-fn determine<M: Model>(model: &mut M, config: &EngineConfig) -> Result<DeviceBudget, StartError> {
+fn determine<M: Model>(
+    model: &mut M,
+    draft_bytes: usize,
+    config: &EngineConfig,
+) -> Result<DeviceBudget, StartError> {
     config.validate_for(model.spec())?;
     let worst = config.worst_case(model.spec());
-    let left = model.memory_left();
-    prove(worst, left, |bytes| model.try_memory(bytes))?;
+    let left = model.memory_left().map(|left| MemoryLeft {
+        bytes: left.bytes.saturating_sub(draft_bytes),
+        ..left
+    });
+    prove(worst, left, |bytes| {
+        let found = model.try_memory(bytes.saturating_add(draft_bytes))?;
+        Ok(found.saturating_sub(draft_bytes))
+    })?;
     let set = config.cache.device_bytes_max;
     let (bytes, chosen_from) = match (set, left) {
         (0, Some(left)) => {
@@ -158,6 +177,7 @@ mod tests {
         let left = left.map(|bytes| MemoryLeft {
             bytes,
             is_host: true,
+            mapped_bytes: 0,
         });
         prove(WORST, left, try_memory).map_err(|error| {
             let reported = error.to_string();
@@ -209,7 +229,11 @@ mod tests {
     #[test]
     fn budget_is_a_part_of_the_free_memory() {
         let check = |bytes, is_host, host_bytes_max, expected| {
-            let left = MemoryLeft { bytes, is_host };
+            let left = MemoryLeft {
+                bytes,
+                is_host,
+                mapped_bytes: 0,
+            };
             assert_eq!(chosen_bytes(left, host_bytes_max), expected);
         };
         let gib = 1 << 30;

@@ -25,7 +25,7 @@ use crate::actors::scheduler::{
     CacheHandle, CoreSettings, DeviceHandle, MAILBOX_MAX, PENDING_ANSWERS_MAX, Scheduler,
     SchedulerArgs, Supervision,
 };
-use crate::device::{Device, Loader};
+use crate::device::{Device, Loaded, Loader};
 use crate::error::StartError;
 use crate::optional::TextCodec;
 use crate::results::ResultsBudget;
@@ -35,9 +35,10 @@ use crate::telemetry::Telemetry;
 use motet_core::cache::CacheCore;
 use motet_core::config::{EngineConfig, TextConfig};
 use motet_core::recovery::Breaker;
+use motet_device::{DraftModel, ModelDrafter};
 use motet_model::{Model, Packer};
 use motet_protocol::UserId;
-use motet_protocol::{DeclaredPooling, ModelError, ModelSpec};
+use motet_protocol::{DeclaredPooling, DraftModelSpec, ModelError, ModelSpec};
 use motet_sync::admission::Admission;
 use motet_sync::heartbeat::Heartbeat;
 use motet_sync::primitives::AtomicUsize;
@@ -55,6 +56,7 @@ pub struct EngineBuilder {
     pooling: DeclaredPooling,
     config: EngineConfig,
     check_files: Option<CheckFiles>,
+    draft_model: Option<BuildDraft>,
     pub(super) runtime: EngineRuntime,
 }
 
@@ -65,11 +67,16 @@ type Prepare =
 /// Creates the model. The device thread is compiled once for each type of model, not for each
 /// closure.
 type Build<M> = Box<dyn Fn() -> Result<M, ModelError> + Send + Sync>;
+/// Creates the draft model for a model of this specification, which keeps so many tokens. Returns
+/// the bytes that it takes beside its weights as well.
+type BuildDraft = Arc<dyn Fn(&ModelSpec, usize) -> Result<DraftBuilt, ModelError> + Send + Sync>;
+type DraftBuilt = (Box<dyn DraftModel>, usize);
 
 /// The settings for a device and a pager.
 struct Conditions {
     config: EngineConfig,
     check_files: Option<CheckFiles>,
+    draft_model: Option<BuildDraft>,
     runtime: EngineRuntime,
 }
 
@@ -78,6 +85,7 @@ struct Prepared {
     device: Device,
     loader: Loader,
     spec: ModelSpec,
+    draft_model: Option<DraftModelSpec>,
     budget: DeviceBudget,
     pager: Option<PagerParts>,
 }
@@ -89,13 +97,23 @@ async fn prepare<M: Model>(
     let Conditions {
         config,
         check_files,
+        draft_model,
         runtime,
     } = conditions;
     // The budget is determined with the first loaded model; later loads yield the same model.
     let budget_cell = BudgetCell::default();
     let build = {
         let (budget_cell, config) = (budget_cell.clone(), config.clone());
-        move || budget_cell.determine(build()?, &config)
+        move || {
+            let model = build()?;
+            let built = match &draft_model {
+                Some(build) => built_draft(build, model.spec(), &config, budget_cell.is_known())?,
+                None => None,
+            };
+            let (draft_model, draft_bytes) = built.unzip();
+            let loaded = Loaded { model, draft_model };
+            budget_cell.determine(loaded, draft_bytes.unwrap_or(0), &config)
+        }
     };
     let started = Device::start(build, runtime.clone()).await;
     let budget = budget_cell.budget()?;
@@ -117,10 +135,36 @@ async fn prepare<M: Model>(
         device: started.device,
         loader: started.loader,
         spec: started.spec,
+        draft_model: started.draft_model,
         // A model is ready only after its budget was determined.
         budget: budget.expect("the budget was determined when the model was loaded"),
         pager,
     })
+}
+
+/// Builds the draft model, if it can be used. One that could be built once may be missing later.
+fn built_draft(
+    build: &BuildDraft,
+    target: &ModelSpec,
+    config: &EngineConfig,
+    is_reload: bool,
+) -> Result<Option<DraftBuilt>, ModelError> {
+    let speculation = &config.scheduler.speculation;
+    let tokens_max = speculation.draft_model_tokens_max;
+    let is_used = speculation.enabled
+        && tokens_max > 0
+        && speculation.draft_tokens_max.min(target.draft_tokens_max) > 0;
+    if !is_used {
+        tracing::info!("the draft model is not loaded: the settings or the model verify no drafts");
+        return Ok(None);
+    }
+    match build(target, tokens_max) {
+        Err(error) if is_reload => {
+            tracing::warn!("the engine goes on without its draft model: {error}");
+            Ok(None)
+        }
+        built => built.map(Some),
+    }
 }
 
 /// The identity of a model's packed state. A model may read all of its weights for it, which then
@@ -154,6 +198,7 @@ impl EngineBuilder {
             pooling: DeclaredPooling::Undeclared,
             config: EngineConfig::default(),
             check_files: None,
+            draft_model: None,
             runtime: EngineRuntime::default(),
         }
     }
@@ -175,6 +220,18 @@ impl EngineBuilder {
         self
     }
 
+    /// Returns the tokenizer and chat template that were set.
+    #[cfg(feature = "mlx")]
+    pub(crate) fn text_codec(&self) -> Option<&TextCodec> {
+        self.text.as_ref()
+    }
+
+    /// Returns the model's name, where it is known before the model is loaded.
+    #[cfg(feature = "mlx")]
+    pub(crate) fn model_name(&self) -> &str {
+        self.outline.as_ref().map_or("", |outline| &outline.name)
+    }
+
     /// Sets how hidden states become embeddings where a request does not say so.
     /// `Engine::open` sets what the model's files declare.
     #[must_use]
@@ -193,6 +250,28 @@ impl EngineBuilder {
         check: impl Fn() -> Result<(), ModelError> + Send + Sync + 'static,
     ) -> Self {
         self.check_files = Some(Arc::new(check));
+        self
+    }
+
+    /// Sets a draft model: a smaller model with the same tokens, which drafts what the model verifies.
+    /// It is built on the device thread, after the model, and is used for the sequences and in the
+    /// steps where it pays. Its layers must be of full attention. Its texts take
+    /// [`draft_model_tokens_max`](crate::config::SpeculationConfig::draft_model_tokens_max) tokens'
+    /// bytes beside [`device_bytes_max`](crate::config::CacheConfig::device_bytes_max). Without
+    /// speculation it is not built. If it fails while the engine runs, the engine goes on without it.
+    #[must_use]
+    pub fn draft_model<M: Model>(
+        mut self,
+        build: impl Fn() -> Result<M, ModelError> + Send + Sync + 'static,
+    ) -> Self {
+        self.draft_model = Some(Arc::new(move |target, tokens_max| {
+            let model = build()?;
+            let mapped_bytes = model.memory_left().map_or(0, |left| left.mapped_bytes);
+            let bytes = ModelDrafter::<M>::bytes_max(model.spec(), tokens_max);
+            let bytes = bytes.saturating_add(mapped_bytes);
+            let drafter = ModelDrafter::new(model, target, tokens_max)?;
+            Ok((Box::new(drafter), bytes))
+        }));
         self
     }
 
@@ -231,6 +310,7 @@ impl EngineBuilder {
         let conditions = Conditions {
             config: self.config.clone(),
             check_files: self.check_files.clone(),
+            draft_model: self.draft_model,
             runtime: self.runtime.clone(),
         };
         let prepared = (self.prepare)(conditions).await?;
@@ -287,6 +367,7 @@ impl ActorStart {
         let (pager, pager_gone) = self.start_pager(prepared.pager, &cache).await.unzip();
         let core = CoreSettings {
             spec: spec.clone(),
+            draft_model: prepared.draft_model,
             config: self.config.scheduler.clone(),
             backup_tokens: match pager {
                 Some(_) => self.config.pager.backup_tokens,

@@ -14,6 +14,7 @@ use motet_model::{Span, SpanOutput, TokenSource};
 pub(crate) struct Kill {
     is_armed: Arc<AtomicBool>,
     token_micros: Arc<AtomicU64>,
+    step_micros: Arc<AtomicU64>,
     failures: Arc<AtomicUsize>,
     steps: Arc<Steps>,
 }
@@ -41,6 +42,12 @@ impl Kill {
     #[allow(dead_code, reason = "each test takes what it needs")]
     pub(crate) fn slow_down(&self, token_micros: u64) {
         self.token_micros.store(token_micros, Ordering::Relaxed);
+    }
+
+    /// Makes each step finish so much later.
+    #[allow(dead_code, reason = "each test takes what it needs")]
+    pub(crate) fn slow_down_steps(&self, step_micros: u64) {
+        self.step_micros.store(step_micros, Ordering::Relaxed);
     }
 
     /// Makes so many of the next steps fail as on a device without memory.
@@ -143,6 +150,8 @@ impl<M: Model> Model for Killable<M> {
     }
 
     fn finish(&mut self, in_flight: M::InFlightStep) -> Result<Vec<SpanOutput>, ModelError> {
+        let step_micros = self.kill.step_micros.load(Ordering::Relaxed);
+        std::thread::sleep(Duration::from_micros(step_micros));
         self.kill.steps.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.model.finish(in_flight)
     }

@@ -86,6 +86,7 @@ fn settings(config: &mut EngineConfig) -> Vec<(&'static str, Field<'_>)> {
     } = scheduler;
     let SpeculationConfig {
         enabled: _, draft_tokens_max, answer_bytes_max, prediction_tokens_max,
+        draft_model_tokens_max,
     } = speculation;
     let AdmissionConfig { queue_max, queue_tokens_max, user_requests_max, user_queue_tokens_max, results_bytes_max } = admission;
     let ChunkingConfig { step_tokens_max, inter_token, prefill_wait_steps_max, prefill_tokens_min } = chunking;
@@ -127,6 +128,7 @@ fn settings(config: &mut EngineConfig) -> Vec<(&'static str, Field<'_>)> {
         ("scheduler.speculation.draft_tokens_max", Count(draft_tokens_max)),
         ("scheduler.speculation.answer_bytes_max", Count(answer_bytes_max)),
         ("scheduler.speculation.prediction_tokens_max", Count(prediction_tokens_max)),
+        ("scheduler.speculation.draft_model_tokens_max", Count(draft_model_tokens_max)),
         ("cache.device_bytes_max", Count(device_bytes_max)),
         ("cache.share_tokens_min", Count(share_tokens_min)),
         ("cache.restore_interval_tokens", Count(restore_interval_tokens)),

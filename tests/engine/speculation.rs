@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::common::{self, bytes, read, small, until};
 use motet::config::EngineConfig;
 use motet::error::{QueueLimit, SubmitError};
-use motet::model::oracle::OracleConfig;
+use motet::model::oracle::{Faults, Oracle, OracleConfig};
 use motet::monitor::DraftCounts;
 use motet::request::{Completion, FinishReason, Prediction, Sampling};
 use motet::{Engine, Request, Shutdown, TokenId};
-use motet_model::oracle::StepCost;
+use motet_model::oracle::{OracleCounters, StepCost, StepFault};
 
 const PROMPT: [TokenId; 3] = [1, 2, 3];
 
@@ -280,4 +280,98 @@ async fn prediction_that_waits_counts_like_a_prompt() {
     }
     drop(running);
     engine.shutdown(Shutdown::Abort).await;
+}
+
+/// An engine with this draft model beside the oracle.
+async fn engine_with_draft(draft: OracleConfig, config: EngineConfig) -> Engine {
+    let mut oracle = oracle();
+    oracle.cost.base = Duration::from_millis(10);
+    Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")))
+        .draft_model(move || Ok(Oracle::new(draft.clone()).expect("a valid oracle")))
+        .config(config)
+        .start()
+        .await
+        .expect("the engine starts")
+}
+
+/// The same model, whose steps take no time.
+fn quick() -> OracleConfig {
+    OracleConfig {
+        cost: StepCost::default(),
+        counters: OracleCounters::default(),
+        faults: Faults::default(),
+        ..oracle()
+    }
+}
+
+/// Each of eight sequences has other tokens, so that nothing else drafts them.
+#[tokio::test]
+async fn tokens_of_a_draft_model_are_the_same() {
+    let other = OracleConfig { seed: 7, ..quick() };
+    let silent = OracleConfig {
+        context_tokens_max: 4,
+        ..quick()
+    };
+    for (draft, is_good) in [(quick(), true), (other, false), (silent, false)] {
+        let engine = engine_with_draft(draft.clone(), small()).await;
+        let sampling = |seed| Sampling {
+            temperature: if seed % 2 == 0 { 0.0 } else { 1.0 },
+            seed,
+            ..Sampling::GREEDY
+        };
+        let requests = (0..8).map(|seed| {
+            let prompt = [1, 2, seed as TokenId + 3];
+            let request = Request::tokens(prompt).output_tokens_max(100);
+            let expected = oracle().reference_tokens(&prompt, 100, sampling(seed));
+            (request.sampling(sampling(seed)), expected)
+        });
+        let mut streams = Vec::new();
+        for (request, expected) in requests {
+            let stream = engine.submit(request).await.expect("it is valid");
+            streams.push((stream, expected));
+        }
+        for (stream, expected) in streams {
+            let completion = stream.collect().await.expect("an output");
+            assert_eq!(completion.tokens, expected);
+        }
+        let drafts = engine.stats().drafts;
+        assert!(drafts.accepted_tokens > 100 || !is_good, "{drafts:?}");
+        engine.shutdown(Shutdown::Finish).await;
+        assert_eq!(draft.counters.now().tails_alive, 0);
+    }
+}
+
+#[tokio::test]
+async fn engine_goes_on_without_a_draft_model_that_fails() {
+    for fault in [StepFault::Fail, StepFault::FailFinish, StepFault::Panic] {
+        let draft = quick();
+        draft.faults.at_step(3, fault);
+        let engine = engine_with_draft(draft.clone(), small()).await;
+        assert_eq!(complete(&engine, request(60)).await.tokens, output(60));
+        assert_eq!(draft.counters.now().tails_alive, 0, "it is dropped");
+        engine.shutdown(Shutdown::Finish).await;
+    }
+}
+
+#[tokio::test]
+async fn draft_model_with_other_tokens_is_an_error_at_the_start() {
+    let build = || Ok(Oracle::new(oracle()).expect("a valid oracle"));
+    let other = || {
+        let other = OracleConfig {
+            vocab_size: 1_000,
+            ..oracle()
+        };
+        Ok(Oracle::new(other).expect("a valid oracle"))
+    };
+    let error = Engine::builder(build).draft_model(other).start().await;
+    let error = error.expect_err("it cannot draft").to_string();
+    assert!(
+        error.contains("cannot draft for") && error.contains("1000"),
+        "{error}"
+    );
+    let mut off = small();
+    off.scheduler.speculation.enabled = false;
+    let engine = Engine::builder(build).draft_model(other).config(off);
+    let engine = engine.start().await.expect("it is not built");
+    engine.shutdown(Shutdown::Finish).await;
 }

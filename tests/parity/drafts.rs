@@ -7,7 +7,9 @@ use motet::TokenId;
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
 use motet::model::{CacheKind, LayerKind, Model};
-use motet_model::conformance;
+use motet_device::{DraftModel, ModelDrafter};
+use motet_model::{Span, SpanOutput, TokenSource, conformance};
+use motet_protocol::{DraftOrder, OutputKind, Salt, Sampling, SequenceId, TokenSampling};
 
 use crate::fixture::Fixture;
 use crate::folder::open_family;
@@ -66,5 +68,75 @@ fn every_family_goes_back_without_kernels() {
             pairs.all(|(found, expected)| (found - expected).abs() <= fixture.tolerance)
         };
         conformance::check_drafts(&mut model, &prompts(&fixture), near);
+    }
+}
+
+/// A draft model of the same weights writes what the model writes: read in parts, after its draft was
+/// right, and after it was not.
+#[test]
+fn draft_model_of_the_same_weights_is_right() {
+    let _serial = one_at_a_time();
+    for fixture in fixtures() {
+        let folder = open_family(&fixture.family);
+        let options = MlxOptions {
+            deterministic: true,
+            ..MlxOptions::default()
+        };
+        let mut model = load(folder.path(), options.clone());
+        let mut groups = model.spec().layer_groups.iter();
+        if !groups.all(|group| group.kind == LayerKind::Full) {
+            continue;
+        }
+        println!("{}", fixture.family);
+        let mut drafter = ModelDrafter::new(load(folder.path(), options), model.spec(), 4_096);
+        let drafter = drafter.as_mut().expect("it is the same model");
+        let mut text = fixture.tokens.clone();
+        for (round, appended) in [None, Some(5), Some(9), None].into_iter().enumerate() {
+            text.extend(appended);
+            let sampling = Sampling {
+                temperature: if round % 2 == 0 { 0.0 } else { 0.9 },
+                ..Sampling::GREEDY
+            };
+            let sampling = TokenSampling {
+                sampling,
+                position: text.len() as u64,
+            };
+            let (prompt, output) = text.split_at(3);
+            let order = DraftOrder {
+                sequence: SequenceId(1),
+                salt: Salt::default(),
+                prompt: prompt.into(),
+                output: output.to_vec(),
+                sampling,
+                read_tokens_max: 11,
+                draft_tokens: 6,
+            };
+            let reply = loop {
+                let replies = drafter.draft(std::slice::from_ref(&order));
+                let reply = replies.expect("the device works").remove(0);
+                if reply.read_tokens == text.len() {
+                    break reply;
+                }
+            };
+            let mut expected = Vec::new();
+            let mut tail = model.tail(&[], 0).expect("memory");
+            let mut unread = text.clone();
+            for token in 0..6 {
+                let mut spans = [Span {
+                    tokens: TokenSource::Known(&unread),
+                    path: &[],
+                    tail: &mut tail,
+                    output_kind: OutputKind::Token(sampling.later(token)),
+                }];
+                let outputs = model.step(&mut spans).expect("the device works");
+                let [SpanOutput::Token(token)] = outputs[..] else {
+                    panic!("{outputs:?}")
+                };
+                expected.push(token);
+                unread = vec![token];
+            }
+            assert_eq!(reply.tokens, expected, "round {round}");
+            text.extend(&expected[..3 + round]);
+        }
     }
 }

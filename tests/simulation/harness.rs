@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use motet::cache::CacheError;
 use motet::error::{CacheCommandError, StartError};
+use motet::model::oracle::Oracle;
 use motet::simulation::Simulation;
 use motet::{Engine, HealthState, Shutdown};
 use motet_storage::tiers::TierError;
@@ -182,6 +183,10 @@ pub(crate) async fn open(harness: &SimulationHarness, generation: u64) {
         let seeded_faults = Arc::new(seeded_faults);
         let builds = Arc::clone(&seeded_faults);
         let mut builder = Engine::builder(move || builds.model()).config(plan.config.clone());
+        if let Some(draft) = plan.draft_model() {
+            let build = move || Ok(Oracle::new(draft.clone()).expect("a valid oracle"));
+            builder = builder.draft_model(build);
+        }
         if harness.is_simulated {
             let simulation = Simulation::new(Arc::clone(&seeded_faults) as _);
             builder = builder

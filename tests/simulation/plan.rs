@@ -8,8 +8,8 @@ use std::time::Duration;
 use motet::TokenId;
 use motet::config::{DiskConfig, EngineConfig, EvictionPolicy, InterToken, SlotChoice};
 use motet::model::LayerKind;
-use motet::model::oracle::OracleConfig;
-use motet_model::oracle::OracleCounts;
+use motet::model::oracle::{Faults, OracleConfig};
+use motet_model::oracle::{OracleCounters, OracleCounts};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -308,6 +308,19 @@ impl Plan {
     }
 
     /// Whether any of these faults may occur.
+    /// The draft model of every fourth seed: as good as the model where the model's layers are all of
+    /// full attention.
+    pub(crate) fn draft_model(&self) -> Option<OracleConfig> {
+        let full = vec![LayerKind::Full; self.oracle.layers.len()];
+        self.seed.is_multiple_of(4).then(|| OracleConfig {
+            layers: full,
+            device_bytes: None,
+            counters: OracleCounters::default(),
+            faults: Faults::default(),
+            ..self.oracle.clone()
+        })
+    }
+
     pub(crate) fn has_any(&self, faults: &[Fault]) -> bool {
         faults.iter().any(|fault| self.rate(*fault) > 0.0)
     }

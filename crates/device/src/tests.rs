@@ -1,5 +1,6 @@
 //! Tests of the device table on the oracle.
 
+mod draft_model;
 mod drafts;
 
 use std::ops::Range;

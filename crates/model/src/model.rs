@@ -445,4 +445,7 @@ pub struct MemoryLeft {
     pub bytes: usize,
     /// Whether this is the host's own memory, which other programs and the pager's copies share.
     pub is_host: bool,
+    /// Bytes of the model's weights that the system counts as free, since it could read them again
+    /// from their file. `bytes` does not contain them.
+    pub mapped_bytes: usize,
 }

@@ -3,6 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `work.rs`, `edit.rs` | messages to the device thread, and its answers |
+//! | `draft_model.rs` | orders to a draft model, and its replies |
 //! | [`cache`], [`pager`] | messages to the cache and the pager, and their effects |
 //! | `salt.rs`, `label.rs`, `prefix.rs` | names of cached state: salts, labels and token prefixes |
 //! | `span.rs` | output kinds of spans, and their outputs |
@@ -23,6 +24,7 @@
 
 pub mod cache;
 mod constraint;
+mod draft_model;
 mod edit;
 mod error;
 mod grammar_error;
@@ -53,6 +55,7 @@ mod work;
 pub use constraint::{
     Attached, ConstraintWalk, FORCED_TOKENS_MAX, ForcedTokens, Next, TokenConstraint, WalkState,
 };
+pub use draft_model::{DraftForget, DraftModelSpec, DraftOrder, DraftReply};
 pub use edit::Edit;
 pub use error::{Deadline, GenerateError};
 pub use grammar_error::GrammarError;

@@ -189,6 +189,16 @@ pub enum ModelError {
         /// The missing part.
         what: &'static str,
     },
+    /// The draft model cannot draft for the model.
+    #[error("the model `{draft}` cannot draft for the model `{target}`: {why}")]
+    DraftModel {
+        /// Name of the draft model.
+        draft: String,
+        /// Name of the model.
+        target: String,
+        /// The reason.
+        why: String,
+    },
     /// Another error of the model's own, such as one of its loader's libraries. It has that
     /// error's text and its source. Created by [`ModelError::other`].
     #[error(transparent)]

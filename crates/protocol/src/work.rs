@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{DeviceMemory, Edit, ModelError, OutputKind, Sampling, SamplingSpec, SpanOutput};
-use crate::{SegmentId, SlotId, TokenId};
+use crate::{DraftForget, DraftOrder, DraftReply, SegmentId, SlotId, TokenId};
 
 /// Upper bound on the work in flight: one step that the device runs, and one that is queued on
 /// the device behind it. The scheduler observes it.
@@ -28,6 +28,11 @@ pub struct Work {
     pub sampler_starts: Vec<SamplerStart>,
     /// The spans of the step; without spans there is no step. Each slot is in at most one span.
     pub spans: Vec<PlannedSpan>,
+    /// Texts that the draft model forgets first.
+    pub draft_forgets: Vec<DraftForget>,
+    /// Orders to the draft model; only in work without spans that is sent while no other is in
+    /// flight.
+    pub draft_orders: Vec<DraftOrder>,
 }
 
 /// The inputs of a slot's sampler on the device thread. The sampler lives as long as the slot.
@@ -111,6 +116,9 @@ impl PlannedTokens {
 pub struct Outcome {
     /// One output per span, or the reason why there is none.
     pub result: Result<Vec<SpanOutput>, Failure>,
+    /// One reply per draft order. An error if the draft model has failed: this device has no other
+    /// one, and nothing else is lost.
+    pub drafts: Result<Vec<DraftReply>, Box<ModelError>>,
     /// Time that the device worked: from the submission, or the finish of the previous step if
     /// that was later, to the finish of this step.
     pub busy: Duration,

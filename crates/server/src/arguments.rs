@@ -41,6 +41,18 @@ pub struct Arguments {
     #[arg(required_unless_present = "oracle")]
     pub model: Option<String>,
 
+    /// A smaller model with the same tokens, which drafts what the model verifies
+    ///
+    /// It is named as the model is. It is used in the steps where it pays, and answers do not change.
+    /// The start fails if its tokens differ from the model's.
+    #[arg(
+        long,
+        value_name = "MODEL",
+        env = "MOTET_DRAFT_MODEL",
+        conflicts_with = "oracle"
+    )]
+    pub draft_model: Option<String>,
+
     /// Serve a simulated model: for machines without MLX, and to try clients
     ///
     /// Its tokens are bytes, hashed from the tokens before them: fast nonsense.
@@ -568,6 +580,8 @@ mod tests {
         let off = parse("server --oracle --speculation off").expect("a switch");
         assert!(!off.engine_config().scheduler.speculation.enabled);
         assert!(parse("server --oracle --speculation sometimes").is_err());
+        assert!(parse("server --oracle --draft-model x").is_err());
+        assert!(parse("server --model x --draft-model y").is_ok());
         assert!(parse("server --oracle --disk-mib 1").is_err());
         assert!(parse("server --oracle --class-max first").is_err());
         assert!(parse("server --oracle --host-name http://x").is_err());

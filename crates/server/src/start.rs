@@ -70,6 +70,10 @@ fn streams_warning(engine: &Engine) -> Option<String> {
 #[cfg(feature = "mlx")]
 async fn model(name: &str, arguments: &Arguments, config: EngineConfig) -> Result<Engine> {
     let path = found(name.to_owned()).await?;
+    let draft_path = match &arguments.draft_model {
+        Some(name) => Some(found(name.clone()).await?),
+        None => None,
+    };
     let Arguments {
         deterministic,
         exact,
@@ -95,7 +99,11 @@ async fn model(name: &str, arguments: &Arguments, config: EngineConfig) -> Resul
     tracing::info!("loading {}", path.display());
     let started_at = Instant::now();
     let started = async {
-        let engine = Engine::open_with(&path, options)?;
+        let mut engine = Engine::open_with(&path, options.clone())?;
+        if let Some(path) = &draft_path {
+            tracing::info!("the draft model is {}", path.display());
+            engine = engine.open_draft_model(path, options)?;
+        }
         engine.config(config).start().await
     };
     let engine = started.await;

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use motet_core::config::SchedulerConfig;
 use motet_core::scheduler::{Effect, Event, SchedulerCore};
-use motet_protocol::ModelSpec;
 use motet_protocol::SequenceId;
+use motet_protocol::{DraftModelSpec, ModelSpec};
 
 /// Everything that a core is created from.
 pub(crate) struct CoreSettings {
     pub(crate) spec: ModelSpec,
+    pub(crate) draft_model: Option<DraftModelSpec>,
     pub(crate) config: SchedulerConfig,
     /// Tokens after which a live sequence is backed up; 0 means never, as without a pager. See
     /// [`PagerConfig::backup_tokens`](motet_core::config::PagerConfig::backup_tokens).
@@ -26,7 +27,12 @@ pub(super) struct ReplaceableCore {
 
 impl CoreSettings {
     fn create(&self) -> SchedulerCore {
-        SchedulerCore::new(self.spec.clone(), self.config.clone()).with_backups(self.backup_tokens)
+        let core = SchedulerCore::new(self.spec.clone(), self.config.clone());
+        let core = core.with_backups(self.backup_tokens);
+        match self.draft_model {
+            Some(draft_model) => core.with_draft_model(draft_model),
+            None => core,
+        }
     }
 }
 

@@ -32,6 +32,11 @@ const PRIORS: [[f32; 3]; MATCHES.len()] = [
 /// The prior for tokens that followed the same prompt. It is about the chance that two samples of
 /// one distribution are equal.
 const PATH_PRIOR: f32 = 0.6;
+/// The prior for the tokens of a draft model.
+const MODEL_PRIOR: f32 = 0.7;
+/// Tokens without a proposal of the draft model after which its counts are halved, so that a draft
+/// model that was wrong is asked again.
+const UNASKED_TOKENS_MAX: u16 = 1024;
 /// Observations that the prior stands for.
 const PRIOR_WEIGHT: f32 = 4.0;
 
@@ -45,6 +50,8 @@ pub struct Chances {
 #[derive(Clone, Debug)]
 pub struct SaltChances {
     cells: [[[Cell; POSITIONS]; MATCHES.len()]; DraftSource::COUNT],
+    /// Tokens since the draft model's last proposal.
+    unasked_tokens: u16,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,6 +86,7 @@ impl SaltChances {
     pub fn new() -> Self {
         Self {
             cells: Default::default(),
+            unasked_tokens: 0,
         }
     }
 
@@ -102,6 +110,11 @@ impl SaltChances {
         is_hit: bool,
     ) {
         let (bucket, position) = place(match_tokens, position);
+        if source == DraftSource::Model {
+            self.unasked_tokens = 0;
+        } else {
+            self.observe_unasked();
+        }
         let cell = &mut self.cells[source as usize][bucket][position];
         let count = if is_hit {
             &mut cell.hits
@@ -110,8 +123,17 @@ impl SaltChances {
         };
         *count += 1;
         if cell.hits + cell.misses >= COUNTS_MAX {
-            cell.hits /= 2;
-            cell.misses /= 2;
+            cell.halve();
+        }
+    }
+
+    /// Records a token of the output that is no token of the draft model's proposal.
+    pub fn observe_unasked(&mut self) {
+        self.unasked_tokens += 1;
+        if self.unasked_tokens == UNASKED_TOKENS_MAX {
+            self.unasked_tokens = 0;
+            let cells = &mut self.cells[DraftSource::Model as usize];
+            cells.iter_mut().flatten().for_each(Cell::halve);
         }
     }
 
@@ -125,6 +147,13 @@ impl SaltChances {
                 misses + usize::from(cell.misses),
             )
         })
+    }
+}
+
+impl Cell {
+    fn halve(&mut self) {
+        self.hits /= 2;
+        self.misses /= 2;
     }
 }
 
@@ -150,6 +179,7 @@ fn prior(source: DraftSource, bucket: usize, position: usize) -> f32 {
         // The caller knows more than the text does.
         DraftSource::Prediction => 1.0 - (1.0 - repeated) / 2.0,
         DraftSource::Path => PATH_PRIOR,
+        DraftSource::Model => MODEL_PRIOR,
     }
 }
 

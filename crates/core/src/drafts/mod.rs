@@ -1,6 +1,7 @@
-//! Drafts: the tokens that a sequence may generate next, found without a model.
+//! Drafts: the tokens that a sequence may generate next.
 //!
-//! A drafter proposes tokens that followed the same text before. Speculative decoding evaluates
+//! A drafter proposes tokens that followed the same text before, or those that a draft model would
+//! write. Speculative decoding evaluates
 //! them in one step with the sequence's last token, and accepts those that the model samples
 //! anyway. A draft therefore changes how fast a text comes, never the text. This is prompt lookup
 //! decoding (Saxena, 2023) and SuffixDecoding (Oliaro et al., 2024).
@@ -63,6 +64,8 @@ pub enum DraftSource {
     Answers,
     /// The answer that the caller predicts.
     Prediction,
+    /// The draft model. It is asked beforehand, for it is no [`Drafter`] that answers at once.
+    Model,
 }
 
 /// Tokens that may come next.
@@ -86,7 +89,9 @@ pub trait Drafter {
 
 impl DraftSource {
     /// Number of sources.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 5;
+    /// Number of sources that find tokens, all but the draft model.
+    const FOUND: usize = Self::COUNT - 1;
 }
 
 impl Proposal {

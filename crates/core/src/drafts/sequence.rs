@@ -80,6 +80,8 @@ impl SequenceDrafts {
             if !is_hit || self.hits == self.outstanding.tokens.len() {
                 self.outstanding.tokens.clear();
             }
+        } else {
+            chances.observe_unasked();
         }
         self.path.push(token);
         if let Some(prediction) = &mut self.prediction {
@@ -118,6 +120,25 @@ impl SequenceDrafts {
             tokens.push(*token);
             survival.push(product);
         }
+    }
+
+    /// Returns the survival of each of the next `tokens` tokens that the draft model would write.
+    #[must_use]
+    pub fn model_survival(chances: &SaltChances, tokens: usize) -> Vec<f32> {
+        let mut product = 1.0;
+        let survival = (0..tokens).map(|position| {
+            product *= chances.chance(DraftSource::Model, 0, position);
+            product
+        });
+        survival.collect()
+    }
+
+    /// Proposes the tokens that the draft model would write after the text so far, in place of the
+    /// outstanding proposal.
+    pub fn propose_of_model(&mut self, tokens: &[TokenId]) {
+        self.hits = 0;
+        let tokens = tokens.iter().copied();
+        self.outstanding.set(DraftSource::Model, 0, tokens);
     }
 
     /// The source of the outstanding proposal, if there is one.
@@ -164,7 +185,7 @@ impl SequenceDrafts {
         let mut recent = [0; MATCH_TOKENS_MAX];
         let recent = self.own_text.copy_recent(&mut recent);
         let prediction = self.prediction.as_mut();
-        let sources: [Option<&mut dyn Drafter>; DraftSource::COUNT] = [
+        let sources: [Option<&mut dyn Drafter>; DraftSource::FOUND] = [
             Some(&mut self.path),
             Some(&mut self.own_text),
             answers.map(|answers| answers as _),

@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::draft_model::DraftModel;
 use super::messages::DraftCounts;
 use super::policy::row_cost::RowCosts;
-use super::sequence::{DraftLimit, OwnDrafts, Sequence};
+use super::sequence::{DraftLimit, OwnDrafts, ROUND_READ_TOKENS_MAX, Sequence};
 use crate::config::SpeculationConfig;
-use crate::drafts::{Answers, Chances};
-use motet_protocol::{ModelSpec, Salt, TokenId};
+use crate::drafts::{Answers, Chances, SequenceDrafts};
+use motet_protocol::{DraftForget, ModelSpec, Salt, TokenId};
 
 /// Tokens of prompts that are indexed before each step, of all sequences together. A long prompt is
 /// indexed while it is computed.
@@ -23,6 +24,8 @@ pub(super) struct Drafting {
     chances: Chances,
     counts: DraftCounts,
     pub(super) row_costs: RowCosts,
+    /// `None` if there is no draft model.
+    pub(super) model: Option<DraftModel>,
     /// One sequence's next tokens and their survival, while they are looked for.
     found: (Vec<TokenId>, Vec<f32>),
 }
@@ -56,12 +59,33 @@ impl Drafting {
             chances: Chances::new(),
             counts: DraftCounts::default(),
             row_costs: RowCosts::default(),
+            model: None,
             found: (Vec::new(), Vec::new()),
         }
     }
 
     pub(super) fn counts(&self) -> DraftCounts {
         self.counts
+    }
+
+    /// Records that there is another device, with a draft model that has read nothing.
+    pub(super) fn on_new_device(&mut self) {
+        if let Some(model) = &mut self.model {
+            model.on_new_device();
+        }
+    }
+
+    /// Records that a step was submitted.
+    pub(super) fn on_step(&mut self) {
+        if let Some(model) = &mut self.model {
+            model.on_step();
+        }
+    }
+
+    /// Takes the texts that the draft model is to forget.
+    pub(super) fn take_forgets(&mut self) -> Vec<DraftForget> {
+        let model = self.model.as_mut();
+        model.map_or_else(Vec::new, DraftModel::take_forgets)
     }
 
     /// Counts a draft that was verified.
@@ -80,7 +104,10 @@ impl Drafting {
     /// Follows a token that joins a sequence's output. Returns whether it came as predicted.
     pub(super) fn push(&mut self, sequence: &mut Sequence, token: TokenId) -> bool {
         let (drafts, submission) = sequence.drafts_mut();
-        let Some(OwnDrafts { drafts, chances }) = drafts else {
+        let Some(OwnDrafts {
+            drafts, chances, ..
+        }) = drafts
+        else {
             return false;
         };
         let hits = drafts.prediction_hits();
@@ -92,14 +119,23 @@ impl Drafting {
 
     /// Ends the drafts of a sequence, whose output later ones may repeat.
     pub(super) fn end(&mut self, sequence: &mut Sequence) {
+        if let Some(model) = &mut self.model
+            && sequence.is_read_by_draft_model()
+        {
+            model.forget(DraftForget::Sequence(sequence.id()));
+        }
         if let Some(own) = sequence.take_drafts() {
             let salt = &sequence.submission().salt;
             self.answers.add(salt, own.drafts.answer());
         }
     }
 
-    /// Forgets the answers of a salt, or of all.
+    /// Forgets the answers of a salt, or of all, and what the draft model has read of them.
     pub(super) fn clear(&mut self, salt: Option<&Salt>) {
+        if let Some(model) = &mut self.model {
+            let all = DraftForget::All;
+            model.forget(salt.cloned().map_or(all, DraftForget::Salt));
+        }
         match salt {
             Some(salt) => self.answers.clear(salt),
             None => self.answers.clear_all(),
@@ -135,6 +171,31 @@ impl Drafting {
         let drafted = limit.in_flight.min(tokens.len())..tokens.len();
         drafts.tokens.extend_from_slice(&tokens[drafted.clone()]);
         drafts.survival.extend_from_slice(&survival[drafted]);
+    }
+
+    /// Returns the survival of each token that the draft model may write for a sequence, at most
+    /// `tokens_max` after a text of at most `text_tokens_max`, and whether it has read the text.
+    /// `None` if it may write none.
+    pub(super) fn model_survival(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens_max: usize,
+        text_tokens_max: usize,
+    ) -> Option<(Vec<f32>, bool)> {
+        let limit = sequence.draft_limit(self.draft_tokens_max)?;
+        let (read_tokens, unread_tokens) = sequence.unread_tokens()?;
+        let text_tokens = read_tokens + unread_tokens + limit.in_flight;
+        let tokens_max = tokens_max.min(limit.tokens);
+        let tokens_max = tokens_max.min(text_tokens_max.saturating_sub(text_tokens));
+        if tokens_max == 0 || !sequence.may_ask_draft(limit.in_flight) {
+            return None;
+        }
+        let (own, submission) = sequence.drafts_mut();
+        let chances = own?.chances.as_mut();
+        let chances = chances.unwrap_or_else(|| self.chances.of(&submission.salt));
+        let survival = SequenceDrafts::model_survival(chances, tokens_max);
+        let is_read = unread_tokens + limit.in_flight <= ROUND_READ_TOKENS_MAX;
+        Some((survival, is_read))
     }
 
     pub(super) fn check_integrity(&self) {

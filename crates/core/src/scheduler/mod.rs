@@ -45,6 +45,7 @@
 //! | `admission.rs` | from the queue to the cache |
 //! | `cache_answers.rs` | what the cache has done |
 //! | `steps.rs` | plans and submits steps |
+//! | `drafting.rs`, `draft_model.rs` | drafts of the next tokens, and the draft model's part in them |
 //! | `outcome.rs` | results and failures of steps |
 //! | `tokens.rs` | tokens join an output, sampled or appended |
 //! | `preemption.rs` | sequences lose their slots to others, or for want of memory |
@@ -59,6 +60,7 @@ mod cache_answers;
 mod cache_client;
 mod context_shift;
 mod deadlines;
+mod draft_model;
 mod drafting;
 mod fork_starts;
 mod forks;
@@ -86,6 +88,7 @@ use crate::cache;
 use crate::config::SchedulerConfig;
 use cache_client::{CacheClient, Frees};
 use deadlines::Deadlines;
+use draft_model::DraftModel;
 use drafting::Drafting;
 use forks::Forks;
 pub use mask_gate::MaskGate;
@@ -93,7 +96,7 @@ use memory_grants::MemoryGrants;
 pub use messages::{
     DraftCounts, Effect, Event, Fork, History, Predecessor, SchedulerStats, Submission,
 };
-use motet_protocol::{GenerateError, ModelSpec};
+use motet_protocol::{DraftModelSpec, GenerateError, ModelSpec};
 use pipeline::Pipeline;
 use policy::fairness::Service;
 use policy::step_cost::CostModel;
@@ -156,6 +159,13 @@ impl SchedulerCore {
         if self.spec.resumes_anywhere() {
             self.backup_tokens = tokens;
         }
+        self
+    }
+
+    /// Sets the draft model that the device has beside its model.
+    #[must_use]
+    pub fn with_draft_model(mut self, spec: DraftModelSpec) -> Self {
+        self.drafting.model = Some(DraftModel::new(spec));
         self
     }
 

@@ -50,6 +50,8 @@ impl SchedulerCore {
         if !outcome.lost.is_empty() {
             self.lose_edited(outcome.lost, effects);
         }
+        let took = outcome.busy.saturating_add(step.idle);
+        self.on_drafts(&step.asked, outcome.drafts, took);
         match outcome.result {
             Ok(span_outputs) => {
                 self.cost.observe(step.load, outcome.busy);

@@ -11,8 +11,8 @@ use super::Predecessor;
 use super::policy::step_cost::StepLoad;
 use super::sequence::{Sequence, SequenceKey, Slot};
 use super::sequences::Sequences;
-use motet_protocol::{Edit, Outcome, PlannedSpan, SamplerStart, WORK_IN_FLIGHT_MAX, Work};
-use motet_protocol::{SlotId, TokenId};
+use motet_protocol::{DraftForget, DraftOrder, Edit, Outcome, PlannedSpan, SamplerStart, Work};
+use motet_protocol::{SequenceId, SlotId, TokenId, WORK_IN_FLIGHT_MAX};
 
 /// Time before the end of a step at which the next is planned at the latest. It covers
 /// planning, building the graph, and a timer's error.
@@ -41,7 +41,7 @@ pub(super) struct Pipeline {
     device_needs_reset: bool,
     /// Whether there was something to do when the last work finished.
     had_work: bool,
-    /// Whether the last step that finished had drafts.
+    /// Whether the last work that finished verified drafts, or made some.
     finished_drafts: bool,
     /// Time so far in which the device was idle although there was work.
     device_idle: Duration,
@@ -58,6 +58,8 @@ struct InFlightStep {
     takes: Duration,
     /// Predicted end.
     ends_at: Duration,
+    /// The orders to the draft model in it.
+    asked: Asked,
     /// Fences that pass when the edits sent with it are carried out.
     fences: Vec<u64>,
     /// Epoch in which it was sent. A failure of work from an earlier epoch blames no sequence.
@@ -76,13 +78,39 @@ pub(super) struct Member {
     pub(super) samples_token: bool,
 }
 
-/// A step that is planned and not submitted.
+/// The orders to the draft model in one work.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// One for each order.
+    pub(super) sequences: Vec<AskedSequence>,
+    /// The load of a forward pass.
+    pub(super) load: StepLoad,
+    /// Number of passes.
+    pub(super) passes: u32,
+}
+
+/// A sequence that the draft model was asked about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AskedSequence {
+    pub(super) key: SequenceKey,
+    pub(super) id: SequenceId,
+    /// Tokens of its text then.
+    pub(super) text_tokens: usize,
+    /// Tokens of the text that are read afterwards.
+    pub(super) read_until: usize,
+    /// Tokens to draft; 0 only reads.
+    pub(super) draft_tokens: usize,
+}
+
+/// A step that is planned and not submitted, or orders to the draft model in its place.
 #[derive(Debug, Default)]
 pub(super) struct PlannedStep {
     members: Vec<Member>,
     spans: Vec<PlannedSpan>,
     sampler_starts: Vec<SamplerStart>,
     load: StepLoad,
+    draft_orders: Vec<DraftOrder>,
+    asked: Asked,
 }
 
 /// Work that has finished.
@@ -92,9 +120,13 @@ pub(super) struct FinishedStep {
     pub(super) members: Vec<Member>,
     /// Its load.
     pub(super) load: StepLoad,
+    /// The orders to the draft model in it.
+    pub(super) asked: Asked,
     /// Fences that have passed.
     pub(super) fences: Vec<u64>,
-    /// Time that the device waited for it, if the step before had drafts.
+    /// Time that the device waited for it although there was something to do.
+    pub(super) idle: Duration,
+    /// The same, if the step before had drafts.
     pub(super) idle_after_drafts: Option<Duration>,
     /// Whether all state was lost after it was sent.
     pub(super) is_of_older_epoch: bool,
@@ -106,8 +138,16 @@ impl PlannedStep {
         Self {
             members: Vec::with_capacity(members),
             spans: Vec::with_capacity(members),
-            sampler_starts: Vec::new(),
-            load: StepLoad::default(),
+            ..Self::default()
+        }
+    }
+
+    /// Orders to the draft model, without a step.
+    pub(super) fn of_orders(draft_orders: Vec<DraftOrder>, asked: Asked) -> Self {
+        Self {
+            draft_orders,
+            asked,
+            ..Self::default()
         }
     }
 
@@ -147,6 +187,16 @@ impl InFlightStep {
     fn draft_tokens(&self) -> usize {
         self.members.iter().map(|member| member.draft_tokens).sum()
     }
+
+    /// Whether it verifies drafts, or makes some.
+    fn drafts(&self) -> bool {
+        self.draft_tokens() > 0 || self.makes_drafts()
+    }
+
+    /// Whether the draft model was asked.
+    fn makes_drafts(&self) -> bool {
+        !self.asked.sequences.is_empty()
+    }
 }
 
 impl Pipeline {
@@ -165,12 +215,17 @@ impl Pipeline {
         self.steps_in_flight.is_empty() && self.edits.is_empty()
     }
 
-    /// Whether the device can take work now. None is sent on top of a step with drafts: what it
-    /// leaves is known only when it has finished.
+    /// Whether no work is in flight.
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps_in_flight.is_empty()
+    }
+
+    /// Whether the device can take work now. None is sent on top of a step with drafts, or of orders
+    /// to the draft model: what they leave is known only when they have finished.
     pub(super) fn takes_work(&self, now: Duration) -> bool {
         !self.device_away
             && !self.is_in_doubt
-            && !self.verifies_drafts()
+            && !self.is_held_back()
             && self.steps_in_flight.len() < WORK_IN_FLIGHT_MAX
             && self.next_submit_at(now).is_none()
     }
@@ -178,7 +233,7 @@ impl Pipeline {
     /// Returns when the next step is planned, if that is held back.
     pub(super) fn next_submit_at(&self, now: Duration) -> Option<Duration> {
         let last = self.steps_in_flight.back()?;
-        if self.steps_in_flight.len() == WORK_IN_FLIGHT_MAX || self.verifies_drafts() {
+        if self.steps_in_flight.len() == WORK_IN_FLIGHT_MAX || self.is_held_back() {
             return None;
         }
         let lead = LEAD_MIN.max(last.takes.mul_f64(LEAD_PART));
@@ -186,10 +241,10 @@ impl Pipeline {
         (at > now).then_some(at)
     }
 
-    /// Whether the last step in flight verifies drafts.
-    fn verifies_drafts(&self) -> bool {
+    /// Whether the last work in flight verifies drafts, or makes some.
+    fn is_held_back(&self) -> bool {
         let last = self.steps_in_flight.back();
-        last.is_some_and(|step| step.draft_tokens() > 0)
+        last.is_some_and(InFlightStep::drafts)
     }
 
     /// Whether work with this many tokens is to be submitted: there is something to do, and it
@@ -221,13 +276,20 @@ impl Pipeline {
     }
 
     /// Submits a step, predicted to take this long, with all edits so far.
-    pub(super) fn submit(&mut self, step: PlannedStep, takes: Duration, now: Duration) -> Work {
+    pub(super) fn submit(
+        &mut self,
+        step: PlannedStep,
+        draft_forgets: Vec<DraftForget>,
+        takes: Duration,
+        now: Duration,
+    ) -> Work {
         self.device_needs_reset = false;
         let last = self.steps_in_flight.back();
         let begins_at = last.map_or(now, |last| last.ends_at.max(now));
         self.steps_in_flight.push_back(InFlightStep {
             members: step.members,
             load: step.load,
+            asked: step.asked,
             takes,
             ends_at: begins_at.saturating_add(takes),
             fences: std::mem::take(&mut self.fences),
@@ -237,6 +299,8 @@ impl Pipeline {
             edits: std::mem::take(&mut self.edits),
             sampler_starts: step.sampler_starts,
             spans: step.spans,
+            draft_forgets,
+            draft_orders: step.draft_orders,
             epoch: self.epoch,
         }
     }
@@ -255,11 +319,20 @@ impl Pipeline {
         // a step on top of that. None is submitted until the doubtful one has finished.
         self.is_in_doubt |= outcome.result.is_err();
         self.is_in_doubt &= !self.steps_in_flight.is_empty();
-        let followed_drafts = std::mem::replace(&mut self.finished_drafts, step.draft_tokens() > 0);
+        let followed_drafts = std::mem::replace(&mut self.finished_drafts, step.drafts());
+        let idle = if self.had_work {
+            outcome.gap
+        } else {
+            Duration::ZERO
+        };
+        // The time before the draft model works is a part of what it costs.
+        let is_after_drafts = followed_drafts && self.had_work && !step.makes_drafts();
         FinishedStep {
-            idle_after_drafts: (followed_drafts && self.had_work).then_some(outcome.gap),
+            idle,
+            idle_after_drafts: is_after_drafts.then_some(idle),
             members: step.members,
             load: step.load,
+            asked: step.asked,
             fences: step.fences,
             is_of_older_epoch: step.epoch != self.epoch,
         }
@@ -299,6 +372,7 @@ impl Pipeline {
         let strays = (0..predecessor.in_flight).map(|_| InFlightStep {
             members: Vec::new(),
             load: StepLoad::default(),
+            asked: Asked::default(),
             takes: Duration::ZERO,
             ends_at: now,
             fences: Vec::new(),
@@ -353,6 +427,7 @@ mod tests {
     fn outcome(result: Result<Vec<motet_protocol::SpanOutput>, Failure>) -> Outcome {
         Outcome {
             result,
+            drafts: Ok(Vec::new()),
             busy: Duration::ZERO,
             gap: at(1),
             lost: Lost::default(),
@@ -364,10 +439,10 @@ mod tests {
     fn second_step_is_submitted_shortly_before_the_first_ends() {
         let mut pipeline = Pipeline::default();
         assert!(pipeline.takes_work(at(0)));
-        pipeline.submit(PlannedStep::default(), at(100), at(0));
+        pipeline.submit(PlannedStep::default(), Vec::new(), at(100), at(0));
         assert_eq!(pipeline.next_submit_at(at(0)), Some(at(85)));
         assert!(!pipeline.takes_work(at(84)) && pipeline.takes_work(at(85)));
-        pipeline.submit(PlannedStep::default(), at(100), at(85));
+        pipeline.submit(PlannedStep::default(), Vec::new(), at(100), at(85));
         assert!(!pipeline.takes_work(at(200)), "two steps are in flight");
         pipeline.finish(&outcome(Ok(Vec::new())), at(110));
         assert_eq!(pipeline.next_submit_at(at(110)), Some(at(195)));
@@ -377,7 +452,7 @@ mod tests {
     fn no_step_is_submitted_on_top_of_a_doubtful_one() {
         let mut pipeline = Pipeline::default();
         for _ in 0..WORK_IN_FLIGHT_MAX {
-            pipeline.submit(PlannedStep::default(), at(0), at(0));
+            pipeline.submit(PlannedStep::default(), Vec::new(), at(0), at(0));
         }
         pipeline.finish(&outcome(Err(Failure::Dropped)), at(1));
         assert!(!pipeline.takes_work(at(1)));
@@ -389,7 +464,7 @@ mod tests {
     fn fence_passes_with_the_work_before_it() {
         let mut pipeline = Pipeline::default();
         assert!(pipeline.set_fence(1), "there is nothing before it");
-        pipeline.submit(PlannedStep::default(), at(0), at(0));
+        pipeline.submit(PlannedStep::default(), Vec::new(), at(0), at(0));
         assert!(!pipeline.set_fence(2));
         pipeline.begin_epoch();
         assert!(!pipeline.set_fence(3));
@@ -397,7 +472,7 @@ mod tests {
         assert_eq!(step.fences, [2]);
         assert!(step.is_of_older_epoch);
         assert!(pipeline.is_due(0, 0), "the device is to learn the epoch");
-        pipeline.submit(PlannedStep::default(), at(0), at(1));
+        pipeline.submit(PlannedStep::default(), Vec::new(), at(0), at(1));
         let step = pipeline.finish(&outcome(Ok(Vec::new())), at(2));
         assert_eq!(step.fences, [3]);
     }
@@ -406,7 +481,7 @@ mod tests {
     fn device_is_idle_only_while_there_is_work() {
         let mut pipeline = Pipeline::default();
         for has_work in [true, false, true] {
-            pipeline.submit(PlannedStep::default(), at(0), at(0));
+            pipeline.submit(PlannedStep::default(), Vec::new(), at(0), at(0));
             pipeline.finish(&outcome(Ok(Vec::new())), at(0));
             pipeline.expect_work(has_work);
         }

@@ -57,6 +57,11 @@ impl SchedulerCore {
     /// Continues on another device, which is empty.
     pub(super) fn find_device(&mut self, effects: &mut Vec<Effect>) {
         self.pipeline.find_device();
+        self.drafting.on_new_device();
+        let keys: Vec<SequenceKey> = self.sequences.keys().collect();
+        for key in keys {
+            self.sequences[key].on_new_draft_model();
+        }
         self.waiting.request_scan();
         self.probe_prefixes(effects);
     }

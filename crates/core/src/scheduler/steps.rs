@@ -28,12 +28,23 @@ impl SchedulerCore {
         }
         let drafts = self.draft();
         let (keys, candidates) = self.candidates(&drafts);
-        let shares = plan::plan(&candidates, &self.budget(&drafts));
+        let budget = self.budget(&drafts);
+        let shares = plan::plan(&candidates, &budget);
         let tokens = shares.iter().map(|share| share.tokens + share.draft_tokens);
         let tokens = tokens.sum();
         if !self.pipeline.is_due(tokens, self.spec.overlap_tokens_max) {
             return false;
         }
+        if let Some(orders) = self.plan_drafts(&keys, &candidates, &shares, &budget) {
+            // The draft model works alone.
+            if !self.pipeline.is_empty() {
+                return false;
+            }
+            let work = self.order_drafts(&orders);
+            self.send(work, effects);
+            return true;
+        }
+        self.drafting.on_step();
         if !shares.is_empty() {
             let starting = self.slots.starting();
             self.waiting.step_turns(&mut self.sequences, starting);
@@ -51,10 +62,16 @@ impl SchedulerCore {
             let draft = &drafts.tokens(running_index)[..share.draft_tokens];
             self.add_to_step(&mut step, key, *share, draft, candidate);
         }
-        let takes = self.predicted_time(step.load());
-        let work = self.pipeline.submit(step, takes, self.now);
-        effects.push(Effect::Work(work));
+        self.send(step, effects);
         true
+    }
+
+    fn send(&mut self, step: PlannedStep, effects: &mut Vec<Effect>) {
+        let takes = self.predicted_time(step.load());
+        let work = self
+            .pipeline
+            .submit(step, self.drafting.take_forgets(), takes, self.now);
+        effects.push(Effect::Work(work));
     }
 
     /// Drafts the next tokens of the running sequences.

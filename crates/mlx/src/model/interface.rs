@@ -208,12 +208,14 @@ impl Model for MlxModel {
             return Some(MemoryLeft {
                 bytes: bytes.saturating_sub(self.mapped_bytes),
                 is_host: true,
+                mapped_bytes: self.mapped_bytes,
             });
         }
         let (limit, active) = (memory::memory_limit().ok()?, memory::active_memory().ok()?);
         Some(MemoryLeft {
             bytes: limit.saturating_sub(active),
             is_host: false,
+            mapped_bytes: 0,
         })
     }
 

@@ -396,6 +396,7 @@ impl Model for Oracle {
         Some(MemoryLeft {
             bytes,
             is_host: false,
+            mapped_bytes: 0,
         })
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::appended::{self, PaperGrammar, PaperSpelling};
+use crate::draft_model::Drafts;
 use crate::losses::Losses;
 use crate::pager_harness::{PAGER_CHANNELS, PagerHarness};
 use motet_core::cache::{self, CacheCore};
@@ -81,6 +82,7 @@ pub(crate) struct HistoryHarness {
     /// Sequences whose gates are shut until their grammars have read their outputs.
     pub(crate) awaits_mask: Vec<SequenceId>,
     pub(crate) masks_awaited: usize,
+    pub(crate) drafts: Option<Drafts>,
 }
 
 impl HistoryHarness {
@@ -152,6 +154,7 @@ impl HistoryHarness {
             appends: false,
             awaits_mask: Vec::new(),
             masks_awaited: 0,
+            drafts: None,
         }
     }
 
@@ -169,11 +172,23 @@ impl HistoryHarness {
         self
     }
 
+    /// The same harness with a draft model that fails at this order.
+    pub(crate) fn with_draft_model(mut self, fails_at: usize) -> Self {
+        self.drafts = Some(Drafts::new(&self.oracle, fails_at));
+        let scheduler = self.fresh_scheduler();
+        self.cores.replace_scheduler(scheduler);
+        self
+    }
+
     /// A scheduler without state.
     pub(crate) fn fresh_scheduler(&self) -> SchedulerCore {
         let config = self.scheduler_config.clone();
         let core = SchedulerCore::new(self.model.spec().clone(), config);
-        core.with_backups(self.backup_tokens)
+        let core = core.with_backups(self.backup_tokens);
+        match &self.drafts {
+            Some(drafts) => core.with_draft_model(drafts.spec()),
+            None => core,
+        }
     }
 
     /// Number of channels that may have messages in flight.
@@ -448,6 +463,9 @@ impl HistoryHarness {
             self.table.sample(&mut self.model);
         } else if can_submit && (self.eager || in_flight == 0) {
             let work = self.work.pop_front().expect("there is work");
+            if let Some(drafts) = &mut self.drafts {
+                drafts.submit(&work);
+            }
             self.table.submit(&mut self.model, work);
             self.most_under_way = self.most_under_way.max(self.table.in_flight());
         } else if in_flight > 0 {
@@ -458,9 +476,12 @@ impl HistoryHarness {
                 .extend(failure.map(|failure| format!("{failure:?}")));
             let lost = self.table.take_lost();
             self.losses.edits += usize::from(!lost.is_empty());
+            let drafts = self.drafts.as_mut().map(Drafts::finish);
+            let (drafts, busy) = drafts.unwrap_or_else(|| (Ok(Vec::new()), Duration::ZERO));
             self.handle_event(Event::Outcome(Outcome {
                 result,
-                busy: Duration::ZERO,
+                drafts,
+                busy,
                 gap: Duration::ZERO,
                 memory: DeviceMemory::default(),
                 lost,

@@ -220,9 +220,19 @@ pub(crate) fn history(seed: u64, faults: bool) -> HistoryHarness {
     let budget_tokens = [70, 150, 2_000][rng.random_range(0..3)];
     let kinds = KINDS[seed as usize % KINDS.len()];
     let mut harness = HistoryHarness::with_context(kinds, budget_tokens, 66);
+    harness = with_some_draft_model(harness, seed);
     live(&mut harness, &mut rng, faults, false);
     harness.check_peak(budget_tokens);
     harness
+}
+
+/// Every third history has a draft model.
+fn with_some_draft_model(harness: HistoryHarness, seed: u64) -> HistoryHarness {
+    if seed.is_multiple_of(3) {
+        harness.with_draft_model(seed as usize % 40)
+    } else {
+        harness
+    }
 }
 
 /// A history with losses of the device, the cache and the scheduler as well, with or without a
@@ -237,6 +247,7 @@ pub(crate) fn history_of_losses(seed: u64, seen: &mut Seen) {
         harness = harness.with_pager(&any_tiers(&mut rng, &folder.0));
     }
     let faults = rng.random_bool(0.5);
+    harness = with_some_draft_model(harness, seed);
     live(&mut harness, &mut rng, faults, true);
     seen.add(&harness);
 }
@@ -249,6 +260,7 @@ pub(crate) fn appending_history(seed: u64, seen: &mut Seen) {
     let mut harness = HistoryHarness::with_context(kinds, budget_tokens, 66);
     harness.appends = true;
     let (faults, losses) = (rng.random_bool(0.3), rng.random_bool(0.4));
+    harness = with_some_draft_model(harness, seed);
     live(&mut harness, &mut rng, faults, losses);
     if !losses {
         harness.check_peak(budget_tokens);
@@ -265,6 +277,7 @@ pub(crate) fn paged_history(seed: u64, faults: bool, seen: &mut Seen) {
     for _ in 0..2 {
         let tiers = any_tiers(&mut rng, &folder.0);
         let mut harness = HistoryHarness::with_context(kinds, budget_tokens, 66).with_pager(&tiers);
+        harness = with_some_draft_model(harness, seed);
         live(&mut harness, &mut rng, faults, false);
         harness.check_peak(budget_tokens);
         harness.check_empty();
@@ -379,6 +392,9 @@ pub(crate) struct Seen {
     pub(crate) masks_awaited: usize,
     /// Tokens of drafts that grammars have followed.
     pub(crate) looked_ahead: usize,
+    /// Tokens that draft models have written, and draft models that have failed.
+    pub(crate) drafted: usize,
+    pub(crate) draft_models_lost: usize,
 }
 
 impl Seen {
@@ -393,6 +409,10 @@ impl Seen {
         self.preempted += harness.preempted;
         self.masks_awaited += harness.masks_awaited;
         self.looked_ahead += appended::take_looked_ahead();
+        if let Some(drafts) = &harness.drafts {
+            self.drafted += drafts.tokens;
+            self.draft_models_lost += drafts.lost;
+        }
         let losses = &harness.losses;
         let lost = [
             losses.devices,

@@ -56,6 +56,9 @@ impl HistoryHarness {
         self.losses.device_away = true;
         self.work.clear();
         self.table = Self::empty_table(self.transfer_queue.as_ref());
+        if let Some(drafts) = &mut self.drafts {
+            drafts.renew();
+        }
         self.model = Oracle::new(self.oracle.clone()).expect("it was valid before");
         self.handle_event(Event::DeviceLost("lost".into()));
     }

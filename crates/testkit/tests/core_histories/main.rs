@@ -3,6 +3,7 @@
 //! every sequence must get exactly the tokens of its reference run.
 
 mod appended;
+mod draft_model;
 mod harness;
 mod histories;
 mod losses;
@@ -33,7 +34,9 @@ fn any_message_order_gives_each_caller_its_own_tokens() {
                 && seen.forks > 2_000
                 && seen.shifts > 300
                 && seen.preempted > 300
-                && seen.overlapped > 1_000,
+                && seen.overlapped > 1_000
+                && seen.drafted > 10_000
+                && seen.draft_models_lost > 20,
         "these histories prove little: {seen:?}"
     );
 }

@@ -62,6 +62,7 @@ fn step_finished(tokens: Vec<SpanOutput>) -> Event {
 fn outcome(result: Result<Vec<SpanOutput>, Failure>) -> Event {
     Event::Outcome(Outcome {
         result,
+        drafts: Ok(Vec::new()),
         busy: Duration::ZERO,
         gap: Duration::ZERO,
         lost: Lost::default(),

@@ -7,6 +7,9 @@
 #[path = "../core_histories/appended.rs"]
 mod appended;
 mod cache;
+#[allow(dead_code, reason = "the harness may have a draft model")]
+#[path = "../core_histories/draft_model.rs"]
+mod draft_model;
 #[allow(dead_code, reason = "shared with another test; only a part is used")]
 #[path = "../core_histories/harness.rs"]
 mod harness;

@@ -185,6 +185,7 @@ impl<M: Model> VirtualDevice<M> {
         self.finished_at = *now;
         Outcome {
             result,
+            drafts: Ok(Vec::new()),
             busy: now.saturating_sub(work_started_at),
             gap: work.gap,
             memory: model.memory(),

@@ -9,7 +9,9 @@
 //! | [`step_cost`] | what a step costs, learned |
 //! | [`row_cost`] | what a small step costs by its number of rows, measured |
 //! | [`draft_rows`] | how many draft rows join a step |
+//! | [`draft_round`] | whether the draft model drafts before a step |
 
+pub mod draft_round;
 pub mod draft_rows;
 pub mod fairness;
 pub mod plan;

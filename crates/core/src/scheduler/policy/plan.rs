@@ -162,6 +162,25 @@ fn most(candidate: &Candidate<'_>) -> usize {
         .min(candidate.stop_after.unwrap_or(usize::MAX))
 }
 
+/// Returns the bound on a step's duration in seconds, for the sake of its decoding sequences, which
+/// are `decodes` and have this load. `None` if there is no bound, or the cost of steps is unknown.
+#[must_use]
+pub fn inter_token_bound(budget: &Budget, load: StepLoad, decodes: usize) -> Option<f64> {
+    let cost = budget.cost?;
+    let without_prompts = cost.of(load);
+    match budget.inter_token {
+        InterToken::Unbounded => None,
+        InterToken::Relative(times) => {
+            let one = cost.of(StepLoad {
+                tokens: 1,
+                attended: load.attended / decodes.max(1) as f64,
+            });
+            Some(without_prompts + without_prompts.max(times * one))
+        }
+        InterToken::Absolute(time) => Some(time.as_secs_f64()),
+    }
+}
+
 /// A step under construction.
 struct Step<'a> {
     budget: &'a Budget,
@@ -295,17 +314,9 @@ impl<'a> Step<'a> {
     /// Computes the bound on the step's duration for prompts of each class, once all decoding
     /// candidates are in the step.
     fn bound_time(&mut self) {
-        let Some(cost) = self.budget.cost else {
+        let bound = inter_token_bound(self.budget, self.load, self.shares.len());
+        let Some(bound) = bound else {
             return;
-        };
-        let without_prompts = cost.of(self.load);
-        let bound = match self.budget.inter_token {
-            InterToken::Unbounded => return,
-            InterToken::Relative(times) => {
-                let one = cost.of(self.one_decode());
-                without_prompts + without_prompts.max(times * one)
-            }
-            InterToken::Absolute(time) => time.as_secs_f64(),
         };
         let decoding = self
             .shares
@@ -314,15 +325,6 @@ impl<'a> Step<'a> {
         self.decoding = decoding.max();
         if let Some(highest) = self.decoding {
             self.bounds[..=highest as usize].fill(Some(bound));
-        }
-    }
-
-    /// Returns the mean load of the decoding candidates.
-    fn one_decode(&self) -> StepLoad {
-        let decodes = self.shares.len().max(1) as f64;
-        StepLoad {
-            tokens: 1,
-            attended: self.load.attended / decodes,
         }
     }
 

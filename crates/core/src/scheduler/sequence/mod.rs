@@ -34,7 +34,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{MaskGate, Submission};
-pub(super) use drafts::{DraftLimit, OwnDrafts};
+pub(super) use drafts::{DraftLimit, OwnDrafts, ROUND_READ_TOKENS_MAX};
 use failures::Failures;
 use history::TokenHistory;
 use motet_protocol::{Priority, ReasoningTracker};
