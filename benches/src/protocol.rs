@@ -11,6 +11,9 @@ use std::io::{self, BufRead, Write};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+/// Environment variable that names a program's draft model.
+pub const DRAFT_MODEL_VARIABLE: &str = "MOTET_BENCH_DRAFT_MODEL";
+
 /// The requests. Times in answers are in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]

@@ -15,7 +15,7 @@ use super::side::Side;
 use super::workbench::{Unavailable, Workbench};
 use crate::figures::Program;
 use crate::mode::Mode;
-use crate::protocol::Size;
+use crate::protocol::{DRAFT_MODEL_VARIABLE, Size};
 
 const LLAMA_PEER: &str = "benches/peers/llama_peer.py";
 
@@ -106,7 +106,14 @@ impl Workbench {
                 let mut command = Command::new(self.builds().measure()?);
                 return started(name, command.arg("runs").arg(file));
             }
-            Program::Speculation => (self.builds().measure()?, None),
+            Program::DraftModel if self.model().is_some() => {
+                let files = [Model::Qwen25Coder, Model::Qwen25Coder05B];
+                let [model, draft] = files.map(|model| self.file_of(model));
+                let mut command = Command::new(self.builds().measure()?);
+                command.env(DRAFT_MODEL_VARIABLE, draft?);
+                return started(name, command.arg("runs").arg(model?));
+            }
+            Program::Speculation | Program::DraftModel => (self.builds().measure()?, None),
         };
         started(name, Command::new(path).arg("runs").args(model))
     }

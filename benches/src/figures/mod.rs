@@ -52,6 +52,8 @@ pub(crate) enum Program {
     Recovery,
     /// `programs/speculation`: an engine whose model follows a script.
     Speculation,
+    /// The same with a draft model.
+    DraftModel,
 }
 
 /// Requirements of a figure.

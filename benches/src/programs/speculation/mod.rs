@@ -10,10 +10,12 @@
 //! | `scripted.rs` | a model whose samples a script replaces |
 //! | `texts.rs` | prose, an edited file, an answer with quotes |
 //! | `agents.rs` | the recorded answers of agents |
+//! | `draft_model.rs` | answers with a draft model, which no script replaces |
 //! | `tokens.rs` | the tokens that drafts change: none |
 //! | `load.rs` | runs a load, with drafts and without |
 
 pub(crate) mod agents;
+pub(crate) mod draft_model;
 mod load;
 mod scripted;
 pub(crate) mod texts;
