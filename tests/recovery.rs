@@ -159,7 +159,10 @@ async fn generated(engine: &Engine, tokens: u64) {
 async fn dead_device_thread_is_replaced() {
     for layers in [FULL, MIXED] {
         let oracle = oracle(layers);
-        let (engine, failpoints) = with_failpoints(&oracle, config()).await;
+        let mut config = config();
+        // A caller may be part of each failed step, and get no token in between.
+        config.scheduler.step_retries_max = 6;
+        let (engine, failpoints) = with_failpoints(&oracle, config).await;
         let callers = callers(&engine, &oracle, 1, 30).await;
         for fault in 1..=6 {
             generated_since(&engine, 120).await;
