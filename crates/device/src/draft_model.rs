@@ -367,7 +367,7 @@ pub fn draft_or_drop(
         )))
     });
     if drafted.is_err() {
-        // What is left of it may panic again.
+        // A model that has panicked may panic again when it is dropped.
         catch_unwind(AssertUnwindSafe(|| drop(draft_model.take()))).ok();
     }
     drafted.map_err(Box::new)

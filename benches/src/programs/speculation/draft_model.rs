@@ -11,8 +11,9 @@ use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 use motet::text::{Chat, Message};
 use motet::{Engine, Shutdown, TokenId};
 
+use super::load::{Run, record};
 use super::texts::Tokens;
-use crate::measured::{Records, median_of};
+use crate::measured::Records;
 use crate::programs::Result;
 use crate::programs::engine::{load, request, runtime, slow_oracle};
 use crate::protocol::{DRAFT_MODEL_VARIABLE, Size};
@@ -33,13 +34,6 @@ const BATCHES: [usize; 2] = [1, 8];
 /// Pairs of turns.
 const ROUNDS_MAX: usize = 5;
 
-/// One run of all questions.
-struct Run {
-    tokens_a_second: f64,
-    draft_tokens: u64,
-    accepted_tokens: u64,
-}
-
 pub(crate) fn run(size: Size, model: Option<&Path>) -> Result<Records> {
     let prompts = prompts(model)?;
     let output_tokens = size.pick(128, 8);
@@ -59,18 +53,8 @@ pub(crate) fn run(size: Size, model: Option<&Path>) -> Result<Records> {
                     let salt = format!("{batch} {round}");
                     runs.push(run_once(engine, &prompts, batch, output_tokens, &salt).await?);
                 }
-                let (with, without) = (&runs_with[round], &runs_without[round]);
-                records.sample(&figure, with.tokens_a_second / without.tokens_a_second);
             }
-            let last = &runs_with[runs_with.len() - 1];
-            let remark = format!(
-                "{:.1} tok/s against {:.1}; {} of {} draft tokens accepted in the last turn",
-                median_of(&runs_with, |run| run.tokens_a_second),
-                median_of(&runs_without, |run| run.tokens_a_second),
-                last.accepted_tokens,
-                last.draft_tokens,
-            );
-            records.remark(&figure, remark);
+            record(&mut records, &figure, &runs_with, &runs_without);
         }
         with.shutdown(Shutdown::Abort).await;
         without.shutdown(Shutdown::Abort).await;
@@ -86,7 +70,7 @@ async fn run_once(
     output_tokens: usize,
     salt: &str,
 ) -> Result<Run> {
-    let before = engine.stats().drafts;
+    let before = engine.stats();
     let started = Instant::now();
     let mut tokens = 0;
     for together in prompts.chunks(batch) {
@@ -99,11 +83,12 @@ async fn run_once(
             tokens += stream.collect().await?.tokens.len();
         }
     }
-    let drafts = engine.stats().drafts.since(before);
+    let after = engine.stats();
     Ok(Run {
         tokens_a_second: tokens as f64 / started.elapsed().as_secs_f64(),
-        draft_tokens: drafts.draft_tokens,
-        accepted_tokens: drafts.accepted_tokens,
+        drafts: after.drafts.since(before.drafts),
+        steps: after.steps - before.steps,
+        tokens,
     })
 }
 

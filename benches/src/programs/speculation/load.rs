@@ -6,10 +6,12 @@ use std::time::Instant;
 use motet::config::EngineConfig;
 use motet::model::ModelError;
 use motet::model::oracle::Oracle;
+use motet::monitor::DraftCounts;
 use motet::{Engine, Shutdown};
 
 use super::Script;
 use super::scripted::{Scripted, Scripts};
+use crate::measured::{Records, median_of};
 use crate::programs::Result;
 use crate::programs::engine::{load, request, slow_oracle};
 
@@ -25,8 +27,7 @@ pub(super) struct ScriptedEngine {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) tokens_a_second: f64,
-    pub(super) draft_tokens: u64,
-    pub(super) accepted_tokens: u64,
+    pub(super) drafts: DraftCounts,
     pub(super) steps: u64,
     pub(super) tokens: usize,
 }
@@ -107,11 +108,9 @@ impl ScriptedEngine {
         let seconds = started.elapsed().as_secs_f64();
         let after = self.engine.stats();
         let tokens = scripts.iter().map(|script| script.output.len()).sum();
-        let (before_drafts, drafts) = (before.drafts, after.drafts);
         Ok(Run {
             tokens_a_second: tokens as f64 / seconds,
-            draft_tokens: drafts.draft_tokens - before_drafts.draft_tokens,
-            accepted_tokens: drafts.accepted_tokens - before_drafts.accepted_tokens,
+            drafts: after.drafts.since(before.drafts),
             steps: after.steps - before.steps,
             tokens,
         })
@@ -120,6 +119,24 @@ impl ScriptedEngine {
     pub(super) async fn end(self) {
         self.engine.shutdown(Shutdown::Abort).await;
     }
+}
+
+/// Records tokens/s with ÷ without of each turn.
+pub(super) fn record(records: &mut Records, figure: &str, with: &[Run], without: &[Run]) {
+    for (with, without) in with.iter().zip(without) {
+        records.sample(figure, with.tokens_a_second / without.tokens_a_second);
+    }
+    let last = with[with.len() - 1];
+    let remark = format!(
+        "{:.1} tok/s against {:.1}; {} tokens in {} steps, {} of {} draft tokens accepted in the last turn",
+        median_of(with, |run| run.tokens_a_second),
+        median_of(without, |run| run.tokens_a_second),
+        last.tokens,
+        last.steps,
+        last.drafts.accepted_tokens,
+        last.drafts.draft_tokens,
+    );
+    records.remark(figure, remark);
 }
 
 fn ended(end: Option<std::result::Result<Result<()>, tokio::task::JoinError>>) -> Result<()> {

@@ -8,8 +8,8 @@ use motet::model::weights::ModelFiles;
 use motet::text::TextCodec;
 
 use super::Script;
-use super::load::{Run, ScriptedEngine};
-use crate::measured::{Records, median_of};
+use super::load::{self, Run, ScriptedEngine};
+use crate::measured::Records;
 use crate::programs::Result;
 use crate::programs::engine::runtime;
 use crate::protocol::Size;
@@ -70,20 +70,8 @@ pub(super) async fn compare(
             let run = engine.run(scripts, batch, speculation).await?;
             if speculation { &mut with } else { &mut without }.push(run);
         }
-        let gain = with[round].tokens_a_second / without[round].tokens_a_second;
-        records.sample(figure, gain);
     }
-    let last = with[with.len() - 1];
-    let remark = format!(
-        "{:.1} tok/s against {:.1}; {} tokens in {} steps, {} of {} draft tokens accepted in the last turn",
-        median_of(&with, |run| run.tokens_a_second),
-        median_of(&without, |run| run.tokens_a_second),
-        last.tokens,
-        last.steps,
-        last.accepted_tokens,
-        last.draft_tokens,
-    );
-    records.remark(figure, remark);
+    load::record(records, figure, &with, &without);
     Ok(())
 }
 

@@ -1,10 +1,10 @@
 //! Drafts: the tokens that a sequence may generate next.
 //!
 //! A drafter proposes tokens that followed the same text before, or those that a draft model would
-//! write. Speculative decoding evaluates
-//! them in one step with the sequence's last token, and accepts those that the model samples
-//! anyway. A draft therefore changes how fast a text comes, never the text. This is prompt lookup
-//! decoding (Saxena, 2023) and SuffixDecoding (Oliaro et al., 2024).
+//! write. Speculative decoding evaluates them in one step with the sequence's last token, and
+//! accepts those that the model samples anyway. A draft therefore changes how fast a text comes,
+//! never the text. This is prompt lookup decoding (Saxena, 2023), SuffixDecoding (Oliaro et al.,
+//! 2024), and speculative sampling with a draft model (Leviathan et al., 2023).
 //!
 //! | file | contents |
 //! |---|---|

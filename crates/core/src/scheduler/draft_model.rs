@@ -212,11 +212,25 @@ impl SchedulerCore {
             return None;
         }
         let round = step.round(&mut unread, pass)?;
+        let keys: Vec<SequenceKey> = unread[..round.sequences].iter().map(key_of).collect();
+        let (key, tokens) = self.chunk_that_pays(&keys, round, &step, pass)?;
+        Some(vec![read_order(key, tokens)])
+    }
+
+    /// Returns which of these sequences' texts is to be read, and how far: one without which rounds
+    /// have cost as much as reading takes. `None` if there is none yet, and their step forgoes this
+    /// round as well.
+    fn chunk_that_pays(
+        &mut self,
+        keys: &[SequenceKey],
+        round: Round,
+        step: &DraftableStep,
+        pass: StepCost,
+    ) -> Option<(SequenceKey, usize)> {
         let step_seconds = step.row_cost.of(step.load, &step.cost);
         let chunk_seconds = step.bound - step_seconds - pass.base;
         let forgone_seconds = round.saved_seconds / round.sequences as f64;
-        let forgone: Vec<SequenceKey> = unread[..round.sequences].iter().map(key_of).collect();
-        for key in &forgone {
+        for key in keys {
             let (read_tokens, left) = self.sequences[*key].unread_tokens()?;
             let chunk = pass.tokens_within(chunk_seconds, read_tokens);
             let chunks = left.div_ceil(chunk.max(READ_TOKENS_MIN));
@@ -224,11 +238,11 @@ impl SchedulerCore {
                 pass.base * chunks as f64 + pass.marginal(StepLoad::span(left, read_tokens));
             let forgone_seconds = self.sequences[*key].forgone_seconds() + forgone_seconds;
             if forgone_seconds >= read_seconds && chunk >= READ_TOKENS_MIN.min(left) {
-                return Some(vec![read_order(*key, chunk)]);
+                return Some((*key, chunk));
             }
         }
-        for key in forgone {
-            self.sequences[key].forgo_round(forgone_seconds);
+        for key in keys {
+            self.sequences[*key].forgo_round(forgone_seconds);
         }
         None
     }

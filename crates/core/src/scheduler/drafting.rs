@@ -120,7 +120,7 @@ impl Drafting {
     /// Ends the drafts of a sequence, whose output later ones may repeat.
     pub(super) fn end(&mut self, sequence: &mut Sequence) {
         if let Some(model) = &mut self.model
-            && sequence.is_read_by_draft_model()
+            && sequence.was_asked_draft()
         {
             model.forget(DraftForget::Sequence(sequence.id()));
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use crate::harness::HistoryHarness;
 use motet_device::{DraftModel, draft_or_drop};
 use motet_model::oracle::OracleConfig;
 use motet_protocol::{
@@ -38,6 +39,16 @@ struct Mistaken {
     orders: usize,
     /// Tokens read of each sequence's text.
     read: BTreeMap<SequenceId, usize>,
+}
+
+impl HistoryHarness {
+    /// The same harness with a draft model that fails at this order.
+    pub(crate) fn with_draft_model(mut self, fails_at: usize) -> Self {
+        self.drafts = Some(Drafts::new(&self.oracle, fails_at));
+        let scheduler = self.fresh_scheduler();
+        self.cores.replace_scheduler(scheduler);
+        self
+    }
 }
 
 impl Drafts {

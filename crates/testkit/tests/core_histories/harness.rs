@@ -172,14 +172,6 @@ impl HistoryHarness {
         self
     }
 
-    /// The same harness with a draft model that fails at this order.
-    pub(crate) fn with_draft_model(mut self, fails_at: usize) -> Self {
-        self.drafts = Some(Drafts::new(&self.oracle, fails_at));
-        let scheduler = self.fresh_scheduler();
-        self.cores.replace_scheduler(scheduler);
-        self
-    }
-
     /// A scheduler without state.
     pub(crate) fn fresh_scheduler(&self) -> SchedulerCore {
         let config = self.scheduler_config.clone();

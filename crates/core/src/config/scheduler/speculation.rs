@@ -5,8 +5,8 @@ use motet_protocol::FORCED_TOKENS_MAX;
 use crate::config::ConfigError;
 
 /// Speculative decoding: drafts of the tokens that sequences may generate next, found without a
-/// model, or by a draft model if there is one. Tokens, seeds and results are the same with it and without it. It can be switched off for
-/// each request as well.
+/// model, or by a draft model if there is one. Tokens, seeds and results are the same with it and
+/// without it. It can be switched off for each request as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "speculative decoding")]
 pub struct SpeculationConfig {
@@ -22,8 +22,8 @@ pub struct SpeculationConfig {
     /// Upper bound on the tokens of a request's prediction. Each takes 4 bytes of host memory while
     /// its request is inside, and up to 12 more while it runs.
     pub prediction_tokens_max: usize,
-    /// Tokens of text whose state a draft model keeps on the device, if there is one; 0 uses none. A text may have
-    /// half as many; longer ones are drafted without it. At most
+    /// Tokens of text whose state a draft model keeps on the device, if there is one; 0 uses none. A
+    /// text may have half as many; longer ones are drafted without it. At most
     /// [`DRAFT_MODEL_TOKENS_MAX`](Self::DRAFT_MODEL_TOKENS_MAX).
     pub draft_model_tokens_max: usize,
 }

@@ -78,9 +78,11 @@ impl Sequence {
         (self.drafts.as_deref_mut(), &self.submission)
     }
 
-    /// Whether the draft model has read a part of its text.
-    pub(in crate::scheduler) fn is_read_by_draft_model(&self) -> bool {
-        self.unread_tokens().is_some_and(|(read, _)| read > 0)
+    /// Whether the draft model was asked about its text, and may keep some of it.
+    pub(in crate::scheduler) fn was_asked_draft(&self) -> bool {
+        self.drafts
+            .as_ref()
+            .is_some_and(|own| own.model.asked_at > 0)
     }
 
     pub(in crate::scheduler) fn take_drafts(&mut self) -> Option<Box<OwnDrafts>> {
