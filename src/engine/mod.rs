@@ -77,7 +77,7 @@ use tokio::time::Instant;
 
 use crate::actors::breakdown::Breakdown;
 use crate::actors::cache::CacheActor;
-use crate::actors::scheduler::{Abort, Fork, Scheduler};
+use crate::actors::scheduler::{Abort, AbortKind, Fork, Scheduler};
 use crate::device::DeviceGone;
 use crate::error::{SubmitError, field_error};
 use crate::handle::SequenceHandle;
@@ -176,6 +176,13 @@ pub enum Shutdown {
     /// All sequences end now; their callers get
     /// [`GenerateError::Shutdown`](motet_protocol::GenerateError::Shutdown).
     Abort,
+    /// All sequences end as soon as the steps in flight have finished, for another engine to continue:
+    /// their callers get the tokens of these steps, then
+    /// [`GenerateError::HandedOver`](motet_protocol::GenerateError::HandedOver). A request with the
+    /// prompt and these tokens as its prompt, the same seed and what is left of the limits goes on
+    /// with the same tokens. The state is written to the disk tier, if there is one, so that an
+    /// engine that opens the same folder need not compute it again.
+    HandOver,
 }
 
 impl Engine {
@@ -340,7 +347,11 @@ impl Engine {
         if how == Shutdown::Finish {
             self.drain().await;
         }
-        self.abort().await;
+        self.abort(match how {
+            Shutdown::HandOver => AbortKind::HandOver,
+            Shutdown::Finish | Shutdown::Abort => AbortKind::Now,
+        })
+        .await;
         let mut pager_gone = self.inner.pager_gone.lock().await;
         if self.inner.scheduler.is_alive()
             && let Err(error) = self.flush().await
@@ -373,10 +384,13 @@ impl Engine {
     }
 
     /// Closes admission and ends the requests inside.
-    async fn abort(&self) {
+    async fn abort(&self, how: AbortKind) {
         self.close_admission();
+        let (ended, has_ended) = oneshot::channel();
+        let abort = Abort { how, ended };
         // A scheduler that is gone has no sequences left.
-        self.inner.scheduler.tell(Abort).send().await.ok();
+        self.inner.scheduler.tell(abort).send().await.ok();
+        has_ended.await.ok();
     }
 
     /// Fails if the engine is broken, or if the model's files cannot be trusted any more.

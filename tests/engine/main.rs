@@ -11,6 +11,7 @@ mod end_tokens;
 mod extremes;
 #[path = "../hostile/forced.rs"]
 mod forced_texts;
+mod hand_over;
 mod hybrid_reuse;
 mod hybrid_states;
 mod isolation;

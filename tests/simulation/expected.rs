@@ -104,6 +104,7 @@ pub(crate) fn label(error: &GenerateError) -> &'static str {
         GenerateError::DeadlineMissed { .. } => "end: deadline missed",
         GenerateError::SlowReader { .. } => "end: read too slowly",
         GenerateError::Shutdown => "end: shut down",
+        GenerateError::HandedOver { .. } => "end: handed over",
         GenerateError::Broken { .. } => "end: engine broken",
         _ => "end: otherwise",
     }

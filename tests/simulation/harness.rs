@@ -361,7 +361,12 @@ async fn chaos(harness: Rc<SimulationHarness>) {
         }
         if strikes(Fault::Aborted, &mut rng) || drains {
             harness.was_aborted.set(true);
-            close(&harness, Shutdown::Abort).await;
+            let how = if rng.random_bool(0.5) {
+                Shutdown::Abort
+            } else {
+                Shutdown::HandOver
+            };
+            close(&harness, how).await;
             sleep(millis(&mut rng, 0..=500)).await;
             generation += 1;
             open(&harness, generation).await;

@@ -155,6 +155,9 @@ pub(crate) fn failed(
             expected.is_slow && plan.config.scheduler.unread_timeout.is_some()
         }
         GenerateError::Shutdown => harness.was_aborted.get(),
+        GenerateError::HandedOver { output_tokens } => {
+            harness.was_aborted.get() && *output_tokens == expected.received
+        }
         GenerateError::Broken { .. } => plan.rate(Fault::BreakerOpens) > 0.0,
         _ => false,
     };

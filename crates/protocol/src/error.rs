@@ -77,6 +77,13 @@ pub enum GenerateError {
     /// The engine was shut down before the sequence finished.
     #[error("the engine was shut down")]
     Shutdown,
+    /// The engine ends and hands the sequence over. Another engine continues it from its prompt and
+    /// the tokens of its output, all of which were delivered before this error.
+    #[error("the engine ends: continue elsewhere after {output_tokens} tokens of the output")]
+    HandedOver {
+        /// Tokens of its output.
+        output_tokens: usize,
+    },
     /// The engine has failed too often and has stopped: start another.
     #[error("the engine is broken: {reason}")]
     Broken {
@@ -111,13 +118,14 @@ impl GenerateError {
             Self::Grammar(_) => "grammar",
             Self::Text(_) => "text",
             Self::Shutdown => "shutdown",
+            Self::HandedOver { .. } => "handed_over",
             Self::Broken { .. } => "broken",
             Self::Lost => "lost",
         }
     }
 
     /// All values of the metric label.
-    pub const LABELS: [&str; 11] = [
+    pub const LABELS: [&str; 12] = [
         "device",
         "panic",
         "memory",
@@ -127,6 +135,7 @@ impl GenerateError {
         "grammar",
         "text",
         "shutdown",
+        "handed_over",
         "broken",
         "lost",
     ];

@@ -416,7 +416,9 @@ impl ApiError {
     pub(crate) fn generate(error: GenerateError, grammar_field: &str) -> Self {
         let message = error.to_string();
         match error {
-            GenerateError::Shutdown => Self::unavailable(message, ErrorCode::Draining),
+            GenerateError::Shutdown | GenerateError::HandedOver { .. } => {
+                Self::unavailable(message, ErrorCode::Draining)
+            }
             GenerateError::Broken { .. } => Self::unavailable(message, ErrorCode::Broken),
             // The reason quotes the output: the caller sees it, and the log does not.
             GenerateError::Grammar(why) => {

@@ -61,8 +61,30 @@ pub(crate) struct TakeSchedulerSnapshot {
     pub(crate) reply: oneshot::Sender<SchedulerSnapshot>,
 }
 
-/// Ends all sequences now.
-pub(crate) struct Abort;
+/// Ends all sequences.
+pub(crate) struct Abort {
+    pub(crate) how: AbortKind,
+    /// Dropped when they have ended.
+    pub(crate) ended: oneshot::Sender<()>,
+}
+
+/// How sequences are ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AbortKind {
+    /// Now.
+    Now,
+    /// When the steps in flight have finished: they go on elsewhere.
+    HandOver,
+}
+
+impl AbortKind {
+    pub(super) fn event(self) -> Event {
+        match self {
+            Self::Now => Event::Abort,
+            Self::HandOver => Event::HandOver,
+        }
+    }
+}
 
 impl Message<Submit> for Scheduler {
     type Reply = ();
@@ -154,9 +176,13 @@ impl Message<Stop> for Scheduler {
 impl Message<Abort> for Scheduler {
     type Reply = ();
 
-    async fn handle(&mut self, _abort: Abort, _ctx: &mut Context<Self, Self::Reply>) {
-        self.is_aborted = true;
-        self.handle_event(Event::Abort);
+    async fn handle(&mut self, abort: Abort, _ctx: &mut Context<Self, Self::Reply>) {
+        // What has ended now cannot be handed over any more.
+        let how = self.aborted.filter(|how| *how == AbortKind::Now);
+        let how = how.unwrap_or(abort.how);
+        self.aborted = Some(how);
+        self.aborts.push(abort.ended);
+        self.handle_event(how.event());
     }
 }
 
@@ -166,8 +192,8 @@ impl Scheduler {
         let start = Start::Submitted(submit.submission.clone());
         let handle = SequenceActorHandle::new(start, submit.actor, submit.cancel, submit.credits);
         self.sequences.insert(sequence, handle);
-        if self.is_aborted {
-            return self.end_aborted(sequence);
+        if let Some(how) = self.aborted {
+            return self.end_aborted(sequence, how);
         }
         self.handle_event(Event::Submit(submit.submission));
         self.stop_if_cancelled(sequence);
@@ -178,8 +204,8 @@ impl Scheduler {
         let start = Start::Forked(fork.fork.clone());
         let handle = SequenceActorHandle::new(start, fork.actor, fork.cancel, fork.credits);
         self.sequences.insert(sequence, handle);
-        if self.is_aborted {
-            return self.end_aborted(sequence);
+        if let Some(how) = self.aborted {
+            return self.end_aborted(sequence, how);
         }
         self.handle_event(Event::Fork(fork.fork));
         self.record_start(sequence);
@@ -188,9 +214,12 @@ impl Scheduler {
 
     /// Fails a sequence that was admitted before the engine closed its admission, and that
     /// arrived after all others were aborted.
-    fn end_aborted(&mut self, sequence: SequenceId) {
-        let shut_down = SequenceEvent::Failed(GenerateError::Shutdown);
-        self.sequences.end(sequence, shut_down);
+    fn end_aborted(&mut self, sequence: SequenceId, how: AbortKind) {
+        let error = match how {
+            AbortKind::Now => GenerateError::Shutdown,
+            AbortKind::HandOver => GenerateError::HandedOver { output_tokens: 0 },
+        };
+        self.sequences.end(sequence, SequenceEvent::Failed(error));
     }
 
     /// Stops a sequence whose caller has already gone. Its wakeup may have come before this

@@ -69,7 +69,8 @@ pub(crate) use cache_handle::{CacheHandle, PENDING_ANSWERS_MAX};
 use device_handle::DeviceEvent;
 pub(crate) use device_handle::DeviceHandle;
 pub(crate) use mailbox::{
-    Abort, AskQueuePosition, CacheCommand, Fork, Resume, Submit, SubmitMany, TakeSchedulerSnapshot,
+    Abort, AbortKind, AskQueuePosition, CacheCommand, Fork, Resume, Submit, SubmitMany,
+    TakeSchedulerSnapshot,
 };
 use motet_core::cache::{self, CacheError};
 use motet_core::recovery::Fault;
@@ -96,8 +97,10 @@ pub(crate) struct Scheduler {
     /// Steps in flight, for the events about them.
     steps: StepEvents,
     telemetry: Arc<Telemetry>,
-    /// Whether all sequences are to end.
-    is_aborted: bool,
+    /// How all sequences are to end, once they are.
+    aborted: Option<AbortKind>,
+    /// Shutdowns that wait for the end of all sequences.
+    aborts: Vec<oneshot::Sender<()>>,
     runtime: EngineRuntime,
     started_at: Instant,
 }
@@ -140,7 +143,8 @@ impl Actor for Scheduler {
             supervision: args.supervision,
             steps: StepEvents::default(),
             telemetry: args.telemetry,
-            is_aborted: false,
+            aborted: None,
+            aborts: Vec::new(),
             runtime: args.runtime,
             started_at: args.started_at,
         })
@@ -272,6 +276,13 @@ impl Scheduler {
     /// Passes an event to the core and applies its effects. A panic in either discards the
     /// core.
     fn handle_event(&mut self, event: Event) {
+        self.handle_or_rebuild(event);
+        if self.supervision.is_broken() || !self.core.get().is_handing_over() {
+            self.aborts.clear();
+        }
+    }
+
+    fn handle_or_rebuild(&mut self, event: Event) {
         if self.supervision.is_broken() {
             return self.fail_all_sequences();
         }

@@ -99,8 +99,8 @@ impl Scheduler {
         for sequence in self.sequences.stopping() {
             self.advance(Event::Stop(sequence));
         }
-        if self.is_aborted {
-            self.advance(Event::Abort);
+        if let Some(how) = self.aborted {
+            self.advance(how.event());
         }
     }
 

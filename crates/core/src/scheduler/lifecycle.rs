@@ -132,15 +132,27 @@ impl SchedulerCore {
         self.end(key, finished, effects);
     }
 
-    /// Fails all sequences. Their computed state may serve the next start.
-    pub(super) fn fail_all(&mut self, error: &GenerateError, effects: &mut Vec<Effect>) {
+    /// Fails all sequences, each with the error for so many tokens of its output. Their computed state
+    /// may serve the next start.
+    pub(super) fn fail_all(
+        &mut self,
+        error: impl Fn(usize) -> GenerateError,
+        effects: &mut Vec<Effect>,
+    ) {
         for sequence in self.forks.take_all() {
-            effects.push(Effect::Failed(sequence, error.clone()));
+            effects.push(Effect::Failed(sequence, error(0)));
         }
         let all: Vec<SequenceKey> = self.sequences.live().collect();
         for key in all {
-            self.fail(key, error.clone(), Finished::Close, effects);
+            let output_tokens = self.sequences[key].history().generated().len();
+            self.fail(key, error(output_tokens), Finished::Close, effects);
         }
+    }
+
+    /// Ends all sequences, which go on elsewhere.
+    pub(super) fn hand_all_over(&mut self, effects: &mut Vec<Effect>) {
+        let handed_over = |output_tokens| GenerateError::HandedOver { output_tokens };
+        self.fail_all(handed_over, effects);
     }
 
     /// Ends a sequence whose caller has its result. Its slot is freed as soon as it is in no

@@ -56,6 +56,8 @@ pub enum Event {
     Restore(History),
     /// All sequences end now.
     Abort,
+    /// All sequences end when the steps in flight have finished, and go on elsewhere.
+    HandOver,
 }
 
 /// A new sequence, as the scheduler sees it.
@@ -326,7 +328,8 @@ impl Event {
             | Self::DeviceFound
             | Self::CacheLost(_)
             | Self::Rebuilt(_)
-            | Self::Abort => None,
+            | Self::Abort
+            | Self::HandOver => None,
         }
     }
 }

@@ -123,6 +123,8 @@ pub struct SchedulerCore {
     drafting: Drafting,
     /// Tokens after which a live sequence is copied; 0 copies none.
     backup_tokens: usize,
+    /// Whether all sequences end when the steps in flight have finished.
+    hands_over: bool,
 }
 
 impl SchedulerCore {
@@ -143,6 +145,7 @@ impl SchedulerCore {
             cost: CostModel::default(),
             drafting: Drafting::new(&config.speculation, &spec),
             backup_tokens: 0,
+            hands_over: false,
             config,
             spec,
         }
@@ -196,7 +199,15 @@ impl SchedulerCore {
             Event::CacheLost(culprit) => self.lose_cache(culprit, &mut effects),
             Event::Rebuilt(predecessor) => self.rebuild(predecessor, &mut effects),
             Event::Restore(history) => self.restore(history, &mut effects),
-            Event::Abort => self.fail_all(&GenerateError::Shutdown, &mut effects),
+            Event::Abort => {
+                self.hands_over = false;
+                self.fail_all(|_| GenerateError::Shutdown, &mut effects);
+            }
+            Event::HandOver => self.hands_over = true,
+        }
+        if self.hands_over && self.pipeline.is_empty() {
+            self.hands_over = false;
+            self.hand_all_over(&mut effects);
         }
         let sent = self
             .cache
@@ -204,11 +215,19 @@ impl SchedulerCore {
         self.note_sent(sent);
         self.expire(&mut effects);
         self.preempt_for_starved(&mut effects);
-        self.start_queued(&mut effects);
-        self.plan_steps(&mut effects);
-        // A prompt whose last chunk was submitted lets the next one start.
-        self.start_queued(&mut effects);
+        if !self.hands_over {
+            self.start_queued(&mut effects);
+            self.plan_steps(&mut effects);
+            // A prompt whose last chunk was submitted lets the next one start.
+            self.start_queued(&mut effects);
+        }
         effects
+    }
+
+    /// Whether sequences wait for the steps in flight before they end and go on elsewhere.
+    #[must_use]
+    pub fn is_handing_over(&self) -> bool {
+        self.hands_over
     }
 
     /// Returns when [`handle`](Self::handle) must be called again if nothing else happens.

@@ -18,7 +18,7 @@ use motet_device::{DeviceEnd, Table};
 use motet_model::oracle::{Oracle, OracleConfig, ShiftRule};
 use motet_model::sampling::Sampling;
 use motet_model::{DetachedState, DeviceMemory, LayerKind, Model, ModelSpec};
-use motet_protocol::{ContextLimit, FinishReason, Priority, ReasoningBudget};
+use motet_protocol::{ContextLimit, FinishReason, GenerateError, Priority, ReasoningBudget};
 use motet_protocol::{Edit, Failure, Outcome, ReasoningTracker, WORK_IN_FLIGHT_MAX, Work};
 use motet_protocol::{SequenceId, TokenId, UserId};
 use motet_testkit::core_harness::{Answer, CoreHarness};
@@ -68,6 +68,8 @@ pub(crate) struct HistoryHarness {
     pub(crate) pending_commands: BTreeSet<u64>,
     /// Sequences that were inside when all were aborted.
     pub(crate) aborted: BTreeSet<SequenceId>,
+    /// Sequences that were handed over.
+    pub(crate) handed_over: usize,
     pub(crate) forks: usize,
     pub(crate) shifts: usize,
     pub(crate) preempted: usize,
@@ -144,6 +146,7 @@ impl HistoryHarness {
             pins_made: 0,
             pending_commands: BTreeSet::new(),
             aborted: BTreeSet::new(),
+            handed_over: 0,
             forks: 0,
             shifts: 0,
             preempted: 0,
@@ -271,6 +274,11 @@ impl HistoryHarness {
         }
     }
 
+    /// Has all sequences end once no step is in flight. They have their tokens then.
+    pub(crate) fn hand_over(&mut self) {
+        self.handle_event(Event::HandOver);
+    }
+
     pub(crate) fn cache_command(&mut self, message: cache::Message) {
         let command_id = 1 + self.pending_commands.last().unwrap_or(&0);
         self.pending_commands.insert(command_id);
@@ -352,7 +360,14 @@ impl HistoryHarness {
                     self.awaits_mask.push(sequence);
                 }
                 Effect::Finished(sequence, reason) => self.end(sequence, Ok(reason)),
-                Effect::Failed(sequence, error) => self.end(sequence, Err(error.to_string())),
+                Effect::Failed(sequence, error) => {
+                    if let GenerateError::HandedOver { output_tokens } = error {
+                        assert_eq!(output_tokens, self.callers[&sequence].sent.len());
+                        self.aborted.insert(sequence);
+                        self.handed_over += 1;
+                    }
+                    self.end(sequence, Err(error.to_string()));
+                }
             }
         }
     }

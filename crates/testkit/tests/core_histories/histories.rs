@@ -317,6 +317,7 @@ fn live(harness: &mut HistoryHarness, rng: &mut ChaCha8Rng, faults: bool, losses
                 harness.oracle.faults.next_steps(1, fault);
             }
             4 if rng.random_bool(0.003) => harness.abort(),
+            4 if rng.random_bool(0.003) => harness.hand_over(),
             3 if faults && rng.random_bool(0.3) => {
                 harness
                     .oracle
@@ -395,6 +396,7 @@ pub(crate) struct Seen {
     /// Tokens that draft models have written, and draft models that have failed.
     pub(crate) drafted: usize,
     pub(crate) draft_models_lost: usize,
+    pub(crate) handed_over: usize,
 }
 
 impl Seen {
@@ -409,6 +411,7 @@ impl Seen {
         self.preempted += harness.preempted;
         self.masks_awaited += harness.masks_awaited;
         self.looked_ahead += appended::take_looked_ahead();
+        self.handed_over += harness.handed_over;
         if let Some(drafts) = &harness.drafts {
             self.drafted += drafts.tokens;
             self.draft_models_lost += drafts.lost;
