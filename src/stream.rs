@@ -158,6 +158,7 @@ impl Stream for TokenStream {
             Some(Output::Token {
                 token,
                 text,
+                has_held_text,
                 logprobs,
             }) => {
                 if self.credits.read() {
@@ -166,6 +167,7 @@ impl Stream for TokenStream {
                 return Poll::Ready(Some(Ok(Piece {
                     token: Some(token),
                     text,
+                    has_held_text,
                     logprobs,
                     ..Piece::default()
                 })));

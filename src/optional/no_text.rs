@@ -34,6 +34,8 @@ pub(crate) struct ReleasedText {
     pub(crate) completed_bytes: usize,
     /// Whether a stop string has appeared.
     pub(crate) stopped: bool,
+    /// Whether text of the tokens so far is held back.
+    pub(crate) has_held_text: bool,
 }
 
 /// The bounds on stop strings, as with feature `text`. An engine without a tokenizer rejects all.

@@ -16,6 +16,11 @@ pub struct Piece {
     /// Text, often empty: a token may end within a character, or within a possible stop string.
     /// Always empty on an engine without a tokenizer.
     pub text: String,
+    /// Whether text of the tokens so far is held back. Where a stream goes on elsewhere, as after
+    /// [`HandedOver`](motet_protocol::GenerateError::HandedOver), its text has no seam if it goes on
+    /// after the last token without such text: the text and the stop strings of later tokens begin
+    /// anew there.
+    pub has_held_text: bool,
     /// Log probabilities, where the request asks for them: one for each token whose text has
     /// become certain, in the order of the tokens. Log probabilities of held-back text come
     /// with that text. Text that a stop string removes has none.

@@ -105,9 +105,9 @@ impl App {
         self.engine.drain().await;
     }
 
-    /// Accepts no more requests and ends the current ones with an error.
-    pub(crate) async fn abort(&self) {
-        self.engine.shutdown(Shutdown::Abort).await;
+    /// Accepts no more requests and ends the current ones.
+    pub(crate) async fn shutdown(&self, how: Shutdown) {
+        self.engine.shutdown(how).await;
     }
 
     /// Returns a unique name.

@@ -1,6 +1,8 @@
 //! The command line.
 
 use std::net::IpAddr;
+#[cfg(feature = "grpc")]
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -128,6 +130,11 @@ pub struct Arguments {
     /// Settings for routers.
     #[command(flatten)]
     pub fleet: FleetSettings,
+
+    /// Settings of gRPC.
+    #[cfg(feature = "grpc")]
+    #[command(flatten)]
+    pub grpc: GrpcSettings,
 
     /// Settings of traces.
     #[cfg(feature = "otel")]
@@ -273,9 +280,13 @@ pub struct AccessSettings {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub unread_seconds: u64,
 
-    /// Time for running requests to finish at the shutdown
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    pub grace_seconds: u64,
+    /// Time for running requests to finish at the shutdown; the rest are handed over then
+    ///
+    /// The default is 30, and 0 with --grpc, as a fleet continues requests elsewhere. A stream that is
+    /// handed over ends with an error after all of its tokens; its state goes to --disk. A second
+    /// signal ends all requests at once.
+    #[arg(long, value_name = "SECONDS")]
+    pub grace_seconds: Option<u64>,
 }
 
 /// Settings of the engine.
@@ -466,6 +477,43 @@ pub struct FleetSettings {
     pub kv_events_block_size: usize,
 }
 
+/// Settings of vLLM's gRPC.
+#[cfg(feature = "grpc")]
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Fleet")]
+pub struct GrpcSettings {
+    /// Serve vLLM's gRPC too, at an address such as 127.0.0.1:50051
+    ///
+    /// Fleets drive the server by it: Dynamo's vLLM sidecar, vllm-router, smg. At a signal to end,
+    /// running requests are handed over at once then, for the fleet to continue them elsewhere: see
+    /// --grace-seconds. Keys are sent as metadata, `authorization: Bearer KEY`.
+    #[arg(long, value_name = "ADDRESS")]
+    pub grpc: Option<SocketAddr>,
+
+    /// The folder or repository in which the fleet finds the model's tokenizer
+    ///
+    /// The default is --model. A folder needs config.json and tokenizer.json.
+    #[arg(long, value_name = "FOLDER", requires = "grpc")]
+    pub grpc_tokenizer: Option<PathBuf>,
+
+    /// A file with the certificate of gRPC's address and its chain, in PEM; without it there is no TLS
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "grpc",
+        requires = "grpc_tls_key"
+    )]
+    pub grpc_tls_certificate: Option<PathBuf>,
+
+    /// A file with the certificate's key, in PEM
+    #[arg(long, value_name = "FILE", requires = "grpc_tls_certificate")]
+    pub grpc_tls_key: Option<PathBuf>,
+
+    /// A file with the certificates that sign those of clients, which they then need
+    #[arg(long, value_name = "FILE", requires = "grpc_tls_certificate")]
+    pub grpc_tls_clients: Option<PathBuf>,
+}
+
 /// Form of the log, on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogForm {
@@ -521,6 +569,14 @@ impl Arguments {
         config.grammar.options_allowed = engine.grammar_options;
         config.grammar.forced_tokens = !engine.sample_forced_tokens;
         config
+    }
+
+    /// The folder or repository in which a fleet finds the model's tokenizer.
+    #[cfg(feature = "grpc")]
+    #[must_use]
+    pub fn grpc_tokenizer(&self) -> Option<PathBuf> {
+        let of_model = || self.model.as_ref().map(PathBuf::from);
+        self.grpc.grpc_tokenizer.clone().or_else(of_model)
     }
 
     /// The model's names in the API.

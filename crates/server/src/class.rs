@@ -44,7 +44,7 @@ impl Class {
     }
 
     /// The class of vLLM's number.
-    fn of_number(number: i64) -> Self {
+    pub(crate) fn of_number(number: i64) -> Self {
         match number.cmp(&0) {
             Ordering::Less => Self::Urgent,
             Ordering::Equal => Self::Normal,

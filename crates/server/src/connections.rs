@@ -19,32 +19,41 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::serve::Listener;
+use futures_util::future::join_all;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
+#[cfg(feature = "grpc")]
+use hyper::server::conn::http2;
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
+#[cfg(feature = "grpc")]
+use hyper_util::rt::TokioExecutor;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use motet::Shutdown;
+#[cfg(feature = "grpc")]
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
+#[cfg(feature = "grpc")]
+use tokio_rustls::TlsAcceptor;
 
 use crate::addresses::{Addresses, Peer};
 use crate::app::App;
 use crate::arguments::AccessSettings;
 use crate::departure::{Answering, NotedBody};
-use crate::routes;
-use crate::socket::Socket;
+use crate::socket::{ClientSide, Socket};
 
 /// Bytes of a request line, and of the separators between headers, beside `--header-bytes-max`.
 /// `routes.rs` answers headers between the two limits with an error that names its limit.
@@ -53,27 +62,82 @@ const REQUEST_LINE_BYTES_MAX: usize = 8 << 10;
 /// this size stay in a processor's cache and below the size at which an allocator asks the system
 /// for each.
 const BUFFER_BYTES_MAX: usize = 32 << 10;
+/// Time without a frame after which an HTTP/2 client is asked whether it is there.
+#[cfg(feature = "grpc")]
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Time for its answer.
+#[cfg(feature = "grpc")]
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time for clients to receive the error that the server is shutting down.
 const ABORT_NOTICE_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(crate) struct Connections {
-    service: TowerToHyperService<Router>,
-    protocol: http1::Builder,
-    unread_time: Option<Duration>,
+/// The limits that the connections of all listeners share.
+#[derive(Clone)]
+pub(crate) struct ConnectionLimits {
     connection_permits: Arc<Semaphore>,
     addresses: Arc<Addresses>,
+}
+
+/// The connections of one listener.
+pub(crate) struct Connections {
+    service: TowerToHyperService<Router>,
+    protocol: Protocol,
+    unread_time: Option<Duration>,
+    limits: ConnectionLimits,
     open: JoinSet<()>,
     graceful: GracefulShutdown,
 }
 
-impl Connections {
-    pub(crate) fn new(app: &Arc<App>) -> Self {
+/// The protocol of a listener's connections.
+#[derive(Clone)]
+enum Protocol {
+    Http1(http1::Builder),
+    /// gRPC's, with a time for TLS to be agreed on.
+    #[cfg(feature = "grpc")]
+    Http2 {
+        builder: http2::Builder<TokioExecutor>,
+        tls: Option<TlsAcceptor>,
+        handshake_time: Option<Duration>,
+    },
+}
+
+impl ConnectionLimits {
+    pub(crate) fn new(access: &AccessSettings) -> Self {
         Self {
-            service: TowerToHyperService::new(routes::router(Arc::clone(app))),
-            protocol: protocol(&app.access),
+            connection_permits: Arc::new(Semaphore::new(access.connections_max as usize)),
+            addresses: Arc::new(Addresses::new(access.address_connections_max())),
+        }
+    }
+}
+
+impl Connections {
+    /// Those that speak HTTP/1, with a router's services.
+    pub(crate) fn http(app: &App, router: Router, limits: &ConnectionLimits) -> Self {
+        Self::new(app, router, Protocol::Http1(http1(&app.access)), limits)
+    }
+
+    /// Those that speak gRPC, with TLS if there is any.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn grpc(
+        app: &App,
+        router: Router,
+        tls: Option<TlsAcceptor>,
+        limits: &ConnectionLimits,
+    ) -> Self {
+        let protocol = Protocol::Http2 {
+            builder: http2(app),
+            tls,
+            handshake_time: app.access.arrival_time(),
+        };
+        Self::new(app, router, protocol, limits)
+    }
+
+    fn new(app: &App, router: Router, protocol: Protocol, limits: &ConnectionLimits) -> Self {
+        Self {
+            service: TowerToHyperService::new(router),
+            protocol,
             unread_time: app.access.unread_time(),
-            connection_permits: Arc::new(Semaphore::new(app.access.connections_max as usize)),
-            addresses: Arc::new(Addresses::new(app.access.address_connections_max())),
+            limits: limits.clone(),
             open: JoinSet::new(),
             graceful: GracefulShutdown::new(),
         }
@@ -86,7 +150,10 @@ impl Connections {
         end: impl Future<Output = ()>,
     ) {
         let mut end = pin!(end);
-        let connection_permits = Arc::clone(&self.connection_permits);
+        let ConnectionLimits {
+            connection_permits,
+            addresses,
+        } = self.limits.clone();
         loop {
             let next = async {
                 let permit = Arc::clone(&connection_permits).acquire_owned().await;
@@ -94,7 +161,7 @@ impl Connections {
                 (Listener::accept(&mut listener).await, permit)
             };
             tokio::select! {
-                ((socket, from), permit) = next => match self.addresses.try_acquire(from.ip()) {
+                ((socket, from), permit) = next => match addresses.try_acquire(from.ip()) {
                     Some(connection_guard) => {
                         let connection = self.connection(socket, from.ip());
                         self.open.spawn(async move {
@@ -105,7 +172,7 @@ impl Connections {
                     None => {
                         // The answer to a rejected connection does not count against other connections.
                         drop(permit);
-                        if let Some(rejection) = self.addresses.reject(socket) {
+                        if let Some(rejection) = addresses.reject(socket) {
                             self.open.spawn(rejection);
                         }
                     }
@@ -127,45 +194,150 @@ impl Connections {
         let client = socket.client_side();
         let mut socket = TimeoutStream::new(socket);
         socket.set_write_timeout(self.unread_time);
-        let socket = TokioIo::new(Box::pin(socket));
-        let answering = Answering::new();
-        let service = service(self.service.clone(), Peer::of(from), answering.clone());
-        let served = self.protocol.serve_connection(socket, service);
-        let served = self.graceful.watch(served);
-        async {
+        let connection = Connection {
+            socket: Box::pin(socket),
+            client,
+            service: (self.service.clone(), Peer::of(from)),
+            graceful: self.graceful.watcher(),
+        };
+        connection.serve(self.protocol.clone())
+    }
+}
+
+/// Lets running requests finish within `grace`. The rest are handed over, and end with an error that
+/// says so. When `now` is ready, all that run end at once. All connections are closed afterwards.
+pub(crate) async fn close(
+    all: Vec<Connections>,
+    app: &App,
+    grace: Duration,
+    now: impl Future<Output = ()>,
+) {
+    let mut open = JoinSet::new();
+    let mut graceful = Vec::new();
+    for connections in all {
+        graceful.push(connections.graceful.shutdown());
+        let mut of_listener = connections.open;
+        open.spawn(async move { while of_listener.join_next().await.is_some() {} });
+    }
+    let mut now = pin!(now);
+    let finished = async { tokio::join!(app.drain(), join_all(graceful)) };
+    tokio::select! {
+        biased;
+        _ = finished => return open.shutdown().await,
+        () = &mut now => {}
+        () = tokio::time::sleep(grace) => {
+            tracing::info!("requests are still running: they are handed over");
             tokio::select! {
-                // An answer that is ready is sent first.
-                biased;
-                served = served => if let Err(error) = served {
-                    tracing::debug!(%error, "a connection broke");
-                },
-                () = answering.abandoned(client) => {
-                    tracing::debug!("a client left before it was answered");
+                () = app.shutdown(Shutdown::HandOver) => {}
+                () = now => {}
+            }
+        }
+    }
+    // What has ended is not ended again.
+    app.shutdown(Shutdown::Abort).await;
+    let all_notified = async { while open.join_next().await.is_some() {} };
+    if timeout(ABORT_NOTICE_TIMEOUT, all_notified).await.is_err() {
+        tracing::warn!("some clients do not read: their connections are cut");
+    }
+    open.shutdown().await;
+}
+
+/// A connection that has been accepted.
+struct Connection {
+    socket: Pin<Box<TimeoutStream<Socket>>>,
+    client: ClientSide,
+    service: (TowerToHyperService<Router>, Peer),
+    graceful: Watcher,
+}
+
+impl Connection {
+    /// Serves its requests until it ends.
+    async fn serve(self, protocol: Protocol) {
+        match protocol {
+            Protocol::Http1(protocol) => self.serve_http1(&protocol).await,
+            #[cfg(feature = "grpc")]
+            Protocol::Http2 {
+                builder, tls: None, ..
+            } => serve_http2(self.socket, self.service, self.graceful, &builder).await,
+            #[cfg(feature = "grpc")]
+            Protocol::Http2 {
+                builder,
+                tls: Some(tls),
+                handshake_time,
+            } => {
+                let handshake = tls.accept(self.socket);
+                let agreed = match handshake_time {
+                    Some(time) => match timeout(time, handshake).await {
+                        Ok(agreed) => agreed,
+                        Err(_) => return tracing::debug!("a TLS handshake took too long"),
+                    },
+                    None => handshake.await,
+                };
+                match agreed {
+                    Ok(socket) => serve_http2(socket, self.service, self.graceful, &builder).await,
+                    Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
                 }
             }
         }
     }
 
-    /// Lets running requests finish within `grace`. Later ones end with an error. All connections
-    /// are closed afterwards.
-    pub(crate) async fn close(mut self, app: &App, grace: Duration) {
-        let finished = async { tokio::join!(app.drain(), self.graceful.shutdown()) };
-        if timeout(grace, finished).await.is_err() {
-            tracing::warn!("requests are still running: they end now");
-            app.abort().await;
-            let all_notified = async { while self.open.join_next().await.is_some() {} };
-            if timeout(ABORT_NOTICE_TIMEOUT, all_notified).await.is_err() {
-                tracing::warn!(
-                    left = self.open.len(),
-                    "some clients do not read: their connections are cut"
-                );
+    async fn serve_http1(self, protocol: &http1::Builder) {
+        let answering = Answering::new();
+        let (service, peer) = self.service;
+        let service = http1_service(service, peer, answering.clone());
+        let served = protocol.serve_connection(TokioIo::new(self.socket), service);
+        let served = self.graceful.watch(served);
+        tokio::select! {
+            // An answer that is ready is sent first.
+            biased;
+            served = served => log_broken(served),
+            () = answering.abandoned(self.client) => {
+                tracing::debug!("a client left before it was answered");
             }
         }
-        self.open.shutdown().await;
     }
 }
 
-fn protocol(access: &AccessSettings) -> http1::Builder {
+/// Serves requests side by side. HTTP/2 reads all the time, and so notices a client that disconnects.
+#[cfg(feature = "grpc")]
+async fn serve_http2(
+    socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    (service, peer): (TowerToHyperService<Router>, Peer),
+    graceful: Watcher,
+    protocol: &http2::Builder<TokioExecutor>,
+) {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        service.call(request)
+    });
+    let served = protocol.serve_connection(TokioIo::new(socket), service);
+    log_broken(graceful.watch(served).await);
+}
+
+fn log_broken(served: hyper::Result<()>) {
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection broke");
+    }
+}
+
+/// HTTP/2 for gRPC: as many requests at once as the engine holds, with the windows of the protocol.
+#[cfg(feature = "grpc")]
+fn http2(app: &App) -> http2::Builder<TokioExecutor> {
+    let access = &app.access;
+    let header_bytes_max = u32::try_from(access.header_bytes_max).unwrap_or(u32::MAX);
+    let inside_max = app.engine.config().scheduler.inside_max();
+    let mut protocol = http2::Builder::new(TokioExecutor::new());
+    protocol
+        .timer(TokioTimer::new())
+        .max_header_list_size(header_bytes_max)
+        .max_concurrent_streams(u32::try_from(inside_max).unwrap_or(u32::MAX))
+        .max_send_buf_size(BUFFER_BYTES_MAX)
+        .keep_alive_interval(Some(PING_INTERVAL))
+        .keep_alive_timeout(PING_TIMEOUT);
+    protocol
+}
+
+fn http1(access: &AccessSettings) -> http1::Builder {
     let head_bytes_max = access
         .header_bytes_max
         .saturating_add(REQUEST_LINE_BYTES_MAX);
@@ -178,8 +350,8 @@ fn protocol(access: &AccessSettings) -> http1::Builder {
     protocol
 }
 
-/// Serves the requests of one connection.
-fn service(
+/// Serves the requests of one connection of HTTP/1.
+fn http1_service(
     service: TowerToHyperService<Router>,
     peer: Peer,
     answering: Answering,

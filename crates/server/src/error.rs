@@ -336,12 +336,18 @@ impl ApiError {
     }
 }
 
+impl ApiError {
+    /// The seconds after which a caller may retry: whole ones, at least one.
+    pub(crate) fn retry_seconds(&self) -> Option<u64> {
+        let after = self.retry_after?;
+        Some(after.as_secs_f64().ceil().max(1.0) as u64)
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
-        if let Some(after) = self.retry_after {
-            // Whole seconds, at least one.
-            let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
+        if let Some(seconds) = self.retry_seconds() {
             let headers = response.headers_mut();
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -140,6 +140,12 @@ impl OutputStreams {
         self.handles[number].cancel();
     }
 
+    /// The handles of the outputs' sequences, by number.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn handles(&self) -> &[SequenceHandle] {
+        &self.handles
+    }
+
     /// The outputs' sequences, by number.
     pub(crate) fn sequences(&self) -> impl Iterator<Item = SequenceId> {
         self.handles.iter().map(SequenceHandle::sequence)

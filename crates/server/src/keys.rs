@@ -133,6 +133,16 @@ impl Keys {
         }
     }
 
+    /// The name of the key that a request has, where keys are required. The request does not count
+    /// against the key's limit.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn name(&self, headers: &HeaderMap) -> Result<Option<Arc<str>>, ApiError> {
+        if !self.are_required() {
+            return Ok(None);
+        }
+        Ok(Some(Arc::clone(&self.sent_key(headers)?.name)))
+    }
+
     /// The names of all keys.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.0.iter().map(|key| &key.name)

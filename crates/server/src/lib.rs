@@ -27,6 +27,7 @@
 //! | `page/` | the live page, at `/` |
 //! | `error.rs` | the API's errors, with their status |
 //! | `fleet/` | the interface to routers: KV events, and metrics under vLLM's names |
+//! | `grpc/` | feature `grpc`: vLLM's gRPC, by which fleets drive a server |
 //! | `log.rs`, `shown.rs` | the log line of each request, and the paths that it shows |
 //! | `recorder.rs` | the recorder of the engine's metrics, for Prometheus |
 //! | `connections.rs`, `addresses.rs`, `socket.rs`, `departure.rs` | connections, each with its limits, up to the client's leaving |
@@ -50,6 +51,8 @@ mod departure;
 mod error;
 pub mod fleet;
 mod generate;
+#[cfg(feature = "grpc")]
+pub mod grpc;
 mod kept;
 pub mod keys;
 mod log;

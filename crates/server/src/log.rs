@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 
 use crate::shown::{shown_path, truncated};
 use crate::trace::{Generation, RequestEnd, RequestTrace};
 
+/// The header of gRPC's errors.
+static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// nginx's status for a client that disconnected before its answer.
 const CLIENT_LEFT: u16 = 499;
 
@@ -47,8 +49,13 @@ impl RequestLog {
         }))
     }
 
-    pub(crate) fn answered(&self, status: StatusCode) {
-        self.0.status.store(status.as_u16(), Ordering::Relaxed);
+    /// Notes the answer's status. Errors of gRPC have status 200, and their own in a header.
+    pub(crate) fn answered(&self, status: StatusCode, headers: &HeaderMap) {
+        let grpc = headers
+            .get(&GRPC_STATUS)
+            .and_then(|code| code.to_str().ok());
+        let status = grpc.map_or(status.as_u16(), http_status);
+        self.0.status.store(status, Ordering::Relaxed);
     }
 
     /// Marks the answer as a stream.
@@ -72,6 +79,24 @@ impl RequestLog {
 
     pub(crate) fn output(&self, tokens: usize) {
         self.0.output_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+}
+
+/// The HTTP status that means the same as a code of gRPC.
+fn http_status(code: &str) -> u16 {
+    match code {
+        "0" => 200,
+        "1" => CLIENT_LEFT,
+        "3" | "9" | "11" => 400,
+        "4" => 504,
+        "5" => 404,
+        "6" | "10" => 409,
+        "7" => 403,
+        "8" => 429,
+        "12" => 501,
+        "14" => 503,
+        "16" => 401,
+        _ => 500,
     }
 }
 
@@ -119,8 +144,6 @@ impl Drop for Line {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderMap;
-
     use super::*;
     use crate::trace::{RequestHead, Tracer};
 
@@ -179,10 +202,14 @@ mod tests {
         let left = log();
         assert_eq!(left.0.status(), 499);
         let answered = log();
-        answered.answered(StatusCode::NOT_FOUND);
+        answered.answered(StatusCode::NOT_FOUND, &HeaderMap::new());
         assert_eq!(answered.0.status(), 404);
+        let grpc = log();
+        let status = HeaderMap::from_iter([(GRPC_STATUS.clone(), "14".parse().expect("ASCII"))]);
+        grpc.answered(StatusCode::OK, &status);
+        assert_eq!(grpc.0.status(), 503);
         let streamed = log();
-        streamed.answered(StatusCode::OK);
+        streamed.answered(StatusCode::OK, &HeaderMap::new());
         streamed.opened();
         assert_eq!(streamed.0.status(), 499);
         streamed.closed();

@@ -61,7 +61,11 @@ pub fn router(app: Arc<App>) -> Router {
 
 /// Gives the request its id, its place in a trace and its log line, and checks the size of its
 /// headers.
-async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn log_request(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let sent = request.headers().get(&REQUEST_ID).cloned();
     let id = sent
         .filter(is_printable)
@@ -83,7 +87,7 @@ async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Ne
         )
         .into_response()
     };
-    log.answered(response.status());
+    log.answered(response.status(), response.headers());
     let mut response = anthropic::errors::reshape(&path, &text, response);
     response.headers_mut().insert(&REQUEST_ID, id);
     response.headers_mut().insert(&TRACEPARENT, traceparent);

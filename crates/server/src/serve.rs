@@ -1,20 +1,32 @@
 //! Start and shutdown of the server.
 
 use std::future::pending;
+#[cfg(feature = "grpc")]
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+#[cfg(feature = "grpc")]
+use futures_util::FutureExt;
 use motet::Shutdown;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::app::App;
+#[cfg(feature = "grpc")]
+use crate::arguments::GrpcSettings;
 use crate::arguments::{AccessSettings, Arguments, LogForm};
-use crate::connections::Connections;
+use crate::connections::{self, ConnectionLimits, Connections};
 use crate::fleet::kv_events::KvEvents;
+#[cfg(feature = "grpc")]
+use crate::grpc::{self, GrpcListener};
 use crate::keys::Keys;
-use crate::{recorder, start, welcome};
+use crate::{recorder, routes, start, welcome};
+
+/// Time for running requests to finish, where no fleet continues them elsewhere.
+const GRACE_SECONDS: u64 = 30;
 
 /// Starts the engine and serves it until the process gets SIGTERM or SIGINT.
 ///
@@ -50,6 +62,11 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         None => app,
     };
     let app = Arc::new(app);
+    #[cfg(feature = "grpc")]
+    let mut facts = grpc::FleetFacts {
+        tokenizer: arguments.grpc_tokenizer(),
+        kv_events: None,
+    };
     if let Some(events) = KvEvents::bind(&arguments.fleet).await? {
         if arguments.access.api_keys.is_some() && !arguments.access.share_cache {
             tracing::warn!("each key has a cache of its own, which KV events leave out");
@@ -59,6 +76,14 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
             kv_events_replay = events.replay_address,
             "publishing KV events"
         );
+        #[cfg(feature = "grpc")]
+        {
+            facts.kv_events = Some(grpc::KvEventsFacts {
+                address: events.address.clone(),
+                replay_address: events.replay_address.clone(),
+                topic: arguments.fleet.kv_events_topic.clone(),
+            });
+        }
         tokio::spawn(events.run(Arc::downgrade(&app)));
     }
     let address = (arguments.access.host, arguments.port);
@@ -72,10 +97,22 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         device_memory = %device_memory,
         "serving"
     );
+    let listeners = Listeners::from(listener);
+    #[cfg(feature = "grpc")]
+    let listeners = listeners.grpc(&arguments.grpc, facts).await?;
+    #[cfg(feature = "grpc")]
+    if let Some(grpc) = listeners.grpc_address() {
+        tracing::info!(%grpc, "serving vLLM's gRPC");
+    }
     if arguments.log_form == LogForm::Text {
         println!("\n{}\n", welcome::text(&app, address));
     }
-    serve(app, listener, shutdown_signal()).await?;
+    let signals = signals();
+    let ends = Ends {
+        end: counted(signals.clone(), 1),
+        now: counted(signals, 2),
+    };
+    serve_until(app, listeners, ends).await;
     #[cfg(feature = "otel")]
     if let Some(provider) = traces {
         crate::trace::export_rest(provider).await;
@@ -103,24 +140,122 @@ fn log_open_access(access: &AccessSettings) {
     }
 }
 
+/// The sockets that a server is reached by.
+#[expect(missing_debug_implementations, reason = "TLS has none")]
+pub struct Listeners {
+    http: TcpListener,
+    #[cfg(feature = "grpc")]
+    grpc: Option<(GrpcListener, grpc::FleetFacts)>,
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(http: TcpListener) -> Self {
+        Self {
+            http,
+            #[cfg(feature = "grpc")]
+            grpc: None,
+        }
+    }
+}
+
+impl Listeners {
+    /// Opens gRPC's socket, if the settings have one.
+    ///
+    /// # Errors
+    ///
+    /// The error names the setting.
+    #[cfg(feature = "grpc")]
+    pub async fn grpc(self, settings: &GrpcSettings, facts: grpc::FleetFacts) -> Result<Self> {
+        let listener = GrpcListener::bind(settings).await?;
+        Ok(Self {
+            grpc: listener.map(|listener| (listener, facts)),
+            ..self
+        })
+    }
+
+    /// The address of gRPC's socket.
+    #[cfg(feature = "grpc")]
+    #[must_use]
+    pub fn grpc_address(&self) -> Option<SocketAddr> {
+        self.grpc.as_ref()?.0.listener.local_addr().ok()
+    }
+
+    /// Time for running requests to finish. Behind gRPC there is a fleet that continues them elsewhere.
+    fn grace(&self, access: &AccessSettings) -> Duration {
+        #[cfg(feature = "grpc")]
+        let has_fleet = self.grpc.is_some();
+        #[cfg(not(feature = "grpc"))]
+        let has_fleet = false;
+        let default_seconds = if has_fleet { 0 } else { GRACE_SECONDS };
+        Duration::from_secs(access.grace_seconds.unwrap_or(default_seconds))
+    }
+}
+
+/// When a server ends.
+#[derive(Debug)]
+pub struct Ends<E, N> {
+    /// When it accepts no more requests. Running ones may then finish within the time limit.
+    pub end: E,
+    /// When the running ones end at once.
+    pub now: N,
+}
+
 /// Serves until `end` is ready. Running requests may then finish within the time limit; the
-/// others end with an error.
+/// others are handed over.
 ///
 /// # Errors
 ///
 /// There are none at present; a failed accept is retried.
 pub async fn serve(
     app: Arc<App>,
-    listener: TcpListener,
+    listeners: impl Into<Listeners>,
     end: impl Future<Output = ()>,
 ) -> Result<()> {
-    let mut connections = Connections::new(&app);
-    connections.accept(listener, end).await;
-    tracing::info!("shutting down: running requests may finish");
-    let grace = Duration::from_secs(app.access.grace_seconds);
-    connections.close(&app, grace).await;
-    finish(app).await;
+    let ends = Ends {
+        end,
+        now: pending(),
+    };
+    serve_until(app, listeners.into(), ends).await;
     Ok(())
+}
+
+/// Serves until its end.
+pub async fn serve_until(
+    app: Arc<App>,
+    listeners: Listeners,
+    ends: Ends<impl Future<Output = ()>, impl Future<Output = ()>>,
+) {
+    let grace = listeners.grace(&app.access);
+    let limits = ConnectionLimits::new(&app.access);
+    let mut http = Connections::http(&app, routes::router(Arc::clone(&app)), &limits);
+    #[cfg(feature = "grpc")]
+    let all = {
+        let end = ends.end.shared();
+        let accepted = http.accept(listeners.http, end.clone());
+        match listeners.grpc {
+            None => {
+                accepted.await;
+                vec![http]
+            }
+            Some((GrpcListener { listener, tls }, facts)) => {
+                let router = grpc::router(Arc::clone(&app), facts);
+                let mut grpc = Connections::grpc(&app, router, tls, &limits);
+                tokio::join!(accepted, grpc.accept(listener, end));
+                vec![http, grpc]
+            }
+        }
+    };
+    #[cfg(not(feature = "grpc"))]
+    let all = {
+        http.accept(listeners.http, ends.end).await;
+        vec![http]
+    };
+    tracing::info!(
+        seconds = grace.as_secs(),
+        "shutting down: running requests may finish"
+    );
+    connections::close(all, &app, grace, ends.now).await;
+    finish(app).await;
 }
 
 /// Shuts the engine down once no other task holds it.
@@ -140,21 +275,35 @@ async fn finish(mut app: Arc<App>) {
     }
 }
 
-/// Waits for SIGTERM or SIGINT.
-async fn shutdown_signal() {
-    let interrupted = async { tokio::signal::ctrl_c().await.ok() };
+/// The number of SIGTERMs and SIGINTs so far.
+fn signals() -> watch::Receiver<u32> {
+    let (count, counted) = watch::channel(0);
     #[cfg(unix)]
-    let terminated = async {
-        use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::terminate()) {
-            Ok(mut signal) => signal.recv().await,
-            Err(_) => pending().await,
+    {
+        let terminations = count.clone();
+        tokio::spawn(async move {
+            use tokio::signal::unix::{SignalKind, signal};
+            let Ok(mut terminated) = signal(SignalKind::terminate()) else {
+                return;
+            };
+            while terminated.recv().await.is_some() {
+                terminations.send_modify(|count| *count += 1);
+            }
+        });
+    }
+    tokio::spawn(async move {
+        while tokio::signal::ctrl_c().await.is_ok() {
+            count.send_modify(|count| *count += 1);
         }
-    };
-    #[cfg(not(unix))]
-    let terminated = pending::<()>();
-    tokio::select! {
-        _ = interrupted => {}
-        _ = terminated => {}
+    });
+    counted
+}
+
+/// Returns when there have been so many signals.
+async fn counted(mut signals: watch::Receiver<u32>, count: u32) {
+    let counted = signals.wait_for(|signals| *signals >= count).await;
+    if counted.is_err() {
+        // There are no signals on this system.
+        pending().await
     }
 }

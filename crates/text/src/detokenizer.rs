@@ -74,6 +74,12 @@ impl Detokenizer {
         Ok(self.characters.push(bytes))
     }
 
+    /// Whether the text so far ends within a character.
+    #[must_use]
+    pub fn is_torn(&self) -> bool {
+        self.characters.is_torn()
+    }
+
     /// Ends the text: an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> &str {
         self.characters.finish()

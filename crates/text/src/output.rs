@@ -22,6 +22,9 @@ pub struct ReleasedText {
     pub completed_bytes: usize,
     /// Whether a stop string has appeared: then this is the last text.
     pub stopped: bool,
+    /// Whether text of the tokens so far is held back: it ends within a character, or may begin a
+    /// stop string.
+    pub has_held_text: bool,
 }
 
 impl TextOutput {
@@ -59,21 +62,24 @@ impl TextOutput {
     pub fn push(&mut self, token: TokenId) -> Result<ReleasedText, TextError> {
         let text = self.detokenizer.push(token)?;
         let completed_bytes = text.len();
-        Ok(match &mut self.stops {
+        let mut released = match &mut self.stops {
             Some(stops) => {
                 let released = stops.push(text);
                 ReleasedText {
                     text: released.text.to_owned(),
-                    completed_bytes,
                     stopped: released.stopped_by.is_some(),
+                    completed_bytes,
+                    has_held_text: !stops.held().is_empty(),
                 }
             }
             None => ReleasedText {
                 text: text.to_owned(),
                 completed_bytes,
-                stopped: false,
+                ..ReleasedText::default()
             },
-        })
+        };
+        released.has_held_text |= self.detokenizer.is_torn();
+        Ok(released)
     }
 
     /// Returns the text that was held back, since no more tokens come.

@@ -20,6 +20,12 @@ impl Utf8Stream {
         Self::default()
     }
 
+    /// Whether the bytes so far end within a character.
+    #[must_use]
+    pub fn is_torn(&self) -> bool {
+        !self.torn.is_empty()
+    }
+
     /// Adds the next bytes; returns the text that is now complete, often all of it, sometimes
     /// none.
     pub fn push<'a>(&'a mut self, bytes: &'a [u8]) -> &'a str {

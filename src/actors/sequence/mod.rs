@@ -79,6 +79,7 @@ pub(crate) enum Output {
     Token {
         token: TokenId,
         text: String,
+        has_held_text: bool,
         logprobs: Vec<TokenLogprobs>,
     },
     /// Anything else, of which there is little.
@@ -325,6 +326,7 @@ impl SequenceActor {
         let sent = self.send_output(Output::Token {
             token,
             text: visible.text,
+            has_held_text: visible.has_held_text,
             logprobs,
         });
         if !sent {

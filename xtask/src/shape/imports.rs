@@ -32,7 +32,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "schema", "grammar", "template", "turn_end", "answer", "codec", "output", "chat_prompt", "restore_points"]),
     ("motet-mlx", &["error", "device", "weights", "state", "layers", "step", "model"]),
     ("motet", &["runtime", "optional", "request", "device", "copy_workers", "error", "telemetry", "results", "actors", "handle", "stream", "engine", "chat", "open"]),
-    ("motet-server", &["activity", "class", "error", "keys", "model_names", "site", "store_settings", "shown", "trace", "arguments", "addresses", "body", "app", "access", "kept", "log", "generate", "conversation", "pieces", "api", "anthropic", "openai", "responses", "fleet", "state", "tokens", "openapi", "page", "routes", "recorder", "start", "socket", "departure", "connections", "welcome", "serve"]),
+    ("motet-server", &["activity", "class", "error", "keys", "model_names", "site", "store_settings", "shown", "trace", "arguments", "addresses", "body", "app", "access", "kept", "log", "generate", "conversation", "pieces", "api", "anthropic", "openai", "responses", "fleet", "state", "tokens", "openapi", "page", "routes", "grpc", "recorder", "start", "socket", "departure", "connections", "welcome", "serve"]),
 ];
 
 /// Modules that stand side by side: none of a row uses another one of it.

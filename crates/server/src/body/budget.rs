@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use axum::extract::Request;
+use axum::http::Extensions;
 use tokio::sync::oneshot;
 
 use crate::addresses::Peer;
@@ -48,7 +48,7 @@ struct WaitingBody {
 
 /// The bytes of one body. Dropping it frees them.
 #[derive(Debug)]
-pub(super) struct Reservation {
+pub(crate) struct Reservation {
     budget: ByteBudget,
     owner: Owner,
     bytes: usize,
@@ -58,9 +58,9 @@ pub(super) struct Reservation {
 struct WaitGuard<'a>(&'a ByteBudget);
 
 impl Owner {
-    pub(super) fn of(request: &Request) -> Self {
-        let caller = request.extensions().get::<Caller>();
-        let peer = request.extensions().get::<Peer>();
+    pub(super) fn of(extensions: &Extensions) -> Self {
+        let caller = extensions.get::<Caller>();
+        let peer = extensions.get::<Peer>();
         match (caller.and_then(|caller| caller.name.as_ref()), peer) {
             (Some(name), _) => Self::Key(Arc::clone(name)),
             (None, Some(peer)) => Self::Address(*peer),

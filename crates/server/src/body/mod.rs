@@ -32,6 +32,8 @@ use crate::error::ApiError;
 use fields::{Fields, Whole};
 use reader::Reader;
 
+#[cfg(feature = "grpc")]
+pub(crate) use budget::Reservation as BodyReservation;
 pub(crate) use receive::BodyReceiver;
 
 /// Deepest nesting of arrays and objects in a body.
@@ -64,7 +66,8 @@ where
             ));
         }
         let (receiver, limits) = state.receiver();
-        let received = receiver.receive(request, limits).await?;
+        let (head, body) = request.into_parts();
+        let received = receiver.receive(&head, body, limits).await?;
         receiver.read(received, read).await.map(Self)
     }
 }

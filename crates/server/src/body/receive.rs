@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use axum::extract::Request;
+use axum::body::Body;
+use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use futures_util::StreamExt;
 use tokio::sync::{Semaphore, oneshot};
@@ -41,7 +42,7 @@ pub(crate) struct BodyReceiver {
 
 /// A whole body, and its reservation.
 #[derive(Debug)]
-pub(super) struct ReceivedBody {
+pub(crate) struct ReceivedBody {
     bytes: Vec<u8>,
     reservation: Option<Reservation>,
 }
@@ -65,18 +66,19 @@ impl BodyReceiver {
 
     /// Receives a body. The time limit is for the client: waits for the budget and for the pace are
     /// the server's own and do not count.
-    pub(super) async fn receive(
+    pub(crate) async fn receive(
         &self,
-        request: Request,
+        head: &Parts,
+        body: Body,
         access: &AccessSettings,
     ) -> Result<ReceivedBody, ApiError> {
         let body_bytes_max = access.body_bytes_max;
-        let length = request.headers().get(header::CONTENT_LENGTH);
+        let length = head.headers.get(header::CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if length.is_some_and(|length| length > body_bytes_max) {
             return Err(too_long(body_bytes_max));
         }
-        let owner = Owner::of(&request);
+        let owner = Owner::of(&head.extensions);
         let mut received = ReceivedBody {
             bytes: Vec::new(),
             reservation: None,
@@ -86,7 +88,7 @@ impl BodyReceiver {
             received.reservation = Some(self.reserve_budget(owner.clone(), length, access).await?);
         }
         received.bytes.reserve_exact(length.unwrap_or_default());
-        let mut parts = request.into_body().into_data_stream();
+        let mut parts = body.into_data_stream();
         let mut arrival = Arrival::new(access.arrival_time());
         while let Some(part) = arrival.wait(parts.next()).await? {
             let part = part.map_err(|error| {
@@ -223,6 +225,12 @@ fn lower_thread_priority() {
 }
 
 impl ReceivedBody {
+    /// The bytes, and the reservation that is to be held with them; short bodies have none.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Option<Reservation>) {
+        (self.bytes, self.reservation)
+    }
+
     /// Grows the buffer to this many bytes, but never beyond its reservation.
     fn reserve(&mut self, bytes: usize, body_bytes_max: usize) {
         if bytes > self.bytes.capacity() {
@@ -245,7 +253,8 @@ fn too_long(body_bytes_max: usize) -> ApiError {
 mod tests {
     use std::convert::Infallible;
 
-    use axum::body::{Body, Bytes};
+    use axum::body::Bytes;
+    use axum::extract::Request;
     use clap::Parser;
     use futures_util::{FutureExt, stream};
 
@@ -260,6 +269,15 @@ mod tests {
         let words = "server --oracle --arrival-seconds 1 --body-bytes-max 1048576 \
                      --receiving-bytes-max 1048576";
         Arguments::parse_from(words.split_whitespace()).access
+    }
+
+    async fn received(
+        receiver: &BodyReceiver,
+        request: Request,
+        access: &AccessSettings,
+    ) -> Result<ReceivedBody, ApiError> {
+        let (head, body) = request.into_parts();
+        receiver.receive(&head, body, access).await
     }
 
     fn request(length: Option<usize>, body: Body) -> Request {
@@ -282,7 +300,7 @@ mod tests {
     async fn long_bodies_wait_for_budget_and_short_ones_do_not() {
         let access = access();
         let body_receiver = BodyReceiver::new(&access);
-        let receive = |length, body| body_receiver.receive(request(length, body), &access);
+        let receive = |length, body| received(&body_receiver, request(length, body), &access);
         let status = |received: Result<ReceivedBody, ApiError>| received.err().map(|e| e.status);
 
         let (first, second, third, short) = tokio::join!(
@@ -331,7 +349,7 @@ mod tests {
         let long = LARGE + 1;
         for length in [Some(long), None] {
             let body = Body::from(vec![b' '; long]);
-            let rejected = body_receiver.receive(request(length, body), &access).await;
+            let rejected = received(&body_receiver, request(length, body), &access).await;
             let rejected = rejected.expect_err("too long");
             assert_eq!(rejected.status, StatusCode::PAYLOAD_TOO_LARGE);
         }
@@ -342,9 +360,7 @@ mod tests {
         let access = access();
         let body_receiver = BodyReceiver::new(&access);
         let body = Body::from(vec![b' '; LARGE]);
-        let received = body_receiver
-            .receive(request(Some(LARGE), body), &access)
-            .await;
+        let received = received(&body_receiver, request(Some(LARGE), body), &access).await;
         let received = received.expect("the body fits");
         // The reader waits at this gate.
         let (open, gate) = std::sync::mpsc::channel::<()>();
@@ -369,7 +385,7 @@ mod tests {
         let from = |address: [u8; 4], body| {
             let mut request = request(Some(LARGE), body);
             request.extensions_mut().insert(Peer::of(address.into()));
-            body_receiver.receive(request, &access)
+            received(&body_receiver, request, &access)
         };
         let stuck = (0..16).map(|_| from([10, 0, 0, 1], stuck(0)));
         let stuck = futures_util::future::join_all(stuck);
@@ -390,7 +406,7 @@ mod tests {
             let pieces = vec![Bytes::from(vec![b' '; piece]); count];
             let pieces = stream::iter(pieces.into_iter().map(Ok::<_, Infallible>));
             let body = Body::from_stream(pieces);
-            let received = body_receiver.receive(request(None, body), &access).await;
+            let received = received(&body_receiver, request(None, body), &access).await;
             let received = received.expect("the body fits");
             assert_eq!(received.bytes.len(), piece * count);
             let capacity = received.bytes.capacity();
@@ -414,7 +430,7 @@ mod tests {
                 }
             });
             let request = request(Some(LARGE), Body::from_stream(parts));
-            body_receiver.receive(request, &access)
+            received(&body_receiver, request, &access)
         };
         let started_at = Instant::now();
         let received = receive(Duration::from_millis(200)).await;

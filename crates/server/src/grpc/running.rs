@@ -1,0 +1,105 @@
+//! Requests that can be aborted by their ids.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use motet::SequenceHandle;
+
+use crate::api::NAME_BYTES_MAX;
+use crate::error::ApiError;
+
+/// The key's name, and the request's id.
+type RequestKey = (Option<Arc<str>>, String);
+
+/// The requests that run, with the ids that their callers gave them. A key cannot abort those of
+/// another. There are no more of them than requests inside the engine.
+#[derive(Debug, Default)]
+pub(super) struct RunningRequests(Mutex<BTreeMap<RequestKey, Sequences>>);
+
+/// A request's sequences; none until it is submitted.
+#[derive(Debug, Default)]
+struct Sequences {
+    handles: Vec<SequenceHandle>,
+    is_aborted: bool,
+}
+
+/// A request's place among the running ones, until it is dropped.
+#[derive(Debug)]
+pub(super) struct RunningRequest {
+    running: Arc<RunningRequests>,
+    key: RequestKey,
+}
+
+impl RunningRequests {
+    /// Takes a place for a request that is about to be submitted; none for one without an id.
+    ///
+    /// # Errors
+    ///
+    /// When the id is too long, or the caller has a request with it that has not ended.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        caller: Option<&Arc<str>>,
+        id: &str,
+    ) -> Result<Option<RunningRequest>, ApiError> {
+        if id.is_empty() {
+            return Ok(None);
+        }
+        if id.len() > NAME_BYTES_MAX {
+            let message = format!(
+                "`request_id` has {} bytes; expected at most {NAME_BYTES_MAX}",
+                id.len()
+            );
+            return Err(ApiError::field("request_id", message));
+        }
+        let key = (caller.cloned(), id.to_owned());
+        let mut running = self.locked();
+        if running.contains_key(&key) {
+            let message = "`request_id` is that of a request that has not ended; expected another";
+            return Err(ApiError::field("request_id", message));
+        }
+        running.insert(key.clone(), Sequences::default());
+        Ok(Some(RunningRequest {
+            running: Arc::clone(self),
+            key,
+        }))
+    }
+
+    /// Ends a caller's request, if it runs: its streams end as aborted.
+    pub(super) fn abort(&self, caller: Option<&Arc<str>>, id: &str) {
+        if let Some(sequences) = self.locked().get_mut(&(caller.cloned(), id.to_owned())) {
+            sequences.is_aborted = true;
+            cancel(&sequences.handles);
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<RequestKey, Sequences>> {
+        self.0
+            .lock()
+            .expect("nothing panics while it holds this lock")
+    }
+}
+
+impl RunningRequest {
+    /// Names the request's sequences, once it is submitted.
+    pub(super) fn submitted(&self, handles: Vec<SequenceHandle>) {
+        let mut running = self.running.locked();
+        let sequences = running.entry(self.key.clone()).or_default();
+        if sequences.is_aborted {
+            cancel(&handles);
+        }
+        sequences.handles = handles;
+    }
+}
+
+impl Drop for RunningRequest {
+    fn drop(&mut self) {
+        self.running.locked().remove(&self.key);
+    }
+}
+
+/// Cancels those that have not ended.
+fn cancel(sequences: &[SequenceHandle]) {
+    for sequence in sequences {
+        sequence.cancel();
+    }
+}
