@@ -13,7 +13,7 @@
 //! | `coverage.rs` | lines and branches of the cores that the tests reach |
 //! | `mutants.rs` | whether tests notice a mistake in the cores |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
-//! | `clients.rs`, `scale_out.rs` | third-party clients and a router against the server |
+//! | `clients.rs`, `fleet.rs` | third-party clients and fleets against the server |
 //! | `shape/` | how the code is built: crates, layers, sizes, words, sentences |
 //! | `uninjected.rs` | a build of the library without anything that only tests need |
 //! | `parity.rs` | the table of docs/models.md |
@@ -38,6 +38,7 @@ mod demo;
 mod deny;
 mod embedded;
 mod fetch;
+mod fleet;
 mod fuzz;
 mod gpu_check;
 pub mod llama_server;
@@ -47,7 +48,7 @@ pub mod packages;
 mod page;
 mod parity;
 pub mod process;
-mod scale_out;
+
 mod serve;
 pub mod serving;
 pub mod setup;
@@ -112,8 +113,8 @@ enum Command {
     Mutants(mutants::Arguments),
     /// Run OpenAI's client, LangChain, schemathesis and streams that disconnect against the server
     Clients(clients::Arguments),
-    /// Compare the cache hits of two servers behind a router with those of one server
-    ScaleOut,
+    /// Run servers behind Dynamo, vllm-router and smg; drain them, and kill workers
+    Fleet(fleet::Arguments),
     /// Print how the code is built: crates, layers, sizes, words, sentences
     Shape(shape::Arguments),
     /// Check that a build of the library holds nothing that only tests need
@@ -148,7 +149,7 @@ pub fn main() -> ExitCode {
         Command::Deny(arguments) => deny::command(&arguments),
         Command::Mutants(arguments) => mutants::command(&arguments),
         Command::Clients(arguments) => clients::command(&arguments),
-        Command::ScaleOut => scale_out::command(),
+        Command::Fleet(arguments) => fleet::command(&arguments),
         Command::Shape(arguments) => shape::command(&arguments),
         Command::Uninjected(arguments) => uninjected::command(&arguments),
         Command::Api(arguments) => api::command(&arguments),

@@ -96,7 +96,7 @@ mod tests {
     const LISTS: [(&str, usize); 7] = [
         (crate::clients::REQUIREMENTS, 21),
         (crate::clients::LM_EVAL_REQUIREMENTS, 21),
-        (crate::scale_out::REQUIREMENTS, 21),
+        (crate::fleet::REQUIREMENTS, 38),
         (crate::bench::REQUIREMENTS, 21),
         (crate::bench::IK_REQUIREMENTS, 1),
         (crate::bench::OPENVINO_REQUIREMENTS, 5),

@@ -1,0 +1,217 @@
+"""The processes of a fleet: servers, and the routers of others in front of them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+BLOCK_TOKENS = 16
+# Longest time for a process to serve.
+START_SECONDS = 90
+MODEL = "oracle"
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return answer.read().decode()
+
+
+class Process:
+    """A program that runs until this is ended. What it writes is shown if it fails to serve."""
+
+    def __init__(self, name, command, environment=None):
+        self.name = name
+        self.log = tempfile.NamedTemporaryFile()
+        self.process = subprocess.Popen(
+            command,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+        )
+
+    def until(self, serves):
+        """Waits until `serves` returns something true, and returns it."""
+        end = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                if found := serves():
+                    return found
+            except (OSError, ValueError):
+                pass  # It does not listen yet, or its answer is not complete.
+            if self.process.poll() is not None or time.monotonic() > end:
+                sys.exit(f"{self.name} does not serve:\n{self.written()[-4000:]}")
+            time.sleep(0.1)
+
+    def written(self):
+        with open(self.log.name, errors="replace") as log:
+            return log.read()
+
+    def end(self):
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+class Server(Process):
+    """A server on the oracle, with gRPC and KV events."""
+
+    def __init__(self, program, tokenizer, *arguments):
+        command = [program, "--oracle", "--name", MODEL, "--port", "0"]
+        command += ["--grpc", "127.0.0.1:0", "--grpc-tokenizer", tokenizer]
+        command += ["--kv-events", "tcp://127.0.0.1:0", "--kv-events-block-size"]
+        super().__init__("motet-server", [*command, str(BLOCK_TOKENS), *arguments])
+        self.facts = {}
+        self.until(self.read_facts)
+        self.http = f"http://{self.facts['address']}"
+        self.grpc = self.facts["grpc"]
+        self.kv_events = self.facts["kv_events"]
+
+    def read_facts(self):
+        for line in self.written().splitlines():
+            self.facts.update(json.loads(line))
+        return "address" in self.facts and "grpc" in self.facts
+
+    def counted(self, name):
+        lines = get(f"{self.http}/metrics").splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    def drain_seconds(self):
+        """Asks it to end, and returns the time that it takes."""
+        began = time.monotonic()
+        self.process.terminate()
+        self.process.wait(60)
+        return time.monotonic() - began
+
+
+def module(packages, name, *arguments):
+    """A command for a Python module of these packages."""
+    return [sys.executable, "-s", "-B", "-m", name, *arguments], {"PYTHONPATH": packages}
+
+
+class Dynamo:
+    """Dynamo's frontend, and a sidecar for each server. Files are its discovery."""
+
+    name = "Dynamo"
+
+    def __init__(self, packages, servers, *frontend):
+        self.packages = packages
+        self.folder = tempfile.TemporaryDirectory()
+        self.environment = {
+            "DYN_DISCOVERY_BACKEND": "file",
+            "DYN_FILE_KV": self.folder.name,
+            "DYN_REQUEST_PLANE": "tcp",
+            "DYN_EVENT_PLANE": "zmq",
+            "DYN_TCP_RPC_HOST": "127.0.0.1",
+            "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
+            "DYN_EVENT_PLANE_HOST": "127.0.0.1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        self.sidecars = [self.sidecar(server) for server in servers]
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        arguments = ["--http-host", "127.0.0.1", "--http-port", str(port)]
+        arguments += ["--router-mode", "kv", *frontend]
+        self.frontend = self.run("dynamo.frontend", *arguments)
+        self.frontend.until(lambda: json.loads(get(f"{self.url}/v1/models"))["data"])
+        # The frontend knows the model from the first worker on; the others follow within a moment.
+        self.frontend.until(lambda: self.workers() >= len(servers))
+
+    def run(self, name, *arguments):
+        command, environment = module(self.packages, name, *arguments)
+        return Process(name, command, {**self.environment, **environment})
+
+    def sidecar(self, server):
+        arguments = ["--grpc-endpoint", server.grpc, "--discovery-backend", "file"]
+        return self.run("dynamo.vllm.sidecar", *arguments)
+
+    def workers(self):
+        instances = json.loads(get(f"{self.url}/health")).get("instances", [])
+        return sum(instance.get("endpoint") == "generate" for instance in instances)
+
+    def end(self):
+        for process in [self.frontend, *self.sidecars]:
+            process.end()
+        self.folder.cleanup()
+
+
+class Router:
+    """A router of one process that knows the addresses of its workers."""
+
+    def __init__(self, packages, name, arguments, environment=None):
+        port, metrics_port = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        arguments += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error"]
+        arguments += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
+        command, more = module(packages, name, *arguments)
+        self.process = Process(name, command, {**more, **(environment or {})})
+        self.process.until(lambda: json.loads(get(f"{self.url}/v1/models"))["data"])
+
+    def end(self):
+        self.process.end()
+
+
+class VllmRouter(Router):
+    """vLLM's router, which renders chats itself and sends tokens by gRPC."""
+
+    name = "vllm-router"
+
+    def __init__(self, packages, servers, tokenizer):
+        arguments = ["--policy", "cache_aware", "--worker-urls"]
+        arguments += [f"grpc://{server.grpc}" for server in servers]
+        environment = {"VLLM_ROUTER_TOKENIZER": tokenizer, "HF_HUB_OFFLINE": "1"}
+        super().__init__(packages, "vllm_router.launch_router", arguments, environment)
+
+
+class Smg(Router):
+    """smg, the successor of sglang-router, which passes HTTP on."""
+
+    name = "smg"
+
+    def __init__(self, packages, servers):
+        arguments = ["launch", "--policy", "cache_aware", "--worker-urls"]
+        arguments += [server.http for server in servers]
+        super().__init__(packages, "smg.cli", arguments)
+
+
+class Indexer:
+    """Dynamo's index of cached blocks, fed by the events of servers."""
+
+    def __init__(self, packages, servers):
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        workers = (f"{number}={server.kv_events}" for number, server in enumerate(servers, 1))
+        arguments = ["--block-size", str(BLOCK_TOKENS), "--port", str(port)]
+        arguments += ["--model-name", MODEL, "--workers", ",".join(workers)]
+        command, environment = module(packages, "dynamo.indexer", *arguments)
+        self.process = Process("dynamo.indexer", command, environment)
+        self.process.until(lambda: get(f"{self.url}/health") or True)
+
+    def query(self, tokens):
+        body = json.dumps({"model_name": MODEL, "token_ids": tokens}).encode()
+        request = urllib.request.Request(
+            f"{self.url}/query", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+
+    def end(self):
+        self.process.end()
