@@ -425,7 +425,12 @@ impl AccessSettings {
 
     /// Most connections of one address.
     pub(crate) fn address_connections_max(&self) -> u32 {
-        let default_max = if self.is_local() {
+        self.address_connections_max_at(self.host)
+    }
+
+    /// Most connections of one address to a listener at `host`.
+    pub(crate) fn address_connections_max_at(&self, host: IpAddr) -> u32 {
+        let default_max = if host.to_canonical().is_loopback() {
             self.connections_max
         } else {
             (self.connections_max / 4).max(1)

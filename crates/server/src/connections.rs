@@ -18,6 +18,8 @@
 //! | `departure.rs` | clients that leave while they are answered |
 
 use std::convert::Infallible;
+#[cfg(feature = "grpc")]
+use std::io::Cursor;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -40,9 +42,9 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use motet::Shutdown;
 #[cfg(feature = "grpc")]
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
@@ -62,6 +64,14 @@ const REQUEST_LINE_BYTES_MAX: usize = 8 << 10;
 /// this size stay in a processor's cache and below the size at which an allocator asks the system
 /// for each.
 const BUFFER_BYTES_MAX: usize = 32 << 10;
+/// Bytes that an HTTP/2 client may send ahead of what is read of a request, and of all its requests.
+#[cfg(feature = "grpc")]
+const WINDOW_BYTES: u32 = 64 << 10;
+#[cfg(feature = "grpc")]
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// Bytes with which an HTTP/2 client begins.
+#[cfg(feature = "grpc")]
+const PREFACE_BYTES: usize = 24;
 /// Time without a frame after which an HTTP/2 client is asked whether it is there.
 #[cfg(feature = "grpc")]
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -86,6 +96,8 @@ pub(crate) struct Connections {
     limits: ConnectionLimits,
     open: JoinSet<()>,
     graceful: GracefulShutdown,
+    /// Dropped when connections that have not begun to speak are to end.
+    opening: watch::Sender<()>,
 }
 
 /// The protocol of a listener's connections.
@@ -102,10 +114,23 @@ enum Protocol {
 }
 
 impl ConnectionLimits {
-    pub(crate) fn new(access: &AccessSettings) -> Self {
+    /// Those of the listener for HTTP, beside so many others. A listener that waits for a connection
+    /// holds a permit.
+    pub(crate) fn new(access: &AccessSettings, others: usize) -> Self {
+        let permits = access.connections_max as usize + others;
         Self {
-            connection_permits: Arc::new(Semaphore::new(access.connections_max as usize)),
+            connection_permits: Arc::new(Semaphore::new(permits)),
             addresses: Arc::new(Addresses::new(access.address_connections_max())),
+        }
+    }
+
+    /// Those of another listener at this address. All share the limit of connections.
+    #[cfg(feature = "grpc")]
+    fn at(&self, access: &AccessSettings, address: IpAddr) -> Self {
+        let of_address = access.address_connections_max_at(address);
+        Self {
+            connection_permits: Arc::clone(&self.connection_permits),
+            addresses: Arc::new(Addresses::new(of_address)),
         }
     }
 }
@@ -116,12 +141,12 @@ impl Connections {
         Self::new(app, router, Protocol::Http1(http1(&app.access)), limits)
     }
 
-    /// Those that speak gRPC, with TLS if there is any.
+    /// Those that speak gRPC at this address, with TLS if there is any.
     #[cfg(feature = "grpc")]
     pub(crate) fn grpc(
         app: &App,
         router: Router,
-        tls: Option<TlsAcceptor>,
+        (address, tls): (IpAddr, Option<TlsAcceptor>),
         limits: &ConnectionLimits,
     ) -> Self {
         let protocol = Protocol::Http2 {
@@ -129,7 +154,7 @@ impl Connections {
             tls,
             handshake_time: app.access.arrival_time(),
         };
-        Self::new(app, router, protocol, limits)
+        Self::new(app, router, protocol, &limits.at(&app.access, address))
     }
 
     fn new(app: &App, router: Router, protocol: Protocol, limits: &ConnectionLimits) -> Self {
@@ -140,6 +165,7 @@ impl Connections {
             limits: limits.clone(),
             open: JoinSet::new(),
             graceful: GracefulShutdown::new(),
+            opening: watch::Sender::new(()),
         }
     }
 
@@ -199,6 +225,8 @@ impl Connections {
             client,
             service: (self.service.clone(), Peer::of(from)),
             graceful: self.graceful.watcher(),
+            #[cfg(feature = "grpc")]
+            opening: self.opening.subscribe(),
         };
         connection.serve(self.protocol.clone())
     }
@@ -215,6 +243,7 @@ pub(crate) async fn close(
     let mut open = JoinSet::new();
     let mut graceful = Vec::new();
     for connections in all {
+        drop(connections.opening);
         graceful.push(connections.graceful.shutdown());
         let mut of_listener = connections.open;
         open.spawn(async move { while of_listener.join_next().await.is_some() {} });
@@ -233,7 +262,7 @@ pub(crate) async fn close(
             }
         }
     }
-    // What has ended is not ended again.
+    // Nothing is left to end, unless `now` was ready first.
     app.shutdown(Shutdown::Abort).await;
     let all_notified = async { while open.join_next().await.is_some() {} };
     if timeout(ABORT_NOTICE_TIMEOUT, all_notified).await.is_err() {
@@ -248,6 +277,8 @@ struct Connection {
     client: ClientSide,
     service: (TowerToHyperService<Router>, Peer),
     graceful: Watcher,
+    #[cfg(feature = "grpc")]
+    opening: watch::Receiver<()>,
 }
 
 impl Connection {
@@ -257,28 +288,43 @@ impl Connection {
             Protocol::Http1(protocol) => self.serve_http1(&protocol).await,
             #[cfg(feature = "grpc")]
             Protocol::Http2 {
-                builder, tls: None, ..
-            } => serve_http2(self.socket, self.service, self.graceful, &builder).await,
-            #[cfg(feature = "grpc")]
-            Protocol::Http2 {
                 builder,
-                tls: Some(tls),
+                tls,
                 handshake_time,
-            } => {
-                let handshake = tls.accept(self.socket);
-                let agreed = match handshake_time {
-                    Some(time) => match timeout(time, handshake).await {
-                        Ok(agreed) => agreed,
-                        Err(_) => return tracing::debug!("a TLS handshake took too long"),
-                    },
-                    None => handshake.await,
-                };
-                match agreed {
-                    Ok(socket) => serve_http2(socket, self.service, self.graceful, &builder).await,
-                    Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
-                }
-            }
+            } => self.serve_http2(&builder, tls, handshake_time).await,
         }
+    }
+
+    /// Serves requests side by side. HTTP/2 reads all the time, and so notices a client that disconnects.
+    #[cfg(feature = "grpc")]
+    async fn serve_http2(
+        mut self,
+        protocol: &http2::Builder<TokioExecutor>,
+        tls: Option<TlsAcceptor>,
+        handshake_time: Option<Duration>,
+    ) {
+        let opened = async {
+            match handshake_time {
+                Some(time) => timeout(time, opened(self.socket, tls)).await?,
+                None => opened(self.socket, tls).await,
+            }
+        };
+        let opened = tokio::select! {
+            opened = opened => opened,
+            // A client that connects and does not speak delays no shutdown.
+            _ = self.opening.changed() => return,
+        };
+        let socket = match opened {
+            Ok(socket) => socket,
+            Err(error) => return tracing::debug!(%error, "a connection was not opened"),
+        };
+        let (service, peer) = self.service;
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            service.call(request)
+        });
+        let served = protocol.serve_connection(TokioIo::new(socket), service);
+        log_broken(self.graceful.watch(served).await);
     }
 
     async fn serve_http1(self, protocol: &http1::Builder) {
@@ -298,20 +344,28 @@ impl Connection {
     }
 }
 
-/// Serves requests side by side. HTTP/2 reads all the time, and so notices a client that disconnects.
+/// A socket of HTTP/2, in clear or not.
 #[cfg(feature = "grpc")]
-async fn serve_http2(
-    socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    (service, peer): (TowerToHyperService<Router>, Peer),
-    graceful: Watcher,
-    protocol: &http2::Builder<TokioExecutor>,
-) {
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer);
-        service.call(request)
-    });
-    let served = protocol.serve_connection(TokioIo::new(socket), service);
-    log_broken(graceful.watch(served).await);
+trait Http2Socket: AsyncRead + AsyncWrite + Unpin + Send {}
+
+#[cfg(feature = "grpc")]
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Http2Socket for S {}
+
+/// Waits for the preface of HTTP/2, after the handshake of TLS if there is one. The protocol itself waits
+/// for it without a bound.
+#[cfg(feature = "grpc")]
+async fn opened(
+    socket: Pin<Box<TimeoutStream<Socket>>>,
+    tls: Option<TlsAcceptor>,
+) -> std::io::Result<impl Http2Socket> {
+    let mut socket: Box<dyn Http2Socket> = match tls {
+        Some(tls) => Box::new(tls.accept(socket).await?),
+        None => Box::new(socket),
+    };
+    let mut preface = [0; PREFACE_BYTES];
+    socket.read_exact(&mut preface).await?;
+    let (reader, writer) = tokio::io::split(socket);
+    Ok(tokio::io::join(Cursor::new(preface).chain(reader), writer))
 }
 
 fn log_broken(served: hyper::Result<()>) {
@@ -320,7 +374,7 @@ fn log_broken(served: hyper::Result<()>) {
     }
 }
 
-/// HTTP/2 for gRPC: as many requests at once as the engine holds, with the windows of the protocol.
+/// HTTP/2 for gRPC: as many requests at once as the engine holds, with windows of few bytes.
 #[cfg(feature = "grpc")]
 fn http2(app: &App) -> http2::Builder<TokioExecutor> {
     let access = &app.access;
@@ -332,6 +386,8 @@ fn http2(app: &App) -> http2::Builder<TokioExecutor> {
         .max_header_list_size(header_bytes_max)
         .max_concurrent_streams(u32::try_from(inside_max).unwrap_or(u32::MAX))
         .max_send_buf_size(BUFFER_BYTES_MAX)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .keep_alive_interval(Some(PING_INTERVAL))
         .keep_alive_timeout(PING_TIMEOUT);
     protocol

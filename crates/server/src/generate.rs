@@ -3,6 +3,8 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+#[cfg(feature = "grpc")]
+use axum::http::StatusCode;
 use futures_util::Stream;
 use futures_util::stream::{SelectAll, StreamExt};
 use motet::error::{GenerateError, SubmitError};
@@ -138,6 +140,12 @@ impl OutputStreams {
     pub(crate) fn cancel(&self, number: usize) {
         // An output that has ended by itself needs no cancelling.
         self.handles[number].cancel();
+    }
+
+    /// Notes for the log that the answer ends with an error of this status.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn failed(&self, status: StatusCode) {
+        self.log.failed(status);
     }
 
     /// The handles of the outputs' sequences, by number.

@@ -63,6 +63,13 @@ impl RequestLog {
         self.0.is_open.store(true, Ordering::Relaxed);
     }
 
+    /// Notes that the stream ends with an error of this status.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn failed(&self, status: StatusCode) {
+        self.0.status.store(status.as_u16(), Ordering::Relaxed);
+        self.closed();
+    }
+
     /// Marks the stream as ended.
     pub(crate) fn closed(&self) {
         self.0.is_open.store(false, Ordering::Relaxed);

@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 use futures_util::FutureExt;
 use motet::Shutdown;
 use tokio::net::TcpListener;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -44,6 +46,8 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
     };
     arguments.access.check(&keys)?;
     log_open_access(&arguments.access);
+    #[cfg(feature = "grpc")]
+    log_open_grpc(arguments);
     let metrics = recorder::install()?;
     let engine = start::engine(arguments).await?;
     let device_memory = engine.device_budget();
@@ -219,6 +223,20 @@ pub async fn serve(
     Ok(())
 }
 
+/// Logs that an operator may not expect gRPC to be open.
+#[cfg(feature = "grpc")]
+fn log_open_grpc(arguments: &Arguments) {
+    let settings = &arguments.grpc;
+    let is_local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
+    let is_open = arguments.access.api_keys.is_none() && settings.grpc_tls_clients.is_none();
+    if settings.grpc.is_some_and(|address| !is_local(address)) && is_open {
+        tracing::warn!(
+            "--grpc has neither API keys nor certificates of clients: every client that can connect is \
+             served, and can abort the requests of others"
+        );
+    }
+}
+
 /// Serves until its end.
 pub async fn serve_until(
     app: Arc<App>,
@@ -226,7 +244,11 @@ pub async fn serve_until(
     ends: Ends<impl Future<Output = ()>, impl Future<Output = ()>>,
 ) {
     let grace = listeners.grace(&app.access);
-    let limits = ConnectionLimits::new(&app.access);
+    #[cfg(feature = "grpc")]
+    let others = usize::from(listeners.grpc.is_some());
+    #[cfg(not(feature = "grpc"))]
+    let others = 0;
+    let limits = ConnectionLimits::new(&app.access, others);
     let mut http = Connections::http(&app, routes::router(Arc::clone(&app)), &limits);
     #[cfg(feature = "grpc")]
     let all = {
@@ -237,9 +259,14 @@ pub async fn serve_until(
                 accepted.await;
                 vec![http]
             }
-            Some((GrpcListener { listener, tls }, facts)) => {
+            Some((socket, facts)) => {
+                let GrpcListener {
+                    address,
+                    listener,
+                    tls,
+                } = socket;
                 let router = grpc::router(Arc::clone(&app), facts);
-                let mut grpc = Connections::grpc(&app, router, tls, &limits);
+                let mut grpc = Connections::grpc(&app, router, (address, tls), &limits);
                 tokio::join!(accepted, grpc.accept(listener, end));
                 vec![http, grpc]
             }
@@ -279,18 +306,18 @@ async fn finish(mut app: Arc<App>) {
 fn signals() -> watch::Receiver<u32> {
     let (count, counted) = watch::channel(0);
     #[cfg(unix)]
-    {
-        let terminations = count.clone();
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let count = count.clone();
         tokio::spawn(async move {
-            use tokio::signal::unix::{SignalKind, signal};
-            let Ok(mut terminated) = signal(SignalKind::terminate()) else {
+            let Ok(mut signals) = signal(kind) else {
                 return;
             };
-            while terminated.recv().await.is_some() {
-                terminations.send_modify(|count| *count += 1);
+            while signals.recv().await.is_some() {
+                count.send_modify(|count| *count += 1);
             }
         });
     }
+    #[cfg(not(unix))]
     tokio::spawn(async move {
         while tokio::signal::ctrl_c().await.is_ok() {
             count.send_modify(|count| *count += 1);

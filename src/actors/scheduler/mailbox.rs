@@ -177,7 +177,7 @@ impl Message<Abort> for Scheduler {
     type Reply = ();
 
     async fn handle(&mut self, abort: Abort, _ctx: &mut Context<Self, Self::Reply>) {
-        // What has ended now cannot be handed over any more.
+        // Sequences that have ended are not handed over any more.
         let how = self.aborted.filter(|how| *how == AbortKind::Now);
         let how = how.unwrap_or(abort.how);
         self.aborted = Some(how);

@@ -157,6 +157,7 @@ impl Actor for Scheduler {
         mailbox: &mut MailboxReceiver<Self>,
     ) -> Result<Option<Signal<Self>>, Self::Error> {
         loop {
+            self.tell_aborts();
             let wakes_at = self.core.get().wakes_at();
             let wakes_at = wakes_at.map(|at| after(self.started_at, at));
             let wakes_at = wakes_at.into_iter().chain(self.device_deadline()).min();
@@ -273,16 +274,16 @@ impl Scheduler {
 
 /// Events reach the core, and the core's effects the other parts.
 impl Scheduler {
-    /// Passes an event to the core and applies its effects. A panic in either discards the
-    /// core.
-    fn handle_event(&mut self, event: Event) {
-        self.handle_or_rebuild(event);
+    /// Tells shutdowns that no sequence is left, once that is so.
+    fn tell_aborts(&mut self) {
         if self.supervision.is_broken() || !self.core.get().is_handing_over() {
             self.aborts.clear();
         }
     }
 
-    fn handle_or_rebuild(&mut self, event: Event) {
+    /// Passes an event to the core and applies its effects. A panic in either discards the
+    /// core.
+    fn handle_event(&mut self, event: Event) {
         if self.supervision.is_broken() {
             return self.fail_all_sequences();
         }

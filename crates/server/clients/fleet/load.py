@@ -49,6 +49,12 @@ class Conversations:
                 talk.append({"role": "assistant", "content": words(rng, 16)})
 
     def take_turns(self, url, waiting, failed):
+        try:
+            self.take_turns_or_fail(url, waiting, failed)
+        except (OSError, http.client.HTTPException) as error:
+            failed.put(repr(error))
+
+    def take_turns_or_fail(self, url, waiting, failed):
         connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=SILENT_SECONDS)
         while not waiting.empty():
             try:
@@ -95,6 +101,8 @@ class Streams:
     def until_under_way(self):
         """Waits until the streams have sent a third of their text, and none has ended."""
         while sum(len(stream.text) for stream in self.streams) < self.count * self.tokens // 3:
+            failed = [stream for stream in self.streams if stream.error]
+            assert not failed, failed[0]
             time.sleep(0.05)
         assert not any(stream.finish for stream in self.streams), "they are too short"
 

@@ -29,10 +29,13 @@ def get(url):
 
 
 class Process:
-    """A program that runs until this is ended. What it writes is shown if it fails to serve."""
+    """A program that runs until this is ended, with a log that is shown if it does not serve."""
+
+    running = []
 
     def __init__(self, name, command, environment=None):
         self.name = name
+        self.running.append(self)
         self.log = tempfile.NamedTemporaryFile()
         self.process = subprocess.Popen(
             command,
@@ -69,6 +72,13 @@ class Process:
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+
+def kill_all():
+    """Kills all that has not been ended: a part has failed."""
+    for process in Process.running:
+        if process.process.poll() is None:
+            process.kill()
 
 
 class Server(Process):

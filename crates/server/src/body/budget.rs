@@ -161,6 +161,13 @@ impl State {
     }
 }
 
+#[cfg(feature = "grpc")]
+impl Reservation {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         let mut state = self.budget.locked();

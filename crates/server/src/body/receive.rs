@@ -91,10 +91,7 @@ impl BodyReceiver {
         let mut parts = body.into_data_stream();
         let mut arrival = Arrival::new(access.arrival_time());
         while let Some(part) = arrival.wait(parts.next()).await? {
-            let part = part.map_err(|error| {
-                let message = format!("the body is incomplete: {error}");
-                ApiError::request(StatusCode::BAD_REQUEST, message)
-            })?;
+            let part = part.map_err(|error| incomplete(&error))?;
             let bytes = received.bytes.len() + part.len();
             if bytes > body_bytes_max {
                 return Err(too_long(body_bytes_max));
@@ -109,6 +106,51 @@ impl BodyReceiver {
                 let part_bytes = part.len();
                 drop(part);
                 self.pace.keep(part_bytes).await;
+            }
+        }
+        Ok(received)
+    }
+
+    /// Receives the one message of a gRPC request, after a byte and its length in four. All of it is
+    /// within the budget, also if it is short: a connection may have many requests.
+    #[cfg(feature = "grpc")]
+    pub(crate) async fn receive_message(
+        &self,
+        head: &Parts,
+        body: Body,
+        bytes_max: usize,
+        access: &AccessSettings,
+    ) -> Result<ReceivedBody, ApiError> {
+        let mut parts = body.into_data_stream();
+        let mut arrival = Arrival::new(access.arrival_time());
+        let mut received = ReceivedBody {
+            bytes: Vec::new(),
+            reservation: None,
+        };
+        while let Some(part) = arrival.wait(parts.next()).await? {
+            let part = part.map_err(|error| incomplete(&error))?;
+            if let Some(reservation) = &received.reservation
+                && received.bytes.len() + part.len() > reservation.bytes()
+            {
+                let message = "the message is longer than its prefix says";
+                return Err(ApiError::request(StatusCode::BAD_REQUEST, message));
+            }
+            received.bytes.extend_from_slice(&part);
+            let prefix = received.bytes.first_chunk::<5>();
+            if received.reservation.is_none()
+                && let Some([_, length @ ..]) = prefix
+            {
+                let length = u32::from_be_bytes(*length) as usize;
+                let bytes = length.saturating_add(5).max(received.bytes.len());
+                if bytes > bytes_max {
+                    return Err(too_long(bytes_max));
+                }
+                let owner = Owner::of(&head.extensions);
+                received.reservation = Some(self.reserve_budget(owner, bytes, access).await?);
+                received.bytes.reserve_exact(bytes - received.bytes.len());
+            }
+            if received.bytes.len() > SMALL_BYTES {
+                self.pace.keep(part.len()).await;
             }
         }
         Ok(received)
@@ -242,6 +284,11 @@ impl ReceivedBody {
             self.bytes.reserve_exact(bytes_max - self.bytes.len());
         }
     }
+}
+
+fn incomplete(error: &axum::Error) -> ApiError {
+    let message = format!("the body is incomplete: {error}");
+    ApiError::request(StatusCode::BAD_REQUEST, message)
 }
 
 fn too_long(body_bytes_max: usize) -> ApiError {

@@ -5,7 +5,7 @@ use std::mem;
 
 use motet::error::GenerateError;
 use motet::request::{Finish, FinishReason, Piece, TokenLogprobs};
-use motet::{Request, TokenId};
+use motet::{Request, SequenceHandle, TokenId};
 use tonic::Status;
 use vllm_proto::candidate_token_info::TokenInfo;
 use vllm_proto::finish_info::{FinishReason as SentReason, StopReason};
@@ -16,17 +16,18 @@ use vllm_proto::{
 use super::running::RunningRequest;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::generate::OutputStreams;
+use crate::generate::{OutputStreams, UntilSent};
 
 /// The parts of an answer that its request asks for.
 #[derive(Clone, Debug)]
 pub(super) struct AnswerParts {
     has_text: bool,
     has_tokens: bool,
+    has_prompt_tokens: bool,
     has_logprobs: bool,
     /// Whether tokens wait for their text.
     waits_for_text: bool,
-    /// The prompt's tokens, if they are to be repeated.
+    /// The prompt's tokens, for its answer and for the ranks of its log probabilities.
     prompt_tokens: Vec<TokenId>,
     /// Why an output stops, where its request or its model leaves one choice.
     stop_string: Option<String>,
@@ -69,6 +70,7 @@ impl AnswerParts {
             has_text,
             waits_for_text: has_text || !request.stop_strings.is_empty(),
             has_tokens: response.output_token_ids,
+            has_prompt_tokens: response.prompt_token_ids,
             has_logprobs: request.logprobs.is_some(),
             prompt_tokens,
             stop_string: only(&request.stop_strings).cloned(),
@@ -89,7 +91,7 @@ fn only<T>(list: &[T]) -> Option<&T> {
 impl Answer {
     pub(super) fn new(
         streams: OutputStreams,
-        mut parts: AnswerParts,
+        parts: AnswerParts,
         grammar_field: &'static str,
         running: Option<RunningRequest>,
     ) -> Self {
@@ -99,7 +101,11 @@ impl Answer {
         let outputs = (0..streams.count()).map(|_| Output::default());
         let prompt = PromptInfo {
             num_prompt_tokens: count(streams.prompt_tokens()),
-            token_ids: mem::take(&mut parts.prompt_tokens),
+            token_ids: if parts.has_prompt_tokens {
+                parts.prompt_tokens.clone()
+            } else {
+                Vec::new()
+            },
             ..PromptInfo::default()
         };
         Self {
@@ -138,7 +144,9 @@ impl Answer {
             },
             error => error,
         };
-        ApiError::generate(error, self.grammar_field).into()
+        let error = ApiError::generate(error, self.grammar_field);
+        self.streams.failed(error.status);
+        error.into()
     }
 
     /// The message of a piece; `None` for one without anything to send.
@@ -156,12 +164,15 @@ impl Answer {
         }
         let is_last = piece.finish.is_some();
         if piece.has_held_text && parts.waits_for_text && !is_last {
+            let held = self.outputs.iter().map(|output| output.logprobs.len());
+            self.streams.kept().set_held(held.sum())?;
             return Ok(None);
         }
-        let ready = match parts.has_logprobs {
+        let ready = if parts.has_logprobs && !is_last {
+            output.logprobs.len().min(output.waiting.len())
+        } else {
             // The tokens of a text that a stop string removes have none, and are sent all the same.
-            true if !is_last => output.logprobs.len().min(output.waiting.len()),
-            _ => output.waiting.len(),
+            output.waiting.len()
         };
         output.sent_tokens += ready;
         let tokens: Vec<TokenId> = output.waiting.drain(..ready).collect();
@@ -198,8 +209,9 @@ impl Answer {
         let Some(prompt) = &mut self.prompt else {
             return;
         };
-        let first = prompt.token_ids.len().saturating_sub(all.len());
-        let tokens = prompt.token_ids.get(first..).unwrap_or_default();
+        let tokens = mem::take(&mut self.parts.prompt_tokens);
+        let first = tokens.len().saturating_sub(all.len());
+        let tokens = tokens.get(first..).unwrap_or_default();
         for (index, logprobs) in all.iter().enumerate() {
             prompt.logprobs.push(logprobs.logprob);
             let rank = tokens.get(index).map_or(0, |token| rank(*token, logprobs));
@@ -235,12 +247,12 @@ impl Answer {
         }
     }
 
-    /// Waits for the end of the only output, and returns all of it.
+    /// Waits for the end of the only output, and returns all of it, with its results' reservation.
     ///
     /// # Errors
     ///
     /// The output's error, or that the answer is too long to be kept.
-    pub(super) async fn whole(mut self) -> Result<GenerateResponse, Status> {
+    pub(super) async fn whole(mut self) -> Result<(GenerateResponse, UntilSent), Status> {
         let mut all = GenerateResponse::default();
         while let Some(message) = self.next().await {
             let message = message?;
@@ -261,7 +273,13 @@ impl Answer {
                 }
             }
         }
-        Ok(all)
+        self.streams.kept().complete();
+        Ok((all, self.streams.until_sent()))
+    }
+
+    /// The outputs' sequences.
+    pub(super) fn sequences(&self) -> &[SequenceHandle] {
+        self.streams.handles()
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::error::ApiError;
 
-/// Fields of variable length in a message, in its first two levels: strings, lists and messages.
+/// Strings, lists and messages in a message, down to the strings of its choices.
 const PARTS_MAX: usize = 16 << 10;
 /// Bytes of all free-form fields of a message: hints for caches and connectors.
 const FREE_FORM_BYTES_MAX: usize = 4 << 10;
@@ -29,7 +29,15 @@ const GENERATE_REQUEST: Known = Known {
     last: 18,
     messages: &[
         (6, Known::flat("sampling.", 5)),
-        (7, Known::flat("decoding.", 12)),
+        (
+            7,
+            Known {
+                name: "decoding.",
+                last: 12,
+                messages: &[(8, Known::flat("decoding.choice.", 1))],
+                free_form: &[],
+            },
+        ),
         (8, Known::flat("stopping.", 7)),
         (9, Known::flat("response.", 8)),
         (
@@ -160,6 +168,7 @@ fn malformed(what: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use prost::Message;
+    use vllm_proto::decoding_parameters::{StringChoices, StructuredOutput};
     use vllm_proto::{
         DecodingParameters, GenerateRequest, KvCacheParameters, KvHintAction, KvHintsEnvelope,
         MediaItem, TokenIds, generate_request::Prompt,
@@ -222,6 +231,17 @@ mod tests {
             ..GenerateRequest::default()
         };
         rejected(&empty_lists.encode_to_vec(), "more than 16384 strings");
+        let choices = StructuredOutput::Choice(StringChoices {
+            choices: vec![String::new(); PARTS_MAX],
+        });
+        let empty_choices = GenerateRequest {
+            decoding: Some(DecodingParameters {
+                structured_output: Some(choices),
+                ..DecodingParameters::default()
+            }),
+            ..GenerateRequest::default()
+        };
+        rejected(&empty_choices.encode_to_vec(), "more than 16384 strings");
         let hints = GenerateRequest {
             kv_hints: Some(KvHintsEnvelope {
                 actions: vec![KvHintAction::default(); FREE_FORM_BYTES_MAX],

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::Stream;
 use futures_util::stream;
 use motet::HealthState;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -15,16 +16,24 @@ use vllm_proto::{control_server, inference_server};
 
 use crate::app::App;
 
+/// Most clients that watch at once: routers, of which there are few.
+const WATCHERS_MAX: usize = 64;
 /// Time between two looks at the engine's health.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// The service.
 #[derive(Debug)]
-pub(super) struct Health(Arc<App>);
+pub(super) struct Health {
+    app: Arc<App>,
+    watchers: Arc<Semaphore>,
+}
 
 impl Health {
     pub(super) fn new(app: &Arc<App>) -> Self {
-        Self(Arc::clone(app))
+        Self {
+            app: Arc::clone(app),
+            watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
+        }
     }
 }
 
@@ -64,7 +73,7 @@ impl health_server::Health for Health {
         if !is_known(&request.get_ref().service) {
             return Err(Status::not_found("there is no such service here"));
         }
-        Ok(Response::new(answer(serving(&self.0))))
+        Ok(Response::new(answer(serving(&self.app))))
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
@@ -73,24 +82,60 @@ impl health_server::Health for Health {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let app = Arc::clone(&self.0);
-        let is_known = is_known(&request.get_ref().service);
-        let changes = stream::unfold(None, move |last: Option<ServingStatus>| {
-            let app = Arc::clone(&app);
-            async move {
-                loop {
-                    let now = if is_known {
-                        serving(&app)
-                    } else {
-                        ServingStatus::ServiceUnknown
-                    };
-                    if last != Some(now) {
-                        return Some((Ok(answer(now)), Some(now)));
-                    }
-                    sleep(INTERVAL).await;
-                }
-            }
+        let permit = Arc::clone(&self.watchers).try_acquire_owned();
+        let permit = permit.map_err(|_| {
+            let message = format!("{WATCHERS_MAX} clients watch already: ask with `Check`");
+            Status::resource_exhausted(message)
+        })?;
+        let watch = Watch {
+            app: Arc::clone(&self.app),
+            is_known: is_known(&request.get_ref().service),
+            last: None,
+            _permit: permit,
+        };
+        let changes = stream::unfold(watch, |mut watch| async {
+            let status = watch.next().await?;
+            Some((Ok(answer(status)), watch))
         });
         Ok(Response::new(Box::pin(changes)))
     }
+}
+
+/// A client that watches.
+struct Watch {
+    app: Arc<App>,
+    /// Whether there is a service of the name that it watches.
+    is_known: bool,
+    /// The status that it knows.
+    last: Option<ServingStatus>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Watch {
+    /// Waits for another status; `None` once the server ends and the client knows it.
+    async fn next(&mut self) -> Option<ServingStatus> {
+        loop {
+            let now = if self.is_known {
+                serving(&self.app)
+            } else {
+                ServingStatus::ServiceUnknown
+            };
+            if self.last != Some(now) {
+                self.last = Some(now);
+                return Some(now);
+            }
+            if has_ended(&self.app) {
+                return None;
+            }
+            sleep(INTERVAL).await;
+        }
+    }
+}
+
+/// Whether no more requests will be accepted.
+fn has_ended(app: &App) -> bool {
+    !matches!(
+        app.engine.health().state,
+        HealthState::Ready | HealthState::Busy | HealthState::Recovering { .. }
+    )
 }

@@ -1,15 +1,19 @@
 //! `vllm.Inference`: requests, whole or streamed.
 
-use std::pin::Pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::Stream;
-use futures_util::stream;
+use motet::SequenceHandle;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 use tonic::{Extensions, Request, Response, Status};
 use vllm_proto::{GenerateRequest, GenerateResponse, inference_server};
 
 use super::answer::Answer;
-use super::layers::MessageMemory;
+use super::layers::{MessageMemory, WholeUntilSent};
 use super::request::PreparedRequest;
 use super::running::RunningRequests;
 use crate::app::App;
@@ -45,7 +49,8 @@ impl Inference {
     ) -> Result<Answer, ApiError> {
         let app = &self.app;
         let (metadata, mut extensions, message) = request.into_parts();
-        let caller = extensions.remove::<Caller>().unwrap_or_default();
+        let caller = layer_state::<Caller>(&extensions);
+        drop(extensions.remove::<Caller>());
         let log = layer_state::<RequestLog>(&extensions);
         let running = self
             .running
@@ -95,21 +100,96 @@ impl inference_server::Inference for Inference {
         request: Request<GenerateRequest>,
     ) -> Result<Response<GenerateResponse>, Status> {
         let answer = self.submit(request, false).await?;
-        Ok(Response::new(answer.whole().await?))
+        let (whole, until_sent) = answer.whole().await?;
+        let mut response = Response::new(whole);
+        let until_sent = WholeUntilSent::new(until_sent);
+        response.extensions_mut().insert(until_sent);
+        Ok(response)
     }
 
-    type GenerateStreamStream =
-        Pin<Box<dyn Stream<Item = Result<GenerateResponse, Status>> + Send>>;
+    type GenerateStreamStream = ReadInTime;
 
     async fn generate_stream(
         &self,
         request: Request<GenerateRequest>,
     ) -> Result<Response<Self::GenerateStreamStream>, Status> {
         let answer = self.submit(request, true).await?;
-        let messages = stream::unfold(answer, |mut answer| async {
-            let message = answer.next().await?;
-            Some((message, answer))
-        });
-        Ok(Response::new(Box::pin(messages)))
+        let unread_time = self.app.access.unread_time();
+        Ok(Response::new(ReadInTime::new(answer, unread_time)))
+    }
+}
+
+/// The messages of an answer. If its client reads none for a time once all outputs have ended, they are
+/// dropped: until then the engine bounds it.
+pub(super) struct ReadInTime {
+    state: Arc<Mutex<ReadState>>,
+    _timer: JoinSet<()>,
+}
+
+struct ReadState {
+    answer: Option<Answer>,
+    read_at: Instant,
+}
+
+impl ReadInTime {
+    fn new(answer: Answer, unread_time: Option<Duration>) -> Self {
+        let sequences = answer.sequences().to_vec();
+        let state = Arc::new(Mutex::new(ReadState {
+            answer: Some(answer),
+            read_at: Instant::now(),
+        }));
+        let mut timer = JoinSet::new();
+        if let Some(unread_time) = unread_time {
+            timer.spawn(drop_unread(Arc::clone(&state), sequences, unread_time));
+        }
+        Self {
+            state,
+            _timer: timer,
+        }
+    }
+}
+
+async fn drop_unread(
+    state: Arc<Mutex<ReadState>>,
+    sequences: Vec<SequenceHandle>,
+    unread_time: Duration,
+) {
+    for sequence in sequences {
+        // An error is an end too.
+        sequence.finished().await.ok();
+    }
+    loop {
+        let left = {
+            let mut state = locked(&state);
+            let left = unread_time.saturating_sub(state.read_at.elapsed());
+            if left.is_zero() {
+                state.answer = None;
+                return;
+            }
+            left
+        };
+        sleep(left).await;
+    }
+}
+
+fn locked(state: &Mutex<ReadState>) -> MutexGuard<'_, ReadState> {
+    state
+        .lock()
+        .expect("nothing panics while it holds this lock")
+}
+
+impl Stream for ReadInTime {
+    type Item = Result<GenerateResponse, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut state = locked(&self.state);
+        state.read_at = Instant::now();
+        match &mut state.answer {
+            // It is cancel safe.
+            Some(answer) => pin!(answer.next()).poll(cx),
+            None => Poll::Ready(Some(Err(Status::deadline_exceeded(
+                "the client has read nothing for too long",
+            )))),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The socket of gRPC, and TLS.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ const ALPN: &[u8] = b"h2";
 
 /// An open socket for gRPC.
 pub(crate) struct GrpcListener {
+    pub(crate) address: IpAddr,
     pub(crate) listener: TcpListener,
     pub(crate) tls: Option<TlsAcceptor>,
 }
@@ -35,7 +37,11 @@ impl GrpcListener {
         let tls = acceptor(settings)?;
         let listener = TcpListener::bind(address).await;
         let listener = listener.with_context(|| format!("--grpc: cannot listen at {address}"))?;
-        Ok(Some(Self { listener, tls }))
+        Ok(Some(Self {
+            address: address.ip(),
+            listener,
+            tls,
+        }))
     }
 }
 

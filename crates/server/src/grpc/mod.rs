@@ -66,13 +66,15 @@ pub fn router(app: Arc<App>, facts: FleetFacts) -> Router {
     let routes = Routes::new(inference)
         .add_service(control)
         .add_service(health);
-    let layers = layers::Layers::new(&app);
     routes
         .into_axum_router()
         .layer(middleware::from_fn_with_state(
-            layers.clone(),
+            Arc::clone(&app),
             layers::receive,
         ))
-        .layer(middleware::from_fn_with_state(layers, layers::authorize))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&app),
+            layers::authorize,
+        ))
         .layer(middleware::from_fn_with_state(app, routes::log_request))
 }

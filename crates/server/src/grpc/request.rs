@@ -62,7 +62,8 @@ impl PreparedRequest {
         let (prompt, prompt_tokens) = match sent.prompt {
             Some(SentPrompt::Text(text)) => (Prompt::Text(text), Vec::new()),
             Some(SentPrompt::TokenIds(tokens)) => {
-                let kept = if response.prompt_token_ids {
+                let is_kept = response.prompt_token_ids || response.prompt_logprobs;
+                let kept = if is_kept {
                     tokens.ids.clone()
                 } else {
                     Vec::new()
@@ -144,6 +145,13 @@ fn check_supported(sent: &GenerateRequest) -> Result<(), ApiError> {
             has(stopping.map(|stopping| stopping.thinking_token_budget.unwrap_or(-1) >= 0)),
         ),
         (
+            "engine_reasoning_gate.reasoning_ended",
+            sent.engine_reasoning_gate
+                .as_ref()
+                .is_some_and(|gate| gate.reasoning_ended == Some(false))
+                && has(decoding.map(|decoding| decoding.structured_output.is_some())),
+        ),
+        (
             "kv.kv_transfer_params",
             has(kv.map(|kv| kv.kv_transfer_params.is_some())),
         ),
@@ -219,6 +227,14 @@ fn grammar(
         StructuredOutput::Regex(regex) => (GrammarSource::Regex(regex.clone()), "decoding.regex"),
         StructuredOutput::Grammar(lark) => (GrammarSource::Lark(lark.clone()), "decoding.grammar"),
         StructuredOutput::Choice(choice) => {
+            let bytes = choice.choices.iter().map(String::len).sum::<usize>();
+            if bytes > GrammarSource::LARK_BYTES_MAX {
+                let message = format!(
+                    "`decoding.choice` has {bytes} bytes; expected at most {}",
+                    GrammarSource::LARK_BYTES_MAX
+                );
+                return Err(ApiError::field("decoding.choice", message));
+            }
             let quoted = choice
                 .choices
                 .iter()

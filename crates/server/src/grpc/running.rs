@@ -8,13 +8,20 @@ use motet::SequenceHandle;
 use crate::api::NAME_BYTES_MAX;
 use crate::error::ApiError;
 
-/// The key's name, and the request's id.
-type RequestKey = (Option<Arc<str>>, String);
+/// The key's name, the request's id, and a number of its own: a client that retries may have two
+/// requests with one id for a while.
+type RequestKey = (Option<Arc<str>>, String, u64);
 
 /// The requests that run, with the ids that their callers gave them. A key cannot abort those of
-/// another. There are no more of them than requests inside the engine.
+/// another.
 #[derive(Debug, Default)]
-pub(super) struct RunningRequests(Mutex<BTreeMap<RequestKey, Sequences>>);
+pub(super) struct RunningRequests(Mutex<Running>);
+
+#[derive(Debug, Default)]
+struct Running {
+    requests: BTreeMap<RequestKey, Sequences>,
+    begun: u64,
+}
 
 /// A request's sequences; none until it is submitted.
 #[derive(Debug, Default)]
@@ -35,7 +42,7 @@ impl RunningRequests {
     ///
     /// # Errors
     ///
-    /// When the id is too long, or the caller has a request with it that has not ended.
+    /// When the id is too long.
     pub(super) fn begin(
         self: &Arc<Self>,
         caller: Option<&Arc<str>>,
@@ -51,28 +58,27 @@ impl RunningRequests {
             );
             return Err(ApiError::field("request_id", message));
         }
-        let key = (caller.cloned(), id.to_owned());
         let mut running = self.locked();
-        if running.contains_key(&key) {
-            let message = "`request_id` is that of a request that has not ended; expected another";
-            return Err(ApiError::field("request_id", message));
-        }
-        running.insert(key.clone(), Sequences::default());
+        running.begun += 1;
+        let key = (caller.cloned(), id.to_owned(), running.begun);
+        running.requests.insert(key.clone(), Sequences::default());
         Ok(Some(RunningRequest {
             running: Arc::clone(self),
             key,
         }))
     }
 
-    /// Ends a caller's request, if it runs: its streams end as aborted.
+    /// Ends a caller's requests with this id, if there are any: their streams end as aborted.
     pub(super) fn abort(&self, caller: Option<&Arc<str>>, id: &str) {
-        if let Some(sequences) = self.locked().get_mut(&(caller.cloned(), id.to_owned())) {
+        let key = |number| (caller.cloned(), id.to_owned(), number);
+        let mut running = self.locked();
+        for (_, sequences) in running.requests.range_mut(key(0)..=key(u64::MAX)) {
             sequences.is_aborted = true;
             cancel(&sequences.handles);
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<RequestKey, Sequences>> {
+    fn locked(&self) -> MutexGuard<'_, Running> {
         self.0
             .lock()
             .expect("nothing panics while it holds this lock")
@@ -83,7 +89,7 @@ impl RunningRequest {
     /// Names the request's sequences, once it is submitted.
     pub(super) fn submitted(&self, handles: Vec<SequenceHandle>) {
         let mut running = self.running.locked();
-        let sequences = running.entry(self.key.clone()).or_default();
+        let sequences = running.requests.entry(self.key.clone()).or_default();
         if sequences.is_aborted {
             cancel(&handles);
         }
@@ -93,7 +99,7 @@ impl RunningRequest {
 
 impl Drop for RunningRequest {
     fn drop(&mut self) {
-        self.running.locked().remove(&self.key);
+        self.running.locked().requests.remove(&self.key);
     }
 }
 

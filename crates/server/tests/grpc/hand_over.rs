@@ -1,11 +1,17 @@
 //! A server that ends hands its streams over, and another continues them.
 
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 use vllm_proto::{GenerateRequest, RandomSampling};
 
 use super::{Running, ask, ended, read, stream};
 
-const OUTPUT: u32 = 2_000;
+/// Enough that a stream which is not read cannot end: see `WINDOW_BYTES`.
+const OUTPUT: u32 = 6_000;
 
 fn prompt(number: u32) -> Vec<u32> {
     "Tell me of the sea. "
@@ -33,7 +39,6 @@ async fn streams_end_unavailable_after_all_their_tokens_and_go_on_elsewhere() {
     let mut client = first.inference().await;
     let mut streams = Vec::new();
     for number in 0..8 {
-        // Nobody reads it yet, so that it cannot end by itself.
         let one = client
             .generate_stream(request(number, &prompt(number), OUTPUT))
             .await;
@@ -73,5 +78,31 @@ async fn a_second_signal_ends_requests_at_once() {
     server.now.send(()).expect("it runs");
     let got = read(running).await;
     assert_eq!(got.code(), Some(Code::Unavailable), "{:?}", got.error);
+    ended(server.server).await;
+}
+
+#[tokio::test]
+async fn clients_that_connect_and_do_not_speak_delay_no_end() {
+    let server = Running::start("--grace-seconds 600", "").await;
+    let silent = TcpStream::connect(server.address).await;
+    let _silent = silent.expect("it listens");
+    let mut half = TcpStream::connect(server.address)
+        .await
+        .expect("it listens");
+    half.write_all(b"PRI * HTTP/2.0\r\n")
+        .await
+        .expect("it reads");
+    let mut health = HealthClient::new(server.channel().await);
+    let watched = health.watch(HealthCheckRequest::default()).await;
+    let mut watched = watched.expect("it answers").into_inner();
+    watched.message().await.expect("no error").expect("a state");
+    server.end.send(()).expect("it runs");
+    let last = watched.message().await.expect("no error").expect("a state");
+    assert_eq!(last.status(), ServingStatus::NotServing);
+    assert!(
+        watched.message().await.expect("no error").is_none(),
+        "it ends"
+    );
+    // Far sooner than the grace.
     ended(server.server).await;
 }

@@ -9,8 +9,8 @@ use vllm_proto::decoding_parameters::{StringChoices, StructuredOutput};
 use vllm_proto::finish_info::{FinishReason, StopReason};
 use vllm_proto::generate_request::Prompt;
 use vllm_proto::{
-    AbortRequest, CandidateTokens, DecodingParameters, GenerateRequest, KvCacheParameters,
-    MediaItem, RandomSampling, ResponseOptions, StoppingCriteria,
+    AbortRequest, CandidateTokens, DecodingParameters, EngineReasoningGate, GenerateRequest,
+    KvCacheParameters, MediaItem, RandomSampling, ResponseOptions, StoppingCriteria,
 };
 
 use super::{Running, ask, read, stream};
@@ -245,6 +245,20 @@ async fn wrong_fields_are_named() {
         ..fine()
     };
     check(urgent, Code::PermissionDenied, "urgent").await;
+    let gate = EngineReasoningGate {
+        reasoning_ended: Some(false),
+        ..EngineReasoningGate::default()
+    };
+    let object = DecodingParameters {
+        structured_output: Some(StructuredOutput::JsonObject(true)),
+        ..DecodingParameters::default()
+    };
+    let gated = GenerateRequest {
+        engine_reasoning_gate: Some(gate),
+        decoding: Some(object),
+        ..fine()
+    };
+    check(gated, Code::InvalidArgument, "reasoning_ended` is set").await;
     let regex = StructuredOutput::Regex("(".into());
     let decoding = DecodingParameters {
         structured_output: Some(regex),
@@ -268,7 +282,7 @@ async fn wrong_fields_are_named() {
 async fn cancelled_and_late_requests_end_in_the_engine() {
     let server = Running::start("", "").await;
     let mut client = server.inference().await;
-    // Nobody reads it, so that it cannot end by itself.
+    // It is not read, so that it cannot end by itself.
     let unread = client.generate_stream(ask(&prompt(), 8_000)).await;
     let unread = unread.expect("it is accepted");
     server.until_inside(1).await;
@@ -280,10 +294,12 @@ async fn cancelled_and_late_requests_end_in_the_engine() {
         .insert("grpc-timeout", MetadataValue::from_static("200m"));
     let late = client.generate_stream(late).await;
     server.until_inside(0).await;
-    if let Ok(late) = late {
-        let got = read(late.into_inner()).await;
-        assert_eq!(got.code(), Some(Code::DeadlineExceeded), "{got:?}");
-    }
+    let code = match late {
+        Ok(late) => read(late.into_inner()).await.code(),
+        // It could not start in time.
+        Err(status) => Some(status.code()),
+    };
+    assert_eq!(code, Some(Code::DeadlineExceeded));
     let mut wrong = Request::new(ask(&prompt(), 4));
     wrong
         .metadata_mut()
@@ -345,8 +361,20 @@ async fn keys_have_requests_of_their_own() {
     assert_eq!(finish.finish_reason(), FinishReason::Aborted);
     assert_eq!(finish.num_output_tokens as usize, got.tokens.len());
     server.until_inside(0).await;
-    let again = client.generate_stream(of("secret-b", "one")).await;
-    drop(again.expect("the id is free again"));
+    let two = [of("secret-a", "one"), of("secret-a", "one")];
+    let mut both = Vec::new();
+    for one in two {
+        // A client that tries again may have two requests with one id.
+        both.push(client.generate_stream(one).await.expect("it is accepted"));
+    }
+    control
+        .abort(abort("secret-a"))
+        .await
+        .expect("both are aborted");
+    for one in both {
+        let finish = read(one.into_inner()).await.finish.expect("an end");
+        assert_eq!(finish.finish_reason(), FinishReason::Aborted);
+    }
     server.stop().await;
 }
 
@@ -398,4 +426,33 @@ async fn many_requests_go_over_one_connection() {
     tokio::time::timeout(Duration::from_secs(60), server.stop())
         .await
         .expect("in time");
+}
+
+#[tokio::test]
+async fn an_answer_that_has_ended_and_is_not_read_is_dropped() {
+    let server = Running::start("--unread-seconds 1", "ann secret-a 1").await;
+    let mut client = server.inference().await;
+    let mut wide = ask(&prompt(), 2_000);
+    wide.response.as_mut().expect("set").output_candidates = Some(CandidateTokens {
+        select: Some(Select::TopN(20)),
+    });
+    let unread = client.generate_stream(with_key("secret-a", wide)).await;
+    let unread = unread.expect("it is accepted").into_inner();
+    server.until_inside(0).await;
+    // Its key has its place again, though the connection is open and the stream was not read.
+    let again = async {
+        while client
+            .generate(with_key("secret-a", ask(&prompt(), 4)))
+            .await
+            .is_err()
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let again = tokio::time::timeout(Duration::from_secs(60), again).await;
+    again.expect("in time");
+    let got = read(unread).await;
+    assert!(got.finish.is_none(), "it was not sent whole");
+    assert!(got.code().is_some(), "it ends with an error");
+    server.stop().await;
 }

@@ -30,6 +30,8 @@ use vllm_proto::{
     FinishInfo, GenerateRequest, GenerateResponse, ResponseOptions, StoppingCriteria, TokenIds,
 };
 
+/// Bytes that the server may send ahead of what a client reads of a stream: less than a long output has.
+const WINDOW_BYTES: u32 = 64 << 10;
 /// A test that waits longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -82,6 +84,8 @@ impl Running {
 
     async fn channel(&self) -> Channel {
         let channel = Channel::from_shared(format!("http://{}", self.address));
+        // Few bytes are sent ahead of a client that does not read.
+        let channel = channel.map(|channel| channel.initial_stream_window_size(WINDOW_BYTES));
         channel
             .expect("an address")
             .connect()
