@@ -1,5 +1,7 @@
 //! Admission: a request becomes tokens that fit, or a typed error.
 
+use std::sync::Arc;
+
 use super::Engine;
 use super::admitted::Admitted;
 use super::prompt_output::with_prompt_output;
@@ -55,6 +57,7 @@ impl Engine {
         let admitted = Admitted {
             tokens: tokens.into(),
             prediction: self.tokenize_prediction(request).await?,
+            output_so_far: request.output_so_far[..].into(),
             output_tokens_max,
             restore_points,
             turn_end,
@@ -73,9 +76,10 @@ impl Engine {
         let results = [
             ("prompt_logprobs", request.prompt_logprobs.is_some()),
             ("embedding", request.embedding.is_some()),
+            ("output_so_far", !request.output_so_far.is_empty()),
         ];
         if let Some((field, _)) = results.iter().find(|(_, is_set)| *is_set) {
-            let expected = "none: a fork's prompt is computed by its source";
+            let expected = "none: a fork's prompt and output are its source's";
             return Err(field_error(field, "set, in a fork", expected));
         }
         if let Prompt::Chat(_) = &request.prompt {
@@ -95,6 +99,7 @@ impl Engine {
         Ok(Admitted {
             tokens: tokenized.tokens.into(),
             prediction: self.tokenize_prediction(request).await?,
+            output_so_far: Arc::default(),
             output_tokens_max: request
                 .output_tokens_max
                 .min(self.output_limit(at_context_limit)),

@@ -11,6 +11,8 @@ pub(super) struct Admitted {
     pub(super) tokens: Arc<[TokenId]>,
     /// The output that the caller predicts, or an empty one.
     pub(super) prediction: Arc<[TokenId]>,
+    /// The beginning of the output, which the caller has already, or an empty one.
+    pub(super) output_so_far: Arc<[TokenId]>,
     pub(super) output_tokens_max: usize,
     pub(super) restore_points: Vec<usize>,
     /// The end of the conversation so far, before the tokens that ask for an answer.
@@ -30,7 +32,7 @@ impl Admitted {
 
     /// Returns the number of tokens that wait with it for its start.
     pub(super) fn waiting_tokens(&self) -> usize {
-        self.tokens.len() + self.prediction.len()
+        self.tokens.len() + self.output_so_far.len() + self.prediction.len()
     }
 
     /// Returns the bytes of the log probabilities of the prompt that the caller asks for.

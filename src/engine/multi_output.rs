@@ -311,6 +311,7 @@ impl Engine {
             let empty_prompt = Admitted {
                 tokens: Arc::default(),
                 prediction: Arc::clone(&prediction),
+                output_so_far: Arc::default(),
                 output_tokens_max,
                 restore_points: Vec::new(),
                 turn_end: None,

@@ -13,7 +13,7 @@ use super::admitted::Admitted;
 use super::cache_control::salt;
 use crate::actors::scheduler::Submit;
 use crate::actors::sequence::{
-    AdmissionGuard, PREFILL_PIECES_MAX, PromptResults, SequenceActor, SequenceArgs,
+    AdmissionGuard, PREFILL_PIECES_MAX, PromptResults, SequenceActor, SequenceArgs, SoFar,
 };
 use crate::error::field_error;
 use crate::error::{QueueLimit, SubmitError, retry_after};
@@ -56,6 +56,38 @@ impl SequenceSetup {
         };
         (submit, self.stream)
     }
+}
+
+/// Reads the part of an output that its caller has.
+fn read_so_far(text: Option<&mut TextOutput>, request: &Request) -> Result<SoFar, SubmitError> {
+    let mut so_far = SoFar {
+        tokens: request.output_so_far.len(),
+        held_bytes: 0,
+    };
+    let Some(text) = text else {
+        return Ok(so_far);
+    };
+    for token in &request.output_so_far {
+        let read = text.push(*token)?;
+        if read.stopped {
+            let expected = "an output without one, which goes on";
+            return Err(field_error(
+                "output_so_far",
+                "one with a stop string",
+                expected,
+            ));
+        }
+        so_far.held_bytes = so_far.held_bytes + read.completed_bytes - read.text.len();
+    }
+    Ok(so_far)
+}
+
+/// The tracker after the part of the output that its caller has.
+fn followed(mut tracker: ReasoningTracker, request: &Request) -> ReasoningTracker {
+    for token in &request.output_so_far {
+        tracker.push(*token);
+    }
+    tracker
 }
 
 impl Engine {
@@ -130,7 +162,8 @@ impl Engine {
         admission_guard: AdmissionGuard,
         results: Arc<ResultsReservation>,
     ) -> Result<SequenceSetup, SubmitError> {
-        let text = self.text_output(request)?;
+        let mut text = self.text_output(request)?;
+        let so_far = read_so_far(text.as_mut(), request)?;
         let reasoning = self.reasoning_tracker(request);
         let number = self.inner.sequences_made.fetch_add(1, Ordering::Relaxed);
         let sequence = SequenceId(number as u64 + 1);
@@ -179,7 +212,8 @@ impl Engine {
             truncated_tokens: admitted.truncated_tokens,
             report_prefill_progress: request.report_prefill_progress,
             prompt_results,
-            reasoning: reasoning.clone(),
+            reasoning: reasoning.clone().map(|tracker| followed(tracker, request)),
+            so_far,
             text,
             output: sender,
             ended: end_sender,
@@ -326,6 +360,7 @@ impl Engine {
             report_prefill_progress: request.report_prefill_progress,
             speculates: request.speculation,
             prediction: admitted.prediction,
+            output_so_far: admitted.output_so_far,
         }
     }
 

@@ -31,6 +31,7 @@ impl Request {
         self.validate_stops()?;
         self.validate_reasoning()?;
         self.validate_prediction()?;
+        self.validate_so_far()?;
         self.validate_cache()?;
         self.validate_service()
     }
@@ -51,6 +52,7 @@ impl Request {
             tokens.try_for_each(|token| check(field, token))
         };
         check_all("stop_tokens", &self.stop_tokens)?;
+        check_all("output_so_far", &self.output_so_far)?;
         if let Some(Prediction::Tokens(tokens)) = &self.prediction {
             check_all("prediction", tokens)?;
         }
@@ -195,6 +197,29 @@ impl Request {
             "the same as `reasoning.close`",
             "another mark",
         )
+    }
+
+    fn validate_so_far(&self) -> Result<(), SubmitError> {
+        let tokens = self.output_so_far.len();
+        if tokens == 0 {
+            return Ok(());
+        }
+        check(
+            tokens < self.output_tokens_max,
+            "output_so_far",
+            format!("{tokens} tokens"),
+            "fewer than `output_tokens_max`",
+        )?;
+        let unlike = [
+            ("prompt_logprobs", self.prompt_logprobs.is_some()),
+            ("embedding", self.embedding.is_some()),
+            ("n", self.outputs() != 1),
+        ];
+        for (field, is_set) in unlike {
+            let expected = "not set beside `output_so_far`: one output goes on";
+            check(!is_set, field, "set", expected)?;
+        }
+        Ok(())
     }
 
     fn validate_prediction(&self) -> Result<(), SubmitError> {

@@ -49,6 +49,7 @@ impl Request {
             reasoning: None,
             speculation: true,
             prediction: None,
+            output_so_far: Vec::new(),
             n: 1,
             best_of: None,
             user: None,
@@ -259,6 +260,14 @@ impl Request {
     #[must_use]
     pub fn prediction_tokens(mut self, tokens: impl Into<Vec<TokenId>>) -> Self {
         self.prediction = Some(Prediction::Tokens(tokens.into()));
+        self
+    }
+
+    /// Sets the beginning of the output, which the caller has already; see
+    /// [`Request::output_so_far`](field@Request::output_so_far).
+    #[must_use]
+    pub fn output_so_far(mut self, tokens: impl Into<Vec<TokenId>>) -> Self {
+        self.output_so_far = tokens.into();
         self
     }
 

@@ -23,6 +23,7 @@ impl fmt::Debug for Request {
             reasoning,
             speculation,
             prediction,
+            output_so_far,
             n,
             best_of,
             user,
@@ -60,6 +61,7 @@ impl fmt::Debug for Request {
             )
             .field("speculation", speculation)
             .field("prediction", prediction)
+            .field("output_so_far", &output_so_far.len())
             .field("n", n)
             .field("best_of", best_of)
             .field("has_user", &user.is_some())

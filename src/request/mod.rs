@@ -107,6 +107,14 @@ pub struct Request {
     #[doc(alias = "predicted outputs")]
     #[doc(alias = "speculative decoding")]
     pub prediction: Option<Prediction>,
+    /// The beginning of the output, which the caller has already: that of a sequence which has ended
+    /// elsewhere, as with [`HandedOver`](motet_protocol::GenerateError::HandedOver). The stream goes on
+    /// after it. Limits, penalties, grammar, stop strings, reasoning, random tokens and usage are those
+    /// of the whole output, and text that is held back at its end comes with the next. It costs a
+    /// prefill as far as its state is not cached. Fewer tokens than `output_tokens_max`; for one output
+    /// only.
+    #[doc(alias = "continue_final_message")]
+    pub output_so_far: Vec<TokenId>,
     /// Number of outputs of [`Engine::submit_many`](crate::Engine::submit_many) and
     /// [`Engine::best_of`](crate::Engine::best_of); at least 1, at most
     /// [`N_MAX`](Request::N_MAX). They differ by their seeds: the request's seed, and the seeds

@@ -7,6 +7,7 @@ mod changed_files;
 mod chat;
 #[path = "../common/mod.rs"]
 mod common;
+mod continued;
 mod end_tokens;
 mod extremes;
 #[path = "../hostile/forced.rs"]

@@ -1,6 +1,6 @@
 //! A family through the engine, in every way that a sequence's state can go: alone, in a batch,
 //! from the cache, after a fork, after preemption, after offload to host memory and to disk, and
-//! after a lost device. The model is deterministic, so all ways give the tokens of the first, which
+//! after a beginning of its output, and after a lost device. The model is deterministic, so all ways give the tokens of the first, which
 //! has no drafts. The others draft their outputs, with mistakes.
 
 use std::path::Path;
@@ -25,6 +25,8 @@ const VOCAB: u32 = 96;
 const PROMPTS: usize = 4;
 const OUTPUT: usize = 24;
 const CONTEXT: usize = 256;
+/// Tokens of a beginning after which an output goes on.
+const SO_FAR: usize = 5;
 /// The family of a draft model for models that cannot draft their own outputs.
 const DRAFT_FAMILY: &str = "llama";
 /// By how much a step takes longer, where drafts are to pay: a large model has such steps.
@@ -346,22 +348,25 @@ impl Family {
         self.killable(config, slow).await
     }
 
-    /// The device's thread ends while all sequences run.
+    /// The device's thread ends while all sequences run. Half of them go on after a beginning of
+    /// their outputs.
     async fn recovered(&self) {
         let kill = Kill::default();
         let config = self.config(PROMPTS, PROMPTS * CONTEXT);
         let engine = self.killable(config, kill.clone()).await;
         let mut streams = Vec::new();
-        for (prompt, alone) in self.prompts.iter().zip(&self.alone) {
+        for (number, (prompt, alone)) in self.prompts.iter().zip(&self.alone).enumerate() {
+            let so_far = &alone[..number % 2 * SO_FAR];
             let request = request(prompt).prediction_tokens(mistaken(alone));
-            let stream = engine.submit(request).await;
-            streams.push(stream.expect("the request is admitted"));
+            let stream = engine.submit(request.output_so_far(so_far)).await;
+            streams.push((so_far, stream.expect("the request is admitted")));
         }
         until("tokens are generated", || engine.stats().output_tokens >= 8).await;
         kill.arm();
-        for (stream, alone) in streams.into_iter().zip(&self.alone) {
+        for ((so_far, stream), alone) in streams.into_iter().zip(&self.alone) {
             let output = stream.collect().await.expect("the sequence finishes");
-            assert_eq!(&output.tokens, alone, "after a lost device");
+            let whole = [so_far, &output.tokens].concat();
+            assert_eq!(&whole, alone, "after a lost device");
         }
         assert!(engine.stats().rebuilds > 0, "the device was lost");
         end(engine).await;

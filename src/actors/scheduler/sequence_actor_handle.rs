@@ -23,7 +23,7 @@ pub(super) struct SequenceActorHandle {
     /// Events that found the mailbox full, or belong to the next; delivered with that.
     outbox: Batch,
     start: Start,
-    /// Tokens generated so far.
+    /// Tokens of the output so far.
     sent_tokens: Vec<TokenId>,
     /// Whether the sequence has had a slot.
     has_started: bool,
@@ -48,13 +48,17 @@ impl SequenceActorHandle {
         cancel: CancelFlag,
         credits: Credits,
     ) -> Self {
+        let sent_tokens = match &start {
+            Start::Submitted(submission) => submission.output_so_far.to_vec(),
+            Start::Forked(_) => Vec::new(),
+        };
         Self {
             actor,
             cancel,
             credits,
             outbox: Batch::new(),
             start,
-            sent_tokens: Vec::new(),
+            sent_tokens,
             has_started: false,
             is_stopping: false,
             panics_blamed: 0,

@@ -20,6 +20,14 @@ pub(super) struct HeldLogprobs {
 }
 
 impl HeldLogprobs {
+    /// Those of an output of whose text so many bytes are held back already.
+    pub(super) fn after(held_bytes: usize) -> Self {
+        Self {
+            completed_bytes: held_bytes,
+            ..Self::default()
+        }
+    }
+
     /// Adds the log probabilities of the next token, which has completed this many bytes of
     /// text.
     pub(super) fn push(&mut self, logprobs: Option<Arc<TokenLogprobs>>, completed_bytes: usize) {

@@ -118,7 +118,9 @@ pub(crate) struct SequenceArgs {
     pub(crate) prompt_results: PromptResults,
     /// Counts the reasoning of the output, if the request bounds it.
     pub(crate) reasoning: Option<ReasoningTracker>,
-    /// `None` on an engine without a tokenizer.
+    /// The beginning of the output, which the caller has already.
+    pub(crate) so_far: SoFar,
+    /// `None` on an engine without a tokenizer. It has read that beginning.
     pub(crate) text: Option<TextOutput>,
     pub(crate) output: mpsc::Sender<Output>,
     /// Tells the handles, also after the stream has been dropped.
@@ -135,6 +137,14 @@ pub(crate) struct SequenceArgs {
     pub(crate) admission_guard: AdmissionGuard,
     /// The bytes of the results that it keeps, shared with the stream.
     pub(crate) _results: Arc<ResultsReservation>,
+}
+
+/// The beginning of an output, which its caller has already.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SoFar {
+    pub(crate) tokens: usize,
+    /// Bytes of its text that are held back, and come with the next.
+    pub(crate) held_bytes: usize,
 }
 
 /// A request's permit to be inside the engine; a drain may wait for its drop.
@@ -188,11 +198,14 @@ impl Actor for SequenceActor {
         usage.prompt_tokens = args.prompt_tokens;
         usage.truncated_tokens = args.truncated_tokens;
         usage.prediction_tokens = args.prediction_tokens;
+        usage.output_tokens = args.so_far.tokens;
+        usage.reasoning_tokens = args.reasoning.as_ref().map_or(0, ReasoningTracker::tokens);
         let end = args.output.clone().try_reserve_owned().ok();
+        let held_bytes = args.so_far.held_bytes;
         Ok(Self {
             args,
             usage,
-            held: HeldLogprobs::default(),
+            held: HeldLogprobs::after(held_bytes),
             next_progress_at: 0,
             last_token_at: None,
             end,
@@ -246,8 +259,10 @@ impl SequenceActor {
     fn started(&mut self, prompt_tokens: usize, cached_tokens: usize, miss: Option<Miss>) {
         self.args.admission_guard.started();
         let unevaluated_tokens = self.args.prompt_results.unevaluated_tokens();
+        // The beginning of the output that the caller has is computed with the prompt.
+        let prompt_tokens = prompt_tokens.saturating_sub(self.args.so_far.tokens);
         self.usage.prompt_tokens = prompt_tokens + unevaluated_tokens;
-        self.usage.cached_tokens = cached_tokens;
+        self.usage.cached_tokens = cached_tokens.min(prompt_tokens);
         // A caller must not learn that another salt's sequences computed the same prefix.
         self.usage.miss = miss.filter(|miss| miss.reason != MissReason::OtherSalt);
         let now = Instant::now();
@@ -261,6 +276,7 @@ impl SequenceActor {
     /// [`PREFILL_PIECES_MAX`] pieces.
     fn prefilled(&mut self, computed_tokens: usize) {
         let all = self.usage.prompt_tokens;
+        let computed_tokens = computed_tokens.min(all);
         if !self.args.report_prefill_progress || computed_tokens < self.next_progress_at {
             return;
         }

@@ -21,7 +21,7 @@ const LINES: &[(&str, usize)] = &[
     ("examples", 3_765),
     ("fuzz", 1_103),
     ("loom_tests", 1_955),
-    ("motet", 10_829),
+    ("motet", 11_440),
     ("motet-core", 17_600),
     ("motet-device", 1_550),
     ("motet-find", 2_106),

@@ -98,7 +98,7 @@ impl SchedulerCore {
         {
             self.ask(source.share_message(fork.at), effects);
         }
-        self.submit(fork.submission);
+        self.submit(fork.submission, effects);
         if fork.replaces
             && let Some(key) = self.sequences.find(fork.source)
         {

@@ -4,12 +4,22 @@ use std::time::Duration;
 
 use super::deadlines::Purpose;
 use super::sequence::{Finished, Phase, Sequence, SequenceKey};
-use super::{Effect, SchedulerCore, Submission};
+use super::{Effect, History, SchedulerCore, Submission};
 use motet_protocol::SequenceId;
 use motet_protocol::{Deadline, FinishReason, GenerateError};
 
 impl SchedulerCore {
-    pub(super) fn submit(&mut self, submission: Submission) {
+    pub(super) fn submit(&mut self, submission: Submission, effects: &mut Vec<Effect>) {
+        if !submission.output_so_far.is_empty() {
+            let generated = submission.output_so_far.to_vec();
+            let history = History {
+                submission,
+                generated,
+                started: false,
+                paused: false,
+            };
+            return self.restore(history, effects);
+        }
         let sequence = Sequence::new(submission, self.spec.context_tokens_max, self.now);
         let key = self.enter(sequence);
         self.enqueue(key);

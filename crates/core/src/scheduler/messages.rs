@@ -111,6 +111,8 @@ pub struct Submission {
     pub speculates: bool,
     /// The output that its caller predicts, or an empty one.
     pub prediction: Arc<[TokenId]>,
+    /// The beginning of its output, which its caller has already, or an empty one.
+    pub output_so_far: Arc<[TokenId]>,
 }
 
 impl Submission {
@@ -144,6 +146,7 @@ impl Submission {
             report_prefill_progress: false,
             speculates: true,
             prediction: Arc::default(),
+            output_so_far: Arc::default(),
         }
     }
 }

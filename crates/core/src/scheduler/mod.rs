@@ -178,7 +178,7 @@ impl SchedulerCore {
         self.now = self.now.max(now);
         let mut effects = Vec::new();
         match event {
-            Event::Submit(submission) => self.submit(submission),
+            Event::Submit(submission) => self.submit(submission, &mut effects),
             Event::Fork(fork) => self.fork(fork, &mut effects),
             Event::CacheCommand {
                 command_id,

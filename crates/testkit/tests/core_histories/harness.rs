@@ -68,6 +68,8 @@ pub(crate) struct HistoryHarness {
     pub(crate) pending_commands: BTreeSet<u64>,
     /// Sequences that were inside when all were aborted.
     pub(crate) aborted: BTreeSet<SequenceId>,
+    /// Sequences that began with a part of their outputs.
+    pub(crate) continued: usize,
     /// Sequences that were handed over.
     pub(crate) handed_over: usize,
     pub(crate) forks: usize,
@@ -146,6 +148,7 @@ impl HistoryHarness {
             pins_made: 0,
             pending_commands: BTreeSet::new(),
             aborted: BTreeSet::new(),
+            continued: 0,
             handed_over: 0,
             forks: 0,
             shifts: 0,
@@ -212,7 +215,11 @@ impl HistoryHarness {
 
     pub(crate) fn submit_caller(&mut self, caller: Caller) -> SequenceId {
         let sequence = self.next_sequence();
-        let submission = submission(sequence, &caller, &caller.prompt, &self.oracle);
+        let submission = Submission {
+            output_so_far: caller.sent[..].into(),
+            ..submission(sequence, &caller, &caller.prompt, &self.oracle)
+        };
+        self.continued += usize::from(!caller.sent.is_empty());
         self.callers.insert(sequence, caller);
         self.handle_event(Event::Submit(submission));
         sequence
@@ -325,7 +332,8 @@ impl HistoryHarness {
                     ..
                 } => {
                     assert!(self.losses.started.insert(sequence), "it starts once");
-                    assert!(cached_tokens < self.callers[&sequence].prompt.len());
+                    let caller = &self.callers[&sequence];
+                    assert!(cached_tokens < caller.prompt.len() + caller.sent.len());
                 }
                 Effect::Token(sequence, token, _) => {
                     let caller = self.callers.get_mut(&sequence).unwrap();
@@ -333,7 +341,8 @@ impl HistoryHarness {
                     caller.sent.push(token);
                 }
                 Effect::Prefilled(sequence, tokens) => {
-                    let prompt = self.callers[&sequence].prompt.len();
+                    let caller = &self.callers[&sequence];
+                    let prompt = caller.prompt.len() + caller.sent.len();
                     assert!((1..=prompt).contains(&tokens), "{tokens} of {prompt}");
                 }
                 Effect::PromptLogprobs(sequence, ..) | Effect::HiddenSum(sequence, ..) => {
@@ -692,6 +701,7 @@ pub(crate) fn submission(
         report_prefill_progress: sequence.0.is_multiple_of(5),
         speculates: !sequence.0.is_multiple_of(7),
         prediction: caller.prediction[..].into(),
+        output_so_far: Arc::default(),
     }
 }
 

@@ -112,10 +112,24 @@ pub(crate) fn submit_any(harness: &mut HistoryHarness, rng: &mut impl Rng) {
         ..Caller::default()
     };
     let prediction = any_prediction(harness, &caller, rng);
+    let sent = any_beginning(harness, &caller, rng);
     harness.submit_caller(Caller {
         prediction,
+        sent,
         ..caller
     });
+}
+
+/// Nothing in most cases, or a beginning of the output, which the caller has from elsewhere.
+fn any_beginning(harness: &HistoryHarness, caller: &Caller, rng: &mut impl Rng) -> Vec<TokenId> {
+    if rng.random_bool(0.85) {
+        return Vec::new();
+    }
+    let mut output = harness.expected_output(caller);
+    let ends = |token: &TokenId| harness.oracle.end_tokens.contains(token);
+    output.truncate(output.iter().position(ends).unwrap_or(output.len()));
+    output.truncate(rng.random_range(0..=output.len()));
+    output
 }
 
 /// Nothing, the output itself, the output with some wrong tokens, or any tokens.
@@ -397,6 +411,7 @@ pub(crate) struct Seen {
     pub(crate) drafted: usize,
     pub(crate) draft_models_lost: usize,
     pub(crate) handed_over: usize,
+    pub(crate) continued: usize,
 }
 
 impl Seen {
@@ -412,6 +427,7 @@ impl Seen {
         self.masks_awaited += harness.masks_awaited;
         self.looked_ahead += appended::take_looked_ahead();
         self.handed_over += harness.handed_over;
+        self.continued += harness.continued;
         if let Some(drafts) = &harness.drafts {
             self.drafted += drafts.tokens;
             self.draft_models_lost += drafts.lost;

@@ -36,6 +36,7 @@ fn any_message_order_gives_each_caller_its_own_tokens() {
                 && seen.preempted > 300
                 && seen.overlapped > 1_000
                 && seen.handed_over > 300
+                && seen.continued > 1_000
                 && seen.drafted > 10_000
                 && seen.draft_models_lost > 20,
         "these histories prove little: {seen:?}"
