@@ -52,6 +52,29 @@ def whole():
     assert again.usage.input_tokens_details.cached_tokens > 0
 
 
+def background():
+    """A client that loses its connection gets the rest of the answer, and not a second one."""
+    asked = {"input": "What is a motet?", **greedy}
+    expected = client.responses.create(**asked)
+    stream = client.responses.create(background=True, stream=True, **asked)
+    seen = []
+    for event in stream:
+        seen.append(event)
+        if len(seen) == 7:
+            break
+    stream.close()
+    response = seen[0].response.id
+    after = seen[-1].sequence_number
+    rest = client.responses.retrieve(response, stream=True, starting_after=after)
+    seen += list(rest)
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    text = "".join(event.delta for event in seen if event.type == "response.output_text.delta")
+    assert text == expected.output_text
+    assert client.responses.retrieve(response).output_text == text
+    begun = client.responses.create(background=True, **{**asked, "max_output_tokens": 400})
+    assert client.responses.cancel(begun.id).status in ("cancelled", "completed", "incomplete")
+
+
 def streaming():
     asked = {"input": "What is a motet?", **greedy}
     expected = client.responses.create(**asked)
@@ -188,6 +211,6 @@ def cancel():
         time.sleep(0.01)
 
 
-for check in (whole, streaming, tools, reasoning, structured, stored, errors, cancel):
+for check in (whole, streaming, background, tools, reasoning, structured, stored, errors, cancel):
     check()
     print(f"{check.__name__}: ok")

@@ -149,7 +149,6 @@ impl OutputStreams {
     }
 
     /// The handles of the outputs' sequences, by number.
-    #[cfg(feature = "grpc")]
     pub(crate) fn handles(&self) -> &[SequenceHandle] {
         &self.handles
     }

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use motet::TokenId;
 use motet::chat::{AnswerReader, ChatEvent, Delta};
 use motet::error::GenerateError;
 use motet::request::{Piece, TokenLogprobs, Usage};
+use motet::{SequenceHandle, TokenId};
 
 use super::FieldNames;
 use crate::activity::{Activity, ObservedAnswer};
@@ -91,6 +91,11 @@ impl Answers {
     /// The usage of the answers that are complete.
     pub(crate) fn usage(&self) -> Usage {
         self.output_streams.usage()
+    }
+
+    /// The handles of the answers' sequences.
+    pub(crate) fn sequences(&self) -> Vec<SequenceHandle> {
+        self.output_streams.handles().to_vec()
     }
 
     /// The reservation of the answers.

@@ -6,14 +6,25 @@ use super::operations::{GENERATED, get, post, reference, rejected};
 use crate::responses::stored::{LIMIT, LIMIT_MAX};
 
 /// The paths and their operations.
-pub(super) fn paths() -> [(&'static str, Value); 3] {
-    let mut one = get("A stored response", true, "Response", &[400, 404, 422]);
-    let stream = query("stream", "Only false", &json!({"enum": ["false"]}));
-    one["get"]["parameters"] = json!([named(), stream]);
+pub(super) fn paths() -> [(&'static str, Value); 4] {
+    let mut one = get("A response", true, "Response", &[400, 404, 422]);
+    one["get"]["responses"]["200"]["content"]["text/event-stream"] = events();
+    let stream = "Its events, while it is in the background and for some time after its end";
+    let after = "The number of the event after which they begin";
+    one["get"]["parameters"] = json!([
+        named(),
+        query("stream", stream, &json!({"type": "boolean"})),
+        query(
+            "starting_after",
+            after,
+            &json!({"type": "integer", "minimum": 0})
+        ),
+    ]);
     one["delete"] = delete();
     [
         ("/v1/responses", create()),
         ("/v1/responses/{id}", one),
+        ("/v1/responses/{id}/cancel", cancel()),
         ("/v1/responses/{id}/input_items", input_items()),
     ]
 }
@@ -33,6 +44,13 @@ fn delete() -> Value {
     let mut deletion = get(summary, true, "ResponseDeleted", &[400, 404])["get"].take();
     deletion["parameters"] = json!([named()]);
     deletion
+}
+
+fn cancel() -> Value {
+    let summary = "End a response that is in the background";
+    let mut cancelled = get(summary, true, "Response", &[400, 404])["get"].take();
+    cancelled["parameters"] = json!([named()]);
+    json!({"post": cancelled})
 }
 
 fn input_items() -> Value {

@@ -1,31 +1,26 @@
 //! `POST /v1/responses`.
 
-use std::convert::Infallible;
 use std::mem;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::body::{Body as AnswerBody, Bytes};
 use axum::extract::State;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
-use futures_util::stream;
-use motet::chat::{AnswerEnd, ChatEvent, ChatRequest};
-use motet::request::Usage;
+use axum::response::Response;
+use motet::chat::{ChatEvent, ChatRequest};
+use motet::error::GenerateError;
 use motet::text::Message;
-use tokio::time::timeout;
 
 use super::Responses;
-use super::events::{EventLog, ResponseEvent};
+use super::background::{BackgroundResponses, EVENT_BYTES, Recording, Script};
+use super::events::{self, EventSource, ResponseEvent};
 use super::ids::{Ids, place_of_item};
-use super::items::{Item, ItemStatus};
+use super::items::Item;
 use super::messages::messages;
 use super::names::NAMES;
+use super::progress::{Outcome, Progress};
 use super::request::{CreateRequest, Prepared, prepare};
-use super::response::{ResponseBody, Status};
+use super::response::ResponseBody;
 use super::store::{NewTurn, Owner, ResponseStore, Turn};
-use super::writer::OutputWriter;
-use crate::api::KEEP_ALIVE;
 use crate::app::App;
 use crate::body::Body;
 use crate::conversation::{AnswerEvent, Answers, ConversationRequest, chat_of};
@@ -33,10 +28,7 @@ use crate::error::ApiError;
 use crate::kept::Keep;
 use crate::keys::Caller;
 use crate::log::RequestLog;
-use crate::pieces::{self, Deferred, Pieces};
-
-/// Keeps the connection open: clients ignore it.
-const COMMENT: Bytes = Bytes::from_static(b":\n\n");
+use crate::pieces::{self, Deferred};
 
 /// A response that is being answered.
 #[derive(Debug)]
@@ -44,10 +36,7 @@ struct Creation {
     store: Arc<ResponseStore>,
     owner: Owner,
     answers: Answers,
-    /// The response without output.
-    begun: ResponseBody,
-    writer: OutputWriter,
-    log: EventLog,
+    progress: Progress,
     /// The turn before this one and the request's items, to be kept with the answer.
     previous: Option<Arc<Turn>>,
     input: Vec<Arc<Item>>,
@@ -63,20 +52,18 @@ struct Conversation {
     input: Vec<Arc<Item>>,
 }
 
-/// How an answer ended.
-#[derive(Debug)]
-enum Outcome {
-    Ended(Arc<ResponseBody>),
-    Failed(ApiError),
-}
-
 /// Answers a conversation.
 pub(super) async fn create(
-    State(Responses { app, store }): State<Responses>,
+    State(responses): State<Responses>,
     Extension(caller): Extension<Caller>,
     Extension(log): Extension<RequestLog>,
     Body(body): Body<CreateRequest>,
 ) -> Result<Response, ApiError> {
+    let Responses {
+        app,
+        store,
+        background,
+    } = responses;
     let prepared = prepare(body, &app, &caller, store.keeps_any())?;
     check_store(&store, prepared.echo.store)?;
     let owner = caller.name.clone();
@@ -122,19 +109,32 @@ pub(super) async fn create(
     };
     let answers = request.submit(&app, caller, log, keep).await?;
     let spelling = app.engine.text().filter(|_| has_logprobs).cloned();
+    let script = Script {
+        begun: ResponseBody::new(ids.response(), prepared.echo, prepared.is_background),
+        ids,
+        has_summary: prepared.has_summary,
+        spelling,
+    };
+    let is_direct_stream = prepared.is_streamed && !prepared.is_background;
     let creation = Creation {
         store,
         owner,
         answers,
-        begun: ResponseBody::new(ids.response(), prepared.echo),
-        writer: OutputWriter::new(ids.clone(), prepared.has_summary, spelling),
-        log: EventLog::new(prepared.is_streamed),
+        progress: script.progress(is_direct_stream),
         previous,
         input,
         is_failed: false,
     };
+    if prepared.is_background {
+        let recording = creation.in_background(script, background, &app);
+        return Ok(if prepared.is_streamed {
+            events::streamed(recording.reader(0, None))
+        } else {
+            pieces::json_response(pieces::pieces(&*recording.response()), recording)
+        });
+    }
     if prepared.is_streamed {
-        Ok(creation.streamed())
+        Ok(events::streamed(creation))
     } else {
         creation.whole().await
     }
@@ -200,7 +200,7 @@ impl Creation {
     async fn whole(mut self) -> Result<Response, ApiError> {
         let mut body = None;
         while let Some((_, event)) = self.answers.next().await {
-            match self.read(event) {
+            match self.read(event, false) {
                 None => {}
                 Some(Outcome::Ended(ended)) => body = Some(ended),
                 Some(Outcome::Failed(error)) => return Err(error),
@@ -211,98 +211,76 @@ impl Creation {
         Ok(pieces::json_response(pieces, self.answers.until_sent()))
     }
 
-    /// Streams the events as they come. When the client disconnects, the stream and the answer
-    /// are dropped. A client that reads slowly pauses it.
-    fn streamed(mut self) -> Response {
-        let begun = &self.begun;
-        self.log.push(|sequence_number| ResponseEvent::Created {
-            sequence_number,
-            response: Arc::new(begun.clone()),
+    /// Answers without a client, and records the answer's events for readers.
+    fn in_background(
+        self,
+        script: Script,
+        responses: Arc<BackgroundResponses>,
+        app: &App,
+    ) -> Arc<Recording> {
+        let id = script.begun.id().to_owned();
+        let recording = Arc::new(Recording::new(script, self.answers.sequences()));
+        responses.insert(&self.owner, &recording);
+        let time = app.store_settings.background_time();
+        let recorded = Arc::clone(&recording);
+        tokio::spawn(async move {
+            let owner = self.owner.clone();
+            self.record(&recorded).await;
+            responses.remove_after(time, &owner, &id).await;
         });
-        self.log.push(|sequence_number| ResponseEvent::InProgress {
-            sequence_number,
-            response: Arc::new(begun.clone()),
-        });
-        // The answer keeps its reserved bytes until its last event is sent.
-        let sending = (self, None::<Pieces>);
-        let events = stream::unfold(sending, |(mut creation, mut sent)| async {
-            loop {
-                if let Some(piece) = sent.as_mut().and_then(Iterator::next) {
-                    return Some((Ok::<_, Infallible>(piece), (creation, sent)));
-                }
-                match timeout(KEEP_ALIVE, creation.next()).await {
-                    Ok(event) => sent = Some(event?.sent()),
-                    Err(_) => return Some((Ok(COMMENT), (creation, None))),
-                }
-            }
-        });
-        let kind = (header::CONTENT_TYPE, "text/event-stream");
-        let uncached = (header::CACHE_CONTROL, "no-cache");
-        ([kind, uncached], AnswerBody::from_stream(events)).into_response()
+        recording
     }
 
-    /// The next event. Cancel safe, as [`Answers::next`] is.
-    async fn next(&mut self) -> Option<ResponseEvent> {
-        loop {
-            if let Some(event) = self.log.pop() {
-                return Some(event);
+    /// Records the answer to its end. The key has its place again then.
+    async fn record(mut self, recording: &Recording) {
+        let outcome = loop {
+            let event = match self.answers.next().await {
+                Some((_, event)) => event,
+                None => Err(GenerateError::Lost.into()),
+            };
+            let delta = event.as_ref().ok().cloned();
+            if let Some(ChatEvent::Delta { .. }) = &delta
+                && let Err(error) = self.answers.kept().add(EVENT_BYTES, 0)
+            {
+                break Outcome::Failed(error);
             }
-            if self.is_failed {
-                return None;
+            if let Some(outcome) = self.read(event, recording.is_cancelled()) {
+                break outcome;
             }
-            let (_, event) = self.answers.next().await?;
-            self.is_failed = matches!(self.read(event), Some(Outcome::Failed(_)));
-        }
+            delta.into_iter().for_each(|delta| recording.push(delta));
+        };
+        let response = match &outcome {
+            Outcome::Ended(response) => Arc::clone(response),
+            Outcome::Failed(error) => Arc::new(self.progress.failed(error)),
+        };
+        recording.end(outcome, response, self.answers.until_sent().kept);
     }
 
     /// Adds an event of the answer to the response. The last one has an outcome.
-    fn read(&mut self, event: AnswerEvent) -> Option<Outcome> {
-        match event {
-            Ok(ChatEvent::Prefilled(_)) => None,
-            Ok(ChatEvent::Delta { delta, logprobs }) => {
-                let kept = self.answers.kept();
-                if let Err(error) = kept.add(delta.bytes(), logprobs.len()) {
-                    self.fail(&error);
-                    return Some(Outcome::Failed(error));
+    fn read(&mut self, event: AnswerEvent, is_cancelled: bool) -> Option<Outcome> {
+        let outcome = match event {
+            Ok(ChatEvent::Ended { end, usage }) => {
+                self.answers.kept().complete();
+                let ended = self.progress.complete(end, usage, is_cancelled);
+                if ended.echo().store {
+                    self.keep(&ended);
                 }
-                self.writer.push(delta, logprobs, &mut self.log);
-                None
+                Outcome::Ended(ended)
             }
-            Ok(ChatEvent::Ended { end, usage }) => Some(Outcome::Ended(self.end(end, usage))),
-            Err(error) => {
-                self.fail(&error);
-                Some(Outcome::Failed(error))
+            Ok(event) => {
+                if let ChatEvent::Delta { delta, logprobs } = &event
+                    && let Err(error) = self.answers.kept().add(delta.bytes(), logprobs.len())
+                {
+                    Outcome::Failed(error)
+                } else {
+                    self.progress.push(event);
+                    return None;
+                }
             }
-        }
-    }
-
-    /// Completes the response, keeps it if the request asks for that, and returns it.
-    fn end(&mut self, end: AnswerEnd, usage: Usage) -> Arc<ResponseBody> {
-        self.answers.kept().complete();
-        let (status, item_status) = match end {
-            AnswerEnd::Length => (Status::Incomplete, ItemStatus::Incomplete),
-            AnswerEnd::Stop | AnswerEnd::StopString | AnswerEnd::Calls => {
-                (Status::Completed, ItemStatus::Completed)
-            }
+            Err(error) => Outcome::Failed(error),
         };
-        self.writer.finish(item_status, &mut self.log);
-        let output = self.writer.take_items();
-        let ended = Arc::new(self.begun.ended(status, output, usage));
-        if ended.echo().store {
-            self.keep(&ended);
-        }
-        let response = Arc::clone(&ended);
-        self.log.push(|sequence_number| match status {
-            Status::Incomplete => ResponseEvent::Incomplete {
-                sequence_number,
-                response,
-            },
-            _ => ResponseEvent::Completed {
-                sequence_number,
-                response,
-            },
-        });
-        ended
+        self.progress.end(&outcome);
+        Some(outcome)
     }
 
     fn keep(&mut self, ended: &Arc<ResponseBody>) {
@@ -318,19 +296,20 @@ impl Creation {
             tracing::warn!("a response is not kept: there is no space in the store for its key");
         }
     }
+}
 
-    /// The status of the stream was already sent, so events report the error.
-    fn fail(&mut self, error: &ApiError) {
-        let failed = self.begun.failed(self.writer.items().to_vec(), error);
-        self.log.push(|sequence_number| ResponseEvent::Error {
-            sequence_number,
-            code: error.code(),
-            message: error.message().to_owned(),
-            param: error.param().map(str::to_owned),
-        });
-        self.log.push(|sequence_number| ResponseEvent::Failed {
-            sequence_number,
-            response: Arc::new(failed),
-        });
+impl EventSource for Creation {
+    /// Cancel safe, as [`Answers::next`] is.
+    async fn next(&mut self) -> Option<ResponseEvent> {
+        loop {
+            if let Some(event) = self.progress.pop() {
+                return Some(event);
+            }
+            if self.is_failed {
+                return None;
+            }
+            let (_, event) = self.answers.next().await?;
+            self.is_failed = matches!(self.read(event, false), Some(Outcome::Failed(_)));
+        }
     }
 }

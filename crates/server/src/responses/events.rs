@@ -1,16 +1,25 @@
 //! The events of a streamed response.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::body::Bytes;
+use axum::body::{Body as AnswerBody, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
 use schemars::JsonSchema;
 use serde::Serialize;
+use tokio::time::timeout;
 
 use super::items::{Item, Logprobs, Part, SummaryPart};
 use super::response::ResponseBody;
+use crate::api::KEEP_ALIVE;
 use crate::error::ErrorCode;
 use crate::pieces::{self, Pieces, Text};
+
+/// Keeps the connection open: clients ignore it.
+const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
 /// An event. `sequence_number` counts the events of a stream from 0.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -209,6 +218,33 @@ impl ResponseEvent {
         let pieces = [Bytes::from(head), first].into_iter().chain(data);
         pieces::coalesced(Box::new(pieces.chain([end])))
     }
+}
+
+/// Gives the events of a response, in their order.
+pub(super) trait EventSource: Send + 'static {
+    /// The next event; `None` after the last. Cancel safe: an event is either returned or stays.
+    fn next(&mut self) -> impl Future<Output = Option<ResponseEvent>> + Send;
+}
+
+/// Streams the events as they come. When the client disconnects, the source is dropped. A client that
+/// reads slowly pauses it.
+pub(super) fn streamed(source: impl EventSource) -> Response {
+    // The source is kept until its last event is sent.
+    let sending = (source, None::<Pieces>);
+    let events = stream::unfold(sending, |(mut source, mut sent)| async {
+        loop {
+            if let Some(piece) = sent.as_mut().and_then(Iterator::next) {
+                return Some((Ok::<_, Infallible>(piece), (source, sent)));
+            }
+            match timeout(KEEP_ALIVE, source.next()).await {
+                Ok(event) => sent = Some(event?.sent()),
+                Err(_) => return Some((Ok(COMMENT), (source, None))),
+            }
+        }
+    });
+    let kind = (header::CONTENT_TYPE, "text/event-stream");
+    let uncached = (header::CACHE_CONTROL, "no-cache");
+    ([kind, uncached], AnswerBody::from_stream(events)).into_response()
 }
 
 /// The type of a serialized event, which is its first field.

@@ -13,10 +13,12 @@
 //! | `items.rs`, `ids.rs` | the items of a conversation |
 //! | `messages.rs` | from items to the messages of chat templates |
 //! | `create.rs` | a request and its answer, whole or streamed |
-//! | `writer.rs`, `events.rs` | from an answer's pieces to items and their events |
+//! | `progress.rs`, `writer.rs`, `events.rs` | from an answer's pieces to items and their events |
+//! | `background.rs` | responses that are answered without a client, and their readers |
 //! | `response.rs` | a response as clients get it |
 //! | `store.rs`, `stored.rs` | the bounded store, and the routes that read it |
 
+mod background;
 mod create;
 pub(crate) mod events;
 mod ids;
@@ -25,6 +27,7 @@ mod items;
 mod messages;
 mod names;
 mod parameters;
+mod progress;
 pub(crate) mod request;
 pub(crate) mod response;
 mod store;
@@ -40,6 +43,7 @@ use axum::routing::{delete, get, post};
 use crate::app::App;
 use crate::arguments::AccessSettings;
 use crate::body::{BodyReceiver, ReceivesBodies};
+use background::BackgroundResponses;
 use store::ResponseStore;
 
 /// The state of these routes.
@@ -48,6 +52,8 @@ struct Responses {
     app: Arc<App>,
     /// The responses that clients can continue and read.
     store: Arc<ResponseStore>,
+    /// Those that are answered without a client.
+    background: Arc<BackgroundResponses>,
 }
 
 impl ReceivesBodies for Responses {
@@ -61,11 +67,13 @@ pub(crate) fn router<S>(app: &Arc<App>) -> Router<S> {
     let responses = Responses {
         app: Arc::clone(app),
         store: Arc::new(ResponseStore::new(app.store_settings)),
+        background: Arc::default(),
     };
     Router::new()
         .route("/v1/responses", post(create::create))
         .route("/v1/responses/{id}", get(stored::get))
         .route("/v1/responses/{id}", delete(stored::delete))
+        .route("/v1/responses/{id}/cancel", post(stored::cancel))
         .route("/v1/responses/{id}/input_items", get(stored::input_items))
         .with_state(responses)
 }

@@ -60,7 +60,7 @@ fields! {
         include: Option<List<Includable, INCLUDE_MAX>>,
         /// `auto` is answered with 422: no item is dropped from a conversation that is too long
         truncation: Option<Truncation>,
-        /// True is answered with 422: responses are not computed in the background
+        /// Answer without the client: it reads the response, or its events from any one on, by the id. Needs `store`
         background: Option<bool>,
         /// Answered with 422, unless null
         conversation: Option<Json>,
@@ -112,6 +112,7 @@ pub(crate) type CreateRequest = (ConversationFields, AnswerFields);
 pub(super) struct Prepared {
     pub(super) input: Input,
     pub(super) is_streamed: bool,
+    pub(super) is_background: bool,
     /// Whether the answer goes on with the last message.
     pub(super) continues_last: bool,
     pub(super) tools: Vec<Tool>,
@@ -161,6 +162,7 @@ pub(super) fn prepare(
     Ok(Prepared {
         input: conversation.input.ok_or_else(|| missing("input"))?,
         is_streamed: answer.stream == Some(true),
+        is_background: conversation.background == Some(true),
         continues_last: answer.continue_final_message == Some(true),
         tools,
         tool_choice,
@@ -228,9 +230,8 @@ impl ConversationFields {
         let unsupported = [
             (
                 "background",
-                self.background == Some(true),
-                "is true; responses are computed while the client waits, and cancelled when it \
-                 disconnects",
+                self.background == Some(true) && self.store == Some(false),
+                "is true, and `store` is false; expected both, as the response is read by its id",
             ),
             (
                 "truncation",

@@ -30,6 +30,7 @@ pub(crate) struct ResponseBody {
     incomplete_details: Option<IncompleteDetails>,
     output: Vec<Arc<Item>>,
     usage: Option<ResponseUsage>,
+    background: bool,
     #[serde(flatten)]
     echo: Arc<Echo>,
     #[serde(flatten)]
@@ -39,7 +40,6 @@ pub(crate) struct ResponseBody {
 /// Fields that the API's specification requires, and that are the same in every response here.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 struct Fixed {
-    background: bool,
     frequency_penalty: f32,
     max_tool_calls: (),
     presence_penalty: f32,
@@ -50,7 +50,6 @@ struct Fixed {
 
 impl Fixed {
     const ALL: Self = Self {
-        background: false,
         frequency_penalty: 0.0,
         max_tool_calls: (),
         presence_penalty: 0.0,
@@ -100,6 +99,7 @@ pub(crate) enum Status {
     InProgress,
     Completed,
     Incomplete,
+    Cancelled,
     Failed,
 }
 
@@ -147,7 +147,7 @@ const LENGTH: &str = "max_output_tokens";
 
 impl ResponseBody {
     /// A response without output.
-    pub(super) fn new(id: String, echo: Echo) -> Self {
+    pub(super) fn new(id: String, echo: Echo, is_background: bool) -> Self {
         Self {
             id,
             object: OBJECT,
@@ -159,8 +159,13 @@ impl ResponseBody {
             output: Vec::new(),
             usage: None,
             echo: Arc::new(echo),
+            background: is_background,
             fixed: Fixed::ALL,
         }
+    }
+
+    pub(super) fn status(&self) -> Status {
+        self.status
     }
 
     pub(super) fn id(&self) -> &str {

@@ -297,6 +297,7 @@ mod tests {
         ResponseStore::new(StoreSettings {
             stored_responses_max,
             stored_bytes_max,
+            ..StoreSettings::default()
         })
     }
 

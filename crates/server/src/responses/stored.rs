@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Responses;
+use super::events;
 use super::items::Item;
 use super::store::{ResponseStore, Turn};
 use crate::error::ApiError;
@@ -52,6 +53,14 @@ struct ListQuery {
     after: Option<String>,
 }
 
+/// The settings of a read, in the query.
+#[derive(Debug, Default)]
+struct ReadQuery {
+    is_streamed: bool,
+    /// The number of the first event.
+    from: u64,
+}
+
 /// A part of a request's items.
 #[derive(Debug)]
 struct Page {
@@ -61,22 +70,47 @@ struct Page {
 
 type Named = Result<Path<String>, PathRejection>;
 
-/// `GET /v1/responses/{id}`.
+/// `GET /v1/responses/{id}`: the response, or its events if it is in the background.
 pub(super) async fn get(
     State(responses): State<Responses>,
     Extension(caller): Extension<Caller>,
     named: Named,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    for (name, value) in pairs(query.as_deref()) {
-        if name == "stream" && value != "false" {
-            let message = format!("`stream` is {value:?}; a stored response is whole");
-            return Err(ApiError::unprocessable("stream", message));
-        }
+    let query = ReadQuery::parse(query.as_deref())?;
+    let id = id(named)?;
+    let recording = responses.background.get(&caller.name, &id);
+    if query.is_streamed {
+        let recording = recording.ok_or_else(|| {
+            let message = "`stream` is \"true\"; the events of this response are not kept: they are while it is \
+                           answered with `background`, and for --background-seconds after its end";
+            ApiError::unprocessable("stream", message)
+        })?;
+        return Ok(events::streamed(recording.reader(query.from, Some(caller))));
     }
-    let turn = turn(&responses.store, &caller, named)?;
+    if let Some(recording) = recording {
+        let body = pieces::pieces(&*recording.response());
+        return Ok(pieces::json_response(body, (recording, caller)));
+    }
+    let turn = responses.store.get(&caller.name, &id);
+    let turn = turn.ok_or_else(|| unknown(&responses.store, &id))?;
     // The turn stays in memory, and counted, until it is sent.
     Ok(pieces::json_response(turn.body(), (turn, caller)))
+}
+
+/// `POST /v1/responses/{id}/cancel`: ends a response that is in the background.
+pub(super) async fn cancel(
+    State(responses): State<Responses>,
+    Extension(caller): Extension<Caller>,
+    named: Named,
+) -> Result<Response, ApiError> {
+    let id = id(named)?;
+    let recording = responses.background.get(&caller.name, &id);
+    let recording = recording.ok_or_else(|| unknown(&responses.store, &id))?;
+    recording.cancel();
+    recording.ended().await;
+    let body = pieces::pieces(&*recording.response());
+    Ok(pieces::json_response(body, (recording, caller)))
 }
 
 /// `DELETE /v1/responses/{id}`.
@@ -86,9 +120,9 @@ pub(super) async fn delete(
     named: Named,
 ) -> Result<Json<Deleted>, ApiError> {
     let id = id(named)?;
-    let store = &responses.store;
-    if !store.remove(&caller.name, &id) {
-        return Err(ApiError::response_not_found(&id, &store.bounds()));
+    let was_in_background = responses.background.remove(&caller.name, &id);
+    if !responses.store.remove(&caller.name, &id) && !was_in_background {
+        return Err(unknown(&responses.store, &id));
     }
     Ok(Json(Deleted {
         id,
@@ -119,12 +153,45 @@ fn id(named: Named) -> Result<String, ApiError> {
 fn turn(store: &ResponseStore, caller: &Caller, named: Named) -> Result<Arc<Turn>, ApiError> {
     let id = id(named)?;
     let turn = store.get(&caller.name, &id);
-    turn.ok_or_else(|| ApiError::response_not_found(&id, &store.bounds()))
+    turn.ok_or_else(|| unknown(store, &id))
+}
+
+fn unknown(store: &ResponseStore, id: &str) -> ApiError {
+    ApiError::response_not_found(id, &store.bounds())
 }
 
 /// The names and values of a query.
 fn pairs(query: Option<&str>) -> form_urlencoded::Parse<'_> {
     form_urlencoded::parse(query.unwrap_or_default().as_bytes())
+}
+
+impl ReadQuery {
+    fn parse(query: Option<&str>) -> Result<Self, ApiError> {
+        let mut parsed = Self::default();
+        for (name, value) in pairs(query) {
+            let invalid = |expected: &str| {
+                let message = format!("`{name}` is {value:?}; expected {expected}");
+                ApiError::field(&*name, message)
+            };
+            match &*name {
+                "stream" => {
+                    let is_streamed = value.parse().ok();
+                    parsed.is_streamed = is_streamed.ok_or_else(|| invalid("true or false"))?;
+                }
+                "starting_after" => {
+                    let after = value.parse::<u64>().ok();
+                    let after = after.ok_or_else(|| invalid("the number of an event"))?;
+                    parsed.from = after.saturating_add(1);
+                }
+                _ => {}
+            }
+        }
+        if parsed.from > 0 && !parsed.is_streamed {
+            let message = "`starting_after` is set; expected it with `stream=true`";
+            return Err(ApiError::field("starting_after", message));
+        }
+        Ok(parsed)
+    }
 }
 
 impl ListQuery {

@@ -16,6 +16,7 @@ mod messages;
 mod model_names;
 mod page;
 mod responses;
+mod responses_background;
 mod responses_store;
 mod results;
 mod scores;

@@ -359,7 +359,12 @@ async fn bad_input_is_rejected_by_field() {
         "input[0].type",
     )
     .await;
-    check(json!({"background": true}), 422, "background").await;
+    check(
+        json!({"background": true, "store": false}),
+        422,
+        "background",
+    )
+    .await;
     check(json!({"truncation": "auto"}), 422, "truncation").await;
     check(json!({"truncation": "some"}), 400, "truncation").await;
     check(json!({"conversation": "conv_1"}), 422, "conversation").await;

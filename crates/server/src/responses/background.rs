@@ -1,0 +1,254 @@
+//! Responses that are answered in the background: they go on when their clients are gone, and any number
+//! of readers gets their events, from any one on.
+//!
+//! The events of the answer are recorded, and each reader writes the response's events from them: these have
+//! the same numbers each time, and the recording takes little more than the text. It counts in the
+//! budget for results, and is dropped some time after the end; the response is then read from the store.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use motet::SequenceHandle;
+use motet::chat::ChatEvent;
+use motet::text::TextCodec;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::events::{EventSource, ResponseEvent};
+use super::ids::Ids;
+use super::progress::{Outcome, Progress};
+use super::response::ResponseBody;
+use super::store::Owner;
+use super::writer::OutputWriter;
+use crate::kept::KeptResults;
+use crate::keys::Caller;
+
+/// Bytes that an event of an answer takes beside its text.
+pub(super) const EVENT_BYTES: usize = 128;
+
+/// The responses that are answered, or were until lately, by key and id.
+#[derive(Debug, Default)]
+pub(super) struct BackgroundResponses(Mutex<HashMap<(Owner, String), Arc<Recording>>>);
+
+/// The parts from which a response's events are written.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    /// The response without output.
+    pub(super) begun: ResponseBody,
+    pub(super) ids: Ids,
+    pub(super) has_summary: bool,
+    pub(super) spelling: Option<TextCodec>,
+}
+
+/// An answer's events so far.
+#[derive(Debug)]
+pub(super) struct Recording {
+    script: Script,
+    sequences: Vec<SequenceHandle>,
+    is_cancelled: AtomicBool,
+    state: Mutex<State>,
+    /// Changes with the state.
+    changes: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    events: Vec<ChatEvent>,
+    ended: Option<Ended>,
+}
+
+/// The end of a recording.
+#[derive(Debug)]
+struct Ended {
+    outcome: Outcome,
+    /// The response at its end.
+    response: Arc<ResponseBody>,
+    /// The events' bytes.
+    _kept: KeptResults,
+}
+
+/// Reads a recording from its beginning, and writes the events after a number.
+#[derive(Debug)]
+pub(super) struct Reader {
+    recording: Arc<Recording>,
+    changes: watch::Receiver<()>,
+    progress: Progress,
+    /// Events of the recording that are read.
+    read: usize,
+    /// Events of the response that are written.
+    written: u64,
+    /// The first event that is sent.
+    from: u64,
+    is_ended: bool,
+    /// The request, while its events are sent.
+    _caller: Option<Caller>,
+}
+
+impl Script {
+    /// Begins to write the response. Its events are made if `is_streamed`.
+    pub(super) fn progress(&self, is_streamed: bool) -> Progress {
+        let ids = self.ids.clone();
+        let writer = OutputWriter::new(ids, self.has_summary, self.spelling.clone());
+        Progress::new(self.begun.clone(), writer, is_streamed)
+    }
+}
+
+impl BackgroundResponses {
+    /// Adds a response that is being answered.
+    pub(super) fn insert(&self, owner: &Owner, recording: &Arc<Recording>) {
+        let key = (owner.clone(), recording.script.begun.id().to_owned());
+        self.locked().insert(key, Arc::clone(recording));
+    }
+
+    /// The owner's response with this id, if it is in the background.
+    pub(super) fn get(&self, owner: &Owner, id: &str) -> Option<Arc<Recording>> {
+        let key = (owner.clone(), id.to_owned());
+        self.locked().get(&key).cloned()
+    }
+
+    /// Forgets the owner's response with this id, and ends it. Returns false if there is none.
+    pub(super) fn remove(&self, owner: &Owner, id: &str) -> bool {
+        let removed = self.locked().remove(&(owner.clone(), id.to_owned()));
+        removed.is_some_and(|recording| {
+            recording.cancel();
+            true
+        })
+    }
+
+    /// Forgets a response after this time.
+    pub(super) async fn remove_after(&self, time: Duration, owner: &Owner, id: &str) {
+        sleep(time).await;
+        self.locked().remove(&(owner.clone(), id.to_owned()));
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<(Owner, String), Arc<Recording>>> {
+        self.0
+            .lock()
+            .expect("nothing panics while it holds this lock")
+    }
+}
+
+impl Recording {
+    /// Begins to record an answer of these sequences.
+    pub(super) fn new(script: Script, sequences: Vec<SequenceHandle>) -> Self {
+        Self {
+            script,
+            sequences,
+            is_cancelled: AtomicBool::new(false),
+            state: Mutex::default(),
+            changes: watch::Sender::new(()),
+        }
+    }
+
+    /// Adds an event of the answer.
+    pub(super) fn push(&self, event: ChatEvent) {
+        self.locked().events.push(event);
+        self.changes.send_replace(());
+    }
+
+    /// Adds the end, and holds the events' bytes.
+    pub(super) fn end(&self, outcome: Outcome, response: Arc<ResponseBody>, kept: KeptResults) {
+        self.locked().ended = Some(Ended {
+            outcome,
+            response,
+            _kept: kept,
+        });
+        self.changes.send_replace(());
+    }
+
+    /// Ends the answer, if it has not ended. The response says so.
+    pub(super) fn cancel(&self) {
+        if self.locked().ended.is_none() {
+            self.is_cancelled.store(true, Ordering::Relaxed);
+        }
+        for sequence in &self.sequences {
+            sequence.cancel();
+        }
+    }
+
+    /// Whether the client has ended the answer.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    /// The response as it is: whole, or without its output.
+    pub(super) fn response(&self) -> Arc<ResponseBody> {
+        match &self.locked().ended {
+            Some(ended) => Arc::clone(&ended.response),
+            None => Arc::new(self.script.begun.clone()),
+        }
+    }
+
+    /// Returns when the answer has ended.
+    pub(super) async fn ended(&self) {
+        let mut changes = self.changes.subscribe();
+        while self.locked().ended.is_none() {
+            // It fails only when the recording is dropped, which this prevents.
+            changes.changed().await.ok();
+        }
+    }
+
+    /// Reads the response's events from this number on.
+    pub(super) fn reader(self: &Arc<Self>, from: u64, caller: Option<Caller>) -> Reader {
+        Reader {
+            changes: self.changes.subscribe(),
+            progress: self.script.progress(true),
+            recording: Arc::clone(self),
+            read: 0,
+            written: 0,
+            from,
+            is_ended: false,
+            _caller: caller,
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .expect("nothing panics while it holds this lock")
+    }
+}
+
+impl Reader {
+    /// Writes the events of the next part of the answer. Returns false if there is none yet.
+    fn write_next(&mut self) -> bool {
+        let state = self.recording.locked();
+        if let Some(event) = state.events.get(self.read) {
+            self.read += 1;
+            self.progress.push(event.clone());
+            return true;
+        }
+        let Some(Ended { outcome, .. }) = &state.ended else {
+            return false;
+        };
+        if let Outcome::Ended(response) = outcome {
+            self.progress.completed(response);
+        }
+        self.progress.end(outcome);
+        self.is_ended = true;
+        true
+    }
+}
+
+impl EventSource for Reader {
+    /// Cancel safe.
+    async fn next(&mut self) -> Option<ResponseEvent> {
+        loop {
+            while let Some(event) = self.progress.pop() {
+                self.written += 1;
+                if self.written > self.from {
+                    return Some(event);
+                }
+            }
+            if self.is_ended {
+                return None;
+            }
+            self.changes.borrow_and_update();
+            if !self.write_next() {
+                self.changes.changed().await.ok()?;
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Responses that are answered without their clients, and read from any event on.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode, header};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::common::client::{Answer, Server, post, whole};
+use crate::common::responses::{RESPONSES, ask, events, id};
+
+/// A test that waits longer has failed.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn path(id: &str, query: &str) -> String {
+    format!("{RESPONSES}/{id}{query}")
+}
+
+/// Events from this path.
+async fn events_at(server: &Server, path: &str) -> Vec<Value> {
+    let request = Request::get(path).body(Body::empty()).expect("a request");
+    let response = timeout(TIMEOUT, server.send(request))
+        .await
+        .expect("in time");
+    assert_eq!(response.status(), StatusCode::OK);
+    let kind = &response.headers()[header::CONTENT_TYPE];
+    assert_eq!(kind, "text/event-stream");
+    let text = timeout(TIMEOUT, whole(response)).await.expect("in time");
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.map(|data| serde_json::from_str(data).expect("JSON"))
+        .collect()
+}
+
+/// Reads the response until it has ended.
+async fn ended(server: &Server, id: &str) -> Value {
+    let ended = async {
+        loop {
+            let response = server.get(&path(id, "")).await.ok();
+            if response["status"] != "in_progress" {
+                return response;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(TIMEOUT, ended).await.expect("in time")
+}
+
+async fn cancel(server: &Server, id: &str) -> Answer {
+    server.post(&path(id, "/cancel"), &json!({})).await
+}
+
+/// The text of a response.
+fn text(response: &Value) -> String {
+    let text = &response["output"][0]["content"][0]["text"];
+    text.as_str().expect("a text").to_owned()
+}
+
+#[tokio::test]
+async fn a_background_response_is_answered_without_its_client() {
+    let server = Server::new().await;
+    let direct = server.post(RESPONSES, &ask(json!({}))).await.ok();
+    let begun = server
+        .post(RESPONSES, &ask(json!({"background": true})))
+        .await
+        .ok();
+    assert_eq!(begun["background"], true);
+    let response = ended(&server, id(&begun)).await;
+    assert_eq!(response["status"], direct["status"]);
+    assert_eq!(text(&response), text(&direct));
+    let next = json!({"previous_response_id": id(&begun), "input": "And then?"});
+    server.post(RESPONSES, &ask(next)).await.ok();
+}
+
+#[tokio::test]
+async fn events_are_read_from_any_one_on_and_are_the_same_each_time() {
+    let server = Server::new().await;
+    let undisturbed = events(&server, &ask(json!({"stream": true}))).await;
+    let body = ask(json!({"stream": true, "background": true}));
+    let mut response = server.send(post(RESPONSES, &body)).await;
+    // The client reads the first event, and disconnects.
+    let first = response.body_mut().frame().await.expect("an event");
+    let first = first.expect("no error").into_data().expect("data");
+    let first = String::from_utf8(first.to_vec()).expect("text");
+    let data = first.lines().find_map(|line| line.strip_prefix("data: "));
+    let created: Value = serde_json::from_str(data.expect("data")).expect("JSON");
+    drop(response);
+    let id = id(&created["response"]);
+
+    let all = events_at(&server, &path(id, "?stream=true")).await;
+    let names = |events: &[Value]| -> Vec<Value> {
+        events.iter().map(|event| event["type"].clone()).collect()
+    };
+    assert_eq!(names(&all), names(&undisturbed));
+    let numbers = all.iter().map(|event| event["sequence_number"].as_u64());
+    assert!(numbers.eq((0..).map(Some).take(all.len())), "{all:?}");
+    assert_eq!(all, events_at(&server, &path(id, "?stream=true")).await);
+    for after in [0, 1, 7, all.len() - 2, all.len() - 1, all.len() + 5] {
+        let rest = format!("?stream=true&starting_after={after}");
+        let rest = events_at(&server, &path(id, &rest)).await;
+        let expected = all.get(after + 1..).unwrap_or_default();
+        assert_eq!(rest, expected, "{after}");
+    }
+    let last = &all.last().expect("one")["response"];
+    assert_eq!(*last, server.get(&path(id, "")).await.ok());
+}
+
+#[tokio::test]
+async fn a_reader_follows_an_answer_that_goes_on() {
+    let server = Server::new().await;
+    let more = json!({"stream": true, "background": true, "max_output_tokens": 2_000});
+    let begun = server.send(post(RESPONSES, &ask(more.clone()))).await;
+    let mut quiet = more;
+    quiet["stream"] = false.into();
+    let other = server.post(RESPONSES, &ask(quiet)).await.ok();
+    let followed = events_at(&server, &path(id(&other), "?stream=true")).await;
+    let own = timeout(TIMEOUT, whole(begun)).await.expect("in time");
+    let own = own
+        .lines()
+        .filter(|line| line.starts_with("data: "))
+        .count();
+    assert_eq!(followed.len(), own);
+    let deltas = followed.iter().filter_map(|event| event["delta"].as_str());
+    let deltas: String = deltas.collect();
+    assert_eq!(deltas, text(&followed.last().expect("one")["response"]));
+}
+
+#[tokio::test]
+async fn a_cancelled_response_frees_its_keys_place() {
+    let server = Server::with("", "ann secret-a 1\nbob secret-b").await;
+    let send = async |key: &str, method: &str, path: &str, body: Value| {
+        let request = Request::builder().method(method).uri(path);
+        let request = request
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::AUTHORIZATION, format!("Bearer {key}"));
+        let request = request
+            .body(Body::from(body.to_string()))
+            .expect("a request");
+        Answer::of(server.send(request).await).await
+    };
+    let long = ask(json!({"background": true, "max_output_tokens": 8_000}));
+    let begun = send("secret-a", "POST", RESPONSES, long.clone()).await.ok();
+    let of_ann = id(&begun);
+    let one = path(of_ann, "");
+    // It takes the key's one place until it ends, and is no other key's.
+    let busy = send("secret-a", "POST", RESPONSES, long.clone()).await;
+    assert_eq!(busy.status, StatusCode::TOO_MANY_REQUESTS);
+    for (method, path) in [
+        ("GET", one.clone()),
+        ("DELETE", one.clone()),
+        ("POST", path(of_ann, "/cancel")),
+        ("GET", path(of_ann, "?stream=true")),
+    ] {
+        let foreign = send("secret-b", method, &path, json!({})).await;
+        let expected = if path.ends_with("true") { 422 } else { 404 };
+        assert_eq!(foreign.status.as_u16(), expected, "{method} {path}");
+    }
+    let of_bob = send("secret-b", "POST", RESPONSES, long.clone()).await.ok();
+    let of_bob = id(&of_bob);
+    let cancelled = send("secret-b", "POST", &path(of_bob, "/cancel"), json!({}))
+        .await
+        .ok();
+    assert_eq!(cancelled["status"], "cancelled");
+    let stored = send("secret-b", "GET", &path(of_bob, ""), json!({}))
+        .await
+        .ok();
+    assert_eq!(stored, cancelled);
+    let deleted = send("secret-b", "DELETE", &path(of_bob, ""), json!({}))
+        .await
+        .ok();
+    assert_eq!(deleted["deleted"], true);
+    let gone = send("secret-b", "GET", &path(of_bob, ""), json!({})).await;
+    assert_eq!(gone.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_deleted_response_ends() {
+    let server = Server::new().await;
+    let long = ask(json!({"background": true, "max_output_tokens": 8_000}));
+    let begun = server.post(RESPONSES, &long).await.ok();
+    let request = Request::delete(path(id(&begun), "")).body(Body::empty());
+    let response = server.send(request.expect("a request")).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let ended = async {
+        while server.app.engine().stats().running > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(TIMEOUT, ended).await.expect("in time");
+    assert_eq!(
+        server.get(&path(id(&begun), "")).await.status,
+        StatusCode::NOT_FOUND
+    );
+}
+
+#[tokio::test]
+async fn events_are_forgotten_after_their_time_and_the_response_is_not() {
+    let server = Server::with("--background-seconds 0", "").await;
+    let begun = server
+        .post(RESPONSES, &ask(json!({"background": true})))
+        .await
+        .ok();
+    let id = id(&begun);
+    let forgotten = async {
+        while server.get(&path(id, "?stream=true")).await.status == StatusCode::OK {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(TIMEOUT, forgotten).await.expect("in time");
+    assert_eq!(server.get(&path(id, "")).await.ok()["status"], "incomplete");
+    let unknown = cancel(&server, id).await;
+    assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn wrong_reads_are_named() {
+    let server = Server::new().await;
+    let direct = server.post(RESPONSES, &ask(json!({}))).await.ok();
+    let direct = id(&direct);
+    for (query, status, field) in [
+        ("?stream=maybe", 400, "stream"),
+        ("?stream=true&starting_after=-1", 400, "starting_after"),
+        ("?starting_after=3", 400, "starting_after"),
+        ("?stream=true", 422, "stream"),
+    ] {
+        let answer = server.get(&path(direct, query)).await;
+        assert_eq!(answer.status.as_u16(), status, "{query}");
+        assert_eq!(answer.body["error"]["param"], field, "{query}");
+    }
+    let body = ask(json!({"background": true, "store": false}));
+    let answer = server.post(RESPONSES, &body).await;
+    assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(answer.body["error"]["param"], "background");
+}
