@@ -234,6 +234,7 @@ impl<'a> Preparation<'a> {
         if let Some(tools) = self.tools {
             reader = reader.tools(tools.tools, !tools.is_parallel);
         }
+        reader.read_so_far(self.text, &request);
         Ok((request, reader))
     }
 

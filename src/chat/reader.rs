@@ -5,11 +5,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::mem;
 
 use motet_protocol::{FinishReason, TokenId, TokenLogprobs};
-use motet_text::{AnswerParser, AnswerPart, Tools};
+use motet_text::{AnswerParser, AnswerPart, TextCodec, TextOutput, Tools};
 
 use super::{AnswerEnd, ChatError, ChatEvent, ChatField, Delta};
 use crate::error::SubmitError;
-use crate::request::Piece;
+use crate::request::{Piece, Request};
 
 /// Reads one output of a request as an answer: its reasoning, its text and its calls.
 ///
@@ -71,6 +71,21 @@ impl AnswerReader {
     pub(super) fn grammar_field(mut self, field: ChatField) -> Self {
         self.grammar_field = field;
         self
+    }
+
+    /// Reads the beginning of the output that the caller has, whose events it has too.
+    pub(super) fn read_so_far(&mut self, text: &TextCodec, request: &Request) {
+        let special = request.special_tokens_in_text;
+        // The engine rejects stop strings, and tokens, that do not work.
+        let Ok(mut output) = TextOutput::new(text, &request.stop_strings, special) else {
+            return;
+        };
+        for token in &request.output_so_far {
+            let Ok(read) = output.push(*token) else {
+                return;
+            };
+            self.push(&read.text, Vec::new());
+        }
     }
 
     /// Returns the events of the output's next piece.

@@ -58,8 +58,21 @@ impl SequenceSetup {
     }
 }
 
-/// Reads the part of an output that its caller has.
-fn read_so_far(text: Option<&mut TextOutput>, request: &Request) -> Result<SoFar, SubmitError> {
+/// Reads the part of an output that its caller has, and that goes on.
+fn read_so_far(
+    text: Option<&mut TextOutput>,
+    request: &Request,
+    end_tokens: &[TokenId],
+) -> Result<SoFar, SubmitError> {
+    let expected = "an output without one, which goes on";
+    let has_ended = request
+        .output_so_far
+        .iter()
+        .any(|token| end_tokens.contains(token));
+    if has_ended {
+        let found = "one with an end token or a stop token";
+        return Err(field_error("output_so_far", found, expected));
+    }
     let mut so_far = SoFar {
         tokens: request.output_so_far.len(),
         held_bytes: 0,
@@ -163,7 +176,7 @@ impl Engine {
         results: Arc<ResultsReservation>,
     ) -> Result<SequenceSetup, SubmitError> {
         let mut text = self.text_output(request)?;
-        let so_far = read_so_far(text.as_mut(), request)?;
+        let so_far = read_so_far(text.as_mut(), request, &self.end_tokens(request))?;
         let reasoning = self.reasoning_tracker(request);
         let number = self.inner.sequences_made.fetch_add(1, Ordering::Relaxed);
         let sequence = SequenceId(number as u64 + 1);

@@ -1,12 +1,14 @@
 //! Conversations: tools, reasoning and formats, through `motet::chat`.
 
 use crate::common::{byte_oracle, byte_vocabulary, engine_with_text, small};
-use motet::chat::{Answer, AnswerEnd, ChatError, ChatEvent, ChatField, ChatRequest, Reasoning};
+use motet::chat::{
+    Answer, AnswerEnd, ChatError, ChatEvent, ChatField, ChatRequest, Delta, Reasoning,
+};
 use motet::grammar::GrammarSource;
 use motet::model::oracle::OracleConfig;
 use motet::request::FinishReason;
 use motet::text::{ChatTemplate, Message, TextCodec, Tool, ToolChoice};
-use motet::{Engine, Request};
+use motet::{Engine, Request, TokenId};
 use serde_json::{Value, json};
 
 /// A template that knows tools, calls and reasoning.
@@ -242,4 +244,62 @@ async fn dropped_stream_cancels_its_answer() {
     drop(stream);
     let finish = handle.finished().await.expect("it ends");
     assert_eq!(finish.reason, FinishReason::Cancelled);
+}
+
+/// The parts of an answer in their order, without the ids of calls. Adjacent parts of a kind are one.
+fn parts(events: &[ChatEvent]) -> Vec<(&'static str, String)> {
+    let mut parts: Vec<(&'static str, String)> = Vec::new();
+    for event in events {
+        let ChatEvent::Delta { delta, .. } = event else {
+            continue;
+        };
+        let (kind, text) = match delta {
+            Delta::Reasoning(text) => ("reasoning", text.clone()),
+            Delta::Text(text) => ("text", text.clone()),
+            Delta::CallStarted { name, index, .. } => ("call", format!("{index}: {name}")),
+            Delta::CallArguments { json, .. } => ("arguments", json.clone()),
+            Delta::CallEnded { is_complete, .. } => ("end", is_complete.to_string()),
+        };
+        match parts.last_mut() {
+            Some((last, joined)) if *last == kind => joined.push_str(&text),
+            _ if text.is_empty() => {}
+            _ => parts.push((kind, text)),
+        }
+    }
+    parts
+}
+
+#[tokio::test]
+async fn an_answer_goes_on_within_its_reasoning_and_its_calls() {
+    let engine = engine().await;
+    let request = |so_far: &[TokenId]| {
+        let mut request = required();
+        request.settings.output_so_far = so_far.to_vec();
+        request
+    };
+    let run = async |so_far: &[TokenId]| {
+        let prepared = request(so_far).prepare(&engine).await;
+        let (request, mut reader) = prepared.expect("it is valid");
+        let mut stream = engine.submit(request).await.expect("it is accepted");
+        let (mut tokens, mut events) = (Vec::new(), Vec::new());
+        while let Some(piece) = stream.next().await {
+            let piece = piece.expect("it finishes");
+            tokens.extend(piece.token);
+            // The events after each token.
+            events.push(reader.read(piece));
+        }
+        (tokens, events)
+    };
+    let (tokens, events) = run(&[]).await;
+    let whole = parts(&events.concat());
+    assert!(
+        whole.iter().any(|(kind, _)| *kind == "arguments"),
+        "{whole:?}"
+    );
+    for cut in (1..tokens.len()).step_by(1 + tokens.len() / 60) {
+        let (rest, after) = run(&tokens[..cut]).await;
+        assert_eq!(rest, tokens[cut..], "{cut}");
+        let joined = [events[..cut].concat(), after.concat()].concat();
+        assert_eq!(parts(&joined), whole, "{cut}");
+    }
 }

@@ -1,7 +1,7 @@
 //! A family through the engine, in every way that a sequence's state can go: alone, in a batch,
-//! from the cache, after a fork, after preemption, after offload to host memory and to disk, and
-//! after a beginning of its output, and after a lost device. The model is deterministic, so all ways give the tokens of the first, which
-//! has no drafts. The others draft their outputs, with mistakes.
+//! from the cache, after a fork, after preemption, after offload to host memory and to disk, after a
+//! beginning of its output, and after a lost device. The model is deterministic, so all ways give the
+//! tokens of the first, which has no drafts. The others draft their outputs, with mistakes.
 
 use std::path::Path;
 use std::time::Duration;

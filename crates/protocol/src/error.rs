@@ -78,7 +78,8 @@ pub enum GenerateError {
     #[error("the engine was shut down")]
     Shutdown,
     /// The engine ends and hands the sequence over. Another engine continues it from its prompt and
-    /// the tokens of its output, all of which were delivered before this error.
+    /// the tokens of its output, all of which its caller has: they were delivered before this error,
+    /// or came with the request.
     #[error("the engine ends: continue elsewhere after {output_tokens} tokens of the output")]
     HandedOver {
         /// Tokens of its output.

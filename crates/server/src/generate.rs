@@ -3,7 +3,6 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-#[cfg(feature = "grpc")]
 use axum::http::StatusCode;
 use futures_util::Stream;
 use futures_util::stream::{SelectAll, StreamExt};
@@ -143,7 +142,6 @@ impl OutputStreams {
     }
 
     /// Notes for the log that the answer ends with an error of this status.
-    #[cfg(feature = "grpc")]
     pub(crate) fn failed(&self, status: StatusCode) {
         self.log.failed(status);
     }

@@ -57,6 +57,8 @@ pub(crate) struct KeptResults {
     rows: usize,
     /// Log probabilities that are held back until they can be sent.
     held_rows: usize,
+    /// Bytes of what is recorded of the answer beside its text.
+    recorded_bytes: usize,
     /// The engine's reservations of sequences whose results are kept.
     of_sequences: Vec<Arc<ResultsReservation>>,
 }
@@ -82,6 +84,7 @@ impl KeptResults {
             text_bytes: 0,
             rows: 0,
             held_rows: 0,
+            recorded_bytes: 0,
             of_sequences: Vec::new(),
         })
     }
@@ -167,6 +170,23 @@ impl KeptResults {
         self.resize()
     }
 
+    /// Counts an event that is recorded, with so many log probabilities: these are then kept twice.
+    pub(crate) fn add_recorded(&mut self, event_bytes: usize, rows: usize) -> Result<(), ApiError> {
+        self.recorded_bytes += event_bytes + rows * self.row_bytes;
+        self.resize()
+    }
+
+    /// Frees what is not kept beside the recording and the response: the items of the request.
+    pub(crate) fn only_recorded(&mut self, other_bytes: usize) {
+        self.keep.other_bytes = other_bytes;
+        self.complete();
+    }
+
+    /// The bytes that are reserved.
+    pub(crate) fn bytes(&self) -> usize {
+        self.reservation.bytes()
+    }
+
     /// Keeps what the engine reserved for a sequence as well.
     pub(crate) fn add_sequence(&mut self, results: Arc<ResultsReservation>) {
         self.of_sequences.push(results);
@@ -181,7 +201,8 @@ impl KeptResults {
 
     fn resize(&mut self) -> Result<(), ApiError> {
         let rows = (self.rows + self.held_rows) * self.row_bytes;
-        let outputs = (self.text_bytes + rows).next_multiple_of(STEP_BYTES);
+        let outputs = self.text_bytes + rows + self.recorded_bytes;
+        let outputs = outputs.next_multiple_of(STEP_BYTES);
         let bytes = self.fixed_bytes + outputs.max(self.admitted_bytes);
         if bytes == self.reservation.bytes() {
             return Ok(());

@@ -21,9 +21,25 @@ pub(crate) const KEY_WATCHERS_MAX: usize = 4;
 /// The header that clients of Anthropic's API send the key in.
 const API_KEY: &str = "x-api-key";
 
+/// Most readers of responses of one key at once, and of all clients without keys.
+const READERS_MAX: usize = 64;
+
 /// The known API keys. Without any, all requests are accepted.
-#[derive(Debug, Default)]
-pub struct Keys(Vec<Key>);
+#[derive(Debug)]
+pub struct Keys {
+    keys: Vec<Key>,
+    /// Permits for the responses that clients without keys may read at once.
+    reader_permits: Arc<Semaphore>,
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self {
+            keys: Vec::new(),
+            reader_permits: Arc::new(Semaphore::new(READERS_MAX)),
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Key {
@@ -35,6 +51,8 @@ struct Key {
     class_max: Option<Class>,
     /// Permits for the pages that it may watch at once.
     watcher_permits: Arc<Semaphore>,
+    /// Permits for the responses that it may read at once.
+    reader_permits: Arc<Semaphore>,
 }
 
 /// The rest of a line of the file, after name and key.
@@ -75,15 +93,18 @@ impl Keys {
                 .and_then(|options| keys.add(name, key, options))
                 .with_context(|| format!("line {number}"))?;
         }
-        ensure!(!keys.0.is_empty(), "there is no key in it");
+        ensure!(!keys.keys.is_empty(), "there is no key in it");
         Ok(keys)
     }
 
     fn add(&mut self, name: &str, key: &str, options: KeyOptions) -> Result<()> {
         let digest = Sha256::digest(key).into();
         let is_new = |known: &Key| *known.name != *name && known.digest != digest;
-        ensure!(self.0.iter().all(is_new), "its name or key is there twice");
-        self.0.push(Key {
+        ensure!(
+            self.keys.iter().all(is_new),
+            "its name or key is there twice"
+        );
+        self.keys.push(Key {
             name: name.into(),
             digest,
             request_permits: Arc::new(Semaphore::new(
@@ -91,13 +112,14 @@ impl Keys {
             )),
             class_max: options.class_max,
             watcher_permits: Arc::new(Semaphore::new(KEY_WATCHERS_MAX)),
+            reader_permits: Arc::new(Semaphore::new(READERS_MAX)),
         });
         Ok(())
     }
 
     /// Whether requests need a key.
     pub(crate) fn are_required(&self) -> bool {
-        !self.0.is_empty()
+        !self.keys.is_empty()
     }
 
     /// Admits a request if its key is valid and below its limit.
@@ -143,9 +165,29 @@ impl Keys {
         Ok(Some(Arc::clone(&self.sent_key(headers)?.name)))
     }
 
+    /// Admits a reader of a response that its key has. It does not count against the key's limit of
+    /// requests: a key at its limit can read what it waits for, and cancel it.
+    pub(crate) fn admit_reader(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        let (name, permits) = if self.are_required() {
+            let key = self.sent_key(headers)?;
+            (Some(Arc::clone(&key.name)), &key.reader_permits)
+        } else {
+            (None, &self.reader_permits)
+        };
+        let permit = Arc::clone(permits).try_acquire_owned().map_err(|_| {
+            let message = format!("this key has {READERS_MAX} readers, as many as it may have");
+            ApiError::busy(message, RETRY_AFTER)
+        })?;
+        Ok(Caller {
+            name,
+            class_max: None,
+            _permit: Some(Arc::new(permit)),
+        })
+    }
+
     /// The names of all keys.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.0.iter().map(|key| &key.name)
+        self.keys.iter().map(|key| &key.name)
     }
 
     fn sent_key(&self, headers: &HeaderMap) -> Result<&Key, ApiError> {
@@ -160,7 +202,7 @@ impl Keys {
     /// Compares every key, so that the time reveals nothing.
     fn find(&self, sent_key: &str) -> Option<&Key> {
         let digest: [u8; 32] = Sha256::digest(sent_key.trim()).into();
-        self.0.iter().fold(None, |found, key| {
+        self.keys.iter().fold(None, |found, key| {
             if bool::from(key.digest.ct_eq(&digest)) {
                 Some(key)
             } else {

@@ -64,7 +64,6 @@ impl RequestLog {
     }
 
     /// Notes that the stream ends with an error of this status.
-    #[cfg(feature = "grpc")]
     pub(crate) fn failed(&self, status: StatusCode) {
         self.0.status.store(status.as_u16(), Ordering::Relaxed);
         self.closed();

@@ -21,6 +21,7 @@ const REQUEST_ID_BYTES_MAX: usize = 64;
 
 /// The whole server without its socket. Each call makes a store of responses of its own: clone the router to share it.
 pub fn router(app: Arc<App>) -> Router {
+    let responses = responses::routers(&app);
     let guarded = Router::new()
         .route("/v1/chat/completions", post(openai::chat::complete))
         .route("/v1/completions", post(openai::text::complete))
@@ -31,8 +32,12 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*model}", get(state::model))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
-        .merge(responses::router(&app))
+        .merge(responses.create)
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorize));
+    let readers = responses.read.route_layer(middleware::from_fn_with_state(
+        Arc::clone(&app),
+        authorize_reader,
+    ));
     let operators = Router::new()
         .route("/metrics", get(state::metrics))
         .route("/openapi.json", get(openapi::describe))
@@ -42,6 +47,7 @@ pub fn router(app: Arc<App>) -> Router {
         ));
     Router::new()
         .merge(guarded)
+        .merge(readers)
         .merge(operators)
         .merge(page::router(&app))
         .route("/health", get(state::health))
@@ -115,6 +121,17 @@ async fn authorize(
     next: Next,
 ) -> Result<Response, ApiError> {
     let caller = app.keys.admit(request.headers())?;
+    request.extensions_mut().insert(caller);
+    Ok(next.run(request).await)
+}
+
+/// Rejects reads of responses without a valid key, and those above its limit of readers.
+async fn authorize_reader(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let caller = app.keys.admit_reader(request.headers())?;
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
 }

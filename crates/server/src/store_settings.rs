@@ -7,7 +7,7 @@ const RESPONSES_MAX: usize = 1024;
 /// Bytes of stored responses by default.
 const BYTES_MAX: usize = 64 << 20;
 /// Time in which the events of a background response can be read, by default.
-const BACKGROUND_SECONDS: u64 = 600;
+const BACKGROUND_SECONDS: u64 = 300;
 /// A year.
 const BACKGROUND_SECONDS_MAX: u64 = 365 * 24 * 3600;
 
@@ -29,7 +29,8 @@ pub struct StoreSettings {
 
     /// Time after the end of a background response in which its events can be read
     ///
-    /// Until then they count in --results-mib.
+    /// Until then they count in --results-mib. A key has 32 such responses, and an eighth of that
+    /// memory for them: older ones are then read whole only.
     #[arg(long, value_name = "SECONDS", default_value_t = BACKGROUND_SECONDS)]
     pub background_seconds: u64,
 }

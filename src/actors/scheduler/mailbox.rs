@@ -189,11 +189,12 @@ impl Message<Abort> for Scheduler {
 impl Scheduler {
     fn submit(&mut self, submit: Submit) {
         let sequence = submit.submission.sequence;
+        let so_far = submit.submission.output_so_far.len();
         let start = Start::Submitted(submit.submission.clone());
         let handle = SequenceActorHandle::new(start, submit.actor, submit.cancel, submit.credits);
         self.sequences.insert(sequence, handle);
         if let Some(how) = self.aborted {
-            return self.end_aborted(sequence, how);
+            return self.end_aborted(sequence, how, so_far);
         }
         self.handle_event(Event::Submit(submit.submission));
         self.stop_if_cancelled(sequence);
@@ -205,7 +206,7 @@ impl Scheduler {
         let handle = SequenceActorHandle::new(start, fork.actor, fork.cancel, fork.credits);
         self.sequences.insert(sequence, handle);
         if let Some(how) = self.aborted {
-            return self.end_aborted(sequence, how);
+            return self.end_aborted(sequence, how, 0);
         }
         self.handle_event(Event::Fork(fork.fork));
         self.record_start(sequence);
@@ -213,11 +214,11 @@ impl Scheduler {
     }
 
     /// Fails a sequence that was admitted before the engine closed its admission, and that
-    /// arrived after all others were aborted.
-    fn end_aborted(&mut self, sequence: SequenceId, how: AbortKind) {
+    /// arrived after all others were aborted. Its output has so many tokens.
+    fn end_aborted(&mut self, sequence: SequenceId, how: AbortKind, output_tokens: usize) {
         let error = match how {
             AbortKind::Now => GenerateError::Shutdown,
-            AbortKind::HandOver => GenerateError::HandedOver { output_tokens: 0 },
+            AbortKind::HandOver => GenerateError::HandedOver { output_tokens },
         };
         self.sequences.end(sequence, SequenceEvent::Failed(error));
     }

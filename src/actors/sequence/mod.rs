@@ -380,7 +380,7 @@ impl SequenceActor {
         self.args.telemetry.finished(
             self.args.id,
             reason,
-            usage.output_tokens,
+            usage.output_tokens - self.args.so_far.tokens,
             milestones.submitted_at().elapsed(),
             decoded.map(|(first, last)| last.saturating_duration_since(first)),
         );

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use motet::chat::{AnswerReader, ChatEvent, Delta};
 use motet::error::GenerateError;
 use motet::request::{Piece, TokenLogprobs, Usage};
@@ -96,6 +97,11 @@ impl Answers {
     /// The handles of the answers' sequences.
     pub(crate) fn sequences(&self) -> Vec<SequenceHandle> {
         self.output_streams.handles().to_vec()
+    }
+
+    /// Notes for the log that the answers end with an error of this status.
+    pub(crate) fn failed(&self, status: StatusCode) {
+        self.output_streams.failed(status);
     }
 
     /// The reservation of the answers.

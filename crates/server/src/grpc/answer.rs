@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::mem;
 
+use axum::http::StatusCode;
 use motet::error::GenerateError;
 use motet::request::{Finish, FinishReason, Piece, TokenLogprobs};
 use motet::{Request, SequenceHandle, TokenId};
@@ -176,13 +177,19 @@ impl Answer {
         };
         output.sent_tokens += ready;
         let tokens: Vec<TokenId> = output.waiting.drain(..ready).collect();
+        let logprobs = mem::take(&mut output.logprobs);
+        if parts.has_logprobs {
+            let held = self.outputs.iter().map(|output| output.logprobs.len());
+            self.streams.kept().set_held(held.sum())?;
+        }
+        let output = &mut self.outputs[number];
         let mut outputs = SequenceOutput {
             index: count(number),
             text: mem::take(&mut output.text),
             num_tokens: count(tokens.len()),
             ..SequenceOutput::default()
         };
-        for (token, logprobs) in tokens.iter().zip(output.logprobs.drain(..)) {
+        for (token, logprobs) in tokens.iter().zip(logprobs) {
             outputs.logprobs.push(logprobs.logprob);
             outputs.ranks.push(rank(*token, &logprobs));
             outputs.candidate_tokens.push(candidates(&logprobs));
@@ -192,6 +199,7 @@ impl Answer {
         }
         if let Some(finish) = &piece.finish {
             if finish.reason == FinishReason::Deadline {
+                self.streams.failed(StatusCode::GATEWAY_TIMEOUT);
                 return Err(Status::deadline_exceeded("`grpc-timeout` has passed"));
             }
             outputs.finish_info = Some(self.finish_info(finish));

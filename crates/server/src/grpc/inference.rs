@@ -158,10 +158,12 @@ async fn drop_unread(
         // An error is an end too.
         sequence.finished().await.ok();
     }
+    let ended_at = Instant::now();
     loop {
         let left = {
             let mut state = locked(&state);
-            let left = unread_time.saturating_sub(state.read_at.elapsed());
+            let unread = state.read_at.max(ended_at).elapsed();
+            let left = unread_time.saturating_sub(unread);
             if left.is_zero() {
                 state.answer = None;
                 return;

@@ -5,6 +5,7 @@
 //! the same numbers each time, and the recording takes little more than the text. It counts in the
 //! budget for results, and is dropped some time after the end; the response is then read from the store.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,9 +13,11 @@ use std::time::Duration;
 
 use motet::SequenceHandle;
 use motet::chat::ChatEvent;
+use motet::error::GenerateError;
 use motet::text::TextCodec;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
 
 use super::events::{EventSource, ResponseEvent};
 use super::ids::Ids;
@@ -27,6 +30,12 @@ use crate::keys::Caller;
 
 /// Bytes that an event of an answer takes beside its text.
 pub(super) const EVENT_BYTES: usize = 128;
+/// Bytes of a recording without events.
+pub(super) const RECORDING_BYTES: usize = 4 << 10;
+/// Most recordings of one key whose answers have ended.
+const ENDED_MAX: usize = 32;
+/// Events that a reader passes over before others have their turn.
+const SKIPPED_AT_ONCE: u64 = 256;
 
 /// The responses that are answered, or were until lately, by key and id.
 #[derive(Debug, Default)]
@@ -57,6 +66,10 @@ pub(super) struct Recording {
 struct State {
     events: Vec<ChatEvent>,
     ended: Option<Ended>,
+    /// Whether the client has deleted the response.
+    is_deleted: bool,
+    /// Bytes of the events, with their log probabilities.
+    bytes: usize,
 }
 
 /// The end of a recording.
@@ -65,8 +78,9 @@ struct Ended {
     outcome: Outcome,
     /// The response at its end.
     response: Arc<ResponseBody>,
-    /// The events' bytes.
-    _kept: KeptResults,
+    /// The reservation of the events; none if it was lost.
+    kept: Option<KeptResults>,
+    at: Instant,
 }
 
 /// Reads a recording from its beginning, and writes the events after a number.
@@ -82,8 +96,8 @@ pub(super) struct Reader {
     /// The first event that is sent.
     from: u64,
     is_ended: bool,
-    /// The request, while its events are sent.
-    _caller: Option<Caller>,
+    /// The request and its reservation, while its events are sent.
+    _held: Option<(Caller, KeptResults)>,
 }
 
 impl Script {
@@ -112,15 +126,42 @@ impl BackgroundResponses {
     pub(super) fn remove(&self, owner: &Owner, id: &str) -> bool {
         let removed = self.locked().remove(&(owner.clone(), id.to_owned()));
         removed.is_some_and(|recording| {
-            recording.cancel();
+            recording.delete();
             true
         })
     }
 
-    /// Forgets a response after this time.
-    pub(super) async fn remove_after(&self, time: Duration, owner: &Owner, id: &str) {
+    /// Forgets a response after this time, and the oldest that the owner has ended if there are too many,
+    /// or if they take more than these bytes.
+    pub(super) async fn remove_after(
+        &self,
+        time: Duration,
+        bytes_max: usize,
+        (owner, id): (Owner, String),
+    ) {
+        self.remove_oldest(&owner, bytes_max);
         sleep(time).await;
-        self.locked().remove(&(owner.clone(), id.to_owned()));
+        self.locked().remove(&(owner, id));
+    }
+
+    fn remove_oldest(&self, owner: &Owner, bytes_max: usize) {
+        let mut all = self.locked();
+        let of_owner = all.iter().filter(|((of, _), _)| of == owner);
+        let mut ended: Vec<(Instant, usize, String)> = of_owner
+            .filter_map(|((_, id), recording)| {
+                let (at, bytes) = recording.ended_at()?;
+                Some((at, bytes, id.clone()))
+            })
+            .collect();
+        ended.sort_by_key(|(at, ..)| Reverse(*at));
+        let mut bytes_left = bytes_max;
+        for (place, (_, bytes, id)) in ended.into_iter().enumerate() {
+            match bytes_left.checked_sub(bytes) {
+                Some(left) if place < ENDED_MAX => bytes_left = left,
+                // Its reader, if it has one, reads on.
+                _ => drop(all.remove(&(owner.clone(), id))),
+            }
+        }
     }
 
     fn locked(&self) -> MutexGuard<'_, HashMap<(Owner, String), Arc<Recording>>> {
@@ -142,20 +183,61 @@ impl Recording {
         }
     }
 
-    /// Adds an event of the answer.
-    pub(super) fn push(&self, event: ChatEvent) {
-        self.locked().events.push(event);
+    /// Adds an event of the answer, which takes so many bytes.
+    pub(super) fn push(&self, event: ChatEvent, bytes: usize) {
+        let mut state = self.locked();
+        state.events.push(event);
+        state.bytes += bytes;
+        drop(state);
         self.changes.send_replace(());
     }
 
-    /// Adds the end, and holds the events' bytes.
-    pub(super) fn end(&self, outcome: Outcome, response: Arc<ResponseBody>, kept: KeptResults) {
-        self.locked().ended = Some(Ended {
+    /// Adds the end, and holds the reservation of the events. The first end counts.
+    pub(super) fn end(
+        &self,
+        outcome: Outcome,
+        response: Arc<ResponseBody>,
+        kept: Option<KeptResults>,
+    ) {
+        self.locked().ended.get_or_insert(Ended {
             outcome,
             response,
-            _kept: kept,
+            kept,
+            at: Instant::now(),
         });
         self.changes.send_replace(());
+    }
+
+    /// Ends an answer whose task is gone without an end.
+    pub(super) fn end_lost(&self) {
+        let error = GenerateError::Lost.into();
+        let response = Arc::new(self.script.begun.failed(Vec::new(), &error));
+        self.end(Outcome::Failed(error), response, None);
+    }
+
+    /// Has the response stored, unless the client has deleted it.
+    pub(super) fn store(&self, store: impl FnOnce()) {
+        let state = self.locked();
+        if !state.is_deleted {
+            store();
+        }
+    }
+
+    fn delete(&self) {
+        self.locked().is_deleted = true;
+        self.cancel();
+    }
+
+    /// Bytes of the events so far.
+    pub(super) fn bytes(&self) -> usize {
+        self.locked().bytes
+    }
+
+    /// When it ended, and the bytes that it keeps.
+    fn ended_at(&self) -> Option<(Instant, usize)> {
+        let state = self.locked();
+        let ended = state.ended.as_ref()?;
+        Some((ended.at, ended.kept.as_ref().map_or(0, KeptResults::bytes)))
     }
 
     /// Ends the answer, if it has not ended. The response says so.
@@ -191,7 +273,11 @@ impl Recording {
     }
 
     /// Reads the response's events from this number on.
-    pub(super) fn reader(self: &Arc<Self>, from: u64, caller: Option<Caller>) -> Reader {
+    pub(super) fn reader(
+        self: &Arc<Self>,
+        from: u64,
+        held: Option<(Caller, KeptResults)>,
+    ) -> Reader {
         Reader {
             changes: self.changes.subscribe(),
             progress: self.script.progress(true),
@@ -200,7 +286,7 @@ impl Recording {
             written: 0,
             from,
             is_ended: false,
-            _caller: caller,
+            _held: held,
         }
     }
 
@@ -240,6 +326,9 @@ impl EventSource for Reader {
                 self.written += 1;
                 if self.written > self.from {
                     return Some(event);
+                }
+                if self.written.is_multiple_of(SKIPPED_AT_ONCE) {
+                    yield_now().await;
                 }
             }
             if self.is_ended {

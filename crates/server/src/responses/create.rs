@@ -1,17 +1,19 @@
 //! `POST /v1/responses`.
 
 use std::mem;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
+use futures_util::FutureExt;
 use motet::chat::{ChatEvent, ChatRequest};
 use motet::error::GenerateError;
 use motet::text::Message;
 
 use super::Responses;
-use super::background::{BackgroundResponses, EVENT_BYTES, Recording, Script};
+use super::background::{BackgroundResponses, EVENT_BYTES, RECORDING_BYTES, Recording, Script};
 use super::events::{self, EventSource, ResponseEvent};
 use super::ids::{Ids, place_of_item};
 use super::items::Item;
@@ -25,10 +27,13 @@ use crate::app::App;
 use crate::body::Body;
 use crate::conversation::{AnswerEvent, Answers, ConversationRequest, chat_of};
 use crate::error::ApiError;
-use crate::kept::Keep;
+use crate::kept::{self, Keep};
 use crate::keys::Caller;
 use crate::log::RequestLog;
 use crate::pieces::{self, Deferred};
+
+/// The part of the memory for results that a key's recordings of ended answers may take.
+const ENDED_SHARE: usize = 8;
 
 /// A response that is being answered.
 #[derive(Debug)]
@@ -40,6 +45,8 @@ struct Creation {
     /// The turn before this one and the request's items, to be kept with the answer.
     previous: Option<Arc<Turn>>,
     input: Vec<Arc<Item>>,
+    /// Bytes of a token with its log probabilities.
+    row_bytes: usize,
     /// Whether it has ended with an error.
     is_failed: bool,
 }
@@ -86,6 +93,7 @@ pub(super) async fn create(
     let mut chat = chat_of(&app, messages.await??, prepared.variables);
     chat.continues_last = prepared.continues_last;
     let has_logprobs = prepared.settings.logprobs.is_some();
+    let row_bytes = prepared.settings.logprobs.map_or(0, kept::row_bytes);
     // A response that is not kept needs neither while it is answered.
     let is_kept = prepared.echo.store;
     let previous = previous.filter(|_| is_kept);
@@ -105,7 +113,13 @@ pub(super) async fn create(
     let keep = Keep {
         outputs: true,
         is_streamed: prepared.is_streamed,
-        other_bytes: prepared.echo.bytes + input_bytes,
+        other_bytes: prepared.echo.bytes
+            + input_bytes
+            + if prepared.is_background {
+                RECORDING_BYTES
+            } else {
+                0
+            },
     };
     let answers = request.submit(&app, caller, log, keep).await?;
     let spelling = app.engine.text().filter(|_| has_logprobs).cloned();
@@ -123,6 +137,7 @@ pub(super) async fn create(
         progress: script.progress(is_direct_stream),
         previous,
         input,
+        row_bytes,
         is_failed: false,
     };
     if prepared.is_background {
@@ -200,7 +215,7 @@ impl Creation {
     async fn whole(mut self) -> Result<Response, ApiError> {
         let mut body = None;
         while let Some((_, event)) = self.answers.next().await {
-            match self.read(event, false) {
+            match self.read(event, None) {
                 None => {}
                 Some(Outcome::Ended(ended)) => body = Some(ended),
                 Some(Outcome::Failed(error)) => return Err(error),
@@ -218,52 +233,80 @@ impl Creation {
         responses: Arc<BackgroundResponses>,
         app: &App,
     ) -> Arc<Recording> {
-        let id = script.begun.id().to_owned();
+        let key = (self.owner.clone(), script.begun.id().to_owned());
         let recording = Arc::new(Recording::new(script, self.answers.sequences()));
         responses.insert(&self.owner, &recording);
         let time = app.store_settings.background_time();
+        let results = &app.engine.config().scheduler.admission;
+        let bytes_max = results.results_bytes_max / ENDED_SHARE;
         let recorded = Arc::clone(&recording);
         tokio::spawn(async move {
-            let owner = self.owner.clone();
-            self.record(&recorded).await;
-            responses.remove_after(time, &owner, &id).await;
+            let answered = AssertUnwindSafe(self.record(Arc::clone(&recorded)));
+            if answered.catch_unwind().await.is_err() {
+                recorded.end_lost();
+            }
+            drop(recorded);
+            responses.remove_after(time, bytes_max, key).await;
         });
         recording
     }
 
     /// Records the answer to its end. The key has its place again then.
-    async fn record(mut self, recording: &Recording) {
+    async fn record(mut self, recording: Arc<Recording>) {
         let outcome = loop {
             let event = match self.answers.next().await {
                 Some((_, event)) => event,
                 None => Err(GenerateError::Lost.into()),
             };
             let delta = event.as_ref().ok().cloned();
-            if let Some(ChatEvent::Delta { .. }) = &delta
-                && let Err(error) = self.answers.kept().add(EVENT_BYTES, 0)
-            {
-                break Outcome::Failed(error);
-            }
-            if let Some(outcome) = self.read(event, recording.is_cancelled()) {
+            if let Some(outcome) = self.read(event, Some(&recording)) {
                 break outcome;
             }
-            delta.into_iter().for_each(|delta| recording.push(delta));
+            if let Some(ChatEvent::Delta {
+                delta: part,
+                logprobs,
+            }) = &delta
+            {
+                let bytes = EVENT_BYTES + part.bytes() + logprobs.len() * self.row_bytes;
+                let kept = self.answers.kept();
+                if let Err(error) = kept.add_recorded(EVENT_BYTES, logprobs.len()) {
+                    let outcome = Outcome::Failed(error);
+                    self.progress.end(&outcome);
+                    break outcome;
+                }
+                delta
+                    .into_iter()
+                    .for_each(|delta| recording.push(delta, bytes));
+            }
         };
         let response = match &outcome {
-            Outcome::Ended(response) => Arc::clone(response),
-            Outcome::Failed(error) => Arc::new(self.progress.failed(error)),
+            Outcome::Ended(response) => {
+                // It says for the log that the answer is whole.
+                while self.answers.next().await.is_some() {}
+                Arc::clone(response)
+            }
+            Outcome::Failed(error) => {
+                self.answers.failed(error.status);
+                Arc::new(self.progress.failed(error))
+            }
         };
-        recording.end(outcome, response, self.answers.until_sent().kept);
+        let mut kept = self.answers.until_sent().kept;
+        kept.only_recorded(response.bytes() + RECORDING_BYTES);
+        recording.end(outcome, response, Some(kept));
     }
 
     /// Adds an event of the answer to the response. The last one has an outcome.
-    fn read(&mut self, event: AnswerEvent, is_cancelled: bool) -> Option<Outcome> {
+    fn read(&mut self, event: AnswerEvent, recording: Option<&Recording>) -> Option<Outcome> {
         let outcome = match event {
             Ok(ChatEvent::Ended { end, usage }) => {
                 self.answers.kept().complete();
+                let is_cancelled = recording.is_some_and(Recording::is_cancelled);
                 let ended = self.progress.complete(end, usage, is_cancelled);
                 if ended.echo().store {
-                    self.keep(&ended);
+                    match recording {
+                        None => self.keep(&ended),
+                        Some(recording) => recording.store(|| self.keep(&ended)),
+                    }
                 }
                 Outcome::Ended(ended)
             }
@@ -309,7 +352,7 @@ impl EventSource for Creation {
                 return None;
             }
             let (_, event) = self.answers.next().await?;
-            self.is_failed = matches!(self.read(event, false), Some(Outcome::Failed(_)));
+            self.is_failed = matches!(self.read(event, None), Some(Outcome::Failed(_)));
         }
     }
 }

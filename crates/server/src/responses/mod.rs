@@ -62,18 +62,28 @@ impl ReceivesBodies for Responses {
     }
 }
 
+/// The routes of one store: that of new responses, and those that read, cancel and delete them.
+pub(crate) struct Routers<S> {
+    pub(crate) create: Router<S>,
+    pub(crate) read: Router<S>,
+}
+
 /// The routes, with a store of their own.
-pub(crate) fn router<S>(app: &Arc<App>) -> Router<S> {
+pub(crate) fn routers<S>(app: &Arc<App>) -> Routers<S> {
     let responses = Responses {
         app: Arc::clone(app),
         store: Arc::new(ResponseStore::new(app.store_settings)),
         background: Arc::default(),
     };
-    Router::new()
-        .route("/v1/responses", post(create::create))
+    let read = Router::new()
         .route("/v1/responses/{id}", get(stored::get))
         .route("/v1/responses/{id}", delete(stored::delete))
         .route("/v1/responses/{id}/cancel", post(stored::cancel))
-        .route("/v1/responses/{id}/input_items", get(stored::input_items))
-        .with_state(responses)
+        .route("/v1/responses/{id}/input_items", get(stored::input_items));
+    Routers {
+        create: Router::new()
+            .route("/v1/responses", post(create::create))
+            .with_state(responses.clone()),
+        read: read.with_state(responses),
+    }
 }

@@ -159,10 +159,16 @@ pub(super) fn prepare(
     let (tools_echo, tools_bytes) = Deferred::json(&params);
     let (choice_echo, choice_bytes) = Deferred::json(&choice);
     let (text, text_bytes) = Deferred::json(&text);
+    let is_background = conversation.background == Some(true);
+    if is_background && !conversation.store.unwrap_or(keeps_any) {
+        let message = "`background` is true, and the response is not stored; expected `store`, as it is read by \
+                       its id";
+        return Err(ApiError::unprocessable("background", message));
+    }
     Ok(Prepared {
         input: conversation.input.ok_or_else(|| missing("input"))?,
         is_streamed: answer.stream == Some(true),
-        is_background: conversation.background == Some(true),
+        is_background,
         continues_last: answer.continue_final_message == Some(true),
         tools,
         tool_choice,
@@ -228,11 +234,6 @@ impl ConversationFields {
     /// Rejects what this server does not do, rather than ignoring it.
     fn check_supported(&self) -> Result<(), ApiError> {
         let unsupported = [
-            (
-                "background",
-                self.background == Some(true) && self.store == Some(false),
-                "is true, and `store` is false; expected both, as the response is read by its id",
-            ),
             (
                 "truncation",
                 self.truncation == Some(Truncation::Auto),

@@ -15,6 +15,7 @@ use super::events;
 use super::items::Item;
 use super::store::{ResponseStore, Turn};
 use crate::error::ApiError;
+use crate::kept::KeptResults;
 use crate::keys::Caller;
 use crate::pieces::{self, Deferred};
 
@@ -82,11 +83,19 @@ pub(super) async fn get(
     let recording = responses.background.get(&caller.name, &id);
     if query.is_streamed {
         let recording = recording.ok_or_else(|| {
+            if responses.store.get(&caller.name, &id).is_none() {
+                return unknown(&responses.store, &id);
+            }
             let message = "`stream` is \"true\"; the events of this response are not kept: they are while it is \
                            answered with `background`, and for --background-seconds after its end";
             ApiError::unprocessable("stream", message)
         })?;
-        return Ok(events::streamed(recording.reader(query.from, Some(caller))));
+        let user = caller.name.as_deref();
+        // Each reader writes the response for itself.
+        let bytes = recording.bytes();
+        let kept = KeptResults::of_bytes(&responses.app, user, bytes, "stream")?;
+        let reader = recording.reader(query.from, Some((caller, kept)));
+        return Ok(events::streamed(reader));
     }
     if let Some(recording) = recording {
         let body = pieces::pieces(&*recording.response());
@@ -106,7 +115,13 @@ pub(super) async fn cancel(
 ) -> Result<Response, ApiError> {
     let id = id(named)?;
     let recording = responses.background.get(&caller.name, &id);
-    let recording = recording.ok_or_else(|| unknown(&responses.store, &id))?;
+    let recording = recording.ok_or_else(|| {
+        if responses.store.get(&caller.name, &id).is_none() {
+            return unknown(&responses.store, &id);
+        }
+        let message = "this response is not in the background: it has ended";
+        ApiError::request(StatusCode::BAD_REQUEST, message)
+    })?;
     recording.cancel();
     recording.ended().await;
     let body = pieces::pieces(&*recording.response());

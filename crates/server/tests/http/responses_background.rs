@@ -126,72 +126,113 @@ async fn a_reader_follows_an_answer_that_goes_on() {
     assert_eq!(deltas, text(&followed.last().expect("one")["response"]));
 }
 
+/// A request with a key.
+async fn send(server: &Server, key: &str, method: &str, path: &str, body: &Value) -> Answer {
+    let request = Request::builder().method(method).uri(path);
+    let request = request
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::AUTHORIZATION, format!("Bearer {key}"));
+    let request = request.body(Body::from(body.to_string()));
+    Answer::of(server.send(request.expect("a request")).await).await
+}
+
 #[tokio::test]
-async fn a_cancelled_response_frees_its_keys_place() {
+async fn a_key_at_its_limit_reads_and_cancels_its_own_response() {
     let server = Server::with("", "ann secret-a 1\nbob secret-b").await;
-    let send = async |key: &str, method: &str, path: &str, body: Value| {
-        let request = Request::builder().method(method).uri(path);
-        let request = request
-            .header(header::CONTENT_TYPE, "application/json")
-            .header(header::AUTHORIZATION, format!("Bearer {key}"));
-        let request = request
-            .body(Body::from(body.to_string()))
-            .expect("a request");
-        Answer::of(server.send(request).await).await
-    };
+    let empty = json!({});
     let long = ask(json!({"background": true, "max_output_tokens": 8_000}));
-    let begun = send("secret-a", "POST", RESPONSES, long.clone()).await.ok();
-    let of_ann = id(&begun);
-    let one = path(of_ann, "");
+    let begun = send(&server, "secret-a", "POST", RESPONSES, &long)
+        .await
+        .ok();
+    let one = path(id(&begun), "");
+    let cancelling = path(id(&begun), "/cancel");
+    let streamed = path(id(&begun), "?stream=true");
     // It takes the key's one place until it ends, and is no other key's.
-    let busy = send("secret-a", "POST", RESPONSES, long.clone()).await;
+    let busy = send(&server, "secret-a", "POST", RESPONSES, &long).await;
     assert_eq!(busy.status, StatusCode::TOO_MANY_REQUESTS);
     for (method, path) in [
-        ("GET", one.clone()),
-        ("DELETE", one.clone()),
-        ("POST", path(of_ann, "/cancel")),
-        ("GET", path(of_ann, "?stream=true")),
+        ("GET", &one),
+        ("GET", &streamed),
+        ("DELETE", &one),
+        ("POST", &cancelling),
     ] {
-        let foreign = send("secret-b", method, &path, json!({})).await;
-        let expected = if path.ends_with("true") { 422 } else { 404 };
-        assert_eq!(foreign.status.as_u16(), expected, "{method} {path}");
+        let foreign = send(&server, "secret-b", method, path, &empty).await;
+        assert_eq!(foreign.status, StatusCode::NOT_FOUND, "{method} {path}");
     }
-    let of_bob = send("secret-b", "POST", RESPONSES, long.clone()).await.ok();
-    let of_bob = id(&of_bob);
-    let cancelled = send("secret-b", "POST", &path(of_bob, "/cancel"), json!({}))
+    let read = send(&server, "secret-a", "GET", &one, &empty).await.ok();
+    assert_eq!(read["status"], "in_progress");
+    let cancelled = send(&server, "secret-a", "POST", &cancelling, &empty)
         .await
         .ok();
     assert_eq!(cancelled["status"], "cancelled");
-    let stored = send("secret-b", "GET", &path(of_bob, ""), json!({}))
+    let again = send(&server, "secret-a", "POST", &cancelling, &empty)
         .await
         .ok();
+    assert_eq!(again, cancelled);
+    let stored = send(&server, "secret-a", "GET", &one, &empty).await.ok();
     assert_eq!(stored, cancelled);
-    let deleted = send("secret-b", "DELETE", &path(of_bob, ""), json!({}))
-        .await
-        .ok();
-    assert_eq!(deleted["deleted"], true);
-    let gone = send("secret-b", "GET", &path(of_bob, ""), json!({})).await;
+    let free = async {
+        while send(&server, "secret-a", "POST", RESPONSES, &ask(json!({})))
+            .await
+            .status
+            != StatusCode::OK
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(TIMEOUT, free).await.expect("the place is free");
+    send(&server, "secret-a", "DELETE", &one, &empty).await.ok();
+    let gone = send(&server, "secret-a", "GET", &one, &empty).await;
     assert_eq!(gone.status, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]
-async fn a_deleted_response_ends() {
-    let server = Server::new().await;
+async fn a_deleted_response_ends_and_is_not_stored() {
+    let server = Server::with("", "ann secret-a 1").await;
     let long = ask(json!({"background": true, "max_output_tokens": 8_000}));
-    let begun = server.post(RESPONSES, &long).await.ok();
-    let request = Request::delete(path(id(&begun), "")).body(Body::empty());
-    let response = server.send(request.expect("a request")).await;
-    assert_eq!(response.status(), StatusCode::OK);
+    let begun = send(&server, "secret-a", "POST", RESPONSES, &long)
+        .await
+        .ok();
+    let one = path(id(&begun), "");
+    send(&server, "secret-a", "DELETE", &one, &json!({}))
+        .await
+        .ok();
+    // Its key has its place again once it has ended.
     let ended = async {
-        while server.app.engine().stats().running > 0 {
+        while send(&server, "secret-a", "POST", RESPONSES, &ask(json!({})))
+            .await
+            .status
+            != StatusCode::OK
+        {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     timeout(TIMEOUT, ended).await.expect("in time");
+    let gone = send(&server, "secret-a", "GET", &one, &json!({})).await;
+    assert_eq!(gone.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn older_recordings_are_dropped_and_their_responses_are_read_whole() {
+    let server = Server::new().await;
+    let mut ids = Vec::new();
+    for _ in 0..34 {
+        let body = ask(json!({"background": true, "max_output_tokens": 4}));
+        let begun = server.post(RESPONSES, &body).await.ok();
+        ended(&server, id(&begun)).await;
+        ids.push(id(&begun).to_owned());
+    }
+    let dropped = async {
+        while server.get(&path(&ids[1], "?stream=true")).await.status == StatusCode::OK {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(TIMEOUT, dropped).await.expect("in time");
     assert_eq!(
-        server.get(&path(id(&begun), "")).await.status,
-        StatusCode::NOT_FOUND
+        server.get(&path(&ids[0], "")).await.ok()["status"],
+        "incomplete"
     );
+    events_at(&server, &path(&ids[33], "?stream=true")).await;
 }
 
 #[tokio::test]
@@ -209,7 +250,9 @@ async fn events_are_forgotten_after_their_time_and_the_response_is_not() {
     };
     timeout(TIMEOUT, forgotten).await.expect("in time");
     assert_eq!(server.get(&path(id, "")).await.ok()["status"], "incomplete");
-    let unknown = cancel(&server, id).await;
+    let ended = cancel(&server, id).await;
+    assert_eq!(ended.status, StatusCode::BAD_REQUEST);
+    let unknown = cancel(&server, "resp_x").await;
     assert_eq!(unknown.status, StatusCode::NOT_FOUND);
 }
 
@@ -228,6 +271,8 @@ async fn wrong_reads_are_named() {
         assert_eq!(answer.status.as_u16(), status, "{query}");
         assert_eq!(answer.body["error"]["param"], field, "{query}");
     }
+    let unknown = server.get(&path("resp_x", "?stream=true")).await;
+    assert_eq!(unknown.status, StatusCode::NOT_FOUND);
     let body = ask(json!({"background": true, "store": false}));
     let answer = server.post(RESPONSES, &body).await;
     assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);

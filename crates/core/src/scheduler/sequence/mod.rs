@@ -144,7 +144,8 @@ impl Sequence {
         now: Duration,
     ) -> Self {
         let mut sequence = Self::new(submission, context_tokens_max, now);
-        sequence.failures = Failures::restored(!generated.is_empty());
+        // A sequence that lost its slot goes before others. A newcomer with a beginning does not.
+        sequence.failures = Failures::restored(started && !generated.is_empty());
         if !generated.is_empty() {
             // All results of the prompt came before its first token.
             sequence.prompt_rows = PromptRows::default();
