@@ -178,9 +178,9 @@ pub enum Shutdown {
     Abort,
     /// All sequences end as soon as the steps in flight have finished, for another engine to continue:
     /// their callers get the tokens of these steps, then
-    /// [`GenerateError::HandedOver`](motet_protocol::GenerateError::HandedOver). A request with the
-    /// prompt and these tokens as its prompt, the same seed and what is left of the limits goes on
-    /// with the same tokens. The state is written to the disk tier, if there is one, so that an
+    /// [`GenerateError::HandedOver`](motet_protocol::GenerateError::HandedOver). The same request with
+    /// these tokens as its [`output_so_far`](field@crate::Request::output_so_far) goes on with the
+    /// tokens that would have followed. The state is written to the disk tier, if there is one, so that an
     /// engine that opens the same folder need not compute it again.
     HandOver,
 }

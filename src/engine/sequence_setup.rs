@@ -64,14 +64,16 @@ fn read_so_far(
     request: &Request,
     end_tokens: &[TokenId],
 ) -> Result<SoFar, SubmitError> {
-    let expected = "an output without one, which goes on";
-    let has_ended = request
-        .output_so_far
-        .iter()
-        .any(|token| end_tokens.contains(token));
-    if has_ended {
-        let found = "one with an end token or a stop token";
-        return Err(field_error("output_so_far", found, expected));
+    let ended = |found| {
+        field_error(
+            "output_so_far",
+            found,
+            "an output without one, which goes on",
+        )
+    };
+    let mut tokens = request.output_so_far.iter();
+    if tokens.any(|token| end_tokens.contains(token)) {
+        return Err(ended("one with an end token or a stop token"));
     }
     let mut so_far = SoFar {
         tokens: request.output_so_far.len(),
@@ -83,12 +85,7 @@ fn read_so_far(
     for token in &request.output_so_far {
         let read = text.push(*token)?;
         if read.stopped {
-            let expected = "an output without one, which goes on";
-            return Err(field_error(
-                "output_so_far",
-                "one with a stop string",
-                expected,
-            ));
+            return Err(ended("one with a stop string"));
         }
         so_far.held_bytes = so_far.held_bytes + read.completed_bytes - read.text.len();
     }

@@ -171,9 +171,15 @@ impl KeptResults {
     }
 
     /// Counts an event that is recorded, with so many log probabilities: these are then kept twice.
-    pub(crate) fn add_recorded(&mut self, event_bytes: usize, rows: usize) -> Result<(), ApiError> {
-        self.recorded_bytes += event_bytes + rows * self.row_bytes;
-        self.resize()
+    /// Returns the bytes that it counts.
+    pub(crate) fn add_recorded(
+        &mut self,
+        event_bytes: usize,
+        rows: usize,
+    ) -> Result<usize, ApiError> {
+        let bytes = event_bytes + rows * self.row_bytes;
+        self.recorded_bytes += bytes;
+        self.resize().map(|()| bytes)
     }
 
     /// Frees what is not kept beside the recording and the response: the items of the request.

@@ -145,8 +145,8 @@ def streams_of(server):
     return int(count)
 
 
-def drain(fleet):
-    """A server that is told to end hands its streams over, and loses no token."""
+def disturbed(fleet, disturb, what):
+    """The processes whose streams have lost no token, though `disturb` has ended some on a server."""
     expected = undisturbed(fleet)
     servers = fleet.servers(2)
     front = fleet.dynamo(servers)
@@ -154,31 +154,32 @@ def drain(fleet):
     join = streams.start(front.url)
     streams.until_under_way()
     moved = streams_of(servers[0])
-    seconds = servers[0].drain_seconds()
+    disturb(front, servers[0])
     join()
     lost = compare(streams, expected)
-    figure("fleet.drain_seconds", seconds, f"SIGTERM to the end, under {moved} of {STREAMS} streams")
-    figure("fleet.lost_tokens", lost, f"of {STREAMS * STREAM_TOKENS}, one of two servers drained")
+    figure("fleet.lost_tokens", lost, f"of {STREAMS * STREAM_TOKENS}, {what} under {moved} streams")
     assert lost == 0
-    assert seconds <= DRAIN_SECONDS_MAX
+    return front, servers
+
+
+def drain(fleet):
+    """A server that is told to end hands its streams over, and loses no token."""
+    seconds = []
+    front, servers = disturbed(
+        fleet,
+        lambda _front, server: seconds.append(server.drain_seconds()),
+        "one of two servers drained",
+    )
+    figure("fleet.drain_seconds", seconds[0], f"SIGTERM to the end, of {STREAMS} streams on two")
+    assert seconds[0] <= DRAIN_SECONDS_MAX
     end(front, servers[1])
 
 
 def kill(fleet):
     """A worker that is killed loses no token."""
-    expected = undisturbed(fleet)
-    servers = fleet.servers(2)
-    front = fleet.dynamo(servers)
-    streams = Streams(STREAMS, STREAM_TOKENS)
-    join = streams.start(front.url)
-    streams.until_under_way()
-    moved = streams_of(servers[0])
-    front.sidecars[0].kill()
-    join()
-    lost = compare(streams, expected)
-    what = f"of {STREAMS * STREAM_TOKENS}, one of two workers killed under {moved} streams"
-    figure("fleet.lost_tokens", lost, what)
-    assert lost == 0
+    front, servers = disturbed(
+        fleet, lambda front, _server: front.sidecars[0].kill(), "one of two workers killed"
+    )
     # The server sees that its streams are gone.
     servers[0].until(lambda: servers[0].counted("vllm:num_requests_running") == 0)
     end(front, *servers)

@@ -7,7 +7,6 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -56,7 +55,6 @@ pub(super) struct Script {
 pub(super) struct Recording {
     script: Script,
     sequences: Vec<SequenceHandle>,
-    is_cancelled: AtomicBool,
     state: Mutex<State>,
     /// Changes with the state.
     changes: watch::Sender<()>,
@@ -66,6 +64,8 @@ pub(super) struct Recording {
 struct State {
     events: Vec<ChatEvent>,
     ended: Option<Ended>,
+    /// Whether the client has ended the answer.
+    is_cancelled: bool,
     /// Whether the client has deleted the response.
     is_deleted: bool,
     /// Bytes of the events, with their log probabilities.
@@ -177,7 +177,6 @@ impl Recording {
         Self {
             script,
             sequences,
-            is_cancelled: AtomicBool::new(false),
             state: Mutex::default(),
             changes: watch::Sender::new(()),
         }
@@ -242,9 +241,9 @@ impl Recording {
 
     /// Ends the answer, if it has not ended. The response says so.
     pub(super) fn cancel(&self) {
-        if self.locked().ended.is_none() {
-            self.is_cancelled.store(true, Ordering::Relaxed);
-        }
+        let mut state = self.locked();
+        state.is_cancelled |= state.ended.is_none();
+        drop(state);
         for sequence in &self.sequences {
             sequence.cancel();
         }
@@ -252,7 +251,7 @@ impl Recording {
 
     /// Whether the client has ended the answer.
     pub(super) fn is_cancelled(&self) -> bool {
-        self.is_cancelled.load(Ordering::Relaxed)
+        self.locked().is_cancelled
     }
 
     /// The response as it is: whole, or without its output.

@@ -27,7 +27,7 @@ use crate::app::App;
 use crate::body::Body;
 use crate::conversation::{AnswerEvent, Answers, ConversationRequest, chat_of};
 use crate::error::ApiError;
-use crate::kept::{self, Keep};
+use crate::kept::Keep;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 use crate::pieces::{self, Deferred};
@@ -45,8 +45,6 @@ struct Creation {
     /// The turn before this one and the request's items, to be kept with the answer.
     previous: Option<Arc<Turn>>,
     input: Vec<Arc<Item>>,
-    /// Bytes of a token with its log probabilities.
-    row_bytes: usize,
     /// Whether it has ended with an error.
     is_failed: bool,
 }
@@ -93,7 +91,6 @@ pub(super) async fn create(
     let mut chat = chat_of(&app, messages.await??, prepared.variables);
     chat.continues_last = prepared.continues_last;
     let has_logprobs = prepared.settings.logprobs.is_some();
-    let row_bytes = prepared.settings.logprobs.map_or(0, kept::row_bytes);
     // A response that is not kept needs neither while it is answered.
     let is_kept = prepared.echo.store;
     let previous = previous.filter(|_| is_kept);
@@ -137,7 +134,6 @@ pub(super) async fn create(
         progress: script.progress(is_direct_stream),
         previous,
         input,
-        row_bytes,
         is_failed: false,
     };
     if prepared.is_background {
@@ -267,16 +263,13 @@ impl Creation {
                 logprobs,
             }) = &delta
             {
-                let bytes = EVENT_BYTES + part.bytes() + logprobs.len() * self.row_bytes;
-                let kept = self.answers.kept();
-                if let Err(error) = kept.add_recorded(EVENT_BYTES, logprobs.len()) {
-                    let outcome = Outcome::Failed(error);
-                    self.progress.end(&outcome);
-                    break outcome;
+                let (text_bytes, rows) = (part.bytes(), logprobs.len());
+                match self.answers.kept().add_recorded(EVENT_BYTES, rows) {
+                    Ok(bytes) => delta
+                        .into_iter()
+                        .for_each(|delta| recording.push(delta, text_bytes + bytes)),
+                    Err(error) => break Outcome::Failed(error),
                 }
-                delta
-                    .into_iter()
-                    .for_each(|delta| recording.push(delta, bytes));
             }
         };
         let response = match &outcome {

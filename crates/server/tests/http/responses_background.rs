@@ -136,6 +136,20 @@ async fn send(server: &Server, key: &str, method: &str, path: &str, body: &Value
     Answer::of(server.send(request.expect("a request")).await).await
 }
 
+/// Waits until a key with one place has it again.
+async fn until_free(server: &Server, key: &str) {
+    let free = async {
+        while send(server, key, "POST", RESPONSES, &ask(json!({})))
+            .await
+            .status
+            != StatusCode::OK
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(TIMEOUT, free).await.expect("the place is free");
+}
+
 #[tokio::test]
 async fn a_key_at_its_limit_reads_and_cancels_its_own_response() {
     let server = Server::with("", "ann secret-a 1\nbob secret-b").await;
@@ -171,16 +185,7 @@ async fn a_key_at_its_limit_reads_and_cancels_its_own_response() {
     assert_eq!(again, cancelled);
     let stored = send(&server, "secret-a", "GET", &one, &empty).await.ok();
     assert_eq!(stored, cancelled);
-    let free = async {
-        while send(&server, "secret-a", "POST", RESPONSES, &ask(json!({})))
-            .await
-            .status
-            != StatusCode::OK
-        {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(TIMEOUT, free).await.expect("the place is free");
+    until_free(&server, "secret-a").await;
     send(&server, "secret-a", "DELETE", &one, &empty).await.ok();
     let gone = send(&server, "secret-a", "GET", &one, &empty).await;
     assert_eq!(gone.status, StatusCode::NOT_FOUND);
@@ -198,16 +203,7 @@ async fn a_deleted_response_ends_and_is_not_stored() {
         .await
         .ok();
     // Its key has its place again once it has ended.
-    let ended = async {
-        while send(&server, "secret-a", "POST", RESPONSES, &ask(json!({})))
-            .await
-            .status
-            != StatusCode::OK
-        {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(TIMEOUT, ended).await.expect("in time");
+    until_free(&server, "secret-a").await;
     let gone = send(&server, "secret-a", "GET", &one, &json!({})).await;
     assert_eq!(gone.status, StatusCode::NOT_FOUND);
 }
