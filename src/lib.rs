@@ -102,6 +102,14 @@ pub mod cache {
     pub use motet_core::pager::PagerStats;
 }
 
+/// A tier that several processes share. An implementation needs these types; `motet-remote` has one
+/// over Redis, S3 and others.
+pub mod remote {
+    pub use motet_protocol::pager::Ask;
+    pub use motet_protocol::remote::{RemoteCall, RemoteError, RemoteModel, RemoteTier};
+    pub use motet_protocol::{Label, Precision, PrefixDigest, PrefixHasher, SaltDigest};
+}
+
 pub mod model {
     //! Models: what the engine says of one, those that exist, and where to find their files.
     //!

@@ -5,6 +5,7 @@
 //! | event | from | bound, and the behaviour when it is full |
 //! |---|---|---|
 //! | `Done` | copy workers | [`DONE_MAX`]; the copy worker waits, which delays no other part |
+//! | `Asked` | questions to the remote tier | [`ASKED_MAX`]; the answer waits; the core bounds the questions |
 //! | `Message` | cache | the mailbox, [`PAGER_MAILBOX_MAX`]; the cache keeps the rest |
 //! | `AwaitWritten` | cache, for a caller that flushes | the mailbox; the cache keeps the rest |
 //! | `ListCopies` | the snapshot task | the mailbox; a snapshot that finds it full lists no copies |
@@ -36,12 +37,16 @@ use crate::runtime::clock::after;
 use crate::runtime::{EngineRuntime, Part, Runtime};
 use crate::telemetry::Telemetry;
 use motet_core::cache;
-use motet_core::pager::{Done, Effect, Message, PagerCore, PagerEvent, PagerStats, RecoveryLog};
+use motet_core::pager::{
+    Asked, Done, Effect, Message, PagerCore, PagerEvent, PagerStats, RecoveryLog,
+};
 use motet_core::recovery::{Breaker, Fault, Verdict};
 use motet_core::snapshot::CopyView;
 
 /// Jobs that may be finished and not yet handled.
 pub(crate) const DONE_MAX: usize = 64;
+/// Answers of the remote tier that may wait to be handled.
+pub(crate) const ASKED_MAX: usize = 64;
 /// Messages from the cache that may wait for the pager.
 pub(crate) const PAGER_MAILBOX_MAX: usize = 1024;
 /// Time until a message to a cache with a full mailbox is sent again.
@@ -59,6 +64,7 @@ pub(crate) struct PagerActor {
     is_given_up: bool,
     copy_workers: CopyWorkers,
     done: mpsc::Receiver<Done>,
+    asked: mpsc::Receiver<Asked>,
     /// Weak: the pager does not keep the cache alive.
     cache: WeakRecipient<cache::Message>,
     /// Events that found the cache's mailbox full; at most as many as sequences can cause.
@@ -78,6 +84,7 @@ pub(crate) struct PagerArgs {
     pub(crate) breaker: Breaker,
     pub(crate) copy_workers: CopyWorkers,
     pub(crate) done: mpsc::Receiver<Done>,
+    pub(crate) asked: mpsc::Receiver<Asked>,
     pub(crate) cache: WeakRecipient<cache::Message>,
     pub(crate) telemetry: Arc<Telemetry>,
     /// How long the final flush may write host memory to the disk.
@@ -110,6 +117,7 @@ impl Actor for PagerActor {
             is_given_up: false,
             copy_workers: args.copy_workers,
             done: args.done,
+            asked: args.asked,
             cache: args.cache,
             outbox: VecDeque::new(),
             flushers: Vec::new(),
@@ -140,6 +148,7 @@ impl Actor for PagerActor {
                         return Ok(None);
                     }
                 },
+                Some(asked) = self.asked.recv() => self.handle_message(Message::Asked(asked)),
                 signal = mailbox.recv() => return Ok(signal),
                 () = tokio::time::sleep_until(wakes_at.unwrap_or(self.started_at)),
                     if wakes_at.is_some() => self.handle_message(Message::TimePassed),
@@ -251,6 +260,7 @@ impl PagerActor {
                 Effect::Forget(copy) => self.copy_workers.forget(copy),
                 Effect::Discard(copy) => self.copy_workers.discard(copy),
                 Effect::DiscardAll => self.copy_workers.discard_all(),
+                Effect::Ask(ask) => self.copy_workers.ask(ask),
             }
         }
         self.runtime.check(|| self.core.check_integrity());

@@ -1,6 +1,7 @@
 //! The threads of the copy workers.
 //!
-//! One thread copies between device and host memory, another between host memory and the disk.
+//! One thread copies between device and host memory, one between host memory and the disk, and one
+//! between host memory and the remote tier, whose questions are tasks of the runtime.
 //! Exports are packed when no other job waits, so loads go first. A thread never waits for the
 //! device: an export that is not computed yet is checked again later, and dropped when another
 //! device takes its place.
@@ -8,19 +9,23 @@
 #[cfg(motet_injected)]
 mod simulated;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, select};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::runtime::{EngineRuntime, JobQueue, Queue, Runtime, Worker};
-use motet_core::pager::{CopyQueue, Done, Job, Task};
+use motet_core::pager::{Ask, Asked, CopyQueue, Done, Job, Task};
 use motet_device::{ExportQueue, HostEnd, NextExport};
 use motet_model::Packer;
 use motet_protocol::CopyId;
 use motet_protocol::time::eighth;
-use motet_storage::copy_worker::{DiskCopyWorker, Host, MemoryCopyWorker};
+use motet_storage::copy_worker::{
+    DiskCopyWorker, Host, MemoryCopyWorker, RemoteCopyWorker, SharedTier,
+};
 use motet_storage::tiers::{BufferPool, DiskTier};
 
 /// Upper bound on the jobs of a thread: the pager's core gives it one at a time.
@@ -36,9 +41,26 @@ const IDLE_BUFFER_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct CopyWorkers {
     memory: JobQueue<Job>,
     disk: Option<JobQueue<Job>>,
+    remote: Option<Remote>,
     host: Host,
     /// Discards the detached states of one copy, or all.
     discard: Box<dyn Fn(Option<CopyId>) + Send + Sync>,
+}
+
+/// The remote tier: its copy worker's queue, and where its answers go.
+struct Remote {
+    jobs: JobQueue<Job>,
+    tier: SharedTier,
+    asked: mpsc::Sender<Asked>,
+}
+
+/// Where the copy workers report to.
+#[derive(Clone, Debug)]
+pub(crate) struct Reports {
+    /// Jobs that have ended.
+    pub(crate) done: mpsc::Sender<Done>,
+    /// Answers of the remote tier.
+    pub(crate) asked: mpsc::Sender<Asked>,
 }
 
 /// The memory and disk that copies are stored in.
@@ -50,6 +72,8 @@ pub(crate) struct Stores {
     pub(crate) host: Host,
     /// The disk tier, if configured.
     pub(crate) disk: Option<DiskTier>,
+    /// The remote tier, if configured.
+    pub(crate) remote: Option<SharedTier>,
     /// Time after which an export that the device has not computed is given up. Otherwise
     /// requests that need its memory would wait forever if the device hangs and gets no other
     /// work.
@@ -69,6 +93,16 @@ struct MemoryWorker<K: Packer> {
 struct DiskWorker {
     copy_worker: DiskCopyWorker,
     done: mpsc::Sender<Done>,
+    /// Dropped when the worker has ended, and its memory is free.
+    alive: Arc<oneshot::Sender<()>>,
+}
+
+/// The remote tier's worker with its end of the queue.
+struct RemoteWorker {
+    copy_worker: RemoteCopyWorker,
+    done: mpsc::Sender<Done>,
+    /// Runs the calls of the tier.
+    runtime: Handle,
     /// Dropped when the worker has ended, and its memory is free.
     alive: Arc<oneshot::Sender<()>>,
 }
@@ -141,8 +175,8 @@ impl<K: Packer> MemoryWorker<K> {
 }
 
 impl CopyWorkers {
-    /// Starts the workers. They send finished jobs to `done`. `alive` is dropped when the last
-    /// of them has ended and all its memory is free.
+    /// Starts the workers, in a tokio runtime. `alive` is dropped when the last of them has ended and
+    /// all its memory is free.
     ///
     /// # Errors
     ///
@@ -151,7 +185,7 @@ impl CopyWorkers {
         packer: K,
         host_end: HostEnd<K::DetachedState>,
         stores: Stores,
-        done: mpsc::Sender<Done>,
+        reports: Reports,
         alive: &Arc<oneshot::Sender<()>>,
         runtime: &EngineRuntime,
     ) -> std::io::Result<Self> {
@@ -160,9 +194,12 @@ impl CopyWorkers {
             pool,
             host,
             disk,
+            remote,
             export_timeout,
         } = stores;
-        let copy_worker = MemoryCopyWorker::new(packer, pool, host.clone(), imports.clone());
+        let Reports { done, asked } = reports;
+        let copy_worker =
+            MemoryCopyWorker::new(packer, pool.clone(), host.clone(), imports.clone());
         let memory = runtime.spawn(MemoryWorker {
             copy_worker: copy_worker.with_export_timeout(export_timeout),
             exports,
@@ -172,14 +209,25 @@ impl CopyWorkers {
         let start_disk = |tier| {
             runtime.spawn(DiskWorker {
                 copy_worker: DiskCopyWorker::new(host.clone(), tier),
-                done,
+                done: done.clone(),
                 alive: Arc::clone(alive),
             })
         };
         let disk = disk.map(start_disk).transpose()?;
+        let start_remote = |tier: SharedTier| {
+            let jobs = runtime.spawn(RemoteWorker {
+                copy_worker: RemoteCopyWorker::new(host.clone(), pool, tier.clone()),
+                done: done.clone(),
+                runtime: Handle::current(),
+                alive: Arc::clone(alive),
+            })?;
+            std::io::Result::Ok(Remote { jobs, tier, asked })
+        };
+        let remote = remote.map(start_remote).transpose()?;
         Ok(Self {
             memory,
             disk,
+            remote,
             host,
             discard: Box::new(move |copy| match copy {
                 Some(copy) => drop(imports.take(copy)),
@@ -204,8 +252,24 @@ impl CopyWorkers {
         let copy_queue = match job.task.copy_queue() {
             CopyQueue::Memory => &self.memory,
             CopyQueue::Disk => self.disk.as_ref().expect("disk jobs need a disk"),
+            CopyQueue::Remote => {
+                let remote = self.remote.as_ref();
+                &remote.expect("remote jobs need a remote tier").jobs
+            }
         };
         copy_queue.enqueue(job, "the pager gives no more jobs than fit")
+    }
+
+    /// Asks the remote tier; the answer is reported. The pager's core bounds the questions.
+    pub(crate) fn ask(&self, ask: Ask) {
+        let remote = self.remote.as_ref();
+        let remote = remote.expect("a question needs a remote tier");
+        let (tier, asked) = (remote.tier.clone(), remote.asked.clone());
+        tokio::spawn(async move {
+            let answer = tier.ask(ask).await;
+            // The pager may be gone.
+            asked.send(answer).await.ok();
+        });
     }
 
     /// Drops a copy from host memory.
@@ -249,6 +313,25 @@ impl Worker for DiskWorker {
                 .is_ok()
         {}
         // The folder is unlocked before `alive` reports the end.
+        drop(self.copy_worker);
+        drop(self.alive);
+    }
+}
+
+impl Worker for RemoteWorker {
+    type Job = Job;
+    const NAME: &'static str = "motet-remote";
+    const JOBS_MAX: usize = JOBS_MAX;
+
+    fn run(mut self, jobs: Receiver<Job>) {
+        while let Ok(job) = jobs.recv() {
+            let call = || self.runtime.block_on(self.copy_worker.run_job(&job));
+            let done = catch_unwind(AssertUnwindSafe(call));
+            let done = done.unwrap_or_else(|_| RemoteCopyWorker::panicked(&job));
+            if self.done.blocking_send(done).is_err() {
+                break;
+            }
+        }
         drop(self.copy_worker);
         drop(self.alive);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::{DiskWorker, MemoryWorker};
+use super::{DiskWorker, MemoryWorker, RemoteWorker};
 use crate::runtime::injected::SimulatedWorker;
 use crate::runtime::injected::simulation::{ScheduledCopy, Simulation};
 use motet_core::pager::{Done, Job, JobError, Task};
@@ -34,6 +34,20 @@ impl SimulatedWorker for DiskWorker {
             if let Some(ended) = on_schedule(&job, scheduled, copy).await
                 && self.done.send(ended).await.is_err()
             {
+                break;
+            }
+        }
+        drop(self.copy_worker);
+        drop(self.alive);
+    }
+}
+
+impl SimulatedWorker for RemoteWorker {
+    /// The tier itself takes time, and fails, as the simulation's author has it.
+    async fn simulate(mut self, mut jobs: mpsc::Receiver<Job>, _simulation: Simulation) {
+        while let Some(job) = jobs.recv().await {
+            let done = self.copy_worker.run_job(&job).await;
+            if self.done.send(done).await.is_err() {
                 break;
             }
         }
@@ -94,6 +108,7 @@ impl<K: Packer> MemoryWorker<K> {
             copy: export.copy,
             label: self.copy_worker.host().awaited(export.copy)?,
             task: Task::Pack,
+            path: Vec::new(),
         };
         let scheduled = simulation.fault_schedule.copy(&job);
         let fails = scheduled.fails.is_some();

@@ -33,11 +33,12 @@ use crate::runtime::{EngineRuntime, Runtime};
 use crate::telemetry::Budgets;
 use crate::telemetry::Telemetry;
 use motet_core::cache::CacheCore;
-use motet_core::config::{EngineConfig, TextConfig};
+use motet_core::config::{ConfigError, EngineConfig, TextConfig};
 use motet_core::recovery::Breaker;
 use motet_device::{DraftModel, ModelDrafter};
 use motet_model::{Model, Packer};
 use motet_protocol::UserId;
+use motet_protocol::remote::RemoteTier;
 use motet_protocol::{DeclaredPooling, DraftModelSpec, ModelError, ModelSpec};
 use motet_sync::admission::Admission;
 use motet_sync::heartbeat::Heartbeat;
@@ -57,6 +58,7 @@ pub struct EngineBuilder {
     config: EngineConfig,
     check_files: Option<CheckFiles>,
     draft_model: Option<BuildDraft>,
+    remote_tier: Option<Arc<dyn RemoteTier>>,
     pub(super) runtime: EngineRuntime,
 }
 
@@ -77,6 +79,7 @@ struct Conditions {
     config: EngineConfig,
     check_files: Option<CheckFiles>,
     draft_model: Option<BuildDraft>,
+    remote_tier: Option<Arc<dyn RemoteTier>>,
     runtime: EngineRuntime,
 }
 
@@ -98,6 +101,7 @@ async fn prepare<M: Model>(
         config,
         check_files,
         draft_model,
+        remote_tier,
         runtime,
     } = conditions;
     // The budget is determined with the first loaded model; later loads yield the same model.
@@ -118,13 +122,14 @@ async fn prepare<M: Model>(
     let started = Device::start(build, runtime.clone()).await;
     let budget = budget_cell.budget()?;
     let started = started?;
-    let identity = match &config.pager.disk {
-        Some(_) => Some(identity(started.packer.clone(), check_files).await?),
-        None => None,
+    let outlives_engine = config.pager.disk.is_some() || remote_tier.is_some();
+    let identity = match outlives_engine {
+        true => Some(identity(started.packer.clone(), check_files).await?),
+        false => None,
     };
     let pager = PagerParts::new::<M>(
         &started.spec,
-        &config.pager,
+        (&config.pager, remote_tier),
         (started.packer, identity),
         started.host_end,
         // The work before an export may take the device timeout, and the export as long again.
@@ -199,6 +204,7 @@ impl EngineBuilder {
             config: EngineConfig::default(),
             check_files: None,
             draft_model: None,
+            remote_tier: None,
             runtime: EngineRuntime::default(),
         }
     }
@@ -275,6 +281,18 @@ impl EngineBuilder {
         self
     }
 
+    /// Sets a tier that several processes share: what one of them has computed, the others load.
+    /// `motet-remote` has one over Redis, S3 and others.
+    /// [`PagerConfig::remote`](crate::config::PagerConfig::remote) has its settings; without them the
+    /// default ones hold. It needs host memory for copies
+    /// ([`host_bytes_max`](crate::config::PagerConfig::host_bytes_max)), and the model's weights are
+    /// read once for their hash.
+    #[must_use]
+    pub fn remote_tier(mut self, tier: Arc<dyn RemoteTier>) -> Self {
+        self.remote_tier = Some(tier);
+        self
+    }
+
     /// Replaces the default settings.
     #[must_use]
     pub fn config(mut self, config: EngineConfig) -> Self {
@@ -301,8 +319,20 @@ impl EngineBuilder {
         Box::pin(self.start_actors())
     }
 
-    async fn start_actors(self) -> Result<Engine, StartError> {
+    async fn start_actors(mut self) -> Result<Engine, StartError> {
         check_runtime()?;
+        let remote = &mut self.config.pager.remote;
+        match &self.remote_tier {
+            Some(_) => drop(remote.get_or_insert_default()),
+            None if remote.is_some() => {
+                return Err(StartError::Config(ConfigError {
+                    field: "pager.remote",
+                    found: "settings of a tier".into(),
+                    expected: "the tier itself, set by `EngineBuilder::remote_tier`".into(),
+                }));
+            }
+            None => {}
+        }
         self.config.validate()?;
         if let Some(outline) = &self.outline {
             self.config.validate_for(outline)?;
@@ -311,6 +341,7 @@ impl EngineBuilder {
             config: self.config.clone(),
             check_files: self.check_files.clone(),
             draft_model: self.draft_model,
+            remote_tier: self.remote_tier,
             runtime: self.runtime.clone(),
         };
         let prepared = (self.prepare)(conditions).await?;

@@ -8,19 +8,20 @@ use kameo::mailbox;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::actors::cache::{AttachPager, CacheActor};
-use crate::actors::pager::{DONE_MAX, PAGER_MAILBOX_MAX, PagerActor, PagerArgs};
-use crate::copy_workers::{CopyWorkers, Stores};
+use crate::actors::pager::{ASKED_MAX, DONE_MAX, PAGER_MAILBOX_MAX, PagerActor, PagerArgs};
+use crate::copy_workers::{CopyWorkers, Reports, Stores};
 use crate::error::StartError;
 use crate::runtime::{EngineRuntime, Runtime};
 use crate::telemetry::Telemetry;
 use motet_core::config::{ConfigError, PagerConfig, Precision, RecoveryConfig};
-use motet_core::pager::{Done, Label, PagerCore, RecoveryLog, Sizes};
+use motet_core::pager::{Asked, Done, Label, PagerCore, RecoveryLog, Sizes};
 use motet_core::recovery::Breaker;
 use motet_device::HostEnd;
 use motet_model::{DetachedState, Model, Packer};
 use motet_protocol::CopyId;
+use motet_protocol::remote::{RemoteModel, RemoteTier};
 use motet_protocol::{ModelError, ModelSpec, SegmentSize};
-use motet_storage::copy_worker::Host;
+use motet_storage::copy_worker::{Host, SharedTier};
 use motet_storage::tiers::precision::EightBits;
 use motet_storage::tiers::{BufferPool, DiskLimits, DiskTier};
 
@@ -36,6 +37,7 @@ pub(super) struct PagerParts {
     recovery_log: RecoveryLog,
     copy_workers: CopyWorkers,
     done: mpsc::Receiver<Done>,
+    asked: mpsc::Receiver<Asked>,
     found: bool,
     flush_time: Duration,
     gone: oneshot::Receiver<()>,
@@ -44,10 +46,10 @@ pub(super) struct PagerParts {
 
 impl PagerParts {
     /// Creates the parts; `None` where the settings have no pager. `identity` is the packer's: it
-    /// is needed where there is a tier on disk.
+    /// is needed where there is a tier on disk, or a remote one.
     pub(super) fn new<M: Model>(
         spec: &ModelSpec,
-        config: &PagerConfig,
+        (config, remote): (&PagerConfig, Option<Arc<dyn RemoteTier>>),
         (packer, identity): (M::Packer, Option<u64>),
         host_end: HostEnd<DetachedState<M>>,
         export_timeout: Duration,
@@ -79,12 +81,18 @@ impl PagerParts {
             pool,
             host: Host::new(config.host_bytes_max),
             disk,
+            remote: shared_tier(remote, spec, &config, identity),
             export_timeout,
         };
-        let (sender, done) = mpsc::channel(DONE_MAX);
+        let (done_sender, done) = mpsc::channel(DONE_MAX);
+        let (asked_sender, asked) = mpsc::channel(ASKED_MAX);
+        let reports = Reports {
+            done: done_sender,
+            asked: asked_sender,
+        };
         let (alive, gone) = oneshot::channel();
         let alive = Arc::new(alive);
-        let copy_workers = CopyWorkers::start(packer, host_end, stores, sender, &alive, &runtime)
+        let copy_workers = CopyWorkers::start(packer, host_end, stores, reports, &alive, &runtime)
             .map_err(StartError::Pager)?;
         Ok(Some(Self {
             core,
@@ -92,6 +100,7 @@ impl PagerParts {
             copy_workers,
             runtime,
             done,
+            asked,
             found: has_copies,
             flush_time: config.flush_time,
             gone,
@@ -120,6 +129,7 @@ impl PagerParts {
             breaker: Breaker::new(recovery.clone()),
             copy_workers: self.copy_workers,
             done: self.done,
+            asked: self.asked,
             cache: cache.clone().recipient().downgrade(),
             telemetry: Arc::clone(telemetry),
             flush_time: self.flush_time,
@@ -170,6 +180,26 @@ fn open_disk(
     }
     disk.bytes_max = disk.bytes_max.saturating_sub(found.left_bytes);
     Ok((Some(tier), found.copies))
+}
+
+/// Returns the remote tier for this model, if there is one.
+fn shared_tier(
+    tier: Option<Arc<dyn RemoteTier>>,
+    spec: &ModelSpec,
+    config: &PagerConfig,
+    identity: Option<u64>,
+) -> Option<SharedTier> {
+    let config_of_tier = config.remote.clone()?;
+    let model = RemoteModel {
+        identity: identity_of_copies(identity?, config.precision),
+        grid_tokens: config_of_tier.grid_tokens,
+        whole: !spec.resumes_anywhere(),
+    };
+    Some(SharedTier {
+        tier: tier?,
+        model,
+        config: config_of_tier,
+    })
 }
 
 /// Returns the identity of copies of this model's state at this precision.

@@ -40,6 +40,7 @@ mod prompt_output;
 #[cfg(test)]
 mod random_cases;
 mod reasoning;
+pub mod remote;
 mod request;
 mod salt;
 mod sampling;

@@ -61,10 +61,20 @@ pub enum Message {
         /// The copies; those that no longer exist are ignored.
         copies: Vec<CopyId>,
     },
+    /// Other processes may need the state of these tokens: their copies are sent to the remote
+    /// tier when there is no other work. Not answered.
+    Share {
+        /// Digest of the salt of the tokens.
+        salt: SaltDigest,
+        /// Tokens of a sequence, from the first one on.
+        tokens: Arc<[TokenId]>,
+    },
     /// The device has lost all state: pending exports will not come.
     Reset,
     /// A copy worker has ended a job.
     Done(Done),
+    /// The remote tier has answered [`Effect::Ask`].
+    Asked(Asked),
     /// Time has passed; see `PagerCore::wakes_at`.
     TimePassed,
 }
@@ -252,6 +262,31 @@ impl Lookup {
     }
 }
 
+/// A question to the remote tier: which copies continue the tokens of a sequence?
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// Digest of the salt of the sequence.
+    pub salt: SaltDigest,
+    /// The tokens that may come from copies.
+    pub tokens: Arc<[TokenId]>,
+    /// Number of its first tokens that need no copy.
+    pub from: usize,
+}
+
+/// The remote tier's answer to a question.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The question.
+    pub ask: Ask,
+    /// Labels of copies, in order: the first starts no later than `ask.from`, and each no later
+    /// than the one before it ends. Empty if the tier has none.
+    pub result: Result<Vec<Label>, JobError>,
+    /// Time to the answer.
+    pub took: Duration,
+}
+
 /// A job of a copy worker.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -261,6 +296,9 @@ pub struct Job {
     pub label: Arc<Label>,
     /// The task.
     pub task: Task,
+    /// For [`Task::Send`]: the labels of the copies that hold the tokens before those of the copy,
+    /// in order. The remote tier has them.
+    pub path: Vec<Arc<Label>>,
 }
 
 /// A movement of a copy between tiers, or the removal of its file.
@@ -276,6 +314,10 @@ pub enum Task {
     Write,
     /// Removes the file of the copy.
     Remove,
+    /// Reads the copy from the remote tier to host memory.
+    Fetch,
+    /// Writes the copy from host memory to the remote tier.
+    Send,
 }
 
 /// A report that a job has ended.
@@ -316,6 +358,8 @@ pub enum Effect {
     DiscardAll,
     /// Discards a detached state of the copy.
     Discard(CopyId),
+    /// Asks the remote tier. Answered with [`Message::Asked`].
+    Ask(Ask),
 }
 
 /// The queue that a job goes to; each has a copy worker of its own.
@@ -325,16 +369,20 @@ pub enum CopyQueue {
     Memory,
     /// Jobs between host and disk.
     Disk,
+    /// Jobs between host and the remote tier.
+    Remote,
 }
 
 impl Task {
     /// All tasks.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::Pack,
         Self::Unpack,
         Self::Read,
         Self::Write,
         Self::Remove,
+        Self::Fetch,
+        Self::Send,
     ];
 
     /// Value of the metric label of this task.
@@ -346,6 +394,8 @@ impl Task {
             Self::Read => "read",
             Self::Write => "write",
             Self::Remove => "remove",
+            Self::Fetch => "fetch",
+            Self::Send => "send",
         }
     }
 
@@ -355,6 +405,7 @@ impl Task {
         match self {
             Self::Pack | Self::Unpack => CopyQueue::Memory,
             Self::Read | Self::Write | Self::Remove => CopyQueue::Disk,
+            Self::Fetch | Self::Send => CopyQueue::Remote,
         }
     }
 }

@@ -1,15 +1,18 @@
 //! Copy workers: they move bytes and decide nothing.
 //!
-//! One copies between device and host memory, another between host memory and the disk. Each
-//! runs one job at a time, on a thread that its owner provides.
+//! One copies between device and host memory, one between host memory and the disk, and one between
+//! host memory and the tier that several processes share. Each runs one job at a time, on a thread
+//! that its owner provides.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use motet_core::pager::{Done, Job, JobError, Label, Precision, Task};
+use motet_core::config::RemoteConfig;
+use motet_core::pager::{Ask, Asked, Done, Job, JobError, Label, Precision, Task};
 use motet_device::{Export, ExportQueue, ImportQueue, NextExport};
 use motet_model::Packer;
+use motet_protocol::remote::{RemoteError, RemoteModel, RemoteTier};
 use motet_protocol::{CopyId, ModelError};
 use motet_sync::primitives::inject::{InjectedBug, injected};
 use motet_sync::primitives::{self, Mutex, MutexGuard};
@@ -28,6 +31,10 @@ enum CopyError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Precision(#[from] PrecisionError),
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    #[error("the store did not answer in time")]
+    TimedOut,
     #[error("the copy has another number type than the model")]
     NoFloats,
     #[error("the copy was given up")]
@@ -41,7 +48,8 @@ impl CopyError {
     fn is_lost(&self) -> bool {
         match self {
             Self::Tier(error) => error.is_lost(),
-            Self::Model(_) | Self::Panicked | Self::GivenUp => false,
+            Self::Remote(error) => error.is_lost(),
+            Self::Model(_) | Self::Panicked | Self::GivenUp | Self::TimedOut => false,
             Self::Precision(_) | Self::NoFloats => true,
         }
     }
@@ -72,6 +80,25 @@ pub struct MemoryCopyWorker<K: Packer> {
 pub struct DiskCopyWorker {
     host: Host,
     tier: DiskTier,
+}
+
+/// The worker that copies between host memory and a tier that several processes share.
+#[derive(Debug)]
+pub struct RemoteCopyWorker {
+    host: Host,
+    pool: BufferPool,
+    tier: SharedTier,
+}
+
+/// A tier that several processes share, as one model uses it.
+#[derive(Clone, Debug)]
+pub struct SharedTier {
+    /// The tier.
+    pub tier: Arc<dyn RemoteTier>,
+    /// The model.
+    pub model: RemoteModel,
+    /// Its settings.
+    pub config: RemoteConfig,
 }
 
 impl<K: Packer> std::fmt::Debug for MemoryCopyWorker<K> {
@@ -282,10 +309,75 @@ impl DiskCopyWorker {
                     self.tier.store(job.copy, &job.label, &bytes)?;
                 }
                 Task::Remove => self.tier.remove(job.copy)?,
-                Task::Pack | Task::Unpack => unreachable!("a job of the memory worker"),
+                Task::Pack | Task::Unpack | Task::Fetch | Task::Send => {
+                    unreachable!("a job of another worker")
+                }
             }
             Ok(())
         })
+    }
+}
+
+impl RemoteCopyWorker {
+    /// Creates a worker between this host memory and this tier.
+    #[must_use]
+    pub fn new(host: Host, pool: BufferPool, tier: SharedTier) -> Self {
+        Self { host, pool, tier }
+    }
+
+    /// Runs a job, for no longer than the settings allow.
+    pub async fn run_job(&mut self, job: &Job) -> Done {
+        let started_at = Instant::now();
+        let bytes = job.label.bytes;
+        let timeout = self.tier.config.job_timeout(bytes);
+        let done = tokio::time::timeout(timeout, self.copy(job)).await;
+        done_after(
+            job.copy,
+            job.task,
+            bytes,
+            started_at,
+            done.unwrap_or(Err(CopyError::TimedOut)),
+        )
+    }
+
+    /// Reports that a job has panicked.
+    #[must_use]
+    pub fn panicked(job: &Job) -> Done {
+        let result = Err(CopyError::Panicked);
+        done_after(job.copy, job.task, 0, Instant::now(), result)
+    }
+
+    async fn copy(&self, job: &Job) -> Result<(), CopyError> {
+        let SharedTier { tier, model, .. } = &self.tier;
+        let label = &job.label;
+        if job.task == Task::Fetch {
+            let mut bytes = self.pool.take(label.bytes)?;
+            tier.load(model, label, &mut bytes).await?;
+            self.host.store(job.copy, label, &Arc::new(bytes))?;
+        } else {
+            let bytes = self.host.load(job.copy, label)?;
+            tier.store(model, &job.path, label, &bytes).await?;
+        }
+        Ok(())
+    }
+}
+
+impl SharedTier {
+    /// Asks the tier, and waits for no longer than the settings allow.
+    pub async fn ask(&self, ask: Ask) -> Asked {
+        let started_at = Instant::now();
+        let answer = self.tier.find(&self.model, &ask);
+        let answer = tokio::time::timeout(self.config.timeout, answer).await;
+        let result = match answer {
+            Ok(Ok(labels)) => Ok(labels),
+            Ok(Err(error)) => Err(CopyError::from(error)),
+            Err(_) => Err(CopyError::TimedOut),
+        };
+        Asked {
+            ask,
+            result: result.map_err(job_error),
+            took: started_at.elapsed(),
+        }
     }
 }
 
@@ -298,14 +390,28 @@ fn timed(
 ) -> Done {
     let started_at = Instant::now();
     let done = catch_unwind(AssertUnwindSafe(job)).unwrap_or(Err(CopyError::Panicked));
+    done_after(copy, task, bytes, started_at, done)
+}
+
+fn done_after(
+    copy: CopyId,
+    task: Task,
+    bytes: usize,
+    started_at: Instant,
+    result: Result<(), CopyError>,
+) -> Done {
     Done {
         copy,
         task,
-        result: done.map_err(|error| JobError {
-            is_lost: error.is_lost(),
-            what: error.to_string(),
-        }),
+        result: result.map_err(job_error),
         took: started_at.elapsed(),
         bytes,
+    }
+}
+
+fn job_error(error: CopyError) -> JobError {
+    JobError {
+        is_lost: error.is_lost(),
+        what: error.to_string(),
     }
 }

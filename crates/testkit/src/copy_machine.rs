@@ -1,7 +1,7 @@
 //! The copy workers on paper: where the bytes of each copy are, and the jobs that move them.
 //!
-//! There are two workers, one for host memory and one for the disk, and each does one job at a
-//! time. A pack is no worker's job until the device has exported its state. The driver chooses
+//! There are three workers, for host memory, the disk and the remote tier, and each does one job at
+//! a time. A pack is no worker's job until the device has exported its state. The driver chooses
 //! the job that ends next, and its result.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use motet_core::pager::footprint::{disk_bytes, host_bytes};
-use motet_core::pager::{Done, Job, JobError, Label, PagerStats, Task};
+use motet_core::pager::{Ask, Asked, Done, Job, JobError, Label, PagerStats, PrefixDigest, Task};
 use motet_protocol::CopyId;
 
 use crate::transfer_queue::{PaperState, PaperTransferQueue};
@@ -22,7 +22,7 @@ struct Stored<S> {
     state: S,
 }
 
-/// Both workers, host memory and the disk.
+/// The workers, host memory, the disk and the remote tier.
 pub struct CopyMachine<S> {
     host_bytes_max: usize,
     disk_bytes_max: usize,
@@ -31,6 +31,11 @@ pub struct CopyMachine<S> {
     host: BTreeMap<CopyId, Stored<S>>,
     /// Files, including those that are being written or removed.
     disk: BTreeMap<CopyId, Stored<S>>,
+    /// What the remote tier holds, in the order in which it came.
+    remote: Vec<Stored<S>>,
+    is_remote_dropped: bool,
+    /// Questions to it that are not answered, oldest first.
+    asks: Vec<Ask>,
     /// The state that is being unpacked.
     unpacking: Option<S>,
     /// It is in the transfer queue, and the pager is not notified yet.
@@ -50,6 +55,9 @@ impl<S: PaperState> CopyMachine<S> {
             jobs: Vec::new(),
             host: BTreeMap::new(),
             disk: BTreeMap::new(),
+            remote: Vec::new(),
+            is_remote_dropped: false,
+            asks: Vec::new(),
             unpacking: None,
             is_unpacked: false,
             cancelled_packs: BTreeSet::new(),
@@ -152,6 +160,12 @@ impl<S: PaperState> CopyMachine<S> {
             }
             // It may be gone already.
             Task::Remove => {}
+            Task::Fetch => assert!(!self.has(copy), "a name is used once"),
+            Task::Send => {
+                assert!(in_host, "a copy that is sent is in memory");
+                let had = |label: &Arc<Label>| self.is_remote_dropped || self.is_in_remote(label);
+                assert!(job.path.iter().all(had), "a copy is sent after its path");
+            }
         }
         let queue = job.task.copy_queue();
         let is_alike = |other: &Job| other.task != Task::Pack && other.task.copy_queue() == queue;
@@ -187,7 +201,9 @@ impl<S: PaperState> CopyMachine<S> {
         took: Duration,
         queue: &mut PaperTransferQueue<S>,
     ) -> Done {
-        let Job { copy, label, task } = self.jobs.remove(at);
+        let Job {
+            copy, label, task, ..
+        } = self.jobs.remove(at);
         let is_good = result.is_ok();
         match task {
             Task::Pack if self.cancelled_packs.contains(&copy) => {}
@@ -215,6 +231,18 @@ impl<S: PaperState> CopyMachine<S> {
             // The worker that finds a damaged file removes it.
             Task::Read if matches!(&result, Err(error) if !error.is_lost) => {}
             Task::Write if is_good => {}
+            Task::Fetch => {
+                let mut remote = self.remote.iter();
+                let stored = remote.find(|stored| stored.label == label);
+                if let Some(stored) = stored.filter(|_| is_good).cloned() {
+                    self.host.insert(copy, stored);
+                }
+            }
+            Task::Send => {
+                let is_new = is_good && !self.is_in_remote(&label);
+                let stored = self.host.get(&copy).filter(|_| is_new).cloned();
+                self.remote.extend(stored);
+            }
             // A file that cannot be removed counts no more: no copy is in it.
             Task::Read | Task::Write | Task::Remove => drop(self.disk.remove(&copy)),
         }
@@ -224,6 +252,65 @@ impl<S: PaperState> CopyMachine<S> {
             result,
             took,
             bytes: label.bytes,
+        }
+    }
+
+    /// Adds a copy that another process has made to the remote tier.
+    pub fn store_remotely(&mut self, label: &Label, state: S) {
+        let label = Arc::new(label.clone());
+        self.remote.push(Stored { label, state });
+    }
+
+    /// The remote tier drops everything.
+    pub fn drop_remote(&mut self) {
+        self.remote.clear();
+        self.is_remote_dropped = true;
+    }
+
+    /// Whether the remote tier holds the copy that a job fetches.
+    #[must_use]
+    pub fn is_in_remote(&self, label: &Label) -> bool {
+        self.remote.iter().any(|stored| *stored.label == *label)
+    }
+
+    /// Asks the remote tier.
+    pub fn ask(&mut self, ask: Ask) {
+        self.asks.push(ask);
+    }
+
+    /// Questions to the remote tier that are not answered, oldest first.
+    #[must_use]
+    pub fn asks(&self) -> &[Ask] {
+        &self.asks
+    }
+
+    /// Answers the question at this place with the copies that the remote tier holds.
+    pub fn answer(&mut self, at: usize, took: Duration) -> Asked {
+        let ask = self.asks.remove(at);
+        let mut found = Vec::new();
+        let mut reach = ask.from;
+        loop {
+            let fits = |label: &Label| {
+                let tokens = ask.tokens.get(..label.start);
+                label.salt == ask.salt
+                    && label.start <= reach
+                    && label.end() > reach
+                    && tokens.is_some_and(|before| {
+                        label.before == PrefixDigest::of(ask.salt, before)
+                            && ask.tokens[label.start..].starts_with(&label.tokens)
+                    })
+            };
+            let mut labels = self.remote.iter().map(|stored| &stored.label);
+            let Some(label) = labels.find(|label| fits(label)) else {
+                break;
+            };
+            reach = label.end();
+            found.push(Label::clone(label));
+        }
+        Asked {
+            ask,
+            result: Ok(found),
+            took,
         }
     }
 
@@ -257,7 +344,7 @@ impl<S: PaperState> CopyMachine<S> {
     pub fn check(&self, stats: &PagerStats) {
         let is_arriving = |job: &&Job| match job.task {
             Task::Pack => !self.cancelled_packs.contains(&job.copy),
-            task => task == Task::Read,
+            task => task == Task::Read || task == Task::Fetch,
         };
         let arriving = self.jobs.iter().filter(is_arriving).map(|job| &job.label);
         let labels = self.host.values().map(|stored| &stored.label);
@@ -300,10 +387,15 @@ impl<S: fmt::Debug> fmt::Debug for CopyMachine<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = self.host.iter().map(|(copy, stored)| (copy, &stored.state));
         let disk = self.disk.iter().map(|(copy, stored)| (copy, &stored.state));
+        let remote = self.remote.iter();
+        let remote = remote.map(|stored| (&stored.label, &stored.state));
         let mut text = f.debug_struct("CopyMachine");
         text.field("jobs", &self.jobs)
             .field("host", &host.collect::<BTreeMap<_, _>>())
             .field("disk", &disk.collect::<BTreeMap<_, _>>())
+            .field("remote", &remote.collect::<Vec<_>>())
+            .field("is_remote_dropped", &self.is_remote_dropped)
+            .field("asks", &self.asks)
             .field("is_unpacked", &self.is_unpacked)
             .field("cancelled_packs", &self.cancelled_packs)
             .finish()

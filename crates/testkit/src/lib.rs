@@ -24,10 +24,11 @@
 //! |---|---|
 //! | [`paper_device`] | a device on paper: the tokens of each segment and slot, all edits checked |
 //! | [`transfer_queue`] | states between the device and the copy workers, on paper |
-//! | [`copy_machine`] | the copy workers, host memory and the disk, on paper |
+//! | [`copy_machine`] | the copy workers, host memory, the disk and the remote tier, on paper |
 //! | [`core_harness`] | the scheduler's core and the cache's, and the messages between them |
 //! | [`cache_harness`] | the cache's core, its device, and its sequences |
 //! | [`pager_harness`] | the pager's core and its copy machine |
+//! | [`remote`] | a tier that several processes share, in memory, with faults |
 //! | [`explorer`] | every order of a few acts, breadth first |
 //! | [`naive`] | a naive model of the cache: plain token lists, and the pins that hold them |
 //! | [`logits`] | rows of logits, compared |
@@ -48,4 +49,5 @@ pub mod logits;
 pub mod naive;
 pub mod pager_harness;
 pub mod paper_device;
+pub mod remote;
 pub mod transfer_queue;

@@ -100,6 +100,7 @@ impl<S: PaperState> PagerHarness<S> {
                 }
                 Effect::Discard(copy) => peer.on_discard(copy, queue),
                 Effect::DiscardAll => peer.on_discard_all(queue),
+                Effect::Ask(ask) => self.copies.ask(ask),
             }
         }
         self.core.check_integrity();
@@ -139,6 +140,23 @@ impl<S: PaperState> PagerHarness<S> {
         queue: &mut PaperTransferQueue<S>,
     ) -> Done {
         self.copies.end(at, result, took, queue)
+    }
+
+    /// The remote tier answers the question at this place among those that wait.
+    pub fn answer(
+        &mut self,
+        now: Duration,
+        at: usize,
+        queue: &mut PaperTransferQueue<S>,
+        peer: &mut impl PagerPeer<S>,
+    ) {
+        let asked = self.copies.answer(at, JOB_TIME);
+        self.send(now, Message::Asked(asked), queue, peer);
+    }
+
+    /// The remote tier, in which other processes leave and drop copies.
+    pub fn copies_mut(&mut self) -> &mut CopyMachine<S> {
+        &mut self.copies
     }
 
     /// Checks that nothing moves, and that the pager knows each copy.

@@ -153,6 +153,7 @@ impl CacheCore {
         let asked = &request.tokens[..request.tokens.len() - 1];
         let (class, sequence_mark) = self.trie.asked(&request.salt, end, asked);
         self.trie.use_path(end, class);
+        self.share_path(end);
         if !request.restore_points.is_empty() {
             for node in self.trie.path(end) {
                 let at = self.trie.node(node).end();

@@ -260,6 +260,9 @@ impl CacheCore {
             } => {
                 self.seal_in_place(sequence, computed, &generated, effects);
                 let end = self.slots.get(sequence).map(CacheSlot::end);
+                if let Some(end) = end {
+                    self.share_path(end);
+                }
                 self.close(sequence, effects);
                 self.hold_lost_pins(effects);
                 self.find_mergeable(end);

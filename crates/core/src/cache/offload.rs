@@ -64,6 +64,13 @@ impl CacheCore {
         self.retry_deferred(effects);
     }
 
+    /// Sends the state of a path to other processes, as far as it is due.
+    pub(super) fn share_path(&mut self, end: NodeKey) {
+        if let Some(paging) = &mut self.paging {
+            paging.share_path(end, &mut self.trie);
+        }
+    }
+
     /// Takes a node back that is being copied, as it is about to be split or evicted. Leases
     /// outside the trie no longer count.
     pub(super) fn cancel_export(&mut self, node: NodeKey) {

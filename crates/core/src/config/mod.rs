@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 use self::bounds::positive;
 pub use self::cache::{CacheConfig, EvictionPolicy, RestorePointPolicy, SlotChoice};
-pub use self::pager::{DiskConfig, PagerConfig};
+pub use self::pager::{DiskConfig, PagerConfig, RemoteConfig, RemoteSends};
 pub use self::recovery::RecoveryConfig;
 pub use self::scheduler::{
     AdmissionConfig, ChunkingConfig, FairnessConfig, InterToken, SchedulerConfig, SpeculationConfig,

@@ -28,6 +28,9 @@ pub struct PagerConfig {
     /// Folder for copies that do not fit in host memory, and for the next start; `None` uses no
     /// disk.
     pub disk: Option<DiskConfig>,
+    /// A tier that several processes share, below the disk; `None` uses none. The engine's builder
+    /// gets the tier itself.
+    pub remote: Option<RemoteConfig>,
     /// Number format of state in host memory and on disk. [`Precision::Eight`] takes a quarter
     /// of the bytes of 32-bit numbers, and restores slightly different numbers.
     pub precision: Precision,
@@ -61,9 +64,42 @@ pub struct DiskConfig {
     pub bytes_max: usize,
 }
 
+/// Settings of a tier that several processes share, often those of several machines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteConfig {
+    /// Which state is sent to the tier.
+    pub sends: RemoteSends,
+    /// Whether state with a cache salt is sent and found, too. By default it stays in the process.
+    pub shares_salted: bool,
+    /// Number of tokens between two offsets at which a prefix is found; a power of two from 4 to
+    /// 65,536, the same in the whole fleet. A shorter prefix is found only as the beginning of a
+    /// longer one. With a smaller number, the tier has more entries.
+    pub grid_tokens: usize,
+    /// How long a sequence waits for an answer of the tier before it computes.
+    pub patience: Duration,
+    /// Time after which a tier that has not ended a job is no longer used, until it ends it. A job
+    /// has a second more for each 8 MiB that it moves.
+    pub timeout: Duration,
+}
+
+/// Which state is sent to a tier that several processes share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RemoteSends {
+    /// All that a later sequence could use. Any machine of the fleet then continues any
+    /// conversation.
+    #[default]
+    All,
+    /// What a second sequence has used, and what has a retention above 0. Few bytes are sent; a
+    /// router must lead each conversation to its machine.
+    UsedTwice,
+}
+
 /// Range of `pager.backup_tokens`. Below it, a label costs more than its tokens are worth. No
 /// sequence is as long as its end.
 const BACKUP_TOKENS: std::ops::RangeInclusive<usize> = 4..=1 << 24;
+
+/// Range of `pager.remote.grid_tokens`.
+const GRID_TOKENS: std::ops::RangeInclusive<usize> = 4..=1 << 16;
 
 impl Default for PagerConfig {
     fn default() -> Self {
@@ -71,11 +107,24 @@ impl Default for PagerConfig {
             host_bytes_max: 0,
             label_bytes_max: None,
             disk: None,
+            remote: None,
             precision: Precision::Full,
             clean_part: 0.5,
             backup_tokens: 64,
             flush_time: Duration::from_secs(5),
             disk_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Default for RemoteConfig {
+    fn default() -> Self {
+        Self {
+            sends: RemoteSends::default(),
+            shares_salted: false,
+            grid_tokens: 256,
+            patience: Duration::from_millis(250),
+            timeout: Duration::from_secs(5),
         }
     }
 }
@@ -138,7 +187,41 @@ impl PagerConfig {
                     .into(),
             });
         }
-        Ok(())
+        if self.remote.is_some() && self.host_bytes_max == 0 {
+            return Err(ConfigError {
+                field: "pager.remote",
+                found: "a tier".into(),
+                expected: "`pager.host_bytes_max` above 0, since copies reach the tier through \
+                           host memory"
+                    .into(),
+            });
+        }
+        self.remote.as_ref().map_or(Ok(()), RemoteConfig::validate)
+    }
+}
+
+impl RemoteConfig {
+    /// Bytes that a tier that works moves in a second, at least.
+    const SLOWEST: usize = 8 << 20;
+
+    /// Returns the time after which a job that moves so many bytes means that the tier does not
+    /// respond.
+    #[must_use]
+    pub fn job_timeout(&self, bytes: usize) -> Duration {
+        let moving = Duration::from_millis((bytes / (Self::SLOWEST / 1000)) as u64);
+        self.timeout.saturating_add(moving)
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        if !self.grid_tokens.is_power_of_two() || !GRID_TOKENS.contains(&self.grid_tokens) {
+            return Err(ConfigError {
+                field: "pager.remote.grid_tokens",
+                found: self.grid_tokens.to_string(),
+                expected: "a power of two from 4 to 65536".into(),
+            });
+        }
+        time("pager.remote.patience", self.patience)?;
+        time("pager.remote.timeout", self.timeout)
     }
 }
 

@@ -24,6 +24,15 @@ impl PagerCore {
                     _ => {}
                 }
             }
+            Task::Fetch | Task::Send => {
+                self.remote.job_ended();
+                let is_known = self.catalog.get(done.copy).is_some();
+                match done.task {
+                    Task::Fetch if is_known => self.fetch_ended(done, effects),
+                    Task::Send if is_known => self.send_ended(done),
+                    _ => {}
+                }
+            }
         }
     }
 
@@ -106,6 +115,9 @@ impl PagerCore {
     /// Gives idle workers their next jobs.
     pub(super) fn start_jobs(&mut self, effects: &mut Vec<Effect>) {
         self.memory.start_job(&mut self.catalog, effects);
+        while let Some(name) = self.remote.start_next(self.now, &mut self.catalog, effects) {
+            self.not_fetched(name, effects);
+        }
         while let Some(started) = self.disk.start_next(self.now, &mut self.catalog, effects) {
             match started {
                 Started::Job | Started::SpaceFreed => {}

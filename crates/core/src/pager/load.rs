@@ -47,6 +47,10 @@ impl PagerCore {
 
     /// Cancels the lookup or load of a sequence.
     pub(super) fn cancel(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
+        if self.stop_asking(sequence) {
+            effects.push(Effect::Notify(PagerEvent::Cancelled { sequence }));
+            return;
+        }
         if self.loads.copies_of(sequence).is_none() {
             return self.loads.confirm_cancel(sequence, effects);
         }

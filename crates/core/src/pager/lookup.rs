@@ -11,8 +11,16 @@ use motet_protocol::{CopyId, TokenId};
 use motet_protocol::{SaltDigest, SegmentSize};
 
 impl PagerCore {
-    /// Finds the copies that continue a sequence's tokens on the device.
-    pub(super) fn lookup(&mut self, lookup: Lookup, effects: &mut Vec<Effect>) {
+    /// Finds the copies that continue a sequence's tokens on the device, those of the remote tier
+    /// included.
+    pub(super) fn look_up(&mut self, lookup: Lookup, effects: &mut Vec<Effect>) {
+        if let Some(lookup) = self.ask(lookup, effects) {
+            self.look_up_here(lookup, effects);
+        }
+    }
+
+    /// Finds the copies here that continue a sequence's tokens on the device.
+    pub(super) fn look_up_here(&mut self, lookup: Lookup, effects: &mut Vec<Effect>) {
         let sequence = lookup.sequence;
         let copy_ranges = self.find(&lookup);
         let copied_tokens = copy_ranges.last().map_or(0, |copy_range| copy_range.end);

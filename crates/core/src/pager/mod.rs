@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `catalog/` | where each copy is, the tokens that find it, and the budget of each tier |
 //! | `loads.rs` | the lookups and loads that have not ended |
+//! | `asks.rs` | the lookups that wait for the remote tier |
 //! | `copy_queues/` | what waits for each copy worker, and whether the disk works |
 //! | `recovery_log.rs` | what outlives a core that has panicked |
 //!
@@ -18,6 +19,7 @@
 //! | `offload.rs` | copies cold segments of the device ahead of need |
 //! | `lookup.rs` | finds the copies that a sequence can use, and weighs loading against computing |
 //! | `load.rs` | brings these copies to the device |
+//! | `remote.rs` | asks the remote tier before a lookup, fetches what it has, and sends it copies |
 //! | `jobs.rs` | the effects of a job that ends, and the next jobs |
 //! | `recovery.rs` | rebuilds a core that has panicked |
 //! | `snapshot.rs` | the hottest copies, for monitoring |
@@ -29,6 +31,7 @@
 //! handles only. A segment that is exported stays on the device, and can be used there, until
 //! its bytes are copied. A slow or failing disk write delays no sequence.
 
+mod asks;
 mod catalog;
 mod copy_queues;
 pub mod footprint;
@@ -39,16 +42,19 @@ mod lookup;
 mod offload;
 mod recovery;
 mod recovery_log;
+mod remote;
 mod snapshot;
 mod stats;
 
 use std::fmt;
 use std::time::Duration;
 
+use self::asks::Asks;
 use self::catalog::{Budgets, Catalog};
-use self::copy_queues::{DiskQueue, MemoryQueue};
+use self::copy_queues::{DiskQueue, MemoryQueue, RemoteQueue};
 use self::loads::Loads;
 pub use self::recovery_log::RecoveryLog;
+use self::remote::Missing;
 pub use self::stats::PagerStats;
 use crate::config::PagerConfig;
 use motet_protocol::CopyId;
@@ -56,8 +62,8 @@ use motet_protocol::{ModelSpec, SegmentSize};
 use motet_sync::injected::{self, Bug};
 
 pub use motet_protocol::pager::{
-    CopyQueue, CopyRange, Done, Effect, Job, JobError, Lookup, Message, OffloadCandidate,
-    PagerEvent, Task,
+    Ask, Asked, CopyQueue, CopyRange, Done, Effect, Job, JobError, Lookup, Message,
+    OffloadCandidate, PagerEvent, Task,
 };
 pub use motet_protocol::{Label, Precision, PrefixDigest, PrefixHasher};
 
@@ -70,6 +76,9 @@ pub struct PagerCore {
     loads: Loads,
     memory: MemoryQueue,
     disk: DiskQueue,
+    remote: RemoteQueue,
+    asks: Asks,
+    missing: Missing,
     now: Duration,
     stats: PagerStats,
 }
@@ -86,6 +95,8 @@ impl fmt::Debug for PagerCore {
             .field("loads", &self.loads)
             .field("memory", &self.memory)
             .field("disk", &self.disk)
+            .field("remote", &self.remote)
+            .field("asks", &self.asks)
             .finish_non_exhaustive()
     }
 }
@@ -110,6 +121,9 @@ impl PagerCore {
             loads: Loads::default(),
             memory: MemoryQueue::resumed(None),
             disk: DiskQueue::new(&config),
+            remote: RemoteQueue::new(&config),
+            asks: Asks::default(),
+            missing: Missing::default(),
             config,
             now: Duration::ZERO,
             stats: PagerStats::default(),
@@ -123,7 +137,7 @@ impl PagerCore {
         let mut effects = Vec::new();
         match message {
             Message::OffloadCandidate(candidate) => self.offload(candidate, &mut effects),
-            Message::Lookup(lookup) => self.lookup(lookup, &mut effects),
+            Message::Lookup(lookup) => self.look_up(lookup, &mut effects),
             Message::Load { sequence } => self.load(sequence, &mut effects),
             Message::Cancel { sequence } => self.cancel(sequence, &mut effects),
             Message::Prefetch {
@@ -138,11 +152,14 @@ impl PagerCore {
                 effects.extend(copies.into_iter().map(Effect::Discard));
                 effects.push(Effect::Notify(PagerEvent::Cancelled { sequence }));
             }
+            Message::Share { salt, tokens } => self.share(salt, &tokens),
             Message::Reset => self.reset(&mut effects),
             Message::Done(done) => self.done(&done, &mut effects),
+            Message::Asked(asked) => self.asked(asked, &mut effects),
             Message::TimePassed => {}
         }
         self.check_disk(&mut effects);
+        self.check_remote(&mut effects);
         self.catalog.evict_marked(&mut effects);
         self.start_jobs(&mut effects);
         effects
@@ -151,7 +168,9 @@ impl PagerCore {
     /// Returns when to call [`handle`](Self::handle) again if no message arrives before.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Duration> {
-        self.disk.wakes_at()
+        let tiers = [self.disk.wakes_at(), self.remote.wakes_at()];
+        let waits = self.asks.wakes_at();
+        tiers.into_iter().chain([waits]).flatten().min()
     }
 
     /// Returns the current counters and totals.
@@ -159,6 +178,7 @@ impl PagerCore {
     pub fn stats(&self) -> PagerStats {
         PagerStats {
             disk_degraded: self.disk.is_degraded(),
+            remote_degraded: self.remote.is_degraded(),
             ..self.catalog.with_totals(self.stats)
         }
     }
@@ -167,7 +187,8 @@ impl PagerCore {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let mut copies = self.catalog.iter();
-        self.loads.is_empty() && !copies.any(|(_, copy)| copy.is_moving())
+        let waits = !self.loads.is_empty() || !self.asks.is_empty();
+        !waits && !copies.any(|(_, copy)| copy.is_moving())
     }
 
     /// Whether a disk job is in progress on a disk that works.
@@ -187,6 +208,7 @@ impl PagerCore {
         self.loads.check_integrity(&self.catalog);
         self.memory.check_integrity(&self.catalog);
         self.disk.check_integrity(&self.catalog);
+        self.remote.check_integrity(&self.catalog);
     }
 
     /// Handles the loss of all device state: pending exports will not come.
@@ -196,7 +218,8 @@ impl PagerCore {
         for name in exporting.map(|(name, _)| name).collect::<Vec<_>>() {
             self.cancel_export(name, effects);
         }
-        for sequence in self.loads.sequences() {
+        let asking = self.asks.sequences();
+        for sequence in self.loads.sequences().into_iter().chain(asking) {
             self.cancel(sequence, effects);
         }
         // Detached states that were ready are not imported any more. One that is being unpacked

@@ -7,8 +7,9 @@
 
 use std::time::Duration;
 
+use super::asks::Asks;
 use super::catalog::{Budgets, Catalog};
-use super::copy_queues::{DiskQueue, MemoryQueue};
+use super::copy_queues::{DiskQueue, MemoryQueue, RemoteQueue};
 use super::loads::Loads;
 use super::recovery_log::RecoveryLog;
 use super::{PagerCore, PagerStats};
@@ -36,6 +37,9 @@ impl PagerCore {
         self.memory = MemoryQueue::resumed(recovery_log.unpacking());
         self.disk = DiskQueue::new(&self.config);
         self.disk.resume(recovery_log.disk_job(), now);
+        self.remote = RemoteQueue::new(&self.config);
+        self.remote.resume(recovery_log.remote_job(), now);
+        self.asks = Asks::default();
         let detached_states = recovery_log.detached_states().iter().copied();
         let mut effects: Vec<Effect> = detached_states.map(Effect::Discard).collect();
         for name in recovery_log.cancelled_exports() {

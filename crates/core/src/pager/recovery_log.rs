@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::catalog::CopyEntry;
 use crate::pager::Label;
 use motet_protocol::lease::Lease;
-use motet_protocol::pager::{CopyQueue, Done, Effect, Job, Message, PagerEvent, Task};
+use motet_protocol::pager::{Done, Effect, Job, Message, PagerEvent, Task};
 use motet_protocol::{CopyId, SegmentId, SequenceId};
 
 /// Copies, jobs and pending answers, as the copy workers and the cache know them.
@@ -33,6 +33,8 @@ pub struct RecoveryLog {
     unpacking: Option<CopyId>,
     /// The job of the disk's copy worker.
     disk: Option<(CopyId, Task)>,
+    /// The job of the remote tier's copy worker.
+    remote: Option<(CopyId, Task)>,
     /// The cache waits for the confirmation of a reset.
     is_reset_pending: bool,
     /// The largest copy name given so far.
@@ -126,7 +128,11 @@ impl RecoveryLog {
             }
             Message::Reset => self.is_reset_pending = true,
             Message::Done(done) => self.done(done),
-            Message::Load { .. } | Message::Prefetch { .. } | Message::TimePassed => {}
+            Message::Load { .. }
+            | Message::Prefetch { .. }
+            | Message::Share { .. }
+            | Message::Asked(_)
+            | Message::TimePassed => {}
         }
     }
 
@@ -145,6 +151,7 @@ impl RecoveryLog {
             }
             Effect::Discard(copy) => self.forget_detached_state(*copy),
             Effect::DiscardAll => self.detached_states.clear(),
+            Effect::Ask(_) => {}
         }
     }
 
@@ -191,6 +198,11 @@ impl RecoveryLog {
         self.disk
     }
 
+    /// The job of the remote tier's copy worker.
+    pub(super) fn remote_job(&self) -> Option<(CopyId, Task)> {
+        self.remote
+    }
+
     /// Whether the cache waits for the confirmation of a reset.
     pub(super) fn is_reset_pending(&self) -> bool {
         self.is_reset_pending
@@ -223,12 +235,14 @@ impl RecoveryLog {
 
     /// Returns this copy with the jobs that go on.
     fn resumed(&self, name: CopyId, logged_copy: &LoggedCopy) -> CopyEntry {
-        let is_at = |task| self.disk == Some((name, task));
+        let is_at = |task| [self.disk, self.remote].contains(&Some((name, task)));
         let moves = [
             (logged_copy.is_exporting, Task::Pack),
             (is_at(Task::Read) && !logged_copy.in_host, Task::Read),
             (is_at(Task::Write) && !logged_copy.on_disk, Task::Write),
             (self.unpacking == Some(name), Task::Unpack),
+            (is_at(Task::Fetch), Task::Fetch),
+            (is_at(Task::Send) && logged_copy.in_host, Task::Send),
         ];
         let moves = moves.into_iter();
         let moves = moves.filter_map(|(moves, task)| moves.then_some(task));
@@ -324,10 +338,14 @@ impl RecoveryLog {
                 self.copies.insert(copy, logged_copy);
             }
             Task::Unpack => self.unpacking = Some(copy),
-            task => {
-                debug_assert_eq!(task.copy_queue(), CopyQueue::Disk);
-                self.disk = Some((copy, task));
+            Task::Read | Task::Write | Task::Remove => self.disk = Some((copy, job.task)),
+            Task::Fetch => {
+                self.made = self.made.max(copy.0);
+                let logged_copy = LoggedCopy::new(Arc::clone(&job.label));
+                self.copies.insert(copy, logged_copy);
+                self.remote = Some((copy, job.task));
             }
+            Task::Send => self.remote = Some((copy, job.task)),
         }
         if job.task == Task::Remove {
             self.lost.remove(&copy);
@@ -345,6 +363,7 @@ impl RecoveryLog {
             }
             Task::Pack => {}
             Task::Read | Task::Write | Task::Remove => self.disk = None,
+            Task::Fetch | Task::Send => self.remote = None,
         }
         self.change(copy, |logged_copy| match done.task {
             // A cancelled export is not stored.
@@ -352,9 +371,9 @@ impl RecoveryLog {
                 logged_copy.is_exporting = false;
                 logged_copy.in_host = succeeded;
             }
-            Task::Read => logged_copy.in_host = succeeded,
+            Task::Read | Task::Fetch => logged_copy.in_host = succeeded,
             Task::Write => logged_copy.on_disk = succeeded,
-            Task::Pack | Task::Unpack | Task::Remove => {}
+            Task::Pack | Task::Unpack | Task::Remove | Task::Send => {}
         });
     }
 
@@ -365,7 +384,8 @@ impl RecoveryLog {
         };
         change(logged_copy);
         let is_present = logged_copy.is_exporting || logged_copy.in_host || logged_copy.on_disk;
-        let comes = self.disk == Some((copy, Task::Write));
+        let comes =
+            self.disk == Some((copy, Task::Write)) || self.remote == Some((copy, Task::Fetch));
         if !is_present && !comes {
             self.copies.remove(&copy);
         }

@@ -40,4 +40,12 @@ pub struct PagerStats {
     pub failed: u64,
     /// Whether the disk does not respond, or has failed and not succeeded since.
     pub disk_degraded: bool,
+    /// Questions to the remote tier so far.
+    pub remote_asks: u64,
+    /// Copies fetched from the remote tier so far.
+    pub fetched: u64,
+    /// Copies sent to the remote tier so far; those that it had already are included.
+    pub sent: u64,
+    /// Whether the remote tier does not respond, or has failed and not succeeded since.
+    pub remote_degraded: bool,
 }

@@ -23,6 +23,7 @@ use motet_protocol::{Edit, Failure, Outcome, ReasoningTracker, WORK_IN_FLIGHT_MA
 use motet_protocol::{SequenceId, TokenId, UserId};
 use motet_testkit::core_harness::{Answer, CoreHarness};
 use motet_testkit::naive::NaiveCache;
+use motet_testkit::remote::MemoryRemote;
 use rand::{Rng, RngExt};
 
 /// A sequence's outcome, and the tokens that its caller received.
@@ -164,9 +165,9 @@ impl HistoryHarness {
         }
     }
 
-    /// The same harness with a pager.
-    pub(crate) fn with_pager(mut self, config: &PagerConfig) -> Self {
-        let (pager_harness, transfer_queue) = PagerHarness::new(&self.model, config);
+    /// The same harness with a pager, and what others have left in the remote tier.
+    pub(crate) fn with_pager(mut self, config: &PagerConfig, remote: &MemoryRemote) -> Self {
+        let (pager_harness, transfer_queue) = PagerHarness::new(&self.model, config, remote);
         self.table = Self::empty_table(Some(&transfer_queue));
         self.transfer_queue = Some(transfer_queue);
         let found = pager_harness.found;

@@ -15,6 +15,7 @@ use motet_protocol::WORK_IN_FLIGHT_MAX;
 use motet_protocol::{ContextLimit, Priority, ReasoningBudget};
 use motet_protocol::{PinId, SequenceId, TokenId};
 use motet_testkit::folder::Folder;
+use motet_testkit::remote::{MemoryRemote, RemoteFault};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -258,7 +259,7 @@ pub(crate) fn history_of_losses(seed: u64, seen: &mut Seen) {
     let kinds = KINDS[seed as usize % KINDS.len()];
     let mut harness = HistoryHarness::with_context(kinds, budget_tokens, 66);
     if rng.random_bool(0.5) {
-        harness = harness.with_pager(&any_tiers(&mut rng, &folder.0));
+        harness = harness.with_pager(&any_tiers(&mut rng, &folder.0), &MemoryRemote::new());
     }
     let faults = rng.random_bool(0.5);
     harness = with_some_draft_model(harness, seed);
@@ -282,15 +283,17 @@ pub(crate) fn appending_history(seed: u64, seen: &mut Seen) {
     seen.add(&harness);
 }
 
-/// A history with a pager, whose disk tier is then opened by a second pager.
+/// A history with a pager, whose disk tier, or remote tier, is then opened by a second pager.
 pub(crate) fn paged_history(seed: u64, faults: bool, seen: &mut Seen) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let folder = Folder::new(&format!("core-histories-{seed}-{faults}"));
     let budget_tokens = [80, 150, 250][rng.random_range(0..3)];
     let kinds = KINDS[seed as usize % KINDS.len()];
+    let remote = MemoryRemote::new();
     for _ in 0..2 {
         let tiers = any_tiers(&mut rng, &folder.0);
-        let mut harness = HistoryHarness::with_context(kinds, budget_tokens, 66).with_pager(&tiers);
+        let mut harness =
+            HistoryHarness::with_context(kinds, budget_tokens, 66).with_pager(&tiers, &remote);
         harness = with_some_draft_model(harness, seed);
         live(&mut harness, &mut rng, faults, false);
         harness.check_peak(budget_tokens);
@@ -342,6 +345,15 @@ fn live(harness: &mut HistoryHarness, rng: &mut ChaCha8Rng, faults: bool, losses
             9 if faults && rng.random_bool(0.4) => {
                 if let Some(pager_harness) = &mut harness.pager_harness {
                     pager_harness.disk_faults = rng.random_range(1..4);
+                    let remote_faults = [
+                        RemoteFault::Fails,
+                        RemoteFault::Lost,
+                        RemoteFault::Hangs,
+                        RemoteFault::Slow(Duration::from_secs(1)),
+                    ];
+                    let faults = rng.random_range(0..3);
+                    let fault = remote_faults[rng.random_range(0..4)];
+                    pager_harness.remote_store.fault((0..faults).map(|_| fault));
                 }
             }
             10 if losses && rng.random_bool(0.2) => match rng.random_range(0..3) {
@@ -402,6 +414,9 @@ pub(crate) struct Seen {
     pub(crate) unpacked: u64,
     pub(crate) read: u64,
     pub(crate) written: u64,
+    /// Those that were sent to a remote tier, and fetched from it.
+    pub(crate) shared: u64,
+    pub(crate) fetched: u64,
     pub(crate) moves_failed: u64,
     /// Times that a sequence waited until its grammar had read its output.
     pub(crate) masks_awaited: usize,
@@ -447,6 +462,8 @@ impl Seen {
             self.unpacked += stats.unpacked;
             self.read += stats.read;
             self.written += stats.written;
+            self.shared += stats.sent;
+            self.fetched += stats.fetched;
             self.moves_failed += stats.failed;
         }
         self.overlapped += usize::from(harness.most_under_way == WORK_IN_FLIGHT_MAX);

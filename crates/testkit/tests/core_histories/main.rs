@@ -56,7 +56,9 @@ fn state_survives_offload_and_load() {
                 && seen.packed > 1_000
                 && seen.unpacked > 200
                 && seen.read > 30
-                && seen.written > 500,
+                && seen.written > 500
+                && seen.shared > 500
+                && seen.fetched > 100,
         "these histories prove little: {seen:?}"
     );
 }

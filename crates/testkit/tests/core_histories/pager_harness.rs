@@ -2,25 +2,32 @@
 //! them. The history decides when each event happens.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use motet_core::config::{DiskConfig, PagerConfig};
+use motet_core::config::{DiskConfig, PagerConfig, RemoteConfig, RemoteSends};
 use motet_core::pager::PagerStats;
 use motet_core::pager::{
-    CopyQueue, Done, Effect, Job, JobError, Message, PagerCore, PagerEvent, Precision, RecoveryLog,
-    Task,
+    Ask, Asked, CopyQueue, Done, Effect, Job, JobError, Message, PagerCore, PagerEvent, Precision,
+    RecoveryLog, Task,
 };
 use motet_device::{DeviceEnd, ExportQueue, ImportQueue, NextExport, transfer_queue};
 use motet_model::oracle::Oracle;
 use motet_model::{DetachedState, Model, Packer, SegmentSize};
 use motet_protocol::CopyId;
-use motet_storage::copy_worker::{DiskCopyWorker, Host, MemoryCopyWorker};
+use motet_protocol::remote::RemoteModel;
+use motet_storage::copy_worker::{
+    DiskCopyWorker, Host, MemoryCopyWorker, RemoteCopyWorker, SharedTier,
+};
 use motet_storage::tiers::{BufferPool, DiskLimits, DiskTier, TierError};
+use motet_testkit::remote::MemoryRemote;
 use rand::{Rng, RngExt};
 
-/// Channels of the pager: to the core, to the cache, to either copy worker, and back from them.
-pub(crate) const PAGER_CHANNELS: u32 = 5;
+/// Channels of the pager: to the core, to the cache, to two copy workers, back from all, to the
+/// remote tier's worker, and to the tier with a question.
+pub(crate) const PAGER_CHANNELS: u32 = 7;
 
 pub(crate) struct PagerHarness {
     pub(crate) core: PagerCore,
@@ -34,6 +41,9 @@ pub(crate) struct PagerHarness {
     pub(crate) config: PagerConfig,
     memory: MemoryCopyWorker<<Oracle as Model>::Packer>,
     disk: Option<DiskCopyWorker>,
+    remote: Option<(RemoteCopyWorker, SharedTier)>,
+    /// What the remote tier holds.
+    pub(crate) remote_store: MemoryRemote,
     host: Host,
     pool: BufferPool,
     exports: ExportQueue<DetachedState<Oracle>>,
@@ -43,6 +53,8 @@ pub(crate) struct PagerHarness {
     pub(crate) sent: VecDeque<PagerEvent>,
     memory_jobs: VecDeque<Job>,
     disk_jobs: VecDeque<Job>,
+    remote_jobs: VecDeque<Job>,
+    asks: VecDeque<Ask>,
     done: VecDeque<Done>,
     /// Jobs that still fail because of a faulty disk.
     pub(crate) disk_faults: usize,
@@ -68,6 +80,13 @@ pub(crate) fn any_tiers(rng: &mut impl Rng, folder: &Path) -> PagerConfig {
         }),
         clean_part: [0.1, 0.5, 1.0][clean],
         disk_timeout: Duration::from_millis([5, 1_000_000][below(2)]),
+        remote: (below(3) > 0).then(|| RemoteConfig {
+            sends: [RemoteSends::All, RemoteSends::UsedTwice][below(2)],
+            shares_salted: below(2) > 0,
+            grid_tokens: 4,
+            patience: Duration::from_millis([1, 1_000][below(2)]),
+            timeout: Duration::from_millis([5, 1_000_000][below(2)]),
+        }),
         ..PagerConfig::default()
     }
 }
@@ -77,6 +96,7 @@ impl PagerHarness {
     pub(crate) fn new(
         model: &Oracle,
         config: &PagerConfig,
+        remote: &MemoryRemote,
     ) -> (Self, DeviceEnd<DetachedState<Oracle>>) {
         let (transfer_queue, host_end) = transfer_queue();
         // Pooled memory would hide what is in use.
@@ -111,6 +131,20 @@ impl PagerHarness {
             let packer = packer.clone();
             move |segment_size: SegmentSize| (packer.packed_bytes(segment_size), Precision::Full)
         };
+        let remote_store = remote.clone();
+        let remote = config.remote.clone().map(|config| {
+            let tier = SharedTier {
+                tier: Arc::new(remote.clone()),
+                model: RemoteModel {
+                    identity: model.packer().identity(),
+                    grid_tokens: config.grid_tokens,
+                    whole: !model.spec().resumes_anywhere(),
+                },
+                config,
+            };
+            let worker = RemoteCopyWorker::new(host.clone(), pool.clone(), tier.clone());
+            (worker, tier)
+        });
         let any = !found.is_empty();
         let recovery_log = RecoveryLog::new(&found);
         let core = PagerCore::new(model.spec().clone(), config.clone(), Box::new(sizes), found);
@@ -125,6 +159,8 @@ impl PagerHarness {
             config: config.clone(),
             memory: MemoryCopyWorker::new(packer, pool.clone(), host.clone(), imports.clone()),
             disk,
+            remote,
+            remote_store,
             host,
             pool,
             exports: host_end.exports,
@@ -133,6 +169,8 @@ impl PagerHarness {
             sent: VecDeque::new(),
             memory_jobs: VecDeque::new(),
             disk_jobs: VecDeque::new(),
+            remote_jobs: VecDeque::new(),
+            asks: VecDeque::new(),
             done: VecDeque::new(),
             disk_faults: 0,
             found: any,
@@ -150,6 +188,8 @@ impl PagerHarness {
             },
             2 => return self.copy_memory(),
             3 => return self.copy_disk(),
+            5 => return self.copy_remote(),
+            6 => return self.answer(now),
             _ => match self.done.pop_front() {
                 Some(done) => self.handle_message(now, Message::Done(done)),
                 None => return false,
@@ -183,10 +223,12 @@ impl PagerHarness {
                     CopyQueue::Memory if job.task == Task::Pack => drop(self.memory.run_job(job)),
                     CopyQueue::Memory => self.memory_jobs.push_back(job),
                     CopyQueue::Disk => self.disk_jobs.push_back(job),
+                    CopyQueue::Remote => self.remote_jobs.push_back(job),
                 },
                 Effect::Forget(copy) => self.host.forget(copy),
                 Effect::Discard(copy) => drop(self.imports.take(copy)),
                 Effect::DiscardAll => self.imports.clear(),
+                Effect::Ask(ask) => self.asks.push_back(ask),
             }
         }
         self.stats = self.core.stats();
@@ -232,6 +274,28 @@ impl PagerHarness {
         true
     }
 
+    fn copy_remote(&mut self) -> bool {
+        let Some(job) = self.remote_jobs.pop_front() else {
+            return false;
+        };
+        let (worker, _) = self.remote.as_mut().expect("a remote tier has jobs");
+        let done = on_paused_clock(worker.run_job(&job));
+        self.end(Some(done));
+        true
+    }
+
+    /// The remote tier answers its oldest question.
+    fn answer(&mut self, now: Duration) -> bool {
+        let Some(ask) = self.asks.pop_front() else {
+            return false;
+        };
+        let (_, tier) = self.remote.as_ref().expect("a remote tier is asked");
+        let asked = on_paused_clock(tier.ask(ask));
+        let took = Duration::from_micros(10);
+        self.handle_message(now, Message::Asked(Asked { took, ..asked }));
+        true
+    }
+
     fn end(&mut self, done: Option<Done>) {
         // A fixed time makes the decision to load independent of this machine.
         let took = Duration::from_micros(10);
@@ -272,4 +336,13 @@ impl PagerHarness {
         let in_use = self.pool.stats().in_use_bytes;
         assert_eq!(in_use, stats.host_bytes, "host memory holds only copies");
     }
+}
+
+/// Completes a call of the remote tier. Time passes as soon as nothing else is to be done.
+fn on_paused_clock<T>(call: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    runtime.expect("a runtime without threads").block_on(call)
 }

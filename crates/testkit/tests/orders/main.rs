@@ -71,7 +71,12 @@ fn survives<W: World>(name: &str, setups: &[W::Setup], beginnings: &[&[W::Act]],
 
 #[test]
 fn the_pager_survives_every_order() {
-    let setups = [Tiers::HostAndDisk, Tiers::FewLabels, Tiers::Host];
+    let setups = [
+        Tiers::HostAndDisk,
+        Tiers::FewLabels,
+        Tiers::Host,
+        Tiers::Remote,
+    ];
     survives::<PagerWorld>("pager", &setups, &pager::BEGINNINGS, 15_000);
 }
 

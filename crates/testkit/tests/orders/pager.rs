@@ -13,8 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use motet_core::cache::SaltDigest;
-use motet_core::config::{DiskConfig, PagerConfig};
-use motet_core::pager::{CopyRange, Label, Lookup, Message, OffloadCandidate, PagerEvent};
+use motet_core::config::{DiskConfig, PagerConfig, RemoteConfig};
+use motet_core::pager::{
+    CopyRange, Label, Lookup, Message, OffloadCandidate, PagerEvent, Precision, Task,
+};
 use motet_model::oracle::OracleConfig;
 use motet_model::{LayerKind, SegmentSize};
 use motet_protocol::lease::LeaseCount;
@@ -95,6 +97,12 @@ pub(crate) enum Act {
     End(usize, bool),
     Reset,
     Clear,
+    /// The remote tier answers its oldest question.
+    Answer,
+    /// The tokens of this segment may be needed by other processes.
+    Share(usize),
+    /// The remote tier drops everything.
+    DropRemote,
     /// Longer than a disk may take goes by.
     Wait,
 }
@@ -111,6 +119,7 @@ pub(crate) struct PagerWorld {
     pager: PagerHarness<()>,
     queue: PaperTransferQueue<()>,
     cache: Cache,
+    tiers: Tiers,
     now: Duration,
     /// Lease counts of each segment on the device; its name is new after a reset.
     lease_counts: Vec<LeaseCount>,
@@ -126,13 +135,15 @@ struct Cache {
     order: Vec<Act>,
 }
 
-/// Whether there is a disk.
+/// The tiers below the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tiers {
     Host,
     HostAndDisk,
     /// Both, and labels for two of three copies only.
     FewLabels,
+    /// Host memory, and a remote tier that has the first two segments.
+    Remote,
 }
 
 impl World for PagerWorld {
@@ -140,7 +151,7 @@ impl World for PagerWorld {
     type Setup = Tiers;
 
     fn new(tiers: Tiers) -> Self {
-        let with_disk = tiers != Tiers::Host;
+        let with_disk = matches!(tiers, Tiers::HostAndDisk | Tiers::FewLabels);
         let labels = if tiers == Tiers::FewLabels { 2 } else { 4 };
         let oracle = OracleConfig::with_layers(&[LayerKind::Full]);
         let config = PagerConfig {
@@ -151,14 +162,26 @@ impl World for PagerWorld {
                 bytes_max: TIER_BYTES,
             }),
             disk_timeout: TIMEOUT,
+            remote: (tiers == Tiers::Remote).then(|| RemoteConfig {
+                shares_salted: true,
+                grid_tokens: SEGMENT_TOKENS,
+                patience: TIMEOUT,
+                timeout: TIMEOUT,
+                ..RemoteConfig::default()
+            }),
             ..PagerConfig::default()
         };
         // A device that lost everything reports the end of a pack in any case.
-        let copies = CopyMachine::new(TIER_BYTES, TIER_BYTES).reporting_cancelled_packs();
+        let mut copies = CopyMachine::new(TIER_BYTES, TIER_BYTES).reporting_cancelled_packs();
+        for (tokens, start) in SEGMENTS.into_iter().take(2) {
+            let label = Label::new(SALT, tokens, start, 0, Precision::Full, 100);
+            copies.store_remotely(&label, ());
+        }
         let mut world = Self {
             pager: PagerHarness::new(&oracle.spec(), &config, |_| 100, copies, Vec::new()),
             queue: PaperTransferQueue::default(),
             cache: Cache::default(),
+            tiers,
             now: Duration::ZERO,
             lease_counts: Vec::new(),
             segments_made: 0,
@@ -188,6 +211,10 @@ impl World for PagerWorld {
         for (at, job) in copies.jobs().iter().enumerate() {
             acts.push(Act::End(at, true));
             acts.extend(copies.can_fail(job).then_some(Act::End(at, false)));
+        }
+        if self.tiers == Tiers::Remote {
+            acts.extend((!copies.asks().is_empty()).then_some(Act::Answer));
+            acts.extend([Act::Share(1), Act::Share(2), Act::DropRemote]);
         }
         acts.extend([Act::Reset, Act::Clear, Act::Wait]);
         acts
@@ -225,6 +252,10 @@ impl World for PagerWorld {
             }
             Act::Make => assert!(self.pager.unpack(&mut self.queue), "one is made"),
             Act::End(job, well) => {
+                let copies = self.pager.copies();
+                let ended = &copies.jobs()[job];
+                // What the remote tier has dropped is not fetched.
+                let well = well && (ended.task != Task::Fetch || copies.is_in_remote(&ended.label));
                 let (now, queue) = (self.now, &mut self.queue);
                 self.pager.end_job(now, job, well, queue, &mut self.cache);
                 self.check();
@@ -242,6 +273,16 @@ impl World for PagerWorld {
                 );
             }
             Act::Clear => self.send(Message::Clear { salt: None }),
+            Act::Answer => {
+                let (now, queue) = (self.now, &mut self.queue);
+                self.pager.answer(now, 0, queue, &mut self.cache);
+                self.check();
+            }
+            Act::Share(at) => self.send(Message::Share {
+                salt: SALT,
+                tokens: SEGMENTS[at].0.into(),
+            }),
+            Act::DropRemote => self.pager.copies_mut().drop_remote(),
             Act::Wait => {
                 self.now += TIMEOUT * 20;
                 self.send(Message::TimePassed);
@@ -254,6 +295,7 @@ impl World for PagerWorld {
             pager,
             queue,
             cache,
+            tiers: _,
             now,
             lease_counts,
             segments_made: _,
@@ -280,6 +322,8 @@ impl World for PagerWorld {
                 self.happen(Act::Load(number));
             } else if !self.pager.copies().jobs().is_empty() {
                 self.happen(Act::End(0, true));
+            } else if !self.pager.copies().asks().is_empty() {
+                self.happen(Act::Answer);
             } else if self.pager.wakes_at().is_some() {
                 self.happen(Act::Wait);
             } else {

@@ -42,9 +42,16 @@ impl Backups {
     /// Schedules the nodes of a path that have no copy.
     pub(super) fn add_path(&mut self, end: NodeKey, trie: &Trie) {
         for node in trie.path(end) {
-            if trie.is_not_offloaded(node) && !self.paths.contains(&node) {
-                self.paths.push_back(node);
+            if trie.is_not_offloaded(node) {
+                self.add_node(node);
             }
+        }
+    }
+
+    /// Schedules a node that has no copy.
+    pub(super) fn add_node(&mut self, node: NodeKey) {
+        if !self.paths.contains(&node) {
+            self.paths.push_back(node);
         }
     }
 

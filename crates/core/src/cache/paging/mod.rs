@@ -7,16 +7,18 @@
 //! | `loads.rs` | requests that wait for copies, and the bytes reserved for them |
 //! | `deferred.rs` | requests and slots that wait for memory in transit |
 //! | `prefetches.rs` | loads ahead of need |
+//! | `shares.rs` | state that other processes may need |
 
 mod backups;
 mod deferred;
 mod loads;
 mod offloads;
 mod prefetches;
+mod shares;
 
 use super::trie::{NodeKey, Trie};
 use super::{OpenSlot, ProbePrefix, Salt};
-use crate::config::PagerConfig;
+use crate::config::{PagerConfig, RemoteSends};
 use backups::Backups;
 use loads::Loads;
 use motet_protocol::pager::{self, CopyRange, Lookup, OffloadCandidate, PagerEvent};
@@ -37,6 +39,8 @@ pub(super) struct Paging {
     loads: Loads,
     deferred: Deferred,
     prefetches: Prefetches,
+    /// Which state is sent to other processes, if any is.
+    sends: Option<RemoteSends>,
     /// Messages to the pager.
     outbox: Vec<pager::Message>,
     /// Whether there may be copies to look up.
@@ -54,8 +58,9 @@ impl Paging {
             loads: Loads::default(),
             deferred: Deferred::default(),
             prefetches: Prefetches::new(pager.disk.is_some()),
+            sends: pager.remote.as_ref().map(|remote| remote.sends),
             outbox: Vec::new(),
-            has_copies,
+            has_copies: has_copies || pager.remote.is_some(),
             resets_unconfirmed: 0,
         }
     }
@@ -204,7 +209,9 @@ impl Paging {
         copy: Option<CopyId>,
         trie: &mut Trie,
     ) {
-        self.offloads.finish(segment, copy, trie);
+        if let Some(node) = self.offloads.finish(segment, copy, trie) {
+            self.share_path(node, trie);
+        }
     }
 
     /// Takes a node back that is being copied, as it is about to be split or evicted. Leases
@@ -410,6 +417,7 @@ impl Paging {
             loads: self.loads.after_reset(),
             deferred: Deferred::default(),
             prefetches: self.prefetches.after_reset(),
+            sends: self.sends,
             outbox,
             has_copies: self.has_copies,
             resets_unconfirmed: self.resets_unconfirmed + 1,

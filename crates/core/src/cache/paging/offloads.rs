@@ -148,15 +148,25 @@ impl Offloads {
         is_present
     }
 
-    /// Handles the pager's final answer: the segment is in this copy, or in none.
-    pub(super) fn finish(&mut self, segment: SegmentId, copy: Option<CopyId>, trie: &mut Trie) {
+    /// Handles the pager's final answer: the segment is in this copy, or in none. Returns the node
+    /// that has a copy now.
+    pub(super) fn finish(
+        &mut self,
+        segment: SegmentId,
+        copy: Option<CopyId>,
+        trie: &mut Trie,
+    ) -> Option<NodeKey> {
         let offloading = self.offloading.remove(&segment);
-        let Some(node) = offloading.and_then(|one| one.node_of(segment, trie)) else {
-            return;
-        };
+        let node = offloading.and_then(|one| one.node_of(segment, trie))?;
         match copy {
-            Some(copy) => self.note_copy(node, copy, trie),
-            None => trie.set_offload_state(node, OffloadState::Rejected),
+            Some(copy) => {
+                self.note_copy(node, copy, trie);
+                Some(node)
+            }
+            None => {
+                trie.set_offload_state(node, OffloadState::Rejected);
+                None
+            }
         }
     }
 

@@ -26,6 +26,7 @@ impl Trie {
             usage: NodeUse::new(0, Class::default(), 0),
             listing: Listing::default(),
             offload_state: OffloadState::NotOffloaded,
+            is_shared: false,
             end_state: EndState::default(),
         });
         self.roots.insert(salt.clone(), root);
@@ -58,6 +59,7 @@ impl Trie {
             usage: NodeUse::new(self.tick, class, retention),
             listing: Listing::default(),
             offload_state: OffloadState::NotOffloaded,
+            is_shared: false,
             end_state: EndState::default(),
         };
         let key = self.nodes.insert(node);
@@ -110,6 +112,7 @@ impl Trie {
             usage: node.usage,
             listing: Listing::default(),
             offload_state: OffloadState::NotOffloaded,
+            is_shared: false,
             end_state: EndState::default(),
         };
         node.edge = edge[at..].into();
@@ -177,6 +180,7 @@ impl Trie {
         if !node.offload_state.has_copy() || node.offload_state != above.offload_state {
             node.offload_state = OffloadState::NotOffloaded;
         }
+        node.is_shared &= above.is_shared;
         node.state_lag = merged.state_lag as u32;
         node.bytes = merged.bytes;
         self.snapshots.add(node.segment_size());
@@ -214,6 +218,7 @@ impl Trie {
         let before = self.change(key, |node| {
             if !(keeps_copy && node.offload_state.has_copy()) {
                 node.offload_state = OffloadState::NotOffloaded;
+                node.is_shared = false;
             }
             node.state_lag = sealed.state_lag as u32;
             node.hold = node.hold.with_segment(sealed.segment);
@@ -227,6 +232,11 @@ impl Trie {
         self.bytes -= before;
         self.bytes += sealed.bytes;
         Some(gone)
+    }
+
+    /// Records that the pager was asked to send the node's copy to other processes.
+    pub(crate) fn set_shared(&mut self, key: NodeKey) {
+        self.nodes[key].is_shared = true;
     }
 
     /// Sets whether the node's state is also in a copy outside the device.

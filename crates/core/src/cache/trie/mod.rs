@@ -68,6 +68,8 @@ pub struct Node {
     usage: NodeUse,
     listing: Listing,
     offload_state: OffloadState,
+    /// Whether the pager was asked to send its copy to other processes.
+    is_shared: bool,
     end_state: EndState,
 }
 
@@ -233,6 +235,11 @@ impl Node {
     #[must_use]
     pub fn offload_state(&self) -> OffloadState {
         self.offload_state
+    }
+
+    /// Whether the pager was asked to send its copy to other processes.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Its children, in no particular order.

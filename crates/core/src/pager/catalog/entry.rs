@@ -1,13 +1,17 @@
 //! One copy: the tiers that it is in, and the jobs that move it.
 //!
 //! ```text
+//!                   remote
+//!                Send ▲ │ Fetch
+//!                     │ ▼
 //!   device ──Pack──▶ host ──Write──▶ host + disk ── forget ──▶ disk ──Read──▶ host + disk
 //!                     │ ▲                                                       │
 //!                     │ └────────────────────── Unpack, which changes nothing ──┘
 //!                     └── forget ──▶ gone ◀──Remove── disk
 //! ```
 //!
-//! A job removes nothing from the tier that it reads: if it fails, the copy is where it was.
+//! A job removes nothing from the tier that it reads: if it fails, the copy is where it was. A copy
+//! that only the remote tier has is not known here: the tier is asked for it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,6 +22,9 @@ use motet_protocol::lease::Lease;
 use motet_protocol::pager::Task;
 use motet_protocol::{Label, SegmentSize};
 
+/// The tasks that end with the copy in host memory.
+const BRINGS_TO_HOST: [Task; 3] = [Task::Pack, Task::Read, Task::Fetch];
+
 /// A sealed segment's state outside the device.
 #[derive(Debug)]
 pub(in crate::pager) struct CopyEntry {
@@ -27,6 +34,8 @@ pub(in crate::pager) struct CopyEntry {
     host_bytes: usize,
     host: Presence,
     disk: Presence,
+    /// Whether the remote tier got it.
+    is_shared: bool,
     /// Tasks that are in progress.
     moves: BTreeSet<Task>,
     /// Number of pending loads that use it.
@@ -61,13 +70,14 @@ impl CopyEntry {
             (false, true) => Presence::Incoming,
             (false, false) => Presence::Absent,
         };
-        let comes_to_host = moves.contains(&Task::Pack) || moves.contains(&Task::Read);
+        let comes_to_host = moves.iter().any(|task| BRINGS_TO_HOST.contains(task));
         Self {
             host_bytes: footprint::host_bytes(label.bytes),
             label,
             retention,
             host: presence(in_host, comes_to_host),
             disk: presence(on_disk, moves.contains(&Task::Write)),
+            is_shared: false,
             moves,
             users: 0,
             lease,
@@ -84,6 +94,12 @@ impl CopyEntry {
     pub(super) fn exporting(label: Label, retention: u8, lease: Lease) -> Self {
         let moves = BTreeSet::from([Task::Pack]);
         Self::resumed(Arc::new(label), retention, false, false, moves, Some(lease))
+    }
+
+    /// A copy that is being fetched from the remote tier.
+    pub(super) fn fetched(label: Label) -> Self {
+        let moves = BTreeSet::from([Task::Fetch]);
+        Self::resumed(Arc::new(label), 0, false, false, moves, None)
     }
 
     pub(in crate::pager) fn label(&self) -> &Arc<Label> {
@@ -128,6 +144,31 @@ impl CopyEntry {
 
     pub(in crate::pager) fn is_unpacking(&self) -> bool {
         self.moves.contains(&Task::Unpack)
+    }
+
+    /// Whether it is being fetched from the remote tier.
+    pub(in crate::pager) fn is_fetched(&self) -> bool {
+        self.moves.contains(&Task::Fetch)
+    }
+
+    /// Whether it is being sent to the remote tier.
+    pub(in crate::pager) fn is_being_sent(&self) -> bool {
+        self.moves.contains(&Task::Send)
+    }
+
+    /// Whether a tier has all of it: it is neither being exported nor being fetched.
+    pub(super) fn is_complete(&self) -> bool {
+        self.lease.is_none() && !self.is_fetched()
+    }
+
+    /// Whether the remote tier got it.
+    pub(in crate::pager) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Records that the remote tier has it.
+    pub(super) fn share(&mut self) {
+        self.is_shared = true;
     }
 
     /// Whether it is being read or written.
@@ -179,7 +220,7 @@ impl CopyEntry {
         match task {
             Task::Read => self.host = Presence::Incoming,
             Task::Write => self.disk = Presence::Incoming,
-            Task::Pack | Task::Unpack | Task::Remove => {}
+            Task::Pack | Task::Unpack | Task::Remove | Task::Fetch | Task::Send => {}
         }
         self.moves.insert(task);
     }
@@ -197,9 +238,9 @@ impl CopyEntry {
                 self.lease = None;
                 self.host = presence;
             }
-            Task::Read => self.host = presence,
+            Task::Read | Task::Fetch => self.host = presence,
             Task::Write => self.disk = presence,
-            Task::Unpack | Task::Remove => {}
+            Task::Unpack | Task::Remove | Task::Send => {}
         }
     }
 
@@ -224,7 +265,7 @@ impl CopyEntry {
     ///
     /// If they do not.
     pub(super) fn check_integrity(&self) {
-        let comes_to_host = self.moves.contains(&Task::Pack) || self.moves.contains(&Task::Read);
+        let comes_to_host = self.moves.iter().any(|task| BRINGS_TO_HOST.contains(task));
         assert_eq!(
             self.host == Presence::Incoming,
             comes_to_host,

@@ -32,7 +32,7 @@ use motet_protocol::{Label, SaltDigest};
 #[derive(Debug)]
 pub(super) struct Catalog {
     table: CopyTable,
-    /// Copies that are complete in a tier; one that is being exported is not found.
+    /// Copies that are complete in a tier; one that is being exported or fetched is not found.
     index: Index,
     /// Copies to evict as soon as no sequence and no job uses them.
     pending_eviction: BTreeSet<CopyId>,
@@ -97,10 +97,71 @@ impl Catalog {
 
     /// Adds a copy that a pager before this one knew.
     pub(super) fn restore(&mut self, name: CopyId, copy: CopyEntry) {
-        if copy.exported_segment().is_none() {
+        if copy.is_complete() {
             self.index.insert(copy.label(), name);
         }
         self.table.insert(name, copy);
+    }
+
+    /// Returns a name for a copy that is to be fetched from the remote tier.
+    pub(super) fn name_fetch(&mut self) -> CopyId {
+        self.table.next_name()
+    }
+
+    /// Adds a copy that is being fetched under this name, and returns its job. Host memory for it
+    /// must be free: see [`free_for_copy`](Self::free_for_copy).
+    pub(super) fn begin_fetch(&mut self, name: CopyId, label: Label) -> Job {
+        self.table.insert(name, CopyEntry::fetched(label));
+        self.job(name, Task::Fetch)
+    }
+
+    /// The copy with this label that is being fetched.
+    pub(super) fn fetching(&self, label: &Label) -> Option<CopyId> {
+        let mut fetches = self.iter().filter(|(_, copy)| copy.is_fetched());
+        let found = fetches.find(|(_, copy)| **copy.label() == *label);
+        found.map(|(name, _)| name)
+    }
+
+    /// Records that a fetched copy is in host memory: it can be found.
+    pub(super) fn fetched(&mut self, name: CopyId) {
+        let label = self.table.change(name, |copy| {
+            copy.end(Task::Fetch, true);
+            copy.share();
+            Arc::clone(copy.label())
+        });
+        if let Some(label) = label {
+            self.index.insert(&label, name);
+        }
+    }
+
+    /// Removes a copy that was not fetched, if its fetch had begun.
+    pub(super) fn end_fetch(&mut self, name: CopyId) {
+        self.table.take(name);
+    }
+
+    /// Whether the copy can be sent: host memory holds it, and the remote tier did not get it.
+    pub(super) fn can_send(&self, name: CopyId) -> bool {
+        let copy = self.get(name);
+        let can_send = copy.is_some_and(|copy| {
+            copy.host() == Presence::Present && !copy.is_shared() && !copy.is_being_sent()
+        });
+        can_send && !self.pending_eviction.contains(&name)
+    }
+
+    /// Whether the remote tier got all of these copies.
+    pub(super) fn are_shared(&self, path: &[(CopyId, Arc<Label>)]) -> bool {
+        let mut names = path.iter().map(|(name, _)| *name);
+        names.all(|name| self.get(name).is_some_and(CopyEntry::is_shared))
+    }
+
+    /// Records the end of a send job.
+    pub(super) fn send_ended(&mut self, name: CopyId, succeeded: bool) {
+        self.table.change(name, |copy| {
+            copy.end(Task::Send, succeeded);
+            if succeeded {
+                copy.share();
+            }
+        });
     }
 
     /// Adds a copy whose segment is to be exported, and returns its pack job.
@@ -229,7 +290,7 @@ impl Catalog {
         self.table.check_integrity();
         let complete = || {
             let all = self.iter();
-            all.filter(|(_, copy)| copy.exported_segment().is_none())
+            all.filter(|(_, copy)| copy.is_complete())
         };
         assert!(
             complete().all(|(name, copy)| self.index.holds(copy.label(), name)),
@@ -248,6 +309,7 @@ impl Catalog {
             copy: name,
             label: Arc::clone(copy.label()),
             task,
+            path: Vec::new(),
         }
     }
 }

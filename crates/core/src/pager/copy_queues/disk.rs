@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::disk_state::DiskState;
 use super::rate::Rate;
+use super::tier_state::TierState;
 use crate::config::PagerConfig;
 use crate::pager::catalog::{Catalog, CopyEntry};
 use motet_protocol::CopyId;
@@ -29,7 +29,7 @@ pub(in crate::pager) struct DiskQueue {
     space_freed_for: Option<CopyId>,
     /// The job in progress, and its start time.
     busy: Option<(CopyId, Task, Duration)>,
-    state: DiskState,
+    state: TierState,
     /// Time after which a job in progress means that the disk does not respond.
     timeout: Duration,
     rate: Rate,
@@ -57,7 +57,7 @@ impl DiskQueue {
             prefetches: VecDeque::new(),
             space_freed_for: None,
             busy: None,
-            state: DiskState::new(config.disk.is_some()),
+            state: TierState::new(config.disk.is_some()),
             timeout: config.disk_timeout,
             rate: Rate::guess(5e8),
             no_label: Arc::new(no_label),
@@ -164,7 +164,14 @@ impl DiskQueue {
         if let Some(copy) = catalog.next_removed_file() {
             let label = Arc::clone(&self.no_label);
             let task = Task::Remove;
-            self.start(Job { copy, label, task }, now, effects);
+            let path = Vec::new();
+            let job = Job {
+                copy,
+                label,
+                task,
+                path,
+            };
+            self.start(job, now, effects);
             return Some(Started::Job);
         }
         while let Some(name) = self.prefetches.pop_front() {

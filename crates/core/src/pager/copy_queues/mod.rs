@@ -8,13 +8,16 @@
 //! |---|---|
 //! | `memory.rs` | the worker between host memory and the device: copies to unpack |
 //! | `disk.rs` | the worker of the disk: reads, removals, prefetches, writes, in this order |
-//! | `disk_state.rs` | whether the disk can be used |
+//! | `remote.rs` | the worker of the remote tier: fetches, then sends |
+//! | `tier_state.rs` | whether the disk, or the remote tier, can be used |
 //! | `rate.rs` | how long the workers take for a byte |
 
 mod disk;
-mod disk_state;
 mod memory;
 mod rate;
+mod remote;
+mod tier_state;
 
 pub(super) use self::disk::{DiskQueue, Started};
 pub(super) use self::memory::MemoryQueue;
+pub(super) use self::remote::{RemoteQueue, Send};

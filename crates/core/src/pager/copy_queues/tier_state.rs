@@ -1,27 +1,27 @@
-//! Whether the disk can be used.
+//! Whether a tier below host memory can be used.
 //!
-//! A disk that fails is not used for a while, and neither is one that does not respond;
+//! A tier that fails is not used for a while, and neither is one that does not respond;
 //! sequences that wait for it compute instead. Reads and writes rest separately, so that a
 //! folder that has become read-only is still read.
 
 use std::time::Duration;
 
-/// Time for which a disk is not used after a failure.
-const DISK_REST: Duration = Duration::from_secs(10);
+/// Time for which a tier is not used after a failure.
+const REST: Duration = Duration::from_secs(10);
 
-/// Whether the disk can be used, by the results of its last jobs.
+/// Whether a tier can be used, by the results of its last jobs.
 #[derive(Debug)]
-pub(super) struct DiskState {
+pub(super) struct TierState {
     is_present: bool,
     /// A job has taken longer than the timeout.
     is_stalled: bool,
-    /// While this rests, the disk is not used.
+    /// While this rests, the tier is not used.
     reads: Ability,
     /// While this rests, nothing is written.
     writes: Ability,
 }
 
-/// Whether the disk can read (or write), by the result of the last attempt.
+/// Whether the tier can read (or write), by the result of the last attempt.
 #[derive(Debug, Default)]
 struct Ability {
     has_failed: bool,
@@ -29,7 +29,7 @@ struct Ability {
     rests_until: Option<Duration>,
 }
 
-impl DiskState {
+impl TierState {
     pub(super) fn new(is_present: bool) -> Self {
         Self {
             is_present,
@@ -52,7 +52,7 @@ impl DiskState {
         self.is_stalled
     }
 
-    /// Whether the disk is stalled, or has failed and not succeeded since.
+    /// Whether the tier is stalled, or has failed and not succeeded since.
     pub(super) fn is_degraded(&self) -> bool {
         self.is_present && (self.is_stalled || self.reads.has_failed || self.writes.has_failed)
     }
@@ -102,7 +102,7 @@ impl Ability {
         } else {
             Self {
                 has_failed: true,
-                rests_until: Some(now.saturating_add(DISK_REST)),
+                rests_until: Some(now.saturating_add(REST)),
             }
         };
     }
@@ -112,19 +112,19 @@ impl Ability {
 mod tests {
     use super::*;
 
-    /// The disk may be tried again long before a job needs it.
+    /// The tier may be tried again long before a job needs it.
     #[test]
     fn failed_disk_is_degraded_until_it_works() {
-        let mut disk = DiskState::new(true);
+        let mut disk = TierState::new(true);
         assert!(disk.works() && !disk.is_degraded());
         disk.has_read(false, Duration::ZERO);
         assert!(!disk.works() && disk.is_degraded());
-        disk.expire_rests(DISK_REST);
+        disk.expire_rests(REST);
         assert!(disk.works() && disk.is_degraded());
-        disk.has_written(false, DISK_REST);
-        disk.has_read(true, DISK_REST);
+        disk.has_written(false, REST);
+        disk.has_read(true, REST);
         assert!(disk.works() && disk.is_degraded());
-        disk.has_written(true, DISK_REST);
+        disk.has_written(true, REST);
         assert!(disk.works() && !disk.is_degraded());
     }
 }

@@ -1,0 +1,234 @@
+//! The queue of the remote tier's worker.
+//!
+//! Copies that a sequence waits for are fetched first. Sends are made when there is nothing to
+//! fetch; the oldest is dropped when too many wait.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::rate::Rate;
+use super::tier_state::TierState;
+use crate::config::{PagerConfig, RemoteConfig};
+use crate::pager::catalog::Catalog;
+use crate::pager::footprint;
+use motet_protocol::pager::{Effect, Job, Task};
+use motet_protocol::{CopyId, Label};
+
+/// Upper bound on the copies that wait to be sent.
+const SENDS_MAX: usize = 256;
+
+/// The jobs that wait for the remote tier, the one in progress, and whether the tier works.
+#[derive(Debug)]
+pub(in crate::pager) struct RemoteQueue {
+    /// Copies that sequences wait for, under the names that they get.
+    to_fetch: VecDeque<(CopyId, Label)>,
+    to_send: VecDeque<Send>,
+    /// The job in progress, and when it means that the tier does not respond.
+    busy: Option<(CopyId, Task, Duration)>,
+    state: TierState,
+    config: Option<RemoteConfig>,
+    rate: Rate,
+    /// Mean time of an answer.
+    answer_time: Duration,
+}
+
+/// A copy to be sent, after those that hold the tokens before its own.
+#[derive(Debug)]
+pub(in crate::pager) struct Send {
+    pub(in crate::pager) copy: CopyId,
+    pub(in crate::pager) path: Vec<(CopyId, Arc<Label>)>,
+}
+
+impl RemoteQueue {
+    pub(in crate::pager) fn new(config: &PagerConfig) -> Self {
+        Self {
+            to_fetch: VecDeque::new(),
+            to_send: VecDeque::new(),
+            busy: None,
+            state: TierState::new(config.remote.is_some()),
+            config: config.remote.clone(),
+            // A gigabit in a second.
+            rate: Rate::guess(1.2e8),
+            answer_time: Duration::from_millis(2),
+        }
+    }
+
+    /// Takes over the job that a pager before this one has started.
+    pub(in crate::pager) fn resume(&mut self, job: Option<(CopyId, Task)>, now: Duration) {
+        let until = self.stalls_after(0, now);
+        self.busy = job.map(|(copy, task)| (copy, task, until));
+    }
+
+    /// Queues a copy that a sequence waits for.
+    pub(in crate::pager) fn push(&mut self, name: CopyId, label: Label) {
+        self.to_fetch.push_back((name, label));
+    }
+
+    /// Removes the queued copies that no sequence waits for any more.
+    pub(in crate::pager) fn retain(&mut self, is_awaited: impl Fn(CopyId) -> bool) {
+        self.to_fetch.retain(|(name, _)| is_awaited(*name));
+    }
+
+    /// The queued copy with this label.
+    pub(in crate::pager) fn queued(&self, label: &Label) -> Option<CopyId> {
+        let mut queued = self.to_fetch.iter();
+        let found = queued.find(|(_, other)| other == label);
+        found.map(|(name, _)| *name)
+    }
+
+    /// Queues a copy to be sent when there is no other work.
+    pub(in crate::pager) fn push_send(&mut self, send: Send) {
+        if self.to_send.iter().any(|other| other.copy == send.copy) {
+            return;
+        }
+        if self.to_send.len() == SENDS_MAX {
+            self.to_send.pop_front();
+        }
+        self.to_send.push_back(send);
+    }
+
+    pub(in crate::pager) fn works(&self) -> bool {
+        self.state.works()
+    }
+
+    /// Whether the tier does not respond, or has failed and not succeeded since.
+    pub(in crate::pager) fn is_degraded(&self) -> bool {
+        self.state.is_degraded()
+    }
+
+    /// Expected time to ask the tier and to fetch so many bytes.
+    pub(in crate::pager) fn fetch_time(&self, bytes: usize) -> Duration {
+        self.answer_time.saturating_add(self.rate.time(bytes))
+    }
+
+    /// Records how long an answer took.
+    pub(in crate::pager) fn has_answered(&mut self, took: Duration, now: Duration) {
+        self.answer_time = self.answer_time.saturating_mul(7).saturating_add(took) / 8;
+        self.state.has_read(true, now);
+    }
+
+    /// Records that the tier has not answered, or that a copy could not be fetched.
+    pub(in crate::pager) fn fetch_failed(&mut self, now: Duration) {
+        self.state.has_read(false, now);
+    }
+
+    /// Records a fetched copy.
+    pub(in crate::pager) fn has_fetched(&mut self, bytes: usize, took: Duration, now: Duration) {
+        self.rate.observe(bytes, took);
+        self.state.has_read(true, now);
+    }
+
+    /// Records whether a copy could be sent.
+    pub(in crate::pager) fn has_sent(&mut self, succeeded: bool, now: Duration) {
+        self.state.has_written(succeeded, now);
+    }
+
+    /// Handles the end of a job.
+    pub(in crate::pager) fn job_ended(&mut self) {
+        self.busy = None;
+        self.state.responded();
+    }
+
+    /// Returns when [`check`](Self::check) finds something new.
+    pub(in crate::pager) fn wakes_at(&self) -> Option<Duration> {
+        let stalls_at = self.busy.filter(|_| !self.state.is_stalled());
+        let stalls_at = stalls_at.map(|(.., until)| until);
+        stalls_at.into_iter().chain(self.state.rest_ends_at()).min()
+    }
+
+    /// Ends the rests that are due, and returns true if the tier has just been found not to
+    /// respond.
+    pub(in crate::pager) fn check(&mut self, now: Duration) -> bool {
+        self.state.expire_rests(now);
+        let is_due = self.busy.is_some_and(|(.., until)| until <= now);
+        let has_stalled = is_due && !self.state.is_stalled();
+        if has_stalled {
+            self.state.stalled();
+        }
+        has_stalled
+    }
+
+    /// Empties the queue of a tier that does not work, and returns the copies that will not be
+    /// fetched.
+    pub(in crate::pager) fn abandon_fetches(&mut self) -> Vec<CopyId> {
+        if self.works() {
+            return Vec::new();
+        }
+        self.to_fetch.drain(..).map(|(name, _)| name).collect()
+    }
+
+    /// Starts the next job of an idle tier that works. Returns a copy that host memory is short for.
+    pub(in crate::pager) fn start_next(
+        &mut self,
+        now: Duration,
+        catalog: &mut Catalog,
+        effects: &mut Vec<Effect>,
+    ) -> Option<CopyId> {
+        if self.busy.is_some() || !self.works() {
+            return None;
+        }
+        if let Some((name, label)) = self.to_fetch.pop_front() {
+            let host_bytes = footprint::host_bytes(label.bytes);
+            let label_bytes = Label::host_bytes(label.tokens.len());
+            if !catalog.free_for_copy(label_bytes, host_bytes, 0, effects) {
+                return Some(name);
+            }
+            self.start(catalog.begin_fetch(name, label), now, effects);
+            return None;
+        }
+        if self.state.rests_from_writes() {
+            return None;
+        }
+        while let Some(send) = self.to_send.pop_front() {
+            if !catalog.can_send(send.copy) || !catalog.are_shared(&send.path) {
+                continue;
+            }
+            let path = send.path.into_iter().map(|(_, label)| label).collect();
+            let job = Job {
+                path,
+                ..catalog.begin(send.copy, Task::Send)
+            };
+            self.start(job, now, effects);
+            break;
+        }
+        None
+    }
+
+    /// Checks that the job in progress moves the copies that the tier moves.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
+    pub(in crate::pager) fn check_integrity(&self, catalog: &Catalog) {
+        let sent = catalog.iter().filter(|(_, copy)| copy.is_being_sent());
+        let sending = self.busy.filter(|(_, task, _)| *task == Task::Send);
+        let sending = sending.filter(|(name, ..)| catalog.get(*name).is_some());
+        assert!(
+            sent.map(|(name, _)| name)
+                .eq(sending.map(|(name, ..)| name)),
+            "the remote tier's job differs from the copy that is being sent"
+        );
+        let fetched = catalog.iter().filter(|(_, copy)| copy.is_fetched());
+        let fetching = self.busy.filter(|(_, task, _)| *task == Task::Fetch);
+        assert!(
+            fetched
+                .map(|(name, _)| name)
+                .eq(fetching.map(|(name, ..)| name)),
+            "the remote tier's job differs from the copy that is being fetched"
+        );
+        assert!(self.to_send.len() <= SENDS_MAX, "sends are bounded");
+    }
+
+    fn stalls_after(&self, bytes: usize, now: Duration) -> Duration {
+        let config = self.config.as_ref();
+        let timeout = config.map_or(Duration::ZERO, |config| config.job_timeout(bytes));
+        now.saturating_add(timeout)
+    }
+
+    fn start(&mut self, job: Job, now: Duration, effects: &mut Vec<Effect>) {
+        let until = self.stalls_after(job.label.bytes, now);
+        self.busy = Some((job.copy, job.task, until));
+        effects.push(Effect::Do(job));
+    }
+}

@@ -1,0 +1,279 @@
+//! The remote tier: brings copies that other processes have made to host memory before a lookup,
+//! and sends copies that other processes may need.
+//!
+//! The tier is asked when no copy here, and no state on the device, holds a sequence's tokens as
+//! far as it could. What is found is weighed against computing by the time that both have taken
+//! recently. A sequence waits no longer than computing would take, and a tier that fails is not
+//! asked for a while.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::PagerCore;
+use super::copy_queues::Send;
+use super::footprint;
+use crate::config::RemoteConfig;
+use motet_protocol::pager::{Ask, Asked, Done, Effect, Lookup};
+use motet_protocol::{CopyId, Label, Salt, SaltDigest, SegmentSize, SequenceId, TokenId};
+
+/// Upper bound on the remembered copies that the tier has named and does not have.
+const MISSING_MAX: usize = 64;
+
+/// Copies that the remote tier has named and could not give, newest last: they are not fetched
+/// again before others take their place.
+#[derive(Debug, Default)]
+pub(super) struct Missing(Vec<Arc<Label>>);
+
+impl Missing {
+    fn add(&mut self, label: &Arc<Label>) {
+        if self.0.len() == MISSING_MAX {
+            self.0.remove(0);
+        }
+        self.0.push(Arc::clone(label));
+    }
+
+    fn contains(&self, label: &Label) -> bool {
+        self.0.iter().any(|other| **other == *label)
+    }
+
+    fn remove(&mut self, label: &Label) {
+        self.0.retain(|other| **other != *label);
+    }
+}
+
+impl PagerCore {
+    /// Asks the remote tier for copies that continue this lookup's tokens. The lookup then waits
+    /// for the answer. Returns the lookup if that is not worth the time.
+    pub(super) fn ask(&mut self, lookup: Lookup, effects: &mut Vec<Effect>) -> Option<Lookup> {
+        let Some(remote) = &self.config.remote else {
+            return Some(lookup);
+        };
+        let (grid, patience) = (remote.grid_tokens, remote.patience);
+        if !self.remote.works() || !self.asks.has_room() || !is_sharable(remote, lookup.salt) {
+            return Some(lookup);
+        }
+        let from = self.reach(&lookup);
+        let last = lookup.tokens.len() / grid * grid;
+        if last <= from.max(lookup.seen_tokens) || !self.is_worth_asking(&lookup, from, last) {
+            return Some(lookup);
+        }
+        effects.push(Effect::Ask(Ask {
+            sequence: lookup.sequence,
+            salt: lookup.salt,
+            tokens: Arc::clone(&lookup.tokens),
+            from,
+        }));
+        self.stats.remote_asks += 1;
+        self.asks.add(lookup, self.now.saturating_add(patience));
+        None
+    }
+
+    /// Handles the answer of the remote tier.
+    pub(super) fn asked(&mut self, asked: Asked, effects: &mut Vec<Effect>) {
+        let lookup = self.asks.take_answered(&asked.ask);
+        let labels = match asked.result {
+            Ok(labels) => {
+                self.remote.has_answered(asked.took, self.now);
+                labels
+            }
+            Err(_) => {
+                self.stats.failed += 1;
+                self.remote.fetch_failed(self.now);
+                Vec::new()
+            }
+        };
+        if let Some(lookup) = lookup {
+            self.fetch(lookup, asked.ask.from, labels, effects);
+        }
+    }
+
+    /// Fetches the first of these copies, as many as save time and fit. The lookup waits for
+    /// them.
+    fn fetch(
+        &mut self,
+        lookup: Lookup,
+        from: usize,
+        labels: Vec<Label>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let labels = self.profitable(&lookup, from, labels);
+        let bytes = labels.iter().map(|label| label.bytes).sum();
+        let mut copies = BTreeSet::new();
+        for label in labels {
+            let known = self.remote.queued(&label);
+            let copy = known.or_else(|| self.catalog.fetching(&label));
+            copies.insert(copy.unwrap_or_else(|| {
+                let copy = self.catalog.name_fetch();
+                self.remote.push(copy, label);
+                copy
+            }));
+        }
+        if copies.is_empty() {
+            return self.look_up_here(lookup, effects);
+        }
+        let patience = self.config.remote.as_ref().map(|remote| remote.patience);
+        let computing = lookup.token_time.map(|time| {
+            let tokens = lookup.tokens.len() - from;
+            time.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX))
+        });
+        let expected = self.remote.fetch_time(bytes).saturating_mul(4);
+        let wait = computing
+            .unwrap_or(expected)
+            .max(patience.unwrap_or_default());
+        self.asks
+            .add_fetching(lookup, copies, self.now.saturating_add(wait));
+    }
+
+    /// Handles the end of a fetch job.
+    pub(super) fn fetch_ended(&mut self, done: &Done, effects: &mut Vec<Effect>) {
+        let name = done.copy;
+        match &done.result {
+            Ok(()) => {
+                let bytes = self.catalog.found(name).label().bytes;
+                self.remote.has_fetched(bytes, done.took, self.now);
+                self.stats.fetched += 1;
+                self.catalog.fetched(name);
+                self.catalog.touch(name);
+                for lookup in self.asks.fetched(name) {
+                    self.look_up_here(lookup, effects);
+                }
+            }
+            Err(error) => {
+                if error.is_lost {
+                    self.missing.add(self.catalog.found(name).label());
+                } else {
+                    self.remote.fetch_failed(self.now);
+                }
+                self.not_fetched(name, effects);
+            }
+        }
+        self.drop_unawaited_fetches();
+    }
+
+    /// Handles the end of a send job.
+    pub(super) fn send_ended(&mut self, done: &Done) {
+        let succeeded = done.result.is_ok();
+        self.catalog.send_ended(done.copy, succeeded);
+        self.remote.has_sent(succeeded, self.now);
+        self.stats.sent += u64::from(succeeded);
+        if succeeded {
+            let label = Arc::clone(self.catalog.found(done.copy).label());
+            self.missing.remove(&label);
+        }
+    }
+
+    /// Queues the copies of these tokens that the remote tier did not get.
+    pub(super) fn share(&mut self, salt: SaltDigest, tokens: &[TokenId]) {
+        let Some(remote) = &self.config.remote else {
+            return;
+        };
+        if !is_sharable(remote, salt) {
+            return;
+        }
+        let whole = !self.spec.resumes_anywhere();
+        let mut path: Vec<(CopyId, Arc<Label>)> = Vec::new();
+        for link in self.catalog.chain(salt, tokens, 0, whole) {
+            let label = Arc::clone(self.catalog.found(link.copy).label());
+            if self.catalog.can_send(link.copy) {
+                self.remote.push_send(Send {
+                    copy: link.copy,
+                    path: path.clone(),
+                });
+            }
+            path.push((link.copy, label));
+        }
+    }
+
+    /// Ends the wait of a sequence for the remote tier. Returns false if it does not wait.
+    pub(super) fn stop_asking(&mut self, sequence: SequenceId) -> bool {
+        let waited = self.asks.take(sequence).is_some();
+        if waited {
+            self.drop_unawaited_fetches();
+        }
+        waited
+    }
+
+    /// Ends the waits that are due, and those for a tier that does not work.
+    pub(super) fn check_remote(&mut self, effects: &mut Vec<Effect>) {
+        if self.remote.check(self.now) {
+            self.stats.failed += 1;
+        }
+        for name in self.remote.abandon_fetches() {
+            self.not_fetched(name, effects);
+        }
+        let expired = self.asks.expired(self.now);
+        if !expired.is_empty() {
+            for lookup in expired {
+                self.look_up_here(lookup, effects);
+            }
+            self.drop_unawaited_fetches();
+        }
+    }
+
+    /// Removes a copy that will not come; lookups go on without it.
+    pub(super) fn not_fetched(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
+        self.catalog.end_fetch(name);
+        for lookup in self.asks.not_fetched(name) {
+            self.look_up_here(lookup, effects);
+        }
+    }
+
+    /// Removes queued fetches that no lookup waits for any more.
+    fn drop_unawaited_fetches(&mut self) {
+        let asks = &self.asks;
+        self.remote.retain(|name| asks.waits_for(name));
+    }
+
+    /// Returns the number of the lookup's first tokens that are on the device, or in copies here.
+    fn reach(&self, lookup: &Lookup) -> usize {
+        let resident = lookup.resident_tokens();
+        let whole = !self.spec.resumes_anywhere();
+        let chain = self
+            .catalog
+            .chain(lookup.salt, &lookup.tokens, resident, whole);
+        let available = chain.iter().take_while(|one| self.is_available(one.copy));
+        available.last().map_or(resident, |one| one.shared)
+    }
+
+    /// Whether copies of these tokens would come sooner than they are computed.
+    fn is_worth_asking(&self, lookup: &Lookup, from: usize, last: usize) -> bool {
+        let Some(token_time) = lookup.token_time else {
+            return true;
+        };
+        let (bytes, _) = (self.sizes)(SegmentSize::whole(last - from));
+        let computing = token_time.as_secs_f64() * (last - from) as f64;
+        computing > self.remote.fetch_time(bytes).as_secs_f64()
+    }
+
+    /// Returns the first labels, as many as save most time, perhaps none.
+    fn profitable(&self, lookup: &Lookup, from: usize, mut labels: Vec<Label>) -> Vec<Label> {
+        let mut host_bytes = self.catalog.host_bytes_max();
+        let mut fetched_bytes = 0;
+        let mut best = (0.0, 0);
+        for (index, label) in labels.iter().enumerate() {
+            let (bytes, precision) = (self.sizes)(label.segment_size());
+            let is_ours = label.bytes == bytes && label.precision == precision;
+            let fits = host_bytes.checked_sub(footprint::host_bytes(bytes));
+            let (true, Some(left)) = (is_ours && !self.missing.contains(label), fits) else {
+                break;
+            };
+            host_bytes = left;
+            fetched_bytes += bytes;
+            let end = label.end().min(lookup.tokens.len());
+            let saved = lookup.token_time.map_or(end as f64, |time| {
+                time.as_secs_f64() * end.saturating_sub(from) as f64
+                    - self.remote.fetch_time(fetched_bytes).as_secs_f64()
+            });
+            if saved > best.0 {
+                best = (saved, index + 1);
+            }
+        }
+        labels.truncate(best.1);
+        labels
+    }
+}
+
+/// Whether state with this salt may leave the process.
+fn is_sharable(remote: &RemoteConfig, salt: SaltDigest) -> bool {
+    remote.shares_salted || salt == Salt::default().digest()
+}
