@@ -1,0 +1,169 @@
+//! Finds the longest prefix of a sequence that the store has a mark of.
+//!
+//! The store has marks of all shorter prefixes of a path, unless it has dropped some. So the longest is
+//! searched for as in a sorted list, with a few questions at the same time in each round.
+
+use std::future::Future;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use motet_protocol::pager::Ask;
+use motet_protocol::remote::{RemoteError, RemoteModel};
+use motet_protocol::{Label, PrefixDigest, PrefixHasher, SaltDigest, TokenId, common_prefix};
+
+use crate::seal::Sealer;
+use crate::stored::{Link, Mark, MarkEntry};
+use crate::{CALLS_MAX, Remote};
+
+/// A path that leads into the tokens of a sequence.
+struct Path<'a> {
+    links: &'a [Link],
+    /// Number of the sequence's first tokens that its copies hold.
+    shared: usize,
+}
+
+impl Remote {
+    pub(crate) async fn find_copies(
+        &self,
+        model: &RemoteModel,
+        ask: &Ask,
+    ) -> Result<Vec<Label>, RemoteError> {
+        let sealer = Sealer::new(&self.secret, model, ask.salt);
+        let Some((at, mark)) = self.longest_mark(&sealer, model, ask).await? else {
+            return Ok(Vec::new());
+        };
+        let paths = mark.entries().iter().map(|entry| {
+            let tokens = &ask.tokens;
+            path(entry, at, tokens, model.whole)
+        });
+        // The newest of equals wins.
+        let best = paths.rev().max_by_key(|path| path.shared);
+        let Some(path) = best.filter(|path| path.shared > ask.from) else {
+            return Ok(Vec::new());
+        };
+        self.labels(&sealer, model, ask, &path).await
+    }
+
+    /// Returns the longest prefix past `ask.from` with a mark, and the mark.
+    async fn longest_mark(
+        &self,
+        sealer: &Sealer,
+        model: &RemoteModel,
+        ask: &Ask,
+    ) -> Result<Option<(usize, Mark)>, RemoteError> {
+        let grid = model.grid_tokens;
+        let digests = digests(ask.salt, &ask.tokens, grid);
+        // Numbers of marks: all below `low` are shorter than one that was found, and none from
+        // `high` on is there.
+        let (mut low, mut high) = (ask.from / grid, digests.len());
+        let mut found = None;
+        while low < high {
+            let asked = spread(low, high);
+            let marks = asked.iter().map(|&number| {
+                let at = (number + 1) * grid;
+                let name = self.names.mark(model, &digests[number], at);
+                async move { self.mark(sealer, &name).await }
+            });
+            let marks = in_order(marks.collect()).await?;
+            let last = marks.iter().rposition(Option::is_some);
+            high = asked.get(last.map_or(0, |last| last + 1)).copied().unwrap_or(high);
+            if let Some(last) = last {
+                low = asked[last] + 1;
+                let mark = marks.into_iter().nth(last).flatten();
+                found = mark.map(|mark| (low * grid, mark));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the labels of a path's copies that hold tokens past `ask.from`.
+    async fn labels(
+        &self,
+        sealer: &Sealer,
+        model: &RemoteModel,
+        ask: &Ask,
+        path: &Path<'_>,
+    ) -> Result<Vec<Label>, RemoteError> {
+        let links = path.links.iter().filter(|link| link.end > ask.from);
+        let labels = links.map(|link| self.label(sealer, model, ask, path.shared, link));
+        let labels = in_order(labels.collect()).await?;
+        // Copies after one that is gone are of no use.
+        Ok(labels.into_iter().map_while(|label| label).collect())
+    }
+
+    async fn label(
+        &self,
+        sealer: &Sealer,
+        model: &RemoteModel,
+        ask: &Ask,
+        shared: usize,
+        link: &Link,
+    ) -> Result<Option<Label>, RemoteError> {
+        let known = ask.tokens.get(link.start..link.end);
+        let mut tokens: Vec<TokenId> = ask.tokens[..link.start].to_vec();
+        match known.filter(|_| link.end <= shared) {
+            Some(own) => tokens.extend(own),
+            // What follows the shared tokens in the copy is in its head.
+            None => match self.head(sealer, &link.name).await {
+                Ok(Some(head)) => tokens.extend(head.tokens),
+                Ok(None) => return Ok(None),
+                Err(error) if error.is_lost() => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        }
+        let label = Label::new(
+            ask.salt,
+            &tokens,
+            link.start,
+            link.state_lag,
+            link.precision(),
+            link.bytes,
+        );
+        Ok((self.names.copy(model, &label) == link.name).then_some(label))
+    }
+}
+
+/// Makes these calls, a few at the same time, and returns their answers in order.
+async fn in_order<T>(
+    calls: Vec<impl Future<Output = Result<T, RemoteError>>>,
+) -> Result<Vec<T>, RemoteError> {
+    let calls = stream::iter(calls).buffered(CALLS_MAX);
+    calls.try_collect().await
+}
+
+/// Returns how far an entry of the mark at offset `at` leads into these tokens.
+fn path<'a>(entry: &'a MarkEntry, at: usize, tokens: &[TokenId], whole: bool) -> Path<'a> {
+    let shared = at + common_prefix(&entry.next_tokens, &tokens[at..]);
+    let mut links = &entry.links[..];
+    if whole {
+        while let Some((last, before)) = links.split_last()
+            && last.end > shared
+        {
+            links = before;
+        }
+    }
+    let end = links.last().map_or(0, |last| last.end);
+    Path {
+        links,
+        shared: shared.min(end),
+    }
+}
+
+/// Returns the digests of the prefixes that end on the grid, from short to long.
+pub(crate) fn digests(salt: SaltDigest, tokens: &[TokenId], grid: usize) -> Vec<PrefixDigest> {
+    let mut hasher = PrefixHasher::new(salt);
+    let parts = tokens.chunks_exact(grid);
+    let digests = parts.map(|part| {
+        hasher.update(part);
+        hasher.digest()
+    });
+    digests.collect()
+}
+
+/// Returns up to [`CALLS_MAX`] numbers of a range, the last one included, at equal distances.
+fn spread(low: usize, high: usize) -> Vec<usize> {
+    let count = (high - low).min(CALLS_MAX);
+    let numbers = 1..=count;
+    numbers
+        .map(|number| low + (high - low) * number / count - 1)
+        .collect()
+}
