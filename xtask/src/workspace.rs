@@ -12,10 +12,10 @@ use crate::process;
 /// Features of the whole workspace with MLX. Stages of `cargo xtask test` and all programs that are
 /// not built in release mode have them, and select the whole workspace: cargo would build a package
 /// again for each other choice of packages and features.
-pub(crate) const FEATURES: &str = "mlx,motet/tower,otel,grpc";
+pub(crate) const FEATURES: &str = "mlx,motet/tower,otel,grpc,remote";
 /// [`FEATURES`] without MLX, for [`INJECTED_COMPILER`] and other compilers: the kernels would take
 /// each of them minutes.
-pub const FEATURES_NO_MLX: &str = "motet/tower,otel,grpc";
+pub const FEATURES_NO_MLX: &str = "motet/tower,otel,grpc,remote";
 
 /// A compiler for the packages of the workspace that adds `--cfg motet_injected`: an engine can
 /// then be simulated, its parts can be made to panic, and its cores can have injected bugs. A path

@@ -65,7 +65,10 @@ impl Remote {
             });
             let marks = in_order(marks.collect()).await?;
             let last = marks.iter().rposition(Option::is_some);
-            high = asked.get(last.map_or(0, |last| last + 1)).copied().unwrap_or(high);
+            high = asked
+                .get(last.map_or(0, |last| last + 1))
+                .copied()
+                .unwrap_or(high);
             if let Some(last) = last {
                 low = asked[last] + 1;
                 let mark = marks.into_iter().nth(last).flatten();

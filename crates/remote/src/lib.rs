@@ -119,7 +119,9 @@ impl Remote {
         let parts = into.chunks_mut(PART_BYTES).enumerate();
         let loads = parts.map(|(number, into)| async move {
             let part = name.part(version, number);
-            let sealed = self.read_part(&part, Sealer::sealed_bytes(into.len())).await?;
+            let sealed = self
+                .read_part(&part, Sealer::sealed_bytes(into.len()))
+                .await?;
             sealer.open_into(&part, &sealed, into)
         });
         all(loads.collect()).await
@@ -273,9 +275,7 @@ impl Remote {
 }
 
 /// Makes these calls, a few at the same time, until all have ended or one has failed.
-async fn all(
-    calls: Vec<impl Future<Output = Result<(), RemoteError>>>,
-) -> Result<(), RemoteError> {
+async fn all(calls: Vec<impl Future<Output = Result<(), RemoteError>>>) -> Result<(), RemoteError> {
     let calls = stream::iter(calls).buffer_unordered(CALLS_MAX);
     calls.try_collect().await
 }

@@ -63,7 +63,11 @@ impl Remote {
     pub async fn open(url: &str, secret: &Secret) -> Result<Self, OpenError> {
         let store = operator(url)?;
         let store = store
-            .layer(TimeoutLayer::new().with_timeout(CALL_TIMEOUT).with_io_timeout(CALL_TIMEOUT))
+            .layer(
+                TimeoutLayer::new()
+                    .with_timeout(CALL_TIMEOUT)
+                    .with_io_timeout(CALL_TIMEOUT),
+            )
             .layer(ConcurrentLimitLayer::new(STORE_CALLS_MAX));
         let asked = store.exists(PROBE).await;
         asked.map_err(|error| OpenError::Unreachable {

@@ -95,7 +95,9 @@ impl Sealer {
         copy(sealed, 0, &mut header);
         let (magic, nonce) = header.split_at(MAGIC.len());
         if magic != MAGIC {
-            return Err(damaged("it does not begin as sealed bytes of this version do"));
+            return Err(damaged(
+                "it does not begin as sealed bytes of this version do",
+            ));
         }
         copy(sealed, HEADER_BYTES, into);
         let mut tag = [0; TAG_BYTES];

@@ -99,10 +99,7 @@ impl Link {
 }
 
 /// Returns the tokens from the first of a sequence to the last of this copy, which follows the others.
-pub(crate) fn path_tokens(
-    path: &[Arc<Label>],
-    last: &Label,
-) -> Result<Vec<TokenId>, RemoteError> {
+pub(crate) fn path_tokens(path: &[Arc<Label>], last: &Label) -> Result<Vec<TokenId>, RemoteError> {
     let mut tokens: Vec<TokenId> = Vec::new();
     for label in path.iter().map(|label| &**label).chain([last]) {
         if label.start > tokens.len() {

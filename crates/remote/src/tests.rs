@@ -126,7 +126,9 @@ async fn whole_copies_are_found_by_their_last_mark() {
     let tier = tier(&store, 1);
     let (tokens, labels) = path();
     for end in 1..=labels.len() {
-        put(&tier, &whole, &labels[..end]).await.expect("it is stored");
+        put(&tier, &whole, &labels[..end])
+            .await
+            .expect("it is stored");
     }
     for (asked, expected) in [(23, 2), (22, 1), (13, 1), (12, 0)] {
         let found = tier.find(&whole, &ask(&tokens[..asked], 0)).await;

@@ -1,16 +1,13 @@
 //! The command line.
 
 use std::net::IpAddr;
-#[cfg(feature = "grpc")]
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 use motet::config::{
-    AdmissionConfig, CacheConfig, ChunkingConfig, DiskConfig, EngineConfig, SchedulerConfig,
-    TextConfig,
+    AdmissionConfig, ChunkingConfig, DiskConfig, EngineConfig, SchedulerConfig, TextConfig,
 };
 use motet::grammar::GrammarLimits;
 #[cfg(feature = "mlx")]
@@ -18,13 +15,18 @@ use motet::model::CacheKind;
 use motet::model::find::ModelName;
 
 use crate::class::Class;
+pub use crate::fleet_settings::FleetSettings;
+#[cfg(feature = "grpc")]
+pub use crate::fleet_settings::GrpcSettings;
+#[cfg(feature = "remote")]
+pub use crate::fleet_settings::RemoteSettings;
 use crate::keys::Keys;
 use crate::model_names::ModelNames;
 use crate::site::{Host, Origin};
 pub use crate::store_settings::StoreSettings;
 
-/// Default host memory with a disk tier, in MiB.
-const HOST_MIB_WITH_DISK: usize = 1024;
+/// Default host memory with a disk tier, or with one that servers share, in MiB.
+const HOST_MIB_WITH_TIER: usize = 1024;
 
 /// A century. The timers of hyper and of the sockets add a time to the present, which panics beyond
 /// the end of the clock.
@@ -135,6 +137,11 @@ pub struct Arguments {
     #[cfg(feature = "grpc")]
     #[command(flatten)]
     pub grpc: GrpcSettings,
+
+    /// Settings of the tier that servers share.
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    pub remote: RemoteSettings,
 
     /// Settings of traces.
     #[cfg(feature = "otel")]
@@ -323,7 +330,7 @@ pub struct EngineSettings {
 
     /// Host memory for offloaded state, in MiB; 0 is none
     ///
-    /// The default is 0, or 1024 with --disk, as all state goes to the disk through host memory.
+    /// The default is 0, or 1024 with a tier below it, which all state reaches through host memory.
     #[arg(long, value_name = "MIB")]
     pub host_mib: Option<usize>,
 
@@ -453,72 +460,6 @@ fn nonzero_duration(seconds: u64) -> Option<Duration> {
     (seconds > 0).then_some(Duration::from_secs(seconds.min(SECONDS_MAX)))
 }
 
-/// Settings for routers that spread users over several servers.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Fleet")]
-pub struct FleetSettings {
-    /// Publish KV cache events in vLLM's form at an address such as tcp://127.0.0.1:5557
-    ///
-    /// The events show the tokens of requests to every reader that can connect. Requests with
-    /// a cache salt are left out.
-    #[arg(long, value_name = "ADDRESS")]
-    pub kv_events: Option<String>,
-
-    /// Replay missed events at this address
-    #[arg(long, value_name = "ADDRESS", requires = "kv_events")]
-    pub kv_events_replay: Option<String>,
-
-    /// The topic of the events
-    #[arg(
-        long,
-        value_name = "TOPIC",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub kv_events_topic: String,
-
-    /// Tokens of a block; the router must use the same number
-    #[arg(long, value_name = "TOKENS", default_value_t = CacheConfig::default().block_tokens)]
-    pub kv_events_block_size: usize,
-}
-
-/// Settings of vLLM's gRPC.
-#[cfg(feature = "grpc")]
-#[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Fleet")]
-pub struct GrpcSettings {
-    /// Serve vLLM's gRPC too, at an address such as 127.0.0.1:50051
-    ///
-    /// Fleets drive the server by it: Dynamo's vLLM sidecar, vllm-router, smg. At a signal to end,
-    /// running requests are handed over at once then, for the fleet to continue them elsewhere: see
-    /// --grace-seconds. Keys are sent as metadata, `authorization: Bearer KEY`.
-    #[arg(long, value_name = "ADDRESS")]
-    pub grpc: Option<SocketAddr>,
-
-    /// The folder or repository in which the fleet finds the model's tokenizer
-    ///
-    /// The default is --model. A folder needs config.json and tokenizer.json.
-    #[arg(long, value_name = "FOLDER", requires = "grpc")]
-    pub grpc_tokenizer: Option<PathBuf>,
-
-    /// A file with the certificate of gRPC's address and its chain, in PEM; without it there is no TLS
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "grpc",
-        requires = "grpc_tls_key"
-    )]
-    pub grpc_tls_certificate: Option<PathBuf>,
-
-    /// A file with the certificate's key, in PEM
-    #[arg(long, value_name = "FILE", requires = "grpc_tls_certificate")]
-    pub grpc_tls_key: Option<PathBuf>,
-
-    /// A file with the certificates that sign those of clients, which they then need
-    #[arg(long, value_name = "FILE", requires = "grpc_tls_certificate")]
-    pub grpc_tls_clients: Option<PathBuf>,
-}
-
 /// Form of the log, on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogForm {
@@ -559,10 +500,15 @@ impl Arguments {
             config.cache.device_bytes_max = mib(cache_mib);
         }
         config.cache.block_tokens = self.fleet.kv_events_block_size;
-        let host_mib = match engine.disk {
-            Some(_) => HOST_MIB_WITH_DISK,
-            None => 0,
+        #[cfg(feature = "remote")]
+        let remote = self.remote.config();
+        #[cfg(not(feature = "remote"))]
+        let remote = None;
+        let host_mib = match engine.disk.is_some() || remote.is_some() {
+            true => HOST_MIB_WITH_TIER,
+            false => 0,
         };
+        config.pager.remote = remote;
         config.pager.host_bytes_max = mib(engine.host_mib.unwrap_or(host_mib));
         config.pager.disk = engine.disk.clone().map(|folder| DiskConfig {
             folder,
@@ -636,7 +582,7 @@ mod tests {
         let disk = parse("server --oracle --disk x").expect("enough");
         let config = disk.engine_config();
         assert_eq!(config.validate(), Ok(()));
-        assert_eq!(config.pager.host_bytes_max, HOST_MIB_WITH_DISK << 20);
+        assert_eq!(config.pager.host_bytes_max, HOST_MIB_WITH_TIER << 20);
         assert!(config.scheduler.speculation.enabled, "the default");
         let off = parse("server --oracle --speculation off").expect("a switch");
         assert!(!off.engine_config().scheduler.speculation.enabled);

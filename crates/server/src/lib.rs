@@ -50,6 +50,7 @@ mod conversation;
 mod departure;
 mod error;
 pub mod fleet;
+mod fleet_settings;
 mod generate;
 #[cfg(feature = "grpc")]
 pub mod grpc;

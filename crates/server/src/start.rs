@@ -16,7 +16,7 @@ use motet::model::oracle::{Oracle, OracleConfig};
 #[cfg(feature = "mlx")]
 use motet::model::weights::FileAccess;
 use motet::text::{ChatTemplate, TextCodec, Tokenizer};
-use motet::{Engine, Request};
+use motet::{Engine, EngineBuilder, Request};
 use motet_text::GgufVocabulary;
 
 use crate::arguments::Arguments;
@@ -42,7 +42,7 @@ pub async fn engine(arguments: &Arguments) -> Result<Engine> {
     let config = arguments.engine_config();
     let engine = match &arguments.model {
         Some(name) => model(name, arguments, config).await,
-        None => oracle(config).await,
+        None => oracle(arguments, config).await,
     }?;
     if let Some(warning) = streams_warning(&engine) {
         tracing::warn!("{warning}");
@@ -104,7 +104,8 @@ async fn model(name: &str, arguments: &Arguments, config: EngineConfig) -> Resul
             tracing::info!("the draft model is {}", path.display());
             engine = engine.open_draft_model(path, options)?;
         }
-        engine.config(config).start().await
+        let engine = with_remote(engine.config(config), arguments).await?;
+        anyhow::Ok(engine.start().await?)
     };
     let engine = started.await;
     let engine = engine.with_context(|| format!("cannot serve {}", path.display()))?;
@@ -138,7 +139,7 @@ async fn model(_: &str, _: &Arguments, _: EngineConfig) -> Result<Engine> {
 }
 
 /// Starts an engine on the oracle, with bytes as tokens.
-async fn oracle(config: EngineConfig) -> Result<Engine> {
+async fn oracle(arguments: &Arguments, config: EngineConfig) -> Result<Engine> {
     let oracle = OracleConfig {
         vocab_size: ORACLE_END as usize + 1,
         context_tokens_max: 8192,
@@ -150,7 +151,22 @@ async fn oracle(config: EngineConfig) -> Result<Engine> {
     let build = move || Oracle::new(oracle.clone()).map_err(|e| ModelError::Device(e.to_string()));
     let text = oracle_text().context("the oracle's tokenizer")?;
     let engine = Engine::builder(build).text(text).config(config);
+    let engine = with_remote(engine, arguments).await?;
     Ok(engine.start().await?)
+}
+
+/// Sets the tier that servers share, if the arguments name one.
+#[cfg(feature = "remote")]
+async fn with_remote(engine: EngineBuilder, arguments: &Arguments) -> Result<EngineBuilder> {
+    Ok(match arguments.remote.open().await? {
+        Some(tier) => engine.remote_tier(tier),
+        None => engine,
+    })
+}
+
+#[cfg(not(feature = "remote"))]
+async fn with_remote(engine: EngineBuilder, _: &Arguments) -> Result<EngineBuilder> {
+    Ok(engine)
 }
 
 /// A tokenizer whose tokens are bytes, in GPT-2's spelling.
