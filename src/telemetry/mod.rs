@@ -307,6 +307,10 @@ impl Telemetry {
         metrics
             .disk_degraded
             .set(f64::from(u8::from(now.disk_degraded)));
+        metrics.remote_asks.absolute(now.remote_asks);
+        metrics
+            .remote_degraded
+            .set(f64::from(u8::from(now.remote_degraded)));
         let degraded = usize::from(now.disk_degraded);
         self.disk_degraded.store(degraded, Ordering::Relaxed);
         self.sums().stats.pager = now;

@@ -86,7 +86,10 @@ impl Remote {
         ask: &Ask,
         path: &Path<'_>,
     ) -> Result<Vec<Label>, RemoteError> {
-        let links = path.links.iter().filter(|link| link.end > ask.from);
+        // Copies that the next one makes useless here are skipped.
+        let needless = path.links.windows(2);
+        let needless = needless.take_while(|links| links[1].start <= ask.from);
+        let links = path.links[needless.count()..].iter();
         let labels = links.map(|link| self.label(sealer, model, ask, path.shared, link));
         let labels = in_order(labels.collect()).await?;
         // Copies after one that is gone are of no use.

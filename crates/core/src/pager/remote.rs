@@ -14,7 +14,9 @@ use super::copy_queues::Send;
 use super::footprint;
 use crate::config::RemoteConfig;
 use motet_protocol::pager::{Ask, Asked, Done, Effect, Lookup};
-use motet_protocol::{CopyId, Label, Salt, SaltDigest, SegmentSize, SequenceId, TokenId};
+use motet_protocol::{
+    CopyId, Label, Salt, SaltDigest, SegmentSize, SequenceId, TokenId, common_prefix,
+};
 
 /// Upper bound on the remembered copies that the tier has named and does not have.
 const MISSING_MAX: usize = 64;
@@ -254,18 +256,21 @@ impl PagerCore {
             let (bytes, precision) = (self.sizes)(label.segment_size());
             let is_ours = label.bytes == bytes && label.precision == precision;
             let fits = host_bytes.checked_sub(footprint::host_bytes(bytes));
-            let (true, Some(left)) = (is_ours && !self.missing.contains(label), fits) else {
+            let own = lookup.tokens.get(label.start..);
+            let (true, Some(left), Some(own)) =
+                (is_ours && !self.missing.contains(label), fits, own)
+            else {
                 break;
             };
             host_bytes = left;
             fetched_bytes += bytes;
-            let end = label.end().min(lookup.tokens.len());
-            let saved = lookup.token_time.map_or(end as f64, |time| {
-                time.as_secs_f64() * end.saturating_sub(from) as f64
+            let saved = (label.start + common_prefix(&label.tokens, own)).saturating_sub(from);
+            let gain = lookup.token_time.map_or(saved as f64, |time| {
+                time.as_secs_f64() * saved as f64
                     - self.remote.fetch_time(fetched_bytes).as_secs_f64()
             });
-            if saved > best.0 {
-                best = (saved, index + 1);
+            if gain > best.0 {
+                best = (gain, index + 1);
             }
         }
         labels.truncate(best.1);
