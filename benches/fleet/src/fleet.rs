@@ -13,7 +13,7 @@ use crate::tier::SharedTier;
 use crate::trace::{Outputs, Trace};
 use crate::worker::{Prefilled, Report, Sequence, Worker};
 
-/// What came of a simulation.
+/// The result of a simulation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     /// Tokens of all prompts.
@@ -140,9 +140,9 @@ impl Fleet<'_> {
         let worker = self.workers[at].as_mut().expect("it is not lost");
         let end = worker.begin(now, self.tier.as_mut());
         let blocks = worker.block_events();
-        self.router.told(at, &blocks)?;
+        self.router.blocks_changed(at, &blocks)?;
         if let Some(tier) = &mut self.tier {
-            tier.told(&blocks);
+            tier.blocks_changed(&blocks);
         }
         if let Some(end) = end {
             self.add(end, Event::StepEnd(at));

@@ -47,7 +47,7 @@ pub(crate) struct KvRouter {
     start: Instant,
 }
 
-/// What the router knows of a worker.
+/// The router's knowledge of a worker.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     blocks: u64,
@@ -77,7 +77,7 @@ impl Router {
     }
 
     /// Tells it of a worker's blocks.
-    pub(crate) fn told(&mut self, worker: usize, events: &[BlockEvent]) -> Result<()> {
+    pub(crate) fn blocks_changed(&mut self, worker: usize, events: &[BlockEvent]) -> Result<()> {
         if let Self::Kv(kv) = self {
             for event in events {
                 let event = kv.events.of(worker as WorkerId, event);

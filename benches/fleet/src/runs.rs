@@ -202,11 +202,13 @@ impl Runs {
             let figure = format!("fleet.sim_lost_machine_{}{kind}", self.workers);
             records.sample(&figure, outcome.again_tokens as f64 / lost_workers);
             let undisturbed = &outcomes[usize::from(setting.tier.is_some())];
+            let more = undisturbed.reused_tokens as f64 - outcome.reused_tokens as f64;
             let remark = format!(
-                "{} lost, {at_once} at a time; reuse {:.1} %, undisturbed {:.1} %",
-                lost_workers,
+                "{lost_workers} lost, {at_once} at a time; reuse {:.1} %, undisturbed {:.1} %: {:.0} tokens \
+                 of prompts more for each",
                 outcome.reuse_percent(),
                 undisturbed.reuse_percent(),
+                more / lost_workers,
             );
             records.remark(&figure, remark);
         }

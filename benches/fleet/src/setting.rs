@@ -23,7 +23,7 @@ pub(crate) struct Setting {
     pub(crate) tells: Tells,
     pub(crate) tier: Option<Tier>,
     pub(crate) losses: Option<Losses>,
-    /// Of the router, which breaks ties by chance.
+    /// The seed of the router, which breaks ties by chance.
     pub(crate) seed: u64,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Tier {
     pub(crate) tokens_max: usize,
 }
 
-/// What a worker writes to the shared tier, as far as it lacks that.
+/// A worker's writes to the shared tier, as far as that lacks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writes {
     /// Blocks that a sequence found in the worker's own cache: they were used twice there.

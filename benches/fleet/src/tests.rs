@@ -157,7 +157,7 @@ fn equal_prompts_are_computed_once() {
 }
 
 #[test]
-fn router_knows_a_running_prompt_only_if_told_or_by_prediction() {
+fn router_knows_a_running_prompt_by_events_or_prediction() {
     // The second request shares 15 of 20 blocks, while the first one still runs.
     let requests = vec![
         request(0, 0..20, 1_000),

@@ -90,7 +90,7 @@ impl SharedTier {
     }
 
     /// The blocks of a worker have changed.
-    pub(crate) fn told(&mut self, events: &[BlockEvent]) {
+    pub(crate) fn blocks_changed(&mut self, events: &[BlockEvent]) {
         if self.tier.writes != Writes::UsedTwiceOrEvicted {
             return;
         }

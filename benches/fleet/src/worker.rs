@@ -1,6 +1,6 @@
 //! A worker: Motet's cache core, and steps that take the time of `costs.rs`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) struct Sequence {
     pub(crate) output_tokens: usize,
     /// Its request's place in the trace.
     pub(crate) request: usize,
-    /// What a lost worker had of it.
+    /// Its state on a worker that was lost.
     pub(crate) lost: Option<Lost>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Lost {
     pub(crate) is_answered: bool,
 }
 
-/// What came of a step.
+/// A result of a step.
 #[derive(Debug)]
 pub(crate) enum Report {
     /// A sequence has the first token that this worker sends.
@@ -67,7 +67,7 @@ pub(crate) struct Worker {
     waiting: VecDeque<Sequence>,
     /// Sequences that have asked for a slot. They wait until another one has computed what they
     /// share.
-    asked: HashMap<SequenceId, Sequence>,
+    asked: BTreeMap<SequenceId, Sequence>,
     running: Vec<Running>,
     is_in_step: bool,
 }
@@ -88,7 +88,7 @@ impl Worker {
             tells: setting.tells,
             memory_tokens,
             waiting: VecDeque::new(),
-            asked: HashMap::new(),
+            asked: BTreeMap::new(),
             running: Vec::new(),
             is_in_step: false,
         }
