@@ -12,6 +12,7 @@
 //!            └─ a run of a program ───┼─ programs/{scheduler,pager}   │
 //!                                     ├─ programs/recovery            │
 //!                                     ├─ benches/cache, kvbm-logical  │
+//!                                     ├─ benches/fleet, Dynamo's router
 //!                                     ├─ the load generator           ┘
 //!                                     └─ motet-server, mlx_lm.server, llama-server, over HTTP
 //!  measured.rs: samples and remarks ── report.rs: table and target/motet/bench.json

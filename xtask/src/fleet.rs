@@ -6,7 +6,8 @@ use clap::ValueEnum;
 use crate::cache::Cache;
 use crate::{clients, packages, process};
 
-pub(crate) const REQUIREMENTS: &str = "crates/server/clients/fleet/requirements.txt";
+/// The Python packages of existing fleets.
+pub const REQUIREMENTS: &str = "crates/server/clients/fleet/requirements.txt";
 const FLEET: &str = "crates/server/clients/fleet/main.py";
 
 /// A part of the checks.

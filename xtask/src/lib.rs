@@ -38,7 +38,7 @@ mod demo;
 mod deny;
 mod embedded;
 mod fetch;
-mod fleet;
+pub mod fleet;
 mod fuzz;
 mod gpu_check;
 pub mod llama_server;

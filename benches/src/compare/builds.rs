@@ -10,8 +10,9 @@ use xtask::{process, workspace};
 use super::workbench::Unavailable;
 use crate::protocol::Size;
 
-/// A workspace of its own, so that no other package depends on its peers' dependencies.
+/// Workspaces of their own, so that no other package depends on their peers' dependencies.
 const CACHE_MANIFEST: &str = "benches/cache/Cargo.toml";
+const FLEET_MANIFEST: &str = "benches/fleet/Cargo.toml";
 
 /// How programs are built. Programs that need no MLX are built with it too where others need it, so
 /// that one build serves all.
@@ -48,12 +49,26 @@ impl Builds {
     ///
     /// [`Unavailable`] when its dependencies are not available.
     pub(crate) fn cache(self) -> Result<PathBuf> {
+        self.apart(CACHE_MANIFEST, "kvbm-logical")
+    }
+
+    /// Path of the program in `benches/fleet`.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`] when its dependencies are not available.
+    pub(crate) fn fleet(self) -> Result<PathBuf> {
+        self.apart(FLEET_MANIFEST, "dynamo-kv-router")
+    }
+
+    /// The program of a workspace of its own, which depends on this peer.
+    fn apart(self, manifest: &str, peer: &str) -> Result<PathBuf> {
         let mut download = workspace::cargo();
-        download.args(["fetch", "--manifest-path", CACHE_MANIFEST]);
+        download.args(["fetch", "--manifest-path", manifest]);
         process::capture(&mut download)
-            .map_err(|error| Unavailable(format!("no kvbm-logical: {error:#}")))?;
+            .map_err(|error| Unavailable(format!("no {peer}: {error:#}")))?;
         let mut cargo = workspace::cargo();
-        cargo.args(["build", "--manifest-path", CACHE_MANIFEST]);
+        cargo.args(["build", "--manifest-path", manifest]);
         if self.size == Size::Full {
             cargo.arg("--release");
         }

@@ -6,7 +6,7 @@
 //! | `side.rs`, `sides.rs` | programs that measure on request, ours and peers |
 //! | `servers.rs` | servers, and loads on them |
 //! | `builds.rs`, `mlx_lm.rs` | builds of our programs; mlx-lm with the weights that we run |
-//! | `engines.rs` | other peers that are Python packages |
+//! | `engines.rs`, `dynamo.rs` | other peers that are Python packages |
 //! | `turns.rs`, `prompts.rs` | two measurements in turn; prompts as token ids |
 //! | `exchange.rs` | one request over HTTP |
 //! | `model.rs`, `weights.rs` | steps, beside mlx-lm, llama.cpp, other engines and ourselves in another mode |
@@ -15,6 +15,7 @@
 //! | `hostile/` | our server beside clients that want to stall it |
 
 mod builds;
+mod dynamo;
 pub(crate) mod edits;
 pub(crate) mod engines;
 mod exchange;

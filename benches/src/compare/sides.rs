@@ -8,12 +8,13 @@ use anyhow::Result;
 use xtask::model::Model;
 use xtask::{ui, workspace};
 
+use super::dynamo;
 use super::engines::Engine;
 use super::mlx_lm;
 use super::servers::ServerName;
 use super::side::Side;
 use super::workbench::{Unavailable, Workbench};
-use crate::figures::Program;
+use crate::figures::{Program, trace};
 use crate::mode::Mode;
 use crate::protocol::{DRAFT_MODEL_VARIABLE, Size};
 
@@ -114,6 +115,15 @@ impl Workbench {
                 return started(name, command.arg("runs").arg(model?));
             }
             Program::Speculation | Program::DraftModel => (self.builds().measure()?, None),
+            Program::Fleet => {
+                let mut command = Command::new(self.builds().fleet()?);
+                return started(name, command.arg("runs").arg(trace::path()));
+            }
+            Program::Mocker if self.size == Size::Quick => {
+                let why = "Dynamo is not installed for a smoke run";
+                return Err(Unavailable(why.to_owned()).into());
+            }
+            Program::Mocker => return started(name, &mut dynamo::mocker(&self.cache)?),
         };
         started(name, Command::new(path).arg("runs").args(model))
     }

@@ -3,6 +3,7 @@
 mod cache;
 mod demo;
 mod engines;
+mod fleet;
 mod kernels;
 mod model;
 mod pager;
@@ -54,6 +55,10 @@ pub(crate) enum Program {
     Speculation,
     /// The same with a draft model.
     DraftModel,
+    /// `benches/fleet`: caches behind Dynamo's router, on a virtual clock.
+    Fleet,
+    /// `peers/dynamo_peer.py`: Dynamo's own simulated fleet.
+    Mocker,
 }
 
 /// Requirements of a figure.
@@ -112,6 +117,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Figure> {
         recovery::FIGURES,
         server::FIGURES,
         speculation::FIGURES,
+        fleet::FIGURES,
         demo::FIGURES,
     ];
     areas.into_iter().flatten()

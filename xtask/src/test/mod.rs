@@ -121,6 +121,9 @@ const STAGES: &[Stage] = &[
         runs: Example("quickstart") },
     Stage { name: "outside the workspace", quick: false, environment: &[],
         runs: Cargo(&["run", "--package", "xtask", "--", "embedded"]) },
+    // A workspace of its own, for Dynamo's router: a minute of a processor.
+    Stage { name: "fleet, simulated", quick: false, environment: &[],
+        runs: Cargo(&["test", "--manifest-path", "benches/fleet/Cargo.toml", "--config", "build.target-dir='target'"]) },
     Stage { name: "load generator, oracle", quick: false, environment: &[],
         runs: Program("motet-load-generator", &["--oracle"]) },
     // Whether the figures can be measured, never their values.

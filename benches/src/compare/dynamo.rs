@@ -1,0 +1,27 @@
+//! Dynamo's own simulated fleet, from its Python package.
+
+use std::process::Command;
+
+use anyhow::Result;
+use xtask::cache::Cache;
+use xtask::fleet::REQUIREMENTS;
+use xtask::packages;
+
+use super::workbench::Unavailable;
+use crate::figures::trace;
+
+/// The program that asks it.
+const PEER: &str = "benches/peers/dynamo_peer.py";
+
+/// The program, with Dynamo installed unless the cache has it.
+///
+/// # Errors
+///
+/// [`Unavailable`] when it cannot be installed.
+pub(super) fn mocker(cache: &Cache) -> Result<Command> {
+    let packages = packages::install(cache, "fleet", REQUIREMENTS)
+        .map_err(|error| Unavailable(format!("Dynamo cannot be installed: {error:#}")))?;
+    let mut command = packages.program(PEER);
+    command.arg(packages.folder()).arg(trace::path());
+    Ok(command)
+}

@@ -1,0 +1,71 @@
+//! Figures of simulated fleets.
+
+use super::Goal::{AtLeast, AtMost, Higher, Lower};
+use super::Measure::Run;
+use super::Needs::Trace;
+use super::Program::{Fleet, Mocker};
+use super::{Figure, PERCENT};
+
+const REUSE: &str = "prompt tokens of the Mooncake conversation trace that no worker computes, behind Dynamo's router; a \
+     worker holds 1,000 blocks of 512 tokens, and arrivals are sped up with the fleet";
+const MOCKER: &str = "the same, of Dynamo's own simulated workers behind the same router";
+const REMOTE: &str = "the same, with a shared tier that gets what a worker uses twice";
+const GAP: &str =
+    "the part that an endless cache reuses, less that of the fleet with its shared tier";
+const AGAIN: &str =
+    "tokens computed again for the sequences of one lost worker, mean; they go on elsewhere";
+const AGAIN_REMOTE: &str = "the same, with a shared tier that gets each prompt once it is computed";
+const AGAIN_HANDED: &str =
+    "the same, where a worker hands over what its sequences have computed, before it ends";
+
+#[rustfmt::skip] // a table
+pub(super) const FIGURES: &[Figure] = &[
+    Figure { name: "fleet.mocker_reuse_8", unit: PERCENT, goal: Higher, needs: Trace,
+        measure: Run(Mocker, "reuse_8"),
+        versus: MOCKER },
+    Figure { name: "fleet.sim_reuse_8", unit: PERCENT, goal: Higher, needs: Trace,
+        measure: Run(Fleet, "reuse_8"),
+        versus: REUSE },
+    Figure { name: "fleet.sim_reuse_8_remote", unit: PERCENT, goal: Higher, needs: Trace,
+        measure: Run(Fleet, "remote_8"),
+        versus: REMOTE },
+    Figure { name: "fleet.mocker_reuse_100", unit: PERCENT, goal: Higher, needs: Trace,
+        measure: Run(Mocker, "reuse_100"),
+        versus: MOCKER },
+    Figure { name: "fleet.sim_reuse_100", unit: PERCENT, goal: Higher, needs: Trace,
+        measure: Run(Fleet, "reuse_100"),
+        versus: REUSE },
+    Figure { name: "fleet.sim_reuse_100_remote", unit: PERCENT, goal: Higher, needs: Trace,
+        measure: Run(Fleet, "remote_100"),
+        versus: REMOTE },
+    Figure { name: "fleet.mocker_reuse_1000", unit: PERCENT, goal: Higher, needs: Trace,
+        measure: Run(Mocker, "reuse_1000"),
+        versus: MOCKER },
+    Figure { name: "fleet.sim_reuse_1000", unit: PERCENT, goal: AtLeast(33.0), needs: Trace,
+        measure: Run(Fleet, "reuse_1000"),
+        versus: REUSE },
+    Figure { name: "fleet.sim_reuse_1000_remote", unit: PERCENT, goal: Higher, needs: Trace,
+        measure: Run(Fleet, "remote_1000"),
+        versus: REMOTE },
+    Figure { name: "fleet.sim_gap_1000_remote", unit: "points", goal: AtMost(2.0), needs: Trace,
+        measure: Run(Fleet, "remote_1000"),
+        versus: GAP },
+    Figure { name: "fleet.sim_lost_machine_8", unit: "tokens", goal: Lower, needs: Trace,
+        measure: Run(Fleet, "lost_8"),
+        versus: AGAIN },
+    Figure { name: "fleet.sim_lost_machine_8_remote", unit: "tokens", goal: Lower, needs: Trace,
+        measure: Run(Fleet, "lost_8"),
+        versus: AGAIN_REMOTE },
+    Figure { name: "fleet.sim_lost_machine_8_remote_hand_over", unit: "tokens", goal: Lower, needs: Trace,
+        measure: Run(Fleet, "lost_8"),
+        versus: AGAIN_HANDED },
+    Figure { name: "fleet.sim_lost_machine_100", unit: "tokens", goal: Lower, needs: Trace,
+        measure: Run(Fleet, "lost_100"),
+        versus: AGAIN },
+    Figure { name: "fleet.sim_lost_machine_100_remote", unit: "tokens", goal: Lower, needs: Trace,
+        measure: Run(Fleet, "lost_100"),
+        versus: AGAIN_REMOTE },
+    Figure { name: "fleet.sim_lost_machine_100_remote_hand_over", unit: "tokens", goal: Lower, needs: Trace,
+        measure: Run(Fleet, "lost_100"),
+        versus: AGAIN_HANDED },
+];
