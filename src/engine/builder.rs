@@ -91,6 +91,7 @@ struct Prepared {
     draft_model: Option<DraftModelSpec>,
     budget: DeviceBudget,
     pager: Option<PagerParts>,
+    identity: Option<u64>,
 }
 
 async fn prepare<M: Model>(
@@ -144,6 +145,7 @@ async fn prepare<M: Model>(
         // A model is ready only after its budget was determined.
         budget: budget.expect("the budget was determined when the model was loaded"),
         pager,
+        identity,
     })
 }
 
@@ -386,7 +388,7 @@ impl ActorStart {
         let text_codec = text.as_ref();
         let known_tokens = text_codec.and_then(|text| vocabulary::join(&mut prepared.spec, text));
         let spec = prepared.spec.clone();
-        let budget = prepared.budget;
+        let (budget, identity) = (prepared.budget, prepared.identity);
         let device_gone = prepared.loader.gone();
         let shared = Shared {
             heartbeat: Heartbeat::new(),
@@ -435,6 +437,7 @@ impl ActorStart {
             blocking: Blocking::new(config.text.threads, text_limits(&config.text)),
             grammars: Arc::new(Grammars::new(config.grammar.clone(), &spec.end_tokens)),
             spec,
+            identity,
             known_tokens,
             budget,
             config,

@@ -1,9 +1,11 @@
 //! Changes of the cached blocks, sent to subscribers as they happen.
 
+use std::sync::{Arc, Weak};
+
 use tokio::sync::mpsc;
 
-use super::Engine;
-use crate::actors::cache::{BlockBatch, Follow};
+use super::{Engine, Inner};
+use crate::actors::cache::{BlockBatch, Follow, SendAllBlocks};
 use crate::error::FollowError;
 
 /// Batches that may wait for a reader; further batches are lost to it. About one batch is sent
@@ -15,6 +17,8 @@ const UNREAD_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct BlockEvents {
     batches: mpsc::Receiver<BlockBatch>,
+    follower: mpsc::WeakSender<BlockBatch>,
+    engine: Weak<Inner>,
 }
 
 impl BlockEvents {
@@ -25,6 +29,27 @@ impl BlockEvents {
     /// Cancel safe: no batch is lost.
     pub async fn next(&mut self) -> Option<BlockBatch> {
         self.batches.recv().await
+    }
+
+    /// Asks for all cached blocks. A later batch [lists](BlockBatch::lists_all) them, as they are after
+    /// the batches before it.
+    ///
+    /// # Errors
+    ///
+    /// [`FollowError::Stopped`] when the engine has stopped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the question asked.
+    pub async fn request_all(&self) -> Result<(), FollowError> {
+        let engine = self.engine.upgrade().ok_or(FollowError::Stopped)?;
+        let engine = Engine { inner: engine };
+        let permit = engine.cache_command_permit().await;
+        let cache = engine.inner.cache.upgrade().ok_or(FollowError::Stopped)?;
+        let follower = self.follower.upgrade().ok_or(FollowError::Stopped)?;
+        let request = SendAllBlocks(Follow { follower, permit });
+        let asked = cache.tell(request).send().await;
+        asked.map_err(|_| FollowError::Stopped)
     }
 }
 
@@ -53,9 +78,14 @@ impl Engine {
         let (follower, batches) = mpsc::channel(UNREAD_MAX);
         let permit = self.cache_command_permit().await;
         let cache = self.inner.cache.upgrade().ok_or(FollowError::Stopped)?;
+        let events = BlockEvents {
+            batches,
+            follower: follower.downgrade(),
+            engine: Arc::downgrade(&self.inner),
+        };
         let asked = cache.ask(Follow { follower, permit }).send().await;
         match asked {
-            Ok(()) => Ok(BlockEvents { batches }),
+            Ok(()) => Ok(events),
             Err(kameo::error::SendError::HandlerError(error)) => Err(error),
             Err(_) => Err(FollowError::Stopped),
         }

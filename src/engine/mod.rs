@@ -147,6 +147,7 @@ struct Inner {
     blocking: Blocking,
     grammars: Arc<Grammars>,
     spec: ModelSpec,
+    identity: Option<u64>,
     /// The tokens that model and tokenizer both know, where the model has more.
     known_tokens: Option<Arc<TokenMask>>,
     budget: DeviceBudget,
@@ -292,6 +293,13 @@ impl Engine {
     #[must_use]
     pub fn model(&self) -> &ModelSpec {
         &self.inner.spec
+    }
+
+    /// Returns a number that is the same for engines whose state and tokens are the same to the bit: that
+    /// of the model, its weights and its arithmetic. `None` without a disk tier, for which it is computed.
+    #[must_use]
+    pub fn model_identity(&self) -> Option<u64> {
+        self.inner.identity
     }
 
     /// Returns the engine's settings. `cache.device_bytes_max` excludes the scratch memory of a

@@ -39,6 +39,8 @@ const MODEL_TOOLS: &str = "50";
 const RESOURCES: &str = "openai_resources.py";
 /// Sends requests that the server's schema allows, and requests that it forbids.
 const SCHEMATHESIS: &str = "schemathesis_client.py";
+/// Kills a server of its own, and reads on at the next.
+const RESTART: &str = "restart_client.py";
 /// Disconnects from some streams, and reads the others to their end.
 const STREAM_CHURN: &str = "stream_churn.py";
 /// Compares lm-eval's results with those that it has with transformers.
@@ -104,6 +106,8 @@ fn on_oracle(cache: &Cache, arguments: &Arguments, checks: &mut Checks<'_>) -> R
     if arguments.long {
         checks.run("OpenAI's own tests", RESOURCES, &server, &[])?;
     }
+    let path = program.to_string_lossy();
+    checks.run("a restart, oracle", RESTART, &server, &[&path])?;
     let seconds = arguments.churn_seconds.to_string();
     let process = server.process.id().to_string();
     let words = ["200", &*seconds, &*process];

@@ -41,6 +41,15 @@ impl Salt {
         Self(Kind::Private(sequence))
     }
 
+    /// The salt's name, if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match &self.0 {
+            Kind::Named(name) => Some(name),
+            Kind::Unnamed | Kind::Private(_) => None,
+        }
+    }
+
     /// Whether the salt is private to a sequence and its forks.
     #[must_use]
     pub fn is_private(&self) -> bool {

@@ -7,13 +7,15 @@ use std::fmt;
 use clap::ValueEnum;
 use motet::request::Priority;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 
 /// A request's priority class. A higher class starts first, and may preempt a lower one.
 ///
 /// Bodies name it, or have vLLM's number, which is lower the earlier a request starts: 0 is
 /// normal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 pub enum Class {
     /// Batch jobs.
     Background,

@@ -461,8 +461,8 @@ impl From<GenerateError> for ApiError {
 /// Why a stored response may be missing.
 fn forgotten(bounds: &str) -> String {
     format!(
-        "unknown or forgotten; the store keeps at most {bounds}, forgets the oldest, and is empty \
-         after a restart"
+        "unknown or forgotten; the store keeps at most {bounds}, forgets the oldest, and after a \
+         restart has responses in the background only, with --disk"
     )
 }
 

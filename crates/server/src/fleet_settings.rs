@@ -9,6 +9,7 @@ use std::sync::Arc;
 #[cfg(feature = "remote")]
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use motet::config::CacheConfig;
 #[cfg(feature = "remote")]
 use motet::config::{RemoteConfig, RemoteSends};
@@ -22,13 +23,28 @@ pub struct FleetSettings {
     /// Publish KV cache events in vLLM's form at an address such as tcp://127.0.0.1:5557
     ///
     /// The events show the tokens of requests to every reader that can connect. Requests with
-    /// a cache salt are left out.
+    /// a cache salt are left out: see --kv-events-salts.
     #[arg(long, value_name = "ADDRESS")]
     pub kv_events: Option<String>,
+
+    /// Publish the events of requests with a cache salt too, and the salt with each
+    ///
+    /// Every reader then sees all tenants' tokens and salts, and must keep them apart, as Dynamo does.
+    #[arg(long, requires = "kv_events")]
+    pub kv_events_salts: bool,
 
     /// Replay missed events at this address
     #[arg(long, value_name = "ADDRESS", requires = "kv_events")]
     pub kv_events_replay: Option<String>,
+
+    /// Memory for the events that are kept for replay
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value_t = REPLAY_MIB,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub kv_events_replay_mib: u32,
 
     /// The topic of the events
     #[arg(
@@ -42,6 +58,26 @@ pub struct FleetSettings {
     /// Tokens of a block; the router must use the same number
     #[arg(long, value_name = "TOKENS", default_value_t = CacheConfig::default().block_tokens)]
     pub kv_events_block_size: usize,
+}
+
+/// Memory for events that are kept for replay, by default.
+const REPLAY_MIB: u32 = 64;
+
+impl FleetSettings {
+    /// Checks the size of blocks against the longest context.
+    ///
+    /// # Errors
+    ///
+    /// The error names the setting, its value and the valid values.
+    pub fn check(&self, context_tokens_max: usize) -> Result<()> {
+        let tokens = self.kv_events_block_size;
+        ensure!(
+            self.kv_events.is_none() || tokens <= context_tokens_max,
+            "--kv-events-block-size is {tokens}; expected at most {context_tokens_max}, the model's context: \
+             no sequence would have a whole block"
+        );
+        Ok(())
+    }
 }
 
 /// Settings of vLLM's gRPC.
@@ -153,7 +189,7 @@ impl RemoteSettings {
     }
 
     /// Opens the tier, if there is one.
-    pub(crate) async fn open(&self) -> anyhow::Result<Option<Arc<dyn RemoteTier>>> {
+    pub(crate) async fn open(&self) -> Result<Option<Arc<dyn RemoteTier>>> {
         let (Some(url), Some(secret)) = (&self.remote, &self.remote_secret) else {
             return Ok(None);
         };

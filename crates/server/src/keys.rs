@@ -185,6 +185,36 @@ impl Keys {
         })
     }
 
+    /// The caller of a request that began before this server's start, without a place in its key's limit.
+    /// `None` if there is no such key any more.
+    pub(crate) fn caller(&self, name: Option<&str>) -> Option<Caller> {
+        match name {
+            None => (!self.are_required()).then(Caller::default),
+            Some(name) => self.named(name).map(|key| Caller {
+                name: Some(Arc::clone(&key.name)),
+                class_max: key.class_max,
+                _permit: None,
+            }),
+        }
+    }
+
+    /// Gives the caller a place in its key's limit, if there is one.
+    pub(crate) fn place(&self, caller: &Caller) -> Option<Caller> {
+        let key = caller.name.as_deref().and_then(|name| self.named(name));
+        let Some(key) = key else {
+            return Some(caller.clone());
+        };
+        let permit = Arc::clone(&key.request_permits).try_acquire_owned().ok()?;
+        Some(Caller {
+            _permit: Some(Arc::new(permit)),
+            ..caller.clone()
+        })
+    }
+
+    fn named(&self, name: &str) -> Option<&Key> {
+        self.keys.iter().find(|key| *key.name == *name)
+    }
+
     /// The names of all keys.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.keys.iter().map(|key| &key.name)

@@ -50,6 +50,7 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
     log_open_grpc(arguments);
     let metrics = recorder::install()?;
     let engine = start::engine(arguments).await?;
+    arguments.fleet.check(engine.model().context_tokens_max)?;
     let device_memory = engine.device_budget();
     let app = App::new(
         engine,
@@ -72,7 +73,8 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         kv_events: None,
     };
     if let Some(events) = KvEvents::bind(&arguments.fleet).await? {
-        if arguments.access.api_keys.is_some() && !arguments.access.share_cache {
+        let has_salts = arguments.access.api_keys.is_some() && !arguments.access.share_cache;
+        if has_salts && !arguments.fleet.kv_events_salts {
             tracing::warn!("each key has a cache of its own, which KV events leave out");
         }
         tracing::info!(

@@ -17,7 +17,8 @@ const BACKGROUND_SECONDS_MAX: u64 = 365 * 24 * 3600;
 pub struct StoreSettings {
     /// Responses that can be continued and read; 0 keeps none
     ///
-    /// Further ones displace the oldest of the key that has the most. A restart forgets all.
+    /// Further ones displace the oldest of the key that has the most. A restart forgets all but
+    /// responses in the background, on a server with --disk.
     #[arg(long, value_name = "N", default_value_t = RESPONSES_MAX)]
     pub stored_responses_max: usize,
 

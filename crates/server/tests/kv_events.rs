@@ -34,12 +34,15 @@ impl KnownBlocks {
     fn apply(&mut self, payload: &Bytes) {
         let batch: Value = rmp_serde::from_slice(payload).expect("MessagePack");
         for event in batch[1].as_array().expect("events") {
-            let hashes = || event[1].as_array().expect("hashes").iter();
+            // Events are arrays, or maps where they have salts.
+            let at = |place: usize, name: &str| event.get(name).unwrap_or(&event[place]);
+            let hashes = || at(1, "block_hashes").as_array().expect("hashes").iter();
             let hashes = || hashes().map(|hash| hash.as_u64().expect("a hash"));
-            match event[0].as_str().expect("a name") {
+            match at(0, "type").as_str().expect("a name") {
                 "BlockStored" => {
-                    let tokens = event[3].as_array().expect("tokens").len();
-                    assert_eq!((tokens, &event[4]), (4 * hashes().count(), &Value::from(4)));
+                    let tokens = at(3, "token_ids").as_array().expect("tokens").len();
+                    let size = at(4, "block_size");
+                    assert_eq!((tokens, size), (4 * hashes().count(), &Value::from(4)));
                     self.0.extend(hashes());
                 }
                 "BlockRemoved" => hashes().for_each(|hash| assert!(self.0.remove(&hash))),
@@ -87,6 +90,115 @@ async fn replay_all(asks: &mut DealerSocket) -> (KnownBlocks, u64) {
         known.apply(&batch[2]);
     }
     unreachable!("the numbers do not end")
+}
+
+/// Publishes the events of an engine with these settings until the app is dropped.
+async fn publishing(more: &str) -> (Arc<App>, DealerSocket) {
+    let words = format!("{ARGUMENTS} {more}");
+    let arguments = Arguments::parse_from(words.split_whitespace());
+    let engine = start::engine(&arguments).await.expect("the oracle starts");
+    let app = App::new(engine, "oracle".into(), Keys::default(), arguments.access);
+    let app = Arc::new(app);
+    let events = KvEvents::bind(&arguments.fleet).await.expect("free ports");
+    let events = events.expect("they are asked for");
+    let replay = events.replay_address.clone().expect("it is asked for");
+    tokio::spawn(events.run(Arc::downgrade(&app)));
+    let mut asks = DealerSocket::new();
+    asks.connect(&replay).await.expect("it listens");
+    (app, asks)
+}
+
+/// All blocks that the engine has.
+async fn held(app: &App) -> KnownBlocks {
+    let events = app.engine().follow_blocks().await;
+    let all = events.expect("another may follow").next().await;
+    KnownBlocks::of(&all.expect("all cached blocks"))
+}
+
+/// Replays from this number on until the reader knows what the engine has. Returns the numbers.
+async fn replayed(asks: &mut DealerSocket, app: &App, first: u64) -> Vec<u64> {
+    let replayed = async {
+        loop {
+            let question = Bytes::copy_from_slice(&first.to_be_bytes());
+            let question = ZmqMessage::try_from(vec![Bytes::new(), question]);
+            let question = question.expect("two frames");
+            asks.send(question).await.expect("it is sent");
+            let (mut known, mut numbers) = (KnownBlocks::default(), Vec::new());
+            loop {
+                let batch = frames(asks).await;
+                if batch[1][..] == [0xFF; 8] {
+                    break;
+                }
+                numbers.push(number(&batch[1]));
+                known.apply(&batch[2]);
+            }
+            if known == held(app).await {
+                return numbers;
+            }
+        }
+    };
+    timeout(6 * TIMEOUT, replayed)
+        .await
+        .expect("the same is known")
+}
+
+/// Batches are dropped, and a reader that begins then knows all blocks, and each later change.
+#[tokio::test]
+async fn late_reader_gets_a_snapshot_in_place_of_dropped_batches() {
+    let (app, mut asks) = publishing("--kv-events-replay-mib 1 --cache-mib 1").await;
+    let mut first = 0;
+    for round in 0..3 {
+        for number in 0..120_u32 {
+            let tokens = (0..2_000).map(|at| (at * 7 + number + 120 * round) % 250);
+            let request = Request::tokens(Vec::from_iter(tokens));
+            app.engine().warm(request).await.expect("it is computed");
+        }
+        let numbers = replayed(&mut asks, &app, 0).await;
+        assert!(
+            numbers[0] > first,
+            "older batches were dropped: {numbers:?}"
+        );
+        assert!(
+            numbers.windows(2).all(|pair| pair[1] == pair[0] + 1),
+            "no gap: {numbers:?}"
+        );
+        first = numbers[0];
+    }
+}
+
+#[tokio::test]
+async fn salted_blocks_are_published_where_the_operator_asks() {
+    let request = |salt: Option<&str>| Request {
+        cache_salt: salt.map(str::to_owned),
+        ..Request::tokens(Vec::from_iter(0..9_u32))
+    };
+    for (more, blocks) in [("", 2), ("--kv-events-salts", 4)] {
+        let (app, mut asks) = publishing(more).await;
+        for salt in [None, Some("a tenant")] {
+            app.engine()
+                .warm(request(salt))
+                .await
+                .expect("it is computed");
+        }
+        assert_eq!(held(&app).await.0.len(), 4, "two for each");
+        let known = async {
+            while replay_all(&mut asks).await.0.0.len() < blocks {}
+            replay_all(&mut asks).await.0.0.len()
+        };
+        let known = timeout(TIMEOUT, known).await.expect("they are published");
+        assert_eq!(known, blocks, "{more}");
+    }
+}
+
+#[test]
+fn block_longer_than_the_context_is_rejected() {
+    let fleet = |tokens: usize| {
+        let words = ARGUMENTS.replace("size 4", &format!("size {tokens}"));
+        Arguments::parse_from(words.split_whitespace()).fleet
+    };
+    fleet(8192).check(8192).expect("one block");
+    let error = fleet(8193).check(8192).expect_err("none").to_string();
+    assert!(error.contains("--kv-events-block-size is 8193"), "{error}");
 }
 
 #[tokio::test]

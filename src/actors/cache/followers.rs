@@ -16,6 +16,9 @@ pub struct BlockBatch {
     pub number: u64,
     /// The changes, in order.
     pub events: Arc<[BlockEvent]>,
+    /// Whether they list all cached blocks: in the first batch, and where
+    /// [`request_all`](crate::BlockEvents::request_all) asked for it.
+    pub lists_all: bool,
 }
 
 /// Most subscribers to block events. The first batch of each lists all cached blocks.
@@ -49,9 +52,18 @@ impl Followers {
             batches,
             batches_sent: 0,
         };
-        follower.send_batch(&all);
+        follower.send_batch(&all, true);
         self.0.push(follower);
         Ok(())
+    }
+
+    /// Sends one of the subscribers all cached blocks.
+    pub(super) fn send_all(&mut self, core: &mut CacheCore, batches: &mpsc::Sender<BlockBatch>) {
+        let is_asked = |follower: &&mut Follower| follower.batches.same_channel(batches);
+        if let Some(follower) = self.0.iter_mut().find(is_asked) {
+            let all = core.follow_blocks().into();
+            follower.send_batch(&all, true);
+        }
     }
 
     /// Sends the changed blocks to all subscribers.
@@ -64,7 +76,7 @@ impl Followers {
         if !events.is_empty() {
             self.0
                 .iter_mut()
-                .for_each(|follower| follower.send_batch(&events));
+                .for_each(|follower| follower.send_batch(&events, false));
         }
         if self.0.is_empty() {
             core.unfollow_blocks();
@@ -78,10 +90,11 @@ impl Follower {
     }
 
     /// Sends a batch if the channel has space; else the number of the next batch shows the gap.
-    fn send_batch(&mut self, events: &Arc<[BlockEvent]>) {
+    fn send_batch(&mut self, events: &Arc<[BlockEvent]>, lists_all: bool) {
         let batch = BlockBatch {
             number: self.batches_sent,
             events: Arc::clone(events),
+            lists_all,
         };
         self.batches_sent += 1;
         self.batches.try_send(batch).ok();

@@ -51,7 +51,9 @@ use motet_core::pager::PagerEvent;
 use motet_core::recovery::{Breaker, Fault, Verdict};
 use motet_protocol::SequenceId;
 use pager_handle::PagerHandle;
-pub(crate) use requests::{AttachPager, AwaitFlushed, Follow, Inspect, TakeTrieSnapshot};
+pub(crate) use requests::{
+    AttachPager, AwaitFlushed, Follow, Inspect, SendAllBlocks, TakeTrieSnapshot,
+};
 
 /// Time until a message to a pager with a full mailbox is sent again.
 const RETRY: Duration = Duration::from_millis(1);

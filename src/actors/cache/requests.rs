@@ -21,6 +21,9 @@ pub(crate) struct Follow {
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
+/// A subscriber's request for all cached blocks.
+pub(crate) struct SendAllBlocks(pub(crate) Follow);
+
 /// A caller's request for an answer once all that is being flushed has been written.
 pub(crate) struct AwaitFlushed {
     /// Receives whether there is more to flush.
@@ -99,6 +102,19 @@ impl Message<Follow> for CacheActor {
         self.followers.add(&mut self.core, follower)?;
         drop(permit);
         Ok(())
+    }
+}
+
+impl Message<SendAllBlocks> for CacheActor {
+    type Reply = ();
+
+    async fn handle(
+        &mut self,
+        SendAllBlocks(Follow { follower, permit }): SendAllBlocks,
+        _ctx: &mut Context<Self, Self::Reply>,
+    ) {
+        self.followers.send_all(&mut self.core, &follower);
+        drop(permit);
     }
 }
 

@@ -3,6 +3,7 @@
 Each part starts its own processes, on the oracle. The program fails if a part does.
 """
 
+import itertools
 import json
 import sys
 import tempfile
@@ -75,37 +76,89 @@ def routing(fleet):
 
 
 def indexer(fleet):
-    """Dynamo's index of two servers says what each of them holds."""
-    servers = fleet.servers(2)
-    index = Indexer(fleet.packages, servers)
+    """Dynamo's index of two servers says what each of them holds, of each salt."""
+    servers = fleet.servers(2, "--kv-events-salts")
+    index = followed(fleet, servers)
     prompts = [[(number * 17 + step * step) % 251 for step in range(200)] for number in range(6)]
     whole = len(prompts[0]) // BLOCK_TOKENS * BLOCK_TOKENS
+    salts = (None, "ann", "bob")
     for number, prompt in enumerate(prompts):
-        # The first is held by both, the others by one each.
-        holders = (1, 2) if number == 0 else (1 + number % 2,)
+        # The first is held by both, the others by one each, and each by one salt.
+        holders, salt = (1, 2) if number == 0 else (1 + number % 2,), salts[number % 3]
         for worker in holders:
-            complete(servers[worker - 1], prompt)
+            complete(servers[worker - 1], prompt, salt=salt)
             # Events take a moment.
-            index.process.until(lambda: tokens_of(index.query(prompt), worker) == whole)
-        answer = index.query(prompt)
-        for worker, server in enumerate(servers, 1):
-            found = cached_tokens(server, prompt) // BLOCK_TOKENS * BLOCK_TOKENS
-            assert tokens_of(answer, worker) == found, f"the server has {found}, the index {answer}"
-    print(f"    {2 * len(prompts)} answers of the index equal the servers' own")
+            index.process.until(lambda: tokens_of(index.query(prompt, salt), worker) == whole)
+    answers = 0
+    for prompt in prompts:
+        for salt in salts:
+            answers += agree(index, servers, prompt, salt)
+    print(f"    {answers} answers of the index equal the servers' own")
+    end(index, *servers)
+    late(fleet)
+
+
+def followed(fleet, servers):
+    """An index that gets the events of the servers, and asks for the earlier ones when the first comes."""
+    index = Indexer(fleet.packages, servers)
+    for worker, server in enumerate(servers, 1):
+        news = ([200 + worker, number] * BLOCK_TOKENS for number in itertools.count())
+
+        def is_followed(worker=worker, server=server, news=news):
+            prompt = next(news)
+            complete(server, prompt)
+            time.sleep(0.1)
+            return tokens_of(index.query(prompt), worker)
+
+        index.process.until(is_followed)
+    return index
+
+
+def late(fleet):
+    """An index that begins after older events were dropped gets a snapshot."""
+    arguments = ("--kv-events-replay-mib", "1", "--cache-mib", "1")
+    servers = fleet.servers(1, "--kv-events-salts", *arguments)
+    prompts = [[(at * 7 + number) % 250 for at in range(2008)] for number in range(300)]
+    kept = prompts.pop()
+    for number, prompt in enumerate(prompts):
+        complete(servers[0], prompt)
+        if number % 10 == 0:
+            # It stays, and its events are long dropped.
+            complete(servers[0], kept)
+    index = followed(fleet, servers)
+    index.process.until(lambda: tokens_of(index.query(prompts[-1]), 1) == 2000)
+    # Those that the server has are asked for first, as it drops some to compute others.
+    asked = [kept, *prompts[-20:], prompts[0]]
+    assert cached_tokens(servers[0], kept, None) > 2000
+    answers = sum(agree(index, servers, prompt, None) for prompt in asked)
+    log = index.process.written()
+    assert "started_after_requested" in log, log[-2000:]
+    print(f"    {answers} answers of a late index, after a snapshot, equal the server's own")
     end(index, *servers)
 
 
-def complete(server, prompt, tokens=1):
-    body = json.dumps({"model": MODEL, "prompt": prompt, "max_tokens": tokens}).encode()
+def agree(index, servers, prompt, salt):
+    """Holds the index to what the servers find. Returns the number of answers."""
+    answer = index.query(prompt, salt)
+    for worker, server in enumerate(servers, 1):
+        found = cached_tokens(server, prompt, salt) // BLOCK_TOKENS * BLOCK_TOKENS
+        assert tokens_of(answer, worker) == found, f"the server has {found}, the index {answer}"
+    return len(servers)
+
+
+def complete(server, prompt, tokens=1, salt=None):
+    asked = {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "cache_salt": salt}
     request = urllib.request.Request(
-        f"{server.http}/v1/completions", body, {"Content-Type": "application/json"}
+        f"{server.http}/v1/completions",
+        json.dumps(asked).encode(),
+        {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         return json.loads(answer.read())["usage"]
 
 
-def cached_tokens(server, prompt):
-    return complete(server, prompt)["prompt_tokens_details"]["cached_tokens"]
+def cached_tokens(server, prompt, salt):
+    return complete(server, prompt, salt=salt)["prompt_tokens_details"]["cached_tokens"]
 
 
 def tokens_of(answer, worker):

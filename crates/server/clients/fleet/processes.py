@@ -87,13 +87,15 @@ class Server(Process):
     def __init__(self, program, tokenizer, *arguments):
         command = [program, "--oracle", "--name", MODEL, "--port", "0"]
         command += ["--grpc", "127.0.0.1:0", "--grpc-tokenizer", tokenizer]
-        command += ["--kv-events", "tcp://127.0.0.1:0", "--kv-events-block-size"]
-        super().__init__("motet-server", [*command, str(BLOCK_TOKENS), *arguments])
+        command += ["--kv-events", "tcp://127.0.0.1:0", "--kv-events-replay", "tcp://127.0.0.1:0"]
+        command += ["--kv-events-block-size", str(BLOCK_TOKENS)]
+        super().__init__("motet-server", [*command, *arguments])
         self.facts = {}
         self.until(self.read_facts)
         self.http = f"http://{self.facts['address']}"
         self.grpc = self.facts["grpc"]
         self.kv_events = self.facts["kv_events"]
+        self.kv_events_replay = self.facts["kv_events_replay"]
 
     def read_facts(self):
         for line in self.written().splitlines():
@@ -208,20 +210,25 @@ class Indexer:
     def __init__(self, packages, servers):
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        workers = (f"{number}={server.kv_events}" for number, server in enumerate(servers, 1))
         arguments = ["--block-size", str(BLOCK_TOKENS), "--port", str(port)]
-        arguments += ["--model-name", MODEL, "--workers", ",".join(workers)]
         command, environment = module(packages, "dynamo.indexer", *arguments)
         self.process = Process("dynamo.indexer", command, environment)
         self.process.until(lambda: get(f"{self.url}/health") or True)
+        for number, server in enumerate(servers, 1):
+            worker = {"instance_id": number, "block_size": BLOCK_TOKENS, "dp_rank": 0}
+            worker |= {"endpoint": server.kv_events, "replay_endpoint": server.kv_events_replay}
+            self.post("register", worker)
 
-    def query(self, tokens):
-        body = json.dumps({"model_name": MODEL, "token_ids": tokens}).encode()
+    def post(self, path, fields):
+        body = json.dumps({"model_name": MODEL, **fields}).encode()
         request = urllib.request.Request(
-            f"{self.url}/query", body, {"Content-Type": "application/json"}
+            f"{self.url}/{path}", body, {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read())
+
+    def query(self, tokens, salt=None):
+        return self.post("query", {"token_ids": tokens, "cache_salt": salt})
 
     def end(self):
         self.process.end()

@@ -6,14 +6,15 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 /// A list of at most `MAX` values.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct List<T, const MAX: usize>(pub(crate) Vec<T>);
 
 /// A map of at most `MAX` values.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Table<T, const MAX: usize>(pub(crate) BTreeMap<String, T>);
 
 /// One value, or a list of at most `MAX`.

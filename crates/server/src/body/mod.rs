@@ -82,7 +82,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// Parses the fields that `T` has; others are skipped, as clients send many.
-fn read<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
+pub(crate) fn read<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
     let not_json = |what: &dyn std::fmt::Display| {
         let message = format!("the body is not JSON: {what}");
         ApiError::request(StatusCode::BAD_REQUEST, message)

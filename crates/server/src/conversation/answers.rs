@@ -1,6 +1,7 @@
 //! The events of a request's answers, side by side and within the budget for results.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
@@ -33,6 +34,10 @@ pub(crate) struct Answers {
     grammar_field: String,
     /// Tokens whose log probabilities the readers retain.
     retained_rows: usize,
+    /// Tokens whose events have not all been [taken](Self::take_tokens); `None` where nobody takes them.
+    tokens: Option<Vec<TokenId>>,
+    /// Whether text of the tokens so far is held back.
+    has_held_text: bool,
 }
 
 /// Reads one output.
@@ -54,13 +59,20 @@ impl Answers {
             reader: reader.clone(),
             observed: None,
         });
-        Self {
+        let answers = Self {
             readers: readers.collect(),
             output_streams,
             pending: VecDeque::new(),
             grammar_field,
             retained_rows: 0,
+            tokens: None,
+            has_held_text: false,
+        };
+        if reader.is_complete() {
+            // Its only call is in the beginning that the caller has.
+            (0..answers.count()).for_each(|number| answers.output_streams.cancel(number));
         }
+        answers
     }
 
     /// Reads outputs that are text: those of plain prompts.
@@ -114,6 +126,22 @@ impl Answers {
         self.output_streams.until_sent()
     }
 
+    /// Collects the tokens of an answer for [`take_tokens`](Self::take_tokens).
+    pub(crate) fn collect_tokens(&mut self) {
+        self.tokens = Some(Vec::new());
+    }
+
+    /// Takes the tokens since those that were taken last, if all their events have been returned, with all
+    /// their log probabilities: another answer can go on after them.
+    pub(crate) fn take_tokens(&mut self) -> Option<Vec<TokenId>> {
+        let retains_rows =
+            self.output_streams.has_logprobs() && (self.has_held_text || self.retained_rows > 0);
+        if retains_rows || !self.pending.is_empty() {
+            return None;
+        }
+        self.tokens.as_mut().map(mem::take)
+    }
+
     /// The next event and its answer's number; `None` when all answers have ended.
     ///
     /// # Cancel safety
@@ -135,6 +163,10 @@ impl Answers {
     fn read(&mut self, number: usize, piece: Result<Piece, GenerateError>) -> Result<(), ApiError> {
         let piece = piece.map_err(|error| ApiError::generate(error, &self.grammar_field))?;
         let is_last = piece.finish.is_some();
+        self.has_held_text = piece.has_held_text;
+        if let Some(tokens) = &mut self.tokens {
+            tokens.extend(piece.token);
+        }
         let Reader { reader, observed } = &mut self.readers[number];
         let was_complete = reader.is_complete();
         let retained_before = reader.retained_logprobs();

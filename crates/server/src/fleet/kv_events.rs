@@ -10,6 +10,10 @@
 //!
 //! No reader delays the server. A slow reader misses batches, which it sees by their numbers.
 //! If this server was slow, numbers are skipped too, and all cached blocks are published again.
+//!
+//! When the kept batches take much of their memory, a snapshot replaces them: a batch that removes all blocks
+//! and stores those that are cached. It has the number of the last batch that it replaces, and is kept
+//! for replay only. A reader that asks for older batches gets it, and those after it.
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
@@ -25,12 +29,10 @@ use tokio::time::{sleep, timeout};
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqError, ZmqMessage};
 
 use super::gate::{self, Gate};
-use super::wire;
+use super::wire::EventForm;
 use crate::app::App;
 use crate::arguments::FleetSettings;
 
-/// Bytes of batches kept for replay, with their overhead; the oldest are dropped first.
-const REPLAY_BYTES_MAX: usize = 64 << 20;
 /// Overhead of a kept batch: its slot in a queue whose capacity may be twice its length, the
 /// allocator's, and that of the reference count.
 const BATCH_OVERHEAD_BYTES: usize = 2 * size_of::<(u64, Bytes)>() + 64;
@@ -50,7 +52,7 @@ const REPLAY_END: [u8; 8] = [0xFF; 8];
 pub struct KvEvents {
     publisher: PubSocket,
     topic: Bytes,
-    block_tokens: usize,
+    form: EventForm,
     /// The number of the next batch.
     next: u64,
     sent: Option<Arc<Mutex<SentBatches>>>,
@@ -62,10 +64,16 @@ pub struct KvEvents {
 }
 
 /// Batches kept for replay.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct SentBatches {
     batches: VecDeque<(u64, Bytes)>,
     bytes: usize,
+    /// Most bytes, with their overhead; the oldest are dropped first.
+    bytes_max: usize,
+    /// Bytes of the first batch, if it is a snapshot.
+    snapshot_bytes: usize,
+    /// Whether a snapshot is on its way.
+    is_snapshot_asked: bool,
 }
 
 impl KvEvents {
@@ -84,7 +92,7 @@ impl KvEvents {
         let mut events = Self {
             publisher,
             topic: settings.kv_events_topic.clone().into(),
-            block_tokens: settings.kv_events_block_size,
+            form: EventForm::of(settings),
             next: 0,
             sent: None,
             address: gate.address.clone(),
@@ -95,7 +103,8 @@ impl KvEvents {
             let mut questions = RouterSocket::new();
             let gate = gate::open(requested, &mut questions, u64::MAX).await;
             let gate = gate.with_context(|| format!("--kv-events-replay {requested}"))?;
-            let sent = Arc::default();
+            let bytes_max = settings.kv_events_replay_mib as usize * (1 << 20);
+            let sent = Arc::new(Mutex::new(SentBatches::new(bytes_max)));
             let (answers, questions) = questions.split();
             tokio::spawn(replay(questions, answers, Arc::clone(&sent)));
             events.sent = Some(sent);
@@ -134,38 +143,94 @@ impl KvEvents {
                 return;
             }
             due += 1;
-            self.publish(&batch).await;
+            let Some(payload) = self.payload(&batch) else {
+                continue;
+            };
+            if batch.lists_all && due > 1 {
+                // Subscribers have these blocks.
+                self.keep(self.next - 1, payload, true);
+                continue;
+            }
+            self.publish(payload, batch.lists_all).await;
+            if self.needs_snapshot()
+                && let Err(error) = events.request_all().await
+            {
+                tracing::debug!(%error, "KV events end");
+                return;
+            }
         }
     }
 
-    async fn publish(&mut self, batch: &BlockBatch) {
+    /// The batch as it is sent; `None` if nothing in it may be published.
+    fn payload(&self, batch: &BlockBatch) -> Option<Bytes> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let payload = wire::encode(&batch.events, self.block_tokens, now.unwrap_or_default());
+        let payload = self.form.encode(&batch.events, now.unwrap_or_default());
         // A boxed slice, as a vector's capacity may be twice its length.
-        let payload = payload.map(|payload| Bytes::from(payload.into_boxed_slice()));
-        let Some(payload) = payload else {
-            return;
-        };
+        payload.map(|payload| Bytes::from(payload.into_boxed_slice()))
+    }
+
+    /// Keeps a batch for replay. It replaces all others if it lists all blocks.
+    fn keep(&self, number: u64, payload: Bytes, lists_all: bool) {
+        let Some(sent) = &self.sent else { return };
+        if lists_all {
+            locked(sent).replace_all(number, payload);
+        } else {
+            locked(sent).push(number, payload);
+        }
+    }
+
+    /// Whether to ask for a snapshot. Returns true once for each.
+    fn needs_snapshot(&self) -> bool {
+        let sent = self.sent.as_ref();
+        sent.is_some_and(|sent| locked(sent).needs_snapshot())
+    }
+
+    async fn publish(&mut self, payload: Bytes, lists_all: bool) {
         let number = Bytes::copy_from_slice(&self.next.to_be_bytes());
         let message = message([self.topic.clone(), number, payload.clone()]);
         if let Err(error) = self.publisher.send(message).await {
             tracing::warn!(%error, "KV events were not sent");
         }
-        if let Some(sent) = &self.sent {
-            locked(sent).push(self.next, payload);
-        }
+        self.keep(self.next, payload, lists_all);
         self.next += 1;
     }
 }
 
 impl SentBatches {
+    fn new(bytes_max: usize) -> Self {
+        Self {
+            batches: VecDeque::new(),
+            bytes: 0,
+            bytes_max,
+            snapshot_bytes: 0,
+            is_snapshot_asked: false,
+        }
+    }
+
+    /// Keeps a snapshot in place of all batches.
+    fn replace_all(&mut self, number: u64, snapshot: Bytes) {
+        *self = Self::new(self.bytes_max);
+        self.snapshot_bytes = batch_bytes(&snapshot);
+        self.push(number, snapshot);
+    }
+
+    /// Whether the batches after the last snapshot take a quarter of the memory, and all three: the next
+    /// snapshot comes before the oldest must be dropped. Returns true once for each snapshot.
+    fn needs_snapshot(&mut self) -> bool {
+        let quarter = self.bytes_max / 4;
+        let is_due = self.bytes > 3 * quarter && self.bytes - self.snapshot_bytes > quarter;
+        is_due && !std::mem::replace(&mut self.is_snapshot_asked, true)
+    }
+
     fn push(&mut self, number: u64, payload: Bytes) {
         self.bytes += batch_bytes(&payload);
         self.batches.push_back((number, payload));
-        while self.bytes > REPLAY_BYTES_MAX
+        while self.bytes > self.bytes_max
             && let Some((_, oldest)) = self.batches.pop_front()
         {
             self.bytes -= batch_bytes(&oldest);
+            // If there was a snapshot, it is the oldest.
+            self.snapshot_bytes = 0;
         }
         // Many small batches need a longer queue than the few large ones after them.
         if self.batches.capacity() > 4 * self.batches.len() {
@@ -173,12 +238,15 @@ impl SentBatches {
         }
     }
 
-    /// The first batch in this range that is still kept.
+    /// The first batch in this range that is still kept, or the snapshot that replaces it.
     fn first(&self, numbers: Range<u64>) -> Option<(u64, Bytes)> {
         let before = |held: &(u64, Bytes)| held.0 < numbers.start;
         let at = self.batches.partition_point(before);
+        let is_snapshot = at == 0 && self.snapshot_bytes > 0 && !numbers.is_empty();
         let found = self.batches.get(at);
-        found.filter(|(number, _)| *number < numbers.end).cloned()
+        found
+            .filter(|(number, _)| *number < numbers.end || is_snapshot)
+            .cloned()
     }
 
     /// The number after the last batch.
@@ -309,6 +377,8 @@ mod tests {
 
     use super::*;
 
+    const REPLAY_BYTES_MAX: usize = 64 << 20;
+
     type Sending<'a, T> = Pin<Box<dyn Future<Output = ZmqResult<T>> + Send + 'a>>;
 
     /// A source of questions without a socket.
@@ -349,7 +419,7 @@ mod tests {
     }
 
     fn numbered(numbers: Range<u64>) -> Arc<Mutex<SentBatches>> {
-        let sent: Arc<Mutex<SentBatches>> = Arc::default();
+        let sent = Arc::new(Mutex::new(SentBatches::new(REPLAY_BYTES_MAX)));
         for number in numbers {
             locked(&sent).push(number, Bytes::from_static(b"payload"));
         }
@@ -359,7 +429,7 @@ mod tests {
     /// All kept memory is counted: the queue's slots and each payload's own allocation.
     #[test]
     fn small_batches_are_charged_their_overhead() {
-        let mut sent = SentBatches::default();
+        let mut sent = SentBatches::new(REPLAY_BYTES_MAX);
         let boxed = |bytes| Bytes::from(vec![0; bytes].into_boxed_slice());
         let taken = |sent: &SentBatches| {
             let slots = sent.batches.capacity() * size_of::<(u64, Bytes)>();
@@ -383,6 +453,49 @@ mod tests {
             "{}",
             sent.batches.capacity()
         );
+    }
+
+    /// The numbers that a reader gets which asks from this one on.
+    fn replayed(sent: &SentBatches, first: u64) -> Vec<u64> {
+        let mut numbers = first..sent.end();
+        let next = || {
+            let (number, _) = sent.first(numbers.clone())?;
+            numbers.start = number + 1;
+            Some(number)
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn snapshot_replaces_all_that_it_includes() {
+        let batch = |bytes: usize| Bytes::from(vec![0; bytes - BATCH_OVERHEAD_BYTES]);
+        let mut sent = SentBatches::new(10_000);
+        sent.replace_all(0, batch(2_000));
+        let mut asked = Vec::new();
+        for number in 1..9 {
+            sent.push(number, batch(1_000));
+            if sent.needs_snapshot() {
+                asked.push(number);
+            }
+        }
+        // Once, before the first batch had to be dropped.
+        assert_eq!(asked, [6]);
+        assert_eq!(replayed(&sent, 3), [3, 4, 5, 6, 7, 8]);
+        assert_eq!(replayed(&sent, 0), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let middle = 4..sent.end();
+        sent.replace_all(8, batch(7_000));
+        // A reader that is at 4 gets the snapshot.
+        assert_eq!(sent.first(middle).map(|(number, _)| number), Some(8));
+        sent.push(9, batch(1_000));
+        assert!(!sent.needs_snapshot(), "it is most of the memory");
+        for (first, expected) in [(0, &[8, 9][..]), (8, &[8, 9]), (9, &[9]), (10, &[])] {
+            assert_eq!(replayed(&sent, first), expected, "{first}");
+        }
+        // What does not fit is a gap.
+        (10..13).for_each(|number| sent.push(number, batch(1_000)));
+        assert_eq!(replayed(&sent, 0), [9, 10, 11, 12]);
+        sent.replace_all(12, batch(10_001));
+        assert!(replayed(&sent, 0).is_empty());
     }
 
     #[tokio::test(start_paused = true)]

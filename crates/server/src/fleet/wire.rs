@@ -1,7 +1,7 @@
-//! vLLM's KV events: structs as arrays, each event beginning with its name.
+//! vLLM's KV events, each beginning with its name.
 //!
-//! The newest vLLM writes events as maps. Older versions and SGLang write arrays; Dynamo reads
-//! both.
+//! Events are arrays, as older versions of vLLM and SGLang write them, and most readers expect. With salts they
+//! are maps, as the newest vLLM writes them, with the salt as Dynamo reads it: in `cache_salt`.
 
 use std::time::Duration;
 
@@ -9,10 +9,20 @@ use motet::TokenId;
 use motet::cache::{BlockEvent, BlockHash, Salt};
 use serde::Serialize;
 
+use crate::arguments::FleetSettings;
+
 /// The medium of the blocks. Blocks in host memory or on a disk are not published.
 const MEDIUM: &str = "GPU";
 /// The rank of an engine's part, if it has several.
 const DATA_PARALLEL_RANK: u32 = 0;
+
+/// How events are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EventForm {
+    pub(super) block_tokens: usize,
+    /// Whether blocks with a salt are published.
+    pub(super) has_salts: bool,
+}
 
 /// A batch of events.
 #[derive(Serialize)]
@@ -21,6 +31,7 @@ struct Batch<'a>(f64, Vec<Event<'a>>, u32);
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Event<'a> {
+    Named(NamedEvent<'a>),
     /// Name, hashes, hash of the block before the first, tokens, tokens of a block, number of an
     /// adapter, medium.
     Stored(
@@ -38,45 +49,97 @@ enum Event<'a> {
     AllRemoved((&'static str,)),
 }
 
-/// Encodes a batch as MessagePack; `None` if nothing in it may be published. Blocks with a salt
-/// are left out: readers look blocks up by their tokens, and would mix up tenants.
-pub(super) fn encode(
-    events: &[BlockEvent],
-    block_tokens: usize,
-    since_1970: Duration,
-) -> Option<Vec<u8>> {
-    let wire_events = events
-        .iter()
-        .filter_map(|event| wire_event(event, block_tokens));
-    let wire_events: Vec<Event<'_>> = wire_events.collect();
-    (!wire_events.is_empty()).then(|| {
-        let batch = Batch(since_1970.as_secs_f64(), wire_events, DATA_PARALLEL_RANK);
-        rmp_serde::to_vec(&batch).expect("writing to memory does not fail")
-    })
+/// An event with its fields' names.
+#[derive(Serialize)]
+#[serde(tag = "type")]
+enum NamedEvent<'a> {
+    BlockStored {
+        block_hashes: Vec<u64>,
+        parent_block_hash: Option<u64>,
+        token_ids: &'a [TokenId],
+        block_size: usize,
+        lora_id: Option<u64>,
+        medium: &'static str,
+        lora_name: Option<&'a str>,
+        cache_salt: Option<&'a str>,
+    },
+    BlockRemoved {
+        block_hashes: Vec<u64>,
+        medium: &'static str,
+    },
+    #[serde(rename = "AllBlocksCleared")]
+    AllRemoved {},
 }
 
-fn wire_event(event: &BlockEvent, block_tokens: usize) -> Option<Event<'_>> {
-    let is_shared = |salt: &Salt| *salt == Salt::default();
-    match event {
-        BlockEvent::Stored {
-            salt,
-            parent,
-            hashes,
-            tokens,
-        } if is_shared(salt) => Some(Event::Stored(
-            "BlockStored",
-            numbers(hashes),
-            parent.map(|parent| parent.0),
-            tokens,
-            block_tokens,
-            None,
-            MEDIUM,
-        )),
-        BlockEvent::Removed { salt, hashes } if is_shared(salt) => {
-            Some(Event::Removed("BlockRemoved", numbers(hashes), MEDIUM))
+impl EventForm {
+    pub(super) fn of(settings: &FleetSettings) -> Self {
+        Self {
+            block_tokens: settings.kv_events_block_size,
+            has_salts: settings.kv_events_salts,
         }
-        BlockEvent::AllRemoved => Some(Event::AllRemoved(("AllBlocksCleared",))),
-        _ => None,
+    }
+
+    /// Encodes a batch as MessagePack; `None` if nothing in it may be published.
+    pub(super) fn encode(&self, events: &[BlockEvent], since_1970: Duration) -> Option<Vec<u8>> {
+        let events = events.iter().filter_map(|event| self.event(event));
+        let events: Vec<Event<'_>> = events.collect();
+        (!events.is_empty()).then(|| {
+            let batch = Batch(since_1970.as_secs_f64(), events, DATA_PARALLEL_RANK);
+            rmp_serde::to_vec_named(&batch).expect("writing to memory does not fail")
+        })
+    }
+
+    /// Whether blocks of this salt are published. Without names of salts, readers would mix up tenants. A
+    /// salt with an empty name is left out in any case: to readers it is no salt.
+    fn publishes(&self, salt: &Salt) -> bool {
+        match salt.name() {
+            Some(name) => self.has_salts && !name.is_empty(),
+            None => *salt == Salt::default(),
+        }
+    }
+
+    fn event<'a>(&self, event: &'a BlockEvent) -> Option<Event<'a>> {
+        match event {
+            BlockEvent::Stored {
+                salt,
+                parent,
+                hashes,
+                tokens,
+            } if self.publishes(salt) => {
+                let (hashes, parent) = (numbers(hashes), parent.map(|parent| parent.0));
+                Some(if self.has_salts {
+                    Event::Named(NamedEvent::BlockStored {
+                        block_hashes: hashes,
+                        parent_block_hash: parent,
+                        token_ids: tokens,
+                        block_size: self.block_tokens,
+                        lora_id: None,
+                        medium: MEDIUM,
+                        lora_name: None,
+                        cache_salt: salt.name(),
+                    })
+                } else {
+                    let size = self.block_tokens;
+                    Event::Stored("BlockStored", hashes, parent, tokens, size, None, MEDIUM)
+                })
+            }
+            BlockEvent::Removed { salt, hashes } if self.publishes(salt) => {
+                let block_hashes = numbers(hashes);
+                Some(if self.has_salts {
+                    Event::Named(NamedEvent::BlockRemoved {
+                        block_hashes,
+                        medium: MEDIUM,
+                    })
+                } else {
+                    Event::Removed("BlockRemoved", block_hashes, MEDIUM)
+                })
+            }
+            BlockEvent::AllRemoved if self.has_salts => {
+                Some(Event::Named(NamedEvent::AllRemoved {}))
+            }
+            BlockEvent::AllRemoved => Some(Event::AllRemoved(("AllBlocksCleared",))),
+            _ => None,
+        }
     }
 }
 
@@ -90,8 +153,12 @@ mod tests {
 
     use super::*;
 
-    fn decoded(events: &[BlockEvent]) -> Option<Value> {
-        let encoded = encode(events, 2, Duration::from_millis(1500))?;
+    fn decoded(events: &[BlockEvent], has_salts: bool) -> Option<Value> {
+        let form = EventForm {
+            block_tokens: 2,
+            has_salts,
+        };
+        let encoded = form.encode(events, Duration::from_millis(1500))?;
         Some(rmp_serde::from_slice(&encoded).expect("MessagePack"))
     }
 
@@ -126,22 +193,41 @@ mod tests {
             0
         ]);
         let events = [BlockEvent::AllRemoved, stored, removed];
-        assert_eq!(decoded(&events), Some(expected));
+        assert_eq!(decoded(&events, false), Some(expected));
     }
 
     #[test]
-    fn salted_blocks_are_not_published() {
-        let salt = Salt::new("a tenant");
-        let stored = BlockEvent::Stored {
-            salt: salt.clone(),
-            parent: None,
-            hashes: vec![BlockHash(1)],
-            tokens: vec![1, 2],
+    fn salted_blocks_are_published_with_their_salts_or_not_at_all() {
+        let events = |salt: Salt| {
+            let stored = BlockEvent::Stored {
+                salt: salt.clone(),
+                parent: None,
+                hashes: vec![BlockHash(1)],
+                tokens: vec![1, 2],
+            };
+            let hashes = vec![BlockHash(1)];
+            [stored, BlockEvent::Removed { salt, hashes }]
         };
-        let removed = BlockEvent::Removed {
-            salt,
-            hashes: vec![BlockHash(1)],
+        let named = |salt: Value| {
+            json!([
+                1.5,
+                [
+                    {"type": "BlockStored", "block_hashes": [1], "parent_block_hash": null,
+                     "token_ids": [1, 2], "block_size": 2, "lora_id": null, "medium": "GPU",
+                     "lora_name": null, "cache_salt": salt},
+                    {"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU"},
+                ],
+                0
+            ])
         };
-        assert_eq!(decoded(&[stored, removed]), None);
+        let tenant = events(Salt::new("a tenant"));
+        assert_eq!(decoded(&tenant, false), None);
+        assert_eq!(decoded(&tenant, true), Some(named("a tenant".into())));
+        let shared = decoded(&events(Salt::default()), true);
+        assert_eq!(shared, Some(named(Value::Null)));
+        // To a reader, an empty salt is none.
+        assert_eq!(decoded(&events(Salt::new("")), true), None);
+        let removed = json!([1.5, [{"type": "AllBlocksCleared"}], 0]);
+        assert_eq!(decoded(&[BlockEvent::AllRemoved], true), Some(removed));
     }
 }

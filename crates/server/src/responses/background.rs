@@ -4,6 +4,7 @@
 //! The events of the answer are recorded, and each reader writes the response's events from them: these have
 //! the same numbers each time, and the recording takes little more than the text. It counts in the
 //! budget for results, and is dropped some time after the end; the response is then read from the store.
+//! Its [journal](super::journal) is removed with it.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -18,12 +19,16 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
-use super::events::{EventSource, ResponseEvent};
+use super::events::{EventSource, HandedOver, ResponseEvent};
 use super::ids::Ids;
+use super::journal::JournalFile;
 use super::progress::{Outcome, Progress};
+use super::request::PreparedAnswer;
 use super::response::ResponseBody;
 use super::store::Owner;
 use super::writer::OutputWriter;
+use crate::app::App;
+use crate::error::ApiError;
 use crate::kept::KeptResults;
 use crate::keys::Caller;
 
@@ -54,7 +59,8 @@ pub(super) struct Script {
 #[derive(Debug)]
 pub(super) struct Recording {
     script: Script,
-    sequences: Vec<SequenceHandle>,
+    /// The file from which a restart continues the answer.
+    journal: Option<Arc<JournalFile>>,
     state: Mutex<State>,
     /// Changes with the state.
     changes: watch::Sender<()>,
@@ -62,8 +68,12 @@ pub(super) struct Recording {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The sequences that answer, once they are submitted.
+    sequences: Vec<SequenceHandle>,
     events: Vec<ChatEvent>,
     ended: Option<Ended>,
+    /// Whether the server ends, and the next one goes on with the answer.
+    is_handed_over: bool,
     /// Whether the client has ended the answer.
     is_cancelled: bool,
     /// Whether the client has deleted the response.
@@ -101,6 +111,17 @@ pub(super) struct Reader {
 }
 
 impl Script {
+    /// The parts of a response that begins so.
+    pub(super) fn new(begun: ResponseBody, ids: Ids, answer: &PreparedAnswer, app: &App) -> Self {
+        let has_logprobs = answer.settings.logprobs.is_some();
+        Self {
+            begun,
+            ids,
+            has_summary: answer.has_summary,
+            spelling: app.engine.text().filter(|_| has_logprobs).cloned(),
+        }
+    }
+
     /// Begins to write the response. Its events are made if `is_streamed`.
     pub(super) fn progress(&self, is_streamed: bool) -> Progress {
         let ids = self.ids.clone();
@@ -141,7 +162,8 @@ impl BackgroundResponses {
     ) {
         self.remove_oldest(&owner, bytes_max);
         sleep(time).await;
-        self.locked().remove(&(owner, id));
+        let removed = self.locked().remove(&(owner, id));
+        removed.iter().for_each(|recording| recording.forget());
     }
 
     fn remove_oldest(&self, owner: &Owner, bytes_max: usize) {
@@ -159,7 +181,10 @@ impl BackgroundResponses {
             match bytes_left.checked_sub(bytes) {
                 Some(left) if place < ENDED_MAX => bytes_left = left,
                 // Its reader, if it has one, reads on.
-                _ => drop(all.remove(&(owner.clone(), id))),
+                _ => {
+                    let removed = all.remove(&(owner.clone(), id));
+                    removed.iter().for_each(|recording| recording.forget());
+                }
             }
         }
     }
@@ -172,13 +197,26 @@ impl BackgroundResponses {
 }
 
 impl Recording {
-    /// Begins to record an answer of these sequences.
-    pub(super) fn new(script: Script, sequences: Vec<SequenceHandle>) -> Self {
+    /// Begins to record an answer.
+    pub(super) fn new(script: Script, journal: Option<Arc<JournalFile>>) -> Self {
         Self {
             script,
-            sequences,
+            journal,
             state: Mutex::default(),
             changes: watch::Sender::new(()),
+        }
+    }
+
+    /// The parts from which its events are written.
+    pub(super) fn script(&self) -> &Script {
+        &self.script
+    }
+
+    /// Sets the sequences that answer. They end if the client has ended the answer already.
+    pub(super) fn answered_by(&self, sequences: Vec<SequenceHandle>) {
+        self.locked().sequences = sequences;
+        if self.is_cancelled() {
+            self.cancel();
         }
     }
 
@@ -191,27 +229,42 @@ impl Recording {
         self.changes.send_replace(());
     }
 
-    /// Adds the end, and holds the reservation of the events. The first end counts.
+    /// Adds the end, and holds the reservation of the events. The first end counts. One that has failed is
+    /// not continued.
     pub(super) fn end(
         &self,
         outcome: Outcome,
         response: Arc<ResponseBody>,
         kept: Option<KeptResults>,
+        at: Instant,
     ) {
+        if let Outcome::Failed(_) = outcome {
+            self.forget();
+        }
         self.locked().ended.get_or_insert(Ended {
             outcome,
             response,
             kept,
-            at: Instant::now(),
+            at,
         });
+        self.changes.send_replace(());
+    }
+
+    /// Ends its readers' streams without an end: the next server goes on with the answer.
+    pub(super) fn hand_over(&self) {
+        self.locked().is_handed_over = true;
         self.changes.send_replace(());
     }
 
     /// Ends an answer whose task is gone without an end.
     pub(super) fn end_lost(&self) {
-        let error = GenerateError::Lost.into();
+        self.end_failed(GenerateError::Lost.into());
+    }
+
+    /// Ends an answer that has no items.
+    pub(super) fn end_failed(&self, error: ApiError) {
         let response = Arc::new(self.script.begun.failed(Vec::new(), &error));
-        self.end(Outcome::Failed(error), response, None);
+        self.end(Outcome::Failed(error), response, None, Instant::now());
     }
 
     /// Has the response stored, unless the client has deleted it.
@@ -224,7 +277,13 @@ impl Recording {
 
     fn delete(&self) {
         self.locked().is_deleted = true;
+        self.forget();
         self.cancel();
+    }
+
+    /// Removes the journal.
+    fn forget(&self) {
+        self.journal.iter().for_each(JournalFile::remove_later);
     }
 
     /// Bytes of the events so far.
@@ -243,8 +302,7 @@ impl Recording {
     pub(super) fn cancel(&self) {
         let mut state = self.locked();
         state.is_cancelled |= state.ended.is_none();
-        drop(state);
-        for sequence in &self.sequences {
+        for sequence in &state.sequences {
             sequence.cancel();
         }
     }
@@ -262,10 +320,10 @@ impl Recording {
         }
     }
 
-    /// Returns when the answer has ended.
+    /// Returns when the answer has ended, or is handed over.
     pub(super) async fn ended(&self) {
         let mut changes = self.changes.subscribe();
-        while self.locked().ended.is_none() {
+        while !self.locked().is_over() {
             // It fails only when the recording is dropped, which this prevents.
             changes.changed().await.ok();
         }
@@ -296,6 +354,12 @@ impl Recording {
     }
 }
 
+impl State {
+    fn is_over(&self) -> bool {
+        self.ended.is_some() || self.is_handed_over
+    }
+}
+
 impl Reader {
     /// Writes the events of the next part of the answer. Returns false if there is none yet.
     fn write_next(&mut self) -> bool {
@@ -319,12 +383,12 @@ impl Reader {
 
 impl EventSource for Reader {
     /// Cancel safe.
-    async fn next(&mut self) -> Option<ResponseEvent> {
+    async fn next(&mut self) -> Option<Result<ResponseEvent, HandedOver>> {
         loop {
             while let Some(event) = self.progress.pop() {
                 self.written += 1;
                 if self.written > self.from {
-                    return Some(event);
+                    return Some(Ok(event));
                 }
                 if self.written.is_multiple_of(SKIPPED_AT_ONCE) {
                     yield_now().await;
@@ -334,9 +398,14 @@ impl EventSource for Reader {
                 return None;
             }
             self.changes.borrow_and_update();
-            if !self.write_next() {
-                self.changes.changed().await.ok()?;
+            if self.write_next() {
+                continue;
             }
+            if self.recording.locked().is_handed_over {
+                self.is_ended = true;
+                return Some(Err(HandedOver));
+            }
+            self.changes.changed().await.ok()?;
         }
     }
 }

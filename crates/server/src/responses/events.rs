@@ -1,7 +1,7 @@
 //! The events of a streamed response.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
+use std::fmt;
 use std::sync::Arc;
 
 use axum::body::{Body as AnswerBody, Bytes};
@@ -223,8 +223,21 @@ impl ResponseEvent {
 /// Gives the events of a response, in their order.
 pub(super) trait EventSource: Send + 'static {
     /// The next event; `None` after the last. Cancel safe: an event is either returned or stays.
-    fn next(&mut self) -> impl Future<Output = Option<ResponseEvent>> + Send;
+    fn next(&mut self) -> impl Future<Output = Option<Result<ResponseEvent, HandedOver>>> + Send;
 }
+
+/// The server ends, and the next one goes on with the answer. The connection breaks, so that its client
+/// asks again for the events after the last that it has.
+#[derive(Debug)]
+pub(super) struct HandedOver;
+
+impl fmt::Display for HandedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server ends, and goes on with the response after its restart")
+    }
+}
+
+impl std::error::Error for HandedOver {}
 
 /// Streams the events as they come. When the client disconnects, the source is dropped. A client that
 /// reads slowly pauses it.
@@ -234,10 +247,13 @@ pub(super) fn streamed(source: impl EventSource) -> Response {
     let events = stream::unfold(sending, |(mut source, mut sent)| async {
         loop {
             if let Some(piece) = sent.as_mut().and_then(Iterator::next) {
-                return Some((Ok::<_, Infallible>(piece), (source, sent)));
+                return Some((Ok(piece), (source, sent)));
             }
             match timeout(KEEP_ALIVE, source.next()).await {
-                Ok(event) => sent = Some(event?.sent()),
+                Ok(event) => match event? {
+                    Ok(event) => sent = Some(event.sent()),
+                    Err(handed_over) => return Some((Err(handed_over), (source, None))),
+                },
                 Err(_) => return Some((Ok(COMMENT), (source, None))),
             }
         }

@@ -3,10 +3,13 @@
 //! An item's id holds its response's and its place there, so that a reference leads to the item
 //! without a search. Ids are random: a client without a key cannot guess those of another.
 
+use sha2::{Digest, Sha256};
+
 /// The start of a response's id.
 const RESPONSE: &str = "resp_";
 /// Hexadecimal digits of the random part.
 const DIGITS: usize = 32;
+const CALL_ID_CHARACTERS: usize = 9;
 
 /// The random part of a response's id, and of those of its items.
 #[derive(Clone, Debug)]
@@ -42,12 +45,16 @@ impl Ids {
         }
     }
 
-    /// Ids with this part in place of the random one.
-    #[cfg(test)]
+    /// Ids with this random part.
     pub(super) fn of(random: &str) -> Self {
         Self {
             random: random.to_owned(),
         }
+    }
+
+    /// The random part.
+    pub(super) fn random(&self) -> &str {
+        &self.random
     }
 
     pub(super) fn response(&self) -> String {
@@ -57,6 +64,21 @@ impl Ids {
     /// The id of an item of the request.
     pub(super) fn input(&self, kind: IdKind, index: usize) -> String {
         format!("{}_{}_i{index}", kind.prefix(), self.random)
+    }
+
+    /// The id by which the client refers to the answer's call with this number. It is nine letters and
+    /// digits, which Mistral's templates demand, and the same wherever the answer goes on.
+    pub(super) fn call(&self, index: usize) -> String {
+        const CHARACTERS: &[u8; 62] =
+            b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+        let digest = Sha256::digest(format!("{}_{index}", self.random));
+        // 16 bits for each of them: no character is noticeably more frequent.
+        let pairs = digest.chunks_exact(2).take(CALL_ID_CHARACTERS);
+        let characters = pairs.map(|pair| {
+            let number = usize::from(pair[0]) << 8 | usize::from(pair[1]);
+            char::from(CHARACTERS[number % CHARACTERS.len()])
+        });
+        characters.collect()
     }
 
     /// The id of an item of the answer.
@@ -115,6 +137,10 @@ mod tests {
             }
         }
         assert_ne!(ids.response(), Ids::new().response());
+        let call = ids.call(0);
+        assert!(call.len() == 9 && call.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+        assert_eq!(call, Ids::of(ids.random()).call(0));
+        assert!(call != ids.call(1) && call != Ids::new().call(0));
         for id in ["", "msg", "msg_1", "msg_1_2", "msg__", &ids.response()] {
             assert_eq!(place_of_item(id), None, "{id}");
         }

@@ -12,24 +12,29 @@
 //! | `names.rs` | the names of fields, for errors |
 //! | `items.rs`, `ids.rs` | the items of a conversation |
 //! | `messages.rs` | from items to the messages of chat templates |
-//! | `create.rs` | a request and its answer, whole or streamed |
+//! | `create.rs`, `answer.rs` | a request and its answer, whole or streamed |
 //! | `progress.rs`, `writer.rs`, `events.rs` | from an answer's pieces to items and their events |
-//! | `background.rs` | responses that are answered without a client, and their readers |
+//! | `background.rs`, `record.rs` | responses that are answered without a client, and their readers |
+//! | `journal/`, `resume.rs` | their journals, with which a restart goes on |
 //! | `response.rs` | a response as clients get it |
 //! | `store.rs`, `stored.rs` | the bounded store, and the routes that read it |
 
+mod answer;
 mod background;
 mod create;
 pub(crate) mod events;
 mod ids;
 mod input;
 mod items;
+mod journal;
 mod messages;
 mod names;
 mod parameters;
 mod progress;
+mod record;
 pub(crate) mod request;
 pub(crate) mod response;
+mod resume;
 mod store;
 pub(crate) mod stored;
 mod tools;
@@ -44,6 +49,7 @@ use crate::app::App;
 use crate::arguments::AccessSettings;
 use crate::body::{BodyReceiver, ReceivesBodies};
 use background::BackgroundResponses;
+use journal::Journals;
 use store::ResponseStore;
 
 /// The state of these routes.
@@ -54,6 +60,8 @@ struct Responses {
     store: Arc<ResponseStore>,
     /// Those that are answered without a client.
     background: Arc<BackgroundResponses>,
+    /// Their journals, on a server with a disk tier.
+    journals: Option<Arc<Journals>>,
 }
 
 impl ReceivesBodies for Responses {
@@ -68,13 +76,15 @@ pub(crate) struct Routers<S> {
     pub(crate) read: Router<S>,
 }
 
-/// The routes, with a store of their own.
+/// The routes, with a store of their own. Answers that an earlier run of the server began go on.
 pub(crate) fn routers<S>(app: &Arc<App>) -> Routers<S> {
     let responses = Responses {
         app: Arc::clone(app),
         store: Arc::new(ResponseStore::new(app.store_settings)),
         background: Arc::default(),
+        journals: Journals::open(app),
     };
+    resume::resume(&responses);
     let read = Router::new()
         .route("/v1/responses/{id}", get(stored::get))
         .route("/v1/responses/{id}", delete(stored::delete))

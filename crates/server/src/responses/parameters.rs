@@ -73,7 +73,7 @@ pub(super) enum SummaryKind {
 }
 
 /// Output that a request asks for beside the usual.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) enum Includable {
     #[serde(rename = "message.output_text.logprobs")]

@@ -6,8 +6,9 @@ use motet::chat::{AnswerEnd, ChatEvent};
 
 use super::events::{EventLog, ResponseEvent};
 use super::items::ItemStatus;
-use super::response::{ResponseBody, Status};
+use super::response::{End, ResponseBody, Status};
 use super::writer::OutputWriter;
+use crate::app::now;
 use crate::error::ApiError;
 
 /// A response that is being written.
@@ -65,9 +66,18 @@ impl Progress {
             AnswerEnd::Length => Status::Incomplete,
             AnswerEnd::Stop | AnswerEnd::StopString | AnswerEnd::Calls => Status::Completed,
         };
-        self.finish_items(status);
+        self.ended(&End {
+            status,
+            usage: usage.into(),
+            at: now(),
+        })
+    }
+
+    /// Completes the items of an answer that has ended so, and returns the whole response.
+    pub(super) fn ended(&mut self, end: &End) -> Arc<ResponseBody> {
+        self.finish_items(end.status);
         let output = self.writer.take_items();
-        Arc::new(self.begun.ended(status, output, usage))
+        Arc::new(self.begun.ended(end, output))
     }
 
     /// Completes the items of an answer whose whole response is known.

@@ -1,6 +1,7 @@
 //! The body of a request.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use motet::Request;
 use motet::chat::Reasoning;
@@ -11,6 +12,7 @@ use motet_text::Tools;
 use serde_json::json;
 
 use super::input::Input;
+use super::items::Item;
 use super::parameters::{Includable, ReasoningParam, TextParam, Truncation};
 use super::response::{Echo, SamplingEcho};
 use super::tools::{ToolChoiceParam, ToolParam, choose};
@@ -23,7 +25,7 @@ use crate::class::Class;
 use crate::conversation::Tenancy;
 use crate::error::ApiError;
 use crate::keys::Caller;
-use crate::pieces::Deferred;
+use crate::pieces::{self, Deferred};
 
 /// Most pairs of `metadata`.
 const METADATA_MAX: usize = 16;
@@ -35,9 +37,11 @@ const METADATA_VALUE_MAX: usize = 512;
 const INCLUDE_MAX: usize = 16;
 
 fields! {
-    /// The conversation, and what becomes of the response.
+    /// The conversation, and what becomes of the response. It is written without its input.
+    #[derive(serde::Serialize)]
     pub(crate) struct ConversationFields {
         #[schemars(required)]
+        #[serde(skip_serializing)]
         input: Option<Input>,
         /// A message of the system before all others. It is not carried to the next response
         instructions: Option<String>,
@@ -71,6 +75,7 @@ fields! {
 
 fields! {
     /// How the answer is generated. Fields that OpenAI's API lacks have vLLM's names.
+    #[derive(serde::Serialize)]
     pub(crate) struct AnswerFields {
         /// Another is answered with 404
         model: Option<String>,
@@ -107,10 +112,18 @@ fields! {
 /// The body of a request.
 pub(crate) type CreateRequest = (ConversationFields, AnswerFields);
 
-/// A body, checked, and turned into the parts of an internal request.
+/// A body, checked.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) input: Input,
+    /// The fields that the response repeats.
+    pub(super) echo: Echo,
+    pub(super) answer: PreparedAnswer,
+}
+
+/// How a body is answered, as the parts of an internal request.
+#[derive(Debug)]
+pub(super) struct PreparedAnswer {
     pub(super) is_streamed: bool,
     pub(super) is_background: bool,
     /// Whether the answer goes on with the last message.
@@ -128,8 +141,48 @@ pub(super) struct Prepared {
     pub(super) settings: Request,
     /// Instructions before the conversation.
     pub(super) instructions: Option<String>,
-    /// The fields that the response repeats.
-    pub(super) echo: Echo,
+}
+
+/// Whether a body asks for an answer in the background.
+pub(super) fn is_in_background((conversation, _): &CreateRequest) -> bool {
+    conversation.background == Some(true)
+}
+
+/// The JSON of a body's fields, without its input.
+pub(super) fn fields_json((conversation, answer): &CreateRequest) -> String {
+    /// The fields of both.
+    #[derive(serde::Serialize)]
+    struct Both<'a> {
+        #[serde(flatten)]
+        conversation: &'a ConversationFields,
+        #[serde(flatten)]
+        answer: &'a AnswerFields,
+    }
+    let both = Both {
+        conversation,
+        answer,
+    };
+    serde_json::to_string(&both).expect("its keys are strings")
+}
+
+/// The JSON of a body that has these items as its input, and nothing else.
+pub(super) fn input_json(items: &[Arc<Item>]) -> String {
+    #[derive(serde::Serialize)]
+    struct Body<'a> {
+        input: &'a [Arc<Item>],
+    }
+    let json = pieces::whole(&Body { input: items });
+    String::from_utf8(json.into()).expect("JSON is text")
+}
+
+/// The input of a body, taken out of it.
+pub(super) fn take_input((conversation, _): &mut CreateRequest) -> Option<Input> {
+    conversation.input.take()
+}
+
+/// Sets the input of a body.
+pub(super) fn set_input((conversation, _): &mut CreateRequest, input: Option<Input>) {
+    conversation.input = input;
 }
 
 /// Checks a body. `keeps_any` is whether the server keeps responses.
@@ -167,22 +220,24 @@ pub(super) fn prepare(
     }
     Ok(Prepared {
         input: conversation.input.ok_or_else(|| missing("input"))?,
-        is_streamed: answer.stream == Some(true),
-        is_background,
-        continues_last: answer.continue_final_message == Some(true),
-        tools,
-        tool_choice,
-        has_one_call: !is_parallel,
-        reasoning: Reasoning {
-            effort: reasoning.effort.map(String::from),
-            tokens_max: answer.thinking_token_budget,
-            ..Reasoning::default()
+        answer: PreparedAnswer {
+            is_streamed: answer.stream == Some(true),
+            is_background,
+            continues_last: answer.continue_final_message == Some(true),
+            tools,
+            tool_choice,
+            has_one_call: !is_parallel,
+            reasoning: Reasoning {
+                effort: reasoning.effort.map(String::from),
+                tokens_max: answer.thinking_token_budget,
+                ..Reasoning::default()
+            },
+            has_summary: reasoning.summary.is_some(),
+            output_format,
+            variables: answer.chat_template_kwargs,
+            settings,
+            instructions: conversation.instructions,
         },
-        has_summary: reasoning.summary.is_some(),
-        output_format,
-        variables: answer.chat_template_kwargs,
-        settings,
-        instructions: conversation.instructions,
         echo: Echo {
             model: app.model.clone(),
             instructions,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use motet::request::Usage;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::items::Item;
 use super::parameters::{ReasoningParam, TextParam, Truncation};
@@ -92,7 +92,7 @@ pub(crate) struct SamplingEcho {
 }
 
 /// Whether a response is complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub(crate) enum Status {
@@ -118,9 +118,9 @@ struct IncompleteDetails {
     reason: &'static str,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ResponseUsage")]
-struct ResponseUsage {
+pub(super) struct ResponseUsage {
     input_tokens: usize,
     input_tokens_details: InputTokensDetails,
     output_tokens: usize,
@@ -128,7 +128,7 @@ struct ResponseUsage {
     total_tokens: usize,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 struct InputTokensDetails {
     cached_tokens: usize,
@@ -136,10 +136,19 @@ struct InputTokensDetails {
     cache_write_tokens: usize,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 struct OutputTokensDetails {
     reasoning_tokens: usize,
+}
+
+/// The end of an answer that has not failed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct End {
+    pub(super) status: Status,
+    pub(super) usage: ResponseUsage,
+    /// Seconds since 1970.
+    pub(super) at: u64,
 }
 
 const OBJECT: &str = "response";
@@ -147,11 +156,11 @@ const LENGTH: &str = "max_output_tokens";
 
 impl ResponseBody {
     /// A response without output.
-    pub(super) fn new(id: String, echo: Echo, is_background: bool) -> Self {
+    pub(super) fn new(id: String, created_at: u64, echo: Echo, is_background: bool) -> Self {
         Self {
             id,
             object: OBJECT,
-            created_at: now(),
+            created_at,
             completed_at: None,
             status: Status::InProgress,
             error: None,
@@ -176,6 +185,19 @@ impl ResponseBody {
         &self.echo
     }
 
+    pub(super) fn created_at(&self) -> u64 {
+        self.created_at
+    }
+
+    /// The end, if the answer has ended and not failed.
+    pub(super) fn end(&self) -> Option<End> {
+        Some(End {
+            status: self.status,
+            usage: self.usage?,
+            at: self.completed_at.unwrap_or_else(now),
+        })
+    }
+
     /// The items of the answer.
     pub(super) fn output(&self) -> &[Arc<Item>] {
         &self.output
@@ -190,14 +212,15 @@ impl ResponseBody {
     }
 
     /// The response with its whole output.
-    pub(super) fn ended(&self, status: Status, output: Vec<Arc<Item>>, usage: Usage) -> Self {
+    pub(super) fn ended(&self, end: &End, output: Vec<Arc<Item>>) -> Self {
+        let status = end.status;
         let is_incomplete = status == Status::Incomplete;
         Self {
             status,
-            completed_at: (status == Status::Completed).then(now),
+            completed_at: (status == Status::Completed).then_some(end.at),
             incomplete_details: is_incomplete.then_some(IncompleteDetails { reason: LENGTH }),
             output,
-            usage: Some(usage.into()),
+            usage: Some(end.usage),
             ..self.clone()
         }
     }

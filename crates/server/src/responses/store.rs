@@ -12,6 +12,7 @@
 mod space;
 
 use std::collections::{BTreeMap, HashMap};
+use std::iter;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -149,6 +150,22 @@ impl ResponseStore {
         let owned = state.owned.get(owner)?;
         let number = owned.numbers.get(id)?;
         owned.turns.get(number).cloned()
+    }
+
+    /// Keeps the items of a conversation before a response, without an id. `None` if there is no space
+    /// that its owner may take.
+    pub(crate) fn hold(&self, owner: &Owner, id: &str, items: Vec<Arc<Item>>) -> Option<Arc<Turn>> {
+        let turn = NewTurn {
+            id: id.to_owned(),
+            previous: None,
+            input: items,
+            output: Vec::new(),
+            body: Deferred::<Vec<Item>>::list(iter::empty::<Item>).of_type(),
+            body_bytes: 0,
+        };
+        let turn = self.insert(owner, turn).then(|| self.get(owner, id))?;
+        self.remove(owner, id);
+        turn
     }
 
     /// Forgets the owner's response with this id. Returns false if there is none.

@@ -89,10 +89,10 @@ impl OutputWriter {
         match delta {
             Delta::Reasoning(text) => self.reasoning(text, log),
             Delta::Text(text) => self.text(Text { text, logprobs }, log),
-            Delta::CallStarted { id, name, .. } => {
+            Delta::CallStarted { index, name, .. } => {
                 self.close(ItemStatus::Completed, log);
                 self.held_back = Text::default();
-                let call_id = id;
+                let call_id = self.ids.call(index);
                 self.open(OpenKind::Call { call_id, name }, log);
             }
             Delta::CallArguments { json, .. } => self.arguments(json, log),
@@ -616,7 +616,7 @@ mod tests {
     #[test]
     fn ids_and_names_of_calls_are_kept() {
         let (items, events) = write(&call(0, &["{}"], Some(true)), ItemStatus::Completed, true);
-        assert_eq!(items[0]["call_id"], "call0");
+        assert_eq!(items[0]["call_id"], Ids::of("x").call(0));
         assert_eq!(items[0]["name"], "tool0");
         assert_eq!(items[0]["id"], "fc_x_0");
         assert_eq!(events[0]["item"]["status"], "in_progress");

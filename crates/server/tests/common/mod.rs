@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 pub(crate) mod client;
+pub(crate) mod folder;
 pub(crate) mod responses;
 
 use clap::Parser;

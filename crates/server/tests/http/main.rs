@@ -17,6 +17,7 @@ mod model_names;
 mod page;
 mod responses;
 mod responses_background;
+mod responses_restart;
 mod responses_store;
 mod results;
 mod scores;
