@@ -47,6 +47,15 @@ impl Salt {
         matches!(self.0, Kind::Private(_))
     }
 
+    /// The salt's name; `None` for the default salt and for private ones. It may be a secret.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match &self.0 {
+            Kind::Named(name) => Some(name),
+            Kind::Unnamed | Kind::Private(_) => None,
+        }
+    }
+
     /// SHA-256 of the name, the same in every process. For a private salt it is a hash of the
     /// sequence's id.
     #[must_use]

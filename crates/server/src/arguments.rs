@@ -34,6 +34,66 @@ const SECONDS_MAX: u64 = 100 * 365 * 24 * 3600;
 #[derive(Debug, Parser)]
 #[command(name = "motet-server", version, max_term_width = 80)]
 pub struct Arguments {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelSettings,
+
+    /// The model's name in the API; the default is its file's or repository's name
+    ///
+    /// May be given several times: the model has all of these names, and answers carry the first.
+    #[arg(long, value_name = "NAME")]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub name: Vec<String>,
+
+    /// Serve requests for any model with this one: for clients with a name built in
+    ///
+    /// Answers carry the model's own name.
+    #[arg(long)]
+    pub any_name: bool,
+
+    /// Form of the log; `text` also prints an example of a request once the server is ready
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = LogForm::Json)]
+    pub log_form: LogForm,
+
+    /// The port to listen at; 0 chooses a free one
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value_t = 8080,
+        help_heading = "Socket"
+    )]
+    pub port: u16,
+
+    /// Access, and limits on clients.
+    #[command(flatten)]
+    pub access: AccessSettings,
+
+    /// Bounds of the store of responses.
+    #[command(flatten)]
+    pub store: StoreSettings,
+
+    /// Settings of the engine.
+    #[command(flatten)]
+    pub engine: EngineSettings,
+
+    /// Settings for routers.
+    #[command(flatten)]
+    pub fleet: FleetSettings,
+
+    /// Settings of gRPC.
+    #[cfg(feature = "grpc")]
+    #[command(flatten)]
+    pub grpc: GrpcSettings,
+
+    /// Settings of traces.
+    #[cfg(feature = "otel")]
+    #[command(flatten)]
+    pub traces: crate::trace::TraceSettings,
+}
+
+/// The model, and how it computes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ModelSettings {
     /// A GGUF file or a Hugging Face folder, or where to find one
     ///
     /// hf:ORG/NAME is a repository of Hugging Face's hub, in its cache or downloaded there;
@@ -88,58 +148,6 @@ pub struct Arguments {
     /// finer and has less range; int8 is for a CPU only. The default is f32 on a CPU and bf16 on a GPU.
     #[arg(long, value_name = "TYPE", value_enum, conflicts_with = "oracle")]
     pub cache_dtype: Option<CacheDtype>,
-
-    /// The model's name in the API; the default is its file's or repository's name
-    ///
-    /// May be given several times: the model has all of these names, and answers carry the first.
-    #[arg(long, value_name = "NAME")]
-    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    pub name: Vec<String>,
-
-    /// Serve requests for any model with this one: for clients with a name built in
-    ///
-    /// Answers carry the model's own name.
-    #[arg(long)]
-    pub any_name: bool,
-
-    /// Form of the log; `text` also prints an example of a request once the server is ready
-    #[arg(long, value_name = "FORM", value_enum, default_value_t = LogForm::Json)]
-    pub log_form: LogForm,
-
-    /// The port to listen at; 0 chooses a free one
-    #[arg(
-        long,
-        value_name = "PORT",
-        default_value_t = 8080,
-        help_heading = "Socket"
-    )]
-    pub port: u16,
-
-    /// Access, and limits on clients.
-    #[command(flatten)]
-    pub access: AccessSettings,
-
-    /// Bounds of the store of responses.
-    #[command(flatten)]
-    pub store: StoreSettings,
-
-    /// Settings of the engine.
-    #[command(flatten)]
-    pub engine: EngineSettings,
-
-    /// Settings for routers.
-    #[command(flatten)]
-    pub fleet: FleetSettings,
-
-    /// Settings of gRPC.
-    #[cfg(feature = "grpc")]
-    #[command(flatten)]
-    pub grpc: GrpcSettings,
-
-    /// Settings of traces.
-    #[cfg(feature = "otel")]
-    #[command(flatten)]
-    pub traces: crate::trace::TraceSettings,
 }
 
 /// Types in which keys and values can be cached.
@@ -378,6 +386,51 @@ pub struct EngineSettings {
     pub sample_forced_tokens: bool,
 }
 
+impl ModelSettings {
+    /// The name of the model's file or repository, by which it is known unless it gets another.
+    #[must_use]
+    pub fn short_name(&self) -> String {
+        let model = self.model.as_deref().map(str::parse::<ModelName>);
+        match model {
+            // A name that cannot be parsed is an error of the start.
+            Some(Ok(model)) => model.short(),
+            Some(Err(_)) | None => "oracle".to_owned(),
+        }
+    }
+}
+
+impl EngineSettings {
+    /// The engine's settings, those of the cache's blocks and of slow readers left as they are.
+    #[must_use]
+    pub fn config(&self) -> EngineConfig {
+        let mut config = EngineConfig::default();
+        let mib = |mib: usize| mib.saturating_mul(1 << 20);
+        config.scheduler.sequences_max = self.sequences_max;
+        config.scheduler.admission.queue_max = self.queue_max;
+        config.scheduler.admission.results_bytes_max = mib(self.results_mib);
+        config.scheduler.chunking.step_tokens_max = self.step_tokens.max(self.sequences_max);
+        config.scheduler.speculation.enabled = self.speculation == Switch::On;
+        if let Some(cache_mib) = self.cache_mib {
+            config.cache.device_bytes_max = mib(cache_mib);
+        }
+        let host_mib = match self.disk {
+            Some(_) => HOST_MIB_WITH_DISK,
+            None => 0,
+        };
+        config.pager.host_bytes_max = mib(self.host_mib.unwrap_or(host_mib));
+        config.pager.disk = self.disk.clone().map(|folder| DiskConfig {
+            folder,
+            bytes_max: mib(self.disk_mib),
+        });
+        config.text.threads = self.text_threads;
+        config.grammar.compilations_max = self.compilations_max;
+        config.grammar.compile_time_max = Duration::from_secs(self.compile_seconds);
+        config.grammar.options_allowed = self.grammar_options;
+        config.grammar.forced_tokens = !self.sample_forced_tokens;
+        config
+    }
+}
+
 impl AccessSettings {
     /// Checks that the settings fit each other and the keys.
     ///
@@ -546,33 +599,9 @@ impl Arguments {
     /// The engine's settings.
     #[must_use]
     pub fn engine_config(&self) -> EngineConfig {
-        let mut config = EngineConfig::default();
-        let engine = &self.engine;
-        let mib = |mib: usize| mib.saturating_mul(1 << 20);
-        config.scheduler.sequences_max = engine.sequences_max;
-        config.scheduler.admission.queue_max = engine.queue_max;
-        config.scheduler.admission.results_bytes_max = mib(engine.results_mib);
-        config.scheduler.chunking.step_tokens_max = engine.step_tokens.max(engine.sequences_max);
-        config.scheduler.speculation.enabled = engine.speculation == Switch::On;
+        let mut config = self.engine.config();
         config.scheduler.unread_timeout = self.access.unread_time();
-        if let Some(cache_mib) = engine.cache_mib {
-            config.cache.device_bytes_max = mib(cache_mib);
-        }
         config.cache.block_tokens = self.fleet.kv_events_block_size;
-        let host_mib = match engine.disk {
-            Some(_) => HOST_MIB_WITH_DISK,
-            None => 0,
-        };
-        config.pager.host_bytes_max = mib(engine.host_mib.unwrap_or(host_mib));
-        config.pager.disk = engine.disk.clone().map(|folder| DiskConfig {
-            folder,
-            bytes_max: mib(engine.disk_mib),
-        });
-        config.text.threads = engine.text_threads;
-        config.grammar.compilations_max = engine.compilations_max;
-        config.grammar.compile_time_max = Duration::from_secs(engine.compile_seconds);
-        config.grammar.options_allowed = engine.grammar_options;
-        config.grammar.forced_tokens = !engine.sample_forced_tokens;
         config
     }
 
@@ -580,21 +609,14 @@ impl Arguments {
     #[cfg(feature = "grpc")]
     #[must_use]
     pub fn grpc_tokenizer(&self) -> Option<PathBuf> {
-        let of_model = || self.model.as_ref().map(PathBuf::from);
+        let of_model = || self.model.model.as_ref().map(PathBuf::from);
         self.grpc.grpc_tokenizer.clone().or_else(of_model)
     }
 
     /// The model's names in the API.
     #[must_use]
     pub fn model_names(&self) -> ModelNames {
-        ModelNames::new(&self.name, self.any_name, || {
-            let model = self.model.as_deref().map(str::parse::<ModelName>);
-            match model {
-                // A name that cannot be parsed is an error of the start.
-                Some(Ok(model)) => model.short(),
-                Some(Err(_)) | None => "oracle".to_owned(),
-            }
-        })
+        ModelNames::new(&self.name, self.any_name, || self.model.short_name())
     }
 }
 

@@ -19,9 +19,9 @@ use motet::text::{ChatTemplate, TextCodec, Tokenizer};
 use motet::{Engine, Request};
 use motet_text::GgufVocabulary;
 
-use crate::arguments::Arguments;
 #[cfg(feature = "mlx")]
 use crate::arguments::CacheDtype;
+use crate::arguments::{Arguments, ModelSettings};
 
 /// The oracle's last token, which ends its output.
 const ORACLE_END: u32 = 256;
@@ -39,9 +39,17 @@ const ORACLE_TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}{
 ///
 /// The error names the file or setting that does not work.
 pub async fn engine(arguments: &Arguments) -> Result<Engine> {
-    let config = arguments.engine_config();
-    let engine = match &arguments.model {
-        Some(name) => model(name, arguments, config).await,
+    engine_of(&arguments.model, arguments.engine_config()).await
+}
+
+/// Starts an engine with this model.
+///
+/// # Errors
+///
+/// The error names the file or setting that does not work.
+pub async fn engine_of(settings: &ModelSettings, config: EngineConfig) -> Result<Engine> {
+    let engine = match &settings.model {
+        Some(name) => model(name, settings, config).await,
         None => oracle(config).await,
     }?;
     if let Some(warning) = streams_warning(&engine) {
@@ -68,18 +76,18 @@ fn streams_warning(engine: &Engine) -> Option<String> {
 }
 
 #[cfg(feature = "mlx")]
-async fn model(name: &str, arguments: &Arguments, config: EngineConfig) -> Result<Engine> {
+async fn model(name: &str, settings: &ModelSettings, config: EngineConfig) -> Result<Engine> {
     let path = found(name.to_owned()).await?;
-    let draft_path = match &arguments.draft_model {
+    let draft_path = match &settings.draft_model {
         Some(name) => Some(found(name.clone()).await?),
         None => None,
     };
-    let Arguments {
+    let ModelSettings {
         deterministic,
         exact,
         no_mmap,
         ..
-    } = *arguments;
+    } = *settings;
     #[cfg(unix)]
     if !no_mmap {
         motet::model::weights::survive_shortened_files()?;
@@ -88,7 +96,7 @@ async fn model(name: &str, arguments: &Arguments, config: EngineConfig) -> Resul
         device: deterministic.then_some(MlxDevice::Cpu),
         deterministic,
         arithmetic: exact.then_some(Arithmetic::Exact),
-        cache_dtype: arguments.cache_dtype.map(CacheDtype::kind),
+        cache_dtype: settings.cache_dtype.map(CacheDtype::kind),
         file_access: if no_mmap {
             FileAccess::Read
         } else {
@@ -128,7 +136,7 @@ async fn found(name: String) -> Result<PathBuf> {
 }
 
 #[cfg(not(feature = "mlx"))]
-async fn model(_: &str, _: &Arguments, _: EngineConfig) -> Result<Engine> {
+async fn model(_: &str, _: &ModelSettings, _: EngineConfig) -> Result<Engine> {
     anyhow::bail!(
         "this server was built without MLX and cannot run a model.\n\
          Set MLX up, build with it and serve the model:\n  \
