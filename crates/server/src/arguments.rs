@@ -36,60 +36,9 @@ const SECONDS_MAX: u64 = 100 * 365 * 24 * 3600;
 #[derive(Debug, Parser)]
 #[command(name = "motet-server", version, max_term_width = 80)]
 pub struct Arguments {
-    /// A GGUF file or a Hugging Face folder, or where to find one
-    ///
-    /// hf:ORG/NAME is a repository of Hugging Face's hub, in its cache or downloaded there;
-    /// hf:ORG/NAME:FILE or hf:ORG/NAME:Q4_K_M is one of its GGUF files. ollama:NAME[:TAG] and
-    /// lmstudio:PUBLISHER/NAME[:FILE] are models that these programs have.
-    #[arg(long, value_name = "MODEL", env = "MOTET_MODEL")]
-    #[arg(required_unless_present = "oracle")]
-    pub model: Option<String>,
-
-    /// A smaller model with the same tokens, which drafts what the model verifies
-    ///
-    /// It is named as the model is. It is used in the steps where it pays, and answers do not change.
-    /// The start fails if its tokens differ from the model's.
-    #[arg(
-        long,
-        value_name = "MODEL",
-        env = "MOTET_DRAFT_MODEL",
-        conflicts_with = "oracle"
-    )]
-    pub draft_model: Option<String>,
-
-    /// Serve a simulated model: for machines without MLX, and to try clients
-    ///
-    /// Its tokens are bytes, hashed from the tokens before them: fast nonsense.
-    #[arg(long, conflicts_with = "model")]
-    pub oracle: bool,
-
-    /// Make answers independent of concurrent requests, to the last bit; somewhat slower
-    ///
-    /// This holds for greedy requests and for those with a seed, on one machine. CPU only.
-    #[arg(long, conflicts_with = "oracle")]
-    pub deterministic: bool,
-
-    /// Compute products with quantised weights in f32; slower, and the numbers of the model
-    ///
-    /// By default, activations are rounded to 8 bits there, on the CPU. This option also follows
-    /// from `--deterministic`.
-    #[arg(long, conflicts_with = "oracle")]
-    pub exact: bool,
-
-    /// Read the model's files into memory instead of mapping them
-    ///
-    /// A mapped file must not change while the server runs: put a new one in its place by renaming.
-    /// Files that were read may change. Each server then has the weights in memory of its own, and
-    /// starts later.
-    #[arg(long, conflicts_with = "oracle")]
-    pub no_mmap: bool,
-
-    /// Type of cached keys and values: bf16 and f16 take half the bytes, int8 about a quarter
-    ///
-    /// Computations stay in f32; only cached values are rounded. bf16 suits any model; f16 is
-    /// finer and has less range; int8 is for a CPU only. The default is f32 on a CPU and bf16 on a GPU.
-    #[arg(long, value_name = "TYPE", value_enum, conflicts_with = "oracle")]
-    pub cache_dtype: Option<CacheDtype>,
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelSettings,
 
     /// The model's name in the API; the default is its file's or repository's name
     ///
@@ -147,6 +96,74 @@ pub struct Arguments {
     #[cfg(feature = "otel")]
     #[command(flatten)]
     pub traces: crate::trace::TraceSettings,
+}
+
+/// The model, and how it computes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ModelSettings {
+    /// A GGUF file or a Hugging Face folder, or where to find one
+    ///
+    /// hf:ORG/NAME is a repository of Hugging Face's hub, in its cache or downloaded there;
+    /// hf:ORG/NAME:FILE or hf:ORG/NAME:Q4_K_M is one of its GGUF files. ollama:NAME[:TAG] and
+    /// lmstudio:PUBLISHER/NAME[:FILE] are models that these programs have.
+    #[arg(long, value_name = "MODEL", env = "MOTET_MODEL")]
+    #[arg(required_unless_present = "oracle")]
+    pub model: Option<String>,
+
+    /// A smaller model with the same tokens, which drafts what the model verifies
+    ///
+    /// It is named as the model is. It is used in the steps where it pays, and answers do not change.
+    /// The start fails if its tokens differ from the model's.
+    #[arg(
+        long,
+        value_name = "MODEL",
+        env = "MOTET_DRAFT_MODEL",
+        conflicts_with = "oracle"
+    )]
+    pub draft_model: Option<String>,
+
+    /// Serve a simulated model: for machines without MLX, and to try clients
+    ///
+    /// Its tokens are bytes, hashed from the tokens before them: fast nonsense.
+    #[arg(long, conflicts_with = "model")]
+    pub oracle: bool,
+
+    /// Time that the simulated model takes for each token, in microseconds
+    #[arg(
+        long,
+        value_name = "MICROSECONDS",
+        default_value_t = 0,
+        requires = "oracle"
+    )]
+    pub oracle_token_us: u32,
+
+    /// Make answers independent of concurrent requests, to the last bit; somewhat slower
+    ///
+    /// This holds for greedy requests and for those with a seed, on one machine. CPU only.
+    #[arg(long, conflicts_with = "oracle")]
+    pub deterministic: bool,
+
+    /// Compute products with quantised weights in f32; slower, and the numbers of the model
+    ///
+    /// By default, activations are rounded to 8 bits there, on the CPU. This option also follows
+    /// from `--deterministic`.
+    #[arg(long, conflicts_with = "oracle")]
+    pub exact: bool,
+
+    /// Read the model's files into memory instead of mapping them
+    ///
+    /// A mapped file must not change while the server runs: put a new one in its place by renaming.
+    /// Files that were read may change. Each server then has the weights in memory of its own, and
+    /// starts later.
+    #[arg(long, conflicts_with = "oracle")]
+    pub no_mmap: bool,
+
+    /// Type of cached keys and values: bf16 and f16 take half the bytes, int8 about a quarter
+    ///
+    /// Computations stay in f32; only cached values are rounded. bf16 suits any model; f16 is
+    /// finer and has less range; int8 is for a CPU only. The default is f32 on a CPU and bf16 on a GPU.
+    #[arg(long, value_name = "TYPE", value_enum, conflicts_with = "oracle")]
+    pub cache_dtype: Option<CacheDtype>,
 }
 
 /// Types in which keys and values can be cached.
@@ -385,6 +402,51 @@ pub struct EngineSettings {
     pub sample_forced_tokens: bool,
 }
 
+impl ModelSettings {
+    /// The name of the model's file or repository, by which it is known unless it gets another.
+    #[must_use]
+    pub fn short_name(&self) -> String {
+        let model = self.model.as_deref().map(str::parse::<ModelName>);
+        match model {
+            // A name that cannot be parsed is an error of the start.
+            Some(Ok(model)) => model.short(),
+            Some(Err(_)) | None => "oracle".to_owned(),
+        }
+    }
+}
+
+impl EngineSettings {
+    /// The engine's settings, those of the cache's blocks and of slow readers left as they are.
+    #[must_use]
+    pub fn config(&self) -> EngineConfig {
+        let mut config = EngineConfig::default();
+        let mib = |mib: usize| mib.saturating_mul(1 << 20);
+        config.scheduler.sequences_max = self.sequences_max;
+        config.scheduler.admission.queue_max = self.queue_max;
+        config.scheduler.admission.results_bytes_max = mib(self.results_mib);
+        config.scheduler.chunking.step_tokens_max = self.step_tokens.max(self.sequences_max);
+        config.scheduler.speculation.enabled = self.speculation == Switch::On;
+        if let Some(cache_mib) = self.cache_mib {
+            config.cache.device_bytes_max = mib(cache_mib);
+        }
+        let host_mib = match self.disk {
+            Some(_) => HOST_MIB_WITH_TIER,
+            None => 0,
+        };
+        config.pager.host_bytes_max = mib(self.host_mib.unwrap_or(host_mib));
+        config.pager.disk = self.disk.clone().map(|folder| DiskConfig {
+            folder,
+            bytes_max: mib(self.disk_mib),
+        });
+        config.text.threads = self.text_threads;
+        config.grammar.compilations_max = self.compilations_max;
+        config.grammar.compile_time_max = Duration::from_secs(self.compile_seconds);
+        config.grammar.options_allowed = self.grammar_options;
+        config.grammar.forced_tokens = !self.sample_forced_tokens;
+        config
+    }
+}
+
 impl AccessSettings {
     /// Checks that the settings fit each other and the keys.
     ///
@@ -487,38 +549,15 @@ impl Arguments {
     /// The engine's settings.
     #[must_use]
     pub fn engine_config(&self) -> EngineConfig {
-        let mut config = EngineConfig::default();
-        let engine = &self.engine;
-        let mib = |mib: usize| mib.saturating_mul(1 << 20);
-        config.scheduler.sequences_max = engine.sequences_max;
-        config.scheduler.admission.queue_max = engine.queue_max;
-        config.scheduler.admission.results_bytes_max = mib(engine.results_mib);
-        config.scheduler.chunking.step_tokens_max = engine.step_tokens.max(engine.sequences_max);
-        config.scheduler.speculation.enabled = engine.speculation == Switch::On;
+        let mut config = self.engine.config();
         config.scheduler.unread_timeout = self.access.unread_time();
-        if let Some(cache_mib) = engine.cache_mib {
-            config.cache.device_bytes_max = mib(cache_mib);
-        }
         config.cache.block_tokens = self.fleet.kv_events_block_size;
         #[cfg(feature = "remote")]
-        let remote = self.remote.config();
-        #[cfg(not(feature = "remote"))]
-        let remote = None;
-        let host_mib = match engine.disk.is_some() || remote.is_some() {
-            true => HOST_MIB_WITH_TIER,
-            false => 0,
-        };
-        config.pager.remote = remote;
-        config.pager.host_bytes_max = mib(engine.host_mib.unwrap_or(host_mib));
-        config.pager.disk = engine.disk.clone().map(|folder| DiskConfig {
-            folder,
-            bytes_max: mib(engine.disk_mib),
-        });
-        config.text.threads = engine.text_threads;
-        config.grammar.compilations_max = engine.compilations_max;
-        config.grammar.compile_time_max = Duration::from_secs(engine.compile_seconds);
-        config.grammar.options_allowed = engine.grammar_options;
-        config.grammar.forced_tokens = !engine.sample_forced_tokens;
+        if let Some(remote) = self.remote.config() {
+            config.pager.remote = Some(remote);
+            let host_mib = self.engine.host_mib.unwrap_or(HOST_MIB_WITH_TIER);
+            config.pager.host_bytes_max = host_mib.saturating_mul(1 << 20);
+        }
         config
     }
 
@@ -526,21 +565,14 @@ impl Arguments {
     #[cfg(feature = "grpc")]
     #[must_use]
     pub fn grpc_tokenizer(&self) -> Option<PathBuf> {
-        let of_model = || self.model.as_ref().map(PathBuf::from);
+        let of_model = || self.model.model.as_ref().map(PathBuf::from);
         self.grpc.grpc_tokenizer.clone().or_else(of_model)
     }
 
     /// The model's names in the API.
     #[must_use]
     pub fn model_names(&self) -> ModelNames {
-        ModelNames::new(&self.name, self.any_name, || {
-            let model = self.model.as_deref().map(str::parse::<ModelName>);
-            match model {
-                // A name that cannot be parsed is an error of the start.
-                Some(Ok(model)) => model.short(),
-                Some(Err(_)) | None => "oracle".to_owned(),
-            }
-        })
+        ModelNames::new(&self.name, self.any_name, || self.model.short_name())
     }
 }
 

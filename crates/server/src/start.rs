@@ -2,6 +2,8 @@
 
 #[cfg(feature = "mlx")]
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 #[cfg(feature = "mlx")]
 use std::time::Instant;
 
@@ -12,16 +14,17 @@ use motet::model::ModelError;
 use motet::model::find::{Finder, ProgressLines};
 #[cfg(feature = "mlx")]
 use motet::model::mlx::{Arithmetic, MlxDevice, MlxOptions};
-use motet::model::oracle::{Oracle, OracleConfig};
+use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 #[cfg(feature = "mlx")]
 use motet::model::weights::FileAccess;
+use motet::remote::RemoteTier;
 use motet::text::{ChatTemplate, TextCodec, Tokenizer};
 use motet::{Engine, EngineBuilder, Request};
 use motet_text::GgufVocabulary;
 
-use crate::arguments::Arguments;
 #[cfg(feature = "mlx")]
 use crate::arguments::CacheDtype;
+use crate::arguments::{Arguments, ModelSettings};
 
 /// The oracle's last token, which ends its output.
 const ORACLE_END: u32 = 256;
@@ -39,10 +42,26 @@ const ORACLE_TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}{
 ///
 /// The error names the file or setting that does not work.
 pub async fn engine(arguments: &Arguments) -> Result<Engine> {
-    let config = arguments.engine_config();
-    let engine = match &arguments.model {
-        Some(name) => model(name, arguments, config).await,
-        None => oracle(arguments, config).await,
+    #[cfg(feature = "remote")]
+    let remote = arguments.remote.open().await?;
+    #[cfg(not(feature = "remote"))]
+    let remote = None;
+    engine_of(&arguments.model, arguments.engine_config(), remote).await
+}
+
+/// Starts an engine with this model, and the tier that it shares with others.
+///
+/// # Errors
+///
+/// The error names the file or setting that does not work.
+pub async fn engine_of(
+    settings: &ModelSettings,
+    config: EngineConfig,
+    remote: Option<Arc<dyn RemoteTier>>,
+) -> Result<Engine> {
+    let engine = match &settings.model {
+        Some(name) => model(name, settings, config, remote).await,
+        None => oracle(settings, config, remote).await,
     }?;
     if let Some(warning) = streams_warning(&engine) {
         tracing::warn!("{warning}");
@@ -68,18 +87,23 @@ fn streams_warning(engine: &Engine) -> Option<String> {
 }
 
 #[cfg(feature = "mlx")]
-async fn model(name: &str, arguments: &Arguments, config: EngineConfig) -> Result<Engine> {
+async fn model(
+    name: &str,
+    settings: &ModelSettings,
+    config: EngineConfig,
+    remote: Option<Arc<dyn RemoteTier>>,
+) -> Result<Engine> {
     let path = found(name.to_owned()).await?;
-    let draft_path = match &arguments.draft_model {
+    let draft_path = match &settings.draft_model {
         Some(name) => Some(found(name.clone()).await?),
         None => None,
     };
-    let Arguments {
+    let ModelSettings {
         deterministic,
         exact,
         no_mmap,
         ..
-    } = *arguments;
+    } = *settings;
     #[cfg(unix)]
     if !no_mmap {
         motet::model::weights::survive_shortened_files()?;
@@ -88,7 +112,7 @@ async fn model(name: &str, arguments: &Arguments, config: EngineConfig) -> Resul
         device: deterministic.then_some(MlxDevice::Cpu),
         deterministic,
         arithmetic: exact.then_some(Arithmetic::Exact),
-        cache_dtype: arguments.cache_dtype.map(CacheDtype::kind),
+        cache_dtype: settings.cache_dtype.map(CacheDtype::kind),
         file_access: if no_mmap {
             FileAccess::Read
         } else {
@@ -104,7 +128,7 @@ async fn model(name: &str, arguments: &Arguments, config: EngineConfig) -> Resul
             tracing::info!("the draft model is {}", path.display());
             engine = engine.open_draft_model(path, options)?;
         }
-        let engine = with_remote(engine.config(config), arguments).await?;
+        let engine = with_remote(engine.config(config), remote);
         anyhow::Ok(engine.start().await?)
     };
     let engine = started.await;
@@ -129,7 +153,12 @@ async fn found(name: String) -> Result<PathBuf> {
 }
 
 #[cfg(not(feature = "mlx"))]
-async fn model(_: &str, _: &Arguments, _: EngineConfig) -> Result<Engine> {
+async fn model(
+    _: &str,
+    _: &ModelSettings,
+    _: EngineConfig,
+    _: Option<Arc<dyn RemoteTier>>,
+) -> Result<Engine> {
     anyhow::bail!(
         "this server was built without MLX and cannot run a model.\n\
          Set MLX up, build with it and serve the model:\n  \
@@ -139,34 +168,37 @@ async fn model(_: &str, _: &Arguments, _: EngineConfig) -> Result<Engine> {
 }
 
 /// Starts an engine on the oracle, with bytes as tokens.
-async fn oracle(arguments: &Arguments, config: EngineConfig) -> Result<Engine> {
+async fn oracle(
+    settings: &ModelSettings,
+    config: EngineConfig,
+    remote: Option<Arc<dyn RemoteTier>>,
+) -> Result<Engine> {
+    let cost = StepCost {
+        per_token: Duration::from_micros(settings.oracle_token_us.into()),
+        ..StepCost::default()
+    };
     let oracle = OracleConfig {
         vocab_size: ORACLE_END as usize + 1,
         context_tokens_max: 8192,
         end_tokens: vec![ORACLE_END],
         end_one_in: 64,
         verify: false,
+        cost,
         ..OracleConfig::default()
     };
     let build = move || Oracle::new(oracle.clone()).map_err(|e| ModelError::Device(e.to_string()));
     let text = oracle_text().context("the oracle's tokenizer")?;
     let engine = Engine::builder(build).text(text).config(config);
-    let engine = with_remote(engine, arguments).await?;
+    let engine = with_remote(engine, remote);
     Ok(engine.start().await?)
 }
 
-/// Sets the tier that servers share, if the arguments name one.
-#[cfg(feature = "remote")]
-async fn with_remote(engine: EngineBuilder, arguments: &Arguments) -> Result<EngineBuilder> {
-    Ok(match arguments.remote.open().await? {
+/// Sets the tier that the engine shares with others, if there is one.
+fn with_remote(engine: EngineBuilder, remote: Option<Arc<dyn RemoteTier>>) -> EngineBuilder {
+    match remote {
         Some(tier) => engine.remote_tier(tier),
         None => engine,
-    })
-}
-
-#[cfg(not(feature = "remote"))]
-async fn with_remote(engine: EngineBuilder, _: &Arguments) -> Result<EngineBuilder> {
-    Ok(engine)
+    }
 }
 
 /// A tokenizer whose tokens are bytes, in GPT-2's spelling.

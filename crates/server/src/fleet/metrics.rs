@@ -7,6 +7,8 @@ use std::fmt::Write;
 use motet::Engine;
 use motet::monitor::DraftCounts;
 
+use super::CacheBlocks;
+
 /// A metric, its kind, and its value.
 struct Metric {
     name: &'static str,
@@ -54,9 +56,8 @@ pub(crate) fn render(engine: &Engine, model: &str) -> String {
         )
         .expect("writing to a string does not fail");
     }
-    let block_tokens = engine.config().cache.block_tokens;
-    let block_bytes = block_tokens.saturating_mul(engine.model().token_bytes());
-    let blocks = engine.config().cache.device_bytes_max / block_bytes.max(1);
+    let blocks = CacheBlocks::of(engine);
+    let (block_tokens, blocks) = (blocks.tokens, blocks.total());
     let labels =
         format!("model_name=\"{model}\",block_size=\"{block_tokens}\",num_gpu_blocks=\"{blocks}\"");
     write!(
@@ -70,11 +71,10 @@ pub(crate) fn render(engine: &Engine, model: &str) -> String {
 impl Reading {
     fn of(engine: &Engine) -> Self {
         let stats = engine.stats();
-        let in_use = stats.cache.protected_bytes + stats.cache.reserved_bytes;
         Self {
             running: stats.running,
             waiting: stats.waiting,
-            used_fraction: in_use as f64 / engine.config().cache.device_bytes_max as f64,
+            used_fraction: CacheBlocks::of(engine).used_share(),
             prompt_tokens: stats.prompt_tokens,
             output_tokens: stats.output_tokens,
             asked_tokens: stats.cache.asked_tokens,

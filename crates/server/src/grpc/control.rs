@@ -12,6 +12,7 @@ use vllm_proto::*;
 
 use super::running::RunningRequests;
 use crate::app::App;
+use crate::fleet::CacheBlocks;
 
 /// The protocol that this server speaks, by which sidecars know it.
 const API: &str = "vllm";
@@ -58,9 +59,7 @@ impl Control {
     fn server_info(&self) -> ServerInfo {
         let engine = &self.app.engine;
         let (config, model) = (engine.config(), engine.model());
-        let block_tokens = config.cache.block_tokens;
-        let block_bytes = block_tokens.saturating_mul(model.token_bytes());
-        let blocks = config.cache.device_bytes_max / block_bytes.max(1);
+        let blocks = CacheBlocks::of(engine);
         ServerInfo {
             engine_version: concat!("motet ", env!("CARGO_PKG_VERSION")).to_owned(),
             api_version: API.to_owned(),
@@ -75,12 +74,12 @@ impl Control {
                 data_parallel_size_local: 1,
             }),
             max_model_len: u32::try_from(model.context_tokens_max).unwrap_or(u32::MAX),
-            kv_block_size: u32::try_from(block_tokens).unwrap_or(u32::MAX),
-            total_kv_blocks: blocks as u64,
+            kv_block_size: u32::try_from(blocks.tokens).unwrap_or(u32::MAX),
+            total_kv_blocks: blocks.total() as u64,
             max_running_requests: config.scheduler.sequences_max as u64,
             max_batched_tokens: config.scheduler.chunking.step_tokens_max as u64,
             proto_version: VERSION.to_owned(),
-            effective_attention_block_size: Some(block_tokens as u64),
+            effective_attention_block_size: Some(blocks.tokens as u64),
             ..ServerInfo::default()
         }
     }
