@@ -23,6 +23,8 @@ enum Part {
     Kill,
     /// A server that ends behind a router that cannot send streams on
     Grace,
+    /// A store that servers share: found state, and a store that fails, lies or is gone
+    Remote,
 }
 
 #[derive(clap::Args)]

@@ -30,8 +30,8 @@ class Conversations:
     turn_bytes: int = 200
     at_once: int = 16
 
-    def run(self, url):
-        """Each turn of all users, in a random order."""
+    def run(self, *urls):
+        """Each turn of all users, in a random order. Several servers get requests in turns."""
         rng = random.Random(7)
         systems = [words(rng, self.system_bytes) for _ in range(self.system_prompts)]
         talks = [[{"role": "system", "content": rng.choice(systems)}] for _ in range(self.users)]
@@ -41,8 +41,8 @@ class Conversations:
                 talk.append({"role": "user", "content": words(rng, self.turn_bytes)})
                 waiting.put(talk)
             failed = queue.SimpleQueue()
-            take_turns = (url, waiting, failed)
-            run_threads(self.take_turns, [take_turns] * self.at_once)
+            ways = [urls[number % len(urls)] for number in range(self.at_once)]
+            run_threads(self.take_turns, [(url, waiting, failed) for url in ways])
             assert failed.empty(), failed.get()
             for talk in talks:
                 # The client makes up the reply: the oracle's replies are bytes, and not always text.

@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from load import Conversations, Streams  # noqa: E402
 from processes import BLOCK_TOKENS, MODEL, Dynamo, Indexer, Server, Smg, VllmRouter, kill_all  # noqa: E402
+from store import remote  # noqa: E402
+
 
 # The oracle's tokens are bytes, and each takes eight bytes of its cache.
 FLEET_MIB = 2
@@ -263,6 +265,7 @@ PARTS = {
     "drain": drain,
     "kill": kill,
     "grace": grace,
+    "remote": remote,
 }
 
 
