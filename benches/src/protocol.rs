@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 
 /// Environment variable that names a program's draft model.
 pub const DRAFT_MODEL_VARIABLE: &str = "MOTET_BENCH_DRAFT_MODEL";
+/// Names the folder of a redis-server and its client, for runs that need them.
+pub const REDIS_VARIABLE: &str = "MOTET_BENCH_REDIS";
 
 /// The requests. Times in answers are in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

