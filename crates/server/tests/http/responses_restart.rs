@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
+use crate::common::app;
 use crate::common::client::{Answer, Server, whole};
 use crate::common::folder::Folder;
 use crate::common::responses::{RESPONSES, ask, clock, id, parsed, text};
@@ -259,6 +260,12 @@ async fn a_server_that_ends_hands_its_responses_to_the_next() {
         std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o777,
         0o600
     );
+
+    // A server that ends before it goes on with the answer leaves it to the next.
+    let disk = format!("--disk {}", folder.0.join("disk").display());
+    let between = app(&disk, keys).await;
+    between.engine().shutdown(Shutdown::HandOver).await;
+    hand_over(Server::of(Arc::new(between))).await;
 
     let second = server(&folder, keys).await;
     let path = format!("{RESPONSES}/{response}");
