@@ -385,3 +385,31 @@ async fn files_that_are_no_journals_stop_no_server() {
         StatusCode::NOT_FOUND
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_without_space_for_its_journal_is_answered() {
+    let folder = Folder::new();
+    let first = server(&folder, "").await;
+    let direct = first.post(RESPONSES, &ask(json!({}))).await.ok();
+    let asked = ask(json!({"background": true}));
+    let before = first.post(RESPONSES, &asked).await.ok();
+    events(&first, id(&before)).await;
+    // A file takes the folder's place.
+    fs::remove_dir_all(journals(&folder)).expect("it is there");
+    fs::write(journals(&folder), "not a folder").expect("a file");
+    let begun = first.post(RESPONSES, &asked).await.ok();
+    let answered = events(&first, id(&begun)).await;
+    let answered = &answered.last().expect("one")["response"];
+    assert_eq!(text(answered), text(&direct));
+    hand_over(first).await;
+
+    // The next server starts without journals, and forgets the responses.
+    let second = server(&folder, "").await;
+    for response in [&before, &begun] {
+        let path = format!("{RESPONSES}/{}", id(response));
+        assert_eq!(second.get(&path).await.status, StatusCode::NOT_FOUND);
+    }
+    let again = second.post(RESPONSES, &asked).await.ok();
+    let again = events(&second, id(&again)).await;
+    assert_eq!(text(&again.last().expect("one")["response"]), text(&direct));
+}
