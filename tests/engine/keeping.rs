@@ -431,8 +431,21 @@ async fn followers_receive_block_events_as_the_cache_changes() {
     assert_eq!(known(&batches).len(), 4);
     let numbers: Vec<u64> = batches.iter().map(|batch| batch.number).collect();
     assert_eq!(numbers, [0, 1, 2, 3], "none was missed");
+
+    early.request_all().await.expect("the engine works");
+    let again = early.next().await.expect("all that is there, again");
+    assert!(again.lists_all && batches[0].lists_all && !batches[3].lists_all);
+    assert_eq!((again.number, known(&[again])), (4, known(&batches)));
+    late.next().await.expect("the removed blocks");
+    engine
+        .warm(Request::tokens(text(1..90)))
+        .await
+        .expect("it is accepted");
+    let next = late.next().await.expect("what follows");
+    assert_eq!(next.number, 2, "another follower is not sent it");
     engine.shutdown(Shutdown::Abort).await;
     while early.next().await.is_some() {}
+    assert_eq!(early.request_all().await, Err(FollowError::Stopped));
 }
 
 #[tokio::test]

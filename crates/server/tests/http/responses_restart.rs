@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
+use crate::common::app;
 use crate::common::client::{Answer, Server, whole};
 use crate::common::folder::Folder;
 use crate::common::responses::{RESPONSES, ask, clock, id, parsed, text};
@@ -260,6 +261,12 @@ async fn a_server_that_ends_hands_its_responses_to_the_next() {
         0o600
     );
 
+    // A server that ends before it goes on with the answer leaves it to the next.
+    let disk = format!("--disk {}", folder.0.join("disk").display());
+    let between = app(&disk, keys).await;
+    between.engine().shutdown(Shutdown::HandOver).await;
+    hand_over(Server::of(Arc::new(between))).await;
+
     let second = server(&folder, keys).await;
     let path = format!("{RESPONSES}/{response}");
     let foreign = send(&second, "GET", &path, "secret-b").await;
@@ -377,4 +384,32 @@ async fn files_that_are_no_journals_stop_no_server() {
             .status,
         StatusCode::NOT_FOUND
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_without_space_for_its_journal_is_answered() {
+    let folder = Folder::new();
+    let first = server(&folder, "").await;
+    let direct = first.post(RESPONSES, &ask(json!({}))).await.ok();
+    let asked = ask(json!({"background": true}));
+    let before = first.post(RESPONSES, &asked).await.ok();
+    events(&first, id(&before)).await;
+    // A file takes the folder's place.
+    fs::remove_dir_all(journals(&folder)).expect("it is there");
+    fs::write(journals(&folder), "not a folder").expect("a file");
+    let begun = first.post(RESPONSES, &asked).await.ok();
+    let answered = events(&first, id(&begun)).await;
+    let answered = &answered.last().expect("one")["response"];
+    assert_eq!(text(answered), text(&direct));
+    hand_over(first).await;
+
+    // The next server starts without journals, and forgets the responses.
+    let second = server(&folder, "").await;
+    for response in [&before, &begun] {
+        let path = format!("{RESPONSES}/{}", id(response));
+        assert_eq!(second.get(&path).await.status, StatusCode::NOT_FOUND);
+    }
+    let again = second.post(RESPONSES, &asked).await.ok();
+    let again = events(&second, id(&again)).await;
+    assert_eq!(text(&again.last().expect("one")["response"]), text(&direct));
 }

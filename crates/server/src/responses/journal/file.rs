@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::task::spawn_blocking;
+use tokio::runtime::Handle;
 
 use super::Budget;
 
@@ -98,10 +98,13 @@ impl JournalFile {
         !matches!(self.locked().file, OpenFile::Removed)
     }
 
-    /// Removes the file on another thread.
+    /// Removes the file, on another thread while the runtime runs.
     pub(in super::super) fn remove_later(self: &Arc<Self>) {
         let file = Arc::clone(self);
-        spawn_blocking(move || file.remove());
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || file.remove())),
+            Err(_) => file.remove(),
+        }
     }
 
     /// Removes the file. Blocks.

@@ -227,6 +227,7 @@ fn journal(entry: &DirEntry) -> io::Result<Option<(PathBuf, Duration)>> {
 
 /// Makes the folder if needed, and locks it.
 fn lock(folder: &Path) -> io::Result<File> {
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "only Unix has modes"))]
     let mut folders = DirBuilder::new();
     #[cfg(unix)]
     folders.mode(0o700);

@@ -71,6 +71,7 @@ impl Journal {
         header: impl FnOnce() -> Header + Send + 'static,
     ) -> Self {
         let mut journal = Self::resumed(Arc::new(file), 0);
+        journal.is_answered = false;
         journal.write(move || {
             let mut bytes = MAGIC.to_vec();
             format::write(&header(), &mut bytes);
@@ -89,7 +90,7 @@ impl Journal {
             first: entries as u64,
             written_at: Instant::now(),
             writing: None,
-            is_answered: false,
+            is_answered: true,
         }
     }
 
