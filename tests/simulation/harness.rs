@@ -12,6 +12,7 @@ use motet::model::oracle::Oracle;
 use motet::simulation::Simulation;
 use motet::{Engine, HealthState, Shutdown};
 use motet_storage::tiers::TierError;
+use motet_testkit::remote::{MemoryRemote, RemoteFault};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use tokio::runtime::{Builder, Handle};
@@ -50,13 +51,19 @@ pub(crate) struct SimulationHarness {
     /// Whether a shutdown ended sequences.
     pub(crate) was_aborted: Cell<bool>,
     folder: PathBuf,
+    /// The tier that the engines share, in turn.
+    remote: MemoryRemote,
 }
 
 impl SimulationHarness {
     /// Creates the harness without users and without an engine.
     pub(crate) fn new(plan: Plan, record: &Record, folder: PathBuf) -> Self {
+        let plan = Arc::new(plan);
+        let remote = MemoryRemote::new();
+        remote.fault_by(remote_faults(&plan, record));
         Self {
-            plan: Arc::new(plan),
+            remote,
+            plan,
             record: record.clone(),
             devices: Devices::default(),
             engine: RefCell::new(None),
@@ -186,6 +193,9 @@ pub(crate) async fn open(harness: &SimulationHarness, generation: u64) {
         if let Some(draft) = plan.draft_model() {
             let build = move || Ok(Oracle::new(draft.clone()).expect("a valid oracle"));
             builder = builder.draft_model(build);
+        }
+        if plan.config.pager.remote.is_some() {
+            builder = builder.remote_tier(Arc::new(harness.remote.clone()));
         }
         if harness.is_simulated {
             let simulation = Simulation::new(Arc::clone(&seeded_faults) as _);
@@ -318,6 +328,29 @@ async fn is_free(harness: &SimulationHarness, engine: &Engine) {
     harness
         .record
         .log(format_args!("free: {:?}", engine.stats()));
+}
+
+/// What becomes of the calls of the remote tier.
+fn remote_faults(plan: &Arc<Plan>, record: &Record) -> impl FnMut() -> RemoteFault + Send + use<> {
+    let (plan, record, mut rng) = (Arc::clone(plan), record.clone(), plan.rng(4_000_000));
+    move || {
+        let slow = Duration::from_millis(rng.random_range(1..=2_000));
+        let faults = [
+            (Fault::RemoteFails, RemoteFault::Fails),
+            (Fault::RemoteHangs, RemoteFault::Hangs),
+            (Fault::RemoteSlow, RemoteFault::Slow(slow)),
+            (Fault::RemoteLost, RemoteFault::Lost),
+        ];
+        record.count("behaviour: remote tier was called", 1);
+        for (fault, becomes) in faults {
+            let rate = plan.rate(fault);
+            if rate > 0.0 && rng.random_bool(rate) {
+                record.count(fault.label(), 1);
+                return becomes;
+            }
+        }
+        RemoteFault::Slow(Duration::from_micros(rng.random_range(50..=5_000)))
+    }
 }
 
 /// Occasional faults of the whole engine.

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use motet::TokenId;
-use motet::config::{DiskConfig, EngineConfig, EvictionPolicy, InterToken, SlotChoice};
+use motet::config::{
+    DiskConfig, EngineConfig, EvictionPolicy, InterToken, RemoteConfig, RemoteSends, SlotChoice,
+};
 use motet::model::LayerKind;
 use motet::model::oracle::{Faults, OracleConfig};
 use motet_model::oracle::{OracleCounters, OracleCounts};
@@ -49,6 +51,10 @@ pub(crate) enum Fault {
     Aborted,
     Poison,
     MailboxesSmall,
+    RemoteFails,
+    RemoteHangs,
+    RemoteSlow,
+    RemoteLost,
 }
 
 pub(crate) struct Plan {
@@ -67,7 +73,7 @@ pub(crate) struct Plan {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 24] = [
+    pub(crate) const ALL: [Self; 28] = [
         Self::StepFails,
         Self::FinishFails,
         Self::ModelPanics,
@@ -92,6 +98,10 @@ impl Fault {
         Self::Aborted,
         Self::Poison,
         Self::MailboxesSmall,
+        Self::RemoteFails,
+        Self::RemoteHangs,
+        Self::RemoteSlow,
+        Self::RemoteLost,
     ];
 
     /// Its name in the table.
@@ -121,6 +131,10 @@ impl Fault {
             Self::Aborted => "fault: shut down in the middle",
             Self::Poison => "fault: a token fails every step",
             Self::MailboxesSmall => "fault: mailboxes are small",
+            Self::RemoteFails => "fault: remote tier fails",
+            Self::RemoteHangs => "fault: remote tier does not answer",
+            Self::RemoteSlow => "fault: remote tier is slow",
+            Self::RemoteLost => "fault: copy of remote tier is lost",
         }
     }
 
@@ -141,6 +155,9 @@ impl Fault {
             Self::SchedulerPanics | Self::CachePanics | Self::PagerPanics => [0.000_5, 0.005],
             Self::DeviceOutOfMemory | Self::ExportFails => [0.01, 0.1],
             Self::CopySlow | Self::CopyFails | Self::DiskFull => [0.05, 0.5],
+            Self::RemoteFails | Self::RemoteHangs | Self::RemoteSlow | Self::RemoteLost => {
+                [0.05, 0.5]
+            }
             Self::DiskStalls | Self::FileDamaged => [0.02, 0.2],
             Self::ClockJumps => [0.05, 0.3],
             Self::ModelDoesNotLoad | Self::ModelDoesNotReload => [0.5, 0.5],
@@ -230,6 +247,10 @@ impl Plan {
         config.pager.disk = Some(DiskConfig {
             folder: folder.to_owned(),
             bytes_max: 200 * PAGE_BYTES,
+        });
+        config.pager.remote = Some(RemoteConfig {
+            grid_tokens: 16,
+            ..RemoteConfig::default()
         });
         Self {
             seed: 0,
@@ -400,6 +421,13 @@ fn config(rng: &mut ChaCha8Rng, oracle: &OracleConfig, folder: &Path) -> EngineC
         pager.disk = rng.random_bool(0.5).then(|| DiskConfig {
             folder: folder.to_owned(),
             bytes_max: rng.random_range(1..=300) * PAGE_BYTES,
+        });
+        pager.remote = rng.random_bool(0.5).then(|| RemoteConfig {
+            sends: [RemoteSends::All, RemoteSends::UsedTwice][rng.random_range(0..2)],
+            shares_salted: rng.random_bool(0.5),
+            grid_tokens: [4, 8, 16][rng.random_range(0..3)],
+            patience: Duration::from_millis(rng.random_range(1..=500)),
+            timeout: Duration::from_millis(rng.random_range(10..=5_000)),
         });
     }
     config

@@ -34,7 +34,11 @@ struct Store {
     copies: Vec<(RemoteModel, Label, Vec<u8>)>,
     /// What becomes of the next calls.
     faults: VecDeque<RemoteFault>,
+    /// Decides about calls after those.
+    schedule: Option<Schedule>,
 }
+
+type Schedule = Box<dyn FnMut() -> RemoteFault + Send>;
 
 impl MemoryRemote {
     /// An empty store.
@@ -46,6 +50,11 @@ impl MemoryRemote {
     /// The next calls, in this order, end so.
     pub fn fault(&self, faults: impl IntoIterator<Item = RemoteFault>) {
         self.store().faults.extend(faults);
+    }
+
+    /// Later calls end as this function says.
+    pub fn fault_by(&self, schedule: impl FnMut() -> RemoteFault + Send + 'static) {
+        self.store().schedule = Some(Box::new(schedule));
     }
 
     /// Number of the copies that it holds.
@@ -75,7 +84,7 @@ impl MemoryRemote {
 
     /// Waits as the next fault has it, and returns its error.
     async fn call(&self) -> Result<(), RemoteError> {
-        let fault = self.store().faults.pop_front().unwrap_or_default();
+        let fault = self.store().next_fault();
         match fault {
             RemoteFault::None => Ok(()),
             RemoteFault::Fails => Err(RemoteError::Failed {
@@ -114,6 +123,14 @@ impl MemoryRemote {
                 _ => return found,
             }
         }
+    }
+}
+
+impl Store {
+    fn next_fault(&mut self) -> RemoteFault {
+        let next = self.faults.pop_front();
+        next.or_else(|| self.schedule.as_mut().map(|schedule| schedule()))
+            .unwrap_or_default()
     }
 }
 
