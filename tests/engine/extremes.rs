@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use motet::config::{
     AdmissionConfig, CacheConfig, ChunkingConfig, DiskConfig, EngineConfig, FairnessConfig,
-    InterToken, PagerConfig, RecoveryConfig, SchedulerConfig, SpeculationConfig, TextConfig,
+    InterToken, PagerConfig, RecoveryConfig, RemoteConfig, SchedulerConfig, SpeculationConfig,
+    TextConfig,
 };
 use motet::error::{CacheCommandError, FlushError, StartError};
 use motet::grammar::GrammarLimits;
@@ -18,6 +19,7 @@ use motet::{Engine, HealthState, Request, Shutdown, TokenId};
 
 use crate::common::{engine, small, until};
 use motet_testkit::folder::Folder;
+use motet_testkit::remote::MemoryRemote;
 
 /// An end of a field's range.
 #[derive(Clone, Copy, Debug)]
@@ -98,9 +100,10 @@ fn settings(config: &mut EngineConfig) -> Vec<(&'static str, Field<'_>)> {
         restore_points: _, merge_tokens_max, pinned_bytes_max, full_sequences_min, block_tokens,
     } = cache;
     let PagerConfig {
-        host_bytes_max, label_bytes_max, disk, precision: _, clean_part: _, backup_tokens, flush_time, disk_timeout,
+        host_bytes_max, label_bytes_max, disk, precision: _, clean_part: _, backup_tokens, flush_time, disk_timeout, remote,
     } = pager;
     let DiskConfig { folder: _, bytes_max: disk_bytes_max } = disk.as_mut().expect("a disk");
+    let RemoteConfig { sends: _, shares_salted: _, grid_tokens, patience, timeout } = remote.as_mut().expect("a tier");
     let RecoveryConfig { rebuilds_max, rebuilds_window, reload_delay } = recovery;
     let TextConfig { threads, queue_max: text_queue_max, queue_bytes_max, shift_contexts_max } = text;
     let GrammarLimits {
@@ -142,6 +145,9 @@ fn settings(config: &mut EngineConfig) -> Vec<(&'static str, Field<'_>)> {
         ("pager.backup_tokens", Count(backup_tokens)),
         ("pager.flush_time", Time(flush_time)),
         ("pager.disk_timeout", Time(disk_timeout)),
+        ("pager.remote.grid_tokens", Count(grid_tokens)),
+        ("pager.remote.patience", Time(patience)),
+        ("pager.remote.timeout", Time(timeout)),
         ("recovery.rebuilds_max", Count(rebuilds_max)),
         ("recovery.rebuilds_window", Time(rebuilds_window)),
         ("recovery.reload_delay", Time(reload_delay)),
@@ -188,6 +194,7 @@ fn tiered(folder: &Folder) -> EngineConfig {
         folder: folder.0.clone(),
         bytes_max: 1 << 20,
     });
+    config.pager.remote = Some(RemoteConfig::default());
     config
 }
 
@@ -234,7 +241,9 @@ async fn every_setting_works_at_its_ends_or_is_rejected_by_name() {
         let (name, field) = settings(&mut config).swap_remove(index);
         field.set(end);
         let build = move || Ok(Oracle::new(oracle()).expect("a valid oracle"));
-        let started = Engine::builder(build).config(config).start().await;
+        let remote = Arc::new(MemoryRemote::new());
+        let builder = Engine::builder(build).config(config).remote_tier(remote);
+        let started = builder.start().await;
         let engine = match started {
             Ok(engine) => engine,
             Err(StartError::Config(error)) => {

@@ -27,6 +27,7 @@ mod reuse;
 mod rewind;
 mod scheduling;
 mod scores;
+mod sharing;
 mod special_tokens;
 mod speculation;
 mod starting;

@@ -30,7 +30,7 @@ pub(crate) fn runtime(workers: usize) -> Result<Runtime> {
     };
     Ok(builder
         .worker_threads(workers.max(1))
-        .enable_time()
+        .enable_all()
         .build()?)
 }
 

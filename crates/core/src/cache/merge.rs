@@ -65,12 +65,15 @@ impl CacheCore {
             for node in [upper, lower] {
                 self.cancel_export(node);
             }
+            let merged = lower;
             let (upper, lower) = self.trie.merge(upper, sealed);
             effects.push(Effect::Edit(Edit::Merge {
                 upper,
                 lower,
                 segment: sealed.segment,
             }));
+            // The parts may have been on their way to other processes.
+            self.share_path(merged);
             return;
         }
     }

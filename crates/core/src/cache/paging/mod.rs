@@ -18,13 +18,14 @@ mod shares;
 
 use super::trie::{NodeKey, Trie};
 use super::{OpenSlot, ProbePrefix, Salt};
-use crate::config::{PagerConfig, RemoteSends};
+use crate::config::PagerConfig;
 use backups::Backups;
 use loads::Loads;
 use motet_protocol::pager::{self, CopyRange, Lookup, OffloadCandidate, PagerEvent};
 use motet_protocol::{CopyId, SegmentId, SequenceId};
 use offloads::Offloads;
 use prefetches::Prefetches;
+use shares::Shares;
 
 pub(super) use backups::Backup;
 pub(super) use deferred::{Deferred, StarvedSlot};
@@ -39,8 +40,8 @@ pub(super) struct Paging {
     loads: Loads,
     deferred: Deferred,
     prefetches: Prefetches,
-    /// Which state is sent to other processes, if any is.
-    sends: Option<RemoteSends>,
+    /// State for other processes.
+    shares: Shares,
     /// Messages to the pager.
     outbox: Vec<pager::Message>,
     /// Whether there may be copies to look up.
@@ -58,7 +59,7 @@ impl Paging {
             loads: Loads::default(),
             deferred: Deferred::default(),
             prefetches: Prefetches::new(pager.disk.is_some()),
-            sends: pager.remote.as_ref().map(|remote| remote.sends),
+            shares: Shares::new(pager),
             outbox: Vec::new(),
             has_copies: has_copies || pager.remote.is_some(),
             resets_unconfirmed: 0,
@@ -209,8 +210,8 @@ impl Paging {
         copy: Option<CopyId>,
         trie: &mut Trie,
     ) {
-        if let Some(node) = self.offloads.finish(segment, copy, trie) {
-            self.share_path(node, trie);
+        if self.offloads.finish(segment, copy, trie) {
+            self.share_waiting(trie);
         }
     }
 
@@ -417,7 +418,7 @@ impl Paging {
             loads: self.loads.after_reset(),
             deferred: Deferred::default(),
             prefetches: self.prefetches.after_reset(),
-            sends: self.sends,
+            shares: self.shares.after_reset(),
             outbox,
             has_copies: self.has_copies,
             resets_unconfirmed: self.resets_unconfirmed + 1,

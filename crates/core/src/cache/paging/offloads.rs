@@ -148,26 +148,23 @@ impl Offloads {
         is_present
     }
 
-    /// Handles the pager's final answer: the segment is in this copy, or in none. Returns the node
-    /// that has a copy now.
+    /// Handles the pager's final answer: the segment is in this copy, or in none. Returns whether a
+    /// node has a copy now.
     pub(super) fn finish(
         &mut self,
         segment: SegmentId,
         copy: Option<CopyId>,
         trie: &mut Trie,
-    ) -> Option<NodeKey> {
+    ) -> bool {
         let offloading = self.offloading.remove(&segment);
-        let node = offloading.and_then(|one| one.node_of(segment, trie))?;
+        let Some(node) = offloading.and_then(|one| one.node_of(segment, trie)) else {
+            return false;
+        };
         match copy {
-            Some(copy) => {
-                self.note_copy(node, copy, trie);
-                Some(node)
-            }
-            None => {
-                trie.set_offload_state(node, OffloadState::Rejected);
-                None
-            }
+            Some(copy) => self.note_copy(node, copy, trie),
+            None => trie.set_offload_state(node, OffloadState::Rejected),
         }
+        copy.is_some()
     }
 
     /// Takes a node back that is being copied, as it is about to be split or evicted. Leases

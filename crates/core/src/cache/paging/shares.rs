@@ -1,17 +1,57 @@
 //! State that other processes may need: which nodes are to be sent to the remote tier.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Paging;
 use crate::cache::trie::{Node, NodeKey, OffloadState, Trie};
-use crate::config::RemoteSends;
+use crate::config::{PagerConfig, RemoteSends};
 use motet_protocol::pager;
+
+/// Most paths that wait for copies. Older ones are forgotten until they are used again.
+const WAITING_MAX: usize = 64;
+
+/// Paths whose state is to be sent.
+#[derive(Debug)]
+pub(super) struct Shares {
+    /// Which state is sent, if any is.
+    sends: Option<RemoteSends>,
+    /// Ends of paths with nodes that are due and have no copy yet.
+    waiting: VecDeque<NodeKey>,
+}
+
+impl Shares {
+    pub(super) fn new(pager: &PagerConfig) -> Self {
+        Self {
+            sends: pager.remote.as_ref().map(|remote| remote.sends),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// No paths, as the device is empty.
+    pub(super) fn after_reset(&self) -> Self {
+        Self {
+            sends: self.sends,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    fn wait(&mut self, end: NodeKey) {
+        if self.waiting.contains(&end) {
+            return;
+        }
+        if self.waiting.len() == WAITING_MAX {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(end);
+    }
+}
 
 impl Paging {
     /// Asks the pager to send the copies of a path that are due, as far as all nodes from the root
-    /// on have copies. Nodes without a copy are offered to it first.
+    /// on have copies. Nodes without a copy are offered to it first, and the rest is sent then.
     pub(in crate::cache) fn share_path(&mut self, end: NodeKey, trie: &mut Trie) {
-        let Some(sends) = self.sends else {
+        let Some(sends) = self.shares.sends else {
             return;
         };
         let salt = trie.salt_above(end);
@@ -25,15 +65,17 @@ impl Paging {
             .take_while(|key| is_due(sends, trie.node(**key)));
         let due = &path[..due.count()];
         for key in due {
-            if trie.node(*key).offload_state() == OffloadState::NotOffloaded {
+            if trie.is_not_offloaded(*key) {
                 self.backups.add_node(*key);
             }
         }
-        let copied = due.iter().take_while(|key| {
-            let state = trie.node(**key).offload_state();
-            state.has_copy()
-        });
-        let copied = &due[..copied.count()];
+        let state = |key: &&NodeKey| trie.node(**key).offload_state();
+        let copied = due.iter().take_while(|key| state(key).has_copy());
+        let (copied, rest) = due.split_at(copied.count());
+        let comes = |key| state(&key) != OffloadState::Rejected;
+        if rest.first().is_some_and(comes) {
+            self.shares.wait(end);
+        }
         if copied.iter().all(|key| trie.node(*key).is_shared()) {
             return;
         }
@@ -43,6 +85,15 @@ impl Paging {
             trie.set_shared(*key);
         }
         self.send(pager::Message::Share { salt, tokens });
+    }
+
+    /// Shares what has waited for a copy.
+    pub(super) fn share_waiting(&mut self, trie: &mut Trie) {
+        for end in std::mem::take(&mut self.shares.waiting) {
+            if trie.contains(end) {
+                self.share_path(end, trie);
+            }
+        }
     }
 }
 

@@ -180,7 +180,7 @@ impl Trie {
         if !node.offload_state.has_copy() || node.offload_state != above.offload_state {
             node.offload_state = OffloadState::NotOffloaded;
         }
-        node.is_shared &= above.is_shared;
+        node.is_shared = false;
         node.state_lag = merged.state_lag as u32;
         node.bytes = merged.bytes;
         self.snapshots.add(node.segment_size());
