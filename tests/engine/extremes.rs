@@ -103,7 +103,7 @@ fn settings(config: &mut EngineConfig) -> Vec<(&'static str, Field<'_>)> {
         host_bytes_max, label_bytes_max, disk, precision: _, clean_part: _, backup_tokens, flush_time, disk_timeout, remote,
     } = pager;
     let DiskConfig { folder: _, bytes_max: disk_bytes_max } = disk.as_mut().expect("a disk");
-    let RemoteConfig { sends: _, shares_salted: _, grid_tokens, patience, timeout } = remote.as_mut().expect("a tier");
+    let RemoteConfig { sends: _, shares_salted: _, grid_tokens, answer_timeout, timeout } = remote.as_mut().expect("a tier");
     let RecoveryConfig { rebuilds_max, rebuilds_window, reload_delay } = recovery;
     let TextConfig { threads, queue_max: text_queue_max, queue_bytes_max, shift_contexts_max } = text;
     let GrammarLimits {
@@ -146,7 +146,7 @@ fn settings(config: &mut EngineConfig) -> Vec<(&'static str, Field<'_>)> {
         ("pager.flush_time", Time(flush_time)),
         ("pager.disk_timeout", Time(disk_timeout)),
         ("pager.remote.grid_tokens", Count(grid_tokens)),
-        ("pager.remote.patience", Time(patience)),
+        ("pager.remote.answer_timeout", Time(answer_timeout)),
         ("pager.remote.timeout", Time(timeout)),
         ("recovery.rebuilds_max", Count(rebuilds_max)),
         ("recovery.rebuilds_window", Time(rebuilds_window)),

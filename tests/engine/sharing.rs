@@ -33,7 +33,7 @@ fn remote_config() -> RemoteConfig {
     RemoteConfig {
         grid_tokens: GRID_TOKENS,
         // A busy machine must not make the tier seem slow.
-        patience: Duration::from_secs(60),
+        answer_timeout: Duration::from_secs(60),
         timeout: Duration::from_secs(60),
         ..RemoteConfig::default()
     }
@@ -161,7 +161,7 @@ async fn faults_of_the_tier_cost_no_request() {
     }
     until_sent(&first, 8).await;
     let impatient = RemoteConfig {
-        patience: Duration::from_millis(1),
+        answer_timeout: Duration::from_millis(1),
         timeout: Duration::from_millis(20),
         ..remote_config()
     };

@@ -330,7 +330,7 @@ async fn is_free(harness: &SimulationHarness, engine: &Engine) {
         .log(format_args!("free: {:?}", engine.stats()));
 }
 
-/// What becomes of the calls of the remote tier.
+/// Decides how calls of the remote tier end.
 fn remote_faults(plan: &Arc<Plan>, record: &Record) -> impl FnMut() -> RemoteFault + Send + use<> {
     let (plan, record, mut rng) = (Arc::clone(plan), record.clone(), plan.rng(4_000_000));
     move || {

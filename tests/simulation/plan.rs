@@ -426,7 +426,7 @@ fn config(rng: &mut ChaCha8Rng, oracle: &OracleConfig, folder: &Path) -> EngineC
             sends: [RemoteSends::All, RemoteSends::UsedTwice][rng.random_range(0..2)],
             shares_salted: rng.random_bool(0.5),
             grid_tokens: [4, 8, 16][rng.random_range(0..3)],
-            patience: Duration::from_millis(rng.random_range(1..=500)),
+            answer_timeout: Duration::from_millis(rng.random_range(1..=500)),
             timeout: Duration::from_millis(rng.random_range(10..=5_000)),
         });
     }

@@ -1,4 +1,4 @@
-//! What Python packages have for fleets: Dynamo's own simulated fleet, and a redis-server.
+//! Programs of Python packages for fleets: Dynamo's own simulated fleet, and a redis-server.
 
 use std::path::PathBuf;
 use std::process::Command;

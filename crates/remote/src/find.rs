@@ -1,18 +1,15 @@
 //! Finds the longest prefix of a sequence that the store has a mark of.
 //!
-//! The store has marks of all shorter prefixes of a path, unless it has dropped some. So the longest is
+//! The store has marks of all shorter prefixes of a path, unless it has dropped some. The longest is
 //! searched for as in a sorted list, with a few questions at the same time in each round.
 
-use std::future::Future;
-
-use futures_util::stream::{self, StreamExt, TryStreamExt};
 use motet_protocol::pager::Ask;
 use motet_protocol::remote::{RemoteError, RemoteModel};
 use motet_protocol::{Label, PrefixDigest, PrefixHasher, SaltDigest, TokenId, common_prefix};
 
 use crate::seal::Sealer;
+use crate::store::{CALLS_MAX, Store, all};
 use crate::stored::{Link, Mark, MarkEntry};
-use crate::{CALLS_MAX, Remote};
 
 /// A path that leads into the tokens of a sequence.
 struct Path<'a> {
@@ -21,13 +18,13 @@ struct Path<'a> {
     shared: usize,
 }
 
-impl Remote {
+impl Store {
     pub(crate) async fn find_copies(
         &self,
         model: &RemoteModel,
         ask: &Ask,
     ) -> Result<Vec<Label>, RemoteError> {
-        let sealer = Sealer::new(&self.secret, model, ask.salt);
+        let sealer = self.sealer(model, ask.salt);
         let Some((at, mark)) = self.longest_mark(&sealer, model, ask).await? else {
             return Ok(Vec::new());
         };
@@ -63,7 +60,7 @@ impl Remote {
                 let name = self.names.mark(model, &digests[number], at);
                 async move { self.mark(sealer, &name).await }
             });
-            let marks = in_order(marks.collect()).await?;
+            let marks = all(marks.collect()).await?;
             let last = marks.iter().rposition(Option::is_some);
             high = asked
                 .get(last.map_or(0, |last| last + 1))
@@ -91,7 +88,7 @@ impl Remote {
         let needless = needless.take_while(|links| links[1].start <= ask.from);
         let links = path.links[needless.count()..].iter();
         let labels = links.map(|link| self.label(sealer, model, ask, path.shared, link));
-        let labels = in_order(labels.collect()).await?;
+        let labels = all(labels.collect()).await?;
         // Copies after one that is gone are of no use.
         Ok(labels.into_iter().map_while(|label| label).collect())
     }
@@ -126,14 +123,6 @@ impl Remote {
         );
         Ok((self.names.copy(model, &label) == link.name).then_some(label))
     }
-}
-
-/// Makes these calls, a few at the same time, and returns their answers in order.
-async fn in_order<T>(
-    calls: Vec<impl Future<Output = Result<T, RemoteError>>>,
-) -> Result<Vec<T>, RemoteError> {
-    let calls = stream::iter(calls).buffered(CALLS_MAX);
-    calls.try_collect().await
 }
 
 /// Returns how far an entry of the mark at offset `at` leads into these tokens.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use opendal::layers::{ConcurrentLimitLayer, TimeoutLayer};
 use opendal::{Configurator, Operator, OperatorUri, services};
 
-use crate::{Remote, Secret};
+use crate::secret::Secret;
+use crate::tier::Remote;
 
 /// Longest time of a call of the store.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::failed;
+use crate::error::{damaged, failed};
 use crate::secret::Secret;
 
 /// The first bytes of all that is stored.
@@ -121,8 +121,4 @@ fn copy(stored: &opendal::Buffer, at: usize, into: &mut [u8]) {
         into[at..at + chunk.len()].copy_from_slice(&chunk);
         at += chunk.len();
     }
-}
-
-pub(crate) fn damaged(what: &str) -> RemoteError {
-    RemoteError::Damaged { what: what.into() }
 }

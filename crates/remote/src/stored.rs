@@ -1,4 +1,4 @@
-//! What is stored beside the bytes of copies: their heads, and the marks that lead to them.
+//! Values beside the bytes of copies: their heads, and the marks that lead to them.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use motet_protocol::remote::RemoteError;
 use motet_protocol::{Label, Precision, PrefixDigest, TokenId};
 use serde::{Deserialize, Serialize};
 
-use crate::failed;
+use crate::error::{damaged, failed};
 use crate::names::Name;
-use crate::seal::{Version, damaged};
+use crate::seal::Version;
 
 /// The head of a copy.
 #[derive(Debug, Serialize, Deserialize)]

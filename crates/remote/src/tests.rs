@@ -249,7 +249,7 @@ fn paths() -> impl Strategy<Value = (Vec<Vec<Vec<TokenId>>>, Vec<TokenId>)> {
 }
 
 proptest! {
-    /// What is found continues the sequence, and reaches as far as any path stored, but for tokens
+    /// Found copies continue the sequence, and reach as far as any path stored, but for tokens
     /// after the last offset of the grid in a path that another has taken the mark of.
     #[test]
     fn found_copies_reach_as_far_as_stored_ones((paths, tokens) in paths(), whole: bool) {

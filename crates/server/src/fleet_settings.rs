@@ -124,7 +124,7 @@ pub struct GrpcSettings {
 pub struct RemoteSettings {
     /// A store that servers share, such as redis://127.0.0.1:6379
     ///
-    /// What one server has computed, the others load. redis://, rediss:// with TLS, s3:// and fs:///
+    /// The others load state that one server has computed. redis://, rediss:// with TLS, s3:// and fs:///
     /// for a folder are known. State with a cache salt, such as that of --api-keys without
     /// --share-cache, stays in the server: see --remote-salted.
     #[arg(
@@ -159,7 +159,7 @@ pub struct RemoteSettings {
         requires = "remote",
         value_parser = clap::value_parser!(u64).range(1..=60_000)
     )]
-    pub remote_patience_ms: u64,
+    pub remote_answer_ms: u64,
 }
 
 /// Which state is sent to the store that servers share.
@@ -169,7 +169,7 @@ pub enum Sends {
     /// All that a later request could use.
     #[default]
     All,
-    /// What a second request has used; a router must then lead conversations to their servers.
+    /// State that a second request has used; a router must then lead conversations to their servers.
     UsedTwice,
 }
 
@@ -183,7 +183,7 @@ impl RemoteSettings {
                 Sends::UsedTwice => RemoteSends::UsedTwice,
             },
             shares_salted: self.remote_salted,
-            patience: Duration::from_millis(self.remote_patience_ms),
+            answer_timeout: Duration::from_millis(self.remote_answer_ms),
             ..RemoteConfig::default()
         })
     }

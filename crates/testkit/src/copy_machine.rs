@@ -31,7 +31,7 @@ pub struct CopyMachine<S> {
     host: BTreeMap<CopyId, Stored<S>>,
     /// Files, including those that are being written or removed.
     disk: BTreeMap<CopyId, Stored<S>>,
-    /// What the remote tier holds, in the order in which it came.
+    /// Copies in the remote tier, in the order in which they came.
     remote: Vec<Stored<S>>,
     is_remote_dropped: bool,
     /// Questions to it that are not answered, oldest first.

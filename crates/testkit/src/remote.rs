@@ -9,7 +9,7 @@ use motet_core::pager::{Ask, Label, PrefixDigest};
 use motet_protocol::common_prefix;
 use motet_protocol::remote::{RemoteCall, RemoteError, RemoteModel, RemoteTier};
 
-/// What becomes of a call.
+/// The end of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RemoteFault {
     /// It succeeds.
@@ -32,7 +32,7 @@ pub struct MemoryRemote(Arc<Mutex<Store>>);
 #[derive(Default)]
 struct Store {
     copies: Vec<(RemoteModel, Label, Vec<u8>)>,
-    /// What becomes of the next calls.
+    /// The ends of the next calls.
     faults: VecDeque<RemoteFault>,
     /// Decides about calls after those.
     schedule: Option<Schedule>,

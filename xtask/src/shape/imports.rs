@@ -19,20 +19,21 @@ use super::modules::{Module, Use};
 #[rustfmt::skip] // a table
 const LAYERS: &[(&str, &[&str])] = &[
     ("motet-sync", &["injected", "primitives", "cancel", "credits", "gate", "heartbeat", "page_pool", "parking", "lease", "admission"]),
-    ("motet-protocol", &["time", "ids", "lease", "prefix", "token_mask", "grammar_limits", "grammar_error", "constraint", "spelling", "salt", "spec", "prompt_output", "sampling", "span", "withheld", "error", "model_error", "miss", "reasoning", "request", "label", "suspicion", "edit", "draft_model", "work", "pager", "cache"]),
+    ("motet-protocol", &["time", "ids", "lease", "prefix", "token_mask", "grammar_limits", "grammar_error", "constraint", "spelling", "salt", "spec", "prompt_output", "sampling", "span", "withheld", "error", "model_error", "miss", "reasoning", "request", "label", "suspicion", "edit", "draft_model", "work", "pager", "cache", "remote"]),
     ("motet-core", &["eviction", "drafts", "config", "recovery", "snapshot", "cache", "pager", "scheduler"]),
-    ("motet-testkit", &["folder", "formula", "logits", "naive", "transfer_queue", "copy_machine", "paper_device", "pager_harness", "cache_harness", "core_harness", "explorer"]),
+    ("motet-testkit", &["folder", "formula", "logits", "naive", "transfer_queue", "copy_machine", "paper_device", "pager_harness", "cache_harness", "core_harness", "explorer", "remote"]),
     ("motet-formats", &["simd", "wide_bytes", "block_format", "blocks", "k_quants", "codebooks", "format", "groups", "decoders", "encoded"]),
     ("motet-weights", &["limits", "python_json", "fields", "bus_error", "opened", "formats", "tensor", "affine", "stored", "blueprint", "role", "names", "mxfp4", "mlx", "located", "plan", "locate", "skipped", "fingerprint", "read_ahead", "watch", "gguf", "huggingface", "settings", "family"]),
     ("motet-find", &["error", "progress", "listing", "select", "name", "environment", "hub_cache", "hub", "ollama", "lm_studio"]),
     ("motet-model", &["packer", "cache_kind", "preconditions", "sampling", "model", "conformance", "oracle"]),
     ("motet-device", &["next_action", "transfer_queue", "table", "draft_model"]),
     ("motet-storage", &["tiers", "copy_worker"]),
+    ("motet-remote", &["secret", "error", "seal", "names", "stored", "store", "find", "copies", "tier", "open"]),
     ("motet-kernels", &["cached_int8", "scratch", "split", "pool", "products", "weights", "norm", "attend", "sample", "gated", "linear", "int8", "gates", "spans", "short_conv", "delta_net", "mamba2", "gated_norm", "experts"]),
     ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "schema", "grammar", "template", "turn_end", "answer", "codec", "output", "chat_prompt", "restore_points"]),
     ("motet-mlx", &["error", "device", "weights", "state", "layers", "step", "model"]),
     ("motet", &["runtime", "optional", "request", "device", "copy_workers", "error", "telemetry", "results", "actors", "handle", "stream", "engine", "chat", "open"]),
-    ("motet-server", &["activity", "class", "error", "keys", "model_names", "site", "store_settings", "shown", "trace", "arguments", "addresses", "body", "app", "access", "kept", "log", "generate", "conversation", "pieces", "api", "anthropic", "openai", "responses", "fleet", "state", "tokens", "openapi", "page", "routes", "grpc", "recorder", "start", "socket", "departure", "connections", "welcome", "serve"]),
+    ("motet-server", &["activity", "class", "error", "keys", "model_names", "site", "store_settings", "shown", "trace", "fleet_settings", "arguments", "addresses", "body", "app", "access", "kept", "log", "generate", "conversation", "pieces", "api", "anthropic", "openai", "responses", "fleet", "state", "tokens", "openapi", "page", "routes", "grpc", "recorder", "start", "socket", "departure", "connections", "welcome", "serve"]),
 ];
 
 /// Modules that stand side by side: none of a row uses another one of it.

@@ -166,7 +166,7 @@ fn report(pairs: &[(FirstToken, FirstToken)], prompt_tokens: usize, spec: &Model
     records
 }
 
-/// What becomes of the store.
+/// A fault of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// It works.

@@ -76,7 +76,7 @@ pub struct RemoteConfig {
     /// longer one. With a smaller number, the tier has more entries.
     pub grid_tokens: usize,
     /// How long a sequence waits for an answer of the tier before it computes.
-    pub patience: Duration,
+    pub answer_timeout: Duration,
     /// Time after which a tier that has not ended a job is no longer used, until it ends it. A job
     /// has a second more for each 8 MiB that it moves.
     pub timeout: Duration,
@@ -89,8 +89,8 @@ pub enum RemoteSends {
     /// conversation.
     #[default]
     All,
-    /// What a second sequence has used, and what has a retention above 0. Few bytes are sent; a
-    /// router must lead each conversation to its machine.
+    /// State that a second sequence has used, and state with a retention above 0. Few bytes are sent;
+    /// a router must lead each conversation to its machine.
     UsedTwice,
 }
 
@@ -123,7 +123,7 @@ impl Default for RemoteConfig {
             sends: RemoteSends::default(),
             shares_salted: false,
             grid_tokens: 256,
-            patience: Duration::from_millis(250),
+            answer_timeout: Duration::from_millis(250),
             timeout: Duration::from_secs(5),
         }
     }
@@ -220,7 +220,7 @@ impl RemoteConfig {
                 expected: "a power of two from 4 to 65536".into(),
             });
         }
-        time("pager.remote.patience", self.patience)?;
+        time("pager.remote.answer_timeout", self.answer_timeout)?;
         time("pager.remote.timeout", self.timeout)
     }
 }

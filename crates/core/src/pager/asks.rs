@@ -37,7 +37,7 @@ impl Asks {
     }
 
     /// Whether one more question may be asked.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn can_add(&self) -> bool {
         let asked = |one: &&WaitingLookup| matches!(one.stage, Stage::Asked);
         self.waiting.values().filter(asked).count() < ASKS_MAX
     }

@@ -2,8 +2,7 @@
 //! and sends copies that other processes may need.
 //!
 //! The tier is asked when no copy here, and no state on the device, holds a sequence's tokens as
-//! far as it could. What is found is weighed against computing by the time that both have taken
-//! recently. A sequence waits no longer than computing would take, and a tier that fails is not
+//! far as it could. Fetching and computing are compared by the time that both have taken recently. A sequence waits no longer than computing would take, and a tier that fails is not
 //! asked for a while.
 
 use std::collections::BTreeSet;
@@ -50,13 +49,15 @@ impl PagerCore {
         let Some(remote) = &self.config.remote else {
             return Some(lookup);
         };
-        let (grid, patience) = (remote.grid_tokens, remote.patience);
-        if !self.remote.works() || !self.asks.has_room() || !is_sharable(remote, lookup.salt) {
+        let (grid, answer_timeout) = (remote.grid_tokens, remote.answer_timeout);
+        if !self.remote.works() || !self.asks.can_add() || !is_sharable(remote, lookup.salt) {
             return Some(lookup);
         }
         let from = self.reach(&lookup);
         let last = lookup.tokens.len() / grid * grid;
-        if last <= from.max(lookup.seen_tokens) || !self.is_worth_asking(&lookup, from, last) {
+        if last <= from.max(lookup.seen_tokens)
+            || !self.is_faster_than_computing(&lookup, from, last)
+        {
             return Some(lookup);
         }
         effects.push(Effect::Ask(Ask {
@@ -66,7 +67,8 @@ impl PagerCore {
             from,
         }));
         self.stats.remote_asks += 1;
-        self.asks.add(lookup, self.now.saturating_add(patience));
+        self.asks
+            .add(lookup, self.now.saturating_add(answer_timeout));
         None
     }
 
@@ -113,7 +115,11 @@ impl PagerCore {
         if copies.is_empty() {
             return self.look_up_here(lookup, effects);
         }
-        let patience = self.config.remote.as_ref().map(|remote| remote.patience);
+        let answer_timeout = self
+            .config
+            .remote
+            .as_ref()
+            .map(|remote| remote.answer_timeout);
         let computing = lookup.token_time.map(|time| {
             let tokens = lookup.tokens.len() - from;
             time.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX))
@@ -121,7 +127,7 @@ impl PagerCore {
         let expected = self.remote.fetch_time(bytes).saturating_mul(4);
         let wait = computing
             .unwrap_or(expected)
-            .max(patience.unwrap_or_default());
+            .max(answer_timeout.unwrap_or_default());
         self.asks
             .add_fetching(lookup, copies, self.now.saturating_add(wait));
     }
@@ -237,8 +243,8 @@ impl PagerCore {
         available.last().map_or(resident, |one| one.shared)
     }
 
-    /// Whether copies of these tokens would come sooner than they are computed.
-    fn is_worth_asking(&self, lookup: &Lookup, from: usize, last: usize) -> bool {
+    /// Whether copies of these tokens are expected to come sooner than they are computed.
+    fn is_faster_than_computing(&self, lookup: &Lookup, from: usize, last: usize) -> bool {
         let Some(token_time) = lookup.token_time else {
             return true;
         };

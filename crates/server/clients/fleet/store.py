@@ -166,7 +166,7 @@ def faults(store):
     for name, fault in cases.items():
         store.redis.kill()
         store.redis = Redis(store.fleet.packages)
-        servers = [store.server("--remote-patience-ms", "500") for _ in range(2)]
+        servers = [store.server("--remote-answer-ms", "500") for _ in range(2)]
         first = complete_all(servers[0], prompts[:16])
         store.until_sent(servers[0])
         fault(store.redis)

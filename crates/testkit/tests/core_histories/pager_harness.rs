@@ -42,7 +42,7 @@ pub(crate) struct PagerHarness {
     memory: MemoryCopyWorker<<Oracle as Model>::Packer>,
     disk: Option<DiskCopyWorker>,
     remote: Option<(RemoteCopyWorker, SharedTier)>,
-    /// What the remote tier holds.
+    /// The content of the remote tier.
     pub(crate) remote_store: MemoryRemote,
     host: Host,
     pool: BufferPool,
@@ -84,7 +84,7 @@ pub(crate) fn any_tiers(rng: &mut impl Rng, folder: &Path) -> PagerConfig {
             sends: [RemoteSends::All, RemoteSends::UsedTwice][below(2)],
             shares_salted: below(2) > 0,
             grid_tokens: 4,
-            patience: Duration::from_millis([1, 1_000][below(2)]),
+            answer_timeout: Duration::from_millis([1, 1_000][below(2)]),
             timeout: Duration::from_millis([5, 1_000_000][below(2)]),
         }),
         ..PagerConfig::default()

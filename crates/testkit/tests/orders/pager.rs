@@ -165,7 +165,7 @@ impl World for PagerWorld {
             remote: (tiers == Tiers::Remote).then(|| RemoteConfig {
                 shares_salted: true,
                 grid_tokens: SEGMENT_TOKENS,
-                patience: TIMEOUT,
+                answer_timeout: TIMEOUT,
                 timeout: TIMEOUT,
                 ..RemoteConfig::default()
             }),

@@ -1,0 +1,132 @@
+//! Sealed values in a store.
+
+use std::future::Future;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use motet_protocol::SaltDigest;
+use motet_protocol::remote::{RemoteError, RemoteModel};
+use opendal::{ErrorKind, Operator};
+
+use crate::error::{damaged, failed};
+use crate::names::{Name, Names};
+use crate::seal::Sealer;
+use crate::secret::Secret;
+use crate::stored::{Head, Mark};
+
+/// Most parts, or marks, that one call reads or writes at the same time.
+pub(crate) const CALLS_MAX: usize = 8;
+
+/// A store, and the secret of the fleet that uses it.
+pub(crate) struct Store {
+    operator: Operator,
+    secret: Secret,
+    pub(crate) names: Names,
+}
+
+impl Store {
+    pub(crate) fn new(operator: Operator, secret: &Secret) -> Self {
+        Self {
+            operator,
+            names: Names::of(secret),
+            secret: secret.clone(),
+        }
+    }
+
+    pub(crate) fn operator(&self) -> &Operator {
+        &self.operator
+    }
+
+    /// Seals and opens the state of this model and salt.
+    pub(crate) fn sealer(&self, model: &RemoteModel, salt: SaltDigest) -> Sealer {
+        Sealer::new(&self.secret, model, salt)
+    }
+
+    /// Reads a mark. One that is damaged counts as absent, and is written again.
+    pub(crate) async fn mark(
+        &self,
+        sealer: &Sealer,
+        name: &str,
+    ) -> Result<Option<Mark>, RemoteError> {
+        let Some(sealed) = self.read(name).await? else {
+            return Ok(None);
+        };
+        match sealer.open(name, &sealed).and_then(Mark::read) {
+            Ok(mark) => Ok(Some(mark)),
+            Err(error) => {
+                tracing::warn!("a mark of the remote tier is ignored: {error}");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reads a copy's head. One that is damaged is removed, so that the copy is stored again.
+    pub(crate) async fn head(
+        &self,
+        sealer: &Sealer,
+        name: &Name,
+    ) -> Result<Option<Head>, RemoteError> {
+        let name = name.head();
+        let Some(sealed) = self.read(&name).await? else {
+            return Ok(None);
+        };
+        let head = sealer.open(&name, &sealed).and_then(Head::read);
+        if head.is_err() {
+            self.remove(&name).await;
+        }
+        head.map(Some)
+    }
+
+    pub(crate) async fn write_sealed(
+        &self,
+        sealer: &Sealer,
+        name: &str,
+        value: &impl serde::Serialize,
+    ) -> Result<(), RemoteError> {
+        let bytes = postcard::to_allocvec(value).map_err(failed)?;
+        self.write(name, sealer.seal(name, &bytes)?).await
+    }
+
+    pub(crate) async fn exists(&self, name: &str) -> Result<bool, RemoteError> {
+        self.operator.exists(name).await.map_err(failed)
+    }
+
+    pub(crate) async fn read(&self, name: &str) -> Result<Option<opendal::Buffer>, RemoteError> {
+        match self.operator.read(name).await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Reads the first bytes of a part, as many as it should have.
+    pub(crate) async fn read_part(
+        &self,
+        name: &str,
+        bytes: usize,
+    ) -> Result<opendal::Buffer, RemoteError> {
+        let read = self.operator.read_with(name).range(0..bytes as u64).await;
+        read.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => RemoteError::Missing,
+            ErrorKind::RangeNotSatisfied => damaged("a part is too short"),
+            _ => failed(error),
+        })
+    }
+
+    pub(crate) async fn write(&self, name: &str, bytes: Vec<u8>) -> Result<(), RemoteError> {
+        let written = self.operator.write(name, bytes).await;
+        written.map(drop).map_err(failed)
+    }
+
+    /// Removes what is damaged. If that fails, it is found again, and removed then.
+    pub(crate) async fn remove(&self, name: &str) {
+        self.operator.delete(name).await.ok();
+    }
+}
+
+/// Makes these calls, a few at the same time, and returns their answers in order.
+pub(crate) async fn all<T>(
+    calls: Vec<impl Future<Output = Result<T, RemoteError>>>,
+) -> Result<Vec<T>, RemoteError> {
+    let calls = stream::iter(calls).buffered(CALLS_MAX);
+    calls.try_collect().await
+}
