@@ -46,7 +46,13 @@ impl Packer for OneNumber {
 fn job(copy: CopyId, task: Task) -> Job {
     let label = Label::new(SaltDigest([0; 32]), &[1, 2, 3], 0, 0, Precision::Full, 3);
     let label = Arc::new(label);
-    Job { copy, label, task }
+    let path = Vec::new();
+    Job {
+        copy,
+        label,
+        task,
+        path,
+    }
 }
 
 /// Two segments are exported. The pager gives the first up while the copy worker packs both.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet::config::{DiskConfig, PagerConfig};
+use motet::config::{DiskConfig, PagerConfig, RemoteConfig};
 use motet::model::oracle::OracleConfig;
 use motet::model::{LayerKind, ModelSpec, SegmentSize};
 use motet::{CopyId, SequenceId, TokenId};
@@ -107,6 +107,13 @@ impl Pagers {
                 bytes_max,
             }),
             disk_timeout: TIMEOUT,
+            remote: input.bit().then(|| RemoteConfig {
+                shares_salted: input.bit(),
+                grid_tokens: 4,
+                answer_timeout: TIMEOUT,
+                timeout: TIMEOUT,
+                ..RemoteConfig::default()
+            }),
             ..PagerConfig::default()
         };
         let mut copies = CopyMachine::new(host_bytes_max, disk_bytes_max.unwrap_or(0));
@@ -162,7 +169,21 @@ impl Pagers {
                     *on_device = false;
                 }
             }
-            _ => match input.below(4) {
+            _ => match input.below(7) {
+                4 => {
+                    let (of, tokens) = label(input);
+                    let salt = of.salt;
+                    self.send(Message::Share { salt, tokens });
+                }
+                5 => {
+                    // Another process stores a copy.
+                    let (label, _) = label(input);
+                    let copies = self.pager.copies_mut();
+                    if !copies.is_in_remote(&label) {
+                        copies.store_remotely(&label, ());
+                    }
+                }
+                6 => self.pager.copies_mut().drop_remote(),
                 0 => self.reset(),
                 1 => {
                     let salt = input.bit().then(|| salt(input));
@@ -263,9 +284,10 @@ impl Pagers {
             _ => Ok(()),
         };
         let copies = self.pager.copies();
-        let at = match input.below(4) {
+        let at = match input.below(5) {
             0 => self.first_job(|job| job.task == Task::Pack),
-            1 => self.first_job(|job| job.task.copy_queue() == CopyQueue::Disk),
+            1 => self.first_job(|job| job.task.copy_queue() != CopyQueue::Memory),
+            3 if !copies.asks().is_empty() => return self.answer(0),
             2 if copies.can_unpack() => {
                 self.pager.unpack(&mut self.queue);
                 return;
@@ -286,8 +308,13 @@ impl Pagers {
             .or_else(|| self.first_job(|_| true));
         if let Some(at) = at {
             self.end_job(at, Ok(()), Duration::from_micros(1));
+            return true;
         }
-        at.is_some()
+        let asks = !self.pager.copies().asks().is_empty();
+        if asks {
+            self.answer(0);
+        }
+        asks
     }
 
     fn first_job(&self, selected: impl Fn(&Job) -> bool) -> Option<usize> {
@@ -296,7 +323,21 @@ impl Pagers {
         copies.jobs().iter().position(can_end)
     }
 
+    fn answer(&mut self, at: usize) {
+        let queue = &mut self.queue;
+        self.pager.answer(self.now, at, queue, &mut self.sent);
+    }
+
     fn end_job(&mut self, at: usize, result: Result<(), JobError>, took: Duration) {
+        let job = &self.pager.copies().jobs()[at];
+        let is_gone = job.task == Task::Fetch && !self.pager.copies().is_in_remote(&job.label);
+        let result = match is_gone {
+            true => Err(JobError {
+                what: "it is not there".into(),
+                is_lost: true,
+            }),
+            false => result,
+        };
         let done = self.pager.end_quietly(at, result, took, &mut self.queue);
         self.send(Message::Done(done));
     }

@@ -95,15 +95,11 @@ impl Store {
         }
         let tokens = stored::path_tokens(path, label)?;
         let grid = model.grid_tokens;
-        let ends = (label.start / grid + 1)..=(label.end() / grid);
+        let (first, last) = (label.start / grid + 1, label.end() / grid);
         // Copies that serve as a whole are found by the last offset within them.
-        let ends = if model.whole {
-            ends.clone().last().map_or(1..=0, |last| last..=last)
-        } else {
-            ends
-        };
+        let first = if model.whole { first.max(last) } else { first };
         let digests = find::digests(label.salt, &tokens, grid);
-        let marks = ends.map(|number| {
+        let marks = (first..=last).map(|number| {
             let at = number * grid;
             let entry = MarkEntry {
                 links: links.clone(),

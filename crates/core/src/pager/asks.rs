@@ -101,9 +101,16 @@ impl Asks {
         self.take_where(|one| one.waits_for(copy))
     }
 
-    /// Returns the lookups that have waited long enough.
-    pub(super) fn expired(&mut self, now: Duration) -> Vec<Lookup> {
-        self.take_where(|one| one.until <= now)
+    /// Returns the lookups that have waited long enough, and whether one has waited for an answer.
+    pub(super) fn expired(&mut self, now: Duration) -> (Vec<Lookup>, bool) {
+        let mut waiting = self.waiting.values();
+        let was_asked = waiting.any(|one| one.until <= now && matches!(one.stage, Stage::Asked));
+        (self.take_where(|one| one.until <= now), was_asked)
+    }
+
+    /// Returns all lookups that wait.
+    pub(super) fn take_all(&mut self) -> Vec<Lookup> {
+        self.take_where(|_| true)
     }
 
     /// When [`expired`](Self::expired) finds a lookup.

@@ -5,8 +5,9 @@
 //! far as it could. Fetching and computing are compared by the time that both have taken recently. A sequence waits no longer than computing would take, and a tier that fails is not
 //! asked for a while.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::PagerCore;
 use super::copy_queues::Send;
@@ -14,31 +15,35 @@ use super::footprint;
 use crate::config::RemoteConfig;
 use motet_protocol::pager::{Ask, Asked, Done, Effect, Lookup};
 use motet_protocol::{
-    CopyId, Label, Salt, SaltDigest, SegmentSize, SequenceId, TokenId, common_prefix,
+    CopyId, Label, PrefixHasher, Salt, SaltDigest, SegmentSize, SequenceId, TokenId, common_prefix,
 };
 
 /// Upper bound on the remembered copies that the tier has named and does not have.
 const MISSING_MAX: usize = 64;
 
-/// Copies that the remote tier has named and could not give, newest last: they are not fetched
-/// again before others take their place.
+/// Time for which such a copy is not fetched: another process may store it again.
+const MISSING_TIME: Duration = Duration::from_secs(60);
+
+/// Copies that the remote tier has named and could not give, and when, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Missing(Vec<Arc<Label>>);
+pub(super) struct Missing(VecDeque<(Duration, Arc<Label>)>);
 
 impl Missing {
-    fn add(&mut self, label: &Arc<Label>) {
+    fn add(&mut self, label: &Arc<Label>, now: Duration) {
         if self.0.len() == MISSING_MAX {
-            self.0.remove(0);
+            self.0.pop_front();
         }
-        self.0.push(Arc::clone(label));
+        self.0.push_back((now, Arc::clone(label)));
     }
 
-    fn contains(&self, label: &Label) -> bool {
-        self.0.iter().any(|other| **other == *label)
+    fn contains(&self, label: &Label, now: Duration) -> bool {
+        let lasts = |since: Duration| now < since.saturating_add(MISSING_TIME);
+        let mut known = self.0.iter();
+        known.any(|(since, other)| lasts(*since) && **other == *label)
     }
 
     fn remove(&mut self, label: &Label) {
-        self.0.retain(|other| **other != *label);
+        self.0.retain(|(_, other)| **other != *label);
     }
 }
 
@@ -148,7 +153,8 @@ impl PagerCore {
             }
             Err(error) => {
                 if error.is_lost {
-                    self.missing.add(self.catalog.found(name).label());
+                    let label = self.catalog.found(name).label();
+                    self.missing.add(label, self.now);
                 } else {
                     self.remote.fetch_failed(self.now);
                 }
@@ -203,15 +209,19 @@ impl PagerCore {
 
     /// Ends the waits that are due, and those for a tier that does not work.
     pub(super) fn check_remote(&mut self, effects: &mut Vec<Effect>) {
-        if self.remote.check(self.now) {
+        let (expired, was_asked) = self.asks.expired(self.now);
+        if was_asked {
+            self.remote.fetch_failed(self.now);
+        }
+        if self.remote.check(self.now) || was_asked {
             self.stats.failed += 1;
         }
-        for name in self.remote.abandon_fetches() {
-            self.not_fetched(name, effects);
-        }
-        let expired = self.asks.expired(self.now);
-        if !expired.is_empty() {
-            for lookup in expired {
+        let waited = match self.remote.works() {
+            true => expired,
+            false => [expired, self.asks.take_all()].concat(),
+        };
+        if !waited.is_empty() {
+            for lookup in waited {
                 self.look_up_here(lookup, effects);
             }
             self.drop_unawaited_fetches();
@@ -258,16 +268,26 @@ impl PagerCore {
         let mut host_bytes = self.catalog.host_bytes_max();
         let mut fetched_bytes = 0;
         let mut best = (0.0, 0);
+        let mut prefix = PrefixHasher::new(lookup.salt);
+        let mut hashed = 0;
         for (index, label) in labels.iter().enumerate() {
+            let Some(before) = lookup.tokens.get(hashed..label.start) else {
+                break;
+            };
+            prefix.update(before);
+            hashed = label.start;
             let (bytes, precision) = (self.sizes)(label.segment_size());
-            let is_ours = label.bytes == bytes && label.precision == precision;
+            // The tier is code of others: it must not mix sequences up.
+            let is_ours = label.salt == lookup.salt
+                && label.before == prefix.digest()
+                && !label.tokens.is_empty()
+                && (label.bytes, label.precision) == (bytes, precision);
             let fits = host_bytes.checked_sub(footprint::host_bytes(bytes));
-            let own = lookup.tokens.get(label.start..);
-            let (true, Some(left), Some(own)) =
-                (is_ours && !self.missing.contains(label), fits, own)
+            let Some(left) = fits.filter(|_| is_ours && !self.missing.contains(label, self.now))
             else {
                 break;
             };
+            let own = &lookup.tokens[label.start..];
             host_bytes = left;
             fetched_bytes += bytes;
             let saved = (label.start + common_prefix(&label.tokens, own)).saturating_sub(from);

@@ -13,6 +13,7 @@ use crate::config::{PagerConfig, RemoteConfig};
 use crate::pager::catalog::Catalog;
 use crate::pager::footprint;
 use motet_protocol::pager::{Effect, Job, Task};
+use motet_protocol::time::eighth;
 use motet_protocol::{CopyId, Label};
 
 /// Upper bound on the copies that wait to be sent.
@@ -104,7 +105,8 @@ impl RemoteQueue {
 
     /// Records how long an answer took.
     pub(in crate::pager) fn has_answered(&mut self, took: Duration, now: Duration) {
-        self.answer_time = self.answer_time.saturating_mul(7).saturating_add(took) / 8;
+        // An exponential mean over about eight answers.
+        self.answer_time = eighth(self.answer_time.saturating_mul(7).saturating_add(took));
         self.state.has_read(true, now);
     }
 
@@ -147,15 +149,6 @@ impl RemoteQueue {
             self.state.stalled();
         }
         has_stalled
-    }
-
-    /// Empties the queue of a tier that does not work, and returns the copies that will not be
-    /// fetched.
-    pub(in crate::pager) fn abandon_fetches(&mut self) -> Vec<CopyId> {
-        if self.works() {
-            return Vec::new();
-        }
-        self.to_fetch.drain(..).map(|(name, _)| name).collect()
     }
 
     /// Starts the next job of an idle tier that works. Returns a copy that host memory is short for.
