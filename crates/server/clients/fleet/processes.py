@@ -28,6 +28,12 @@ def get(url):
         return answer.read().decode()
 
 
+def counted(url, name):
+    """The sum of a metric's series."""
+    lines = get(url).splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
 class Process:
     """A program that runs until this is ended, with a log that is shown if it does not serve."""
 
@@ -69,6 +75,13 @@ class Process:
             self.process.kill()
             self.process.wait()
 
+    def drain_seconds(self):
+        """Asks it to end, and returns the time that it takes."""
+        began = time.monotonic()
+        self.process.terminate()
+        self.process.wait(60)
+        return time.monotonic() - began
+
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -101,15 +114,10 @@ class Server(Process):
         return "address" in self.facts and "grpc" in self.facts
 
     def counted(self, name):
-        lines = get(f"{self.http}/metrics").splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+        return counted(f"{self.http}/metrics", name)
 
-    def drain_seconds(self):
-        """Asks it to end, and returns the time that it takes."""
-        began = time.monotonic()
-        self.process.terminate()
-        self.process.wait(60)
-        return time.monotonic() - began
+    def streams(self):
+        return sum(self.counted(f"vllm:num_requests_{state}") for state in ("running", "waiting"))
 
 
 def module(packages, name, *arguments):
@@ -117,15 +125,49 @@ def module(packages, name, *arguments):
     return [sys.executable, "-s", "-B", "-m", name, *arguments], {"PYTHONPATH": packages}
 
 
+class Sidecar(Process):
+    """Dynamo's worker beside a server."""
+
+    def __init__(self, packages, server, environment):
+        arguments = ["--grpc-endpoint", server.grpc, "--discovery-backend", "file"]
+        command, more = module(packages, "dynamo.vllm.sidecar", *arguments)
+        super().__init__("dynamo.vllm.sidecar", command, {**environment, **more})
+
+
+class Worker(Process):
+    """Dynamo's worker with the engine in process."""
+
+    def __init__(self, program, tokenizer, environment, *arguments):
+        port = free_port()
+        self.system = f"http://127.0.0.1:{port}"
+        command = [program, "--name", MODEL, "--tokenizer", tokenizer]
+        command += ["--block-tokens", str(BLOCK_TOKENS), *arguments]
+        environment = {**environment, "DYN_SYSTEM_PORT": str(port), "DYN_SYSTEM_HOST": "127.0.0.1"}
+        super().__init__("dynamo-worker", command, environment)
+
+    def streams(self):
+        return counted(f"{self.system}/metrics", "dynamo_component_inflight_requests")
+
+    def clear(self):
+        """Empties its cache."""
+        request = urllib.request.Request(
+            f"{self.system}/engine/control/clear_kv_blocks",
+            b"{}",
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+
+
 class Dynamo:
-    """Dynamo's frontend, and a sidecar for each server. Files are its discovery."""
+    """Dynamo's frontend, and the workers that `starts` start in its environment. Files are its
+    discovery."""
 
     name = "Dynamo"
 
-    def __init__(self, packages, servers, *frontend):
-        self.packages = packages
+    def __init__(self, packages, starts, *frontend):
         self.folder = tempfile.TemporaryDirectory()
-        self.environment = {
+        environment = {
             "DYN_DISCOVERY_BACKEND": "file",
             "DYN_FILE_KV": self.folder.name,
             "DYN_REQUEST_PLANE": "tcp",
@@ -135,30 +177,26 @@ class Dynamo:
             "DYN_EVENT_PLANE_HOST": "127.0.0.1",
             "HF_HUB_OFFLINE": "1",
         }
-        self.sidecars = [self.sidecar(server) for server in servers]
+        self.workers = [start(environment) for start in starts]
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         arguments = ["--http-host", "127.0.0.1", "--http-port", str(port)]
         arguments += ["--router-mode", "kv", *frontend]
-        self.frontend = self.run("dynamo.frontend", *arguments)
+        command, more = module(packages, "dynamo.frontend", *arguments)
+        self.frontend = Process("dynamo.frontend", command, {**environment, **more})
         self.frontend.until(lambda: json.loads(get(f"{self.url}/v1/models"))["data"])
         # The frontend knows the model from the first worker on; the others follow within a moment.
-        self.frontend.until(lambda: self.workers() >= len(servers))
+        self.frontend.until(lambda: self.registered() >= len(self.workers))
 
-    def run(self, name, *arguments):
-        command, environment = module(self.packages, name, *arguments)
-        return Process(name, command, {**self.environment, **environment})
-
-    def sidecar(self, server):
-        arguments = ["--grpc-endpoint", server.grpc, "--discovery-backend", "file"]
-        return self.run("dynamo.vllm.sidecar", *arguments)
-
-    def workers(self):
+    def registered(self):
         instances = json.loads(get(f"{self.url}/health")).get("instances", [])
         return sum(instance.get("endpoint") == "generate" for instance in instances)
 
+    def counted(self, name):
+        return counted(f"{self.url}/metrics", name)
+
     def end(self):
-        for process in [self.frontend, *self.sidecars]:
+        for process in [self.frontend, *self.workers]:
             process.end()
         self.folder.cleanup()
 
