@@ -112,8 +112,8 @@ class Streams:
         return start_threads(self.read, [(url, number) for number in range(self.count)])
 
     def until_under_way(self):
-        """Waits until the streams have sent a third of their text, and none has ended."""
-        while sum(len(stream.text) for stream in self.streams) < self.count * self.tokens // 3:
+        """Waits until the streams have sent a sixth of their text, and none has ended."""
+        while sum(len(stream.text) for stream in self.streams) < self.count * self.tokens // 6:
             failed = [stream for stream in self.streams if stream.error]
             assert not failed, failed[0]
             time.sleep(0.05)

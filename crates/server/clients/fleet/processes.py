@@ -1,7 +1,9 @@
 """The processes of a fleet: servers, and the routers of others in front of them."""
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -21,6 +23,15 @@ def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
+
+
+def free_port_below(below):
+    """The system itself chooses high ones."""
+    while True:
+        with socket.socket() as free, contextlib.suppress(OSError):
+            port = random.randrange(1 << 14, below)
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def get(url):
@@ -138,12 +149,14 @@ class Worker(Process):
     """Dynamo's worker with the engine in process."""
 
     def __init__(self, program, tokenizer, environment, *arguments):
-        port = free_port()
+        # Dynamo reads its number as one of 16 bits with a sign.
+        port = free_port_below(1 << 15)
         self.system = f"http://127.0.0.1:{port}"
         command = [program, "--name", MODEL, "--tokenizer", tokenizer]
         command += ["--block-tokens", str(BLOCK_TOKENS), *arguments]
         environment = {**environment, "DYN_SYSTEM_PORT": str(port), "DYN_SYSTEM_HOST": "127.0.0.1"}
         super().__init__("dynamo-worker", command, environment)
+        self.until(lambda: get(f"{self.system}/health"))
 
     def streams(self):
         return counted(f"{self.system}/metrics", "dynamo_component_inflight_requests")
@@ -192,8 +205,9 @@ class Dynamo:
         instances = json.loads(get(f"{self.url}/health")).get("instances", [])
         return sum(instance.get("endpoint") == "generate" for instance in instances)
 
-    def counted(self, name):
-        return counted(f"{self.url}/metrics", name)
+    def continued(self):
+        """The requests that it has sent on to another worker."""
+        return counted(f"{self.url}/metrics", "dynamo_frontend_model_migration_total")
 
     def end(self):
         for process in [self.frontend, *self.workers]:
