@@ -53,7 +53,7 @@ impl Part {
 pub(crate) struct Arguments {
     /// The parts to run; all by default
     ///
-    /// The parts of servers take four minutes. Those of workers in process build 700 crates of Dynamo's
+    /// The parts of servers take four minutes. Those of workers in process build 800 crates, most of them Dynamo's,
     /// first.
     #[arg(value_name = "PART", value_enum)]
     parts: Vec<Part>,

@@ -14,7 +14,7 @@ use motet::{TokenId, TokenStream};
 
 use crate::errors;
 
-/// What Dynamo reads of an output.
+/// The items of an output, as Dynamo reads them.
 pub(crate) type Items = BoxStream<'static, Result<LLMEngineOutput, DynamoError>>;
 
 /// Resolves when the caller wants no more of an output.

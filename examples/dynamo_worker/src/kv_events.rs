@@ -160,7 +160,7 @@ mod tests {
             hashes,
         };
         assert!(sent_event(&removed, 2).is_none());
-        let cleared = sent_event(&BlockEvent::AllRemoved, 2).expect("published");
-        assert_eq!(cleared.0, KvCacheEventData::Cleared);
+        let (data, _) = sent_event(&BlockEvent::AllRemoved, 2).expect("published");
+        assert_eq!(data, KvCacheEventData::Cleared);
     }
 }

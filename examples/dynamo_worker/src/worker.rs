@@ -54,7 +54,7 @@ impl MotetWorker {
         self.engine.get().ok_or_else(errors::not_started)
     }
 
-    /// What Dynamo is told of the engine.
+    /// The facts about the engine by which Dynamo routes.
     fn registration(&self, engine: &Engine) -> EngineConfig {
         let (config, blocks) = (engine.config(), CacheBlocks::of(engine));
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -159,8 +159,8 @@ impl LLMEngine for MotetWorker {
                 "there is no control {control:?}; expected {CLEAR:?}"
             )));
         }
-        let cleared = self.engine()?.clear_all_caches().await;
-        Ok(match cleared {
+        let result = self.engine()?.clear_all_caches().await;
+        Ok(match result {
             Ok(()) => json!({"status": "success", "message": "the cache is empty"}),
             Err(error) => json!({"status": "error", "message": error.to_string()}),
         })

@@ -248,7 +248,8 @@ def worker_routing(fleet):
         shares = []
         for count in (1, 2):
             front = fleet.in_process(*[("--cache-mib", str(FLEET_MIB // count))] * count)
-            talks = Conversations(salts=salts)
+            # As many prompts in all, so that as much is to be cached.
+            talks = Conversations(salts=salts, system_prompts=16 // salts)
             talks.run(front.url)
             shares.append(talks.cached_share())
             end(front)

@@ -226,7 +226,7 @@ async fn the_health_check_is_a_request_that_works() {
 }
 
 #[tokio::test]
-async fn the_cache_can_be_cleared() {
+async fn a_control_empties_the_cache() {
     let worker = started("").await;
     let prompt: Vec<u32> = (0..100).collect();
     let cached = async || {
