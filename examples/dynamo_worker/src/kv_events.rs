@@ -117,7 +117,9 @@ mod tests {
     }
 
     /// The parent, and each block's hash and the hash of its tokens.
-    fn sent(event: &BlockEvent) -> Option<(Option<u64>, Vec<(u64, LocalBlockHash)>)> {
+    type SentBlocks = (Option<u64>, Vec<(u64, LocalBlockHash)>);
+
+    fn sent(event: &BlockEvent) -> Option<SentBlocks> {
         let (data, tier) = sent_event(event, 2)?;
         assert_eq!(tier, StorageTier::Device);
         let KvCacheEventData::Stored(stored) = data else {
