@@ -41,19 +41,19 @@ impl Salt {
         Self(Kind::Private(sequence))
     }
 
-    /// Whether the salt is private to a sequence and its forks.
-    #[must_use]
-    pub fn is_private(&self) -> bool {
-        matches!(self.0, Kind::Private(_))
-    }
-
-    /// The salt's name; `None` for the default salt and for private ones. It may be a secret.
+    /// The salt's name, if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match &self.0 {
             Kind::Named(name) => Some(name),
             Kind::Unnamed | Kind::Private(_) => None,
         }
+    }
+
+    /// Whether the salt is private to a sequence and its forks.
+    #[must_use]
+    pub fn is_private(&self) -> bool {
+        matches!(self.0, Kind::Private(_))
     }
 
     /// SHA-256 of the name, the same in every process. For a private salt it is a hash of the

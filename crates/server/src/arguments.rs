@@ -606,9 +606,9 @@ mod tests {
         assert_eq!(config.cache.device_bytes_max, 0, "to be chosen");
         let set = parse("server --model x --cache-mib 5 --cache-dtype bf16").expect("whole");
         assert_eq!(set.engine_config().cache.device_bytes_max, 5 << 20);
-        assert_eq!(set.cache_dtype, Some(CacheDtype::Bf16));
+        assert_eq!(set.model.cache_dtype, Some(CacheDtype::Bf16));
         let eight = parse("server --model x --cache-dtype int8").expect("a type");
-        assert_eq!(eight.cache_dtype, Some(CacheDtype::Int8));
+        assert_eq!(eight.model.cache_dtype, Some(CacheDtype::Int8));
         assert!(parse("server --model x --cache-dtype int4").is_err());
         assert!(parse("server --oracle --cache-dtype bf16").is_err());
         let disk = parse("server --oracle --disk x").expect("enough");

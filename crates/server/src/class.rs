@@ -46,7 +46,8 @@ impl Class {
     }
 
     /// The class of vLLM's number.
-    pub(crate) fn of_number(number: i64) -> Self {
+    #[must_use]
+    pub fn of_number(number: i64) -> Self {
         match number.cmp(&0) {
             Ordering::Less => Self::Urgent,
             Ordering::Equal => Self::Normal,
@@ -55,7 +56,8 @@ impl Class {
     }
 
     /// The engine's priority for it.
-    pub(crate) fn priority(self) -> Priority {
+    #[must_use]
+    pub fn priority(self) -> Priority {
         match self {
             Self::Background => Priority::Background,
             Self::Normal => Priority::Normal,

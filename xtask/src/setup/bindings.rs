@@ -47,7 +47,7 @@ pub(super) fn generate(mlx_c: &Path, compat: &Path, libclang: &Path, to: &Path) 
 }
 
 /// The folder with libclang.so, wherever in the wheel it is.
-fn find_library(libclang: &Path) -> Result<PathBuf> {
+pub(super) fn find_library(libclang: &Path) -> Result<PathBuf> {
     crate::checksum::files_below(libclang)?
         .into_iter()
         .find(|path| path.file_name().is_some_and(|name| name == "libclang.so"))
@@ -55,7 +55,8 @@ fn find_library(libclang: &Path) -> Result<PathBuf> {
         .context("the libclang wheel has no libclang.so")
 }
 
-fn compiler_headers() -> Result<String> {
+/// The folder of the headers that the C compiler supplies.
+pub(super) fn compiler_headers() -> Result<String> {
     let dir = process::capture(Command::new("cc").arg("-print-file-name=include")).context(
         "the C compiler `cc` is missing: install gcc (Debian, Ubuntu: `apt install gcc`)",
     )?;

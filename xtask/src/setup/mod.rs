@@ -10,6 +10,7 @@
 //! each run, and built again when it is missing or damaged.
 
 mod bindings;
+mod build_tools;
 mod cargo_deny;
 mod compiler;
 mod config;
@@ -43,6 +44,7 @@ use crate::cache::Cache;
 use crate::model::Model;
 use crate::{process, ui, workspace};
 
+pub(crate) use self::build_tools::build_tools;
 pub(crate) use self::cargo_deny::cargo_deny;
 pub(crate) use self::llvm::Llvm;
 pub(crate) use self::mlxc::{LIBRARY, MLX_C_LICENSE, MLX_FOLDER, WHEELS};

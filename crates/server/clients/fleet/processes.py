@@ -1,7 +1,9 @@
 """The processes of a fleet: servers, and the routers of others in front of them."""
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -23,9 +25,24 @@ def free_port():
         return free.getsockname()[1]
 
 
+def free_port_below(below):
+    """The system itself chooses high ones."""
+    while True:
+        with socket.socket() as free, contextlib.suppress(OSError):
+            port = random.randrange(1 << 14, below)
+            free.bind(("127.0.0.1", port))
+            return port
+
+
 def get(url):
     with urllib.request.urlopen(url, timeout=30) as answer:
         return answer.read().decode()
+
+
+def counted(url, name):
+    """The sum of a metric's series."""
+    lines = get(url).splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
 class Process:
@@ -69,6 +86,13 @@ class Process:
             self.process.kill()
             self.process.wait()
 
+    def drain_seconds(self):
+        """Asks it to end, and returns the time that it takes."""
+        began = time.monotonic()
+        self.process.terminate()
+        self.process.wait(60)
+        return time.monotonic() - began
+
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -103,15 +127,10 @@ class Server(Process):
         return "address" in self.facts and "grpc" in self.facts
 
     def counted(self, name):
-        lines = get(f"{self.http}/metrics").splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+        return counted(f"{self.http}/metrics", name)
 
-    def drain_seconds(self):
-        """Asks it to end, and returns the time that it takes."""
-        began = time.monotonic()
-        self.process.terminate()
-        self.process.wait(60)
-        return time.monotonic() - began
+    def streams(self):
+        return sum(self.counted(f"vllm:num_requests_{state}") for state in ("running", "waiting"))
 
 
 def module(packages, name, *arguments):
@@ -119,15 +138,51 @@ def module(packages, name, *arguments):
     return [sys.executable, "-s", "-B", "-m", name, *arguments], {"PYTHONPATH": packages}
 
 
+class Sidecar(Process):
+    """Dynamo's worker beside a server."""
+
+    def __init__(self, packages, server, environment):
+        arguments = ["--grpc-endpoint", server.grpc, "--discovery-backend", "file"]
+        command, more = module(packages, "dynamo.vllm.sidecar", *arguments)
+        super().__init__("dynamo.vllm.sidecar", command, {**environment, **more})
+
+
+class Worker(Process):
+    """Dynamo's worker with the engine in process."""
+
+    def __init__(self, program, tokenizer, environment, *arguments):
+        # Dynamo reads its number as one of 16 bits with a sign.
+        port = free_port_below(1 << 15)
+        self.system = f"http://127.0.0.1:{port}"
+        command = [program, "--name", MODEL, "--tokenizer", tokenizer]
+        command += ["--block-tokens", str(BLOCK_TOKENS), *arguments]
+        environment = {**environment, "DYN_SYSTEM_PORT": str(port), "DYN_SYSTEM_HOST": "127.0.0.1"}
+        super().__init__("dynamo-worker", command, environment)
+        self.until(lambda: get(f"{self.system}/health"))
+
+    def streams(self):
+        return counted(f"{self.system}/metrics", "dynamo_component_inflight_requests")
+
+    def clear(self):
+        """Empties its cache."""
+        request = urllib.request.Request(
+            f"{self.system}/engine/control/clear_kv_blocks",
+            b"{}",
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+
+
 class Dynamo:
-    """Dynamo's frontend, and a sidecar for each server. Files are its discovery."""
+    """Dynamo's frontend, and the workers that `starts` start in its environment. Files are its
+    discovery."""
 
     name = "Dynamo"
 
-    def __init__(self, packages, servers, *frontend):
-        self.packages = packages
+    def __init__(self, packages, starts, *frontend):
         self.folder = tempfile.TemporaryDirectory()
-        self.environment = {
+        environment = {
             "DYN_DISCOVERY_BACKEND": "file",
             "DYN_FILE_KV": self.folder.name,
             "DYN_REQUEST_PLANE": "tcp",
@@ -137,30 +192,27 @@ class Dynamo:
             "DYN_EVENT_PLANE_HOST": "127.0.0.1",
             "HF_HUB_OFFLINE": "1",
         }
-        self.sidecars = [self.sidecar(server) for server in servers]
+        self.workers = [start(environment) for start in starts]
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         arguments = ["--http-host", "127.0.0.1", "--http-port", str(port)]
         arguments += ["--router-mode", "kv", *frontend]
-        self.frontend = self.run("dynamo.frontend", *arguments)
+        command, more = module(packages, "dynamo.frontend", *arguments)
+        self.frontend = Process("dynamo.frontend", command, {**environment, **more})
         self.frontend.until(lambda: json.loads(get(f"{self.url}/v1/models"))["data"])
         # The frontend knows the model from the first worker on; the others follow within a moment.
-        self.frontend.until(lambda: self.workers() >= len(servers))
+        self.frontend.until(lambda: self.registered() >= len(self.workers))
 
-    def run(self, name, *arguments):
-        command, environment = module(self.packages, name, *arguments)
-        return Process(name, command, {**self.environment, **environment})
-
-    def sidecar(self, server):
-        arguments = ["--grpc-endpoint", server.grpc, "--discovery-backend", "file"]
-        return self.run("dynamo.vllm.sidecar", *arguments)
-
-    def workers(self):
+    def registered(self):
         instances = json.loads(get(f"{self.url}/health")).get("instances", [])
         return sum(instance.get("endpoint") == "generate" for instance in instances)
 
+    def continued(self):
+        """The requests that it has sent on to another worker."""
+        return counted(f"{self.url}/metrics", "dynamo_frontend_model_migration_total")
+
     def end(self):
-        for process in [self.frontend, *self.sidecars]:
+        for process in [self.frontend, *self.workers]:
             process.end()
         self.folder.cleanup()
 
