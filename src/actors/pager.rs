@@ -9,7 +9,7 @@
 //! | `Message` | cache | the mailbox, [`PAGER_MAILBOX_MAX`]; the cache keeps the rest |
 //! | `AwaitWritten` | cache, for a caller that flushes | the mailbox; the cache keeps the rest |
 //! | `ListCopies` | the snapshot task | the mailbox; a snapshot that finds it full lists no copies |
-//! | the clock | a disk that does not answer; a cache whose mailbox was full | one |
+//! | the clock | a disk or a remote tier that does not answer; a cache whose mailbox was full | one |
 //!
 //! A core that panics is discarded and rebuilt from the [`RecoveryLog`], which the actor keeps.
 //! The pager has a breaker of its own, since the engine can work without a pager. After too
@@ -171,7 +171,8 @@ impl Actor for PagerActor {
         })
     }
 
-    /// Writes what the disk lacks, for at most `flush_time`, so that the next start finds it.
+    /// Writes what the disk lacks, for at most `flush_time`, so that the next start finds it, and
+    /// sends what other processes may need.
     async fn on_stop(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
@@ -179,7 +180,7 @@ impl Actor for PagerActor {
     ) -> Result<(), Self::Error> {
         let until = after(Instant::now(), self.flush_time);
         while !self.is_given_up
-            && self.core.is_writing()
+            && (self.core.is_writing() || self.core.is_sending())
             && let Ok(Some(done)) = tokio::time::timeout_at(until, self.done.recv()).await
         {
             self.handle_message(Message::Done(done));

@@ -325,10 +325,18 @@ impl Worker for RemoteWorker {
 
     fn run(mut self, jobs: Receiver<Job>) {
         while let Ok(job) = jobs.recv() {
-            let call = || self.runtime.block_on(self.copy_worker.run_job(&job));
-            let done = catch_unwind(AssertUnwindSafe(call));
-            let done = done.unwrap_or_else(|_| RemoteCopyWorker::panicked(&job));
-            if self.done.blocking_send(done).is_err() {
+            let (copy_worker, done) = (&mut self.copy_worker, &self.done);
+            let call = async {
+                tokio::select! {
+                    done = copy_worker.run_job(&job) => Some(done),
+                    // Nothing waits for a job when the pager is gone.
+                    () = done.closed() => None,
+                }
+            };
+            let call = catch_unwind(AssertUnwindSafe(|| self.runtime.block_on(call)));
+            let done = call.unwrap_or_else(|_| Some(RemoteCopyWorker::panicked(&job)));
+            let reported = done.map(|done| self.done.blocking_send(done));
+            if !matches!(reported, Some(Ok(()))) {
                 break;
             }
         }

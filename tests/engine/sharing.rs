@@ -10,7 +10,7 @@ use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 use motet::model::{LayerKind, ModelError};
 use motet::request::Sampling;
 use motet::{Engine, Request, TokenId};
-use motet_testkit::remote::{MemoryRemote, RemoteFault};
+use motet_testkit::remote::{Call, MemoryRemote, RemoteFault};
 
 const GRID_TOKENS: usize = 32;
 const PROMPT_TOKENS: usize = 200;
@@ -151,33 +151,49 @@ async fn state_is_sent_when_it_is_used_twice() {
     assert_eq!(remote.len(), 1, "one of two prompts was used twice");
 }
 
-/// A tier that fails, loses copies or does not answer costs no request, and changes no output.
+/// A tier that fails, loses copies or does not answer, to a question or when a copy is loaded, costs
+/// no request, and changes no output.
 #[tokio::test]
 async fn faults_of_the_tier_cost_no_request() {
     let (oracle, remote) = (oracle(&[LayerKind::Full]), MemoryRemote::new());
     let first = engine(&oracle, &remote, remote_config()).await;
-    for number in 0..8 {
+    for number in 0..4 {
         generate(&first, &oracle, &prompt(number), None).await;
     }
-    until_sent(&first, 8).await;
+    until_sent(&first, 4).await;
     let impatient = RemoteConfig {
-        answer_timeout: Duration::from_millis(1),
+        answer_timeout: Duration::from_millis(20),
         timeout: Duration::from_millis(20),
         ..remote_config()
     };
-    for fault in [RemoteFault::Fails, RemoteFault::Lost, RemoteFault::Hangs] {
-        let second = engine(&oracle, &remote, impatient.clone()).await;
-        remote.fault_by(move || fault);
-        for number in 0..8 {
-            generate(&second, &oracle, &prompt(number), None).await;
+    let mut fresh = 4;
+    for call in [Call::Find, Call::Load, Call::Store] {
+        for fault in [RemoteFault::Fails, RemoteFault::Lost, RemoteFault::Hangs] {
+            let config = match fault {
+                RemoteFault::Hangs => impatient.clone(),
+                _ => remote_config(),
+            };
+            let second = engine(&oracle, &remote, config).await;
+            remote.fault_by(move |made| {
+                if made == call {
+                    fault
+                } else {
+                    RemoteFault::None
+                }
+            });
+            // The last has been computed by no engine.
+            fresh += 1;
+            for number in [0, 1, 2, 3, fresh] {
+                generate(&second, &oracle, &prompt(number), None).await;
+            }
+            let failed = || second.stats().pager.failed > 0;
+            until(&format!("{call:?} {fault:?} is seen"), failed).await;
+            remote.fault_by(|_| RemoteFault::None);
         }
-        assert!(second.stats().pager.remote_asks > 0, "{fault:?}");
-        assert_eq!(second.stats().pager.fetched, 0, "{fault:?}");
-        remote.fault_by(RemoteFault::default);
     }
 }
 
-/// A copy that the tier names and does not have is not fetched again and again.
+/// A copy that the tier names and does not have is not fetched by one sequence after another.
 #[tokio::test]
 async fn lost_copies_are_computed() {
     let (oracle, remote) = (oracle(&[LayerKind::Full]), MemoryRemote::new());
@@ -185,10 +201,18 @@ async fn lost_copies_are_computed() {
     generate(&first, &oracle, &prompt(1), None).await;
     until_sent(&first, 1).await;
     let second = engine(&oracle, &remote, remote_config()).await;
-    // The question is answered; the copy is gone.
-    remote.fault([RemoteFault::None, RemoteFault::Lost]);
-    let cached = generate(&second, &oracle, &prompt(1), None).await;
-    assert_eq!(cached, 0, "it was computed");
-    assert_eq!(second.stats().pager.remote_asks, 1);
-    assert_eq!(second.stats().pager.failed, 1);
+    remote.fault_by(|call| match call {
+        Call::Load => RemoteFault::Lost,
+        Call::Find => RemoteFault::None,
+        // A process that stores the copy would have it again.
+        Call::Store => RemoteFault::Fails,
+    });
+    for asks in 1..=3 {
+        let cached = generate(&second, &oracle, &prompt(1), None).await;
+        assert_eq!(cached, 0, "it was computed");
+        second.clear_all_caches().await.expect("it is cleared");
+        assert_eq!(second.stats().pager.remote_asks, asks);
+    }
+    let loads = remote.calls(Call::Load);
+    assert_eq!(loads, 1, "the copy was asked for once");
 }

@@ -12,7 +12,7 @@ use motet::model::oracle::Oracle;
 use motet::simulation::Simulation;
 use motet::{Engine, HealthState, Shutdown};
 use motet_storage::tiers::TierError;
-use motet_testkit::remote::{MemoryRemote, RemoteFault};
+use motet_testkit::remote::{Call, MemoryRemote, RemoteFault};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use tokio::runtime::{Builder, Handle};
@@ -331,9 +331,12 @@ async fn is_free(harness: &SimulationHarness, engine: &Engine) {
 }
 
 /// Decides how calls of the remote tier end.
-fn remote_faults(plan: &Arc<Plan>, record: &Record) -> impl FnMut() -> RemoteFault + Send + use<> {
+fn remote_faults(
+    plan: &Arc<Plan>,
+    record: &Record,
+) -> impl FnMut(Call) -> RemoteFault + Send + use<> {
     let (plan, record, mut rng) = (Arc::clone(plan), record.clone(), plan.rng(4_000_000));
-    move || {
+    move |_| {
         let slow = Duration::from_millis(rng.random_range(1..=2_000));
         let faults = [
             (Fault::RemoteFails, RemoteFault::Fails),

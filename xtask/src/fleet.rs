@@ -76,6 +76,9 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let parts = parts.iter().filter(|part| **part != Part::WorkerContract);
     let (of_workers, of_servers): (Vec<Part>, Vec<Part>) =
         parts.copied().partition(|part| part.has_worker());
+    if of_workers.is_empty() && of_servers.is_empty() {
+        return Ok(());
+    }
     let packages = packages::install(&cache, "fleet", REQUIREMENTS)?;
     let mut fleet = packages.program(FLEET);
     fleet.arg("--packages").arg(packages.folder());

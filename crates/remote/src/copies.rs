@@ -9,7 +9,7 @@ use crate::find;
 use crate::names::Name;
 use crate::seal::{Sealer, Version};
 use crate::store::{Store, all};
-use crate::stored::{self, Head, Link, Mark, MarkEntry};
+use crate::stored::{self, Head, Link, Mark, MarkEntry, Tokens};
 
 /// Bytes of a part of a copy, before it is sealed; the last part may have fewer.
 pub const PART_BYTES: usize = 4 << 20;
@@ -60,6 +60,7 @@ impl Store {
     ) -> Result<(), RemoteError> {
         let sealer = self.sealer(model, label.salt);
         let name = self.names.copy(model, label);
+        self.check_path(model, path).await?;
         if !self.exists(&name.head()).await? {
             let version = Version::random()?;
             let parts = bytes.chunks(PART_BYTES).enumerate();
@@ -72,11 +73,28 @@ impl Store {
             all(stores.collect()).await?;
             let head = Head {
                 version,
-                tokens: label.tokens.to_vec(),
+                tokens: Tokens::of(&label.tokens),
             };
             self.write_sealed(sealer, &name.head(), &head).await?;
         }
         self.store_marks(&sealer, model, path, label).await
+    }
+
+    /// Fails if the store has dropped a copy of this path: a mark must lead to copies that are there.
+    async fn check_path(
+        &self,
+        model: &RemoteModel,
+        path: &[Arc<Label>],
+    ) -> Result<(), RemoteError> {
+        let heads = path
+            .iter()
+            .map(|label| self.names.copy(model, label).head());
+        let calls = heads.map(|head| async move { self.exists(&head).await });
+        let are_there = all(calls.collect()).await?;
+        if are_there.contains(&false) {
+            return Err(RemoteError::Missing);
+        }
+        Ok(())
     }
 
     /// Leads from each prefix that ends within the copy's tokens, on the grid, to the copy.
@@ -96,14 +114,12 @@ impl Store {
         let tokens = stored::path_tokens(path, label)?;
         let grid = model.grid_tokens;
         let (first, last) = (label.start / grid + 1, label.end() / grid);
-        // Copies that serve as a whole are found by the last offset within them.
-        let first = if model.whole { first.max(last) } else { first };
         let digests = find::digests(label.salt, &tokens, grid);
         let marks = (first..=last).map(|number| {
             let at = number * grid;
             let entry = MarkEntry {
                 links: links.clone(),
-                next_tokens: tokens[at..tokens.len().min(at + grid - 1)].to_vec(),
+                next_tokens: Tokens::of(&tokens[at..tokens.len().min(at + grid - 1)]),
             };
             let mark = self.names.mark(model, &digests[number - 1], at);
             self.store_mark(sealer, mark, entry)

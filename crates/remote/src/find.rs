@@ -1,11 +1,12 @@
 //! Finds the longest prefix of a sequence that the store has a mark of.
 //!
 //! The store has marks of all shorter prefixes of a path, unless it has dropped some. The longest is
-//! searched for as in a sorted list, with a few questions at the same time in each round.
+//! searched for as in a sorted list, with a few questions at the same time in each round. Only this
+//! one is read.
 
 use motet_protocol::pager::Ask;
 use motet_protocol::remote::{RemoteError, RemoteModel};
-use motet_protocol::{Label, PrefixDigest, PrefixHasher, SaltDigest, TokenId, common_prefix};
+use motet_protocol::{Label, PrefixDigest, PrefixHasher, SaltDigest, TokenId};
 
 use crate::seal::Sealer;
 use crate::store::{CALLS_MAX, Store, all};
@@ -52,27 +53,31 @@ impl Store {
         // Numbers of marks: all below `low` are shorter than one that was found, and none from
         // `high` on is there.
         let (mut low, mut high) = (ask.from / grid, digests.len());
-        let mut found = None;
+        let name = |number: usize| {
+            self.names
+                .mark(model, &digests[number], (number + 1) * grid)
+        };
+        let mut longest = None;
         while low < high {
             let asked = spread(low, high);
-            let marks = asked.iter().map(|&number| {
-                let at = (number + 1) * grid;
-                let name = self.names.mark(model, &digests[number], at);
-                async move { self.mark(sealer, &name).await }
+            let calls = asked.iter().map(|&number| {
+                let name = name(number);
+                async move { self.exists(&name).await }
             });
-            let marks = all(marks.collect()).await?;
-            let last = marks.iter().rposition(Option::is_some);
-            high = asked
-                .get(last.map_or(0, |last| last + 1))
-                .copied()
-                .unwrap_or(high);
+            let are_there = all(calls.collect()).await?;
+            let last = are_there.iter().rposition(|is_there| *is_there);
+            let next = last.map_or(0, |last| last + 1);
+            high = asked.get(next).copied().unwrap_or(high);
             if let Some(last) = last {
+                longest = Some(asked[last]);
                 low = asked[last] + 1;
-                let mark = marks.into_iter().nth(last).flatten();
-                found = mark.map(|mark| (low * grid, mark));
             }
         }
-        Ok(found)
+        let Some(number) = longest else {
+            return Ok(None);
+        };
+        let mark = self.mark(sealer, &name(number)).await?;
+        Ok(mark.map(|mark| ((number + 1) * grid, mark)))
     }
 
     /// Returns the labels of a path's copies that hold tokens past `ask.from`.
@@ -107,7 +112,7 @@ impl Store {
             Some(own) => tokens.extend(own),
             // What follows the shared tokens in the copy is in its head.
             None => match self.head(sealer, &link.name).await {
-                Ok(Some(head)) => tokens.extend(head.tokens),
+                Ok(Some(head)) => tokens.extend(head.tokens.iter()),
                 Ok(None) => return Ok(None),
                 Err(error) if error.is_lost() => return Ok(None),
                 Err(error) => return Err(error),
@@ -127,7 +132,8 @@ impl Store {
 
 /// Returns how far an entry of the mark at offset `at` leads into these tokens.
 fn path<'a>(entry: &'a MarkEntry, at: usize, tokens: &[TokenId], whole: bool) -> Path<'a> {
-    let shared = at + common_prefix(&entry.next_tokens, &tokens[at..]);
+    let next = entry.next_tokens.iter().zip(&tokens[at..]);
+    let shared = at + next.take_while(|(next, own)| next == *own).count();
     let mut links = &entry.links[..];
     if whole {
         while let Some((last, before)) = links.split_last()

@@ -20,7 +20,8 @@
 //! under a name that follows from the model, the salt and the tokens, in parts of [`PART_BYTES`]; its
 //! head, written last, says that all parts are there. A *mark* leads from a prefix to the copies that
 //! hold its state: there is one for each offset of the grid within a copy's tokens. A prefix is found
-//! by its longest mark, in about three rounds of questions for a prompt of 100,000 tokens.
+//! by its longest mark, in about three rounds of questions for a prompt of 100,000 tokens. Calls in
+//! flight hold some parts beside the engine's budget of host memory: 64 MiB at most.
 //!
 //! Nothing is ever removed, apart from what is damaged: the store drops what is used least (Redis:
 //! `maxmemory-policy allkeys-lru`; S3: a lifecycle rule). Dropped state is computed again, and stored
@@ -28,9 +29,10 @@
 //!
 //! **Security.** All bytes are sealed (AES-256-GCM-SIV, RFC 8452), under a key that follows from the
 //! fleet's secret, the model and the salt (HKDF, RFC 5869), and bound to their name. Names are HMACs
-//! under the secret. The store, and whoever reads or writes it, learns neither tokens nor salts, cannot confirm a guess, and cannot make a machine of the fleet load what no machine of the fleet has
-//! written there. It learns sizes, and when equal prefixes are used. It can drop bytes, and it can
-//! bring back older ones of the same name, which are state of the same tokens.
+//! under the secret. The store, and whoever reads or writes it, learns neither tokens nor salts,
+//! cannot confirm a guess, and cannot make a machine of the fleet load bytes that no machine of the
+//! fleet has written there. It learns sizes, and when equal prefixes are used. It can drop bytes, and
+//! it can bring back older ones of the same name, which are state of the same tokens.
 
 #![forbid(unsafe_code)]
 

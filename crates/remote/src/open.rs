@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use opendal::layers::{ConcurrentLimitLayer, TimeoutLayer};
 use opendal::{Configurator, Operator, OperatorUri, services};
+#[cfg(feature = "redis")]
+use percent_encoding::percent_decode_str;
 
 use crate::secret::Secret;
 use crate::tier::Remote;
@@ -93,8 +95,8 @@ fn operator(url: &str) -> Result<Operator, OpenError> {
             if let Some(authority) = uri.authority() {
                 config.endpoint = Some(format!("{}://{authority}", uri.scheme()));
             }
-            config.username = config.username.or(uri.username().map(str::to_owned));
-            config.password = config.password.or(uri.password().map(str::to_owned));
+            config.username = config.username.or(uri.username().map(decoded));
+            config.password = config.password.or(uri.password().map(decoded));
             Operator::from_config(config).map_err(wrong)
         }
         #[cfg(feature = "s3")]
@@ -113,10 +115,16 @@ fn operator(url: &str) -> Result<Operator, OpenError> {
     }
 }
 
+/// A user or password as it is meant: a URL has `%40` for `@`.
+#[cfg(feature = "redis")]
+fn decoded(part: &str) -> String {
+    percent_decode_str(part).decode_utf8_lossy().into_owned()
+}
+
 /// The URL without what may be a secret.
 fn without_user(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let rest = rest.split_once('@').map_or(rest, |(_, rest)| rest);
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
     let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
     format!("{scheme}://{rest}")
 }

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 /// Bytes of a secret.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 32..=1024;
 
-/// The secret of a fleet: who has it reads and writes the fleet's state.
+/// The secret of a fleet: it reads and writes the fleet's state.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 

@@ -16,6 +16,9 @@ use crate::stored::{Head, Mark};
 /// Most parts, or marks, that one call reads or writes at the same time.
 pub(crate) const CALLS_MAX: usize = 8;
 
+/// Most bytes of a mark or a head: more than those of four million tokens.
+const VALUE_BYTES_MAX: usize = 16 << 20;
+
 /// A store, and the secret of the fleet that uses it.
 pub(crate) struct Store {
     operator: Operator,
@@ -47,16 +50,12 @@ impl Store {
         sealer: &Sealer,
         name: &str,
     ) -> Result<Option<Mark>, RemoteError> {
-        let Some(sealed) = self.read(name).await? else {
+        let mark = self.read_sealed(sealer, name, Mark::read).await;
+        if let Err(error @ RemoteError::Damaged { .. }) = &mark {
+            tracing::warn!("a mark of the remote tier is ignored: {error}");
             return Ok(None);
-        };
-        match sealer.open(name, &sealed).and_then(Mark::read) {
-            Ok(mark) => Ok(Some(mark)),
-            Err(error) => {
-                tracing::warn!("a mark of the remote tier is ignored: {error}");
-                Ok(None)
-            }
         }
+        mark
     }
 
     /// Reads a copy's head. One that is damaged is removed, so that the copy is stored again.
@@ -66,14 +65,24 @@ impl Store {
         name: &Name,
     ) -> Result<Option<Head>, RemoteError> {
         let name = name.head();
-        let Some(sealed) = self.read(&name).await? else {
-            return Ok(None);
-        };
-        let head = sealer.open(&name, &sealed).and_then(Head::read);
-        if head.is_err() {
+        let head = self.read_sealed(sealer, &name, Head::read).await;
+        if let Err(RemoteError::Damaged { .. }) = &head {
             self.remove(&name).await;
         }
-        head.map(Some)
+        head
+    }
+
+    async fn read_sealed<T>(
+        &self,
+        sealer: &Sealer,
+        name: &str,
+        read: fn(Vec<u8>) -> Result<T, RemoteError>,
+    ) -> Result<Option<T>, RemoteError> {
+        let Some(sealed) = self.read(name).await? else {
+            return Ok(None);
+        };
+        let opened = sealer.open(name, &sealed)?;
+        read(opened).map(Some)
     }
 
     pub(crate) async fn write_sealed(
@@ -90,11 +99,20 @@ impl Store {
         self.operator.exists(name).await.map_err(failed)
     }
 
-    pub(crate) async fn read(&self, name: &str) -> Result<Option<opendal::Buffer>, RemoteError> {
-        match self.operator.read(name).await {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed(error)),
+    /// Reads a mark or a head. One that is too long is damaged.
+    async fn read(&self, name: &str) -> Result<Option<opendal::Buffer>, RemoteError> {
+        let bytes = match self.operator.stat(name).await {
+            Ok(metadata) => metadata.content_length(),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let bytes = usize::try_from(bytes)
+            .ok()
+            .filter(|bytes| *bytes <= VALUE_BYTES_MAX);
+        let bytes = bytes.ok_or_else(|| damaged("it is too long"))?;
+        match self.read_part(name, bytes).await {
+            Err(RemoteError::Missing) => Ok(None),
+            read => read.map(Some),
         }
     }
 

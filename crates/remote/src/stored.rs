@@ -16,7 +16,27 @@ pub(crate) struct Head {
     /// The version whose parts are all there.
     pub(crate) version: Version,
     /// The copy's own tokens.
-    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) tokens: Tokens,
+}
+
+/// Tokens in four bytes each: the length of sealed bytes tells no more than their number.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Tokens(Vec<u8>);
+
+impl Tokens {
+    pub(crate) fn of(tokens: &[TokenId]) -> Self {
+        Self(
+            tokens
+                .iter()
+                .flat_map(|token| token.to_le_bytes())
+                .collect(),
+        )
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = TokenId> + '_ {
+        let tokens = self.0.as_chunks().0.iter();
+        tokens.map(|bytes| TokenId::from_le_bytes(*bytes))
+    }
 }
 
 /// Leads from a prefix to copies that hold its state. Several copies may: they differ in what follows.
@@ -32,7 +52,7 @@ pub(crate) struct MarkEntry {
     /// In order; the first starts at the first token.
     pub(crate) links: Vec<Link>,
     /// The tokens that follow the prefix in the last copy, as far as the next mark.
-    pub(crate) next_tokens: Vec<TokenId>,
+    pub(crate) next_tokens: Tokens,
 }
 
 /// A copy of a path: its label without the tokens.
@@ -91,9 +111,10 @@ impl Link {
 
     /// The precision of its numbers.
     pub(crate) fn precision(&self) -> Precision {
-        match self.is_eight {
-            true => Precision::Eight,
-            false => Precision::Full,
+        if self.is_eight {
+            Precision::Eight
+        } else {
+            Precision::Full
         }
     }
 }

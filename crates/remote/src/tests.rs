@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use motet_protocol::pager::Ask;
 use motet_protocol::remote::{RemoteError, RemoteModel, RemoteTier};
-use motet_protocol::{Label, Precision, Salt, SequenceId, TokenId, common_prefix};
+use motet_protocol::{Label, Precision, PrefixDigest, Salt, SequenceId, TokenId, common_prefix};
 use opendal::{Operator, services};
 use proptest::prelude::*;
 
@@ -121,7 +121,7 @@ async fn another_process_finds_what_one_has_stored() {
 
 /// Models whose state cannot be cut load no copy that has other tokens than the sequence.
 #[tokio::test]
-async fn whole_copies_are_found_by_their_last_mark() {
+async fn whole_copies_are_found_where_all_their_tokens_are_shared() {
     let (store, whole) = (store(), model(true));
     let tier = tier(&store, 1);
     let (tokens, labels) = path();
@@ -200,7 +200,7 @@ async fn damaged_bytes_are_never_loaded() {
                     Err(error) => assert!(error.is_lost(), "{error}"),
                 }
             }
-            // Who has the state stores it again.
+            // A process that has the state stores it again.
             stored(&tier).await;
             for label in &labels {
                 let loaded = load(&tier, &model(false), label).await;
@@ -230,6 +230,8 @@ async fn secrets_and_urls_that_cannot_be_used_say_why() {
         ("redis://127.0.0.1:1/?db=first", "is not the URL"),
         ("ftp://host/", "expected one of redis"),
         ("redis://user:word@127.0.0.1:1", "does not answer"),
+        ("redis://user:w@word@127.0.0.1:1", "does not answer"),
+        ("redis://user:w%40word@127.0.0.1:1", "does not answer"),
     ] {
         let error = Remote::open(url, &secret).await.expect_err(url);
         let text = error.to_string();
@@ -240,56 +242,76 @@ async fn secrets_and_urls_that_cannot_be_used_say_why() {
     }
 }
 
-/// Copies of paths of few different tokens, and a sequence that may continue some of them.
-fn paths() -> impl Strategy<Value = (Vec<Vec<Vec<TokenId>>>, Vec<TokenId>)> {
-    let part = prop::collection::vec(0..2_u32, 1..9);
-    let path = prop::collection::vec(part, 1..4);
-    let tokens = prop::collection::vec(0..2_u32, 0..24);
-    (prop::collection::vec(path, 1..4), tokens)
+/// A sequence that is like all others up to an offset, and like no other from there on.
+fn sequence(number: usize, tokens: usize, parts_at: usize) -> Vec<TokenId> {
+    let own = 1_000 + number as TokenId;
+    let tokens = 0..tokens;
+    tokens
+        .map(|at| {
+            if at < parts_at {
+                at as TokenId % 7
+            } else {
+                own
+            }
+        })
+        .collect()
+}
+
+/// A stored path: the lengths of its copies, and where it parts from others.
+fn stored_path() -> impl Strategy<Value = (Vec<usize>, usize)> {
+    (prop::collection::vec(1..160_usize, 1..8), 0..700_usize)
 }
 
 proptest! {
-    /// Found copies continue the sequence, and reach as far as any path stored, but for tokens
-    /// after the last offset of the grid in a path that another has taken the mark of.
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Found copies continue the sequence, and reach as far as those of any stored path: to the
+    /// last offset of the grid that the sequence shares with one of its copies, at least.
     #[test]
-    fn found_copies_reach_as_far_as_stored_ones((paths, tokens) in paths(), whole: bool) {
+    fn found_copies_reach_as_far_as_stored_ones(
+        paths in prop::collection::vec(stored_path(), 1..4),
+        (tokens, parts_at) in (0..800_usize, 0..800_usize),
+        from in 0..300_usize,
+        whole: bool,
+    ) {
+        let tokens = sequence(9, tokens, parts_at);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let (tier, model) = (tier(&store(), 1), model(whole));
             let mut reach = 0;
-            for parts in &paths {
-                let mut labels = Vec::new();
-                let mut before: Vec<TokenId> = Vec::new();
-                for part in parts {
-                    let start = before.len();
-                    before.extend(part);
-                    labels.push(label(&before, start, 10));
+            for (number, (lengths, parts_at)) in paths.iter().enumerate() {
+                let path = sequence(number, lengths.iter().sum(), *parts_at);
+                let mut labels: Vec<Arc<Label>> = Vec::new();
+                for length in lengths {
+                    let start = labels.last().map_or(0, |label| label.end());
+                    labels.push(label(&path[..start + length], start, 10));
                     put(&tier, &model, &labels).await.expect("it is stored");
                 }
-                let shared = common_prefix(&before, &tokens);
-                let ends = labels.iter().map(|label| label.end());
-                let whole_end = ends.filter(|end| *end <= shared && *end >= GRID).max();
-                let end = if whole { whole_end.unwrap_or(0) } else { shared };
-                // A copy without an offset of the grid is found only as part of a longer path.
-                let on_grid = labels.iter().rev().find(|label| {
-                    label.end() / GRID > label.start / GRID && label.start < end
+                let shared = common_prefix(&path, &tokens);
+                // A copy without an offset of the grid is found as part of a longer path only.
+                let found = labels.iter().filter(|label| {
+                    let mark = shared.min(label.end()) / GRID * GRID;
+                    mark > label.start && (!whole || label.end() <= shared)
                 });
-                let found_end = on_grid.map_or(0, |label| label.end().min(end));
-                reach = reach.max(found_end / GRID * GRID);
+                let ends = found.map(|label| if whole { label.end() } else { shared.min(label.end()) / GRID * GRID });
+                reach = reach.max(ends.max().unwrap_or(0));
             }
-            let found = tier.find(&model, &ask(&tokens, 0)).await.expect("the store answers");
-            let mut at = 0;
+            let found = tier.find(&model, &ask(&tokens, from)).await;
+            let found = found.expect("the store answers");
+            let mut at = from;
             for label in &found {
-                assert!(label.start <= at);
-                assert!(label.before == motet_protocol::PrefixDigest::of(label.salt, &tokens[..label.start]));
+                assert!(label.start <= at, "{} follows {at}", label.start);
+                let before = &tokens[..label.start];
+                assert!(label.before == PrefixDigest::of(label.salt, before));
                 let shared = common_prefix(&label.tokens, &tokens[label.start..]);
                 assert!(!whole || shared == label.tokens.len());
                 at = at.max(label.start + shared);
                 let loaded = load(&tier, &model, label).await;
                 assert_eq!(loaded.as_ref(), Ok(&bytes_of(label)));
             }
-            if !whole {
-                assert!(at >= reach, "{at} of {reach}: {found:?}");
+            // A mark past `from` is needed.
+            if reach / GRID > from / GRID {
+                assert!(at >= reach, "{at} of {reach} from {from}: {found:?}");
             }
         });
     }

@@ -25,6 +25,17 @@ pub enum RemoteFault {
     Slow(Duration),
 }
 
+/// A call of the tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// A question.
+    Find,
+    /// A copy is loaded.
+    Load,
+    /// A copy is stored.
+    Store,
+}
+
 /// A shared tier in memory. Clones share one store.
 #[derive(Clone, Default)]
 pub struct MemoryRemote(Arc<Mutex<Store>>);
@@ -36,9 +47,11 @@ struct Store {
     faults: VecDeque<RemoteFault>,
     /// Decides about calls after those.
     schedule: Option<Schedule>,
+    /// All calls so far.
+    calls: Vec<Call>,
 }
 
-type Schedule = Box<dyn FnMut() -> RemoteFault + Send>;
+type Schedule = Box<dyn FnMut(Call) -> RemoteFault + Send>;
 
 impl MemoryRemote {
     /// An empty store.
@@ -53,8 +66,15 @@ impl MemoryRemote {
     }
 
     /// Later calls end as this function says.
-    pub fn fault_by(&self, schedule: impl FnMut() -> RemoteFault + Send + 'static) {
+    pub fn fault_by(&self, schedule: impl FnMut(Call) -> RemoteFault + Send + 'static) {
         self.store().schedule = Some(Box::new(schedule));
+    }
+
+    /// Number of such calls so far.
+    #[must_use]
+    pub fn calls(&self, call: Call) -> usize {
+        let store = self.store();
+        store.calls.iter().filter(|made| **made == call).count()
     }
 
     /// Number of the copies that it holds.
@@ -83,8 +103,8 @@ impl MemoryRemote {
     }
 
     /// Waits as the next fault has it, and returns its error.
-    async fn call(&self) -> Result<(), RemoteError> {
-        let fault = self.store().next_fault();
+    async fn call(&self, call: Call) -> Result<(), RemoteError> {
+        let fault = self.store().next_fault(call);
         match fault {
             RemoteFault::None => Ok(()),
             RemoteFault::Fails => Err(RemoteError::Failed {
@@ -127,9 +147,10 @@ impl MemoryRemote {
 }
 
 impl Store {
-    fn next_fault(&mut self) -> RemoteFault {
+    fn next_fault(&mut self, call: Call) -> RemoteFault {
+        self.calls.push(call);
         let next = self.faults.pop_front();
-        next.or_else(|| self.schedule.as_mut().map(|schedule| schedule()))
+        next.or_else(|| self.schedule.as_mut().map(|schedule| schedule(call)))
             .unwrap_or_default()
     }
 }
@@ -137,7 +158,7 @@ impl Store {
 impl RemoteTier for MemoryRemote {
     fn find<'a>(&'a self, model: &'a RemoteModel, ask: &'a Ask) -> RemoteCall<'a, Vec<Label>> {
         Box::pin(async move {
-            self.call().await?;
+            self.call(Call::Find).await?;
             Ok(self.found(model, ask))
         })
     }
@@ -149,7 +170,7 @@ impl RemoteTier for MemoryRemote {
         into: &'a mut [u8],
     ) -> RemoteCall<'a, ()> {
         Box::pin(async move {
-            self.call().await?;
+            self.call(Call::Load).await?;
             let store = self.store();
             let mut copies = store.copies.iter();
             let found = copies.find(|(of, other, _)| of == model && other == label);
@@ -167,7 +188,7 @@ impl RemoteTier for MemoryRemote {
         bytes: &'a [u8],
     ) -> RemoteCall<'a, ()> {
         Box::pin(async move {
-            self.call().await?;
+            self.call(Call::Store).await?;
             let mut store = self.store();
             let mut copies = store.copies.iter();
             if !copies.any(|(of, other, _)| of == model && other == label) {

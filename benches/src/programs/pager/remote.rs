@@ -245,6 +245,11 @@ async fn p99_beside(
         }
     }
     let gaps = gaps_beside_visits(&engine, seed, tokens).await;
+    let pager = engine.stats().pager;
+    let failed = matches!(fault, Some(Fault::Slow | Fault::Full | Fault::Killed));
+    if fault.is_some() && pager.remote_asks == 0 || failed && pager.failed == 0 {
+        return Err(format!("the store was not used: {pager:?}").into());
+    }
     engine.shutdown(Shutdown::Abort).await;
     Ok(percentile(&gaps?, 0.99))
 }

@@ -14,6 +14,8 @@ const ASKS_MAX: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Asks {
     waiting: BTreeMap<SequenceId, WaitingLookup>,
+    /// Questions without an answer; those of sequences that no longer wait, too.
+    unanswered: usize,
 }
 
 #[derive(Debug)]
@@ -38,8 +40,7 @@ impl Asks {
 
     /// Whether one more question may be asked.
     pub(super) fn can_add(&self) -> bool {
-        let asked = |one: &&WaitingLookup| matches!(one.stage, Stage::Asked);
-        self.waiting.values().filter(asked).count() < ASKS_MAX
+        self.unanswered < ASKS_MAX
     }
 
     /// The sequences that wait.
@@ -54,7 +55,13 @@ impl Asks {
             lookup,
             until,
         };
+        self.unanswered += 1;
         self.waiting.insert(waiting.lookup.sequence, waiting);
+    }
+
+    /// Counts an answer. One to a core before this one was not counted.
+    pub(super) fn answered(&mut self) {
+        self.unanswered = self.unanswered.saturating_sub(1);
     }
 
     /// Ends the wait for the answer to this question. `None` if nothing waits for it any more.

@@ -29,7 +29,7 @@ impl PagerCore {
                 let is_known = self.catalog.get(done.copy).is_some();
                 match done.task {
                     Task::Fetch if is_known => self.fetch_ended(done, effects),
-                    Task::Send if is_known => self.send_ended(done),
+                    Task::Send => self.send_ended(done),
                     _ => {}
                 }
             }
@@ -55,6 +55,8 @@ impl PagerCore {
                 // being unpacked here.
                 self.fail_load(name, PagerEvent::retry, effects);
                 self.catalog.unpack_ended(name);
+                // The remote tier would give it again.
+                self.missing.add(self.catalog.found(name).label(), self.now);
                 self.catalog.evict(name, effects);
             }
         }
@@ -117,6 +119,7 @@ impl PagerCore {
         self.memory.start_job(&mut self.catalog, effects);
         while let Some(name) = self.remote.start_next(self.now, &mut self.catalog, effects) {
             self.not_fetched(name, effects);
+            self.drop_unawaited_fetches();
         }
         while let Some(started) = self.disk.start_next(self.now, &mut self.catalog, effects) {
             match started {

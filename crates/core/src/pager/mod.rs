@@ -11,7 +11,7 @@
 //! | `catalog/` | where each copy is, the tokens that find it, and the budget of each tier |
 //! | `loads.rs` | the lookups and loads that have not ended |
 //! | `asks.rs` | the lookups that wait for the remote tier |
-//! | `copy_queues/` | what waits for each copy worker, and whether the disk works |
+//! | `copy_queues/` | what waits for each copy worker, and which tiers work |
 //! | `recovery_log.rs` | what outlives a core that has panicked |
 //!
 //! | flow | contents |
@@ -196,6 +196,12 @@ impl PagerCore {
     pub fn is_writing(&self) -> bool {
         // Every job that can run has been started already.
         self.disk.is_working()
+    }
+
+    /// Whether copies are sent to a remote tier that works, or are to be.
+    #[must_use]
+    pub fn is_sending(&self) -> bool {
+        self.remote.is_sending()
     }
 
     /// Checks each component, and that copies, jobs and pending loads agree.

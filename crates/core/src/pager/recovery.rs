@@ -12,6 +12,7 @@ use super::catalog::{Budgets, Catalog};
 use super::copy_queues::{DiskQueue, MemoryQueue, RemoteQueue};
 use super::loads::Loads;
 use super::recovery_log::RecoveryLog;
+use super::remote::Missing;
 use super::{PagerCore, PagerStats};
 use motet_protocol::pager::Effect;
 
@@ -40,6 +41,7 @@ impl PagerCore {
         self.remote = RemoteQueue::new(&self.config);
         self.remote.resume(recovery_log.remote_job(), now);
         self.asks = Asks::default();
+        self.missing = Missing::default();
         let detached_states = recovery_log.detached_states().iter().copied();
         let mut effects: Vec<Effect> = detached_states.map(Effect::Discard).collect();
         for name in recovery_log.cancelled_exports() {

@@ -198,9 +198,11 @@ impl RecoveryLog {
         self.disk
     }
 
-    /// The job of the remote tier's copy worker.
-    pub(super) fn remote_job(&self) -> Option<(CopyId, Task)> {
-        self.remote
+    /// The job of the remote tier's copy worker, and the bytes of its copy.
+    pub(super) fn remote_job(&self) -> Option<(CopyId, Task, usize)> {
+        let (copy, task) = self.remote?;
+        let bytes = self.copies.get(&copy).map_or(0, |copy| copy.label.bytes);
+        Some((copy, task, bytes))
     }
 
     /// Whether the cache waits for the confirmation of a reset.

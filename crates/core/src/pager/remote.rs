@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::PagerCore;
-use super::copy_queues::Send;
+use super::copy_queues::QueuedSend;
 use super::footprint;
 use crate::config::RemoteConfig;
 use motet_protocol::pager::{Ask, Asked, Done, Effect, Lookup};
@@ -29,7 +29,7 @@ const MISSING_TIME: Duration = Duration::from_secs(60);
 pub(super) struct Missing(VecDeque<(Duration, Arc<Label>)>);
 
 impl Missing {
-    fn add(&mut self, label: &Arc<Label>, now: Duration) {
+    pub(super) fn add(&mut self, label: &Arc<Label>, now: Duration) {
         if self.0.len() == MISSING_MAX {
             self.0.pop_front();
         }
@@ -79,10 +79,13 @@ impl PagerCore {
 
     /// Handles the answer of the remote tier.
     pub(super) fn asked(&mut self, asked: Asked, effects: &mut Vec<Effect>) {
+        self.asks.answered();
         let lookup = self.asks.take_answered(&asked.ask);
         let labels = match asked.result {
             Ok(labels) => {
-                self.remote.has_answered(asked.took, self.now);
+                // An answer that comes too late does not end the rest that it has caused.
+                let in_time = lookup.is_some();
+                self.remote.has_answered(asked.took, in_time, self.now);
                 labels
             }
             Err(_) => {
@@ -120,21 +123,20 @@ impl PagerCore {
         if copies.is_empty() {
             return self.look_up_here(lookup, effects);
         }
-        let answer_timeout = self
-            .config
-            .remote
-            .as_ref()
-            .map(|remote| remote.answer_timeout);
-        let computing = lookup.token_time.map(|time| {
-            let tokens = lookup.tokens.len() - from;
-            time.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX))
-        });
-        let expected = self.remote.fetch_time(bytes).saturating_mul(4);
-        let wait = computing
-            .unwrap_or(expected)
-            .max(answer_timeout.unwrap_or_default());
-        self.asks
-            .add_fetching(lookup, copies, self.now.saturating_add(wait));
+        let until = self.now.saturating_add(self.wait_for(&lookup, from, bytes));
+        self.asks.add_fetching(lookup, copies, until);
+    }
+
+    /// How long a lookup waits for copies of so many bytes: as long as computing takes, if that is
+    /// known.
+    fn wait_for(&self, lookup: &Lookup, from: usize, bytes: usize) -> Duration {
+        let tokens = u32::try_from(lookup.tokens.len() - from).unwrap_or(u32::MAX);
+        let wait = match lookup.token_time {
+            Some(time) => time.saturating_mul(tokens),
+            None => self.remote.fetch_time(bytes).saturating_mul(4),
+        };
+        let remote = self.config.remote.as_ref();
+        wait.max(remote.map_or(Duration::ZERO, |remote| remote.answer_timeout))
     }
 
     /// Handles the end of a fetch job.
@@ -166,13 +168,36 @@ impl PagerCore {
 
     /// Handles the end of a send job.
     pub(super) fn send_ended(&mut self, done: &Done) {
+        let path = self.remote.sent_path();
         let succeeded = done.result.is_ok();
         self.catalog.send_ended(done.copy, succeeded);
-        self.remote.has_sent(succeeded, self.now);
         self.stats.sent += u64::from(succeeded);
-        if succeeded {
-            let label = Arc::clone(self.catalog.found(done.copy).label());
-            self.missing.remove(&label);
+        let is_lost = done.result.as_ref().is_err_and(|error| error.is_lost);
+        if is_lost {
+            self.send_path_again(done.copy, &path);
+            return;
+        }
+        self.remote.has_sent(succeeded, self.now);
+        if let Some(copy) = self.catalog.get(done.copy).filter(|_| succeeded) {
+            self.missing.remove(copy.label());
+        }
+    }
+
+    /// Sends a copy again after those of its path: the tier has dropped some of them.
+    fn send_path_again(&mut self, copy: CopyId, path: &[CopyId]) {
+        self.catalog.unshare(path);
+        let mut before = Vec::new();
+        for name in path.iter().copied().chain([copy]) {
+            if self.catalog.can_send(name) {
+                self.remote.push_send(QueuedSend {
+                    copy: name,
+                    path: before.clone(),
+                });
+            }
+            let Some(entry) = self.catalog.get(name) else {
+                return;
+            };
+            before.push((name, Arc::clone(entry.label())));
         }
     }
 
@@ -189,7 +214,7 @@ impl PagerCore {
         for link in self.catalog.chain(salt, tokens, 0, whole) {
             let label = Arc::clone(self.catalog.found(link.copy).label());
             if self.catalog.can_send(link.copy) {
-                self.remote.push_send(Send {
+                self.remote.push_send(QueuedSend {
                     copy: link.copy,
                     path: path.clone(),
                 });
@@ -216,10 +241,10 @@ impl PagerCore {
         if self.remote.check(self.now) || was_asked {
             self.stats.failed += 1;
         }
-        let waited = match self.remote.works() {
-            true => expired,
-            false => [expired, self.asks.take_all()].concat(),
-        };
+        let mut waited = expired;
+        if !self.remote.works() {
+            waited.extend(self.asks.take_all());
+        }
         if !waited.is_empty() {
             for lookup in waited {
                 self.look_up_here(lookup, effects);
@@ -237,7 +262,7 @@ impl PagerCore {
     }
 
     /// Removes queued fetches that no lookup waits for any more.
-    fn drop_unawaited_fetches(&mut self) {
+    pub(super) fn drop_unawaited_fetches(&mut self) {
         let asks = &self.asks;
         self.remote.retain(|name| asks.waits_for(name));
     }
@@ -268,8 +293,9 @@ impl PagerCore {
         let mut host_bytes = self.catalog.host_bytes_max();
         let mut fetched_bytes = 0;
         let mut best = (0.0, 0);
+        let whole = !self.spec.resumes_anywhere();
         let mut prefix = PrefixHasher::new(lookup.salt);
-        let mut hashed = 0;
+        let (mut hashed, mut reach) = (0, from);
         for (index, label) in labels.iter().enumerate() {
             let Some(before) = lookup.tokens.get(hashed..label.start) else {
                 break;
@@ -287,10 +313,14 @@ impl PagerCore {
             else {
                 break;
             };
-            let own = &lookup.tokens[label.start..];
+            let shared = common_prefix(&label.tokens, &lookup.tokens[label.start..]);
+            if label.start > reach || whole && shared < label.tokens.len() {
+                break;
+            }
+            reach = reach.max(label.start + shared);
             host_bytes = left;
             fetched_bytes += bytes;
-            let saved = (label.start + common_prefix(&label.tokens, own)).saturating_sub(from);
+            let saved = reach - from;
             let gain = lookup.token_time.map_or(saved as f64, |time| {
                 time.as_secs_f64() * saved as f64
                     - self.remote.fetch_time(fetched_bytes).as_secs_f64()

@@ -174,6 +174,8 @@ def faults(store):
         assert first + rest == expected, f"a store that {name} changes texts"
         asks = servers[1].counted("motet_pager_remote_asks_total")
         assert asks > 0, "the store was not asked"
+        fetched = servers[1].counted('motet_pager_moves_total{task="fetch"}')
+        assert (fetched > 0) == (name == "works"), f"a store that {name} gave {fetched:.0f} copies"
         for server in servers:
             server.kill()
         print(f"    a store that {name}: {REQUESTS} requests complete, {asks:.0f} questions")

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Paging;
+use crate::cache::Salt;
 use crate::cache::trie::{Node, NodeKey, OffloadState, Trie};
 use crate::config::{PagerConfig, RemoteSends};
 use motet_protocol::pager;
@@ -16,6 +17,7 @@ const WAITING_MAX: usize = 64;
 pub(super) struct Shares {
     /// Which state is sent, if any is.
     sends: Option<RemoteSends>,
+    shares_salted: bool,
     /// Ends of paths with nodes that are due and have no copy yet.
     waiting: VecDeque<NodeKey>,
 }
@@ -24,6 +26,10 @@ impl Shares {
     pub(super) fn new(pager: &PagerConfig) -> Self {
         Self {
             sends: pager.remote.as_ref().map(|remote| remote.sends),
+            shares_salted: pager
+                .remote
+                .as_ref()
+                .is_some_and(|remote| remote.shares_salted),
             waiting: VecDeque::new(),
         }
     }
@@ -32,6 +38,7 @@ impl Shares {
     pub(super) fn after_reset(&self) -> Self {
         Self {
             sends: self.sends,
+            shares_salted: self.shares_salted,
             waiting: VecDeque::new(),
         }
     }
@@ -55,7 +62,8 @@ impl Paging {
             return;
         };
         let salt = trie.salt_above(end);
-        if salt.is_private() {
+        let is_shared = self.shares.shares_salted || *salt == Salt::default();
+        if salt.is_private() || !is_shared {
             return;
         }
         let salt = salt.digest();

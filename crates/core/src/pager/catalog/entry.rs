@@ -171,6 +171,11 @@ impl CopyEntry {
         self.is_shared = true;
     }
 
+    /// Records that the remote tier may have dropped it.
+    pub(super) fn unshare(&mut self) {
+        self.is_shared = false;
+    }
+
     /// Whether it is being read or written.
     pub(in crate::pager) fn uses_disk(&self) -> bool {
         self.moves.contains(&Task::Read) || self.moves.contains(&Task::Write)

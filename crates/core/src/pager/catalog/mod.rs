@@ -154,6 +154,13 @@ impl Catalog {
         names.all(|name| self.get(name).is_some_and(CopyEntry::is_shared))
     }
 
+    /// Records that the remote tier may have dropped these copies.
+    pub(super) fn unshare(&mut self, names: &[CopyId]) {
+        for name in names {
+            self.table.change(*name, CopyEntry::unshare);
+        }
+    }
+
     /// Records the end of a send job.
     pub(super) fn send_ended(&mut self, name: CopyId, succeeded: bool) {
         self.table.change(name, |copy| {

@@ -20,4 +20,4 @@ mod tier_state;
 
 pub(super) use self::disk::{DiskQueue, Started};
 pub(super) use self::memory::MemoryQueue;
-pub(super) use self::remote::{RemoteQueue, Send};
+pub(super) use self::remote::{QueuedSend, RemoteQueue};

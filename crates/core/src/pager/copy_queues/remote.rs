@@ -24,9 +24,10 @@ const SENDS_MAX: usize = 256;
 pub(in crate::pager) struct RemoteQueue {
     /// Copies that sequences wait for, under the names that they get.
     to_fetch: VecDeque<(CopyId, Label)>,
-    to_send: VecDeque<Send>,
-    /// The job in progress, and when it means that the tier does not respond.
-    busy: Option<(CopyId, Task, Duration)>,
+    to_send: VecDeque<QueuedSend>,
+    busy: Option<Busy>,
+    /// The path of the copy that is being sent.
+    sent_path: Vec<CopyId>,
     state: TierState,
     config: Option<RemoteConfig>,
     rate: Rate,
@@ -34,9 +35,19 @@ pub(in crate::pager) struct RemoteQueue {
     answer_time: Duration,
 }
 
+/// The job in progress.
+#[derive(Clone, Copy, Debug)]
+struct Busy {
+    copy: CopyId,
+    task: Task,
+    bytes: usize,
+    /// When it means that the tier does not respond.
+    until: Duration,
+}
+
 /// A copy to be sent, after those that hold the tokens before its own.
 #[derive(Debug)]
-pub(in crate::pager) struct Send {
+pub(in crate::pager) struct QueuedSend {
     pub(in crate::pager) copy: CopyId,
     pub(in crate::pager) path: Vec<(CopyId, Arc<Label>)>,
 }
@@ -47,6 +58,7 @@ impl RemoteQueue {
             to_fetch: VecDeque::new(),
             to_send: VecDeque::new(),
             busy: None,
+            sent_path: Vec::new(),
             state: TierState::new(config.remote.is_some()),
             config: config.remote.clone(),
             // A gigabit in a second.
@@ -55,10 +67,14 @@ impl RemoteQueue {
         }
     }
 
-    /// Takes over the job that a pager before this one has started.
-    pub(in crate::pager) fn resume(&mut self, job: Option<(CopyId, Task)>, now: Duration) {
-        let until = self.stalls_after(0, now);
-        self.busy = job.map(|(copy, task)| (copy, task, until));
+    /// Takes over the job that a pager before this one has started, of so many bytes.
+    pub(in crate::pager) fn resume(&mut self, job: Option<(CopyId, Task, usize)>, now: Duration) {
+        self.busy = job.map(|(copy, task, bytes)| Busy {
+            copy,
+            task,
+            bytes,
+            until: self.stalls_after(bytes, now),
+        });
     }
 
     /// Queues a copy that a sequence waits for.
@@ -79,7 +95,7 @@ impl RemoteQueue {
     }
 
     /// Queues a copy to be sent when there is no other work.
-    pub(in crate::pager) fn push_send(&mut self, send: Send) {
+    pub(in crate::pager) fn push_send(&mut self, send: QueuedSend) {
         if self.to_send.iter().any(|other| other.copy == send.copy) {
             return;
         }
@@ -98,16 +114,21 @@ impl RemoteQueue {
         self.state.is_degraded()
     }
 
-    /// Expected time to ask the tier and to fetch so many bytes.
+    /// Expected time to ask the tier, and to fetch so many bytes after all that is under way.
     pub(in crate::pager) fn fetch_time(&self, bytes: usize) -> Duration {
+        let queued = self.to_fetch.iter().map(|(_, label)| label.bytes);
+        let busy = self.busy.map(|busy| busy.bytes);
+        let bytes = queued.chain(busy).fold(bytes, usize::saturating_add);
         self.answer_time.saturating_add(self.rate.time(bytes))
     }
 
-    /// Records how long an answer took.
-    pub(in crate::pager) fn has_answered(&mut self, took: Duration, now: Duration) {
+    /// Records how long an answer took, and whether it came in time.
+    pub(in crate::pager) fn has_answered(&mut self, took: Duration, in_time: bool, now: Duration) {
         // An exponential mean over about eight answers.
         self.answer_time = eighth(self.answer_time.saturating_mul(7).saturating_add(took));
-        self.state.has_read(true, now);
+        if in_time {
+            self.state.has_read(true, now);
+        }
     }
 
     /// Records that the tier has not answered, or that a copy could not be fetched.
@@ -132,10 +153,21 @@ impl RemoteQueue {
         self.state.responded();
     }
 
+    /// Whether a copy is being sent, or waits for it, on a tier that works.
+    pub(in crate::pager) fn is_sending(&self) -> bool {
+        let sends = self.busy.is_some_and(|busy| busy.task == Task::Send);
+        self.works() && !self.state.rests_from_writes() && (sends || !self.to_send.is_empty())
+    }
+
+    /// Returns the path of the copy whose send has ended.
+    pub(in crate::pager) fn sent_path(&mut self) -> Vec<CopyId> {
+        std::mem::take(&mut self.sent_path)
+    }
+
     /// Returns when [`check`](Self::check) finds something new.
     pub(in crate::pager) fn wakes_at(&self) -> Option<Duration> {
         let stalls_at = self.busy.filter(|_| !self.state.is_stalled());
-        let stalls_at = stalls_at.map(|(.., until)| until);
+        let stalls_at = stalls_at.map(|busy| busy.until);
         stalls_at.into_iter().chain(self.state.rest_ends_at()).min()
     }
 
@@ -143,7 +175,7 @@ impl RemoteQueue {
     /// respond.
     pub(in crate::pager) fn check(&mut self, now: Duration) -> bool {
         self.state.expire_rests(now);
-        let is_due = self.busy.is_some_and(|(.., until)| until <= now);
+        let is_due = self.busy.is_some_and(|busy| busy.until <= now);
         let has_stalled = is_due && !self.state.is_stalled();
         if has_stalled {
             self.state.stalled();
@@ -177,7 +209,8 @@ impl RemoteQueue {
             if !catalog.can_send(send.copy) || !catalog.are_shared(&send.path) {
                 continue;
             }
-            let path = send.path.into_iter().map(|(_, label)| label).collect();
+            let (names, path) = send.path.into_iter().unzip();
+            self.sent_path = names;
             let job = Job {
                 path,
                 ..catalog.begin(send.copy, Task::Send)
@@ -195,19 +228,18 @@ impl RemoteQueue {
     /// If it does not.
     pub(in crate::pager) fn check_integrity(&self, catalog: &Catalog) {
         let sent = catalog.iter().filter(|(_, copy)| copy.is_being_sent());
-        let sending = self.busy.filter(|(_, task, _)| *task == Task::Send);
-        let sending = sending.filter(|(name, ..)| catalog.get(*name).is_some());
+        let sending = self.busy.filter(|busy| busy.task == Task::Send);
+        let sending = sending.filter(|busy| catalog.get(busy.copy).is_some());
         assert!(
-            sent.map(|(name, _)| name)
-                .eq(sending.map(|(name, ..)| name)),
+            sent.map(|(name, _)| name).eq(sending.map(|busy| busy.copy)),
             "the remote tier's job differs from the copy that is being sent"
         );
         let fetched = catalog.iter().filter(|(_, copy)| copy.is_fetched());
-        let fetching = self.busy.filter(|(_, task, _)| *task == Task::Fetch);
+        let fetching = self.busy.filter(|busy| busy.task == Task::Fetch);
         assert!(
             fetched
                 .map(|(name, _)| name)
-                .eq(fetching.map(|(name, ..)| name)),
+                .eq(fetching.map(|busy| busy.copy)),
             "the remote tier's job differs from the copy that is being fetched"
         );
         assert!(self.to_send.len() <= SENDS_MAX, "sends are bounded");
@@ -220,8 +252,13 @@ impl RemoteQueue {
     }
 
     fn start(&mut self, job: Job, now: Duration, effects: &mut Vec<Effect>) {
-        let until = self.stalls_after(job.label.bytes, now);
-        self.busy = Some((job.copy, job.task, until));
+        let bytes = job.label.bytes;
+        self.busy = Some(Busy {
+            copy: job.copy,
+            task: job.task,
+            bytes,
+            until: self.stalls_after(bytes, now),
+        });
         effects.push(Effect::Do(job));
     }
 }
