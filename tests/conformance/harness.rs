@@ -330,6 +330,7 @@ impl CacheHarness {
                 Effect::GrantExtended { .. }
                 | Effect::GrantDenied { .. }
                 | Effect::CachedPrefix { .. }
+                | Effect::ReportAt { .. }
                 | Effect::Lost { .. }
                 | Effect::Fence { .. } => {
                     panic!("no such request: {effect:?}")

@@ -449,6 +449,39 @@ async fn followers_receive_block_events_as_the_cache_changes() {
 }
 
 #[tokio::test]
+async fn blocks_of_a_running_prompt_are_announced_once_computed() {
+    let mut config = EngineConfig::default();
+    // The sequence pauses long before it ends.
+    config.scheduler.unread_tokens_max = 16;
+    let engine = start(&oracle(FULL), config).await.unwrap();
+    let request = Request::tokens(text(1..70)).ignore_end_tokens();
+    let before = request.clone().output_tokens_max(50).cache_salt("before");
+    let before = engine.submit(before).await.unwrap();
+    let mut early = engine.follow_blocks().await.unwrap();
+    let mut batches = vec![early.next().await.expect("all that is there")];
+    let running = request.clone().output_tokens_max(50);
+    let running = engine.submit(running).await.unwrap();
+    while known(&batches).len() < 2 * 4 {
+        batches.push(early.next().await.expect("the computed blocks"));
+    }
+    let mut late = engine.follow_blocks().await.unwrap();
+    let all = late.next().await.expect("all that is there");
+    assert_eq!(known(&[all]), known(&batches), "a late follower knows them");
+    // Another sequence can use them.
+    let other = request.output_tokens_max(1);
+    let other = engine.submit(other).await.unwrap().collect().await.unwrap();
+    assert_eq!(other.finish.usage.cached_tokens, 68);
+    for running in [before, running] {
+        running.collect().await.unwrap();
+    }
+    engine.clear_all_caches().await.expect("it is whole");
+    while !known(&batches).is_empty() {
+        batches.push(early.next().await.expect("the removed blocks"));
+    }
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
 async fn slow_follower_misses_batches_and_blocks_nothing() {
     let engine = engine(&OracleConfig::with_layers(FULL)).await;
     let mut slow = engine

@@ -19,6 +19,8 @@ pub(crate) struct Running {
     output: Vec<TokenId>,
     /// Ends of chunks at which the cache wants to be told.
     pub(crate) checkpoints: Vec<usize>,
+    /// Tokens at which the cache wants to be told of its blocks.
+    pub(crate) report_at: Option<usize>,
     /// When its load from the shared tier ends.
     pub(crate) ready_at: Duration,
     /// Tokens of its prompt in the present step.
@@ -39,6 +41,7 @@ impl Running {
             computed: cached + loaded,
             output: Vec::new(),
             checkpoints: Vec::new(),
+            report_at: None,
             ready_at,
             chunk: 0,
         }
@@ -87,14 +90,13 @@ impl Running {
         })
     }
 
-    /// Seals its prompt, whose last token is computed.
-    pub(crate) fn share(&self) -> Message {
-        Message::Share {
+    /// The report of its progress, if the cache has asked for it. Forgets that.
+    pub(crate) fn progress(&mut self) -> Option<Message> {
+        self.report_at.take_if(|at| *at <= self.computed)?;
+        Some(Message::Computed {
             sequence: self.sequence.id,
             computed: self.computed,
-            generated: Vec::new(),
-            at: self.computed,
-        }
+        })
     }
 
     pub(crate) fn prefilled(&self) -> Prefilled {

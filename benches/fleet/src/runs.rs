@@ -83,10 +83,10 @@ impl Runs {
                 },
             ),
             (
-                "with its defaults, prompts told once computed",
+                "with its defaults, blocks told at the ends of sequences",
                 Setting {
                     routing: defaults,
-                    tells: Tells::AfterPrompt,
+                    tells: Tells::AtEnd,
                     ..setting
                 },
             ),

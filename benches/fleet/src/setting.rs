@@ -49,10 +49,10 @@ pub(crate) struct RouterSettings {
 /// When a worker tells the router of a prompt's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tells {
-    /// When the sequence ends, or another one shares them: as Motet does.
+    /// As they are computed: as Motet does.
+    AsComputed,
+    /// When the sequence ends, or another one shares them: its progress is not reported.
     AtEnd,
-    /// As soon as they are computed: the prompt is sealed, as for a fork.
-    AfterPrompt,
 }
 
 /// The tier that all workers share.
@@ -96,8 +96,8 @@ impl RouterSettings {
         overlap_credit: 1.0,
         predicted: None,
     };
-    /// For workers that tell of a prompt's blocks when its sequence ends, and compute a prompt once
-    /// for all sequences that share it.
+    /// For workers that compute a prompt once for all sequences that share it: the router may send
+    /// them those that come before its blocks are told.
     pub(crate) const FOR_MOTET: Self = Self {
         overlap_credit: 2.0,
         predicted: Some(Duration::from_secs(30)),
@@ -114,7 +114,7 @@ impl Setting {
             speed_up,
             routing: Routing::Kv(RouterSettings::FOR_MOTET),
             eviction: EvictionPolicy::default(),
-            tells: Tells::AtEnd,
+            tells: Tells::AsComputed,
             tier: None,
             losses: None,
             seed: 0,

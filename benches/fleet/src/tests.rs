@@ -174,7 +174,7 @@ fn router_knows_a_running_prompt_by_events_or_prediction() {
         assert_eq!(run(&trace, setting).reused_tokens, reused, "{setting:?}");
     };
     check(RouterSettings::DEFAULT, Tells::AtEnd, 0);
-    check(RouterSettings::DEFAULT, Tells::AfterPrompt, 15 * 512);
+    check(RouterSettings::DEFAULT, Tells::AsComputed, 15 * 512);
     check(RouterSettings::FOR_MOTET, Tells::AtEnd, 15 * 512);
     // Not any more when the prediction has expired.
     let predicted = Some(Duration::from_secs(1));

@@ -142,13 +142,11 @@ impl Worker {
             if !running.advance(outputs) {
                 continue;
             }
+            messages.extend(running.progress());
             messages.extend(running.reached());
             if running.is_decoding() && !was_decoding {
                 if let Some(tier) = tier.as_deref_mut() {
                     tier.prefilled(&running.sequence.tokens);
-                }
-                if self.tells == Tells::AfterPrompt {
-                    messages.push(running.share());
                 }
                 reports.push(Report::Prefilled(running.prefilled()));
             }
@@ -229,6 +227,13 @@ impl Worker {
                         let running = running.expect("a leader has a slot");
                         running.checkpoints.push(at);
                         messages.extend(running.reached());
+                    }
+                    Effect::ReportAt { sequence, at } if self.tells == Tells::AsComputed => {
+                        let mut running = self.running.iter_mut();
+                        let running = running.find(|running| running.sequence.id == sequence);
+                        let running = running.expect("a sequence with a slot reports");
+                        running.report_at = Some(at);
+                        messages.extend(running.progress());
                     }
                     // The others are for a device.
                     _ => {}

@@ -41,6 +41,14 @@ pub enum Message {
         /// Tokens whose state its slot holds.
         computed: usize,
     },
+    /// A sequence with an [`Effect::ReportAt`] now has state for this many tokens, at least as
+    /// many as that named. It may be in a step that computes more.
+    Computed {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens whose state its slot holds.
+        computed: usize,
+    },
     /// Shares the computed tokens of a sequence up to `at`, where a fork starts. The sequence
     /// continues.
     Share {
@@ -82,8 +90,8 @@ pub enum Message {
     /// Ends a sequence and passes its slot on to another one.
     Rewind(Rewind),
     /// Ends a sequence and publishes its computed tokens. A sequence that is not live has
-    /// already ended. That is no error, here and for [`Self::ExtendGrant`], [`Self::Reached`]
-    /// and [`Self::Discard`].
+    /// already ended. That is no error, here and for [`Self::ExtendGrant`], [`Self::Reached`],
+    /// [`Self::Computed`] and [`Self::Discard`].
     Close {
         /// The sequence.
         sequence: SequenceId,
@@ -288,6 +296,14 @@ pub enum Effect {
         /// Number of tokens, at most: often the same.
         until: usize,
     },
+    /// Requests a [`Message::Computed`] when `sequence` has state for `at` tokens. It replaces
+    /// the request before, and holds nothing up. It comes only while blocks are followed.
+    ReportAt {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Number of tokens, at least.
+        at: usize,
+    },
     /// A segment on the path of the sequence's slot was lost, and the slot is closed. The
     /// cache ignores further messages about the sequence until it is closed or discarded.
     Lost {
@@ -327,6 +343,7 @@ impl Message {
             Self::OpenSlot(open_slot) => Some(open_slot.sequence),
             Self::ExtendGrant { sequence, .. }
             | Self::Reached { sequence, .. }
+            | Self::Computed { sequence, .. }
             | Self::Share { sequence, .. }
             | Self::BackUp { sequence, .. }
             | Self::Rewind(Rewind { to: sequence, .. })
@@ -360,6 +377,7 @@ impl Effect {
             | Self::GrantDenied { sequence }
             | Self::CachedPrefix { sequence, .. }
             | Self::Checkpoint { sequence, .. }
+            | Self::ReportAt { sequence, .. }
             | Self::Lost { sequence, .. } => Some(*sequence),
             Self::Edit(_) | Self::Fence { .. } => None,
         }

@@ -430,7 +430,7 @@ impl CacheHarness {
                 }
             }
             Effect::Fence { number } => self.fences.push_back(*number),
-            Effect::CachedPrefix { .. } => {}
+            Effect::CachedPrefix { .. } | Effect::ReportAt { .. } => {}
         }
     }
 

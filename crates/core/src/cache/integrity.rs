@@ -9,6 +9,7 @@ impl CacheCore {
     /// Panics unless each component is consistent, and the holds and the bytes of all agree.
     pub fn check_integrity(&self) {
         self.trie.check_integrity();
+        self.trie.check_blocks(self.slots.blocks());
         self.slots.check_integrity(&self.trie, &self.spec);
         self.waiting
             .check_integrity(|leader| self.slots.contains(leader));

@@ -18,6 +18,7 @@
 //! | `superseded.rs` | gives up state that a later turn has superseded |
 //! | `remove_tokens.rs` | removes tokens from a slot: truncation and shift |
 //! | `merge.rs` | merges small nodes |
+//! | `live_blocks.rs` | followers of blocks, and the blocks of live prompts |
 //! | `lost_segments.rs` | segments that the device lost because edits failed |
 //! | `prefix_mark.rs` | marks of prefixes that were evicted |
 //! | `miss.rs` | why a sequence reused less of its prompt than it might have |
@@ -62,6 +63,7 @@ mod error;
 mod evictions;
 mod extend_grant;
 mod integrity;
+mod live_blocks;
 mod load;
 mod lost_segments;
 mod merge;
@@ -201,11 +203,15 @@ impl CacheCore {
     pub fn handle(&mut self, now: Duration, message: Message) -> Result<Vec<Effect>, CacheError> {
         let mut effects = std::mem::take(&mut self.pending_effects);
         self.pins.expire(now, &mut self.trie);
+        let concerned = message.concerns();
         let done = self.dispatch(now, message, &mut effects);
         self.offload_cold();
         self.offload_backups();
         match done {
-            Ok(()) => Ok(effects),
+            Ok(()) => {
+                self.hold_live_blocks(concerned, &mut effects);
+                Ok(effects)
+            }
             Err(error) => {
                 self.pending_effects = effects;
                 Err(error)
@@ -232,6 +238,7 @@ impl CacheCore {
             Message::Reached { sequence, computed } => {
                 self.reached(sequence, computed, effects);
             }
+            Message::Computed { sequence, computed } => self.slots.set_computed(sequence, computed),
             // Such a message crossed with the event that the slot is lost.
             Message::Share { sequence, .. } | Message::Remove { sequence, .. }
                 if self.slots.is_lost(sequence) => {}
@@ -374,23 +381,5 @@ impl CacheCore {
             segments_made: self.segments_made,
             ..fresh
         };
-    }
-
-    /// Starts tracking which blocks are stored and removed. Returns the present blocks as
-    /// events; the first event says that there are none.
-    pub fn follow_blocks(&mut self) -> Vec<BlockEvent> {
-        self.trie.follow(self.config.block_tokens);
-        self.trie.all_blocks()
-    }
-
-    /// Stops tracking which blocks are stored and removed.
-    pub fn unfollow_blocks(&mut self) {
-        self.trie.unfollow();
-    }
-
-    /// Returns the block events since the last call, in order; none unless blocks are
-    /// followed.
-    pub fn take_block_events(&mut self) -> Vec<BlockEvent> {
-        self.trie.take_block_events()
     }
 }

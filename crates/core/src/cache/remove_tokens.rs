@@ -49,7 +49,8 @@ impl CacheCore {
         }
         self.void_backups(sequence, removed.start);
         let start = removed.start;
-        self.slots.forget_tokens(sequence, generated, start, shifts);
+        self.slots
+            .forget_tokens(sequence, generated, start, shifts, &mut self.trie);
         effects.push(Effect::Edit(Edit::Remove {
             slot: self.slots[sequence].id(),
             retained: self.trie.path(end).len(),

@@ -90,6 +90,12 @@ impl SchedulerCore {
                     self.report_checkpoints(key, effects);
                 }
             }
+            (cache::Effect::ReportAt { at, .. }, Some(key)) => {
+                if let Some(slot) = self.sequences[key].slot_mut() {
+                    slot.report_at(at);
+                    self.report_computed(key, effects);
+                }
+            }
         }
     }
 
@@ -151,6 +157,14 @@ impl SchedulerCore {
     /// step.
     pub(super) fn report_checkpoints(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
         if let Some(message) = self.sequences[key].take_checkpoint_report() {
+            self.ask(message, effects);
+        }
+    }
+
+    /// Reports the computed tokens of the sequence to the cache, if it asked for that and they are
+    /// as many.
+    pub(super) fn report_computed(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
+        if let Some(message) = self.sequences[key].take_computed_report() {
             self.ask(message, effects);
         }
     }

@@ -107,6 +107,7 @@ impl CacheClient {
             cache::Message::OpenSlot(_)
             | cache::Message::ExtendGrant { .. }
             | cache::Message::BackUp { .. }
+            | cache::Message::Computed { .. }
             | cache::Message::FencePassed { .. } => Frees::Nothing,
             cache::Message::Reached { sequence, .. }
             | cache::Message::Share { sequence, .. }

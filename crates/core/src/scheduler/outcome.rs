@@ -227,11 +227,15 @@ impl SchedulerCore {
         }
     }
 
-    /// Does what had to wait until the sequence is in no step.
+    /// Reports the computed tokens, and does what had to wait until the sequence is in no step.
     fn after_step(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
         let Some(sequence) = self.sequences.get(key) else {
             return;
         };
+        if !sequence.is_finished() {
+            self.report_computed(key, effects);
+        }
+        let sequence = &self.sequences[key];
         let Some(slot) = sequence.slot().filter(|slot| !slot.is_in_step()) else {
             return;
         };

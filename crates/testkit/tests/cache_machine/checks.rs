@@ -80,7 +80,8 @@ impl System {
         }
     }
 
-    /// Checks that a follower of block events knows exactly the whole blocks of the trie.
+    /// Checks that a follower of block events knows exactly the whole blocks of the trie, and those
+    /// of live prompts that are computed.
     fn check_block_follower(&self, of: usize) {
         let view = self.cache.core().tree(&salt(of));
         let whole = |(tokens, node): (Vec<TokenId>, &NodeView)| {
@@ -89,18 +90,32 @@ impl System {
             ends.map(|end| tokens[..end].to_vec()).collect::<Vec<_>>()
         };
         let nodes = spelled(&view).into_iter();
-        let blocks: BTreeSet<_> = nodes.flat_map(whole).collect();
+        let mut blocks: BTreeSet<_> = nodes.flat_map(whole).collect();
+        let live = self.sequences.values().filter(|sequence| {
+            sequence.salt == of && sequence.slot().is_some() && self.cache.tells_live_blocks()
+        });
+        for sequence in live {
+            let known = &sequence.tokens[..sequence.known];
+            let most = sequence.reported.min(sequence.exact).min(known.len());
+            let ends = (1..=most).filter(|end| end.is_multiple_of(BLOCK_TOKENS));
+            blocks.extend(ends.map(|end| known[..end].to_vec()));
+        }
         let known = self.block_follower.prefixes(&salt(of));
-        assert_eq!(known, blocks, "a follower knows the trie's whole blocks");
+        assert_eq!(known, blocks, "a follower knows the whole blocks");
     }
 
-    /// Checks that a late follower gets the same blocks.
+    /// Checks that a late follower gets the same blocks, also one that is the only one.
     fn check_late_follower(&mut self) {
-        let mut late = BlockFollower::default();
-        for event in self.cache.follow_blocks() {
-            late.apply(event, BLOCK_TOKENS);
+        for is_only in [false, true] {
+            if is_only {
+                self.cache.unfollow_blocks();
+            }
+            let mut late = BlockFollower::default();
+            for event in self.cache.follow_blocks() {
+                late.apply(event, BLOCK_TOKENS);
+            }
+            assert_eq!(late, self.block_follower, "a late follower knows the same");
         }
-        assert_eq!(late, self.block_follower, "a late follower knows the same");
     }
 
     /// The restore points of a salt: the ends of their nodes.

@@ -71,6 +71,7 @@ impl System {
         sequence.tokens.drain(removed.clone());
         sequence.computed -= removed.len();
         sequence.known = removed.start;
+        sequence.reported = removed.start;
         sequence.asked.retain(|at| *at <= removed.start);
         if shifts {
             sequence.exact = sequence.exact.min(removed.start);

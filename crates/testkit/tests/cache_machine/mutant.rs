@@ -79,12 +79,16 @@ pub(crate) enum Bug {
     LostStoredEvent,
     /// No event for removed blocks.
     LostRemovedEvent,
+    /// A live sequence is not asked to report its progress.
+    LostReport,
 }
 
 /// The core and its injected bug.
 #[derive(Debug)]
 pub(crate) struct Mutant {
     core: CacheCore,
+    /// Whether the core believes that the model can resume after any token.
+    resumes_anywhere: bool,
     injected: Option<Injected>,
     occasions: usize,
     messages: usize,
@@ -102,10 +106,12 @@ impl Mutant {
                 _ => {}
             }
         }
+        let resumes_anywhere = core_spec.resumes_anywhere();
         let mut core = CacheCore::new(core_spec, setup.cache(spec));
         core.follow_blocks();
         Self {
             core,
+            resumes_anywhere,
             injected: setup.injected,
             occasions: 0,
             messages: 0,
@@ -154,6 +160,15 @@ impl Mutant {
 
     pub(crate) fn follow_blocks(&mut self) -> Vec<BlockEvent> {
         self.core.follow_blocks()
+    }
+
+    /// Whether followers know the computed prompts of live sequences.
+    pub(crate) fn tells_live_blocks(&self) -> bool {
+        self.resumes_anywhere
+    }
+
+    pub(crate) fn unfollow_blocks(&mut self) {
+        self.core.unfollow_blocks();
     }
 
     /// Block events since the last call.
@@ -272,8 +287,10 @@ impl Mutant {
                 *cached_tokens += 1;
             }
         }
-        effects.retain(|effect| {
-            !(matches!(effect, Effect::SlotOpened { .. }) && self.is_injected(Bug::LostSlotOpened))
+        effects.retain(|effect| match effect {
+            Effect::SlotOpened { .. } => !self.is_injected(Bug::LostSlotOpened),
+            Effect::ReportAt { .. } => !self.is_injected(Bug::LostReport),
+            _ => true,
         });
         // Edits are changed in their places among the other effects.
         let is_edit = |effect: &Effect| matches!(effect, Effect::Edit(_));

@@ -12,8 +12,9 @@ use motet_testkit::naive::spelled;
 use crate::system::{Phase, Sequence, System, salt};
 
 impl System {
-    /// Reports all checkpoints that were reached.
+    /// Reports all blocks that were computed, and all checkpoints that were reached.
     pub(crate) fn report(&mut self) {
+        self.report_blocks();
         for rounds in 0.. {
             assert!(rounds < 100, "reports end");
             let due = |sequence: &Sequence| {
@@ -31,6 +32,22 @@ impl System {
                 computed,
             })
             .expect("a checkpoint may be reached");
+        }
+    }
+
+    /// Reports the computed tokens of the sequences that were asked for them.
+    fn report_blocks(&mut self) {
+        let due = |(id, sequence): (&SequenceId, &mut Sequence)| {
+            let computed = sequence.computed;
+            sequence.reported = computed;
+            let at = sequence.report_at.take_if(|at| *at <= computed);
+            let runs = at.is_some() && sequence.slot().is_some();
+            runs.then_some((*id, computed))
+        };
+        let due: Vec<_> = self.sequences.iter_mut().filter_map(due).collect();
+        for (sequence, computed) in due {
+            let message = Message::Computed { sequence, computed };
+            self.send(message).expect("a live sequence advances");
         }
     }
 

@@ -70,6 +70,10 @@ pub(crate) struct Sequence {
     pub(crate) retention: u8,
     pub(crate) phase: Phase,
     pub(crate) checkpoints: BTreeSet<usize>,
+    /// Computed tokens at which the cache wants a report.
+    pub(crate) report_at: Option<usize>,
+    /// Computed tokens when it last could report them.
+    pub(crate) reported: usize,
     /// Restore points that it has not reached.
     pub(crate) asked: Vec<usize>,
     pub(crate) reference_run: ReferenceRun,
@@ -263,6 +267,12 @@ impl System {
                     let leader = self.sequences.get_mut(&sequence);
                     leader.expect("a leader is alive").checkpoints.insert(at);
                 }
+                Effect::ReportAt { sequence, at } => {
+                    // A late follower's request may cross with the sequence's end.
+                    if let Some(sequence) = self.sequences.get_mut(&sequence) {
+                        sequence.report_at = Some(at);
+                    }
+                }
             }
         }
     }
@@ -300,6 +310,7 @@ impl System {
         pending_sequence.reference_run = reference_run;
         pending_sequence.phase = Phase::Running(slot);
         pending_sequence.computed = cached_tokens;
+        pending_sequence.reported = cached_tokens;
         // Restore points beyond the first grant, or beyond the prompt, are not made.
         pending_sequence.asked = pending_sequence.restore_points.clone();
         let granted = pending_sequence.known.min(pending_sequence.tokens_max);
@@ -383,6 +394,8 @@ impl System {
             retention: 0,
             phase: Phase::Queued,
             checkpoints: BTreeSet::new(),
+            report_at: None,
+            reported: 0,
             asked: Vec::new(),
             reference_run: ReferenceRun::new(&self.oracle),
         }
@@ -405,6 +418,7 @@ impl System {
         sequence.computed = 0;
         sequence.exact = usize::MAX;
         sequence.checkpoints.clear();
+        sequence.report_at = None;
         let promised = self.probe_before(id);
         let open_slot = self.open_slot_message(id);
         self.send(open_slot).expect("a new sequence may begin");

@@ -20,7 +20,7 @@ use std::ops::Index;
 use std::sync::Arc;
 
 use super::restore_policy::Point;
-use super::trie::{NodeKey, Trie};
+use super::trie::{LiveBlocks, NodeKey, Trie};
 use super::{OpenSlot, Salt};
 use in_progress::InProgressPrompts;
 use motet_protocol::ModelSpec;
@@ -109,7 +109,7 @@ impl Slots {
 
     /// Frees a sequence's slot, if it has one, and releases its path.
     pub(super) fn close(&mut self, sequence: SequenceId, trie: &mut Trie) -> Option<CacheSlot> {
-        let slot = self.live.remove(&sequence)?;
+        let mut slot = self.live.remove(&sequence)?;
         self.prompts.remove(slot.salt(), sequence);
         self.reserved_bytes -= slot.reserved_bytes();
         self.own_bytes -= slot.own_bytes();
@@ -154,6 +154,27 @@ impl Slots {
         }
     }
 
+    /// Holds the blocks of a sequence's computed prompt, if it has a slot. Returns the number of
+    /// tokens at which it is to report next.
+    pub(super) fn hold_blocks(&mut self, sequence: SequenceId, trie: &mut Trie) -> Option<usize> {
+        self.live.get_mut(&sequence)?.hold_blocks(trie)
+    }
+
+    /// The blocks that the slots hold.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = LiveBlocks<'_>> {
+        self.live.values().map(CacheSlot::blocks)
+    }
+
+    /// Forgets the slots' blocks, which are not followed any more.
+    pub(super) fn forget_blocks(&mut self) {
+        self.live.values_mut().for_each(CacheSlot::forget_blocks);
+    }
+
+    /// The live sequences.
+    pub(super) fn sequences(&self) -> impl Iterator<Item = SequenceId> + '_ {
+        self.live.keys().copied()
+    }
+
     /// The restore points that a sequence has reached, if it has a slot. Each is returned once.
     pub(super) fn take_reached(&mut self, sequence: SequenceId, computed: usize) -> Vec<Point> {
         let slot = self.live.get_mut(&sequence);
@@ -167,10 +188,11 @@ impl Slots {
         generated: &[TokenId],
         start: usize,
         shifts: bool,
+        trie: &mut Trie,
     ) {
         let slot = self.live.get_mut(&sequence).expect("the slot is live");
         self.prompts.remove(slot.salt(), sequence);
-        slot.forget_from(start, generated, shifts);
+        slot.forget_from(start, generated, shifts, trie);
         self.prompts.insert(slot.salt(), slot.tokens(), sequence);
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::grant::Grant;
 use super::restore_points::RestorePoints;
 use crate::cache::restore_policy::Point;
-use crate::cache::trie::{NodeKey, Trie};
+use crate::cache::trie::{BlockHash, LiveBlocks, NodeKey, Trie};
 use crate::cache::{OpenSlot, Salt};
 use crate::eviction::{Class, SequenceMark};
 use motet_protocol::{CopyId, SlotId, TokenId};
@@ -31,6 +31,7 @@ pub(in crate::cache) struct CacheSlot {
     sequence_mark: SequenceMark,
     restore_points: RestorePoints,
     backups: SlotBackups,
+    blocks: SlotBlocks,
     /// Whether the device has closed the slot and kept its last segment.
     is_sealed_in_place: bool,
 }
@@ -84,6 +85,15 @@ struct SlotBackups {
     copies: Vec<CopyId>,
 }
 
+/// The blocks of a slot that followers know of.
+#[derive(Debug, Default)]
+struct SlotBlocks {
+    /// Their hashes, from the start of the sequence. The slot holds them.
+    hashes: Vec<BlockHash>,
+    /// The number of tokens at which the sequence was last asked to report; 0 if it was not.
+    report_at: usize,
+}
+
 impl CacheSlot {
     pub(super) fn new(id: SlotId, start: SlotStart) -> Self {
         let SlotStart {
@@ -118,6 +128,7 @@ impl CacheSlot {
                 tokens: path_tokens,
                 copies: Vec::new(),
             },
+            blocks: SlotBlocks::default(),
             is_sealed_in_place: false,
         }
     }
@@ -162,9 +173,54 @@ impl CacheSlot {
         at <= self.computed
     }
 
-    /// Releases the path of a slot that is closed.
-    pub(super) fn leave(&self, trie: &mut Trie) {
+    /// Releases the path and the blocks of a slot that is closed.
+    pub(super) fn leave(&mut self, trie: &mut Trie) {
+        self.release_blocks(0, trie);
         trie.leave(self.sequence_mark, self.path.end);
+    }
+
+    /// Holds the whole blocks of the known, exact and computed tokens, unless their salt is private.
+    /// Returns the number of tokens at which the sequence is to report next, unless there are none
+    /// or it was asked already.
+    pub(super) fn hold_blocks(&mut self, trie: &mut Trie) -> Option<usize> {
+        let block_tokens = trie.block_tokens().filter(|_| !self.salt.is_private())?;
+        let known = self.tokens.len().min(self.exact_tokens);
+        let computed = known.min(self.computed);
+        trie.hold_blocks(
+            self.path.end,
+            &self.tokens[..computed],
+            &mut self.blocks.hashes,
+        );
+        let next = (computed / block_tokens + 1) * block_tokens;
+        let asks = next <= known && self.blocks.report_at != next;
+        asks.then(|| {
+            self.blocks.report_at = next;
+            next
+        })
+    }
+
+    /// Releases the blocks that end after offset `start`.
+    fn release_blocks(&mut self, start: usize, trie: &mut Trie) {
+        self.blocks.report_at = 0;
+        if let Some(block_tokens) = trie.block_tokens() {
+            let retained = self.blocks.hashes.len().min(start / block_tokens);
+            let released = self.blocks.hashes.split_off(retained);
+            trie.release_blocks(&self.salt, released);
+        }
+    }
+
+    /// The blocks that it holds.
+    pub(super) fn blocks(&self) -> LiveBlocks<'_> {
+        LiveBlocks {
+            salt: &self.salt,
+            hashes: &self.blocks.hashes,
+            tokens: &self.tokens,
+        }
+    }
+
+    /// Forgets its blocks, which are not followed any more.
+    pub(super) fn forget_blocks(&mut self) {
+        self.blocks = SlotBlocks::default();
     }
 
     /// Whether the device has closed the slot and kept its last segment.
@@ -290,7 +346,14 @@ impl CacheSlot {
 
     /// Ends the known tokens before offset `start`. Later tokens are not needed, since shifted
     /// state is never published.
-    pub(super) fn forget_from(&mut self, start: usize, generated: &[TokenId], shifts: bool) {
+    pub(super) fn forget_from(
+        &mut self,
+        start: usize,
+        generated: &[TokenId],
+        shifts: bool,
+        trie: &mut Trie,
+    ) {
+        self.release_blocks(start, trie);
         let known = self.extended(generated);
         let retained = known.len().min(start);
         self.tokens = known[..retained].into();
@@ -305,6 +368,7 @@ impl CacheSlot {
     pub(super) fn continue_as(&mut self, tokens: Arc<[TokenId]>, computed: usize, retention: u8) {
         self.tokens = tokens;
         self.computed = computed;
+        self.blocks.report_at = 0;
         self.rank.retention = retention;
         self.restore_points = RestorePoints::default();
     }

@@ -5,8 +5,13 @@
 //! prefix count in such blocks. A block is cached if all its tokens are, and belongs to the
 //! node within whose edge it ends. Splits and merges of nodes therefore cause no events.
 //!
+//! A live sequence holds the blocks of its computed prompt as well, which others can use before
+//! they are in the trie. A block is stored when the first node or sequence holds it, and removed when
+//! none does any more. All blocks before a held block are held.
+//!
 //! Without a follower, blocks are neither computed nor kept.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use sha2::{Digest, Sha256};
@@ -54,7 +59,20 @@ pub enum BlockEvent {
 pub(super) struct Blocks {
     block_tokens: usize,
     hashes: SecondaryMap<NodeKey, Vec<BlockHash>>,
+    /// The number of nodes and live sequences that hold a block, without those of private salts.
+    counts: BTreeMap<BlockHash, u32>,
     pending_events: Vec<BlockEvent>,
+}
+
+/// The blocks of a live sequence's computed prompt.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cache) struct LiveBlocks<'a> {
+    /// Its salt.
+    pub(in crate::cache) salt: &'a Salt,
+    /// The hashes, from the start of the sequence.
+    pub(in crate::cache) hashes: &'a [BlockHash],
+    /// Its tokens: those of the blocks, and further ones.
+    pub(in crate::cache) tokens: &'a [TokenId],
 }
 
 /// Shows how many blocks there are, not which.
@@ -88,9 +106,69 @@ impl Blocks {
         Self {
             block_tokens,
             hashes: SecondaryMap::new(),
+            counts: BTreeMap::new(),
             pending_events: Vec::new(),
         }
     }
+
+    /// Counts a node or a sequence that holds these consecutive blocks, with these tokens.
+    fn hold(
+        &mut self,
+        salt: &Salt,
+        parent: Option<BlockHash>,
+        hashes: &[BlockHash],
+        tokens: &[TokenId],
+    ) {
+        if salt.is_private() {
+            return;
+        }
+        let held = hashes.iter().take_while(|h| self.counts.contains_key(h));
+        let held = held.count();
+        for hash in hashes {
+            *self.counts.entry(*hash).or_insert(0) += 1;
+        }
+        let stored = stored_after(held, salt, parent, hashes, tokens, self.block_tokens);
+        self.pending_events.extend(stored);
+    }
+
+    /// Takes back a node or a sequence that held these blocks.
+    fn release(&mut self, salt: &Salt, mut hashes: Vec<BlockHash>) {
+        if salt.is_private() {
+            return;
+        }
+        hashes.retain(|hash| {
+            let count = self.counts.get_mut(hash).expect("a held block is counted");
+            *count -= 1;
+            let is_gone = *count == 0;
+            if is_gone {
+                self.counts.remove(hash);
+            }
+            is_gone
+        });
+        if !hashes.is_empty() {
+            let salt = salt.clone();
+            self.pending_events
+                .push(BlockEvent::Removed { salt, hashes });
+        }
+    }
+}
+
+/// The event that the blocks after the first `held` ones are stored; `None` if there are none.
+fn stored_after(
+    held: usize,
+    salt: &Salt,
+    parent: Option<BlockHash>,
+    hashes: &[BlockHash],
+    tokens: &[TokenId],
+    block_tokens: usize,
+) -> Option<BlockEvent> {
+    let is_new = held < hashes.len();
+    is_new.then(|| BlockEvent::Stored {
+        salt: salt.clone(),
+        parent: held.checked_sub(1).map(|last| hashes[last]).or(parent),
+        hashes: hashes[held..].to_vec(),
+        tokens: tokens[held * block_tokens..hashes.len() * block_tokens].to_vec(),
+    })
 }
 
 impl Trie {
@@ -133,26 +211,98 @@ impl Trie {
         })
     }
 
-    /// Returns all followed blocks as events for a follower that knows of none.
-    #[must_use]
-    pub fn all_blocks(&self) -> Vec<BlockEvent> {
+    /// Returns all followed blocks, with those that `live` sequences hold, as events for a follower
+    /// that knows of none.
+    pub(in crate::cache) fn all_blocks<'a>(
+        &self,
+        live: impl Iterator<Item = LiveBlocks<'a>>,
+    ) -> Vec<BlockEvent> {
         let nodes = self.parents_first();
         let stored = nodes.into_iter().filter_map(|node| self.stored(node));
-        std::iter::once(BlockEvent::AllRemoved)
+        let mut events: Vec<BlockEvent> = std::iter::once(BlockEvent::AllRemoved)
             .chain(stored)
-            .collect()
+            .collect();
+        let Some(blocks) = &self.blocks else {
+            return events;
+        };
+        let mut listed: BTreeSet<BlockHash> = blocks.hashes.values().flatten().copied().collect();
+        for LiveBlocks {
+            salt,
+            hashes,
+            tokens,
+        } in live
+        {
+            let known = hashes.iter().take_while(|hash| listed.contains(hash));
+            let known = known.count();
+            listed.extend(&hashes[known..]);
+            events.extend(stored_after(
+                known,
+                salt,
+                None,
+                hashes,
+                tokens,
+                blocks.block_tokens,
+            ));
+        }
+        events
+    }
+
+    /// The tokens of a block, if blocks are followed.
+    pub(in crate::cache) fn block_tokens(&self) -> Option<usize> {
+        self.blocks.as_ref().map(|blocks| blocks.block_tokens)
+    }
+
+    /// Holds the whole blocks of a live sequence's computed `tokens` after those in `hashes`, which
+    /// it holds already. The sequence's path ends at `end`.
+    pub(in crate::cache) fn hold_blocks(
+        &mut self,
+        end: NodeKey,
+        tokens: &[TokenId],
+        hashes: &mut Vec<BlockHash>,
+    ) {
+        let Some(mut blocks) = self.blocks.take() else {
+            return;
+        };
+        let (held, block_tokens) = (hashes.len(), blocks.block_tokens);
+        let of_path = self.path(end).into_iter();
+        let of_path = of_path.flat_map(|node| blocks.hashes[node].iter().copied());
+        hashes.extend(of_path.take(tokens.len() / block_tokens).skip(held));
+        let salt = self.salt_above(end);
+        for block in tokens.chunks_exact(block_tokens).skip(hashes.len()) {
+            hashes.push(BlockHash::of(hashes.last().copied(), salt, block));
+        }
+        let parent = held.checked_sub(1).map(|last| hashes[last]);
+        let tokens = &tokens[held * block_tokens..];
+        blocks.hold(salt, parent, &hashes[held..], tokens);
+        self.blocks = Some(blocks);
+    }
+
+    /// Releases blocks that a live sequence holds.
+    pub(in crate::cache) fn release_blocks(&mut self, salt: &Salt, hashes: Vec<BlockHash>) {
+        if let Some(blocks) = &mut self.blocks {
+            blocks.release(salt, hashes);
+        }
     }
 
     /// Records that a node was added.
     pub(super) fn note_stored(&mut self, key: NodeKey) {
-        let Some(hashes) = self.hashed(key) else {
+        let Some(mut blocks) = self.blocks.take() else {
             return;
         };
-        let blocks = self.blocks.as_mut().expect("blocks are followed");
+        let parent = self.block_before(&blocks, key);
+        let (salt, tokens) = (
+            self.salt_above(key),
+            self.tokens_of_blocks(key, blocks.block_tokens),
+        );
+        let mut above = parent;
+        let hashes = tokens.chunks_exact(blocks.block_tokens).map(|block| {
+            let hash = BlockHash::of(above, salt, block);
+            *above.insert(hash)
+        });
+        let hashes: Vec<BlockHash> = hashes.collect();
+        blocks.hold(salt, parent, &hashes, &tokens);
         blocks.hashes.insert(key, hashes);
-        let stored = self.stored(key);
-        let blocks = self.blocks.as_mut().expect("blocks are followed");
-        blocks.pending_events.extend(stored);
+        self.blocks = Some(blocks);
     }
 
     /// Records that a node is about to be removed.
@@ -161,13 +311,7 @@ impl Trie {
             return;
         };
         let hashes = blocks.hashes.remove(key).expect("each node has its blocks");
-        let salt = self.salt_above(key);
-        if !hashes.is_empty() && !salt.is_private() {
-            let salt = salt.clone();
-            blocks
-                .pending_events
-                .push(BlockEvent::Removed { salt, hashes });
-        }
+        blocks.release(self.salt_above(key), hashes);
         self.blocks = Some(blocks);
     }
 
@@ -196,11 +340,20 @@ impl Trie {
         blocks.hashes[lower] = hashes;
     }
 
-    /// Panics unless each node has as many blocks as end within it.
-    pub(super) fn check_blocks(&self) {
+    /// Panics unless each node has as many blocks as end within it, and those that hold each block
+    /// are counted. `live` are the blocks that live sequences hold.
+    pub(in crate::cache) fn check_blocks<'a>(&self, live: impl Iterator<Item = LiveBlocks<'a>>) {
         let Some(blocks) = &self.blocks else {
             return;
         };
+        let mut counts = BTreeMap::new();
+        let nodes = blocks.hashes.iter();
+        let of_nodes = nodes.filter(|(key, _)| !self.salt_above(*key).is_private());
+        let of_nodes = of_nodes.flat_map(|(_, hashes)| hashes);
+        for hash in of_nodes.chain(live.flat_map(|live| live.hashes)) {
+            *counts.entry(*hash).or_insert(0) += 1;
+        }
+        assert_eq!(counts, blocks.counts, "what holds a block is counted");
         for key in self.keys() {
             let ends = self.nodes[key].blocks(blocks.block_tokens).len();
             assert_eq!(
@@ -216,42 +369,25 @@ impl Trie {
         );
     }
 
-    fn block_tokens(&self) -> Option<usize> {
-        self.blocks.as_ref().map(|blocks| blocks.block_tokens)
-    }
-
-    /// Hashes the blocks that end within a node, given those of the nodes above. `None` if
-    /// blocks are not followed.
-    fn hashed(&self, key: NodeKey) -> Option<Vec<BlockHash>> {
-        let block_tokens = self.block_tokens()?;
-        let (salt, mut parent) = (self.salt_above(key), self.block_before(key));
-        let tokens = self.tokens_of_blocks(key);
-        let hashes = tokens.chunks_exact(block_tokens).map(|block| {
-            let hash = BlockHash::of(parent, salt, block);
-            *parent.insert(hash)
-        });
-        Some(hashes.collect())
-    }
-
     /// The event that the blocks which end within a node are stored. `None` if there are none
     /// or their salt is private.
     fn stored(&self, key: NodeKey) -> Option<BlockEvent> {
-        let hashes = self.blocks.as_ref()?.hashes[key].clone();
-        let is_published = !hashes.is_empty() && !self.salt_above(key).is_private();
+        let blocks = self.blocks.as_ref()?;
+        let (salt, hashes) = (self.salt_above(key), &blocks.hashes[key]);
+        let is_published = !hashes.is_empty() && !salt.is_private();
         is_published.then(|| BlockEvent::Stored {
-            salt: self.salt_above(key).clone(),
-            parent: self.block_before(key),
-            hashes,
-            tokens: self.tokens_of_blocks(key),
+            salt: salt.clone(),
+            parent: self.block_before(blocks, key),
+            hashes: hashes.clone(),
+            tokens: self.tokens_of_blocks(key, blocks.block_tokens),
         })
     }
 
     /// The last block that ends above a node.
-    fn block_before(&self, key: NodeKey) -> Option<BlockHash> {
-        let hashes = &self.blocks.as_ref()?.hashes;
+    fn block_before(&self, blocks: &Blocks, key: NodeKey) -> Option<BlockHash> {
         let mut at = self.nodes[key].parent;
         while !self.nodes[at].is_root() {
-            if let Some(last) = hashes[at].last() {
+            if let Some(last) = blocks.hashes[at].last() {
                 return Some(*last);
             }
             at = self.nodes[at].parent;
@@ -260,9 +396,8 @@ impl Trie {
     }
 
     /// The tokens of the blocks that end within a node. The first block may start above it.
-    fn tokens_of_blocks(&self, key: NodeKey) -> Vec<TokenId> {
+    fn tokens_of_blocks(&self, key: NodeKey, block_tokens: usize) -> Vec<TokenId> {
         let node = &self.nodes[key];
-        let block_tokens = self.block_tokens().expect("blocks are followed");
         let ends = node.blocks(block_tokens);
         let begin = ends.start * block_tokens;
         let mut parts: Vec<&[TokenId]> = vec![&node.edge];

@@ -50,6 +50,5 @@ impl Trie {
         assert_eq!(tokens, self.tokens, "tokens add up");
         assert_eq!(bytes, self.bytes, "bytes add up");
         assert_eq!(protected_bytes, self.protected_bytes, "held bytes add up");
-        self.check_blocks();
     }
 }

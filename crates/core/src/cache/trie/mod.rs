@@ -47,6 +47,7 @@ use motet_protocol::{CopyId, SegmentId, TokenId};
 use motet_protocol::{ModelSpec, SegmentSize};
 
 pub use crate::eviction::NodeKey;
+pub(super) use blocks::LiveBlocks;
 pub use blocks::{BlockEvent, BlockHash};
 pub use motet_protocol::common_prefix;
 pub use order::Evicted;

@@ -138,6 +138,14 @@ impl Sequence {
         })
     }
 
+    /// Returns the report of its computed tokens, if the cache asked for it and they are as many.
+    /// Forgets the request.
+    pub(in crate::scheduler) fn take_computed_report(&mut self) -> Option<cache::Message> {
+        let sequence = self.id();
+        let computed = self.slot_mut()?.take_report()?;
+        Some(cache::Message::Computed { sequence, computed })
+    }
+
     fn computed(&self) -> usize {
         self.slot().map_or(0, Slot::computed)
     }

@@ -20,6 +20,8 @@ pub(in crate::scheduler) struct Slot {
     progress: Progress,
     grant: Grant,
     holds: Holds,
+    /// The number of computed tokens at which the cache is to be told.
+    report_at: Option<usize>,
     /// Computed tokens that were copied, or on the way there, at the last backup.
     backed_up: usize,
     /// Whether the device has a sampler for it.
@@ -85,6 +87,7 @@ impl Slot {
             },
             grant: Grant::new(granted),
             holds: Holds::default(),
+            report_at: None,
             backed_up: cached_tokens,
             has_sampler: false,
             waited_steps: 0,
@@ -318,6 +321,18 @@ impl Slot {
         self.holds.checkpoints.len() < before
     }
 
+    /// Records that the cache is to be told once it has computed this many tokens.
+    pub(in crate::scheduler) fn report_at(&mut self, tokens: usize) {
+        self.report_at = Some(tokens);
+    }
+
+    /// Returns the number of computed tokens if the cache is to be told now, and forgets that.
+    pub(super) fn take_report(&mut self) -> Option<usize> {
+        let computed = self.progress.computed;
+        let is_due = self.report_at.take_if(|at| *at <= computed);
+        is_due.map(|_| computed)
+    }
+
     /// Records a backup if enough tokens were computed since the last one: `tokens_min`, or an
     /// eighth of the copied ones if that is more. Returns whether it is due.
     pub(super) fn take_backup(&mut self, tokens_min: usize) -> bool {
@@ -375,6 +390,19 @@ mod tests {
         slot.finish_step(12, 0, false);
         assert!(slot.take_reached_checkpoints());
         assert_eq!(slot.stop_after(), Some(78));
+    }
+
+    #[test]
+    fn report_comes_while_a_later_step_is_in_flight() {
+        let mut slot = slot(10);
+        slot.report_at(16);
+        slot.join_step(8, false, false);
+        slot.join_step(8, false, false);
+        assert_eq!(slot.take_report(), None, "no step has finished");
+        assert!(!slot.is_held());
+        slot.finish_step(8, 0, false);
+        assert_eq!(slot.take_report(), Some(18));
+        assert_eq!(slot.take_report(), None, "it is reported once");
     }
 
     #[test]
