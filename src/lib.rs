@@ -97,7 +97,8 @@ mod telemetry;
 /// Contents, statistics and events of the prefix cache, and statistics of offload.
 pub mod cache {
     pub use motet_core::cache::{
-        BlockEvent, BlockHash, CacheError, CacheStats, NodeView, RestoreStats, Salt, TreeView,
+        BlockEvent, BlockHash, BlockTier, CacheError, CacheStats, NodeView, RestoreStats, Salt,
+        TreeView,
     };
     pub use motet_core::pager::PagerStats;
 }

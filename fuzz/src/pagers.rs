@@ -409,6 +409,7 @@ impl Pagers {
                 }
             }
             PagerEvent::Lost { .. } => {}
+            PagerEvent::Placed { .. } => unreachable!("the cache does not follow copies"),
             PagerEvent::Reset | PagerEvent::Gone => {
                 unreachable!("it was not reset, and it is here")
             }

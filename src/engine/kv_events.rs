@@ -54,10 +54,12 @@ impl BlockEvents {
 }
 
 impl Engine {
-    /// Subscribes to the blocks cached on the device, for all salts, in blocks of
-    /// `cache.block_tokens` tokens. The first batch lists all cached blocks; later batches list
-    /// the changes. Routers that choose an engine by prefix need this. A model that cannot
-    /// resume after any token may be able to reuse less than the blocks suggest.
+    /// Subscribes to the cached blocks, for all salts, in blocks of `cache.block_tokens` tokens:
+    /// those on the device and, by their [tier](motet_core::cache::BlockTier), those in copies
+    /// that were made or used since the first subscription. The first batch lists all cached
+    /// blocks; later batches list the changes. Routers that choose an engine by prefix need
+    /// this. A model that cannot resume after any token may be able to reuse less than the
+    /// blocks suggest.
     ///
     /// The engine never waits for a reader. A slow reader misses batches, as their numbers
     /// show, and may subscribe again to receive all blocks. Without subscribers nothing is

@@ -6,8 +6,12 @@ async fn publish_blocks(engine: &Engine) -> anyhow::Result<()> {
     while let Some(batch) = blocks.next().await {
         for event in batch.events.iter() {
             match event {
-                BlockEvent::Stored { hashes, .. } => println!("{} more", hashes.len()),
-                BlockEvent::Removed { hashes, .. } => println!("{} fewer", hashes.len()),
+                BlockEvent::Stored { tier, hashes, .. } => {
+                    println!("{tier:?}: {} more", hashes.len());
+                }
+                BlockEvent::Removed { tier, hashes, .. } => {
+                    println!("{tier:?}: {} fewer", hashes.len());
+                }
                 _ => println!("none"),
             }
         }

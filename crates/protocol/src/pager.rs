@@ -69,6 +69,11 @@ pub enum Message {
         /// Tokens of a sequence, from the first one on.
         tokens: Arc<[TokenId]>,
     },
+    /// Whether the cache follows where copies are: [`PagerEvent::Placed`]. Not answered.
+    Follow {
+        /// Whether it does.
+        follows: bool,
+    },
     /// The device has lost all state: pending exports will not come.
     Reset,
     /// A copy worker has ended a job.
@@ -159,6 +164,16 @@ pub enum PagerEvent {
         /// The copy.
         copy: CopyId,
     },
+    /// The tiers that hold the copy now. It comes while the cache [follows](Message::Follow)
+    /// copies, after a change or a use, and after the other events about it.
+    Placed {
+        /// The copy.
+        copy: CopyId,
+        /// Whether host memory holds it.
+        in_host: bool,
+        /// Whether the disk holds it.
+        on_disk: bool,
+    },
     /// The segment must be exported under this name.
     Export {
         /// The segment.
@@ -222,6 +237,7 @@ impl PagerEvent {
             | Self::Cancelled { sequence } => Some(*sequence),
             Self::Offloaded { .. }
             | Self::Lost { .. }
+            | Self::Placed { .. }
             | Self::Export { .. }
             | Self::Rejected { .. }
             | Self::Reset

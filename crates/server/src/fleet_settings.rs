@@ -33,6 +33,13 @@ pub struct FleetSettings {
     #[arg(long, requires = "kv_events")]
     pub kv_events_salts: bool,
 
+    /// Publish the blocks of copies in host memory and on the disk too, each with its medium
+    ///
+    /// The reader must tell media apart, as Dynamo does: others take a block that leaves host memory for
+    /// one that leaves the device.
+    #[arg(long, requires = "kv_events")]
+    pub kv_events_tiers: bool,
+
     /// Replay missed events at this address
     #[arg(long, value_name = "ADDRESS", requires = "kv_events")]
     pub kv_events_replay: Option<String>,

@@ -171,6 +171,16 @@ impl CoreHarness {
         answer
     }
 
+    /// Starts to follow blocks. Returns those that are there.
+    pub fn follow_blocks(&mut self) -> Vec<cache::BlockEvent> {
+        self.cache.follow_blocks()
+    }
+
+    /// Changes of followed blocks since the last call.
+    pub fn take_block_events(&mut self) -> Vec<cache::BlockEvent> {
+        self.cache.take_block_events()
+    }
+
     /// Messages of the cache to the pager.
     pub fn take_outbox(&mut self) -> Vec<pager::Message> {
         self.cache.take_outbox()

@@ -27,6 +27,7 @@
 //! | [`copy_machine`] | the copy workers, host memory, the disk and the remote tier, on paper |
 //! | [`core_harness`] | the scheduler's core and the cache's, and the messages between them |
 //! | [`cache_harness`] | the cache's core, its device, and its sequences |
+//! | [`block_follower`] | what a router knows of the cache's blocks |
 //! | [`pager_harness`] | the pager's core and its copy machine |
 //! | [`remote`] | a tier that several processes share, in memory, with faults |
 //! | [`explorer`] | every order of a few acts, breadth first |
@@ -38,6 +39,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod block_follower;
 pub mod cache_harness;
 pub mod copy_machine;
 pub mod core_harness;

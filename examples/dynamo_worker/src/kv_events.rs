@@ -1,4 +1,5 @@
-//! Changes of the cache, for Dynamo's router: salted blocks too, which it knows by their hashes.
+//! Changes of the cache, for Dynamo's router: salted blocks too, which it knows by their hashes, and
+//! the tier of each.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use dynamo_kv_router::protocols::{
     KvCacheStoreData, KvCacheStoredBlockData, StorageTier, compute_block_hash_for_seq,
 };
 use motet::Engine;
-use motet::cache::{BlockEvent, BlockHash};
+use motet::cache::{BlockEvent, BlockHash, BlockTier};
 
 /// The engine's rank among its parts, of which it has one.
 pub(crate) const RANK: u32 = 0;
@@ -59,40 +60,49 @@ pub(crate) async fn publish(engine: Engine, publisher: Arc<KvEventPublisher>) {
 /// The change as Dynamo's router takes it, and the tier that changed; `None` for blocks that only one
 /// sequence may use.
 fn sent_event(event: &BlockEvent, block_tokens: u32) -> Option<(KvCacheEventData, StorageTier)> {
-    let data =
-        match event {
-            BlockEvent::Stored {
-                salt,
-                parent,
-                hashes,
-                tokens,
-            } if !salt.is_private() => {
-                let options = BlockHashOptions {
-                    cache_namespace: salt.name(),
-                    ..BlockHashOptions::default()
-                };
-                let of_tokens = compute_block_hash_for_seq(tokens, block_tokens, options);
-                let blocks = hashes.iter().zip(of_tokens).map(|(hash, tokens_hash)| {
-                    KvCacheStoredBlockData {
-                        block_hash: sent_hash(hash),
-                        tokens_hash,
-                        mm_extra_info: None,
-                    }
-                });
-                KvCacheEventData::Stored(KvCacheStoreData {
-                    parent_hash: parent.as_ref().map(sent_hash),
-                    start_position: None,
-                    blocks: blocks.collect(),
-                })
-            }
-            BlockEvent::Removed { salt, hashes } if !salt.is_private() => {
-                let block_hashes = hashes.iter().map(sent_hash).collect();
-                KvCacheEventData::Removed(KvCacheRemoveData { block_hashes })
-            }
-            BlockEvent::AllRemoved => KvCacheEventData::Cleared,
-            _ => return None,
-        };
-    Some((data, StorageTier::Device))
+    match event {
+        BlockEvent::Stored {
+            tier,
+            salt,
+            parent,
+            hashes,
+            tokens,
+        } if !salt.is_private() => {
+            let options = BlockHashOptions {
+                cache_namespace: salt.name(),
+                ..BlockHashOptions::default()
+            };
+            let of_tokens = compute_block_hash_for_seq(tokens, block_tokens, options);
+            let blocks = hashes.iter().zip(of_tokens);
+            let blocks = blocks.map(|(hash, tokens_hash)| KvCacheStoredBlockData {
+                block_hash: sent_hash(hash),
+                tokens_hash,
+                mm_extra_info: None,
+            });
+            let data = KvCacheEventData::Stored(KvCacheStoreData {
+                parent_hash: parent.as_ref().map(sent_hash),
+                start_position: None,
+                blocks: blocks.collect(),
+            });
+            Some((data, sent_tier(*tier)?))
+        }
+        BlockEvent::Removed { tier, salt, hashes } if !salt.is_private() => {
+            let block_hashes = hashes.iter().map(sent_hash).collect();
+            let data = KvCacheEventData::Removed(KvCacheRemoveData { block_hashes });
+            Some((data, sent_tier(*tier)?))
+        }
+        BlockEvent::AllRemoved => Some((KvCacheEventData::Cleared, StorageTier::Device)),
+        _ => None,
+    }
+}
+
+fn sent_tier(tier: BlockTier) -> Option<StorageTier> {
+    match tier {
+        BlockTier::Device => Some(StorageTier::Device),
+        BlockTier::Host => Some(StorageTier::HostPinned),
+        BlockTier::Disk => Some(StorageTier::Disk),
+        _ => None,
+    }
 }
 
 fn sent_hash(hash: &BlockHash) -> ExternalSequenceBlockHash {
@@ -109,6 +119,7 @@ mod tests {
 
     fn stored(salt: Salt) -> BlockEvent {
         BlockEvent::Stored {
+            tier: BlockTier::Device,
             salt,
             parent: Some(BlockHash(7)),
             hashes: vec![BlockHash(8), BlockHash(9)],
@@ -158,6 +169,7 @@ mod tests {
         assert!(sent_event(&stored(private.clone()), 2).is_none());
         let hashes = vec![BlockHash(8)];
         let removed = BlockEvent::Removed {
+            tier: BlockTier::Host,
             salt: private,
             hashes,
         };

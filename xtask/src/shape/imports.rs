@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("motet-sync", &["injected", "primitives", "cancel", "credits", "gate", "heartbeat", "page_pool", "parking", "lease", "admission"]),
     ("motet-protocol", &["time", "ids", "lease", "prefix", "token_mask", "grammar_limits", "grammar_error", "constraint", "spelling", "salt", "spec", "prompt_output", "sampling", "span", "withheld", "error", "model_error", "miss", "reasoning", "request", "label", "suspicion", "edit", "draft_model", "work", "pager", "cache", "remote"]),
     ("motet-core", &["eviction", "drafts", "config", "recovery", "snapshot", "cache", "pager", "scheduler"]),
-    ("motet-testkit", &["folder", "formula", "logits", "naive", "transfer_queue", "copy_machine", "paper_device", "pager_harness", "cache_harness", "core_harness", "explorer", "remote"]),
+    ("motet-testkit", &["folder", "formula", "logits", "naive", "transfer_queue", "copy_machine", "paper_device", "pager_harness", "cache_harness", "core_harness", "explorer", "remote", "block_follower"]),
     ("motet-formats", &["simd", "wide_bytes", "block_format", "blocks", "k_quants", "codebooks", "format", "groups", "decoders", "encoded"]),
     ("motet-weights", &["limits", "python_json", "fields", "bus_error", "opened", "formats", "tensor", "affine", "stored", "blueprint", "role", "names", "mxfp4", "mlx", "located", "plan", "locate", "skipped", "fingerprint", "read_ahead", "watch", "gguf", "huggingface", "settings", "family"]),
     ("motet-find", &["error", "progress", "listing", "select", "name", "environment", "hub_cache", "hub", "ollama", "lm_studio"]),

@@ -32,7 +32,8 @@ impl CacheCore {
         }
         paging.back_up_path(slot.end(), &self.trie);
         if let Some((tokens, from)) = slot.take_not_backed_up(computed, generated) {
-            paging.back_up(Backup::new(sequence, slot.id(), tokens, from));
+            let (id, salt) = (slot.id(), slot.salt().clone());
+            paging.back_up(Backup::new(sequence, id, salt, tokens, from));
         }
     }
 
@@ -90,6 +91,10 @@ impl CacheCore {
 
     /// Handles the pager's final answer: the part is in this copy, or in none.
     pub(super) fn backup_ended(&mut self, backup: &Backup, offloaded: Option<CopyId>) {
+        if let Some(copy) = offloaded {
+            let range = backup.from()..backup.tokens().len();
+            self.note_copied(copy, backup.salt(), backup.tokens(), range);
+        }
         let slot = backup.slot_mut(&mut self.slots);
         match (offloaded, slot) {
             (None, _) => self.not_backed_up(backup),

@@ -11,6 +11,7 @@ impl CacheCore {
         self.trie.check_integrity();
         self.trie.check_blocks(self.slots.blocks());
         self.slots.check_integrity(&self.trie, &self.spec);
+        self.copied_blocks.check_integrity();
         self.waiting
             .check_integrity(|leader| self.slots.contains(leader));
         self.pins.check_integrity();

@@ -6,8 +6,10 @@
 //! to report each further one. Models that cannot resume after any token cannot use a tail like
 //! that: only the trie has blocks of theirs.
 
-use super::{BlockEvent, CacheCore, Effect};
-use motet_protocol::SequenceId;
+use std::ops::Range;
+
+use super::{BlockEvent, CacheCore, Effect, Salt};
+use motet_protocol::{CopyId, SequenceId, TokenId};
 
 impl CacheCore {
     /// Starts tracking which blocks are stored and removed. Returns the present blocks as
@@ -15,6 +17,10 @@ impl CacheCore {
     pub fn follow_blocks(&mut self) -> Vec<BlockEvent> {
         if self.trie.block_tokens().is_none() {
             self.trie.follow(self.config.block_tokens);
+            if let Some(paging) = &mut self.paging {
+                paging.follow(true);
+                self.copied_blocks.follow(self.config.block_tokens);
+            }
             let live: Vec<SequenceId> = self.slots.sequences().collect();
             let mut effects = std::mem::take(&mut self.pending_effects);
             for sequence in live {
@@ -24,19 +30,40 @@ impl CacheCore {
             // The list has them.
             self.trie.take_block_events();
         }
-        self.trie.all_blocks(self.slots.blocks())
+        let mut all = self.trie.all_blocks(self.slots.blocks());
+        all.extend(self.copied_blocks.all());
+        all
     }
 
     /// Stops tracking which blocks are stored and removed.
     pub fn unfollow_blocks(&mut self) {
         self.trie.unfollow();
         self.slots.forget_blocks();
+        self.copied_blocks.unfollow();
+        if let Some(paging) = &mut self.paging {
+            paging.follow(false);
+        }
     }
 
     /// Returns the block events since the last call, in order; none unless blocks are
     /// followed.
     pub fn take_block_events(&mut self) -> Vec<BlockEvent> {
-        self.trie.take_block_events()
+        let mut events = self.trie.take_block_events();
+        events.extend(self.copied_blocks.take_events());
+        events
+    }
+
+    /// Notes that a copy holds a range of a sequence's first `tokens`.
+    pub(super) fn note_copied(
+        &mut self,
+        copy: CopyId,
+        salt: &Salt,
+        tokens: &[TokenId],
+        range: Range<usize>,
+    ) {
+        if let Some(hashes) = self.trie.block_hashes(salt, tokens) {
+            self.copied_blocks.note(copy, salt, tokens, range, &hashes);
+        }
     }
 
     /// Holds the computed blocks of the sequence that a message concerned, and of those that got

@@ -87,6 +87,14 @@ impl CacheCore {
         let Some(lookup) = paging.and_then(|paging| paging.pending_lookup(sequence)) else {
             return;
         };
+        let (salt, tokens) = (&lookup.request.salt, &lookup.request.tokens);
+        for copy_range in &copy_ranges {
+            let (held, range) = (&tokens[..copy_range.end], copy_range.start..copy_range.end);
+            if let Some(hashes) = self.trie.block_hashes(salt, held) {
+                self.copied_blocks
+                    .note(copy_range.copy, salt, held, range, &hashes);
+            }
+        }
         let mut at = lookup.resident_tokens.max(lookup.seen_tokens);
         let tokens_max = lookup.request.tokens_max;
         let copied_tokens = copy_ranges.last().map_or(0, |copy_range| copy_range.end);

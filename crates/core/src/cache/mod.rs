@@ -19,6 +19,7 @@
 //! | `remove_tokens.rs` | removes tokens from a slot: truncation and shift |
 //! | `merge.rs` | merges small nodes |
 //! | `live_blocks.rs` | followers of blocks, and the blocks of live prompts |
+//! | `copied_blocks.rs` | the blocks in copies, for followers |
 //! | `lost_segments.rs` | segments that the device lost because edits failed |
 //! | `prefix_mark.rs` | marks of prefixes that were evicted |
 //! | `miss.rs` | why a sequence reused less of its prompt than it might have |
@@ -58,6 +59,7 @@
 
 mod backup;
 mod budget;
+mod copied_blocks;
 mod create_slot;
 mod error;
 mod evictions;
@@ -93,6 +95,7 @@ mod waiting;
 use std::time::Duration;
 
 use crate::config::CacheConfig;
+use copied_blocks::CopiedBlocks;
 use evictions::Evictions;
 use merge::MergeCandidates;
 use motet_protocol::SequenceId;
@@ -114,7 +117,7 @@ pub use motet_protocol::cache::{
 pub use motet_protocol::{Miss, MissReason, Salt, SaltDigest};
 pub use restores::RestoreStats;
 pub use tree_view::{NodeView, TreeView};
-pub use trie::{BlockEvent, BlockHash};
+pub use trie::{BlockEvent, BlockHash, BlockTier};
 
 /// Totals of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,6 +159,7 @@ pub struct CacheCore {
     mergeable: MergeCandidates,
     /// The exchange with the pager, if there is one.
     paging: Option<Paging>,
+    copied_blocks: CopiedBlocks,
     evictions: Evictions,
     prefix_hits: PrefixHits,
     /// `None` if the model can resume after any token.
@@ -186,6 +190,7 @@ impl CacheCore {
             pins: Pins::default(),
             mergeable: MergeCandidates::default(),
             paging: None,
+            copied_blocks: CopiedBlocks::default(),
             evictions: Evictions::default(),
             prefix_hits: PrefixHits::default(),
             pending_effects: Vec::new(),
@@ -375,6 +380,7 @@ impl CacheCore {
             slots: self.slots.after_reset(),
             pins: std::mem::take(&mut self.pins).after_reset(),
             paging,
+            copied_blocks: std::mem::take(&mut self.copied_blocks).after_reset(),
             evictions: self.evictions.after_reset(),
             prefix_hits: self.prefix_hits,
             restores: self.restores,

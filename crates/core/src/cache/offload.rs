@@ -59,7 +59,14 @@ impl CacheCore {
         let paging = self.paging.as_mut().expect("there is a pager");
         match paging.take_backup(segment) {
             Some(backup) => self.backup_ended(&backup, copy),
-            None => paging.finish_offload(segment, copy, &mut self.trie),
+            None => {
+                let known = paging.tokens_of(segment);
+                paging.finish_offload(segment, copy, &mut self.trie);
+                if let (Some(copy), Some(of)) = (copy, known) {
+                    let range = of.start..of.tokens.len();
+                    self.note_copied(copy, &of.salt, &of.tokens, range);
+                }
+            }
         }
         self.retry_deferred(effects);
     }

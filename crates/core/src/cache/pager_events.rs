@@ -5,7 +5,7 @@
 
 use super::open_slot::WaitPolicy;
 use super::paging::{Deferred, Paging, StarvedSlot};
-use super::{CacheCore, Effect, OpenSlot};
+use super::{CacheCore, CopiedBlocks, Effect, OpenSlot};
 use crate::config::PagerConfig;
 use motet_protocol::Edit;
 use motet_protocol::SequenceId;
@@ -18,6 +18,7 @@ impl CacheCore {
     pub fn with_pager(mut self, pager: &PagerConfig, has_copies: bool) -> Self {
         self.trie.track_not_offloaded();
         self.paging = Some(Paging::new(pager, has_copies));
+        self.copied_blocks = CopiedBlocks::new(pager.label_bytes_max());
         self
     }
 
@@ -32,11 +33,21 @@ impl CacheCore {
         let Some(paging) = self.paging.as_mut() else {
             return;
         };
+        if let PagerEvent::Placed {
+            copy,
+            in_host,
+            on_disk,
+        } = pager_event
+        {
+            // Copies outlive a reset of the device.
+            return self.copied_blocks.place(copy, in_host, on_disk);
+        }
         if !paging.accepts(&pager_event) {
             return;
         }
         match pager_event {
             PagerEvent::Reset => unreachable!("the pager confirms each reset once"),
+            PagerEvent::Placed { .. } => unreachable!("it is handled above"),
             PagerEvent::Gone => self.lose_pager(effects),
             PagerEvent::Export { segment, copy } => {
                 if let Some(backup) = paging.take_backup(segment) {
@@ -130,6 +141,7 @@ impl CacheCore {
     /// leases.
     fn lose_pager(&mut self, effects: &mut Vec<Effect>) {
         let paging = self.paging.take().expect("there is a pager");
+        self.copied_blocks.lose_all();
         let (lookups, deferred) = paging.give_up(&mut self.trie);
         for lookup in lookups {
             self.trie.release(lookup.end);

@@ -153,6 +153,7 @@ impl PagerCore {
                 effects.push(Effect::Notify(PagerEvent::Cancelled { sequence }));
             }
             Message::Share { salt, tokens } => self.share(salt, &tokens),
+            Message::Follow { follows } => self.catalog.follow(follows),
             Message::Reset => self.reset(&mut effects),
             Message::Done(done) => self.done(&done, &mut effects),
             Message::Asked(asked) => self.asked(asked, &mut effects),
@@ -162,6 +163,7 @@ impl PagerCore {
         self.check_remote(&mut effects);
         self.catalog.evict_marked(&mut effects);
         self.start_jobs(&mut effects);
+        self.catalog.report_places(&mut effects);
         effects
     }
 

@@ -29,6 +29,7 @@ impl PagerCore {
         self.now = now;
         self.stats = stats;
         self.catalog = Catalog::new(Budgets::of(&self.config), recovery_log.last_name());
+        self.catalog.follow(recovery_log.is_followed());
         for (name, copy) in recovery_log.copies() {
             self.catalog.restore(name, copy);
         }
@@ -58,6 +59,7 @@ impl PagerCore {
         }
         self.catalog.evict_marked(&mut effects);
         self.start_jobs(&mut effects);
+        self.catalog.report_places(&mut effects);
         effects
     }
 }

@@ -37,6 +37,8 @@ pub struct RecoveryLog {
     remote: Option<(CopyId, Task)>,
     /// The cache waits for the confirmation of a reset.
     is_reset_pending: bool,
+    /// The cache follows where copies are.
+    is_followed: bool,
     /// The largest copy name given so far.
     made: u64,
 }
@@ -98,6 +100,7 @@ impl RecoveryLog {
                 retention: candidate.retention,
                 copy: None,
             }),
+            Message::Follow { follows } => self.is_followed = *follows,
             Message::Lookup(lookup) => drop(self.pending_loads.insert(lookup.sequence)),
             Message::Cancel { sequence } => {
                 self.pending_loads.remove(sequence);
@@ -205,6 +208,11 @@ impl RecoveryLog {
         Some((copy, task, bytes))
     }
 
+    /// Whether the cache follows where copies are.
+    pub(super) fn is_followed(&self) -> bool {
+        self.is_followed
+    }
+
     /// Whether the cache waits for the confirmation of a reset.
     pub(super) fn is_reset_pending(&self) -> bool {
         self.is_reset_pending
@@ -304,7 +312,7 @@ impl RecoveryLog {
                 let has_file = lost.is_some_and(|logged_copy| logged_copy.on_disk);
                 self.lost.extend(has_file.then_some(*copy));
             }
-            PagerEvent::Hit { .. } | PagerEvent::Gone => {}
+            PagerEvent::Hit { .. } | PagerEvent::Placed { .. } | PagerEvent::Gone => {}
         }
     }
 

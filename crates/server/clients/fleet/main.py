@@ -124,6 +124,7 @@ def indexer(fleet):
     print(f"    {answers} answers of the index equal the servers' own")
     end(index, *servers)
     late(fleet)
+    tiers(fleet)
 
 
 def followed(fleet, servers):
@@ -162,6 +163,29 @@ def late(fleet):
     log = index.process.written()
     assert "started_after_requested" in log, log[-2000:]
     print(f"    {answers} answers of a late index, after a snapshot, equal the server's own")
+    end(index, *servers)
+
+
+def tiers(fleet):
+    """The index knows which prompts a server has in host memory, after its device has evicted them."""
+    prompts = [[(at * 7 + number) % 250 for at in range(2008)] for number in range(250)]
+    # The labels of copies have a sixteenth of host memory. Computing takes longer than loading.
+    arguments = ["--cache-mib", "1", "--host-mib", "256", "--oracle-token-us", "20"]
+    servers = fleet.servers(1, "--kv-events-salts", "--kv-events-tiers", *arguments)
+    index = followed(fleet, servers)
+    for prompt in prompts:
+        complete(servers[0], prompt)
+    index.process.until(lambda: tokens_of(index.query(prompts[-1]), 1) == 2000)
+    found = {"gpu": 0, "cpu": 0}
+    for prompt in prompts[::5]:
+        answer = index.query(prompt)["instances"]["1"]
+        # The number of host memory has that of the device.
+        found["gpu"] += answer["gpu"]
+        found["cpu"] += answer["cpu"] - answer["gpu"]
+        cached = cached_tokens(servers[0], prompt, None) // BLOCK_TOKENS * BLOCK_TOKENS
+        assert answer["cpu"] == cached, f"the server has {cached}, the index {answer}"
+    assert min(found.values()) > 0, found
+    print(f"    of {len(prompts[::5])} prompts the index knows, as the server: {found}")
     end(index, *servers)
 
 

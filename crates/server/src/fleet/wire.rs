@@ -6,13 +6,11 @@
 use std::time::Duration;
 
 use motet::TokenId;
-use motet::cache::{BlockEvent, BlockHash, Salt};
+use motet::cache::{BlockEvent, BlockHash, BlockTier, Salt};
 use serde::Serialize;
 
 use crate::arguments::FleetSettings;
 
-/// The medium of the blocks. Blocks in host memory or on a disk are not published.
-const MEDIUM: &str = "GPU";
 /// The rank of an engine's part, if it has several.
 const DATA_PARALLEL_RANK: u32 = 0;
 
@@ -22,6 +20,8 @@ pub(super) struct EventForm {
     pub(super) block_tokens: usize,
     /// Whether blocks with a salt are published.
     pub(super) has_salts: bool,
+    /// Whether blocks in host memory and on the disk are published.
+    pub(super) has_tiers: bool,
 }
 
 /// A batch of events.
@@ -76,6 +76,7 @@ impl EventForm {
         Self {
             block_tokens: settings.kv_events_block_size,
             has_salts: settings.kv_events_salts,
+            has_tiers: settings.kv_events_tiers,
         }
     }
 
@@ -98,14 +99,26 @@ impl EventForm {
         }
     }
 
+    /// The medium of a tier, as vLLM and Dynamo name it. `None` if its blocks are not published.
+    fn medium(&self, tier: BlockTier) -> Option<&'static str> {
+        match tier {
+            BlockTier::Device => Some("GPU"),
+            BlockTier::Host if self.has_tiers => Some("CPU"),
+            BlockTier::Disk if self.has_tiers => Some("DISK"),
+            _ => None,
+        }
+    }
+
     fn event<'a>(&self, event: &'a BlockEvent) -> Option<Event<'a>> {
         match event {
             BlockEvent::Stored {
+                tier,
                 salt,
                 parent,
                 hashes,
                 tokens,
             } if self.publishes(salt) => {
+                let medium = self.medium(*tier)?;
                 let (hashes, parent) = (numbers(hashes), parent.map(|parent| parent.0));
                 Some(if self.has_salts {
                     Event::Named(NamedEvent::BlockStored {
@@ -114,24 +127,25 @@ impl EventForm {
                         token_ids: tokens,
                         block_size: self.block_tokens,
                         lora_id: None,
-                        medium: MEDIUM,
+                        medium,
                         lora_name: None,
                         cache_salt: salt.name(),
                     })
                 } else {
                     let size = self.block_tokens;
-                    Event::Stored("BlockStored", hashes, parent, tokens, size, None, MEDIUM)
+                    Event::Stored("BlockStored", hashes, parent, tokens, size, None, medium)
                 })
             }
-            BlockEvent::Removed { salt, hashes } if self.publishes(salt) => {
+            BlockEvent::Removed { tier, salt, hashes } if self.publishes(salt) => {
+                let medium = self.medium(*tier)?;
                 let block_hashes = numbers(hashes);
                 Some(if self.has_salts {
                     Event::Named(NamedEvent::BlockRemoved {
                         block_hashes,
-                        medium: MEDIUM,
+                        medium,
                     })
                 } else {
-                    Event::Removed("BlockRemoved", block_hashes, MEDIUM)
+                    Event::Removed("BlockRemoved", block_hashes, medium)
                 })
             }
             BlockEvent::AllRemoved if self.has_salts => {
@@ -157,6 +171,7 @@ mod tests {
         let form = EventForm {
             block_tokens: 2,
             has_salts,
+            has_tiers: false,
         };
         let encoded = form.encode(events, Duration::from_millis(1500))?;
         Some(rmp_serde::from_slice(&encoded).expect("MessagePack"))
@@ -166,12 +181,14 @@ mod tests {
     fn events_are_written_as_vllm_writes_them() {
         let shared = Salt::default();
         let stored = BlockEvent::Stored {
+            tier: BlockTier::Device,
             salt: shared.clone(),
             parent: Some(BlockHash(7)),
             hashes: vec![BlockHash(8), BlockHash(u64::MAX)],
             tokens: vec![1, 2, 3, 70_000],
         };
         let removed = BlockEvent::Removed {
+            tier: BlockTier::Device,
             salt: shared,
             hashes: vec![BlockHash(8)],
         };
@@ -197,16 +214,39 @@ mod tests {
     }
 
     #[test]
+    fn copies_are_published_with_their_media_or_not_at_all() {
+        for (tier, medium) in [(BlockTier::Host, "CPU"), (BlockTier::Disk, "DISK")] {
+            let removed = BlockEvent::Removed {
+                tier,
+                salt: Salt::default(),
+                hashes: vec![BlockHash(8)],
+            };
+            assert_eq!(decoded(std::slice::from_ref(&removed), false), None);
+            let form = EventForm {
+                block_tokens: 2,
+                has_salts: false,
+                has_tiers: true,
+            };
+            let encoded = form.encode(&[removed], Duration::ZERO);
+            let encoded = encoded.expect("it is published");
+            let decoded: Value = rmp_serde::from_slice(&encoded).expect("MessagePack");
+            assert_eq!(decoded, json!([0.0, [["BlockRemoved", [8], medium]], 0]));
+        }
+    }
+
+    #[test]
     fn salted_blocks_are_published_with_their_salts_or_not_at_all() {
         let events = |salt: Salt| {
+            let tier = BlockTier::Device;
             let stored = BlockEvent::Stored {
+                tier,
                 salt: salt.clone(),
                 parent: None,
                 hashes: vec![BlockHash(1)],
                 tokens: vec![1, 2],
             };
             let hashes = vec![BlockHash(1)];
-            [stored, BlockEvent::Removed { salt, hashes }]
+            [stored, BlockEvent::Removed { tier, salt, hashes }]
         };
         let named = |salt: Value| {
             json!([

@@ -7,7 +7,6 @@
 //! | `system.rs`, `steps.rs` | the system under test, and how it runs |
 //! | `apply_operation.rs`, `moves.rs`, `mistakes.rs` | carrying operations out |
 //! | `grants.rs` | grants of sequences, and cached prefixes of later ones |
-//! | `block_follower.rs` | the cached blocks, as a follower of block events knows them |
 //! | `checks.rs` | invariants after each operation |
 //! | `mutant.rs`, `injected.rs` | bugs, and that each is noticed |
 //!
@@ -18,7 +17,6 @@
 //! `PROPTEST_CASES` and `MOTET_SEED` vary the number of histories and their seeds.
 
 mod apply_operation;
-mod block_follower;
 mod checks;
 mod grants;
 mod injected;

@@ -12,10 +12,10 @@ use motet_model::oracle::{Oracle, OracleConfig, ReferenceRun};
 use motet_model::{Model, ModelSpec};
 use motet_protocol::Edit;
 use motet_protocol::{SequenceId, SlotId, TokenId};
+use motet_testkit::block_follower::BlockFollower;
 use motet_testkit::naive::NaiveCache;
 use motet_testkit::paper_device::{PaperDevice, PaperSlot};
 
-use crate::block_follower::BlockFollower;
 use crate::mutant::Mutant;
 use crate::setup::{BLOCK_TOKENS, CONTEXT_TOKENS, Setup};
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::appended::{self, PaperGrammar, PaperSpelling};
 use crate::draft_model::Drafts;
+use crate::followed_blocks::BLOCK_TOKENS;
 use crate::losses::Losses;
 use crate::pager_harness::{PAGER_CHANNELS, PagerHarness};
 use motet_core::cache::{self, CacheCore};
@@ -21,6 +22,7 @@ use motet_model::{DetachedState, DeviceMemory, LayerKind, Model, ModelSpec};
 use motet_protocol::{ContextLimit, FinishReason, GenerateError, Priority, ReasoningBudget};
 use motet_protocol::{Edit, Failure, Outcome, ReasoningTracker, WORK_IN_FLIGHT_MAX, Work};
 use motet_protocol::{SequenceId, TokenId, UserId};
+use motet_testkit::block_follower::BlockFollower;
 use motet_testkit::core_harness::{Answer, CoreHarness};
 use motet_testkit::naive::NaiveCache;
 use motet_testkit::remote::MemoryRemote;
@@ -88,6 +90,8 @@ pub(crate) struct HistoryHarness {
     pub(crate) awaits_mask: Vec<SequenceId>,
     pub(crate) masks_awaited: usize,
     pub(crate) drafts: Option<Drafts>,
+    /// Whether and what a follower of blocks knows.
+    pub(crate) block_follower: Option<BlockFollower>,
 }
 
 impl HistoryHarness {
@@ -118,6 +122,7 @@ impl HistoryHarness {
             device_bytes_max: budget_bytes(&spec, budget_tokens),
             share_tokens_min: 4,
             restore_interval_tokens: 16,
+            block_tokens: BLOCK_TOKENS,
             ..CacheConfig::default()
         };
         let scheduler_config = SchedulerConfig {
@@ -162,6 +167,7 @@ impl HistoryHarness {
             awaits_mask: Vec::new(),
             masks_awaited: 0,
             drafts: None,
+            block_follower: None,
         }
     }
 
@@ -462,6 +468,8 @@ impl HistoryHarness {
         message: cache::Message,
     ) -> Result<Vec<cache::Effect>, CacheError> {
         let answer = self.cores.send_to_cache(message);
+        let block_events = self.cores.take_block_events();
+        self.apply_block_events(block_events);
         let for_pager = self.cores.take_outbox();
         if let Some(pager_harness) = &mut self.pager_harness {
             pager_harness.messages.extend(for_pager);

@@ -6,7 +6,7 @@ use crate::appended;
 use crate::harness::{Caller, HistoryHarness};
 use crate::pager_harness::any_tiers;
 use motet_core::cache;
-use motet_core::cache::Salt;
+use motet_core::cache::{BlockTier, Salt};
 use motet_core::scheduler::Event;
 use motet_model::LayerKind;
 use motet_model::oracle::StepFault;
@@ -14,6 +14,7 @@ use motet_model::sampling::Sampling;
 use motet_protocol::WORK_IN_FLIGHT_MAX;
 use motet_protocol::{ContextLimit, Priority, ReasoningBudget};
 use motet_protocol::{PinId, SequenceId, TokenId};
+use motet_testkit::block_follower::BlockFollower;
 use motet_testkit::folder::Folder;
 use motet_testkit::remote::{MemoryRemote, RemoteFault};
 use rand::{Rng, RngExt, SeedableRng};
@@ -312,6 +313,9 @@ pub(crate) fn paged_history(seed: u64, faults: bool, seen: &mut Seen) {
 }
 
 fn live(harness: &mut HistoryHarness, rng: &mut ChaCha8Rng, faults: bool, losses: bool) {
+    if rng.random_bool(0.5) {
+        harness.follow_blocks();
+    }
     for _ in 0..rng.random_range(50..400) {
         match rng.random_range(0..20) {
             0 if harness.callers.len() < 64 => submit_any(harness, rng),
@@ -386,6 +390,9 @@ fn live(harness: &mut HistoryHarness, rng: &mut ChaCha8Rng, faults: bool, losses
     }
     harness.run_until_idle(rng);
     harness.check_end();
+    let labels = harness.pager_harness.as_ref();
+    let labels = labels.map_or(0, |pager| pager.config.label_bytes_max());
+    harness.check_followed_blocks(!faults && !losses && labels >= 1 << 20);
     assert!(
         faults || harness.failures.is_empty(),
         "the device fails only on request: {:?}",
@@ -414,6 +421,8 @@ pub(crate) struct Seen {
     pub(crate) unpacked: u64,
     pub(crate) read: u64,
     pub(crate) written: u64,
+    /// Blocks in copies that a follower knows in the end.
+    pub(crate) copied_blocks: usize,
     /// Those that were sent to a remote tier, and fetched from it.
     pub(crate) shared: u64,
     pub(crate) fetched: u64,
@@ -466,6 +475,12 @@ impl Seen {
             self.fetched += stats.fetched;
             self.moves_failed += stats.failed;
         }
+        let blocks = harness
+            .block_follower
+            .iter()
+            .flat_map(BlockFollower::blocks);
+        let copied = blocks.filter(|(tier, _)| *tier != BlockTier::Device);
+        self.copied_blocks += copied.count();
         self.overlapped += usize::from(harness.most_under_way == WORK_IN_FLIGHT_MAX);
     }
 }

@@ -4,6 +4,7 @@
 
 mod appended;
 mod draft_model;
+mod followed_blocks;
 mod harness;
 mod histories;
 mod losses;
@@ -58,7 +59,8 @@ fn state_survives_offload_and_load() {
                 && seen.read > 30
                 && seen.written > 500
                 && seen.shared > 500
-                && seen.fetched > 100,
+                && seen.fetched > 100
+                && seen.copied_blocks > 1_000,
         "these histories prove little: {seen:?}"
     );
 }

@@ -23,6 +23,8 @@ use motet_storage::copy_worker::{
 };
 use motet_storage::tiers::{BufferPool, DiskLimits, DiskTier, TierError};
 use motet_testkit::remote::MemoryRemote;
+
+use crate::followed_blocks::Places;
 use rand::{Rng, RngExt};
 
 /// Channels of the pager: to the core, to the cache, to two copy workers, back from all, to the
@@ -34,6 +36,8 @@ pub(crate) struct PagerHarness {
     recovery_log: RecoveryLog,
     /// The core's latest statistics.
     stats: PagerStats,
+    /// Where the copies are, by the jobs that ended.
+    pub(crate) places: Places,
     /// The core panics at the next message.
     pub(crate) fails: bool,
     /// Number of cores that were lost.
@@ -147,6 +151,7 @@ impl PagerHarness {
         });
         let any = !found.is_empty();
         let recovery_log = RecoveryLog::new(&found);
+        let places = Places::of(&found);
         let core = PagerCore::new(model.spec().clone(), config.clone(), Box::new(sizes), found);
         core.check_integrity();
         let imports = host_end.imports.clone();
@@ -154,6 +159,7 @@ impl PagerHarness {
             stats: core.stats(),
             core,
             recovery_log,
+            places,
             fails: false,
             lost: 0,
             config: config.clone(),
@@ -209,6 +215,9 @@ impl PagerHarness {
     /// replaces it.
     fn handle_message(&mut self, now: Duration, message: Message) {
         self.recovery_log.on_message(&message);
+        if let Message::Done(done) = &message {
+            self.places.done(done);
+        }
         let mut effects = self.core.handle(now, message);
         if std::mem::take(&mut self.fails) {
             self.lost += 1;
@@ -216,6 +225,7 @@ impl PagerHarness {
         }
         for effect in effects {
             self.recovery_log.on_effect(&effect);
+            self.places.on_effect(&effect);
             match effect {
                 Effect::Notify(sent) => self.sent.push_back(sent),
                 Effect::Do(job) => match job.task.copy_queue() {

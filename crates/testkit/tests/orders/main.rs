@@ -10,6 +10,9 @@ mod cache;
 #[allow(dead_code, reason = "the harness may have a draft model")]
 #[path = "../core_histories/draft_model.rs"]
 mod draft_model;
+#[allow(dead_code, reason = "the harness may follow blocks")]
+#[path = "../core_histories/followed_blocks.rs"]
+mod followed_blocks;
 #[allow(dead_code, reason = "shared with another test; only a part is used")]
 #[path = "../core_histories/harness.rs"]
 mod harness;

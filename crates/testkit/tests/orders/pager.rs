@@ -439,6 +439,7 @@ impl PagerPeer<()> for Cache {
             // The removal of its file may be queued.
             PagerEvent::Lost { .. } | PagerEvent::Cancelled { .. } => {}
             PagerEvent::Reset => assert!(self.resets()),
+            PagerEvent::Placed { .. } => unreachable!("the cache does not follow copies"),
             PagerEvent::Gone => unreachable!("it is here"),
         }
     }

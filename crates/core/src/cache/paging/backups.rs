@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::cache::Salt;
 use crate::cache::slots::{CacheSlot, Slots};
 use crate::cache::trie::{NodeKey, Trie};
 use motet_protocol::SegmentSize;
@@ -28,6 +29,7 @@ pub(super) struct Backups {
 pub(in crate::cache) struct Backup {
     sequence: SequenceId,
     slot: SlotId,
+    salt: Salt,
     /// The sequence's tokens up to the end of the part.
     tokens: Arc<[TokenId]>,
     /// The offset at which the part starts.
@@ -138,17 +140,24 @@ impl Backup {
     pub(in crate::cache) fn new(
         sequence: SequenceId,
         slot: SlotId,
+        salt: Salt,
         tokens: Arc<[TokenId]>,
         from: usize,
     ) -> Self {
         Self {
             sequence,
             slot,
+            salt,
             tokens,
             from,
             bytes: 0,
             is_void: false,
         }
+    }
+
+    /// The salt of its tokens.
+    pub(in crate::cache) fn salt(&self) -> &Salt {
+        &self.salt
     }
 
     /// The offset at which the part starts.
@@ -200,7 +209,8 @@ mod tests {
     use super::*;
 
     fn part(slot: u64, from: usize, to: usize) -> Backup {
-        Backup::new(SequenceId(slot), SlotId(slot), vec![1; to].into(), from)
+        let (sequence, slot) = (SequenceId(slot), SlotId(slot));
+        Backup::new(sequence, slot, Salt::default(), vec![1; to].into(), from)
     }
 
     #[test]

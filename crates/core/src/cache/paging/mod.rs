@@ -23,7 +23,7 @@ use backups::Backups;
 use loads::Loads;
 use motet_protocol::pager::{self, CopyRange, Lookup, OffloadCandidate, PagerEvent};
 use motet_protocol::{CopyId, SegmentId, SequenceId};
-use offloads::Offloads;
+use offloads::{Offloads, SegmentTokens};
 use prefetches::Prefetches;
 use shares::Shares;
 
@@ -68,6 +68,16 @@ impl Paging {
 
     pub(super) fn take_outbox(&mut self) -> Vec<pager::Message> {
         std::mem::take(&mut self.outbox)
+    }
+
+    /// Tells the pager whether the cache follows where copies are.
+    pub(super) fn follow(&mut self, follows: bool) {
+        self.send(pager::Message::Follow { follows });
+    }
+
+    /// The tokens of an offered segment, if blocks are followed.
+    pub(super) fn tokens_of(&self, segment: SegmentId) -> Option<SegmentTokens> {
+        self.offloads.tokens_of(segment)
     }
 
     /// Whether the cache must handle this event. Events about the state before a reset are

@@ -5,6 +5,7 @@
 //! used until the pager has finished.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use crate::cache::Salt;
 use crate::cache::trie::{NodeKey, OffloadState, Trie};
@@ -31,11 +32,24 @@ pub(super) struct Offloads {
 }
 
 /// A segment that was offered to the pager.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Offloading {
     /// `None` if the node was split or evicted meanwhile.
     node: Option<NodeKey>,
     bytes: usize,
+    /// The tokens of its state, if blocks are followed.
+    tokens: Option<SegmentTokens>,
+}
+
+/// The tokens of an offered segment.
+#[derive(Clone, Debug)]
+pub(in crate::cache) struct SegmentTokens {
+    /// Their salt.
+    pub(in crate::cache) salt: Salt,
+    /// All tokens from the first of a sequence to the end of the segment.
+    pub(in crate::cache) tokens: Arc<[TokenId]>,
+    /// The offset at which the segment starts.
+    pub(in crate::cache) start: usize,
 }
 
 impl Offloads {
@@ -115,15 +129,22 @@ impl Offloads {
             trie.set_offload_state(key, OffloadState::Rejected);
             return None;
         }
+        let name = salt.clone();
         let salt = salt.digest();
         let lease = trie.node(key).lease_count().lease()?;
         let path = trie.path(key);
         let edges = path.iter().map(|node| trie.node(*node).edge());
-        let tokens: Vec<TokenId> = edges.flatten().copied().collect();
+        let tokens: Arc<[TokenId]> = edges.flatten().copied().collect();
         let node = trie.node(key);
+        let segment_tokens = trie.block_tokens().map(|_| SegmentTokens {
+            salt: name,
+            tokens: Arc::clone(&tokens),
+            start: tokens.len() - node.edge().len(),
+        });
         let offloading = Offloading {
             node: Some(key),
             bytes: node.bytes(),
+            tokens: segment_tokens,
         };
         let (segment_size, retention) = (node.segment_size(), node.retention());
         trie.set_offload_state(key, OffloadState::Offloading);
@@ -131,7 +152,7 @@ impl Offloads {
         Some(OffloadCandidate {
             lease,
             salt,
-            tokens: tokens.into(),
+            tokens,
             segment_size,
             retention,
         })
@@ -146,6 +167,11 @@ impl Offloads {
             self.offloading.remove(&segment);
         }
         is_present
+    }
+
+    /// The tokens of an offered segment, if blocks are followed.
+    pub(super) fn tokens_of(&self, segment: SegmentId) -> Option<SegmentTokens> {
+        self.offloading.get(&segment)?.tokens.clone()
     }
 
     /// Handles the pager's final answer: the segment is in this copy, or in none. Returns whether a
@@ -201,10 +227,7 @@ impl Offloads {
     pub(super) fn note_gone(&mut self, segment: SegmentId) {
         let offloading = self.offloading.get_mut(&segment);
         if let Some(offloading) = offloading.filter(|one| one.node.is_some()) {
-            *offloading = Offloading {
-                node: None,
-                bytes: 0,
-            };
+            (offloading.node, offloading.bytes) = (None, 0);
         }
     }
 

@@ -26,7 +26,19 @@ use motet_protocol::TokenId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash(pub u64);
 
-/// A change of the blocks cached on the device.
+/// A tier that holds blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum BlockTier {
+    /// The device: in the trie, or in the slot of a live sequence.
+    Device,
+    /// Host memory, in copies.
+    Host,
+    /// The disk, in copies.
+    Disk,
+}
+
+/// A change of the blocks cached in a tier.
 ///
 /// It contains what users have sent: protect it like their requests.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,9 +46,12 @@ pub struct BlockHash(pub u64);
 pub enum BlockEvent {
     /// These blocks are cached now.
     Stored {
+        /// The tier that holds them.
+        tier: BlockTier,
         /// The salt under which they may be used.
         salt: Salt,
-        /// The block before the first of them; `None` at the start of a sequence.
+        /// The block before the first of them; `None` at the start of a sequence. Only the
+        /// device has all blocks before a block.
         parent: Option<BlockHash>,
         /// The blocks, in the order of the sequence.
         hashes: Vec<BlockHash>,
@@ -45,12 +60,14 @@ pub enum BlockEvent {
     },
     /// These blocks are no longer cached.
     Removed {
+        /// The tier that held them.
+        tier: BlockTier,
         /// The salt under which they could be used.
         salt: Salt,
         /// The blocks.
         hashes: Vec<BlockHash>,
     },
-    /// No block of any salt is cached any more.
+    /// No block of any salt is cached any more, in any tier.
     AllRemoved,
 }
 
@@ -147,9 +164,19 @@ impl Blocks {
         });
         if !hashes.is_empty() {
             let salt = salt.clone();
-            self.pending_events
-                .push(BlockEvent::Removed { salt, hashes });
+            self.pending_events.push(BlockEvent::Removed {
+                tier: BlockTier::Device,
+                salt,
+                hashes,
+            });
         }
+    }
+}
+
+/// Hashes the whole blocks of a sequence's first `tokens` after those in `hashes`.
+fn hash_rest(salt: &Salt, tokens: &[TokenId], block_tokens: usize, hashes: &mut Vec<BlockHash>) {
+    for block in tokens.chunks_exact(block_tokens).skip(hashes.len()) {
+        hashes.push(BlockHash::of(hashes.last().copied(), salt, block));
     }
 }
 
@@ -164,6 +191,7 @@ fn stored_after(
 ) -> Option<BlockEvent> {
     let is_new = held < hashes.len();
     is_new.then(|| BlockEvent::Stored {
+        tier: BlockTier::Device,
         salt: salt.clone(),
         parent: held.checked_sub(1).map(|last| hashes[last]).or(parent),
         hashes: hashes[held..].to_vec(),
@@ -252,6 +280,22 @@ impl Trie {
         self.blocks.as_ref().map(|blocks| blocks.block_tokens)
     }
 
+    /// The hashes of the whole blocks of a sequence's first `tokens`. `None` if blocks are not
+    /// followed.
+    pub(in crate::cache) fn block_hashes(
+        &self,
+        salt: &Salt,
+        tokens: &[TokenId],
+    ) -> Option<Vec<BlockHash>> {
+        let blocks = self.blocks.as_ref()?;
+        let found = self.root(salt).map(|root| self.find(root, tokens));
+        let nodes = found.iter().flat_map(|found| &found.path);
+        let known = nodes.flat_map(|node| blocks.hashes[*node].iter().copied());
+        let mut hashes: Vec<BlockHash> = known.collect();
+        hash_rest(salt, tokens, blocks.block_tokens, &mut hashes);
+        Some(hashes)
+    }
+
     /// Holds the whole blocks of a live sequence's computed `tokens` after those in `hashes`, which
     /// it holds already. The sequence's path ends at `end`.
     pub(in crate::cache) fn hold_blocks(
@@ -268,9 +312,7 @@ impl Trie {
         let of_path = of_path.flat_map(|node| blocks.hashes[node].iter().copied());
         hashes.extend(of_path.take(tokens.len() / block_tokens).skip(held));
         let salt = self.salt_above(end);
-        for block in tokens.chunks_exact(block_tokens).skip(hashes.len()) {
-            hashes.push(BlockHash::of(hashes.last().copied(), salt, block));
-        }
+        hash_rest(salt, tokens, block_tokens, hashes);
         let parent = held.checked_sub(1).map(|last| hashes[last]);
         let tokens = &tokens[held * block_tokens..];
         blocks.hold(salt, parent, &hashes[held..], tokens);
@@ -376,6 +418,7 @@ impl Trie {
         let (salt, hashes) = (self.salt_above(key), &blocks.hashes[key]);
         let is_published = !hashes.is_empty() && !salt.is_private();
         is_published.then(|| BlockEvent::Stored {
+            tier: BlockTier::Device,
             salt: salt.clone(),
             parent: self.block_before(blocks, key),
             hashes: hashes.clone(),

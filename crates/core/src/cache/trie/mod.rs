@@ -48,7 +48,7 @@ use motet_protocol::{ModelSpec, SegmentSize};
 
 pub use crate::eviction::NodeKey;
 pub(super) use blocks::LiveBlocks;
-pub use blocks::{BlockEvent, BlockHash};
+pub use blocks::{BlockEvent, BlockHash, BlockTier};
 pub use motet_protocol::common_prefix;
 pub use order::Evicted;
 pub(crate) use snapshots::Snapshots;

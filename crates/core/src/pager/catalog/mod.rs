@@ -24,7 +24,7 @@ pub(super) use self::table::Budgets;
 use self::table::CopyTable;
 use super::PagerStats;
 use motet_protocol::lease::Lease;
-use motet_protocol::pager::{Effect, Job, Task};
+use motet_protocol::pager::{Effect, Job, PagerEvent, Task};
 use motet_protocol::{CopyId, TokenId};
 use motet_protocol::{Label, SaltDigest};
 
@@ -48,6 +48,26 @@ impl Catalog {
             index: Index::default(),
             pending_eviction: BTreeSet::new(),
             removed_files: VecDeque::new(),
+        }
+    }
+
+    /// Starts or stops to note where copies are.
+    pub(super) fn follow(&mut self, follows: bool) {
+        self.table.follow(follows);
+    }
+
+    /// Reports where the copies are that were changed or used since the last call.
+    pub(super) fn report_places(&mut self, effects: &mut Vec<Effect>) {
+        for copy in self.table.take_changed() {
+            let entry = self.get(copy);
+            let is_in = |of: fn(&CopyEntry) -> Presence| {
+                entry.is_some_and(|entry| of(entry) == Presence::Present)
+            };
+            effects.push(Effect::Notify(PagerEvent::Placed {
+                copy,
+                in_host: is_in(CopyEntry::host),
+                on_disk: is_in(CopyEntry::disk),
+            }));
         }
     }
 

@@ -20,6 +20,8 @@ pub(super) struct CopyTable {
     /// Host bytes of the labels of all copies.
     label_bytes: usize,
     label_bytes_max: usize,
+    /// Copies that were changed or used, for a cache that follows where copies are.
+    changed: Option<BTreeSet<CopyId>>,
 }
 
 /// Upper bounds on the bytes of copies and labels.
@@ -66,7 +68,20 @@ impl CopyTable {
             unwritten: BTreeSet::new(),
             label_bytes: 0,
             label_bytes_max: budgets.label_bytes_max,
+            changed: None,
         }
+    }
+
+    /// Starts or stops to list changed copies.
+    pub(super) fn follow(&mut self, follows: bool) {
+        self.changed = follows.then(BTreeSet::new);
+    }
+
+    /// Returns the copies that were changed or used since the last call.
+    pub(super) fn take_changed(&mut self) -> BTreeSet<CopyId> {
+        self.changed
+            .as_mut()
+            .map_or_else(BTreeSet::new, std::mem::take)
     }
 
     pub(super) fn get(&self, name: CopyId) -> Option<&CopyEntry> {
@@ -92,6 +107,7 @@ impl CopyTable {
         copy.used_at(self.tick);
         self.made = self.made.max(name.0);
         self.label_bytes += copy.label_bytes();
+        self.note_changed(name);
         self.count(&copy, true);
         self.copies.insert(name, copy);
         self.update_rank(name);
@@ -107,6 +123,7 @@ impl CopyTable {
         self.remove_rank(name, &copy);
         self.count(&copy, false);
         let changed = change(&mut copy);
+        self.note_changed(name);
         self.count(&copy, true);
         self.copies.insert(name, copy);
         self.update_rank(name);
@@ -126,6 +143,7 @@ impl CopyTable {
         self.remove_rank(name, &copy);
         self.count(&copy, false);
         self.label_bytes -= copy.label_bytes();
+        self.note_changed(name);
         Some(copy)
     }
 
@@ -214,6 +232,12 @@ impl CopyTable {
             "order of writes differs from the unwritten copies"
         );
         self.copies.values().for_each(CopyEntry::check_integrity);
+    }
+
+    fn note_changed(&mut self, name: CopyId) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(name);
+        }
     }
 
     fn count(&mut self, copy: &CopyEntry, more: bool) {
