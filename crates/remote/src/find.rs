@@ -10,11 +10,14 @@ use motet_protocol::{Label, PrefixDigest, PrefixHasher, SaltDigest, TokenId};
 
 use crate::seal::Sealer;
 use crate::store::{CALLS_MAX, Store, all};
-use crate::stored::{Link, Mark, MarkEntry};
+use crate::stored::{Link, MarkEntry};
+
+/// Most marks that are read for one question.
+const MARKS_MAX: usize = 64;
 
 /// A path that leads into the tokens of a sequence.
-struct Path<'a> {
-    links: &'a [Link],
+struct FoundPath {
+    links: Vec<Link>,
     /// Number of the sequence's first tokens that its copies hold.
     shared: usize,
 }
@@ -26,42 +29,57 @@ impl Store {
         ask: &Ask,
     ) -> Result<Vec<Label>, RemoteError> {
         let sealer = self.sealer(model, ask.salt);
-        let Some((at, mark)) = self.longest_mark(&sealer, model, ask).await? else {
+        let digests = digests(ask.salt, &ask.tokens, model.grid_tokens);
+        let Some(longest) = self.longest_mark(model, &digests, ask.from).await? else {
             return Ok(Vec::new());
         };
-        let paths = mark.entries().iter().map(|entry| {
-            let tokens = &ask.tokens;
-            path(entry, at, tokens, model.whole)
-        });
-        // The newest of equals wins.
-        let best = paths.rev().max_by_key(|path| path.shared);
+        // Where copies serve only as a whole, one that ends sooner may reach further than those of the
+        // longest mark, which part within.
+        let least = if model.whole {
+            (ask.from / model.grid_tokens).max(longest.saturating_sub(MARKS_MAX - 1))
+        } else {
+            longest
+        };
+        let mut best: Option<FoundPath> = None;
+        for number in (least..=longest).rev() {
+            let at = (number + 1) * model.grid_tokens;
+            // A mark leads up to the next one.
+            let most = at + model.grid_tokens - 1;
+            if best.as_ref().is_some_and(|best| best.shared >= most) {
+                break;
+            }
+            let name = self.names.mark(model, &digests[number], at);
+            let Some(mark) = self.mark(&sealer, &name).await? else {
+                continue;
+            };
+            // The newest of equals wins.
+            let paths = mark.into_entries().rev();
+            let paths = paths.map(|entry| path(entry, at, &ask.tokens, model.whole));
+            let paths = best.into_iter().chain(paths);
+            best = paths.max_by_key(|path| path.shared);
+        }
         let Some(path) = best.filter(|path| path.shared > ask.from) else {
             return Ok(Vec::new());
         };
         self.labels(&sealer, model, ask, &path).await
     }
 
-    /// Returns the longest prefix past `ask.from` with a mark, and the mark.
+    /// Returns the number of the longest of these prefixes past `from` tokens that has a mark.
     async fn longest_mark(
         &self,
-        sealer: &Sealer,
         model: &RemoteModel,
-        ask: &Ask,
-    ) -> Result<Option<(usize, Mark)>, RemoteError> {
+        digests: &[PrefixDigest],
+        from: usize,
+    ) -> Result<Option<usize>, RemoteError> {
         let grid = model.grid_tokens;
-        let digests = digests(ask.salt, &ask.tokens, grid);
-        // Numbers of marks: all below `low` are shorter than one that was found, and none from
-        // `high` on is there.
-        let (mut low, mut high) = (ask.from / grid, digests.len());
-        let name = |number: usize| {
-            self.names
-                .mark(model, &digests[number], (number + 1) * grid)
-        };
+        // All below `low` are shorter than one that was found, and none from `high` on is there.
+        let (mut low, mut high) = (from / grid, digests.len());
         let mut longest = None;
         while low < high {
             let asked = spread(low, high);
             let calls = asked.iter().map(|&number| {
-                let name = name(number);
+                let at = (number + 1) * grid;
+                let name = self.names.mark(model, &digests[number], at);
                 async move { self.exists(&name).await }
             });
             let are_there = all(calls.collect()).await?;
@@ -73,11 +91,7 @@ impl Store {
                 low = asked[last] + 1;
             }
         }
-        let Some(number) = longest else {
-            return Ok(None);
-        };
-        let mark = self.mark(sealer, &name(number)).await?;
-        Ok(mark.map(|mark| ((number + 1) * grid, mark)))
+        Ok(longest)
     }
 
     /// Returns the labels of a path's copies that hold tokens past `ask.from`.
@@ -86,7 +100,7 @@ impl Store {
         sealer: &Sealer,
         model: &RemoteModel,
         ask: &Ask,
-        path: &Path<'_>,
+        path: &FoundPath,
     ) -> Result<Vec<Label>, RemoteError> {
         // Copies that the next one makes useless here are skipped.
         let needless = path.links.windows(2);
@@ -131,19 +145,15 @@ impl Store {
 }
 
 /// Returns how far an entry of the mark at offset `at` leads into these tokens.
-fn path<'a>(entry: &'a MarkEntry, at: usize, tokens: &[TokenId], whole: bool) -> Path<'a> {
+fn path(entry: MarkEntry, at: usize, tokens: &[TokenId], whole: bool) -> FoundPath {
     let next = entry.next_tokens.iter().zip(&tokens[at..]);
     let shared = at + next.take_while(|(next, own)| next == *own).count();
-    let mut links = &entry.links[..];
+    let mut links = entry.links;
     if whole {
-        while let Some((last, before)) = links.split_last()
-            && last.end > shared
-        {
-            links = before;
-        }
+        links.truncate(links.partition_point(|link| link.end <= shared));
     }
     let end = links.last().map_or(0, |last| last.end);
-    Path {
+    FoundPath {
         links,
         shared: shared.min(end),
     }

@@ -82,8 +82,9 @@ impl Mark {
         postcard::from_bytes(&bytes).map_err(|_| damaged("a mark cannot be read"))
     }
 
-    pub(crate) fn entries(&self) -> &[MarkEntry] {
-        &self.entries
+    /// Its paths, newest first.
+    pub(crate) fn into_entries(self) -> impl DoubleEndedIterator<Item = MarkEntry> {
+        self.entries.into_iter()
     }
 
     /// Adds a path, in place of the oldest if there are too many. Returns false if it is there.

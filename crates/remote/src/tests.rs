@@ -263,7 +263,7 @@ fn stored_path() -> impl Strategy<Value = (Vec<usize>, usize)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     /// Found copies continue the sequence, and reach as far as those of any stored path: to the
     /// last offset of the grid that the sequence shares with one of its copies, at least.
