@@ -9,7 +9,7 @@ use motet::config::{EngineConfig, RemoteConfig, RemoteSends};
 use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 use motet::model::{LayerKind, ModelError};
 use motet::request::Sampling;
-use motet::{Engine, Request, TokenId};
+use motet::{Engine, Request, Shutdown, TokenId};
 use motet_testkit::remote::{Call, MemoryRemote, RemoteFault};
 
 const GRID_TOKENS: usize = 32;
@@ -215,4 +215,22 @@ async fn lost_copies_are_computed() {
     }
     let loads = remote.calls(Call::Load);
     assert_eq!(loads, 1, "the copy was asked for once");
+}
+
+/// Copies that wait to be sent when the engine shuts down are sent.
+#[tokio::test]
+async fn the_rest_is_sent_at_the_shutdown() {
+    let (oracle, remote) = (oracle(&[LayerKind::Full]), MemoryRemote::new());
+    let engine = engine(&oracle, &remote, remote_config()).await;
+    remote.fault_by(|_| RemoteFault::Slow(Duration::from_millis(100)));
+    for number in 0..4 {
+        generate(&engine, &oracle, &prompt(number), None).await;
+    }
+    until("all is in host memory", || engine.stats().pager.packed >= 4).await;
+    // The pager then tells the cache, which tells it what to send: both answer after that.
+    for _ in 0..2 {
+        engine.cache_tree(None).await.expect("a list");
+    }
+    engine.shutdown(Shutdown::Finish).await;
+    assert_eq!(remote.len(), 4);
 }

@@ -338,3 +338,114 @@ impl PagerCore {
 fn is_sharable(remote: &RemoteConfig, salt: SaltDigest) -> bool {
     remote.shares_salted || salt == Salt::default().digest()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PagerConfig;
+    use crate::pager::{Message, PagerEvent, Precision};
+    use motet_protocol::{LayerKind, ModelSpec};
+
+    const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
+    const TOKENS: [TokenId; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+    const BYTES: usize = 100;
+
+    fn pager() -> PagerCore {
+        let config = PagerConfig {
+            host_bytes_max: 1 << 20,
+            remote: Some(RemoteConfig {
+                grid_tokens: 4,
+                answer_timeout: ANSWER_TIMEOUT,
+                ..RemoteConfig::default()
+            }),
+            ..PagerConfig::default()
+        };
+        let spec = ModelSpec::with_layer_kinds(&[LayerKind::Full]);
+        let sizes = |_| (BYTES, Precision::Full);
+        PagerCore::new(spec, config, Box::new(sizes), Vec::new())
+    }
+
+    /// Looks a sequence up, and returns the question to the tier, if there is one.
+    fn look_up(core: &mut PagerCore, now: Duration, token_time: Duration) -> Option<Ask> {
+        let lookup = Lookup {
+            sequence: SequenceId(1),
+            salt: Salt::default().digest(),
+            tokens: Arc::from(TOKENS),
+            resident: Vec::new(),
+            seen_tokens: 0,
+            token_time: Some(token_time),
+        };
+        let effects = core.handle(now, Message::Lookup(lookup));
+        core.check_integrity();
+        match &effects[..] {
+            [Effect::Ask(ask)] => Some(ask.clone()),
+            [Effect::Notify(PagerEvent::Miss { .. })] => None,
+            other => panic!("a question or a miss, not {other:?}"),
+        }
+    }
+
+    fn answer(core: &mut PagerCore, now: Duration, ask: Ask, labels: Vec<Label>) -> Vec<Effect> {
+        let asked = Asked {
+            ask,
+            result: Ok(labels),
+            took: Duration::from_millis(1),
+        };
+        let effects = core.handle(now, Message::Asked(asked));
+        core.check_integrity();
+        effects
+    }
+
+    #[test]
+    fn tokens_that_are_computed_faster_are_not_asked_for() {
+        for (micros, asks) in [(1, false), (10_000, true)] {
+            let token_time = Duration::from_micros(micros);
+            let ask = look_up(&mut pager(), Duration::ZERO, token_time);
+            assert_eq!(ask.is_some(), asks, "{micros} microseconds for a token");
+        }
+    }
+
+    /// An answer that comes too late helps nobody, and does not end the rest of the tier.
+    #[test]
+    fn a_late_answer_is_not_waited_for_again() {
+        let (mut core, slow) = (pager(), Duration::from_secs(1));
+        let ask = look_up(&mut core, Duration::ZERO, slow).expect("the tier is asked");
+        assert_eq!(core.wakes_at(), Some(ANSWER_TIMEOUT));
+        let effects = core.handle(ANSWER_TIMEOUT, Message::TimePassed);
+        assert!(
+            matches!(&effects[..], [Effect::Notify(PagerEvent::Miss { .. })]),
+            "{effects:?}"
+        );
+        let late = ANSWER_TIMEOUT + Duration::from_millis(1);
+        let label = Label::new(ask.salt, &TOKENS, 0, 0, Precision::Full, BYTES);
+        assert!(answer(&mut core, late, ask, vec![label]).is_empty());
+        assert!(look_up(&mut core, late, slow).is_none(), "the tier rests");
+        let rested = late + Duration::from_secs(10);
+        core.handle(rested, Message::TimePassed);
+        assert!(look_up(&mut core, rested, slow).is_some());
+    }
+
+    /// Copies of other sequences, of another size, or after a gap are not fetched.
+    #[test]
+    fn labels_that_do_not_fit_the_sequence_are_not_fetched() {
+        let salt = Salt::default().digest();
+        let label = |salt, tokens: &[TokenId], start, bytes| {
+            Label::new(salt, tokens, start, 0, Precision::Full, bytes)
+        };
+        let other = Salt::new("other").digest();
+        for (label, is_fetched) in [
+            (label(salt, &TOKENS, 0, BYTES), true),
+            (label(other, &TOKENS, 0, BYTES), false),
+            (label(salt, &[9, 2, 3, 4, 5, 6], 2, BYTES), false),
+            (label(salt, &TOKENS, 4, BYTES), false),
+            (label(salt, &TOKENS, 0, BYTES + 1), false),
+            (label(salt, &TOKENS, 9, BYTES), false),
+        ] {
+            let mut core = pager();
+            let slow = Duration::from_secs(1);
+            let ask = look_up(&mut core, Duration::ZERO, slow).expect("the tier is asked");
+            let effects = answer(&mut core, Duration::ZERO, ask, vec![label.clone()]);
+            let fetches = matches!(&effects[..], [Effect::Do(_)]);
+            assert_eq!(fetches, is_fetched, "{label:?}: {effects:?}");
+        }
+    }
+}
