@@ -272,7 +272,7 @@ impl PagerActor {
     }
 
     fn answer_flushers(&mut self) {
-        if !self.core.is_writing() {
+        if !self.core.is_writing() && !self.core.is_sending() {
             for flusher in self.flushers.drain(..) {
                 // The receiver may have gone.
                 flusher.reply.send(flusher.has_more).ok();

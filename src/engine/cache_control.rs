@@ -144,7 +144,8 @@ impl Engine {
     /// and waits until they are written: the next start on the same folder finds them. Segments
     /// with the highest retention go first, and among them those used last. The flush excludes
     /// state of sequences that have not finished, and segments that the disk tier has no space
-    /// for. Without a disk tier it does nothing. [`shutdown`](Engine::shutdown) flushes too.
+    /// for. With a [remote tier](crate::EngineBuilder::remote_tier), it also waits until the copies for
+    /// it are sent. Without either it does nothing. [`shutdown`](Engine::shutdown) flushes too.
     ///
     /// # Errors
     ///
@@ -157,7 +158,7 @@ impl Engine {
     /// continue.
     pub async fn flush(&self) -> Result<(), FlushError> {
         let pager = &self.inner.config.pager;
-        if pager.disk.is_none() {
+        if pager.disk.is_none() && pager.remote.is_none() {
             return Ok(());
         }
         let flushed = tokio::time::timeout(pager.flush_time, self.flush_all()).await;

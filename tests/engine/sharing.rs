@@ -226,11 +226,6 @@ async fn the_rest_is_sent_at_the_shutdown() {
     for number in 0..4 {
         generate(&engine, &oracle, &prompt(number), None).await;
     }
-    until("all is in host memory", || engine.stats().pager.packed >= 4).await;
-    // The pager then tells the cache, which tells it what to send: both answer after that.
-    for _ in 0..2 {
-        engine.cache_tree(None).await.expect("a list");
-    }
     engine.shutdown(Shutdown::Finish).await;
     assert_eq!(remote.len(), 4);
 }
