@@ -67,7 +67,7 @@ pub(crate) struct PagerActor {
     asked: mpsc::Receiver<Asked>,
     /// Weak: the pager does not keep the cache alive.
     cache: WeakRecipient<cache::Message>,
-    /// Events that found the cache's mailbox full; at most as many as sequences can cause.
+    /// Events that found the cache's mailbox full: as many as sequences and ended jobs can cause.
     outbox: VecDeque<PagerEvent>,
     /// Callers that wait until no write is in progress.
     flushers: Vec<AwaitWritten>,

@@ -124,9 +124,10 @@ async fn prepare<M: Model>(
     let budget = budget_cell.budget()?;
     let started = started?;
     let outlives_engine = config.pager.disk.is_some() || remote_tier.is_some();
-    let identity = match outlives_engine {
-        true => Some(identity(started.packer.clone(), check_files).await?),
-        false => None,
+    let identity = if outlives_engine {
+        Some(identity(started.packer.clone(), check_files).await?)
+    } else {
+        None
     };
     let pager = PagerParts::new::<M>(
         &started.spec,

@@ -8,8 +8,8 @@ use super::{Engine, Inner};
 use crate::actors::cache::{BlockBatch, Follow, SendAllBlocks};
 use crate::error::FollowError;
 
-/// Batches that may wait for a reader; further batches are lost to it. About one batch is sent
-/// for each sequence that ends.
+/// Batches that may wait for a reader; further batches are lost to it. A batch is sent when
+/// a sequence ends, when a step completes blocks of its prompt, and when copies move.
 const UNREAD_MAX: usize = 1024;
 
 /// A subscription to changes of the cached blocks, from [`Engine::follow_blocks`]. Dropping it

@@ -296,7 +296,8 @@ impl Engine {
     }
 
     /// Returns a number that is the same for engines whose state and tokens are the same to the bit: that
-    /// of the model, its weights and its arithmetic. `None` without a disk tier, for which it is computed.
+    /// of the model, its weights and its arithmetic. `None` without a disk tier or a remote one: it is
+    /// computed for these.
     #[must_use]
     pub fn model_identity(&self) -> Option<u64> {
         self.inner.identity

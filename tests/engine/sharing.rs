@@ -122,7 +122,7 @@ async fn salted_state_stays_unless_it_is_shared() {
         let second = engine(&oracle, &remote, config).await;
         let salted = Some("tenant");
         generate(&first, &oracle, &prompt(1), salted).await;
-        // What has no salt is sent after it.
+        // State without a salt is sent after it.
         let sent = 1 + u64::from(shares_salted);
         generate(&first, &oracle, &prompt(2), None).await;
         until_sent(&first, sent).await;

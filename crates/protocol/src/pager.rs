@@ -69,7 +69,8 @@ pub enum Message {
         /// Tokens of a sequence, from the first one on.
         tokens: Arc<[TokenId]>,
     },
-    /// Whether the cache follows where copies are: [`PagerEvent::Placed`]. Not answered.
+    /// Whether the cache follows where copies are: [`PagerEvent::Placed`]. Not answered: events from before
+    /// it may come after it, and name copies that were evicted while nothing was followed.
     Follow {
         /// Whether it does.
         follows: bool,
@@ -149,6 +150,17 @@ impl CopyRange {
     }
 }
 
+/// Where a copy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyPlace {
+    /// The copy.
+    pub copy: CopyId,
+    /// Whether host memory holds it.
+    pub in_host: bool,
+    /// Whether the disk holds it.
+    pub on_disk: bool,
+}
+
 /// An event that the pager sends to the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PagerEvent {
@@ -164,15 +176,11 @@ pub enum PagerEvent {
         /// The copy.
         copy: CopyId,
     },
-    /// The tiers that hold the copy now. It comes while the cache [follows](Message::Follow)
-    /// copies, after a change or a use, and after the other events about it.
+    /// The tiers that hold copies now. It comes while the cache [follows](Message::Follow)
+    /// copies, after changes or uses, and after the other events about them.
     Placed {
-        /// The copy.
-        copy: CopyId,
-        /// Whether host memory holds it.
-        in_host: bool,
-        /// Whether the disk holds it.
-        on_disk: bool,
+        /// The copies that were changed or used.
+        places: Vec<CopyPlace>,
     },
     /// The segment must be exported under this name.
     Export {

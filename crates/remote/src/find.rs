@@ -105,8 +105,12 @@ impl Store {
         // Copies that the next one makes useless here are skipped.
         let needless = path.links.windows(2);
         let needless = needless.take_while(|links| links[1].start <= ask.from);
-        let links = path.links[needless.count()..].iter();
-        let labels = links.map(|link| self.label(sealer, model, ask, path.shared, link));
+        let links = &path.links[needless.count()..];
+        let starts = links.iter().map(|link| link.start);
+        let before = prefix_digests(ask.salt, &ask.tokens, starts);
+        let links = links.iter().zip(before);
+        let labels =
+            links.map(|(link, before)| self.label(sealer, model, ask, path.shared, link, before));
         let labels = all(labels.collect()).await?;
         // Copies after one that is gone are of no use.
         Ok(labels.into_iter().map_while(|label| label).collect())
@@ -119,27 +123,28 @@ impl Store {
         ask: &Ask,
         shared: usize,
         link: &Link,
+        before: PrefixDigest,
     ) -> Result<Option<Label>, RemoteError> {
         let known = ask.tokens.get(link.start..link.end);
-        let mut tokens: Vec<TokenId> = ask.tokens[..link.start].to_vec();
-        match known.filter(|_| link.end <= shared) {
-            Some(own) => tokens.extend(own),
-            // What follows the shared tokens in the copy is in its head.
+        let tokens = match known.filter(|_| link.end <= shared) {
+            Some(own) => own.into(),
+            // The copy's head has the tokens that follow the shared ones.
             None => match self.head(sealer, &link.name).await {
-                Ok(Some(head)) => tokens.extend(head.tokens.iter()),
+                Ok(Some(head)) => head.tokens.iter().collect(),
                 Ok(None) => return Ok(None),
                 Err(error) if error.is_lost() => return Ok(None),
                 Err(error) => return Err(error),
             },
-        }
-        let label = Label::new(
-            ask.salt,
-            &tokens,
-            link.start,
-            link.state_lag,
-            link.precision(),
-            link.bytes,
-        );
+        };
+        let label = Label {
+            salt: ask.salt,
+            before,
+            start: link.start,
+            tokens,
+            state_lag: link.state_lag,
+            precision: link.precision(),
+            bytes: link.bytes,
+        };
         Ok((self.names.copy(model, &label) == link.name).then_some(label))
     }
 }
@@ -161,10 +166,24 @@ fn path(entry: MarkEntry, at: usize, tokens: &[TokenId], whole: bool) -> FoundPa
 
 /// Returns the digests of the prefixes that end on the grid, from short to long.
 pub(crate) fn digests(salt: SaltDigest, tokens: &[TokenId], grid: usize) -> Vec<PrefixDigest> {
+    prefix_digests(salt, tokens, (grid..=tokens.len()).step_by(grid))
+}
+
+/// Returns the digests of the prefixes with these lengths. Each token is hashed once where the lengths
+/// do not decrease.
+fn prefix_digests(
+    salt: SaltDigest,
+    tokens: &[TokenId],
+    lengths: impl Iterator<Item = usize>,
+) -> Vec<PrefixDigest> {
     let mut hasher = PrefixHasher::new(salt);
-    let parts = tokens.chunks_exact(grid);
-    let digests = parts.map(|part| {
-        hasher.update(part);
+    let mut hashed = 0;
+    let digests = lengths.map(|length| {
+        if length < hashed {
+            return PrefixDigest::of(salt, &tokens[..length]);
+        }
+        hasher.update(&tokens[hashed..length]);
+        hashed = length;
         hasher.digest()
     });
     digests.collect()

@@ -29,10 +29,10 @@
 //!
 //! **Security.** All bytes are sealed (AES-256-GCM-SIV, RFC 8452), under a key that follows from the
 //! fleet's secret, the model and the salt (HKDF, RFC 5869), and bound to their name. Names are HMACs
-//! under the secret. The store, and whoever reads or writes it, learns neither tokens nor salts,
-//! cannot confirm a guess, and cannot make a machine of the fleet load bytes that no machine of the
-//! fleet has written there. It learns sizes, and when equal prefixes are used. It can drop bytes, and
-//! it can bring back older ones of the same name, which are state of the same tokens.
+//! under the secret. A reader or writer of the store learns neither tokens nor salts, and cannot
+//! confirm a guess. A machine of the fleet loads no bytes that no machine of the fleet has written
+//! under that name. The store learns sizes, and when equal prefixes are used. It can drop bytes, and it
+//! can bring back older ones of the same name, which are state of the same tokens.
 
 #![forbid(unsafe_code)]
 

@@ -6,6 +6,8 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use motet_protocol::SaltDigest;
 use motet_protocol::remote::{RemoteError, RemoteModel};
 use opendal::{ErrorKind, Operator};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::error::{damaged, failed};
 use crate::names::{Name, Names};
@@ -17,7 +19,7 @@ use crate::stored::{Head, Mark};
 pub(crate) const CALLS_MAX: usize = 8;
 
 /// Most bytes of a mark or a head: more than those of four million tokens.
-const VALUE_BYTES_MAX: usize = 16 << 20;
+pub(crate) const VALUE_BYTES_MAX: usize = 16 << 20;
 
 /// A store, and the secret of the fleet that uses it.
 pub(crate) struct Store {
@@ -50,7 +52,7 @@ impl Store {
         sealer: &Sealer,
         name: &str,
     ) -> Result<Option<Mark>, RemoteError> {
-        let mark = self.read_sealed(sealer, name, Mark::read).await;
+        let mark = self.read_sealed(sealer, name).await;
         if let Err(error @ RemoteError::Damaged { .. }) = &mark {
             tracing::warn!("a mark of the remote tier is ignored: {error}");
             return Ok(None);
@@ -65,31 +67,31 @@ impl Store {
         name: &Name,
     ) -> Result<Option<Head>, RemoteError> {
         let name = name.head();
-        let head = self.read_sealed(sealer, &name, Head::read).await;
+        let head = self.read_sealed(sealer, &name).await;
         if let Err(RemoteError::Damaged { .. }) = &head {
             self.remove(&name).await;
         }
         head
     }
 
-    async fn read_sealed<T>(
+    async fn read_sealed<T: DeserializeOwned>(
         &self,
         sealer: &Sealer,
         name: &str,
-        read: fn(Vec<u8>) -> Result<T, RemoteError>,
     ) -> Result<Option<T>, RemoteError> {
         let Some(sealed) = self.read(name).await? else {
             return Ok(None);
         };
         let opened = sealer.open(name, &sealed)?;
-        read(opened).map(Some)
+        let value = postcard::from_bytes(&opened);
+        value.map(Some).map_err(|_| damaged("it cannot be read"))
     }
 
     pub(crate) async fn write_sealed(
         &self,
         sealer: &Sealer,
         name: &str,
-        value: &impl serde::Serialize,
+        value: &impl Serialize,
     ) -> Result<(), RemoteError> {
         let bytes = postcard::to_allocvec(value).map_err(failed)?;
         self.write(name, sealer.seal(name, &bytes)?).await
@@ -100,7 +102,7 @@ impl Store {
     }
 
     /// Reads a mark or a head. One that is too long is damaged.
-    async fn read(&self, name: &str) -> Result<Option<opendal::Buffer>, RemoteError> {
+    pub(crate) async fn read(&self, name: &str) -> Result<Option<opendal::Buffer>, RemoteError> {
         let bytes = match self.operator.stat(name).await {
             Ok(metadata) => metadata.content_length(),
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

@@ -6,7 +6,7 @@ use motet_protocol::remote::RemoteError;
 use motet_protocol::{Label, Precision, PrefixDigest, TokenId};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{damaged, failed};
+use crate::error::failed;
 use crate::names::Name;
 use crate::seal::Version;
 
@@ -66,21 +66,11 @@ pub(crate) struct Link {
     pub(crate) bytes: usize,
 }
 
-impl Head {
-    pub(crate) fn read(bytes: Vec<u8>) -> Result<Self, RemoteError> {
-        postcard::from_bytes(&bytes).map_err(|_| damaged("its head cannot be read"))
-    }
-}
-
 impl Mark {
     /// Most copies of one path. A longer path is not found as a whole.
     pub(crate) const LINKS_MAX: usize = 512;
     /// Most paths of one mark.
     const ENTRIES_MAX: usize = 4;
-
-    pub(crate) fn read(bytes: Vec<u8>) -> Result<Self, RemoteError> {
-        postcard::from_bytes(&bytes).map_err(|_| damaged("a mark cannot be read"))
-    }
 
     /// Its paths, newest first.
     pub(crate) fn into_entries(self) -> impl DoubleEndedIterator<Item = MarkEntry> {

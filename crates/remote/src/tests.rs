@@ -8,6 +8,7 @@ use motet_protocol::{Label, Precision, PrefixDigest, Salt, SequenceId, TokenId, 
 use opendal::{Operator, services};
 use proptest::prelude::*;
 
+use crate::store::{Store, VALUE_BYTES_MAX};
 use crate::{OpenError, PART_BYTES, Remote, Secret, SecretError};
 
 const GRID: usize = 4;
@@ -210,6 +211,18 @@ async fn damaged_bytes_are_never_loaded() {
             assert_eq!(found.map(|labels| labels.len()), Ok(2), "{name}");
         }
     }
+}
+
+/// A value that a store has made longer than any mark is not read.
+#[tokio::test]
+async fn values_are_bounded() {
+    let store = store();
+    let longest = vec![0; VALUE_BYTES_MAX + 1];
+    store.write("mark", longest).await.expect("it is written");
+    let secret = Secret::new([1; 32]).expect("32 bytes");
+    let read = Store::new(store, &secret).read("mark").await;
+    let error = read.expect_err("it is too long");
+    assert!(error.to_string().contains("too long"), "{error}");
 }
 
 #[tokio::test]

@@ -14,6 +14,8 @@ pub struct BlockBatch {
     /// Number of batches before it in this subscription. A gap means that the reader was too
     /// slow for a batch.
     pub number: u64,
+    /// Batches that the reader has missed between the last one and this one.
+    pub missed: u64,
     /// The changes, in order.
     pub events: Arc<[BlockEvent]>,
     /// Whether they list all cached blocks: in the first batch, and where
@@ -33,6 +35,8 @@ struct Follower {
     batches: mpsc::Sender<BlockBatch>,
     /// Batches sent to it so far, including those that found its channel full.
     batches_sent: u64,
+    /// Those that found it full since the last one that it got.
+    missed: u64,
 }
 
 impl Followers {
@@ -51,6 +55,7 @@ impl Followers {
         let mut follower = Follower {
             batches,
             batches_sent: 0,
+            missed: 0,
         };
         follower.send_batch(&all, true);
         self.0.push(follower);
@@ -89,14 +94,18 @@ impl Follower {
         !self.batches.is_closed()
     }
 
-    /// Sends a batch if the channel has space; else the number of the next batch shows the gap.
+    /// Sends a batch if the channel has space; else the next batch shows the gap.
     fn send_batch(&mut self, events: &Arc<[BlockEvent]>, lists_all: bool) {
         let batch = BlockBatch {
             number: self.batches_sent,
+            missed: self.missed,
             events: Arc::clone(events),
             lists_all,
         };
         self.batches_sent += 1;
-        self.batches.try_send(batch).ok();
+        match self.batches.try_send(batch) {
+            Ok(()) => self.missed = 0,
+            Err(_) => self.missed += 1,
+        }
     }
 }

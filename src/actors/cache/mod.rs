@@ -7,6 +7,7 @@
 //!   [`CacheAnswer`];
 //! - an [`Inspect`] or a [`Follow`] from the engine, or a [`TakeTrieSnapshot`] from the snapshot
 //!   task: the sender awaits the reply;
+//! - a [`SendAllBlocks`] from a subscriber, which is answered in its channel;
 //! - the clock, while the pager's mailbox was full.
 //!
 //! Subscribers to block events are notified after each message. A subscriber with a full

@@ -36,7 +36,7 @@ const LINES: &[(&str, usize)] = &[
     ("motet-model", 4_920),
     ("motet-protocol", 2_520),
     // That tier in a store.
-    ("motet-remote", 850),
+    ("motet-remote", 900),
     // Journals of responses in the background, with which a restart goes on.
     ("motet-server", 17_650),
     ("motet-storage", 1_730),

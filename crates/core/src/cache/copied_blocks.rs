@@ -2,9 +2,9 @@
 //!
 //! A copy holds the state of a range of a sequence's tokens, which may begin and end within blocks. A
 //! block is stored in a tier while the copies there hold all its tokens, and it is known once some copy
-//! holds the last of them. Copies are listed by *pieces*: the first tokens of a block, up to where the
-//! part in some copy ends or begins. A piece lists each copy that holds the last of its tokens.
-//! The parts that copies hold of a block are therefore in the lists of the pieces that it starts with.
+//! holds the last of them. A *piece* is the beginning of a block, up to an offset at which some copy
+//! begins or ends. It lists the copies that hold its last token, and those that begin at its end. The
+//! parts that copies hold of a block are therefore in the lists of the pieces that it starts with.
 //!
 //! The pager knows copies by digests, and the trie forgets evicted tokens. The blocks of a copy are
 //! therefore noted when the pager makes it or finds it for a sequence. All other copies, such as those
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use super::trie::{BlockEvent, BlockHash, BlockTier};
 use motet_protocol::{CopyId, Salt, TokenId};
 
-/// Bytes of a piece beside its tokens: its entries in two tables. A round number above the size of
-/// their fields.
-const PIECE_BYTES: usize = 256;
+/// Bytes of a piece beside its tokens. Most blocks have a node of a tree of their own, and take as much
+/// with their entries in two tables.
+const PIECE_BYTES: usize = 1024;
 
 /// The tiers of copies, in the order of [`Places`].
 const TIERS: [BlockTier; 2] = [BlockTier::Host, BlockTier::Disk];
@@ -49,7 +49,8 @@ pub(super) struct CopiedBlocks {
 #[derive(Debug, Default)]
 struct KnownCopy {
     places: Places,
-    pieces: Vec<(Before, Arc<[TokenId]>)>,
+    /// Each with the offset in its block at which the copy begins.
+    pieces: Vec<(Before, Arc<[TokenId]>, usize)>,
 }
 
 #[derive(Debug, Default)]
@@ -211,12 +212,12 @@ impl CopiedBlocks {
         let piece = pieces.entry(Arc::clone(&key)).or_default();
         piece.copies.push((copy, from));
         let known = self.copies.entry(copy).or_default();
-        known.pieces.push((before.clone(), key));
+        known.pieces.push((before.clone(), key, from));
     }
 
     fn forget(&mut self, copy: CopyId) {
         let known = self.copies.remove(&copy);
-        for (before, tokens) in known.map_or_else(Vec::new, |known| known.pieces) {
+        for (before, tokens, _) in known.map_or_else(Vec::new, |known| known.pieces) {
             self.bytes -= piece_bytes(&tokens);
             let Some(pieces) = self.pieces.get_mut(&before) else {
                 continue;
@@ -237,7 +238,12 @@ impl CopiedBlocks {
     fn update(&mut self, copy: CopyId) {
         let known = self.copies.get(&copy);
         let touched = known.map_or_else(Vec::new, |known| known.pieces.clone());
-        for (before, tokens) in touched {
+        for (before, tokens, from) in touched {
+            // A copy that begins where the piece ends holds none of its tokens. Thousands may, after
+            // one prompt.
+            if from == tokens.len() {
+                continue;
+            }
             let pieces = &self.pieces[&before];
             let blocks = starting_with(pieces, &tokens);
             let changed = blocks.filter_map(|(block, piece)| {
@@ -268,7 +274,7 @@ impl CopiedBlocks {
     fn places_of(&self, pieces: &Pieces, block: &[TokenId]) -> Places {
         let parts = (1..=block.len()).filter_map(|end| Some((end, pieces.get(&block[..end])?)));
         let parts = parts.flat_map(|(end, piece)| {
-            let copies = piece.copies.iter();
+            let copies = piece.copies.iter().filter(move |(_, from)| *from < end);
             copies.map(move |(copy, from)| (*from, end, self.copies[copy].places))
         });
         let mut parts: Vec<(usize, usize, Places)> = parts.collect();
@@ -290,7 +296,7 @@ impl CopiedBlocks {
     pub(super) fn check_integrity(&self) {
         let mut bytes = 0;
         for (copy, known) in &self.copies {
-            for (before, tokens) in &known.pieces {
+            for (before, tokens, _) in &known.pieces {
                 let piece = &self.pieces[before][tokens];
                 let is_listed = piece.copies.iter().any(|(one, _)| one == copy);
                 assert!(is_listed, "a piece lists the copies that hold it");

@@ -88,16 +88,16 @@ impl CacheCore {
             return;
         };
         let (salt, tokens) = (&lookup.request.salt, &lookup.request.tokens);
-        for copy_range in &copy_ranges {
-            let (held, range) = (&tokens[..copy_range.end], copy_range.start..copy_range.end);
-            if let Some(hashes) = self.trie.block_hashes(salt, held) {
+        let copied_tokens = copy_ranges.last().map_or(0, |copy_range| copy_range.end);
+        if let Some(hashes) = self.trie.block_hashes(salt, &tokens[..copied_tokens]) {
+            for copy_range in &copy_ranges {
+                let range = copy_range.start..copy_range.end;
                 self.copied_blocks
-                    .note(copy_range.copy, salt, held, range, &hashes);
+                    .note(copy_range.copy, salt, tokens, range, &hashes);
             }
         }
         let mut at = lookup.resident_tokens.max(lookup.seen_tokens);
         let tokens_max = lookup.request.tokens_max;
-        let copied_tokens = copy_ranges.last().map_or(0, |copy_range| copy_range.end);
         let mut reserved = Vec::with_capacity(copy_ranges.len());
         for copy_range in copy_ranges {
             let bytes = if at < copy_range.end {

@@ -60,8 +60,7 @@ impl CacheCore {
         match paging.take_backup(segment) {
             Some(backup) => self.backup_ended(&backup, copy),
             None => {
-                let known = paging.tokens_of(segment);
-                paging.finish_offload(segment, copy, &mut self.trie);
+                let known = paging.finish_offload(segment, copy, &mut self.trie);
                 if let (Some(copy), Some(of)) = (copy, known) {
                     let range = of.start..of.tokens.len();
                     self.note_copied(copy, &of.salt, &of.tokens, range);

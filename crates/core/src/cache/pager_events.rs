@@ -33,14 +33,13 @@ impl CacheCore {
         let Some(paging) = self.paging.as_mut() else {
             return;
         };
-        if let PagerEvent::Placed {
-            copy,
-            in_host,
-            on_disk,
-        } = pager_event
-        {
+        if let PagerEvent::Placed { places } = pager_event {
             // Copies outlive a reset of the device.
-            return self.copied_blocks.place(copy, in_host, on_disk);
+            for place in places {
+                self.copied_blocks
+                    .place(place.copy, place.in_host, place.on_disk);
+            }
+            return;
         }
         if !paging.accepts(&pager_event) {
             return;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::ConfigError;
 use super::bounds::{bytes, time};
-use motet_protocol::{Label, Precision};
+use motet_protocol::{Label, Precision, Salt, SaltDigest};
 
 /// Settings of the pager, which keeps copies of device state in host memory and on disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +23,8 @@ pub struct PagerConfig {
     /// `None` is a sixteenth of `host_bytes_max`. Choose more where the disk is much larger
     /// than host memory and segments are short: 64 MiB suffice for 50,000 copies of 64 tokens.
     /// The range is from 1 KiB to seven eighths of `host_bytes_max`; the rest is memory for the
-    /// next copies.
+    /// next copies. While blocks are followed, the cache takes as many bytes again for the blocks
+    /// of copies.
     pub label_bytes_max: Option<usize>,
     /// Folder for copies that do not fit in host memory, and for the next start; `None` uses no
     /// disk.
@@ -178,23 +179,21 @@ impl PagerConfig {
                 .into(),
             });
         }
-        if self.disk.is_some() && self.host_bytes_max == 0 {
-            return Err(ConfigError {
-                field: "pager.disk",
-                found: "a folder".into(),
-                expected: "`pager.host_bytes_max` above 0, since copies reach the disk through \
-                           host memory"
+        for (is_set, field, found, tier) in [
+            (self.disk.is_some(), "pager.disk", "a folder", "disk"),
+            (self.remote.is_some(), "pager.remote", "a tier", "tier"),
+        ] {
+            if is_set && self.host_bytes_max == 0 {
+                return Err(ConfigError {
+                    field,
+                    found: found.into(),
+                    expected: format!(
+                        "`pager.host_bytes_max` above 0, since copies reach the {tier} through \
+                         host memory"
+                    )
                     .into(),
-            });
-        }
-        if self.remote.is_some() && self.host_bytes_max == 0 {
-            return Err(ConfigError {
-                field: "pager.remote",
-                found: "a tier".into(),
-                expected: "`pager.host_bytes_max` above 0, since copies reach the tier through \
-                           host memory"
-                    .into(),
-            });
+                });
+            }
         }
         self.remote.as_ref().map_or(Ok(()), RemoteConfig::validate)
     }
@@ -204,8 +203,16 @@ impl RemoteConfig {
     /// Bytes that a tier that works moves in a second, at least.
     const SLOWEST: usize = 8 << 20;
 
+    /// Whether state with this salt may leave the process.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn shares(&self, salt: SaltDigest) -> bool {
+        self.shares_salted || salt == Salt::default().digest()
+    }
+
     /// Returns the time after which a job that moves so many bytes means that the tier does not
     /// respond.
+    #[doc(hidden)]
     #[must_use]
     pub fn job_timeout(&self, bytes: usize) -> Duration {
         let moving = Duration::from_millis((bytes / (Self::SLOWEST / 1000)) as u64);

@@ -59,13 +59,11 @@ impl Asks {
         self.waiting.insert(waiting.lookup.sequence, waiting);
     }
 
-    /// Counts an answer. One to a core before this one was not counted.
-    pub(super) fn answered(&mut self) {
+    /// Counts the answer to this question, and ends the wait for it. `None` if nothing waits for it
+    /// any more.
+    pub(super) fn answered(&mut self, ask: &Ask) -> Option<Lookup> {
+        // A core before this one may have asked.
         self.unanswered = self.unanswered.saturating_sub(1);
-    }
-
-    /// Ends the wait for the answer to this question. `None` if nothing waits for it any more.
-    pub(super) fn take_answered(&mut self, ask: &Ask) -> Option<Lookup> {
         let waiting = self.waiting.get(&ask.sequence)?;
         // A later lookup of the sequence has tokens of its own.
         let is_same = Arc::ptr_eq(&waiting.lookup.tokens, &ask.tokens)

@@ -34,7 +34,7 @@ pub struct RecoveryLog {
     /// The job of the disk's copy worker.
     disk: Option<(CopyId, Task)>,
     /// The job of the remote tier's copy worker.
-    remote: Option<(CopyId, Task)>,
+    remote: Option<(CopyId, Task, Arc<Label>)>,
     /// The cache waits for the confirmation of a reset.
     is_reset_pending: bool,
     /// The cache follows where copies are.
@@ -201,11 +201,9 @@ impl RecoveryLog {
         self.disk
     }
 
-    /// The job of the remote tier's copy worker, and the bytes of its copy.
-    pub(super) fn remote_job(&self) -> Option<(CopyId, Task, usize)> {
-        let (copy, task) = self.remote?;
-        let bytes = self.copies.get(&copy).map_or(0, |copy| copy.label.bytes);
-        Some((copy, task, bytes))
+    /// The job of the remote tier's copy worker.
+    pub(super) fn remote_job(&self) -> Option<(CopyId, Task, Arc<Label>)> {
+        self.remote.clone()
     }
 
     /// Whether the cache follows where copies are.
@@ -245,7 +243,7 @@ impl RecoveryLog {
 
     /// Returns this copy with the jobs that go on.
     fn resumed(&self, name: CopyId, logged_copy: &LoggedCopy) -> CopyEntry {
-        let is_at = |task| [self.disk, self.remote].contains(&Some((name, task)));
+        let is_at = |task| self.disk == Some((name, task)) || self.is_at_remote(name, task);
         let moves = [
             (logged_copy.is_exporting, Task::Pack),
             (is_at(Task::Read) && !logged_copy.in_host, Task::Read),
@@ -349,13 +347,14 @@ impl RecoveryLog {
             }
             Task::Unpack => self.unpacking = Some(copy),
             Task::Read | Task::Write | Task::Remove => self.disk = Some((copy, job.task)),
-            Task::Fetch => {
-                self.made = self.made.max(copy.0);
-                let logged_copy = LoggedCopy::new(Arc::clone(&job.label));
-                self.copies.insert(copy, logged_copy);
-                self.remote = Some((copy, job.task));
+            Task::Fetch | Task::Send => {
+                if job.task == Task::Fetch {
+                    self.made = self.made.max(copy.0);
+                    let logged_copy = LoggedCopy::new(Arc::clone(&job.label));
+                    self.copies.insert(copy, logged_copy);
+                }
+                self.remote = Some((copy, job.task, Arc::clone(&job.label)));
             }
-            Task::Send => self.remote = Some((copy, job.task)),
         }
         if job.task == Task::Remove {
             self.lost.remove(&copy);
@@ -387,6 +386,12 @@ impl RecoveryLog {
         });
     }
 
+    /// Whether the remote tier's copy worker does this.
+    fn is_at_remote(&self, copy: CopyId, task: Task) -> bool {
+        let job = self.remote.as_ref();
+        job.is_some_and(|(other, doing, _)| (*other, *doing) == (copy, task))
+    }
+
     /// Changes a copy, if it exists, and removes it if it is in no tier any more.
     fn change(&mut self, copy: CopyId, change: impl FnOnce(&mut LoggedCopy)) {
         let Some(logged_copy) = self.copies.get_mut(&copy) else {
@@ -394,8 +399,8 @@ impl RecoveryLog {
         };
         change(logged_copy);
         let is_present = logged_copy.is_exporting || logged_copy.in_host || logged_copy.on_disk;
-        let comes =
-            self.disk == Some((copy, Task::Write)) || self.remote == Some((copy, Task::Fetch));
+        let is_written = self.disk == Some((copy, Task::Write));
+        let comes = is_written || self.is_at_remote(copy, Task::Fetch);
         if !is_present && !comes {
             self.copies.remove(&copy);
         }

@@ -2,8 +2,9 @@
 //! and sends copies that other processes may need.
 //!
 //! The tier is asked when no copy here, and no state on the device, holds a sequence's tokens as
-//! far as it could. Fetching and computing are compared by the time that both have taken recently. A sequence waits no longer than computing would take, and a tier that fails is not
-//! asked for a while.
+//! far as it could. Fetching and computing are compared by the time that both have taken recently.
+//! A sequence waits no longer than computing would take, and a tier that fails is not asked for a
+//! while.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -12,10 +13,9 @@ use std::time::Duration;
 use super::PagerCore;
 use super::copy_queues::QueuedSend;
 use super::footprint;
-use crate::config::RemoteConfig;
 use motet_protocol::pager::{Ask, Asked, Done, Effect, Lookup};
 use motet_protocol::{
-    CopyId, Label, PrefixHasher, Salt, SaltDigest, SegmentSize, SequenceId, TokenId, common_prefix,
+    CopyId, Label, PrefixHasher, SaltDigest, SegmentSize, SequenceId, TokenId, common_prefix,
 };
 
 /// Upper bound on the remembered copies that the tier has named and does not have.
@@ -55,14 +55,15 @@ impl PagerCore {
             return Some(lookup);
         };
         let (grid, answer_timeout) = (remote.grid_tokens, remote.answer_timeout);
-        if !self.remote.works() || !self.asks.can_add() || !is_sharable(remote, lookup.salt) {
+        if !self.remote.works() || !self.asks.can_add() || !remote.shares(lookup.salt) {
+            return Some(lookup);
+        }
+        let last = lookup.tokens.len() / grid * grid;
+        if last <= lookup.seen_tokens {
             return Some(lookup);
         }
         let from = self.reach(&lookup);
-        let last = lookup.tokens.len() / grid * grid;
-        if last <= from.max(lookup.seen_tokens)
-            || !self.is_faster_than_computing(&lookup, from, last)
-        {
+        if last <= from || !self.is_faster_than_computing(&lookup, from, last) {
             return Some(lookup);
         }
         effects.push(Effect::Ask(Ask {
@@ -79,11 +80,10 @@ impl PagerCore {
 
     /// Handles the answer of the remote tier.
     pub(super) fn asked(&mut self, asked: Asked, effects: &mut Vec<Effect>) {
-        self.asks.answered();
-        let lookup = self.asks.take_answered(&asked.ask);
+        let lookup = self.asks.answered(&asked.ask);
         let labels = match asked.result {
             Ok(labels) => {
-                // An answer that comes too late does not end the rest that it has caused.
+                // A late answer has begun a rest, and does not end it.
                 let in_time = lookup.is_some();
                 self.remote.has_answered(asked.took, in_time, self.now);
                 labels
@@ -112,9 +112,8 @@ impl PagerCore {
         let bytes = labels.iter().map(|label| label.bytes).sum();
         let mut copies = BTreeSet::new();
         for label in labels {
-            let known = self.remote.queued(&label);
-            let copy = known.or_else(|| self.catalog.fetching(&label));
-            copies.insert(copy.unwrap_or_else(|| {
+            let known = self.remote.fetch_of(&label);
+            copies.insert(known.unwrap_or_else(|| {
                 let copy = self.catalog.name_fetch();
                 self.remote.push(copy, label);
                 copy
@@ -168,13 +167,17 @@ impl PagerCore {
 
     /// Handles the end of a send job.
     pub(super) fn send_ended(&mut self, done: &Done) {
-        let path = self.remote.sent_path();
+        let sent = self.remote.take_sent();
         let succeeded = done.result.is_ok();
         self.catalog.send_ended(done.copy, succeeded);
         self.stats.sent += u64::from(succeeded);
         let is_lost = done.result.as_ref().is_err_and(|error| error.is_lost);
         if is_lost {
-            self.send_path_again(done.copy, &path);
+            // The tier has dropped copies of the path. One that drops them again is too small.
+            self.catalog.unshare(&sent.path);
+            if !sent.is_repeated {
+                self.queue_sends(&[&sent.path[..], &[done.copy]].concat(), true);
+            }
             return;
         }
         self.remote.has_sent(succeeded, self.now);
@@ -183,43 +186,34 @@ impl PagerCore {
         }
     }
 
-    /// Sends a copy again after those of its path: the tier has dropped some of them.
-    fn send_path_again(&mut self, copy: CopyId, path: &[CopyId]) {
-        self.catalog.unshare(path);
-        let mut before = Vec::new();
-        for name in path.iter().copied().chain([copy]) {
-            if self.catalog.can_send(name) {
-                self.remote.push_send(QueuedSend {
-                    copy: name,
-                    path: before.clone(),
-                });
-            }
-            let Some(entry) = self.catalog.get(name) else {
-                return;
-            };
-            before.push((name, Arc::clone(entry.label())));
-        }
-    }
-
     /// Queues the copies of these tokens that the remote tier did not get.
     pub(super) fn share(&mut self, salt: SaltDigest, tokens: &[TokenId]) {
-        let Some(remote) = &self.config.remote else {
-            return;
-        };
-        if !is_sharable(remote, salt) {
+        let remote = self.config.remote.as_ref();
+        if !remote.is_some_and(|remote| remote.shares(salt)) {
             return;
         }
         let whole = !self.spec.resumes_anywhere();
+        let chain = self.catalog.chain(salt, tokens, 0, whole);
+        let names: Vec<CopyId> = chain.iter().map(|link| link.copy).collect();
+        self.queue_sends(&names, false);
+    }
+
+    /// Queues the copies of a path that the remote tier did not get, each after those before it.
+    fn queue_sends(&mut self, names: &[CopyId], is_repeated: bool) {
         let mut path: Vec<(CopyId, Arc<Label>)> = Vec::new();
-        for link in self.catalog.chain(salt, tokens, 0, whole) {
-            let label = Arc::clone(self.catalog.found(link.copy).label());
-            if self.catalog.can_send(link.copy) {
+        for name in names {
+            let Some(copy) = self.catalog.get(*name) else {
+                return;
+            };
+            let label = Arc::clone(copy.label());
+            if self.catalog.can_send(*name) {
                 self.remote.push_send(QueuedSend {
-                    copy: link.copy,
+                    copy: *name,
                     path: path.clone(),
+                    is_repeated,
                 });
             }
-            path.push((link.copy, label));
+            path.push((*name, label));
         }
     }
 
@@ -334,17 +328,13 @@ impl PagerCore {
     }
 }
 
-/// Whether state with this salt may leave the process.
-fn is_sharable(remote: &RemoteConfig, salt: SaltDigest) -> bool {
-    remote.shares_salted || salt == Salt::default().digest()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::PagerConfig;
-    use crate::pager::{Message, PagerEvent, Precision};
-    use motet_protocol::{LayerKind, ModelSpec};
+    use crate::config::{PagerConfig, RemoteConfig};
+    use crate::pager::{JobError, Message, OffloadCandidate, PagerEvent, Precision, Task};
+    use motet_protocol::lease::LeaseCount;
+    use motet_protocol::{LayerKind, ModelSpec, Salt, SegmentId};
 
     const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
     const TOKENS: [TokenId; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
@@ -404,7 +394,7 @@ mod tests {
         }
     }
 
-    /// An answer that comes too late helps nobody, and does not end the rest of the tier.
+    /// A late answer serves no lookup, and does not end the tier's rest.
     #[test]
     fn a_late_answer_is_not_waited_for_again() {
         let (mut core, slow) = (pager(), Duration::from_secs(1));
@@ -447,5 +437,61 @@ mod tests {
             let fetches = matches!(&effects[..], [Effect::Do(_)]);
             assert_eq!(fetches, is_fetched, "{label:?}: {effects:?}");
         }
+    }
+
+    /// Cancelled lookups count as long as their questions are not answered.
+    #[test]
+    fn questions_are_bounded() {
+        let (mut core, slow) = (pager(), Duration::from_secs(1));
+        let mut asks = Vec::new();
+        while let Some(ask) = look_up(&mut core, Duration::ZERO, slow) {
+            let sequence = ask.sequence;
+            asks.push(ask);
+            core.handle(Duration::ZERO, Message::Cancel { sequence });
+        }
+        assert_eq!(asks.len(), 32);
+        let ask = asks.pop().expect("there are some");
+        answer(&mut core, Duration::ZERO, ask, Vec::new());
+        assert!(look_up(&mut core, Duration::ZERO, slow).is_some());
+    }
+
+    /// A tier that has dropped copies gets them again, once: it may be too small.
+    #[test]
+    fn dropped_copies_are_sent_again_once() {
+        let mut core = pager();
+        let lease_count = LeaseCount::new(SegmentId(1));
+        let salt = Salt::default().digest();
+        let tokens: Arc<[TokenId]> = Arc::from(TOKENS);
+        let candidate = OffloadCandidate {
+            lease: lease_count.lease().expect("it is not being evicted"),
+            salt,
+            segment_size: SegmentSize::whole(tokens.len()),
+            tokens: Arc::clone(&tokens),
+            retention: 0,
+        };
+        core.handle(Duration::ZERO, Message::OffloadCandidate(candidate));
+        let done = |task, result| {
+            Message::Done(Done {
+                copy: CopyId(1),
+                task,
+                result,
+                took: Duration::from_millis(1),
+                bytes: BYTES,
+            })
+        };
+        core.handle(Duration::ZERO, done(Task::Pack, Ok(())));
+        let mut effects = core.handle(Duration::ZERO, Message::Share { salt, tokens });
+        let mut sends = 0;
+        while let [Effect::Do(job)] = &effects[..] {
+            assert_eq!(job.task, Task::Send);
+            sends += 1;
+            let dropped = JobError {
+                what: "its path is gone".into(),
+                is_lost: true,
+            };
+            effects = core.handle(Duration::ZERO, done(Task::Send, Err(dropped)));
+            core.check_integrity();
+        }
+        assert_eq!(sends, 2);
     }
 }

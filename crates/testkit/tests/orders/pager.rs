@@ -254,7 +254,7 @@ impl World for PagerWorld {
             Act::End(job, well) => {
                 let copies = self.pager.copies();
                 let ended = &copies.jobs()[job];
-                // What the remote tier has dropped is not fetched.
+                // A copy that the remote tier has dropped is not fetched.
                 let well = well && (ended.task != Task::Fetch || copies.is_in_remote(&ended.label));
                 let (now, queue) = (self.now, &mut self.queue);
                 self.pager.end_job(now, job, well, queue, &mut self.cache);

@@ -75,11 +75,6 @@ impl Paging {
         self.send(pager::Message::Follow { follows });
     }
 
-    /// The tokens of an offered segment, if blocks are followed.
-    pub(super) fn tokens_of(&self, segment: SegmentId) -> Option<SegmentTokens> {
-        self.offloads.tokens_of(segment)
-    }
-
     /// Whether the cache must handle this event. Events about the state before a reset are
     /// dropped.
     pub(super) fn accepts(&mut self, pager_event: &PagerEvent) -> bool {
@@ -213,16 +208,19 @@ impl Paging {
         self.send(pager::Message::CancelExport { copy });
     }
 
-    /// Handles the pager's final answer: the segment is in this copy, or in none.
+    /// Handles the pager's final answer: the segment is in this copy, or in none. Returns the tokens of
+    /// the segment, if blocks are followed.
     pub(super) fn finish_offload(
         &mut self,
         segment: SegmentId,
         copy: Option<CopyId>,
         trie: &mut Trie,
-    ) {
-        if self.offloads.finish(segment, copy, trie) {
+    ) -> Option<SegmentTokens> {
+        let finished = self.offloads.finish(segment, copy, trie);
+        if finished.has_copy {
             self.share_waiting(trie);
         }
+        finished.tokens
     }
 
     /// Takes a node back that is being copied, as it is about to be split or evicted. Leases
@@ -440,6 +438,7 @@ impl Paging {
         self.offloads.check_integrity(trie);
         self.backups.check_integrity();
         self.loads.check_integrity();
+        self.shares.check_integrity();
     }
 
     /// Whether no more is to be offered now. No more segments are leased while requests or

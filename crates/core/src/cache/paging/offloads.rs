@@ -41,8 +41,17 @@ struct Offloading {
     tokens: Option<SegmentTokens>,
 }
 
+/// An offered segment that the pager has answered for.
+#[derive(Debug, Default)]
+pub(super) struct Finished {
+    /// Whether a node has a copy now.
+    pub(super) has_copy: bool,
+    /// The tokens of the segment, if blocks are followed.
+    pub(super) tokens: Option<SegmentTokens>,
+}
+
 /// The tokens of an offered segment.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::cache) struct SegmentTokens {
     /// Their salt.
     pub(in crate::cache) salt: Salt,
@@ -169,28 +178,27 @@ impl Offloads {
         is_present
     }
 
-    /// The tokens of an offered segment, if blocks are followed.
-    pub(super) fn tokens_of(&self, segment: SegmentId) -> Option<SegmentTokens> {
-        self.offloading.get(&segment)?.tokens.clone()
-    }
-
-    /// Handles the pager's final answer: the segment is in this copy, or in none. Returns whether a
-    /// node has a copy now.
+    /// Handles the pager's final answer: the segment is in this copy, or in none.
     pub(super) fn finish(
         &mut self,
         segment: SegmentId,
         copy: Option<CopyId>,
         trie: &mut Trie,
-    ) -> bool {
-        let offloading = self.offloading.remove(&segment);
-        let Some(node) = offloading.and_then(|one| one.node_of(segment, trie)) else {
-            return false;
+    ) -> Finished {
+        let Some(offloading) = self.offloading.remove(&segment) else {
+            return Finished::default();
         };
-        match copy {
-            Some(copy) => self.note_copy(node, copy, trie),
-            None => trie.set_offload_state(node, OffloadState::Rejected),
+        let node = offloading.node_of(segment, trie);
+        if let Some(node) = node {
+            match copy {
+                Some(copy) => self.note_copy(node, copy, trie),
+                None => trie.set_offload_state(node, OffloadState::Rejected),
+            }
         }
-        copy.is_some()
+        Finished {
+            has_copy: node.is_some() && copy.is_some(),
+            tokens: offloading.tokens,
+        }
     }
 
     /// Takes a node back that is being copied, as it is about to be split or evicted. Leases

@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Paging;
-use crate::cache::Salt;
 use crate::cache::trie::{Node, NodeKey, OffloadState, Trie};
-use crate::config::{PagerConfig, RemoteSends};
+use crate::config::{PagerConfig, RemoteConfig, RemoteSends};
 use motet_protocol::pager;
 
 /// Most paths that wait for copies. Older ones are forgotten until they are used again.
@@ -15,9 +14,8 @@ const WAITING_MAX: usize = 64;
 /// Paths whose state is to be sent.
 #[derive(Debug)]
 pub(super) struct Shares {
-    /// Which state is sent, if any is.
-    sends: Option<RemoteSends>,
-    shares_salted: bool,
+    /// The tier's settings, if there is one.
+    remote: Option<RemoteConfig>,
     /// Ends of paths with nodes that are due and have no copy yet.
     waiting: VecDeque<NodeKey>,
 }
@@ -25,22 +23,25 @@ pub(super) struct Shares {
 impl Shares {
     pub(super) fn new(pager: &PagerConfig) -> Self {
         Self {
-            sends: pager.remote.as_ref().map(|remote| remote.sends),
-            shares_salted: pager
-                .remote
-                .as_ref()
-                .is_some_and(|remote| remote.shares_salted),
+            remote: pager.remote.clone(),
             waiting: VecDeque::new(),
         }
     }
 
     /// No paths, as the device is empty.
-    pub(super) fn after_reset(&self) -> Self {
+    pub(super) fn after_reset(self) -> Self {
         Self {
-            sends: self.sends,
-            shares_salted: self.shares_salted,
             waiting: VecDeque::new(),
+            ..self
         }
+    }
+
+    /// Panics unless the paths are bounded.
+    pub(super) fn check_integrity(&self) {
+        assert!(
+            self.waiting.len() <= WAITING_MAX,
+            "waiting paths are bounded"
+        );
     }
 
     fn wait(&mut self, end: NodeKey) {
@@ -58,15 +59,17 @@ impl Paging {
     /// Asks the pager to send the copies of a path that are due, as far as all nodes from the root
     /// on have copies. Nodes without a copy are offered to it first, and the rest is sent then.
     pub(in crate::cache) fn share_path(&mut self, end: NodeKey, trie: &mut Trie) {
-        let Some(sends) = self.shares.sends else {
+        let Some(remote) = &self.shares.remote else {
             return;
         };
-        let salt = trie.salt_above(end);
-        let is_shared = self.shares.shares_salted || *salt == Salt::default();
-        if salt.is_private() || !is_shared {
+        let sends = remote.sends;
+        let (is_private, salt) = {
+            let salt = trie.salt_above(end);
+            (salt.is_private(), salt.digest())
+        };
+        if is_private || !remote.shares(salt) {
             return;
         }
-        let salt = salt.digest();
         let path = trie.path(end);
         let due = path
             .iter()

@@ -304,7 +304,8 @@ impl Trie {
         tokens: &[TokenId],
         hashes: &mut Vec<BlockHash>,
     ) {
-        let Some(mut blocks) = self.blocks.take() else {
+        let of_tokens = |blocks: &mut Blocks| tokens.len() / blocks.block_tokens > hashes.len();
+        let Some(mut blocks) = self.blocks.take_if(of_tokens) else {
             return;
         };
         let (held, block_tokens) = (hashes.len(), blocks.block_tokens);
@@ -395,7 +396,10 @@ impl Trie {
         for hash in of_nodes.chain(live.flat_map(|live| live.hashes)) {
             *counts.entry(*hash).or_insert(0) += 1;
         }
-        assert_eq!(counts, blocks.counts, "what holds a block is counted");
+        assert_eq!(
+            counts, blocks.counts,
+            "the holders of each block are counted"
+        );
         for key in self.keys() {
             let ends = self.nodes[key].blocks(blocks.block_tokens).len();
             assert_eq!(

@@ -24,7 +24,7 @@ pub(super) use self::table::Budgets;
 use self::table::CopyTable;
 use super::PagerStats;
 use motet_protocol::lease::Lease;
-use motet_protocol::pager::{Effect, Job, PagerEvent, Task};
+use motet_protocol::pager::{CopyPlace, Effect, Job, PagerEvent, Task};
 use motet_protocol::{CopyId, TokenId};
 use motet_protocol::{Label, SaltDigest};
 
@@ -58,17 +58,23 @@ impl Catalog {
 
     /// Reports where the copies are that were changed or used since the last call.
     pub(super) fn report_places(&mut self, effects: &mut Vec<Effect>) {
-        for copy in self.table.take_changed() {
+        let changed = self.table.take_changed();
+        if changed.is_empty() {
+            return;
+        }
+        let places = changed.into_iter().map(|copy| {
             let entry = self.get(copy);
             let is_in = |of: fn(&CopyEntry) -> Presence| {
                 entry.is_some_and(|entry| of(entry) == Presence::Present)
             };
-            effects.push(Effect::Notify(PagerEvent::Placed {
+            CopyPlace {
                 copy,
                 in_host: is_in(CopyEntry::host),
                 on_disk: is_in(CopyEntry::disk),
-            }));
-        }
+            }
+        });
+        let places = places.collect();
+        effects.push(Effect::Notify(PagerEvent::Placed { places }));
     }
 
     pub(super) fn get(&self, name: CopyId) -> Option<&CopyEntry> {
@@ -133,13 +139,6 @@ impl Catalog {
     pub(super) fn begin_fetch(&mut self, name: CopyId, label: Label) -> Job {
         self.table.insert(name, CopyEntry::fetched(label));
         self.job(name, Task::Fetch)
-    }
-
-    /// The copy with this label that is being fetched.
-    pub(super) fn fetching(&self, label: &Label) -> Option<CopyId> {
-        let mut fetches = self.iter().filter(|(_, copy)| copy.is_fetched());
-        let found = fetches.find(|(_, copy)| **copy.label() == *label);
-        found.map(|(name, _)| name)
     }
 
     /// Records that a fetched copy is in host memory: it can be found.

@@ -115,19 +115,13 @@ impl DiskQueue {
 
     /// Returns when [`check`](Self::check) finds something new.
     pub(in crate::pager) fn wakes_at(&self) -> Option<Duration> {
-        let stalls_at = self.stalls_at().filter(|_| !self.state.is_stalled());
-        stalls_at.into_iter().chain(self.state.rest_ends_at()).min()
+        self.state.wakes_at(self.stalls_at())
     }
 
     /// Ends the rests that are due, and returns true if the disk has just been found not to
     /// respond.
     pub(in crate::pager) fn check(&mut self, now: Duration) -> bool {
-        self.state.expire_rests(now);
-        let has_stalled = self.stalls_at().is_some_and(|at| at <= now) && !self.state.is_stalled();
-        if has_stalled {
-            self.state.stalled();
-        }
-        has_stalled
+        self.state.check(self.stalls_at(), now)
     }
 
     /// Empties the queue of a disk that does not work. Returns the copies that sequences wait

@@ -26,8 +26,7 @@ pub(in crate::pager) struct RemoteQueue {
     to_fetch: VecDeque<(CopyId, Label)>,
     to_send: VecDeque<QueuedSend>,
     busy: Option<Busy>,
-    /// The path of the copy that is being sent.
-    sent_path: Vec<CopyId>,
+    sent: Sent,
     state: TierState,
     config: Option<RemoteConfig>,
     rate: Rate,
@@ -36,11 +35,11 @@ pub(in crate::pager) struct RemoteQueue {
 }
 
 /// The job in progress.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Busy {
     copy: CopyId,
     task: Task,
-    bytes: usize,
+    label: Arc<Label>,
     /// When it means that the tier does not respond.
     until: Duration,
 }
@@ -50,6 +49,16 @@ struct Busy {
 pub(in crate::pager) struct QueuedSend {
     pub(in crate::pager) copy: CopyId,
     pub(in crate::pager) path: Vec<(CopyId, Arc<Label>)>,
+    /// Whether the tier had dropped copies of its path when it was sent before.
+    pub(in crate::pager) is_repeated: bool,
+}
+
+/// The send in progress.
+#[derive(Debug, Default)]
+pub(in crate::pager) struct Sent {
+    /// The copies that hold the tokens before those of the copy.
+    pub(in crate::pager) path: Vec<CopyId>,
+    pub(in crate::pager) is_repeated: bool,
 }
 
 impl RemoteQueue {
@@ -58,7 +67,7 @@ impl RemoteQueue {
             to_fetch: VecDeque::new(),
             to_send: VecDeque::new(),
             busy: None,
-            sent_path: Vec::new(),
+            sent: Sent::default(),
             state: TierState::new(config.remote.is_some()),
             config: config.remote.clone(),
             // A gigabit in a second.
@@ -67,14 +76,13 @@ impl RemoteQueue {
         }
     }
 
-    /// Takes over the job that a pager before this one has started, of so many bytes.
-    pub(in crate::pager) fn resume(&mut self, job: Option<(CopyId, Task, usize)>, now: Duration) {
-        self.busy = job.map(|(copy, task, bytes)| Busy {
-            copy,
-            task,
-            bytes,
-            until: self.stalls_after(bytes, now),
-        });
+    /// Takes over the job that a pager before this one has started.
+    pub(in crate::pager) fn resume(
+        &mut self,
+        job: Option<(CopyId, Task, Arc<Label>)>,
+        now: Duration,
+    ) {
+        self.busy = job.map(|(copy, task, label)| self.busy_with(copy, task, label, now));
     }
 
     /// Queues a copy that a sequence waits for.
@@ -87,11 +95,14 @@ impl RemoteQueue {
         self.to_fetch.retain(|(name, _)| is_awaited(*name));
     }
 
-    /// The queued copy with this label.
-    pub(in crate::pager) fn queued(&self, label: &Label) -> Option<CopyId> {
-        let mut queued = self.to_fetch.iter();
-        let found = queued.find(|(_, other)| other == label);
-        found.map(|(name, _)| *name)
+    /// The copy with this label that is being fetched, or waits for it.
+    pub(in crate::pager) fn fetch_of(&self, label: &Label) -> Option<CopyId> {
+        let queued = self.to_fetch.iter();
+        let queued = queued.map(|(name, other)| (*name, other));
+        let busy = self.busy.iter().filter(|busy| busy.task == Task::Fetch);
+        let mut fetches = queued.chain(busy.map(|busy| (busy.copy, &*busy.label)));
+        let found = fetches.find(|(_, other)| *other == label);
+        found.map(|(name, _)| name)
     }
 
     /// Queues a copy to be sent when there is no other work.
@@ -117,7 +128,7 @@ impl RemoteQueue {
     /// Expected time to ask the tier, and to fetch so many bytes after all that is under way.
     pub(in crate::pager) fn fetch_time(&self, bytes: usize) -> Duration {
         let queued = self.to_fetch.iter().map(|(_, label)| label.bytes);
-        let busy = self.busy.map(|busy| busy.bytes);
+        let busy = self.busy.as_ref().map(|busy| busy.label.bytes);
         let bytes = queued.chain(busy).fold(bytes, usize::saturating_add);
         self.answer_time.saturating_add(self.rate.time(bytes))
     }
@@ -155,32 +166,25 @@ impl RemoteQueue {
 
     /// Whether a copy is being sent, or waits for it, on a tier that works.
     pub(in crate::pager) fn is_sending(&self) -> bool {
-        let sends = self.busy.is_some_and(|busy| busy.task == Task::Send);
+        let sends = self.busy.as_ref();
+        let sends = sends.is_some_and(|busy| busy.task == Task::Send);
         self.works() && !self.state.rests_from_writes() && (sends || !self.to_send.is_empty())
     }
 
-    /// Returns the path of the copy whose send has ended.
-    pub(in crate::pager) fn sent_path(&mut self) -> Vec<CopyId> {
-        std::mem::take(&mut self.sent_path)
+    /// Returns the send that has ended.
+    pub(in crate::pager) fn take_sent(&mut self) -> Sent {
+        std::mem::take(&mut self.sent)
     }
 
     /// Returns when [`check`](Self::check) finds something new.
     pub(in crate::pager) fn wakes_at(&self) -> Option<Duration> {
-        let stalls_at = self.busy.filter(|_| !self.state.is_stalled());
-        let stalls_at = stalls_at.map(|busy| busy.until);
-        stalls_at.into_iter().chain(self.state.rest_ends_at()).min()
+        self.state.wakes_at(self.stalls_at())
     }
 
     /// Ends the rests that are due, and returns true if the tier has just been found not to
     /// respond.
     pub(in crate::pager) fn check(&mut self, now: Duration) -> bool {
-        self.state.expire_rests(now);
-        let is_due = self.busy.is_some_and(|busy| busy.until <= now);
-        let has_stalled = is_due && !self.state.is_stalled();
-        if has_stalled {
-            self.state.stalled();
-        }
-        has_stalled
+        self.state.check(self.stalls_at(), now)
     }
 
     /// Starts the next job of an idle tier that works. Returns a copy that host memory is short for.
@@ -210,7 +214,10 @@ impl RemoteQueue {
                 continue;
             }
             let (names, path) = send.path.into_iter().unzip();
-            self.sent_path = names;
+            self.sent = Sent {
+                path: names,
+                is_repeated: send.is_repeated,
+            };
             let job = Job {
                 path,
                 ..catalog.begin(send.copy, Task::Send)
@@ -228,14 +235,14 @@ impl RemoteQueue {
     /// If it does not.
     pub(in crate::pager) fn check_integrity(&self, catalog: &Catalog) {
         let sent = catalog.iter().filter(|(_, copy)| copy.is_being_sent());
-        let sending = self.busy.filter(|busy| busy.task == Task::Send);
+        let sending = self.busy.iter().filter(|busy| busy.task == Task::Send);
         let sending = sending.filter(|busy| catalog.get(busy.copy).is_some());
         assert!(
             sent.map(|(name, _)| name).eq(sending.map(|busy| busy.copy)),
             "the remote tier's job differs from the copy that is being sent"
         );
         let fetched = catalog.iter().filter(|(_, copy)| copy.is_fetched());
-        let fetching = self.busy.filter(|busy| busy.task == Task::Fetch);
+        let fetching = self.busy.iter().filter(|busy| busy.task == Task::Fetch);
         assert!(
             fetched
                 .map(|(name, _)| name)
@@ -245,20 +252,23 @@ impl RemoteQueue {
         assert!(self.to_send.len() <= SENDS_MAX, "sends are bounded");
     }
 
-    fn stalls_after(&self, bytes: usize, now: Duration) -> Duration {
+    fn stalls_at(&self) -> Option<Duration> {
+        self.busy.as_ref().map(|busy| busy.until)
+    }
+
+    fn busy_with(&self, copy: CopyId, task: Task, label: Arc<Label>, now: Duration) -> Busy {
         let config = self.config.as_ref();
-        let timeout = config.map_or(Duration::ZERO, |config| config.job_timeout(bytes));
-        now.saturating_add(timeout)
+        let timeout = config.map_or(Duration::ZERO, |config| config.job_timeout(label.bytes));
+        Busy {
+            copy,
+            task,
+            label,
+            until: now.saturating_add(timeout),
+        }
     }
 
     fn start(&mut self, job: Job, now: Duration, effects: &mut Vec<Effect>) {
-        let bytes = job.label.bytes;
-        self.busy = Some(Busy {
-            copy: job.copy,
-            task: job.task,
-            bytes,
-            until: self.stalls_after(bytes, now),
-        });
+        self.busy = Some(self.busy_with(job.copy, job.task, Arc::clone(&job.label), now));
         effects.push(Effect::Do(job));
     }
 }

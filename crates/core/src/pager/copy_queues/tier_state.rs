@@ -48,31 +48,32 @@ impl TierState {
         self.writes.is_resting()
     }
 
-    pub(super) fn is_stalled(&self) -> bool {
-        self.is_stalled
-    }
-
     /// Whether the tier is stalled, or has failed and not succeeded since.
     pub(super) fn is_degraded(&self) -> bool {
         self.is_present && (self.is_stalled || self.reads.has_failed || self.writes.has_failed)
     }
 
-    /// Returns when the next rest ends.
-    pub(super) fn rest_ends_at(&self) -> Option<Duration> {
+    /// Returns when [`check`](Self::check) finds something new. `stalls_at` is when the job in progress
+    /// has taken too long.
+    pub(super) fn wakes_at(&self, stalls_at: Option<Duration>) -> Option<Duration> {
+        let stalls_at = stalls_at.filter(|_| !self.is_stalled);
         let rest_ends = [self.reads.rests_until, self.writes.rests_until];
-        rest_ends.into_iter().flatten().min()
+        rest_ends.into_iter().chain([stalls_at]).flatten().min()
     }
 
-    /// Ends the rests that are due.
-    pub(super) fn expire_rests(&mut self, now: Duration) {
+    /// Ends the rests that are due, and returns true if the tier has just been found not to
+    /// respond.
+    pub(super) fn check(&mut self, stalls_at: Option<Duration>, now: Duration) -> bool {
+        self.expire_rests(now);
+        let has_stalled = stalls_at.is_some_and(|at| at <= now) && !self.is_stalled;
+        self.is_stalled |= has_stalled;
+        has_stalled
+    }
+
+    fn expire_rests(&mut self, now: Duration) {
         for ability in [&mut self.reads, &mut self.writes] {
             ability.rests_until = ability.rests_until.filter(|at| *at > now);
         }
-    }
-
-    /// Records that a job takes longer than the timeout.
-    pub(super) fn stalled(&mut self) {
-        self.is_stalled = true;
     }
 
     /// Records that a job has ended.
