@@ -60,6 +60,8 @@ def check(number, count):
                     end(server, number)
         except (httpx2.HTTPError, openai.APIConnectionError):
             pass
+        finally:
+            end(server, signal.SIGKILL)
         before = len(seen)
         assert seen[-1].type == "response.output_text.delta", seen[-1]
         server = start(folder)

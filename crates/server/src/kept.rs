@@ -185,7 +185,25 @@ impl KeptResults {
     /// Frees what is not kept beside the recording and the response: the items of the request.
     pub(crate) fn only_recorded(&mut self, other_bytes: usize) {
         self.keep.other_bytes = other_bytes;
-        self.complete();
+        self.fixed_bytes = other_bytes;
+        self.admitted_bytes = 0;
+        // An answer that was refused more bytes ends with those that it has.
+        let bytes = self.needed_bytes().min(self.reservation.bytes());
+        self.reservation
+            .resize(bytes)
+            .expect("fewer bytes always fit");
+    }
+
+    /// Frees the outputs, and keeps so many other bytes.
+    pub(crate) fn without_outputs(&mut self, other_bytes: usize) {
+        (
+            self.text_bytes,
+            self.rows,
+            self.held_rows,
+            self.recorded_bytes,
+        ) = (0, 0, 0, 0);
+        self.of_sequences.clear();
+        self.only_recorded(other_bytes);
     }
 
     /// The bytes that are reserved.
@@ -205,11 +223,15 @@ impl KeptResults {
         self.resize().expect("fewer bytes always fit");
     }
 
-    fn resize(&mut self) -> Result<(), ApiError> {
+    fn needed_bytes(&self) -> usize {
         let rows = (self.rows + self.held_rows) * self.row_bytes;
         let outputs = self.text_bytes + rows + self.recorded_bytes;
         let outputs = outputs.next_multiple_of(STEP_BYTES);
-        let bytes = self.fixed_bytes + outputs.max(self.admitted_bytes);
+        self.fixed_bytes + outputs.max(self.admitted_bytes)
+    }
+
+    fn resize(&mut self) -> Result<(), ApiError> {
+        let bytes = self.needed_bytes();
         if bytes == self.reservation.bytes() {
             return Ok(());
         }

@@ -188,12 +188,18 @@ impl Listeners {
 
     /// Time for running requests to finish. Behind gRPC there is a fleet that continues them elsewhere.
     fn grace(&self, access: &AccessSettings) -> Duration {
-        #[cfg(feature = "grpc")]
-        let has_fleet = self.grpc.is_some();
-        #[cfg(not(feature = "grpc"))]
-        let has_fleet = false;
-        let default_seconds = if has_fleet { 0 } else { GRACE_SECONDS };
+        let default_seconds = if self.has_grpc() { 0 } else { GRACE_SECONDS };
         Duration::from_secs(access.grace_seconds.unwrap_or(default_seconds))
+    }
+
+    #[cfg(feature = "grpc")]
+    fn has_grpc(&self) -> bool {
+        self.grpc.is_some()
+    }
+
+    #[cfg(not(feature = "grpc"))]
+    fn has_grpc(&self) -> bool {
+        false
     }
 }
 
@@ -246,11 +252,7 @@ pub async fn serve_until(
     ends: Ends<impl Future<Output = ()>, impl Future<Output = ()>>,
 ) {
     let grace = listeners.grace(&app.access);
-    #[cfg(feature = "grpc")]
-    let others = usize::from(listeners.grpc.is_some());
-    #[cfg(not(feature = "grpc"))]
-    let others = 0;
-    let limits = ConnectionLimits::new(&app.access, others);
+    let limits = ConnectionLimits::new(&app.access, usize::from(listeners.has_grpc()));
     let mut http = Connections::http(&app, routes::router(Arc::clone(&app)), &limits);
     #[cfg(feature = "grpc")]
     let all = {

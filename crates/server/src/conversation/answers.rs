@@ -34,7 +34,7 @@ pub(crate) struct Answers {
     grammar_field: String,
     /// Tokens whose log probabilities the readers retain.
     retained_rows: usize,
-    /// Tokens whose events have not all been [taken](Self::take_tokens); `None` where nobody takes them.
+    /// Tokens with events that were not [taken](Self::take_tokens); `None` if no caller takes tokens.
     tokens: Option<Vec<TokenId>>,
     /// Whether text of the tokens so far is held back.
     has_held_text: bool,

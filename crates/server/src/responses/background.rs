@@ -169,17 +169,18 @@ impl BackgroundResponses {
     fn remove_oldest(&self, owner: &Owner, bytes_max: usize) {
         let mut all = self.locked();
         let of_owner = all.iter().filter(|((of, _), _)| of == owner);
-        let mut ended: Vec<(Instant, usize, String)> = of_owner
+        let mut ended: Vec<_> = of_owner
             .filter_map(|((_, id), recording)| {
                 let (at, bytes) = recording.ended_at()?;
-                Some((at, bytes, id.clone()))
+                Some((at, bytes, id.clone(), Arc::clone(recording)))
             })
             .collect();
         ended.sort_by_key(|(at, ..)| Reverse(*at));
         let mut bytes_left = bytes_max;
-        for (place, (_, bytes, id)) in ended.into_iter().enumerate() {
+        for (place, (_, bytes, id, recording)) in ended.into_iter().enumerate() {
             match bytes_left.checked_sub(bytes) {
                 Some(left) if place < ENDED_MAX => bytes_left = left,
+                None if place < ENDED_MAX && recording.keep_error() => {}
                 // Its reader, if it has one, reads on.
                 _ => {
                     let removed = all.remove(&(owner.clone(), id));
@@ -281,6 +282,24 @@ impl Recording {
         self.cancel();
     }
 
+    /// Keeps nothing of a failed answer but its error, which is in no store. Returns false if it has not
+    /// failed.
+    fn keep_error(&self) -> bool {
+        let mut state = self.locked();
+        let Some(ended) = &mut state.ended else {
+            return false;
+        };
+        let Outcome::Failed(error) = &ended.outcome else {
+            return false;
+        };
+        ended.response = Arc::new(self.script.begun.failed(Vec::new(), error));
+        if let Some(kept) = &mut ended.kept {
+            kept.without_outputs(ended.response.bytes() + RECORDING_BYTES);
+        }
+        (state.events, state.bytes) = (Vec::new(), 0);
+        true
+    }
+
     /// Removes the journal.
     fn forget(&self) {
         self.journal.iter().for_each(JournalFile::remove_later);
@@ -363,19 +382,24 @@ impl State {
 impl Reader {
     /// Writes the events of the next part of the answer. Returns false if there is none yet.
     fn write_next(&mut self) -> bool {
+        // Nothing is written under the lock, which the answer takes for each event.
         let state = self.recording.locked();
-        if let Some(event) = state.events.get(self.read) {
+        let event = state.events.get(self.read).cloned();
+        let ended = state.ended.as_ref().filter(|_| event.is_none());
+        let outcome = ended.map(|ended| ended.outcome.clone());
+        drop(state);
+        if let Some(event) = event {
             self.read += 1;
-            self.progress.push(event.clone());
+            self.progress.push(event);
             return true;
         }
-        let Some(Ended { outcome, .. }) = &state.ended else {
+        let Some(outcome) = outcome else {
             return false;
         };
-        if let Outcome::Ended(response) = outcome {
+        if let Outcome::Ended(response) = &outcome {
             self.progress.completed(response);
         }
-        self.progress.end(outcome);
+        self.progress.end(&outcome);
         self.is_ended = true;
         true
     }

@@ -76,7 +76,8 @@ pub(crate) struct Routers<S> {
     pub(crate) read: Router<S>,
 }
 
-/// The routes, with a store of their own. Answers that an earlier run of the server began go on.
+/// The routes, with a store of their own. Answers that an earlier run of the server began go on: their
+/// journals are read here, which blocks.
 pub(crate) fn routers<S>(app: &Arc<App>) -> Routers<S> {
     let responses = Responses {
         app: Arc::clone(app),

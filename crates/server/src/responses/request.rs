@@ -191,11 +191,13 @@ pub(super) fn set_input((conversation, _): &mut CreateRequest, input: Option<Inp
 ///
 /// The error names the field.
 pub(super) fn prepare(
-    (conversation, answer): CreateRequest,
+    request: CreateRequest,
     app: &App,
     caller: &Caller,
     keeps_any: bool,
 ) -> Result<Prepared, ApiError> {
+    let is_background = is_in_background(&request);
+    let (conversation, answer) = request;
     conversation.check()?;
     answer.check(app)?;
     let mut settings = answer.request(app, caller)?;
@@ -212,7 +214,6 @@ pub(super) fn prepare(
     let (tools_echo, tools_bytes) = Deferred::json(&params);
     let (choice_echo, choice_bytes) = Deferred::json(&choice);
     let (text, text_bytes) = Deferred::json(&text);
-    let is_background = conversation.background == Some(true);
     if is_background && !conversation.store.unwrap_or(keeps_any) {
         let message = "`background` is true, and the response is not stored; expected `store`, as it is read by \
                        its id";

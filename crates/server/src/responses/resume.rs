@@ -39,7 +39,9 @@ struct Resumed {
 /// without a restart.
 pub(super) fn resume(responses: &Responses) {
     let saved = responses.journals.iter().flat_map(|all| all.read());
-    for saved in saved {
+    let saved: Vec<Saved> = saved.collect();
+    // The store forgets the oldest first, and continues earlier turns with later ones.
+    for saved in saved.into_iter().rev() {
         let file = Arc::clone(&saved.file);
         if let Err(error) = resume_one(responses, saved) {
             tracing::warn!("a response is not continued: {}", error.message());
@@ -49,7 +51,14 @@ pub(super) fn resume(responses: &Responses) {
 }
 
 fn resume_one(responses: &Responses, saved: Saved) -> Result<(), ApiError> {
-    let keys = &responses.app.keys;
+    let Responses { app, .. } = responses;
+    let since = |end: &End| Duration::from_secs(now().saturating_sub(end.at));
+    let since = saved.end.as_ref().map(since);
+    if since.is_some_and(|since| since > app.store_settings.background_time()) {
+        saved.file.remove_later();
+        return Ok(());
+    }
+    let keys = &app.keys;
     let caller = keys.caller(saved.header.key.as_deref());
     let caller = caller.ok_or_else(|| conflict("there is no such key any more"))?;
     let (asked, script) = asked(responses, &saved.header, &caller)?;
@@ -59,8 +68,8 @@ fn resume_one(responses: &Responses, saved: Saved) -> Result<(), ApiError> {
         entries: saved.entries,
         file: saved.file,
     };
-    match saved.end {
-        Some(end) => resumed.retain(responses, &end),
+    match saved.end.zip(since) {
+        Some((end, since)) => resumed.retain(responses, &end, since),
         None => {
             let place = keys.place(&caller);
             let caller = place.ok_or_else(|| conflict("its key has no place for it"))?;
@@ -90,6 +99,10 @@ fn asked(
     } = prepared;
     answer.settings.sampling.seed = header.seed;
     let history = header.history.as_ref().map(|history| {
+        let previous = echo.previous_response_id.as_ref();
+        if let Some(turn) = previous.and_then(|id| store.get(&owner, id)) {
+            return Ok(turn);
+        }
         let mut earlier: CreateRequest = body::read(history.as_bytes())?;
         let items = take_input(&mut earlier).ok_or_else(|| conflict("it has no history"))?;
         let held = store.hold(&owner, &ids.response(), whole(items, &ids)?);
@@ -112,14 +125,9 @@ fn whole(input: super::input::Input, ids: &Ids) -> Result<Vec<Arc<Item>>, ApiErr
 }
 
 impl Resumed {
-    /// Keeps an answer that has ended, for the rest of its time.
-    fn retain(self, responses: &Responses, end: &End) -> Result<(), ApiError> {
+    /// Keeps an answer that has ended since so long, for the rest of its time.
+    fn retain(self, responses: &Responses, end: &End, since: Duration) -> Result<(), ApiError> {
         let app = &responses.app;
-        let since = Duration::from_secs(now().saturating_sub(end.at));
-        if since > app.store_settings.background_time() {
-            self.file.remove_later();
-            return Ok(());
-        }
         let Self { asked, script, .. } = self;
         let retention = Retention::new(responses, &asked.owner, &script);
         let mut progress = script.progress(false);

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Responses;
+use super::background::Recording;
 use super::events;
 use super::items::Item;
 use super::store::{ResponseStore, Turn};
@@ -80,12 +81,8 @@ pub(super) async fn get(
 ) -> Result<Response, ApiError> {
     let query = ReadQuery::parse(query.as_deref())?;
     let id = id(named)?;
-    let recording = responses.background.get(&caller.name, &id);
     if query.is_streamed {
-        let recording = recording.ok_or_else(|| {
-            if responses.store.get(&caller.name, &id).is_none() {
-                return unknown(&responses.store, &id);
-            }
+        let recording = recording(&responses, &caller, &id, || {
             let message = "`stream` is \"true\"; the events of this response are not kept: they are while it is \
                            answered with `background`, and for --background-seconds after its end";
             ApiError::unprocessable("stream", message)
@@ -97,12 +94,11 @@ pub(super) async fn get(
         let reader = recording.reader(query.from, Some((caller, kept)));
         return Ok(events::streamed(reader));
     }
-    if let Some(recording) = recording {
+    if let Some(recording) = responses.background.get(&caller.name, &id) {
         let body = pieces::pieces(&*recording.response());
         return Ok(pieces::json_response(body, (recording, caller)));
     }
-    let turn = responses.store.get(&caller.name, &id);
-    let turn = turn.ok_or_else(|| unknown(&responses.store, &id))?;
+    let turn = turn(&responses.store, &caller, &id)?;
     // The turn stays in memory, and counted, until it is sent.
     Ok(pieces::json_response(turn.body(), (turn, caller)))
 }
@@ -114,11 +110,7 @@ pub(super) async fn cancel(
     named: Named,
 ) -> Result<Response, ApiError> {
     let id = id(named)?;
-    let recording = responses.background.get(&caller.name, &id);
-    let recording = recording.ok_or_else(|| {
-        if responses.store.get(&caller.name, &id).is_none() {
-            return unknown(&responses.store, &id);
-        }
+    let recording = recording(&responses, &caller, &id, || {
         let message = "this response is not in the background: it has ended";
         ApiError::request(StatusCode::BAD_REQUEST, message)
     })?;
@@ -154,7 +146,7 @@ pub(super) async fn input_items(
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let query = ListQuery::parse(query.as_deref())?;
-    let turn = turn(&responses.store, &caller, named)?;
+    let turn = turn(&responses.store, &caller, &id(named)?)?;
     let list = query.list(turn.input())?.list();
     Ok(pieces::json_response(pieces::pieces(&list), (turn, caller)))
 }
@@ -165,10 +157,23 @@ fn id(named: Named) -> Result<String, ApiError> {
     Ok(id)
 }
 
-fn turn(store: &ResponseStore, caller: &Caller, named: Named) -> Result<Arc<Turn>, ApiError> {
-    let id = id(named)?;
-    let turn = store.get(&caller.name, &id);
-    turn.ok_or_else(|| unknown(store, &id))
+fn turn(store: &ResponseStore, caller: &Caller, id: &str) -> Result<Arc<Turn>, ApiError> {
+    let turn = store.get(&caller.name, id);
+    turn.ok_or_else(|| unknown(store, id))
+}
+
+/// The recording of a response. `over` makes the error of one that is stored, and recorded no more.
+fn recording(
+    responses: &Responses,
+    caller: &Caller,
+    id: &str,
+    over: impl FnOnce() -> ApiError,
+) -> Result<Arc<Recording>, ApiError> {
+    if let Some(recording) = responses.background.get(&caller.name, id) {
+        return Ok(recording);
+    }
+    turn(&responses.store, caller, id)?;
+    Err(over())
 }
 
 fn unknown(store: &ResponseStore, id: &str) -> ApiError {
@@ -180,14 +185,16 @@ fn pairs(query: Option<&str>) -> form_urlencoded::Parse<'_> {
     form_urlencoded::parse(query.unwrap_or_default().as_bytes())
 }
 
+fn invalid(name: &str, value: &str, expected: &str) -> ApiError {
+    let message = format!("`{name}` is {value:?}; expected {expected}");
+    ApiError::field(name, message)
+}
+
 impl ReadQuery {
     fn parse(query: Option<&str>) -> Result<Self, ApiError> {
         let mut parsed = Self::default();
         for (name, value) in pairs(query) {
-            let invalid = |expected: &str| {
-                let message = format!("`{name}` is {value:?}; expected {expected}");
-                ApiError::field(&*name, message)
-            };
+            let invalid = |expected| invalid(&name, &value, expected);
             match &*name {
                 "stream" => {
                     let is_streamed = value.parse().ok();
@@ -217,10 +224,7 @@ impl ListQuery {
             after: None,
         };
         for (name, value) in pairs(query) {
-            let invalid = |expected: &str| {
-                let message = format!("`{name}` is {value:?}; expected {expected}");
-                ApiError::field(&*name, message)
-            };
+            let invalid = |expected| invalid(&name, &value, expected);
             match &*name {
                 "limit" => {
                     let limit = value.parse().ok();

@@ -274,3 +274,22 @@ async fn wrong_reads_are_named() {
     assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(answer.body["error"]["param"], "background");
 }
+
+/// An answer whose log probabilities outgrow the memory of one user ends with the error that says so.
+#[tokio::test]
+async fn an_answer_that_outgrows_its_memory_names_the_limit() {
+    let server = Server::with("--results-mib 1", "").await;
+    let schema = json!({"type": "string", "pattern": "^[a-z]{4000}$"});
+    let format = json!({"type": "json_schema", "name": "letters", "schema": schema});
+    let body = ask(json!({
+        "background": true, "max_output_tokens": null, "top_logprobs": 20,
+        "include": ["message.output_text.logprobs"], "text": {"format": format},
+    }));
+    let begun = server.post(RESPONSES, &body).await.ok();
+    let response = ended(&server, id(&begun)).await;
+    assert_eq!(response["status"], "failed", "{response}");
+    let error = response["error"]["message"].as_str().expect("a message");
+    assert!(error.contains("--results-mib"), "{error}");
+    let events = events_at(&server, &path(id(&begun), "?stream=true")).await;
+    assert_eq!(events.last().expect("an end")["type"], "response.failed");
+}

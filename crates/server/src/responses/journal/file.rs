@@ -55,10 +55,10 @@ impl JournalFile {
     /// Any error of the system, and a full budget.
     pub(super) fn reopen(&self, bytes: usize) -> io::Result<()> {
         let mut state = self.locked();
-        self.reserve(bytes)?;
-        state.bytes = bytes;
         let file = OpenOptions::new().append(true).open(&self.path)?;
         file.set_len(bytes as u64)?;
+        self.reserve(bytes)?;
+        state.bytes = bytes;
         state.file = OpenFile::Open(file);
         Ok(())
     }

@@ -68,6 +68,7 @@ pub(in super::super) struct Event {
 
 type Alternatives = Vec<(TokenId, f32)>;
 
+/// The library has no serde. The compiler keeps this equal to [`Delta`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Delta")]
 enum SavedDelta {

@@ -55,6 +55,8 @@ pub(super) struct Journal {
     /// Whether the response is being answered. Else the file is removed with this: its client has gone
     /// without the id.
     is_answered: bool,
+    /// The disk was too slow: nothing more is written.
+    is_given_up: bool,
 }
 
 /// The bytes of all journals, by key.
@@ -91,6 +93,7 @@ impl Journal {
             written_at: Instant::now(),
             writing: None,
             is_answered: true,
+            is_given_up: false,
         }
     }
 
@@ -111,11 +114,14 @@ impl Journal {
 
     /// Whether a restart will go on with the answer.
     pub(super) fn is_kept(&self) -> bool {
-        self.file.is_kept()
+        !self.is_given_up && self.file.is_kept()
     }
 
     /// Adds an event of the answer.
     pub(super) fn push(&mut self, event: &ChatEvent) {
+        if self.is_given_up {
+            return;
+        }
         if let ChatEvent::Delta { delta, logprobs } = event {
             let event = Event::new(delta, logprobs);
             self.pending_bytes += event.bytes();
@@ -125,6 +131,9 @@ impl Journal {
 
     /// Adds the tokens of the events so far, and writes if it is time.
     pub(super) fn push_tokens(&mut self, tokens: Vec<TokenId>) {
+        if self.is_given_up {
+            return;
+        }
         self.pending_bytes += size_of::<Entry>() + tokens.len() * size_of::<TokenId>();
         let events = mem::take(&mut self.events);
         self.pending.push(Entry { tokens, events });
@@ -133,6 +142,8 @@ impl Journal {
         if self.writing.as_ref().is_some_and(|it| !it.is_finished()) {
             if self.pending_bytes > PENDING_BYTES_MAX {
                 tracing::warn!("a restart will not continue a response: the disk is too slow");
+                // Entries after these would leave a gap until the file is removed.
+                self.is_given_up = true;
                 self.file.remove_later();
                 self.pending = Vec::new();
                 self.pending_bytes = 0;
@@ -168,6 +179,9 @@ impl Journal {
     }
 
     fn write_pending(&mut self, end: Option<End>) {
+        if self.is_given_up {
+            return;
+        }
         let entries = mem::take(&mut self.pending);
         let (first, count) = (self.first, entries.len());
         self.first += count as u64;
