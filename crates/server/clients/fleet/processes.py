@@ -39,6 +39,20 @@ def get(url):
         return answer.read().decode()
 
 
+def post(url, fields):
+    request = urllib.request.Request(
+        url, json.dumps(fields).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def cached_share(servers):
+    """The part of all prompt tokens that these servers have found in their caches."""
+    hits = sum(server.counted("vllm:prefix_cache_hits_total") for server in servers)
+    return hits / sum(server.counted("vllm:prefix_cache_queries_total") for server in servers)
+
+
 def counted(url, name):
     """The sum of a metric's series."""
     lines = get(url).splitlines()
@@ -163,16 +177,6 @@ class Worker(Process):
     def streams(self):
         return counted(f"{self.system}/metrics", "dynamo_component_inflight_requests")
 
-    def clear(self):
-        """Empties its cache."""
-        request = urllib.request.Request(
-            f"{self.system}/engine/control/clear_kv_blocks",
-            b"{}",
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read())
-
 
 class Dynamo:
     """Dynamo's frontend, and the workers that `starts` start in its environment. Files are its
@@ -272,12 +276,7 @@ class Indexer:
             self.post("register", worker)
 
     def post(self, path, fields):
-        body = json.dumps({"model_name": MODEL, **fields}).encode()
-        request = urllib.request.Request(
-            f"{self.url}/{path}", body, {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read())
+        return post(f"{self.url}/{path}", {"model_name": MODEL, **fields})
 
     def query(self, tokens, salt=None):
         return self.post("query", {"token_ids": tokens, "cache_salt": salt})

