@@ -555,8 +555,9 @@ impl Arguments {
         #[cfg(feature = "remote")]
         if let Some(remote) = self.remote.config() {
             config.pager.remote = Some(remote);
-            let host_mib = self.engine.host_mib.unwrap_or(HOST_MIB_WITH_TIER);
-            config.pager.host_bytes_max = host_mib.saturating_mul(1 << 20);
+            if self.engine.host_mib.is_none() {
+                config.pager.host_bytes_max = HOST_MIB_WITH_TIER << 20;
+            }
         }
         config
     }

@@ -131,7 +131,7 @@ pub struct GrpcSettings {
 pub struct RemoteSettings {
     /// A store that servers share, such as redis://127.0.0.1:6379
     ///
-    /// The others load state that one server has computed. redis://, rediss:// with TLS, s3:// and fs:///
+    /// A server loads from it what another has computed. redis://, rediss:// with TLS, s3:// and fs:///
     /// for a folder are known. State with a cache salt, such as that of --api-keys without
     /// --share-cache, stays in the server: see --remote-salted.
     #[arg(

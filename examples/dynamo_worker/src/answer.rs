@@ -9,6 +9,7 @@ use dynamo_backend_common::{
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
+use motet::error::GenerateError;
 use motet::request::{Finish, FinishReason, Piece, TokenLogprobs};
 use motet::{TokenId, TokenStream};
 
@@ -66,6 +67,13 @@ impl Answer {
             let item = match piece {
                 None => Some(Ok(self.cancelled())),
                 Some(Some(Ok(piece))) => self.item(piece).map(Ok),
+                // Tokens that wait for their log probabilities were not sent.
+                Some(Some(Err(GenerateError::HandedOver { .. }))) => {
+                    let output_tokens = self.sent_tokens;
+                    Some(Err(errors::generate(GenerateError::HandedOver {
+                        output_tokens,
+                    })))
+                }
                 Some(Some(Err(error))) => Some(Err(errors::generate(error))),
                 Some(None) => Some(Err(errors::incomplete())),
             };

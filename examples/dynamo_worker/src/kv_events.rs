@@ -9,7 +9,7 @@ use dynamo_kv_router::protocols::{
     KvCacheStoreData, KvCacheStoredBlockData, StorageTier, compute_block_hash_for_seq,
 };
 use motet::Engine;
-use motet::cache::{BlockEvent, BlockHash, BlockTier};
+use motet::cache::{BlockEvent, BlockHash, BlockTier, Salt};
 
 /// The engine's rank among its parts, of which it has one.
 pub(crate) const RANK: u32 = 0;
@@ -25,17 +25,14 @@ pub(crate) async fn publish(engine: Engine, publisher: Arc<KvEventPublisher>) {
                 return;
             }
         };
-        let mut due = 0;
         while let Some(batch) = events.next().await {
-            let missed = batch.number - due;
-            if missed > 0 {
+            if batch.missed > 0 {
                 tracing::warn!(
-                    missed,
+                    missed = batch.missed,
                     "KV events were missed: all blocks are published again"
                 );
                 continue 'all;
             }
-            due += 1;
             let events = batch.events.iter();
             let sent = events.filter_map(|event| sent_event(event, block_tokens));
             let sent = sent.map(|(data, tier)| {
@@ -57,8 +54,8 @@ pub(crate) async fn publish(engine: Engine, publisher: Arc<KvEventPublisher>) {
     }
 }
 
-/// The change as Dynamo's router takes it, and the tier that changed; `None` for blocks that only one
-/// sequence may use.
+/// The change as Dynamo's router takes it, and the tier that changed; `None` for blocks that it must not
+/// know.
 fn sent_event(event: &BlockEvent, block_tokens: u32) -> Option<(KvCacheEventData, StorageTier)> {
     match event {
         BlockEvent::Stored {
@@ -67,7 +64,7 @@ fn sent_event(event: &BlockEvent, block_tokens: u32) -> Option<(KvCacheEventData
             parent,
             hashes,
             tokens,
-        } if !salt.is_private() => {
+        } if is_published(salt) => {
             let options = BlockHashOptions {
                 cache_namespace: salt.name(),
                 ..BlockHashOptions::default()
@@ -86,7 +83,7 @@ fn sent_event(event: &BlockEvent, block_tokens: u32) -> Option<(KvCacheEventData
             });
             Some((data, sent_tier(*tier)?))
         }
-        BlockEvent::Removed { tier, salt, hashes } if !salt.is_private() => {
+        BlockEvent::Removed { tier, salt, hashes } if is_published(salt) => {
             let block_hashes = hashes.iter().map(sent_hash).collect();
             let data = KvCacheEventData::Removed(KvCacheRemoveData { block_hashes });
             Some((data, sent_tier(*tier)?))
@@ -94,6 +91,12 @@ fn sent_event(event: &BlockEvent, block_tokens: u32) -> Option<(KvCacheEventData
         BlockEvent::AllRemoved => Some((KvCacheEventData::Cleared, StorageTier::Device)),
         _ => None,
     }
+}
+
+/// Whether the router can tell the salt: a private one is of one sequence, and Dynamo takes a salt with an
+/// empty name for none.
+fn is_published(salt: &Salt) -> bool {
+    !salt.is_private() && salt.name() != Some("")
 }
 
 fn sent_tier(tier: BlockTier) -> Option<StorageTier> {
@@ -113,7 +116,6 @@ fn sent_hash(hash: &BlockHash) -> ExternalSequenceBlockHash {
 mod tests {
     use dynamo_kv_router::protocols::LocalBlockHash;
     use motet::SequenceId;
-    use motet::cache::Salt;
 
     use super::*;
 
@@ -176,5 +178,10 @@ mod tests {
         assert!(sent_event(&removed, 2).is_none());
         let (data, _) = sent_event(&BlockEvent::AllRemoved, 2).expect("published");
         assert_eq!(data, KvCacheEventData::Cleared);
+    }
+
+    #[test]
+    fn a_salt_with_an_empty_name_is_not_published_as_none() {
+        assert!(sent_event(&stored(Salt::new("")), 2).is_none());
     }
 }

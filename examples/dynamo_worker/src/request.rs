@@ -121,8 +121,7 @@ fn grammar(sent: GuidedDecodingOptions) -> Result<Option<GrammarSource>, DynamoE
             "`structural_tag` is set, which this worker does not support; `grammar` may say the same in Lark",
         ));
     }
-    let choices = sent.choice.filter(|choices| !choices.is_empty());
-    Ok(match (sent.json, sent.regex, sent.grammar, choices) {
+    Ok(match (sent.json, sent.regex, sent.grammar, sent.choice) {
         (Some(Value::String(schema)), ..) => Some(GrammarSource::JsonSchema(schema)),
         (Some(schema), ..) if !schema.is_null() => {
             Some(GrammarSource::JsonSchema(schema.to_string()))
@@ -130,14 +129,9 @@ fn grammar(sent: GuidedDecodingOptions) -> Result<Option<GrammarSource>, DynamoE
         (_, Some(regex), ..) => Some(GrammarSource::Regex(regex)),
         (_, _, Some(lark), _) => Some(GrammarSource::Lark(lark)),
         (_, _, _, Some(choices)) => {
-            let quoted = choices
-                .into_iter()
-                .map(|choice| Value::String(choice).to_string());
-            let choices: Vec<String> = quoted.collect();
-            Some(GrammarSource::Lark(format!(
-                "start: {}",
-                choices.join(" | ")
-            )))
+            let grammar = GrammarSource::of_choices(&choices);
+            let empty = || errors::invalid("`choice` is empty; expected at least one choice");
+            Some(grammar.ok_or_else(empty)?)
         }
         _ => None,
     })

@@ -131,22 +131,19 @@ impl KvEvents {
 
     /// Publishes events until some were missed or the stream ends.
     async fn publish_all(&mut self, mut events: BlockEvents) {
-        let mut due = 0;
         while let Some(batch) = events.next().await {
-            let missed = batch.number - due;
-            if missed > 0 {
+            if batch.missed > 0 {
                 tracing::warn!(
-                    missed,
+                    missed = batch.missed,
                     "KV events were missed: all blocks are published again"
                 );
-                self.next += missed;
+                self.next += batch.missed;
                 return;
             }
-            due += 1;
             let Some(payload) = self.payload(&batch) else {
                 continue;
             };
-            if batch.lists_all && due > 1 {
+            if batch.lists_all && batch.number > 0 {
                 // Subscribers have these blocks.
                 self.keep(self.next - 1, payload, true);
                 continue;
@@ -491,7 +488,7 @@ mod tests {
         for (first, expected) in [(0, &[8, 9][..]), (8, &[8, 9]), (9, &[9]), (10, &[])] {
             assert_eq!(replayed(&sent, first), expected, "{first}");
         }
-        // What does not fit is a gap.
+        // A batch that does not fit is a gap.
         (10..13).for_each(|number| sent.push(number, batch(1_000)));
         assert_eq!(replayed(&sent, 0), [9, 10, 11, 12]);
         sent.replace_all(12, batch(10_001));

@@ -235,17 +235,11 @@ fn grammar(
                 );
                 return Err(ApiError::field("decoding.choice", message));
             }
-            let quoted = choice
-                .choices
-                .iter()
-                .map(|choice| serde_json::to_string(choice).expect("a string is JSON"));
-            let choices: Vec<String> = quoted.collect();
-            if choices.is_empty() {
+            let grammar = GrammarSource::of_choices(&choice.choices).ok_or_else(|| {
                 let message = "`decoding.choice` is empty; expected at least one choice";
-                return Err(ApiError::field("decoding.choice", message));
-            }
-            let lark = format!("start: {}", choices.join(" | "));
-            (GrammarSource::Lark(lark), "decoding.choice")
+                ApiError::field("decoding.choice", message)
+            })?;
+            (grammar, "decoding.choice")
         }
         StructuredOutput::StructuralTag(_) => {
             let message = "`decoding.structural_tag` is set, which this server does not support; \

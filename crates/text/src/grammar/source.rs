@@ -40,6 +40,16 @@ impl GrammarSource {
     /// nothing but groups, but minutes for some of a few hundred KB.
     pub const EXPRESSION_BYTES_MAX: usize = 4 << 10;
 
+    /// A grammar of these texts and no other. `None` without texts.
+    #[must_use]
+    pub fn of_choices(choices: &[String]) -> Option<Self> {
+        let quoted = choices
+            .iter()
+            .map(|choice| serde_json::Value::from(choice.as_str()));
+        let quoted: Vec<String> = quoted.map(|choice| choice.to_string()).collect();
+        (!quoted.is_empty()).then(|| Self::Lark(format!("start: {}", quoted.join(" | "))))
+    }
+
     /// The kind of source, for errors.
     pub fn kind(&self) -> &'static str {
         match self {
