@@ -141,9 +141,6 @@ impl Fleet<'_> {
         let end = worker.begin(now, self.tier.as_mut());
         let blocks = worker.block_events();
         self.router.blocks_changed(at, &blocks)?;
-        if let Some(tier) = &mut self.tier {
-            tier.blocks_changed(&blocks);
-        }
         if let Some(end) = end {
             self.add(end, Event::StepEnd(at));
         }

@@ -23,11 +23,9 @@ const QUICK_REQUESTS: usize = 200;
 /// Moments at which workers are lost.
 const LOSSES: usize = 16;
 
-const POLICIES: [(&str, Writes); 5] = [
-    ("used twice by a worker", Writes::UsedTwice),
-    ("used twice, or evicted", Writes::UsedTwiceOrEvicted),
-    ("computed twice by the fleet", Writes::ComputedTwice),
+const POLICIES: [(&str, Writes); 3] = [
     ("whole sequences at their ends", Writes::AtEnd),
+    ("used twice by a worker", Writes::UsedTwice),
     ("prompts once computed", Writes::AfterPrompt),
 ];
 
@@ -131,7 +129,7 @@ impl Runs {
         let figure = format!("fleet.sim_reuse_{}_remote", self.workers);
         let gap = format!("fleet.sim_gap_{}_remote", self.workers);
         let mut records = Records::default();
-        for outcome in self.outcomes(&seeds(self.setting.writing(Writes::UsedTwice)))? {
+        for outcome in self.outcomes(&seeds(self.setting.writing(Writes::AtEnd)))? {
             records.sample(&figure, outcome.reuse_percent());
             records.sample(&gap, self.bound_percent() - outcome.reuse_percent());
         }
@@ -169,7 +167,7 @@ impl Runs {
                 hand_over,
             })
         };
-        let all = self.setting.writing(Writes::AfterPrompt);
+        let all = self.setting.writing(Writes::AtEnd);
         let kinds = [
             (
                 "",

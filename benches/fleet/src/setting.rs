@@ -21,7 +21,7 @@ pub(crate) struct Setting {
     pub(crate) routing: Routing,
     pub(crate) eviction: EvictionPolicy,
     pub(crate) tells: Tells,
-    pub(crate) tier: Option<Tier>,
+    pub(crate) tier: Option<Writes>,
     pub(crate) losses: Option<Losses>,
     /// The seed of the router, which breaks ties by chance.
     pub(crate) seed: u64,
@@ -55,26 +55,14 @@ pub(crate) enum Tells {
     AtEnd,
 }
 
-/// The tier that all workers share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tier {
-    pub(crate) writes: Writes,
-    /// Tokens that it holds; the least recently used are dropped.
-    pub(crate) tokens_max: usize,
-}
-
 /// A worker's writes to the shared tier, as far as that lacks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writes {
-    /// Blocks that a sequence found in the worker's own cache: they were used twice there.
-    UsedTwice,
-    /// The same, and blocks that the worker evicts.
-    UsedTwiceOrEvicted,
-    /// Blocks that any two sequences of the fleet have computed: the first leaves only a mark.
-    ComputedTwice,
-    /// All of a sequence, when it ends.
+    /// All of a sequence, when it ends: `--remote-sends all`.
     AtEnd,
-    /// All of its prompt, once that is computed.
+    /// Blocks that a sequence found in the worker's own cache: `--remote-sends used-twice`.
+    UsedTwice,
+    /// All of its prompt, once that is computed. No setting of the product does so.
     AfterPrompt,
 }
 
@@ -123,9 +111,8 @@ impl Setting {
 
     /// The same with a shared tier that never drops anything.
     pub(crate) fn writing(self, writes: Writes) -> Self {
-        let tokens_max = usize::MAX;
         Self {
-            tier: Some(Tier { writes, tokens_max }),
+            tier: Some(writes),
             ..self
         }
     }

@@ -3,8 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use motet_core::config::EvictionPolicy;
-
 use crate::fleet::{self, Outcome};
 use crate::setting::{Losses, RouterSettings, Routing, Setting, Tells, Writes};
 use crate::trace::{Request, Trace};
@@ -90,14 +88,6 @@ fn what_is_written_can_be_loaded_anywhere() {
     let loaded = 1_024 + 512 + 768 + 1_024;
     check(5, Writes::AfterPrompt, loaded, loaded, 1_280);
     check(5, Writes::AtEnd, loaded, loaded, 1_280);
-    // The first block is loaded once two have computed it, and so on.
-    check(
-        5,
-        Writes::ComputedTwice,
-        512 + 768 + 1_024,
-        512 + 768 + 1_024,
-        1_024,
-    );
     check(5, Writes::UsedTwice, 0, 0, 0);
     // The third request finds a block on its worker, the fourth 1,023 tokens, the last 1,024.
     check(2, Writes::UsedTwice, 512 + 1_023 + 1_024, 0, 1_024);
@@ -108,27 +98,6 @@ fn what_is_written_can_be_loaded_anywhere() {
         1_024,
         1_280,
     );
-}
-
-#[test]
-fn evicted_blocks_can_be_loaded() {
-    let requests = [0..2, 2..4, 4..6, 6..8, 0..2].into_iter().zip(0..);
-    let requests = requests.map(|(blocks, at)| request(60 * at, blocks, 4));
-    let trace = Trace {
-        requests: requests.collect(),
-    };
-    let small = Setting {
-        worker_blocks: 5,
-        eviction: EvictionPolicy::Lru,
-        ..in_turn(1)
-    };
-    assert_eq!(run(&trace, small).reused_tokens, 0);
-    assert_eq!(
-        run(&trace, small.writing(Writes::UsedTwice)).reused_tokens,
-        0
-    );
-    let evicted = run(&trace, small.writing(Writes::UsedTwiceOrEvicted));
-    assert_eq!((evicted.reused_tokens, evicted.loaded_tokens), (768, 768));
 }
 
 #[test]

@@ -9,12 +9,13 @@ use super::{Figure, PERCENT, RATIO};
 const REUSE: &str = "prompt tokens of the Mooncake conversation trace that no worker computes, behind Dynamo's router; a \
      worker holds 1,000 blocks of 512 tokens, and arrivals are sped up with the fleet";
 const MOCKER: &str = "the same, of Dynamo's own simulated workers behind the same router";
-const REMOTE: &str = "the same, with a shared tier that gets what a worker uses twice";
+const REMOTE: &str =
+    "the same, with a shared tier that gets all of a sequence when it ends, as by default";
 const GAP: &str =
     "the part that an endless cache reuses, less that of the fleet with its shared tier";
 const AGAIN: &str =
     "tokens computed again for the sequences of one lost worker, mean; they go on elsewhere";
-const AGAIN_REMOTE: &str = "the same, with a shared tier that gets each prompt once it is computed";
+const AGAIN_REMOTE: &str = "the same, with a shared tier that gets all of a sequence when it ends";
 const AGAIN_HANDED: &str =
     "the same, where a worker hands over what its sequences have computed, before it ends";
 

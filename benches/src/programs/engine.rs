@@ -9,7 +9,7 @@ use motet::model::ModelError;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::weights::ModelFiles;
 use motet::remote::RemoteTier;
-use motet::{Engine, Request, TokenId, TokenStream};
+use motet::{Engine, EngineBuilder, Request, TokenId, TokenStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
@@ -36,9 +36,7 @@ pub(crate) fn runtime(workers: usize) -> Result<Runtime> {
 
 /// An engine on the oracle.
 pub(crate) async fn on_oracle(oracle: OracleConfig, config: EngineConfig) -> Result<Engine> {
-    let build =
-        move || Oracle::new(oracle.clone()).map_err(|error| ModelError::Device(error.to_string()));
-    Ok(Engine::builder(build).config(config).start().await?)
+    Ok(of_oracle(oracle, config).start().await?)
 }
 
 /// An engine on this model, or on an oracle of similar speed.
@@ -53,35 +51,35 @@ pub(crate) async fn on_model_in_mode(
     config: EngineConfig,
     deterministic: bool,
 ) -> Result<Engine> {
-    let Some(path) = model.map(Path::to_path_buf) else {
-        return on_oracle(slow_oracle(), config).await;
-    };
-    let build =
-        move || load(&path, deterministic).map_err(|error| ModelError::Device(error.to_string()));
-    Ok(Engine::builder(build).config(config).start().await?)
+    Ok(of_model(model, config, deterministic).start().await?)
 }
 
-/// As [`on_model`], with a tier that machines share.
+/// As [`on_model`], with a tier that machines share, if there is one.
 pub(crate) async fn on_model_with(
     model: Option<&Path>,
     config: EngineConfig,
     tier: Option<Arc<dyn RemoteTier>>,
 ) -> Result<Engine> {
-    let path = model.map(Path::to_path_buf);
-    let builder = match path {
-        None => Engine::builder(|| {
-            Oracle::new(slow_oracle()).map_err(|error| ModelError::Device(error.to_string()))
-        }),
-        Some(path) => Engine::builder(move || {
-            load(&path, false).map_err(|error| ModelError::Device(error.to_string()))
-        }),
-    };
-    let builder = builder.config(config);
-    let builder = match tier {
-        Some(tier) => builder.remote_tier(tier),
-        None => builder,
-    };
+    let mut builder = of_model(model, config, false);
+    if let Some(tier) = tier {
+        builder = builder.remote_tier(tier);
+    }
     Ok(builder.start().await?)
+}
+
+fn of_oracle(oracle: OracleConfig, config: EngineConfig) -> EngineBuilder {
+    let build =
+        move || Oracle::new(oracle.clone()).map_err(|error| ModelError::Device(error.to_string()));
+    Engine::builder(build).config(config)
+}
+
+fn of_model(model: Option<&Path>, config: EngineConfig, deterministic: bool) -> EngineBuilder {
+    let Some(path) = model.map(Path::to_path_buf) else {
+        return of_oracle(slow_oracle(), config);
+    };
+    let build =
+        move || load(&path, deterministic).map_err(|error| ModelError::Device(error.to_string()));
+    Engine::builder(build).config(config)
 }
 
 /// Costs about as much as SmolLM2-135M on two cores, so that measurements of a model can be
