@@ -1,4 +1,4 @@
-//! `cargo xtask fleet`: servers and workers in existing fleets, Dynamo, vllm-router and smg, on the oracle.
+//! `cargo xtask fleet`: servers and workers in existing fleets, Dynamo, vllm-router and smg.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -57,8 +57,8 @@ impl Part {
 pub(crate) struct Arguments {
     /// The parts to run; all by default
     ///
-    /// The parts of servers take four minutes. Those of workers in process build 800 crates, most of them Dynamo's,
-    /// first.
+    /// The parts of servers take four minutes on two cores, and those of workers in process two. These first build
+    /// 800 crates, most of them Dynamo's: ten minutes.
     #[arg(value_name = "PART", value_enum)]
     parts: Vec<Part>,
 }

@@ -169,8 +169,9 @@ def late(fleet):
 def tiers(fleet):
     """The index knows which prompts a server has in host memory, after its device has evicted them."""
     prompts = [[(at * 7 + number) % 250 for at in range(2008)] for number in range(250)]
-    # The labels of copies have a sixteenth of host memory. Computing takes longer than loading.
-    arguments = ["--cache-mib", "1", "--host-mib", "256", "--oracle-token-us", "20"]
+    # The blocks of copies have a sixteenth of host memory, and each takes a KiB. Computing takes longer
+    # than loading.
+    arguments = ["--cache-mib", "1", "--host-mib", "1024", "--oracle-token-us", "20"]
     servers = fleet.servers(1, "--kv-events-salts", "--kv-events-tiers", *arguments)
     index = followed(fleet, servers)
     for prompt in prompts:
