@@ -29,6 +29,9 @@ use crate::protocol::{REDIS_VARIABLE, Size};
 const FRESH_TOKENS: usize = 8;
 /// Tokens of a prompt that warms up a new engine.
 const WAKING_TOKENS: usize = 64;
+/// Prompts that fill the memory of a new engine, so that later ones take memory that it has: the first use of
+/// a page takes some virtual machines ten times as long as loading it.
+const WAKING_PROMPTS: usize = 4;
 const DECODING: usize = 4;
 const DECODING_PROMPT_TOKENS: usize = 16;
 /// Tokens that all decode before gaps are measured.
@@ -108,7 +111,7 @@ pub(crate) fn first_token(size: Size, model: Option<&Path>) -> Result<Records> {
     let (rounds, prompt_tokens) = (size.pick(7, 1), size.pick(2_048, 512));
     let spec = spec(model)?;
     let each = spec.tail_bytes(prompt_tokens + 2 * FRESH_TOKENS);
-    let settings = config(&spec, each + each / 2, each * (2 * rounds + 2) * 2);
+    let settings = config(&spec, each + each / 2, each * WAKING_PROMPTS);
     let mut numbers = ChaCha8Rng::seed_from_u64(3);
     runtime(2)?.block_on(async {
         let redis = Redis::start().await?;
@@ -123,7 +126,10 @@ pub(crate) fn first_token(size: Size, model: Option<&Path>) -> Result<Records> {
         engine.shutdown(Shutdown::Abort).await;
 
         let engine = on_model_with(model, settings, Some(tier)).await?;
-        ask(&engine, prompt(&mut numbers, WAKING_TOKENS)).await?;
+        for _ in 0..=WAKING_PROMPTS {
+            ask(&engine, prompt(&mut numbers, prompt_tokens)).await?;
+            wait_until_idle(&engine, false).await?;
+        }
         let mut pairs: Vec<(FirstToken, FirstToken)> = Vec::new();
         for former in &former {
             wait_until_idle(&engine, false).await?;
