@@ -8,6 +8,7 @@ use motet_core::cache::SaltDigest;
 use motet_core::pager::{Job, Label, Precision, Task};
 use motet_device::{Export, transfer_queue};
 use motet_model::{Floats, Packer};
+use motet_protocol::KeyDigest;
 use motet_storage::copy_worker::{Host, MemoryCopyWorker};
 use motet_storage::tiers::BufferPool;
 use motet_sync::primitives::inject::InjectedBug;
@@ -44,7 +45,14 @@ impl Packer for OneNumber {
 }
 
 fn job(copy: CopyId, task: Task) -> Job {
-    let label = Label::new(SaltDigest([0; 32]), &[1, 2, 3], 0, 0, Precision::Full, 3);
+    let label = Label::new(
+        KeyDigest::of(SaltDigest([0; 32])),
+        &[1, 2, 3],
+        0,
+        0,
+        Precision::Full,
+        3,
+    );
     let label = Arc::new(label);
     let path = Vec::new();
     Job {

@@ -97,10 +97,11 @@ mod telemetry;
 /// Contents, statistics and events of the prefix cache, and statistics of offload.
 pub mod cache {
     pub use motet_core::cache::{
-        BlockEvent, BlockHash, BlockTier, CacheError, CacheStats, NodeView, RestoreStats, Salt,
-        TreeView,
+        BlockEvent, BlockHash, BlockTier, CacheError, CacheStats, NodeView, PrefixKey,
+        RestoreStats, Salt, TreeView,
     };
     pub use motet_core::pager::PagerStats;
+    pub use motet_protocol::{ActiveAdapter, AdapterKey};
 }
 
 /// A tier that several processes share. An implementation needs these types; `motet-remote` has one
@@ -108,7 +109,7 @@ pub mod cache {
 pub mod remote {
     pub use motet_protocol::pager::Ask;
     pub use motet_protocol::remote::{RemoteCall, RemoteError, RemoteModel, RemoteTier};
-    pub use motet_protocol::{Label, Precision, PrefixDigest, PrefixHasher, SaltDigest};
+    pub use motet_protocol::{KeyDigest, Label, Precision, PrefixDigest, PrefixHasher, SaltDigest};
 }
 
 pub mod model {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use motet::cache::Salt;
+use motet::cache::{ActiveAdapter, AdapterKey, PrefixKey, Salt};
 use motet::config::{CacheConfig, EvictionPolicy, SlotChoice};
 use motet::model::oracle::OracleConfig;
 use motet::model::{LayerKind, ModelSpec, SegmentSize};
@@ -111,7 +111,7 @@ impl Caches {
                 self.pins += 1;
                 Some(Message::Pin(Pin {
                     pin: PinId(self.pins),
-                    salt: salt(input),
+                    key: key(input),
                     tokens: prompt(input).into(),
                     time_to_live: input.bit().then(|| Duration::from_millis(20)),
                 }))
@@ -122,7 +122,7 @@ impl Caches {
             14 => Some(Message::ProbePrefix {
                 sequences: vec![ProbePrefix {
                     sequence,
-                    salt: salt(input),
+                    key: key(input),
                     tokens: prompt(input).into(),
                 }],
             }),
@@ -147,7 +147,7 @@ impl Caches {
         let tokens = prompt(input);
         let granted = tokens.len();
         let open_slot = OpenSlot {
-            salt: salt(input),
+            key: key(input),
             keep: input.bit().then(|| input.below(granted)),
             restore_points: (0..input.below(3)).map(|_| input.below(64)).collect(),
             turn_end: input.bit().then(|| input.below(granted)),
@@ -202,6 +202,19 @@ fn prompt(input: &mut FuzzInput<'_>) -> Vec<TokenId> {
     let mut tokens: Vec<TokenId> = (0..shared as TokenId).map(|at| family + at % 5).collect();
     tokens.extend((0..1 + input.below(12)).map(|_| TokenId::from(input.byte() % 3)));
     tokens
+}
+
+fn key(input: &mut FuzzInput<'_>) -> PrefixKey {
+    let adapter = (input.below(4) == 0).then(|| {
+        ActiveAdapter::whole(AdapterKey {
+            digest: [3; 32],
+            scale: 1,
+        })
+    });
+    PrefixKey {
+        salt: salt(input),
+        adapter,
+    }
 }
 
 fn salt(input: &mut FuzzInput<'_>) -> Salt {

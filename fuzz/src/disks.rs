@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use motet::CopyId;
-use motet::cache::Salt;
+use motet::cache::{ActiveAdapter, AdapterKey, PrefixKey, Salt};
 use motet_core::pager::{Label, Precision};
 use motet_storage::tiers::{BufferPool, DiskLimits, DiskTier, Recovered, Tier};
 
@@ -19,8 +19,24 @@ const BYTES: usize = 41;
 pub fn disk(input: &[u8]) {
     let mut input = FuzzInput(input);
     let folder = Scratch::new();
-    let salt = Salt::new("a tenant").digest();
-    let label = Label::new(salt, &[7, 7, 1, u32::MAX], 1, 1, Precision::Full, BYTES);
+    let key = PrefixKey {
+        salt: Salt::new("a tenant"),
+        adapter: Some(ActiveAdapter {
+            key: AdapterKey {
+                digest: [3; 32],
+                scale: 1,
+            },
+            from: 1,
+        }),
+    };
+    let label = Label::new(
+        key.digest(),
+        &[7, 7, 1, u32::MAX],
+        1,
+        1,
+        Precision::Full,
+        BYTES,
+    );
     let mut stored = BufferPool::new(0).take(BYTES).expect("memory");
     stored.fill(0xA5);
     let stored = Arc::new(stored);

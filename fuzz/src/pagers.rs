@@ -18,6 +18,7 @@ use motet_core::pager::{
 };
 use motet_protocol::SegmentId;
 use motet_protocol::lease::LeaseCount;
+use motet_protocol::{ActiveAdapter, AdapterKey, KeyDigest};
 use motet_testkit::copy_machine::CopyMachine;
 use motet_testkit::pager_harness::{PagerHarness, PagerPeer};
 use motet_testkit::transfer_queue::PaperTransferQueue;
@@ -157,7 +158,7 @@ impl Pagers {
                 let (of, tokens) = label(input);
                 let resident = input.below(1 + tokens.len());
                 self.send(Message::Prefetch {
-                    salt: of.salt,
+                    key: of.key,
                     tokens,
                     resident,
                 });
@@ -172,8 +173,8 @@ impl Pagers {
             _ => match input.below(7) {
                 4 => {
                     let (of, tokens) = label(input);
-                    let salt = of.salt;
-                    self.send(Message::Share { salt, tokens });
+                    let key = of.key;
+                    self.send(Message::Share { key, tokens });
                 }
                 5 => {
                     // Another process stores a copy.
@@ -206,7 +207,7 @@ impl Pagers {
         self.sent.leased.insert(lease_count.segment(), lease_count);
         self.send(Message::OffloadCandidate(OffloadCandidate {
             lease,
-            salt: label.salt,
+            key: label.key,
             segment_size: label.segment_size(),
             tokens,
             retention: input.byte() % 3,
@@ -219,7 +220,7 @@ impl Pagers {
         let seen_tokens = resident + input.below(1 + tokens.len() - resident);
         let lookup = Lookup {
             sequence,
-            salt: of.salt,
+            key: of.key,
             resident: (resident > 0)
                 .then(|| SegmentSize::whole(resident))
                 .into_iter()
@@ -530,10 +531,17 @@ impl Sent {
                 let mut path = lookup.resident.clone();
                 for copy_range in copy_ranges {
                     let label = copies.label(copy_range.copy);
-                    assert_eq!(label.salt, lookup.salt, "salts never mix");
+                    assert_eq!(label.key, lookup.key.at(label.start + 1), "keys never mix");
+                    assert!(
+                        copy_range.end
+                            <= label
+                                .start
+                                .saturating_add(lookup.key.tokens_alike(label.start)),
+                        "a copy is used up to where an adapter begins"
+                    );
                     let (before, own) = lookup.tokens[..copy_range.end].split_at(label.start);
                     assert!(
-                        label.before == PrefixDigest::of(lookup.salt, before)
+                        label.before == PrefixDigest::of(lookup.key, before)
                             && label.tokens[..own.len()] == *own,
                         "a copy of the sequence's own tokens"
                     );
@@ -576,9 +584,20 @@ fn label(input: &mut FuzzInput<'_>) -> (Label, Arc<[TokenId]>) {
     let mut tokens: Vec<TokenId> = (0..shared as TokenId).collect();
     tokens.extend((0..1 + input.below(6)).map(|_| TokenId::from(input.byte() % 2)));
     let start = input.below(tokens.len());
-    let (salt, state_lag) = (salt(input), input.below(4) / 3);
+    let mut key = KeyDigest::of(salt(input));
+    let adapter = ActiveAdapter {
+        key: AdapterKey {
+            digest: [3; 32],
+            scale: 1,
+        },
+        from: [0, 2][input.below(2)],
+    };
+    // A segment is of one adapter, or of the base model.
+    let is_one = adapter.from <= start || adapter.from >= tokens.len();
+    key.adapter = (is_one && input.below(3) == 0).then_some(adapter);
+    let state_lag = input.below(4) / 3;
     let bytes = TOKEN_BYTES * (tokens.len() - start);
-    let label = Label::new(salt, &tokens, start, state_lag, Precision::Full, bytes);
+    let label = Label::new(key, &tokens, start, state_lag, Precision::Full, bytes);
     (label, Arc::from(tokens))
 }
 

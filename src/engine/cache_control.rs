@@ -11,7 +11,7 @@ use crate::actors::scheduler::CacheCommand;
 use crate::error::field_error;
 use crate::error::{CacheCommandError, FlushError, SubmitError};
 use crate::request::{CacheUse, Prompt, Request};
-use motet_core::cache::{CacheError, Flush, Message, Pin, Salt, TreeView};
+use motet_core::cache::{CacheError, Flush, Message, Pin, PrefixKey, Salt, TreeView};
 use motet_protocol::PinId;
 use motet_protocol::{ContextLimit, SegmentSize, Usage};
 use motet_sync::primitives::Ordering;
@@ -83,7 +83,7 @@ impl Engine {
         };
         let pin = Pin {
             pin: PinId(self.inner.pins_made.fetch_add(1, Ordering::Relaxed) as u64 + 1),
-            salt: salt(warm.cache_salt.as_deref()),
+            key: PrefixKey::of(salt(warm.cache_salt.as_deref())),
             tokens,
             time_to_live,
         };

@@ -22,7 +22,7 @@ use crate::optional::TextOutput;
 use crate::request::{CacheUse, Milestones, Request};
 use crate::results::ResultsReservation;
 use crate::stream::TokenStream;
-use motet_core::cache::Salt;
+use motet_core::cache::{PrefixKey, Salt};
 use motet_core::scheduler::Submission;
 use motet_protocol::{
     FORCED_TOKENS_MAX, ReasoningBudget, ReasoningTracker, SamplingSpec, WORK_IN_FLIGHT_MAX,
@@ -359,10 +359,10 @@ impl Engine {
             start_by: request.start_within.and_then(deadline),
             finish_by: request.finish_within.and_then(deadline),
             at_context_limit: request.at_context_limit,
-            salt: match request.cache {
+            key: PrefixKey::of(match request.cache {
                 CacheUse::Shared => salt(request.cache_salt.as_deref()),
                 CacheUse::Off => Salt::private(sequence),
-            },
+            }),
             restore_points: admitted.restore_points,
             turn_end: admitted.turn_end,
             retention: request.retention,

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet::cache::{CacheError, Salt};
+use motet::cache::{CacheError, PrefixKey, Salt};
 use motet::config::CacheConfig;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig};
@@ -266,7 +266,7 @@ impl CacheHarness {
     }
 
     pub(crate) fn can_resume(&self, tokens: &[TokenId], at: usize) -> bool {
-        self.core.can_resume(&Salt::default(), tokens, at)
+        self.core.can_resume(&PrefixKey::default(), tokens, at)
     }
 
     /// The largest number of these tokens that a sequence can start from.

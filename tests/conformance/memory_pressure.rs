@@ -52,7 +52,7 @@ impl CacheHarness {
         let tokens = (free / self.tail_bytes(1)).clamp(1, 8);
         self.try_open_slot(&[1], |open_slot| {
             open_slot.tokens_max = tokens;
-            open_slot.salt = Salt::new("fillers");
+            open_slot.key.salt = Salt::new("fillers");
         })
     }
 

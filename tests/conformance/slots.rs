@@ -6,7 +6,7 @@
 //! new sequence continues to its end, or else the first to be evicted.
 
 use motet::TokenId;
-use motet::cache::{CacheError, Salt};
+use motet::cache::{CacheError, PrefixKey, Salt};
 use motet::config::SlotChoice;
 use motet::model::LayerKind::Full;
 use motet::model::oracle::OracleConfig;
@@ -70,7 +70,8 @@ fn old_slots(case: &Fact<'_>) -> Vec<OldSlot> {
 fn harness(slots: &[OldSlot], slot_choice: SlotChoice) -> CacheHarness {
     let mut harness = CacheHarness::with(&[Full], |config| config.slot_choice = slot_choice);
     if slots.iter().any(|slot| slot.inputs.is_empty()) {
-        let opened = harness.open_slot_with(&UNRELATED, |open_slot| open_slot.salt = unrelated());
+        let opened =
+            harness.open_slot_with(&UNRELATED, |open_slot| open_slot.key.salt = unrelated());
         harness.evaluate(opened.sequence, &UNRELATED);
         harness.close(opened.sequence);
     }
@@ -111,9 +112,10 @@ fn replaced_slot(
     harness.evaluate(opened.sequence, &candidate[opened.cached..]);
     continued(slots, candidate, opened.cached).unwrap_or_else(|| {
         harness.evict_one();
-        let unrelated = harness
-            .core
-            .can_resume(&unrelated(), &UNRELATED, UNRELATED.len());
+        let unrelated =
+            harness
+                .core
+                .can_resume(&PrefixKey::of(unrelated()), &UNRELATED, UNRELATED.len());
         let lost = |slot: &&OldSlot| harness.matched(&slot.inputs) < slot.inputs.len();
         let empty = slots.iter().find(|slot| slot.inputs.is_empty());
         match empty {

@@ -1,5 +1,6 @@
 //! The trie: cutting, merging and removing nodes, and counting their bytes.
 
+use motet::cache::PrefixKey;
 use std::rc::Rc;
 
 use motet::TokenId;
@@ -259,7 +260,9 @@ fn bytes_of_one(check: &mut Check, case: &Fact<'_>) {
     let mut named = Named::new();
     let bytes = case.get("materialize").size();
     let sealed = named.sealed(bytes);
-    named.trie.insert(named.root, &[1], sealed, 0, 0);
+    named
+        .trie
+        .insert(named.root, &PrefixKey::default(), &[1], sealed, 0, 0);
     let expected = case.get("expect_counter").sizes();
     let at_first = case.get("install_bytes").size();
     check.theirs("counted", vec![at_first, bytes], expected.clone());
@@ -321,7 +324,9 @@ fn bytes_of_a_swap(check: &mut Check, case: &Fact<'_>) {
                         assert_eq!(named.trie.replace(key, sealed), Some(segment));
                         key
                     }
-                    _ => named.trie.insert(named.root, &[1], sealed, 0, 0),
+                    _ => named
+                        .trie
+                        .insert(named.root, &PrefixKey::default(), &[1], sealed, 0, 0),
                 };
                 node = Some((key, sealed.segment));
                 (current, bytes_now) = (name, size);

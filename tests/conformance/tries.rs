@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use motet::TokenId;
-use motet::cache::Salt;
+use motet::cache::{PrefixKey, Salt};
 use motet_core::cache::trie::{NodeKey, Sealed, Trie};
 use motet_core::eviction::Lru;
 use motet_protocol::SegmentId;
@@ -76,7 +76,7 @@ impl Named {
 
     /// Caches these tokens, one per byte, and returns the node that ends with them.
     pub(crate) fn insert(&mut self, spelt: &[TokenId]) -> NodeKey {
-        let found = self.trie.find(self.root, spelt);
+        let found = self.trie.find(self.root, &PrefixKey::default(), spelt);
         let mut at = found.path.last().copied().unwrap_or(self.root);
         if let Some((node, tokens)) = found.partial {
             at = self.split(node, tokens);
@@ -86,7 +86,8 @@ impl Named {
             [] => at,
             _ => {
                 let sealed = self.sealed(rest.len());
-                self.trie.insert(at, rest, sealed, 0, 0)
+                self.trie
+                    .insert(at, &PrefixKey::default(), rest, sealed, 0, 0)
             }
         }
     }
@@ -143,7 +144,11 @@ fn find(check: &mut Check, case: &Fact<'_>) {
     let named = Named::of(&case.get("tree"));
     let known = named.keys();
     for query in case.get("queries").items() {
-        let found = named.trie.find(named.root, &query.get("tokens").tokens());
+        let found = named.trie.find(
+            named.root,
+            &PrefixKey::default(),
+            &query.get("tokens").tokens(),
+        );
         let expect = query.get("expect");
         let matched = found.tokens_with_partial();
         check.same("matched", matched, expect.get("matched").number());
@@ -173,7 +178,11 @@ fn split_append(check: &mut Check, case: &Fact<'_>) {
     for step in case.get("steps").items() {
         match step.get("op").text() {
             "find" => {
-                let found = named.trie.find(named.root, &step.get("tokens").tokens());
+                let found = named.trie.find(
+                    named.root,
+                    &PrefixKey::default(),
+                    &step.get("tokens").tokens(),
+                );
                 let expected = step.get("expect_matched").number();
                 check.same("matched", found.tokens_with_partial(), expected);
             }
@@ -203,7 +212,10 @@ fn split_append(check: &mut Check, case: &Fact<'_>) {
                     let [tokens, matched] = &query.items()[..] else {
                         panic!("tokens and how many match");
                     };
-                    let found = named.trie.find(named.root, &tokens.tokens());
+                    let found =
+                        named
+                            .trie
+                            .find(named.root, &PrefixKey::default(), &tokens.tokens());
                     check.same("matched", found.tokens_with_partial(), matched.number());
                 }
             }

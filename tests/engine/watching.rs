@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use motet::cache::Salt;
+use motet::cache::PrefixKey;
 use motet::config::{CacheConfig, EngineConfig};
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::{LayerKind, Model, SegmentSize};
@@ -320,7 +320,7 @@ fn cache_prompt(core: &mut CacheCore, sequence: u64, tokens: &[u32]) {
     let sequence = SequenceId(sequence);
     let open_slot = Message::OpenSlot(OpenSlot {
         sequence,
-        salt: Salt::default(),
+        key: PrefixKey::default(),
         tokens: tokens.into(),
         tokens_max: tokens.len() + 1,
         keep: None,

@@ -1,6 +1,6 @@
 //! Insertion and eviction at steady state, from small tries to large ones.
 
-use motet_core::cache::Salt;
+use motet_core::cache::{PrefixKey, Salt};
 use motet_core::cache::trie::{NodeKey, Sealed, Trie};
 use motet_core::config::CacheConfig;
 use motet_protocol::SegmentId;
@@ -160,7 +160,7 @@ impl Forest {
             Some((end, turns)) if turns < TURNS_MAX && self.trie.contains(end) => (end, turns),
             _ => from_root,
         };
-        let node = self.trie.insert(parent, &self.edge, sealed, 0, 0);
+        let node = self.trie.insert(parent, &PrefixKey::default(), &self.edge, sealed, 0, 0);
         if let Some(conversation) = conversation {
             self.ends[conversation] = (node, turns + 1);
         }

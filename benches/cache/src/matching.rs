@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use motet_core::cache::Salt;
+use motet_core::cache::{PrefixKey, Salt};
 use motet_core::cache::trie::{NodeKey, Sealed, Trie};
 use motet_core::config::CacheConfig;
 use motet_protocol::SegmentId;
@@ -39,7 +39,7 @@ pub(crate) fn measure(size: Size) -> Measured {
         .map(|(trie, root)| -> Turn<'_> {
             Box::new(|operations| {
                 time(operations, || {
-                    let found = trie.find(*root, black_box(&text));
+                    let found = trie.find(*root, &PrefixKey::default(), black_box(&text));
                     assert_eq!(found.tokens, text.len(), "all of it is cached");
                 })
             })
@@ -74,7 +74,7 @@ fn path(text: &[u32], nodes: usize) -> (Trie, NodeKey) {
             state_lag: 0,
             bytes: edge.len(),
         };
-        parent = trie.insert(parent, edge, sealed, 0, 0);
+        parent = trie.insert(parent, &PrefixKey::default(), edge, sealed, 0, 0);
     }
     (trie, root)
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Edit, Miss, Salt, only_sequence, pager};
+use super::{Edit, Miss, PrefixKey, Salt, only_sequence, pager};
 use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId};
 
 /// Sequences that one [`Message::ProbePrefix`] is answered for. Each costs a walk along all of
@@ -166,8 +166,8 @@ pub struct Rewind {
 pub struct OpenSlot {
     /// The sequence.
     pub sequence: SequenceId,
-    /// The salt under which it shares.
-    pub salt: Salt,
+    /// The key under which it shares.
+    pub key: PrefixKey,
     /// Its tokens so far; at least one.
     pub tokens: Arc<[TokenId]>,
     /// Tokens granted to its slot. The slot holds no more unless a [`Message::ExtendGrant`]
@@ -200,8 +200,8 @@ pub struct OpenSlot {
 pub struct ProbePrefix {
     /// The sequence; the cache need not know it.
     pub sequence: SequenceId,
-    /// The salt under which it will share.
-    pub salt: Salt,
+    /// The key under which it will share.
+    pub key: PrefixKey,
     /// Its tokens so far.
     pub tokens: Arc<[TokenId]>,
 }
@@ -221,8 +221,8 @@ pub struct Flush {
 pub struct Pin {
     /// The pin.
     pub pin: PinId,
-    /// The salt under which the prefix is cached.
-    pub salt: Salt,
+    /// The key under which the prefix is cached.
+    pub key: PrefixKey,
     /// The prefix. All of it must be cached; at least one token.
     pub tokens: Arc<[TokenId]>,
     /// How long the pin lasts; without limit if `None`.
@@ -245,7 +245,7 @@ pub enum Effect {
         cached_tokens: usize,
         /// Why no more tokens are cached, if more might have been.
         miss: Option<Miss>,
-        /// The tokens that an earlier sequence of the same salt went on with after all tokens of
+        /// The tokens that an earlier sequence of the same key went on with after all tokens of
         /// this one: at most [`CONTINUATION_TOKENS_MAX`].
         continuation: Arc<[TokenId]>,
     },
@@ -396,7 +396,7 @@ impl OpenSlot {
         let tokens = tokens.into();
         Self {
             sequence,
-            salt: Salt::default(),
+            key: PrefixKey::default(),
             tokens_max: tokens.len().saturating_add(output_tokens_max),
             tokens,
             keep: None,

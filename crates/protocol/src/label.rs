@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::{SaltDigest, SegmentSize};
-use crate::TokenId;
+use super::{KeyDigest, SegmentSize};
+use crate::{AdapterKey, TokenId};
 
 /// Precision of the numbers of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,9 +25,9 @@ pub enum Precision {
 /// The description of a copy beside its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// Digest of its salt.
-    pub salt: SaltDigest,
-    /// Digest of the tokens before its own, from the first of the sequence.
+    /// Key of its own tokens.
+    pub key: KeyDigest,
+    /// Digest of its key, and of the tokens before its own from the first of the sequence on.
     pub before: PrefixDigest,
     /// Number of the tokens before its own.
     pub start: usize,
@@ -41,19 +41,25 @@ pub struct Label {
     pub bytes: usize,
 }
 
-/// SHA-256 of the first tokens of a sequence, with its salt.
+/// SHA-256 of the first tokens of a sequence, with its key.
 ///
-/// Two prefixes, or two salts, with equal digests would be a collision of SHA-256. No collision
+/// Two prefixes, or two keys, with equal digests would be a collision of SHA-256. No collision
 /// is known. Equal digests are therefore taken for equal prefixes, and nothing else is
 /// compared. The digest is not truncated: with half of the bits, an attacker who can spend 2^64
-/// hashes on prompts of one salt could find a collision.
+/// hashes on prompts of one key could find a collision.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrefixDigest(pub [u8; 32]);
 
 /// Computes the digests of a sequence's prefixes, from short to long. Each token is hashed
 /// once.
+///
+/// Where the key's adapter begins, the hash begins anew: with the adapter, and the digest so far.
 #[derive(Clone, Debug)]
-pub struct PrefixHasher(Sha256);
+pub struct PrefixHasher {
+    hasher: Sha256,
+    /// The adapter, and the tokens before it that are still to come.
+    coming: Option<(AdapterKey, usize)>,
+}
 
 impl Label {
     /// Bytes of host memory that a copy takes beside its tokens and its payload, in whatever
@@ -61,15 +67,15 @@ impl Label {
     /// orders. A round number above the measured size (`crates/testkit/tests/labels.rs`).
     pub const RECORD_BYTES: usize = 1024;
 
-    /// Creates the label of the state of `tokens[start..]`. `tokens` are all tokens from the
-    /// first of the sequence on.
+    /// Creates the label of the state of `tokens[start..]`, which one adapter or the base model has
+    /// computed. `tokens` are all tokens from the first of the sequence on.
     ///
     /// # Panics
     ///
-    /// If `start` is greater than the number of tokens.
+    /// If `start` is greater than the number of tokens, or an adapter begins after it.
     #[must_use]
     pub fn new(
-        salt: SaltDigest,
+        key: KeyDigest,
         tokens: &[TokenId],
         start: usize,
         state_lag: usize,
@@ -77,9 +83,14 @@ impl Label {
         bytes: usize,
     ) -> Self {
         let (before, own) = tokens.split_at(start);
+        assert!(
+            own.len() <= key.tokens_alike(start),
+            "a copy is of one adapter, or of the base model"
+        );
+        let key = key.at(tokens.len());
         Self {
-            salt,
-            before: PrefixDigest::of(salt, before),
+            key,
+            before: PrefixDigest::of(key, before),
             start,
             tokens: Arc::from(own),
             state_lag,
@@ -103,13 +114,14 @@ impl Label {
         }
     }
 
-    /// Whether a sequence with this salt and these first tokens contains the tokens that the
+    /// Whether a sequence with this key and these first tokens contains the tokens that the
     /// copy is the state of.
     #[must_use]
-    pub fn is_of(&self, salt: SaltDigest, tokens: &[TokenId]) -> bool {
-        self.salt == salt
+    pub fn is_of(&self, key: KeyDigest, tokens: &[TokenId]) -> bool {
+        self.key == key.at(self.end())
+            && self.tokens.len() <= key.tokens_alike(self.start)
             && tokens.get(self.start..self.end()) == Some(&*self.tokens)
-            && self.before == PrefixDigest::of(salt, &tokens[..self.start])
+            && self.before == PrefixDigest::of(key, &tokens[..self.start])
     }
 
     /// Returns the bytes of host memory that the label of a copy of so many tokens takes, with
@@ -125,8 +137,8 @@ impl Label {
 impl PrefixDigest {
     /// Returns the digest of a sequence's first tokens.
     #[must_use]
-    pub fn of(salt: SaltDigest, tokens: &[TokenId]) -> Self {
-        let mut hasher = PrefixHasher::new(salt);
+    pub fn of(key: KeyDigest, tokens: &[TokenId]) -> Self {
+        let mut hasher = PrefixHasher::new(key);
         hasher.update(tokens);
         hasher.digest()
     }
@@ -140,46 +152,72 @@ impl fmt::Debug for PrefixDigest {
 }
 
 impl PrefixHasher {
-    /// Creates a hasher for a sequence with this salt, before its first token.
+    /// Creates a hasher for a sequence with this key, before its first token.
     #[must_use]
-    pub fn new(salt: SaltDigest) -> Self {
+    pub fn new(key: KeyDigest) -> Self {
         // Domain and salt fill one block of SHA-256, so that tokens are aligned with its
         // blocks.
         let domain: &[u8; 32] = b"motet tokens of one salt so far\0";
-        Self(Sha256::new().chain_update(domain).chain_update(salt.0))
+        let mut hasher = Self {
+            hasher: Sha256::new().chain_update(domain).chain_update(key.salt.0),
+            coming: key.adapter.map(|adapter| (adapter.key, adapter.from)),
+        };
+        hasher.begin_adapter();
+        hasher
     }
 
     /// Adds the tokens that come next.
     pub fn update(&mut self, tokens: &[TokenId]) {
+        let before = self.coming.map_or(0, |(_, before)| before);
+        let (before, under) = tokens.split_at(before.min(tokens.len()));
+        self.add(before);
+        if let Some((_, left)) = &mut self.coming {
+            *left -= before.len();
+            self.begin_adapter();
+        }
+        self.add(under);
+    }
+
+    /// Returns the digest of all tokens added so far: with the adapter, if it computes the next one.
+    #[must_use]
+    pub fn digest(&self) -> PrefixDigest {
+        PrefixDigest(self.hasher.clone().finalize().into())
+    }
+
+    fn add(&mut self, tokens: &[TokenId]) {
         if cfg!(target_endian = "little") {
-            self.0.update(bytemuck::cast_slice::<TokenId, u8>(tokens));
+            let bytes = bytemuck::cast_slice::<TokenId, u8>(tokens);
+            self.hasher.update(bytes);
             return;
         }
         for token in tokens {
-            self.0.update(token.to_le_bytes());
+            self.hasher.update(token.to_le_bytes());
         }
     }
 
-    /// Returns the digest of all tokens added so far.
-    #[must_use]
-    pub fn digest(&self) -> PrefixDigest {
-        PrefixDigest(self.0.clone().finalize().into())
+    /// Begins anew if the adapter computes the next token.
+    fn begin_adapter(&mut self) {
+        if let Some((adapter, _)) = self.coming.take_if(|(_, left)| *left == 0) {
+            let so_far = self.digest();
+            self.hasher = adapter.chain(Sha256::new()).chain_update(so_far.0);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SaltDigest;
 
-    const SALT: SaltDigest = SaltDigest([5; 32]);
+    const KEY: KeyDigest = KeyDigest::of(SaltDigest([5; 32]));
 
     fn label(tokens: &[TokenId], start: usize) -> Label {
-        Label::new(SALT, tokens, start, 0, Precision::Full, 100)
+        Label::new(KEY, tokens, start, 0, Precision::Full, 100)
     }
 
     #[test]
     fn prefix_digest_is_stable_across_processes() {
-        let mut hasher = PrefixHasher::new(SALT);
+        let mut hasher = PrefixHasher::new(KEY);
         let tokens: Vec<TokenId> = (0..100).collect();
         let mut digests = vec![hasher.digest()];
         for token in &tokens {
@@ -188,10 +226,10 @@ mod tests {
             digests.push(hasher.digest());
         }
         for (end, digest) in digests.iter().enumerate() {
-            assert_eq!(PrefixDigest::of(SALT, &tokens[..end]), *digest, "{end}");
+            assert_eq!(PrefixDigest::of(KEY, &tokens[..end]), *digest, "{end}");
         }
         assert_ne!(
-            PrefixDigest::of(SaltDigest([6; 32]), &tokens[..9]),
+            PrefixDigest::of(KeyDigest::of(SaltDigest([6; 32])), &tokens[..9]),
             digests[9]
         );
         // The value is that of `(printf 'motet tokens of one salt so far\0'; head -c 32 /dev/zero |
@@ -205,13 +243,13 @@ mod tests {
         let one = label(&[1, 2, 3, 4, 5], 3);
         assert_eq!((one.start, one.end(), &*one.tokens), (3, 5, &[4, 5][..]));
         let check = |tokens: &[TokenId], expected: bool| {
-            assert_eq!(one.is_of(SALT, tokens), expected, "{tokens:?}");
+            assert_eq!(one.is_of(KEY, tokens), expected, "{tokens:?}");
         };
         check(&[1, 2, 3, 4, 5], true);
         check(&[1, 2, 3, 4, 5, 6], true);
         check(&[1, 2, 3, 4], false);
         check(&[1, 2, 9, 4, 5], false);
         check(&[1, 2, 3, 4, 9], false);
-        assert!(!one.is_of(SaltDigest([6; 32]), &[1, 2, 3, 4, 5]));
+        assert!(!one.is_of(KeyDigest::of(SaltDigest([6; 32])), &[1, 2, 3, 4, 5]));
     }
 }

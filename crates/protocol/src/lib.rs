@@ -36,6 +36,7 @@ mod miss;
 mod model_error;
 pub mod pager;
 mod prefix;
+mod prefix_key;
 mod prompt_output;
 #[cfg(test)]
 mod random_cases;
@@ -66,6 +67,7 @@ pub use label::{Label, Precision, PrefixDigest, PrefixHasher};
 pub use miss::{Miss, MissReason};
 pub use model_error::ModelError;
 pub use prefix::common_prefix;
+pub use prefix_key::{ActiveAdapter, AdapterKey, KeyDigest, PrefixKey};
 pub use prompt_output::{DeclaredPooling, Pooling, PromptOutput};
 pub use reasoning::{ReasoningBudget, ReasoningTracker};
 pub use request::{ContextLimit, Finish, FinishReason, Priority, QueuePosition, Usage};

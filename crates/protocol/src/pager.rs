@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Label, SaltDigest, SegmentSize};
+use super::{KeyDigest, Label, SaltDigest, SegmentSize};
 use crate::lease::Lease;
 use crate::{CopyId, SegmentId, SequenceId, TokenId};
 
@@ -43,8 +43,8 @@ pub enum Message {
     /// A sequence will start soon: copies of its tokens are read from the disk to host memory
     /// when there is no other work.
     Prefetch {
-        /// Digest of the salt of the sequence.
-        salt: SaltDigest,
+        /// Key of the sequence.
+        key: KeyDigest,
         /// Tokens of the sequence.
         tokens: Arc<[TokenId]>,
         /// Number of its first tokens that are on the device.
@@ -64,8 +64,8 @@ pub enum Message {
     /// Other processes may need the state of these tokens: their copies are sent to the remote
     /// tier when there is no other work. Not answered.
     Share {
-        /// Digest of the salt of the tokens.
-        salt: SaltDigest,
+        /// Key of the tokens.
+        key: KeyDigest,
         /// Tokens of a sequence, from the first one on.
         tokens: Arc<[TokenId]>,
     },
@@ -90,8 +90,8 @@ pub enum Message {
 pub struct OffloadCandidate {
     /// Lease on the segment. The segment is not evicted while the lease lives.
     pub lease: Lease,
-    /// Digest of the salt of the segment.
-    pub salt: SaltDigest,
+    /// Key of the segment.
+    pub key: KeyDigest,
     /// Tokens of the sequence, from the first one to the end of the segment.
     pub tokens: Arc<[TokenId]>,
     /// Size of the copied segment.
@@ -105,8 +105,8 @@ pub struct OffloadCandidate {
 pub struct Lookup {
     /// The sequence.
     pub sequence: SequenceId,
-    /// Digest of the salt of the sequence.
-    pub salt: SaltDigest,
+    /// Key of the sequence.
+    pub key: KeyDigest,
     /// The tokens that may come from the cache.
     pub tokens: Arc<[TokenId]>,
     /// Sizes of the segments on the device that hold the first of its tokens. The model may be
@@ -291,8 +291,8 @@ impl Lookup {
 pub struct Ask {
     /// The sequence.
     pub sequence: SequenceId,
-    /// Digest of the salt of the sequence.
-    pub salt: SaltDigest,
+    /// Key of the sequence.
+    pub key: KeyDigest,
     /// The tokens that may come from copies.
     pub tokens: Arc<[TokenId]>,
     /// Number of its first tokens that need no copy.

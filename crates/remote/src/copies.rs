@@ -22,7 +22,7 @@ impl Store {
         into: &mut [u8],
     ) -> Result<(), RemoteError> {
         let name = self.names.copy(model, label);
-        let sealer = self.sealer(model, label.salt);
+        let sealer = self.sealer(model, label.key.salt);
         let head = self.head(&sealer, &name).await?;
         let head = head.ok_or(RemoteError::Missing)?;
         let loaded = self.load_parts(&sealer, &name, head.version, into).await;
@@ -58,7 +58,7 @@ impl Store {
         label: &Label,
         bytes: &[u8],
     ) -> Result<(), RemoteError> {
-        let sealer = self.sealer(model, label.salt);
+        let sealer = self.sealer(model, label.key.salt);
         let name = self.names.copy(model, label);
         self.check_path(model, path).await?;
         if !self.exists(&name.head()).await? {
@@ -114,7 +114,7 @@ impl Store {
         let tokens = stored::path_tokens(path, label)?;
         let grid = model.grid_tokens;
         let (first, last) = (label.start / grid + 1, label.end() / grid);
-        let digests = find::digests(label.salt, &tokens, grid);
+        let digests = find::digests(label.key, &tokens, grid);
         let marks = (first..=last).map(|number| {
             let at = number * grid;
             let entry = MarkEntry {

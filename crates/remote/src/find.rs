@@ -6,7 +6,7 @@
 
 use motet_protocol::pager::Ask;
 use motet_protocol::remote::{RemoteError, RemoteModel};
-use motet_protocol::{Label, PrefixDigest, PrefixHasher, SaltDigest, TokenId};
+use motet_protocol::{KeyDigest, Label, PrefixDigest, PrefixHasher, TokenId};
 
 use crate::seal::Sealer;
 use crate::store::{CALLS_MAX, Store, all};
@@ -28,8 +28,8 @@ impl Store {
         model: &RemoteModel,
         ask: &Ask,
     ) -> Result<Vec<Label>, RemoteError> {
-        let sealer = self.sealer(model, ask.salt);
-        let digests = digests(ask.salt, &ask.tokens, model.grid_tokens);
+        let sealer = self.sealer(model, ask.key.salt);
+        let digests = digests(ask.key, &ask.tokens, model.grid_tokens);
         let Some(longest) = self.longest_mark(model, &digests, ask.from).await? else {
             return Ok(Vec::new());
         };
@@ -107,7 +107,7 @@ impl Store {
         let needless = needless.take_while(|links| links[1].start <= ask.from);
         let links = &path.links[needless.count()..];
         let starts = links.iter().map(|link| link.start);
-        let before = prefix_digests(ask.salt, &ask.tokens, starts);
+        let before = prefix_digests(ask.key, &ask.tokens, starts);
         let links = links.iter().zip(before);
         let labels =
             links.map(|(link, before)| self.label(sealer, model, ask, path.shared, link, before));
@@ -137,7 +137,7 @@ impl Store {
             },
         };
         let label = Label {
-            salt: ask.salt,
+            key: ask.key.at(link.start + 1),
             before,
             start: link.start,
             tokens,
@@ -165,22 +165,22 @@ fn path(entry: MarkEntry, at: usize, tokens: &[TokenId], whole: bool) -> FoundPa
 }
 
 /// Returns the digests of the prefixes that end on the grid, from short to long.
-pub(crate) fn digests(salt: SaltDigest, tokens: &[TokenId], grid: usize) -> Vec<PrefixDigest> {
-    prefix_digests(salt, tokens, (grid..=tokens.len()).step_by(grid))
+pub(crate) fn digests(key: KeyDigest, tokens: &[TokenId], grid: usize) -> Vec<PrefixDigest> {
+    prefix_digests(key, tokens, (grid..=tokens.len()).step_by(grid))
 }
 
 /// Returns the digests of the prefixes with these lengths. Each token is hashed once where the lengths
 /// do not decrease.
 fn prefix_digests(
-    salt: SaltDigest,
+    key: KeyDigest,
     tokens: &[TokenId],
     lengths: impl Iterator<Item = usize>,
 ) -> Vec<PrefixDigest> {
-    let mut hasher = PrefixHasher::new(salt);
+    let mut hasher = PrefixHasher::new(key);
     let mut hashed = 0;
     let digests = lengths.map(|length| {
         if length < hashed {
-            return PrefixDigest::of(salt, &tokens[..length]);
+            return PrefixDigest::of(key, &tokens[..length]);
         }
         hasher.update(&tokens[hashed..length]);
         hashed = length;

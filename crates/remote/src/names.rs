@@ -46,7 +46,7 @@ impl Names {
             precision,
             label.bytes as u64,
         ];
-        let texts = [&label.salt.0, &label.before.0, &*tokens.finalize()];
+        let texts = [&label.key.salt.0, &label.before.0, &*tokens.finalize()];
         Name(self.name(b"copy", &numbers, &texts))
     }
 

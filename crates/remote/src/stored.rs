@@ -120,7 +120,7 @@ pub(crate) fn path_tokens(path: &[Arc<Label>], last: &Label) -> Result<Vec<Token
         tokens.truncate(label.start);
         tokens.extend(&*label.tokens);
     }
-    let before = PrefixDigest::of(last.salt, &tokens[..last.start]);
+    let before = PrefixDigest::of(last.key, &tokens[..last.start]);
     if before != last.before {
         return Err(failed("a copy does not follow the one before it"));
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use motet_protocol::pager::Ask;
 use motet_protocol::remote::{RemoteError, RemoteModel, RemoteTier};
-use motet_protocol::{Label, Precision, PrefixDigest, Salt, SequenceId, TokenId, common_prefix};
+use motet_protocol::{
+    Label, Precision, PrefixDigest, PrefixKey, Salt, SequenceId, TokenId, common_prefix,
+};
 use opendal::{Operator, services};
 use proptest::prelude::*;
 
@@ -32,14 +34,14 @@ fn tier(store: &Operator, secret: u8) -> Remote {
 }
 
 fn label(tokens: &[TokenId], start: usize, bytes: usize) -> Arc<Label> {
-    let salt = Salt::default().digest();
-    Arc::new(Label::new(salt, tokens, start, 0, Precision::Full, bytes))
+    let key = PrefixKey::default().digest();
+    Arc::new(Label::new(key, tokens, start, 0, Precision::Full, bytes))
 }
 
 fn ask(tokens: &[TokenId], from: usize) -> Ask {
     Ask {
         sequence: SequenceId(1),
-        salt: Salt::default().digest(),
+        key: PrefixKey::default().digest(),
         tokens: tokens.into(),
         from,
     }
@@ -147,7 +149,7 @@ async fn other_fleets_models_and_tenants_find_nothing() {
         ..model(false)
     };
     let mut salted = ask(&tokens, 0);
-    salted.salt = Salt::new("tenant").digest();
+    salted.key.salt = Salt::new("tenant").digest();
     for (secret, model, ask) in [
         (2, model(false), ask(&tokens, 0)),
         (1, other_model, ask(&tokens, 0)),
@@ -156,7 +158,7 @@ async fn other_fleets_models_and_tenants_find_nothing() {
         let tier = tier(&store, secret);
         assert_eq!(tier.find(&model, &ask).await, Ok(Vec::new()));
         let mut label = Label::clone(&labels[0]);
-        label.salt = ask.salt;
+        label.key = ask.key;
         let loaded = load(&tier, &model, &label).await;
         assert_eq!(loaded, Err(RemoteError::Missing));
     }
@@ -315,7 +317,7 @@ proptest! {
             for label in &found {
                 assert!(label.start <= at, "{} follows {at}", label.start);
                 let before = &tokens[..label.start];
-                assert!(label.before == PrefixDigest::of(label.salt, before));
+                assert!(label.before == PrefixDigest::of(label.key, before));
                 let shared = common_prefix(&label.tokens, &tokens[label.start..]);
                 assert!(!whole || shared == label.tokens.len());
                 at = at.max(label.start + shared);

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use motet_core::cache::{BlockEvent, BlockHash, BlockTier, Salt};
+use motet_core::cache::{BlockEvent, BlockHash, BlockTier, PrefixKey};
 use motet_protocol::TokenId;
 
 /// The stored blocks, as reported by events.
 #[derive(Debug, Default, PartialEq)]
 pub struct BlockFollower {
-    tiers: BTreeMap<BlockTier, BTreeMap<BlockHash, Salt>>,
+    tiers: BTreeMap<BlockTier, BTreeMap<BlockHash, PrefixKey>>,
     /// The block before each block so far, and its tokens.
     known: BTreeMap<BlockHash, (Option<BlockHash>, Vec<TokenId>)>,
 }
@@ -23,7 +23,7 @@ impl BlockFollower {
         match event {
             BlockEvent::Stored {
                 tier,
-                salt,
+                key,
                 mut parent,
                 hashes,
                 tokens,
@@ -44,17 +44,17 @@ impl BlockFollower {
                         parent.as_ref().is_none_or(is_above),
                         "a block on the device follows a stored one"
                     );
-                    let before = stored.insert(hash, salt.clone());
+                    let before = stored.insert(hash, key.clone());
                     assert_eq!(before, None, "a stored block was not there before");
                     parent = Some(hash);
                 }
             }
-            BlockEvent::Removed { tier, salt, hashes } => {
+            BlockEvent::Removed { tier, key, hashes } => {
                 let stored = self.tiers.entry(tier).or_default();
                 for hash in hashes {
                     let gone = stored.remove(&hash);
                     let gone = gone.expect("a removed block was there before");
-                    assert_eq!(gone, salt, "salts never mix");
+                    assert_eq!(gone, key, "keys never mix");
                 }
             }
             BlockEvent::AllRemoved => self.tiers.clear(),
@@ -62,15 +62,13 @@ impl BlockFollower {
         }
     }
 
-    /// All prefixes in whole blocks that end in a block of this tier and salt. Blocks after one
+    /// All prefixes in whole blocks that end in a block of this tier and key. Blocks after one
     /// that was never stored anywhere are left out.
     #[must_use]
-    pub fn prefixes(&self, tier: BlockTier, salt: &Salt) -> BTreeSet<Vec<TokenId>> {
+    pub fn prefixes(&self, tier: BlockTier, key: &PrefixKey) -> BTreeSet<Vec<TokenId>> {
         let stored = self.tiers.get(&tier).into_iter().flatten();
-        let of_salt = stored.filter(|(_, of)| *of == salt);
-        of_salt
-            .filter_map(|(hash, _)| self.spelled(*hash))
-            .collect()
+        let of_key = stored.filter(|(_, of)| *of == key);
+        of_key.filter_map(|(hash, _)| self.spelled(*hash)).collect()
     }
 
     fn spelled(&self, hash: BlockHash) -> Option<Vec<TokenId>> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use motet_core::cache::{CacheCore, CacheError, Effect, Message, OpenSlot};
 use motet_core::config::{CacheConfig, PagerConfig};
 use motet_core::pager;
-use motet_protocol::{Edit, ModelSpec, Salt};
+use motet_protocol::{Edit, ModelSpec, PrefixKey};
 use motet_protocol::{SequenceId, SlotId, TokenId};
 
 use crate::paper_device::{PaperDevice, PaperSegment};
@@ -21,7 +21,7 @@ use crate::transfer_queue::PaperState;
 /// A sequence that the cache was asked to open a slot for.
 #[derive(Debug)]
 pub struct PaperSequence {
-    salt: Salt,
+    key: PrefixKey,
     /// Its prompt, and all tokens that it will generate.
     history: Vec<TokenId>,
     prompt_tokens: usize,
@@ -64,7 +64,7 @@ impl PaperState for PaperSegment {
     fn check(&self, label: &pager::Label) {
         let spelled = self.spelled();
         assert!(
-            label.is_of(label.salt, &spelled) && label.end() == spelled.len(),
+            label.is_of(self.key.digest(), &spelled) && label.end() == spelled.len(),
             "a copy holds the tokens of its label"
         );
     }
@@ -204,9 +204,9 @@ impl CacheHarness {
             let is_cached = matches!(effect, Effect::CachedPrefix { .. });
             assert!(is_probe || !is_cached, "no prefix was probed");
         }
-        let salts = self.salts_of_new_slots(effects);
+        let keys = self.keys_of_new_slots(effects);
         for effect in effects {
-            self.follow(effect, &salts);
+            self.follow(effect, &keys);
         }
         self.outbox.extend(self.core.take_outbox());
         handled
@@ -223,7 +223,7 @@ impl CacheHarness {
         output: &[TokenId],
     ) -> Result<Vec<Effect>, CacheError> {
         let pending = PaperSequence {
-            salt: open_slot.salt.clone(),
+            key: open_slot.key.clone(),
             history: [&open_slot.tokens[..], output].concat(),
             prompt_tokens: open_slot.tokens.len(),
             tokens_max: open_slot.tokens_max,
@@ -344,7 +344,7 @@ impl CacheHarness {
         for sequence in self.sequences.values() {
             let Some(live) = &sequence.live else { continue };
             let slot = device.slot(live.slot).expect("a live sequence has a slot");
-            assert_eq!(slot.salt(), &sequence.salt, "salts never mix");
+            assert_eq!(slot.key(), &sequence.key, "keys never mix");
             assert_eq!(
                 slot.held(),
                 sequence.history[..live.computed],
@@ -379,18 +379,18 @@ impl CacheHarness {
     }
 
     /// A slot is opened on the device before its sequence learns of it.
-    fn salts_of_new_slots(&self, effects: &[Effect]) -> BTreeMap<SlotId, Salt> {
+    fn keys_of_new_slots(&self, effects: &[Effect]) -> BTreeMap<SlotId, PrefixKey> {
         let opened = effects.iter().filter_map(|effect| match effect {
             Effect::SlotOpened { sequence, slot, .. } => Some((sequence, *slot)),
             _ => None,
         });
-        let salt = |sequence| self.sequences.get(sequence).map(|of| of.salt.clone());
+        let key = |sequence| self.sequences.get(sequence).map(|of| of.key.clone());
         opened
-            .filter_map(|(sequence, slot)| Some((slot, salt(sequence)?)))
+            .filter_map(|(sequence, slot)| Some((slot, key(sequence)?)))
             .collect()
     }
 
-    fn follow(&mut self, effect: &Effect, salts: &BTreeMap<SlotId, Salt>) {
+    fn follow(&mut self, effect: &Effect, keys: &BTreeMap<SlotId, PrefixKey>) {
         match effect {
             Effect::SlotOpened {
                 sequence,
@@ -418,11 +418,11 @@ impl CacheHarness {
             }
             Effect::Edit(edit) => {
                 if let Some(device) = &mut self.device {
-                    let salt = match edit {
-                        Edit::Open { slot, .. } => salts.get(slot),
+                    let key = match edit {
+                        Edit::Open { slot, .. } => keys.get(slot),
                         _ => None,
                     };
-                    device.edit(edit, salt);
+                    device.edit(edit, key);
                     if let Edit::Drop { segment } = edit {
                         let is_held = device.is_in_path(*segment);
                         assert!(!is_held, "a leased segment is not evicted");

@@ -292,12 +292,13 @@ impl<S: PaperState> CopyMachine<S> {
         loop {
             let fits = |label: &Label| {
                 let tokens = ask.tokens.get(..label.start);
-                label.salt == ask.salt
+                label.key == ask.key.at(label.start + 1)
                     && label.start <= reach
                     && label.end() > reach
                     && tokens.is_some_and(|before| {
-                        label.before == PrefixDigest::of(ask.salt, before)
+                        label.before == PrefixDigest::of(ask.key, before)
                             && ask.tokens[label.start..].starts_with(&label.tokens)
+                            && label.tokens.len() <= ask.key.tokens_alike(label.start)
                     })
             };
             let mut labels = self.remote.iter().map(|stored| &stored.label);

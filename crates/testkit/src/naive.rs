@@ -19,7 +19,7 @@ pub struct NaiveCache {
     pub pins: BTreeMap<PinId, NaivePin>,
 }
 
-/// The token lists of one salt.
+/// The token lists of one key.
 #[derive(Debug, Default)]
 struct Lists {
     /// Published lists. Each stands for all its prefixes, and none is a prefix of another.
@@ -31,8 +31,8 @@ struct Lists {
 /// A pinned prefix.
 #[derive(Debug)]
 pub struct NaivePin {
-    /// The salt's number.
-    pub salt: usize,
+    /// The key's number.
+    pub key: usize,
     /// The prefix.
     pub tokens: Vec<TokenId>,
     /// When it expires.
@@ -59,8 +59,8 @@ impl NaiveCache {
     }
 
     /// A sequence with these tokens has sealed its state at their end.
-    pub fn publish(&mut self, salt: usize, list: &[TokenId]) {
-        let lists = self.lists.entry(salt).or_default();
+    pub fn publish(&mut self, key: usize, list: &[TokenId]) {
+        let lists = self.lists.entry(key).or_default();
         if list.is_empty() || !lists.sealed.insert(list.to_vec()) {
             return;
         }
@@ -73,31 +73,31 @@ impl NaiveCache {
 
     /// Whether all tokens of the prefix are known.
     #[must_use]
-    pub fn may_be_cached(&self, salt: usize, prefix: &[TokenId]) -> bool {
-        let mut longest = self.longest(salt);
+    pub fn may_be_cached(&self, key: usize, prefix: &[TokenId]) -> bool {
+        let mut longest = self.longest(key);
         prefix.is_empty() || longest.any(|list| list.starts_with(prefix))
     }
 
     /// The length of the longest known prefix of `tokens`.
     #[must_use]
-    pub fn cached_tokens(&self, salt: usize, tokens: &[TokenId]) -> usize {
-        let shared = self.longest(salt).map(|list| common_prefix(list, tokens));
+    pub fn cached_tokens(&self, key: usize, tokens: &[TokenId]) -> usize {
+        let shared = self.longest(key).map(|list| common_prefix(list, tokens));
         shared.max().unwrap_or(0)
     }
 
     /// The largest number of these tokens that a sequence can start from.
     #[must_use]
-    pub fn resumable(&self, salt: usize, tokens: &[TokenId]) -> usize {
-        let mut starts = (0..=self.cached_tokens(salt, tokens)).rev();
-        let start = starts.find(|at| self.can_start(salt, &tokens[..*at]));
+    pub fn resumable(&self, key: usize, tokens: &[TokenId]) -> usize {
+        let mut starts = (0..=self.cached_tokens(key, tokens)).rev();
+        let start = starts.find(|at| self.can_start(key, &tokens[..*at]));
         start.unwrap_or(0)
     }
 
     /// Whether the layers' state after `past` is there. A layer with a window has its state at a
     /// sealed end, and the tokens of a window before it. A recurrent layer has its state at the
     /// sealed end only.
-    fn can_start(&self, salt: usize, past: &[TokenId]) -> bool {
-        let sealed = || self.lists.get(&salt).into_iter().flat_map(|of| &of.sealed);
+    fn can_start(&self, key: usize, past: &[TokenId]) -> bool {
+        let sealed = || self.lists.get(&key).into_iter().flat_map(|of| &of.sealed);
         let has_row = |row: usize, window: usize| {
             sealed().any(|end| {
                 let held = end.len().saturating_sub(window)..end.len();
@@ -117,7 +117,7 @@ impl NaiveCache {
     /// The number of distinct known prefixes: tokens that are computed once each.
     #[must_use]
     pub fn tokens(&self) -> usize {
-        let of_salt = |lists: &Lists| {
+        let of_key = |lists: &Lists| {
             let mut before: &[TokenId] = &[];
             let mut tokens = 0;
             for list in &lists.sealed {
@@ -126,15 +126,15 @@ impl NaiveCache {
             }
             tokens
         };
-        self.lists.values().map(of_salt).sum()
+        self.lists.values().map(of_key).sum()
     }
 
-    /// Removes everything of a salt except `held` and pinned prefixes.
-    pub fn clear(&mut self, salt: usize, held: &[Vec<TokenId>]) {
-        let pinned: Vec<_> = self.held_pins(salt).cloned().collect();
-        self.lists.remove(&salt);
+    /// Removes everything of a key except `held` and pinned prefixes.
+    pub fn clear(&mut self, key: usize, held: &[Vec<TokenId>]) {
+        let pinned: Vec<_> = self.held_pins(key).cloned().collect();
+        self.lists.remove(&key);
         for list in held.iter().chain(&pinned) {
-            self.publish(salt, list);
+            self.publish(key, list);
         }
     }
 
@@ -152,9 +152,9 @@ impl NaiveCache {
             .retain(|_, pin| pin.expires_at.is_none_or(|at| at > now));
     }
 
-    /// The prefixes that pins hold under a salt.
-    pub fn held_pins(&self, salt: usize) -> impl Iterator<Item = &Vec<TokenId>> {
-        let held = move |pin: &&NaivePin| pin.salt == salt && !pin.lost;
+    /// The prefixes that pins hold under a key.
+    pub fn held_pins(&self, key: usize) -> impl Iterator<Item = &Vec<TokenId>> {
+        let held = move |pin: &&NaivePin| pin.key == key && !pin.lost;
         self.pins.values().filter(held).map(|pin| &pin.tokens)
     }
 
@@ -167,29 +167,29 @@ impl NaiveCache {
     /// Bytes of all pins together with another one, for a model with full attention only;
     /// `None` if the pinned prefixes are not known.
     #[must_use]
-    pub fn all_pinned_bytes(&self, salt: usize, list: &[TokenId]) -> Option<usize> {
+    pub fn all_pinned_bytes(&self, key: usize, list: &[TokenId]) -> Option<usize> {
         if !self.spec.resumes_anywhere() || self.pins.values().any(|pin| pin.lost) {
             return None;
         }
-        let pins = self.pins.values().map(|pin| (pin.salt, &pin.tokens[..]));
+        let pins = self.pins.values().map(|pin| (pin.key, &pin.tokens[..]));
         let prefixes: BTreeSet<(usize, &[TokenId])> = pins
-            .chain([(salt, list)])
-            .flat_map(|(salt, list)| (1..=list.len()).map(move |end| (salt, &list[..end])))
+            .chain([(key, list)])
+            .flat_map(|(key, list)| (1..=list.len()).map(move |end| (key, &list[..end])))
             .collect();
         Some(prefixes.len() * self.pinned_bytes(1))
     }
 
-    /// A list to pin a prefix of, with its salt.
+    /// A list to pin a prefix of, with its key.
     #[must_use]
     pub fn any_list(&self, choice: usize) -> Option<(usize, &Vec<TokenId>)> {
-        let salts = self.lists.iter();
-        let all = salts.flat_map(|(salt, lists)| lists.longest.iter().map(|list| (*salt, list)));
+        let keys = self.lists.iter();
+        let all = keys.flat_map(|(key, lists)| lists.longest.iter().map(|list| (*key, list)));
         let all: Vec<_> = all.collect();
         all.get(choice.checked_rem(all.len())?).copied()
     }
 
-    fn longest(&self, salt: usize) -> impl Iterator<Item = &Vec<TokenId>> {
-        self.lists.get(&salt).into_iter().flat_map(|of| &of.longest)
+    fn longest(&self, key: usize) -> impl Iterator<Item = &Vec<TokenId>> {
+        self.lists.get(&key).into_iter().flat_map(|of| &of.longest)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A device on paper: instead of arrays, the tokens whose state each segment and slot holds.
 //!
-//! A real device cannot tell equal states apart. This one can, by salt and history: attention
+//! A real device cannot tell equal states apart. This one can, by key and history: attention
 //! over a slot's path and tail would read exactly these tokens, and every edit is checked
 //! against them.
 
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
-use motet_protocol::{ModelSpec, Salt, SegmentSize};
+use motet_protocol::{ModelSpec, PrefixKey, SegmentSize};
 use motet_protocol::{SegmentId, SlotId, TokenId};
 
 use crate::transfer_queue::PaperTransferQueue;
@@ -18,8 +18,8 @@ use crate::transfer_queue::PaperTransferQueue;
 /// The state of one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PaperSegment {
-    /// The salt of the sequence that computed it.
-    pub salt: Salt,
+    /// The key of the sequence that computed it.
+    pub key: PrefixKey,
     /// All tokens before its own.
     pub before: Vec<TokenId>,
     /// Its own tokens.
@@ -37,7 +37,7 @@ struct PathPart {
 
 /// An open slot: a path of segments, and a tail.
 pub struct PaperSlot {
-    salt: Salt,
+    key: PrefixKey,
     path: Vec<PathPart>,
     tail: Vec<TokenId>,
     /// Tokens whose state is the same as without a shift.
@@ -73,10 +73,10 @@ impl PaperSegment {
 }
 
 impl PaperSlot {
-    /// The salt of its sequence.
+    /// The key of its sequence.
     #[must_use]
-    pub fn salt(&self) -> &Salt {
-        &self.salt
+    pub fn key(&self) -> &PrefixKey {
+        &self.key
     }
 
     /// The tokens of its path.
@@ -104,7 +104,8 @@ impl PaperSlot {
     }
 
     fn extend(&mut self, part: PathPart) {
-        assert_eq!(part.state.salt, self.salt, "salts never mix");
+        let end = part.state.before.len() + part.state.tokens.len();
+        assert_eq!(part.state.key, self.key.at(end), "keys never mix");
         assert_eq!(
             part.state.before,
             self.spelled(),
@@ -196,9 +197,9 @@ impl PaperDevice {
         tails.map(|tokens| self.spec.tail_bytes(tokens)).sum()
     }
 
-    /// The paths of all open slots of a salt.
-    pub fn paths<'a>(&'a self, salt: &'a Salt) -> impl Iterator<Item = Vec<TokenId>> + 'a {
-        let slots = self.slots.values().filter(move |slot| slot.salt == *salt);
+    /// The paths of all open slots of a key.
+    pub fn paths<'a>(&'a self, key: &'a PrefixKey) -> impl Iterator<Item = Vec<TokenId>> + 'a {
+        let slots = self.slots.values().filter(move |slot| slot.key == *key);
         slots.map(PaperSlot::spelled)
     }
 
@@ -224,7 +225,10 @@ impl PaperDevice {
     pub fn resumes_after(&self, end: &PaperSegment) -> bool {
         let spelled = end.spelled();
         let mut above: Vec<&PaperSegment> = self.segments.values().map(|state| &**state).collect();
-        above.retain(|state| state.salt == end.salt && end.before.starts_with(&state.spelled()));
+        above.retain(|state| {
+            let above = state.spelled();
+            state.key == end.key.at(above.len()) && end.before.starts_with(&above)
+        });
         above.sort_by_key(|state| state.before.len());
         let path = above.iter().chain([&end]);
         let segment_sizes: Vec<SegmentSize> = path.map(|state| state.segment_size()).collect();

@@ -126,10 +126,12 @@ impl MemoryRemote {
         loop {
             let reaches = |label: &Label| {
                 let before = ask.tokens.get(..label.start)?;
-                let is_ours = label.salt == ask.salt
+                let is_ours = label.key == ask.key.at(label.start + 1)
                     && label.start <= reach
-                    && label.before == PrefixDigest::of(ask.salt, before);
-                let shared = common_prefix(&label.tokens, &ask.tokens[label.start..]);
+                    && label.before == PrefixDigest::of(ask.key, before);
+                let rest = &ask.tokens[label.start..];
+                let alike = ask.key.tokens_alike(label.start).min(rest.len());
+                let shared = common_prefix(&label.tokens, &rest[..alike]);
                 let serves = is_ours && (!model.whole || shared == label.tokens.len());
                 serves.then_some(label.start + shared)
             };

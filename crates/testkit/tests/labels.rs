@@ -13,10 +13,11 @@ use motet_core::pager::{
 };
 use motet_model::oracle::OracleConfig;
 use motet_model::{LayerKind, SegmentSize};
+use motet_protocol::KeyDigest;
 use motet_protocol::lease::LeaseCount;
 use motet_protocol::{CopyId, SegmentId, SequenceId, TokenId};
 
-const SALT: SaltDigest = SaltDigest([9; 32]);
+const KEY: KeyDigest = KeyDigest::of(SaltDigest([9; 32]));
 const SEGMENT_TOKENS: usize = 64;
 
 /// Bytes allocated now.
@@ -77,7 +78,7 @@ impl Pager {
         let lease_count = LeaseCount::new(SegmentId(self.segments as u64));
         let candidate = OffloadCandidate {
             lease: lease_count.lease().expect("it is not evicted"),
-            salt: SALT,
+            key: KEY,
             tokens: Arc::from(&self.conversation[..self.segments * SEGMENT_TOKENS]),
             segment_size: SegmentSize::whole(SEGMENT_TOKENS),
             retention: 0,
@@ -123,7 +124,7 @@ impl Pager {
     fn found_copies(&mut self) -> usize {
         let lookup = Lookup {
             sequence: SequenceId(1),
-            salt: SALT,
+            key: KEY,
             tokens: Arc::from(&*self.conversation),
             resident: Vec::new(),
             seen_tokens: 0,

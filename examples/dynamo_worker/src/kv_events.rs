@@ -9,7 +9,7 @@ use dynamo_kv_router::protocols::{
     KvCacheStoreData, KvCacheStoredBlockData, StorageTier, compute_block_hash_for_seq,
 };
 use motet::Engine;
-use motet::cache::{BlockEvent, BlockHash, BlockTier, Salt};
+use motet::cache::{BlockEvent, BlockHash, BlockTier, PrefixKey};
 
 /// The engine's rank among its parts, of which it has one.
 pub(crate) const RANK: u32 = 0;
@@ -60,13 +60,13 @@ fn sent_event(event: &BlockEvent, block_tokens: u32) -> Option<(KvCacheEventData
     match event {
         BlockEvent::Stored {
             tier,
-            salt,
+            key,
             parent,
             hashes,
             tokens,
-        } if is_published(salt) => {
+        } if is_published(key) => {
             let options = BlockHashOptions {
-                cache_namespace: salt.name(),
+                cache_namespace: key.salt.name(),
                 ..BlockHashOptions::default()
             };
             let of_tokens = compute_block_hash_for_seq(tokens, block_tokens, options);
@@ -83,7 +83,7 @@ fn sent_event(event: &BlockEvent, block_tokens: u32) -> Option<(KvCacheEventData
             });
             Some((data, sent_tier(*tier)?))
         }
-        BlockEvent::Removed { tier, salt, hashes } if is_published(salt) => {
+        BlockEvent::Removed { tier, key, hashes } if is_published(key) => {
             let block_hashes = hashes.iter().map(sent_hash).collect();
             let data = KvCacheEventData::Removed(KvCacheRemoveData { block_hashes });
             Some((data, sent_tier(*tier)?))
@@ -93,10 +93,10 @@ fn sent_event(event: &BlockEvent, block_tokens: u32) -> Option<(KvCacheEventData
     }
 }
 
-/// Whether the router can tell the salt: a private one is of one sequence, and Dynamo takes a salt with an
-/// empty name for none.
-fn is_published(salt: &Salt) -> bool {
-    !salt.is_private() && salt.name() != Some("")
+/// Whether the router can tell the key. It cannot tell a private salt, which is of one sequence, nor one with an
+/// empty name, which Dynamo takes for none. Requests name no adapters here.
+fn is_published(key: &PrefixKey) -> bool {
+    !key.is_private() && key.salt.name() != Some("") && key.adapter.is_none()
 }
 
 fn sent_tier(tier: BlockTier) -> Option<StorageTier> {
@@ -116,13 +116,14 @@ fn sent_hash(hash: &BlockHash) -> ExternalSequenceBlockHash {
 mod tests {
     use dynamo_kv_router::protocols::LocalBlockHash;
     use motet::SequenceId;
+    use motet::cache::Salt;
 
     use super::*;
 
     fn stored(salt: Salt) -> BlockEvent {
         BlockEvent::Stored {
             tier: BlockTier::Device,
-            salt,
+            key: PrefixKey::of(salt),
             parent: Some(BlockHash(7)),
             hashes: vec![BlockHash(8), BlockHash(9)],
             tokens: vec![1, 2, 3, 4],
@@ -172,7 +173,7 @@ mod tests {
         let hashes = vec![BlockHash(8)];
         let removed = BlockEvent::Removed {
             tier: BlockTier::Host,
-            salt: private,
+            key: PrefixKey::of(private),
             hashes,
         };
         assert!(sent_event(&removed, 2).is_none());

@@ -76,13 +76,13 @@ impl CacheCommands {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use motet_core::cache::{Pin, Salt};
+    use motet_core::cache::{Pin, PrefixKey};
 
     fn pin(pin: PinId, reply: oneshot::Sender<Result<(), CacheError>>) -> CacheCommand {
         CacheCommand {
             message: cache::Message::Pin(Pin {
                 pin,
-                salt: Salt::default(),
+                key: PrefixKey::default(),
                 tokens: vec![1].into(),
                 time_to_live: None,
             }),

@@ -27,13 +27,13 @@ impl CacheCore {
         let (Some(slot), Some(paging)) = (self.slots.get_mut(sequence), &mut self.paging) else {
             return;
         };
-        if slot.salt().is_private() {
+        if slot.key().is_private() {
             return;
         }
         paging.back_up_path(slot.end(), &self.trie);
         if let Some((tokens, from)) = slot.take_not_backed_up(computed, generated) {
-            let (id, salt) = (slot.id(), slot.salt().clone());
-            paging.back_up(Backup::new(sequence, id, salt, tokens, from));
+            let (id, key) = (slot.id(), slot.key().clone());
+            paging.back_up(Backup::new(sequence, id, key, tokens, from));
         }
     }
 
@@ -54,12 +54,12 @@ impl CacheCore {
         let Some(slot) = slot.filter(|_| self.copied_bytes(&backup) <= self.free_bytes()) else {
             return self.not_backed_up(&backup);
         };
-        let (salt, retention) = (slot.salt().digest(), slot.rank().retention);
+        let (key, retention) = (slot.key().digest(), slot.rank().retention);
         let segment = self.next_segment();
         let lease = LeaseCount::new(segment).lease();
         let candidate = OffloadCandidate {
             lease: lease.expect("a new segment is not evicted yet"),
-            salt,
+            key,
             tokens: Arc::clone(backup.tokens()),
             segment_size: backup.segment_size(),
             retention,
@@ -93,7 +93,7 @@ impl CacheCore {
     pub(super) fn backup_ended(&mut self, backup: &Backup, offloaded: Option<CopyId>) {
         if let Some(copy) = offloaded {
             let range = backup.from()..backup.tokens().len();
-            self.note_copied(copy, backup.salt(), backup.tokens(), range);
+            self.note_copied(copy, backup.key(), backup.tokens(), range);
         }
         let slot = backup.slot_mut(&mut self.slots);
         match (offloaded, slot) {

@@ -15,7 +15,7 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use super::trie::{BlockEvent, BlockHash, BlockTier};
-use motet_protocol::{CopyId, Salt, TokenId};
+use motet_protocol::{CopyId, PrefixKey, TokenId};
 
 /// Bytes of a piece beside its tokens. Most blocks have a node of a tree of their own, and take as much
 /// with their entries in two tables.
@@ -27,8 +27,8 @@ const TIERS: [BlockTier; 2] = [BlockTier::Host, BlockTier::Disk];
 /// Whether each of [`TIERS`] holds something.
 type Places = [bool; 2];
 
-/// The salt, and the block before.
-type Before = (Salt, Option<BlockHash>);
+/// The key of a block, and the block before.
+type Before = (PrefixKey, Option<BlockHash>);
 
 /// The pieces after one block, by their tokens.
 type Pieces = BTreeMap<Arc<[TokenId]>, Piece>;
@@ -106,12 +106,12 @@ impl CopiedBlocks {
     pub(super) fn note(
         &mut self,
         copy: CopyId,
-        salt: &Salt,
+        key: &PrefixKey,
         tokens: &[TokenId],
         range: Range<usize>,
         hashes: &[BlockHash],
     ) {
-        let Some(block_tokens) = self.block_tokens.filter(|_| !salt.is_private()) else {
+        let Some(block_tokens) = self.block_tokens.filter(|_| !key.is_private()) else {
             return;
         };
         let blocks = range.start / block_tokens..range.end.div_ceil(block_tokens);
@@ -126,7 +126,13 @@ impl CopiedBlocks {
             let piece = &tokens[start..end];
             let hash = (piece.len() == block_tokens).then(|| hashes[block]);
             let from = range.start.saturating_sub(start);
-            self.add_part(copy, &(salt.clone(), before), piece, hash, from);
+            self.add_part(
+                copy,
+                &(key.at(start + piece.len()), before),
+                piece,
+                hash,
+                from,
+            );
         }
         self.update(copy);
     }
@@ -339,19 +345,19 @@ fn piece_bytes(tokens: &[TokenId]) -> usize {
 fn push_stored(
     events: &mut Vec<BlockEvent>,
     of: BlockTier,
-    (of_salt, before): &Before,
+    (of_key, before): &Before,
     hash: BlockHash,
     block: &[TokenId],
 ) {
     if let Some(BlockEvent::Stored {
         tier,
-        salt,
+        key,
         hashes,
         tokens,
         ..
     }) = events.last_mut()
         && *tier == of
-        && salt == of_salt
+        && key == of_key
         && hashes.last().copied() == *before
     {
         hashes.push(hash);
@@ -360,7 +366,7 @@ fn push_stored(
     }
     events.push(BlockEvent::Stored {
         tier: of,
-        salt: of_salt.clone(),
+        key: of_key.clone(),
         parent: *before,
         hashes: vec![hash],
         tokens: block.to_vec(),
@@ -371,19 +377,19 @@ fn push_stored(
 fn push_removed(
     events: &mut Vec<BlockEvent>,
     of: BlockTier,
-    (of_salt, _): &Before,
+    (of_key, _): &Before,
     hash: BlockHash,
 ) {
-    if let Some(BlockEvent::Removed { tier, salt, hashes }) = events.last_mut()
+    if let Some(BlockEvent::Removed { tier, key, hashes }) = events.last_mut()
         && *tier == of
-        && salt == of_salt
+        && key == of_key
     {
         hashes.push(hash);
         return;
     }
     events.push(BlockEvent::Removed {
         tier: of,
-        salt: of_salt.clone(),
+        key: of_key.clone(),
         hashes: vec![hash],
     });
 }
@@ -403,7 +409,7 @@ mod tests {
         for (copy, range) in copies {
             let tokens = &TEXT[..range.end];
             let hashes: Vec<_> = (0..range.end as u64 / 4).map(BlockHash).collect();
-            blocks.note(*copy, &Salt::default(), tokens, range.clone(), &hashes);
+            blocks.note(*copy, &PrefixKey::default(), tokens, range.clone(), &hashes);
         }
         blocks
     }

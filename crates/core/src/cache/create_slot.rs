@@ -35,7 +35,7 @@ impl CacheCore {
         copied_tokens: usize,
         effects: &mut Vec<Effect>,
     ) {
-        let root = self.trie.root_or_new(&request.salt);
+        let root = self.trie.root_or_new(&request.key.salt);
         let mut end = usable.end.unwrap_or(root);
         self.trie.hold(end);
         if let Some((node, at)) = usable.partial
@@ -95,7 +95,7 @@ impl CacheCore {
         let expected_tokens = request.tokens_max - path_tokens;
         let (class, sequence_mark) = self.note_use(&request, end);
         self.give_up_superseded(end, &request, effects);
-        if !request.salt.is_private() {
+        if !request.key.is_private() {
             if self.restore_policy.is_some() {
                 self.trie.note_resume(end);
             }
@@ -103,7 +103,8 @@ impl CacheCore {
         }
         let continuation = if seen_tokens + 1 >= request.tokens.len() {
             let rest = &request.tokens[path_tokens..];
-            self.trie.continuation(end, rest, CONTINUATION_TOKENS_MAX)
+            self.trie
+                .continuation(end, &request.key, rest, CONTINUATION_TOKENS_MAX)
         } else {
             Arc::default()
         };
@@ -145,13 +146,13 @@ impl CacheCore {
     fn note_use(&mut self, request: &OpenSlot, end: NodeKey) -> (Class, SequenceMark) {
         let cached_tokens = self.trie.node(end).end();
         self.prefix_hits
-            .add(&request.salt, request.tokens.len(), cached_tokens);
-        if request.salt.is_private() {
+            .add(&request.key.salt, request.tokens.len(), cached_tokens);
+        if request.key.is_private() {
             return <(Class, SequenceMark)>::default();
         }
         // The last token is computed in any case.
         let asked = &request.tokens[..request.tokens.len() - 1];
-        let (class, sequence_mark) = self.trie.asked(&request.salt, end, asked);
+        let (class, sequence_mark) = self.trie.asked(&request.key, end, asked);
         self.trie.use_path(end, class);
         self.share_path(end);
         if !request.restore_points.is_empty() {
@@ -171,7 +172,7 @@ impl CacheCore {
         let shared = self.trie.node(end).end();
         if self.config.slot_choice == SlotChoice::Longest && shared > 0 {
             let next = request.tokens.get(shared);
-            self.trie.demote(end, next.copied());
+            self.trie.demote(end, &request.key, next.copied());
         }
     }
 

@@ -43,7 +43,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cache::{Message, OpenSlot, PROBES_MAX, ProbePrefix, Salt};
+    use crate::cache::{Message, OpenSlot, PROBES_MAX, PrefixKey, ProbePrefix, Salt};
     use crate::config::CacheConfig;
     use motet_protocol::TokenId;
     use motet_protocol::{Edit, LayerKind, ModelSpec};
@@ -198,7 +198,7 @@ mod tests {
         let before = format!("{core:?}");
         let probe = |salt: &Salt, tokens: &[TokenId]| ProbePrefix {
             sequence: LIVE,
-            salt: salt.clone(),
+            key: PrefixKey::of(salt.clone()),
             tokens: tokens.into(),
         };
         let (salt, other) = (Salt::default(), Salt::new("other"));

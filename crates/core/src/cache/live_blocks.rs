@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::{BlockEvent, CacheCore, Effect, Salt};
+use super::{BlockEvent, CacheCore, Effect, PrefixKey};
 use motet_protocol::{CopyId, SequenceId, TokenId};
 
 impl CacheCore {
@@ -57,12 +57,12 @@ impl CacheCore {
     pub(super) fn note_copied(
         &mut self,
         copy: CopyId,
-        salt: &Salt,
+        key: &PrefixKey,
         tokens: &[TokenId],
         range: Range<usize>,
     ) {
-        if let Some(hashes) = self.trie.block_hashes(salt, tokens) {
-            self.copied_blocks.note(copy, salt, tokens, range, &hashes);
+        if let Some(hashes) = self.trie.block_hashes(key, tokens) {
+            self.copied_blocks.note(copy, key, tokens, range, &hashes);
         }
     }
 

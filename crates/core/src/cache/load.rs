@@ -36,11 +36,11 @@ impl CacheCore {
     ) -> Option<OpenSlot> {
         let paging = self.paging.as_ref();
         let has_copies = paging.is_some_and(|paging| paging.can_look_up(request.sequence));
-        let asks = has_copies && !request.salt.is_private();
+        let asks = has_copies && !request.key.is_private();
         if !asks || usable.tokens + LOOKUP_TOKENS_MIN > most {
             return Some(request);
         }
-        let root = self.trie.root_or_new(&request.salt);
+        let root = self.trie.root_or_new(&request.key.salt);
         // Loaded state follows all nodes above it, even those at which the model cannot resume.
         let end = match usable.partial {
             Some((node, _)) => self.trie.node(node).parent(),
@@ -54,7 +54,7 @@ impl CacheCore {
         let sequence = request.sequence;
         let lookup = Lookup {
             sequence,
-            salt: request.salt.digest(),
+            key: request.key.digest(),
             tokens: request.tokens[..most].into(),
             resident,
             seen_tokens: usable.seen,
@@ -87,13 +87,13 @@ impl CacheCore {
         let Some(lookup) = paging.and_then(|paging| paging.pending_lookup(sequence)) else {
             return;
         };
-        let (salt, tokens) = (&lookup.request.salt, &lookup.request.tokens);
+        let (key, tokens) = (&lookup.request.key, &lookup.request.tokens);
         let copied_tokens = copy_ranges.last().map_or(0, |copy_range| copy_range.end);
-        if let Some(hashes) = self.trie.block_hashes(salt, &tokens[..copied_tokens]) {
+        if let Some(hashes) = self.trie.block_hashes(key, &tokens[..copied_tokens]) {
             for copy_range in &copy_ranges {
                 let range = copy_range.start..copy_range.end;
                 self.copied_blocks
-                    .note(copy_range.copy, salt, tokens, range, &hashes);
+                    .note(copy_range.copy, key, tokens, range, &hashes);
             }
         }
         let mut at = lookup.resident_tokens.max(lookup.seen_tokens);
@@ -168,8 +168,10 @@ impl CacheCore {
         copy_range: &CopyRange,
         effects: &mut Vec<Effect>,
     ) -> Option<AttachPoint> {
-        let root = self.trie.root(&request.salt)?;
-        let hit = self.trie.find(root, &request.tokens[..copy_range.end]);
+        let root = self.trie.root(&request.key.salt)?;
+        let hit = self
+            .trie
+            .find(root, &request.key, &request.tokens[..copy_range.end]);
         let at = hit.tokens_with_partial();
         if at < copy_range.start || at >= copy_range.end {
             return None;
@@ -211,7 +213,7 @@ impl CacheCore {
         let (edge, class) = (&request.tokens[at..copy_range.end], Class::default());
         let node = self
             .trie
-            .insert(parent, edge, sealed, request.retention, class);
+            .insert(parent, &request.key, edge, sealed, request.retention, class);
         self.note_copy(node, copy_range.copy);
         node
     }

@@ -71,6 +71,7 @@ mod tests {
     use super::super::{Message, Pin};
     use super::*;
     use crate::config::CacheConfig;
+    use motet_protocol::PrefixKey;
     use motet_protocol::{LayerKind, ModelSpec};
     use motet_protocol::{PinId, SequenceId, TokenId};
 
@@ -101,8 +102,11 @@ mod tests {
 
     /// The segments of the nodes that hold these tokens, from the top.
     fn segments(core: &CacheCore, tokens: &[TokenId]) -> Vec<SegmentId> {
-        let root = core.trie.root(&crate::cache::Salt::default());
-        let path = core.trie.find(root.expect("a root"), tokens).path;
+        let root = core.trie.root(&PrefixKey::default().salt);
+        let path = core
+            .trie
+            .find(root.expect("a root"), &PrefixKey::default(), tokens)
+            .path;
         core.trie.segments(*path.last().expect("it is cached"))
     }
 
@@ -120,7 +124,7 @@ mod tests {
         close(&mut core, 2, 8);
         let pin = Pin {
             pin: PinId(1),
-            salt: crate::cache::Salt::default(),
+            key: PrefixKey::default(),
             tokens: other.into(),
             time_to_live: None,
         };

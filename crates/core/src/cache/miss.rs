@@ -2,7 +2,7 @@
 
 use super::open_slot::Usable;
 use super::prefix_mark::{MARK_TOKENS, prefix_mark};
-use super::{CacheCore, Miss, MissReason, OpenSlot, Salt};
+use super::{CacheCore, Miss, MissReason, OpenSlot, PrefixKey};
 use motet_protocol::TokenId;
 
 /// Maximum number of other salts that are searched.
@@ -20,13 +20,13 @@ impl CacheCore {
     ) -> Option<Miss> {
         // The other tokens are computed in any case.
         let asked = request.reusable_tokens();
-        if cached_tokens >= asked.len() || request.salt.is_private() {
+        if cached_tokens >= asked.len() || request.key.is_private() {
             return None;
         }
         let miss = |reason, known: usize| Miss::new(reason, known.min(asked.len()) - cached_tokens);
         let usable = if request.ignore_cache {
             // No lookup was made for such a request.
-            &self.usable(&request.salt, asked)
+            &self.usable(&request.key, asked)
         } else {
             usable
         };
@@ -37,28 +37,28 @@ impl CacheCore {
         if seen > cached_tokens {
             return Some(miss(MissReason::NoState, seen));
         }
-        let nearest = self.slots.nearest(&request.salt, asked).next();
+        let nearest = self.slots.nearest(&request.key, asked).next();
         if let Some((_, shared)) = nearest.filter(|(_, shared)| *shared > cached_tokens) {
             return Some(miss(MissReason::NotComputed, shared));
         }
         let last = &asked[seen.saturating_sub(MARK_TOKENS)..=seen];
-        let mark = prefix_mark(request.salt.fingerprint(), seen + 1, last);
+        let mark = prefix_mark(request.key.fingerprint(), seen + 1, last);
         if self.evictions.contains(mark) {
             return Some(miss(MissReason::Evicted, seen + 1));
         }
         if copied_tokens > cached_tokens {
             return Some(miss(MissReason::NotLoaded, copied_tokens));
         }
-        let other = self.most_under_others(&request.salt, asked);
+        let other = self.most_under_others(&request.key, asked);
         (other > cached_tokens).then(|| miss(MissReason::OtherSalt, other))
     }
 
     /// Length of the longest cached prefix of `tokens` under one of the first other salts.
-    fn most_under_others(&self, salt: &Salt, tokens: &[TokenId]) -> usize {
+    fn most_under_others(&self, key: &PrefixKey, tokens: &[TokenId]) -> usize {
         let roots = self.trie.roots();
-        let others = roots.filter(|(other, _)| *other != salt && !other.is_private());
+        let others = roots.filter(|(other, _)| **other != key.salt && !other.is_private());
         let found = others.take(SALTS_MAX).map(|(_, root)| {
-            let found = self.trie.find(root, tokens);
+            let found = self.trie.find(root, key, tokens);
             found.tokens_with_partial()
         });
         found.max().unwrap_or(0)
@@ -72,6 +72,7 @@ mod tests {
     use super::super::{CacheCore, Effect, Message};
     use super::*;
     use crate::config::{CacheConfig, PagerConfig};
+    use motet_protocol::Salt;
     use motet_protocol::SequenceId;
     use motet_protocol::pager::PagerEvent;
     use motet_protocol::{LayerKind, ModelSpec};
@@ -178,7 +179,7 @@ mod tests {
         // Under another salt it was never cached either.
         send(&mut core, Message::Discard { sequence: ASKS });
         let mut other = slot_request(ASKS, 1..9);
-        other.salt = Salt::new("other");
+        other.key.salt = Salt::new("other");
         check(&open_slot(&mut core, other), 0, None);
     }
 
@@ -207,14 +208,14 @@ mod tests {
     fn prefix_under_another_salt_is_not_shared() {
         let mut core = cached(FULL);
         let mut other = slot_request(ASKS, 1..20);
-        other.salt = Salt::new("other");
+        other.key.salt = Salt::new("other");
         check(
             &open_slot(&mut core, other),
             0,
             Some((MissReason::OtherSalt, 8)),
         );
         let mut private = slot_request(LIVE, 1..20);
-        private.salt = Salt::private(LIVE);
+        private.key.salt = Salt::private(LIVE);
         check(&open_slot(&mut core, private), 0, None);
     }
 

@@ -114,7 +114,7 @@ pub use error::CacheError;
 pub use motet_protocol::cache::{
     Effect, Flush, Message, OpenSlot, PROBES_MAX, Pin, ProbePrefix, Rewind,
 };
-pub use motet_protocol::{Miss, MissReason, Salt, SaltDigest};
+pub use motet_protocol::{Miss, MissReason, PrefixKey, Salt, SaltDigest};
 pub use restores::RestoreStats;
 pub use tree_view::{NodeView, TreeView};
 pub use trie::{BlockEvent, BlockHash, BlockTier};
@@ -340,7 +340,7 @@ impl CacheCore {
             if !slot.is_sealed_in_place() {
                 effects.push(Effect::Edit(Edit::Close { slot: slot.id() }));
             }
-            self.forget_private(slot.salt(), effects);
+            self.forget_private(&slot.key().salt, effects);
         }
     }
 

@@ -63,7 +63,7 @@ impl CacheCore {
                 let known = paging.finish_offload(segment, copy, &mut self.trie);
                 if let (Some(copy), Some(of)) = (copy, known) {
                     let range = of.start..of.tokens.len();
-                    self.note_copied(copy, &of.salt, &of.tokens, range);
+                    self.note_copied(copy, &of.key, &of.tokens, range);
                 }
             }
         }

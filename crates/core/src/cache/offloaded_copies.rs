@@ -9,9 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::snapshot::CopyView;
 use crate::snapshot::{Tier, TrieNode};
-use motet_protocol::PrefixHasher;
-use motet_protocol::SaltDigest;
 use motet_protocol::TokenId;
+use motet_protocol::{KeyDigest, PrefixHasher, SaltDigest};
 
 /// Maximum number of tokens hashed to locate copies. Copies that are not located have no
 /// parent.
@@ -56,7 +55,7 @@ impl<'a> OffloadedCopies<'a> {
     pub(super) fn new(copies: &[&'a CopyView], salts: Vec<SaltDigest>, no_salt: usize) -> Self {
         let mut unlocated: BTreeMap<_, Vec<&CopyView>> = BTreeMap::new();
         for copy in copies {
-            let place = (copy.label.salt, copy.label.start);
+            let place = (copy.label.key.salt, copy.label.start);
             unlocated.entry(place).or_default().push(copy);
         }
         Self {
@@ -71,12 +70,12 @@ impl<'a> OffloadedCopies<'a> {
     }
 
     /// Searches for copies below the next shown node. Parents come before their children.
-    pub(super) fn below_node(&mut self, node: &TrieNode, tokens: &[TokenId]) {
+    pub(super) fn below_node(&mut self, node: &TrieNode, key: KeyDigest, tokens: &[TokenId]) {
         let place = self.ends.len();
         let end = self.salts.get(node.salt).copied().and_then(|salt| {
             let prefix = match node.parent {
                 Some(parent) => self.ends[parent].clone()?,
-                None => PrefixHasher::new(salt),
+                None => PrefixHasher::new(key),
             };
             let stretch = Stretch {
                 salt,
@@ -94,7 +93,7 @@ impl<'a> OffloadedCopies<'a> {
         let salts: Vec<SaltDigest> = self.unlocated.keys().map(|(salt, _)| *salt).collect();
         for salt in salts {
             for copy in self.unlocated.remove(&(salt, 0)).unwrap_or_default() {
-                let prefix = Some(PrefixHasher::new(salt));
+                let prefix = Some(PrefixHasher::new(KeyDigest::of(salt)));
                 let parent = None;
                 self.located.push_back(Located {
                     copy,
@@ -107,7 +106,7 @@ impl<'a> OffloadedCopies<'a> {
             while let Some(mut located) = self.located.pop_front() {
                 let label = &located.copy.label;
                 let stretch = Stretch {
-                    salt: label.salt,
+                    salt: label.key.salt,
                     begin: label.start,
                     tokens: &label.tokens,
                     place: nodes.len(),
@@ -162,7 +161,7 @@ impl<'a> OffloadedCopies<'a> {
 
     fn view(&self, located: &Located<'_>) -> TrieNode {
         let (copy, label) = (located.copy, &located.copy.label);
-        let salt = self.salts.iter().position(|salt| *salt == label.salt);
+        let salt = self.salts.iter().position(|salt| *salt == label.key.salt);
         TrieNode {
             id: COPY | copy.copy.0,
             parent: located.parent,

@@ -2,7 +2,7 @@
 
 use super::slots::Leader;
 use super::trie::NodeKey;
-use super::{CacheCore, CacheError, Effect, OpenSlot, PROBES_MAX, ProbePrefix, Salt};
+use super::{CacheCore, CacheError, Effect, OpenSlot, PROBES_MAX, PrefixKey, ProbePrefix};
 use motet_protocol::SegmentSize;
 use motet_protocol::{SequenceId, TokenId};
 
@@ -43,8 +43,8 @@ impl WaitPolicy {
 impl CacheCore {
     /// Whether a sequence of these tokens could start with its first `at` cached.
     #[must_use]
-    pub fn can_resume(&self, salt: &Salt, tokens: &[TokenId], at: usize) -> bool {
-        at <= tokens.len() && self.usable(salt, &tokens[..at]).tokens == at
+    pub fn can_resume(&self, key: &PrefixKey, tokens: &[TokenId], at: usize) -> bool {
+        at <= tokens.len() && self.usable(key, &tokens[..at]).tokens == at
     }
 
     /// Reports how much of each of the first [`PROBES_MAX`] sequences is cached now. A probe
@@ -53,7 +53,7 @@ impl CacheCore {
         for probe in sequences.iter().take(PROBES_MAX) {
             // As when a slot is opened: the last token is always computed.
             let most = probe.tokens.len().saturating_sub(1);
-            let tokens = self.usable(&probe.salt, &probe.tokens[..most]).tokens;
+            let tokens = self.usable(&probe.key, &probe.tokens[..most]).tokens;
             if let Some(paging) = &mut self.paging {
                 paging.prefetch(probe, tokens, most);
             }
@@ -100,7 +100,7 @@ impl CacheCore {
         } else {
             request.reusable_tokens().len().min(request.tokens_max)
         };
-        let usable = self.usable(&request.salt, &request.tokens[..most]);
+        let usable = self.usable(&request.key, &request.tokens[..most]);
         if wait_policy.leader
             && let Some(leader) = self.leader(&request, most, usable.tokens)
         {
@@ -155,7 +155,7 @@ impl CacheCore {
     }
 
     /// Determines how much of `tokens` a sequence could start from now.
-    pub(super) fn usable(&self, salt: &Salt, tokens: &[TokenId]) -> Usable {
+    pub(super) fn usable(&self, key: &PrefixKey, tokens: &[TokenId]) -> Usable {
         let mut usable = Usable {
             end: None,
             partial: None,
@@ -163,10 +163,10 @@ impl CacheCore {
             known_end: None,
             seen: 0,
         };
-        let Some(root) = self.trie.root(salt) else {
+        let Some(root) = self.trie.root(&key.salt) else {
             return usable;
         };
-        let found = self.trie.find(root, tokens);
+        let found = self.trie.find(root, key, tokens);
         usable.seen = found.tokens_with_partial();
         usable.known_end = found.path.last().copied();
         if self.spec.resumes_anywhere() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::open_slot::Usable;
 use super::trie::{NodeKey, Trie};
-use super::{CacheCore, CacheError, Effect, Pin, Salt};
+use super::{CacheCore, CacheError, Effect, Pin, PrefixKey};
 use motet_protocol::SegmentSize;
 use motet_protocol::{PinId, TokenId};
 
@@ -21,7 +21,7 @@ pub(super) struct Pins {
 /// A pin and the node that it holds.
 #[derive(Debug)]
 struct Pinned {
-    salt: Salt,
+    key: PrefixKey,
     tokens: Arc<[TokenId]>,
     expires_at: Option<Duration>,
     /// The held node. `None` after the device lost the prefix, until it has been computed
@@ -46,7 +46,7 @@ impl Pins {
     /// Adds a pin. The trie holds `end` for it already.
     pub(super) fn add(&mut self, now: Duration, pin: Pin, end: NodeKey) {
         let pinned = Pinned {
-            salt: pin.salt,
+            key: pin.key,
             tokens: pin.tokens,
             expires_at: pin.time_to_live.map(|ttl| now.saturating_add(ttl)),
             end: Some(end),
@@ -81,9 +81,9 @@ impl Pins {
     }
 
     /// The pins without a held node, each with its prefix.
-    fn lost(&self) -> Vec<(PinId, Salt, Arc<[TokenId]>)> {
+    fn lost(&self) -> Vec<(PinId, PrefixKey, Arc<[TokenId]>)> {
         let lost = self.pins.iter().filter(|(_, pinned)| pinned.end.is_none());
-        lost.map(|(pin, lost)| (*pin, lost.salt.clone(), Arc::clone(&lost.tokens)))
+        lost.map(|(pin, lost)| (*pin, lost.key.clone(), Arc::clone(&lost.tokens)))
             .collect()
     }
 
@@ -147,7 +147,7 @@ impl CacheCore {
             self.spec
                 .segment_bytes(SegmentSize::whole(pin.tokens.len())),
         )?;
-        let usable = self.usable(&pin.salt, &pin.tokens);
+        let usable = self.usable(&pin.key, &pin.tokens);
         if usable.tokens == pin.tokens.len() {
             fits(self.pinned_bytes(&usable))?;
         }
@@ -158,8 +158,8 @@ impl CacheCore {
 
     /// Holds the prefixes again that were lost with the device, if they have been recomputed.
     pub(super) fn hold_lost_pins(&mut self, effects: &mut Vec<Effect>) {
-        for (pin, salt, tokens) in self.pins.lost() {
-            let usable = self.usable(&salt, &tokens);
+        for (pin, key, tokens) in self.pins.lost() {
+            let usable = self.usable(&key, &tokens);
             if let Ok(end) = self.hold_whole(&usable, tokens.len(), effects) {
                 self.pins.hold_again(pin, end);
             }
@@ -222,12 +222,12 @@ mod tests {
     #[test]
     fn pins_expire_in_time() {
         let mut trie = Trie::new(Box::new(Lru));
-        let root = trie.root_or_new(&Salt::default());
+        let root = trie.root_or_new(&PrefixKey::default().salt);
         let mut pins = Pins::default();
         for (name, seconds) in [(1, Some(5)), (2, None), (3, Some(2)), (4, Some(9))] {
             let pin = Pin {
                 pin: PinId(name),
-                salt: Salt::default(),
+                key: PrefixKey::default(),
                 tokens: [1].into(),
                 time_to_live: seconds.map(Duration::from_secs),
             };

@@ -64,7 +64,7 @@ impl CacheCore {
     ) -> bool {
         let slot = &self.slots[sequence];
         let state_lag = computed - slot.path_tokens() - tail.len();
-        let Some((shared_end, known)) = self.hold_known(slot.end(), tail, effects) else {
+        let Some((shared_end, known)) = self.hold_known(sequence, tail, effects) else {
             return false;
         };
         let (rest, resumes) = (&tail[known..], self.resumes_at(shared_end));
@@ -85,16 +85,18 @@ impl CacheCore {
         done && self.resumes_at(self.slots[sequence].end())
     }
 
-    /// Finds how much of `tail` the trie holds below `end`, and splits the node within which
+    /// Finds how much of the slot's `tail` the trie holds below its path, and splits the node within which
     /// that part ends. Returns the last node and the number of tokens. The node is held, so
     /// that the evictions that follow spare it. `None` if there is no memory for the split.
     pub(super) fn hold_known(
         &mut self,
-        end: NodeKey,
+        sequence: SequenceId,
         tail: &[TokenId],
         effects: &mut Vec<Effect>,
     ) -> Option<(NodeKey, usize)> {
-        let found = self.trie.find(end, tail);
+        let slot = &self.slots[sequence];
+        let end = slot.end();
+        let found = self.trie.find(end, slot.key(), tail);
         let known = found.tokens_with_partial();
         let mut shared_end = found.path.last().copied().unwrap_or(end);
         self.trie.hold(shared_end);
@@ -147,7 +149,7 @@ impl CacheCore {
         let rank = slot.rank();
         let node = self
             .trie
-            .insert(parent, edge, sealed, rank.retention, rank.class);
+            .insert(parent, slot.key(), edge, sealed, rank.retention, rank.class);
         self.move_end(sequence, node, self.spec.segment_bytes(own));
         true
     }

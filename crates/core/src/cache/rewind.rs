@@ -39,7 +39,8 @@ impl CacheCore {
         let Some(slot) = slot else {
             return self.no_successor(to, id, effects);
         };
-        self.prefix_hits.add(slot.salt(), asked, retained_tokens);
+        self.prefix_hits
+            .add(&slot.key().salt, asked, retained_tokens);
         if let Some(paging) = &mut self.paging {
             paging.rename_backups(from, to);
         }

@@ -31,7 +31,7 @@ impl CacheCore {
         let Some(slot) = self.slots.get(sequence) else {
             return;
         };
-        if slot.salt().is_private() {
+        if slot.key().is_private() {
             return;
         }
         let tail = slot.exact_tail(generated, computed);
@@ -39,7 +39,7 @@ impl CacheCore {
             return;
         }
         let state_lag = computed - slot.path_tokens() - tail.len();
-        let Some((shared_end, known)) = self.hold_known(slot.end(), &tail, effects) else {
+        let Some((shared_end, known)) = self.hold_known(sequence, &tail, effects) else {
             return;
         };
         match &tail[known..] {
@@ -86,10 +86,11 @@ impl CacheCore {
             to: known + edge.len(),
         };
         self.give_up_all_but(sequence, last, effects);
-        let rank = self.slots[sequence].rank();
+        let slot = &self.slots[sequence];
+        let rank = slot.rank();
         let node = self
             .trie
-            .insert(parent, edge, sealed, rank.retention, rank.class);
+            .insert(parent, slot.key(), edge, sealed, rank.retention, rank.class);
         self.move_end(sequence, node, 0);
         Some(node)
     }

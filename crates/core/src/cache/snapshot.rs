@@ -141,7 +141,8 @@ impl CacheCore {
         let salts = salts.map(|root| self.trie.salt_above(*root).digest());
         let mut offloaded_copies = OffloadedCopies::new(copies, salts.collect(), roots.len());
         for (node, key) in shown.view.nodes.iter().zip(&shown.keys) {
-            offloaded_copies.below_node(node, self.trie.node(*key).edge());
+            let prefix_key = self.trie.key_above(*key).digest();
+            offloaded_copies.below_node(node, prefix_key, self.trie.node(*key).edge());
         }
         offloaded_copies.attach(&mut shown.view.nodes);
     }

@@ -238,6 +238,7 @@ mod tests {
     use super::super::{Message, RestoreStats, Salt};
     use super::*;
     use crate::config::CacheConfig;
+    use motet_protocol::PrefixKey;
     use motet_protocol::{LayerGroup, LayerKind, ModelSpec};
     use motet_protocol::{SequenceId, TokenId};
 
@@ -303,10 +304,10 @@ mod tests {
 
     /// The offsets at which a sequence of these tokens could start.
     fn resumable(core: &CacheCore, tokens: &[TokenId]) -> Vec<usize> {
-        let salt = Salt::default();
+        let key = PrefixKey::default();
         let offsets = 1..=tokens.len();
         offsets
-            .filter(|at| core.can_resume(&salt, tokens, *at))
+            .filter(|at| core.can_resume(&key, tokens, *at))
             .collect()
     }
 

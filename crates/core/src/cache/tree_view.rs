@@ -3,12 +3,12 @@
 use std::fmt;
 
 use super::{CacheCore, Salt};
-use motet_protocol::TokenId;
+use motet_protocol::{AdapterKey, TokenId};
 
-/// The cached nodes of one salt.
+/// The cached nodes of one salt, those of adapters too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TreeView {
-    /// The nodes: parents before their children, siblings by their first token.
+    /// The nodes: parents before their children, siblings by adapter and first token.
     pub nodes: Vec<NodeView>,
 }
 
@@ -19,6 +19,8 @@ pub struct NodeView {
     pub parent: Option<usize>,
     /// The tokens of the range.
     pub tokens: Box<[TokenId]>,
+    /// The adapter that computed its state; `None` is the base model.
+    pub adapter: Option<AdapterKey>,
     /// Tokens before the range.
     pub tokens_before: usize,
     /// Device bytes.
@@ -57,13 +59,14 @@ impl CacheCore {
         while let Some((key, parent_index)) = next.pop() {
             let node = self.trie.node(key);
             let mut children: Vec<_> = node.children().collect();
-            children.sort_by_key(|child| std::cmp::Reverse(self.trie.node(*child).edge()[0]));
+            children.sort_by_key(|child| std::cmp::Reverse(self.trie.first_of(*child)));
             let mut below = None;
             if key != root {
                 below = Some(view.nodes.len());
                 view.nodes.push(NodeView {
                     parent: parent_index,
                     tokens: node.edge().into(),
+                    adapter: self.trie.adapter_of(key),
                     tokens_before: node.end() - node.edge().len(),
                     bytes: node.bytes(),
                     ref_count: node.ref_count(),
@@ -106,6 +109,9 @@ impl fmt::Display for NodeView {
         if self.pins > 0 {
             write!(f, ", pinned")?;
         }
+        if let Some(adapter) = self.adapter {
+            write!(f, ", {adapter:?}")?;
+        }
         if self.retention > 0 {
             write!(f, ", retention {}", self.retention)?;
         }
@@ -128,6 +134,7 @@ mod tests {
         let node = |parent, tokens_before, tokens: &[TokenId]| NodeView {
             parent,
             tokens: tokens.into(),
+            adapter: None,
             tokens_before,
             bytes: 8 * tokens.len(),
             ref_count: 1,

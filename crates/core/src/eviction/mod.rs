@@ -48,8 +48,8 @@ pub struct Facts {
 /// A sequence that starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// The fingerprint of its salt.
-    pub salt: u64,
+    /// The fingerprint of its key.
+    pub key: u64,
     /// Its prompt.
     pub tokens: &'a [TokenId],
     /// Tokens of the prompt that are in the cache.

@@ -8,7 +8,7 @@ use motet_protocol::TokenId;
 /// Size of a page; memory and files are allocated in whole pages.
 pub const PAGE_BYTES: usize = 4096;
 /// Bytes of a file before its tokens.
-pub const FILE_HEADER_BYTES: usize = 144;
+pub const FILE_HEADER_BYTES: usize = 192;
 
 /// Returns the host memory of a buffer of `bytes` bytes: at least a page, and at most an eighth
 /// more than needed. Few different sizes exist, so most buffers find memory of their size.

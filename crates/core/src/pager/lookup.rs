@@ -8,7 +8,7 @@ use super::PagerCore;
 use super::catalog::{CopyEntry, Presence};
 use motet_protocol::pager::{CopyRange, Effect, Lookup, PagerEvent};
 use motet_protocol::{CopyId, TokenId};
-use motet_protocol::{SaltDigest, SegmentSize};
+use motet_protocol::{KeyDigest, SegmentSize};
 
 impl PagerCore {
     /// Finds the copies that continue a sequence's tokens on the device, those of the remote tier
@@ -44,9 +44,9 @@ impl PagerCore {
     }
 
     /// Queues copies of a sequence's tokens on the disk to be read when there is no other work.
-    pub(super) fn prefetch(&mut self, salt: SaltDigest, tokens: &[TokenId], resident: usize) {
+    pub(super) fn prefetch(&mut self, key: KeyDigest, tokens: &[TokenId], resident: usize) {
         let whole = !self.spec.resumes_anywhere();
-        for link in self.catalog.chain(salt, tokens, resident, whole) {
+        for link in self.catalog.chain(key, tokens, resident, whole) {
             let away = self.catalog.found(link.copy).host() == Presence::Absent
                 && self.is_available(link.copy);
             if away && self.disk.prefetch(link.copy) {
@@ -68,7 +68,7 @@ impl PagerCore {
         let whole = !self.spec.resumes_anywhere();
         let chain = self
             .catalog
-            .chain(lookup.salt, &lookup.tokens, resident, whole);
+            .chain(lookup.key, &lookup.tokens, resident, whole);
         // All copies of one load must fit in host memory together.
         let mut host_bytes = self.catalog.host_bytes_max();
         let copy_ranges = chain.iter().map_while(|one| {
@@ -177,11 +177,12 @@ mod tests {
     use super::*;
     use crate::config::PagerConfig;
     use crate::pager::{Done, Message, OffloadCandidate, Precision, Task};
+    use motet_protocol::SaltDigest;
     use motet_protocol::lease::LeaseCount;
     use motet_protocol::{LayerKind, ModelSpec};
     use motet_protocol::{SegmentId, SequenceId};
 
-    const SALT: SaltDigest = SaltDigest([0; 32]);
+    const KEY: KeyDigest = KeyDigest::of(SaltDigest([0; 32]));
     const TOKENS: [TokenId; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
     /// Time to load a copy; each takes one page.
     const TOOK: Duration = Duration::from_micros(10);
@@ -203,7 +204,7 @@ mod tests {
                     lease: lease_count
                         .lease()
                         .expect("the segment is not being evicted"),
-                    salt: SALT,
+                    key: KEY,
                     tokens: Arc::from(&TOKENS[..range.end]),
                     segment_size: SegmentSize::whole(range.len()),
                     retention: 0,
@@ -228,7 +229,7 @@ mod tests {
     fn found(seen_tokens: usize, token_time: Duration) -> usize {
         let lookup = Lookup {
             sequence: SequenceId(1),
-            salt: SALT,
+            key: KEY,
             tokens: Arc::from(TOKENS),
             resident: Vec::new(),
             seen_tokens,

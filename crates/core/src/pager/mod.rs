@@ -141,10 +141,10 @@ impl PagerCore {
             Message::Load { sequence } => self.load(sequence, &mut effects),
             Message::Cancel { sequence } => self.cancel(sequence, &mut effects),
             Message::Prefetch {
-                salt,
+                key,
                 tokens,
                 resident,
-            } => self.prefetch(salt, &tokens, resident),
+            } => self.prefetch(key, &tokens, resident),
             Message::Clear { salt } => self.catalog.mark_salt(salt),
             Message::GiveUp { copies } => self.catalog.mark(copies),
             Message::CancelExport { copy } => self.cancel_export(copy, &mut effects),
@@ -152,7 +152,7 @@ impl PagerCore {
                 effects.extend(copies.into_iter().map(Effect::Discard));
                 effects.push(Effect::Notify(PagerEvent::Cancelled { sequence }));
             }
-            Message::Share { salt, tokens } => self.share(salt, &tokens),
+            Message::Share { key, tokens } => self.share(key, &tokens),
             Message::Follow { follows } => self.catalog.follow(follows),
             Message::Reset => self.reset(&mut effects),
             Message::Done(done) => self.done(&done, &mut effects),

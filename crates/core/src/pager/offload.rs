@@ -4,7 +4,7 @@ use super::PagerCore;
 use super::footprint;
 use motet_protocol::pager::{Done, Effect, OffloadCandidate, PagerEvent};
 use motet_protocol::{CopyId, TokenId};
-use motet_protocol::{Label, SaltDigest};
+use motet_protocol::{KeyDigest, Label};
 use motet_sync::injected::{self, Bug};
 
 impl PagerCore {
@@ -14,7 +14,7 @@ impl PagerCore {
         let end = candidate.tokens.len();
         let start = end - candidate.segment_size.tokens;
         let state_lag = candidate.segment_size.state_lag;
-        if let Some(copy) = self.covers(candidate.salt, &candidate.tokens, start, state_lag) {
+        if let Some(copy) = self.covers(candidate.key, &candidate.tokens, start, state_lag) {
             self.catalog.touch(copy);
             effects.push(Effect::Notify(PagerEvent::Offloaded { segment, copy }));
             return;
@@ -31,7 +31,7 @@ impl PagerCore {
             return;
         }
         let label = Label::new(
-            candidate.salt,
+            candidate.key,
             &candidate.tokens,
             start,
             state_lag,
@@ -84,13 +84,13 @@ impl PagerCore {
     /// Returns a copy that holds this range too.
     fn covers(
         &self,
-        salt: SaltDigest,
+        key: KeyDigest,
         tokens: &[TokenId],
         start: usize,
         state_lag: usize,
     ) -> Option<CopyId> {
         let anywhere = self.spec.resumes_anywhere();
-        let chain = self.catalog.chain(salt, tokens, start, !anywhere);
+        let chain = self.catalog.chain(key, tokens, start, !anywhere);
         let whole = chain.first().filter(|one| one.shared == tokens.len())?;
         let serves = anywhere || self.catalog.found(whole.copy).label().state_lag <= state_lag;
         (serves && self.is_available(whole.copy)).then_some(whole.copy)
@@ -104,11 +104,12 @@ mod tests {
     use super::*;
     use crate::config::{DiskConfig, PagerConfig};
     use crate::pager::{Message, Precision};
+    use motet_protocol::SaltDigest;
     use motet_protocol::lease::LeaseCount;
     use motet_protocol::{LayerKind, ModelSpec, SegmentSize};
     use motet_protocol::{SegmentId, TokenId};
 
-    const SALT: SaltDigest = SaltDigest([0; 32]);
+    const KEY: KeyDigest = KeyDigest::of(SaltDigest([0; 32]));
     const TOKENS: [TokenId; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
     /// Sends a candidate to a pager whose label budget is used up by a copy on the disk. The
@@ -125,7 +126,7 @@ mod tests {
         };
         let spec = ModelSpec::with_layer_kinds(&[LayerKind::Full]);
         let sizes = |_: SegmentSize| (100, Precision::Full);
-        let label_on_disk = Label::new(SALT, &TOKENS, 0, 0, Precision::Full, 100);
+        let label_on_disk = Label::new(KEY, &TOKENS, 0, 0, Precision::Full, 100);
         let found = vec![(CopyId(1), label_on_disk)];
         let mut core = PagerCore::new(spec, config, Box::new(sizes), found);
         assert_eq!(core.stats().disk_copies, 1);
@@ -134,7 +135,7 @@ mod tests {
             lease: lease_count
                 .lease()
                 .expect("the segment is not being evicted"),
-            salt: SALT,
+            key: KEY,
             tokens: TOKENS.iter().map(|token| token + 100).collect(),
             segment_size: SegmentSize::whole(TOKENS.len()),
             retention: 0,

@@ -118,7 +118,7 @@ impl RecoveryLog {
             }
             Message::Clear { salt } => {
                 for logged_copy in self.copies.values_mut() {
-                    let of_salt = salt.is_none_or(|salt| salt == logged_copy.label.salt);
+                    let of_salt = salt.is_none_or(|salt| salt == logged_copy.label.key.salt);
                     logged_copy.is_pending_eviction |= of_salt;
                 }
             }

@@ -15,7 +15,7 @@ use super::copy_queues::QueuedSend;
 use super::footprint;
 use motet_protocol::pager::{Ask, Asked, Done, Effect, Lookup};
 use motet_protocol::{
-    CopyId, Label, PrefixHasher, SaltDigest, SegmentSize, SequenceId, TokenId, common_prefix,
+    CopyId, KeyDigest, Label, PrefixHasher, SegmentSize, SequenceId, TokenId, common_prefix,
 };
 
 /// Upper bound on the remembered copies that the tier has named and does not have.
@@ -55,7 +55,7 @@ impl PagerCore {
             return Some(lookup);
         };
         let (grid, answer_timeout) = (remote.grid_tokens, remote.answer_timeout);
-        if !self.remote.works() || !self.asks.can_add() || !remote.shares(lookup.salt) {
+        if !self.remote.works() || !self.asks.can_add() || !remote.shares(lookup.key.salt) {
             return Some(lookup);
         }
         let last = lookup.tokens.len() / grid * grid;
@@ -68,7 +68,7 @@ impl PagerCore {
         }
         effects.push(Effect::Ask(Ask {
             sequence: lookup.sequence,
-            salt: lookup.salt,
+            key: lookup.key,
             tokens: Arc::clone(&lookup.tokens),
             from,
         }));
@@ -187,13 +187,13 @@ impl PagerCore {
     }
 
     /// Queues the copies of these tokens that the remote tier did not get.
-    pub(super) fn share(&mut self, salt: SaltDigest, tokens: &[TokenId]) {
+    pub(super) fn share(&mut self, key: KeyDigest, tokens: &[TokenId]) {
         let remote = self.config.remote.as_ref();
-        if !remote.is_some_and(|remote| remote.shares(salt)) {
+        if !remote.is_some_and(|remote| remote.shares(key.salt)) {
             return;
         }
         let whole = !self.spec.resumes_anywhere();
-        let chain = self.catalog.chain(salt, tokens, 0, whole);
+        let chain = self.catalog.chain(key, tokens, 0, whole);
         let names: Vec<CopyId> = chain.iter().map(|link| link.copy).collect();
         self.queue_sends(&names, false);
     }
@@ -267,7 +267,7 @@ impl PagerCore {
         let whole = !self.spec.resumes_anywhere();
         let chain = self
             .catalog
-            .chain(lookup.salt, &lookup.tokens, resident, whole);
+            .chain(lookup.key, &lookup.tokens, resident, whole);
         let available = chain.iter().take_while(|one| self.is_available(one.copy));
         available.last().map_or(resident, |one| one.shared)
     }
@@ -288,7 +288,7 @@ impl PagerCore {
         let mut fetched_bytes = 0;
         let mut best = (0.0, 0);
         let whole = !self.spec.resumes_anywhere();
-        let mut prefix = PrefixHasher::new(lookup.salt);
+        let mut prefix = PrefixHasher::new(lookup.key);
         let (mut hashed, mut reach) = (0, from);
         for (index, label) in labels.iter().enumerate() {
             let Some(before) = lookup.tokens.get(hashed..label.start) else {
@@ -298,7 +298,7 @@ impl PagerCore {
             hashed = label.start;
             let (bytes, precision) = (self.sizes)(label.segment_size());
             // The tier is code of others: it must not mix sequences up.
-            let is_ours = label.salt == lookup.salt
+            let is_ours = label.key == lookup.key.at(label.start + 1)
                 && label.before == prefix.digest()
                 && !label.tokens.is_empty()
                 && (label.bytes, label.precision) == (bytes, precision);
@@ -307,7 +307,9 @@ impl PagerCore {
             else {
                 break;
             };
-            let shared = common_prefix(&label.tokens, &lookup.tokens[label.start..]);
+            let rest = &lookup.tokens[label.start..];
+            let alike = lookup.key.tokens_alike(label.start).min(rest.len());
+            let shared = common_prefix(&label.tokens, &rest[..alike]);
             if label.start > reach || whole && shared < label.tokens.len() {
                 break;
             }
@@ -333,6 +335,7 @@ mod tests {
     use super::*;
     use crate::config::{PagerConfig, RemoteConfig};
     use crate::pager::{JobError, Message, OffloadCandidate, PagerEvent, Precision, Task};
+    use motet_protocol::PrefixKey;
     use motet_protocol::lease::LeaseCount;
     use motet_protocol::{LayerKind, ModelSpec, Salt, SegmentId};
 
@@ -359,7 +362,7 @@ mod tests {
     fn look_up(core: &mut PagerCore, now: Duration, token_time: Duration) -> Option<Ask> {
         let lookup = Lookup {
             sequence: SequenceId(1),
-            salt: Salt::default().digest(),
+            key: PrefixKey::default().digest(),
             tokens: Arc::from(TOKENS),
             resident: Vec::new(),
             seen_tokens: 0,
@@ -406,7 +409,7 @@ mod tests {
             "{effects:?}"
         );
         let late = ANSWER_TIMEOUT + Duration::from_millis(1);
-        let label = Label::new(ask.salt, &TOKENS, 0, 0, Precision::Full, BYTES);
+        let label = Label::new(ask.key, &TOKENS, 0, 0, Precision::Full, BYTES);
         assert!(answer(&mut core, late, ask, vec![label]).is_empty());
         assert!(look_up(&mut core, late, slow).is_none(), "the tier rests");
         let rested = late + Duration::from_secs(10);
@@ -417,18 +420,18 @@ mod tests {
     /// Copies of other sequences, of another size, or after a gap are not fetched.
     #[test]
     fn labels_that_do_not_fit_the_sequence_are_not_fetched() {
-        let salt = Salt::default().digest();
-        let label = |salt, tokens: &[TokenId], start, bytes| {
-            Label::new(salt, tokens, start, 0, Precision::Full, bytes)
+        let key = PrefixKey::default().digest();
+        let label = |key, tokens: &[TokenId], start, bytes| {
+            Label::new(key, tokens, start, 0, Precision::Full, bytes)
         };
-        let other = Salt::new("other").digest();
+        let other = PrefixKey::of(Salt::new("other")).digest();
         for (label, is_fetched) in [
-            (label(salt, &TOKENS, 0, BYTES), true),
+            (label(key, &TOKENS, 0, BYTES), true),
             (label(other, &TOKENS, 0, BYTES), false),
-            (label(salt, &[9, 2, 3, 4, 5, 6], 2, BYTES), false),
-            (label(salt, &TOKENS, 4, BYTES), false),
-            (label(salt, &TOKENS, 0, BYTES + 1), false),
-            (label(salt, &TOKENS, 9, BYTES), false),
+            (label(key, &[9, 2, 3, 4, 5, 6], 2, BYTES), false),
+            (label(key, &TOKENS, 4, BYTES), false),
+            (label(key, &TOKENS, 0, BYTES + 1), false),
+            (label(key, &TOKENS, 9, BYTES), false),
         ] {
             let mut core = pager();
             let slow = Duration::from_secs(1);
@@ -460,11 +463,11 @@ mod tests {
     fn dropped_copies_are_sent_again_once() {
         let mut core = pager();
         let lease_count = LeaseCount::new(SegmentId(1));
-        let salt = Salt::default().digest();
+        let key = PrefixKey::default().digest();
         let tokens: Arc<[TokenId]> = Arc::from(TOKENS);
         let candidate = OffloadCandidate {
             lease: lease_count.lease().expect("it is not being evicted"),
-            salt,
+            key,
             segment_size: SegmentSize::whole(tokens.len()),
             tokens: Arc::clone(&tokens),
             retention: 0,
@@ -480,7 +483,7 @@ mod tests {
             })
         };
         core.handle(Duration::ZERO, done(Task::Pack, Ok(())));
-        let mut effects = core.handle(Duration::ZERO, Message::Share { salt, tokens });
+        let mut effects = core.handle(Duration::ZERO, Message::Share { key, tokens });
         let mut sends = 0;
         while let [Effect::Do(job)] = &effects[..] {
             assert_eq!(job.task, Task::Send);

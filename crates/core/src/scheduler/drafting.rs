@@ -112,7 +112,7 @@ impl Drafting {
         };
         let hits = drafts.prediction_hits();
         let chances = chances.as_mut();
-        let chances = chances.unwrap_or_else(|| self.chances.of(&submission.salt));
+        let chances = chances.unwrap_or_else(|| self.chances.of(&submission.key.salt));
         drafts.push(token, chances);
         drafts.prediction_hits() > hits
     }
@@ -125,7 +125,7 @@ impl Drafting {
             model.forget(DraftForget::Sequence(sequence.id()));
         }
         if let Some(own) = sequence.take_drafts() {
-            let salt = &sequence.submission().salt;
+            let salt = &sequence.submission().key.salt;
             self.answers.add(salt, own.drafts.answer());
         }
     }
@@ -161,9 +161,9 @@ impl Drafting {
         if limit.tokens == 0 {
             return;
         }
-        let answers = self.answers.of(&submission.salt);
+        let answers = self.answers.of(&submission.key.salt);
         let chances = own.chances.as_mut();
-        let chances = chances.unwrap_or_else(|| self.chances.of(&submission.salt));
+        let chances = chances.unwrap_or_else(|| self.chances.of(&submission.key.salt));
         let tokens_max = limit.in_flight + limit.tokens;
         own.drafts
             .ahead(answers, chances, tokens_max, tokens, survival);
@@ -192,7 +192,7 @@ impl Drafting {
         }
         let (own, submission) = sequence.drafts_mut();
         let chances = own?.chances.as_mut();
-        let chances = chances.unwrap_or_else(|| self.chances.of(&submission.salt));
+        let chances = chances.unwrap_or_else(|| self.chances.of(&submission.key.salt));
         let survival = SequenceDrafts::model_survival(chances, tokens_max);
         let is_read = unread_tokens + limit.in_flight <= ROUND_READ_TOKENS_MAX;
         Some((survival, is_read))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::sequence::{Sequence, SequenceKey};
 use super::sequences::Sequences;
 use super::{Fork, Submission};
-use crate::cache::Salt;
+use crate::cache::PrefixKey;
 use motet_protocol::{ContextLimit, GenerateError};
 use motet_protocol::{SequenceId, TokenId};
 
@@ -32,7 +32,7 @@ pub(super) struct DueFork {
 pub(super) struct ForkSource {
     history: Arc<[TokenId]>,
     at_context_limit: ContextLimit,
-    salt: Salt,
+    key: PrefixKey,
 }
 
 impl Forks {
@@ -92,7 +92,7 @@ impl ForkSource {
         Self {
             history: sequence.history().all().collect(),
             at_context_limit: submission.at_context_limit,
-            salt: submission.salt.clone(),
+            key: submission.key.clone(),
         }
     }
 
@@ -101,7 +101,7 @@ impl ForkSource {
         Self {
             history: submission.prompt.clone(),
             at_context_limit: submission.at_context_limit,
-            salt: submission.salt.clone(),
+            key: submission.key.clone(),
         }
     }
 }
@@ -135,7 +135,7 @@ impl DueFork {
             *offset += at;
         }
         submission.at_context_limit = source.at_context_limit;
-        submission.salt = source.salt;
+        submission.key = source.key;
         let tokens = submission.prompt.len();
         let left = match submission.at_context_limit {
             ContextLimit::Shift { .. } => usize::MAX,

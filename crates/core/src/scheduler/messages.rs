@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::MaskGate;
-use crate::cache::{self, CacheError, Miss, Salt};
+use crate::cache::{self, CacheError, Miss, PrefixKey};
 use motet_protocol::{
     ContextLimit, FinishReason, GenerateError, Outcome, Priority, PromptOutput, ReasoningTracker,
     Sampling, SamplingSpec, TokenLogprobs, Work, only_sequence,
@@ -94,8 +94,8 @@ pub struct Submission {
     pub finish_by: Option<Duration>,
     /// Behavior when its context is full.
     pub at_context_limit: ContextLimit,
-    /// Its salt: it shares cached state with sequences of the same salt only.
-    pub salt: Salt,
+    /// Its key: it shares cached state with sequences of the same key only.
+    pub key: PrefixKey,
     /// Offsets in its prompt at which it must be restorable.
     pub restore_points: Vec<usize>,
     /// The end of the conversation so far in its prompt, before the tokens that ask for an
@@ -138,7 +138,7 @@ impl Submission {
             start_by: None,
             finish_by: None,
             at_context_limit: ContextLimit::Stop,
-            salt: Salt::default(),
+            key: PrefixKey::default(),
             restore_points: Vec::new(),
             turn_end: None,
             retention: 0,
@@ -162,7 +162,7 @@ pub struct Fork {
     /// there.
     pub replaces: bool,
     /// The new sequence. Its prompt follows the source's tokens, and may be empty. It takes the
-    /// source's salt and its behavior when the context is full.
+    /// source's key and its behavior when the context is full.
     pub submission: Submission,
 }
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use motet::TokenId;
-use motet::cache::{BlockEvent, BlockHash, BlockTier, Salt};
+use motet::cache::{BlockEvent, BlockHash, BlockTier, PrefixKey, Salt};
 use serde::Serialize;
 
 use crate::arguments::FleetSettings;
@@ -90,13 +90,15 @@ impl EventForm {
         })
     }
 
-    /// Whether blocks of this salt are published. Without names of salts, readers would mix up tenants. A
-    /// salt with an empty name is left out in any case: to readers it is no salt.
-    fn publishes(&self, salt: &Salt) -> bool {
-        match salt.name() {
+    /// Whether blocks of this key are published. Without names of salts, readers would mix up tenants. A
+    /// salt with an empty name is left out in any case: to readers it is no salt. Blocks of adapters are
+    /// left out, too.
+    fn publishes(&self, key: &PrefixKey) -> bool {
+        let is_named = match key.salt.name() {
             Some(name) => self.has_salts && !name.is_empty(),
-            None => *salt == Salt::default(),
-        }
+            None => key.salt == Salt::default(),
+        };
+        is_named && key.adapter.is_none()
     }
 
     /// The medium of a tier, as vLLM and Dynamo name it. `None` if its blocks are not published.
@@ -113,11 +115,11 @@ impl EventForm {
         match event {
             BlockEvent::Stored {
                 tier,
-                salt,
+                key,
                 parent,
                 hashes,
                 tokens,
-            } if self.publishes(salt) => {
+            } if self.publishes(key) => {
                 let medium = self.medium(*tier)?;
                 let (hashes, parent) = (numbers(hashes), parent.map(|parent| parent.0));
                 Some(if self.has_salts {
@@ -129,14 +131,14 @@ impl EventForm {
                         lora_id: None,
                         medium,
                         lora_name: None,
-                        cache_salt: salt.name(),
+                        cache_salt: key.salt.name(),
                     })
                 } else {
                     let size = self.block_tokens;
                     Event::Stored("BlockStored", hashes, parent, tokens, size, None, medium)
                 })
             }
-            BlockEvent::Removed { tier, salt, hashes } if self.publishes(salt) => {
+            BlockEvent::Removed { tier, key, hashes } if self.publishes(key) => {
                 let medium = self.medium(*tier)?;
                 let block_hashes = numbers(hashes);
                 Some(if self.has_salts {
@@ -163,6 +165,7 @@ fn numbers(hashes: &[BlockHash]) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use motet::cache::{ActiveAdapter, AdapterKey};
     use serde_json::{Value, json};
 
     use super::*;
@@ -179,17 +182,17 @@ mod tests {
 
     #[test]
     fn events_are_written_as_vllm_writes_them() {
-        let shared = Salt::default();
+        let shared = PrefixKey::default();
         let stored = BlockEvent::Stored {
             tier: BlockTier::Device,
-            salt: shared.clone(),
+            key: shared.clone(),
             parent: Some(BlockHash(7)),
             hashes: vec![BlockHash(8), BlockHash(u64::MAX)],
             tokens: vec![1, 2, 3, 70_000],
         };
         let removed = BlockEvent::Removed {
             tier: BlockTier::Device,
-            salt: shared,
+            key: shared,
             hashes: vec![BlockHash(8)],
         };
         let expected = json!([
@@ -218,7 +221,7 @@ mod tests {
         for (tier, medium) in [(BlockTier::Host, "CPU"), (BlockTier::Disk, "DISK")] {
             let removed = BlockEvent::Removed {
                 tier,
-                salt: Salt::default(),
+                key: PrefixKey::default(),
                 hashes: vec![BlockHash(8)],
             };
             assert_eq!(decoded(std::slice::from_ref(&removed), false), None);
@@ -237,16 +240,17 @@ mod tests {
     #[test]
     fn salted_blocks_are_published_with_their_salts_or_not_at_all() {
         let events = |salt: Salt| {
+            let key = PrefixKey::of(salt);
             let tier = BlockTier::Device;
             let stored = BlockEvent::Stored {
                 tier,
-                salt: salt.clone(),
+                key: key.clone(),
                 parent: None,
                 hashes: vec![BlockHash(1)],
                 tokens: vec![1, 2],
             };
             let hashes = vec![BlockHash(1)];
-            [stored, BlockEvent::Removed { tier, salt, hashes }]
+            [stored, BlockEvent::Removed { tier, key, hashes }]
         };
         let named = |salt: Value| {
             json!([
@@ -267,6 +271,18 @@ mod tests {
         assert_eq!(shared, Some(named(Value::Null)));
         // To a reader, an empty salt is none.
         assert_eq!(decoded(&events(Salt::new("")), true), None);
+        let of_adapter = events(Salt::default()).map(|mut event| {
+            let (BlockEvent::Stored { key, .. } | BlockEvent::Removed { key, .. }) = &mut event
+            else {
+                panic!("neither is all")
+            };
+            key.adapter = Some(ActiveAdapter::whole(AdapterKey {
+                digest: [1; 32],
+                scale: 0,
+            }));
+            event
+        });
+        assert_eq!(decoded(&of_adapter, true), None);
         let removed = json!([1.5, [{"type": "AllBlocksCleared"}], 0]);
         assert_eq!(decoded(&[BlockEvent::AllRemoved], true), Some(removed));
     }

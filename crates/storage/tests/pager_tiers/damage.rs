@@ -72,7 +72,7 @@ fn every_bit_and_every_length_of_a_small_file_counts() {
     let one = copy(1, 41);
     let (folder, file) = Folder::with(&one);
     let whole = fs::read(&file).expect("it is there");
-    assert_eq!(whole.len(), 144 + 3 * 4 + 41);
+    assert_eq!(whole.len(), 192 + 3 * 4 + 41);
     for bit in 0..8 * whole.len() {
         let mut damaged = whole.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use motet_protocol::CopyId;
-use motet_protocol::Salt;
 use motet_protocol::{Label, Precision};
+use motet_protocol::{PrefixKey, Salt};
 use motet_storage::tiers::disk::Files;
 use motet_storage::tiers::{Buffer, BufferPool, DiskLimits, DiskTier, Recovered, Tier, TierError};
 
@@ -108,7 +108,7 @@ pub(crate) fn copy(name: u32, bytes: usize) -> StoredCopy {
         *byte = (i as u32).wrapping_mul(name * 2 + 1).to_le_bytes()[1] ^ name as u8;
     }
     let label = Label::new(
-        Salt::new(format!("tenant {}", name % 2)).digest(),
+        PrefixKey::of(Salt::new(format!("tenant {}", name % 2))).digest(),
         &[7, 7, name, u32::MAX],
         1,
         name as usize % 3,

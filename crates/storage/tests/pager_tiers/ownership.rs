@@ -331,8 +331,8 @@ fn recovered_copies_fit_the_label_budget() {
 fn long_copy(name: u32, tokens: usize) -> StoredCopy {
     let one = copy(name, 5_000);
     let conversation = vec![name; tokens];
-    let salt = one.label.salt;
-    let label = Label::new(salt, &conversation, 0, 0, one.label.precision, 5_000);
+    let key = one.label.key;
+    let label = Label::new(key, &conversation, 0, 0, one.label.precision, 5_000);
     StoredCopy { label, ..one }
 }
 
@@ -397,7 +397,7 @@ fn a_file_has_its_own_tokens_only() {
     let conversation: Vec<u32> = (0..100_000).collect();
     for (id, end) in [(0, 64), (1, 50_000), (2, 100_000)] {
         let label = Label::new(
-            one.label.salt,
+            one.label.key,
             &conversation[..end],
             end - 64,
             0,
@@ -408,11 +408,11 @@ fn a_file_has_its_own_tokens_only() {
     }
     for file in folder.files() {
         let bytes = fs::metadata(&file).expect("it is there").len();
-        assert_eq!(bytes, 144 + 4 * 64 + 100);
+        assert_eq!(bytes, 192 + 4 * 64 + 100);
     }
     drop(tier);
     let (_, recovered) = folder.open();
     let (_, last) = &recovered.copies[2];
-    assert!(last.is_of(one.label.salt, &conversation));
+    assert!(last.is_of(one.label.key, &conversation));
     assert_eq!((last.start, last.end()), (100_000 - 64, 100_000));
 }

@@ -2,7 +2,7 @@
 
 use motet_protocol::CopyId;
 use motet_protocol::Precision;
-use motet_protocol::Salt;
+use motet_protocol::{ActiveAdapter, AdapterKey, PrefixKey, Salt};
 use motet_storage::tiers::{HostTier, Tier, TierError};
 
 use super::folder::{Folder, StoredCopy, copy, load, store};
@@ -33,6 +33,14 @@ fn keeps_copies(tier: &mut dyn Tier) {
     assert_eq!(tier.used_bytes(), 0);
 }
 
+const ADAPTER: ActiveAdapter = ActiveAdapter {
+    key: AdapterKey {
+        digest: [3; 32],
+        scale: 7,
+    },
+    from: 1,
+};
+
 #[test]
 fn the_host_tier_keeps_copies() {
     keeps_copies(&mut HostTier::new(1 << 30));
@@ -50,7 +58,8 @@ fn a_restart_finds_all_copies_again_the_oldest_first() {
     let folder = Folder::new();
     let mut copies: Vec<StoredCopy> = (0..).zip(LENGTHS).map(|(n, b)| copy(n, b)).collect();
     copies[1].label.precision = Precision::Eight;
-    copies[2].label.salt = Salt::default().digest();
+    copies[2].label.key = PrefixKey::default().digest();
+    copies[4].label.key.adapter = Some(ADAPTER);
     copies[3].label.tokens = (0..50_000).collect();
     copies[3].label.start = 49_999;
     for ids in [0, 100, 100] {
@@ -100,8 +109,9 @@ fn newest_of_duplicate_copies_is_retained() {
 fn a_copy_is_not_served_for_another() {
     let folder = Folder::new();
     let one = copy(1, 100);
-    let mut changes = vec![one.label.clone(); 6];
-    changes[0].salt = Salt::new("somebody else").digest();
+    let mut changes = vec![one.label.clone(); 7];
+    changes[0].key.salt = Salt::new("somebody else").digest();
+    changes[6].key.adapter = Some(ADAPTER);
     changes[1].tokens = [7, 7, 2, u32::MAX].into();
     changes[2].start = 2;
     changes[3].state_lag += 1;

@@ -3,17 +3,17 @@
 use std::ops::Range;
 
 use motet_protocol::{CopyId, SegmentId, SlotId, TokenId};
-use motet_protocol::{Edit, Salt};
+use motet_protocol::{Edit, PrefixKey};
 
 use super::{PaperDevice, PaperSegment, PaperSlot, PathPart};
 
 impl PaperDevice {
-    /// Carries out an edit. `salt` belongs to the sequence whose slot is opened.
-    pub fn edit(&mut self, edit: &Edit, salt: Option<&Salt>) {
+    /// Carries out an edit. `key` belongs to the sequence whose slot is opened.
+    pub fn edit(&mut self, edit: &Edit, key: Option<&PrefixKey>) {
         match edit {
             Edit::Open { slot, path, .. } => {
-                let salt = salt.expect("a slot that is opened belongs to a sequence that starts");
-                self.open(*slot, salt, path);
+                let key = key.expect("a slot that is opened belongs to a sequence that starts");
+                self.open(*slot, key, path);
             }
             Edit::Seal {
                 slot,
@@ -35,7 +35,7 @@ impl PaperDevice {
             Edit::Replace { segment, by } => {
                 let (old, new) = (self.take(*segment), self.part(*by));
                 assert_eq!(old.spelled(), new.state.spelled(), "the same tokens");
-                assert_eq!(old.salt, new.state.salt, "salts never mix");
+                assert_eq!(old.key, new.state.key, "keys never mix");
                 assert!(
                     new.state.state_lag < old.state_lag,
                     "the new one holds more"
@@ -82,9 +82,9 @@ impl PaperDevice {
         }
     }
 
-    fn open(&mut self, slot: SlotId, salt: &Salt, path: &[SegmentId]) {
+    fn open(&mut self, slot: SlotId, key: &PrefixKey, path: &[SegmentId]) {
         let mut opened = PaperSlot {
-            salt: salt.clone(),
+            key: key.clone(),
             path: Vec::new(),
             tail: Vec::new(),
             exact_tokens: usize::MAX,
@@ -124,8 +124,12 @@ impl PaperDevice {
             before.len() + tokens.len() <= slot.exact_tokens,
             "only exact tokens are sealed"
         );
+        assert!(
+            tokens.len() <= slot.key.tokens_alike(before.len()),
+            "a segment ends where an adapter begins"
+        );
         PaperSegment {
-            salt: slot.salt.clone(),
+            key: slot.key.at(before.len() + tokens.len()),
             before,
             tokens: slot.tail[tokens.clone()].to_vec(),
             state_lag: slot.tail.len() - tokens.end,
@@ -178,7 +182,7 @@ impl PaperDevice {
             ..PaperSegment::clone(&whole)
         };
         let second = PaperSegment {
-            salt: whole.salt.clone(),
+            key: whole.key.clone(),
             before: first.spelled(),
             tokens: below.to_vec(),
             state_lag: second.state_lag,
@@ -193,7 +197,7 @@ impl PaperDevice {
             self.spec.resumes_anywhere() || !self.resumes_after(&first),
             "a resumable end is not merged away"
         );
-        assert_eq!(first.salt, second.salt, "salts never mix");
+        assert_eq!(first.key, second.key, "keys never mix");
         assert_eq!(
             first.spelled(),
             second.before,
@@ -216,7 +220,8 @@ impl PaperDevice {
     fn strip(&mut self, segment: SegmentId, below: SegmentId, stripped: SegmentId) {
         let whole = self.take(segment);
         let below = self.part(below).state;
-        assert_eq!(whole.salt, below.salt, "salts never mix");
+        let end = below.before.len();
+        assert_eq!(whole.key, below.key.at(end), "keys never mix");
         assert_eq!(whole.spelled(), below.before, "the lower follows the upper");
         let size = whole.segment_size().stripped(below.segment_size());
         assert!(size.state_lag > whole.state_lag, "it holds less");
@@ -237,7 +242,7 @@ impl PaperDevice {
             before: [&whole.before[..], before].concat(),
             tokens: tokens[..range.len()].to_vec(),
             state_lag,
-            salt: whole.salt,
+            key: whole.key,
         };
         self.name(segment, state);
     }

@@ -10,7 +10,7 @@ use motet_testkit::naive::NaivePin;
 
 use crate::operation::{Operation, SequenceRequest, family_token};
 use crate::setup::CONTEXT_TOKENS;
-use crate::system::{Phase, SEQUENCES_MAX, Sequence, System, salt};
+use crate::system::{KEYS, Phase, SEQUENCES_MAX, Sequence, System, key};
 
 /// The element that a number stands for.
 pub(crate) fn pick<T: Copy>(all: &[T], choice: usize) -> Option<T> {
@@ -102,7 +102,7 @@ impl System {
                 self.clear(salt);
                 self.note("clear");
             }
-            Operation::Press { salt, family } => self.press(salt, family),
+            Operation::Press { key, family } => self.press(key, family),
             Operation::Mistake {
                 mistake,
                 sequence,
@@ -125,7 +125,7 @@ impl System {
             turn_end: sequence_request.turn_end(),
             retention: sequence_request.retention,
             ..self.new_sequence(
-                sequence_request.salt,
+                sequence_request.key,
                 sequence_request.prompt(),
                 sequence_request.headroom,
             )
@@ -163,10 +163,10 @@ impl System {
         };
         if shared == of.computed || self.spec.resumes_anywhere() {
             let published = &of.tokens[..shared.min(of.exact)];
-            self.naive.publish(of.salt, published);
+            self.naive.publish(of.key, published);
         }
         let tokens = [&of.tokens[..at_tokens], appended].concat();
-        let sequence = self.new_sequence(of.salt, tokens, headroom);
+        let sequence = self.new_sequence(of.key, tokens, headroom);
         self.send(message).expect("a live sequence may be shared");
         if sequence.tokens.len() <= sequence.tokens_max {
             let id = self.add_sequence(sequence);
@@ -236,7 +236,7 @@ impl System {
         let time_to_live = time_to_live_ms.map(Duration::from_millis);
         let message = Message::Pin(Pin {
             pin,
-            salt: salt(of),
+            key: key(of),
             tokens: list.as_slice().into(),
             time_to_live,
         });
@@ -245,7 +245,7 @@ impl System {
         let bytes_max = budget
             .pinned_bytes_max
             .unwrap_or(budget.device_bytes_max / 2);
-        let cached = self.cache.core().can_resume(&salt(of), &list, list.len());
+        let cached = self.cache.core().can_resume(&key(of), &list, list.len());
         assert!(
             cached || !self.is_predictable(),
             "everything published is cached"
@@ -271,7 +271,7 @@ impl System {
                     "pins stay within their budget"
                 );
                 let pin_of = NaivePin {
-                    salt: of,
+                    key: of,
                     tokens: list,
                     expires_at: time_to_live.map(|ttl| self.now + ttl),
                     lost: false,
@@ -321,10 +321,12 @@ impl System {
     }
 
     pub(crate) fn clear(&mut self, of: Option<usize>) {
-        let message = Message::Clear { salt: of.map(salt) };
+        let salt = of.map(|of| key(of).salt);
+        let message = Message::Clear { salt: salt.clone() };
         self.send(message).expect("the cache may be cleared");
-        for of in of.map_or(0..2, |of| of..of + 1) {
-            let held: Vec<_> = self.device.paths(&salt(of)).collect();
+        let keys = (0..KEYS).filter(|of| salt.as_ref().is_none_or(|salt| *salt == key(*of).salt));
+        for of in keys {
+            let held: Vec<_> = self.device.paths(&key(of)).collect();
             self.naive.clear(of, &held);
         }
     }

@@ -8,12 +8,12 @@ use motet_testkit::naive::spelled;
 use motet_testkit::paper_device::PaperSegment;
 
 use crate::setup::BLOCK_TOKENS;
-use crate::system::{Phase, System, salt};
+use crate::system::{KEYS, Phase, System, key, tree};
 
 impl System {
     pub(crate) fn check(&self) {
         self.cache.core().check_integrity();
-        for of in 0..2 {
+        for of in 0..KEYS {
             self.check_tree(of);
             self.check_block_follower(of);
         }
@@ -27,7 +27,7 @@ impl System {
 
     /// Checks that the trie of a salt, the device and the naive model agree.
     fn check_tree(&self, of: usize) {
-        let view = self.cache.core().tree(&salt(of));
+        let view = tree(self.cache.core(), of);
         let nodes = spelled(&view);
         let mut parts: Vec<&PaperSegment> = self
             .device
@@ -35,7 +35,7 @@ impl System {
             .values()
             .map(|part| &**part)
             .collect();
-        parts.retain(|part| part.salt == salt(of));
+        parts.retain(|part| part.key == key(of));
         let mut on_device: Vec<_> = parts
             .iter()
             .map(|part| (part.spelled(), part.tokens.len()))
@@ -59,8 +59,8 @@ impl System {
             let pins = self.naive.held_pins(of);
             let pins = pins.filter(|held| held.starts_with(tokens)).count();
             assert_eq!(node.pins, pins, "pins hold their prefixes, and no others");
-            let salt = salt(of);
-            let slots = self.device.paths(&salt);
+            let key = key(of);
+            let slots = self.device.paths(&key);
             let slots = slots.filter(|path| path.starts_with(tokens)).count();
             assert_eq!(
                 node.ref_count,
@@ -82,7 +82,7 @@ impl System {
     /// Checks that a follower of block events knows exactly the whole blocks of the trie, and those
     /// of live prompts that are computed.
     fn check_block_follower(&self, of: usize) {
-        let view = self.cache.core().tree(&salt(of));
+        let view = tree(self.cache.core(), of);
         let whole = |(tokens, node): (Vec<TokenId>, &NodeView)| {
             let ends = node.tokens_before + 1..=tokens.len();
             let ends = ends.filter(|end| end.is_multiple_of(BLOCK_TOKENS));
@@ -91,7 +91,7 @@ impl System {
         let nodes = spelled(&view).into_iter();
         let mut blocks: BTreeSet<_> = nodes.flat_map(whole).collect();
         let live = self.sequences.values().filter(|sequence| {
-            sequence.salt == of && sequence.slot().is_some() && self.cache.tells_live_blocks()
+            sequence.key == of && sequence.slot().is_some() && self.cache.tells_live_blocks()
         });
         for sequence in live {
             let known = &sequence.tokens[..sequence.known];
@@ -99,7 +99,7 @@ impl System {
             let ends = (1..=most).filter(|end| end.is_multiple_of(BLOCK_TOKENS));
             blocks.extend(ends.map(|end| known[..end].to_vec()));
         }
-        let known = self.block_follower.prefixes(BlockTier::Device, &salt(of));
+        let known = self.block_follower.prefixes(BlockTier::Device, &key(of));
         assert_eq!(known, blocks, "a follower knows the whole blocks");
     }
 
@@ -120,7 +120,7 @@ impl System {
 
     /// The restore points of a salt: the ends of their nodes.
     pub(crate) fn restore_points(&self, of: usize) -> Vec<Vec<TokenId>> {
-        let view = self.cache.core().tree(&salt(of));
+        let view = tree(self.cache.core(), of);
         let nodes = spelled(&view).into_iter();
         let asked = nodes.filter(|(_, node)| node.restore_point);
         asked.map(|(tokens, _)| tokens).collect()
@@ -128,7 +128,7 @@ impl System {
 
     /// Checks that a restore point stays while anything below it is cached.
     pub(crate) fn check_restore_points(&self, of: usize, before: &[Vec<TokenId>]) {
-        let view = self.cache.core().tree(&salt(of));
+        let view = tree(self.cache.core(), of);
         let nodes = spelled(&view);
         for asked in before {
             let cached = nodes.iter().any(|(tokens, _)| tokens.starts_with(asked));
@@ -187,7 +187,7 @@ impl System {
                 sequence.tokens[..sequence.computed],
                 "a slot holds the computed tokens of its sequence"
             );
-            assert_eq!(*slot.salt(), salt(sequence.salt), "salts never mix");
+            assert_eq!(*slot.key(), key(sequence.key), "keys never mix");
         }
     }
 

@@ -6,7 +6,7 @@ use motet_core::cache::{Effect, Message, PROBES_MAX, ProbePrefix};
 use motet_protocol::SequenceId;
 
 use crate::apply_operation::pick;
-use crate::system::{Phase, Sequence, System, salt, salt_index};
+use crate::system::{Phase, Sequence, System, key, key_index};
 
 /// The cached prefix that a new sequence may count on, as far as a probe can tell.
 #[derive(Clone, Copy, Debug)]
@@ -94,8 +94,8 @@ impl System {
     fn bytes_if_extended(&self, id: SequenceId, tokens_max: usize) -> usize {
         // A sequence with its own copy of a shared segment still leases the shared one too.
         let lasting = self.device.lasting_bytes(|part| {
-            let mut pins = self.naive.held_pins(salt_index(&part.salt));
-            let mut paths = self.device.paths(&part.salt);
+            let mut pins = self.naive.held_pins(key_index(&part.key));
+            let mut paths = self.device.paths(&part.key);
             let end = part.spelled();
             pins.any(|held| held.starts_with(&end)) || paths.any(|path| path.starts_with(&end))
         });
@@ -117,7 +117,7 @@ impl System {
             None => path.len(),
             Some(keep) => {
                 let parts = self.device.segments().values();
-                let parts = parts.filter(|part| part.salt == salt(of.salt));
+                let parts = parts.filter(|part| part.key == key(of.key));
                 let ends = parts.map(|part| part.spelled());
                 let ends = ends.filter(|end| end.len() <= keep && path.starts_with(end));
                 ends.map(|end| end.len()).max().unwrap_or(0)
@@ -164,7 +164,7 @@ impl System {
     fn probe(&mut self, ids: &[SequenceId]) -> Vec<usize> {
         let probes = ids.iter().map(|id| ProbePrefix {
             sequence: *id,
-            salt: salt(self.sequences[id].salt),
+            key: key(self.sequences[id].key),
             tokens: Arc::from(&self.sequences[id].tokens[..]),
         });
         let message = Message::ProbePrefix {
@@ -184,7 +184,7 @@ impl System {
     }
 
     fn check_resident(&self, of: &Sequence, resident: usize) {
-        let (core, salt) = (self.cache.core(), salt(of.salt));
+        let (core, salt) = (self.cache.core(), key(of.key));
         let resumes = |at: &usize| core.can_resume(&salt, &of.tokens, *at);
         let most = (0..of.tokens.len()).rev().find(resumes);
         assert_eq!(
@@ -194,11 +194,11 @@ impl System {
         );
         let reusable = &of.tokens[..of.tokens.len().saturating_sub(1)];
         assert!(
-            self.naive.may_be_cached(of.salt, &reusable[..resident]),
+            self.naive.may_be_cached(of.key, &reusable[..resident]),
             "resident tokens were published under this salt"
         );
         if self.is_predictable() {
-            let expected = self.naive.cached_tokens(of.salt, reusable);
+            let expected = self.naive.cached_tokens(of.key, reusable);
             assert_eq!(resident, expected, "everything published is resident");
         }
     }
@@ -211,7 +211,7 @@ impl System {
         // sequence that would be alone may have to ignore the cached prefix.
         let seen = &of.tokens[..resident];
         let mut parts = self.device.segments().values();
-        let whole = parts.any(|part| part.salt == salt(of.salt) && part.spelled() == seen);
+        let whole = parts.any(|part| part.key == key(of.key) && part.spelled() == seen);
         let crowded = self.device.held().1 > 0;
         let is_granted = of.tokens.len() <= of.tokens_max + 1;
         Promise {

@@ -13,7 +13,7 @@ use crate::mutant::Injected::{self, Core, Device};
 use crate::{CacheMachine, Histories, config, hush_injected_panics};
 
 /// Histories in which a bug may show.
-const HISTORIES_MAX: usize = 60;
+const HISTORIES_MAX: usize = 90;
 const OPERATIONS: usize = 150;
 
 /// Bugs, and the messages of the checks that notice them.
@@ -34,7 +34,8 @@ const ALL: &[(Injected, &str)] = &[
     (Core(ShiftPublished), "only exact tokens are sealed"),
     (Core(PinReleased), "pins hold their prefixes"),
     (Core(PinLeak), "pins hold their prefixes"),
-    (Core(SaltMixed), "salts never mix"),
+    (Core(KeyMixed), "keys never mix"),
+    (Core(AdapterMixed), "keys never mix"),
     (Core(BytesMiscounted), "exactly the grants are reserved"),
     (Core(KindMistaken), "a node weighs what its segment weighs"),
     (Core(ChangedByError), "leaves the core unchanged"),

@@ -10,7 +10,7 @@ use motet_protocol::{PinId, SequenceId, TokenId};
 use crate::apply_operation::pick;
 use crate::operation::Mistake;
 use crate::setup::CONTEXT_TOKENS;
-use crate::system::{Phase, System, salt};
+use crate::system::{Phase, System, key};
 
 impl System {
     pub(crate) fn mistake(&mut self, mistake: Mistake, sequence: usize, by: usize) {
@@ -219,7 +219,7 @@ impl System {
         };
         let message = Message::Pin(Pin {
             pin,
-            salt: salt(0),
+            key: key(0),
             tokens: vec![0].into(),
             time_to_live: None,
         });
@@ -230,7 +230,7 @@ impl System {
     fn new_pin(&self, tokens: Vec<TokenId>) -> Message {
         Message::Pin(Pin {
             pin: PinId(self.pins_made + 1),
-            salt: salt(0),
+            key: key(0),
             tokens: tokens.into(),
             time_to_live: None,
         })

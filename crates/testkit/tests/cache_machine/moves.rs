@@ -110,12 +110,12 @@ impl System {
         let of = &self.sequences[&id];
         let mut tokens = of.tokens.clone();
         tokens.drain(removed);
-        let (of_salt, keep) = (of.salt, of.keep);
+        let (of_key, keep) = (of.key, of.keep);
         self.close(id);
         if !tokens.is_empty() {
             let sequence = Sequence {
                 keep,
-                ..self.new_sequence(of_salt, tokens, 4)
+                ..self.new_sequence(of_key, tokens, 4)
             };
             self.sequences.insert(id, sequence);
             self.open_slot(id);

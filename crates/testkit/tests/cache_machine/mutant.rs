@@ -53,8 +53,10 @@ pub(crate) enum Bug {
     PinReleased,
     /// A removed pin is kept.
     PinLeak,
-    /// All sequences have the same salt.
-    SaltMixed,
+    /// All sequences have the same key.
+    KeyMixed,
+    /// Adapters are not a part of the key.
+    AdapterMixed,
     /// Segments report too few bytes.
     BytesMiscounted,
     /// Every layer passes for full attention.
@@ -213,9 +215,14 @@ impl Mutant {
     fn alter_message(&mut self, mut message: Message) -> Option<Message> {
         match &mut message {
             Message::OpenSlot(open_slot)
-                if self.injected == Some(Injected::Core(Bug::SaltMixed)) =>
+                if self.injected == Some(Injected::Core(Bug::KeyMixed)) =>
             {
-                open_slot.salt = Default::default();
+                open_slot.key = Default::default();
+            }
+            Message::OpenSlot(open_slot)
+                if self.injected == Some(Injected::Core(Bug::AdapterMixed)) =>
+            {
+                open_slot.key.adapter = None;
             }
             Message::Remove {
                 computed, removed, ..
@@ -261,7 +268,7 @@ impl Mutant {
     fn use_what_is_cached(&mut self, now: Duration, probe: &ProbePrefix) {
         let sequence = SequenceId(u64::MAX);
         let open_slot = OpenSlot {
-            salt: probe.salt.clone(),
+            key: probe.key.clone(),
             ..OpenSlot::new(sequence, Arc::clone(&probe.tokens), 0)
         };
         // A sequence without tokens is no sequence.

@@ -4,6 +4,8 @@
 use motet_protocol::TokenId;
 use proptest::prelude::*;
 
+use crate::system::{KEYS, SALTS};
+
 /// One operation on the cache or the device.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
@@ -91,7 +93,7 @@ pub(crate) enum Operation {
     },
     /// A large sequence is opened and closed.
     Press {
-        salt: usize,
+        key: usize,
         family: usize,
     },
     /// A message that makes no sense or cannot be carried out.
@@ -108,7 +110,7 @@ pub(crate) struct SequenceRequest {
     pub(crate) family: usize,
     pub(crate) shared: usize,
     pub(crate) own: Vec<TokenId>,
-    pub(crate) salt: usize,
+    pub(crate) key: usize,
     /// Tokens beyond the prompt in its slot's first grant.
     pub(crate) headroom: usize,
     pub(crate) keep: Option<usize>,
@@ -202,8 +204,8 @@ pub(crate) fn any_operation() -> BoxedStrategy<Operation> {
         18 => pin.prop_map(|(of, tokens, time_to_live_ms)| Pin { of, tokens, time_to_live_ms }),
         9 => any_sequence().prop_map(|pin| Unpin { pin }),
         12 => (1u64..6).prop_map(|ms| Pass { ms }),
-        6 => prop::option::of(0usize..2).prop_map(|salt| Clear { salt }),
-        9 => (0usize..2, 0usize..3).prop_map(|(salt, family)| Press { salt, family }),
+        6 => prop::option::of(0..SALTS).prop_map(|salt| Clear { salt }),
+        9 => (0..KEYS, 0usize..3).prop_map(|(key, family)| Press { key, family }),
         27 => mistake.prop_map(|(mistake, sequence, by)| Mistake { mistake, sequence, by }),
     ]
     .boxed()
@@ -214,19 +216,19 @@ const CONTEXT: usize = crate::setup::CONTEXT_TOKENS;
 fn any_sequence_request() -> impl Strategy<Value = SequenceRequest> {
     let prompt = (0usize..3, 0usize..18, prop::collection::vec(0u32..2, 1..7));
     let rest = (
-        prop_oneof![3 => Just(0usize), 1 => Just(1)],
+        prop_oneof![6 => Just(0usize), 2 => Just(1), 1 => Just(2)],
         0usize..12,
         prop::option::weighted(0.3, 0usize..12),
         prop::option::weighted(0.4, prop_oneof![Just(0usize), 1usize..20]),
         prop_oneof![5 => Just(0u8), 1 => Just(1), 1 => Just(2)],
     );
     (prompt, rest).prop_map(
-        |((family, shared, own), (salt, headroom, keep, restore_point, retention))| {
+        |((family, shared, own), (key, headroom, keep, restore_point, retention))| {
             SequenceRequest {
                 family,
                 shared,
                 own,
-                salt,
+                key,
                 headroom,
                 keep,
                 restore_point,

@@ -9,7 +9,7 @@ use motet_protocol::{SequenceId, SlotId, TokenId};
 
 use motet_testkit::naive::spelled;
 
-use crate::system::{Phase, Sequence, System, salt};
+use crate::system::{Phase, Sequence, System, key, tree};
 
 impl System {
     /// Reports all blocks that were computed, and all checkpoints that were reached.
@@ -67,7 +67,7 @@ impl System {
         of.checkpoints.retain(|at| *at > of.computed);
         let most = of.computed.min(of.known).min(of.exact);
         for at in due.into_iter().filter(|at| *at <= most) {
-            self.naive.publish(of.salt, &of.tokens[..at]);
+            self.naive.publish(of.key, &of.tokens[..at]);
         }
     }
 
@@ -84,7 +84,7 @@ impl System {
         };
         match sequence.phase {
             Phase::Queued => return,
-            Phase::Running(_) => self.naive.publish(sequence.salt, sequence.publishable()),
+            Phase::Running(_) => self.naive.publish(sequence.key, sequence.publishable()),
             Phase::Asked | Phase::Deferred { .. } => {}
         }
         self.send(message).expect("a sequence may be closed");
@@ -243,8 +243,8 @@ impl System {
         lost.sort();
         for (_, id) in lost {
             let pin = &self.naive.pins[&id];
-            let view = self.cache.core().tree(&salt(pin.salt));
-            let known = self.naive.held_pins(pin.salt);
+            let view = tree(self.cache.core(), pin.key);
+            let known = self.naive.held_pins(pin.key);
             let known = known.filter(|held| held.starts_with(&pin.tokens)).count();
             let held = spelled(&view)
                 .into_iter()
@@ -252,7 +252,7 @@ impl System {
             let back = self
                 .cache
                 .core()
-                .can_resume(&salt(pin.salt), &pin.tokens, pin.tokens.len());
+                .can_resume(&key(pin.key), &pin.tokens, pin.tokens.len());
             assert!(
                 held || !back || !self.setup.has_ample_memory(),
                 "a pin whose prefix is back holds it"

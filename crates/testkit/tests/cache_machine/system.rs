@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet_core::cache::{CacheError, CacheStats, Salt};
+use motet_core::cache::{CacheCore, CacheError, CacheStats, NodeView};
 use motet_core::cache::{Effect, Message, OpenSlot, TreeView};
 use motet_device::Table;
 use motet_model::oracle::{Oracle, OracleConfig, ReferenceRun};
 use motet_model::{Model, ModelSpec};
-use motet_protocol::Edit;
+use motet_protocol::{ActiveAdapter, AdapterKey, Edit, PrefixKey, Salt};
 use motet_protocol::{SequenceId, SlotId, TokenId};
 use motet_testkit::block_follower::BlockFollower;
 use motet_testkit::naive::NaiveCache;
@@ -53,7 +53,7 @@ pub(crate) struct System {
 
 /// A live sequence, as its scheduler knows it.
 pub(crate) struct Sequence {
-    pub(crate) salt: usize,
+    pub(crate) key: usize,
     pub(crate) tokens: Vec<TokenId>,
     /// Tokens that were reported to the cache.
     pub(crate) known: usize,
@@ -97,19 +97,49 @@ pub(crate) enum Phase {
 pub(crate) struct Snapshot {
     core: String,
     stats: CacheStats,
-    trees: [TreeView; 2],
+    trees: [TreeView; KEYS],
 }
 
-pub(crate) fn salt(index: usize) -> Salt {
-    match index {
-        0 => Salt::default(),
-        _ => Salt::new("a tenant"),
+/// The keys of sequences, by index: of two salts, and of an adapter under the first.
+pub(crate) const KEYS: usize = 3;
+/// The salts among them come first.
+pub(crate) const SALTS: usize = 2;
+
+pub(crate) fn key(index: usize) -> PrefixKey {
+    let adapter = AdapterKey {
+        digest: [7; 32],
+        scale: 1.0_f32.to_bits(),
+    };
+    PrefixKey {
+        salt: match index {
+            1 => Salt::new("a tenant"),
+            _ => Salt::default(),
+        },
+        adapter: (index == 2).then(|| ActiveAdapter::whole(adapter)),
     }
 }
 
-/// The inverse of [`salt`].
-pub(crate) fn salt_index(salt: &Salt) -> usize {
-    usize::from(*salt != Salt::default())
+/// The inverse of [`key`].
+pub(crate) fn key_index(of: &PrefixKey) -> usize {
+    let index = (0..KEYS).find(|index| key(*index) == *of);
+    index.expect("a key of these tests")
+}
+
+/// The nodes that are cached under a key.
+pub(crate) fn tree(core: &CacheCore, of: usize) -> TreeView {
+    let key = key(of);
+    let view = core.tree(&key.salt);
+    let adapter = key.adapter.map(|adapter| adapter.key);
+    let mut places = Vec::new();
+    let mut nodes = Vec::new();
+    for node in view.nodes {
+        places.push(nodes.len());
+        if node.adapter == adapter {
+            let parent = node.parent.map(|parent| places[parent]);
+            nodes.push(NodeView { parent, ..node });
+        }
+    }
+    TreeView { nodes }
 }
 
 impl Sequence {
@@ -186,7 +216,7 @@ impl System {
         Snapshot {
             core: format!("{core:?}"),
             stats: core.stats(),
-            trees: [core.tree(&salt(0)), core.tree(&salt(1))],
+            trees: std::array::from_fn(|of| tree(core, of)),
         }
     }
 
@@ -221,7 +251,7 @@ impl System {
                 let pending_sequence = self.sequences.get(sequence);
                 owners.insert(
                     *slot,
-                    salt(pending_sequence.expect("a starting sequence is alive").salt),
+                    key(pending_sequence.expect("a starting sequence is alive").key),
                 );
             }
         }
@@ -315,7 +345,7 @@ impl System {
         pending_sequence.asked = pending_sequence.restore_points.clone();
         let granted = pending_sequence.known.min(pending_sequence.tokens_max);
         pending_sequence.asked.retain(|at| *at <= granted);
-        let of = pending_sequence.salt;
+        let of = pending_sequence.key;
         let spelled = self.slot(slot).spelled();
         assert_eq!(spelled, cached, "cached tokens are those of the path");
         assert!(
@@ -349,7 +379,7 @@ impl System {
         let of = &self.sequences[&leader];
         assert!(of.slot().is_some(), "a leader runs");
         let pending_sequence = &self.sequences[&sequence];
-        assert_eq!(of.salt, pending_sequence.salt, "salts never mix");
+        assert_eq!(of.key, pending_sequence.key, "keys never mix");
         assert!(
             at < pending_sequence.tokens.len(),
             "a sequence waits for a part of its prompt"
@@ -381,7 +411,7 @@ impl System {
         headroom: usize,
     ) -> Sequence {
         Sequence {
-            salt: of,
+            key: of,
             known: 0,
             computed: 0,
             exact: usize::MAX,
@@ -434,7 +464,7 @@ impl System {
         let sequence = &self.sequences[&id];
         Message::OpenSlot(OpenSlot {
             sequence: id,
-            salt: salt(sequence.salt),
+            key: key(sequence.key),
             tokens: Arc::from(&sequence.tokens[..]),
             tokens_max: sequence.tokens_max,
             keep: sequence.sent_keep,

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use motet_core::cache::{BlockEvent, BlockTier, Salt};
+use motet_core::cache::{BlockEvent, BlockTier, PrefixKey, Salt};
 use motet_core::pager::{Done, Effect, Label, PrefixDigest, Task};
+use motet_protocol::KeyDigest;
 use motet_protocol::{CopyId, TokenId};
 use motet_testkit::block_follower::BlockFollower;
 use motet_testkit::naive::spelled;
@@ -112,7 +113,7 @@ struct Text<'a> {
 
 impl<'a> Text<'a> {
     fn new(salt: &'a Salt, tokens: &'a [TokenId]) -> Self {
-        let digest = |end| PrefixDigest::of(salt.digest(), &tokens[..end]);
+        let digest = |end| PrefixDigest::of(KeyDigest::of(salt.digest()), &tokens[..end]);
         Self {
             salt,
             tokens,
@@ -123,7 +124,7 @@ impl<'a> Text<'a> {
     /// The tokens of this text whose state is in these copies.
     fn held<'l>(&self, copies: impl Iterator<Item = &'l Label>) -> Vec<bool> {
         let mut held = vec![false; self.tokens.len()];
-        for label in copies.filter(|label| label.salt == self.salt.digest()) {
+        for label in copies.filter(|label| label.key.salt == self.salt.digest()) {
             if self.digests.get(label.start) != Some(&label.before) {
                 continue;
             }
@@ -167,10 +168,10 @@ impl HistoryHarness {
                 let ends = ends.filter(|end| end.is_multiple_of(BLOCK_TOKENS));
                 blocks.extend(ends.map(|end| tokens[..end].to_vec()));
             }
-            let known = follower.prefixes(BlockTier::Device, salt);
+            let known = follower.prefixes(BlockTier::Device, &PrefixKey::of(salt.clone()));
             assert_eq!(known, blocks, "a follower knows the blocks of the trie");
             for tier in TIERS {
-                let known = follower.prefixes(tier, salt);
+                let known = follower.prefixes(tier, &PrefixKey::of(salt.clone()));
                 self.check_copied(salt, tier, &known, knows_all);
             }
         }

@@ -10,7 +10,7 @@ use crate::followed_blocks::BLOCK_TOKENS;
 use crate::losses::Losses;
 use crate::pager_harness::{PAGER_CHANNELS, PagerHarness};
 use motet_core::cache::{self, CacheCore};
-use motet_core::cache::{CacheError, Salt};
+use motet_core::cache::{CacheError, PrefixKey, Salt};
 use motet_core::config::{
     AdmissionConfig, CacheConfig, ChunkingConfig, PagerConfig, SchedulerConfig,
 };
@@ -701,7 +701,7 @@ pub(crate) fn submission(
         start_by: caller.start_by,
         finish_by: caller.finish_by,
         at_context_limit: caller.at_context_limit,
-        salt: caller.salt.clone(),
+        key: PrefixKey::of(caller.salt.clone()),
         // Every other sequence asks for one.
         restore_points: (sequence.0 % 2..1).map(|_| prompt.len() / 2).collect(),
         turn_end: (!sequence.0.is_multiple_of(3)).then(|| prompt.len() - prompt.len() / 4),

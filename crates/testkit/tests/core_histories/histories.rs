@@ -6,7 +6,7 @@ use crate::appended;
 use crate::harness::{Caller, HistoryHarness};
 use crate::pager_harness::any_tiers;
 use motet_core::cache;
-use motet_core::cache::{BlockTier, Salt};
+use motet_core::cache::{BlockTier, PrefixKey, Salt};
 use motet_core::scheduler::Event;
 use motet_model::LayerKind;
 use motet_model::oracle::StepFault;
@@ -221,7 +221,7 @@ pub(crate) fn keep_any(harness: &mut HistoryHarness, rng: &mut impl Rng) {
             tokens.truncate(rng.random_range(1..=tokens.len()));
             cache::Message::Pin(cache::Pin {
                 pin: PinId(harness.pins_made),
-                salt: any_salt(rng),
+                key: PrefixKey::of(any_salt(rng)),
                 tokens: tokens.into(),
                 time_to_live: Some(Duration::from_millis(rng.random_range(1..40))),
             })

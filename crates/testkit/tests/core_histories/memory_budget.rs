@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use motet_core::cache::{CacheCore, Effect, Message, OpenSlot, Pin};
-use motet_core::cache::{CacheError, Salt};
+use motet_core::cache::{CacheError, PrefixKey};
 use motet_core::config::{CacheConfig, PagerConfig};
 use motet_core::pager::{self, CopyRange, PagerEvent};
 use motet_model::oracle::OracleConfig;
@@ -36,7 +36,7 @@ fn pin_without_memory_evicts_nothing() {
     let pin = |number| {
         Message::Pin(Pin {
             pin: PinId(number),
-            salt: Salt::default(),
+            key: PrefixKey::default(),
             tokens: (200..204).collect(),
             time_to_live: None,
         })

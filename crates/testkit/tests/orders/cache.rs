@@ -1,5 +1,5 @@
 //! The cache's core, with or without the pager's, a device on paper, and three sequences. Two have
-//! a common beginning, and the third repeats the first, with the same salt or another.
+//! a common beginning, and the third repeats the first, with the same key, another salt or an adapter.
 //!
 //! Invariants after each message: both cores' own checks pass. Every path spells its sequence's
 //! tokens, of its own salt. Each slot stays within its grant. The device holds what the cache
@@ -10,12 +10,13 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet_core::cache::Salt;
 use motet_core::cache::{Message, OpenSlot, Pin};
+use motet_core::cache::{PrefixKey, Salt};
 use motet_core::config::{CacheConfig, EvictionPolicy, PagerConfig};
 use motet_core::pager::PagerEvent;
 use motet_model::LayerKind;
 use motet_model::oracle::OracleConfig;
+use motet_protocol::{ActiveAdapter, AdapterKey};
 use motet_protocol::{PinId, SequenceId, TokenId};
 use motet_testkit::cache_harness::{CacheHarness, Live};
 use motet_testkit::copy_machine::CopyMachine;
@@ -35,33 +36,44 @@ const OUTPUT_TOKENS: usize = 2;
 const DEVICE_TOKENS: usize = 60;
 const PAGE: usize = 4096;
 
+/// The key of the third sequence, beside those of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Third {
+    /// It has the same.
+    Alike,
+    /// It has another salt.
+    Salted,
+    /// It has an adapter.
+    Adapted,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Setup {
     pub(crate) paged: bool,
-    /// The third sequence has another salt.
-    pub(crate) salted: bool,
+    /// How the third sequence's key differs.
+    pub(crate) third: Third,
     pub(crate) eviction: EvictionPolicy,
 }
 
 pub(crate) const SETUPS: [Setup; 4] = [
     Setup {
         paged: false,
-        salted: false,
+        third: Third::Alike,
         eviction: EvictionPolicy::Lru,
     },
     Setup {
         paged: false,
-        salted: true,
+        third: Third::Salted,
         eviction: EvictionPolicy::Foresight,
     },
     Setup {
         paged: true,
-        salted: false,
+        third: Third::Alike,
         eviction: EvictionPolicy::Lru,
     },
     Setup {
         paged: true,
-        salted: true,
+        third: Third::Adapted,
         eviction: EvictionPolicy::Lru,
     },
 ];
@@ -250,7 +262,7 @@ impl World for CacheWorld {
             Act::Pin => {
                 let pin = Pin {
                     pin: PinId(1),
-                    salt: salt(self.setup, 0),
+                    key: key(self.setup, 0),
                     tokens: tokens(0)[..SHARED / 2].into(),
                     time_to_live: None,
                 };
@@ -352,7 +364,7 @@ impl CacheWorld {
 
     fn open_slot(&mut self, number: usize, tokens_max: usize) {
         let open_slot = OpenSlot {
-            salt: salt(self.setup, number),
+            key: key(self.setup, number),
             tokens_max,
             ..OpenSlot::new(name(number), tokens(number), 0)
         };
@@ -387,12 +399,19 @@ fn name(number: usize) -> SequenceId {
     SequenceId(number as u64 + 1)
 }
 
-fn salt(setup: Setup, number: usize) -> Salt {
-    if setup.salted && number == 2 {
-        Salt::new("another")
-    } else {
-        Salt::default()
+fn key(setup: Setup, number: usize) -> PrefixKey {
+    let mut key = PrefixKey::default();
+    match setup.third {
+        Third::Salted if number == 2 => key.salt = Salt::new("another"),
+        Third::Adapted if number == 2 => {
+            key.adapter = Some(ActiveAdapter::whole(AdapterKey {
+                digest: [7; 32],
+                scale: 1.0_f32.to_bits(),
+            }));
+        }
+        _ => {}
     }
+    key
 }
 
 /// A sequence's prompt. The third repeats the first.

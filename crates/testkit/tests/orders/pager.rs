@@ -19,6 +19,7 @@ use motet_core::pager::{
 };
 use motet_model::oracle::OracleConfig;
 use motet_model::{LayerKind, SegmentSize};
+use motet_protocol::KeyDigest;
 use motet_protocol::lease::LeaseCount;
 use motet_protocol::{CopyId, SegmentId, SequenceId, TokenId};
 use motet_testkit::copy_machine::CopyMachine;
@@ -75,7 +76,7 @@ pub(crate) const BEGINNINGS: [&[Act]; 6] = [
     ],
 ];
 
-const SALT: SaltDigest = SaltDigest([3; 32]);
+const KEY: KeyDigest = KeyDigest::of(SaltDigest([3; 32]));
 const PAGE: usize = 4096;
 /// Two copies, of three.
 const TIER_BYTES: usize = 2 * PAGE;
@@ -174,7 +175,7 @@ impl World for PagerWorld {
         // A device that lost everything reports the end of a pack in any case.
         let mut copies = CopyMachine::new(TIER_BYTES, TIER_BYTES).reporting_cancelled_packs();
         for (tokens, start) in SEGMENTS.into_iter().take(2) {
-            let label = Label::new(SALT, tokens, start, 0, Precision::Full, 100);
+            let label = Label::new(KEY, tokens, start, 0, Precision::Full, 100);
             copies.store_remotely(&label, ());
         }
         let mut world = Self {
@@ -229,7 +230,7 @@ impl World for PagerWorld {
                 self.cache.loads.insert(sequence(number), LoadState::Asked);
                 self.send(Message::Lookup(Lookup {
                     sequence: sequence(number),
-                    salt: SALT,
+                    key: KEY,
                     tokens: SEGMENTS[number + 1].0.into(),
                     resident: Vec::new(),
                     seen_tokens: 0,
@@ -279,7 +280,7 @@ impl World for PagerWorld {
                 self.check();
             }
             Act::Share(at) => self.send(Message::Share {
-                salt: SALT,
+                key: KEY,
                 tokens: SEGMENTS[at].0.into(),
             }),
             Act::DropRemote => self.pager.copies_mut().drop_remote(),
@@ -363,7 +364,7 @@ impl PagerWorld {
         let (tokens, start) = SEGMENTS[at];
         let candidate = OffloadCandidate {
             lease: lease_count.lease().expect("it is on the device"),
-            salt: SALT,
+            key: KEY,
             tokens: Arc::from(tokens),
             segment_size: SegmentSize::whole(tokens.len() - start),
             retention: 0,

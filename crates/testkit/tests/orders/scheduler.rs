@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use motet_core::cache::Salt;
+use motet_core::cache::PrefixKey;
 use motet_core::cache::{self, CacheCore, Pin};
 use motet_core::config::{
     CacheConfig, ChunkingConfig, EvictionPolicy, InterToken, SchedulerConfig,
@@ -265,7 +265,7 @@ impl World for SchedulerWorld {
                 self.pinned = true;
                 harness.cache_command(cache::Message::Pin(Pin {
                     pin: PIN,
-                    salt: Salt::default(),
+                    key: PrefixKey::default(),
                     tokens: prompt(0)[..6].into(),
                     time_to_live: None,
                 }));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::cache::Salt;
+use crate::cache::PrefixKey;
 use crate::cache::slots::{CacheSlot, Slots};
 use crate::cache::trie::{NodeKey, Trie};
 use motet_protocol::SegmentSize;
@@ -29,7 +29,7 @@ pub(super) struct Backups {
 pub(in crate::cache) struct Backup {
     sequence: SequenceId,
     slot: SlotId,
-    salt: Salt,
+    key: PrefixKey,
     /// The sequence's tokens up to the end of the part.
     tokens: Arc<[TokenId]>,
     /// The offset at which the part starts.
@@ -140,14 +140,14 @@ impl Backup {
     pub(in crate::cache) fn new(
         sequence: SequenceId,
         slot: SlotId,
-        salt: Salt,
+        key: PrefixKey,
         tokens: Arc<[TokenId]>,
         from: usize,
     ) -> Self {
         Self {
             sequence,
             slot,
-            salt,
+            key,
             tokens,
             from,
             bytes: 0,
@@ -155,9 +155,9 @@ impl Backup {
         }
     }
 
-    /// The salt of its tokens.
-    pub(in crate::cache) fn salt(&self) -> &Salt {
-        &self.salt
+    /// The key of its tokens.
+    pub(in crate::cache) fn key(&self) -> &PrefixKey {
+        &self.key
     }
 
     /// The offset at which the part starts.
@@ -210,7 +210,13 @@ mod tests {
 
     fn part(slot: u64, from: usize, to: usize) -> Backup {
         let (sequence, slot) = (SequenceId(slot), SlotId(slot));
-        Backup::new(sequence, slot, Salt::default(), vec![1; to].into(), from)
+        Backup::new(
+            sequence,
+            slot,
+            PrefixKey::default(),
+            vec![1; to].into(),
+            from,
+        )
     }
 
     #[test]

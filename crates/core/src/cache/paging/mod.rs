@@ -323,7 +323,7 @@ impl Paging {
         let has_more = self.has_copies && resident < most;
         if has_more && self.prefetches.is_due(probe.sequence) {
             self.send(pager::Message::Prefetch {
-                salt: probe.salt.digest(),
+                key: probe.key.digest(),
                 tokens: probe.tokens[..most].into(),
                 resident,
             });

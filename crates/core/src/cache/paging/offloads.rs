@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::cache::Salt;
 use crate::cache::trie::{NodeKey, OffloadState, Trie};
+use crate::cache::{PrefixKey, Salt};
 use motet_protocol::pager::OffloadCandidate;
 use motet_protocol::{CopyId, SegmentId, TokenId};
 
@@ -53,8 +53,8 @@ pub(super) struct Finished {
 /// The tokens of an offered segment.
 #[derive(Debug)]
 pub(in crate::cache) struct SegmentTokens {
-    /// Their salt.
-    pub(in crate::cache) salt: Salt,
+    /// Their key.
+    pub(in crate::cache) key: PrefixKey,
     /// All tokens from the first of a sequence to the end of the segment.
     pub(in crate::cache) tokens: Arc<[TokenId]>,
     /// The offset at which the segment starts.
@@ -132,35 +132,34 @@ impl Offloads {
 
     /// Offers a node's segment under a lease. `None` if no other sequence can use it later, or
     /// if it is being evicted.
-    pub(super) fn offload(&mut self, key: NodeKey, trie: &mut Trie) -> Option<OffloadCandidate> {
-        let salt = trie.salt_above(key);
-        if salt.is_private() {
-            trie.set_offload_state(key, OffloadState::Rejected);
+    pub(super) fn offload(&mut self, end: NodeKey, trie: &mut Trie) -> Option<OffloadCandidate> {
+        let key = trie.key_above(end);
+        if key.is_private() {
+            trie.set_offload_state(end, OffloadState::Rejected);
             return None;
         }
-        let name = salt.clone();
-        let salt = salt.digest();
-        let lease = trie.node(key).lease_count().lease()?;
-        let path = trie.path(key);
+        let digest = key.digest();
+        let lease = trie.node(end).lease_count().lease()?;
+        let path = trie.path(end);
         let edges = path.iter().map(|node| trie.node(*node).edge());
         let tokens: Arc<[TokenId]> = edges.flatten().copied().collect();
-        let node = trie.node(key);
+        let node = trie.node(end);
         let segment_tokens = trie.block_tokens().map(|_| SegmentTokens {
-            salt: name,
+            key,
             tokens: Arc::clone(&tokens),
             start: tokens.len() - node.edge().len(),
         });
         let offloading = Offloading {
-            node: Some(key),
+            node: Some(end),
             bytes: node.bytes(),
             tokens: segment_tokens,
         };
         let (segment_size, retention) = (node.segment_size(), node.retention());
-        trie.set_offload_state(key, OffloadState::Offloading);
+        trie.set_offload_state(end, OffloadState::Offloading);
         self.offloading.insert(lease.segment(), offloading);
         Some(OffloadCandidate {
             lease,
-            salt,
+            key: digest,
             tokens,
             segment_size,
             retention,

@@ -63,11 +63,8 @@ impl Paging {
             return;
         };
         let sends = remote.sends;
-        let (is_private, salt) = {
-            let salt = trie.salt_above(end);
-            (salt.is_private(), salt.digest())
-        };
-        if is_private || !remote.shares(salt) {
+        let key = trie.key_above(end);
+        if key.is_private() || !remote.shares(key.digest().salt) {
             return;
         }
         let path = trie.path(end);
@@ -95,7 +92,9 @@ impl Paging {
         for key in copied {
             trie.set_shared(*key);
         }
-        self.send(pager::Message::Share { salt, tokens });
+        // A prefix of the path ends before the adapter begins, or its tokens tell where that is.
+        let key = key.digest();
+        self.send(pager::Message::Share { key, tokens });
     }
 
     /// Shares what has waited for a copy.

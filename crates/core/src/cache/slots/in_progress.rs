@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cache::trie::common_prefix;
-use motet_protocol::Salt;
+use motet_protocol::PrefixKey;
 use motet_protocol::{SequenceId, TokenId};
 
 /// The live sequences by prompt.
 #[derive(Debug, Default)]
 pub(super) struct InProgressPrompts {
-    by_salt: BTreeMap<Salt, Vec<Live>>,
+    by_key: BTreeMap<PrefixKey, Vec<Live>>,
 }
 
 #[derive(Debug)]
@@ -37,13 +37,18 @@ struct InsertionPoint {
 }
 
 impl InProgressPrompts {
-    pub(super) fn insert(&mut self, salt: &Salt, tokens: &Arc<[TokenId]>, sequence: SequenceId) {
-        if !self.by_salt.contains_key(salt) {
-            self.by_salt.insert(salt.clone(), Vec::new());
+    pub(super) fn insert(
+        &mut self,
+        key: &PrefixKey,
+        tokens: &Arc<[TokenId]>,
+        sequence: SequenceId,
+    ) {
+        if !self.by_key.contains_key(key) {
+            self.by_key.insert(key.clone(), Vec::new());
         }
         let prompts = self
-            .by_salt
-            .get_mut(salt)
+            .by_key
+            .get_mut(key)
             .expect("the entry was just inserted");
         let mut insertion_point = insertion_point(prompts, tokens);
         // Among equal prompts, the older sequence comes first.
@@ -64,8 +69,8 @@ impl InProgressPrompts {
         prompts.insert(insertion_point.at, live);
     }
 
-    pub(super) fn remove(&mut self, salt: &Salt, sequence: SequenceId) {
-        let prompts = self.by_salt.get_mut(salt).expect("a live prompt is listed");
+    pub(super) fn remove(&mut self, key: &PrefixKey, sequence: SequenceId) {
+        let prompts = self.by_key.get_mut(key).expect("a live prompt is listed");
         let at = prompts.iter().position(|live| live.sequence == sequence);
         let at = at.expect("a live prompt is listed");
         let gone = prompts.remove(at);
@@ -74,17 +79,17 @@ impl InProgressPrompts {
             *shared = gone.shared_with_next.min(*shared);
         }
         if prompts.is_empty() {
-            self.by_salt.remove(salt);
+            self.by_key.remove(key);
         }
     }
 
     /// The live sequences that share a prefix with `tokens`, and its length, longest first.
     pub(super) fn nearest(
         &self,
-        salt: &Salt,
+        key: &PrefixKey,
         tokens: &[TokenId],
     ) -> impl Iterator<Item = (SequenceId, usize)> + '_ {
-        let prompts = self.by_salt.get(salt).map_or(&[][..], Vec::as_slice);
+        let prompts = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
         let insertion_point = insertion_point(prompts, tokens);
         let (mut below, mut above) = (insertion_point.at, insertion_point.at);
         let (mut shared_below, mut shared_above) =
@@ -116,12 +121,12 @@ impl InProgressPrompts {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_salt.values().map(Vec::len).sum()
+        self.by_key.values().map(Vec::len).sum()
     }
 
     /// Panics unless the order and the shared lengths are correct.
     pub(super) fn check_integrity(&self) {
-        for pair in self.by_salt.values().flat_map(|prompts| prompts.windows(2)) {
+        for pair in self.by_key.values().flat_map(|prompts| prompts.windows(2)) {
             let [one, next] = pair else { continue };
             assert!(one.tokens <= next.tokens, "live prompts are in order");
             let shared = common_prefix(&one.tokens, &next.tokens);
@@ -175,6 +180,7 @@ mod tests {
     use super::*;
     use crate::random_cases::check_cases;
     use arbtest::arbitrary::{Result, Unstructured};
+    use motet_protocol::Salt;
 
     const CASES: u64 = 1_000;
     /// More than the random bytes that a case takes.
@@ -197,15 +203,15 @@ mod tests {
     }
 
     fn check_nearest(mut prompts: Vec<Vec<TokenId>>, removed: usize, query: &[TokenId]) {
-        let salt = Salt::default();
+        let key = PrefixKey::default();
         let mut live = InProgressPrompts::default();
         for (i, prompt) in prompts.iter().enumerate() {
-            live.insert(&salt, &prompt.as_slice().into(), SequenceId(i as u64));
+            live.insert(&key, &prompt.as_slice().into(), SequenceId(i as u64));
             live.check_integrity();
         }
         let removed = removed.min(prompts.len());
         for i in 0..removed {
-            live.remove(&salt, SequenceId(i as u64));
+            live.remove(&key, SequenceId(i as u64));
             live.check_integrity();
         }
         prompts.drain(..removed);
@@ -213,9 +219,13 @@ mod tests {
         let shared = prompts.iter().map(|prompt| common_prefix(prompt, query));
         let mut shared: Vec<usize> = shared.filter(|shared| *shared > 0).collect();
         shared.sort_by_key(|shared| std::cmp::Reverse(*shared));
-        let nearest: Vec<usize> = live.nearest(&salt, query).map(|(_, s)| s).collect();
+        let nearest: Vec<usize> = live.nearest(&key, query).map(|(_, s)| s).collect();
         assert_eq!(nearest, shared, "{prompts:?} for {query:?}");
-        assert_eq!(live.nearest(&Salt::new("other"), query).next(), None);
+        assert_eq!(
+            live.nearest(&PrefixKey::of(Salt::new("other")), query)
+                .next(),
+            None
+        );
     }
 
     #[test]
@@ -229,14 +239,14 @@ mod tests {
             [3, 2, 1],
         ];
         for order in orders {
-            let salt = Salt::default();
+            let key = PrefixKey::default();
             let mut live = InProgressPrompts::default();
             for id in order {
-                live.insert(&salt, &[5, 5].into(), SequenceId(id));
-                live.insert(&salt, &[5].into(), SequenceId(10 + id));
+                live.insert(&key, &[5, 5].into(), SequenceId(id));
+                live.insert(&key, &[5].into(), SequenceId(10 + id));
                 live.check_integrity();
             }
-            let nearest: Vec<_> = live.nearest(&salt, &[5, 5]).collect();
+            let nearest: Vec<_> = live.nearest(&key, &[5, 5]).collect();
             assert_eq!(nearest[0], (SequenceId(1), 2), "inserted as {order:?}");
             assert_eq!(nearest.len(), 6);
         }

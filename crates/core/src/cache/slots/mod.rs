@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use super::restore_policy::Point;
 use super::trie::{LiveBlocks, NodeKey, Trie};
-use super::{OpenSlot, Salt};
+use super::{OpenSlot, PrefixKey, Salt};
 use in_progress::InProgressPrompts;
 use motet_protocol::ModelSpec;
 use motet_protocol::{SequenceId, SlotId, TokenId};
@@ -88,7 +88,7 @@ impl Slots {
 
     /// Whether a live slot uses this salt.
     pub(super) fn uses_salt(&self, salt: &Salt) -> bool {
-        self.live.values().any(|slot| slot.salt() == salt)
+        self.live.values().any(|slot| slot.key().salt == *salt)
     }
 
     /// Whether the sequence lost its slot and has not been closed since.
@@ -102,7 +102,7 @@ impl Slots {
         let sequence = start.request.sequence;
         let slot = CacheSlot::new(SlotId(self.opened), start);
         self.reserved_bytes += slot.reserved_bytes();
-        self.prompts.insert(slot.salt(), slot.tokens(), sequence);
+        self.prompts.insert(slot.key(), slot.tokens(), sequence);
         self.live.insert(sequence, slot);
         &self.live[&sequence]
     }
@@ -110,7 +110,7 @@ impl Slots {
     /// Frees a sequence's slot, if it has one, and releases its path.
     pub(super) fn close(&mut self, sequence: SequenceId, trie: &mut Trie) -> Option<CacheSlot> {
         let mut slot = self.live.remove(&sequence)?;
-        self.prompts.remove(slot.salt(), sequence);
+        self.prompts.remove(slot.key(), sequence);
         self.reserved_bytes -= slot.reserved_bytes();
         self.own_bytes -= slot.own_bytes();
         if !injected::is_injected(Bug::LostRelease) {
@@ -140,9 +140,9 @@ impl Slots {
         retention: u8,
     ) -> Option<&CacheSlot> {
         let mut slot = self.live.remove(&from)?;
-        self.prompts.remove(slot.salt(), from);
+        self.prompts.remove(slot.key(), from);
         slot.continue_as(tokens, computed, retention);
-        self.prompts.insert(slot.salt(), slot.tokens(), to);
+        self.prompts.insert(slot.key(), slot.tokens(), to);
         self.live.insert(to, slot);
         self.live.get(&to)
     }
@@ -191,9 +191,9 @@ impl Slots {
         trie: &mut Trie,
     ) {
         let slot = self.live.get_mut(&sequence).expect("the slot is live");
-        self.prompts.remove(slot.salt(), sequence);
+        self.prompts.remove(slot.key(), sequence);
         slot.forget_from(start, generated, shifts, trie);
-        self.prompts.insert(slot.salt(), slot.tokens(), sequence);
+        self.prompts.insert(slot.key(), slot.tokens(), sequence);
     }
 
     /// Sets the end of a slot's path. The caller has checked that its reservation fits.
@@ -237,10 +237,10 @@ impl Slots {
     /// The live sequences that share a prefix with `tokens`, and its length, longest first.
     pub(super) fn nearest(
         &self,
-        salt: &Salt,
+        key: &PrefixKey,
         tokens: &[TokenId],
     ) -> impl Iterator<Item = (SequenceId, usize)> + '_ {
-        self.prompts.nearest(salt, tokens)
+        self.prompts.nearest(key, tokens)
     }
 
     /// The live sequence to wait for, if one shares at least `least` and at most `most` tokens
@@ -257,7 +257,7 @@ impl Slots {
         if most < least {
             return None;
         }
-        let nearest = self.prompts.nearest(&request.salt, &request.tokens);
+        let nearest = self.prompts.nearest(&request.key, &request.tokens);
         let candidates = nearest.take_while(|(_, shared)| *shared >= least);
         candidates
             .map(|(sequence, shared)| Leader {

@@ -18,7 +18,7 @@ impl RestorePoints {
         seen_tokens: usize,
         policy: Option<&RestorePolicy>,
     ) -> Self {
-        if request.salt.is_private() {
+        if request.key.is_private() {
             return Self::default();
         }
         let prompt = PromptFacts {

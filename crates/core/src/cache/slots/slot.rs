@@ -6,7 +6,7 @@ use super::grant::Grant;
 use super::restore_points::RestorePoints;
 use crate::cache::restore_policy::Point;
 use crate::cache::trie::{BlockHash, LiveBlocks, NodeKey, Trie};
-use crate::cache::{OpenSlot, Salt};
+use crate::cache::{OpenSlot, PrefixKey};
 use crate::eviction::{Class, SequenceMark};
 use motet_protocol::{CopyId, SlotId, TokenId};
 use motet_protocol::{ModelSpec, SegmentSize};
@@ -16,7 +16,7 @@ use motet_sync::injected::{self, Bug};
 #[derive(Debug)]
 pub(in crate::cache) struct CacheSlot {
     id: SlotId,
-    salt: Salt,
+    key: PrefixKey,
     /// The tokens that the cache knows: the prompt, and output only if a message reported it.
     tokens: Arc<[TokenId]>,
     /// Tokens whose state the slot holds, as far as the cache knows.
@@ -107,7 +107,7 @@ impl CacheSlot {
         } = start;
         Self {
             id,
-            salt: request.salt,
+            key: request.key,
             tokens: request.tokens,
             computed: path_tokens,
             exact_tokens: usize::MAX,
@@ -137,8 +137,8 @@ impl CacheSlot {
         self.id
     }
 
-    pub(in crate::cache) fn salt(&self) -> &Salt {
-        &self.salt
+    pub(in crate::cache) fn key(&self) -> &PrefixKey {
+        &self.key
     }
 
     /// The end of its path, which it holds.
@@ -183,11 +183,14 @@ impl CacheSlot {
     /// Returns the number of tokens at which the sequence is to report next, unless there are none
     /// or it was asked already.
     pub(super) fn hold_blocks(&mut self, trie: &mut Trie) -> Option<usize> {
-        let block_tokens = trie.block_tokens().filter(|_| !self.salt.is_private())?;
+        let block_tokens = trie.block_tokens().filter(|_| !self.key.is_private())?;
         let known = self.tokens.len().min(self.exact_tokens);
+        // Blocks behind an adapter's beginning are held when they are in the trie.
+        let known = known.min(self.key.tokens_alike(0));
         let computed = known.min(self.computed);
         trie.hold_blocks(
             self.path.end,
+            &self.key.at(1),
             &self.tokens[..computed],
             &mut self.blocks.hashes,
         );
@@ -205,14 +208,14 @@ impl CacheSlot {
         if let Some(block_tokens) = trie.block_tokens() {
             let retained = self.blocks.hashes.len().min(start / block_tokens);
             let released = self.blocks.hashes.split_off(retained);
-            trie.release_blocks(&self.salt, released);
+            trie.release_blocks(&self.key.at(1), released);
         }
     }
 
     /// The blocks that it holds.
     pub(super) fn blocks(&self) -> LiveBlocks<'_> {
         LiveBlocks {
-            salt: &self.salt,
+            key: self.key.at(1),
             hashes: &self.blocks.hashes,
             tokens: &self.tokens,
         }
@@ -435,7 +438,7 @@ impl CacheSlot {
             "{} stays within its grant",
             self.id
         );
-        let root = trie.root(&self.salt);
+        let root = trie.root(&self.key.salt);
         assert_eq!(trie.root_above(self.path.end), root, "salts never mix");
         self.grant.check_integrity(self.path.end, trie, spec);
         self.restore_points.check_integrity();

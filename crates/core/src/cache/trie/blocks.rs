@@ -18,10 +18,10 @@ use sha2::{Digest, Sha256};
 use slotmap::SecondaryMap;
 
 use super::{NodeKey, Trie};
-use motet_protocol::Salt;
+use motet_protocol::PrefixKey;
 use motet_protocol::TokenId;
 
-/// A hash of a block: its tokens, all tokens before them, and the salt. It is the same in
+/// A hash of a block: its tokens, all tokens before them, and the key. It is the same in
 /// every process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash(pub u64);
@@ -48,8 +48,8 @@ pub enum BlockEvent {
     Stored {
         /// The tier that holds them.
         tier: BlockTier,
-        /// The salt under which they may be used.
-        salt: Salt,
+        /// The key under which they may be used.
+        key: PrefixKey,
         /// The block before the first of them; `None` at the start of a sequence. Only the
         /// device has all blocks before a block.
         parent: Option<BlockHash>,
@@ -62,8 +62,8 @@ pub enum BlockEvent {
     Removed {
         /// The tier that held them.
         tier: BlockTier,
-        /// The salt under which they could be used.
-        salt: Salt,
+        /// The key under which they could be used.
+        key: PrefixKey,
         /// The blocks.
         hashes: Vec<BlockHash>,
     },
@@ -82,10 +82,10 @@ pub(super) struct Blocks {
 }
 
 /// The blocks of a live sequence's computed prompt.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::cache) struct LiveBlocks<'a> {
-    /// Its salt.
-    pub(in crate::cache) salt: &'a Salt,
+    /// Its key.
+    pub(in crate::cache) key: PrefixKey,
     /// The hashes, from the start of the sequence.
     pub(in crate::cache) hashes: &'a [BlockHash],
     /// Its tokens: those of the blocks, and further ones.
@@ -104,12 +104,22 @@ impl fmt::Debug for BlockEvent {
 }
 
 impl BlockHash {
-    /// Hashes a block onto the block before it or, without one, onto the salt.
-    fn of(parent: Option<Self>, salt: &Salt, tokens: &[TokenId]) -> Self {
+    /// Hashes the block that starts at offset `start` onto the block before it or, without one, onto the
+    /// salt; and onto the adapter that begins within it.
+    fn of(parent: Option<Self>, key: &PrefixKey, start: usize, tokens: &[TokenId]) -> Self {
         let hasher = Sha256::new().chain_update("motet block");
         let hasher = match parent {
             Some(Self(parent)) => hasher.chain_update(parent.to_le_bytes()),
-            None => hasher.chain_update(salt.digest().0),
+            None => hasher.chain_update(key.salt.digest().0),
+        };
+        let within = start..start + tokens.len();
+        let begun = key.adapter.filter(|adapter| within.contains(&adapter.from));
+        let hasher = match begun {
+            Some(adapter) => {
+                let offset = (adapter.from - start) as u64;
+                adapter.key.chain(hasher).chain_update(offset.to_le_bytes())
+            }
+            None => hasher,
         };
         let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
         let digest = hasher.chain_update(bytes).finalize();
@@ -131,12 +141,12 @@ impl Blocks {
     /// Counts a node or a sequence that holds these consecutive blocks, with these tokens.
     fn hold(
         &mut self,
-        salt: &Salt,
+        key: &PrefixKey,
         parent: Option<BlockHash>,
         hashes: &[BlockHash],
         tokens: &[TokenId],
     ) {
-        if salt.is_private() {
+        if key.is_private() {
             return;
         }
         let held = hashes.iter().take_while(|h| self.counts.contains_key(h));
@@ -144,13 +154,13 @@ impl Blocks {
         for hash in hashes {
             *self.counts.entry(*hash).or_insert(0) += 1;
         }
-        let stored = stored_after(held, salt, parent, hashes, tokens, self.block_tokens);
+        let stored = stored_after(held, key, parent, hashes, tokens, self.block_tokens);
         self.pending_events.extend(stored);
     }
 
     /// Takes back a node or a sequence that held these blocks.
-    fn release(&mut self, salt: &Salt, mut hashes: Vec<BlockHash>) {
-        if salt.is_private() {
+    fn release(&mut self, key: &PrefixKey, mut hashes: Vec<BlockHash>) {
+        if key.is_private() {
             return;
         }
         hashes.retain(|hash| {
@@ -163,10 +173,9 @@ impl Blocks {
             is_gone
         });
         if !hashes.is_empty() {
-            let salt = salt.clone();
             self.pending_events.push(BlockEvent::Removed {
                 tier: BlockTier::Device,
-                salt,
+                key: key.clone(),
                 hashes,
             });
         }
@@ -174,16 +183,22 @@ impl Blocks {
 }
 
 /// Hashes the whole blocks of a sequence's first `tokens` after those in `hashes`.
-fn hash_rest(salt: &Salt, tokens: &[TokenId], block_tokens: usize, hashes: &mut Vec<BlockHash>) {
+fn hash_rest(
+    key: &PrefixKey,
+    tokens: &[TokenId],
+    block_tokens: usize,
+    hashes: &mut Vec<BlockHash>,
+) {
     for block in tokens.chunks_exact(block_tokens).skip(hashes.len()) {
-        hashes.push(BlockHash::of(hashes.last().copied(), salt, block));
+        let start = hashes.len() * block_tokens;
+        hashes.push(BlockHash::of(hashes.last().copied(), key, start, block));
     }
 }
 
 /// The event that the blocks after the first `held` ones are stored; `None` if there are none.
 fn stored_after(
     held: usize,
-    salt: &Salt,
+    key: &PrefixKey,
     parent: Option<BlockHash>,
     hashes: &[BlockHash],
     tokens: &[TokenId],
@@ -192,7 +207,7 @@ fn stored_after(
     let is_new = held < hashes.len();
     is_new.then(|| BlockEvent::Stored {
         tier: BlockTier::Device,
-        salt: salt.clone(),
+        key: key.clone(),
         parent: held.checked_sub(1).map(|last| hashes[last]).or(parent),
         hashes: hashes[held..].to_vec(),
         tokens: tokens[held * block_tokens..hashes.len() * block_tokens].to_vec(),
@@ -255,7 +270,7 @@ impl Trie {
         };
         let mut listed: BTreeSet<BlockHash> = blocks.hashes.values().flatten().copied().collect();
         for LiveBlocks {
-            salt,
+            key,
             hashes,
             tokens,
         } in live
@@ -265,7 +280,7 @@ impl Trie {
             listed.extend(&hashes[known..]);
             events.extend(stored_after(
                 known,
-                salt,
+                &key,
                 None,
                 hashes,
                 tokens,
@@ -284,15 +299,16 @@ impl Trie {
     /// followed.
     pub(in crate::cache) fn block_hashes(
         &self,
-        salt: &Salt,
+        key: &PrefixKey,
         tokens: &[TokenId],
     ) -> Option<Vec<BlockHash>> {
         let blocks = self.blocks.as_ref()?;
-        let found = self.root(salt).map(|root| self.find(root, tokens));
+        let root = self.root(&key.salt);
+        let found = root.map(|root| self.find(root, key, tokens));
         let nodes = found.iter().flat_map(|found| &found.path);
         let known = nodes.flat_map(|node| blocks.hashes[*node].iter().copied());
         let mut hashes: Vec<BlockHash> = known.collect();
-        hash_rest(salt, tokens, blocks.block_tokens, &mut hashes);
+        hash_rest(key, tokens, blocks.block_tokens, &mut hashes);
         Some(hashes)
     }
 
@@ -301,6 +317,7 @@ impl Trie {
     pub(in crate::cache) fn hold_blocks(
         &mut self,
         end: NodeKey,
+        key: &PrefixKey,
         tokens: &[TokenId],
         hashes: &mut Vec<BlockHash>,
     ) {
@@ -312,18 +329,17 @@ impl Trie {
         let of_path = self.path(end).into_iter();
         let of_path = of_path.flat_map(|node| blocks.hashes[node].iter().copied());
         hashes.extend(of_path.take(tokens.len() / block_tokens).skip(held));
-        let salt = self.salt_above(end);
-        hash_rest(salt, tokens, block_tokens, hashes);
+        hash_rest(key, tokens, block_tokens, hashes);
         let parent = held.checked_sub(1).map(|last| hashes[last]);
         let tokens = &tokens[held * block_tokens..];
-        blocks.hold(salt, parent, &hashes[held..], tokens);
+        blocks.hold(key, parent, &hashes[held..], tokens);
         self.blocks = Some(blocks);
     }
 
     /// Releases blocks that a live sequence holds.
-    pub(in crate::cache) fn release_blocks(&mut self, salt: &Salt, hashes: Vec<BlockHash>) {
+    pub(in crate::cache) fn release_blocks(&mut self, key: &PrefixKey, hashes: Vec<BlockHash>) {
         if let Some(blocks) = &mut self.blocks {
-            blocks.release(salt, hashes);
+            blocks.release(key, hashes);
         }
     }
 
@@ -333,17 +349,20 @@ impl Trie {
             return;
         };
         let parent = self.block_before(&blocks, key);
-        let (salt, tokens) = (
-            self.salt_above(key),
+        let (prefix_key, tokens) = (
+            self.key_above(key),
             self.tokens_of_blocks(key, blocks.block_tokens),
         );
+        let first = self.nodes[key].blocks(blocks.block_tokens).start;
         let mut above = parent;
-        let hashes = tokens.chunks_exact(blocks.block_tokens).map(|block| {
-            let hash = BlockHash::of(above, salt, block);
+        let numbered = tokens.chunks_exact(blocks.block_tokens).zip(first..);
+        let hashes = numbered.map(|(block, number)| {
+            let start = number * blocks.block_tokens;
+            let hash = BlockHash::of(above, &prefix_key, start, block);
             *above.insert(hash)
         });
         let hashes: Vec<BlockHash> = hashes.collect();
-        blocks.hold(salt, parent, &hashes, &tokens);
+        blocks.hold(&prefix_key, parent, &hashes, &tokens);
         blocks.hashes.insert(key, hashes);
         self.blocks = Some(blocks);
     }
@@ -354,7 +373,7 @@ impl Trie {
             return;
         };
         let hashes = blocks.hashes.remove(key).expect("each node has its blocks");
-        blocks.release(self.salt_above(key), hashes);
+        blocks.release(&self.key_above(key), hashes);
         self.blocks = Some(blocks);
     }
 
@@ -419,11 +438,11 @@ impl Trie {
     /// or their salt is private.
     fn stored(&self, key: NodeKey) -> Option<BlockEvent> {
         let blocks = self.blocks.as_ref()?;
-        let (salt, hashes) = (self.salt_above(key), &blocks.hashes[key]);
-        let is_published = !hashes.is_empty() && !salt.is_private();
+        let (prefix_key, hashes) = (self.key_above(key), &blocks.hashes[key]);
+        let is_published = !hashes.is_empty() && !prefix_key.is_private();
         is_published.then(|| BlockEvent::Stored {
             tier: BlockTier::Device,
-            salt: salt.clone(),
+            key: prefix_key,
             parent: self.block_before(blocks, key),
             hashes: hashes.clone(),
             tokens: self.tokens_of_blocks(key, blocks.block_tokens),

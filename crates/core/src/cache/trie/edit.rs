@@ -1,11 +1,12 @@
 //! Insert, split, merge, replace, remove.
 
-use super::children::Children;
+use super::adapters::Adapter;
+use super::children::{Children, First};
 use super::{
     Class, EndState, Hold, Listing, Node, NodeKey, NodeUse, OffloadState, RESUMES_MAX, Sealed, Trie,
 };
-use motet_protocol::Salt;
 use motet_protocol::SegmentSize;
+use motet_protocol::{PrefixKey, Salt};
 use motet_protocol::{SegmentId, TokenId};
 
 impl Trie {
@@ -18,6 +19,7 @@ impl Trie {
             parent: key,
             children: Children::new(),
             edge: Box::default(),
+            adapter: Adapter::default(),
             // A root caches no tokens and owns no segment on the device.
             hold: Hold::new(SegmentId(0)),
             tokens_before: 0,
@@ -34,24 +36,33 @@ impl Trie {
         root
     }
 
-    /// Adds a node with this `edge` below `parent` and marks its path as used now.
+    /// Adds a node with this `edge` below `parent`, on a path with this key, and marks the path as used
+    /// now.
     ///
     /// # Panics
     ///
-    /// If `edge` is empty or a child of `parent` starts with the same token.
+    /// If `edge` is empty, a child of `parent` starts with the same token, or an adapter begins within
+    /// the edge.
     pub fn insert(
         &mut self,
         parent: NodeKey,
+        key: &PrefixKey,
         edge: &[TokenId],
         sealed: Sealed,
         retention: u8,
         class: Class,
     ) -> NodeKey {
+        let adapter = self.adapter_or_new(parent, key);
         let above = &self.nodes[parent];
+        assert!(
+            edge.len() <= key.tokens_alike(above.end()),
+            "a node ends where an adapter begins"
+        );
         let node = Node {
             parent,
             children: Children::new(),
             edge: edge.into(),
+            adapter,
             tokens_before: above.end() as u32,
             state_lag: sealed.state_lag as u32,
             bytes: sealed.bytes,
@@ -63,7 +74,8 @@ impl Trie {
             end_state: EndState::default(),
         };
         let key = self.nodes.insert(node);
-        let before = self.nodes[parent].children.insert(edge[0], key);
+        let first = self.nodes[key].first();
+        let before = self.nodes[parent].children.insert(first, key);
         assert!(
             before.is_none(),
             "the edges below a node start with different tokens"
@@ -103,8 +115,15 @@ impl Trie {
         let whole_bytes = node.bytes;
         let above = Node {
             parent,
-            children: Children::of(edge[at], key),
+            children: Children::of(
+                First {
+                    adapter: node.adapter,
+                    token: edge[at],
+                },
+                key,
+            ),
             edge: edge[..at].into(),
+            adapter: node.adapter,
             tokens_before: node.tokens_before,
             state_lag: upper.state_lag as u32,
             bytes: upper.bytes,
@@ -128,8 +147,9 @@ impl Trie {
         self.bytes -= whole_bytes;
         self.snapshots.add(node.segment_size());
         self.snapshots.add(above.segment_size());
+        let first = above.first();
         let above = self.nodes.insert(above);
-        self.nodes[parent].children.insert(edge[0], above);
+        self.nodes[parent].children.insert(first, above);
         self.nodes[key].parent = above;
         self.list_if_free(key);
         self.list_if_free(above);
@@ -138,14 +158,16 @@ impl Trie {
     }
 
     /// The only child of `upper`, if the two may be merged: neither is held or leased, both
-    /// have the same retention, and `upper` is no restore point.
+    /// have the same adapter and retention, and `upper` is no restore point.
     #[must_use]
     pub fn merges(&self, upper: NodeKey) -> Option<NodeKey> {
         let above = &self.nodes[upper];
         let child = above.children.only()?;
         let below = &self.nodes[child];
         let free = above.hold.is_free() && below.hold.is_free();
-        let alike = above.usage.retention() == below.usage.retention() && !above.end_state.is_named;
+        let alike = above.adapter == below.adapter
+            && above.usage.retention() == below.usage.retention()
+            && !above.end_state.is_named;
         (!above.is_root() && free && alike).then_some(child)
     }
 
@@ -187,7 +209,7 @@ impl Trie {
         node.hold = node.hold.with_segment(merged.segment);
         self.nodes[above.parent]
             .children
-            .insert(above.edge[0], lower);
+            .insert(above.first(), lower);
         self.list_if_free(lower);
         self.note_merged(upper, lower);
         gone
@@ -290,10 +312,18 @@ impl Trie {
         self.tokens -= node.edge.len();
         self.bytes -= node.bytes;
         self.snapshots.remove(node.segment_size());
-        self.nodes[node.parent].children.remove(node.edge[0]);
+        self.nodes[node.parent].children.remove(node.first());
         self.list_if_free(node.parent);
         self.drop_empty_root(node.parent);
         node
+    }
+
+    /// The adapter that computes what comes after a node on a path with this key.
+    fn adapter_or_new(&mut self, node: NodeKey, key: &PrefixKey) -> Adapter {
+        match key.adapter_at(self.nodes[node].end()) {
+            Some(adapter) => self.adapters.get_or_new(adapter),
+            None => Adapter::default(),
+        }
     }
 
     /// Removes a root without children that is not held.

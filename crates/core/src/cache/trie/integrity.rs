@@ -1,6 +1,7 @@
 //! The invariants of the trie.
 
 use super::Trie;
+use super::adapters::Adapter;
 
 impl Trie {
     /// Panics unless all edges, links, sums, holds and orders are consistent.
@@ -11,8 +12,13 @@ impl Trie {
             for (first, child) in node.children.iter() {
                 let below = &self.nodes[child];
                 assert_eq!(
-                    below.edge[0], first,
-                    "a child is stored under its first token"
+                    below.first(),
+                    first,
+                    "a child is stored under its first token and its adapter"
+                );
+                assert!(
+                    node.adapter == Adapter::default() || node.adapter == below.adapter,
+                    "an adapter computes all that follows"
                 );
                 assert_eq!(below.parent, key, "a child links to its parent");
                 assert_eq!(below.tokens_before as usize, node.end(), "ends add up");

@@ -2,10 +2,11 @@
 //!
 //! A node is an *end*: the state after the tokens on the path from its root to it. Its edge is
 //! the token range since its parent, and the node owns the sealed segment of that range.
-//! Children are found by the first token of their edge. A split adds a new node above, and the
+//! Children are found by the first token of their edge, and by the adapter that computes it. A split adds a new node above, and the
 //! old key keeps its end. A merge keeps the key of the lower node. A remembered key therefore
 //! never changes its meaning. Each [salt](Salt) has a root of its own, and the nodes below two
-//! roots are never shared.
+//! roots are never shared. An edge is computed by one adapter, or by the base model: where an adapter begins
+//! on the path of a [key](PrefixKey), a node ends.
 //!
 //! | file | contents |
 //! |---|---|
@@ -14,10 +15,12 @@
 //! | `hold.rs` | the references to one node |
 //! | `eviction_order.rs` | the order in which nodes are evicted and offloaded |
 //! | `blocks.rs` | the cached tokens as whole blocks, for followers |
-//! | `children.rs` | children by first token |
+//! | `children.rs` | children by first token and adapter |
+//! | `adapters.rs` | the adapters, by number |
 //! | `snapshots.rs` | the state that is held beside keys and values of full attention |
 //! | `integrity.rs` | the invariants of the trie |
 
+mod adapters;
 mod blocks;
 mod children;
 mod edit;
@@ -37,12 +40,13 @@ use slotmap::{SecondaryMap, SlotMap};
 use smallvec::SmallVec;
 
 use crate::eviction::{Asked, Class, Eviction, Facts, SequenceMark};
+use adapters::{Adapter, Adapters};
 use blocks::Blocks;
-use children::Children;
+use children::{Children, First};
 use eviction_order::{EvictionOrder, Listing, NodeUse};
 use hold::Hold;
-use motet_protocol::Salt;
 use motet_protocol::lease::LeaseCount;
+use motet_protocol::{ActiveAdapter, AdapterKey, PrefixKey, Salt};
 use motet_protocol::{CopyId, SegmentId, TokenId};
 use motet_protocol::{ModelSpec, SegmentSize};
 
@@ -62,6 +66,8 @@ pub struct Node {
     parent: NodeKey,
     children: Children,
     edge: Box<[TokenId]>,
+    /// The adapter that computed its state.
+    adapter: Adapter,
     tokens_before: u32,
     state_lag: u32,
     bytes: usize,
@@ -144,6 +150,7 @@ pub struct Trie {
     roots: BTreeMap<Salt, NodeKey>,
     /// The salt of each root.
     salts: SecondaryMap<NodeKey, Salt>,
+    adapters: Adapters,
     order: EvictionOrder,
     policy: Box<dyn Eviction>,
     tokens: usize,
@@ -264,6 +271,14 @@ impl Node {
         self.edge.is_empty()
     }
 
+    /// The beginning of its edge.
+    fn first(&self) -> First {
+        First {
+            adapter: self.adapter,
+            token: self.edge[0],
+        }
+    }
+
     fn facts(&self) -> Facts {
         Facts {
             tokens_before: self.tokens_before as usize,
@@ -291,6 +306,7 @@ impl Trie {
             nodes: SlotMap::with_key(),
             roots: BTreeMap::new(),
             salts: SecondaryMap::new(),
+            adapters: Adapters::default(),
             order: EvictionOrder::default(),
             policy,
             tokens: 0,
@@ -414,17 +430,23 @@ impl Trie {
         self.policy.name()
     }
 
-    /// Finds how far `tokens` are cached below `from`: full edges, then at most one partial
-    /// edge. Reads each token once.
+    /// Finds how far `tokens` of a sequence with this key are cached below `from`: full edges, then at
+    /// most one partial edge. Reads each token once.
     #[must_use]
-    pub fn find(&self, from: NodeKey, tokens: &[TokenId]) -> Match {
+    pub fn find(&self, from: NodeKey, key: &PrefixKey, tokens: &[TokenId]) -> Match {
         let mut found = Match::default();
         let mut at = from;
-        while let Some(first) = tokens.get(found.tokens)
-            && let Some(child) = self.nodes[at].children.get(*first)
+        while let Some(token) = tokens.get(found.tokens)
+            && let Some(adapter) = self.adapter_after(at, key)
+            && let Some(child) = self.nodes[at].children.get(First {
+                adapter,
+                token: *token,
+            })
         {
             let edge = &self.nodes[child].edge;
-            let shared = common_prefix(edge, &tokens[found.tokens..]);
+            let rest = &tokens[found.tokens..];
+            let alike = key.tokens_alike(self.nodes[at].end()).min(rest.len());
+            let shared = common_prefix(edge, &rest[..alike]);
             if shared < edge.len() {
                 found.partial = Some((child, shared));
                 break;
@@ -436,17 +458,18 @@ impl Trie {
         found
     }
 
-    /// Returns what comes after `tokens` below `from`, at most `tokens_max` tokens: where paths
-    /// part, along the one that was used last. It ends where more than 32 part. Empty
+    /// Returns what comes after `tokens` below `from` with this key, at most `tokens_max` tokens: where
+    /// paths part, along the one that was used last. It ends where more than 32 part. Empty
     /// unless all of `tokens` are cached.
     #[must_use]
     pub fn continuation(
         &self,
         from: NodeKey,
+        key: &PrefixKey,
         tokens: &[TokenId],
         tokens_max: usize,
     ) -> Arc<[TokenId]> {
-        let found = self.find(from, tokens);
+        let found = self.find(from, key, tokens);
         if found.tokens_with_partial() < tokens.len() {
             return Arc::default();
         }
@@ -458,8 +481,10 @@ impl Trie {
         }
         while continuation.len() < tokens_max
             && self.nodes[at].child_count() <= BRANCHES_MAX
+            && let Some(adapter) = self.adapter_after(at, key)
             && let Some(next) = self.nodes[at]
                 .children()
+                .filter(|child| self.nodes[*child].adapter == adapter)
                 .max_by_key(|child| self.nodes[*child].last_use())
         {
             let left = tokens_max - continuation.len();
@@ -493,6 +518,45 @@ impl Trie {
     pub fn salt_above(&self, node: NodeKey) -> &Salt {
         let root = self.root_above(node).expect("the node is in the trie");
         &self.salts[root]
+    }
+
+    /// The key of the prefix that ends at a node.
+    ///
+    /// # Panics
+    ///
+    /// If the node is not in the trie.
+    #[must_use]
+    pub fn key_above(&self, node: NodeKey) -> PrefixKey {
+        let salt = self.salt_above(node).clone();
+        let mut at = &self.nodes[node];
+        let number = at.adapter;
+        while self.nodes[at.parent].adapter == number && !at.is_root() {
+            at = &self.nodes[at.parent];
+        }
+        let adapter = self.adapter_of(node).map(|key| ActiveAdapter {
+            key,
+            from: at.tokens_before as usize,
+        });
+        PrefixKey { salt, adapter }
+    }
+
+    /// The adapter that computed a node's state.
+    pub(crate) fn adapter_of(&self, node: NodeKey) -> Option<AdapterKey> {
+        self.adapters.key(self.nodes[node].adapter)
+    }
+
+    /// The adapter and the token that a node's edge begins with, to order nodes by.
+    pub(crate) fn first_of(&self, node: NodeKey) -> (Option<AdapterKey>, TokenId) {
+        (self.adapter_of(node), self.nodes[node].edge[0])
+    }
+
+    /// The adapter that computes what comes after a node on a path with this key. `None` if it has not
+    /// computed anything.
+    fn adapter_after(&self, node: NodeKey, key: &PrefixKey) -> Option<Adapter> {
+        match key.adapter_at(self.nodes[node].end()) {
+            Some(adapter) => self.adapters.get(adapter),
+            None => Some(Adapter::default()),
+        }
     }
 
     /// The nodes from the top down to `end`, without the root.

@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{Asked, Class, Facts, Node, NodeKey, OffloadState, SequenceMark, Trie};
 use crate::cache::prefix_mark::{MARK_TOKENS, prefix_mark};
-use motet_protocol::Salt;
+use motet_protocol::PrefixKey;
 use motet_protocol::cache::Flush;
 use motet_protocol::{SegmentId, TokenId};
 
@@ -74,16 +74,16 @@ impl Trie {
         parent
     }
 
-    /// Asks the policy to class a sequence of this salt that starts with the path to `end`
+    /// Asks the policy to class a sequence of this key that starts with the path to `end`
     /// cached. A node that the policy reports as superseded gets its new class.
     pub fn asked(
         &mut self,
-        salt: &Salt,
+        key: &PrefixKey,
         end: NodeKey,
         tokens: &[TokenId],
     ) -> (Class, SequenceMark) {
         let answer = self.policy.asked(&Asked {
-            salt: salt.fingerprint(),
+            key: key.fingerprint(),
             tokens,
             cached_tokens: self.nodes[end].end(),
             nodes: self.nodes.len(),
@@ -174,11 +174,13 @@ impl Trie {
         evicted
     }
 
-    /// Demotes the most recently used child of `end` that does not start with `next`, and all
-    /// nodes below it: they are evicted first.
-    pub fn demote(&mut self, end: NodeKey, next: Option<TokenId>) {
+    /// Demotes the most recently used child of `end` that does not go on with `next` under this key, and
+    /// all nodes below it: they are evicted first.
+    pub fn demote(&mut self, end: NodeKey, key: &PrefixKey, next: Option<TokenId>) {
+        let adapter = self.adapter_after(end, key);
+        let next = adapter.zip(next);
         let children = self.nodes[end].children.iter();
-        let others = children.filter(|(first, _)| Some(*first) != next);
+        let others = children.filter(|(first, _)| Some((first.adapter, first.token)) != next);
         let Some((_, last)) =
             others.max_by_key(|(_, child)| (self.nodes[*child].last_use(), *child))
         else {
@@ -249,8 +251,8 @@ impl Trie {
 
     /// The mark of the prefix up to a node's first token.
     fn mark(&self, key: NodeKey) -> Option<u64> {
-        let salt = self.salt_above(key);
-        if salt.is_private() {
+        let prefix_key = self.key_above(key);
+        if prefix_key.is_private() {
             return None;
         }
         let node = &self.nodes[key];
@@ -263,7 +265,7 @@ impl Trie {
         }
         last.reverse();
         let prefix_tokens = node.tokens_before as usize + 1;
-        Some(prefix_mark(salt.fingerprint(), prefix_tokens, &last))
+        Some(prefix_mark(prefix_key.fingerprint(), prefix_tokens, &last))
     }
 
     /// The next node to evict, with its lease count won.

@@ -14,7 +14,7 @@ fn trie(texts: &[&[TokenId]]) -> Trie {
     let mut trie = Trie::new(Box::new(Lru));
     let root = trie.root_or_new(&Salt::default());
     for (i, text) in texts.iter().enumerate() {
-        let found = trie.find(root, text);
+        let found = trie.find(root, &PrefixKey::default(), text);
         let mut parent = found.path.last().copied().unwrap_or(root);
         let mut from = found.tokens;
         if let Some((node, at)) = found.partial {
@@ -26,7 +26,14 @@ fn trie(texts: &[&[TokenId]]) -> Trie {
         }
         if from < text.len() {
             let segment = sealed(i as u64 + 1, text.len() - from);
-            let node = trie.insert(parent, &text[from..], segment, 0, Class::default());
+            let node = trie.insert(
+                parent,
+                &PrefixKey::default(),
+                &text[from..],
+                segment,
+                0,
+                Class::default(),
+            );
             trie.touch(node);
         }
         trie.check_integrity();
@@ -35,14 +42,22 @@ fn trie(texts: &[&[TokenId]]) -> Trie {
 }
 
 fn end(trie: &Trie, text: &[TokenId]) -> NodeKey {
-    let found = trie.find(trie.root(&Salt::default()).unwrap(), text);
+    let found = trie.find(
+        trie.root(&Salt::default()).unwrap(),
+        &PrefixKey::default(),
+        text,
+    );
     assert_eq!(found.tokens, text.len(), "{text:?} is cached");
     *found.path.last().unwrap()
 }
 
 fn check(texts: &[&[TokenId]], query: &[TokenId], full: usize, with_partial: usize) {
     let trie = trie(texts);
-    let found = trie.find(trie.root(&Salt::default()).unwrap(), query);
+    let found = trie.find(
+        trie.root(&Salt::default()).unwrap(),
+        &PrefixKey::default(),
+        query,
+    );
     assert_eq!(
         (found.tokens, found.tokens_with_partial()),
         (full, with_partial)
@@ -54,7 +69,8 @@ fn continuation_is_what_came_after_the_tokens_last() {
     let trie = trie(&[&[1, 2, 3], &[1, 2, 3, 4, 5], &[1, 2, 3, 4, 6, 7], &[9]]);
     let root = trie.root(&Salt::default()).unwrap();
     let check = |tokens: &[TokenId], tokens_max, expected: &[TokenId]| {
-        assert_eq!(*trie.continuation(root, tokens, tokens_max), *expected);
+        let continuation = trie.continuation(root, &PrefixKey::default(), tokens, tokens_max);
+        assert_eq!(*continuation, *expected);
     };
     check(&[1, 2], 9, &[3, 4, 6, 7]);
     check(&[1, 2], 2, &[3, 4]);
@@ -180,9 +196,17 @@ fn lowest_retention_is_evicted_first() {
 #[test]
 fn salts_share_nothing() {
     let mut trie = trie(&[&[1, 2, 3]]);
-    let other = trie.root_or_new(&Salt::new("tenant"));
-    assert_eq!(trie.find(other, &[1, 2, 3]), Match::default());
-    let node = trie.insert(other, &[1, 2, 3], sealed(9, 3), 0, Class::default());
+    let tenant = PrefixKey::of(Salt::new("tenant"));
+    let other = trie.root_or_new(&tenant.salt);
+    assert_eq!(trie.find(other, &tenant, &[1, 2, 3]), Match::default());
+    let node = trie.insert(
+        other,
+        &tenant,
+        &[1, 2, 3],
+        sealed(9, 3),
+        0,
+        Class::default(),
+    );
     assert_ne!(node, end(&trie, &[1, 2, 3]));
     let numbers = (
         Salt::default().fingerprint(),
@@ -197,4 +221,47 @@ fn salts_share_nothing() {
         "an empty root is removed"
     );
     assert_eq!(trie.tokens(), 3);
+}
+
+#[test]
+fn adapters_share_what_is_before_their_first_token() {
+    let mut trie = trie(&[&[1, 2, 3, 4, 5]]);
+    let root = trie.root(&Salt::default()).unwrap();
+    let key = |content, from| PrefixKey {
+        salt: Salt::default(),
+        adapter: Some(ActiveAdapter {
+            key: AdapterKey {
+                digest: [content; 32],
+                scale: 0,
+            },
+            from,
+        }),
+    };
+    let (whole, activated) = (key(1, 0), key(1, 3));
+    assert_eq!(trie.find(root, &whole, &[1, 2, 3, 4]), Match::default());
+    let found = trie.find(root, &activated, &[1, 2, 3, 4]);
+    assert_eq!(found.tokens_with_partial(), 3, "up to its first token");
+    let (node, at) = found.partial.expect("the base goes on");
+    let base = trie
+        .split(node, at, sealed(10, 3), sealed(11, 2))
+        .expect("no one leases it");
+    let own = trie.insert(
+        base,
+        &activated,
+        &[4, 5],
+        sealed(12, 2),
+        0,
+        Class::default(),
+    );
+    trie.insert(root, &whole, &[1, 2], sealed(13, 2), 0, Class::default());
+    trie.check_integrity();
+    assert_eq!(trie.key_above(own), activated);
+    assert_eq!(trie.key_above(base), PrefixKey::default());
+    let tokens = |key: &PrefixKey| trie.find(root, key, &[1, 2, 3, 4, 5]).tokens_with_partial();
+    assert_eq!(tokens(&PrefixKey::default()), 5);
+    assert_eq!(tokens(&activated), 5);
+    assert_eq!(tokens(&whole), 2);
+    assert_eq!(tokens(&key(1, 2)), 2, "it begins elsewhere");
+    assert_eq!(tokens(&key(2, 3)), 3, "another adapter");
+    assert_eq!(trie.merges(base), None);
 }

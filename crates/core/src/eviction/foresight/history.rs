@@ -65,7 +65,7 @@ pub(super) type Links = Vec<(usize, u64)>;
 /// The marks of a prompt: hashes of its prefixes, each from a few of its tokens.
 #[derive(Debug)]
 pub(super) struct Prefix<'a> {
-    salt: u64,
+    key: u64,
     tokens: &'a [TokenId],
     links: Links,
 }
@@ -145,19 +145,15 @@ impl Entry {
 
 impl<'a> Prefix<'a> {
     /// Hashes the links of a prompt; `links` is a buffer to reuse.
-    pub(super) fn new(salt: u64, tokens: &'a [TokenId], mut links: Links) -> Self {
+    pub(super) fn new(key: u64, tokens: &'a [TokenId], mut links: Links) -> Self {
         links.clear();
-        let (mut at, mut hash) = (1, salt);
+        let (mut at, mut hash) = (1, key);
         while at < tokens.len() {
             hash = marked(hash, tokens, at);
             links.push((at, hash));
             at += step(at, LINKS_LOG2);
         }
-        Self {
-            salt,
-            tokens,
-            links,
-        }
+        Self { key, tokens, links }
     }
 
     /// Returns the buffer.
@@ -200,7 +196,7 @@ impl<'a> Prefix<'a> {
             while links > 0 && self.links[links - 1].0 >= at {
                 links -= 1;
             }
-            let before = links.checked_sub(1).map_or(self.salt, |i| self.links[i].1);
+            let before = links.checked_sub(1).map_or(self.key, |i| self.links[i].1);
             Some(marked(before, self.tokens, at))
         })
     }
@@ -208,7 +204,7 @@ impl<'a> Prefix<'a> {
     /// The mark of the first `at` tokens; `at` is not 0.
     fn mark(&self, at: usize) -> u64 {
         let links = self.links.partition_point(|(link, _)| *link < at);
-        let before = links.checked_sub(1).map_or(self.salt, |i| self.links[i].1);
+        let before = links.checked_sub(1).map_or(self.key, |i| self.links[i].1);
         marked(before, self.tokens, at)
     }
 }

@@ -86,7 +86,7 @@ impl Eviction for Foresight {
     fn asked(&mut self, asked: &Asked<'_>) -> Answer {
         self.sequences += 1;
         let links = std::mem::take(&mut self.links);
-        let prefix = Prefix::new(asked.salt, asked.tokens, links);
+        let prefix = Prefix::new(asked.key, asked.tokens, links);
         let earlier = self.history.take_continued(&prefix, asked.cached_tokens);
         let mut entry = Entry::first(asked);
         let mut superseded = None;

@@ -1,6 +1,6 @@
 use super::*;
-use crate::cache::Salt;
 use crate::cache::trie::{NodeKey, Sealed, Trie};
+use crate::cache::{PrefixKey, Salt};
 use crate::eviction::Lru;
 use motet_protocol::{SegmentId, TokenId};
 
@@ -11,7 +11,7 @@ fn hits(policy: Box<dyn Eviction>, budget: usize, prompts: &[Vec<TokenId>]) -> u
     let (mut hits, mut segments) = (0, 0);
     for prompt in prompts {
         let root = trie.root_or_new(&Salt::default());
-        let found = trie.find(root, prompt);
+        let found = trie.find(root, &PrefixKey::default(), prompt);
         let mut end = found.path.last().copied().unwrap_or(root);
         let mut sealed = |tokens| {
             segments += 1;
@@ -31,13 +31,14 @@ fn hits(policy: Box<dyn Eviction>, budget: usize, prompts: &[Vec<TokenId>]) -> u
         let cached = found.tokens_with_partial();
         hits += cached;
         trie.hold(end);
-        let (class, sequence_mark) = trie.asked(&Salt::default(), end, prompt);
+        let (class, sequence_mark) = trie.asked(&PrefixKey::default(), end, prompt);
         trie.use_path(end, class);
         let rest = &prompt[cached..];
         while trie.bytes() + rest.len() > budget && trie.evict().is_some() {}
         let mut last = end;
         if !rest.is_empty() && trie.bytes() + rest.len() <= budget {
-            last = trie.insert(end, rest, sealed(rest.len()), 0, class);
+            let sealed = sealed(rest.len());
+            last = trie.insert(end, &PrefixKey::default(), rest, sealed, 0, class);
         }
         trie.hold(last);
         trie.release(end);
@@ -151,7 +152,7 @@ fn continued_prompt_is_recognized() {
     let mut policy = Foresight::default();
     let ask = |policy: &mut Foresight, tokens: &[TokenId], tick| {
         policy.asked(&Asked {
-            salt: 7,
+            key: 7,
             tokens,
             cached_tokens: 0,
             nodes: 1,
@@ -180,7 +181,7 @@ fn history_is_bounded() {
     for id in 0..40_000 {
         let tokens = prompt(id, 4);
         policy.asked(&Asked {
-            salt: 0,
+            key: 0,
             tokens: &tokens,
             cached_tokens: 0,
             nodes: 0,

@@ -293,11 +293,18 @@ impl CopyEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use motet_protocol::{Precision, SaltDigest};
+    use motet_protocol::{KeyDigest, Precision, SaltDigest};
 
     #[test]
     fn failed_job_leaves_the_copy_where_it_was() {
-        let label = Label::new(SaltDigest([0; 32]), &[1], 0, 0, Precision::Full, 1);
+        let label = Label::new(
+            KeyDigest::of(SaltDigest([0; 32])),
+            &[1],
+            0,
+            0,
+            Precision::Full,
+            1,
+        );
         let mut copy = CopyEntry::on_disk(label);
         let check = |copy: &CopyEntry, host, disk| {
             copy.check_integrity();

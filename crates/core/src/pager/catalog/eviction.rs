@@ -100,7 +100,7 @@ impl Catalog {
 
     /// Marks all copies, or all with this salt, for eviction.
     pub(in crate::pager) fn mark_salt(&mut self, salt: Option<SaltDigest>) {
-        let of_salt = |copy: &CopyEntry| salt.is_none_or(|salt| salt == copy.label().salt);
+        let of_salt = |copy: &CopyEntry| salt.is_none_or(|salt| salt == copy.label().key.salt);
         let all = self.table.iter().filter(|(_, copy)| of_salt(copy));
         self.pending_eviction.extend(all.map(|(name, _)| name));
     }

@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::pager::{Label, PrefixDigest, PrefixHasher};
-use motet_protocol::SaltDigest;
 use motet_protocol::common_prefix;
 use motet_protocol::{CopyId, TokenId};
+use motet_protocol::{KeyDigest, SaltDigest};
 
 /// Upper bound on the neighbours searched for a copy that must match in full.
 const NEIGHBOURS_MAX: usize = 8;
@@ -47,21 +47,21 @@ pub(in crate::pager) struct Continuation {
 
 impl Index {
     pub(super) fn insert(&mut self, label: &Arc<Label>, copy: CopyId) {
-        let bucket = self.by_start.entry(key(label)).or_default();
+        let bucket = self.by_start.entry(place(label)).or_default();
         let at = bucket.partition_point(|entry| order(&entry.label) < order(label));
         let label = Arc::clone(label);
         bucket.insert(at, Entry { label, copy });
     }
 
     pub(super) fn remove(&mut self, label: &Label, copy: CopyId) {
-        let key = key(label);
+        let place = place(label);
         let bucket = self
             .by_start
-            .get_mut(&key)
+            .get_mut(&place)
             .expect("the index holds every complete copy");
         bucket.retain(|entry| entry.copy != copy);
         if bucket.is_empty() {
-            self.by_start.remove(&key);
+            self.by_start.remove(&place);
         }
     }
 
@@ -72,7 +72,7 @@ impl Index {
 
     /// Whether this copy can be found.
     pub(super) fn holds(&self, label: &Label, copy: CopyId) -> bool {
-        let bucket = self.by_start.get(&key(label));
+        let bucket = self.by_start.get(&place(label));
         bucket.is_some_and(|bucket| bucket.iter().any(|entry| entry.copy == copy))
     }
 
@@ -80,12 +80,12 @@ impl Index {
     /// does. If `whole` is true, all tokens of each copy are among `tokens`.
     pub(super) fn chain(
         &self,
-        salt: SaltDigest,
+        key: KeyDigest,
         tokens: &[TokenId],
         from: usize,
         whole: bool,
     ) -> Vec<Continuation> {
-        let candidates = self.candidates(salt, tokens, from, whole);
+        let candidates = self.candidates(key, tokens, from, whole);
         let mut chain = Vec::new();
         let mut at = from;
         loop {
@@ -104,13 +104,14 @@ impl Index {
     /// past `from`.
     fn candidates(
         &self,
-        salt: SaltDigest,
+        key: KeyDigest,
         tokens: &[TokenId],
         from: usize,
         whole: bool,
     ) -> Vec<Continuation> {
         let mut found = Vec::new();
-        let mut prefix = PrefixHasher::new(salt);
+        let salt = key.salt;
+        let mut prefix = PrefixHasher::new(key);
         let (mut hashed, mut at) = (0, 0);
         while at < tokens.len() {
             let mut ahead = self.by_start.range((salt, at, 0)..(salt, tokens.len(), 0));
@@ -130,7 +131,9 @@ impl Index {
             }
             prefix.update(&tokens[hashed..start]);
             hashed = start;
-            let furthest = furthest(bucket, prefix.digest(), &tokens[start..], whole);
+            let rest = &tokens[start..];
+            let alike = key.tokens_alike(start).min(rest.len());
+            let furthest = furthest(bucket, prefix.digest(), &rest[..alike], whole);
             let furthest = furthest.map(|(copy, shared, whole)| Continuation {
                 copy,
                 start,
@@ -143,10 +146,10 @@ impl Index {
     }
 }
 
-fn key(label: &Label) -> (SaltDigest, usize, TokenId) {
+fn place(label: &Label) -> (SaltDigest, usize, TokenId) {
     let first = label.tokens.first();
     let first = first.expect("a copy has at least one token");
-    (label.salt, label.start, *first)
+    (label.key.salt, label.start, *first)
 }
 
 fn order(label: &Label) -> (PrefixDigest, &[TokenId]) {
@@ -186,10 +189,10 @@ mod tests {
     use super::*;
     use crate::pager::Precision;
 
-    const SALT: SaltDigest = SaltDigest([7; 32]);
+    const KEY: KeyDigest = KeyDigest::of(SaltDigest([7; 32]));
 
     fn label(tokens: &[TokenId], start: usize) -> Arc<Label> {
-        Arc::new(Label::new(SALT, tokens, start, 0, Precision::Full, 1))
+        Arc::new(Label::new(KEY, tokens, start, 0, Precision::Full, 1))
     }
 
     fn index(copies: &[(&[TokenId], usize)]) -> Index {
@@ -211,7 +214,7 @@ mod tests {
         ];
         let index = index(&copies);
         let check = |tokens: &[TokenId], from, whole, expected: &[(u64, usize)]| {
-            let chain = index.chain(SALT, tokens, from, whole);
+            let chain = index.chain(KEY, tokens, from, whole);
             let chain: Vec<(u64, usize)> =
                 chain.iter().map(|one| (one.copy.0, one.shared)).collect();
             assert_eq!(chain, expected, "{tokens:?} from {from}");
@@ -231,7 +234,7 @@ mod tests {
         check(&[3], 0, false, &[]);
         assert!(
             index
-                .chain(SaltDigest([8; 32]), &[1, 2], 0, false)
+                .chain(KeyDigest::of(SaltDigest([8; 32])), &[1, 2], 0, false)
                 .is_empty()
         );
     }
@@ -241,7 +244,7 @@ mod tests {
         let tokens = [1, 2, 3];
         let mut index = index(&[(&tokens, 1), (&tokens, 1)]);
         index.remove(&label(&tokens, 1), CopyId(1));
-        assert_eq!(index.chain(SALT, &tokens, 1, true)[0].copy, CopyId(2));
+        assert_eq!(index.chain(KEY, &tokens, 1, true)[0].copy, CopyId(2));
         index.remove(&label(&tokens, 1), CopyId(2));
         assert!(index.by_start.is_empty());
     }
@@ -260,7 +263,7 @@ mod tests {
             ([1, 3, 8, 9], Some(2)),
             ([3, 2, 8, 9], None),
         ] {
-            let chain = index.chain(SALT, &tokens, 2, false);
+            let chain = index.chain(KEY, &tokens, 2, false);
             let found = chain.first().map(|one| one.copy.0);
             assert_eq!(found, copy, "{tokens:?}");
         }

@@ -26,7 +26,7 @@ use super::PagerStats;
 use motet_protocol::lease::Lease;
 use motet_protocol::pager::{CopyPlace, Effect, Job, PagerEvent, Task};
 use motet_protocol::{CopyId, TokenId};
-use motet_protocol::{Label, SaltDigest};
+use motet_protocol::{KeyDigest, Label};
 
 /// All copies, in whatever tier they are.
 #[derive(Debug)]
@@ -95,12 +95,12 @@ impl Catalog {
     /// does. If `whole` is true, all tokens of each copy are among `tokens`.
     pub(super) fn chain(
         &self,
-        salt: SaltDigest,
+        key: KeyDigest,
         tokens: &[TokenId],
         from: usize,
         whole: bool,
     ) -> Vec<Continuation> {
-        self.index.chain(salt, tokens, from, whole)
+        self.index.chain(key, tokens, from, whole)
     }
 
     /// Whether the copy can be loaded now: its tier can be read, and it is not to be evicted.

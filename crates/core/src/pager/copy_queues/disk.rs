@@ -13,7 +13,7 @@ use crate::config::PagerConfig;
 use crate::pager::catalog::{Catalog, CopyEntry};
 use motet_protocol::CopyId;
 use motet_protocol::pager::{Effect, Job, Task};
-use motet_protocol::{Label, Precision, SaltDigest};
+use motet_protocol::{KeyDigest, Label, Precision, SaltDigest};
 
 /// Upper bound on the copies that wait to be prefetched.
 const PREFETCHES_MAX: usize = 64;
@@ -51,7 +51,8 @@ pub(in crate::pager) enum Started {
 
 impl DiskQueue {
     pub(in crate::pager) fn new(config: &PagerConfig) -> Self {
-        let no_label = Label::new(SaltDigest([0; 32]), &[], 0, 0, Precision::Full, 0);
+        let no_key = KeyDigest::of(SaltDigest([0; 32]));
+        let no_label = Label::new(no_key, &[], 0, 0, Precision::Full, 0);
         Self {
             to_read: VecDeque::new(),
             prefetches: VecDeque::new(),

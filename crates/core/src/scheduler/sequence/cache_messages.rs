@@ -18,7 +18,7 @@ impl Sequence {
     ) -> cache::Message {
         cache::Message::OpenSlot(OpenSlot {
             sequence: self.id(),
-            salt: self.submission.salt.clone(),
+            key: self.submission.key.clone(),
             tokens: self.history.tokens().clone(),
             tokens_max: granted,
             keep: self.keep(),
@@ -35,7 +35,7 @@ impl Sequence {
     pub(in crate::scheduler) fn probe(&self) -> ProbePrefix {
         ProbePrefix {
             sequence: self.id(),
-            salt: self.submission.salt.clone(),
+            key: self.submission.key.clone(),
             tokens: self.history.tokens().clone(),
         }
     }

@@ -66,7 +66,7 @@ impl Sequence {
         for token in self.history.generated() {
             drafts.push(*token, &mut unused);
         }
-        let chances = submission.salt.is_private().then(SaltChances::new);
+        let chances = submission.key.is_private().then(SaltChances::new);
         self.drafts = Some(Box::new(OwnDrafts {
             drafts,
             chances,
@@ -166,7 +166,7 @@ impl Sequence {
         }
         DraftOrder {
             sequence: self.id(),
-            salt: self.submission.salt.clone(),
+            salt: self.submission.key.salt.clone(),
             prompt: Arc::clone(self.history.prompt()),
             output: self.history.generated().to_vec(),
             sampling: TokenSampling {

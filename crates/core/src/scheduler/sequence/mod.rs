@@ -321,7 +321,7 @@ impl Sequence {
     /// Whether it continues a finished sequence whose generated tokens will be in the cache.
     pub(super) fn continues_closed(&self, before: &Self) -> bool {
         before.finished == Some(Finished::Close)
-            && before.submission.salt == self.submission.salt
+            && before.submission.key == self.submission.key
             && self.history.continues(&before.history)
     }
 

@@ -6,12 +6,15 @@
 //!  16  the model's identity        u64
 //!  24  the file's number           u64, as in its name
 //!  32  digest of the salt          32 bytes
-//!  64  digest of tokens before      32 bytes
-//!  96  start, tokens, state_lag    u64 each
-//! 120  bytes of payload            u64
-//! 128  checksum of the payload     u64, as `checksum.rs` computes it
-//! 136  checksum of the header      u64: all fields before it, and the tokens
-//! 144  the copy's own tokens       u32 each
+//!  64  digest of key and tokens before  32 bytes
+//!  96  digest of the adapter       32 bytes, zero without one
+//! 128  has an adapter, its scale   u32 each; 0 or 1, and the bits of an f32
+//! 136  the adapter's first token   u64
+//! 144  start, tokens, state_lag    u64 each
+//! 168  bytes of payload            u64
+//! 176  checksum of the payload     u64, as `checksum.rs` computes it
+//! 184  checksum of the header      u64: all fields before it, and the tokens
+//! 192  the copy's own tokens       u32 each
 //!      the payload, to the end of the file
 //! ```
 
@@ -24,14 +27,14 @@ use crate::tiers::TierError;
 use crate::tiers::checksum::Checksum;
 use motet_core::cache::SaltDigest;
 use motet_core::pager::{Label, Precision, PrefixDigest};
-use motet_protocol::TokenId;
+use motet_protocol::{ActiveAdapter, AdapterKey, KeyDigest, TokenId};
 
 pub(super) const MAGIC: [u8; 8] = *b"motetseg";
 /// Increases with every change of the format or of the payload.
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 /// Bytes before the tokens.
 pub(super) use motet_core::pager::footprint::FILE_HEADER_BYTES as FIXED_BYTES;
-const CHECKSUM_AT: usize = 136;
+const CHECKSUM_AT: usize = 184;
 const TOKEN_BYTES: usize = size_of::<TokenId>();
 
 /// The header of a file: all but its payload.
@@ -62,8 +65,14 @@ impl Header {
         bytes.extend(precision.to_le_bytes());
         bytes.extend(self.identity.to_le_bytes());
         bytes.extend(self.number.to_le_bytes());
-        bytes.extend(label.salt.0);
+        bytes.extend(label.key.salt.0);
         bytes.extend(label.before.0);
+        let adapter = label.key.adapter;
+        bytes.extend(adapter.map_or([0; 32], |adapter| adapter.key.digest));
+        bytes.extend(u32::from(adapter.is_some()).to_le_bytes());
+        bytes.extend(adapter.map_or(0, |adapter| adapter.key.scale).to_le_bytes());
+        let from = adapter.map_or(0, |adapter| adapter.from);
+        bytes.extend((from as u64).to_le_bytes());
         for number in [
             label.start,
             label.tokens.len(),
@@ -111,9 +120,9 @@ impl Fixed {
         let fixed = Self { bytes };
         // Only sizes that match the file are accepted, so no larger buffer is allocated.
         let claimed = fixed
-            .number(104)
+            .number(152)
             .checked_mul(TOKEN_BYTES as u64)
-            .and_then(|tokens| tokens.checked_add(fixed.number(120)))
+            .and_then(|tokens| tokens.checked_add(fixed.number(168)))
             .and_then(|rest| rest.checked_add(FIXED_BYTES as u64));
         if claimed != Some(file_bytes) {
             let expected = match claimed {
@@ -131,7 +140,7 @@ impl Fixed {
 
     /// Returns the number of tokens that follow: fewer than the bytes of the file.
     pub(super) fn tokens(&self) -> usize {
-        self.number(104) as usize
+        self.number(152) as usize
     }
 
     /// Returns the bytes of the tokens that follow.
@@ -186,7 +195,7 @@ impl Fixed {
             identity,
             number: name,
             label,
-            payload_checksum: self.number(128),
+            payload_checksum: self.number(176),
         })
     }
 
@@ -197,6 +206,18 @@ impl Fixed {
             _ => return None,
         };
         let size = |at| usize::try_from(self.number(at)).ok();
+        let salt = SaltDigest(field(&self.bytes, 32));
+        let adapter = match u32::from_le_bytes(field(&self.bytes, 128)) {
+            0 => None,
+            1 => Some(ActiveAdapter {
+                key: AdapterKey {
+                    digest: field(&self.bytes, 96),
+                    scale: u32::from_le_bytes(field(&self.bytes, 132)),
+                },
+                from: size(136)?,
+            }),
+            _ => return None,
+        };
         let tokens: Arc<[TokenId]> = tokens
             .as_chunks()
             .0
@@ -204,13 +225,13 @@ impl Fixed {
             .map(|token| TokenId::from_le_bytes(*token))
             .collect();
         Some(Label {
-            salt: SaltDigest(field(&self.bytes, 32)),
+            key: KeyDigest { salt, adapter },
             before: PrefixDigest(field(&self.bytes, 64)),
-            start: size(96).filter(|start| start.checked_add(tokens.len()).is_some())?,
+            start: size(144).filter(|start| start.checked_add(tokens.len()).is_some())?,
             tokens: Some(tokens).filter(|tokens| !tokens.is_empty())?,
-            state_lag: size(112)?,
+            state_lag: size(160)?,
             precision,
-            bytes: size(120)?,
+            bytes: size(168)?,
         })
     }
 

@@ -151,7 +151,7 @@ impl DiskTier {
                 Ok((header, _)) => {
                     let label = header.label;
                     let bytes = Label::host_bytes(label.tokens.len());
-                    let state = (label.salt, label.before, label.start, label.state_lag);
+                    let state = (label.key.salt, label.before, label.start, label.state_lag);
                     if !states.insert((state, Arc::clone(&label.tokens))) {
                         TierError::Twice { path: path.clone() }
                     } else if bytes > label_bytes_max - label_bytes {
