@@ -29,6 +29,7 @@ mod edit;
 mod error;
 mod grammar_error;
 mod grammar_limits;
+mod hash_step;
 mod ids;
 mod label;
 pub mod lease;
@@ -62,6 +63,8 @@ pub use edit::Edit;
 pub use error::{Deadline, GenerateError};
 pub use grammar_error::GrammarError;
 pub use grammar_limits::{GrammarBound, GrammarLimits};
+#[doc(hidden)]
+pub use hash_step::hash_step;
 pub use ids::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
 pub use label::{Label, Precision, PrefixDigest, PrefixHasher};
 pub use miss::{Miss, MissReason};

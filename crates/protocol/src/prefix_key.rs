@@ -4,6 +4,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
+use crate::hash_step;
 use crate::salt::{Salt, SaltDigest};
 
 /// The key of a sequence's prefixes. Sequences of equal keys and equal tokens have equal state, and
@@ -42,7 +43,7 @@ pub struct ActiveAdapter {
 /// Identifies the weights that an adapter adds to its base: by their content, whatever their name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdapterKey {
-    /// SHA-256 of the adapter's matrices and of the places where they belong.
+    /// A digest of the adapter's matrices and of the places where they belong.
     pub digest: [u8; 32],
     /// The bits of the factor by which their product is scaled.
     pub scale: u32,
@@ -80,10 +81,9 @@ impl PrefixKey {
     /// The key of the prefix of so many tokens: without the adapter, if that computes none of them.
     #[must_use]
     pub fn at(&self, tokens: usize) -> Self {
-        let adapter = self.adapter.filter(|adapter| adapter.from < tokens);
         Self {
             salt: self.salt.clone(),
-            adapter,
+            adapter: adapter_within(self.adapter, tokens),
         }
     }
 
@@ -107,10 +107,7 @@ impl PrefixKey {
         let first = adapter.key.digest.first_chunk();
         let digest = u64::from_le_bytes(*first.expect("a digest has 32 bytes"));
         let words = [digest, u64::from(adapter.key.scale), adapter.from as u64];
-        // The hash step of FxHash.
-        words.into_iter().fold(salt, |hash, word| {
-            (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95)
-        })
+        words.into_iter().fold(salt, hash_step)
     }
 }
 
@@ -118,10 +115,9 @@ impl KeyDigest {
     /// The key of the prefix of so many tokens: without the adapter, if that computes none of them.
     #[must_use]
     pub fn at(&self, tokens: usize) -> Self {
-        let adapter = self.adapter.filter(|adapter| adapter.from < tokens);
         Self {
             salt: self.salt,
-            adapter,
+            adapter: adapter_within(self.adapter, tokens),
         }
     }
 
@@ -139,6 +135,11 @@ impl KeyDigest {
     pub fn tokens_alike(&self, at: usize) -> usize {
         tokens_alike(self.adapter, at)
     }
+}
+
+/// The adapter, if it computes any of the first so many tokens.
+fn adapter_within(adapter: Option<ActiveAdapter>, tokens: usize) -> Option<ActiveAdapter> {
+    adapter.filter(|adapter| adapter.from < tokens)
 }
 
 fn tokens_alike(adapter: Option<ActiveAdapter>, at: usize) -> usize {

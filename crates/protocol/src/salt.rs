@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::SequenceId;
+use crate::{SequenceId, hash_step};
 
 /// Sequences share state only with sequences of the same salt. Requests that name no salt have
 /// the default salt.
@@ -81,10 +81,7 @@ impl Salt {
             Kind::Named(name) => (&**name, 1),
             Kind::Private(sequence) => ("", sequence.0.wrapping_add(2)),
         };
-        // The hash step of FxHash.
-        name.bytes().fold(named, |hash, byte| {
-            (hash.rotate_left(5) ^ u64::from(byte)).wrapping_mul(0x517c_c1b7_2722_0a95)
-        })
+        name.bytes().map(u64::from).fold(named, hash_step)
     }
 }
 

@@ -19,7 +19,7 @@ use super::modules::{Module, Use};
 #[rustfmt::skip] // a table
 const LAYERS: &[(&str, &[&str])] = &[
     ("motet-sync", &["injected", "primitives", "cancel", "credits", "gate", "heartbeat", "page_pool", "parking", "lease", "admission"]),
-    ("motet-protocol", &["time", "ids", "lease", "prefix", "token_mask", "grammar_limits", "grammar_error", "constraint", "spelling", "salt", "prefix_key", "spec", "prompt_output", "sampling", "span", "withheld", "error", "model_error", "miss", "reasoning", "request", "label", "suspicion", "edit", "draft_model", "work", "pager", "cache", "remote"]),
+    ("motet-protocol", &["time", "hash_step", "ids", "lease", "prefix", "token_mask", "grammar_limits", "grammar_error", "constraint", "spelling", "salt", "prefix_key", "spec", "prompt_output", "sampling", "span", "withheld", "error", "model_error", "miss", "reasoning", "request", "label", "suspicion", "edit", "draft_model", "work", "pager", "cache", "remote"]),
     ("motet-core", &["eviction", "drafts", "config", "recovery", "snapshot", "cache", "pager", "scheduler"]),
     ("motet-testkit", &["folder", "formula", "logits", "naive", "transfer_queue", "copy_machine", "paper_device", "pager_harness", "cache_harness", "core_harness", "explorer", "remote", "block_follower"]),
     ("motet-formats", &["simd", "wide_bytes", "block_format", "blocks", "k_quants", "codebooks", "format", "groups", "decoders", "encoded"]),

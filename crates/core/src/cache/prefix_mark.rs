@@ -1,6 +1,6 @@
 //! Marks of prefixes, by which the cache knows that it has evicted one.
 
-use motet_protocol::TokenId;
+use motet_protocol::{TokenId, hash_step};
 
 /// Tokens before the last one of a prefix that are hashed into its mark.
 pub(super) const MARK_TOKENS: usize = 4;
@@ -10,8 +10,5 @@ pub(super) const MARK_TOKENS: usize = 4;
 pub(super) fn prefix_mark(salt: u64, prefix_tokens: usize, last: &[TokenId]) -> u64 {
     let words = last.iter().map(|token| u64::from(*token));
     let words = std::iter::once(prefix_tokens as u64).chain(words);
-    // The hash step of FxHash.
-    words.fold(salt, |hash, word| {
-        (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95)
-    })
+    words.fold(salt, hash_step)
 }

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use motet_protocol::TokenId;
+use motet_protocol::{TokenId, hash_step};
 
 use super::{CANDIDATES_MAX, MATCH_TOKENS_MAX};
 
@@ -163,10 +163,8 @@ impl NgramIndex {
     }
 
     fn head(&self, ngram: &[TokenId]) -> usize {
-        // The hash step of FxHash, whose upper bits depend on all tokens.
-        let hash = ngram.iter().fold(0u64, |hash, token| {
-            (hash.rotate_left(5) ^ u64::from(*token)).wrapping_mul(0x517c_c1b7_2722_0a95)
-        });
+        let words = ngram.iter().map(|token| u64::from(*token));
+        let hash = words.fold(0, hash_step);
         (hash >> 32) as usize & (self.heads.len() - 1)
     }
 }
